@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 
 use nereid_core::backend_api::{DataType, InferRequest, Result, Tensor};
 use nereid_core::{Signature, model_config};
-use nereid_kserve_http::offline;
+use nereid_kserve::offline;
 
 /// No input may be longer.
 const LIMIT: usize = 1 << 20;

@@ -1,4 +1,4 @@
-/* Triton's C interface for backends and repository agents, made from sdk/triton-sys by its tests. Not to be edited. */
+/* Triton's C interface for backends and repository agents, made from crates/triton/triton-sys by its tests. Not to be edited. */
 #pragma once
 
 #include <stdbool.h>

@@ -92,7 +92,7 @@ def start(version, program, *arguments):
 def _command(version, program, *arguments):
     packages = ":".join(map(str, prepare(version)))
     library = Path(nereid_server.binary()).parent / "libtritonserver.so"
-    assert library.exists(), f"{library} is missing: cargo build -p nereid-tritonserver"
+    assert library.exists(), f"{library} is missing: cargo build -p nereid-libtritonserver"
     newer = newer_libraries()
     python = Path(interpreter())
     libraries = [newer, library.parent, python.parents[1] / "lib", "/usr/lib/x86_64-linux-gnu", "/lib/x86_64-linux-gnu"]

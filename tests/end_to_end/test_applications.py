@@ -18,7 +18,7 @@ import python_backend
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ROOT / "tests" / "applications"
-HEADERS = ROOT / "crates" / "tritonserver" / "include"
+HEADERS = ROOT / "crates" / "programs" / "libtritonserver" / "include"
 LIBRARY = Path(nereid_server.binary()).parent / "libtritonserver.so"
 _TENSORS = """max_batch_size: 4
 input { name: "INPUT0" data_type: TYPE_FP32 dims: 4 }
@@ -31,7 +31,7 @@ dynamic_batching {{
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory):
-    assert LIBRARY.exists(), f"{LIBRARY} is missing: cargo build -p nereid-tritonserver"
+    assert LIBRARY.exists(), f"{LIBRARY} is missing: cargo build -p nereid-libtritonserver"
     program = tmp_path_factory.mktemp("program") / "life_cycle"
     flags = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-g", "-pthread", f"-I{HEADERS}"]
     link = [f"-L{LIBRARY.parent}", "-ltritonserver"]
@@ -115,7 +115,7 @@ def table():
 
 def test_programs_in_c_call_every_function(program, tmp_path):
     tests = SOURCES.parent
-    sources = [*(tests / "backends").glob("*.c"), *(tests / "agents").glob("*.c"), ROOT / "crates/triton-host/tests/cache.c"]
+    sources = [*(tests / "backends").glob("*.c"), *(tests / "agents").glob("*.c"), ROOT / "crates/triton/triton-host/tests/cache.c"]
     called = set()
     for source in sources:
         object_file = tmp_path / f"{source.stem}.o"

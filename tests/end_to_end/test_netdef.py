@@ -34,7 +34,7 @@ def assert_equals(case, response):
 
 
 def test_every_operator_computes_what_caffe2_computed(repository, serve):
-    """On ONNX Runtime. The embedded engine is tested by `backends/netdef/tests/operators.rs`."""
+    """On ONNX Runtime. The embedded engine is tested by `crates/engines/caffe2/tests/operators.rs`."""
     for case in CASES.values():
         one = 'platform: "caffe2_netdef" instance_group { count: 1 kind: KIND_CPU }\n'
         netdef_cases.write(repository, case, one + netdef_cases.declared(case))

@@ -22,7 +22,7 @@ impl Standin {
     pub fn with(devices: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("libcuda.so.1");
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/gpu/standin.c");
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../tests/gpu/standin.c");
         let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
         let status = Command::new(compiler)
             .args(["-std=gnu11", "-shared", "-fPIC", "-pthread", "-Wall", "-Wextra", "-Werror"])

@@ -16,7 +16,7 @@ use crate::project::{Project, show};
 const CARGO_FUZZ: &str = "0.13.1";
 
 /// Configurations as text and as JSON, which other tests have for themselves.
-const CONFIGS: &str = "crates/model-config/tests/configs";
+const CONFIGS: &str = "crates/api/model-config/tests/configs";
 
 /// Which targets run, and for how long.
 #[derive(Args)]
@@ -78,7 +78,7 @@ impl Target {
     fn corpus(self) -> &'static [&'static str] {
         match self {
             Self::Text | Self::Config => {
-                &["fuzz/corpus/config", "crates/model-config/src/text/tests", CONFIGS]
+                &["fuzz/corpus/config", "crates/api/model-config/src/text/tests", CONFIGS]
             }
             Self::Json => &["fuzz/corpus/json", CONFIGS],
             Self::Infer => &["fuzz/corpus/infer"],

@@ -19,10 +19,10 @@ const BUILT: [(&str, &str); 2] =
     [("libtritonserver.so", "lib/libtritonserver.so"), ("nereid-command", "bin/nereid")];
 
 /// The crate with the modules.
-const SOURCE: &str = "crates/python-package";
+const SOURCE: &str = "crates/programs/wheel";
 
 /// The headers for programs in C.
-const HEADERS: &str = "crates/tritonserver/include";
+const HEADERS: &str = "crates/programs/libtritonserver/include";
 
 #[derive(Args)]
 pub struct Wheel {
@@ -39,7 +39,7 @@ pub fn tools(project: &Project) -> Result<Venv> {
 /// Builds all parts, and packs the wheel.
 pub fn run(project: &Project, wheel: &Wheel) -> Result<()> {
     let profile = wheel.profile.as_str();
-    let packages = ["--package", "nereid-tritonserver", "--package", "nereid-python-package"];
+    let packages = ["--package", "nereid-libtritonserver", "--package", "nereid-wheel"];
     show(project.cargo(&["build", "--locked", "--profile", profile]).args(packages))?;
     let wheel = pack(project, profile)?;
     let size = fs::metadata(&wheel)?.len() as f64 / 1e6;

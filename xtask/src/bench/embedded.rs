@@ -9,8 +9,7 @@ use crate::wheel;
 
 /// Prints tables in Markdown.
 pub fn run(project: &Project) -> Result<()> {
-    let built =
-        ["--package", "nereid-tritonserver", "--package", "nereid-python-package", "--package", "nereid"];
+    let built = ["--package", "nereid-libtritonserver", "--package", "nereid-wheel", "--package", "nereid"];
     let example = ["--lib", "--bin", "nereid-command", "--example", "requests"];
     show(project.cargo(&["build", "--locked", "--release"]).args(built).args(example))?;
     let wheel = wheel::pack(project, "release")?;

@@ -59,7 +59,7 @@ pub fn run(project: &Project, options: &Options) -> Result<()> {
     require("wrk", "-v")?;
     require("nginx", "-v")?;
     let binary = programs::nereid(project, options.binary.as_deref())?;
-    show(&mut project.cargo(&["build", "--release", "-p", "nereid-kserve-http", "--example", "echo"]))?;
+    show(&mut project.cargo(&["build", "--release", "-p", "nereid-kserve", "--example", "echo"]))?;
     let cores = thread::available_parallelism()?.get();
     let folder = tempfile::tempdir()?;
     let repository = write_repository(folder.path())?;

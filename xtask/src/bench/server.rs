@@ -60,14 +60,14 @@ impl Server {
         Ok(server)
     }
 
-    /// Starts the bare echo over HTTP of `crates/kserve-http/examples/echo.rs`.
+    /// Starts the bare echo over HTTP of `crates/faces/kserve/examples/echo.rs`.
     pub fn http_echo(binary: &Path) -> Result<Self> {
         let (mut server, lines) = Self::spawned("echo", &mut Command::new(binary))?;
         server.address = announced("echo", &lines, "Started HTTPService at ")?;
         Ok(server)
     }
 
-    /// Starts the bare service of `crates/grpc/examples/traffic`, which echoes tensors over gRPC.
+    /// Starts the bare service of `crates/faces/grpc/examples/traffic`, which echoes tensors over gRPC.
     pub fn grpc_echo(binary: &Path) -> Result<Self> {
         let mut command = Command::new(binary);
         command.arg("echo");

@@ -16,8 +16,7 @@ const CHECKED: &[&str] = &["ARCHITECTURE.md", "COMPATIBILITY.md", "CONTRIBUTING.
 const CHECKED_FOLDER: &str = "docs/";
 
 /// The folders of the plan: a path in one is ours even where the folder itself is gone.
-const ROOMS: &[&str] =
-    &[".cargo", ".ci", "backends", "benches", "crates", "docs", "examples", "proto", "tests", "xtask"];
+const ROOMS: &[&str] = &[".cargo", ".ci", "benches", "crates", "docs", "examples", "proto", "tests", "xtask"];
 
 /// Endings that make a lone file name one of ours.
 const LONE_ENDINGS: &[&str] = &[".md", ".toml"];
@@ -94,13 +93,13 @@ mod tests {
         TextFile { path: path.to_owned(), text: text.to_owned() }
     }
 
-    /// Checks a document in a tree that has `crates/core/src/lib.rs`, `deny.toml` and `docs/start.md`.
+    /// Checks a document in a tree that has `crates/server/core/src/lib.rs`, `deny.toml` and `docs/start.md`.
     #[track_caller]
     fn check(path: &str, text: &str, expected: &[&str]) {
         let folder = tempfile::tempdir().unwrap();
-        fs::create_dir_all(folder.path().join("crates/core/src")).unwrap();
+        fs::create_dir_all(folder.path().join("crates/server/core/src")).unwrap();
         fs::create_dir_all(folder.path().join("docs")).unwrap();
-        for name in ["crates/core/src/lib.rs", "deny.toml", "docs/start.md"] {
+        for name in ["crates/server/core/src/lib.rs", "deny.toml", "docs/start.md"] {
             fs::write(folder.path().join(name), "").unwrap();
         }
         let found: Vec<_> =
@@ -112,7 +111,7 @@ mod tests {
     fn a_path_that_is_gone_is_found_with_its_line() {
         check(
             "README.md",
-            "One.\n\nSee `crates/core/src/lib.rs`\nand `crates/gone/`, `proto/a.proto`, `gone.toml`.\n",
+            "One.\n\nSee `crates/server/core/src/lib.rs`\nand `crates/gone/`, `proto/a.proto`, `gone.toml`.\n",
             &[
                 "README.md:4: names `crates/gone/`, which does not exist",
                 "README.md:4: names `proto/a.proto`, which does not exist",
@@ -128,8 +127,8 @@ mod tests {
 
     #[test]
     fn paths_that_exist_are_fine_from_the_root_and_from_the_document() {
-        check("README.md", "`crates/core`, `crates/core/`, `deny.toml`, `docs/start.md`", &[]);
-        check("docs/more.md", "`start.md`, `crates/core/src/lib.rs`", &[]);
+        check("README.md", "`crates/server/core`, `crates/server/core/`, `deny.toml`, `docs/start.md`", &[]);
+        check("docs/more.md", "`start.md`, `crates/server/core/src/lib.rs`", &[]);
     }
 
     #[test]
@@ -156,7 +155,7 @@ mod tests {
     #[test]
     fn other_texts_are_not_checked() {
         check("CHANGELOG.md", "`crates/gone/`", &[]);
-        check("crates/core/notes.md", "`crates/gone/`", &[]);
+        check("crates/server/core/notes.md", "`crates/gone/`", &[]);
     }
 
     #[test]

@@ -11,26 +11,26 @@ use super::tree::TextFile;
 
 /// The crates that may hold unsafe code, by folder. Every other forbids it.
 const UNSAFE_CRATES: &[&str] = &[
-    "backends/onnxruntime",
-    "backends/openvino",
-    "backends/python/module",
-    "backends/pytorch",
-    "backends/tensorflow",
-    "crates/cuda",
-    "crates/cuda-driver",
-    "crates/dylib",
-    "crates/heap",
-    "crates/placement",
-    "crates/plugin",
-    "crates/python-arrays",
-    "crates/python-package",
-    "crates/shared-memory",
-    "crates/triton-host",
-    "crates/tritonserver",
-    "crates/worker-protocol",
-    "sdk/triton-backend",
-    "sdk/triton-repoagent",
-    "sdk/triton-sys",
+    "crates/engines/onnxruntime",
+    "crates/engines/openvino",
+    "crates/engines/python-module",
+    "crates/engines/pytorch",
+    "crates/engines/tensorflow",
+    "crates/platform/cuda",
+    "crates/platform/cuda-driver",
+    "crates/platform/dylib",
+    "crates/platform/allocator",
+    "crates/platform/affinity",
+    "crates/triton/plugin",
+    "crates/engines/python-arrays",
+    "crates/programs/wheel",
+    "crates/platform/shared-memory",
+    "crates/triton/triton-host",
+    "crates/programs/libtritonserver",
+    "crates/engines/worker-protocol",
+    "crates/triton/triton-backend",
+    "crates/triton/triton-repoagent",
+    "crates/triton/triton-sys",
 ];
 
 const FORBID: &str = "#![forbid(unsafe_code)]";
@@ -176,12 +176,12 @@ mod tests {
                 .map(|problem| problem.to_string())
         };
         assert_eq!(
-            root("crates/core/src/lib.rs", "//! Core.\n"),
-            Some("crates/core/src/lib.rs:1: lacks `#![forbid(unsafe_code)]`".to_owned())
+            root("crates/server/core/src/lib.rs", "//! Core.\n"),
+            Some("crates/server/core/src/lib.rs:1: lacks `#![forbid(unsafe_code)]`".to_owned())
         );
-        assert_eq!(root("crates/core/src/lib.rs", "//! Core.\n#![forbid(unsafe_code)]\n"), None);
-        assert!(root("crates/core/src/lib.rs", "// #![forbid(unsafe_code)]\n").is_some());
-        assert_eq!(root("crates/triton-host/src/lib.rs", "//! The C world.\n"), None);
+        assert_eq!(root("crates/server/core/src/lib.rs", "//! Core.\n#![forbid(unsafe_code)]\n"), None);
+        assert!(root("crates/server/core/src/lib.rs", "// #![forbid(unsafe_code)]\n").is_some());
+        assert_eq!(root("crates/triton/triton-host/src/lib.rs", "//! The C world.\n"), None);
         assert!(root("crates/triton-host-user/src/lib.rs", "//! Not it.\n").is_some());
     }
 }

@@ -1,0 +1,178 @@
+//! Compressed messages, decompressed before anything reads them.
+//!
+//! tonic decompresses on the thread that reads the connection, and up to the longest message allowed, for every message
+//! at once. Here it happens elsewhere and within the server's budget.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use flate2::bufread::{GzDecoder, ZlibDecoder};
+use http::HeaderMap;
+use http_body::{Body, Frame};
+use nereid_core::{BodyBudget, DecompressionError};
+use nereid_net::slow_clients::Arrival;
+use tokio::task::spawn_blocking;
+use tonic::Status;
+use tonic::codegen::{BoxFuture, StdError};
+
+use super::{HEAD, MAX_MESSAGE_SIZE, late, poll_late};
+use crate::codec::{Pieces, Splitter};
+use crate::status;
+
+/// Compressed messages up to this size are decompressed in place. They grow a thousandfold at most, which takes a few
+/// milliseconds.
+const SHORT: usize = 4 << 10;
+
+/// The format of compressed messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Format {
+    Gzip,
+    /// The zlib format.
+    Deflate,
+}
+
+/// The format of the messages of a call with these headers, which no longer name it afterwards; `None` if they are not
+/// compressed, or in a format that is not known here.
+pub(crate) fn compression(headers: &mut HeaderMap) -> Option<Format> {
+    let format = match headers.get("grpc-encoding")?.as_bytes() {
+        b"gzip" => Format::Gzip,
+        b"deflate" => Format::Deflate,
+        _ => return None,
+    };
+    headers.remove("grpc-encoding");
+    Some(format)
+}
+
+/// The body of a call whose messages may be compressed. What it yields is not, and holds its share of the budget by itself.
+pub(crate) struct InflatedBody<B> {
+    body: B,
+    format: Format,
+    budget: BodyBudget,
+    splitter: Splitter,
+    task: Option<BoxFuture<Bytes, Status>>,
+    /// What can be read now.
+    ready: VecDeque<Bytes>,
+    /// The time that the rest of a message may take.
+    arrival: Arrival,
+}
+
+impl<B> InflatedBody<B> {
+    /// The body of a call whose compressed messages have this format.
+    pub(crate) fn new(body: B, format: Format, budget: BodyBudget) -> Self {
+        let (splitter, arrival) = (Splitter::default(), Arrival::default());
+        Self { body, format, budget, splitter, task: None, ready: VecDeque::new(), arrival }
+    }
+
+    /// Takes a complete message.
+    fn take(&mut self, flag: u8, mut pieces: Pieces) -> Result<(), Status> {
+        let (format, budget) = (self.format, self.budget.clone());
+        match flag {
+            1 if pieces.remaining() <= SHORT => {
+                let plain = decompressed(format, pieces, &budget)?;
+                self.put(0, plain);
+            }
+            1 => self.task = Some(Box::pin(elsewhere(format, pieces, budget))),
+            // A flag that does not exist is for the reader to refuse.
+            other => {
+                let share = std::mem::take(&mut pieces.share);
+                self.put(other, share.attached_to(pieces.copy_to_bytes(pieces.remaining())));
+            }
+        }
+        Ok(())
+    }
+
+    fn put(&mut self, flag: u8, message: Bytes) {
+        self.ready.extend([head(flag, message.len()), message]);
+    }
+}
+
+/// The head of a message. Its length was checked.
+fn head(flag: u8, length: usize) -> Bytes {
+    let mut head = BytesMut::with_capacity(HEAD);
+    head.put_u8(flag);
+    head.put_u32(length as u32);
+    head.freeze()
+}
+
+/// Decompresses a long message on a blocking thread, when it is its turn.
+async fn elsewhere(format: Format, pieces: Pieces, budget: BodyBudget) -> Result<Bytes, Status> {
+    let turn = budget.turn_to_decompress().await;
+    let task = spawn_blocking(move || {
+        // Counted until the end, even if the caller is gone.
+        let _turn = turn;
+        decompressed(format, pieces, &budget)
+    });
+    task.await.map_err(|error| Status::internal(format!("decompressing failed: {error}")))?
+}
+
+fn decompressed(format: Format, mut pieces: Pieces, budget: &BodyBudget) -> Result<Bytes, Status> {
+    let (length, mut share) = (pieces.remaining(), std::mem::take(&mut pieces.share));
+    let compressed = pieces.reader();
+    let plain = match format {
+        Format::Gzip => share.decompress(budget, length, MAX_MESSAGE_SIZE, GzDecoder::new(compressed)),
+        Format::Deflate => share.decompress(budget, length, MAX_MESSAGE_SIZE, ZlibDecoder::new(compressed)),
+    };
+    match plain {
+        Ok(plain) => Ok(share.attached_to(plain)),
+        Err(DecompressionError::Invalid(error)) => {
+            Err(Status::internal(format!("a compressed message cannot be decompressed: {error}")))
+        }
+        Err(DecompressionError::TooLong) => Err(Status::resource_exhausted(format!(
+            "a compressed message exceeds the limit of {MAX_MESSAGE_SIZE} bytes when it is decompressed"
+        ))),
+        Err(DecompressionError::NoRoom(error)) => Err(status::of(&error)),
+    }
+}
+
+impl<B> Body for InflatedBody<B>
+where
+    B: Body<Data = Bytes> + Unpin,
+    B::Error: Into<StdError>,
+{
+    type Data = Bytes;
+    type Error = StdError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, StdError>>> {
+        let this = self.get_mut();
+        loop {
+            if let Some(task) = &mut this.task {
+                let outcome = ready!(task.as_mut().poll(context));
+                this.task = None;
+                this.put(0, outcome?);
+            }
+            if let Some(bytes) = this.ready.pop_front() {
+                return Poll::Ready(Some(Ok(Frame::data(bytes))));
+            }
+            if let Some((flag, pieces)) = this.splitter.read(&this.budget)? {
+                this.take(flag, pieces)?;
+                continue;
+            }
+            let frame = match Pin::new(&mut this.body).poll_frame(context) {
+                Poll::Ready(frame) => frame,
+                Poll::Pending => {
+                    ready!(poll_late(&mut this.arrival, this.splitter.is_within(), context));
+                    return Poll::Ready(Some(Err(late().into())));
+                }
+            };
+            let frame = match frame {
+                Some(frame) => frame.map_err(Into::into)?,
+                None => return Poll::Ready(this.splitter.cut_off().map(|status| Err(status.into()))),
+            };
+            match frame.into_data() {
+                Ok(bytes) => {
+                    this.arrival.arrived(bytes.len());
+                    this.splitter.arrived(bytes);
+                }
+                Err(other) => return Poll::Ready(Some(Ok(other))),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,112 @@
+//! Calls as they are observed from outside: logged, and delayed where a test of clients asks for it.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body::Body as _;
+use http_body_util::BodyExt as _;
+use hyper::service::Service;
+use nereid_load_report::LoadReports;
+use nereid_net::slow_clients::TimedBody;
+use nereid_protocol::LoggedRequest;
+use tokio::time::sleep;
+use tonic::Code;
+use tonic::body::Body;
+use tonic::codegen::{BoxFuture, StdError};
+
+use crate::calls::{Calls, PendingAnswer};
+
+/// The calls of a connection. They are answered without a copy of this for each, which would touch counts that all
+/// connections share.
+pub(crate) struct ObservedCalls {
+    pub calls: Calls,
+    /// How long answers to calls other than inference are held back.
+    pub delay: Option<Duration>,
+}
+
+impl<B> Service<Request<B>> for ObservedCalls
+where
+    B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
+    B::Error: Into<StdError> + Send + 'static,
+{
+    type Response = Response<TimedBody<Body>>;
+    type Error = Infallible;
+    type Future = ObservedAnswer;
+
+    fn call(&self, request: Request<B>) -> ObservedAnswer {
+        let path = request.uri().path();
+        let logged = LoggedRequest::begin(self.calls.principal(), || format!("gRPC {path}"));
+        let delay = self.delay.filter(|_| !path.ends_with("Infer"));
+        let reports = self.calls.load_reports(&request);
+        let answer = self.calls.answer(request);
+        let answer = match delay {
+            None => Answer::Prompt(answer),
+            Some(delay) => Answer::Delayed(Box::pin(async move {
+                let answer = answer.await;
+                sleep(delay).await;
+                answer
+            })),
+        };
+        ObservedAnswer { answer, logged, reports }
+    }
+}
+
+/// The answer to a call, which is logged when its head is there.
+pub(crate) struct ObservedAnswer {
+    answer: Answer,
+    logged: Option<Box<LoggedRequest>>,
+    /// Set if the answer reports the load.
+    reports: Option<LoadReports>,
+}
+
+enum Answer {
+    Prompt(PendingAnswer),
+    Delayed(BoxFuture<Response<Body>, Infallible>),
+}
+
+impl Future for ObservedAnswer {
+    type Output = Result<Response<TimedBody<Body>>, Infallible>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let answer = ready!(match &mut self.answer {
+            Answer::Prompt(answer) => Pin::new(answer).poll(context),
+            Answer::Delayed(answer) => answer.as_mut().poll(context),
+        });
+        if let (Some(logged), Ok(response)) = (self.logged.take(), &answer) {
+            logged.answered(code(response), response.body().size_hint().exact());
+        }
+        let answer = match self.reports.take() {
+            None => answer,
+            Some(reports) => answer.map(|response| with_trailer(response, reports)),
+        };
+        Poll::Ready(answer.map(|response| response.map(TimedBody::new)))
+    }
+}
+
+/// Adds a report of the server's load to the trailers of a response, or to its head if it has no more than that.
+fn with_trailer(mut response: Response<Body>, reports: LoadReports) -> Response<Body> {
+    if response.headers().contains_key("grpc-status") {
+        response.headers_mut().extend(reports.trailer());
+        return response;
+    }
+    response.map(|body| {
+        Body::new(body.map_frame(move |mut frame| {
+            if let Some(trailers) = frame.trailers_mut() {
+                trailers.extend(reports.trailer());
+            }
+            frame
+        }))
+    })
+}
+
+/// The code of a response: an error has it in its head; a stream may still fail.
+fn code(response: &Response<Body>) -> String {
+    let code =
+        response.headers().get("grpc-status").map_or(Code::Ok, |code| Code::from_bytes(code.as_bytes()));
+    format!("{code:?}")
+}

@@ -1,0 +1,235 @@
+//! Connections: accepts them, serves gRPC on each, and ends them gracefully: at shutdown, at their maximum age, when their
+//! client is gone, does not speak HTTP/2, or pings too often.
+
+mod guarded;
+mod pings;
+
+use std::hash::{BuildHasher as _, RandomState};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use hyper::server::conn::http2::Builder;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use nereid_net::http2::Draining;
+use nereid_net::io_runtime::when_woken;
+use nereid_net::listener::{Activity, Awaited, Listener};
+use nereid_net::slow_clients::{Requests, TimedReplies, TimedWrites, left};
+use nereid_protocol::Principal;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use self::guarded::GuardedConnection;
+pub use self::pings::PingRules;
+use crate::calls::Calls;
+use crate::observed::ObservedCalls;
+
+/// The ALPN protocols of the connections.
+pub const PROTOCOLS: &[&str] = &["h2"];
+
+/// The time within which a client must send its first frame.
+const FIRST_FRAME_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// The same for a client that sent none when its connection ends.
+const LAST_FRAME_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// Most calls in progress on one connection. The reference has no limit, and clients hold back calls beyond it, so it is
+/// far above what clients open.
+const MAX_CALLS: u32 = 1 << 16;
+
+/// What a connection's client may send ahead of what is read, over all its calls. It also sets how many small frames may
+/// wait unread before the HTTP/2 library ends the connection: frames of 50 bytes on some twenty clogged streams.
+const CONNECTION_WINDOW: u32 = 64 << 20;
+
+/// The longest frame that a client may send. Each costs a system call and a wake-up of its call: with 256 KiB instead of 64, a
+/// request of 1 MiB takes 15 % less CPU time, and 1 MiB saves no more. Until it is complete, a frame counts neither as memory nor
+/// as progress of its call.
+const MAX_FRAME: u32 = 256 << 10;
+
+/// The most calls that a client may reset before this side has looked at them: what it sends within one look at the
+/// connection. A client with short deadlines brings about thousands while a busy machine lets the server wait for a
+/// second. A client that resets calls as fast as it opens them reaches any number; these take 8 to 14 MB.
+const MAX_PENDING_RESETS: usize = 1 << 14;
+
+/// The most calls of one connection, over its life, that this side resets because of frames that came too late for them
+/// or break the protocol. An answer before the end of its request leaves such frames behind, so this is no small number.
+const MAX_ERROR_RESETS: usize = 1 << 20;
+
+/// How connections are kept and ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TransportOptions {
+    /// How often the server pings a client that sends nothing; `None` for never.
+    pub keepalive_time: Option<Duration>,
+    /// How long the client may take to answer such a ping.
+    pub keepalive_timeout: Duration,
+    /// How often a client may ping; `None` for no limit. Limits cost a look at every frame.
+    pub pings: Option<PingRules>,
+    /// The age at which a connection accepts no further calls; `None` for none.
+    pub max_age: Option<Duration>,
+    /// The further time after which it is closed with its calls; `None` for none.
+    pub max_age_grace: Option<Duration>,
+    /// How long answers to calls other than inference are held back, for tests of clients; `None` for not at all.
+    pub delay: Option<Duration>,
+}
+
+impl Default for TransportOptions {
+    fn default() -> Self {
+        Self {
+            keepalive_time: Some(Duration::from_secs(2 * 3600)),
+            keepalive_timeout: Duration::from_secs(20),
+            pings: None,
+            max_age: None,
+            max_age_grace: None,
+            delay: None,
+        }
+    }
+}
+
+/// Answers `calls` on `listener` until `shutdown`, then drains its connections.
+///
+/// Returns when the last connection is closed; the caller decides how long that may take.
+pub async fn serve(listener: Listener, calls: Calls, options: TransportOptions, shutdown: CancellationToken) {
+    let connections = TaskTracker::new();
+    loop {
+        let arrival = tokio::select! {
+            arrival = listener.accept() => arrival,
+            () = shutdown.cancelled() => break,
+        };
+        let (calls, shutdown) = (calls.clone(), shutdown.clone());
+        let (requests, evicted) = (Arc::new(Requests::default()), CancellationToken::new());
+        let activity = Arc::new(Idleness(Arc::clone(&requests)));
+        let registered = listener.connections().register(activity, evicted.clone());
+        connections.spawn(nereid_net::io_runtime::relayed(async move {
+            let _registered = registered;
+            let opened = tokio::select! {
+                opened = arrival.open() => opened,
+                () = shutdown.cancelled() => return,
+                () = evicted.cancelled() => return,
+            };
+            match opened {
+                Ok(connection) => {
+                    let calls = calls.of(connection.client().map(Principal::new));
+                    tokio::select! {
+                        () = serve_connection(connection, calls, options, requests, shutdown) => {}
+                        () = when_woken(evicted.cancelled()) => {
+                            tracing::debug!("closed an idle gRPC connection to make room");
+                        }
+                    }
+                }
+                Err(error) => tracing::debug!("a gRPC connection failed to open: {error}"),
+            }
+        }));
+    }
+    connections.close();
+    connections.wait().await;
+}
+
+/// Whether a connection is idle, as listeners ask for it.
+struct Idleness(Arc<Requests>);
+
+impl Activity for Idleness {
+    fn awaited(&self) -> Option<Awaited> {
+        self.0.idle_after().map(Awaited::Request)
+    }
+}
+
+async fn serve_connection<S>(
+    stream: S,
+    calls: Calls,
+    options: TransportOptions,
+    requests: Arc<Requests>,
+    shutdown: CancellationToken,
+) where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let stream = TimedWrites::new(stream);
+    let backlog = stream.backlog();
+    let guarded = GuardedConnection::new(stream, options.pings);
+    let begun = guarded.begun();
+    let (stream, drain) = Draining::new(guarded);
+    let mut protocol =
+        Builder::new(TimedReplies::new(nereid_net::io_runtime::Spawner, Arc::clone(&requests)));
+    protocol
+        .timer(TokioTimer::new())
+        .keep_alive_interval(options.keepalive_time)
+        .keep_alive_timeout(options.keepalive_timeout)
+        .max_concurrent_streams(MAX_CALLS)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_frame_size(MAX_FRAME)
+        .max_pending_accept_reset_streams(MAX_PENDING_RESETS)
+        .max_local_error_reset_streams(MAX_ERROR_RESETS);
+    let connection =
+        protocol.serve_connection(TokioIo::new(stream), ObservedCalls { calls, delay: options.delay });
+    tokio::pin!(connection);
+    // Each of these ends comes once at most, but the connection is polled for every frame.
+    let ending = when_woken(async {
+        tokio::select! {
+            () = after(options.max_age.map(with_jitter)) => {}
+            () = shutdown.cancelled() => {}
+        }
+    });
+    let is_silent = when_woken(silent(&begun, FIRST_FRAME_TIMEOUT));
+    let served = async {
+        let old = async {
+            tokio::select! {
+                outcome = connection.as_mut() => Some(outcome),
+                () = ending => None,
+            }
+        };
+        match old.await {
+            Some(outcome) => outcome,
+            None => {
+                drain.begin();
+                connection.as_mut().graceful_shutdown();
+                tokio::select! {
+                    outcome = connection.as_mut() => outcome,
+                    () = when_woken(silent(&begun, LAST_FRAME_TIMEOUT)) => Ok(()),
+                    () = when_woken(left(|| requests.idle_after().filter(|_| !backlog.is_there()))) => Ok(()),
+                    () = grace(options, &shutdown) => Ok(()),
+                }
+            }
+        }
+    };
+    tokio::select! {
+        outcome = served => if let Err(error) = outcome {
+            tracing::debug!("a gRPC connection ended: {error}");
+        },
+        () = is_silent => tracing::debug!("a gRPC connection was closed: its client sent no HTTP/2 frame"),
+    }
+}
+
+/// Returns after this time, or never.
+async fn after(time: Option<Duration>) {
+    match time {
+        Some(time) => sleep(time).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Returns when the grace of an aged connection is over. A server that shuts down has its own limit.
+async fn grace(options: TransportOptions, shutdown: &CancellationToken) {
+    if options.max_age.is_none() || shutdown.is_cancelled() {
+        std::future::pending().await
+    } else {
+        after(options.max_age_grace).await;
+    }
+}
+
+/// Returns if the client sends no frame in time.
+async fn silent(begun: &AtomicBool, time: Duration) {
+    sleep(time).await;
+    if begun.load(Ordering::Relaxed) {
+        std::future::pending().await
+    }
+}
+
+/// An age with up to a tenth of jitter, so that connections opened together do not all reconnect together.
+fn with_jitter(age: Duration) -> Duration {
+    let random = RandomState::new().hash_one(0) as f64 / u64::MAX as f64;
+    age.mul_f64(0.9 + 0.2 * random)
+}
+
+#[cfg(test)]
+mod tests;

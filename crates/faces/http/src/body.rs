@@ -1,0 +1,302 @@
+//! A request's body: read up to a limit, and kept in the pieces it arrived in.
+
+use std::error::Error;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use bytes::{Buf, Bytes, BytesMut};
+use http_body::Body;
+use hyper::StatusCode;
+use hyper::body::Incoming;
+use nereid_net::slow_clients::Arrival;
+use nereid_protocol::{BodyBudget, BodyShare};
+use smallvec::SmallVec;
+use tokio::time::timeout;
+
+use crate::pace::Pace;
+use crate::reply::{self, Reply, error_text};
+
+/// A limit on bytes that a client sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limit {
+    /// The largest number of bytes allowed.
+    pub bytes: usize,
+    /// The option that raises the limit, for messages; empty if there is none.
+    pub option: &'static str,
+}
+
+impl Limit {
+    /// No body at all.
+    pub const NOTHING: Self = Self { bytes: 0, option: "" };
+
+    /// The message for `what` that exceeds this limit.
+    pub fn exceeded(&self, what: &str) -> String {
+        let Self { bytes, option } = self;
+        match *option {
+            "" => format!("{what} exceeds the limit of {bytes} bytes"),
+            option => format!("{what} exceeds the limit of {bytes} bytes; {option} raises it"),
+        }
+    }
+}
+
+/// A body in pieces, read from the front.
+///
+/// It is moved several times on a request's way, so it is small; a short body has arrived in one piece as a rule.
+#[derive(Default)]
+pub struct RequestBody {
+    /// The next one first.
+    pieces: SmallVec<[Bytes; 1]>,
+    /// Index of the next piece.
+    next: usize,
+    len: usize,
+    share: BodyShare,
+}
+
+/// A body while it arrives.
+#[derive(Default)]
+struct IncomingBody {
+    body: RequestBody,
+    /// The short pieces that arrived last, joined.
+    tail: BytesMut,
+}
+
+/// How much of a refused body is read, and for how long.
+const MAX_DISCARDED: usize = 1 << 20;
+const DISCARD_TIME: Duration = Duration::from_secs(1);
+
+/// Pieces shorter than this are joined, unless they are the first: a body that arrives byte by byte would otherwise
+/// take many times its size.
+const SHORT: usize = 4096;
+
+impl RequestBody {
+    /// Reads a whole body.
+    ///
+    /// # Errors
+    /// The reply to a body that is too long, too slow, or ends early, or for which the server has no room.
+    pub(crate) async fn read(
+        incoming: &mut Incoming,
+        limit: Limit,
+        budget: &BodyBudget,
+        pace: &Pace,
+    ) -> Result<Self, Box<Reply>> {
+        let refused = |status, message: &str| Box::new(error_text(status, message));
+        let too_long = || refused(StatusCode::PAYLOAD_TOO_LARGE, &limit.exceeded("the request body"));
+        // A length announced over the limit is refused before any of the body is read.
+        let announced = incoming.size_hint().lower();
+        if announced > limit.bytes as u64 {
+            return Err(too_long());
+        }
+        if !budget.could_hold(announced) {
+            let message = budget.too_long("the request body", announced);
+            return Err(refused(StatusCode::PAYLOAD_TOO_LARGE, &message));
+        }
+        let mut arriving = IncomingBody::default();
+        let watched = pace.progressed(0);
+        // On HTTP/2 the body has a time limit of its own.
+        let mut time = Arrival::default();
+        loop {
+            let next = poll_fn(|context| match Pin::new(&mut *incoming).poll_frame(context) {
+                Poll::Pending if !watched => time.poll_over(context).map(|()| None),
+                next => next.map(Some),
+            });
+            let Some(next) = next.await else {
+                let message = "timed out waiting for the rest of the request body";
+                return Err(refused(StatusCode::REQUEST_TIMEOUT, message));
+            };
+            let Some(frame) = next else { break };
+            let frame = frame.map_err(|error| {
+                // hyper says only that it failed; the reason is in its source.
+                let cause = error.source().unwrap_or(&error);
+                refused(StatusCode::BAD_REQUEST, &format!("the request body cannot be read: {cause}"))
+            })?;
+            let Ok(piece) = frame.into_data() else { continue };
+            pace.progressed(piece.len());
+            time.arrived(piece.len());
+            let IncomingBody { body, .. } = &mut arriving;
+            if piece.len() > limit.bytes - body.len {
+                return Err(too_long());
+            }
+            body.share
+                .cover(budget, body.len + piece.len())
+                .map_err(|error| Box::new(reply::error(&error)))?;
+            arriving.push(piece);
+        }
+        Ok(arriving.whole())
+    }
+
+    /// What it takes of the budget, for who holds it until the request is over.
+    pub fn take_share(&mut self) -> BodyShare {
+        std::mem::take(&mut self.share)
+    }
+
+    /// Reads what is left of a body whose request was refused, within limits: clients of HTTP/2 that are still sending take
+    /// the reset of their stream for the outcome, and not the reply before it.
+    pub(crate) async fn discard(mut incoming: Incoming) {
+        let mut discarded = 0;
+        let rest = async {
+            while discarded <= MAX_DISCARDED && !incoming.is_end_stream() {
+                match poll_fn(|context| Pin::new(&mut incoming).poll_frame(context)).await {
+                    Some(Ok(frame)) => discarded += frame.data_ref().map_or(0, Bytes::len),
+                    Some(Err(_)) | None => return,
+                }
+            }
+        };
+        let _ = timeout(DISCARD_TIME, rest).await;
+    }
+
+    /// The number of bytes left.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether nothing is left.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Takes `count` bytes off the front as one run: copied only if they arrived in several pieces.
+    ///
+    /// # Errors
+    /// The number of missing bytes. Nothing is taken then.
+    pub fn take_joined(&mut self, count: usize) -> Result<Bytes, usize> {
+        let mut taken: SmallVec<[Bytes; 4]> = SmallVec::new();
+        self.take_pieces(count, |piece| taken.push(piece))?;
+        Ok(match taken.as_slice() {
+            [] => Bytes::new(),
+            [_] => taken.remove(0),
+            pieces => Bytes::from(pieces.concat()),
+        })
+    }
+
+    /// Takes `count` bytes off the front without copying them: `take` gets the pieces that hold them.
+    ///
+    /// # Errors
+    /// The number of missing bytes. Nothing is taken then.
+    pub fn take_pieces(&mut self, count: usize, mut take: impl FnMut(Bytes)) -> Result<(), usize> {
+        if count > self.len {
+            return Err(count - self.len);
+        }
+        self.len -= count;
+        let mut missing = count;
+        while missing > 0 {
+            let piece = &mut self.pieces[self.next];
+            if piece.len() > missing {
+                take(piece.split_to(missing));
+                return Ok(());
+            }
+            missing -= piece.len();
+            take(std::mem::take(piece));
+            self.next += 1;
+        }
+        Ok(())
+    }
+}
+
+impl IncomingBody {
+    fn push(&mut self, piece: Bytes) {
+        self.body.len += piece.len();
+        if piece.len() < SHORT && !self.body.pieces.is_empty() {
+            self.tail.extend_from_slice(&piece);
+        } else if !piece.is_empty() {
+            self.end_tail();
+            self.body.pieces.push(piece);
+        }
+    }
+
+    fn end_tail(&mut self) {
+        if !self.tail.is_empty() {
+            self.body.pieces.push(std::mem::take(&mut self.tail).freeze());
+        }
+    }
+
+    /// The body, all of which has arrived.
+    fn whole(mut self) -> RequestBody {
+        self.end_tail();
+        self.body
+    }
+}
+
+impl From<Bytes> for RequestBody {
+    fn from(bytes: Bytes) -> Self {
+        Self::from_iter([bytes])
+    }
+}
+
+impl FromIterator<Bytes> for RequestBody {
+    fn from_iter<I: IntoIterator<Item = Bytes>>(pieces: I) -> Self {
+        let mut arriving = IncomingBody::default();
+        pieces.into_iter().for_each(|piece| arriving.push(piece));
+        arriving.whole()
+    }
+}
+
+/// Reads from the front.
+impl Buf for RequestBody {
+    fn remaining(&self) -> usize {
+        self.len
+    }
+
+    fn chunk(&self) -> &[u8] {
+        self.pieces.get(self.next).map_or(&[], |piece| piece)
+    }
+
+    fn advance(&mut self, count: usize) {
+        // Callers never advance past the end.
+        let _ = self.take_pieces(count, drop);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn body(pieces: &[&'static str]) -> RequestBody {
+        pieces.iter().map(|piece| Bytes::from_static(piece.as_bytes())).collect()
+    }
+
+    #[test]
+    fn it_is_taken_from_the_front_across_pieces_without_copies() {
+        static LONG: &str = match std::str::from_utf8(&[b'x'; SHORT]) {
+            Ok(long) => long,
+            Err(_) => panic!(),
+        };
+        let mut body = body(&["abc", "", LONG, "defg"]);
+        assert_eq!(body.take_joined(2).unwrap(), "ab");
+        let mut taken = Vec::new();
+        body.take_pieces(1 + SHORT + 2, |piece| taken.push(piece)).unwrap();
+        assert_eq!(taken, ["c", LONG, "de"]);
+        assert_eq!(taken[1].as_ptr(), LONG.as_ptr());
+        assert_eq!(body.take_joined(2).unwrap(), "fg");
+        assert_eq!(body.len(), 0);
+        assert!(body.take_pieces(0, |_| panic!("nothing is there")).is_ok());
+    }
+
+    #[test]
+    fn short_pieces_are_joined_but_the_first_is_kept_as_it_is() {
+        static FIRST: &str = "abc";
+        let mut body = body(&[FIRST, "d", "e", "f"]);
+        assert_eq!(body.pieces.len(), 2);
+        assert_eq!(body.take_joined(3).unwrap().as_ptr(), FIRST.as_ptr());
+        assert_eq!(body.take_joined(3).unwrap(), "def");
+    }
+
+    #[test]
+    fn taking_too_much_takes_nothing_and_says_how_much_is_missing() {
+        let mut body = body(&["ab"]);
+        assert_eq!(body.take_pieces(5, |_| panic!("too little is there")), Err(3));
+        assert_eq!(body.take_joined(2).unwrap(), "ab");
+    }
+
+    #[test]
+    fn it_is_read_like_any_buffer() {
+        let mut body = body(&["abc", "defg"]);
+        let mut read = Vec::new();
+        while body.has_remaining() {
+            read.push(body.get_u8());
+        }
+        assert_eq!(read, b"abcdefg");
+        assert!(body.chunk().is_empty());
+    }
+}

@@ -1,0 +1,345 @@
+//! The generate extension: one flat JSON object in, one flat JSON object out for each response.
+//!
+//! A member named like an input of the model is that input; any other is a parameter. Outputs become members likewise.
+//! `generate` returns the only response, `generate_stream` any number of them as server-sent events. A response that is an
+//! error has status 400 whatever its code, as in the reference, unless the request was refused before its execution; the
+//! status of a stream is that of its first response.
+
+use std::collections::HashSet;
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Instant;
+
+use bytes::Bytes;
+use http_body::{Body, Frame};
+use hyper::StatusCode;
+use jiter::Jiter;
+use nereid_core::backend_api::{
+    Answer, Buffer, Buffers, Error, InferRequest, RequestTrace, Response, Result, Shape, Tensor, Trace,
+};
+use nereid_core::{InputSignature, Model, ResponseStream, Signature};
+use nereid_http::{Busy, Encoding, Limit, Reply, RequestBody, reply};
+use nereid_protocol::as_invalid_arg;
+use nereid_protocol::parameters::WireValue;
+
+use super::decode::too_large;
+use super::encode;
+use super::json_members::{JsonValue, object, text};
+use super::json_tensor;
+use super::traced;
+use crate::json::{self, syntax};
+use crate::routes::Call;
+
+/// Replies with the model's only response.
+///
+/// # Errors
+/// What is wrong with the request, or what went wrong in executing it.
+pub(crate) async fn one(call: &Call<'_>, body: RequestBody) -> Result<Reply> {
+    let (model, trace) = begin(call).await?;
+    let outcome = one_with(call, &model, body, trace.as_ref()).await;
+    finish(call, outcome, trace)
+}
+
+async fn one_with(
+    call: &Call<'_>,
+    model: &Arc<Model>,
+    body: RequestBody,
+    trace: Option<&Arc<Trace>>,
+) -> Result<Reply> {
+    let mut answers = ask(call, model, body, trace)?;
+    let first = answers.next().await;
+    answered(trace);
+    let first = first.transpose().map_err(|error| of_response(&answers, error))?;
+    // The status is that of the first response, whatever follows, as in the reference.
+    Ok(match (first, answers.next().await) {
+        (Some(response), None) => {
+            let text = call.face.server.bodies().hold(flat(&answers, response)?)?;
+            reply::json_bytes(StatusCode::OK, text)
+        }
+        (first, _) => {
+            let count = if first.is_some() { "several responses" } else { "no response" };
+            let model = answers.model_name();
+            reply::error_text(
+                StatusCode::OK,
+                &format!(
+                    "model '{model}' returned {count}; generate takes exactly one, generate_stream any number"
+                ),
+            )
+        }
+    })
+}
+
+/// The error that came as the first response, with the code for its status.
+fn of_response(answers: &ResponseStream, error: Error) -> Error {
+    if answers.was_executed() { as_invalid_arg(error) } else { error }
+}
+
+/// Replies with an event for each of the model's responses, as they come.
+///
+/// # Errors
+/// What is wrong with the request. Later errors are events of their own.
+pub(crate) async fn stream(call: &Call<'_>, body: RequestBody) -> Result<Reply> {
+    let (model, trace) = begin(call).await?;
+    let outcome = stream_with(call, &model, body, trace.clone()).await;
+    finish(call, outcome, trace)
+}
+
+async fn stream_with(
+    call: &Call<'_>,
+    model: &Arc<Model>,
+    body: RequestBody,
+    trace: Option<Arc<Trace>>,
+) -> Result<Reply> {
+    let mut answers = ask(call, model, body, trace.as_ref())?;
+    let first = answers.next().await;
+    let (status, first) = match first {
+        None => (StatusCode::OK, None),
+        Some(answer) => {
+            answered(trace.as_ref());
+            let outcome = answer
+                .map_err(|error| of_response(&answers, error))
+                .and_then(|response| flat(&answers, response));
+            let status = outcome.as_ref().err().map_or(StatusCode::OK, reply::status);
+            (status, Some(event(outcome)))
+        }
+    };
+    let events = Events { answers, first, trace, _busy: call.http.busy() };
+    Ok(reply::stream(status, "text/event-stream; charset=utf-8", events))
+}
+
+/// The requested model, and the request's trace if it is traced.
+async fn begin(call: &Call<'_>) -> Result<(Arc<Model>, Option<Arc<Trace>>)> {
+    let model = call.face.server.resolve(&call.target.model, call.target.version()?).await?;
+    Ok((model, call.draw_trace()))
+}
+
+/// Stamps the arrival of a response.
+fn answered(trace: Option<&Arc<Trace>>) {
+    if let Some(trace) = trace {
+        trace.stamp("INFER_RESPONSE_COMPLETE", Instant::now());
+    }
+}
+
+/// The reply, also that of an error, with stamps on the trace.
+fn finish(call: &Call<'_>, outcome: Result<Reply>, trace: Option<Arc<Trace>>) -> Result<Reply> {
+    match trace {
+        None => outcome,
+        Some(trace) => Ok(traced(outcome.unwrap_or_else(|error| (call.face.dialect.error)(&error)), trace)),
+    }
+}
+
+/// Sends the request to the model.
+fn ask(
+    call: &Call<'_>,
+    model: &Arc<Model>,
+    mut body: RequestBody,
+    trace: Option<&Arc<Trace>>,
+) -> Result<ResponseStream> {
+    let Call { face, headers, .. } = call;
+    if face.dialect.encoding_of_request(headers) != Ok(Encoding::Identity) {
+        return Err(Error::invalid_arg("generate does not support compressed bodies"));
+    }
+    let (length, limit) = (body.len(), face.options.input_limit());
+    if length > limit.bytes {
+        return Err(too_large("the request's JSON", length, limit));
+    }
+    let json = body.take_joined(length).unwrap_or_default();
+    let mut request = decode(&json, model.signature(), limit)?;
+    call.forward_headers(&mut request)?;
+    request.trace = trace.map(|trace| RequestTrace::new(Arc::clone(trace)));
+    face.server.infer(model, request, call.caller(&mut body))
+}
+
+/// Decodes the request's object.
+pub(super) fn decode(json: &[u8], signature: &Signature, limit: Limit) -> Result<InferRequest> {
+    let text = json::text(json);
+    match decode_text(text, signature, limit) {
+        Ok(request) => Ok(request),
+        Err(error) => decode_text(&json::respelled(text).ok_or(error)?, signature, limit),
+    }
+}
+
+fn decode_text(json: &[u8], signature: &Signature, limit: Limit) -> Result<InferRequest> {
+    let mut members = Members { signature, limit, used: 0, request: InferRequest::default() };
+    let mut reader = Jiter::new(json).with_allow_inf_nan();
+    let is_object = object(&mut reader, str::to_owned, |reader, key| match key.as_str() {
+        "id" => {
+            let start = reader.current_index();
+            members.request.id = text(reader, "id")?;
+            // It also is a member like any other.
+            let value = &json[start..reader.current_index()];
+            members.read(&mut Jiter::new(value), key)
+        }
+        "parameters" if signature.input("parameters").is_some() => {
+            Err(Error::invalid_arg("an input named 'parameters' cannot be used with generate"))
+        }
+        "parameters" => match object(reader, str::to_owned, |reader, key| members.read(reader, key))? {
+            true => Ok(()),
+            false => Err(Error::internal("'parameters' is not an object")),
+        },
+        _ => members.read(reader, key),
+    })?;
+    reader.finish().map_err(syntax)?;
+    if !is_object {
+        return Err(Error::internal("the request is not a JSON object"));
+    }
+    Ok(members.request)
+}
+
+/// The request while its members are read.
+struct Members<'s> {
+    signature: &'s Signature,
+    /// Limits the total size of all inputs.
+    limit: Limit,
+    used: usize,
+    request: InferRequest,
+}
+
+impl Members<'_> {
+    /// Reads a value: an input with this name, or else a parameter.
+    fn read(&mut self, json: &mut Jiter<'_>, name: String) -> Result<()> {
+        let signature = self.signature;
+        match signature.input(&name) {
+            Some(input) => {
+                let tensor = self
+                    .read_input(json, input)
+                    .map_err(|error| error.context(format_args!("input '{name}'")))?;
+                self.request.inputs.push(tensor);
+                Ok(())
+            }
+            None => {
+                let value = JsonValue(json).custom(&name)?;
+                self.request.parameters.set(name, value);
+                Ok(())
+            }
+        }
+    }
+
+    fn read_input(&mut self, json: &mut Jiter<'_>, input: &InputSignature) -> Result<Tensor> {
+        let data_type = input.data_type;
+        if self.request.inputs.iter().any(|given| given.name == input.name) {
+            return Err(Error::invalid_arg("duplicate input"));
+        }
+        if !json_tensor::is_representable(data_type) {
+            return Err(Error::invalid_arg(format!("JSON cannot represent {data_type}")));
+        }
+        let elements = json_tensor::decode_value(json, data_type)?;
+        self.used = self.used.saturating_add(elements.contents.len());
+        if self.used > self.limit.bytes {
+            return Err(too_large("the request's inputs", self.used, self.limit));
+        }
+        let shape = fitted(self.signature.full_dims(&input.dims), elements.count).ok_or_else(|| {
+            let dims = self.signature.full_dims(&input.dims);
+            Error::invalid_arg(format!("{} elements do not fit shape {dims}", elements.count))
+        })?;
+        let buffers = Buffers::from_iter([Buffer::host(elements.contents)]);
+        Ok(Tensor { name: input.name.clone(), data_type, shape, buffers })
+    }
+}
+
+/// `dims` with variable sizes filled in to hold `count` elements: the innermost one takes what the fixed ones leave, the
+/// others are 1. `None` if `count` is not divisible.
+fn fitted(mut dims: Shape, count: usize) -> Option<Shape> {
+    let mut left = i64::try_from(count).ok()?;
+    for &dim in dims.iter().filter(|dim| **dim >= 0) {
+        // A dimension of 0 holds no elements, and nothing else fits it.
+        if left.checked_rem(dim).unwrap_or(left) != 0 {
+            return None;
+        }
+        left = left.checked_div(dim).unwrap_or(1);
+    }
+    for dim in dims.iter_mut().rev().filter(|dim| **dim < 0) {
+        *dim = std::mem::replace(&mut left, 1);
+    }
+    (left == 1).then_some(dims)
+}
+
+/// A response as a flat object: id, model and version, then parameters, then outputs, as in the reference. The first of
+/// duplicate names counts.
+fn flat(answers: &ResponseStream, response: Response) -> Result<Vec<u8>> {
+    let mut json = Vec::with_capacity(256);
+    // A set, since clients choose how many parameters some models give back.
+    let mut names: HashSet<String> = HashSet::from(["model_name".into(), "model_version".into()]);
+    json.push(b'{');
+    if !answers.request_id().is_empty() {
+        json.extend_from_slice(b"\"id\":");
+        encode::string(&mut json, answers.request_id())?;
+        json.push(b',');
+        names.insert("id".into());
+    }
+    json.extend_from_slice(b"\"model_name\":");
+    encode::string(&mut json, answers.model_name())?;
+    encode::version(&mut json, answers.model_version())?;
+    let mut is_new = |json: &mut Vec<u8>, name: &str| -> Result<bool> {
+        if !names.insert(name.to_owned()) {
+            return Ok(false);
+        }
+        json.push(b',');
+        encode::string(json, name)?;
+        json.push(b':');
+        Ok(true)
+    };
+    for (name, value) in response.parameters.iter() {
+        if is_new(&mut json, name)? {
+            encode::parameter(&mut json, value)?;
+        }
+    }
+    for output in &response.outputs {
+        if is_new(&mut json, &output.name)? {
+            let alone = output.shape.element_count() == Some(1);
+            if !alone {
+                json.push(b'[');
+            }
+            encode::elements(&mut json, output)?;
+            if !alone {
+                json.push(b']');
+            }
+        }
+    }
+    json.push(b'}');
+    Ok(json)
+}
+
+/// A server-sent event. The JSON has no line breaks, so one line of data holds it.
+fn event(outcome: Result<Vec<u8>>) -> Bytes {
+    let json = outcome.unwrap_or_else(|error| reply::error_json(error.message()).into_bytes());
+    [b"data: ".as_slice(), &json, b"\n\n"].concat().into()
+}
+
+/// The body of a stream of events. Dropping it early, as when the client disconnects, cancels the request.
+struct Events {
+    answers: ResponseStream,
+    first: Option<Bytes>,
+    trace: Option<Arc<Trace>>,
+    _busy: Busy,
+}
+
+impl Events {
+    fn event(&self, answer: Answer) -> Bytes {
+        event(answer.and_then(|response| flat(&self.answers, response)))
+    }
+}
+
+impl Body for Events {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        if let Some(first) = self.first.take() {
+            return Poll::Ready(Some(Ok(Frame::data(first))));
+        }
+        let answer = ready!(self.answers.poll_next(context));
+        if answer.is_some() {
+            answered(self.trace.as_ref());
+        }
+        Poll::Ready(answer.map(|answer| Ok(Frame::data(self.event(answer)))))
+    }
+}
+
+#[cfg(test)]
+mod tests;

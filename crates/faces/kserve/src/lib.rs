@@ -1,0 +1,108 @@
+//! The HTTP/REST face: KServe's open inference protocol v2 with Triton's extensions.
+//!
+//! Wire types live here and nowhere else; every handler converts to and from the server's own types and calls
+//! [`Server`]. Connections and routing are `crates/faces/http`'s. This crate knows no repository, no backend and no
+//! other face.
+
+#![forbid(unsafe_code)]
+
+mod control;
+mod dialect;
+mod infer;
+mod json;
+mod metadata;
+mod openapi;
+mod repository;
+mod routes;
+mod settings;
+mod shared_memory;
+#[cfg(test)]
+mod testing;
+
+use std::sync::Arc;
+
+use nereid_core::Server;
+use nereid_http::{Cors, Limit, Origin};
+use nereid_load_report::LoadReports;
+use nereid_protocol::{HeaderPattern, LogControl, Restrictions};
+use nereid_shared_memory::Regions;
+
+use dialect::HEADER_LENGTH;
+pub use dialect::{Dialect, Inference};
+
+#[doc(hidden)]
+pub use infer::offline;
+
+/// Options of the HTTP face.
+#[derive(Clone, Debug)]
+pub struct HttpOptions {
+    /// The longest JSON part of a request and the longest tensor given in JSON, in bytes.
+    pub max_input_size: usize,
+    /// The longest request body, in bytes.
+    pub max_body_size: usize,
+    /// Which headers are forwarded to models as parameters; `None` for none.
+    pub forwarded_headers: Option<HeaderPattern>,
+    /// The restricted API groups, and the headers that hold their keys.
+    pub restrictions: Restrictions,
+    /// The web pages that may use the face.
+    pub cors: Cors,
+    /// The shared memory that clients registered, over any protocol.
+    pub regions: Arc<Regions>,
+    /// The log settings, which clients may change.
+    pub log: Arc<LogControl>,
+    /// The load of the server, for the headers of answers to inference; `None` to report none.
+    pub load_reports: Option<LoadReports>,
+}
+
+impl Default for HttpOptions {
+    /// Triton's limits, and nothing restricted or forwarded.
+    fn default() -> Self {
+        Self {
+            max_input_size: 64 << 20,
+            max_body_size: i32::MAX as usize,
+            forwarded_headers: None,
+            restrictions: Restrictions::default(),
+            cors: Cors::default(),
+            regions: Arc::default(),
+            log: Arc::default(),
+            load_reports: None,
+        }
+    }
+}
+
+/// For pages of these origins, which may read where the JSON of a binary reply ends.
+pub fn cors(origins: Vec<Origin>) -> Cors {
+    Cors::new(origins, &[HEADER_LENGTH])
+}
+
+impl HttpOptions {
+    fn input_limit(&self) -> Limit {
+        Limit { bytes: self.max_input_size, option: "--http-max-input-size" }
+    }
+}
+
+/// The HTTP face, to be mounted on a transport.
+#[derive(Clone)]
+pub struct KserveHttp {
+    server: Arc<Server>,
+    options: HttpOptions,
+    dialect: Dialect,
+}
+
+impl KserveHttp {
+    /// The face of `server`.
+    pub fn new(server: Arc<Server>, options: HttpOptions) -> Self {
+        Self { server, options, dialect: Dialect::default() }
+    }
+
+    /// The same face for clients of another one, which passes their requests on.
+    #[must_use]
+    pub fn with_dialect(self, dialect: Dialect) -> Self {
+        Self { dialect, ..self }
+    }
+
+    /// The server.
+    pub fn server(&self) -> &Arc<Server> {
+        &self.server
+    }
+}

@@ -1,0 +1,129 @@
+//! The model repository extension: the index, and loading and unloading by request.
+
+use bytes::Bytes;
+use hyper::StatusCode;
+use nereid_core::backend_api::{Error, Result};
+use nereid_core::{Overrides, Server};
+use nereid_http::{Reply, RequestBody, reply};
+use nereid_protocol::documents::repository_index;
+use nereid_protocol::repository::{self, LoadParameter, UNLOAD_DEPENDENTS, check_repository};
+use serde_json::Value;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+
+use crate::control::Members;
+use crate::routes::Target;
+
+/// Every known version with its state, and the names of models that were never loaded. A repository in the path means
+/// nothing, as in the reference.
+pub(crate) async fn index(server: &Server, body: RequestBody) -> Result<Reply> {
+    let only_ready = Members::optional(body)?.boolean("ready")?.unwrap_or(false);
+    Ok(reply::json(StatusCode::OK, &repository_index(server, only_ready).await?))
+}
+
+/// Loads a model; replies when it is loaded.
+pub(crate) async fn load(server: &Server, target: &Target<'_>, body: RequestBody) -> Result<Reply> {
+    check_repository(&target.repository)?;
+    let parameters = Members::optional(body)?.object("parameters")?;
+    repository::load(server, &target.model, overrides(parameters)?).await?;
+    Ok(reply::empty(StatusCode::OK))
+}
+
+/// Unloads a model; replies when it takes no more requests. Unknown parameters are ignored, as in the reference.
+pub(crate) async fn unload(server: &Server, target: &Target<'_>, body: RequestBody) -> Result<Reply> {
+    check_repository(&target.repository)?;
+    let parameters = Members::optional(body)?.object("parameters")?;
+    let with_dependents = parameters.boolean(UNLOAD_DEPENDENTS)?.unwrap_or(false);
+    repository::unload(server, &target.model, with_dependents).await?;
+    Ok(reply::empty(StatusCode::OK))
+}
+
+/// What a load request gives in place of what is in the repository.
+fn overrides(parameters: Members) -> Result<Overrides> {
+    let mut overrides = Overrides::default();
+    for (name, value) in parameters {
+        let parameter = LoadParameter::named(&name)?;
+        let Value::String(text) = value else {
+            return Err(Error::internal(format!("parameter '{name}' is not a string")));
+        };
+        match parameter {
+            LoadParameter::Config => overrides.config = Some(text),
+            LoadParameter::File(path) => {
+                let contents = STANDARD.decode(&text).map_err(|error| {
+                    Error::invalid_arg(format!("parameter '{name}' is not valid base64: {error}"))
+                })?;
+                overrides.files.push((path.into(), Bytes::from(contents)));
+            }
+        }
+    }
+    Ok(overrides)
+}
+
+#[cfg(test)]
+mod tests {
+    use nereid_core::backend_api::ErrorCode;
+
+    use super::*;
+    use crate::testing::{empty_server, http_options, serve};
+
+    fn given(json: &str) -> Result<Overrides> {
+        let body = [Bytes::copy_from_slice(json.as_bytes())].into_iter().collect();
+        overrides(Members::optional(body)?.object("parameters")?)
+    }
+
+    #[test]
+    fn a_load_request_gives_a_configuration_and_files() {
+        let overrides = given(r#"{"parameters":{"config":"{}","file:1/model.onnx":"aGk="}}"#).unwrap();
+        assert_eq!(overrides.config.as_deref(), Some("{}"));
+        assert_eq!(overrides.files, [("1/model.onnx".into(), Bytes::from_static(b"hi"))]);
+        for nothing in ["", "{}", "[]", "null", r#"{"parameters":{}}"#, r#"{"else":1}"#] {
+            assert!(given(nothing).unwrap().is_empty(), "{nothing}");
+        }
+    }
+
+    #[test]
+    fn other_parameters_are_refused() {
+        use ErrorCode::{Internal, InvalidArg};
+        for (json, code) in [
+            (r#"{"parameters":{"config":{}}}"#, Internal),
+            (r#"{"parameters":{"file:1/model.onnx":1}}"#, Internal),
+            (r#"{"parameters":[]}"#, Internal),
+            (r#"{"parameters":null}"#, Internal),
+            (r#"{"parameters":{"#, Internal),
+            (r#"{"parameters":{"file:1/model.onnx":"no base64!"}}"#, InvalidArg),
+            (r#"{"parameters":{"else":"1"}}"#, InvalidArg),
+            (r#"{"parameters":{"else":1}}"#, InvalidArg),
+        ] {
+            assert_eq!(given(json).unwrap_err().code(), code, "{json}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_repository_in_the_path_is_ignored_by_the_index_and_refused_by_load_and_unload() {
+        let serving = serve(empty_server(), http_options()).await;
+        for repository in ["x", "models", "a%2Fb", "%20"] {
+            let path = format!("/v2/repository/{repository}");
+            for (path, body, status) in [
+                (format!("{path}/index"), "", 200),
+                (format!("{path}/index"), r#"{"ready":true}"#, 200),
+                (format!("{path}/index"), r#"{"ready":3}"#, 500),
+                (format!("{path}/index"), "{", 500),
+                (format!("{path}/models/m/load"), "", 501),
+                (format!("{path}/models/m/load"), "{", 501),
+                (format!("{path}/models/m/unload"), "", 501),
+                (format!("{path}/models/m"), "", 404),
+                (format!("{path}/index/x"), "", 404),
+            ] {
+                let answer = serving.post(&path, body).await;
+                assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{path} {body}: {answer}");
+            }
+        }
+        for (path, status) in [("/v2/repository//index", 404), ("/v2/repository//models/m/load", 404)] {
+            let answer = serving.post(path, "").await;
+            assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{path}: {answer}");
+        }
+        let answer = serving.ask("GET", "/v2/repository/x/index", "", "").await;
+        assert!(answer.starts_with("HTTP/1.1 405 "), "{answer}");
+    }
+}

@@ -1,0 +1,86 @@
+//! The metrics as an HTTP face.
+//!
+//! As with the reference, `/metrics` and `/metrics/` have the text, any other path is an empty reply, and any method but
+//! GET is refused. A flood on this port takes nothing from inference: connections are limited, idle ones are closed, and
+//! few texts are written at a time, on blocking threads.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::{Method, StatusCode};
+use nereid_core::Server;
+use nereid_http::{Call, Face, Limit, Reply, RequestBody, Route, TransportOptions, reply};
+use tokio::sync::Semaphore;
+use tokio::task::spawn_blocking;
+
+use crate::Exposition;
+
+/// How many texts are written at a time.
+const MAX_TEXTS: usize = 2;
+
+const TEXT: &str = "text/plain; charset=utf-8";
+
+/// How to serve metrics on a port of their own. Collectors that keep a connection ask once a minute or more often.
+pub const TRANSPORT: TransportOptions = TransportOptions {
+    max_connections: Some(256),
+    idle_timeout: Some(Duration::from_secs(150)),
+    http2: false,
+};
+
+/// The metrics of a server, to be mounted on a transport.
+pub struct Metrics {
+    server: Arc<Server>,
+    exposition: Arc<Exposition>,
+    texts: Semaphore,
+}
+
+/// What a route does.
+#[derive(Clone, Copy, Debug)]
+pub enum Action {
+    /// Gives the metrics.
+    Text,
+    /// Gives nothing.
+    Empty,
+}
+
+impl Metrics {
+    /// The metrics of `server`.
+    pub fn new(server: Arc<Server>, exposition: Arc<Exposition>) -> Self {
+        Self { server, exposition, texts: Semaphore::new(MAX_TEXTS) }
+    }
+
+    /// The metrics.
+    pub async fn text(&self) -> Reply {
+        // The semaphore is never closed.
+        let _slot = self.texts.acquire().await;
+        let (server, exposition) = (Arc::clone(&self.server), Arc::clone(&self.exposition));
+        match spawn_blocking(move || exposition.text(&server)).await {
+            Ok(text) => reply::bytes(StatusCode::OK, TEXT, text),
+            Err(error) => {
+                tracing::error!("cannot write the metrics: {error}");
+                reply::bytes(StatusCode::INTERNAL_SERVER_ERROR, TEXT, "")
+            }
+        }
+    }
+}
+
+impl Face for Metrics {
+    type Action = Action;
+
+    const ROUTES: &'static [Route<Action>] = &[
+        Route::open(Method::GET, "/metrics", Action::Text),
+        Route::open(Method::GET, "/metrics/", Action::Text),
+        Route::open(Method::GET, "*", Action::Empty),
+    ];
+
+    fn body_limit(&self) -> Limit {
+        Limit::NOTHING
+    }
+
+    async fn perform(&self, action: Action, _: &Call<'_>, _: RequestBody) -> Reply {
+        match action {
+            Action::Text => self.text().await,
+            Action::Empty => reply::bytes(StatusCode::OK, TEXT, ""),
+        }
+    }
+}

@@ -1,0 +1,286 @@
+//! A connection that drains without losing the streams its client had begun.
+//!
+//! The HTTP/2 library announces the end with a GOAWAY frame and a ping. When the client acknowledges the ping it has read
+//! the GOAWAY frame, so the library ignores the streams that come later. But a client writes the acknowledgement ahead of
+//! the streams it was about to send: gRPC's C core does so when busy. The library ignores those too, and it takes the
+//! first WINDOW_UPDATE frame of such a stream for an error of the protocol, which fails every call of the connection. So
+//! the acknowledgement reaches the library a moment later than the client sent it.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::{Buf as _, BytesMut};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Sleep, sleep};
+
+use crate::http2::frames::Scanner;
+
+/// How long the acknowledgement is held back. Clients send the streams concerned with it, or right after it.
+const HELD: Duration = Duration::from_millis(250);
+
+/// The acknowledgement of the ping that h2 sends with its first GOAWAY frame.
+const ACKNOWLEDGEMENT: &[u8] = b"\x00\x00\x08\x06\x01\x00\x00\x00\x00\x0b\x7b\xa2\xf0\x8b\x9b\xfe\x54";
+
+/// How much is read at once while draining.
+const CHUNK: usize = 16 << 10;
+
+/// A connection whose end can be announced. Costs nothing before.
+#[derive(Debug)]
+pub struct Draining<S> {
+    stream: S,
+    begun: Arc<AtomicBool>,
+    acknowledgement: Acknowledgement,
+    /// Bytes for the library.
+    ready: BytesMut,
+}
+
+/// Begins the draining of a connection.
+#[derive(Debug)]
+pub struct Drain(Arc<AtomicBool>);
+
+/// How far the client's acknowledgement has come.
+#[derive(Debug)]
+enum Acknowledgement {
+    /// Not read in whole. These bytes may be its beginning.
+    Awaited(BytesMut),
+    /// Held back until then, while the frames after it pass.
+    Held {
+        until: Pin<Box<Sleep>>,
+        frames: Scanner,
+    },
+    /// To be passed on when the frame under way is complete.
+    Due(Scanner),
+    Passed,
+}
+
+impl Drain {
+    /// To be called right before the library announces the end.
+    pub fn begin(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+impl<S> Draining<S> {
+    /// The connection, and what begins its draining.
+    pub fn new(stream: S) -> (Self, Drain) {
+        let begun = Arc::new(AtomicBool::new(false));
+        let drain = Drain(Arc::clone(&begun));
+        let acknowledgement = Acknowledgement::Awaited(BytesMut::new());
+        (Self { stream, begun, acknowledgement, ready: BytesMut::new() }, drain)
+    }
+
+    /// Takes bytes of the client, and makes them ready in the order in which the library is to read them.
+    fn received(&mut self, bytes: &[u8]) {
+        match &mut self.acknowledgement {
+            Acknowledgement::Awaited(beginning) => {
+                beginning.extend_from_slice(bytes);
+                let mut windows = beginning.windows(ACKNOWLEDGEMENT.len());
+                let Some(at) = windows.position(|bytes| bytes == ACKNOWLEDGEMENT) else {
+                    let whole = beginning.len() - possible_beginning(beginning);
+                    self.ready.unsplit(beginning.split_to(whole));
+                    return;
+                };
+                let rest = beginning.split_off(at + ACKNOWLEDGEMENT.len());
+                self.ready.extend_from_slice(&beginning[..at]);
+                let until = Box::pin(sleep(HELD));
+                self.acknowledgement = Acknowledgement::Held { until, frames: Scanner::between_frames() };
+                self.received(&rest);
+            }
+            Acknowledgement::Held { frames, .. } => {
+                frames.read(bytes, |_| {});
+                self.ready.extend_from_slice(bytes);
+            }
+            Acknowledgement::Due(frames) => {
+                let mut complete = 0;
+                while !frames.is_between_frames() && complete < bytes.len() {
+                    frames.read(&bytes[complete..=complete], |_| {});
+                    complete += 1;
+                }
+                self.ready.extend_from_slice(&bytes[..complete]);
+                self.pass_if_due();
+                self.ready.extend_from_slice(&bytes[complete..]);
+            }
+            Acknowledgement::Passed => self.ready.extend_from_slice(bytes),
+        }
+    }
+
+    fn pass_if_due(&mut self) {
+        if matches!(&self.acknowledgement, Acknowledgement::Due(frames) if frames.is_between_frames()) {
+            self.ready.extend_from_slice(ACKNOWLEDGEMENT);
+            self.acknowledgement = Acknowledgement::Passed;
+        }
+    }
+
+    /// Looks at the time.
+    fn poll_due(&mut self, context: &mut Context<'_>) {
+        if let Acknowledgement::Held { until, frames } = &mut self.acknowledgement
+            && until.as_mut().poll(context).is_ready()
+        {
+            self.acknowledgement = Acknowledgement::Due(frames.clone());
+            self.pass_if_due();
+        }
+    }
+}
+
+/// How many of the last of these bytes may begin the acknowledgement.
+fn possible_beginning(bytes: &[u8]) -> usize {
+    let longest = bytes.len().min(ACKNOWLEDGEMENT.len() - 1);
+    (1..=longest).rev().find(|&length| bytes.ends_with(&ACKNOWLEDGEMENT[..length])).unwrap_or(0)
+}
+
+impl<S: AsyncRead + Unpin> Draining<S> {
+    /// Reads until something is ready for the library, or the client has closed the connection.
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        loop {
+            self.poll_due(context);
+            if !self.ready.is_empty() {
+                return Poll::Ready(Ok(()));
+            }
+            let mut chunk = [0; CHUNK];
+            let mut chunk = ReadBuf::new(&mut chunk);
+            ready!(Pin::new(&mut self.stream).poll_read(context, &mut chunk))?;
+            if chunk.filled().is_empty() {
+                if let Acknowledgement::Awaited(beginning) = &mut self.acknowledgement {
+                    self.ready.unsplit(beginning.split());
+                }
+                return Poll::Ready(Ok(()));
+            }
+            self.received(chunk.filled());
+        }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Draining<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let has_passed = matches!(self.acknowledgement, Acknowledgement::Passed) && self.ready.is_empty();
+        if has_passed || !self.begun.load(Ordering::Relaxed) {
+            return Pin::new(&mut self.stream).poll_read(context, buffer);
+        }
+        ready!(self.poll_ready(context))?;
+        let count = self.ready.len().min(buffer.remaining());
+        buffer.put_slice(&self.ready[..count]);
+        self.ready.advance(count);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Draining<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        pieces: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(context, pieces)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, duplex};
+    use tokio::task::yield_now;
+    use tokio::time::advance;
+
+    use super::*;
+
+    /// Frames with contents that look like the beginning of the acknowledgement, or like none of it.
+    fn frames() -> impl Strategy<Value = Vec<Vec<u8>>> {
+        let contents = prop_oneof![
+            (0..=ACKNOWLEDGEMENT.len() - 1).prop_map(|length| ACKNOWLEDGEMENT[..length].to_vec()),
+            prop::collection::vec(any::<u8>(), 0..40),
+            Just(vec![0; 20]),
+        ];
+        let frame = (contents, any::<u8>()).prop_map(|(contents, kind)| {
+            let mut frame = vec![0, 0, contents.len() as u8, kind, 0, 0, 0, 0, 1];
+            frame.extend(contents);
+            frame
+        });
+        prop::collection::vec(frame, 0..6)
+    }
+
+    /// Sends `bytes` in pieces, with the time between them, and returns what the library reads in the end.
+    async fn passed(bytes: &[u8], size: usize, pause: Duration, room: usize) -> Vec<u8> {
+        let (mut client, server) = duplex(1 << 16);
+        let (mut server, drain) = Draining::new(server);
+        drain.begin();
+        let library = tokio::spawn(async move {
+            let (mut read, mut buffer) = (Vec::new(), vec![0; room]);
+            while let count @ 1.. = server.read(&mut buffer).await.unwrap() {
+                read.extend(&buffer[..count]);
+            }
+            read
+        });
+        for piece in bytes.chunks(size) {
+            client.write_all(piece).await.unwrap();
+            yield_now().await;
+            advance(pause).await;
+        }
+        advance(HELD).await;
+        yield_now().await;
+        drop(client);
+        library.await.unwrap()
+    }
+
+    proptest! {
+        #[test]
+        fn the_acknowledgement_comes_after_the_frames_of_the_next_moment(
+            before in frames(),
+            after in frames(),
+            size in 1_usize..60,
+            pause in 0_u64..300,
+            room in 1_usize..60,
+        ) {
+            let sent = [&before.concat()[..], ACKNOWLEDGEMENT, &after.concat()].concat();
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+            let read = runtime.unwrap().block_on(passed(&sent, size, Duration::from_millis(pause), room));
+            // It stands behind some of the frames that were sent after it; nothing else has changed.
+            let orders: Vec<_> = (0..=after.len())
+                .map(|count| {
+                    let (early, late) = after.split_at(count);
+                    [&before.concat()[..], &early.concat(), ACKNOWLEDGEMENT, &late.concat()].concat()
+                })
+                .collect();
+            let found = orders.iter().position(|order| *order == read);
+            prop_assert!(found.is_some(), "{read:x?}");
+            if pause == 0 {
+                prop_assert_eq!(found, Some(after.len()));
+            }
+        }
+
+        #[test]
+        fn without_an_acknowledgement_all_passes(before in frames(), size in 1_usize..60, cut in 0_usize..17) {
+            let sent = [&before.concat()[..], &ACKNOWLEDGEMENT[..cut]].concat();
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+            let read = runtime.unwrap().block_on(passed(&sent, size, Duration::ZERO, 1000));
+            prop_assert_eq!(read, sent);
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! The runtime that faces run on: tokio's, with a cheaper way for other threads to wake its tasks.
+//!
+//! A model's answer comes from the thread of an instance and wakes the task of a connection. When tokio's threads are all
+//! parked, such a wake-up costs two of them: the thread that takes the task wakes a second one to look for more. A
+//! future that runs [`relayed`] is woken through an event of the I/O driver instead, which wakes one thread, and one
+//! event covers all answers that come before that thread has looked. When such a future wakes itself while it is polled, it
+//! is polled again, and no thread is woken for it.
+//!
+//! It knows nothing of servers or protocols.
+
+mod relay;
+mod when_woken;
+
+use std::io;
+use std::sync::Arc;
+
+use tokio::runtime::{Builder, Runtime};
+
+use hyper::rt::Executor;
+
+use self::relay::Relay;
+pub use self::relay::{Relayed, relayed};
+pub use self::when_woken::{WhenWoken, when_woken};
+
+/// Spawns the tasks of an HTTP/2 connection, [`relayed`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Spawner;
+
+impl<F> Executor<F> for Spawner
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    fn execute(&self, task: F) {
+        tokio::spawn(relayed(task));
+    }
+}
+
+/// Starts a runtime with that many I/O threads.
+///
+/// # Errors
+/// The system refuses threads, or the event by which other threads wake them.
+pub fn start(threads: usize) -> io::Result<Runtime> {
+    start_with_relay(threads).map(|(runtime, _)| runtime)
+}
+
+fn start_with_relay(threads: usize) -> io::Result<(Runtime, Arc<Relay>)> {
+    let (relay, listener) = Relay::new(threads)?;
+    let (starts, parks, unparks) = (Arc::clone(&relay), Arc::clone(&relay), Arc::clone(&relay));
+    let runtime = Builder::new_multi_thread()
+        .worker_threads(threads)
+        .thread_name("nereid-io")
+        .on_thread_start(move || starts.enter())
+        .on_thread_park(move || parks.parked())
+        .on_thread_unpark(move || unparks.unparked())
+        .enable_all()
+        .build()?;
+    let context = runtime.enter();
+    runtime.spawn(Arc::clone(&relay).listen(listener)?);
+    drop(context);
+    Ok((runtime, relay))
+}

@@ -1,0 +1,11 @@
+//! What faces share below their protocols: listening sockets, the runtime of the I/O threads, pacing of slow clients, and
+//! draining of HTTP/2 connections.
+//!
+//! No module uses another, and none knows a server or what is served.
+
+#![forbid(unsafe_code)]
+
+pub mod http2;
+pub mod io_runtime;
+pub mod listener;
+pub mod slow_clients;

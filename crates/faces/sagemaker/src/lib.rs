@@ -1,0 +1,197 @@
+//! The face for Amazon SageMaker: its container contract, answered by KServe's face.
+//!
+//! `/ping` tells whether the server works, `/invocations` asks the one model of an endpoint, and `/models` belongs to
+//! multi-model endpoints, for which SageMaker loads and unloads models by their folders. Requests for inference are
+//! KServe's; where a body has binary tensors, its content type says where its JSON ends, since SageMaker passes on no
+//! other header. This crate knows what a folder of models stands for only by [`Folders`].
+
+#![forbid(unsafe_code)]
+
+mod memory;
+mod models;
+
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::Arc;
+
+use hyper::{HeaderMap, Method, StatusCode};
+use nereid_core::backend_api::Result;
+use nereid_http::{Call, Cors, Face, Limit, Reply, RequestBody, Route, reply};
+use nereid_kserve::{Dialect, Inference, KserveHttp};
+use nereid_protocol::{ApiGroup, BodyBudget, Restrictions};
+
+use crate::models::Models;
+
+/// The content type of bodies with binary tensors, up to the length of their JSON.
+const BINARY: &str = "application/vnd.sagemaker-triton.binary+json;json-header-size=";
+
+/// The header with the archive that a client named, for the log.
+const TARGET: &str = "x-amzn-sagemaker-target-model";
+
+/// What `/ping` tells.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PingMode {
+    /// Whether every model is ready.
+    #[default]
+    Ready,
+    /// Whether the server works.
+    Live,
+}
+
+impl FromStr for PingMode {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        match text {
+            "ready" => Ok(Self::Ready),
+            "live" => Ok(Self::Live),
+            _ => Err(format!("must be ready or live, not '{text}'")),
+        }
+    }
+}
+
+/// Options of the face.
+#[derive(Clone, Debug, Default)]
+pub struct SageMakerOptions {
+    /// What `/ping` tells.
+    pub ping: PingMode,
+    /// The model that `/invocations` asks. Without one, they are answered with 404, as in the reference.
+    pub model: Option<String>,
+    /// What `/invocations` asks of it.
+    pub inference: Inference,
+}
+
+/// The folders that multi-model endpoints bring.
+pub trait Folders: Send + Sync {
+    /// Adds the repository in a folder, whose model is called `name`, and returns its path. It may block.
+    ///
+    /// # Errors
+    /// `AlreadyExists` if the repository or the name is there, otherwise why the folder has no model.
+    fn register(&self, folder: &Path, name: &str) -> Result<PathBuf>;
+
+    /// Removes a repository that was added.
+    fn unregister(&self, path: &Path);
+}
+
+/// The face for SageMaker, to be mounted on a transport.
+pub struct SageMaker {
+    /// Answers `/invocations`.
+    kserve: KserveHttp,
+    options: SageMakerOptions,
+    models: Arc<Models>,
+}
+
+/// What a route does.
+#[derive(Clone, Copy, Debug)]
+pub enum Action {
+    /// Tells whether the server works.
+    Ping,
+    /// Asks the endpoint's one model.
+    Invocations,
+    /// Lists the models of a multi-model endpoint.
+    List,
+    /// Loads one.
+    Load,
+    /// Tells where one is from.
+    Get,
+    /// Unloads one.
+    Unload,
+    /// Asks one.
+    Invoke,
+}
+
+impl SageMaker {
+    /// The face over KServe's, for a server whose folders of models are `folders`.
+    pub fn new(kserve: KserveHttp, options: SageMakerOptions, folders: Arc<dyn Folders>) -> Self {
+        let dialect = Dialect { request_type: Some(BINARY), reply_type: Some(BINARY), ..Dialect::default() };
+        let invoked = Dialect { error: memory::reply, ..dialect };
+        let models = Models::new(kserve.clone().with_dialect(invoked), folders);
+        Self { kserve: kserve.with_dialect(dialect), options, models: Arc::new(models) }
+    }
+
+    async fn ping(&self) -> Reply {
+        let server = self.kserve.server();
+        let is_well = match self.options.ping {
+            PingMode::Ready => server.ready().await,
+            PingMode::Live => server.is_live(),
+        };
+        reply::empty(if is_well { StatusCode::OK } else { StatusCode::BAD_REQUEST })
+    }
+
+    async fn invocations(&self, call: &Call<'_>, body: RequestBody) -> Reply {
+        let Some(model) = &self.options.model else {
+            let message = "no model to ask: set SAGEMAKER_TRITON_DEFAULT_MODEL_NAME";
+            return reply::error_text(StatusCode::NOT_FOUND, message);
+        };
+        self.kserve.infer(model, self.options.inference, call, body).await
+    }
+}
+
+/// The archive that a client named, or else the model.
+fn target<'a>(headers: &'a HeaderMap, model: &'a str) -> &'a str {
+    headers.get(TARGET).and_then(|value| value.to_str().ok()).unwrap_or(model)
+}
+
+impl Face for SageMaker {
+    type Action = Action;
+
+    const ROUTES: &'static [Route<Action>] = {
+        use ApiGroup::{Health, Inference, ModelRepository};
+        &[
+            Route::new(Method::POST, "/invocations", Inference, Action::Invocations),
+            Route::new(Method::GET, "/ping", Health, Action::Ping),
+            Route::new(Method::POST, "/models/{model}/invoke", Inference, Action::Invoke),
+            Route::new(Method::GET, "/models", ModelRepository, Action::List),
+            Route::new(Method::GET, "/models/", ModelRepository, Action::List),
+            Route::new(Method::POST, "/models", ModelRepository, Action::Load),
+            Route::new(Method::POST, "/models/", ModelRepository, Action::Load),
+            Route::new(Method::GET, "/models/{model}", ModelRepository, Action::Get),
+            Route::new(Method::DELETE, "/models/{model}", ModelRepository, Action::Unload),
+        ]
+    };
+
+    fn restrictions(&self) -> Option<&Restrictions> {
+        self.kserve.restrictions()
+    }
+
+    fn body_limit(&self) -> Limit {
+        self.kserve.body_limit()
+    }
+
+    fn body_budget(&self) -> Option<&BodyBudget> {
+        self.kserve.body_budget()
+    }
+
+    fn cors(&self) -> Option<&Cors> {
+        self.kserve.cors()
+    }
+
+    /// The reference's status for unknown paths.
+    fn not_found(&self) -> Reply {
+        reply::empty(StatusCode::BAD_REQUEST)
+    }
+
+    fn keeps_spelling(&self) -> bool {
+        self.kserve.keeps_spelling()
+    }
+
+    fn times_arrival(&self) -> bool {
+        self.kserve.times_arrival()
+    }
+
+    async fn perform(&self, action: Action, call: &Call<'_>, body: RequestBody) -> Reply {
+        let model = call.params.get("model").unwrap_or_default();
+        match action {
+            Action::Ping => self.ping().await,
+            Action::Invocations => self.invocations(call, body).await,
+            Action::List => self.models.list(),
+            Action::Load => Arc::clone(&self.models).load(call.headers, body).await,
+            Action::Get => self.models.get(&model),
+            Action::Unload => Arc::clone(&self.models).unload(call.headers, &model).await,
+            Action::Invoke => self.models.invoke(&model, call, body).await,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,224 @@
+//! The models of a multi-model endpoint, which SageMaker brings as folders and names as it likes.
+
+use std::collections::BTreeMap;
+use std::path::{Component, Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use hyper::{HeaderMap, StatusCode};
+use nereid_core::backend_api::{Error, ErrorCode, Result};
+use nereid_core::{ModelStatus, Overrides, Server, VersionState};
+use nereid_http::{Call, Reply, RequestBody, reply};
+use nereid_kserve::{Inference, KserveHttp};
+use nereid_protocol::repository;
+use serde::{Deserialize, Serialize};
+use tokio::task::{JoinHandle, spawn, spawn_blocking};
+use tokio::time::timeout;
+
+use crate::{Folders, memory, target};
+
+/// How long an unload may take. SageMaker waits 360 seconds for its reply.
+const UNLOAD_TIMEOUT: Duration = Duration::from_secs(350);
+
+/// Folders that no model is loaded from.
+const NOT_MODELS: [&str; 3] = ["/dev", "/proc", "/sys"];
+
+/// The models that were loaded through this face.
+pub(crate) struct Models {
+    kserve: KserveHttp,
+    folders: Arc<dyn Folders>,
+    /// The repositories, by the names of their models.
+    loaded: Mutex<BTreeMap<String, PathBuf>>,
+}
+
+/// What SageMaker asks to load.
+#[derive(Deserialize)]
+struct Request {
+    #[serde(default)]
+    model_name: String,
+    #[serde(default)]
+    url: PathBuf,
+}
+
+/// A model as SageMaker lists it.
+#[derive(Serialize)]
+struct ModelListing<'a> {
+    #[serde(rename = "modelName")]
+    name: &'a str,
+    #[serde(rename = "modelUrl")]
+    url: &'a Path,
+}
+
+#[derive(Serialize)]
+struct List<'a> {
+    models: Vec<ModelListing<'a>>,
+}
+
+impl Models {
+    /// No model yet. `kserve` answers requests to those that come.
+    pub(crate) fn new(kserve: KserveHttp, folders: Arc<dyn Folders>) -> Self {
+        Self { kserve, folders, loaded: Mutex::default() }
+    }
+
+    /// Those that are ready.
+    pub(crate) fn list(&self) -> Reply {
+        let (table, loaded) = (self.server().models(), self.lock());
+        let ready = loaded.iter().filter(|(name, _)| table.find(name, None).is_ok());
+        listed(&List { models: ready.map(|(name, url)| ModelListing { name, url }).collect() })
+    }
+
+    /// Where a model is from.
+    pub(crate) fn get(&self, name: &str) -> Reply {
+        match self.lock().get(name) {
+            Some(url) => listed(&ModelListing { name, url }),
+            None => reply::empty(StatusCode::NOT_FOUND),
+        }
+    }
+
+    /// Sends a request to a model.
+    pub(crate) async fn invoke(&self, name: &str, call: &Call<'_>, body: RequestBody) -> Reply {
+        if !self.lock().contains_key(name) {
+            return reply::empty(StatusCode::NOT_FOUND);
+        }
+        self.kserve.infer(name, Inference::Infer, call, body).await
+    }
+
+    /// Loads a model.
+    pub(crate) async fn load(self: Arc<Self>, headers: &HeaderMap, mut body: RequestBody) -> Reply {
+        let request = body.take_joined(body.len()).unwrap_or_default();
+        let request: Request = match serde_json::from_slice(&request) {
+            Ok(request) => request,
+            Err(error) => {
+                let message = format!("cannot parse the request to load a model: {error}");
+                return reply::error_text(StatusCode::BAD_REQUEST, &message);
+            }
+        };
+        tracing::info!("loading SageMaker's model '{}'", target(headers, &request.model_name));
+        // A task of its own: a client that leaves does not leave a model half registered.
+        finished(spawn(async move { self.load_model(request).await })).await
+    }
+
+    async fn load_model(&self, Request { model_name: name, url }: Request) -> Result<()> {
+        let (folders, model) = (Arc::clone(&self.folders), name.clone());
+        let registered = spawn_blocking(move || folders.register(&checked(&url)?, &model));
+        let path = registered.await.map_err(|panic| Error::internal(panic.to_string()))??;
+        match repository::load(self.server(), &name, Overrides::default()).await {
+            Ok(()) => {
+                self.lock().insert(name, path);
+                Ok(())
+            }
+            Err(error) => {
+                self.folders.unregister(&path);
+                Err(error)
+            }
+        }
+    }
+
+    /// Unloads a model, and the members of an ensemble with it. Returns when its memory is free, or not soon enough.
+    pub(crate) async fn unload(self: Arc<Self>, headers: &HeaderMap, name: &str) -> Reply {
+        if !self.lock().contains_key(name) {
+            return reply::empty(StatusCode::NOT_FOUND);
+        }
+        tracing::info!("unloading SageMaker's model '{}'", target(headers, name));
+        let name = name.to_owned();
+        finished(spawn(async move { self.unload_model(&name).await })).await
+    }
+
+    async fn unload_model(&self, name: &str) -> Result<()> {
+        repository::unload(self.server(), name, true).await?;
+        if timeout(UNLOAD_TIMEOUT, ended(self.server(), name)).await.is_err() {
+            tracing::warn!(
+                "model '{name}' is still being unloaded after {} seconds",
+                UNLOAD_TIMEOUT.as_secs()
+            );
+        }
+        if let Some(path) = self.lock().remove(name) {
+            self.folders.unregister(&path);
+        }
+        Ok(())
+    }
+
+    fn server(&self) -> &Arc<Server> {
+        self.kserve.server()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, PathBuf>> {
+        self.loaded.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The answer that lists models, with the reference's content type.
+fn listed(document: &impl Serialize) -> Reply {
+    match serde_json::to_vec(document) {
+        Ok(json) => reply::bytes(StatusCode::OK, "text/plain", json),
+        Err(error) => reply::error_text(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
+    }
+}
+
+/// Returns when no version of a model is being unloaded.
+async fn ended(server: &Server, name: &str) {
+    let mut changes = server.changes();
+    let is_of_unload =
+        |status: ModelStatus| status.id.name == name && matches!(status.state, VersionState::Unloading(_));
+    let is_unloading = || server.models().index().any(is_of_unload);
+    while is_unloading() && changes.next().await.is_some() {}
+}
+
+/// The reply to a load or an unload.
+async fn finished(task: JoinHandle<Result<()>>) -> Reply {
+    let outcome = task.await.unwrap_or_else(|panic| Err(Error::internal(panic.to_string())));
+    match outcome {
+        Ok(()) => reply::empty(StatusCode::OK),
+        Err(error) if error.code() == ErrorCode::AlreadyExists => {
+            reply::error_text(StatusCode::CONFLICT, error.message())
+        }
+        Err(error) => memory::reply(&error),
+    }
+}
+
+/// The folder without detours, if models may be loaded from it.
+fn checked(url: &Path) -> Result<PathBuf> {
+    let mut folder = PathBuf::new();
+    for part in url.components() {
+        match part {
+            Component::ParentDir => {
+                folder.pop();
+            }
+            Component::CurDir => {}
+            part => folder.push(part),
+        }
+    }
+    let real = folder.canonicalize();
+    let places = [Some(&folder), real.as_ref().ok()];
+    let is_refused = |folder: &PathBuf| NOT_MODELS.iter().any(|refused| folder.starts_with(refused));
+    if !url.is_absolute() || places.into_iter().flatten().any(is_refused) {
+        return Err(Error::invalid_arg(format!(
+            "'url' is '{}'; expected the absolute path of a folder, not in /dev, /proc or /sys",
+            url.display()
+        )));
+    }
+    Ok(folder)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folders_are_absolute_and_not_those_of_the_system() {
+        for (url, expected) in [
+            ("/opt/ml/models/abc/model", Some("/opt/ml/models/abc/model")),
+            ("/opt/ml/./models//abc/../d/", Some("/opt/ml/models/d")),
+            ("/device/m", Some("/device/m")),
+            ("/proc/self/cwd", None),
+            ("/opt/../dev/shm", None),
+            ("/sys", None),
+            ("/../../dev", None),
+            ("opt/ml", None),
+            ("../proc/self", None),
+            ("", None),
+        ] {
+            assert_eq!(checked(Path::new(url)).ok().as_deref(), expected.map(Path::new), "{url}");
+        }
+    }
+}

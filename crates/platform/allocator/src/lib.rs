@@ -1,0 +1,159 @@
+//! Memory: an allocator for a server, and a thread that gives back what is not needed.
+//!
+//! [`Heap`] keeps large blocks for the next requests: with glibc's allocator, tensors of a mebibyte were in new pages each time,
+//! which the system has to clear, and that was 30 % of the CPU time of their requests. Small blocks are mimalloc's, because
+//! other threads free them than asked for them, and glibc's take a lock for that.
+//!
+//! Every few seconds, the thread of [`release_freed_memory`] returns the large blocks that were not needed. Both other allocators
+//! keep much of what was freed, so that a server would stay as large as its largest burst of requests made it: mimalloc until the
+//! thread that had asked for it asks for more, and glibc's, which the libraries of backends have, for good if it lies between
+//! blocks that are in use. So the thread has both release it. Nothing is counted when memory is allocated or freed.
+
+mod blocks;
+
+use std::time::Duration;
+
+pub use self::blocks::Heap;
+
+/// How often the memory is checked.
+const CHECK_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Less than this is not worth releasing, in bytes.
+const WORTHWHILE: usize = 8 << 20;
+
+/// The memory of the process, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Usage {
+    /// What it has of the machine's memory.
+    resident: usize,
+    /// What the allocator could hand out without asking the system. Some of that may have been released already.
+    free: usize,
+}
+
+/// Decides when memory is released.
+#[derive(Debug, Default)]
+struct Policy {
+    /// The least of both since memory was last released.
+    least: Usage,
+}
+
+impl Policy {
+    /// Whether much was freed since the last time.
+    fn is_worthwhile(&mut self, now: Usage) -> bool {
+        let grown =
+            now.free > self.least.free + WORTHWHILE || now.resident > self.least.resident + WORTHWHILE;
+        self.least.free = self.least.free.min(now.free);
+        self.least.resident = self.least.resident.min(now.resident);
+        grown && now.free > WORTHWHILE
+    }
+
+    /// Memory was released.
+    fn released(&mut self, now: Usage) {
+        self.least = now;
+    }
+}
+
+/// Releases freed memory from time to time, on a thread of its own, for as long as the process lives.
+///
+/// # Errors
+/// The thread cannot be started.
+pub fn release_freed_memory() -> std::io::Result<()> {
+    blocks::limit_pages_of_threads();
+    let mut policy = glibc::usage().map(|usage| Policy { least: usage });
+    std::thread::Builder::new().name("nereid-allocator".to_owned()).spawn(move || {
+        loop {
+            std::thread::sleep(CHECK_INTERVAL);
+            blocks::release_spare();
+            blocks::release_small();
+            let (Some(policy), Some(usage)) = (&mut policy, glibc::usage()) else { continue };
+            if policy.is_worthwhile(usage) {
+                glibc::release();
+                policy.released(glibc::usage().unwrap_or(usage));
+            }
+        }
+    })?;
+    Ok(())
+}
+
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+mod glibc {
+    use super::Usage;
+
+    /// The memory of the process; `None` if it is unknown.
+    pub(super) fn usage() -> Option<Usage> {
+        let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
+        let pages: usize = statm.split_whitespace().nth(1)?.parse().ok()?;
+        // SAFETY: it takes no arguments, and locks each arena while it looks at it.
+        let heap = unsafe { libc::mallinfo2() };
+        Some(Usage { resident: pages.saturating_mul(rustix::param::page_size()), free: heap.fordblks })
+    }
+
+    /// Releases the pages in which nothing is in use.
+    pub(super) fn release() {
+        // SAFETY: it may be called at any time, from any thread; it touches free memory only.
+        unsafe { libc::malloc_trim(0) };
+    }
+}
+
+#[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+mod glibc {
+    use super::Usage;
+
+    /// Unknown: the allocator is another one.
+    pub(super) fn usage() -> Option<Usage> {
+        None
+    }
+
+    /// Does nothing.
+    pub(super) fn release() {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: usize = 1 << 20;
+
+    /// Which of these checks (resident and free memory, in MiB) release memory, if `left` is what is resident afterwards.
+    fn releases(checks: &[(usize, usize, usize)]) -> Vec<bool> {
+        let usage = |resident: usize, free: usize| Usage { resident: resident * MIB, free: free * MIB };
+        let mut policy = Policy { least: usage(30, 2) };
+        let mut check = |&(resident, free, left): &(usize, usize, usize)| {
+            let worthwhile = policy.is_worthwhile(usage(resident, free));
+            if worthwhile {
+                policy.released(usage(left, free));
+            }
+            worthwhile
+        };
+        checks.iter().map(&mut check).collect()
+    }
+
+    #[test]
+    fn memory_is_released_once_after_each_burst() {
+        for (what, checks, expected) in [
+            ("nothing happens", vec![(30, 2, 30), (40, 8, 40)], vec![false, false]),
+            ("a burst that is over", vec![(800, 770, 30), (30, 770, 30)], vec![true, false]),
+            ("a burst under way, and after it", vec![(800, 5, 800), (800, 770, 30)], vec![false, true]),
+            ("released while it goes on", vec![(800, 100, 700), (700, 770, 30)], vec![true, true]),
+            ("two bursts", vec![(800, 770, 30), (800, 770, 30)], vec![true, true]),
+            ("models were loaded", vec![(2000, 5, 2000), (2000, 7, 2000)], vec![false, false]),
+            ("steady use", vec![(200, 70, 130), (132, 66, 130), (135, 72, 130)], vec![true, false, false]),
+        ] {
+            assert_eq!(releases(&checks), expected, "{what}");
+        }
+    }
+
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    #[test]
+    fn what_was_freed_between_pieces_in_use_is_released() {
+        // Pieces too small to be mapped one by one, every other one kept.
+        let pieces: Vec<Vec<u8>> = (0..8192).map(|_| vec![1; 32 << 10]).collect();
+        let kept: Vec<_> = pieces.into_iter().step_by(64).collect();
+        let before = glibc::usage().unwrap();
+        assert!(before.free > 200 * MIB, "{before:?}");
+        glibc::release();
+        let after = glibc::usage().unwrap();
+        assert!(after.resident + 200 * MIB < before.resident, "{before:?} {after:?}");
+        drop(kept);
+    }
+}

@@ -1,0 +1,158 @@
+//! Faces: an address with a protocol that answers there.
+//!
+//! A new face is one more type that implements [`Face`], in its own file.
+
+mod grpc;
+mod http;
+mod metrics;
+mod sagemaker;
+mod vertex_ai;
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use nereid_core::Server;
+use nereid_http::End;
+use nereid_kserve::HttpOptions;
+use nereid_load_report::LoadReports;
+use nereid_metrics::Exposition;
+use nereid_net::listener::{Address, BoundAddress, Connections, Listener, Tls, TlsFiles};
+use nereid_protocol::LogControl;
+use nereid_repository::Repositories;
+use nereid_shared_memory::Regions;
+use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+pub use self::grpc::Grpc;
+pub use self::http::Http;
+pub use self::metrics::Metrics;
+pub use self::sagemaker::SageMaker;
+pub use self::vertex_ai::VertexAi;
+use crate::error::StartError;
+
+/// Completes when the last connection of a face is closed.
+pub type Serving = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// The parts of the server that faces use.
+#[derive(Clone)]
+pub struct FaceContext {
+    /// The server.
+    pub server: Arc<Server>,
+    /// The shared memory that clients register, shared by all protocols.
+    pub regions: Arc<Regions>,
+    /// The settings of the log.
+    pub log: Arc<LogControl>,
+    /// The source of models.
+    pub source: Repositories,
+    /// Renders the server's metrics.
+    pub exposition: Arc<Exposition>,
+    /// The connections of all faces. Idle ones are closed when descriptors run out.
+    pub connections: Connections,
+    /// Measures the server's load, if it is reported.
+    pub load_reports: Option<LoadReports>,
+    /// Cancelled when the server begins to stop. Requests in progress and open sequences continue; everything else may
+    /// end.
+    pub closing: CancellationToken,
+    /// Cancelled when no request is in progress any more: the face accepts no new connections, and closes the open
+    /// ones.
+    pub shutdown: CancellationToken,
+}
+
+impl FaceContext {
+    /// Completes the options of an HTTP face with the server's parts.
+    fn http_options(&self, options: HttpOptions) -> HttpOptions {
+        let Self { regions, log, load_reports, .. } = self.clone();
+        HttpOptions { regions, log, load_reports, ..options }
+    }
+
+    /// When an HTTP face closes its connections. New connections belong to other servers; open ones may be needed to
+    /// finish sequences.
+    fn http_end(&self) -> End {
+        End { closing: self.closing.clone(), shutdown: self.shutdown.clone() }
+    }
+}
+
+/// A way for clients to reach the server.
+pub trait Face: Send {
+    /// The name of its protocol, for messages.
+    fn protocol(&self) -> &'static str;
+
+    /// Its name in the log line that says it listens; Triton's words where Triton has the face.
+    fn service(&self) -> &'static str;
+
+    /// Where it listens.
+    fn endpoint(&self) -> &Endpoint;
+
+    /// The names of its protocols for ALPN, where it uses TLS.
+    fn protocols(&self) -> &'static [&'static str] {
+        nereid_http::PROTOCOLS
+    }
+
+    /// Answers on `listener` until the context's shutdown, then lets requests in progress end. Called within a tokio
+    /// runtime.
+    fn serve(self: Box<Self>, listener: Listener, context: FaceContext) -> Serving;
+}
+
+/// Where a face listens.
+#[derive(Clone, Debug)]
+pub struct Endpoint {
+    /// Its address.
+    pub address: Address,
+    /// The TLS files; `None` serves clear text.
+    pub tls: Option<TlsFiles>,
+}
+
+impl Endpoint {
+    /// A port of every interface, in clear text.
+    pub(crate) fn every_interface(port: u16) -> Self {
+        Self { address: Address { host: "0.0.0.0".to_owned(), port, share: false }, tls: None }
+    }
+}
+
+/// A bound face, which accepts no connections yet.
+pub(crate) struct BoundFace {
+    face: Box<dyn Face>,
+    socket: BoundAddress,
+    tls: Option<Tls>,
+}
+
+impl BoundFace {
+    /// Binds the face's address and reads its certificates.
+    pub(crate) fn new(face: Box<dyn Face>) -> Result<Self, StartError> {
+        let protocol = face.protocol();
+        let Endpoint { address, tls } = face.endpoint();
+        let tls = tls.clone().map(|files| Tls::new(files, face.protocols())).transpose();
+        let tls = tls.map_err(|source| StartError::Tls { protocol, source: Box::new(source) })?;
+        let socket = address.bind().map_err(|source| cannot_bind(&*face, source))?;
+        Ok(Self { face, socket, tls })
+    }
+
+    /// Starts to answer.
+    pub(crate) fn serve(self, runtime: &Handle, context: FaceContext) -> Result<ServedFace, StartError> {
+        let _guard = runtime.enter();
+        let Self { face, socket, tls } = self;
+        let listener = socket.listen(tls).map_err(|source| cannot_bind(&*face, source))?;
+        let listener = listener.among(&context.connections);
+        let address = listener.local_addr().map_err(|source| cannot_bind(&*face, source))?;
+        tracing::info!("Started {} at {address}", face.service());
+        let protocol = face.protocol();
+        Ok(ServedFace { protocol, address, task: runtime.spawn(face.serve(listener, context)) })
+    }
+}
+
+/// A running face.
+pub(crate) struct ServedFace {
+    pub protocol: &'static str,
+    /// The address, with the port that the system chose.
+    pub address: SocketAddr,
+    /// Completes after the shutdown, when the last connection is closed.
+    pub task: JoinHandle<()>,
+}
+
+fn cannot_bind(face: &dyn Face, source: std::io::Error) -> StartError {
+    let Address { host, port, .. } = face.endpoint().address.clone();
+    StartError::Bind { protocol: face.protocol(), host, port, source }
+}

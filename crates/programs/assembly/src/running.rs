@@ -1,0 +1,340 @@
+//! A server's life: bind, serve, load; and in the end drain and unload.
+//!
+//! The faces listen before any model is loaded: the server is live from then on, and ready when all models that were
+//! asked for at start have been loaded or have failed.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::thread::{self, available_parallelism};
+use std::time::Duration;
+
+use nereid_core::backend_api::{Error, Result};
+use nereid_core::{Server, ServerOptions, Work};
+use nereid_cuda::{Cuda, PoolUsage, Pools};
+use nereid_load_report::LoadReports;
+use nereid_metrics::{Exposition, MetricsOptions, PinnedMemory, RemoteRepository};
+use nereid_net::listener::Connections;
+use nereid_object_stores::RepositoryStatus;
+use nereid_repository::Repositories;
+use nereid_shared_memory::Regions;
+use tokio::runtime::{Handle, Runtime};
+use tokio::sync::watch;
+use tokio::task::{JoinError, spawn_blocking};
+use tokio::time::{Instant, sleep, timeout_at};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use crate::agents::AllAgents;
+use crate::config::{Config, Process};
+use crate::error::{StartError, StopError};
+use crate::faces::{BoundFace, FaceContext, ServedFace};
+use crate::platform::Platform;
+use crate::repositories::{OpenRepositories, Registration};
+use crate::{caches, poll, traces};
+
+/// How often a server that stops looks whether something is in progress. Requests count where they cost least, so nothing
+/// announces the last one's end.
+const WORK_CHECK: Duration = Duration::from_millis(10);
+
+/// The names of the models that failed to load at start, and why; an error if the repositories cannot be read.
+pub type LoadOutcome = Result<Vec<(String, Error)>>;
+
+/// A server that runs. It ends when it is stopped or dropped; only [`stop`](Self::stop) answers what is in progress.
+pub struct RunningServer {
+    server: Arc<Server>,
+    repositories: OpenRepositories,
+    exposition: Arc<Exposition>,
+    cuda: Option<Arc<Cuda>>,
+    faces: Vec<ServedFace>,
+    loaded: watch::Receiver<Option<LoadOutcome>>,
+    /// Cancelled with `shutdown`, if not before.
+    closing: CancellationToken,
+    shutdown: DropGuard,
+    runtime: OwnRuntime,
+}
+
+/// Builds a server, begins to answer on its faces, and to load its models.
+///
+/// # Errors
+/// What of the configuration cannot be used.
+pub fn start(config: Config, process: Process) -> std::result::Result<RunningServer, StartError> {
+    let runtime = OwnRuntime::new(process.runtime)?;
+    // Bound before anything that takes time, so that a port in use is reported at once.
+    let bound: Vec<_> =
+        config.faces.into_iter().map(BoundFace::new).collect::<std::result::Result<_, _>>()?;
+    let trace_store = match config.server.trace_store {
+        Some(store) => Some(store),
+        None => traces::store(&config.server.trace, config.collector).map_err(StartError::Traces)?,
+    };
+    let platform = Platform::find(&config.platform, config.reading.complete)?;
+    let repositories =
+        OpenRepositories::new(&config.repositories, config.clouds, platform.reading(config.reading));
+    let mut repositories = repositories.map_err(StartError::Repository)?;
+    let agents = AllAgents::new(
+        config.agents.directory,
+        Arc::clone(repositories.clouds()),
+        process.backend_metrics.clone(),
+    );
+    repositories.source = repositories
+        .source
+        .with_namespacing(config.namespacing)
+        .with_agents(Arc::new(agents), config.agents.defaults);
+    repositories.source.remove_left_over_files();
+    let response_cache = match (config.server.response_cache, config.response_cache) {
+        (None, Some(cache)) => Some(caches::open(cache).map_err(StartError::Cache)?),
+        (given, _) => given,
+    };
+    let has_gpus = !platform.gpus.numbers.is_empty();
+    let server = ServerOptions {
+        trace_store,
+        response_cache,
+        gpus: platform.gpus.numbers.clone(),
+        gpu_limits: platform.gpus.limits(&config.platform.gpus.load_limits),
+        metrics: process.backend_metrics.clone(),
+        ..config.server
+    };
+    let server =
+        Server::new(server, platform.backends.registry.clone(), Arc::new(repositories.source.clone()));
+
+    let metrics = MetricsOptions { gpu: config.metrics.gpu && has_gpus, ..config.metrics };
+    let pools = Arc::clone(&platform.pools);
+    let load_reports = config.load_reports.map(|reporting| LoadReports::new(reporting, Arc::clone(&server)));
+    let exposition = Exposition::new(metrics, process.backend_metrics);
+    let exposition = exposition.with_pinned_memory(move || pinned_memory(&pools));
+    let remote = repositories.clone();
+    let exposition = Arc::new(exposition.with_repositories(move || remote_repositories(&remote)));
+    // Weak: the metrics of repositories know these, and repositories know which backends use GPUs.
+    let text = Arc::downgrade(&exposition);
+    let text = move |server: &Server| text.upgrade().map_or_else(String::new, |text| text.text(server));
+    platform.backends.libraries.attach(&server, text);
+
+    let cuda = platform.gpus.cuda.clone();
+    let python = config.platform.backends.settings_of("python");
+    let regions = match config.client_shared_memory {
+        true => Regions::new(process.memory_faults, cuda.clone())
+            .with_reserved(python.get("shm-region-prefix-name").unwrap_or_default()),
+        false => Regions::closed(),
+    };
+    let shutdown = CancellationToken::new();
+    let closing = shutdown.child_token();
+    let ends = shutdown.clone().drop_guard();
+    let context = FaceContext {
+        server: Arc::clone(&server),
+        regions: Arc::new(regions),
+        log: process.log,
+        source: repositories.source.clone(),
+        exposition: Arc::clone(&exposition),
+        connections: Connections::default(),
+        load_reports,
+        closing: closing.clone(),
+        shutdown,
+    };
+    let serve = |face: BoundFace| face.serve(&runtime.handle, context.clone());
+    let faces = bound.into_iter().map(serve).collect::<std::result::Result<_, _>>()?;
+    let loaded = load(&server, repositories.source.clone(), config.models_at_start);
+    if let Some(poll) = config.poll {
+        let watched = poll.watch.then(|| repositories.folders.clone());
+        let polling = poll::run(Arc::clone(&server), loaded.clone(), poll.interval, watched);
+        runtime.handle.spawn(context.closing.run_until_cancelled_owned(polling));
+    }
+    Ok(RunningServer {
+        server,
+        repositories,
+        exposition,
+        cuda,
+        faces,
+        loaded,
+        closing,
+        shutdown: ends,
+        runtime,
+    })
+}
+
+impl RunningServer {
+    /// The server.
+    pub fn server(&self) -> &Arc<Server> {
+        &self.server
+    }
+
+    /// The addresses of the faces, by the names of their protocols, with the ports that the system chose.
+    pub fn addresses(&self) -> impl Iterator<Item = (&'static str, SocketAddr)> {
+        self.faces.iter().map(|face| (face.protocol, face.address))
+    }
+
+    /// Where the models come from.
+    pub fn repositories(&self) -> &Repositories {
+        &self.repositories.source
+    }
+
+    /// The repositories in clouds.
+    pub fn remote_repositories(&self) -> Vec<RemoteRepository> {
+        remote_repositories(&self.repositories)
+    }
+
+    /// Adds and removes repositories.
+    pub fn registration(&self) -> Registration {
+        Registration::new(&self.repositories)
+    }
+
+    /// The text of the metrics.
+    pub fn exposition(&self) -> &Arc<Exposition> {
+        &self.exposition
+    }
+
+    /// The driver of the GPUs, if there is one.
+    pub fn cuda(&self) -> Option<&Arc<Cuda>> {
+        self.cuda.as_ref()
+    }
+
+    /// The runtime that the faces run on.
+    pub fn runtime(&self) -> &Handle {
+        &self.runtime.handle
+    }
+
+    /// Waits until the models that were asked for at start have been loaded, or have failed.
+    pub async fn loaded(&self) -> LoadOutcome {
+        outcome(self.loaded.clone()).await
+    }
+
+    /// Stops in order: refuses new requests of clients, waits for those in progress and for the sequences that have begun,
+    /// ends the connections, and unloads all models.
+    ///
+    /// # Errors
+    /// It took longer than `deadline`. What is left ends with the process.
+    pub async fn stop(self, deadline: Duration) -> std::result::Result<(), StopError> {
+        let Self { server, repositories, faces, closing, shutdown, runtime, .. } = self;
+        let handle = runtime.handle.clone();
+        let stopping = handle.spawn(async move {
+            let end = Instant::now().checked_add(deadline);
+            server.begin_shutdown();
+            closing.cancel();
+            let drained = drain(&server, faces, shutdown, InTime { deadline, end }).await;
+            // Also where requests are still in progress: what was traced of others is kept.
+            let closed = spawn_blocking(move || {
+                server.trace().close();
+                repositories.remove_files();
+            });
+            let closed = closed.await;
+            drained.and(closed.map_err(|panic| StopError::Task(panic.to_string())))
+        });
+        let stopped = stopping.await;
+        drop(runtime);
+        stopped.map_err(|panic| StopError::Task(panic.to_string()))?
+    }
+}
+
+/// The limit of the time that stopping takes.
+struct InTime {
+    deadline: Duration,
+    /// `None` if it is too far away for the clock.
+    end: Option<Instant>,
+}
+
+impl InTime {
+    /// The outcome of a step; an error if the time is over before.
+    async fn step<T>(
+        &self,
+        step: impl Future<Output = std::result::Result<T, JoinError>>,
+        late: impl FnOnce(Duration) -> StopError,
+    ) -> std::result::Result<T, StopError> {
+        let outcome = match self.end {
+            Some(end) => timeout_at(end, step).await.map_err(|_| late(self.deadline))?,
+            None => step.await,
+        };
+        outcome.map_err(|panic| StopError::Task(panic.to_string()))
+    }
+}
+
+/// Lets what has begun come to its end, and then ends connections and models.
+async fn drain(
+    server: &Arc<Server>,
+    faces: Vec<ServedFace>,
+    shutdown: DropGuard,
+    in_time: InTime,
+) -> std::result::Result<(), StopError> {
+    let worked = async {
+        while server.work() != Work::Nothing {
+            sleep(WORK_CHECK).await;
+        }
+        Ok(())
+    };
+    let late = |deadline| match server.work() {
+        Work::Sequences => StopError::Sequences(deadline),
+        Work::Requests | Work::Nothing => StopError::Deadline(deadline),
+    };
+    in_time.step(worked, late).await?;
+    drop(shutdown);
+    for face in faces {
+        in_time.step(face.task, StopError::Deadline).await?;
+    }
+    let unloading = Arc::clone(server);
+    in_time.step(spawn_blocking(move || unloading.unload_all()), StopError::Models).await
+}
+
+/// The outcome of the loads at start, once there is one.
+pub(crate) async fn outcome(mut loaded: watch::Receiver<Option<LoadOutcome>>) -> LoadOutcome {
+    let interrupted = || Err(Error::internal("loading the models was interrupted"));
+    match loaded.wait_for(Option::is_some).await {
+        Ok(outcome) => outcome.clone().unwrap_or_else(interrupted),
+        Err(_) => interrupted(),
+    }
+}
+
+/// Loads on a thread of its own, since a load may never end.
+fn load(
+    server: &Arc<Server>,
+    source: Repositories,
+    only: Option<Vec<String>>,
+) -> watch::Receiver<Option<LoadOutcome>> {
+    let (done, loaded) = watch::channel(None);
+    let server = Arc::clone(server);
+    thread::spawn(move || {
+        let began = std::time::Instant::now();
+        let outcome = server.start(only);
+        if outcome.is_ok() {
+            source.oddities(began).iter().for_each(|oddity| tracing::info!("{oddity}"));
+        }
+        done.send_replace(Some(outcome));
+    });
+    loaded
+}
+
+fn remote_repositories(repositories: &OpenRepositories) -> Vec<RemoteRepository> {
+    let of_status = |status: RepositoryStatus| RemoteRepository {
+        location: status.location,
+        is_reachable: status.is_reachable,
+        fetched: status.fetched,
+        fetching: status.fetching,
+    };
+    repositories.status().into_iter().map(of_status).collect()
+}
+
+fn pinned_memory(pools: &Pools) -> PinnedMemory {
+    let usage = pools.pinned_usage();
+    usage.map_or_else(PinnedMemory::default, |PoolUsage { used, total }| PinnedMemory { total, used })
+}
+
+/// The caller's runtime, or one that ends with the server.
+struct OwnRuntime {
+    handle: Handle,
+    own: Option<Runtime>,
+}
+
+impl OwnRuntime {
+    fn new(given: Option<Handle>) -> std::result::Result<Self, StartError> {
+        if let Some(handle) = given {
+            return Ok(Self { handle, own: None });
+        }
+        let threads = available_parallelism().map_or(1, usize::from);
+        let runtime = nereid_net::io_runtime::start(threads).map_err(StartError::Runtime)?;
+        Ok(Self { handle: runtime.handle().clone(), own: Some(runtime) })
+    }
+}
+
+impl Drop for OwnRuntime {
+    fn drop(&mut self) {
+        // Waits for nothing, so it may happen on the runtime's own threads.
+        if let Some(runtime) = self.own.take() {
+            runtime.shutdown_background();
+        }
+    }
+}

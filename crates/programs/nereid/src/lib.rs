@@ -1,0 +1,83 @@
+//! Nereid, an inference server, within a program of your own.
+//!
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let repository = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../examples/model_repository");
+//! # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+//! use nereid::{Request, Server, elements, tensor};
+//!
+//! let server = Server::builder()
+//!     .model_repository(repository)
+//!     .option("model-control-mode", "explicit")
+//!     .option("load-model", "identity_fp32")
+//!     .start()
+//!     .await?;
+//! let request = Request::new("identity_fp32").input(tensor("INPUT0", [1, 3], &[1.0_f32, 2.0, 3.0]));
+//! let response = server.infer(request).await?;
+//! assert_eq!(elements::<f32>(&response.outputs[0])?, [1.0, 2.0, 3.0]);
+//! server.stop().await?;
+//! # Ok(())
+//! # })
+//! # }
+//! ```
+//!
+//! - A [`Server`] is configured by a [`Builder`], with the options of the command line. It opens no port unless it is
+//!   asked to [listen](Builder::listen).
+//! - A [`Request`] is answered by [one response](Server::infer) or, by models that send several, a
+//!   [stream](Server::infer_stream).
+//! - Nothing here belongs to the process: no signal handlers, no log, and there may be several servers. Servers log
+//!   through the crate `tracing`, to your program's subscriber.
+//! - Futures run on any executor; the server has threads of its own.
+//!
+//! A program that loads backends built for Triton, as shared libraries, must export this crate's functions to them. Its
+//! `build.rs` says so:
+//!
+//! ```no_run
+//! println!("cargo::rustc-link-arg-bins=-Wl,--export-dynamic-symbol=TRITON*");
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod bars;
+mod builder;
+mod check;
+mod command;
+mod completions;
+mod descriptors;
+mod hosting;
+mod inference;
+mod logging;
+mod options;
+mod pull;
+mod run;
+mod screen;
+mod server;
+mod signals;
+
+pub use nereid_core::backend_api::{
+    Buffer, DataType, Error, ErrorCode, ParameterValue, Parameters, Response, Shape, Tensor,
+};
+
+pub use builder::{Builder, option_names};
+pub use inference::{Element, Request, Responses, elements, tensor};
+pub use server::Server;
+
+/// The `nereid` command with the arguments of this process: serves, or checks repositories. It owns the process: it
+/// starts the log, handles signals, and ends the process.
+pub fn command() -> std::process::ExitCode {
+    command::main()
+}
+
+/// Internals for the C library. Not part of the stable interface.
+#[doc(hidden)]
+pub mod c {
+    use std::process::ExitCode;
+
+    pub use crate::logging::start_for_applications;
+
+    /// [`command`](crate::command), with the exit status as a number.
+    pub fn command() -> i32 {
+        let status = crate::command();
+        (0..=u8::MAX).find(|number| ExitCode::from(*number) == status).map_or(1, i32::from)
+    }
+}

@@ -1,0 +1,384 @@
+//! The options: each is declared once, in the files beside this one, and can be given on the command line, in the
+//! environment or in a file. Names, defaults and meaning are Triton's where it has the option.
+
+mod abbreviations;
+mod agents;
+pub(crate) mod backends;
+mod cache;
+mod execution;
+mod file;
+pub(crate) mod gpu;
+pub(crate) mod grpc;
+mod host_policy;
+pub(crate) mod http;
+mod logging;
+mod memory;
+pub(crate) mod metrics;
+mod models;
+mod sagemaker;
+mod sources;
+mod tls;
+pub(crate) mod trace;
+mod vertex_ai;
+
+use std::env;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::builder::{StringValueParser, TypedValueParser};
+use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+use nereid_assembly::{CloudOptions, Config, Face, VERSION};
+use nereid_core::ServerOptions;
+use nereid_load_report::Reporting;
+use nereid_net::listener::Address;
+
+use self::agents::AgentOptions;
+use self::backends::ConfigurationOptions;
+use self::cache::CacheOptions;
+use self::execution::ExecutionOptions;
+use self::gpu::{DeviceOptions, PoolOptions};
+use self::grpc::GrpcOptions;
+use self::http::HttpOptions;
+use self::logging::LogOptions;
+use self::metrics::MetricsOptions;
+use self::models::ModelOptions;
+use self::sagemaker::SageMakerOptions;
+pub(crate) use self::sources::{is_switch, names, options as declared, parse, reason};
+use self::trace::TraceOptions;
+use self::vertex_ai::VertexAiOptions;
+
+/// Serves the models of a repository over HTTP and gRPC.
+#[derive(Debug, Parser)]
+#[command(
+    name = "nereid",
+    version,
+    args_override_self = true,
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true
+)]
+pub(crate) struct Options {
+    #[command(subcommand)]
+    pub command: Option<Command>,
+
+    #[command(flatten)]
+    pub models: ModelOptions,
+
+    #[command(flatten)]
+    agents: AgentOptions,
+
+    #[command(flatten)]
+    pub configurations: ConfigurationOptions,
+
+    #[command(flatten)]
+    pub server: ServingOptions,
+
+    #[command(flatten)]
+    pub execution: ExecutionOptions,
+
+    #[command(flatten)]
+    pub http: HttpOptions,
+
+    #[command(flatten)]
+    pub grpc: GrpcOptions,
+
+    #[command(flatten)]
+    pub metrics: MetricsOptions,
+
+    #[command(flatten)]
+    pub pools: PoolOptions,
+
+    #[command(flatten)]
+    devices: DeviceOptions,
+
+    #[command(flatten)]
+    cache: CacheOptions,
+
+    #[command(flatten)]
+    sagemaker: SageMakerOptions,
+
+    #[command(flatten)]
+    pub vertex_ai: VertexAiOptions,
+
+    #[command(flatten)]
+    pub trace: TraceOptions,
+
+    #[command(flatten)]
+    pub log: LogOptions,
+}
+
+/// The server as a whole.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Server")]
+pub(crate) struct ServingOptions {
+    /// Name that the server reports.
+    #[arg(long, value_name = "NAME", default_value = "triton")]
+    id: String,
+
+    /// Report ready only when every model is ready.
+    #[arg(long, value_name = "BOOL", default_value = "true", value_parser = boolean(), action = ArgAction::Set)]
+    strict_readiness: bool,
+
+    /// Exit if a model fails to load at start, or a repository cannot be read. If false, the other models are served, and
+    /// the server is not live without its repositories.
+    #[arg(long, value_name = "BOOL", default_value = "true", value_parser = boolean(), action = ArgAction::Set)]
+    pub exit_on_error: bool,
+
+    /// Seconds to wait for requests in progress at shutdown.
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    exit_timeout_secs: u64,
+
+    /// Requests in progress at a time, over all models, before further ones are refused; 0 for no limit.
+    #[arg(long, value_name = "COUNT", default_value_t = 0)]
+    max_inflight_requests: usize,
+
+    /// Bytes of requests and answers in memory at a time, over HTTP and gRPC, as they arrived, as they were decompressed, and
+    /// until clients have read them; 0 for no limit. Further ones are refused. By default half of the memory that the process may use, and at least 1 GiB.
+    #[arg(long, value_name = "BYTES")]
+    max_inflight_bytes: Option<usize>,
+
+    /// Bytes of responses to one request, beyond the first response, that may wait for the client to read them before the
+    /// request fails; 0 for no limit. Concerns models that send several responses to a request.
+    #[arg(long, value_name = "BYTES", default_value_t = 256 << 20)]
+    max_unread_response_bytes: usize,
+
+    /// When answers to inference say how busy the server is, for balancers: in the header endpoint-load-metrics over HTTP, in
+    /// the trailer endpoint-load-metrics-bin over gRPC.
+    #[arg(long, value_name = "WHEN", value_enum, default_value_t, ignore_case = true)]
+    load_reports: LoadReports,
+
+    /// Let clients register shared memory and use it for inputs and outputs.
+    #[arg(long, value_name = "BOOL", default_value = "true", value_parser = boolean(), action = ArgAction::Set)]
+    allow_client_shm: bool,
+}
+
+/// When the load is reported.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum LoadReports {
+    /// Never
+    Off,
+    /// To requests with the header endpoint-load-metrics-format, as text, json or bin
+    #[default]
+    OnRequest,
+    /// Always, as text unless the request asks for another format
+    Always,
+}
+
+/// What the command does instead of serving.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Check(Box<CheckOptions>),
+    Pull(PullOptions),
+    Completions(CompletionsOptions),
+}
+
+/// Prints a script that completes options in a shell. In bash: source <(nereid completions bash).
+#[derive(Debug, Args)]
+pub(crate) struct CompletionsOptions {
+    /// The shell.
+    pub shell: Shell,
+}
+
+/// Brings the models of a repository into a folder: from s3://, gs://, as://, hf://, oci:// or https://. A pull that was
+/// interrupted goes on where it was.
+#[derive(Debug, Args)]
+pub(crate) struct PullOptions {
+    /// Where the models are.
+    pub address: String,
+
+    /// The folder that they are put into.
+    pub folder: PathBuf,
+}
+
+/// Checks model repositories, without loading a model unless --deep is given. Exits with 1 if a model would not load.
+#[derive(Debug, Args)]
+pub(crate) struct CheckOptions {
+    /// Model repositories, folders or addresses, checked together as one server would serve them. Those elsewhere are
+    /// fetched, and removed afterwards.
+    #[arg(value_name = "REPOSITORY", required = true)]
+    pub repositories: Vec<PathBuf>,
+
+    /// Load the models in which no mistake is found, one after another, with one instance each: this finds what only their
+    /// backends can tell.
+    #[arg(long, conflicts_with = "complete")]
+    pub deep: bool,
+
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+
+    /// Print the completed configuration of this model instead. Reads the model's file, but makes no instance.
+    #[arg(long, value_name = "MODEL", conflicts_with = "json")]
+    pub complete: Option<String>,
+
+    #[command(flatten)]
+    pub agents: AgentOptions,
+
+    #[command(flatten)]
+    pub configurations: ConfigurationOptions,
+}
+
+const SAGEMAKER_PORT: &str = "--sagemaker-port";
+
+impl Options {
+    /// How long to wait for requests in progress at shutdown.
+    pub(crate) fn exit_timeout(&self) -> Duration {
+        Duration::from_secs(self.server.exit_timeout_secs)
+    }
+
+    fn metrics_address(&self) -> Address {
+        self.metrics.address(&self.http.address().host)
+    }
+
+    /// The server that these options describe.
+    ///
+    /// # Errors
+    /// Options that contradict each other, or a variable of the environment that cannot be used.
+    pub(crate) fn config(&self) -> Result<Config, String> {
+        let http_host = self.http.address().host;
+        let faces = [
+            self.grpc.face()?.map(boxed),
+            self.metrics.face(&http_host).map(boxed),
+            self.http.face()?.map(boxed),
+            self.vertex_ai.face(&self.http, |name| env::var(name).ok())?.map(boxed),
+            self.sagemaker.face(&self.http, |name| env::var(name).ok())?.map(boxed),
+        ];
+        let mut platform = self.configurations.platform(self.pools.sizes());
+        platform.gpus.load_limits = self.devices.load_limits();
+        Ok(Config {
+            repositories: self.models.repositories(),
+            clouds: CloudOptions { cache: self.models.cache(), ..CloudOptions::default() },
+            agents: self.agents.agents(),
+            namespacing: self.models.namespacing(),
+            reading: self.configurations.read_options(),
+            models_at_start: self.models.at_start(),
+            poll: self.models.poll(),
+            server: self.server_options()?,
+            response_cache: self.cache.cache(),
+            platform,
+            client_shared_memory: self.server.allow_client_shm,
+            collector: trace::collector(|name| env::var(name).ok()),
+            metrics: self.metrics.exposed(),
+            load_reports: match self.server.load_reports {
+                LoadReports::Off => None,
+                LoadReports::OnRequest => Some(Reporting::OnRequest),
+                LoadReports::Always => Some(Reporting::Always),
+            },
+            faces: faces.into_iter().flatten().collect(),
+        })
+    }
+
+    fn server_options(&self) -> Result<ServerOptions, String> {
+        Ok(ServerOptions {
+            name: self.server.id.clone(),
+            version: VERSION.to_owned(),
+            strict_readiness: self.server.strict_readiness,
+            load_threads: self.models.load_threads(),
+            load_retries: self.models.load_retries(),
+            model_control: self.models.control(),
+            rate_limit: self.execution.rate_limit(),
+            max_inflight_requests: self.server.max_inflight_requests,
+            max_inflight_bytes: self.server.max_inflight_bytes.unwrap_or_else(memory::default_budget),
+            max_unread: self.server.max_unread_response_bytes,
+            hold_batches: hold("TRITONSERVER_DELAY_SCHEDULER"),
+            hold_backlog: hold("TRITONSERVER_BACKLOG_DELAY_SCHEDULER"),
+            latencies: self.metrics.latencies(),
+            trace: self.trace.settings()?,
+            host_policies: self.execution.host_policies()?,
+            ..ServerOptions::default()
+        })
+    }
+
+    /// What is deprecated among the options given, has no effect, or asks for what is not built yet.
+    pub(crate) fn advice(&self) -> Vec<String> {
+        let mut advice: Vec<_> = self.configurations.advice().map(str::to_owned).into_iter().collect();
+        advice.extend(self.cache.advice().map(str::to_owned));
+        advice.extend(self.execution.advice());
+        advice.extend(self.devices.advice());
+        advice.extend(self.trace.advice());
+        advice.extend(self.grpc.advice());
+        advice.extend(self.metrics.advice());
+        advice
+    }
+
+    /// Options that contradict each other.
+    pub(crate) fn contradiction(&self) -> Option<String> {
+        let contradiction = || self.models.contradiction().or_else(|| self.cache.contradiction());
+        self.wrong_ports().or_else(|| contradiction().map(str::to_owned))
+    }
+
+    /// The addresses of the protocols that are served, by the options of their ports.
+    fn addresses(&self) -> Vec<(&'static str, Address)> {
+        let http = self.http.allow_http.then(|| self.http.address());
+        let grpc = self.grpc.allow_grpc.then(|| self.grpc.address());
+        let metrics = self.metrics.allow_metrics.then(|| self.metrics_address());
+        let all = [
+            ("--http-port", http),
+            ("--grpc-port", grpc),
+            ("--metrics-port", metrics),
+            (SAGEMAKER_PORT, self.sagemaker.address()),
+            ("--vertex-ai-port", self.vertex_ai.address()),
+        ];
+        all.into_iter().filter_map(|(option, address)| Some((option, address?))).collect()
+    }
+
+    /// Ports that are the same, or outside of the range that another protocol allows.
+    fn wrong_ports(&self) -> Option<String> {
+        let addresses = self.addresses();
+        for (index, (option, address)) in addresses.iter().enumerate() {
+            if let Some((other, _)) = addresses[..index].iter().find(|(_, other)| other.collides(address)) {
+                return Some(format!(
+                    "{other} and {option} are the same; each protocol needs a port of its own"
+                ));
+            }
+        }
+        let sagemaker = self.sagemaker.address()?;
+        let others = addresses.iter().filter(|(option, _)| *option != SAGEMAKER_PORT);
+        let mut beside = others.filter(|(_, address)| address.host == sagemaker.host);
+        let (option, address) = beside.find(|(_, address)| !self.sagemaker.allows(address.port))?;
+        Some(format!("{option} is {}, which is not in --sagemaker-safe-port-range", address.port))
+    }
+}
+
+/// The words that Triton takes for `true` and `false`, in upper or lower case.
+fn boolean() -> impl TypedValueParser<Value = bool> {
+    StringValueParser::new()
+        .try_map(|word| as_boolean(&word).ok_or("must be true, on or 1, or else false, off or 0"))
+}
+
+fn as_boolean(word: &str) -> Option<bool> {
+    match word.to_ascii_lowercase().as_str() {
+        "true" | "on" | "1" => Some(true),
+        "false" | "off" | "0" => Some(false),
+        _ => None,
+    }
+}
+
+/// That an option has no effect, and why, for each one given.
+fn without_effect<const N: usize>(
+    why: &'static str,
+    options: [(bool, &'static str); N],
+) -> impl Iterator<Item = String> {
+    let given = options.into_iter().filter(|(given, _)| *given);
+    given.map(move |(_, name)| format!("{name} has no effect: {why}"))
+}
+
+fn boxed(face: impl Face + 'static) -> Box<dyn Face> {
+    Box::new(face)
+}
+
+/// Triton's hooks for tests that need full queues: batchers start at this many requests.
+fn hold(variable: &str) -> usize {
+    env::var(variable).ok().and_then(|count| count.parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod documented;
+#[cfg(test)]
+mod embedded;
+#[cfg(test)]
+mod manual;
+#[cfg(test)]
+mod page;
+#[cfg(test)]
+mod tests;

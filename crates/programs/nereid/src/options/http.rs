@@ -1,0 +1,190 @@
+//! The options of HTTP: where it is served, what it takes, and who may use which part of it.
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::thread::available_parallelism;
+
+use clap::{ArgAction, Args};
+use nereid_assembly::{Endpoint, Http};
+use nereid_http::{Origin, TransportOptions};
+use nereid_kserve::{HttpOptions as FaceOptions, cors};
+use nereid_net::listener::{Address, TlsFiles};
+use nereid_protocol::{HeaderPattern, Restriction, Restrictions};
+
+use super::boolean;
+use super::tls::TlsChoice;
+
+/// The options of HTTP.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "HTTP")]
+pub(crate) struct HttpOptions {
+    /// Serve HTTP.
+    #[arg(long, value_name = "BOOL", default_value = "true", value_parser = boolean(), action = ArgAction::Set)]
+    pub allow_http: bool,
+
+    /// Address or host name to serve HTTP on.
+    #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0")]
+    http_address: String,
+
+    /// Port to serve HTTP on; 0 for any free one.
+    #[arg(long, value_name = "PORT", default_value_t = 8000)]
+    pub http_port: u16,
+
+    /// Share the HTTP port with other servers that set this option; the system spreads connections over them.
+    #[arg(long, value_name = "BOOL", default_value = "false", value_parser = boolean(), action = ArgAction::Set)]
+    reuse_http_port: bool,
+
+    /// I/O threads, for all protocols. Default, and with 0: one per processor.
+    #[arg(long, value_name = "COUNT")]
+    http_thread_count: Option<usize>,
+
+    /// Maximum size in bytes of the JSON part of a request, of a tensor in JSON or in a raw body, and of a decompressed
+    /// body.
+    #[arg(long, value_name = "BYTES", default_value = "67108864")]
+    http_max_input_size: NonZeroUsize,
+
+    /// Maximum size of a request body in bytes.
+    #[arg(long, value_name = "BYTES", default_value_t = i32::MAX as usize)]
+    http_max_body_size: usize,
+
+    /// Forward HTTP headers whose names match this regular expression to models, as request parameters.
+    #[arg(long, value_name = "REGEX", value_parser = HeaderPattern::new)]
+    http_header_forward_pattern: Option<HeaderPattern>,
+
+    /// Restrict API groups to requests with the header KEY: VALUE. The groups: health, metadata, inference,
+    /// shared-memory, model-config, model-repository, statistics, trace, logging. May be given several times.
+    #[arg(long, value_name = "API[,API]:KEY=VALUE", action = ArgAction::Append)]
+    http_restricted_api: Vec<Restriction>,
+
+    /// Let web pages of this origin, such as https://example.com, use the server from a browser; * for every page. May be
+    /// given several times. Default: none.
+    #[arg(long, value_name = "ORIGIN", action = ArgAction::Append)]
+    http_cors_origin: Vec<Origin>,
+
+    /// Serve HTTP over TLS only.
+    #[arg(long, value_name = "BOOL", default_value = "false", value_parser = boolean(), action = ArgAction::Set)]
+    http_use_ssl: bool,
+
+    /// Serve HTTP over TLS, only to clients with a certificate issued under --http-root-cert.
+    #[arg(long, value_name = "BOOL", default_value = "false", value_parser = boolean(), action = ArgAction::Set)]
+    http_use_ssl_mutual: bool,
+
+    /// PEM file of the server's certificate chain. It is reloaded when it changes, as are the key and the roots.
+    #[arg(long, value_name = "FILE")]
+    http_server_cert: Option<PathBuf>,
+
+    /// PEM file of the certificate's private key.
+    #[arg(long, value_name = "FILE")]
+    http_server_key: Option<PathBuf>,
+
+    /// PEM file of the root certificates for clients.
+    #[arg(long, value_name = "FILE")]
+    http_root_cert: Option<PathBuf>,
+}
+
+impl HttpOptions {
+    /// Threads that read and write HTTP.
+    pub(crate) fn threads(&self) -> usize {
+        let count = self.http_thread_count.and_then(NonZeroUsize::new);
+        count.or_else(|| available_parallelism().ok()).map_or(1, NonZeroUsize::get)
+    }
+
+    /// Where HTTP is served.
+    pub(crate) fn address(&self) -> Address {
+        Address { host: self.http_address.clone(), port: self.http_port, share: self.reuse_http_port }
+    }
+
+    /// The files of TLS, if it is asked for.
+    ///
+    /// # Errors
+    /// Which option is missing.
+    pub(super) fn tls(&self) -> Result<Option<TlsFiles>, String> {
+        TlsChoice {
+            protocol: "http",
+            on: self.http_use_ssl,
+            mutual: self.http_use_ssl_mutual,
+            certificate: self.http_server_cert.as_deref(),
+            key: self.http_server_key.as_deref(),
+            roots: self.http_root_cert.as_deref(),
+        }
+        .files()
+    }
+
+    /// The HTTP face, if HTTP is served.
+    ///
+    /// # Errors
+    /// Options that contradict each other, or one that another needs.
+    pub(crate) fn face(&self) -> Result<Option<Http>, String> {
+        if !self.allow_http {
+            return Ok(None);
+        }
+        Ok(Some(Http {
+            endpoint: Endpoint { address: self.address(), tls: self.tls()? },
+            options: self.face_options()?,
+            transport: TransportOptions::default(),
+        }))
+    }
+
+    /// The options of the face, which hold for the faces of clouds, too.
+    ///
+    /// # Errors
+    /// Options that contradict each other.
+    pub(super) fn face_options(&self) -> Result<FaceOptions, String> {
+        Ok(FaceOptions {
+            max_input_size: self.http_max_input_size.get(),
+            max_body_size: self.http_max_body_size,
+            forwarded_headers: self.http_header_forward_pattern.clone(),
+            restrictions: Restrictions::new(self.http_restricted_api.iter().cloned())
+                .map_err(|error| format!("--http-restricted-api: {error}"))?,
+            cors: cors(self.http_cors_origin.clone()),
+            ..FaceOptions::default()
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        http: HttpOptions,
+    }
+
+    fn parsed(arguments: &[&str]) -> Result<HttpOptions, clap::Error> {
+        Line::try_parse_from([&["nereid"], arguments].concat()).map(|line| line.http)
+    }
+
+    #[test]
+    fn restrictions_add_up() {
+        let options =
+            parsed(&["--http-restricted-api=health:a=b", "--http-restricted-api=trace,logging:c=d"]).unwrap();
+        let restrictions = options.face().unwrap().unwrap().options.restrictions;
+        let key = |group| restrictions.key(group).map(|key| key.name.clone());
+        assert_eq!(key(nereid_protocol::ApiGroup::Health).as_deref(), Some("a"));
+        assert_eq!(key(nereid_protocol::ApiGroup::Logging).as_deref(), Some("c"));
+        assert_eq!(key(nereid_protocol::ApiGroup::Inference), None);
+        let twice =
+            parsed(&["--http-restricted-api=health:a=b", "--http-restricted-api=health:c=d"]).unwrap();
+        assert!(twice.face().unwrap_err().starts_with("--http-restricted-api: API 'health'"));
+    }
+
+    #[test]
+    fn what_is_wrong_is_refused() {
+        for argument in [
+            "--http-restricted-api=health",
+            "--http-restricted-api=wealth:a=b",
+            "--http-header-forward-pattern=x-(",
+            "--http-max-input-size=0",
+            "--http-max-input-size=-1",
+            "--reuse-http-port=perhaps",
+            "--http-thread-count=-1",
+            "--http-port=70000",
+        ] {
+            assert!(parsed(&[argument]).is_err(), "{argument}");
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! The manual pages in `docs/man`, made from the declarations.
+//!
+//! `UPDATE_OPTIONS=1 cargo test -p nereid` writes them anew.
+
+use std::fs;
+use std::path::Path;
+
+use clap::{Command, CommandFactory as _};
+use clap_mangen::Man;
+
+use super::Options;
+use super::sources::options;
+
+const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/man");
+
+#[test]
+fn the_manual_pages_are_up_to_date() {
+    for (name, made) in pages() {
+        let path = Path::new(FOLDER).join(format!("{name}.1"));
+        if std::env::var_os("UPDATE_OPTIONS").is_some() {
+            fs::create_dir_all(FOLDER).unwrap();
+            fs::write(&path, &made).unwrap();
+        }
+        let found = fs::read_to_string(&path).unwrap_or_default();
+        let name = path.display();
+        assert!(found == made, "{name} differs from the declarations; UPDATE_OPTIONS=1 writes it anew");
+    }
+}
+
+#[test]
+fn every_option_has_a_place_in_the_manual() {
+    let (_, page) = pages().remove(0);
+    for option in options(&Options::command()) {
+        // Dashes of options are escaped, so that they are not set as hyphens.
+        let name = option.get_long().unwrap().replace('-', "\\-");
+        assert!(page.contains(&format!("\\-\\-{name}\\fR")), "{name}");
+    }
+}
+
+/// The page of the server, then those of its subcommands, with their names.
+fn pages() -> Vec<(String, String)> {
+    let mut command = Options::command().disable_help_subcommand(true);
+    // Declares the options for help and version.
+    command.build();
+    let subcommands = command.get_subcommands().map(|it| (format!("nereid-{}", it.get_name()), it.clone()));
+    let all = [("nereid".to_owned(), command.clone())].into_iter().chain(subcommands);
+    all.map(|(name, command)| (name.clone(), page(name, command))).collect()
+}
+
+fn page(name: String, command: Command) -> String {
+    // The generated synopsis lists a hundred options in one line.
+    let synopsis = command.clone().render_usage().to_string();
+    let synopsis = synopsis.trim_start_matches("Usage: ").replace('-', "\\-");
+    let page = Man::new(command.display_name(name));
+    let mut text = Vec::new();
+    page.render_title(&mut text).unwrap();
+    page.render_name_section(&mut text).unwrap();
+    text.extend_from_slice(format!(".SH SYNOPSIS\n.nf\n{synopsis}\n.fi\n").as_bytes());
+    page.render_description_section(&mut text).unwrap();
+    page.render_options_section(&mut text).unwrap();
+    if page.get_filename() == "nereid.1" {
+        page.render_subcommands_section(&mut text).unwrap();
+        page.render_version_section(&mut text).unwrap();
+    }
+    String::from_utf8(text).unwrap()
+}

@@ -1,0 +1,95 @@
+//! `docs/options.md`, made from the declarations.
+//!
+//! `UPDATE_OPTIONS=1 cargo test -p nereid` writes it anew.
+
+use std::fmt::Write as _;
+use std::fs;
+
+use clap::{Arg, CommandFactory as _};
+
+use super::Options;
+use super::sources::{is_switch, options, variable_name};
+
+const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/options.md");
+
+const HEAD: &str = "# Options
+
+<!-- Made from the declarations in crates/programs/nereid/src/options: UPDATE_OPTIONS=1 cargo test -p nereid. -->
+
+Give each option
+
+- on the command line: `--http-port=9000`, or `--http-port 9000`;
+- in the environment: `NEREID_HTTP_PORT=9000`, with one value per line for an option that may be given several times;
+- in a TOML file that `--config-file` names: `http-port = 9000`, with a list for an option that may be given several times.
+
+On the command line, a name may be cut short where no other option of Triton begins so (`--http-po=9000`). `true`, `on` and `1`,
+`false`, `off` and `0` are booleans, in upper or lower case, as are all words but the log's format.
+
+The command line goes before the environment, the environment before the file, and the file before the default. An unknown
+option is an error on the command line and in the file. Options without a value are `true` or `false` elsewhere. `nereid
+check` reads its options from the same places, and ignores those of the server.
+
+Where Kubernetes describes a service in variables that bear the name of an option (`NEREID_HTTP_PORT=tcp://...`), they are
+ignored.
+";
+
+#[test]
+fn the_page_of_options_is_up_to_date() {
+    let made = page();
+    if std::env::var_os("UPDATE_OPTIONS").is_some() {
+        fs::write(PAGE, &made).unwrap();
+    }
+    let found = fs::read_to_string(PAGE).unwrap_or_default();
+    assert!(found == made, "docs/options.md differs from the declarations; UPDATE_OPTIONS=1 writes it anew");
+}
+
+fn page() -> String {
+    let command = Options::command();
+    let mut headings: Vec<&str> = Vec::new();
+    for option in options(&command) {
+        let heading = option.get_help_heading().expect("each option has a heading");
+        if !headings.contains(&heading) {
+            headings.push(heading);
+        }
+    }
+    let mut page = HEAD.to_owned();
+    for heading in headings {
+        write!(page, "\n## {heading}\n\n| option | default | meaning |\n|---|---|---|\n").unwrap();
+        for option in options(&command).filter(|option| option.get_help_heading() == Some(heading)) {
+            writeln!(page, "| {} | {} | {} |", name(option), default(option), meaning(option)).unwrap();
+        }
+    }
+    page
+}
+
+fn name(option: &Arg) -> String {
+    let long = option.get_long().unwrap();
+    let value = option.get_value_names().unwrap_or_default();
+    let name = if is_switch(option) { format!("`--{long}`") } else { format!("`--{long}={}`", value[0]) };
+    let aliases = option.get_visible_aliases().unwrap_or_default();
+    aliases.iter().fold(name, |name, alias| format!("{name}, `--{alias}`")).replace('|', "\\|")
+}
+
+fn default(option: &Arg) -> String {
+    let values = option.get_default_values();
+    let shown = !option.is_hide_default_value_set() && !is_switch(option);
+    values.first().filter(|_| shown).map_or_else(String::new, |value| format!("`{}`", value.display()))
+}
+
+fn meaning(option: &Arg) -> String {
+    let help = option.get_help().map(ToString::to_string).unwrap_or_default();
+    let help = if help.ends_with('.') { help } else { format!("{help}.") };
+    let values = option.get_possible_values();
+    let named = values.iter().filter(|_| option.get_action().takes_values()).filter_map(|value| {
+        let help = value.get_help()?;
+        Some(format!("`{}`: {help}", value.get_name()))
+    });
+    let named: Vec<_> = named.collect();
+    let all = if named.is_empty() { help } else { format!("{help} {}.", named.join("; ")) };
+    all.replace('|', "\\|").replace('<', "&lt;").replace('*', "\\*")
+}
+
+#[test]
+fn variables_follow_from_names() {
+    assert_eq!(variable_name("http-port"), "NEREID_HTTP_PORT");
+}

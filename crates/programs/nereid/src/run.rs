@@ -1,0 +1,134 @@
+//! Runs a server until a signal stops the process.
+
+use std::sync::Arc;
+
+use nereid_assembly::{LoadOutcome, Process, RunningServer, start};
+use nereid_core::Server;
+use nereid_protocol::LogControl;
+use nereid_shared_memory::FaultHandler;
+use tokio::sync::oneshot;
+
+use crate::bars::show_fetches;
+use crate::descriptors;
+use crate::hosting;
+use crate::options::Options;
+use crate::screen::Screen;
+use crate::signals;
+
+/// The most characters of a reason in the table of models.
+const SHOWN: usize = 100;
+
+/// Runs until a signal ends it. Shows the progress of fetches on the terminal, if there is one.
+///
+/// # Errors
+/// The server did not start, or requests were still in progress at the end of the exit timeout.
+pub(crate) fn run(options: &Options, log: Arc<LogControl>, screen: Option<&Screen>) -> Result<(), String> {
+    for advice in options.advice() {
+        tracing::warn!("{advice}");
+    }
+    if let Some(file) = &options.configurations.config_file {
+        tracing::info!("reading options from '{}', too", file.display());
+    }
+    let mut config = options.config()?;
+    config.platform.backends.program = Some(hosting::PROGRAM.into());
+    descriptors::raise_limit();
+    // From here on a signal ends the server, even while models are still being loaded.
+    let stop = signals::listen(options.exit_timeout())?;
+    let runtime = nereid_net::io_runtime::start(options.http.threads())
+        .map_err(|error| format!("cannot start the I/O threads: {error}"))?;
+    nereid_allocator::release_freed_memory()
+        .map_err(|error| format!("cannot start the thread that releases memory: {error}"))?;
+    let outcome = runtime.block_on(async {
+        let memory_faults = FaultHandler::install()
+            .map_err(|error| format!("cannot install the handler of memory faults: {error}"))?;
+        let process = Process {
+            runtime: Some(runtime.handle().clone()),
+            log: Arc::clone(&log),
+            memory_faults: Some(memory_faults),
+            backend_metrics: nereid_triton_host::metric_registry(),
+        };
+        let running = start(config, process).map_err(|error| error.to_string())?;
+        let ended = {
+            let until_end = wait_for_end(options, &running, stop);
+            match screen {
+                None => until_end.await,
+                Some(screen) => tokio::select! {
+                    biased;
+                    ended = until_end => ended,
+                    never = show_fetches(&running, screen, &log) => match never {},
+                },
+            }
+        };
+        finish(options, running, ended).await
+    });
+    // A load or a poll that hangs may hold one of its threads.
+    runtime.shutdown_background();
+    outcome
+}
+
+/// Completes with `stop` or, with `--exit-on-error`, once a model has failed to load.
+async fn wait_for_end(
+    options: &Options,
+    running: &RunningServer,
+    mut stop: oneshot::Receiver<()>,
+) -> Result<(), String> {
+    let loaded = tokio::select! {
+        loaded = running.loaded() => loaded,
+        _ = &mut stop => return Ok(()),
+    };
+    check_loaded(options, running.server(), loaded)?;
+    stop.await.map_err(|error| format!("cannot wait for a signal: {error}"))
+}
+
+/// Stops the server. `ended` says why, if that was a failure.
+async fn finish(options: &Options, running: RunningServer, ended: Result<(), String>) -> Result<(), String> {
+    signals::limit_stop(options.exit_timeout());
+    let stopped = running.stop(options.exit_timeout()).await;
+    ended?;
+    stopped.map_err(|error| error.to_string())?;
+    tracing::info!("all requests are answered and all models unloaded");
+    Ok(())
+}
+
+/// Prints the models once those to load at start are loaded.
+fn check_loaded(options: &Options, server: &Server, loaded: LoadOutcome) -> Result<(), String> {
+    let failures = match loaded {
+        Ok(failures) => failures,
+        Err(error) if options.server.exit_on_error => return Err(error.to_string()),
+        Err(error) => {
+            tracing::error!("the server is not live: {error}");
+            return Ok(());
+        }
+    };
+    show_models(server);
+    options.vertex_ai.check_model(server)?;
+    if options.server.exit_on_error && !failures.is_empty() {
+        return Err("not every model could be loaded; --exit-on-error=false serves the others".into());
+    }
+    Ok(())
+}
+
+/// A reason on one line that fits a terminal. The log has the full text.
+fn shortened(reason: &str) -> String {
+    let line = reason.split_whitespace().collect::<Vec<_>>().join(" ");
+    match line.char_indices().nth(SHOWN) {
+        Some((end, _)) => format!("{}...", &line[..end]),
+        None => line,
+    }
+}
+
+fn show_models(server: &Server) {
+    let rows: Vec<_> = server
+        .models()
+        .index()
+        .map(|model| {
+            let version = model.version.map_or_else(|| "-".to_owned(), |version| version.to_string());
+            let state = match model.reason() {
+                None => model.state.name().to_owned(),
+                Some(reason) => format!("{}: {}", model.state.name(), shortened(&reason)),
+            };
+            [model.id.to_string(), version, state]
+        })
+        .collect();
+    tracing::info!("{}", nereid_check::draw_table(["Model", "Version", "Status"], &rows));
+}

@@ -1,0 +1,87 @@
+//! The server without a face: the model table, admission of requests, scheduling, execution and statistics.
+//!
+//! [`Server::infer`] is the one way in for every protocol. This crate knows of no protocol, no framework, no storage
+//! and no C; models come from a source, and backends are registered by the program that assembles the server.
+
+#![forbid(unsafe_code)]
+
+mod admission;
+mod backends;
+mod block_on;
+mod bodies;
+mod budget;
+mod caller;
+mod classification;
+mod completion;
+mod ensemble;
+mod events;
+mod executor;
+mod gpu_limits;
+mod host_policies;
+mod inflight;
+mod instance;
+mod interceptors;
+mod lifecycle;
+mod load_guard;
+mod model;
+mod peers;
+mod rate_limiter;
+mod readiness;
+mod reminder;
+mod repository_agent;
+mod response_cache;
+mod scheduler;
+mod server;
+mod signature;
+mod source;
+mod statistics;
+mod table;
+mod task;
+mod timer;
+mod trace_control;
+mod trace_settings;
+mod warm_up;
+
+pub use backends::Backends;
+pub use block_on::block_on;
+pub use bodies::{BodyBudget, BodyShare, DecompressionError};
+pub use budget::{Budget, Permit};
+pub use caller::{Caller, Principal};
+pub use completion::{Completion, complete_config, try_load};
+pub use events::Changes;
+pub use gpu_limits::GpuLimits;
+pub use host_policies::HostPolicies;
+pub use inflight::{Canceller, ResponseStream};
+pub use interceptors::{Decision, Interceptor, Interceptors, QueueListener, Step, WaitingStep};
+pub use load_guard::{LoadGuard, LoadHooks};
+pub use model::{Labels, Model, ModelSpec, Work, not_offered};
+pub use nereid_affinity as placement;
+pub use nereid_backend_api as backend_api;
+pub use nereid_backend_api::{
+    FamilySnapshot, HistogramValue, Metric, MetricFamily, MetricKind, MetricLabels, MetricRegistry,
+    MetricValue, TraceLevel,
+};
+pub use nereid_model_config as model_config;
+pub use rate_limiter::{RateLimit, ResourceLimit};
+pub use readiness::ReadinessWatch;
+pub use repository_agent::{
+    AgentAction, AgentContext, AgentFolders, AgentModel, ModelLocation, RepositoryAgent,
+};
+pub use response_cache::{
+    CacheCounts, CacheEntry, CacheKey, CacheLookup, CacheScope, CacheUsage, Malformed, ResponseCache,
+    ResponseCaching, decode_entry, encode_entry, sealed_entry,
+};
+pub use scheduler::{Claim, Enqueued, Scheduler, Ticket};
+pub use server::{ModelControl, ResolveFuture, Server, ServerOptions};
+pub use signature::{InputSignature, OutputSignature, Signature};
+pub use source::{
+    BlockingSource, FetchStatus, FetchedModel, Fingerprint, ModelId, ModelSource, Origin, Overrides,
+    Progress, SourceEntry, SourceFuture,
+};
+pub use statistics::{
+    BatchStatistics, DurationStatistics, FailureReason, InferStatistics, Latencies, LatencyOptions,
+    LatencyPhase, LatencySummary, ModelStatistics, ResponseStatistics, Totals,
+};
+pub use table::{ModelStatus, ModelTable, VersionState};
+pub use trace_control::{TraceControl, TraceParent, TraceStore, TraceStream};
+pub use trace_settings::{Change, TraceMode, TraceSettings, TraceUpdate};

@@ -1,0 +1,218 @@
+//! The C headers of the tests' own backends, and of applications with a server inside, say what this crate says.
+//!
+//! They are made from the crate's sources. `UPDATE_HEADER=1 cargo test -p triton-sys` rewrites them.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../");
+/// The header of the tests' own backends.
+const BACKENDS: &str = "tests/backends/triton.h";
+/// The header that is installed with the library, under the name that applications include.
+const APPLICATIONS: &str = "crates/programs/libtritonserver/include/triton/core/tritonserver.h";
+
+/// The header of what the library offers beside that.
+const OWN: &str = "crates/programs/libtritonserver/include/nereid.h";
+
+const FUNCTIONS: [(&str, &str); 6] = [
+    ("values", include_str!("../src/values.rs")),
+    ("inference", include_str!("../src/inference.rs")),
+    ("server", include_str!("../src/server.rs")),
+    ("backend", include_str!("../src/backend.rs")),
+    ("entry", include_str!("../src/entry.rs")),
+    ("agent", include_str!("../src/agent.rs")),
+];
+
+#[test]
+fn the_headers_are_up_to_date() {
+    for (path, made) in [(BACKENDS, header()), (APPLICATIONS, installed_header()), (OWN, own_header())] {
+        let file = Path::new(ROOT).join(path);
+        if std::env::var_os("UPDATE_HEADER").is_some() {
+            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+            std::fs::write(&file, &made).unwrap();
+        }
+        let found = std::fs::read_to_string(&file).unwrap_or_default();
+        assert!(found == made, "{path} differs from triton-sys; UPDATE_HEADER=1 writes it anew");
+    }
+}
+
+#[test]
+fn everything_is_in_the_header() {
+    let made = header();
+    let all = triton_sys::signatures::SERVER
+        .into_iter()
+        .chain([triton_sys::signatures::BACKEND, triton_sys::signatures::ENTRY])
+        .chain([triton_sys::signatures::AGENT, triton_sys::signatures::AGENT_ENTRY]);
+    for name in all.flatten() {
+        assert!(made.contains(&format!(" {name}(")), "{name}");
+    }
+    assert!(made.contains("typedef struct TRITONBACKEND_Request TRITONBACKEND_Request;"));
+    assert!(made.contains("TRITONSERVER_TYPE_BF16 = 14"));
+    let installed = installed_header();
+    for name in triton_sys::signatures::SERVER.into_iter().flatten() {
+        assert!(installed.contains(&format!(" {name}(")), "{name}");
+    }
+    let own = own_header();
+    assert!(triton_sys::signatures::OWN.iter().all(|name| own.contains(&format!(" {name}("))), "{own}");
+    assert!(!installed.contains("TRITONBACKEND_") && !installed.contains("TRITONREPOAGENT_"));
+}
+
+/// What `tritonserver.h` declares, for C and C++.
+fn installed_header() -> String {
+    let mut text = String::from(
+        "/* The C interface of libtritonserver.so, for applications with a server inside. Made from crates/triton/triton-sys by its\n \
+         * tests. Not to be edited. docs/c-abi.md says more. */\n\
+         #pragma once\n\n#include <stdbool.h>\n#include <stddef.h>\n#include <stdint.h>\n\n\
+         #ifdef __cplusplus\nextern \"C\" {\n#endif\n\n",
+    );
+    let version = [
+        ("MAJOR", triton_sys::TRITONSERVER_API_VERSION_MAJOR),
+        ("MINOR", triton_sys::TRITONSERVER_API_VERSION_MINOR),
+    ];
+    for (part, number) in version {
+        writeln!(text, "#define TRITONSERVER_API_VERSION_{part} {number}").unwrap();
+    }
+    text.push('\n');
+    opaque_types(&mut text, "TRITONSERVER_");
+    let mut enumerated = String::new();
+    enumerations(&mut enumerated);
+    // Those of other headers stay out: programs may include these, too.
+    let is_other = |piece: &&str| piece.contains("TRITONBACKEND_") || piece.contains("TRITONREPOAGENT_");
+    for piece in enumerated.split_inclusive(";\n").filter(|piece| !is_other(piece)) {
+        text.push_str(piece);
+    }
+    callbacks(&mut text);
+    for (group, source) in FUNCTIONS {
+        if ["values", "inference", "server"].contains(&group) {
+            text.push('\n');
+            declarations(&mut text, source);
+        }
+    }
+    text.push_str("\n#ifdef __cplusplus\n}\n#endif\n");
+    text
+}
+
+/// What `nereid.h` declares, for C and C++.
+fn own_header() -> String {
+    let mut text = String::from(
+        "/* What libtritonserver.so offers beside Triton's interface. Made from crates/triton/triton-sys by its tests. Not to be edited.\n \
+         * docs/embedding.md says more. */\n\
+         #pragma once\n\n#include \"triton/core/tritonserver.h\"\n\n\
+         #ifdef __cplusplus\nextern \"C\" {\n#endif\n\n",
+    );
+    declarations(&mut text, include_str!("../src/own.rs"));
+    text.push_str("\n#ifdef __cplusplus\n}\n#endif\n");
+    text
+}
+
+fn opaque_types(text: &mut String, prefix: &str) {
+    for line in include_str!("../src/handles.rs").lines() {
+        let name = line.strip_prefix("    ").and_then(|rest| rest.strip_suffix(';'));
+        if let Some(name) = name.filter(|name| name.starts_with(prefix)) {
+            writeln!(text, "typedef struct {name} {name};").unwrap();
+        }
+    }
+    text.push('\n');
+}
+
+fn declarations(text: &mut String, source: &str) {
+    for (name, arguments, result) in functions(&without_comments(source), "fn ") {
+        writeln!(text, "{} {name}({});", result_type(&result), parameters(&arguments)).unwrap();
+    }
+}
+
+fn header() -> String {
+    let mut text = String::from(
+        "/* Triton's C interface for backends and repository agents, made from crates/triton/triton-sys by its tests. Not to be edited. */\n\
+         #pragma once\n\n#include <stdbool.h>\n#include <stddef.h>\n#include <stdint.h>\n\n",
+    );
+    opaque_types(&mut text, "TRITON");
+    enumerations(&mut text);
+    callbacks(&mut text);
+    for (_, source) in FUNCTIONS {
+        text.push('\n');
+        declarations(&mut text, source);
+    }
+    text
+}
+
+fn enumerations(text: &mut String) {
+    let mut name = None;
+    for line in include_str!("../src/enums.rs").lines() {
+        if let Some(found) = line.strip_prefix("    TRITON").and_then(|rest| rest.strip_suffix(" {")) {
+            name = Some(found);
+            text.push_str("typedef enum {\n");
+        } else if let Some(constant) = line.strip_prefix("        TRITON") {
+            writeln!(text, "    TRITON{constant}").unwrap();
+        } else if let ("    }", Some(found)) = (line, name.take_if(|_| line == "    }")) {
+            writeln!(text, "}} TRITON{found};").unwrap();
+        }
+    }
+    text.push('\n');
+}
+
+fn callbacks(text: &mut String) {
+    let source = without_comments(include_str!("../src/callbacks.rs"));
+    for piece in source.split("pub type ").skip(1) {
+        let (name, rest) = piece.split_once(" =").unwrap();
+        let (_, arguments, result) = functions(rest, "fn").into_iter().next().unwrap();
+        let result = result.trim_end_matches([',', '>', ' ', '\n']).to_owned();
+        writeln!(text, "typedef {} (*{name})({});", result_type(&result), parameters(&arguments)).unwrap();
+    }
+}
+
+/// Name, arguments and result of each function; a result ends where the statement does.
+fn functions(source: &str, start: &str) -> Vec<(String, String, String)> {
+    let mut found = Vec::new();
+    for piece in source.split(start).skip(1) {
+        let Some((name, rest)) = piece.split_once('(') else { continue };
+        let (arguments, rest) = rest.split_once(')').unwrap();
+        let result = rest.split_once(';').unwrap().0;
+        let result = result.trim().strip_prefix("->").unwrap_or("").trim();
+        found.push((name.trim().to_owned(), arguments.to_owned(), result.to_owned()));
+    }
+    found
+}
+
+fn parameters(arguments: &str) -> String {
+    let each = arguments.split(',').filter(|argument| !argument.trim().is_empty());
+    let all: Vec<_> = each
+        .map(|argument| {
+            let (name, kind) = argument.split_once(": ").unwrap();
+            format!("{} {}", c_type(kind), name.trim().trim_start_matches("r#"))
+        })
+        .collect();
+    if all.is_empty() { "void".to_owned() } else { all.join(", ") }
+}
+
+fn result_type(result: &str) -> String {
+    if result.is_empty() { "void".to_owned() } else { c_type(result) }
+}
+
+fn c_type(rust: &str) -> String {
+    let rust = rust.trim();
+    if let Some(inner) = rust.strip_prefix("*mut ") {
+        return format!("{}*", c_type(inner));
+    }
+    if let Some(inner) = rust.strip_prefix("*const ") {
+        return format!("{} const*", c_type(inner));
+    }
+    match rust {
+        "usize" => "size_t",
+        "u32" => "uint32_t",
+        "i32" => "int32_t",
+        "u64" => "uint64_t",
+        "i64" => "int64_t",
+        "f64" => "double",
+        "c_char" => "char",
+        "c_int" => "int",
+        "c_uint" => "unsigned int",
+        "c_void" => "void",
+        other => other,
+    }
+    .to_owned()
+}
+
+fn without_comments(source: &str) -> String {
+    source.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n")
+}
