@@ -5,16 +5,15 @@ NEREID_BINARY=target/debug/nereid pytest tests/end_to_end
 """
 
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 import tritonclient.http
 
 import nereid_server
 from gates import Gate
+from places import EXAMPLES
 
 LOG_LINES = 60
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
 def pytest_configure():

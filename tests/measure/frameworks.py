@@ -20,7 +20,7 @@ from http.client import HTTPConnection
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "tests" / "end_to_end"))
+sys.path.insert(0, str(ROOT / "tests" / "end_to_end" / "support"))
 os.environ.setdefault("NEREID_BINARY", sys.argv[1])
 
 import numpy as np

@@ -250,7 +250,7 @@ pub fn run(project: &Project, fetch: Fetch) -> Result<()> {
 fn tests(project: &Project) -> Result<()> {
     examples(project)?;
     wheel::tools(project)?;
-    show(&mut end_to_end_environment(project)?.command(project, &["tests/end_to_end/prepare.py"]))
+    show(&mut end_to_end_environment(project)?.command(project, &["tests/end_to_end/support/prepare.py"]))
 }
 
 /// Where ONNX Runtime's library goes, which is where the built server looks for backends.

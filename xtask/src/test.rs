@@ -206,7 +206,7 @@ fn end_to_end(project: &Project, beside: &mut Beside) -> Result<()> {
 
 /// Runs the tests with the daemon, which they build.
 fn dragonfly(project: &Project) -> Result<()> {
-    pytest(project, &["tests/end_to_end/real_dragonfly.py"])
+    pytest(project, &["tests/end_to_end/clouds/real_dragonfly.py"])
 }
 
 fn pytest(project: &Project, arguments: &[&str]) -> Result<()> {

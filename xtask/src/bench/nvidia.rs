@@ -12,7 +12,7 @@ use crate::project::Project;
 use crate::test::end_to_end_environment;
 
 /// Prepares both as the end-to-end tests do, and prints their folder.
-const PREPARE: &str = "import sys; sys.path.insert(0, 'tests/end_to_end'); import python_backend; \
+const PREPARE: &str = "import sys; sys.path.insert(0, 'tests/end_to_end/support'); import python_backend; \
                        python_backend.prepare(); python_backend.prepare_caches(); print(python_backend.HOME)";
 
 /// The folder with NVIDIA's server, its Python backend and what they need.

@@ -1,7 +1,7 @@
 //! The operators that are served, each with the attributes that are.
 //!
 //! An operator is here if ONNX's own conformance cases for it pass, with the attributes and attribute values that they
-//! cover. `tests/end_to_end/test_onnx_conformance.py` runs these cases. Everything else is refused while a model loads:
+//! cover. `tests/end_to_end/frameworks/test_onnx_conformance.py` runs these cases. Everything else is refused while a model loads:
 //! the engine knows more operators, but some of them give wrong values, and others trust what a file says.
 
 use std::collections::BTreeSet;

