@@ -1,4 +1,4 @@
-//! Calls as they arrive: the API group of each, who may make it, and its deadline.
+//! Calls as they arrive: the action, access and deadline of each.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -12,7 +12,7 @@ use http_body::Frame;
 use http_body_util::BodyExt as _;
 use nereid_core::Server;
 use nereid_load_report::LoadReports;
-use nereid_protocol::{ApiGroup, Principal};
+use nereid_protocol::{Action, Head, Identity, Principal};
 use tokio::time::{Sleep, sleep};
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
@@ -27,7 +27,7 @@ use crate::messages::{InflatedBody, MAX_MESSAGE_SIZE, Messages, compression};
 use crate::proto::grpc_inference_service_server::GrpcInferenceServiceServer;
 use crate::service::Service;
 use crate::tracing::ArrivalTime;
-use crate::{Compression, Face, GrpcOptions, codec, deadline, tracing};
+use crate::{Compression, Face, GrpcOptions, codec, deadline, status, tracing};
 
 /// Begins the name of a header that holds the key of a restricted part of the protocol.
 pub const RESTRICTED_PREFIX: &str = "triton-grpc-protocol-";
@@ -43,14 +43,13 @@ pub struct Calls {
     inference: GrpcInferenceServiceServer<Service>,
     others: GrpcInferenceServiceServer<Service>,
     companions: Arc<Companions>,
-    /// Who makes the calls, if the connection knows.
-    principal: Option<Principal>,
+    /// The caller, as far as the connection knows it.
+    identity: Identity,
 }
 
 impl Calls {
     /// The calls of this server. Streams of requests end when `shutdown` comes, and what they have is answered.
-    pub fn new(server: Arc<Server>, mut options: GrpcOptions, shutdown: CancellationToken) -> Self {
-        options.restrictions = options.restrictions.prefixed(RESTRICTED_PREFIX);
+    pub fn new(server: Arc<Server>, options: GrpcOptions, shutdown: CancellationToken) -> Self {
         let compression = options.compression;
         let companions = Arc::new(Companions::new(&server, &shutdown));
         let face = Arc::new(Face { server, options, shutdown });
@@ -60,40 +59,24 @@ impl Calls {
             .accept_compressed(CompressionEncoding::Gzip)
             .accept_compressed(CompressionEncoding::Deflate);
         let inference = compressing(others.clone(), compression);
-        Self { face, inference, others, companions, principal: None }
+        Self { face, inference, others, companions, identity: Identity::default() }
     }
 
-    /// The calls of a connection, which knows who makes them.
+    /// The calls of a connection.
     pub(crate) fn of(self, principal: Option<Principal>) -> Self {
-        Self { principal, ..self }
+        Self { identity: Identity::of_connection(principal), ..self }
     }
 
-    /// Who makes them.
+    /// The caller, if the connection knows it.
     pub(crate) fn principal(&self) -> Option<&Principal> {
-        self.principal.as_ref()
+        self.identity.principal.as_ref()
     }
 
     /// The load of the server, if a call asks for it or gets it unasked.
     pub(crate) fn load_reports<B>(&self, call: &Request<B>) -> Option<LoadReports> {
         let reports = self.face.options.load_reports.as_ref()?;
-        let asks =
-            reports.has_trailer(call.headers()) && group(call.uri().path()) == Some(ApiGroup::Inference);
+        let asks = reports.has_trailer(call.headers()) && action(call.uri().path()) == Action::Infer;
         asks.then(|| reports.clone())
-    }
-
-    /// Whether the call may be made.
-    fn permitted(&self, group: Option<ApiGroup>, headers: &HeaderMap) -> Result<(), Status> {
-        let Some(key) = group.and_then(|group| self.face.options.restrictions.key(group)) else {
-            return Ok(());
-        };
-        if headers.get(&key.name).is_some_and(|value| key.matches(value.as_bytes())) {
-            return Ok(());
-        }
-        // The reference's code for it.
-        Err(Status::unavailable(format!(
-            "this protocol is restricted: header '{}' is missing or wrong",
-            key.name
-        )))
     }
 }
 
@@ -110,28 +93,39 @@ fn compressing(
     }
 }
 
-/// The API group of a call; `None` for unknown calls and for reflection.
-fn group(path: &str) -> Option<ApiGroup> {
+/// The action of a call, as far as its path determines it. Unknown calls count as requests for a description.
+fn action(path: &str) -> Action {
     if path.starts_with(HEALTH) {
-        return Some(ApiGroup::Health);
+        return Action::Health;
     }
-    Some(match path.strip_prefix(SERVICE)? {
-        "ModelInfer" | "ModelStreamInfer" => ApiGroup::Inference,
-        "ServerLive" | "ServerReady" | "ModelReady" => ApiGroup::Health,
-        "ServerMetadata" | "ModelMetadata" => ApiGroup::Metadata,
-        "ModelConfig" => ApiGroup::ModelConfig,
-        "ModelStatistics" => ApiGroup::Statistics,
-        "RepositoryIndex" | "RepositoryModelLoad" | "RepositoryModelUnload" => ApiGroup::ModelRepository,
-        "SystemSharedMemoryStatus"
-        | "SystemSharedMemoryRegister"
+    match path.strip_prefix(SERVICE).unwrap_or_default() {
+        "ModelInfer" | "ModelStreamInfer" => Action::Infer,
+        "ServerLive" | "ServerReady" | "ModelReady" => Action::Health,
+        "ServerMetadata" | "ModelMetadata" => Action::Metadata,
+        "ModelConfig" => Action::ModelConfig,
+        "ModelStatistics" => Action::Statistics,
+        "RepositoryIndex" => Action::Index,
+        "RepositoryModelLoad" => Action::Load,
+        "RepositoryModelUnload" => Action::Unload,
+        "SystemSharedMemoryStatus" | "CudaSharedMemoryStatus" => Action::ListRegions,
+        "SystemSharedMemoryRegister"
         | "SystemSharedMemoryUnregister"
-        | "CudaSharedMemoryStatus"
         | "CudaSharedMemoryRegister"
-        | "CudaSharedMemoryUnregister" => ApiGroup::SharedMemory,
-        "TraceSetting" => ApiGroup::Trace,
-        "LogSettings" => ApiGroup::Logging,
-        _ => return None,
-    })
+        | "CudaSharedMemoryUnregister" => Action::ChangeRegions,
+        // Whether they also change settings is in their messages.
+        "TraceSetting" => Action::ReadTrace,
+        "LogSettings" => Action::ReadLog,
+        _ => Action::Describe,
+    }
+}
+
+/// The metadata of a call, for authenticators.
+struct Metadata<'a>(&'a HeaderMap);
+
+impl Head for Metadata<'_> {
+    fn header(&self, name: &str) -> Option<&[u8]> {
+        Some(self.0.get(name)?.as_bytes())
+    }
 }
 
 impl<B> Tower<Request<B>> for Calls
@@ -159,18 +153,51 @@ impl Calls {
         B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
         B::Error: Into<StdError> + Send + 'static,
     {
-        let group = group(request.uri().path());
-        if let Err(status) = self.permitted(group, request.headers()) {
-            return PendingAnswer::Refused(Some(status));
+        let action = action(request.uri().path());
+        let access = &self.face.options.access;
+        if access.is_open() {
+            return self.answer_to(self.identity.clone(), action, request);
         }
-        let mut request = request;
-        if group == Some(ApiGroup::Inference) {
-            if self.face.server.trace().is_on() {
-                request.extensions_mut().insert(ArrivalTime::now());
+        let known = access.identify_now(self.identity.clone(), &Metadata(request.headers()));
+        let Some(identified) = known else { return self.identify(action, request) };
+        match identified.and_then(|caller| access.check(&caller, action, None).map(|()| caller)) {
+            Ok(caller) => self.answer_to(caller, action, request),
+            Err(denied) => PendingAnswer::Refused(Some(status::denied(&denied))),
+        }
+    }
+
+    /// Answers a call whose authenticators have to wait.
+    fn identify<B>(&self, action: Action, request: Request<B>) -> PendingAnswer
+    where
+        B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
+        B::Error: Into<StdError> + Send + 'static,
+    {
+        let calls = self.clone();
+        let limit = deadline::of(request.headers()).map(|limit| Box::pin(sleep(limit)));
+        let (head, body) = request.into_parts();
+        let answer = Box::pin(async move {
+            let access = &calls.face.options.access;
+            let identified = access.identify(calls.identity.clone(), &Metadata(&head.headers)).await;
+            match identified.and_then(|caller| access.check(&caller, action, None).map(|()| caller)) {
+                Ok(caller) => calls.answer_to(caller, action, Request::from_parts(head, body)).await,
+                Err(denied) => Ok(status::denied(&denied).into_http()),
             }
-            if let Some(principal) = &self.principal {
-                request.extensions_mut().insert(principal.clone());
-            }
+        });
+        PendingAnswer::Called { answer, limit }
+    }
+
+    /// Answers a call that may be made.
+    fn answer_to<B>(&self, caller: Identity, action: Action, mut request: Request<B>) -> PendingAnswer
+    where
+        B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
+        B::Error: Into<StdError> + Send + 'static,
+    {
+        if action == Action::Infer && self.face.server.trace().is_on() {
+            request.extensions_mut().insert(ArrivalTime::now());
+        }
+        // Most callers are anonymous, and extensions are a map.
+        if !caller.is_anonymous() {
+            request.extensions_mut().insert(caller);
         }
         let limit = deadline::of(request.headers()).map(|limit| Box::pin(sleep(limit)));
         if let Some(companion) = self.companions.find(request.uri().path()) {
@@ -179,10 +206,10 @@ impl Calls {
             return PendingAnswer::Called { answer, limit };
         }
         let answer = match compression(request.headers_mut()) {
-            None => self.dispatch(group, request, true),
+            None => self.dispatch(action, request, true),
             Some(format) => {
                 let budget = self.face.server.bodies().clone();
-                self.dispatch(group, request.map(|body| InflatedBody::new(body, format, budget)), false)
+                self.dispatch(action, request.map(|body| InflatedBody::new(body, format, budget)), false)
             }
         };
         PendingAnswer::Called { answer, limit }
@@ -192,7 +219,7 @@ impl Calls {
     /// they have to be counted.
     fn dispatch<B>(
         &self,
-        group: Option<ApiGroup>,
+        action: Action,
         request: Request<B>,
         counts: bool,
     ) -> BoxFuture<Response<Body>, Infallible>
@@ -200,7 +227,7 @@ impl Calls {
         B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
         B::Error: Into<StdError> + Send + 'static,
     {
-        let is_inference = group == Some(ApiGroup::Inference);
+        let is_inference = action == Action::Infer;
         if is_inference && codec::applies(request.headers(), self.face.options.compression) {
             return inference::call(&self.face, request, counts);
         }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use http::Extensions;
 use nereid_core::backend_api::{InferRequest, Parameters, Response, Result, Tensor};
 use nereid_core::{Caller, Model, ResponseStream};
-use nereid_protocol::{Principal, resolve_single};
+use nereid_protocol::{Identity, resolve_single};
 use nereid_shared_memory::{Regions, RequestMemory};
 use tonic::metadata::MetadataMap;
 
@@ -59,14 +59,14 @@ pub(crate) struct CallContext {
     pub metadata: MetadataMap,
     /// When it arrived, if anything is traced.
     pub arrived: Option<ArrivalTime>,
-    /// Who makes it, if its connection knows.
-    pub principal: Option<Principal>,
+    /// The sender.
+    pub caller: Identity,
 }
 
 impl CallContext {
     pub(crate) fn new(metadata: MetadataMap, extensions: &Extensions) -> Self {
-        let (arrived, principal) = (extensions.get().copied(), extensions.get().cloned());
-        Self { metadata, arrived, principal }
+        let caller = extensions.get().cloned().unwrap_or_default();
+        Self { metadata, arrived: extensions.get().copied(), caller }
     }
 }
 
@@ -78,11 +78,11 @@ pub(crate) fn submit(
     face: &Face,
     model: &Arc<Model>,
     mut message: InferMessage,
-    principal: Option<&Principal>,
+    caller: &Identity,
     trace: Option<&CallTrace>,
     forward: impl FnOnce(&mut Parameters) -> Result<()>,
 ) -> Result<SubmittedRequest> {
-    let caller = Caller::default().with_principal(principal.cloned());
+    let caller = Caller::default().with_principal(caller.principal.clone());
     let caller = caller.with_body(std::mem::take(&mut message.share));
     let DecodedRequest { mut request, memory, empty_final } = decode::decode(message, &face.options.regions)?;
     forward(&mut request.parameters)?;
@@ -129,7 +129,7 @@ async fn answer_with(
 ) -> Result<Reply> {
     let forward = |parameters: &mut Parameters| forward::headers(&face.options, &call.metadata, parameters);
     let message = std::mem::take(message);
-    let mut submitted = submit(face, model, message, call.principal.as_ref(), trace, forward)?;
+    let mut submitted = submit(face, model, message, &call.caller, trace, forward)?;
     let response = submitted.answers.single().await;
     if let Some(trace) = trace {
         trace.answered();

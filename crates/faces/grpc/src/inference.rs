@@ -8,6 +8,7 @@ use futures_util::future::FutureExt;
 use futures_util::stream::{StreamExt, iter};
 use http::request::Parts;
 use http::{Extensions, HeaderMap, Request, Response};
+use nereid_protocol::Action;
 use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::{BoxFuture, StdError};
@@ -64,6 +65,7 @@ where
         headers.extend(requests.take_trailers().unwrap_or_default());
         message
     };
+    face.permit(&extensions, Action::Infer, Some(&message.model_name))?;
     let call = CallContext::new(MetadataMap::from_headers(headers), &extensions);
     match infer::answer(&face, &call, &mut message).await {
         (Ok(reply), trace) => {

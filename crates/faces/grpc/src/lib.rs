@@ -32,11 +32,13 @@ mod transport;
 
 use std::sync::Arc;
 
+use http::Extensions;
 use nereid_core::{BodyBudget, Server};
 use nereid_load_report::LoadReports;
-use nereid_protocol::{HeaderPattern, LogControl, Restrictions};
+use nereid_protocol::{Access, Action, HeaderPattern, Identity, LogControl};
 use nereid_shared_memory::Regions;
 use tokio_util::sync::CancellationToken;
+use tonic::Status;
 
 pub use calls::{Calls, RESTRICTED_PREFIX};
 pub use proto::FILE_DESCRIPTORS;
@@ -45,8 +47,8 @@ pub use transport::{PROTOCOLS, PingRules, TransportOptions, serve};
 /// Configuration of the gRPC face.
 #[derive(Clone, Debug, Default)]
 pub struct GrpcOptions {
-    /// The parts of the protocol that ask for a key, which is a header: its name is [`RESTRICTED_PREFIX`] and the key's.
-    pub restrictions: Restrictions,
+    /// Access to the calls. The headers of keys of restricted API groups begin with [`RESTRICTED_PREFIX`].
+    pub access: Access,
     /// The headers that models get as parameters; none if there is no pattern.
     pub forwarded_headers: Option<HeaderPattern>,
     /// The shared memory that clients registered, over any protocol.
@@ -79,6 +81,18 @@ pub(crate) struct Face {
 }
 
 impl Face {
+    /// Whether the caller of a call with these extensions may do this, with this model if it concerns one.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn permit(&self, call: &Extensions, action: Action, model: Option<&str>) -> Result<(), Status> {
+        if self.options.access.is_open() {
+            return Ok(());
+        }
+        let caller = call.get::<Identity>().cloned().unwrap_or_default();
+        self.options.access.check(&caller, action, model).map_err(|denied| status::denied(&denied))
+    }
+
     /// The limit for messages in memory; none for those that are counted elsewhere.
     pub fn body_budget(&self, counts: bool) -> &BodyBudget {
         if counts { self.server.bodies() } else { &BodyBudget::UNLIMITED }

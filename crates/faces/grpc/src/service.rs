@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use futures_util::stream::{Stream, TryStreamExt};
 use nereid_core::backend_api::Result;
+use nereid_protocol::Action;
 use tonic::{Request, Response, Status, Streaming, async_trait};
 
 use crate::codec::{InferMessage, Reply, StreamReply};
@@ -38,6 +39,7 @@ impl GrpcInferenceService for Service {
     }
 
     async fn model_ready(&self, request: Request<ModelReadyRequest>) -> Answer<ModelReadyResponse> {
+        self.0.permit(request.extensions(), Action::Health, Some(&request.get_ref().name))?;
         let ModelReadyRequest { name, version } = request.into_inner();
         let ready = metadata::model_ready(&self.0.server, &name, &version).await;
         answer(ready.map(|ready| ModelReadyResponse { ready }))
@@ -48,17 +50,20 @@ impl GrpcInferenceService for Service {
     }
 
     async fn model_metadata(&self, request: Request<ModelMetadataRequest>) -> Answer<ModelMetadataResponse> {
+        self.0.permit(request.extensions(), Action::Metadata, Some(&request.get_ref().name))?;
         let ModelMetadataRequest { name, version } = request.into_inner();
         answer(metadata::model(&self.0.server, &name, &version))
     }
 
     async fn model_config(&self, request: Request<ModelConfigRequest>) -> Answer<ModelConfigResponse> {
+        self.0.permit(request.extensions(), Action::ModelConfig, Some(&request.get_ref().name))?;
         let ModelConfigRequest { name, version } = request.into_inner();
         answer(metadata::configuration(&self.0.server, &name, &version))
     }
 
     async fn model_infer(&self, request: Request<ModelInferRequest>) -> Answer<ModelInferResponse> {
         let (metadata, extensions, message) = request.into_parts();
+        self.0.permit(&extensions, Action::Infer, Some(&message.model_name))?;
         let call = CallContext::new(metadata, &extensions);
         let mut message = InferMessage::counted(message, self.0.server.bodies())?;
         let (outcome, trace) = infer::answer(&self.0, &call, &mut message).await;
@@ -89,6 +94,7 @@ impl GrpcInferenceService for Service {
         &self,
         request: Request<ModelStatisticsRequest>,
     ) -> Answer<ModelStatisticsResponse> {
+        self.0.permit(request.extensions(), Action::Statistics, Some(&request.get_ref().name))?;
         let ModelStatisticsRequest { name, version } = request.into_inner();
         answer(statistics::of(&self.0.server, &name, &version))
     }
@@ -104,6 +110,7 @@ impl GrpcInferenceService for Service {
         &self,
         request: Request<RepositoryModelLoadRequest>,
     ) -> Answer<RepositoryModelLoadResponse> {
+        self.0.permit(request.extensions(), Action::Load, Some(&request.get_ref().model_name))?;
         let loaded = repository::load(&self.0.server, request.into_inner()).await;
         answer(loaded.map(|()| RepositoryModelLoadResponse {}))
     }
@@ -112,6 +119,7 @@ impl GrpcInferenceService for Service {
         &self,
         request: Request<RepositoryModelUnloadRequest>,
     ) -> Answer<RepositoryModelUnloadResponse> {
+        self.0.permit(request.extensions(), Action::Unload, Some(&request.get_ref().model_name))?;
         let unloaded = repository::unload(&self.0.server, request.into_inner()).await;
         answer(unloaded.map(|()| RepositoryModelUnloadResponse {}))
     }
@@ -163,10 +171,17 @@ impl GrpcInferenceService for Service {
     }
 
     async fn trace_setting(&self, request: Request<TraceSettingRequest>) -> Answer<TraceSettingResponse> {
+        let TraceSettingRequest { settings, model_name } = request.get_ref();
+        let action = if settings.is_empty() { Action::ReadTrace } else { Action::ChangeTrace };
+        let model = Some(model_name.as_str()).filter(|name| !name.is_empty());
+        self.0.permit(request.extensions(), action, model)?;
         answer(settings::trace(&self.0.server, request.get_ref()))
     }
 
     async fn log_settings(&self, request: Request<LogSettingsRequest>) -> Answer<LogSettingsResponse> {
+        if !request.get_ref().settings.is_empty() {
+            self.0.permit(request.extensions(), Action::ChangeLog, None)?;
+        }
         answer(settings::log(&self.0.options.log, request.into_inner()))
     }
 }

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use nereid_core::backend_api::Error;
-use nereid_protocol::grpc_status;
+use nereid_protocol::{Denied, grpc_status};
 use tonic::{Code, Status};
 
 /// The longest message, in bytes. It travels in a header, in which each byte may take three, and clients refuse answers
@@ -14,6 +14,18 @@ const MAX_MESSAGE: usize = 2 << 10;
 /// that a client sent make it too long.
 pub(crate) fn of(error: &Error) -> Status {
     Status::new(Code::from_i32(grpc_status(error.code())), shortened(error.message()))
+}
+
+/// The status of a call that may not be made.
+pub(crate) fn denied(denied: &Denied) -> Status {
+    match denied {
+        // The reference's code.
+        Denied::Restricted { header } => Status::unavailable(format!(
+            "This protocol is restricted, expecting header '{header}' with its key"
+        )),
+        Denied::Unauthenticated(message) => Status::unauthenticated(shortened(message)),
+        Denied::Forbidden(message) => Status::permission_denied(shortened(message)),
+    }
 }
 
 fn shortened(message: &str) -> Cow<'_, str> {

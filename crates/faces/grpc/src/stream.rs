@@ -20,7 +20,7 @@ use std::task::{Context, Poll, ready};
 use futures_util::stream::{SelectAll, Stream, StreamExt};
 use nereid_core::backend_api::{Error, Parameters, Result};
 use nereid_core::{Model, ResolveFuture};
-use nereid_protocol::Principal;
+use nereid_protocol::{Action, Identity};
 use tokio::time::{Sleep, sleep};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 use tonic::Status;
@@ -33,7 +33,7 @@ use crate::infer::{self, CallContext, SubmittedRequest};
 use crate::metadata::version;
 use crate::proto::ModelInferRequest;
 use crate::tracing::{ArrivalTime, CallTrace};
-use crate::{Face, deadline, forward};
+use crate::{Face, deadline, forward, status};
 
 /// The header by which a client asks that the first error of an execution ends the stream, with the error's status.
 /// Requests that are refused before that are still answered in the stream, as in Triton.
@@ -68,8 +68,8 @@ pub(crate) struct InferStream<R> {
     ended: bool,
     /// The stream's headers, for the traces of its requests.
     metadata: MetadataMap,
-    /// Who sends them, if the connection knows.
-    principal: Option<Principal>,
+    /// The sender of the requests.
+    caller: Identity,
     /// Since when its next request is awaited, if anything was traced then.
     awaited: Option<ArrivalTime>,
     /// The trace of the message that is being sent.
@@ -87,7 +87,7 @@ where
 {
     /// Answers `requests` of a call until the server shuts down. The first of them was awaited since its arrival.
     pub(crate) fn new(face: Arc<Face>, call: CallContext, requests: R) -> Self {
-        let CallContext { metadata, arrived, principal } = call;
+        let CallContext { metadata, arrived, caller } = call;
         let mut parameters = Parameters::default();
         let forwarded = forward::headers(&face.options, &metadata, &mut parameters);
         let ends_at_error =
@@ -108,7 +108,7 @@ where
             limit: limit.map(|limit| Box::pin(sleep(limit))),
             ended: false,
             metadata,
-            principal,
+            caller,
             awaited: arrived,
             sending: None,
             face,
@@ -149,7 +149,7 @@ where
         }
         if self.resolving.is_none() {
             match ready!(self.requests.poll_next_unpin(context)) {
-                Some(Ok(message)) => match version(&message.model_version, &message.model_name) {
+                Some(Ok(message)) => match self.admit(&message) {
                     Ok(version) => {
                         let resolving = self.face.server.resolve(&message.model_name, version);
                         self.resolving = Some((message, resolving));
@@ -170,6 +170,14 @@ where
             }
         }
         Poll::Ready(Ok(()))
+    }
+
+    /// The version that a request means, if its sender may run the model. A refusal answers the request alone.
+    fn admit(&self, message: &InferMessage) -> Result<Option<u64>> {
+        let model = &message.model_name;
+        let permitted = self.face.options.access.check(&self.caller, Action::Infer, Some(model));
+        permitted.map_err(|denied| Error::unavailable(status::denied(&denied).message().to_owned()))?;
+        version(&message.model_version, model)
     }
 
     /// Hands a request to its model.
@@ -209,7 +217,7 @@ where
         message: InferMessage,
         trace: Option<&CallTrace>,
     ) -> Result<SubmittedRequest> {
-        infer::submit(&self.face, model, message, self.principal.as_ref(), trace, |parameters| {
+        infer::submit(&self.face, model, message, &self.caller, trace, |parameters| {
             for (name, value) in self.forwarded.as_ref().map_err(Error::clone)?.iter() {
                 parameters.set(name.to_owned(), value.clone());
             }

@@ -132,10 +132,6 @@ mod tests {
         }
     }
 
-    fn echo(cors: Cors) -> Echo {
-        Echo { cors, ..Echo::default() }
-    }
-
     /// The headers of a reply whose names begin with `access-control` or are `vary`.
     fn cors_headers(reply: &str) -> Vec<&str> {
         let head = reply.split("\r\n\r\n").next().unwrap_or_default();
@@ -161,7 +157,7 @@ mod tests {
             (vec!["*"], Some("http://a:1"), vec!["access-control-allow-origin: *", exposed, "vary: origin"]),
         ] {
             let name = HeaderName::from_static("inference-header-content-length");
-            let serving = serving(echo(Cors::new(origins(&allowed), &[name])));
+            let serving = serving(Echo::with_cors(Cors::new(origins(&allowed), &[name])));
             let header = origin.map_or_else(String::new, |origin| format!("Origin: {origin}\r\n"));
             // Errors are read by pages, too.
             for (path, code) in [("/echo", "200"), ("/nowhere", "404")] {
@@ -177,7 +173,7 @@ mod tests {
 
     #[tokio::test]
     async fn preflight_requests_are_answered_before_any_route() {
-        let serving = serving(echo(Cors::new(vec!["http://a".parse().unwrap()], &[])));
+        let serving = serving(Echo::with_cors(Cors::new(vec!["http://a".parse().unwrap()], &[])));
         let ask =
             "Access-Control-Request-Method: POST\r\nAccess-Control-Request-Headers: x-key, content-type\r\n";
         let reply = serving.ask_text("OPTIONS", "/echo", &format!("Origin: http://a\r\n{ask}"), "").await;

@@ -1,104 +1,111 @@
-//! What a face is: its routes, what they require, and what they do.
+//! Faces: routes, and the properties that all routes of a face share.
 
+use std::future::Future;
+use std::pin::Pin;
 use std::time::Instant;
 
 use hyper::http::request::Parts;
 use hyper::{HeaderMap, StatusCode};
-use nereid_protocol::{BodyBudget, Principal, Restrictions};
+use nereid_protocol::{Access, Action, BodyBudget, Identity};
 
 use crate::body::{Limit, RequestBody};
 use crate::cors::Cors;
-use crate::mount::RouteMatch;
 use crate::pace::{Busy, Pace};
 use crate::reply::{self, Reply};
-use crate::routes::{self, Params, Route};
+use crate::routes::{Params, RouteId, RouteMatch};
 use crate::spelling;
 
-/// A set of routes and what they do. Mount it with [`serve`](crate::serve).
-pub trait Face: Sized + Send + Sync + 'static {
-    /// What a route does.
-    type Action: Copy + Send + Sync + 'static;
+/// A set of routes and what they do. A [`Router`](crate::Router) serves one or several.
+pub trait Face: Send + Sync + 'static {
+    /// The properties of all routes.
+    fn properties(&self) -> &Properties;
 
-    /// Every route; the first match counts. A path with several methods has one route for each.
-    const ROUTES: &'static [Route<Self::Action>];
-
-    /// Whether a path segment may stand for a parameter. Segments are never empty.
-    fn accepts(_parameter: &str, _segment: &str) -> bool {
-        true
-    }
-
-    /// The keys of restricted API groups, if any group is restricted.
-    fn restrictions(&self) -> Option<&Restrictions> {
-        None
-    }
-
-    /// The longest request body.
-    fn body_limit(&self) -> Limit;
-
-    /// What the bodies of all requests in flight may take, if that is limited.
-    fn body_budget(&self) -> Option<&BodyBudget> {
-        None
-    }
-
-    /// Which web pages may use the face, if any may.
-    fn cors(&self) -> Option<&Cors> {
-        None
-    }
-
-    /// The reply to paths without a route.
-    fn not_found(&self) -> Reply {
-        reply::error_text(StatusCode::NOT_FOUND, "Not Found")
-    }
-
-    /// Finds the route of a request. For faces whose paths are known only when the server starts; others keep the default,
-    /// which looks at [`ROUTES`](Self::ROUTES).
-    fn find<'a>(&self, head: &'a Parts) -> RouteMatch<'a, Self::Action> {
-        routes::find(self, head)
-    }
-
-    /// Whether [`Call::spelled_headers`] needs the names as the client wrote them. Asked once per connection.
-    fn keeps_spelling(&self) -> bool {
-        false
-    }
+    /// Finds the route of a request.
+    fn find<'a>(&self, head: &'a Parts) -> RouteMatch<'a>;
 
     /// Whether [`Call::arrived`] is needed. Asked for every request.
     fn times_arrival(&self) -> bool {
         false
     }
 
-    /// Answers a request. Its body is read already; it is empty for GET and HEAD.
-    fn perform(
-        &self,
-        action: Self::Action,
-        call: &Call<'_>,
-        body: RequestBody,
-    ) -> impl Future<Output = Reply> + Send;
+    /// Answers a request, which found `route`. Its body is read already; it is empty for GET and HEAD.
+    fn perform<'a>(&'a self, route: RouteId, call: &'a Call<'a>, body: RequestBody) -> PendingReply<'a>;
+}
+
+/// A reply that a face is making.
+pub type PendingReply<'a> = Pin<Box<dyn Future<Output = Reply> + Send + 'a>>;
+
+/// Properties that all routes of a face share.
+#[derive(Clone, Debug)]
+pub struct Properties {
+    /// The face replies to paths with this prefix, even where it has no route.
+    pub prefix: &'static str,
+    /// The reply to such paths.
+    pub fallback: fn() -> Reply,
+    /// Access to the routes.
+    pub access: Access,
+    /// The longest request body.
+    pub body_limit: Limit,
+    /// The memory for the bodies of all requests in flight.
+    pub body_budget: BodyBudget,
+    /// Which web pages may use the face.
+    pub cors: Cors,
+    /// Whether [`Call::spelled_headers`] needs the names as the client wrote them.
+    pub keeps_spelling: bool,
+}
+
+impl Default for Properties {
+    /// A face of every path that admits everybody, takes no bodies, and replies 404 where it has no route.
+    fn default() -> Self {
+        Self {
+            prefix: "/",
+            fallback: || reply::error_text(StatusCode::NOT_FOUND, "Not Found"),
+            access: Access::default(),
+            body_limit: Limit::NOTHING,
+            body_budget: BodyBudget::UNLIMITED,
+            cors: Cors::default(),
+            keeps_spelling: false,
+        }
+    }
 }
 
 /// A request with a route, without its body.
 pub struct Call<'a> {
     /// The parameters in its path.
     pub params: Params<'a>,
+    /// The query of its address.
+    pub query: Option<&'a str>,
     /// Its headers.
     pub headers: &'a HeaderMap,
-    /// Who sent it, if its connection knows.
-    pub principal: Option<&'a Principal>,
+    /// The sender.
+    pub caller: &'a Identity,
     /// When its head and its whole body had arrived, if the face [times](Face::times_arrival) that.
     pub arrived: Option<(Instant, Instant)>,
-    /// The head as received, if the face [keeps](Face::keeps_spelling) it.
+    /// Access to the face.
+    pub(crate) access: &'a Access,
+    /// The head as received, if the face [keeps](Properties::keeps_spelling) it.
     pub(crate) head: &'a [u8],
     pub(crate) pace: &'a Pace,
 }
 
 impl Call<'_> {
-    /// The headers, with their names as the client wrote them if the face [keeps](Face::keeps_spelling) these, otherwise in
-    /// lowercase.
+    /// Whether the caller may do this with a model that the path does not name.
+    ///
+    /// # Errors
+    /// The reply to a request that may not be made.
+    pub fn permit(&self, action: Action, model: &str) -> Result<(), Box<Reply>> {
+        let outcome = self.access.check(self.caller, action, Some(model));
+        outcome.map_err(|denied| Box::new(reply::denied(&denied)))
+    }
+
+    /// The headers, with their names as the client wrote them if the face [keeps](Properties::keeps_spelling) these,
+    /// otherwise in lowercase.
     pub fn spelled_headers(&self) -> impl Iterator<Item = (&str, &[u8])> {
         spelling::spelled(self.headers, self.head)
     }
 
     /// Marks that the server still works on this request: nothing is expected from the client until the mark is dropped.
-    /// For streams, which continue after [`Face::perform`] has returned.
+    /// For streams, which continue after [`Face::perform`] has completed.
     pub fn busy(&self) -> Busy {
         self.pace.busy()
     }

@@ -7,10 +7,10 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
-use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
+use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE};
 use hyper::{Response, StatusCode};
 use nereid_backend_api::Error;
-use nereid_protocol::http_status;
+use nereid_protocol::{Denied, http_status};
 use serde::Serialize;
 use smallvec::SmallVec;
 
@@ -173,6 +173,25 @@ pub fn error_text(status: StatusCode, message: &str) -> Reply {
 /// `{"error": "..."}`.
 pub fn error_json(message: &str) -> String {
     serde_json::json!({ "error": message }).to_string()
+}
+
+/// The reply to a request that may not be made.
+pub(crate) fn denied(denied: &Denied) -> Reply {
+    match denied {
+        Denied::Restricted { header } => error_text(
+            StatusCode::FORBIDDEN,
+            &format!("This API is restricted, expecting header '{header}' with its key"),
+        ),
+        Denied::Unauthenticated(message) => unauthenticated(message),
+        Denied::Forbidden(message) => error_text(StatusCode::FORBIDDEN, message),
+    }
+}
+
+/// 401, with the scheme by which clients authenticate.
+fn unauthenticated(message: &str) -> Reply {
+    let mut reply = error_text(StatusCode::UNAUTHORIZED, message);
+    reply.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    reply
 }
 
 /// 405, with the methods that the path has.

@@ -2,13 +2,11 @@
 
 use std::borrow::Cow;
 
+use hyper::Method;
 use hyper::http::request::Parts;
-use hyper::{HeaderMap, Method, StatusCode};
-use nereid_protocol::ApiGroup;
+use nereid_protocol::Action;
 
-use crate::face::Face;
-use crate::mount::RouteMatch;
-use crate::reply::{self, Reply};
+use crate::reply::Reply;
 
 /// A route.
 #[derive(Debug)]
@@ -17,21 +15,114 @@ pub struct Route<A> {
     pub method: Method,
     /// The path: a segment `{name}` is a parameter; `*` alone matches every path.
     pub path: &'static str,
-    /// The API group it belongs to, which may be restricted.
-    pub group: Option<ApiGroup>,
-    /// What it does.
-    pub action: A,
+    /// The action that needs a right.
+    pub action: Action,
+    /// The face's own name for the operation.
+    pub handler: A,
 }
 
 impl<A> Route<A> {
-    /// A route that belongs to an API group.
-    pub const fn new(method: Method, path: &'static str, group: ApiGroup, action: A) -> Self {
-        Self { method, path, group: Some(group), action }
+    /// A route.
+    pub const fn new(method: Method, path: &'static str, action: Action, handler: A) -> Self {
+        Self { method, path, action, handler }
+    }
+}
+
+/// The number of a route in its face.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RouteId(pub usize);
+
+/// The outcome of looking for a request's route.
+pub enum RouteMatch<'a> {
+    /// The route, the parameters in the path, and what the request does.
+    Route(RouteId, Params<'a>, Action),
+    /// No route has this path and method; these are the methods of those that have the path, and what the first of them does.
+    Methods(Vec<&'static Method>, Option<Action>),
+    /// The route may not be used.
+    Refused(Box<Reply>),
+}
+
+impl RouteMatch<'_> {
+    /// No route has the path.
+    pub const fn none() -> Self {
+        Self::Methods(Vec::new(), None)
+    }
+}
+
+/// The routes of a face; the first match counts. A path with several methods has one route for each.
+#[derive(Debug)]
+pub struct Routes<A: 'static> {
+    routes: &'static [Route<A>],
+    /// Whether a path segment, which is never empty, may stand for a parameter.
+    accepts: fn(&str, &str) -> bool,
+}
+
+impl<A: Copy> Routes<A> {
+    /// Routes whose parameters are any segments.
+    pub const fn new(routes: &'static [Route<A>]) -> Self {
+        Self { routes, accepts: |_, _| true }
     }
 
-    /// A route that cannot be restricted.
-    pub const fn open(method: Method, path: &'static str, action: A) -> Self {
-        Self { method, path, group: None, action }
+    /// Restricts parameters: `accepts` decides whether a segment may stand for a parameter, given its name.
+    #[must_use]
+    pub const fn accepting(self, accepts: fn(&str, &str) -> bool) -> Self {
+        Self { accepts, ..self }
+    }
+
+    /// All of them.
+    pub fn all(&self) -> &'static [Route<A>] {
+        self.routes
+    }
+
+    /// The handler of a route that was found here. `None` for a number of another face.
+    pub fn handler(&self, id: RouteId) -> Option<A> {
+        self.routes.get(id.0).map(|route| route.handler)
+    }
+
+    /// Finds the route of a request.
+    pub fn find<'a>(&self, head: &'a Parts) -> RouteMatch<'a> {
+        self.find_below("", &head.method, head.uri.path())
+    }
+
+    /// Finds the route of another path, which lacks its first slash.
+    pub fn find_at<'a>(&self, method: &Method, path: &'a str) -> RouteMatch<'a> {
+        self.find_below("/", method, path)
+    }
+
+    /// Finds the route of a path that lacks `root`.
+    fn find_below<'a>(&self, root: &str, method: &Method, path: &'a str) -> RouteMatch<'a> {
+        let (mut allowed, mut action) = (Vec::new(), None);
+        for (index, route) in self.routes.iter().enumerate() {
+            let pattern = route.path.strip_prefix(root);
+            let Some(pattern) = pattern.filter(|pattern| self.matches(pattern, path)) else { continue };
+            if *method == route.method {
+                return RouteMatch::Route(RouteId(index), Params { pattern, path }, route.action);
+            }
+            allowed.push(&route.method);
+            action.get_or_insert(route.action);
+        }
+        RouteMatch::Methods(allowed, action)
+    }
+
+    /// Whether `path` matches `pattern`.
+    fn matches(&self, pattern: &str, path: &str) -> bool {
+        if pattern == "*" {
+            return true;
+        }
+        let (mut segments, mut patterns) = (Some(path), Some(pattern));
+        while let (Some(path), Some(pattern)) = (segments, patterns) {
+            let (segment, segments_left) = cut(path);
+            let (pattern, patterns_left) = cut(pattern);
+            let fits = match parameter(pattern) {
+                Some(name) => !segment.is_empty() && (self.accepts)(name, segment),
+                None => pattern == segment,
+            };
+            if !fits {
+                return false;
+            }
+            (segments, patterns) = (segments_left, patterns_left);
+        }
+        segments.is_none() && patterns.is_none()
     }
 }
 
@@ -68,78 +159,6 @@ impl<'a> Params<'a> {
 /// Undoes the percent-encoding of a path segment; bytes that are not UTF-8 become replacement characters.
 pub fn decode(segment: &str) -> Cow<'_, str> {
     percent_encoding::percent_decode_str(segment).decode_utf8_lossy()
-}
-
-/// Finds the route of a request among those of one face.
-pub(crate) fn find<'a, F: Face>(face: &F, head: &'a Parts) -> RouteMatch<'a, F::Action> {
-    find_below("", face, &head.method, head.uri.path(), &head.headers)
-}
-
-/// Finds the route that a request would have at another path, as it would be found on its own face. The path lacks its first
-/// slash.
-pub fn redirected<'a, F: Face>(
-    face: &F,
-    method: &Method,
-    path: &'a str,
-    headers: &HeaderMap,
-) -> RouteMatch<'a, F::Action> {
-    find_below("/", face, method, path, headers)
-}
-
-/// Finds the route of a path that lacks `root`.
-fn find_below<'a, F: Face>(
-    root: &str,
-    face: &F,
-    method: &Method,
-    path: &'a str,
-    headers: &HeaderMap,
-) -> RouteMatch<'a, F::Action> {
-    let mut allowed = Vec::new();
-    for route in F::ROUTES {
-        let Some(pattern) = route.path.strip_prefix(root).filter(|pattern| matches::<F>(pattern, path))
-        else {
-            continue;
-        };
-        if let Some(refused) = route.group.and_then(|group| restricted(face, group, headers)) {
-            return RouteMatch::Refused(refused);
-        }
-        if *method == route.method {
-            return RouteMatch::Route(route.action, Params { pattern, path });
-        }
-        allowed.push(&route.method);
-    }
-    RouteMatch::Methods(allowed)
-}
-
-/// The refusal of a request without the key of an API group, if the group is restricted.
-pub fn restricted<F: Face>(face: &F, group: ApiGroup, headers: &HeaderMap) -> Option<Box<Reply>> {
-    let key = face.restrictions()?.key(group)?;
-    if headers.get(&key.name).is_some_and(|value| key.matches(value.as_bytes())) {
-        return None;
-    }
-    let message = format!("this API is restricted: header '{}' is missing or wrong", key.name);
-    Some(Box::new(reply::error_text(StatusCode::FORBIDDEN, &message)))
-}
-
-/// Whether `path` matches `pattern`.
-fn matches<F: Face>(pattern: &str, path: &str) -> bool {
-    if pattern == "*" {
-        return true;
-    }
-    let (mut segments, mut patterns) = (Some(path), Some(pattern));
-    while let (Some(path), Some(pattern)) = (segments, patterns) {
-        let (segment, segments_left) = cut(path);
-        let (pattern, patterns_left) = cut(pattern);
-        let fits = match parameter(pattern) {
-            Some(name) => !segment.is_empty() && F::accepts(name, segment),
-            None => pattern == segment,
-        };
-        if !fits {
-            return false;
-        }
-        (segments, patterns) = (segments_left, patterns_left);
-    }
-    segments.is_none() && patterns.is_none()
 }
 
 /// The name in `{name}`.

@@ -17,14 +17,14 @@ use nereid_net::http2::Draining;
 use nereid_net::io_runtime::when_woken;
 use nereid_net::listener::{Activity as _, Arrival, Listener};
 use nereid_net::slow_clients::{TimedBody, TimedReplies, TimedWrites, left};
-use nereid_protocol::{LoggedRequest, Principal};
+use nereid_protocol::{Identity, LoggedRequest, Principal};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::mount::{self, Mount};
 use crate::pace::{Pace, PacedConnection};
+use crate::router::Router;
 use crate::slots::{Slot, Slots};
 
 /// The protocols that are served, best first, as TLS clients name them.
@@ -73,15 +73,21 @@ impl From<CancellationToken> for End {
     }
 }
 
-/// Serves the faces of `mount` on `listener` until its `end`.
+/// Serves the faces of `router` on `listener` until its `end`.
 ///
 /// Returns when the last connection is closed; the caller decides how long to wait for that. A connection of HTTP/1.1 is
 /// closed after the next reply, which says so, or when no request came for a while; one of HTTP/2 tells its client which
 /// requests it still answers.
-pub async fn serve<M: Mount>(listener: Listener, mount: M, options: TransportOptions, end: impl Into<End>) {
+pub async fn serve(
+    listener: Listener,
+    router: impl Into<Router>,
+    options: TransportOptions,
+    end: impl Into<End>,
+) {
     let End { closing, shutdown } = end.into();
     let ending = AtomicBool::new(false);
-    let transport = Arc::new(Transport { mount, options, shutdown: shutdown.clone(), ending });
+    let transport =
+        Arc::new(Transport { router: router.into(), options, shutdown: shutdown.clone(), ending });
     let slots = options.max_connections.map(|count| Slots::new(count, listener.connections().clone()));
     let connections = TaskTracker::new();
     let end_of_arrivals = async {
@@ -94,7 +100,7 @@ pub async fn serve<M: Mount>(listener: Listener, mount: M, options: TransportOpt
             accepted = accept(&listener, slots.as_ref()) => accepted,
             () = &mut end_of_arrivals => break,
         };
-        let pace = Pace::new(transport.mount.keeps_spelling(), options.idle_timeout);
+        let pace = Pace::new(transport.router.keeps_spelling(), options.idle_timeout);
         let evicted = CancellationToken::new();
         let transport = Arc::clone(&transport);
         let registered = listener.connections().register(Arc::new(pace.clone()), evicted.clone());
@@ -126,8 +132,8 @@ async fn accept(listener: &Listener, slots: Option<&Slots>) -> (Arrival, Slot) {
 }
 
 /// What all connections share.
-struct Transport<M> {
-    mount: M,
+struct Transport {
+    router: Router,
     options: TransportOptions,
     shutdown: CancellationToken,
     /// Whether replies announce the end of their connection. It is read for each of them, so it is not asked of the token,
@@ -135,7 +141,7 @@ struct Transport<M> {
     ending: AtomicBool,
 }
 
-impl<M> Transport<M> {
+impl Transport {
     /// Returns when a connection of HTTP/1.1 may be closed.
     async fn quiet(&self, pace: &Pace) {
         self.shutdown.cancelled().await;
@@ -143,35 +149,33 @@ impl<M> Transport<M> {
     }
 }
 
-async fn open<M: Mount>(transport: Arc<Transport<M>>, arrival: Arrival, pace: Pace) {
+async fn open(transport: Arc<Transport>, arrival: Arrival, pace: Pace) {
     let opened = tokio::select! {
         opened = arrival.open() => opened,
         () = transport.shutdown.cancelled() => return,
     };
     match opened {
         Ok(connection) => {
-            let principal = connection.client().map(Principal::new);
-            converse(connection, transport, pace, principal).await;
+            let identity = Identity::of_connection(connection.client().map(Principal::new));
+            converse(connection, transport, pace, identity).await;
         }
         Err(error) => tracing::debug!("cannot open an HTTP connection: {error}"),
     }
 }
 
-async fn converse<M, S>(stream: S, transport: Arc<Transport<M>>, pace: Pace, principal: Option<Principal>)
+async fn converse<S>(stream: S, transport: Arc<Transport>, pace: Pace, identity: Identity)
 where
-    M: Mount,
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     // One count for each request that all connections share would be one too many.
-    let own = Arc::new((Arc::clone(&transport), pace.clone(), principal));
+    let own = Arc::new((Arc::clone(&transport), pace.clone(), identity));
     let service = service_fn(|request: Request<Incoming>| {
         let own = Arc::clone(&own);
         async move {
-            let (transport, pace, principal) = &*own;
-            let principal = principal.as_ref();
+            let (transport, pace, identity) = &*own;
             let call = || format!("HTTP {} {}", request.method(), request.uri().path());
-            let logged = LoggedRequest::begin(principal, call);
-            let mut reply = mount::answer(&transport.mount, request, pace, principal).await;
+            let logged = LoggedRequest::begin(identity.principal.as_ref(), call);
+            let mut reply = transport.router.answer(request, pace, identity).await;
             if let Some(logged) = logged {
                 logged.answered(reply.status().as_u16(), reply.body().size_hint().exact());
             }

@@ -1,44 +1,74 @@
 //! What the tests need: two faces, a server of both, and connections to it.
 
-use std::convert::Infallible;
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use bytes::Bytes;
-use http_body::{Body, Frame};
+use hyper::http::request::Parts;
 use hyper::{Method, StatusCode};
 use nereid_net::listener::{Address, Listener};
-use nereid_protocol::{ApiGroup, BodyBudget, Restrictions};
+use nereid_protocol::{Access, Action, Principal, Restrictions};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::mount::Mount;
 use crate::{
-    Busy, Call, Cors, Encoding, End, Face, Limit, Reply, RequestBody, Route, TransportOptions, compress,
-    decompress, reply, serve, unknown_encoding,
+    Call, Cors, Encoding, End, EventSource, Face, Limit, PendingReply, Properties, Reply, RequestBody, Route,
+    RouteId, RouteMatch, Router, Routes, TransportOptions, compress, decompress, events, reply, serve,
+    unknown_encoding,
 };
 
 /// The longest body that [`Echo`] takes.
 pub(crate) const MAX_BODY: usize = 4096;
 
 /// Sends bodies back.
-#[derive(Default)]
 pub(crate) struct Echo {
-    pub budget: BodyBudget,
-    pub cors: Cors,
+    pub properties: Properties,
     /// Notified when a request to `/hold` is in progress.
     pub held: Arc<Notify>,
-    /// Lets it go on.
+    /// Releases that request.
     pub release: Arc<Notify>,
 }
 
+impl Default for Echo {
+    fn default() -> Self {
+        let properties = Properties {
+            body_limit: Limit { bytes: MAX_BODY, option: "--max-body" },
+            keeps_spelling: true,
+            ..Properties::default()
+        };
+        Self { properties, held: Arc::default(), release: Arc::default() }
+    }
+}
+
+impl Echo {
+    /// One for web pages.
+    pub(crate) fn with_cors(cors: Cors) -> Self {
+        let mut face = Self::default();
+        face.properties.cors = cors;
+        face
+    }
+
+    async fn echo(&self, call: &Call<'_>, mut body: RequestBody) -> Reply {
+        let budget = &self.properties.body_budget;
+        match Encoding::of_request(call.headers) {
+            Ok(Encoding::Identity) => {}
+            Ok(_) => match decompress(body, self.properties.body_limit, budget).await {
+                Ok(plain) => body = plain,
+                Err(error) => return reply::error(&error),
+            },
+            Err(unknown) => return unknown_encoding(&unknown),
+        }
+        let contents = body.take_joined(body.len()).unwrap();
+        let reply = reply::bytes(StatusCode::OK, "text/plain", contents);
+        compress(reply, Encoding::of_reply(call.headers), budget).await
+    }
+}
+
 #[derive(Clone, Copy)]
-pub(crate) enum EchoAction {
+enum EchoHandler {
     Live,
     Echo,
     Hold,
@@ -47,138 +77,115 @@ pub(crate) enum EchoAction {
     Principal,
 }
 
+const ECHO: Routes<EchoHandler> = Routes::new(
+    const {
+        &[
+            Route::new(Method::GET, "/live", Action::Health, EchoHandler::Live),
+            Route::new(Method::POST, "/echo", Action::Infer, EchoHandler::Echo),
+            Route::new(Method::POST, "/hold", Action::Infer, EchoHandler::Hold),
+            Route::new(Method::GET, "/stream", Action::Infer, EchoHandler::Stream),
+            Route::new(Method::POST, "/headers", Action::Infer, EchoHandler::Headers),
+            Route::new(Method::GET, "/principal", Action::Metadata, EchoHandler::Principal),
+        ]
+    },
+);
+
 impl Face for Echo {
-    type Action = EchoAction;
-
-    const ROUTES: &'static [Route<EchoAction>] = &[
-        Route::new(Method::GET, "/live", ApiGroup::Health, EchoAction::Live),
-        Route::open(Method::POST, "/echo", EchoAction::Echo),
-        Route::open(Method::POST, "/hold", EchoAction::Hold),
-        Route::open(Method::GET, "/stream", EchoAction::Stream),
-        Route::open(Method::POST, "/headers", EchoAction::Headers),
-        Route::open(Method::GET, "/principal", EchoAction::Principal),
-    ];
-
-    fn body_limit(&self) -> Limit {
-        Limit { bytes: MAX_BODY, option: "--max-body" }
+    fn properties(&self) -> &Properties {
+        &self.properties
     }
 
-    fn body_budget(&self) -> Option<&BodyBudget> {
-        Some(&self.budget)
+    fn find<'a>(&self, head: &'a Parts) -> RouteMatch<'a> {
+        ECHO.find(head)
     }
 
-    fn cors(&self) -> Option<&Cors> {
-        Some(&self.cors)
-    }
-
-    fn keeps_spelling(&self) -> bool {
-        true
-    }
-
-    async fn perform(&self, action: EchoAction, call: &Call<'_>, mut body: RequestBody) -> Reply {
-        match action {
-            EchoAction::Live => reply::empty(StatusCode::OK),
-            EchoAction::Hold => {
-                self.held.notify_one();
-                self.release.notified().await;
-                reply::empty(StatusCode::OK)
-            }
-            EchoAction::Stream => {
-                let events = Events { left: 3, _busy: call.busy() };
-                reply::stream(StatusCode::OK, "text/event-stream", events)
-            }
-            EchoAction::Headers => {
-                let names: Vec<_> = call.spelled_headers().map(|(name, _)| name).collect();
-                reply::bytes(StatusCode::OK, "text/plain", names.join(" "))
-            }
-            EchoAction::Principal => {
-                let name = call.principal.map_or_else(String::new, ToString::to_string);
-                reply::bytes(StatusCode::OK, "text/plain", name)
-            }
-            EchoAction::Echo => {
-                match Encoding::of_request(call.headers) {
-                    Ok(Encoding::Identity) => {}
-                    Ok(_) => match decompress(body, Face::body_limit(self), &self.budget).await {
-                        Ok(plain) => body = plain,
-                        Err(error) => return reply::error(&error),
-                    },
-                    Err(unknown) => return unknown_encoding(&unknown),
+    fn perform<'a>(&'a self, route: RouteId, call: &'a Call<'a>, body: RequestBody) -> PendingReply<'a> {
+        Box::pin(async move {
+            match ECHO.handler(route).unwrap() {
+                EchoHandler::Live => reply::empty(StatusCode::OK),
+                EchoHandler::Hold => {
+                    self.held.notify_one();
+                    self.release.notified().await;
+                    reply::empty(StatusCode::OK)
                 }
-                let contents = body.take_joined(body.len()).unwrap();
-                let reply = reply::bytes(StatusCode::OK, "text/plain", contents);
-                compress(reply, Encoding::of_reply(call.headers), &self.budget).await
+                EchoHandler::Stream => events(StatusCode::OK, None, Countdown(3), call.busy()),
+                EchoHandler::Headers => {
+                    let names: Vec<_> = call.spelled_headers().map(|(name, _)| name).collect();
+                    reply::bytes(StatusCode::OK, "text/plain", names.join(" "))
+                }
+                EchoHandler::Principal => {
+                    let name = call.caller.principal.as_ref().map_or("", Principal::name);
+                    reply::bytes(StatusCode::OK, "text/plain", name.to_owned())
+                }
+                EchoHandler::Echo => self.echo(call, body).await,
             }
-        }
+        })
     }
 }
 
-/// A body of three pieces.
-struct Events {
-    left: usize,
-    _busy: Busy,
-}
+/// That many events.
+struct Countdown(usize);
 
-impl Body for Events {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        if self.left == 0 {
-            return Poll::Ready(None);
-        }
-        self.left -= 1;
-        Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(b"data: x\n\n")))))
+impl EventSource for Countdown {
+    fn poll_event(&mut self, _: &mut Context<'_>) -> Poll<Option<Vec<u8>>> {
+        self.0 = match self.0.checked_sub(1) {
+            Some(left) => left,
+            None => return Poll::Ready(None),
+        };
+        Poll::Ready(Some(b"x".to_vec()))
     }
 }
 
 /// Pages under a restricted group, and a second method for a path of [`Echo`].
-pub(crate) struct Admin(pub Restrictions);
+pub(crate) struct Admin(pub Properties);
 
 impl Admin {
     /// One whose pages require header `key` with value `v`.
     pub(crate) fn restricted() -> Self {
-        Self(Restrictions::new(["logging:key=v".parse().unwrap()]).unwrap())
+        let restrictions = Restrictions::new(["logging:key=v".parse().unwrap()]).unwrap();
+        Self::with_access(restrictions.into())
+    }
+
+    pub(crate) fn with_access(access: Access) -> Self {
+        Self(Properties { access, ..Properties::default() })
     }
 }
 
 #[derive(Clone, Copy)]
-pub(crate) enum AdminAction {
+enum AdminHandler {
     Page,
     Ping,
 }
 
+const ADMIN: Routes<AdminHandler> = Routes::new(
+    const {
+        &[
+            Route::new(Method::GET, "/pages/{page}/versions/{version}", Action::ReadLog, AdminHandler::Page),
+            Route::new(Method::POST, "/live", Action::Health, AdminHandler::Ping),
+        ]
+    },
+)
+.accepting(|parameter, segment| parameter != "version" || segment.parse::<u32>().is_ok());
+
 impl Face for Admin {
-    type Action = AdminAction;
-
-    const ROUTES: &'static [Route<AdminAction>] = &[
-        Route::new(Method::GET, "/pages/{page}/versions/{version}", ApiGroup::Logging, AdminAction::Page),
-        Route::open(Method::POST, "/live", AdminAction::Ping),
-    ];
-
-    fn accepts(parameter: &str, segment: &str) -> bool {
-        parameter != "version" || segment.parse::<u32>().is_ok()
+    fn properties(&self) -> &Properties {
+        &self.0
     }
 
-    fn restrictions(&self) -> Option<&Restrictions> {
-        Some(&self.0)
+    fn find<'a>(&self, head: &'a Parts) -> RouteMatch<'a> {
+        ADMIN.find(head)
     }
 
-    fn body_limit(&self) -> Limit {
-        Limit::NOTHING
-    }
-
-    async fn perform(&self, action: AdminAction, call: &Call<'_>, _: RequestBody) -> Reply {
-        match action {
-            AdminAction::Page => {
+    fn perform<'a>(&'a self, route: RouteId, call: &'a Call<'a>, _: RequestBody) -> PendingReply<'a> {
+        let text = match ADMIN.handler(route).unwrap() {
+            AdminHandler::Page => {
                 let page = call.params.get("page").unwrap();
                 let version = call.params.get("version").unwrap();
-                reply::bytes(StatusCode::OK, "text/plain", format!("{page} {version}"))
+                format!("{page} {version}")
             }
-            AdminAction::Ping => reply::bytes(StatusCode::OK, "text/plain", "pong"),
-        }
+            AdminHandler::Ping => "pong".to_owned(),
+        };
+        Box::pin(async { reply::bytes(StatusCode::OK, "text/plain", text) })
     }
 }
 
@@ -194,17 +201,17 @@ fn listener() -> Listener {
     Address { host: "127.0.0.1".into(), port: 0, share: false }.bind().unwrap().listen(None).unwrap()
 }
 
-pub(crate) fn serving(mount: impl Mount) -> Serving {
-    serving_with(mount, TransportOptions::default())
+pub(crate) fn serving(router: impl Into<Router>) -> Serving {
+    serving_with(router, TransportOptions::default())
 }
 
-pub(crate) fn serving_with(mount: impl Mount, options: TransportOptions) -> Serving {
+pub(crate) fn serving_with(router: impl Into<Router>, options: TransportOptions) -> Serving {
     let listener = listener();
     let address = listener.local_addr().unwrap();
     let shutdown = CancellationToken::new();
     let closing = shutdown.child_token();
     let end = End { closing: closing.clone(), shutdown: shutdown.clone() };
-    let serving = tokio::spawn(serve(listener, mount, options, end));
+    let serving = tokio::spawn(serve(listener, router.into(), options, end));
     Serving { address, closing, shutdown, serving }
 }
 

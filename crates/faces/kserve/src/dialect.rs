@@ -6,10 +6,11 @@ use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::{HeaderMap, Method, StatusCode};
 use nereid_core::backend_api::{Error, Result};
 use nereid_http::{self as http, Encoding, Reply, RequestBody, RouteMatch, reply};
+use nereid_protocol::Action;
 
 use crate::KserveHttp;
 use crate::infer::{self, generate};
-use crate::routes::{Action, Call, Target};
+use crate::routes::{Call, Operation, ROUTES, Target};
 
 /// The header that says where a body's JSON ends and its binary tensors begin.
 pub(crate) const HEADER_LENGTH: HeaderName = HeaderName::from_static("inference-header-content-length");
@@ -55,6 +56,9 @@ impl KserveHttp {
         call: &http::Call<'_>,
         body: RequestBody,
     ) -> Reply {
+        if let Err(refused) = call.permit(Action::Infer, model) {
+            return *refused;
+        }
         let target = Target { model: Cow::Borrowed(model), ..Target::default() };
         let call = Call { face: self, target, headers: call.headers, http: call };
         let outcome = match inference {
@@ -80,24 +84,19 @@ impl KserveHttp {
 impl KserveHttp {
     /// Finds the route of a path, without its first slash, that clients of another face name. They may request inference, and
     /// what changes nothing.
-    pub fn redirected<'a>(&self, path: &'a str, headers: &HeaderMap) -> RouteMatch<'a, Action> {
+    pub fn redirected<'a>(&self, path: &'a str) -> RouteMatch<'a> {
         for method in [Method::GET, Method::POST] {
-            match http::redirected(self, &method, path, headers) {
-                RouteMatch::Methods(_) => {}
-                RouteMatch::Route(action, params) => {
-                    return match action.redirection() {
-                        Redirection::Open => RouteMatch::Route(action, params),
-                        Redirection::Forbidden => RouteMatch::Refused(Box::new(reply::error_text(
-                            StatusCode::FORBIDDEN,
-                            &format!("'{path}' changes the server, which needs KServe's own port"),
-                        ))),
-                        Redirection::Unknown => RouteMatch::Methods(Vec::new()),
-                    };
-                }
-                refused @ RouteMatch::Refused(_) => return refused,
-            }
+            let RouteMatch::Route(id, params, action) = ROUTES.find_at(&method, path) else { continue };
+            return match ROUTES.handler(id).map_or(Redirection::Unknown, Operation::redirection) {
+                Redirection::Open => RouteMatch::Route(id, params, action),
+                Redirection::Forbidden => RouteMatch::Refused(Box::new(reply::error_text(
+                    StatusCode::FORBIDDEN,
+                    &format!("'{path}' changes the server, which needs KServe's own port"),
+                ))),
+                Redirection::Unknown => RouteMatch::none(),
+            };
         }
-        RouteMatch::Methods(Vec::new())
+        RouteMatch::none()
     }
 }
 
@@ -109,7 +108,7 @@ enum Redirection {
     Unknown,
 }
 
-impl Action {
+impl Operation {
     /// As in the reference.
     fn redirection(self) -> Redirection {
         match self {

@@ -22,9 +22,9 @@ mod testing;
 use std::sync::Arc;
 
 use nereid_core::Server;
-use nereid_http::{Cors, Limit, Origin};
+use nereid_http::{Cors, Limit, Origin, Properties};
 use nereid_load_report::LoadReports;
-use nereid_protocol::{HeaderPattern, LogControl, Restrictions};
+use nereid_protocol::{Access, HeaderPattern, LogControl};
 use nereid_shared_memory::Regions;
 
 use dialect::HEADER_LENGTH;
@@ -42,8 +42,8 @@ pub struct HttpOptions {
     pub max_body_size: usize,
     /// Which headers are forwarded to models as parameters; `None` for none.
     pub forwarded_headers: Option<HeaderPattern>,
-    /// The restricted API groups, and the headers that hold their keys.
-    pub restrictions: Restrictions,
+    /// Access to the routes.
+    pub access: Access,
     /// The web pages that may use the face.
     pub cors: Cors,
     /// The shared memory that clients registered, over any protocol.
@@ -61,7 +61,7 @@ impl Default for HttpOptions {
             max_input_size: 64 << 20,
             max_body_size: i32::MAX as usize,
             forwarded_headers: None,
-            restrictions: Restrictions::default(),
+            access: Access::default(),
             cors: Cors::default(),
             regions: Arc::default(),
             log: Arc::default(),
@@ -87,12 +87,22 @@ pub struct KserveHttp {
     server: Arc<Server>,
     options: HttpOptions,
     dialect: Dialect,
+    properties: Properties,
 }
 
 impl KserveHttp {
     /// The face of `server`.
     pub fn new(server: Arc<Server>, options: HttpOptions) -> Self {
-        Self { server, options, dialect: Dialect::default() }
+        let properties = Properties {
+            prefix: "/",
+            fallback: routes::not_found,
+            access: options.access.clone(),
+            body_limit: Limit { bytes: options.max_body_size, option: "--http-max-body-size" },
+            body_budget: server.bodies().clone(),
+            cors: options.cors.clone(),
+            keeps_spelling: options.forwarded_headers.is_some(),
+        };
+        Self { server, options, dialect: Dialect::default(), properties }
     }
 
     /// The same face for clients of another one, which passes their requests on.

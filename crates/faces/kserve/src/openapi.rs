@@ -9,16 +9,16 @@ use nereid_http::Route;
 use serde_json::{Map, Value, json};
 
 use self::examples::Example;
-use crate::routes::Action;
+use crate::routes::Operation;
 
 /// The document for these routes, as JSON.
-pub(crate) fn document(routes: &[Route<Action>], version: &str, examples: &[Example]) -> Value {
+pub(crate) fn document(routes: &[Route<Operation>], version: &str, examples: &[Example]) -> Value {
     let mut paths = Map::new();
-    for Route { method, path, group, action } in routes {
+    for Route { method, path, action, handler } in routes {
         let item = paths.entry(*path).or_insert_with(|| json!({ "parameters": parameters(path, examples) }));
-        let mut operation = operation(*action, examples);
-        operation["operationId"] = json!(operation_id(*action, path));
-        operation["tags"] = json!(group.map(|group| format!("{group:?}")).as_slice());
+        let mut operation = operation(*handler, examples);
+        operation["operationId"] = json!(operation_id(*handler, path));
+        operation["tags"] = json!(action.group().map(|group| format!("{group:?}")).as_slice());
         item[method.as_str().to_ascii_lowercase()] = operation;
     }
     json!({
@@ -35,7 +35,7 @@ pub(crate) fn document(routes: &[Route<Action>], version: &str, examples: &[Exam
 }
 
 /// The document, serialized.
-pub(crate) fn written(routes: &[Route<Action>], version: &str, examples: &[Example]) -> Bytes {
+pub(crate) fn written(routes: &[Route<Operation>], version: &str, examples: &[Example]) -> Bytes {
     document(routes, version, examples).to_string().into()
 }
 
@@ -72,8 +72,8 @@ fn add_examples(object: &mut Value, examples: &[Example], value: impl Fn(&Exampl
 }
 
 /// The operation's name: its action, and the parameters in the path other than the model.
-fn operation_id(action: Action, path: &str) -> String {
-    let mut id = format!("{action:?}");
+fn operation_id(operation: Operation, path: &str) -> String {
+    let mut id = format!("{operation:?}");
     for (part, suffix) in [
         ("/versions/", "Version"),
         ("/region/", "Region"),
@@ -90,8 +90,8 @@ fn operation_id(action: Action, path: &str) -> String {
     id
 }
 
-fn operation(action: Action, examples: &[Example]) -> Value {
-    let (summary, request, answer) = described(action);
+fn operation(handler: Operation, examples: &[Example]) -> Value {
+    let (summary, request, answer) = described(handler);
     let success = match answer {
         Answer::Nothing => json!({ "description": "It is so, or it is done." }),
         Answer::Json(schema) => {
@@ -122,9 +122,9 @@ fn operation(action: Action, examples: &[Example]) -> Value {
     });
     if let Some((schema, required)) = request {
         let mut content = json!({ "schema": reference(schema) });
-        add_examples(&mut content, examples, |example| match action {
-            Action::Infer => example.infer.clone(),
-            Action::Generate | Action::GenerateStream => Some(example.generate.clone()),
+        add_examples(&mut content, examples, |example| match handler {
+            Operation::Infer => example.infer.clone(),
+            Operation::Generate | Operation::GenerateStream => Some(example.generate.clone()),
             _ => None,
         });
         operation["requestBody"] =
@@ -141,38 +141,40 @@ enum Answer {
 }
 
 /// An action's summary, the schema of its body and whether a body is required, and its reply.
-fn described(action: Action) -> (&'static str, Option<(&'static str, bool)>, Answer) {
+fn described(operation: Operation) -> (&'static str, Option<(&'static str, bool)>, Answer) {
     use Answer::{Events, Json, Nothing, Tensors};
-    match action {
-        Action::Live => ("Whether the server is up", None, Json("Live")),
-        Action::Ready => ("Whether the server is ready", None, Json("Ready")),
-        Action::ServerMetadata => ("The server's name, version and extensions", None, Json("ServerMetadata")),
-        Action::OpenApi => ("This document", None, Json("Object")),
-        Action::ModelMetadata => ("A model's inputs and outputs", None, Json("ModelMetadata")),
-        Action::ModelConfig => ("A model's configuration, completed", None, Json("Object")),
-        Action::ModelReady => ("Whether a model is ready", None, Nothing),
-        Action::ModelStatistics => ("A model's statistics", None, Json("Statistics")),
-        Action::AllStatistics => ("All models' statistics", None, Json("Statistics")),
-        Action::RepositoryIndex => {
+    match operation {
+        Operation::Live => ("Whether the server is up", None, Json("Live")),
+        Operation::Ready => ("Whether the server is ready", None, Json("Ready")),
+        Operation::ServerMetadata => {
+            ("The server's name, version and extensions", None, Json("ServerMetadata"))
+        }
+        Operation::OpenApi => ("This document", None, Json("Object")),
+        Operation::ModelMetadata => ("A model's inputs and outputs", None, Json("ModelMetadata")),
+        Operation::ModelConfig => ("A model's configuration, completed", None, Json("Object")),
+        Operation::ModelReady => ("Whether a model is ready", None, Nothing),
+        Operation::ModelStatistics => ("A model's statistics", None, Json("Statistics")),
+        Operation::AllStatistics => ("All models' statistics", None, Json("Statistics")),
+        Operation::RepositoryIndex => {
             ("The models of the repository", Some(("Index", false)), Json("IndexAnswer"))
         }
-        Action::LoadModel => ("Load a model", Some(("Load", false)), Nothing),
-        Action::UnloadModel => ("Unload a model", Some(("Unload", false)), Nothing),
-        Action::Infer => ("Run inference", Some(("Infer", true)), Tensors),
-        Action::Generate => ("Run inference with a flat object", Some(("Generate", true)), Json("Object")),
-        Action::GenerateStream => {
+        Operation::LoadModel => ("Load a model", Some(("Load", false)), Nothing),
+        Operation::UnloadModel => ("Unload a model", Some(("Unload", false)), Nothing),
+        Operation::Infer => ("Run inference", Some(("Infer", true)), Tensors),
+        Operation::Generate => ("Run inference with a flat object", Some(("Generate", true)), Json("Object")),
+        Operation::GenerateStream => {
             ("Run inference with a stream of responses", Some(("Generate", true)), Events)
         }
-        Action::Logging => ("The log settings", None, Json("Logging")),
-        Action::SetLogging => ("Change log settings", Some(("LoggingChange", true)), Json("Logging")),
-        Action::Trace => ("The trace settings", None, Json("Trace")),
-        Action::SetTrace => ("Change trace settings", Some(("TraceChange", true)), Json("Trace")),
-        Action::RegionStatus => ("The system shared memory regions", None, Json("Regions")),
-        Action::RegisterRegion => ("Register system shared memory", Some(("Region", true)), Nothing),
-        Action::UnregisterRegion => ("Unregister system shared memory", None, Nothing),
-        Action::CudaStatus => ("The CUDA shared memory regions", None, Json("Regions")),
-        Action::CudaRegister => ("Register CUDA shared memory", Some(("CudaRegion", true)), Nothing),
-        Action::CudaUnregister => ("Unregister CUDA shared memory", None, Nothing),
+        Operation::Logging => ("The log settings", None, Json("Logging")),
+        Operation::SetLogging => ("Change log settings", Some(("LoggingChange", true)), Json("Logging")),
+        Operation::Trace => ("The trace settings", None, Json("Trace")),
+        Operation::SetTrace => ("Change trace settings", Some(("TraceChange", true)), Json("Trace")),
+        Operation::RegionStatus => ("The system shared memory regions", None, Json("Regions")),
+        Operation::RegisterRegion => ("Register system shared memory", Some(("Region", true)), Nothing),
+        Operation::UnregisterRegion => ("Unregister system shared memory", None, Nothing),
+        Operation::CudaStatus => ("The CUDA shared memory regions", None, Json("Regions")),
+        Operation::CudaRegister => ("Register CUDA shared memory", Some(("CudaRegion", true)), Nothing),
+        Operation::CudaUnregister => ("Unregister CUDA shared memory", None, Nothing),
     }
 }
 
@@ -287,19 +289,19 @@ mod tests {
 
     #[test]
     fn every_route_is_documented_under_a_unique_name() {
-        let document = document(ROUTES, "1", &[]);
+        let document = document(ROUTES.all(), "1", &[]);
         let mut ids = BTreeSet::new();
-        for Route { method, path, .. } in ROUTES {
+        for Route { method, path, .. } in ROUTES.all() {
             let operation = &document["paths"][path][method.as_str().to_ascii_lowercase()];
             let id = operation["operationId"].as_str().unwrap();
             assert!(ids.insert(id.to_owned()), "{id} is a duplicate");
         }
-        assert_eq!(ids.len(), ROUTES.len());
+        assert_eq!(ids.len(), ROUTES.all().len());
     }
 
     #[test]
     fn every_schema_exists_and_is_used() {
-        let document = document(ROUTES, "1", &[]);
+        let document = document(ROUTES.all(), "1", &[]);
         let mut found = BTreeSet::new();
         references(&document, &mut found);
         let known: BTreeSet<_> =
@@ -309,7 +311,7 @@ mod tests {
 
     #[test]
     fn a_paths_parameters_are_declared() {
-        let document = document(ROUTES, "1", &[]);
+        let document = document(ROUTES.all(), "1", &[]);
         let declared = &document["paths"]["/v2/models/{model}/versions/{version}/infer"]["parameters"];
         assert_eq!((&declared[0]["name"], &declared[1]["name"]), (&json!("model"), &json!("version")));
         assert_eq!(document["paths"]["/v2"]["parameters"], json!([]));
@@ -322,7 +324,7 @@ mod tests {
             input { name: "MORE" data_type: TYPE_INT32 dims: [ 1 ] optional: true }
             output { name: "OUT" data_type: TYPE_INT32 dims: [ 2, -1 ] }"#;
         let examples = examples::of(&server(config, echo));
-        let document = document(ROUTES, "1", &examples);
+        let document = document(ROUTES.all(), "1", &examples);
         let path = &document["paths"]["/v2/models/{model}/versions/{version}/infer"];
         assert_eq!(path["parameters"][0]["examples"], json!({ "m version 1": { "value": "m" } }));
         assert_eq!(path["parameters"][1]["examples"], json!({ "m version 1": { "value": "1" } }));

@@ -1,20 +1,24 @@
-//! The routes of this face, and what each does.
+//! The routes of this face, and the operations behind them.
 
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use hyper::http::request::Parts;
 use hyper::{HeaderMap, Method, StatusCode};
 use nereid_core::Caller;
 use nereid_core::backend_api::{InferRequest, Result, Trace};
-use nereid_http::{self as http, Cors, Face, Limit, Params, Reply, RequestBody, Route, reply};
-use nereid_protocol::{ApiGroup, BodyBudget, Restrictions, parse_version, trace_parent};
+use nereid_http::{
+    self as http, Face, Params, PendingReply, Properties, Reply, RequestBody, Route, RouteId, RouteMatch,
+    Routes, reply,
+};
+use nereid_protocol::{Action, parse_version, trace_parent};
 
 use crate::infer::{self, generate};
 use crate::{KserveHttp, metadata, openapi, repository, settings, shared_memory};
 
-/// What a route does.
+/// An operation of this face.
 #[derive(Clone, Copy, Debug)]
-pub enum Action {
+pub(crate) enum Operation {
     Live,
     Ready,
     ServerMetadata,
@@ -42,64 +46,66 @@ pub enum Action {
     CudaUnregister,
 }
 
-/// Every route. The first match counts. A path with several methods has one route for each.
-pub(crate) const ROUTES: &[Route<Action>] = {
-    use ApiGroup::*;
-    &[
-        post("/v2/models/{model}/infer", Inference, Action::Infer),
-        post("/v2/models/{model}/versions/{version}/infer", Inference, Action::Infer),
-        post("/v2/models/{model}/generate", Inference, Action::Generate),
-        post("/v2/models/{model}/versions/{version}/generate", Inference, Action::Generate),
-        post("/v2/models/{model}/generate_stream", Inference, Action::GenerateStream),
-        post("/v2/models/{model}/versions/{version}/generate_stream", Inference, Action::GenerateStream),
-        get("/v2/health/live", Health, Action::Live),
-        get("/v2/health/ready", Health, Action::Ready),
-        get("/v2", Metadata, Action::ServerMetadata),
+/// Every route.
+pub(crate) static ROUTES: Routes<Operation> = Routes::new({
+    use Action::*;
+    const ALL: &[Route<Operation>] = &[
+        post("/v2/models/{model}/infer", Infer, Operation::Infer),
+        post("/v2/models/{model}/versions/{version}/infer", Infer, Operation::Infer),
+        post("/v2/models/{model}/generate", Infer, Operation::Generate),
+        post("/v2/models/{model}/versions/{version}/generate", Infer, Operation::Generate),
+        post("/v2/models/{model}/generate_stream", Infer, Operation::GenerateStream),
+        post("/v2/models/{model}/versions/{version}/generate_stream", Infer, Operation::GenerateStream),
+        get("/v2/health/live", Health, Operation::Live),
+        get("/v2/health/ready", Health, Operation::Ready),
+        get("/v2", Metadata, Operation::ServerMetadata),
         // The path in KServe's definition of the protocol.
-        get("/v2/", Metadata, Action::ServerMetadata),
-        get("/v2/openapi.json", Metadata, Action::OpenApi),
-        get("/v2/models/stats", Statistics, Action::AllStatistics),
-        get("/v2/models/{model}", Metadata, Action::ModelMetadata),
-        get("/v2/models/{model}/versions/{version}", Metadata, Action::ModelMetadata),
-        get("/v2/models/{model}/config", ModelConfig, Action::ModelConfig),
-        get("/v2/models/{model}/versions/{version}/config", ModelConfig, Action::ModelConfig),
-        get("/v2/models/{model}/ready", Health, Action::ModelReady),
-        get("/v2/models/{model}/versions/{version}/ready", Health, Action::ModelReady),
-        get("/v2/models/{model}/stats", Statistics, Action::ModelStatistics),
-        get("/v2/models/{model}/versions/{version}/stats", Statistics, Action::ModelStatistics),
-        post("/v2/repository/index", ModelRepository, Action::RepositoryIndex),
-        post("/v2/repository/models/{model}/load", ModelRepository, Action::LoadModel),
-        post("/v2/repository/models/{model}/unload", ModelRepository, Action::UnloadModel),
-        post("/v2/repository/{repository}/index", ModelRepository, Action::RepositoryIndex),
-        post("/v2/repository/{repository}/models/{model}/load", ModelRepository, Action::LoadModel),
-        post("/v2/repository/{repository}/models/{model}/unload", ModelRepository, Action::UnloadModel),
-        get("/v2/logging", Logging, Action::Logging),
-        post("/v2/logging", Logging, Action::SetLogging),
-        get("/v2/trace/setting", Trace, Action::Trace),
-        post("/v2/trace/setting", Trace, Action::SetTrace),
-        get("/v2/models/{model}/trace/setting", Trace, Action::Trace),
-        post("/v2/models/{model}/trace/setting", Trace, Action::SetTrace),
-        get("/v2/systemsharedmemory/status", SharedMemory, Action::RegionStatus),
-        get("/v2/systemsharedmemory/region/{region}/status", SharedMemory, Action::RegionStatus),
-        post("/v2/systemsharedmemory/register", SharedMemory, Action::RegisterRegion),
-        post("/v2/systemsharedmemory/region/{region}/register", SharedMemory, Action::RegisterRegion),
-        post("/v2/systemsharedmemory/unregister", SharedMemory, Action::UnregisterRegion),
-        post("/v2/systemsharedmemory/region/{region}/unregister", SharedMemory, Action::UnregisterRegion),
-        get("/v2/cudasharedmemory/status", SharedMemory, Action::CudaStatus),
-        get("/v2/cudasharedmemory/region/{region}/status", SharedMemory, Action::CudaStatus),
-        post("/v2/cudasharedmemory/register", SharedMemory, Action::CudaRegister),
-        post("/v2/cudasharedmemory/region/{region}/register", SharedMemory, Action::CudaRegister),
-        post("/v2/cudasharedmemory/unregister", SharedMemory, Action::CudaUnregister),
-        post("/v2/cudasharedmemory/region/{region}/unregister", SharedMemory, Action::CudaUnregister),
-    ]
-};
+        get("/v2/", Metadata, Operation::ServerMetadata),
+        get("/v2/openapi.json", Describe, Operation::OpenApi),
+        get("/v2/models/stats", Statistics, Operation::AllStatistics),
+        get("/v2/models/{model}", Metadata, Operation::ModelMetadata),
+        get("/v2/models/{model}/versions/{version}", Metadata, Operation::ModelMetadata),
+        get("/v2/models/{model}/config", ModelConfig, Operation::ModelConfig),
+        get("/v2/models/{model}/versions/{version}/config", ModelConfig, Operation::ModelConfig),
+        get("/v2/models/{model}/ready", Health, Operation::ModelReady),
+        get("/v2/models/{model}/versions/{version}/ready", Health, Operation::ModelReady),
+        get("/v2/models/{model}/stats", Statistics, Operation::ModelStatistics),
+        get("/v2/models/{model}/versions/{version}/stats", Statistics, Operation::ModelStatistics),
+        post("/v2/repository/index", Index, Operation::RepositoryIndex),
+        post("/v2/repository/models/{model}/load", Load, Operation::LoadModel),
+        post("/v2/repository/models/{model}/unload", Unload, Operation::UnloadModel),
+        post("/v2/repository/{repository}/index", Index, Operation::RepositoryIndex),
+        post("/v2/repository/{repository}/models/{model}/load", Load, Operation::LoadModel),
+        post("/v2/repository/{repository}/models/{model}/unload", Unload, Operation::UnloadModel),
+        get("/v2/logging", ReadLog, Operation::Logging),
+        post("/v2/logging", ChangeLog, Operation::SetLogging),
+        get("/v2/trace/setting", ReadTrace, Operation::Trace),
+        post("/v2/trace/setting", ChangeTrace, Operation::SetTrace),
+        get("/v2/models/{model}/trace/setting", ReadTrace, Operation::Trace),
+        post("/v2/models/{model}/trace/setting", ChangeTrace, Operation::SetTrace),
+        get("/v2/systemsharedmemory/status", ListRegions, Operation::RegionStatus),
+        get("/v2/systemsharedmemory/region/{region}/status", ListRegions, Operation::RegionStatus),
+        post("/v2/systemsharedmemory/register", ChangeRegions, Operation::RegisterRegion),
+        post("/v2/systemsharedmemory/region/{region}/register", ChangeRegions, Operation::RegisterRegion),
+        post("/v2/systemsharedmemory/unregister", ChangeRegions, Operation::UnregisterRegion),
+        post("/v2/systemsharedmemory/region/{region}/unregister", ChangeRegions, Operation::UnregisterRegion),
+        get("/v2/cudasharedmemory/status", ListRegions, Operation::CudaStatus),
+        get("/v2/cudasharedmemory/region/{region}/status", ListRegions, Operation::CudaStatus),
+        post("/v2/cudasharedmemory/register", ChangeRegions, Operation::CudaRegister),
+        post("/v2/cudasharedmemory/region/{region}/register", ChangeRegions, Operation::CudaRegister),
+        post("/v2/cudasharedmemory/unregister", ChangeRegions, Operation::CudaUnregister),
+        post("/v2/cudasharedmemory/region/{region}/unregister", ChangeRegions, Operation::CudaUnregister),
+    ];
+    ALL
+})
+.accepting(|parameter, segment| parameter != "version" || segment.bytes().all(|byte| byte.is_ascii_digit()));
 
-const fn get(path: &'static str, group: ApiGroup, action: Action) -> Route<Action> {
-    Route::new(Method::GET, path, group, action)
+const fn get(path: &'static str, action: Action, operation: Operation) -> Route<Operation> {
+    Route::new(Method::GET, path, action, operation)
 }
 
-const fn post(path: &'static str, group: ApiGroup, action: Action) -> Route<Action> {
-    Route::new(Method::POST, path, group, action)
+const fn post(path: &'static str, action: Action, operation: Operation) -> Route<Operation> {
+    Route::new(Method::POST, path, action, operation)
 }
 
 /// The model, version, region or repository in a path; empty if the path has none.
@@ -145,7 +151,7 @@ pub(crate) struct Call<'a> {
 impl Call<'_> {
     /// Who requests an inference, holding what the body takes.
     pub(crate) fn caller(&self, body: &mut RequestBody) -> Caller {
-        Caller::default().with_principal(self.http.principal.cloned()).with_body(body.take_share())
+        Caller::default().with_principal(self.http.caller.principal.clone()).with_body(body.take_share())
     }
 
     /// The trace of the inference it requests, if it is traced; stamped with the times of arrival.
@@ -171,88 +177,91 @@ impl Call<'_> {
 }
 
 impl Face for KserveHttp {
-    type Action = Action;
-
-    const ROUTES: &'static [Route<Action>] = ROUTES;
-
-    fn accepts(parameter: &str, segment: &str) -> bool {
-        parameter != "version" || segment.bytes().all(|byte| byte.is_ascii_digit())
+    fn properties(&self) -> &Properties {
+        &self.properties
     }
 
-    fn restrictions(&self) -> Option<&Restrictions> {
-        Some(&self.options.restrictions)
-    }
-
-    fn body_limit(&self) -> Limit {
-        Limit { bytes: self.options.max_body_size, option: "--http-max-body-size" }
-    }
-
-    fn body_budget(&self) -> Option<&BodyBudget> {
-        Some(self.server.bodies())
-    }
-
-    fn cors(&self) -> Option<&Cors> {
-        Some(&self.options.cors)
-    }
-
-    fn not_found(&self) -> Reply {
-        let message = "Not Found: GET /v2/openapi.json describes what there is, POST /v2/repository/index lists the models";
-        reply::error_text(StatusCode::NOT_FOUND, message)
-    }
-
-    fn keeps_spelling(&self) -> bool {
-        self.options.forwarded_headers.is_some()
+    fn find<'a>(&self, head: &'a Parts) -> RouteMatch<'a> {
+        ROUTES.find(head)
     }
 
     fn times_arrival(&self) -> bool {
         self.server.trace().is_on()
     }
 
-    async fn perform(&self, action: Action, call: &http::Call<'_>, body: RequestBody) -> Reply {
+    fn perform<'a>(
+        &'a self,
+        route: RouteId,
+        call: &'a http::Call<'a>,
+        body: RequestBody,
+    ) -> PendingReply<'a> {
+        Box::pin(async move {
+            match ROUTES.handler(route) {
+                Some(operation) => self.perform_operation(operation, call, body).await,
+                None => not_found(),
+            }
+        })
+    }
+}
+
+impl KserveHttp {
+    async fn perform_operation(
+        &self,
+        operation: Operation,
+        call: &http::Call<'_>,
+        body: RequestBody,
+    ) -> Reply {
         let call = Call { face: self, target: Target::new(&call.params), headers: call.headers, http: call };
         let mut reply =
-            perform(action, &call, body).await.unwrap_or_else(|error| (self.dialect.error)(&error));
-        if matches!(action, Action::Infer | Action::Generate | Action::GenerateStream) {
+            perform(operation, &call, body).await.unwrap_or_else(|error| (self.dialect.error)(&error));
+        if matches!(operation, Operation::Infer | Operation::Generate | Operation::GenerateStream) {
             self.report_load(&mut reply, call.headers);
         }
         reply
     }
 }
 
-/// Performs an action. Its future has the size of the largest branch and is moved for every request, so branches other than
+/// The reply to paths without a route.
+pub(crate) fn not_found() -> Reply {
+    let message =
+        "Not Found: GET /v2/openapi.json describes what there is, POST /v2/repository/index lists the models";
+    reply::error_text(StatusCode::NOT_FOUND, message)
+}
+
+/// Performs an operation. Its future has the size of the largest branch and is moved for every request, so branches other than
 /// inference that wait are boxed.
-async fn perform(action: Action, call: &Call<'_>, body: RequestBody) -> Result<Reply> {
+async fn perform(operation: Operation, call: &Call<'_>, body: RequestBody) -> Result<Reply> {
     let (server, target) = (&call.face.server, &call.target);
-    match action {
-        Action::Infer => infer::answer(call, body).await,
-        Action::Generate => Box::pin(generate::one(call, body)).await,
-        Action::GenerateStream => Box::pin(generate::stream(call, body)).await,
-        Action::RepositoryIndex => Box::pin(repository::index(server, body)).await,
-        Action::LoadModel => Box::pin(repository::load(server, target, body)).await,
-        Action::UnloadModel => Box::pin(repository::unload(server, target, body)).await,
-        Action::Live => Ok(metadata::server_live(server, call.headers)),
-        Action::Ready => Ok(Box::pin(metadata::server_ready(server, call.headers)).await),
-        Action::ServerMetadata => Ok(metadata::server(server)),
-        Action::OpenApi => {
+    match operation {
+        Operation::Infer => infer::answer(call, body).await,
+        Operation::Generate => Box::pin(generate::one(call, body)).await,
+        Operation::GenerateStream => Box::pin(generate::stream(call, body)).await,
+        Operation::RepositoryIndex => Box::pin(repository::index(server, body)).await,
+        Operation::LoadModel => Box::pin(repository::load(server, target, body)).await,
+        Operation::UnloadModel => Box::pin(repository::unload(server, target, body)).await,
+        Operation::Live => Ok(metadata::server_live(server, call.headers)),
+        Operation::Ready => Ok(Box::pin(metadata::server_ready(server, call.headers)).await),
+        Operation::ServerMetadata => Ok(metadata::server(server)),
+        Operation::OpenApi => {
             let examples = openapi::examples::of(server);
-            let document = openapi::written(ROUTES, &server.options().version, &examples);
+            let document = openapi::written(ROUTES.all(), &server.options().version, &examples);
             Ok(reply::json_bytes(StatusCode::OK, document))
         }
-        Action::ModelMetadata => metadata::model(server, target),
-        Action::ModelConfig => metadata::configuration(server, target),
-        Action::ModelReady => Box::pin(metadata::model_ready(server, target)).await,
-        Action::ModelStatistics => metadata::statistics(server, Some(target)),
-        Action::AllStatistics => metadata::statistics(server, None),
-        Action::Logging => Ok(settings::logging(call)),
-        Action::SetLogging => settings::set_logging(call, body),
-        Action::Trace => settings::trace(call),
-        Action::SetTrace => settings::set_trace(call, body),
-        Action::RegionStatus => shared_memory::status(call),
-        Action::RegisterRegion => shared_memory::register(call, body),
-        Action::UnregisterRegion => shared_memory::unregister(call),
-        Action::CudaStatus => shared_memory::cuda_status(call),
-        Action::CudaRegister => shared_memory::cuda_register(call, body),
-        Action::CudaUnregister => shared_memory::cuda_unregister(call),
+        Operation::ModelMetadata => metadata::model(server, target),
+        Operation::ModelConfig => metadata::configuration(server, target),
+        Operation::ModelReady => Box::pin(metadata::model_ready(server, target)).await,
+        Operation::ModelStatistics => metadata::statistics(server, Some(target)),
+        Operation::AllStatistics => metadata::statistics(server, None),
+        Operation::Logging => Ok(settings::logging(call)),
+        Operation::SetLogging => settings::set_logging(call, body),
+        Operation::Trace => settings::trace(call),
+        Operation::SetTrace => settings::set_trace(call, body),
+        Operation::RegionStatus => shared_memory::status(call),
+        Operation::RegisterRegion => shared_memory::register(call, body),
+        Operation::UnregisterRegion => shared_memory::unregister(call),
+        Operation::CudaStatus => shared_memory::cuda_status(call),
+        Operation::CudaRegister => shared_memory::cuda_register(call, body),
+        Operation::CudaUnregister => shared_memory::cuda_unregister(call),
     }
 }
 

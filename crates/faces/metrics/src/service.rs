@@ -7,9 +7,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use hyper::http::request::Parts;
 use hyper::{Method, StatusCode};
 use nereid_core::Server;
-use nereid_http::{Call, Face, Limit, Reply, RequestBody, Route, TransportOptions, reply};
+use nereid_http::{
+    Call, Face, PendingReply, Properties, Reply, RequestBody, Route, RouteId, RouteMatch, Routes,
+    TransportOptions, reply,
+};
+use nereid_protocol::Action;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 
@@ -32,21 +37,29 @@ pub struct Metrics {
     server: Arc<Server>,
     exposition: Arc<Exposition>,
     texts: Semaphore,
+    properties: Properties,
 }
 
-/// What a route does.
+/// Whether a path has the metrics, or nothing.
 #[derive(Clone, Copy, Debug)]
-pub enum Action {
-    /// Gives the metrics.
+enum Page {
     Text,
-    /// Gives nothing.
     Empty,
 }
+
+static ROUTES: Routes<Page> = Routes::new({
+    const ALL: &[Route<Page>] = &[
+        Route::new(Method::GET, "/metrics", Action::Metrics, Page::Text),
+        Route::new(Method::GET, "/metrics/", Action::Metrics, Page::Text),
+        Route::new(Method::GET, "*", Action::Metrics, Page::Empty),
+    ];
+    ALL
+});
 
 impl Metrics {
     /// The metrics of `server`.
     pub fn new(server: Arc<Server>, exposition: Arc<Exposition>) -> Self {
-        Self { server, exposition, texts: Semaphore::new(MAX_TEXTS) }
+        Self { server, exposition, texts: Semaphore::new(MAX_TEXTS), properties: Properties::default() }
     }
 
     /// The metrics.
@@ -65,22 +78,20 @@ impl Metrics {
 }
 
 impl Face for Metrics {
-    type Action = Action;
-
-    const ROUTES: &'static [Route<Action>] = &[
-        Route::open(Method::GET, "/metrics", Action::Text),
-        Route::open(Method::GET, "/metrics/", Action::Text),
-        Route::open(Method::GET, "*", Action::Empty),
-    ];
-
-    fn body_limit(&self) -> Limit {
-        Limit::NOTHING
+    fn properties(&self) -> &Properties {
+        &self.properties
     }
 
-    async fn perform(&self, action: Action, _: &Call<'_>, _: RequestBody) -> Reply {
-        match action {
-            Action::Text => self.text().await,
-            Action::Empty => reply::bytes(StatusCode::OK, TEXT, ""),
-        }
+    fn find<'a>(&self, head: &'a Parts) -> RouteMatch<'a> {
+        ROUTES.find(head)
+    }
+
+    fn perform<'a>(&'a self, route: RouteId, _: &'a Call<'a>, _: RequestBody) -> PendingReply<'a> {
+        Box::pin(async move {
+            match ROUTES.handler(route) {
+                Some(Page::Text) => self.text().await,
+                _ => reply::bytes(StatusCode::OK, TEXT, ""),
+            }
+        })
     }
 }

@@ -1,190 +1,164 @@
-//! Restricted API groups and their keys.
+//! Access: authenticators identify the sender of a request, authorizers decide about its action.
 //!
-//! Every protocol has the same groups. How a key travels (as a header, as metadata) is up to the protocol.
+//! Every transport holds one [`Access`] and asks it twice: for the [`Identity`] behind a request's head, before the body is
+//! read, and for permission, once the action and, where it concerns one, the model are known. How a head looks and how a
+//! refusal is worded is up to the protocol.
+
+mod action;
+mod restrictions;
 
 use std::fmt;
-use std::str::FromStr;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
 
-/// A group of APIs that can be restricted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ApiGroup {
-    /// Liveness and readiness, of the server and of models.
-    Health,
-    /// Metadata of the server and of models.
-    Metadata,
-    /// Inference in all its forms.
-    Inference,
-    /// Registration of shared memory.
-    SharedMemory,
-    /// Configurations of models.
-    ModelConfig,
-    /// The repository's index, loading and unloading.
-    ModelRepository,
-    /// Statistics.
-    Statistics,
-    /// Trace settings.
-    Trace,
-    /// Log settings.
-    Logging,
+use nereid_core::Principal;
+
+pub use self::action::Action;
+pub use self::restrictions::{ApiGroup, Restriction, Restrictions};
+
+/// The headers of a request, or its metadata, before its body is read.
+pub trait Head: Sync {
+    /// The first value of a header. The case of its name does not matter.
+    fn header(&self, name: &str) -> Option<&[u8]>;
 }
 
-impl ApiGroup {
-    /// All groups with their names.
-    pub const ALL: [(Self, &'static str); 9] = [
-        (Self::Health, "health"),
-        (Self::Metadata, "metadata"),
-        (Self::Inference, "inference"),
-        (Self::SharedMemory, "shared-memory"),
-        (Self::ModelConfig, "model-config"),
-        (Self::ModelRepository, "model-repository"),
-        (Self::Statistics, "statistics"),
-        (Self::Trace, "trace"),
-        (Self::Logging, "logging"),
-    ];
-}
-
-/// A key: its name and its value.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Key {
-    /// Its name, as the option gives it.
-    pub name: String,
-    value: String,
-}
-
-impl Key {
-    /// Compares in constant time.
-    pub fn matches(&self, value: &[u8]) -> bool {
-        let expected = self.value.as_bytes();
-        let differences = expected.iter().zip(value).fold(0, |all, (a, b)| all | (a ^ b));
-        expected.len() == value.len() && std::hint::black_box(differences) == 0
-    }
-}
-
-impl fmt::Debug for Key {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Key").field("name", &self.name).finish_non_exhaustive()
-    }
-}
-
-/// A restriction: groups, and the key they require. Parsed from `GROUP,GROUP:KEY=VALUE`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Restriction {
-    /// The restricted groups.
-    pub groups: Vec<ApiGroup>,
-    /// The key they require.
-    pub key: Key,
-}
-
-impl FromStr for Restriction {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let form = || "expected <api>[,<api>]:<key>=<value>".to_owned();
-        let (groups, key) = text.split_once(':').ok_or_else(form)?;
-        let (name, value) = key.split_once('=').ok_or_else(form)?;
-        if groups.is_empty() || name.is_empty() || value.is_empty() {
-            return Err(form());
-        }
-        let groups = groups.split(',').map(|name| {
-            ApiGroup::ALL.iter().find(|(_, known)| *known == name).map(|(group, _)| *group).ok_or_else(|| {
-                let known = ApiGroup::ALL.map(|(_, name)| name).join(", ");
-                format!("unknown API '{name}' (known: {known})")
-            })
-        });
-        Ok(Self {
-            groups: groups.collect::<Result<_, _>>()?,
-            key: Key { name: name.into(), value: value.into() },
-        })
-    }
-}
-
-/// The key of each restricted group.
+/// Who sends a request, as far as authenticators know. The default is an anonymous client.
 #[derive(Clone, Debug, Default)]
-pub struct Restrictions([Option<Key>; ApiGroup::ALL.len()]);
+pub struct Identity {
+    /// The name that a client's certificate or an authenticator vouches for.
+    pub principal: Option<Principal>,
+    /// The API groups whose keys the request presents, one bit each.
+    opened: u16,
+}
 
-impl Restrictions {
-    /// Combines restrictions.
+impl Identity {
+    /// The identity that a connection knows: the subject of its client's certificate.
+    pub fn of_connection(principal: Option<Principal>) -> Self {
+        Self { principal, ..Self::default() }
+    }
+
+    /// Whether nothing is known of the sender.
+    pub fn is_anonymous(&self) -> bool {
+        self.principal.is_none() && self.opened == 0
+    }
+
+    /// The identity with the name that an authenticator vouches for.
+    #[must_use]
+    pub fn with_principal(self, principal: Principal) -> Self {
+        Self { principal: Some(principal), ..self }
+    }
+}
+
+/// Why a request is refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Denied {
+    /// The API group is restricted, and this header does not hold its key.
+    Restricted {
+        /// The header's name.
+        header: String,
+    },
+    /// The credentials are missing, wrong or expired.
+    Unauthenticated(String),
+    /// The client is known and lacks the right.
+    Forbidden(String),
+}
+
+/// The outcome of an authenticator: at once, or later if it has to ask elsewhere.
+pub enum Authentication<'a> {
+    /// Known at once.
+    Done(Result<Identity, Denied>),
+    /// Known when this completes.
+    Pending(Pin<Box<dyn Future<Output = Result<Identity, Denied>> + Send + 'a>>),
+}
+
+/// Finds who sends a request.
+pub trait Authenticator: fmt::Debug + Send + Sync {
+    /// Completes what is known of the sender so far. Called once per request, before its body is read.
+    fn authenticate<'a>(&'a self, identity: Identity, head: &'a dyn Head) -> Authentication<'a>;
+}
+
+/// Decides about requests.
+pub trait Authorizer: fmt::Debug + Send + Sync {
+    /// Whether the sender may do this, with this model if it concerns one.
     ///
     /// # Errors
-    /// A group is restricted twice.
-    pub fn new(restrictions: impl IntoIterator<Item = Restriction>) -> Result<Self, String> {
-        let mut all = Self::default();
-        for restriction in restrictions {
-            for group in restriction.groups {
-                if all.0[group as usize].replace(restriction.key.clone()).is_some() {
-                    let name = ApiGroup::ALL[group as usize].1;
-                    return Err(format!("API '{name}' is restricted twice; each API takes one key"));
-                }
-            }
-        }
-        Ok(all)
-    }
+    /// Why not.
+    fn check(&self, caller: &Identity, action: Action, model: Option<&str>) -> Result<(), Denied>;
+}
 
-    /// The same restrictions with `prefix` before each key's name.
+/// The authenticators and authorizers of a port, each list in order. The default admits everybody.
+#[derive(Clone, Debug, Default)]
+pub struct Access {
+    authenticators: Vec<Arc<dyn Authenticator>>,
+    authorizers: Vec<Arc<dyn Authorizer>>,
+}
+
+impl Access {
+    /// Adds an authenticator.
     #[must_use]
-    pub fn prefixed(mut self, prefix: &str) -> Self {
-        for key in self.0.iter_mut().flatten() {
-            key.name.insert_str(0, prefix);
-        }
+    pub fn with_authenticator(mut self, authenticator: Arc<dyn Authenticator>) -> Self {
+        self.authenticators.push(authenticator);
         self
     }
 
-    /// The key that this group requires, if it is restricted.
-    pub fn key(&self, group: ApiGroup) -> Option<&Key> {
-        self.0[group as usize].as_ref()
+    /// Adds an authorizer.
+    #[must_use]
+    pub fn with_authorizer(mut self, authorizer: Arc<dyn Authorizer>) -> Self {
+        self.authorizers.push(authorizer);
+        self
+    }
+
+    /// Whether everybody may do everything, so that nothing need be asked.
+    pub fn is_open(&self) -> bool {
+        self.authenticators.is_empty() && self.authorizers.is_empty()
+    }
+
+    /// Finds who sends a request over a connection that knows `identity`.
+    ///
+    /// # Errors
+    /// The credentials are missing or wrong.
+    pub async fn identify(&self, mut identity: Identity, head: &dyn Head) -> Result<Identity, Denied> {
+        for authenticator in &self.authenticators {
+            identity = match authenticator.authenticate(identity, head) {
+                Authentication::Done(outcome) => outcome?,
+                Authentication::Pending(outcome) => outcome.await?,
+            };
+        }
+        Ok(identity)
+    }
+
+    /// Like [`identify`](Self::identify), as far as no authenticator has to wait; `None` if one has.
+    pub fn identify_now(&self, mut identity: Identity, head: &dyn Head) -> Option<Result<Identity, Denied>> {
+        for authenticator in &self.authenticators {
+            identity = match authenticator.authenticate(identity, head) {
+                Authentication::Done(Ok(identity)) => identity,
+                Authentication::Done(Err(denied)) => return Some(Err(denied)),
+                Authentication::Pending(_) => return None,
+            };
+        }
+        Some(Ok(identity))
+    }
+
+    /// Whether the sender may do this, with this model if it concerns one.
+    ///
+    /// # Errors
+    /// The first refusal.
+    pub fn check(&self, caller: &Identity, action: Action, model: Option<&str>) -> Result<(), Denied> {
+        self.authorizers.iter().try_for_each(|authorizer| authorizer.check(caller, action, model))
+    }
+}
+
+impl From<Restrictions> for Access {
+    /// Restricted groups need their keys; everything else is open.
+    fn from(restrictions: Restrictions) -> Self {
+        if restrictions.is_empty() {
+            return Self::default();
+        }
+        let restrictions = Arc::new(restrictions);
+        Self::default().with_authenticator(Arc::clone(&restrictions) as _).with_authorizer(restrictions)
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn restrictions(texts: &[&str]) -> Result<Restrictions, String> {
-        Restrictions::new(texts.iter().map(|text| text.parse().unwrap()))
-    }
-
-    #[test]
-    fn each_restricted_group_requires_its_key() {
-        let all = restrictions(&["model-repository,logging:k1=v=1", "inference:k2=v2"]).unwrap();
-        let name = |group| all.key(group).map(|key| key.name.as_str());
-        assert_eq!(name(ApiGroup::ModelRepository), Some("k1"));
-        assert_eq!(name(ApiGroup::Logging), Some("k1"));
-        assert_eq!(name(ApiGroup::Inference), Some("k2"));
-        assert_eq!(name(ApiGroup::Health), None);
-        let key = all.key(ApiGroup::Logging).unwrap();
-        assert!(key.matches(b"v=1"));
-        for wrong in [b"v=2".as_slice(), b"v=", b"v=11", b""] {
-            assert!(!key.matches(wrong));
-        }
-        let prefixed = all.clone().prefixed("x-");
-        assert_eq!(prefixed.key(ApiGroup::Trace), None);
-        assert_eq!(prefixed.key(ApiGroup::Inference).map(|key| key.name.as_str()), Some("x-k2"));
-        assert!(!format!("{all:?}").contains("v=1"), "keys must not be logged");
-    }
-
-    #[test]
-    fn groups_are_listed_in_the_order_of_their_numbers() {
-        for (index, (group, _)) in ApiGroup::ALL.iter().enumerate() {
-            assert_eq!(*group as usize, index);
-        }
-    }
-
-    #[test]
-    fn malformed_restrictions_are_refused() {
-        for wrong in [
-            "",
-            "health",
-            "health:k",
-            "health:=v",
-            "health:k=",
-            ":k=v",
-            "helth:k=v",
-            "health,:k=v",
-            "Health:k=v",
-        ] {
-            assert!(wrong.parse::<Restriction>().is_err(), "{wrong}");
-        }
-        assert!(restrictions(&["health,trace:a=b", "trace:c=d"]).unwrap_err().contains("'trace'"));
-        assert!(restrictions(&["trace,trace:a=b"]).is_err());
-    }
-}
+mod tests;

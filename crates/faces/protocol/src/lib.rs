@@ -18,7 +18,10 @@ mod status;
 mod trace_context;
 mod trace_settings;
 
-pub use access::{ApiGroup, Key, Restriction, Restrictions};
+pub use access::{
+    Access, Action, ApiGroup, Authentication, Authenticator, Authorizer, Denied, Head, Identity, Restriction,
+    Restrictions,
+};
 pub use forward::HeaderPattern;
 pub use logging::{LogControl, LogFormat, LogSettings, LogUpdate, LogValue};
 pub use model::{as_invalid_arg, parse_version, resolve_single};

@@ -14,11 +14,14 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
+use hyper::http::request::Parts;
 use hyper::{HeaderMap, Method, StatusCode};
 use nereid_core::backend_api::Result;
-use nereid_http::{Call, Cors, Face, Limit, Reply, RequestBody, Route, reply};
+use nereid_http::{
+    Call, Face, PendingReply, Properties, Reply, RequestBody, Route, RouteId, RouteMatch, Routes, reply,
+};
 use nereid_kserve::{Dialect, Inference, KserveHttp};
-use nereid_protocol::{ApiGroup, BodyBudget, Restrictions};
+use nereid_protocol::Action;
 
 use crate::models::Models;
 
@@ -79,11 +82,12 @@ pub struct SageMaker {
     kserve: KserveHttp,
     options: SageMakerOptions,
     models: Arc<Models>,
+    properties: Properties,
 }
 
-/// What a route does.
+/// An operation of this face.
 #[derive(Clone, Copy, Debug)]
-pub enum Action {
+enum Operation {
     /// Tells whether the server works.
     Ping,
     /// Asks the endpoint's one model.
@@ -106,7 +110,8 @@ impl SageMaker {
         let dialect = Dialect { request_type: Some(BINARY), reply_type: Some(BINARY), ..Dialect::default() };
         let invoked = Dialect { error: memory::reply, ..dialect };
         let models = Models::new(kserve.clone().with_dialect(invoked), folders);
-        Self { kserve: kserve.with_dialect(dialect), options, models: Arc::new(models) }
+        let properties = Properties { fallback: unknown_path, ..kserve.properties().clone() };
+        Self { kserve: kserve.with_dialect(dialect), options, models: Arc::new(models), properties }
     }
 
     async fn ping(&self) -> Reply {
@@ -132,65 +137,54 @@ fn target<'a>(headers: &'a HeaderMap, model: &'a str) -> &'a str {
     headers.get(TARGET).and_then(|value| value.to_str().ok()).unwrap_or(model)
 }
 
+static ROUTES: Routes<Operation> = Routes::new({
+    const ALL: &[Route<Operation>] = &[
+        Route::new(Method::POST, "/invocations", Action::Infer, Operation::Invocations),
+        Route::new(Method::GET, "/ping", Action::Health, Operation::Ping),
+        Route::new(Method::POST, "/models/{model}/invoke", Action::Infer, Operation::Invoke),
+        Route::new(Method::GET, "/models", Action::Index, Operation::List),
+        Route::new(Method::GET, "/models/", Action::Index, Operation::List),
+        Route::new(Method::POST, "/models", Action::Load, Operation::Load),
+        Route::new(Method::POST, "/models/", Action::Load, Operation::Load),
+        Route::new(Method::GET, "/models/{model}", Action::Index, Operation::Get),
+        Route::new(Method::DELETE, "/models/{model}", Action::Unload, Operation::Unload),
+    ];
+    ALL
+});
+
 impl Face for SageMaker {
-    type Action = Action;
-
-    const ROUTES: &'static [Route<Action>] = {
-        use ApiGroup::{Health, Inference, ModelRepository};
-        &[
-            Route::new(Method::POST, "/invocations", Inference, Action::Invocations),
-            Route::new(Method::GET, "/ping", Health, Action::Ping),
-            Route::new(Method::POST, "/models/{model}/invoke", Inference, Action::Invoke),
-            Route::new(Method::GET, "/models", ModelRepository, Action::List),
-            Route::new(Method::GET, "/models/", ModelRepository, Action::List),
-            Route::new(Method::POST, "/models", ModelRepository, Action::Load),
-            Route::new(Method::POST, "/models/", ModelRepository, Action::Load),
-            Route::new(Method::GET, "/models/{model}", ModelRepository, Action::Get),
-            Route::new(Method::DELETE, "/models/{model}", ModelRepository, Action::Unload),
-        ]
-    };
-
-    fn restrictions(&self) -> Option<&Restrictions> {
-        self.kserve.restrictions()
+    fn properties(&self) -> &Properties {
+        &self.properties
     }
 
-    fn body_limit(&self) -> Limit {
-        self.kserve.body_limit()
-    }
-
-    fn body_budget(&self) -> Option<&BodyBudget> {
-        self.kserve.body_budget()
-    }
-
-    fn cors(&self) -> Option<&Cors> {
-        self.kserve.cors()
-    }
-
-    /// The reference's status for unknown paths.
-    fn not_found(&self) -> Reply {
-        reply::empty(StatusCode::BAD_REQUEST)
-    }
-
-    fn keeps_spelling(&self) -> bool {
-        self.kserve.keeps_spelling()
+    fn find<'a>(&self, head: &'a Parts) -> RouteMatch<'a> {
+        ROUTES.find(head)
     }
 
     fn times_arrival(&self) -> bool {
         self.kserve.times_arrival()
     }
 
-    async fn perform(&self, action: Action, call: &Call<'_>, body: RequestBody) -> Reply {
-        let model = call.params.get("model").unwrap_or_default();
-        match action {
-            Action::Ping => self.ping().await,
-            Action::Invocations => self.invocations(call, body).await,
-            Action::List => self.models.list(),
-            Action::Load => Arc::clone(&self.models).load(call.headers, body).await,
-            Action::Get => self.models.get(&model),
-            Action::Unload => Arc::clone(&self.models).unload(call.headers, &model).await,
-            Action::Invoke => self.models.invoke(&model, call, body).await,
-        }
+    fn perform<'a>(&'a self, route: RouteId, call: &'a Call<'a>, body: RequestBody) -> PendingReply<'a> {
+        Box::pin(async move {
+            let model = call.params.get("model").unwrap_or_default();
+            match ROUTES.handler(route) {
+                Some(Operation::Ping) => self.ping().await,
+                Some(Operation::Invocations) => self.invocations(call, body).await,
+                Some(Operation::List) => self.models.list(),
+                Some(Operation::Load) => Arc::clone(&self.models).load(call, body).await,
+                Some(Operation::Get) => self.models.get(&model),
+                Some(Operation::Unload) => Arc::clone(&self.models).unload(call.headers, &model).await,
+                Some(Operation::Invoke) => self.models.invoke(&model, call, body).await,
+                None => unknown_path(),
+            }
+        })
     }
+}
+
+/// The reference's reply to unknown paths.
+fn unknown_path() -> Reply {
+    reply::empty(StatusCode::BAD_REQUEST)
 }
 
 #[cfg(test)]

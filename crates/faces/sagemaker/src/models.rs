@@ -10,7 +10,7 @@ use nereid_core::backend_api::{Error, ErrorCode, Result};
 use nereid_core::{ModelStatus, Overrides, Server, VersionState};
 use nereid_http::{Call, Reply, RequestBody, reply};
 use nereid_kserve::{Inference, KserveHttp};
-use nereid_protocol::repository;
+use nereid_protocol::{Action, repository};
 use serde::{Deserialize, Serialize};
 use tokio::task::{JoinHandle, spawn, spawn_blocking};
 use tokio::time::timeout;
@@ -84,7 +84,7 @@ impl Models {
     }
 
     /// Loads a model.
-    pub(crate) async fn load(self: Arc<Self>, headers: &HeaderMap, mut body: RequestBody) -> Reply {
+    pub(crate) async fn load(self: Arc<Self>, call: &Call<'_>, mut body: RequestBody) -> Reply {
         let request = body.take_joined(body.len()).unwrap_or_default();
         let request: Request = match serde_json::from_slice(&request) {
             Ok(request) => request,
@@ -93,7 +93,10 @@ impl Models {
                 return reply::error_text(StatusCode::BAD_REQUEST, &message);
             }
         };
-        tracing::info!("loading SageMaker's model '{}'", target(headers, &request.model_name));
+        if let Err(refused) = call.permit(Action::Load, &request.model_name) {
+            return *refused;
+        }
+        tracing::info!("loading SageMaker's model '{}'", target(call.headers, &request.model_name));
         // A task of its own: a client that leaves does not leave a model half registered.
         finished(spawn(async move { self.load_model(request).await })).await
     }

@@ -77,7 +77,7 @@ async fn serve(control: ModelControl, options: SageMakerOptions, restricted: &[&
     let at_start = (control == ModelControl::Explicit).then(Vec::new);
     assert!(server.start(at_start).unwrap().is_empty());
     let restrictions = Restrictions::new(restricted.iter().map(|text| text.parse().unwrap())).unwrap();
-    let http = HttpOptions { max_body_size: 4096, restrictions, ..HttpOptions::default() };
+    let http = HttpOptions { max_body_size: 4096, access: restrictions.into(), ..HttpOptions::default() };
     let folders = Arc::<Registered>::default();
     let face =
         SageMaker::new(KserveHttp::new(server, http), options, Arc::clone(&folders) as Arc<dyn Folders>);

@@ -16,11 +16,11 @@ use hyper::{Method, StatusCode};
 use nereid_core::Server;
 use nereid_core::backend_api::{Error, Result};
 use nereid_http::{
-    Call, Cors, Face, Limit, Params, Reply, RequestBody, Route, RouteMatch, reply, restricted,
+    Call, Face, Params, PendingReply, Properties, Reply, RequestBody, RouteId, RouteMatch, reply,
 };
 use nereid_kserve::{Dialect, Inference, KserveHttp};
 use nereid_metrics::Metrics;
-use nereid_protocol::{ApiGroup, BodyBudget, Restrictions};
+use nereid_protocol::Action;
 
 pub use crate::route::RoutePattern;
 
@@ -49,27 +49,22 @@ pub struct VertexAi {
     kserve: KserveHttp,
     metrics: Metrics,
     options: VertexAiOptions,
+    properties: Properties,
 }
 
-/// What a route does.
-#[derive(Clone, Copy, Debug)]
-pub enum Action {
-    /// Tells whether the server is ready.
-    Health,
-    /// Asks the default model.
-    Predict,
-    /// Gives the metrics.
-    Metrics,
-    /// What a route of KServe does.
-    Redirected(<KserveHttp as Face>::Action),
-}
+/// The routes of this face. Numbers from `REDIRECTED` on belong to routes of KServe's face, to which a header redirects.
+const HEALTH: RouteId = RouteId(0);
+const PREDICT: RouteId = RouteId(1);
+const METRICS: RouteId = RouteId(2);
+const REDIRECTED: usize = 3;
 
 impl VertexAi {
     /// The face over KServe's.
     pub fn new(kserve: KserveHttp, metrics: Metrics, options: VertexAiOptions) -> Self {
         // Replies with binary tensors are KServe's, as in the reference.
         let dialect = Dialect { request_type: Some(BINARY), ..Dialect::default() };
-        Self { kserve: kserve.with_dialect(dialect), metrics, options }
+        let properties = Properties { fallback: unknown_path, ..kserve.properties().clone() };
+        Self { kserve: kserve.with_dialect(dialect), metrics, options, properties }
     }
 
     async fn predict(&self, call: &Call<'_>, body: RequestBody) -> Reply {
@@ -84,28 +79,20 @@ impl VertexAi {
     }
 
     /// The route of a request for inference, or of what its header names.
-    fn find_predict<'a>(&self, head: &'a Parts) -> RouteMatch<'a, Action> {
+    fn find_predict<'a>(&self, head: &'a Parts) -> RouteMatch<'a> {
         if head.method != *POST {
-            return RouteMatch::Methods(vec![POST]);
+            return RouteMatch::Methods(vec![POST], Some(Action::Infer));
         }
-        let Some(target) = head.headers.get(REDIRECT).map(HeaderValue::to_str) else {
-            return self.open(ApiGroup::Inference, head, Action::Predict);
-        };
-        match target {
-            Ok("metrics") => RouteMatch::Route(Action::Metrics, Params::default()),
-            Ok(target) => match self.kserve.redirected(target, &head.headers) {
-                RouteMatch::Route(action, params) => RouteMatch::Route(Action::Redirected(action), params),
-                RouteMatch::Methods(methods) => RouteMatch::Methods(methods),
-                RouteMatch::Refused(refused) => RouteMatch::Refused(refused),
+        match head.headers.get(REDIRECT).map(HeaderValue::to_str) {
+            None => RouteMatch::Route(PREDICT, Params::default(), Action::Infer),
+            Some(Ok("metrics")) => RouteMatch::Route(METRICS, Params::default(), Action::Metrics),
+            Some(Ok(target)) => match self.kserve.redirected(target) {
+                RouteMatch::Route(RouteId(id), params, action) => {
+                    RouteMatch::Route(RouteId(REDIRECTED + id), params, action)
+                }
+                other => other,
             },
-            Err(_) => RouteMatch::Methods(Vec::new()),
-        }
-    }
-
-    fn open<'a>(&self, group: ApiGroup, head: &Parts, action: Action) -> RouteMatch<'a, Action> {
-        match restricted(self, group, &head.headers) {
-            Some(refused) => RouteMatch::Refused(refused),
-            None => RouteMatch::Route(action, Params::default()),
+            Some(Err(_)) => RouteMatch::none(),
         }
     }
 }
@@ -128,65 +115,48 @@ pub fn only_model(server: &Server) -> Result<String> {
 }
 
 impl Face for VertexAi {
-    type Action = Action;
+    fn properties(&self) -> &Properties {
+        &self.properties
+    }
 
-    /// They are known only when the server starts.
-    const ROUTES: &'static [Route<Action>] = &[];
-
-    fn find<'a>(&self, head: &'a Parts) -> RouteMatch<'a, Action> {
+    fn find<'a>(&self, head: &'a Parts) -> RouteMatch<'a> {
         let path = head.uri.path();
         if self.options.health.matches(path) {
             match head.method == *GET {
-                true => self.open(ApiGroup::Health, head, Action::Health),
-                false => RouteMatch::Methods(vec![GET]),
+                true => RouteMatch::Route(HEALTH, Params::default(), Action::Health),
+                false => RouteMatch::Methods(vec![GET], Some(Action::Health)),
             }
         } else if self.options.predict.matches(path) {
             self.find_predict(head)
         } else {
-            RouteMatch::Methods(Vec::new())
+            RouteMatch::none()
         }
-    }
-
-    fn restrictions(&self) -> Option<&Restrictions> {
-        self.kserve.restrictions()
-    }
-
-    fn body_limit(&self) -> Limit {
-        self.kserve.body_limit()
-    }
-
-    fn body_budget(&self) -> Option<&BodyBudget> {
-        self.kserve.body_budget()
-    }
-
-    fn cors(&self) -> Option<&Cors> {
-        Face::cors(&self.kserve)
-    }
-
-    /// The reference's status for unknown paths.
-    fn not_found(&self) -> Reply {
-        reply::empty(StatusCode::BAD_REQUEST)
-    }
-
-    fn keeps_spelling(&self) -> bool {
-        Face::keeps_spelling(&self.kserve)
     }
 
     fn times_arrival(&self) -> bool {
         self.kserve.times_arrival()
     }
 
-    async fn perform(&self, action: Action, call: &Call<'_>, body: RequestBody) -> Reply {
-        match action {
-            Action::Health => {
-                let is_ready = self.kserve.server().ready().await;
-                reply::empty(if is_ready { StatusCode::OK } else { StatusCode::BAD_REQUEST })
-            }
-            Action::Predict => self.predict(call, body).await,
-            Action::Metrics => self.metrics.text().await,
-            Action::Redirected(action) => Face::perform(&self.kserve, action, call, body).await,
+    fn perform<'a>(&'a self, route: RouteId, call: &'a Call<'a>, body: RequestBody) -> PendingReply<'a> {
+        if let Some(id) = route.0.checked_sub(REDIRECTED) {
+            return self.kserve.perform(RouteId(id), call, body);
         }
+        Box::pin(async move {
+            match route {
+                HEALTH => {
+                    let is_ready = self.kserve.server().ready().await;
+                    reply::empty(if is_ready { StatusCode::OK } else { StatusCode::BAD_REQUEST })
+                }
+                METRICS => self.metrics.text().await,
+                _ => self.predict(call, body).await,
+            }
+        })
     }
+}
+
+/// The reference's reply to unknown paths.
+fn unknown_path() -> Reply {
+    reply::empty(StatusCode::BAD_REQUEST)
 }
 
 #[cfg(test)]

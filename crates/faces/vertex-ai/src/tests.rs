@@ -39,8 +39,9 @@ async fn serve(names: &[&str], default: Option<&str>, restricted: &[&str]) -> Se
     let options = ServerOptions { strict_readiness: true, load_threads: 1, ..ServerOptions::default() };
     let server = Server::new(options, BTreeMap::from([("scripted".to_owned(), backend)]), Arc::new(models));
     assert!(server.start(None).unwrap().is_empty());
-    let restrictions = Restrictions::new(restricted.iter().map(|text| text.parse().unwrap())).unwrap();
-    let http = HttpOptions { max_body_size: 4096, restrictions, ..HttpOptions::default() };
+    let restrictions =
+        nereid_protocol::Restrictions::new(restricted.iter().map(|text| text.parse().unwrap())).unwrap();
+    let http = HttpOptions { max_body_size: 4096, access: restrictions.into(), ..HttpOptions::default() };
     let options = VertexAiOptions {
         health: "/health".parse().unwrap(),
         predict: "/v1/(a|b):predict".parse().unwrap(),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use http_body_util::{BodyExt, Full};
 use nereid_core::backend_api::{Error, ErrorCode, ParameterValue, Request as Asked, Response as Answer};
 use nereid_core::{Caller, Interceptor, Model, Step};
-use nereid_protocol::Restrictions;
+use nereid_protocol::{Access, Authentication, Authenticator, Authorizer, Denied, Restrictions};
 use prost::Message;
 use tonic::{Code, Request as Call};
 
@@ -146,15 +146,15 @@ fn every_call_has_its_group() {
     let [service] = services.as_slice() else { panic!("{services:?}") };
     assert_eq!(service.method.len(), 20);
     for method in &service.method {
-        assert!(group(&format!("{SERVICE}{}", method.name())).is_some(), "{}", method.name());
+        assert_ne!(action(&format!("{SERVICE}{}", method.name())), Action::Describe, "{}", method.name());
     }
 }
 
 #[tokio::test]
 async fn a_restricted_part_takes_its_key() {
     let restricted = "health,shared-memory:Key=open".parse().unwrap();
-    let options =
-        GrpcOptions { restrictions: Restrictions::new([restricted]).unwrap(), ..GrpcOptions::default() };
+    let restrictions = Restrictions::new([restricted]).unwrap().prefixed(RESTRICTED_PREFIX);
+    let options = GrpcOptions { access: restrictions.into(), ..GrpcOptions::default() };
     let mut client = Serving::of_models(&[("m", NUMBER.into())], options, echo).client();
     let with = |key: Option<&'static str>| {
         let mut call = Call::new(ServerLiveRequest {});
@@ -201,6 +201,82 @@ async fn requests_have_the_principal_of_their_connection() {
         }
         let found = std::mem::take(&mut *callers.0.lock().unwrap());
         assert_eq!(found, vec![principal; 6]);
+    }
+}
+
+/// Takes the principal from metadata, at once or after a while, and lets each run the model of its name.
+#[derive(Debug)]
+struct ByName {
+    waits: bool,
+}
+
+impl Authenticator for ByName {
+    fn authenticate<'a>(&'a self, identity: Identity, head: &'a dyn Head) -> Authentication<'a> {
+        let outcome = match head.header("authorization") {
+            Some(name) => Ok(identity.with_principal(Principal::new(String::from_utf8_lossy(name)))),
+            None => Err(Denied::Unauthenticated("who are you?".to_owned())),
+        };
+        match self.waits {
+            false => Authentication::Done(outcome),
+            true => Authentication::Pending(Box::pin(async {
+                tokio::task::yield_now().await;
+                outcome
+            })),
+        }
+    }
+}
+
+impl Authorizer for ByName {
+    fn check(&self, caller: &Identity, _: Action, model: Option<&str>) -> Result<(), Denied> {
+        let name = caller.principal.as_ref().map_or("", Principal::name);
+        match model {
+            Some(model) if model != name => Err(Denied::Forbidden(format!("{name} may not"))),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[tokio::test]
+async fn every_call_passes_the_authenticator_and_the_authorizer_of_its_model() {
+    for waits in [false, true] {
+        let access = Access::default()
+            .with_authenticator(Arc::new(ByName { waits }))
+            .with_authorizer(Arc::new(ByName { waits }));
+        let options = GrpcOptions { access, ..GrpcOptions::default() };
+        let models = [("ann", NUMBER.into()), ("bob", NUMBER.into())];
+        let mut client = Serving::of_models(&models, options, echo).client();
+        fn by<T>(name: &'static str, message: T) -> Call<T> {
+            let mut call = Call::new(message);
+            call.metadata_mut().insert("authorization", name.parse().unwrap());
+            call
+        }
+        let (own, other) = (number("ann", "", 1), number("bob", "", 1));
+        assert_eq!(code(client.server_live(ServerLiveRequest {}).await), Code::Unauthenticated);
+        assert_eq!(code(client.model_infer(own.clone()).await), Code::Unauthenticated);
+        assert_eq!(code(client.server_live(by("ann", ServerLiveRequest {})).await), Code::Ok);
+        for (model, expected) in [("ann", Code::Ok), ("bob", Code::PermissionDenied)] {
+            let (name, version) = (model.to_owned(), String::new());
+            let infer = number(model, "", 1);
+            assert_eq!(code(client.model_infer(by("ann", infer)).await), expected);
+            let config = ModelConfigRequest { name: name.clone(), version: version.clone() };
+            assert_eq!(code(client.model_config(by("ann", config)).await), expected);
+            let metadata = ModelMetadataRequest { name: name.clone(), version: version.clone() };
+            assert_eq!(code(client.model_metadata(by("ann", metadata)).await), expected);
+            let ready = ModelReadyRequest { name: name.clone(), version: version.clone() };
+            assert_eq!(code(client.model_ready(by("ann", ready)).await), expected);
+            let statistics = ModelStatisticsRequest { name: name.clone(), version };
+            assert_eq!(code(client.model_statistics(by("ann", statistics)).await), expected);
+            let settings = TraceSettingRequest { model_name: name, ..TraceSettingRequest::default() };
+            assert_eq!(code(client.trace_setting(by("ann", settings)).await), expected);
+            let compressed = client.clone().send_compressed(CompressionEncoding::Gzip);
+            let compressed = compressed.clone().model_infer(by("ann", number(model, "", 1))).await;
+            assert_eq!(code(compressed), expected);
+        }
+        let requests = futures_util::stream::iter([other, own]);
+        let mut answers = client.model_stream_infer(by("ann", requests)).await.unwrap().into_inner();
+        let refused = answers.message().await.unwrap().unwrap();
+        assert!(refused.error_message.contains("ann may not"), "{}", refused.error_message);
+        assert_eq!(answers.message().await.unwrap().unwrap().error_message, "");
     }
 }
 

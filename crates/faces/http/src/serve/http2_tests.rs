@@ -25,7 +25,12 @@ async fn connected(face: Echo) -> Client {
     let (options, shutdown) = (TransportOptions::default(), CancellationToken::new());
     let ending = AtomicBool::new(false);
     let pace = Pace::new(true, None);
-    tokio::spawn(converse(far, Arc::new(Transport { mount: face, options, shutdown, ending }), pace, None));
+    tokio::spawn(converse(
+        far,
+        Arc::new(Transport { router: face.into(), options, shutdown, ending }),
+        pace,
+        Identity::default(),
+    ));
     let (client, connection) = handshake(Spawner, TokioIo::new(near)).await.unwrap();
     tokio::spawn(connection);
     client
@@ -158,9 +163,9 @@ async fn a_reply_that_nobody_takes_ends_and_others_go_on() {
         let (face, ending) = (Echo::default(), AtomicBool::new(false));
         tokio::spawn(converse(
             far,
-            Arc::new(Transport { mount: face, options, shutdown, ending }),
+            Arc::new(Transport { router: face.into(), options, shutdown, ending }),
             Pace::new(true, None),
-            None,
+            Identity::default(),
         ));
         let mut builder = hyper::client::conn::http2::Builder::new(Spawner);
         builder.initial_stream_window_size(window);
@@ -204,8 +209,8 @@ async fn requests_sent_with_the_acknowledgement_of_the_end_are_answered() {
     let (mut near, far) = tokio::io::duplex(1 << 16);
     let (options, shutdown) = (TransportOptions::default(), CancellationToken::new());
     let ending = AtomicBool::new(false);
-    let transport = Transport { mount: Echo::default(), options, shutdown: shutdown.clone(), ending };
-    tokio::spawn(converse(far, Arc::new(transport), Pace::new(true, None), None));
+    let transport = Transport { router: Echo::default().into(), options, shutdown: shutdown.clone(), ending };
+    tokio::spawn(converse(far, Arc::new(transport), Pace::new(true, None), Identity::default()));
     near.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
     near.write_all(&frame(4, 0, 0, &[])).await.unwrap();
     let (mut answered, mut ended) = (Vec::new(), Vec::new());

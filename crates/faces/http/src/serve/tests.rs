@@ -149,8 +149,13 @@ async fn every_request_of_a_connection_has_its_principal() {
         let (mut near, far) = tokio::io::duplex(1024);
         let (options, shutdown, ending) =
             (TransportOptions::default(), CancellationToken::new(), AtomicBool::new(false));
-        let transport = Arc::new(Transport { mount: Echo::default(), options, shutdown, ending });
-        tokio::spawn(converse(far, transport, Pace::new(false, None), name.map(Principal::new)));
+        let transport = Arc::new(Transport { router: Echo::default().into(), options, shutdown, ending });
+        tokio::spawn(converse(
+            far,
+            transport,
+            Pace::new(false, None),
+            Identity::of_connection(name.map(Principal::new)),
+        ));
         let mut replies = String::new();
         near.write_all(request_head("GET", "/principal", "", 0).as_bytes()).await.unwrap();
         near.write_all(request_head("GET", "/principal", "Connection: close\r\n", 0).as_bytes())
@@ -170,8 +175,8 @@ async fn a_reply_that_nobody_reads_is_given_up() {
         let (mut near, far) = tokio::io::duplex(1024);
         let (options, shutdown, ending) =
             (TransportOptions::default(), CancellationToken::new(), AtomicBool::new(false));
-        let transport = Arc::new(Transport { mount: Echo::default(), options, shutdown, ending });
-        tokio::spawn(converse(far, transport, Pace::new(false, None), None));
+        let transport = Arc::new(Transport { router: Echo::default().into(), options, shutdown, ending });
+        tokio::spawn(converse(far, transport, Pace::new(false, None), Identity::default()));
         let head = request_head("POST", "/echo", "Connection: close\r\n", MAX_BODY);
         near.write_all(head.as_bytes()).await.unwrap();
         near.write_all(&[b'x'; MAX_BODY]).await.unwrap();
@@ -284,9 +289,13 @@ async fn at_the_end_clients_that_do_nothing_are_not_waited_for() {
         let (mut near, far) = tokio::io::duplex(1024);
         let (options, shutdown, ending) =
             (TransportOptions::default(), CancellationToken::new(), AtomicBool::new(false));
-        let transport =
-            Arc::new(Transport { mount: Echo::default(), options, shutdown: shutdown.clone(), ending });
-        let served = tokio::spawn(converse(far, transport, Pace::new(false, None), None));
+        let transport = Arc::new(Transport {
+            router: Echo::default().into(),
+            options,
+            shutdown: shutdown.clone(),
+            ending,
+        });
+        let served = tokio::spawn(converse(far, transport, Pace::new(false, None), Identity::default()));
         near.write_all(sent.as_bytes()).await.unwrap();
         sleep(Duration::from_millis(10)).await;
         shutdown.cancel();

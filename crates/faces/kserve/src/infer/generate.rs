@@ -6,21 +6,17 @@
 //! status of a stream is that of its first response.
 
 use std::collections::HashSet;
-use std::convert::Infallible;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
-use bytes::Bytes;
-use http_body::{Body, Frame};
 use hyper::StatusCode;
 use jiter::Jiter;
 use nereid_core::backend_api::{
-    Answer, Buffer, Buffers, Error, InferRequest, RequestTrace, Response, Result, Shape, Tensor, Trace,
+    Buffer, Buffers, Error, InferRequest, RequestTrace, Response, Result, Shape, Tensor, Trace,
 };
 use nereid_core::{InputSignature, Model, ResponseStream, Signature};
-use nereid_http::{Busy, Encoding, Limit, Reply, RequestBody, reply};
+use nereid_http::{Encoding, EventSource, Limit, Reply, RequestBody, events, reply};
 use nereid_protocol::as_invalid_arg;
 use nereid_protocol::parameters::WireValue;
 
@@ -102,11 +98,10 @@ async fn stream_with(
                 .map_err(|error| of_response(&answers, error))
                 .and_then(|response| flat(&answers, response));
             let status = outcome.as_ref().err().map_or(StatusCode::OK, reply::status);
-            (status, Some(event(outcome)))
+            (status, Some(data(outcome)))
         }
     };
-    let events = Events { answers, first, trace, _busy: call.http.busy() };
-    Ok(reply::stream(status, "text/event-stream; charset=utf-8", events))
+    Ok(events(status, first, Responses { answers, trace }, call.http.busy()))
 }
 
 /// The requested model, and the request's trace if it is traced.
@@ -302,42 +297,22 @@ fn flat(answers: &ResponseStream, response: Response) -> Result<Vec<u8>> {
     Ok(json)
 }
 
-/// A server-sent event. The JSON has no line breaks, so one line of data holds it.
-fn event(outcome: Result<Vec<u8>>) -> Bytes {
-    let json = outcome.unwrap_or_else(|error| reply::error_json(error.message()).into_bytes());
-    [b"data: ".as_slice(), &json, b"\n\n"].concat().into()
+/// The data of an event: the response's JSON, or the error's.
+fn data(outcome: Result<Vec<u8>>) -> Vec<u8> {
+    outcome.unwrap_or_else(|error| reply::error_json(error.message()).into_bytes())
 }
 
-/// The body of a stream of events. Dropping it early, as when the client disconnects, cancels the request.
-struct Events {
+/// The responses of a model as events. Dropped early, as when the client disconnects, they cancel the request.
+struct Responses {
     answers: ResponseStream,
-    first: Option<Bytes>,
     trace: Option<Arc<Trace>>,
-    _busy: Busy,
 }
 
-impl Events {
-    fn event(&self, answer: Answer) -> Bytes {
-        event(answer.and_then(|response| flat(&self.answers, response)))
-    }
-}
-
-impl Body for Events {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        if let Some(first) = self.first.take() {
-            return Poll::Ready(Some(Ok(Frame::data(first))));
-        }
-        let answer = ready!(self.answers.poll_next(context));
-        if answer.is_some() {
-            answered(self.trace.as_ref());
-        }
-        Poll::Ready(answer.map(|answer| Ok(Frame::data(self.event(answer)))))
+impl EventSource for Responses {
+    fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<Option<Vec<u8>>> {
+        let Some(answer) = ready!(self.answers.poll_next(context)) else { return Poll::Ready(None) };
+        answered(self.trace.as_ref());
+        Poll::Ready(Some(data(answer.and_then(|response| flat(&self.answers, response)))))
     }
 }
 

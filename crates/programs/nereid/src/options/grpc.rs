@@ -178,8 +178,10 @@ impl GrpcOptions {
         }
         let options = FaceOptions {
             forwarded_headers: self.grpc_header_forward_pattern.clone(),
-            restrictions: Restrictions::new(self.grpc_restricted_protocol.iter().cloned())
-                .map_err(|error| format!("--grpc-restricted-protocol: {error}"))?,
+            access: Restrictions::new(self.grpc_restricted_protocol.iter().cloned())
+                .map_err(|error| format!("--grpc-restricted-protocol: {error}"))?
+                .prefixed(nereid_grpc::RESTRICTED_PREFIX)
+                .into(),
             compression: match self.grpc_infer_response_compression_level {
                 CompressionLevel::None => Compression::None,
                 CompressionLevel::Low => Compression::Gzip,

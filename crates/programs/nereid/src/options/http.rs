@@ -134,8 +134,9 @@ impl HttpOptions {
             max_input_size: self.http_max_input_size.get(),
             max_body_size: self.http_max_body_size,
             forwarded_headers: self.http_header_forward_pattern.clone(),
-            restrictions: Restrictions::new(self.http_restricted_api.iter().cloned())
-                .map_err(|error| format!("--http-restricted-api: {error}"))?,
+            access: Restrictions::new(self.http_restricted_api.iter().cloned())
+                .map_err(|error| format!("--http-restricted-api: {error}"))?
+                .into(),
             cors: cors(self.http_cors_origin.clone()),
             ..FaceOptions::default()
         })
@@ -145,6 +146,7 @@ impl HttpOptions {
 #[cfg(test)]
 mod tests {
     use clap::Parser;
+    use nereid_protocol::{Action, Denied, Identity};
 
     use super::*;
 
@@ -162,11 +164,14 @@ mod tests {
     fn restrictions_add_up() {
         let options =
             parsed(&["--http-restricted-api=health:a=b", "--http-restricted-api=trace,logging:c=d"]).unwrap();
-        let restrictions = options.face().unwrap().unwrap().options.restrictions;
-        let key = |group| restrictions.key(group).map(|key| key.name.clone());
-        assert_eq!(key(nereid_protocol::ApiGroup::Health).as_deref(), Some("a"));
-        assert_eq!(key(nereid_protocol::ApiGroup::Logging).as_deref(), Some("c"));
-        assert_eq!(key(nereid_protocol::ApiGroup::Inference), None);
+        let access = options.face().unwrap().unwrap().options.access;
+        let refused = |action| match access.check(&Identity::default(), action, None) {
+            Err(Denied::Restricted { header }) => Some(header),
+            _ => None,
+        };
+        assert_eq!(refused(Action::Health).as_deref(), Some("a"));
+        assert_eq!(refused(Action::ChangeLog).as_deref(), Some("c"));
+        assert_eq!(refused(Action::Infer), None);
         let twice =
             parsed(&["--http-restricted-api=health:a=b", "--http-restricted-api=health:c=d"]).unwrap();
         assert!(twice.face().unwrap_err().starts_with("--http-restricted-api: API 'health'"));

@@ -136,7 +136,8 @@ mod tests {
         let plain = face(&[("SAGEMAKER_TRITON_DEFAULT_MODEL_NAME", "")]).unwrap();
         let FaceOptions { ping, model, inference } = plain.options;
         assert_eq!((ping, model, inference), (PingMode::Ready, None, Inference::Infer));
-        assert!(plain.http.restrictions.key(nereid_protocol::ApiGroup::Inference).is_some());
+        let anonymous = nereid_protocol::Identity::default();
+        assert!(plain.http.access.check(&anonymous, nereid_protocol::Action::Infer, None).is_err());
         let chosen = face(&[
             ("SAGEMAKER_TRITON_PING_MODE", "live"),
             ("SAGEMAKER_TRITON_DEFAULT_MODEL_NAME", "m"),

@@ -1,4 +1,4 @@
-//! Two faces on one listener: routes, methods, restricted groups, limits and compression.
+//! Several faces on one port: routes, methods, restricted groups, limits and compression.
 
 use std::io::Write as _;
 
@@ -6,11 +6,17 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
+use std::sync::Arc;
+
+use nereid_protocol::{Access, Authentication, Authenticator, Authorizer, Denied, Principal};
+
+use super::*;
+use crate::cors::Cors;
 use crate::testing::{Admin, Echo, MAX_BODY, request_head, serving, status};
 
 #[tokio::test]
 async fn each_request_goes_to_the_first_face_with_its_route() {
-    let serving = serving((Echo::default(), Some(Admin::restricted())));
+    let serving = serving(Router::from(Echo::default()).and(Admin::restricted()));
     let echoed = serving.ask_text("POST", "/echo", "", "body").await;
     assert!(echoed.starts_with("HTTP/1.1 200 OK\r\n") && echoed.ends_with("\r\n\r\nbody"), "{echoed}");
     let page = serving.ask_text("GET", "/pages/a%20b/versions/3", "key: v\r\n", "").await;
@@ -20,7 +26,7 @@ async fn each_request_goes_to_the_first_face_with_its_route() {
 
 #[tokio::test]
 async fn other_paths_and_methods_are_refused() {
-    let serving = serving((Echo::default(), Some(Admin::restricted())));
+    let serving = serving(Router::from(Echo::default()).and(Admin::restricted()));
     for method in ["HEAD", "PUT", "DELETE", "OPTIONS", "PATCH", "BREW"] {
         let reply = serving.ask_text(method, "/live", "", "").await;
         assert_eq!(status(&reply), "405", "{method}");
@@ -31,16 +37,84 @@ async fn other_paths_and_methods_are_refused() {
 }
 
 #[tokio::test]
-async fn an_absent_face_has_no_routes() {
-    let serving = serving((Echo::default(), None::<Admin>));
-    let reply = serving.ask_text("POST", "/live", "", "").await;
-    assert!(reply.starts_with("HTTP/1.1 405 ") && reply.contains("\r\nallow: GET\r\n"), "{reply}");
-    assert_eq!(status(&serving.ask_text("GET", "/pages/a/versions/3", "key: v\r\n", "").await), "404");
+async fn port_without_faces_has_no_routes() {
+    let serving = serving(Router::default());
+    assert_eq!(status(&serving.ask_text("GET", "/live", "", "").await), "404");
+}
+
+/// Takes the principal from a header, after a while.
+#[derive(Debug)]
+struct ByHeader;
+
+impl Authenticator for ByHeader {
+    fn authenticate<'a>(&'a self, identity: Identity, head: &'a dyn Head) -> Authentication<'a> {
+        Authentication::Pending(Box::pin(async move {
+            tokio::task::yield_now().await;
+            match head.header("authorization") {
+                Some(user) => Ok(identity.with_principal(Principal::new(String::from_utf8_lossy(user)))),
+                None => Err(Denied::Unauthenticated("who are you?".to_owned())),
+            }
+        }))
+    }
+}
+
+impl Authorizer for ByHeader {
+    fn check(&self, caller: &Identity, action: Action, _: Option<&str>) -> Result<(), Denied> {
+        let name = caller.principal.as_ref().map_or("", Principal::name);
+        match (name, action) {
+            ("ann", _) | (_, Action::Health) => Ok(()),
+            _ => Err(Denied::Forbidden(format!("{name} may not"))),
+        }
+    }
+}
+
+#[tokio::test]
+async fn authenticator_may_wait_and_its_principal_reaches_authorizer_and_face() {
+    let access = Access::default().with_authenticator(Arc::new(ByHeader)).with_authorizer(Arc::new(ByHeader));
+    let mut face = Echo::default();
+    face.properties.access = access;
+    let serving = serving(face);
+    for (method, path, headers, expected, body) in [
+        ("GET", "/principal", "Authorization: ann\r\n", "200", "ann"),
+        ("GET", "/principal", "Authorization: bob\r\n", "403", r#"{"error":"bob may not"}"#),
+        ("GET", "/live", "Authorization: bob\r\n", "200", ""),
+        ("GET", "/live", "", "401", r#"{"error":"who are you?"}"#),
+        ("PUT", "/principal", "Authorization: bob\r\n", "403", r#"{"error":"bob may not"}"#),
+        ("PUT", "/principal", "Authorization: ann\r\n", "405", r#"{"error":"Method Not Allowed"}"#),
+        ("GET", "/nowhere", "", "404", r#"{"error":"Not Found"}"#),
+    ] {
+        let reply = serving.ask_text(method, path, headers, "").await;
+        assert_eq!(status(&reply), expected, "{method} {path} {headers}");
+        assert!(reply.ends_with(&format!("\r\n\r\n{body}")), "{reply}");
+    }
+}
+
+#[tokio::test]
+async fn refused_request_is_answered_before_its_body_arrives() {
+    let mut face = Echo::default();
+    face.properties.access = Access::default().with_authenticator(Arc::new(ByHeader));
+    let serving = serving(face);
+    let mut stream = serving.connect().await;
+    stream.write_all(request_head("POST", "/echo", "", 100).as_bytes()).await.unwrap();
+    let mut reply = [0; 13];
+    stream.read_exact(&mut reply).await.unwrap();
+    assert_eq!(&reply, b"HTTP/1.1 401 ");
+}
+
+#[tokio::test]
+async fn each_face_decides_which_web_pages_may_use_it() {
+    let open = Echo::with_cors(Cors::new(vec!["*".parse().unwrap()], &[]));
+    let serving = serving(Router::from(open).and(Admin::restricted()));
+    let allowed = |reply: &str| reply.contains("\r\naccess-control-allow-origin: *\r\n");
+    let origin = "Origin: https://example.com\r\n";
+    assert!(allowed(&serving.ask_text("GET", "/live", origin, "").await));
+    let page = serving.ask_text("GET", "/pages/a/versions/3", &format!("{origin}key: v\r\n"), "").await;
+    assert!(status(&page) == "200" && !allowed(&page), "{page}");
 }
 
 #[tokio::test]
 async fn a_restricted_group_opens_only_to_its_key() {
-    let serving = serving((Echo::default(), Admin::restricted()));
+    let serving = serving(Router::from(Echo::default()).and(Admin::restricted()));
     for (method, headers, expected) in [
         ("GET", "", "403"),
         ("GET", "key: w\r\n", "403"),
@@ -56,7 +130,7 @@ async fn a_restricted_group_opens_only_to_its_key() {
 
 #[tokio::test]
 async fn each_face_limits_its_bodies() {
-    let serving = serving((Echo::default(), Admin::restricted()));
+    let serving = serving(Router::from(Echo::default()).and(Admin::restricted()));
     let full = "x".repeat(MAX_BODY);
     assert_eq!(status(&serving.ask_text("POST", "/echo", "", &full).await), "200");
     let long = serving.ask_text("POST", "/echo", "", &format!("{full}x")).await;
@@ -92,7 +166,7 @@ async fn bodies_are_compressed_both_ways() {
 
 #[tokio::test]
 async fn headers_are_spelled_as_written_in_every_request_of_a_connection() {
-    let serving = serving((Admin::restricted(), Echo::default()));
+    let serving = serving(Router::from(Admin::restricted()).and(Echo::default()));
     let mut stream = serving.connect().await;
     for name in ["X-One", "x-TWO"] {
         let head = request_head("POST", "/headers", &format!("{name}: 1\r\n"), 0);

@@ -1,0 +1,111 @@
+//! Access by keys, by authenticators that answer at once or later, and by authorizers.
+
+use std::collections::BTreeMap;
+
+use super::*;
+
+struct Headers(BTreeMap<&'static str, &'static str>);
+
+impl Head for Headers {
+    fn header(&self, name: &str) -> Option<&[u8]> {
+        self.0.get(name).map(|value| value.as_bytes())
+    }
+}
+
+fn head<const N: usize>(headers: [(&'static str, &'static str); N]) -> Headers {
+    Headers(headers.into())
+}
+
+/// Takes the principal from a header; later, if another header asks for it.
+#[derive(Debug)]
+struct ByHeader;
+
+impl Authenticator for ByHeader {
+    fn authenticate<'a>(&'a self, identity: Identity, head: &'a dyn Head) -> Authentication<'a> {
+        let outcome = match head.header("user") {
+            Some(b"") => Err(Denied::Unauthenticated("the user is empty".to_owned())),
+            Some(user) => Ok(identity.with_principal(Principal::new(String::from_utf8_lossy(user)))),
+            None => Ok(identity),
+        };
+        match head.header("later") {
+            Some(_) => Authentication::Pending(Box::pin(async { outcome })),
+            None => Authentication::Done(outcome),
+        }
+    }
+}
+
+/// Lets each principal use the models that begin with its name.
+#[derive(Debug)]
+struct OwnModels;
+
+impl Authorizer for OwnModels {
+    fn check(&self, caller: &Identity, _: Action, model: Option<&str>) -> Result<(), Denied> {
+        let name = caller.principal.as_ref().map_or("", Principal::name);
+        match model {
+            Some(model) if !model.starts_with(name) => Err(Denied::Forbidden("not yours".to_owned())),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn identified(access: &Access, head: &Headers) -> Result<Identity, Denied> {
+    let outcome = nereid_core::block_on(access.identify(Identity::default(), head));
+    match access.identify_now(Identity::default(), head) {
+        Some(Ok(now)) => assert_eq!(Ok(now.principal), outcome.clone().map(|identity| identity.principal)),
+        Some(Err(denied)) => assert_eq!(outcome.as_ref().err(), Some(&denied)),
+        None => assert!(head.header("later").is_some()),
+    }
+    outcome
+}
+
+#[test]
+fn restricted_group_opens_to_its_key_alone() {
+    let restrictions = ["trace,logging:k1=v1", "inference:k2=v2"].map(|text| text.parse().unwrap());
+    let access = Access::from(Restrictions::new(restrictions).unwrap());
+    let denied = |header: &str| Err(Denied::Restricted { header: header.to_owned() });
+    for (head, infer, change_log) in [
+        (head([]), denied("k2"), denied("k1")),
+        (head([("k1", "v1")]), denied("k2"), Ok(())),
+        (head([("k2", "v2")]), Ok(()), denied("k1")),
+        (head([("k1", "v2"), ("k2", "v1")]), denied("k2"), denied("k1")),
+        (head([("k1", "v1"), ("k2", "v2")]), Ok(()), Ok(())),
+    ] {
+        let caller = identified(&access, &head).unwrap();
+        assert_eq!(access.check(&caller, Action::Infer, Some("m")), infer);
+        assert_eq!(access.check(&caller, Action::ChangeLog, None), change_log);
+        assert_eq!(access.check(&caller, Action::Health, None), Ok(()));
+        assert_eq!(access.check(&caller, Action::Metrics, None), Ok(()));
+    }
+}
+
+#[test]
+fn port_without_restrictions_is_open() {
+    let access = Access::from(Restrictions::default());
+    assert!(access.is_open());
+    assert_eq!(access.check(&Identity::default(), Action::Load, Some("m")), Ok(()));
+}
+
+#[test]
+fn authenticators_and_authorizers_apply_in_order() {
+    let access =
+        Access::default().with_authenticator(Arc::new(ByHeader)).with_authorizer(Arc::new(OwnModels));
+    for later in [&[][..], &[("later", "")]] {
+        let with = |user: &'static str| Headers(later.iter().copied().chain([("user", user)]).collect());
+        let caller = identified(&access, &with("ann")).unwrap();
+        assert_eq!(caller.principal, Some(Principal::new("ann")));
+        assert_eq!(access.check(&caller, Action::Infer, Some("ann-1")), Ok(()));
+        assert_eq!(
+            access.check(&caller, Action::Infer, Some("bob-1")),
+            Err(Denied::Forbidden("not yours".to_owned()))
+        );
+        assert!(matches!(identified(&access, &with("")), Err(Denied::Unauthenticated(_))));
+    }
+}
+
+#[test]
+fn connection_identity_reaches_authorizers() {
+    let access = Access::default().with_authorizer(Arc::new(OwnModels));
+    let caller = Identity::of_connection(Some(Principal::new("bob")));
+    assert_eq!(access.check(&caller, Action::Load, Some("bob")), Ok(()));
+    assert!(access.check(&caller, Action::Load, Some("ann")).is_err());
+}
