@@ -19,22 +19,32 @@ pub(crate) async fn server_ready(server: &Server, headers: &HeaderMap) -> Reply 
     health(server.ready().await, headers, r#"{"ready":true}"#)
 }
 
-/// Triton's replies to health checks have no body. KServe's have one, which its clients read: clients that say they take
-/// JSON, as Triton's do not, get it.
+/// Health checks are answered without a body, as scripts expect that print a body and a status together. KServe's replies have
+/// a body: clients get it if `Accept` names JSON. curl, wget and most libraries send `*/*`, which does not.
 fn health(is_good: bool, headers: &HeaderMap, body: &'static str) -> Reply {
     match is_good {
-        true if accepts_json(headers) => reply::json_bytes(StatusCode::OK, body),
+        true if wants_json(headers) => reply::json_bytes(StatusCode::OK, body),
         true => reply::empty(StatusCode::OK),
         // The reference's status for a server that is not live, or not ready.
         false => reply::empty(StatusCode::BAD_REQUEST),
     }
 }
 
-fn accepts_json(headers: &HeaderMap) -> bool {
+/// Whether `Accept` names JSON, wildcards not counted.
+fn wants_json(headers: &HeaderMap) -> bool {
     let lists = headers.get_all(ACCEPT).iter().filter_map(|list| list.to_str().ok());
-    let mut ranges = lists.flat_map(|list| list.split(',')).filter_map(|range| range.split(';').next());
-    let json = ["*/*", "application/*", "application/json"];
-    ranges.any(|range| json.iter().any(|json| json.eq_ignore_ascii_case(range.trim())))
+    lists.flat_map(|list| list.split(',')).any(|range| {
+        let mut parts = range.split(';').map(str::trim);
+        let names_json = parts.next().is_some_and(|kind| kind.eq_ignore_ascii_case("application/json"));
+        names_json && !parts.any(has_no_weight)
+    })
+}
+
+/// Whether a parameter of a media range is a weight of 0: the client does not accept that type.
+fn has_no_weight(parameter: &str) -> bool {
+    parameter.split_once('=').is_some_and(|(name, weight)| {
+        name.trim().eq_ignore_ascii_case("q") && weight.trim().parse() == Ok(0.0_f32)
+    })
 }
 
 pub(crate) fn server(server: &Server) -> Reply {
@@ -74,25 +84,59 @@ pub(crate) fn statistics(server: &Server, target: Option<&Target<'_>>) -> Result
 
 #[cfg(test)]
 mod tests {
+    use hyper::body::Body;
     use hyper::header::HeaderValue;
 
     use super::*;
 
     #[test]
-    fn only_clients_that_take_json_get_the_body_of_a_health_check() {
+    fn health_check_has_a_body_only_if_accept_names_json() {
         for (accepted, expected) in [
             (&[][..], false),
-            (&["*/*"], true),
+            (&[""], false),
+            (&["*/*"], false),
+            (&["application/*"], false),
+            (&["*/*;q=0.8, application/*"], false),
+            (&["text/html, */*"], false),
+            (&["text/html", "*/*"], false),
+            (&["text/html, application/jsonl"], false),
+            (&["application/problem+json", "text/json", "json", "application"], false),
+            (&["application/json;q=0"], false),
+            (&["application/json; Q=0.000, */*"], false),
+            (&["application/json;charset=utf-8;q=0."], false),
             (&["application/json"], true),
             (&["Application/JSON; q=0.5"], true),
-            (&["text/html, application/*;q=0.8"], true),
-            (&["text/html", "*/*"], true),
-            (&["text/html, application/jsonl"], false),
-            (&[""], false),
+            (&["application/json;q=0.001"], true),
+            (&["application/json;charset=utf-8"], true),
+            (&["application/json;q=1;version=0"], true),
+            (&["*/*, application/json;q=0.9"], true),
+            (&["text/html,\tapplication/json ,*/*"], true),
+            (&["application/json, text/plain, */*"], true),
+            (&["text/html", "*/*", "application/json"], true),
+            (&["application/json;q=0", "application/json"], true),
         ] {
             let headers = accepted.iter().map(|list| (ACCEPT, HeaderValue::from_static(list)));
             let headers: HeaderMap = headers.collect();
-            assert_eq!(accepts_json(&headers), expected, "{accepted:?}");
+            assert_eq!(wants_json(&headers), expected, "{accepted:?}");
         }
+    }
+
+    #[test]
+    fn accept_header_that_is_not_ascii_does_not_hide_the_others() {
+        let mut headers = HeaderMap::new();
+        headers.append(ACCEPT, HeaderValue::from_bytes(b"text/\xff").unwrap());
+        assert!(!wants_json(&headers));
+        headers.append(ACCEPT, HeaderValue::from_static("application/json"));
+        assert!(wants_json(&headers));
+    }
+
+    #[test]
+    fn unhealthy_server_is_reported_without_a_body() {
+        let headers = HeaderMap::from_iter([(ACCEPT, HeaderValue::from_static("application/json"))]);
+        let unhealthy = health(false, &headers, "{}");
+        assert_eq!(
+            (unhealthy.status(), unhealthy.body().size_hint().exact()),
+            (StatusCode::BAD_REQUEST, Some(0))
+        );
     }
 }

@@ -94,6 +94,13 @@ fn operation(handler: Operation, examples: &[Example]) -> Value {
     let (summary, request, answer) = described(handler);
     let success = match answer {
         Answer::Nothing => json!({ "description": "It is so, or it is done." }),
+        Answer::Health(schema) => json!({
+            "description": "It is so. The body is empty unless `Accept` names `application/json`.",
+            "content": {
+                "text/plain": { "schema": { "type": "string", "maxLength": 0 } },
+                "application/json": { "schema": reference(schema) },
+            },
+        }),
         Answer::Json(schema) => {
             json!({ "description": "The answer.", "content": { "application/json": { "schema": reference(schema) } } })
         }
@@ -135,6 +142,7 @@ fn operation(handler: Operation, examples: &[Example]) -> Value {
 
 enum Answer {
     Nothing,
+    Health(&'static str),
     Json(&'static str),
     Tensors,
     Events,
@@ -142,10 +150,10 @@ enum Answer {
 
 /// An action's summary, the schema of its body and whether a body is required, and its reply.
 fn described(operation: Operation) -> (&'static str, Option<(&'static str, bool)>, Answer) {
-    use Answer::{Events, Json, Nothing, Tensors};
+    use Answer::{Events, Health, Json, Nothing, Tensors};
     match operation {
-        Operation::Live => ("Whether the server is up", None, Json("Live")),
-        Operation::Ready => ("Whether the server is ready", None, Json("Ready")),
+        Operation::Live => ("Whether the server is up", None, Health("Live")),
+        Operation::Ready => ("Whether the server is ready", None, Health("Ready")),
         Operation::ServerMetadata => {
             ("The server's name, version and extensions", None, Json("ServerMetadata"))
         }
