@@ -155,7 +155,7 @@ def test_regions_are_listed_and_unregistered(client, grpc_client, memory):
     client.unregister_system_shared_memory("a")
     client.unregister_cuda_shared_memory("b")
     assert client.get_cuda_shared_memory_status("a") == [{"name": "a", "device_id": 0, "byte_size": 50}]
-    with pytest.raises(InferenceServerException, match="no shared memory region 'b'"):
+    with pytest.raises(InferenceServerException, match="Unable to find shared memory region: 'b'"):
         client.get_cuda_shared_memory_status("b")
     grpc_client.unregister_cuda_shared_memory()
     assert client.get_cuda_shared_memory_status() == []

@@ -313,7 +313,7 @@ def test_the_deprecated_option_is_advised_against(repository, serve):
     write(repository, scale_model("bare"))
     server = serve("--strict-model-config=false")
     assert config_of(server, "bare")["max_batch_size"] == 4
-    server.wait_for_log(r"^W\d{4} .*--strict-model-config is deprecated")
+    server.wait_for_log(r"^W\d{4} .*--strict-model-config has been deprecated")
 
 
 def test_a_named_configuration_is_used_if_the_model_has_it(repository, serve):

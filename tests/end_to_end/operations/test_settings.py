@@ -181,7 +181,7 @@ def test_trace_settings_begin_as_the_command_line_says(repository, serve):
         "trace_file": "/tmp/trace.json",
         "trace_mode": "triton",
     }
-    assert "--trace-rate is deprecated" in server.log
+    assert "--trace-rate has been deprecated" in server.log
     with tritonclient.http.InferenceServerClient(server.url) as client:
         assert client.get_trace_settings() == expected
         client.update_trace_settings(settings={"trace_rate": "2", "trace_level": ["OFF"]})

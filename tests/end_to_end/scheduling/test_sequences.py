@@ -194,19 +194,19 @@ def test_requests_that_belong_to_no_sequence_are_refused_and_change_nothing(repo
         error = client.refused(*arguments, **how)
         assert expected in error.message() and error.status() == status
 
-    refused("needs a correlation ID (sequence_id)", "any", 1)
+    refused("must specify a non-zero or non-empty correlation ID", "any", 1)
     refused("sequence 5 of model 'any' is not open", "any", 1, 5)
     refused("sequence 5 of model 'any' is not open", "any", 1, 5, end=True)
     refused("must be a number", "number", 1, "text", start=True)
     refused("must have batch size 1, not 2", "any", 1, 5, start=True, shape=(2, 1))
     assert client.ask("any", 1, 5, start=True) == [1]
-    refused("has shape", "any", 1, 5, shape=(1, 2))
+    refused("unexpected shape for input", "any", 1, 5, shape=(1, 2))
     refused("must have batch size 1", "any", 1, 5, shape=(2, 1))
     assert client.ask("any", 2, 5, end=True) == [3]
     refused("is not open", "any", 1, 5)
     # Controls and states are the server's to give.
     tensors = given(protocol, 1) + given(protocol, 1, name="SUM_IN")
-    with pytest.raises(InferenceServerException, match="no input 'SUM_IN'"):
+    with pytest.raises(InferenceServerException, match="unexpected inference input 'SUM_IN'"):
         client.client.infer("any", tensors, sequence_id=5, sequence_start=True)
 
 
@@ -330,7 +330,7 @@ def test_a_warm_up_gives_controls_and_states_too(repository, serve):
     assert client.ask("controls", 5, 7, start=True) == [5, 1, 0, 1, 7]
     assert client.ask("adder", 5, 7, start=True) == [5]
     reasons = {model["name"]: model.get("reason", "") for model in client.client.get_model_repository_index()}
-    assert "no input 'SUM_OUT'" in reasons["unknown"]
+    assert "unexpected inference input 'SUM_OUT'" in reasons["unknown"]
     assert client.client.get_inference_statistics("adder")["model_stats"][0]["inference_count"] == 3
 
 

@@ -29,9 +29,9 @@ pub(crate) fn of(headers: &HeaderMap) -> Option<Duration> {
     })
 }
 
-/// The end of a call that took longer.
+/// The end of a call that took longer, in the words of gRPC libraries, which clients compare.
 pub(crate) fn exceeded() -> Status {
-    Status::deadline_exceeded("the call exceeded its deadline")
+    Status::deadline_exceeded("Deadline Exceeded")
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ pub(crate) fn denied(denied: &Denied) -> Status {
     match denied {
         // The reference's code.
         Denied::Restricted { header } => Status::unavailable(format!(
-            "This protocol is restricted, expecting header '{header}' with its key"
+            "This protocol is restricted, expecting header '{header}' with the right key"
         )),
         Denied::Unauthenticated(message) => Status::unauthenticated(shortened(message)),
         Denied::Forbidden(message) => Status::permission_denied(shortened(message)),

@@ -180,7 +180,7 @@ pub(crate) fn denied(denied: &Denied) -> Reply {
     match denied {
         Denied::Restricted { header } => error_text(
             StatusCode::FORBIDDEN,
-            &format!("This API is restricted, expecting header '{header}' with its key"),
+            &format!("This API is restricted, expecting header '{header}' with the right key"),
         ),
         Denied::Unauthenticated(message) => unauthenticated(message),
         Denied::Forbidden(message) => error_text(StatusCode::FORBIDDEN, message),

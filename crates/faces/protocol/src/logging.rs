@@ -118,7 +118,9 @@ pub struct LogUpdate {
 impl LogUpdate {
     /// The error for `log_file`, which is fixed at start.
     pub fn file_error() -> Error {
-        Error::unsupported("log_file cannot be changed while the server runs")
+        Error::unsupported(
+            "log file location can not be updated through network protocol: log_file is fixed when the server starts",
+        )
     }
 
     /// Checks a verbose level.

@@ -28,7 +28,8 @@ pub async fn resolve_single(
     let model = server.resolve(name, version).await?;
     if model.is_decoupled() {
         return Err(Error::unsupported(format!(
-            "model '{name}' is decoupled: it may return any number of responses; use {streaming}"
+            "model '{name}': this call doesn't support models with decoupled transaction policy, which return any \
+             number of responses; use {streaming}"
         )));
     }
     Ok(model)

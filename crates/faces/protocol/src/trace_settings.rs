@@ -35,7 +35,11 @@ pub fn set_trace_number(update: &mut TraceUpdate, setting: &str, text: Option<&s
                 return Err(Error::invalid_arg(format!("{setting} is {count}; expected {EXPECTED}")));
             }
         }
-        "trace_file" => return Err(Error::unsupported("trace_file cannot be changed while the server runs")),
+        "trace_file" => {
+            let message = "trace file location can not be updated through network protocol: trace_file is fixed when the \
+                           server starts";
+            return Err(Error::unsupported(message));
+        }
         _ => {}
     }
     Ok(())

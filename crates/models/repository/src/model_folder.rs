@@ -158,7 +158,7 @@ impl Origin<'_> {
     fn describe(self, folder: &Path) -> String {
         match self {
             Self::File(path) => path.display().to_string(),
-            Self::Request => "the configuration in the load request".into(),
+            Self::Request => "Invalid config override".into(),
             Self::Nowhere => folder.display().to_string(),
         }
     }

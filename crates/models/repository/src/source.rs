@@ -223,7 +223,9 @@ impl Repositories {
         places.retain(|store| id.namespace.is_empty() || store.location() == id.namespace);
         match places.as_slice() {
             [store] => Ok(Arc::clone(store)),
-            [] => Err(Error::not_found(format!("no model repository has a folder '{name}'"))),
+            [] => Err(Error::not_found(format!(
+                "model not found in any model repository: none has a folder '{name}'"
+            ))),
             _ => Err(not_unique(name, &places)),
         }
     }
@@ -462,7 +464,7 @@ impl FetchedModel for ModelFiles {
 fn not_unique(name: &str, places: &[Arc<dyn Store>]) -> Error {
     let places: Vec<_> = places.iter().map(|store| format!("'{}/{name}'", store.location())).collect();
     Error::invalid_arg(format!(
-        "model '{name}' is in more than one repository: {}; use --model-namespacing=true to serve each of them",
+        "model appears in two or more repositories: {}; use --model-namespacing=true to serve each of them",
         places.join(", ")
     ))
 }

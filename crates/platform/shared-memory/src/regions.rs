@@ -233,9 +233,11 @@ impl Regions {
             _ => None,
         };
         let slice = slice.ok_or_else(|| {
+            let size = region.byte_size();
+            let wrong = if offset < size { "offset + byte size" } else { "offset" };
             Error::invalid_arg(format!(
-                "shared memory region '{name}' has {} bytes; {length} bytes at offset {offset} are no part of it",
-                region.byte_size()
+                "Invalid {wrong} for shared memory region: '{name}' has {size} bytes, {length} bytes at offset {offset} \
+                 are no part of it"
             ))
         })?;
         slice.check()?;
@@ -250,12 +252,12 @@ impl fmt::Debug for Regions {
 }
 
 fn taken(name: &str) -> Error {
-    let message = format!("there is a shared memory region '{name}' already; unregister it first");
+    let message = format!("shared memory region '{name}' already in manager; unregister it first");
     Error::new(ErrorCode::AlreadyExists, message)
 }
 
 fn unknown(name: &str) -> Error {
-    Error::not_found(format!("there is no shared memory region '{name}'"))
+    Error::not_found(format!("Unable to find shared memory region: '{name}' is not registered"))
 }
 
 #[cfg(test)]

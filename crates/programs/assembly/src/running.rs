@@ -34,6 +34,8 @@ use crate::{caches, poll, traces};
 /// How often a server that stops looks whether something is in progress. Requests count where they cost least, so nothing
 /// announces the last one's end.
 const WORK_CHECK: Duration = Duration::from_millis(10);
+/// How often the log names the models that a stopping server waits for.
+const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The names of the models that failed to load at start, and why; an error if the repositories cannot be read.
 pub type LoadOutcome = Result<Vec<(String, Error)>>;
@@ -244,6 +246,20 @@ impl InTime {
     }
 }
 
+/// Logs how many inferences of each model have not ended.
+fn report_in_flight(server: &Server) {
+    for model in server.models().ready() {
+        let count = model.statistics().in_flight();
+        if count > 0 {
+            tracing::info!(
+                "Model '{}' (version {}) has {count} in-flight inferences",
+                model.id(),
+                model.version()
+            );
+        }
+    }
+}
+
 /// Lets what has begun come to its end, and then ends connections and models.
 async fn drain(
     server: &Arc<Server>,
@@ -251,8 +267,14 @@ async fn drain(
     shutdown: DropGuard,
     in_time: InTime,
 ) -> std::result::Result<(), StopError> {
+    tracing::info!("Waiting for in-flight requests to complete");
     let worked = async {
+        let mut next_report = Instant::now();
         while server.work() != Work::Nothing {
+            if Instant::now() >= next_report {
+                report_in_flight(server);
+                next_report += REPORT_INTERVAL;
+            }
             sleep(WORK_CHECK).await;
         }
         Ok(())

@@ -17,7 +17,7 @@ fn check(request: &mut InferRequest, signature: &Signature, model: &str) -> Resu
     for output in &request.outputs {
         if signature.output(&output.name).is_none() {
             return Err(Error::invalid_arg(format!(
-                "model '{model}' has no output '{}' (outputs: {})",
+                "unexpected inference output '{}' for model '{model}' (outputs: {})",
                 output.name,
                 quoted(signature.outputs.iter().map(|output| output.name.as_str())),
             )));
@@ -37,11 +37,15 @@ fn check(request: &mut InferRequest, signature: &Signature, model: &str) -> Resu
 fn check_names(request: &InferRequest, signature: &Signature, model: &str) -> Result<()> {
     for (index, tensor) in request.inputs.iter().enumerate() {
         if signature.input(&tensor.name).is_none() {
-            return Err(Error::invalid_arg(format!(
-                "model '{model}' has no input '{}' (inputs: {})",
+            let unexpected = Error::invalid_arg(format!(
+                "unexpected inference input '{}' for model '{model}' (inputs: {})",
                 tensor.name,
                 quoted(signature.inputs.iter().map(|input| input.name.as_str())),
-            )));
+            ));
+            return Err(match wrong_count(request, signature, model) {
+                Some(wrong) => unexpected.context(wrong),
+                None => unexpected,
+            });
         }
         if request.inputs[..index].iter().any(|other| other.name == tensor.name) {
             return Err(Error::invalid_arg(format!("model '{model}': duplicate input '{}'", tensor.name)));
@@ -60,12 +64,23 @@ fn check_names(request: &InferRequest, signature: &Signature, model: &str) -> Re
     if missing.peek().is_none() {
         return Ok(());
     }
-    Err(Error::invalid_arg(format!(
-        "expected {} inputs but got {} for model '{model}': missing {}",
-        signature.inputs.len(),
-        request.inputs.len(),
-        quoted(missing),
-    )))
+    let wrong = wrong_count(request, signature, model).unwrap_or_else(|| format!("model '{model}'"));
+    Err(Error::invalid_arg(format!("{wrong}: missing {}", quoted(missing))))
+}
+
+/// How many inputs the model takes, if the request has another number of them.
+fn wrong_count(request: &InferRequest, signature: &Signature, model: &str) -> Option<String> {
+    let most = signature.inputs.len();
+    let least = signature.inputs.iter().filter(|input| !input.optional).count();
+    let given = request.inputs.len();
+    if (least..=most).contains(&given) {
+        return None;
+    }
+    let expected = match least == most {
+        true => format!("{most} inputs"),
+        false => format!("number of inputs between {least} and {most}"),
+    };
+    Some(format!("expected {expected} but got {given} inputs for model '{model}'"))
 }
 
 /// The size of the first dimension, which all inputs share.
@@ -122,14 +137,20 @@ fn check_input(
         && dims.iter().zip(expected.dims.iter()).all(|(dim, want)| *dim >= 0 && (*want < 0 || dim == want));
     if !fits {
         return Err(Error::invalid_arg(format!(
-            "input '{}' has shape {}, but model '{model}' expects {}{}",
+            "unexpected shape for input '{}' for model '{model}': got {}, expected {}{}",
             tensor.name,
             tensor.shape,
             signature.full_dims(&expected.dims),
             if batch.is_empty() { "" } else { " with a leading batch dimension" },
         )));
     }
-    tensor.check_contents().map_err(|error| error.context(format_args!("model '{model}'")))?;
+    tensor.check_contents().map_err(|error| match tensor.data_type.byte_size() {
+        Some(_) => error.context(format_args!(
+            "input byte size mismatch for input '{}' for model '{model}'",
+            tensor.name
+        )),
+        None => error.context(format_args!("model '{model}'")),
+    })?;
     if let Some(reshape) = &expected.reshape {
         let mut shape = Shape::from(batch);
         shape.extend(reshaped(&expected.dims, reshape, dims).into_iter().flatten());

@@ -166,7 +166,7 @@ impl LifeCycle {
         let spec = match read {
             Ok(spec) => spec,
             Err(error) => {
-                tracing::error!("failed to load '{id}': {error}");
+                tracing::error!("Poll failed for model directory '{id}': {error}");
                 // What is not in the source at all is not a model.
                 if !matches!(&fingerprint, Err(error) if error.code() == ErrorCode::NotFound) {
                     self.set_failure(&id, &error);

@@ -148,16 +148,15 @@ impl Item for Request {
             Refusal::Full(limit) => Error::unavailable(format!(
                 "Exceeds maximum queue size: model '{model}' has {limit} pending requests, its max_queue_size"
             )),
-            Refusal::Expired => Error::unavailable(format!(
-                "Request timeout expired: it was pending for model '{model}' longer than its queue policy allows"
-            )),
+            // Clients compare the whole message.
+            Refusal::Expired => Error::unavailable("Request timeout expired"),
             Refusal::Cancelled => Error::cancelled("the request was cancelled while it was queued"),
             Refusal::BacklogFull(limit) => Error::unavailable(format!(
                 "Exceeds maximum queue size: {limit} sequences of model '{model}' wait for a slot; try again later"
             )),
             Refusal::NoSlot => Error::unavailable(format!(
-                "Request timeout expired: its sequence waited for a slot of model '{model}' longer than the request \
-                 timeout"
+                "timeout of the corresponding sequence has been expired: it waited for a slot of model '{model}' \
+                 longer than the request timeout"
             )),
             Refusal::NotStarted => sequence::not_started(&self),
         };

@@ -298,7 +298,9 @@ impl Server {
         if self.stopping.load(Ordering::Acquire) {
             // What has begun may come to its end.
             if !caller.is_backend() && !model.goes_on(&request) {
-                return Err(stopping("inference requests"));
+                return Err(Error::unavailable(
+                    "Server is stopping, scheduler for model has stopped accepting new inference requests",
+                ));
             }
         }
         if let Some(slots) = &self.slots {
@@ -408,7 +410,7 @@ impl Server {
 
     fn check_control(&self, name: &str) -> Result<()> {
         if self.stopping.load(Ordering::Acquire) {
-            return Err(stopping("loads and unloads"));
+            return Err(Error::unavailable("Server is stopping: it takes no further loads and unloads"));
         }
         match self.options.model_control {
             ModelControl::Explicit if is_folder_name(name) => Ok(()),
@@ -416,7 +418,8 @@ impl Server {
                 "invalid model name '{name}': it must be the name of a folder, not a path"
             ))),
             ModelControl::None | ModelControl::Poll => Err(Error::unavailable(
-                "loading and unloading models by request is not allowed without --model-control-mode=explicit",
+                "explicit model load / unload is not allowed if polling is enabled, or if models are loaded only at \
+                 the start; --model-control-mode=explicit allows it",
             )),
         }
     }
@@ -536,10 +539,6 @@ impl Future for ResolveFuture {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         Pin::new(&mut self.0).poll(context)
     }
-}
-
-fn stopping(what: &str) -> Error {
-    Error::unavailable(format!("Server is stopping: new {what} are not accepted"))
 }
 
 fn names(listing: &Listing) -> Result<Vec<String>> {

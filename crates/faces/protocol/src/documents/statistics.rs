@@ -112,7 +112,12 @@ impl Statistics {
     /// The model is unknown or not ready.
     pub fn of(server: &Server, name: &str, version: Option<u64>) -> Result<Self> {
         let models = server.models();
-        models.find(name, version)?;
+        models.find(name, version).map_err(|error| match version {
+            Some(_) if models.find(name, None).is_ok() => {
+                error.context(format_args!("requested model version is not available for model '{name}'"))
+            }
+            _ => error.context(format_args!("requested model '{name}' is not available")),
+        })?;
         let selected = |model: &&Arc<Model>| {
             model.name() == name && version.is_none_or(|version| model.version() == version)
         };

@@ -74,7 +74,7 @@ fn a_model_that_stands_twice_or_nowhere_is_refused() {
     let source = repositories(&[&first, &second]);
     let error = source.read(&ModelId::plain("m"), &Overrides::default()).err().unwrap();
     assert_eq!(error.code(), ErrorCode::InvalidArg);
-    assert!(error.message().contains("more than one repository"), "{error}");
+    assert!(error.message().contains("model appears in two or more repositories"), "{error}");
     for name in ["nope", "", ".", "..", "../m", "m/1", "/etc", ".git"] {
         let error = source.look(&ModelId::plain(name)).unwrap_err();
         assert_eq!(error.code(), ErrorCode::NotFound, "{name}");
@@ -149,7 +149,7 @@ fn without_namespaces_a_name_stands_for_one_folder() {
     let source = repositories(&[&first, &second]);
     assert_eq!(block_on(source.find("n", Instant::now())).unwrap(), [ModelId::plain("n")]);
     let error = block_on(source.find("m", Instant::now())).unwrap_err();
-    assert!(error.message().contains("more than one repository"), "{error}");
+    assert!(error.message().contains("model appears in two or more repositories"), "{error}");
     assert!(error.message().contains("--model-namespacing=true"), "{error}");
     // A repository that is given twice is one.
     let twice = repositories(&[&first, &first]);

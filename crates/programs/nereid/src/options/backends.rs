@@ -92,10 +92,10 @@ impl ConfigurationOptions {
                 Some("--disable-auto-complete-config overrides the deprecated --strict-model-config=false")
             }
             (Some(true), _) => {
-                Some("--strict-model-config is deprecated: use --disable-auto-complete-config")
+                Some("--strict-model-config has been deprecated: use --disable-auto-complete-config")
             }
             (Some(false), false) => Some(
-                "--strict-model-config is deprecated: configurations are completed unless \
+                "--strict-model-config has been deprecated: configurations are completed unless \
                  --disable-auto-complete-config is given",
             ),
         }

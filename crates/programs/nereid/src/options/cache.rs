@@ -67,7 +67,7 @@ impl CacheOptions {
     pub(super) fn advice(&self) -> impl Iterator<Item = &'static str> {
         let deprecated = self
             .response_cache_byte_size
-            .map(|_| "--response-cache-byte-size is deprecated: use --cache-config=local,size=BYTES");
+            .map(|_| "--response-cache-byte-size has been deprecated: use --cache-config=local,size=BYTES");
         let unused = (self.cache_directory.is_some() && self.cache().is_none())
             .then_some("--cache-directory has no effect without --cache-config");
         deprecated.into_iter().chain(unused)

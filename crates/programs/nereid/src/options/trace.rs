@@ -132,7 +132,7 @@ impl TraceOptions {
         let deprecated = deprecated
             .into_iter()
             .filter(|(given, ..)| *given)
-            .map(|(_, old, new)| format!("{old} is deprecated: use --trace-config={new}"));
+            .map(|(_, old, new)| format!("{old} has been deprecated: use --trace-config={new}"));
         let unknown = self.trace_config.iter().filter_map(|setting| match setting {
             TraceSetting::Unknown(name) => {
                 Some(format!("--trace-config: unknown setting '{name}' is ignored"))

@@ -51,11 +51,11 @@ fn names_are_checked_with_what_there_is() {
     let signature = signature(0, vec![input("A", &[1]), input("B", &[1])]);
     assert_eq!(
         refused(request(vec![tensor("A", &[1]), tensor("C", &[1])]), &signature),
-        "model 'm' has no input 'C' (inputs: 'A', 'B')"
+        "unexpected inference input 'C' for model 'm' (inputs: 'A', 'B')"
     );
     assert_eq!(
         refused(request(vec![tensor("A", &[1])]), &signature),
-        "expected 2 inputs but got 1 for model 'm': missing 'B'"
+        "expected 2 inputs but got 1 inputs for model 'm': missing 'B'"
     );
     assert_eq!(
         refused(request(vec![tensor("A", &[1]), tensor("A", &[1])]), &signature),
@@ -63,7 +63,10 @@ fn names_are_checked_with_what_there_is() {
     );
     let mut wants = request(vec![tensor("A", &[1]), tensor("B", &[1])]);
     wants.outputs = vec![RequestedOutput::new("NOPE")];
-    assert_eq!(refused(wants, &signature), "model 'm' has no output 'NOPE' (outputs: 'OUT')");
+    assert_eq!(
+        refused(wants, &signature),
+        "unexpected inference output 'NOPE' for model 'm' (outputs: 'OUT')"
+    );
 }
 
 #[test]
@@ -72,6 +75,46 @@ fn an_optional_input_may_be_left_out() {
     let signature = signature(0, vec![input("A", &[1]), optional]);
     assert!(admit(&mut request(vec![tensor("A", &[1])]), &signature, "m").is_ok());
     assert!(refused(request(vec![tensor("B", &[1])]), &signature).ends_with("missing 'A'"));
+}
+
+#[test]
+fn wrong_number_of_inputs_names_the_numbers_that_the_model_takes() {
+    let input = |name: &str, optional| InputSignature { optional, ..input(name, &[1]) };
+    for (optional, given, expected) in [
+        ([false, false], &["A"][..], "expected 2 inputs but got 1 inputs for model 'm': missing 'B'"),
+        ([false, false], &[], "expected 2 inputs but got 0 inputs for model 'm': missing 'A', 'B'"),
+        (
+            [false, false],
+            &["A", "B", "C"],
+            "expected 2 inputs but got 3 inputs for model 'm': unexpected inference input 'C'",
+        ),
+        (
+            [false, false],
+            &["C"],
+            "expected 2 inputs but got 1 inputs for model 'm': unexpected inference input 'C'",
+        ),
+        ([false, false], &["A", "C"], "unexpected inference input 'C' for model 'm'"),
+        (
+            [false, true],
+            &[],
+            "expected number of inputs between 1 and 2 but got 0 inputs for model 'm': missing 'A'",
+        ),
+        ([false, true], &["B"], "model 'm': missing 'A'"),
+        (
+            [false, true],
+            &["A", "B", "C"],
+            "expected number of inputs between 1 and 2 but got 3 inputs for model 'm'",
+        ),
+        (
+            [true, true],
+            &["A", "B", "C"],
+            "expected number of inputs between 0 and 2 but got 3 inputs for model 'm'",
+        ),
+    ] {
+        let signature = signature(0, vec![input("A", optional[0]), input("B", optional[1])]);
+        let message = refused(request(given.iter().map(|name| tensor(name, &[1])).collect()), &signature);
+        assert!(message.starts_with(expected), "{optional:?} {given:?}: {message}");
+    }
 }
 
 #[test]
@@ -102,14 +145,16 @@ fn type_shape_and_size_are_checked() {
     for shape in [[3, 1].as_slice(), &[2], &[2, 1, 1], &[2, -1]] {
         let message = refused(request(vec![tensor("A", shape)]), &signature);
         assert!(
-            message.starts_with("input 'A' has shape [") && message.ends_with("expects [2,-1]"),
+            message.starts_with("unexpected shape for input 'A' for model 'm': got [")
+                && message.ends_with("expected [2,-1]"),
             "{message}"
         );
     }
     let short = Tensor::new("A", DataType::Int32, [2, 3], vec![0; 20]);
-    assert!(
-        refused(request(vec![short]), &signature)
-            .contains("20 bytes of data, but INT32 of shape [2,3] takes 24")
+    assert_eq!(
+        refused(request(vec![short]), &signature),
+        "input byte size mismatch for input 'A' for model 'm': tensor 'A' has 20 bytes of data, but INT32 of shape [2,3] \
+         takes 24"
     );
 }
 

@@ -367,7 +367,7 @@ async fn what_does_not_fit_the_member_after_all_is_an_error_of_the_request() {
     two_rows.inputs = vec![tensor("IN", &[2, 1], &[1, 2])];
     let error = ask(&server, "e", two_rows).await.unwrap_err();
     assert!(
-        error.message().starts_with("in ensemble 'e', request 'r': input 'X' has shape [2,1]"),
+        error.message().starts_with("in ensemble 'e', request 'r': unexpected shape for input 'X'"),
         "{error}"
     );
     assert_eq!(error.code(), ErrorCode::InvalidArg);

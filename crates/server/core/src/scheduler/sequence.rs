@@ -272,8 +272,8 @@ impl State {
 
 pub(super) fn not_started(request: &Request) -> Error {
     Error::invalid_arg(format!(
-        "sequence {} of model '{}' is not open: it ended, was idle for too long, or never began; its first request must \
-         specify the START flag (sequence_start)",
+        "sequence {} of model '{}' is not open: it ended, was idle for too long, or never began; clients must specify \
+         the START flag on the first request of the sequence (sequence_start)",
         request.correlation_id,
         request.model_name()
     ))

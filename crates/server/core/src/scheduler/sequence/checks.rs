@@ -40,8 +40,8 @@ impl SequenceChecks {
         let text = match request.correlation_id {
             CorrelationId::None if !self.iterates => {
                 return Err(Error::invalid_arg(format!(
-                    "model '{model}' uses sequence batching: a request needs a correlation ID (sequence_id) that is \
-                     neither 0 nor empty"
+                    "model '{model}' uses sequence batching: each request must specify a non-zero or non-empty \
+                     correlation ID (sequence_id)"
                 )));
             }
             CorrelationId::None | CorrelationId::Number(_) => false,
@@ -85,7 +85,7 @@ mod tests {
         assert!(checked(&with_id("TYPE_INT32"), text, 1).unwrap_err().contains("must be a number"));
         assert!(checked(&with_id("TYPE_STRING"), one, 1).unwrap_err().contains("must be text"));
         let none = checked("sequence_batching { }", CorrelationId::None, 1);
-        assert!(none.unwrap_err().contains("needs a correlation ID (sequence_id)"));
+        assert!(none.unwrap_err().contains("must specify a non-zero or non-empty correlation ID"));
     }
 
     #[test]
