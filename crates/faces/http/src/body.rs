@@ -63,7 +63,7 @@ struct IncomingBody {
 }
 
 /// How much of a refused body is read, and for how long.
-const MAX_DISCARDED: usize = 1 << 20;
+const MAX_DISCARDED: usize = 8 << 20;
 const DISCARD_TIME: Duration = Duration::from_secs(1);
 
 /// Pieces shorter than this are joined, unless they are the first: a body that arrives byte by byte would otherwise
@@ -131,9 +131,13 @@ impl RequestBody {
         std::mem::take(&mut self.share)
     }
 
-    /// Reads what is left of a body whose request was refused, within limits: clients of HTTP/2 that are still sending take
-    /// the reset of their stream for the outcome, and not the reply before it.
+    /// Reads what is left of a body whose request was refused, within limits: clients that are still sending take the end of
+    /// their connection, or over HTTP/2 the reset of their stream, for the outcome, and not the reply before it.
     pub(crate) async fn discard(mut incoming: Incoming) {
+        // The end of a body that announces more would not be reached.
+        if incoming.size_hint().lower() > MAX_DISCARDED as u64 {
+            return;
+        }
         let mut discarded = 0;
         let rest = async {
             while discarded <= MAX_DISCARDED && !incoming.is_end_stream() {

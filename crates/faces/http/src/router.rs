@@ -7,6 +7,7 @@ use std::borrow::Cow;
 use std::time::Instant;
 
 use hyper::body::Incoming;
+use hyper::header::EXPECT;
 use hyper::http::request::Parts;
 use hyper::{HeaderMap, Method, Request, StatusCode, Version};
 use nereid_protocol::{Action, Head, Identity};
@@ -177,7 +178,8 @@ impl Head for Headers<'_> {
 
 /// The reply to a request that is refused before its body was read.
 async fn refused(reply: Reply, parts: &Parts, body: Incoming) -> Reply {
-    if parts.version == Version::HTTP_2 {
+    // A client that expects `100 Continue` sends no body without it.
+    if parts.version == Version::HTTP_2 || !parts.headers.contains_key(EXPECT) {
         // Rare, so it takes no room in the future of every request.
         Box::pin(RequestBody::discard(body)).await;
     }

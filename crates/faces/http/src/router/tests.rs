@@ -145,6 +145,19 @@ async fn each_face_limits_its_bodies() {
 }
 
 #[tokio::test]
+async fn refusal_of_a_large_body_reaches_a_client_that_is_still_sending() {
+    let serving = serving(Echo::default());
+    for (method, path, expected) in
+        [("POST", "/nowhere", "404"), ("PUT", "/echo", "405"), ("POST", "/echo", "413")]
+    {
+        for mebibytes in [2, 4, 7] {
+            let body = "x".repeat(mebibytes << 20);
+            assert_eq!(status(&serving.ask_text(method, path, "", &body).await), expected, "{mebibytes} MiB");
+        }
+    }
+}
+
+#[tokio::test]
 async fn bodies_are_compressed_both_ways() {
     let serving = serving(Echo::default());
     let zip = |bytes: &[u8]| {
