@@ -15,7 +15,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 import nereid_server
 import probe_scripts
-from clouds import free_port
+from cloud_servers import free_port
 from http_requests import request
 from model_files import config, write_identity, write_model
 from waiting import eventually
