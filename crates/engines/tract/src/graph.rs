@@ -30,7 +30,7 @@ use crate::external_data::RegularFiles;
 use crate::guard::guarded;
 use crate::symbols::{self, Symbols};
 use crate::values::ValueChecks;
-use crate::{operators, signature, verify};
+use crate::{operators, quantisation, signature, verify};
 
 /// What helps where the embedded engine does not serve a model.
 const HINT: &str = "install ONNX Runtime, which runs them (pip install onnxruntime)";
@@ -106,12 +106,13 @@ impl OnnxFile {
 
     /// Converts the graph into the engine's, pruned to what `outputs` need, in that order.
     pub(crate) fn into_graph(mut self, outputs: &[String]) -> Result<Graph> {
-        let engine = Onnx {
+        let mut engine = Onnx {
             provider: Arc::new(RegularFiles),
             // Exporters leave stale shapes of inner tensors behind; the engine infers them itself.
             ignore_value_info: true,
             ..onnx()
         };
+        quantisation::register(&mut engine.op_register);
         let unsupported = operators::unsupported(&self.proto, &self.graph);
         if !unsupported.is_empty() {
             return Err(Error::unsupported(format!(

@@ -29,6 +29,7 @@ mod guard;
 mod limits;
 mod operators;
 mod plans;
+mod quantisation;
 mod scratch;
 mod signature;
 mod symbols;

@@ -6,6 +6,7 @@ mod execution;
 mod loading;
 pub(crate) mod onnx;
 mod optional;
+mod quantisation;
 mod ragged;
 pub(crate) mod server;
 

@@ -1,0 +1,150 @@
+//! Quantised patterns: any operator between a DequantizeLinear and a QuantizeLinear, of either type.
+
+use nereid_backend_api::DataType;
+use tract_onnx::pb::tensor_proto::DataType as Element;
+use tract_onnx::pb::{NodeProto, TensorProto};
+
+use super::onnx::{file, floats, graph, node, port, with_int, with_ints};
+use super::server::{config, serve};
+use super::{fp32, fp32_output};
+
+/// A scale and a zero point of a type.
+#[derive(Clone, Copy, Debug)]
+struct Parameters {
+    scale: f32,
+    zero_point: i32,
+    element: Element,
+}
+
+impl Parameters {
+    fn range(self) -> (f32, f32) {
+        if self.element == Element::Uint8 { (0.0, 255.0) } else { (-128.0, 127.0) }
+    }
+
+    /// The value after a QuantizeLinear and a DequantizeLinear, as ONNX defines them.
+    fn rounded(self, value: f32) -> f32 {
+        let (low, high) = self.range();
+        let quantised = (value / self.scale).round_ties_even() + self.zero_point as f32;
+        (quantised.clamp(low, high) - self.zero_point as f32) * self.scale
+    }
+
+    fn constants(self, name: &str) -> [TensorProto; 2] {
+        let zero_point = TensorProto {
+            name: format!("{name}_zero_point"),
+            data_type: self.element as i32,
+            int32_data: vec![self.zero_point],
+            ..TensorProto::default()
+        };
+        [floats(&format!("{name}_scale"), &[], &[self.scale]), zero_point]
+    }
+}
+
+/// The nodes that quantise `from` and make `to` of it again.
+fn there_and_back(name: &str, from: &str, to: &str) -> [NodeProto; 2] {
+    let (scale, zero_point) = (format!("{name}_scale"), format!("{name}_zero_point"));
+    let quantised = format!("{name}_quantised");
+    [
+        node("QuantizeLinear", &[from, &scale, &zero_point], &[&quantised]),
+        node("DequantizeLinear", &[&quantised, &scale, &zero_point], &[to]),
+    ]
+}
+
+const ROWS: i64 = 3;
+const COLUMNS: i64 = 5;
+
+fn values() -> Vec<f32> {
+    (0..ROWS * COLUMNS).map(|index| ((index * 7919) % 101) as f32 / 9.0 - 5.0).collect()
+}
+
+/// What a model of these nodes makes of X.
+fn run(nodes: Vec<NodeProto>, constants: Vec<TensorProto>, x: &[f32], dims: &[i64]) -> Vec<f32> {
+    let inputs = vec![port("X", Element::Float, &[ROWS, COLUMNS])];
+    let outputs = vec![port("Y", Element::Float, dims)];
+    let file = file(graph(inputs, nodes, outputs, constants));
+    let config = config(0, &[("X", DataType::Fp32, &[ROWS, COLUMNS])], &[("Y", DataType::Fp32, dims)]);
+    let response = serve(&file, config).infer(vec![fp32("X", &[ROWS, COLUMNS], x)]).unwrap();
+    fp32_output(&response).1
+}
+
+/// Operators with their outputs' dimensions.
+fn operators() -> Vec<(NodeProto, Vec<i64>)> {
+    let unary = |name: &str| node(name, &["A"], &["B"]);
+    let same = vec![ROWS, COLUMNS];
+    let mut operators: Vec<_> =
+        ["Relu", "Sigmoid", "Tanh", "Neg", "Abs", "Exp", "Erf", "HardSigmoid", "Softplus"]
+            .iter()
+            .map(|name| (unary(name), same.clone()))
+            .collect();
+    for axis in [0, 1, -1] {
+        operators.push((with_int(unary("Softmax"), "axis", axis), same.clone()));
+        operators.push((with_int(unary("LogSoftmax"), "axis", axis), same.clone()));
+    }
+    operators.push((with_ints(unary("Transpose"), "perm", &[1, 0]), vec![COLUMNS, ROWS]));
+    operators.push((with_ints(unary("ReduceMean"), "axes", &[1]), vec![ROWS, 1]));
+    operators.push((with_ints(unary("ReduceMax"), "axes", &[0]), vec![1, COLUMNS]));
+    operators.push((with_int(unary("Flatten"), "axis", 0), vec![1, ROWS * COLUMNS]));
+    operators
+}
+
+#[test]
+fn operator_between_dequantize_and_quantize_keeps_its_meaning() {
+    let parameters = |element, scale, zero_point| Parameters { scale, zero_point, element };
+    let before = [parameters(Element::Uint8, 0.05, 114), parameters(Element::Int8, 0.043, -7)];
+    let after = [parameters(Element::Uint8, 0.02, 100), parameters(Element::Int8, 0.031, 3)];
+    let x = values();
+    for (operator, dims) in operators() {
+        for before in before {
+            for after in after {
+                let mut nodes = there_and_back("before", "X", "A").to_vec();
+                nodes.push(operator.clone());
+                nodes.extend(there_and_back("after", "B", "Y"));
+                let constants = [before.constants("before"), after.constants("after")].concat();
+                let found = run(nodes, constants, &x, &dims);
+
+                // The operator alone, on numbers, between roundings by hand.
+                let rounded: Vec<f32> = x.iter().map(|value| before.rounded(*value)).collect();
+                let mut alone = operator.clone();
+                (alone.input[0], alone.output[0]) = ("X".to_owned(), "Y".to_owned());
+                let real = run(vec![alone], vec![], &rounded, &dims);
+                let name = &operator.op_type;
+                assert_eq!(found.len(), real.len(), "{name}");
+                for (found, real) in found.iter().zip(real) {
+                    // The operator's own rounding may decide a tie.
+                    let error = (found - after.rounded(real)).abs();
+                    assert!(error <= after.scale * 1.001, "{name} {before:?} {after:?}: {found}, not {real}");
+                    let (low, high) = after.range();
+                    let lowest = (low - after.zero_point as f32) * after.scale;
+                    let highest = (high - after.zero_point as f32) * after.scale;
+                    let clamped = real.clamp(lowest, highest);
+                    assert!((found - clamped).abs() <= after.scale * 0.501, "{name}: {found}, not {real}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn values_beyond_the_range_saturate() {
+    for (element, zero_point, lowest, highest) in
+        [(Element::Uint8, 200, -200.0, 55.0), (Element::Int8, -100, -28.0, 227.0)]
+    {
+        let parameters = Parameters { scale: 1.0, zero_point, element };
+        let x = [f32::MIN, -1e10, 0.0, 1e10, f32::INFINITY].repeat(3);
+        let nodes = there_and_back("q", "X", "Y").to_vec();
+        let found = run(nodes, parameters.constants("q").to_vec(), &x, &[ROWS, COLUMNS]);
+        assert_eq!(found, [lowest, lowest, 0.0, highest, highest].repeat(3), "{element:?}");
+    }
+}
+
+#[test]
+fn quotients_round_to_even_without_the_detour_of_a_reciprocal() {
+    // Scales whose reciprocals are rounded, and numbers at and near the middle of two steps.
+    for scale in [0.1_f32, 0.003, 0.007, 1.0 / 3.0, 0.0235, 1e-3] {
+        let parameters = Parameters { scale, zero_point: 0, element: Element::Int8 };
+        let x: Vec<f32> = (0..15).map(|step| (step as f32 - 7.5) * scale).collect();
+        let nodes = there_and_back("q", "X", "Y").to_vec();
+        let found = run(nodes, parameters.constants("q").to_vec(), &x, &[ROWS, COLUMNS]);
+        let expected: Vec<f32> = x.iter().map(|value| parameters.rounded(*value)).collect();
+        assert_eq!(found, expected, "scale {scale}");
+    }
+}
