@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::{Error, Phase, Request, Response, Result};
+use crate::{Error, ModelCapabilities, Phase, Request, Response, Result};
 
 /// Counts executed batches. Implemented by the server for each instance's statistics.
 pub trait BatchMonitor: Send + Sync {
@@ -56,16 +56,16 @@ impl Batch {
         self.requests.iter().map(Request::batch_size).sum()
     }
 
-    /// Copies inputs in device memory to host memory. Requests for which that fails get the error as their answer and leave
-    /// the batch. For the server, see
-    /// [`ModelCapabilities::reads_device_memory`](crate::ModelCapabilities::reads_device_memory).
-    pub fn copy_inputs_to_host(&mut self) {
-        if !self.requests.iter().any(Request::has_inputs_on_device) {
+    /// Copies the inputs that a model with these capabilities does not take where they are: those in device memory, and those
+    /// in memory that other processes may write. Requests for which that fails get the error as their answer and leave the
+    /// batch. For the server.
+    pub fn copy_inputs_for(&mut self, capabilities: &ModelCapabilities) {
+        if !self.requests.iter().any(|request| request.has_inputs_to_copy(capabilities)) {
             return;
         }
         let requests = std::mem::take(&mut self.requests);
         for mut request in requests {
-            match request.copy_inputs_to_host() {
+            match request.copy_inputs_for(capabilities) {
                 Ok(()) => self.requests.push(request),
                 Err(error) => request.answer(Err(error)),
             }
@@ -143,9 +143,11 @@ impl Batch {
 mod tests {
     use std::sync::Mutex;
 
+    use bytes::Bytes;
+
     use super::*;
     use crate::testing::{Card, on_card};
-    use crate::{Answer, DataType, InferRequest, Responder, ResponseSink, Tensor};
+    use crate::{Answer, Buffer, DataType, InferRequest, Responder, ResponseSink, SharedInputs, Tensor};
 
     /// Notes what happens to a batch, in order.
     #[derive(Default)]
@@ -212,7 +214,7 @@ mod tests {
         ];
         assert!(requests[1].touches_device());
         let mut batch = Batch::new(requests, Arc::<Log>::clone(&log));
-        batch.copy_inputs_to_host();
+        batch.copy_inputs_for(&ModelCapabilities::default());
         assert_eq!(batch.requests().len(), 1);
         let left = &batch.requests()[0];
         assert!(!left.has_inputs_on_device() && !left.touches_device());
@@ -220,6 +222,41 @@ mod tests {
         let reported = log.0.lock().unwrap()[3..].to_vec();
         assert_eq!(reported[0], "tensor 'X' in device memory: the card is gone");
         assert!(reported[1].starts_with("tensor 'X': "), "{reported:?}");
+    }
+
+    #[test]
+    fn inputs_that_other_processes_may_write_are_copied_unless_the_model_takes_them() {
+        let client = Buffer::shared(Bytes::from_static(b"12345678"));
+        let process = Buffer::shared_with_model(Bytes::from_static(b"12345678"));
+        let cases = [
+            (SharedInputs::Copied, DataType::Fp32, true),
+            (SharedInputs::Copied, DataType::Int64, true),
+            (SharedInputs::Numbers, DataType::Fp32, false),
+            (SharedInputs::Numbers, DataType::Fp64, false),
+            (SharedInputs::Numbers, DataType::Fp16, false),
+            (SharedInputs::Numbers, DataType::Bf16, false),
+            (SharedInputs::Numbers, DataType::Int64, true),
+            (SharedInputs::Numbers, DataType::Uint8, true),
+            (SharedInputs::Numbers, DataType::Bool, true),
+            (SharedInputs::InPlace, DataType::Int64, false),
+        ];
+        for (shared_inputs, data_type, is_copied) in cases {
+            for buffer in [&client, &process] {
+                let count = 8 / data_type.byte_size().unwrap() as i64;
+                let mut input = Tensor::new("X", data_type, [count], vec![]);
+                input.buffers = [buffer.clone()].into_iter().collect();
+                let request = InferRequest { inputs: vec![input], ..InferRequest::default() };
+                let log = Arc::new(Log::default());
+                let request = Request::new(request, 1, Responder::new(Arc::<Log>::clone(&log), None));
+                let mut batch = Batch::new(vec![request], log);
+                batch.copy_inputs_for(&ModelCapabilities { shared_inputs, ..ModelCapabilities::default() });
+                let input = batch.requests()[0].input("X").unwrap();
+                assert_eq!(input.is_shared(), !is_copied, "{shared_inputs:?} {data_type:?}");
+                let address = |buffer: &Buffer| buffer.as_host().unwrap().as_ptr();
+                assert_eq!(address(&input.buffers[0]) != address(buffer), is_copied);
+                assert_eq!(&*input.contiguous().unwrap(), b"12345678");
+            }
+        }
     }
 
     #[test]

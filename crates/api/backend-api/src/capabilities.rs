@@ -1,5 +1,7 @@
 //! What backends and their models can do, as data.
 
+use nereid_model_config::DataType;
+
 use crate::ReadinessReports;
 
 /// What a backend can do, whichever model it loads. Everything is off by default.
@@ -15,6 +17,34 @@ pub struct BackendCapabilities {
     pub runs_apart: bool,
 }
 
+/// The inputs that a model takes in memory that other processes may write at any time, such as a client's shared memory.
+///
+/// Code that checks a value and reads it again later must not see two values: an index that was within its bounds when it
+/// was checked, for example. Libraries that sort numbers rely on them, too.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SharedInputs {
+    /// None: the server copies them. For libraries that may read an input several times.
+    #[default]
+    Copied,
+    /// Floating-point numbers. The server copies integers and BOOL, which may be indices, lengths or conditions.
+    Numbers,
+    /// All: each byte is read once, or no value of it is relied upon.
+    InPlace,
+}
+
+impl SharedInputs {
+    /// Whether an input of this type may stay where it is.
+    pub fn takes(self, data_type: DataType) -> bool {
+        match self {
+            Self::Copied => false,
+            Self::Numbers => {
+                matches!(data_type, DataType::Fp16 | DataType::Bf16 | DataType::Fp32 | DataType::Fp64)
+            }
+            Self::InPlace => true,
+        }
+    }
+}
+
 /// What a loaded model can do. Everything is off by default. Read once, when the model is loaded, but for `readiness`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ModelCapabilities {
@@ -23,6 +53,8 @@ pub struct ModelCapabilities {
     /// Its instances take inputs in device memory as they are. For those that do not, the server copies such inputs to
     /// host memory first.
     pub reads_device_memory: bool,
+    /// Inputs that instances take in memory that other processes may write. The server copies all others first.
+    pub shared_inputs: SharedInputs,
     /// How the server learns whether the model is ready. It may change while the model is loaded.
     pub readiness: ReadinessReports,
 }

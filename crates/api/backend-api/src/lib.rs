@@ -41,7 +41,7 @@ pub use backend::{
 pub use batch::{Batch, BatchMonitor, ExecutionTimes};
 pub use batch_io::{BatchInput, BatchOutput};
 pub use cancellation::{CancelSignal, CancelWatch, Cancellation};
-pub use capabilities::{BackendCapabilities, ModelCapabilities};
+pub use capabilities::{BackendCapabilities, ModelCapabilities, SharedInputs};
 pub use elements::{BytesElements, push_bytes_element};
 pub use error::{Error, ErrorCode, Result};
 pub use memory::{Buffer, DeviceBuffer, DeviceMemory, IpcHandle, Memory, MemoryKind, MemoryUsage};

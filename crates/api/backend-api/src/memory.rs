@@ -76,8 +76,10 @@ enum Owner {
     Server,
     /// Perhaps somebody else, and perhaps they are a part of something larger.
     Unknown,
-    /// Another process, which may write them at any time.
-    OtherProcess,
+    /// A client's process, which may write them at any time.
+    Client,
+    /// A model's process, which may write them at any time.
+    ModelProcess,
 }
 
 #[derive(Clone)]
@@ -137,9 +139,14 @@ impl Buffer {
         Self { owner: Owner::Server, ..Self::host(bytes.into_boxed_slice()) }
     }
 
-    /// Host memory that another process may write at any time.
+    /// Host memory of a client, whose process may write it at any time.
     pub fn shared(bytes: Bytes) -> Self {
-        Self { owner: Owner::OtherProcess, ..Self::host(bytes) }
+        Self { owner: Owner::Client, ..Self::host(bytes) }
+    }
+
+    /// Host memory that the server shares with the process of a model, which may write it at any time.
+    pub fn shared_with_model(bytes: Bytes) -> Self {
+        Self { owner: Owner::ModelProcess, ..Self::host(bytes) }
     }
 
     /// Host memory pinned for `device`.
@@ -168,7 +175,7 @@ impl Buffer {
 
     /// Whether another process may write the bytes at any time.
     pub fn is_shared(&self) -> bool {
-        self.owner == Owner::OtherProcess
+        matches!(self.owner, Owner::Client | Owner::ModelProcess)
     }
 
     /// The same bytes, to be kept for any time: these if that keeps nothing else and nobody else can write them, otherwise a
@@ -212,17 +219,19 @@ impl Buffer {
         }
     }
 
-    /// Replaces the bytes by the same elsewhere, or with another owner, if they are in host memory of this process.
+    /// Replaces the bytes by the same elsewhere, or with another owner, if they are in host memory and not a client's.
     ///
     /// # Errors
     /// That of `replace`. The buffer has no bytes then.
     pub fn try_replace(&mut self, replace: impl FnOnce(Bytes) -> Result<Bytes>) -> Result<()> {
-        if self.owner != Owner::OtherProcess
+        if self.owner != Owner::Client
             && let Contents::Host(bytes) = &mut self.contents
         {
             *bytes = replace(std::mem::take(bytes))?;
-            // What came with them is not to be kept for any time.
-            self.owner = Owner::Unknown;
+            // They may be a part of something larger now, which must not be kept for any time.
+            if self.owner == Owner::Server {
+                self.owner = Owner::Unknown;
+            }
         }
         Ok(())
     }
@@ -271,6 +280,7 @@ mod tests {
             (own.clone().into_placed(), false),
             (Buffer::host(own.as_host().unwrap().clone()), false),
             (Buffer::shared(Bytes::from_static(b"abc")), false),
+            (Buffer::shared_with_model(Bytes::from_static(b"abc")), false),
             (Buffer::pinned(Bytes::from_static(b"abc"), 0), false),
             (on_card(&card), false),
         ];

@@ -17,6 +17,8 @@ pub struct OutputSpec<'a> {
     pub byte_size: usize,
     /// Where the backend prefers to write it.
     pub preferred: Memory,
+    /// Whether the backend may read the output after writing it, so that no other process may write there until it is done.
+    pub is_read_back: bool,
 }
 
 /// Provides memory for a request's outputs: a registered shared-memory region, or what a caller of the C API allocates.

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::{
-    Buffers, Cancellation, Error, OutputAllocator, Parameters, RequestTrace, Responder, Response,
-    ResponseSink, Result, SequenceStates, Tensor, Turn,
+    Buffers, Cancellation, Error, ModelCapabilities, OutputAllocator, Parameters, RequestTrace, Responder,
+    Response, ResponseSink, Result, SequenceStates, Tensor, Turn,
 };
 
 /// What a client asks of a model. Every face builds this and hands it to the server together with the model.
@@ -149,10 +149,17 @@ impl Request {
             || self.request.allocator.as_ref().is_some_and(|allocator| allocator.places_on_device())
     }
 
-    /// Copies inputs in device memory to host memory and checks what could not be checked before.
-    pub(crate) fn copy_inputs_to_host(&mut self) -> Result<()> {
-        for input in self.request.inputs.iter_mut().filter(|input| input.is_on_device()) {
+    /// Whether a model with these capabilities does not take an input where it is.
+    pub(crate) fn has_inputs_to_copy(&self, capabilities: &ModelCapabilities) -> bool {
+        self.request.inputs.iter().any(|input| input.is_to_be_copied(capabilities))
+    }
+
+    /// Copies inputs that a model with these capabilities does not take where they are, and checks what could not be checked
+    /// before.
+    pub(crate) fn copy_inputs_for(&mut self, capabilities: &ModelCapabilities) -> Result<()> {
+        for input in self.request.inputs.iter_mut().filter(|input| input.is_to_be_copied(capabilities)) {
             input.copy_to_host()?;
+            input.copy_shared();
             input.check_contents()?;
         }
         Ok(())

@@ -280,6 +280,7 @@ fn place(output: &mut Tensor, allocator: &dyn OutputAllocator) -> Result<()> {
             .map(Buffer::memory)
             .filter(|it| it.is_host())
             .unwrap_or(Memory::HOST),
+        is_read_back: false,
     };
     let Some(mut memory) = allocator.allocate(&spec)? else { return Ok(()) };
     let contents = output.contiguous()?;

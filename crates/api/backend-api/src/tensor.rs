@@ -6,7 +6,7 @@ use bytes::Bytes;
 use nereid_model_config::DataType;
 use smallvec::SmallVec;
 
-use crate::{Buffer, BytesElements, Error, Result, Shape};
+use crate::{Buffer, BytesElements, Error, ModelCapabilities, Result, Shape};
 
 /// The slices that make up a tensor's contents, in order. Nearly always one.
 pub type Buffers = SmallVec<[Buffer; 1]>;
@@ -61,6 +61,26 @@ impl Tensor {
             }
         }
         Ok(())
+    }
+
+    /// Whether a model with these capabilities does not take the tensor as an input where it is.
+    pub(crate) fn is_to_be_copied(&self, capabilities: &ModelCapabilities) -> bool {
+        let is_on_device = !capabilities.reads_device_memory && self.is_on_device();
+        is_on_device || (!capabilities.shared_inputs.takes(self.data_type) && self.is_shared())
+    }
+
+    /// Whether another process may write the contents at any time.
+    pub fn is_shared(&self) -> bool {
+        self.buffers.iter().any(Buffer::is_shared)
+    }
+
+    /// Copies what another process may write.
+    pub(crate) fn copy_shared(&mut self) {
+        for buffer in self.buffers.iter_mut().filter(|buffer| buffer.is_shared()) {
+            if let Some(bytes) = buffer.as_host() {
+                *buffer = Buffer::own(bytes.to_vec());
+            }
+        }
     }
 
     /// The contents as one slice of host memory: without a copy if they are that already.

@@ -34,6 +34,9 @@ pub struct Target {
 pub trait Engine: Send {
     /// Whether [`run`](Self::run) can write outputs to the memory that clients chose. If not, it gets no targets.
     const WRITES_TARGETS: bool = false;
+    /// Whether the graph may read an output that it has written to a target, as where a further operator takes it. Then
+    /// targets are memory that no other process can write.
+    const READS_TARGETS: bool = true;
 
     /// The contents of an input in the engine's form.
     type Value;

@@ -63,7 +63,7 @@ impl<E: Engine> Instance for Executor<E> {
         let run = |(group, gathered): (&Group, Result<Inputs<E>>)| {
             let inputs = gathered?;
             let mut targets =
-                if E::WRITES_TARGETS { model.targets(batch.requests(), group)? } else { Targets::new() };
+                if E::WRITES_TARGETS { model.targets::<E>(batch.requests(), group)? } else { Targets::new() };
             let values = engine.run(inputs, &mut targets)?;
             Ok((values, targets))
         };
@@ -198,7 +198,7 @@ impl GraphModel {
     ///
     /// # Errors
     /// The error of the request's allocator.
-    fn targets(&self, requests: &[Request], group: &Group) -> Result<Targets> {
+    fn targets<E: Engine>(&self, requests: &[Request], group: &Group) -> Result<Targets> {
         let [member] = group.members[..] else { return Ok(Targets::new()) };
         let request = &requests[member];
         let mut targets = Targets::new();
@@ -213,6 +213,7 @@ impl GraphModel {
                 shape: output.shape.as_ref().unwrap_or(&shape),
                 byte_size,
                 preferred: Memory::HOST,
+                is_read_back: E::READS_TARGETS,
             };
             if targets.is_empty() {
                 request.responder().begin_response()?;

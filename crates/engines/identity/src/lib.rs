@@ -25,8 +25,8 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use nereid_backend_api::{
-    Backend, Batch, DataType, Error, Instance, InstanceContext, Model, ModelConfig, ModelContext,
-    ParameterValue, Parameters, Request, Response, Result, Shape, Tensor,
+    Backend, Batch, DataType, Error, Instance, InstanceContext, Model, ModelCapabilities, ModelConfig,
+    ModelContext, ParameterValue, Parameters, Request, Response, Result, Shape, SharedInputs, Tensor,
 };
 
 use crate::gate::Gate;
@@ -64,6 +64,11 @@ struct IdentityModel {
 }
 
 impl Model for IdentityModel {
+    fn capabilities(&self) -> ModelCapabilities {
+        // No value is looked at.
+        ModelCapabilities { shared_inputs: SharedInputs::InPlace, ..ModelCapabilities::default() }
+    }
+
     fn create_instance(&self, context: InstanceContext) -> Result<Box<dyn Instance>> {
         let number = self.instances.fetch_add(1, Ordering::Relaxed);
         let factor = self.delay_multiplier.saturating_mul(number).max(1);

@@ -171,6 +171,8 @@ type Raw = (ElementType, Shape, Contents);
 
 impl Engine for OvEngine {
     const WRITES_TARGETS: bool = true;
+    // Outputs are copied there after the run.
+    const READS_TARGETS: bool = false;
 
     type Value = Value;
     type Raw = Raw;

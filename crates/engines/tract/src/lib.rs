@@ -41,7 +41,7 @@ use std::sync::Arc;
 
 use nereid_backend_api::{
     Backend, BackendCapabilities, BackendSettings, Error, Instance, InstanceContext, InstanceKind, Model,
-    ModelConfig, ModelContext, Request, Result,
+    ModelCapabilities, ModelConfig, ModelContext, Request, Result, SharedInputs,
 };
 use nereid_graph_executor::{Executor, GraphModel, Port, optional_inputs};
 use nereid_model_config::{complete_tensors, default_model_filename};
@@ -113,6 +113,11 @@ struct TractModel {
 }
 
 impl Model for TractModel {
+    fn capabilities(&self) -> ModelCapabilities {
+        // Each input is copied to the engine's own tensors once.
+        ModelCapabilities { shared_inputs: SharedInputs::InPlace, ..ModelCapabilities::default() }
+    }
+
     fn completed_config(&self) -> Option<&ModelConfig> {
         self.completed.as_ref()
     }

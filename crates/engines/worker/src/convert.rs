@@ -176,9 +176,9 @@ fn tensor(tensor: wire::Tensor<'_>) -> Result<Tensor> {
         Error::internal(format!("tensor '{}': unknown datatype {}", tensor.name, tensor.data_type))
     })?;
     let contents = match tensor.contents {
-        Contents::Inline(bytes) => Bytes::copy_from_slice(bytes),
-        Contents::Region(region) if data_type == DataType::Bytes => Bytes::copy_from_slice(region.as_ref()),
-        Contents::Region(region) => Bytes::from_owner(region),
+        Contents::Inline(bytes) => Buffer::host(Bytes::copy_from_slice(bytes)),
+        Contents::Region(region) if data_type == DataType::Bytes => Buffer::own(region.as_ref().to_vec()),
+        Contents::Region(region) => Buffer::shared_with_model(Bytes::from_owner(region)),
         Contents::Device(_) => {
             return Err(Error::internal(format!(
                 "tensor '{}': processes share no device memory",
@@ -186,7 +186,12 @@ fn tensor(tensor: wire::Tensor<'_>) -> Result<Tensor> {
             )));
         }
     };
-    Ok(Tensor::new(tensor.name, data_type, tensor.shape.as_slice(), contents))
+    Ok(Tensor {
+        name: tensor.name.into(),
+        data_type,
+        shape: tensor.shape.as_slice().into(),
+        buffers: [contents].into_iter().collect(),
+    })
 }
 
 /// The response to a request, with the outputs that it requests.

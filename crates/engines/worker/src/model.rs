@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use nereid_backend_api::{
     Error, Instance, InstanceContext, Metric, MetricKind, Model, ModelCapabilities, ModelConfig,
-    ModelContext, ReadinessAnnouncer, ReadinessReports, Result,
+    ModelContext, ReadinessAnnouncer, ReadinessReports, Result, SharedInputs,
 };
 use nereid_model_config::proto::ModelInstanceGroup;
 use nereid_model_config::proto::model_config::SchedulingChoice;
@@ -203,6 +203,8 @@ impl Model for WorkerModel {
 
     fn capabilities(&self) -> ModelCapabilities {
         ModelCapabilities {
+            // Copied to the process once.
+            shared_inputs: SharedInputs::InPlace,
             creates_instances_in_parallel: true,
             reads_device_memory: self.shared.program.reads_device_memory(),
             // The server's side sees processes end and start; what a model says of itself is known by asking it.

@@ -46,10 +46,12 @@ impl OutputAllocator for PlacedOutputs {
             ))
         })?;
         memory.check()?;
-        // If it overlaps what the request reads, or another output, it is written elsewhere first.
+        // Written elsewhere first if it overlaps what the request reads, or another output, or if the backend would read back
+        // what clients may have overwritten.
         let others =
             self.placements.iter().filter(|other| other.output != output.name).map(|other| &other.memory);
-        let aside = self.inputs.iter().chain(others).any(|other| other.overlaps(&memory));
+        let overlaps = self.inputs.iter().chain(others).any(|other| other.overlaps(&memory));
+        let aside = overlaps || output.is_read_back;
         Ok(Some(match memory.0 {
             Place::Host(memory) => {
                 let aside = aside.then(|| vec![0; memory.len()]);

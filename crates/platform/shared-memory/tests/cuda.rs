@@ -58,7 +58,14 @@ fn allocate(
     preferred: Memory,
 ) -> Result<Box<dyn PlacedMemory>> {
     let shape = Shape::from([i64::try_from(byte_size).unwrap()]);
-    let spec = OutputSpec { name: "A", data_type: DataType::Uint8, shape: &shape, byte_size, preferred };
+    let spec = OutputSpec {
+        name: "A",
+        data_type: DataType::Uint8,
+        shape: &shape,
+        byte_size,
+        preferred,
+        is_read_back: false,
+    };
     Ok(outputs.allocate(&spec)?.unwrap())
 }
 

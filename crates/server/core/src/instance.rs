@@ -8,7 +8,8 @@ use std::thread::{self, Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
 use nereid_backend_api::{
-    Batch, BatchMonitor, Error, Instance, InstanceContext, InstanceKind, ModelConfig, Request, Result,
+    Batch, BatchMonitor, Error, Instance, InstanceContext, InstanceKind, ModelCapabilities, ModelConfig,
+    Request, Result,
 };
 use nereid_model_config::proto::ModelInstanceGroup;
 use nereid_model_config::proto::model_instance_group::Kind;
@@ -147,8 +148,7 @@ pub(crate) struct Pool {
     /// Those that are given no requests. A backend may have a use for them of its own.
     passive: Vec<Slot>,
     model: Arc<dyn nereid_backend_api::Model>,
-    /// Whether instances take inputs in device memory.
-    reads_device_memory: bool,
+    capabilities: ModelCapabilities,
     monitor: Arc<dyn BatchMonitor>,
     cost: Cost,
 }
@@ -194,8 +194,8 @@ impl Pool {
             let slots = if placed.context.passive { &mut passive } else { &mut slots };
             slots.push(Slot { placed, instance, is_kept });
         }
-        let reads_device_memory = model.capabilities().reads_device_memory;
-        Ok(Self { slots, passive, model, reads_device_memory, monitor, cost: Cost::default() })
+        let capabilities = model.capabilities();
+        Ok(Self { slots, passive, model, capabilities, monitor, cost: Cost::default() })
     }
 
     /// The instance that was made like this.
@@ -262,11 +262,9 @@ impl Pool {
     fn execute_uncounted(&self, instance: usize, requests: Vec<Request>, monitor: Arc<dyn BatchMonitor>) {
         let slot = &self.slots[instance];
         let mut batch = Batch::new(requests, monitor);
-        if !self.reads_device_memory {
-            batch.copy_inputs_to_host();
-            if batch.requests().is_empty() {
-                return;
-            }
+        batch.copy_inputs_for(&self.capabilities);
+        if batch.requests().is_empty() {
+            return;
         }
         let mut executing = slot.instance.lock().unwrap_or_else(PoisonError::into_inner);
         // Dropping a batch after a panic answers its requests; the instance continues with the next batch.

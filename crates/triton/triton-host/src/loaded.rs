@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use nereid_backend_api::{
     Batch, CustomBatching, Instance, InstanceContext, MemoryUsage, Model, ModelCapabilities, ModelConfig,
-    ModelContext, ReadinessAnnouncer, ReadinessReports, Result,
+    ModelContext, ReadinessAnnouncer, ReadinessReports, Result, SharedInputs,
 };
 use nereid_model_config::proto::ModelInstanceGroup;
 use triton_sys::*;
@@ -114,6 +114,8 @@ impl Model for LoadedModel {
             creates_instances_in_parallel: self.shared.backend.attributes.parallel(),
             // Triton's interface gives the memory type of each buffer.
             reads_device_memory: true,
+            // Floating-point tensors, usually the large ones, stay in place, as in the reference.
+            shared_inputs: SharedInputs::Numbers,
             readiness: if self.shared.backend.entries.instance_ready.is_some() {
                 ReadinessReports::WhenAsked
             } else if self.facts.health.has_failed() {

@@ -91,8 +91,10 @@ impl OutputObject {
         let byte_size = usize::try_from(byte_size)
             .map_err(|_| Error::invalid_arg(format!("output '{name}' cannot have {byte_size} bytes")))?;
         let (data_type, shape) = (self.data_type, &self.shape);
-        let mut allocated =
-            self.reply.allocate(&OutputSpec { name: &name, data_type, shape, byte_size, preferred })?;
+        // The reference places outputs even for backends that read them back.
+        let is_read_back = false;
+        let spec = OutputSpec { name: &name, data_type, shape, byte_size, preferred, is_read_back };
+        let mut allocated = self.reply.allocate(&spec)?;
         let given = allocated.as_device();
         let (address, length) = match (&given, allocated.as_mut_slice()) {
             (Some(memory), _) => (address(memory)?.cast_mut(), memory.len()),

@@ -140,6 +140,7 @@ fn an_output_written_to_allocated_memory_is_not_copied_again() {
             shape: &tensor.shape,
             byte_size: 3,
             preferred: Memory::HOST,
+            is_read_back: false,
         })?;
         buffer.as_mut_slice().unwrap().copy_from_slice(b"xyz");
         tensor.buffers = SmallVec::from_buf([buffer.freeze().unwrap()]);
@@ -203,6 +204,7 @@ fn only_who_asks_for_memory_of_the_device_gets_it_to_write() {
                 shape: &[3].into(),
                 byte_size: 3,
                 preferred,
+                is_read_back: false,
             };
             let mut memory = responder.allocate(&spec)?;
             assert_eq!(memory.as_mut_slice().is_none(), direct);

@@ -14,6 +14,7 @@ fn allocate(outputs: &PlacedOutputs, name: &str, byte_size: usize) -> Result<Opt
         shape: &shape,
         byte_size,
         preferred: Memory::HOST,
+        is_read_back: false,
     })
 }
 
