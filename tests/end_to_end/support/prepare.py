@@ -12,6 +12,7 @@ import azurite
 import debian_packages
 import kserve_package
 import nvidia_bindings
+import onnxruntime_releases
 import python_backend
 import python_interpreters
 import pytriton_package
@@ -55,6 +56,7 @@ STEPS = [
         aoti_models,
         seaweedfs.program,
         silero_package.torchscript,
+        onnxruntime_releases.old,
         kserve_package.prepare,
     ],
 ]

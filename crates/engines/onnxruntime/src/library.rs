@@ -3,12 +3,14 @@
 //! Does not know where to find the library.
 
 use std::ffi::{CStr, c_char, c_int};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::ptr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use nereid_backend_api::BackendSettings;
 use nereid_dylib::{Binding, InUse, Library, LoadError, open};
+use ort::AsPointer as _;
 use ort::environment::{Environment, GlobalThreadPoolOptions};
 use ort::logging::LogLevel;
 
@@ -94,6 +96,7 @@ impl OnnxRuntime {
         environment.commit();
         let environment = Environment::current().map_err(|error| failed(error.message()))?;
         environment.set_log_level(log_level());
+        release_at_exit(environment.clone()).map_err(|error| failed(&error.to_string()))?;
         let providers = providers().map_err(|error| failed(error.message()))?;
         Ok(Arc::new(Self { version, providers, has_global_pool }))
     }
@@ -128,6 +131,37 @@ impl OnnxRuntime {
     pub(crate) fn share_threads(&mut self) {
         self.has_global_pool = true;
     }
+}
+
+/// The environment, which is never dropped: releasing it twice would end the process.
+static ENVIRONMENT: OnceLock<Arc<Environment>> = OnceLock::new();
+
+/// Releases the environment when the process exits.
+///
+/// The crate `ort` does so from the last destructors of this program, after those of the library. Releases of ONNX Runtime
+/// from 1.19 to 1.22 crash there. Functions that are registered here run before the destructors of libraries that were
+/// loaded earlier.
+fn release_at_exit(environment: Arc<Environment>) -> io::Result<()> {
+    if ENVIRONMENT.set(environment).is_err() {
+        return Ok(());
+    }
+    // SAFETY: the function takes and returns nothing, and stays as long as this code is loaded.
+    match unsafe { atexit(release_environment) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+extern "C" fn release_environment() {
+    if let Some(environment) = ENVIRONMENT.get() {
+        // SAFETY: the environment lives, since the static is never dropped, and this runs once; nothing uses it afterwards.
+        unsafe { (ort::api().ReleaseEnv)(environment.ptr().cast_mut()) };
+    }
+}
+
+// SAFETY: the function is the C library's, with this signature.
+unsafe extern "C" {
+    fn atexit(function: extern "C" fn()) -> c_int;
 }
 
 /// Threads within and among operators of the pool that all sessions share, if there is one. 0 leaves it to the library.
