@@ -166,7 +166,7 @@ const EXCEPTIONS: &[Exception] = &[
     Exception {
         krate: "nereid-archives",
         workspace: Allowed::Only(&[]),
-        libraries: Allowed::Only(&["flate2", "rawzip", "ruzstd", "tar"]),
+        libraries: Allowed::Only(&["flate2", "rawzip", "rustix", "ruzstd", "tar"]),
         never: &[],
         why: "archives unpacks untrusted files, and knows neither where they are from nor what they are for",
     },

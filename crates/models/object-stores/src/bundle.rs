@@ -40,7 +40,7 @@ use crate::trees;
 const MODELS: &str = "models";
 
 /// The version of the layout of unpacked trees. Increment it when the layout changes.
-const LAYOUT: u8 = 1;
+const LAYOUT: u8 = 2;
 
 /// The store of an address.
 #[derive(Clone)]

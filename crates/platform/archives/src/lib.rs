@@ -1,13 +1,14 @@
 //! Unpacks archives: tar files, plain or compressed with gzip or zstd, and zip files.
 //!
-//! No archive can write outside the folder: names stay in it, nothing is written through a link that leads out, and
-//! special files, owners, set-user-id bits and extended attributes are not created. A relative link that leads out is
-//! refused, because its target depends on the place; so is an absolute one, unless [`Links::Absolute`] allows it.
+//! No archive can write outside the folder: each component of a name is opened in the folder before it, and links are never
+//! followed. Special files, owners, set-user-id bits and extended attributes are not created. Once an archive is unpacked,
+//! all links are resolved: one that leads out is refused, and so is an absolute one unless [`Links::Absolute`] allows it.
 //!
 //! Does not know the contents of archives, or where they come from.
 
 #![forbid(unsafe_code)]
 
+mod root;
 mod tar;
 mod zip;
 mod zstd;
@@ -18,6 +19,7 @@ use std::path::Path;
 
 use flate2::read::MultiGzDecoder;
 
+pub use crate::root::check_links;
 pub use crate::tar::{inspect_tar, unpack_tar};
 pub use crate::zip::verify_zip;
 use crate::zstd::Zstd;
@@ -29,6 +31,18 @@ pub struct ArchiveLimits {
     pub bytes: u64,
     /// Files, folders and links.
     pub entries: u64,
+}
+
+impl ArchiveLimits {
+    /// The most bytes that one byte of an archive may become. Weights are compressed to half of their size as a rule.
+    const RATIO: u64 = 1000;
+    /// The size up to which no ratio applies.
+    const SMALL: u64 = 1 << 30;
+
+    /// The limits of an archive with `length` bytes, which must not become a multiple of its size.
+    fn for_archive_of(self, length: u64) -> Self {
+        Self { bytes: self.bytes.min(length.saturating_mul(Self::RATIO).max(Self::SMALL)), ..self }
+    }
 }
 
 impl Default for ArchiveLimits {
@@ -104,10 +118,13 @@ pub fn unpack(
     links: Links,
     only: Option<&Path>,
 ) -> Result<(), String> {
+    let limits = limits.for_archive_of(file.metadata().map_err(|error| error.to_string())?.len());
     let format =
         Format::of(&mut file).map_err(|other| format!("neither a tar file nor a zip file, but {other}"))?;
     if format == Format::Zip {
-        return zip::unpack_zip(file, folder, limits);
+        zip::unpack_zip(file, folder, limits)?;
+        // Of an earlier archive.
+        return check_links(folder, links);
     }
     inspect_tar(format.tar_reader(&file), limits, only)?;
     file.seek(SeekFrom::Start(0)).map_err(|error| error.to_string())?;

@@ -1,12 +1,13 @@
 //! Unpacks tar files.
 
-use std::fs;
 use std::io::{self, Read};
-use std::path::{Component, Path};
-use std::time::{Duration, Instant};
+use std::path::{Component, Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime};
 
-use tar::{Archive, EntryType};
+use rustix::fs::Mode;
+use tar::{Archive, Entry, EntryType};
 
+use crate::root::{Root, check_links};
 use crate::{ArchiveLimits, Links};
 
 /// Largest entry that only describes the next one, such as a long name, in bytes. The reader keeps it in memory.
@@ -54,7 +55,7 @@ fn is_kept(kind: EntryType) -> bool {
     kind.is_file() || kind.is_contiguous() || kind.is_dir() || kind.is_symlink() || kind.is_hard_link()
 }
 
-/// Unpacks a tar file into an empty folder, and reports the progress in bytes.
+/// Unpacks a tar file into a folder, and reports the progress in bytes. Existing files are replaced.
 ///
 /// # Errors
 /// It has a refused entry, or cannot be written. The folder may then contain a part of it.
@@ -65,13 +66,8 @@ pub fn unpack_tar(
     only: Option<&Path>,
     progress: &dyn Fn(u64),
 ) -> Result<(), String> {
-    // The library compares paths with this one.
-    let folder = folder.canonicalize().map_err(|error| error.to_string())?;
+    let root = Root::open(folder)?;
     let mut archive = Archive::new(reader);
-    archive.set_preserve_permissions(false);
-    archive.set_preserve_ownerships(false);
-    // Compiled Python files contain the times of their sources.
-    archive.set_preserve_mtime(true);
     let mut done = 0;
     let mut reported = Instant::now();
     for entry in archive.entries().map_err(of_format)? {
@@ -87,35 +83,39 @@ pub fn unpack_tar(
         if !is_kept(kind) {
             return Err(format!("'{}' is not a file, folder or link", path.display()));
         }
-        if depth(&path).is_none() {
-            return Err(format!("'{}' leads out of the folder", path.display()));
-        }
-        if kind.is_symlink() || kind.is_hard_link() {
-            let target = entry.link_name().map_err(of_format)?.unwrap_or_default().into_owned();
-            // The target of a hard link is a name in the archive.
-            let from = if kind.is_symlink() { path.parent().unwrap_or(Path::new("")) } else { Path::new("") };
-            let is_absolute = kind.is_symlink() && target.is_absolute() && links == Links::Absolute;
-            if !is_absolute && depth(&from.join(&target)).is_none() {
-                return Err(format!(
-                    "'{}' is a link to '{}', which leads out of the folder",
-                    path.display(),
-                    target.display()
-                ));
-            }
-        }
         done += entry.size();
         if kind.is_dir() {
             // Folders get the user's default mode, so that they can be filled and removed.
-            make_folder(&folder, &path)?;
-        } else if !entry.unpack_in(&folder).map_err(of_format)? {
-            return Err(format!("'{}' leads out of the folder", path.display()));
+            root.make_folder(&path)?;
+        } else if kind.is_symlink() {
+            root.make_link(&path, &target(&entry)?)?;
+        } else if kind.is_hard_link() {
+            root.make_hard_link(&path, &target(&entry)?)?;
+        } else {
+            write_file(&root, &path, &mut entry)?;
         }
         if reported.elapsed() >= INTERVAL {
             progress(done);
             reported = Instant::now();
         }
     }
-    Ok(())
+    check_links(folder, links)
+}
+
+/// The target of a link.
+fn target<R: Read>(entry: &Entry<'_, R>) -> Result<PathBuf, String> {
+    Ok(entry.link_name().map_err(of_format)?.unwrap_or_default().into_owned())
+}
+
+/// Writes a file, with its permissions but for those that change the user, and with its time.
+fn write_file<R: Read>(root: &Root, path: &Path, entry: &mut Entry<'_, R>) -> Result<(), String> {
+    let mode = Mode::from_raw_mode(entry.header().mode().map_err(of_format)? & 0o777);
+    let modified = entry.header().mtime().map_err(of_format)?;
+    let mut file = root.make_file(path, mode)?;
+    let failed = |error: io::Error| format!("'{}': {error}", path.display());
+    io::copy(entry, &mut file).map_err(failed)?;
+    // Compiled Python files contain the times of their sources.
+    file.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(modified)).map_err(failed)
 }
 
 /// Whether an entry is below a folder of the archive, in any spelling of its path.
@@ -124,39 +124,6 @@ fn is_below(path: &Path, folder: Option<&Path>) -> bool {
     let is_named = |part: &Component<'_>| !matches!(part, Component::CurDir | Component::RootDir);
     let mut parts = path.components().filter(is_named);
     folder.components().all(|part| parts.next() == Some(part))
-}
-
-/// The depth of a relative path; `None` for an absolute path, and for one that leads out.
-pub(crate) fn depth(path: &Path) -> Option<usize> {
-    let mut depth = 0_usize;
-    for component in path.components() {
-        match component {
-            Component::Normal(_) => depth += 1,
-            Component::CurDir => {}
-            Component::ParentDir => depth = depth.checked_sub(1)?,
-            Component::RootDir | Component::Prefix(_) => return None,
-        }
-    }
-    Some(depth)
-}
-
-pub(crate) fn make_folder(root: &Path, path: &Path) -> Result<(), String> {
-    let mut folder = root.to_owned();
-    for component in path.components().filter(|component| matches!(component, Component::Normal(_))) {
-        folder.push(component);
-        let failed = |error: io::Error| format!("'{}': {error}", path.display());
-        match folder.canonicalize() {
-            Ok(place) if !place.starts_with(root) => {
-                return Err(format!("'{}' leads out of the folder by a link", path.display()));
-            }
-            Ok(_) => {}
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                fs::create_dir(&folder).map_err(failed)?;
-            }
-            Err(error) => return Err(failed(error)),
-        }
-    }
-    Ok(())
 }
 
 /// The library's error message names its operation before the cause.

@@ -108,7 +108,7 @@ fn what_tools_write_is_unpacked() {
         (Symlink, "bin/python3", "/usr/bin/python3", b""),
         (Symlink, "lib/python/link.py", "../python/deep/a.py", b""),
         (Symlink, "lib64", "lib", b""),
-        (Regular, "lib64/through", "", b"in lib\n"),
+        (Symlink, "gone", "no/such/../file", b""),
         (Directory, "empty", "", b""),
     ];
     for archive in [tar(entries), gzip(&tar(entries)), zstd(&tar(entries))] {
@@ -118,7 +118,7 @@ fn what_tools_write_is_unpacked() {
         let read = |name: &str| fs::read_to_string(at(name)).unwrap();
         assert_eq!(read("bin/activate"), "export A=1\n");
         assert_eq!([read("lib/python/b.py"), read("lib/python/link.py")], ["a = 1\n"; 2]);
-        assert_eq!(read("lib/through"), "in lib\n");
+        assert_eq!(read("lib64/python/link.py"), "a = 1\n");
         assert_eq!(fs::read_link(at("bin/python3")).unwrap(), Path::new("/usr/bin/python3"));
         assert!(at("empty").is_dir());
         let found = at("bin/activate").metadata().unwrap();
@@ -136,7 +136,30 @@ fn an_archive_that_leads_out_or_holds_special_files_is_refused() {
         (&[(Directory, "../new", "", b"")], "leads out"),
         (&[(Symlink, "../link", "x", b"")], "leads out"),
         (&[(Symlink, "a/link", "../../other", b"")], "is a link to '../../other', which leads out"),
-        (&[(Symlink, "l", "..", b""), (Regular, "l/other/secret", "", b"x")], "which leads out"),
+        (&[(Symlink, "l", "..", b""), (Regular, "l/other/secret", "", b"x")], "'l' is not a folder"),
+        (
+            &[(Directory, "lib", "", b""), (Symlink, "l", "lib", b""), (Regular, "l/a", "", b"")],
+            "'l' is not a folder",
+        ),
+        // Each link stays inside by its words.
+        (
+            &[(Symlink, "a/b/c/up", "../../..", b""), (Symlink, "esc", "a/b/c/up/../../..", b"")],
+            "which leads out",
+        ),
+        (
+            &[(Symlink, "esc", "a/b/c/up/../../..", b""), (Symlink, "a/b/c/up", "../../..", b"")],
+            "which leads out",
+        ),
+        (
+            &[(Symlink, "a/up", "..", b""), (Symlink, "labels.txt", "a/up/../other/secret", b"")],
+            "which leads out",
+        ),
+        (&[(Symlink, "x", "none/../../other/secret", b"")], "which leads out"),
+        (&[(Symlink, "x", "y", b""), (Symlink, "y", "x", b"")], "which leads out"),
+        (&[(Regular, "a/b", "", b""), (Regular, "a/b/c", "", b"")], "'b' is not a folder"),
+        (&[(Directory, "a/b", "", b""), (Regular, "a", "", b"")], "'a': "),
+        (&[(Symlink, "s", "a", b""), (Link, "h", "s", b"")], "which is not a file"),
+        (&[(Directory, "d", "", b""), (Link, "h", "d", b"")], "which is not a file"),
         (&[(Link, "secret", "../other/secret", b"")], "which leads out"),
         (&[(Link, "passwd", "/etc/passwd", b"")], "which leads out"),
         (&[(Link, "none", "no/such/file", b"")], "No such file"),
@@ -423,5 +446,65 @@ proptest! {
         let start = archive.windows(MARK.len()).position(|found| found == MARK).unwrap();
         archive[start + at.index(marked.len())] ^= 1 << bit;
         prop_assert!(verified(&archive).unwrap_err().starts_with("'a/b': "));
+    }
+}
+
+/// Paths of few names, so that entries meet each other; some climb.
+fn any_path(climbs: bool) -> impl Strategy<Value = String> {
+    let names: &'static [&'static str] =
+        if climbs { &["a", "b", "c", "up", "..", ".", "other", "secret"] } else { &["a", "b", "c", "up"] };
+    proptest::collection::vec(proptest::sample::select(names), 1..6).prop_map(|parts| parts.join("/"))
+}
+
+fn any_entry() -> impl Strategy<Value = (EntryType, String, String)> {
+    prop_oneof![
+        3 => any_path(false).prop_map(|path| (Regular, path, String::new())),
+        2 => any_path(false).prop_map(|path| (Directory, path, String::new())),
+        4 => (any_path(false), any_path(true)).prop_map(|(path, target)| (Symlink, path, target)),
+        1 => (any_path(false), any_path(true)).prop_map(|(path, target)| (Link, path, target)),
+        1 => any_path(true).prop_map(|path| (Regular, path, String::new())),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(500))]
+
+    /// Unpacks several archives over each other, as the layers of an image. Nothing outside may be written, and no link of an
+    /// accepted archive may lead there.
+    #[test]
+    fn layers_of_random_links_reach_nothing_outside(
+        layers in proptest::collection::vec(proptest::collection::vec(any_entry(), 1..8), 1..4),
+    ) {
+        let place = Place::new();
+        let before = place.outside();
+        let inside = place.target().canonicalize().unwrap();
+        for layer in &layers {
+            let entries: Vec<_> = layer
+                .iter()
+                .map(|(kind, path, target)| (*kind, path.as_str(), target.as_str(), b"written".as_slice()))
+                .collect();
+            let entries: Vec<_> = entries
+                .into_iter()
+                .map(|(kind, path, target, text)| (kind, path, target, if kind == Regular { text } else { b"" }))
+                .collect();
+            let outcome = place.unpack_with(&tar(&entries), ArchiveLimits::default(), Links::Inside);
+            prop_assert_eq!(place.outside(), before.clone());
+            if outcome.is_err() {
+                break;
+            }
+            let mut open = vec![inside.clone()];
+            while let Some(folder) = open.pop() {
+                for entry in fs::read_dir(folder).unwrap() {
+                    let path = entry.unwrap().path();
+                    // As a reader would: by the system, through all links.
+                    if let Ok(real) = path.canonicalize() {
+                        prop_assert!(real.starts_with(&inside), "{path:?} is {real:?}");
+                    }
+                    if path.symlink_metadata().unwrap().is_dir() {
+                        open.push(path);
+                    }
+                }
+            }
+        }
     }
 }

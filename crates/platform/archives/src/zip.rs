@@ -1,14 +1,15 @@
 //! Unpacks and verifies zip files: stored and deflated entries.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Read, copy};
-use std::path::Path;
+use std::path::{Component, Path};
 
 use flate2::read::DeflateDecoder;
 use rawzip::{CompressionMethod, RECOMMENDED_BUFFER_SIZE, ZipArchive, ZipArchiveEntryWayfinder};
+use rustix::fs::Mode;
 
 use crate::ArchiveLimits;
-use crate::tar::{depth, make_folder};
+use crate::root::Root;
 
 /// An entry that is kept.
 struct KeptEntry {
@@ -20,14 +21,12 @@ struct KeptEntry {
 
 /// Unpacks a zip file into a folder. Links are not kept: a zip file that has one is refused.
 pub(crate) fn unpack_zip(file: File, folder: &Path, limits: ArchiveLimits) -> Result<(), String> {
-    let folder = folder.canonicalize().map_err(|error| error.to_string())?;
+    let root = Root::open(folder)?;
     read(file, limits, |name, contents| {
         let path = Path::new(name);
-        let Some((contents, left)) = contents else { return make_folder(&folder, path).map(|()| 0) };
-        make_folder(&folder, path.parent().unwrap_or(Path::new("")))?;
-        let failed = |error: io::Error| format!("'{name}': {error}");
-        let mut target = replace(&folder.join(path)).map_err(failed)?;
-        copy(&mut contents.take(left), &mut target).map_err(failed)
+        let Some((contents, left)) = contents else { return root.make_folder(path).map(|()| 0) };
+        let mut target = root.make_file(path, Mode::from_raw_mode(0o666))?;
+        copy(&mut contents.take(left), &mut target).map_err(|error| format!("'{name}': {error}"))
     })
 }
 
@@ -62,7 +61,8 @@ fn read(
         if entry.mode().is_symlink() {
             return Err(format!("'{name}' is not a file or folder"));
         }
-        if depth(Path::new(&name)).is_none() || name.contains(['\\', '\0']) {
+        let is_plain = |part: Component<'_>| matches!(part, Component::Normal(_) | Component::CurDir);
+        if !Path::new(&name).components().all(is_plain) || name.contains(['\\', '\0']) {
             return Err(format!("'{name}' leads out of the folder"));
         }
         let is_deflated = match entry.compression_method() {
@@ -100,13 +100,4 @@ fn read(
         left = left.checked_sub(taken).ok_or_else(too_large)?;
     }
     Ok(())
-}
-
-/// A new file in the place of a file or link that may be there.
-fn replace(path: &Path) -> io::Result<File> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    File::create_new(path)
 }
