@@ -3,8 +3,8 @@
 //! A request, its responses and its responders share one `Answer`. If the last of them is dropped before a final
 //! response, it sends an error, so that no client waits forever.
 //!
-//! After the final response, a server may free the memory of outputs and their allocator. So neither is touched then,
-//! and no final response is sent while another is under construction.
+//! After the final response, a server may free the memory of outputs and their allocator. This library touches
+//! neither from then on, and sends no final response while another is under construction.
 
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,40 +16,40 @@ use crate::batch::Execution;
 use crate::error::{Error, ErrorCode, Result, check};
 use crate::response::Response;
 
-/// The answer to one request, under way.
+/// The pending answer to one request.
 pub(crate) struct Answer {
     factory: OnceLock<Factory>,
     instance: *mut TRITONBACKEND_ModelInstance,
     progress: Mutex<Progress>,
     pub(crate) has_failed: AtomicBool,
     pub(crate) decoupled: bool,
-    /// When the last response left, or the execution began.
+    /// The time of the last response, or else of the start of the execution.
     last: AtomicU64,
 }
 
 #[derive(Default)]
 struct Progress {
-    /// The last answer was sent, or is being sent.
+    /// The final response was sent, or is being sent.
     is_finished: bool,
     /// Responses under construction.
     open: usize,
 }
 
-/// Makes responses apart from the request.
+/// Creates responses independently of the request.
 struct Factory(*mut TRITONBACKEND_ResponseFactory);
 
-// SAFETY: the factory is used and deleted on any thread, as the interface has it.
+// SAFETY: the interface allows using and deleting the factory on any thread.
 unsafe impl Send for Factory {}
-// SAFETY: the server makes each response from its own copy of what the factory holds.
+// SAFETY: the server creates each response from its own copy of the factory's contents.
 unsafe impl Sync for Factory {}
-// SAFETY: the instance is only handed to functions that take it from any thread; it outlives its requests.
+// SAFETY: the instance is only passed to functions that accept it from any thread; it outlives its requests.
 unsafe impl Send for Answer {}
-// SAFETY: as above; all that changes is atomic.
+// SAFETY: as above; all mutable state is atomic.
 unsafe impl Sync for Answer {}
 
-/// How one response went, for the statistics of decoupled models.
+/// The course of one response, for the statistics of decoupled models.
 pub(crate) struct ResponseTimes<'e> {
-    /// When its first output was begun; 0 where it has none.
+    /// The start of its first output; 0 without outputs.
     pub(crate) output_start: u64,
     pub(crate) error: Option<&'e Error>,
 }
@@ -66,7 +66,7 @@ impl Answer {
         }
     }
 
-    /// Makes the factory if needed. `request` lives.
+    /// Creates the factory if needed. `request` must be alive.
     pub(crate) fn open(&self, request: *mut TRITONBACKEND_Request) -> Result<()> {
         if self.factory.get().is_some() {
             return Ok(());
@@ -74,7 +74,7 @@ impl Answer {
         let mut factory = ptr::null_mut();
         // SAFETY: the caller holds the request; the factory is ours.
         unsafe { check(TRITONBACKEND_ResponseFactoryNew(&mut factory, request))? };
-        // Only the request calls this, and it is on one thread at a time: nobody was faster.
+        // Called only by the request, which is on one thread at a time, so `set` cannot race.
         drop(self.factory.set(Factory(factory)));
         Ok(())
     }
@@ -83,12 +83,12 @@ impl Answer {
         self.gate().is_finished
     }
 
-    /// Nobody answers any more: the request will be executed again.
+    /// Marks the request as one that will be executed again, so that nothing answers it now.
     pub(crate) fn leave_open(&self) {
         self.gate().is_finished = true;
     }
 
-    /// Claims the right to send the last answer, once; `own` is the number of its responses.
+    /// Claims the right to send the final response, once; `own` is the number of the caller's open responses.
     pub(crate) fn finish(&self, own: usize) -> Result<()> {
         let mut progress = self.gate();
         if progress.is_finished {
@@ -101,13 +101,13 @@ impl Answer {
         Ok(())
     }
 
-    /// Does what may only be done before the last answer.
+    /// Runs `act` unless the final response was sent.
     pub(crate) fn while_open<T>(&self, act: impl FnOnce() -> Result<T>) -> Result<T> {
         let progress = self.gate();
         if progress.is_finished { Err(answered()) } else { act() }
     }
 
-    /// Makes a response, unless the last answer was sent.
+    /// Creates a response unless the final response was sent.
     pub(crate) fn make(
         &self,
         new: impl FnOnce(*mut *mut TRITONBACKEND_Response) -> *mut TRITONSERVER_Error,
@@ -117,7 +117,7 @@ impl Answer {
             return Err(answered());
         }
         let mut response = ptr::null_mut();
-        // SAFETY: the error is ours; so is the response where there is no error.
+        // SAFETY: the error is ours; without an error, the response is ours.
         unsafe {
             check(new(&mut response))?;
             progress.open += 1;
@@ -125,7 +125,7 @@ impl Answer {
         }
     }
 
-    /// A response is under construction no longer.
+    /// Records that the end of a response under construction.
     pub(crate) fn close(&self) {
         self.gate().open -= 1;
     }
@@ -134,7 +134,7 @@ impl Answer {
         self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts a response of a decoupled model. Those of others are counted with their request.
+    /// Reports a response of a decoupled model. Other models' responses count with their request.
     pub(crate) fn report(&self, times: &ResponseTimes<'_>) {
         let (true, Some(factory)) = (self.decoupled, self.factory.get()) else { return };
         let end = crate::clock::now();
@@ -209,9 +209,9 @@ impl Drop for Answer {
     }
 }
 
-/// Answers a request apart from it: on any thread, also after the request went back to the server. A decoupled
-/// model sends as many responses as it likes and ends with [`finish`](Self::finish) or
-/// [`Response::send_last`]. If the last holder is dropped before the end, the client gets an error.
+/// Answers a request independently of it: on any thread, even after the request was released. A decoupled model sends
+/// any number of responses and ends with [`finish`](Self::finish) or [`Response::send_last`]. If the last clone is
+/// dropped before the end, the client gets an error.
 #[derive(Clone)]
 pub struct Responder {
     answer: Arc<Answer>,
@@ -225,15 +225,15 @@ impl Responder {
     /// A new response.
     ///
     /// # Errors
-    /// `AlreadyExists` where the end was said already, or whatever the server says.
+    /// `AlreadyExists` if a final response was sent; otherwise the server's error.
     pub fn respond(&self) -> Result<Response<'_>> {
         self.answer.respond()
     }
 
-    /// Says that no more responses follow, without one more.
+    /// Completes the answer without a further response.
     ///
     /// # Errors
-    /// `Unsupported` where the model is not decoupled, `AlreadyExists` where the end was said already.
+    /// `Unsupported` if the model is not decoupled, `AlreadyExists` if a final response was sent.
     pub fn finish(&self) -> Result<()> {
         if !self.answer.decoupled {
             return Err(Error::unsupported("the model is not decoupled, so each request needs a response"));
@@ -248,18 +248,18 @@ impl Responder {
         Ok(())
     }
 
-    /// Answers with an error, as the last answer.
+    /// Sends an error as the final response.
     ///
     /// # Errors
-    /// `AlreadyExists` where the end was said already, or whatever the server says.
+    /// `AlreadyExists` if a final response was sent; otherwise the server's error.
     pub fn fail(&self, error: Error) -> Result<()> {
         self.respond()?.send_error(error)
     }
 
-    /// Whether the client took its request back. Its answers interest nobody any more, but it must have an end.
+    /// Whether the request was cancelled. A final response is still required.
     ///
     /// # Errors
-    /// Whatever the server says.
+    /// The server's error.
     pub fn is_cancelled(&self) -> Result<bool> {
         let mut cancelled = false;
         // SAFETY: the factory lives, and the address may be written.

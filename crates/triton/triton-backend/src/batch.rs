@@ -8,15 +8,15 @@ use triton_sys::*;
 use crate::error::{Error, check};
 use crate::request::Request;
 
-/// The requests to execute together. Those that are left when `execute` returns are returned to the
-/// server; what was [taken](Self::take) is kept until it is dropped.
+/// The requests to execute together. When `execute` returns, the remaining ones are returned to the server; requests
+/// that were [taken](Self::take) are kept until they are dropped.
 pub struct Batch {
     requests: Vec<Request>,
     rows: u64,
     execution: Arc<Execution>,
 }
 
-/// How a model's requests are handled, by its configuration.
+/// How a model's requests are handled, according to its configuration.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Handling {
     /// A request has any number of responses.
@@ -27,22 +27,22 @@ pub(crate) struct Handling {
     pub(crate) iterative: bool,
 }
 
-/// What the requests of one execution share.
+/// State shared by the requests of one execution.
 pub(crate) struct Execution {
     instance: *mut TRITONBACKEND_ModelInstance,
     pub(crate) handling: Handling,
-    /// Nanoseconds of the monotonic clock, as all times here.
+    /// Nanoseconds of the monotonic clock, like all times here.
     pub(crate) start: u64,
-    /// 0 where the backend does not say.
+    /// 0 unless the backend reports it.
     compute_start: AtomicU64,
-    /// 0 where the backend does not say.
+    /// 0 unless the backend reports it.
     compute_end: AtomicU64,
     pub(crate) any_success: AtomicBool,
 }
 
-// SAFETY: the instance is only handed to functions that report to it, from any thread; it outlives its requests.
+// SAFETY: the instance is only passed to functions that report to it, from any thread; it outlives its requests.
 unsafe impl Send for Execution {}
-// SAFETY: as above; all that changes is atomic.
+// SAFETY: as above; all mutable state is atomic.
 unsafe impl Sync for Execution {}
 
 impl Execution {
@@ -78,34 +78,34 @@ impl Batch {
         Self { requests, rows, execution }
     }
 
-    /// The requests that are left.
+    /// The requests not taken yet.
     pub fn requests(&self) -> &[Request] {
         &self.requests
     }
 
-    /// Takes the requests out, to answer them when `execute` has returned.
+    /// Takes the requests out, to answer them after `execute` has returned.
     pub fn take(&mut self) -> Vec<Request> {
         std::mem::take(&mut self.requests)
     }
 
-    /// The rows of all requests together, by the first dimension of their first inputs; the number of requests
-    /// where the model takes no batches.
+    /// The rows of all requests together, from the first dimension of their first inputs; the number of requests if
+    /// the model does not support batching.
     pub fn rows(&self) -> u64 {
         self.rows
     }
 
-    /// Says that the inputs are prepared and the computation begins, for the statistics. Without it, preparing counts
-    /// as computing.
+    /// Marks, for the statistics, the end of preparing inputs and the start of the computation. Without it,
+    /// preparation counts as computation.
     pub fn mark_compute_start(&self) {
         self.execution.compute_start.store(crate::clock::now(), Ordering::Release);
     }
 
-    /// Says that the computation has ended and outputs are prepared, for the statistics.
+    /// Marks, for the statistics, the end of the computation and the start of preparing outputs.
     pub fn mark_compute_end(&self) {
         self.execution.compute_end.store(crate::clock::now(), Ordering::Release);
     }
 
-    /// Gives what is left back; all of it that has no answer fails with the error, if there is one.
+    /// Releases the remaining requests; unanswered ones fail with the error, if any.
     pub(crate) fn end(self, error: Option<&Error>) {
         let Self { requests, rows, execution } = self;
         if let Some(error) = error {
@@ -116,7 +116,8 @@ impl Batch {
             }
         }
         drop(requests);
-        // What was taken is still under way, and counts. Besides those requests, this and the caller hold it.
+        // Requests taken by the backend are still running, and count. Each of them holds a reference; two others
+        // remain, ours and the caller's.
         let counts = execution.any_success.load(Ordering::Acquire) || Arc::strong_count(&execution) > 2;
         if !counts {
             return;

@@ -1,4 +1,4 @@
-//! An inner request's life, and how it is cancelled.
+//! The life of an inner request, and its cancellation.
 
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -7,12 +7,11 @@ use triton_sys::*;
 
 use crate::error::{Result, check};
 
-/// A request of ours. It is deleted when it was never sent, or else when the server has released it, the last response
-/// is there, and nobody is about to stop it.
+/// An inner request. It is deleted if it was never sent, or once the server has released it, the last response has
+/// arrived, and no canceller uses it.
 pub(crate) struct OwnRequest(*mut TRITONSERVER_InferenceRequest);
 
-// SAFETY: what is shared between threads is only used to stop the request, which may be done on any thread, and to
-// delete it when nobody else has it.
+// SAFETY: threads share it only to cancel the request, which any thread may do, and the last owner deletes it.
 unsafe impl Send for OwnRequest {}
 // SAFETY: as above.
 unsafe impl Sync for OwnRequest {}
@@ -31,12 +30,12 @@ impl OwnRequest {
 
 impl Drop for OwnRequest {
     fn drop(&mut self) {
-        // SAFETY: the request is ours and not used after this. There is nothing to be done where it stays.
+        // SAFETY: the request is ours and not used after this. A failed deletion has no remedy.
         drop(unsafe { check(TRITONSERVER_InferenceRequestDelete(self.0)) });
     }
 }
 
-/// Stops a request that was sent to another model. It does nothing once the request has ended.
+/// Cancels a request to another model. Has no effect once the request has ended.
 #[derive(Clone)]
 pub struct Canceller(Weak<OwnRequest>);
 
@@ -45,10 +44,10 @@ impl Canceller {
         Self(Arc::downgrade(request))
     }
 
-    /// Cancels the request. It may be answered all the same.
+    /// Cancels the request. The model may answer it nevertheless.
     ///
     /// # Errors
-    /// Whatever the server says.
+    /// The server's error.
     pub fn cancel(&self) -> Result<()> {
         let Some(request) = self.0.upgrade() else { return Ok(()) };
         // SAFETY: the request was sent, and lives as long as it is held here.

@@ -11,12 +11,12 @@ pub struct ModelConfig {
     json: Value,
 }
 
-/// An input or output as configured.
+/// A configured input or output.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TensorConfig {
     /// The tensor's name.
     pub name: String,
-    /// None where the configuration has `TYPE_INVALID` or nothing.
+    /// `None` if the configuration has `TYPE_INVALID` or no type.
     pub data_type: Option<DataType>,
     /// Without the batch dimension; -1 is any size.
     pub dims: Vec<i64>,
@@ -30,22 +30,22 @@ impl ModelConfig {
         Err(Error::internal("the server's model configuration is not a JSON object"))
     }
 
-    /// All of it, in the form of `GET v2/models/<name>/config`.
+    /// The whole configuration, in the form of `GET v2/models/<name>/config`.
     pub fn json(&self) -> &Value {
         &self.json
     }
 
-    /// All of it, to be completed.
+    /// The whole configuration, for completion.
     pub fn json_mut(&mut self) -> &mut Value {
         &mut self.json
     }
 
-    /// The largest batch; 0 where the model takes none.
+    /// The largest batch size; 0 if the model does not support batching.
     pub fn max_batch_size(&self) -> u64 {
         self.json["max_batch_size"].as_u64().unwrap_or(0)
     }
 
-    /// Sets the largest batch.
+    /// Sets the largest batch size.
     pub fn set_max_batch_size(&mut self, size: u64) {
         self.set("max_batch_size", json!(size));
     }
@@ -55,7 +55,7 @@ impl ModelConfig {
         self.json["model_transaction_policy"]["decoupled"].as_bool().unwrap_or(false)
     }
 
-    /// Says whether a request may have any number of responses.
+    /// Sets whether a request may have any number of responses.
     pub fn set_decoupled(&mut self, decoupled: bool) {
         self.set("model_transaction_policy", json!({ "decoupled": decoupled }));
     }
@@ -122,7 +122,7 @@ impl ModelConfig {
     }
 }
 
-/// Protobuf's JSON may write 64-bit numbers as texts.
+/// Protobuf's JSON may encode 64-bit numbers as strings.
 fn integer(value: &Value) -> Option<i64> {
     value.as_i64().or_else(|| value.as_str()?.parse().ok())
 }

@@ -1,4 +1,4 @@
-//! What the server passes to a backend, a model and an instance at start.
+//! Contexts: the server's view of a backend, a model and an instance at start.
 
 use std::ffi::c_char;
 use std::marker::PhantomData;
@@ -14,16 +14,16 @@ use crate::memory::{self, MemoryManager, MemoryUsage};
 use crate::message::{self, Message};
 use crate::server::Server;
 
-/// What an instance runs on.
+/// The kind of device that an instance runs on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum InstanceKind {
-    /// The server leaves it open.
+    /// The server has not decided.
     Auto,
-    /// The processor.
+    /// The CPU.
     Cpu,
-    /// A GPU: [`InstanceContext::device_id`] says which.
+    /// A GPU: [`InstanceContext::device_id`] is its number.
     Gpu,
-    /// Whatever the model itself says.
+    /// The model decides.
     Model,
 }
 
@@ -47,21 +47,21 @@ impl InstanceKind {
     }
 }
 
-/// A device that an instance may use besides the one it runs on.
+/// A device that an instance may use in addition to its own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SecondaryDevice {
-    /// Its kind, as configurations have it: `KIND_NVDLA`.
+    /// The device's kind, as in configurations: `KIND_NVDLA`.
     pub kind: String,
-    /// Its number among those of the kind.
+    /// The device's number among the devices of that kind.
     pub id: i64,
 }
 
-/// How instances and threads go together.
+/// How instances map to threads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExecutionPolicy {
-    /// Each instance has a thread of its own. The default.
+    /// One thread per instance. The default.
     Blocking,
-    /// The instances of one device share a thread: `execute` returns early and answers later.
+    /// One thread per device, shared by its instances: `execute` returns early and answers later.
     DeviceBlocking,
 }
 
@@ -78,10 +78,10 @@ impl BackendContext<'_> {
         Self { handle, _lives: PhantomData }
     }
 
-    /// The backend's name, as models' configurations have it.
+    /// The backend's name, as used in configurations.
     ///
     /// # Errors
-    /// Whatever the server says; so with all functions here.
+    /// The server's error, as for all functions here.
     pub fn name(&self) -> Result<&str> {
         let mut name = ptr::null();
         // SAFETY: the backend lives, and its name with it.
@@ -94,10 +94,10 @@ impl BackendContext<'_> {
     /// The backend's configuration: `{"cmdline": {...}}`.
     ///
     /// # Errors
-    /// Whatever the server says.
+    /// The server's error.
     pub fn config(&self) -> Result<Value> {
         let mut config = ptr::null_mut();
-        // SAFETY: the backend lives; the message stays its own and is read at once.
+        // SAFETY: the backend lives; the message stays the server's and is read at once.
         unsafe {
             check(TRITONBACKEND_BackendConfig(self.handle, &mut config))?;
             message::json(config)
@@ -108,7 +108,7 @@ impl BackendContext<'_> {
     /// the server such as `default-max-batch-size`.
     ///
     /// # Errors
-    /// Whatever the server says.
+    /// The server's error.
     pub fn setting(&self, name: &str) -> Result<Option<String>> {
         let config = self.config()?;
         Ok(command_line(&config).and_then(|settings| settings.get(name)?.as_str().map(str::to_owned)))
@@ -117,7 +117,7 @@ impl BackendContext<'_> {
     /// The folder of the backend's library.
     ///
     /// # Errors
-    /// Whatever the server says.
+    /// The server's error.
     pub fn folder(&self) -> Result<PathBuf> {
         // SAFETY: the backend lives, and both addresses may be written.
         location(|kind, place| unsafe { TRITONBACKEND_BackendArtifacts(self.handle, kind, place) })
@@ -135,7 +135,7 @@ impl BackendContext<'_> {
     /// ```
     ///
     /// # Errors
-    /// Whatever the server says.
+    /// The server's error.
     pub fn memory_manager(&self) -> Result<MemoryManager> {
         let mut manager = ptr::null_mut();
         // SAFETY: the backend lives, the address may be written, and the manager lives as long as the backend.
@@ -145,10 +145,10 @@ impl BackendContext<'_> {
         }
     }
 
-    /// Says how instances and threads go together.
+    /// Sets how instances map to threads.
     ///
     /// # Errors
-    /// Whatever the server says.
+    /// The server's error.
     pub fn set_execution_policy(&self, policy: ExecutionPolicy) -> Result<()> {
         let policy = match policy {
             ExecutionPolicy::Blocking => TRITONBACKEND_EXECUTION_BLOCKING,
@@ -175,7 +175,7 @@ impl ModelContext<'_> {
     /// The model's name.
     ///
     /// # Errors
-    /// Whatever the server says; so with all functions here.
+    /// The server's error, as for all functions here.
     pub fn name(&self) -> Result<&str> {
         let mut name = ptr::null();
         // SAFETY: the model lives, and its name with it.
@@ -185,10 +185,10 @@ impl ModelContext<'_> {
         }
     }
 
-    /// The version that is loaded.
+    /// The loaded version.
     ///
     /// # Errors
-    /// Whatever the server says.
+    /// The server's error.
     pub fn version(&self) -> Result<u64> {
         let mut version = 0;
         // SAFETY: the model lives, and the address may be written.
@@ -196,30 +196,30 @@ impl ModelContext<'_> {
         Ok(version)
     }
 
-    /// The model's folder: the one that has the folders of its versions.
+    /// The model's folder, which contains the folders of its versions.
     ///
     /// # Errors
-    /// Whatever the server says.
+    /// The server's error.
     pub fn folder(&self) -> Result<PathBuf> {
         // SAFETY: the model lives, and both addresses may be written.
         location(|kind, place| unsafe { TRITONBACKEND_ModelRepository(self.handle, kind, place) })
     }
 
-    /// The folder of the version that is loaded.
+    /// The folder of the loaded version.
     ///
     /// # Errors
-    /// Whatever the server says.
+    /// The server's error.
     pub fn version_folder(&self) -> Result<PathBuf> {
         Ok(self.folder()?.join(self.version()?.to_string()))
     }
 
-    /// The configuration as it stands.
+    /// The current configuration.
     ///
     /// # Errors
-    /// Whatever the server says.
+    /// The server's error.
     pub fn config(&self) -> Result<ModelConfig> {
         let mut config = ptr::null_mut();
-        // SAFETY: the model lives; the message is a new one, and ours.
+        // SAFETY: the model lives; the message is new, and ours.
         let message = unsafe {
             check(TRITONBACKEND_ModelConfig(self.handle, 1, &mut config))?;
             Message::own(config)
@@ -227,10 +227,10 @@ impl ModelContext<'_> {
         ModelConfig::new(message.json()?)
     }
 
-    /// The server, for requests of the model's own.
+    /// The server, for requests by the model.
     ///
     /// # Errors
-    /// Whatever the server says.
+    /// The server's error.
     pub fn server(&self) -> Result<Server> {
         let mut server = ptr::null_mut();
         // SAFETY: the model lives, and the server outlives its models.
@@ -243,7 +243,7 @@ impl ModelContext<'_> {
     /// Reports the model's memory, without its instances. Replaces earlier reports.
     ///
     /// # Errors
-    /// Whatever the server says.
+    /// The server's error.
     pub fn report_memory_usage(&self, usage: &[MemoryUsage]) -> Result<()> {
         // SAFETY: the model lives, and the list until the function returns.
         memory::report(usage, |list, count| unsafe {
@@ -260,7 +260,7 @@ impl ModelContext<'_> {
 
     pub(crate) fn set_config(&self, config: &ModelConfig) -> Result<()> {
         let message = Message::of(config.json())?;
-        // SAFETY: the model and the message live; the server copies what it needs of the message.
+        // SAFETY: the model and the message live; the server copies what it needs from the message.
         unsafe { check(TRITONBACKEND_ModelSetConfig(self.handle, 1, message.handle())) }
     }
 }
@@ -281,7 +281,7 @@ impl InstanceContext<'_> {
     /// The instance's name.
     ///
     /// # Errors
-    /// Whatever the server says; so with all functions here.
+    /// The server's error, as for all functions here.
     pub fn name(&self) -> Result<&str> {
         let mut name = ptr::null();
         // SAFETY: the instance lives, and its name with it.
@@ -291,10 +291,10 @@ impl InstanceContext<'_> {
         }
     }
 
-    /// What the instance runs on.
+    /// The kind of device that the instance runs on.
     ///
     /// # Errors
-    /// Whatever the server says.
+    /// The server's error.
     pub fn kind(&self) -> Result<InstanceKind> {
         let mut kind = TRITONSERVER_INSTANCEGROUPKIND_AUTO;
         // SAFETY: the instance lives, and the address may be written.
@@ -302,10 +302,10 @@ impl InstanceContext<'_> {
         Ok(InstanceKind::from_c(kind))
     }
 
-    /// The device that the instance runs on, where its kind has devices.
+    /// The number of the instance's device, if its kind has devices.
     ///
     /// # Errors
-    /// Whatever the server says.
+    /// The server's error.
     pub fn device_id(&self) -> Result<i32> {
         let mut id = 0;
         // SAFETY: the instance lives, and the address may be written.
@@ -316,7 +316,7 @@ impl InstanceContext<'_> {
     /// Whether the instance is loaded but never executed by the server itself.
     ///
     /// # Errors
-    /// Whatever the server says.
+    /// The server's error.
     pub fn is_passive(&self) -> Result<bool> {
         let mut passive = false;
         // SAFETY: the instance lives, and the address may be written.
@@ -327,20 +327,20 @@ impl InstanceContext<'_> {
     /// The host policy of the instance, as JSON.
     ///
     /// # Errors
-    /// Whatever the server says.
+    /// The server's error.
     pub fn host_policy(&self) -> Result<Value> {
         let mut policy = ptr::null_mut();
-        // SAFETY: the instance lives; the message stays its own and is read at once.
+        // SAFETY: the instance lives; the message stays the server's and is read at once.
         unsafe {
             check(TRITONBACKEND_ModelInstanceHostPolicy(self.handle, &mut policy))?;
             message::json(policy)
         }
     }
 
-    /// The names of the profiles that the instance is to use.
+    /// The names of the optimization profiles for the instance.
     ///
     /// # Errors
-    /// Whatever the server says.
+    /// The server's error.
     pub fn profiles(&self) -> Result<Vec<String>> {
         let mut count = 0;
         // SAFETY: the instance lives, and the address may be written.
@@ -357,10 +357,10 @@ impl InstanceContext<'_> {
             .collect()
     }
 
-    /// The devices that the instance may use besides the one it runs on.
+    /// The devices that the instance may use in addition to its own.
     ///
     /// # Errors
-    /// Whatever the server says.
+    /// The server's error.
     pub fn secondary_devices(&self) -> Result<Vec<SecondaryDevice>> {
         let mut count = 0;
         // SAFETY: the instance lives, and the address may be written.
@@ -385,7 +385,7 @@ impl InstanceContext<'_> {
     /// Reports the instance's memory. Replaces earlier reports.
     ///
     /// # Errors
-    /// Whatever the server says.
+    /// The server's error.
     pub fn report_memory_usage(&self, usage: &[MemoryUsage]) -> Result<()> {
         // SAFETY: the instance lives, and the list until the function returns.
         memory::report(usage, |list, count| unsafe {
@@ -401,14 +401,14 @@ impl InstanceContext<'_> {
     }
 }
 
-/// A path that the server hands out together with its kind, of which there is only one.
+/// A path from a function that returns it with its kind, of which only one exists.
 fn location(
-    ask: impl FnOnce(*mut TRITONBACKEND_ArtifactType, *mut *const c_char) -> *mut TRITONSERVER_Error,
+    get: impl FnOnce(*mut TRITONBACKEND_ArtifactType, *mut *const c_char) -> *mut TRITONSERVER_Error,
 ) -> Result<PathBuf> {
     let (mut kind, mut place) = (TRITONBACKEND_ARTIFACT_FILESYSTEM, ptr::null());
-    // SAFETY: the error is ours; the path lives as long as what was asked, and is copied.
+    // SAFETY: the error is ours; the path lives as long as its owner, and is copied.
     unsafe {
-        check(ask(&mut kind, &mut place))?;
+        check(get(&mut kind, &mut place))?;
         Ok(Path::new(text(place)?).to_owned())
     }
 }

@@ -1,4 +1,4 @@
-//! Types of elements, and elements as bytes.
+//! Element types, and conversion between elements and bytes.
 
 use std::borrow::Cow;
 
@@ -27,7 +27,7 @@ pub enum DataType {
     Bf16,
 }
 
-/// The type, its number in C, the name that protocols and configurations use, the bytes of an element.
+/// The type, its number in C, its name in protocols and configurations, the bytes per element.
 const TYPES: [(DataType, TRITONSERVER_DataType, &str, usize); 14] = [
     (DataType::Bool, TRITONSERVER_TYPE_BOOL, "BOOL", 1),
     (DataType::Uint8, TRITONSERVER_TYPE_UINT8, "UINT8", 1),
@@ -59,7 +59,7 @@ impl DataType {
         }
     }
 
-    /// The bytes of one element; none for `Bytes`, whose elements differ in length.
+    /// The bytes per element; `None` for `Bytes`, whose elements differ in length.
     pub fn byte_size(self) -> Option<usize> {
         Some(self.row().3).filter(|size| *size > 0)
     }
@@ -95,7 +95,7 @@ pub trait Element: Copy + sealed::Sealed {
     /// The tensor's type.
     const DATA_TYPE: DataType;
 
-    /// Elements from their bytes, which are a whole number of them; a rest is left out.
+    /// Elements from their bytes; an incomplete last element is ignored.
     #[doc(hidden)]
     fn read(bytes: &[u8]) -> Vec<Self>;
 
@@ -134,7 +134,7 @@ impl sealed::Sealed for bool {}
 impl Element for bool {
     const DATA_TYPE: DataType = DataType::Bool;
 
-    // A client may send any byte; what is not zero is true.
+    // A client may send any byte; nonzero means true.
     fn read(bytes: &[u8]) -> Vec<Self> {
         bytes.iter().map(|byte| *byte != 0).collect()
     }
@@ -144,10 +144,10 @@ impl Element for bool {
     }
 }
 
-/// The elements of a `Bytes` tensor, each behind its length as four bytes, the lowest first.
+/// The elements of a `Bytes` tensor, each prefixed with its length as a little-endian 32-bit integer.
 ///
 /// # Errors
-/// `InvalidArgument` where a length goes beyond the end.
+/// `InvalidArgument` if a length exceeds the remaining bytes.
 pub fn split_bytes(mut data: &[u8]) -> Result<Vec<&[u8]>> {
     let mut elements = Vec::new();
     while !data.is_empty() {

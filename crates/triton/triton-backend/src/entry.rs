@@ -1,7 +1,6 @@
-//! What the server calls. `export_backend!` gives these functions their names.
+//! The entry points called by the server. `export_backend!` exports them under their C names.
 //!
-//! The server keeps a pointer for each backend, model and instance, which is one of our boxes. A panic becomes an error
-//! here.
+//! The server keeps a pointer to a box of ours for each backend, model and instance. Panics become errors here.
 
 use std::any::Any;
 use std::ffi::c_void;
@@ -24,7 +23,7 @@ struct ModelState<M> {
 }
 
 struct InstanceState<I: Instance> {
-    // The interface promises one call at a time; the lock makes a server that breaks the promise a visible error.
+    // The interface promises one call at a time; the lock turns a broken promise into a visible error.
     instance: Mutex<I>,
     model: Arc<I::Model>,
     handling: Handling,
@@ -38,7 +37,7 @@ pub unsafe fn initialize<B: Backend>(handle: *mut TRITONBACKEND_Backend) -> *mut
         // SAFETY: the server's backend lives during the call.
         let backend = B::start(&unsafe { BackendContext::new(handle) })?;
         let state = Box::into_raw(Box::new(Arc::new(backend)));
-        // SAFETY: the backend lives; the box is taken back in `finalize`, or at once where the server does not take it.
+        // SAFETY: the backend lives; `finalize` takes the box back, or the line below does if the server refuses it.
         unsafe {
             check(TRITONBACKEND_BackendSetState(handle, state.cast()))
                 .inspect_err(|_| drop(Box::from_raw(state)))
@@ -50,9 +49,9 @@ pub unsafe fn initialize<B: Backend>(handle: *mut TRITONBACKEND_Backend) -> *mut
 /// As the server calls `TRITONBACKEND_Finalize`.
 pub unsafe fn finalize<B: Backend>(handle: *mut TRITONBACKEND_Backend) -> *mut TRITONSERVER_Error {
     guard("ending the backend", || {
-        // SAFETY: the backend lives. What it keeps is null or the box of `initialize`, and is used no more.
+        // SAFETY: the backend lives. Its state is null or the box of `initialize`, which is not used after this.
         unsafe {
-            let state = kept(|state| TRITONBACKEND_BackendState(handle, state))?.cast::<Arc<B>>();
+            let state = state_of(|state| TRITONBACKEND_BackendState(handle, state))?.cast::<Arc<B>>();
             check(TRITONBACKEND_BackendSetState(handle, ptr::null_mut()))?;
             free(state);
         }
@@ -65,11 +64,11 @@ pub unsafe fn finalize<B: Backend>(handle: *mut TRITONBACKEND_Backend) -> *mut T
 pub unsafe fn attributes<B: Backend>(
     attributes: *mut TRITONBACKEND_BackendAttribute,
 ) -> *mut TRITONSERVER_Error {
-    guard("asking the backend for its attributes", || {
+    guard("reading the backend's attributes", || {
         let wanted = B::attributes();
         for group in &wanted.preferred_instances {
             let devices = if group.devices.is_empty() { ptr::null() } else { group.devices.as_ptr() };
-            // SAFETY: the attributes live during the call; the devices are as many as said, and are copied.
+            // SAFETY: the attributes live during the call; the devices match their count, and are copied.
             unsafe {
                 check(TRITONBACKEND_BackendAttributeAddPreferredInstanceGroup(
                     attributes,
@@ -91,14 +90,14 @@ pub unsafe fn attributes<B: Backend>(
 }
 
 /// # Safety
-/// As the server calls `TRITONBACKEND_ModelInitialize`, of a backend that `initialize::<B>` succeeded for.
+/// As the server calls `TRITONBACKEND_ModelInitialize`, for a backend that `initialize::<B>` initialized.
 pub unsafe fn model_initialize<B: Backend>(handle: *mut TRITONBACKEND_Model) -> *mut TRITONSERVER_Error {
     guard("loading the model", || {
         let mut owner = ptr::null_mut();
-        // SAFETY: the model lives, and its backend with it, which keeps the box of `initialize`.
+        // SAFETY: the model lives, and so does its backend, whose state is the box of `initialize`.
         let backend = unsafe {
             check(TRITONBACKEND_ModelBackend(handle, &mut owner))?;
-            existing::<Arc<B>>(kept(|state| TRITONBACKEND_BackendState(owner, state))?)?
+            existing::<Arc<B>>(state_of(|state| TRITONBACKEND_BackendState(owner, state))?)?
         };
         // SAFETY: the model lives during the call.
         let context = unsafe { ModelContext::new(handle) };
@@ -119,7 +118,7 @@ pub unsafe fn model_initialize<B: Backend>(handle: *mut TRITONBACKEND_Model) -> 
                 iterative: config.is_iterative(),
             },
         }));
-        // SAFETY: the model lives; the box is taken back in `model_finalize`, or at once.
+        // SAFETY: the model lives; `model_finalize` takes the box back, or the line below does.
         unsafe {
             check(TRITONBACKEND_ModelSetState(handle, state.cast()))
                 .inspect_err(|_| drop(Box::from_raw(state)))
@@ -131,9 +130,10 @@ pub unsafe fn model_initialize<B: Backend>(handle: *mut TRITONBACKEND_Model) -> 
 /// As the server calls `TRITONBACKEND_ModelFinalize`.
 pub unsafe fn model_finalize<B: Backend>(handle: *mut TRITONBACKEND_Model) -> *mut TRITONSERVER_Error {
     guard("unloading the model", || {
-        // SAFETY: the model lives. What it keeps is null or the box of `model_initialize`, and is used no more.
+        // SAFETY: the model lives. Its state is null or the box of `model_initialize`, which is not used after this.
         unsafe {
-            let state = kept(|state| TRITONBACKEND_ModelState(handle, state))?.cast::<ModelState<B::Model>>();
+            let state =
+                state_of(|state| TRITONBACKEND_ModelState(handle, state))?.cast::<ModelState<B::Model>>();
             check(TRITONBACKEND_ModelSetState(handle, ptr::null_mut()))?;
             free(state);
         }
@@ -142,7 +142,7 @@ pub unsafe fn model_finalize<B: Backend>(handle: *mut TRITONBACKEND_Model) -> *m
 }
 
 /// # Safety
-/// As the server calls `TRITONBACKEND_ModelInstanceInitialize`, of a model that `model_initialize::<B>` succeeded for.
+/// As the server calls `TRITONBACKEND_ModelInstanceInitialize`, for a model that `model_initialize::<B>` initialized.
 pub unsafe fn instance_initialize<B: Backend>(
     handle: *mut TRITONBACKEND_ModelInstance,
 ) -> *mut TRITONSERVER_Error {
@@ -150,9 +150,9 @@ pub unsafe fn instance_initialize<B: Backend>(
         // SAFETY: the instance lives during the call.
         let context = unsafe { InstanceContext::new(handle) };
         let owner = context.model()?;
-        // SAFETY: the model outlives its instances and keeps the box of `model_initialize`.
+        // SAFETY: the model outlives its instances; its state is the box of `model_initialize`.
         let shared = unsafe {
-            existing::<ModelState<B::Model>>(kept(|state| TRITONBACKEND_ModelState(owner, state))?)?
+            existing::<ModelState<B::Model>>(state_of(|state| TRITONBACKEND_ModelState(owner, state))?)?
         };
         type Of<B> = <<B as Backend>::Model as Model>::Instance;
         let state = Box::into_raw(Box::new(InstanceState::<Of<B>> {
@@ -160,7 +160,7 @@ pub unsafe fn instance_initialize<B: Backend>(
             model: Arc::clone(&shared.model),
             handling: shared.handling,
         }));
-        // SAFETY: the instance lives; the box is taken back in `instance_finalize`, or at once.
+        // SAFETY: the instance lives; `instance_finalize` takes the box back, or the line below does.
         unsafe {
             check(TRITONBACKEND_ModelInstanceSetState(handle, state.cast()))
                 .inspect_err(|_| drop(Box::from_raw(state)))
@@ -174,9 +174,10 @@ pub unsafe fn instance_finalize<B: Backend>(
     handle: *mut TRITONBACKEND_ModelInstance,
 ) -> *mut TRITONSERVER_Error {
     guard("ending the instance", || {
-        // SAFETY: the instance lives. What it keeps is null or the box of `instance_initialize`, and is used no more.
+        // SAFETY: the instance lives. Its state is null or the box of `instance_initialize`, which is not used after
+        // this.
         unsafe {
-            let state = kept(|state| TRITONBACKEND_ModelInstanceState(handle, state))?
+            let state = state_of(|state| TRITONBACKEND_ModelInstanceState(handle, state))?
                 .cast::<InstanceState<<B::Model as Model>::Instance>>();
             check(TRITONBACKEND_ModelInstanceSetState(handle, ptr::null_mut()))?;
             free(state);
@@ -186,14 +187,14 @@ pub unsafe fn instance_finalize<B: Backend>(
 }
 
 /// # Safety
-/// As the server calls `TRITONBACKEND_ModelInstanceReady`, of an instance that was initialized here.
+/// As the server calls `TRITONBACKEND_ModelInstanceReady`, for an instance initialized here.
 pub unsafe fn instance_ready<B: Backend>(
     handle: *mut TRITONBACKEND_ModelInstance,
 ) -> *mut TRITONSERVER_Error {
-    guard("asking whether the model is ready", || {
-        // SAFETY: the instance lives and keeps the box of `instance_initialize`.
+    guard("checking whether the model is ready", || {
+        // SAFETY: the instance lives; its state is the box of `instance_initialize`.
         let state = unsafe {
-            existing::<InstanceState<<B::Model as Model>::Instance>>(kept(|state| {
+            existing::<InstanceState<<B::Model as Model>::Instance>>(state_of(|state| {
                 TRITONBACKEND_ModelInstanceState(handle, state)
             })?)?
         };
@@ -202,22 +203,22 @@ pub unsafe fn instance_ready<B: Backend>(
 }
 
 /// # Safety
-/// As the server calls `TRITONBACKEND_ModelInstanceExecute`, of an instance that was initialized here.
+/// As the server calls `TRITONBACKEND_ModelInstanceExecute`, for an instance initialized here.
 pub unsafe fn execute<B: Backend>(
     handle: *mut TRITONBACKEND_ModelInstance,
     requests: *mut *mut TRITONBACKEND_Request,
     count: u32,
 ) -> *mut TRITONSERVER_Error {
     guard("executing", || {
-        // SAFETY: the instance lives and keeps the box of `instance_initialize`.
+        // SAFETY: the instance lives; its state is the box of `instance_initialize`.
         let state = unsafe {
-            existing::<InstanceState<<B::Model as Model>::Instance>>(kept(|state| {
+            existing::<InstanceState<<B::Model as Model>::Instance>>(state_of(|state| {
                 TRITONBACKEND_ModelInstanceState(handle, state)
             })?)?
         };
         let mut instance = match state.instance.try_lock() {
             Ok(instance) => instance,
-            // A panic in an execution before; its author decides what unwinding leaves behind.
+            // An earlier execution panicked; the backend's author decides which state unwinding leaves.
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => {
                 return Err(Error::internal("the server executes two batches on one instance at once"));
@@ -230,9 +231,9 @@ pub unsafe fn execute<B: Backend>(
             // SAFETY: the server passes this many requests.
             unsafe { slice::from_raw_parts(requests, count as usize) }
         };
-        // From here on the requests are ours, so no error may come back: the server would answer them again.
-        let ended = caught("handling a batch", || {
-            // SAFETY: the server gives the requests away, since this call returns success. The instance outlives them.
+        // From here on the requests are ours, so no error may be returned: the server would answer them again.
+        let ended = catch_panic("handling a batch", || {
+            // SAFETY: this call returns success, which transfers the requests. The instance outlives them.
             let own = |request: &*mut _| unsafe { Request::new(*request, Arc::clone(&execution)) };
             let requests: Vec<Request> = handles.iter().map(own).collect();
             let rows = if state.handling.batched {
@@ -241,7 +242,7 @@ pub unsafe fn execute<B: Backend>(
                 u64::from(count)
             };
             let mut batch = Batch::new(requests, rows, Arc::clone(&execution));
-            let outcome = caught("executing", || instance.execute(&mut batch));
+            let outcome = catch_panic("executing", || instance.execute(&mut batch));
             batch.end(outcome.err().as_ref());
             Ok(())
         });
@@ -252,7 +253,7 @@ pub unsafe fn execute<B: Backend>(
     })
 }
 
-/// Whether the server offers all that this library may call.
+/// Checks that the server offers every function that this library may call.
 fn check_version() -> Result<()> {
     let (mut major, mut minor) = (0, 0);
     // SAFETY: both addresses may be written.
@@ -269,14 +270,14 @@ fn check_version() -> Result<()> {
     ))
 }
 
-/// What the server keeps for us.
+/// The state pointer that the server keeps for us.
 ///
 /// # Safety
-/// `ask` passes the address to a function that writes it.
-unsafe fn kept(ask: impl FnOnce(*mut *mut c_void) -> *mut TRITONSERVER_Error) -> Result<*mut c_void> {
+/// `get` passes the address to a function that writes it.
+unsafe fn state_of(get: impl FnOnce(*mut *mut c_void) -> *mut TRITONSERVER_Error) -> Result<*mut c_void> {
     let mut state = ptr::null_mut();
     // SAFETY: the error, if any, is ours.
-    unsafe { check(ask(&mut state))? };
+    unsafe { check(get(&mut state))? };
     Ok(state)
 }
 
@@ -290,7 +291,7 @@ unsafe fn existing<'a, T>(state: *mut c_void) -> Result<&'a T> {
 }
 
 /// # Safety
-/// `state` is null or comes from `Box::into_raw` and is used no more.
+/// `state` is null or comes from `Box::into_raw`, and is not used after this.
 unsafe fn free<T>(state: *mut T) {
     if !state.is_null() {
         // SAFETY: as the caller promises.
@@ -298,16 +299,16 @@ unsafe fn free<T>(state: *mut T) {
     }
 }
 
-/// Runs what may panic, and hands its error to the server.
+/// Runs code that may panic, and returns its error to the server.
 pub(crate) fn guard(what: &str, run: impl FnOnce() -> Result<()>) -> *mut TRITONSERVER_Error {
-    match caught(what, run) {
+    match catch_panic(what, run) {
         Ok(()) => ptr::null_mut(),
         Err(error) => error.into_c(),
     }
 }
 
-/// Makes an error of a panic: it may not cross into the server.
-fn caught<T>(what: &str, run: impl FnOnce() -> Result<T>) -> Result<T> {
+/// Converts a panic into an error: panics must not cross into the server.
+fn catch_panic<T>(what: &str, run: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|payload| {
         Err(Error::internal(format!("the backend panicked while {what}: {}", panic_message(&*payload))))
     })
@@ -327,12 +328,12 @@ mod tests {
 
     #[test]
     fn a_panic_becomes_an_error_with_its_message() {
-        let outcome = caught("testing", || -> Result<()> { panic!("number {}", 7) });
+        let outcome = catch_panic("testing", || -> Result<()> { panic!("number {}", 7) });
         assert_eq!(outcome.unwrap_err().message(), "the backend panicked while testing: number 7");
-        let outcome = caught("testing", || -> Result<()> { panic!("plain") });
+        let outcome = catch_panic("testing", || -> Result<()> { panic!("plain") });
         assert_eq!(outcome.unwrap_err().message(), "the backend panicked while testing: plain");
-        let outcome = caught("testing", || -> Result<()> { std::panic::panic_any(7_u8) });
+        let outcome = catch_panic("testing", || -> Result<()> { std::panic::panic_any(7_u8) });
         assert_eq!(outcome.unwrap_err().message(), "the backend panicked while testing: no message");
-        assert_eq!(caught("testing", || Ok(3)), Ok(3));
+        assert_eq!(catch_panic("testing", || Ok(3)), Ok(3));
     }
 }

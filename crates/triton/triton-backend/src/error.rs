@@ -1,14 +1,15 @@
-//! Errors: a code and a message, as they go to the client.
+//! Errors: a code and a message, sent to the client.
 
 use std::ffi::{CStr, CString, c_char};
 use std::fmt;
 
 use triton_sys::*;
 
-/// What a backend's functions return.
+/// The result of a backend's functions.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// An error with its code. It reaches the client unchanged, so its message says what is wrong and what would be right.
+/// An error with its code. The client gets it unchanged: the message should state what is wrong and what would be
+/// right.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Error {
     code: ErrorCode,
@@ -18,21 +19,21 @@ pub struct Error {
 /// The kind of an error. Faces translate it: HTTP to a status, gRPC to a status code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ErrorCode {
-    /// Nothing is known about the kind, or the other side used a code that is none of these.
+    /// Unknown kind, or a code of the server that this library does not know.
     Unknown,
-    /// Something broke that the client has no part in.
+    /// A failure that the client has no part in.
     Internal,
-    /// What was asked for does not exist.
+    /// The requested object does not exist.
     NotFound,
     /// The request or the configuration is wrong.
     InvalidArgument,
-    /// Not now; later it may succeed.
+    /// A temporary failure: a later attempt may succeed.
     Unavailable,
     /// This backend cannot do that.
     Unsupported,
-    /// What was to be made exists.
+    /// The object to create exists already.
     AlreadyExists,
-    /// The client took its request back.
+    /// The client cancelled its request.
     Cancelled,
 }
 
@@ -42,7 +43,7 @@ impl Error {
         Self { code, message: message.into() }
     }
 
-    /// An error that the client has no part in.
+    /// A failure that the client has no part in.
     pub fn internal(message: impl Into<String>) -> Self {
         Self::new(ErrorCode::Internal, message)
     }
@@ -57,7 +58,7 @@ impl Error {
         Self::new(ErrorCode::Unsupported, message)
     }
 
-    /// The client took its request back.
+    /// The client cancelled its request.
     pub fn cancelled() -> Self {
         Self::new(ErrorCode::Cancelled, "the request was cancelled")
     }
@@ -67,12 +68,12 @@ impl Error {
         self.code
     }
 
-    /// What the client reads.
+    /// The message for the client.
     pub fn message(&self) -> &str {
         &self.message
     }
 
-    /// The same error in C, to be handed to the server, which deletes it.
+    /// Converts the error to C. The server must delete it.
     pub(crate) fn into_c(self) -> *mut TRITONSERVER_Error {
         let message = CString::new(self.message.replace('\0', "\u{fffd}")).unwrap_or_default();
         // SAFETY: the message ends with a zero and is copied by the server.
@@ -131,7 +132,7 @@ impl ErrorCode {
     }
 }
 
-/// What a function of the server returned: null is success, anything else is taken over and deleted.
+/// Converts the result of a server function: null is success, any other error is taken over and deleted.
 ///
 /// # Safety
 /// `error` is null or an error that belongs to the caller.
@@ -141,12 +142,12 @@ pub(crate) unsafe fn check(error: *mut TRITONSERVER_Error) -> Result<()> {
     }
     // SAFETY: the error is not null and ours, so it lives until it is deleted below.
     let copied = unsafe { copy(error) };
-    // SAFETY: the error is ours, and nothing of it is used any more.
+    // SAFETY: the error is ours and not used after this.
     unsafe { TRITONSERVER_ErrorDelete(error) };
     Err(copied)
 }
 
-/// An error that belongs to someone else.
+/// Copies an error owned by the caller of this library.
 ///
 /// # Safety
 /// `error` is an error that lives during the call.
@@ -164,15 +165,15 @@ pub(crate) unsafe fn copy(error: *mut TRITONSERVER_Error) -> Error {
     }
 }
 
-/// A text for C. A zero within cannot be said there.
+/// A string for C, which must not contain a zero.
 pub(crate) fn c_string(text: &str) -> Result<CString> {
     CString::new(text).map_err(|_| Error::invalid_argument(format!("{text:?} contains a NUL character")))
 }
 
-/// A text of C; null is the empty text.
+/// A string from C; null is the empty string.
 ///
 /// # Safety
-/// `text` is null or points to a text with a zero at its end, which lives and does not change during `'a`.
+/// `text` is null or points to a zero-terminated string, which lives and does not change during `'a`.
 pub(crate) unsafe fn text<'a>(text: *const c_char) -> Result<&'a str> {
     if text.is_null() {
         return Ok("");

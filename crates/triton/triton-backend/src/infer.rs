@@ -1,7 +1,7 @@
 //! Inner requests: inferences with other models of the server.
 //!
-//! The server holds two boxes of ours for each: one with the inputs, until it releases the request, and one with the
-//! channel for responses, until the last response. Outputs are placed in memory of ours and copied out.
+//! The server holds two boxes of ours per request: one with the inputs, until it releases the request, and one with
+//! the channel for responses, until the last response. Outputs are placed in our memory and copied out.
 
 use std::alloc::{Layout, alloc, dealloc};
 use std::ffi::{CStr, CString, c_char, c_void};
@@ -31,7 +31,7 @@ pub struct InferRequest {
     outputs: Vec<String>,
 }
 
-/// What comes back: zero, one or many responses, or errors. Reading blocks until the next is there.
+/// The responses to a request: zero, one or many, or errors. Reading blocks until the next one arrives.
 #[derive(Debug)]
 pub struct Responses {
     receiver: Receiver<Result<InferResponse>>,
@@ -43,9 +43,9 @@ pub struct Responses {
 pub struct InferResponse {
     /// The model that answered.
     pub model: String,
-    /// Its version.
+    /// The model's version.
     pub version: i64,
-    /// Its outputs.
+    /// The response's outputs.
     pub outputs: Vec<OutputTensor>,
 }
 
@@ -56,9 +56,9 @@ pub struct OutputTensor {
     pub name: String,
     /// The type of its elements.
     pub data_type: DataType,
-    /// Its shape.
+    /// The output's shape.
     pub shape: Vec<i64>,
-    /// Its bytes, as the protocol has them.
+    /// The elements in the protocol's encoding.
     pub bytes: Vec<u8>,
 }
 
@@ -78,21 +78,21 @@ impl InferRequest {
         }
     }
 
-    /// Asks for one version.
+    /// Requests one version.
     #[must_use]
     pub fn version(mut self, version: u32) -> Self {
         self.version = Some(version);
         self
     }
 
-    /// Gives the request an id.
+    /// Sets the request's id.
     #[must_use]
     pub fn id(mut self, id: impl Into<String>) -> Self {
         self.id = id.into();
         self
     }
 
-    /// How long the request may wait, where the model's queue has a policy for that.
+    /// Limits the time that the request may wait, if the model's queue policy allows that.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
@@ -115,10 +115,10 @@ impl InferRequest {
         self
     }
 
-    /// Adds an input. Its shape has the batch dimension first where the model has one.
+    /// Adds an input. The first dimension is the batch if the model supports batching.
     ///
     /// # Errors
-    /// `InvalidArgument` where shape and number of values differ.
+    /// `InvalidArgument` if the shape and the number of values differ.
     pub fn input<T: Element>(self, name: &str, shape: &[i64], values: &[T]) -> Result<Self> {
         expect_count(name, shape, values.len())?;
         Ok(self.raw_input(name, T::DATA_TYPE, shape, T::bytes(values).into_owned()))
@@ -127,13 +127,13 @@ impl InferRequest {
     /// Adds an input of type `Bytes`.
     ///
     /// # Errors
-    /// `InvalidArgument` where shape and number of values differ.
+    /// `InvalidArgument` if the shape and the number of values differ.
     pub fn bytes_input(self, name: &str, shape: &[i64], values: &[impl AsRef<[u8]>]) -> Result<Self> {
         expect_count(name, shape, values.len())?;
         Ok(self.raw_input(name, DataType::Bytes, shape, join_bytes(values)?))
     }
 
-    /// Adds an input whose bytes are there as the protocol has them.
+    /// Adds an input whose elements are already in the protocol's encoding.
     #[must_use]
     pub fn raw_input(mut self, name: &str, data_type: DataType, shape: &[i64], bytes: Vec<u8>) -> Self {
         self.inputs.push((name.to_owned(), data_type, shape.to_vec(), bytes));
@@ -148,7 +148,7 @@ impl InferRequest {
     }
 
     pub(crate) fn start(self, server: &Server) -> Result<Responses> {
-        let request = Arc::new(make(&self, server)?);
+        let request = Arc::new(new_request(&self, server)?);
         let mut released = Box::new(RequestState { inputs: Vec::new(), _request: Arc::clone(&request) });
         for (name, data_type, shape, bytes) in self.inputs {
             let name = c_string(&name)?;
@@ -186,25 +186,25 @@ impl InferRequest {
     }
 }
 
-/// A request that the server does not have yet.
-fn make(wanted: &InferRequest, server: &Server) -> Result<OwnRequest> {
-    let (model, id): (CString, CString) = (c_string(&wanted.model)?, c_string(&wanted.id)?);
-    let timeout = wanted.timeout.map_or(0, |timeout| u64::try_from(timeout.as_micros()).unwrap_or(u64::MAX));
+/// Creates a request, which the server does not own yet.
+fn new_request(source: &InferRequest, server: &Server) -> Result<OwnRequest> {
+    let (model, id): (CString, CString) = (c_string(&source.model)?, c_string(&source.id)?);
+    let timeout = source.timeout.map_or(0, |timeout| u64::try_from(timeout.as_micros()).unwrap_or(u64::MAX));
     let mut handle = ptr::null_mut();
-    // SAFETY: the server lives; the request is ours as soon as it is made; texts are copied.
+    // SAFETY: the server lives; the new request is ours; texts are copied.
     unsafe {
         check(TRITONSERVER_InferenceRequestNew(
             &mut handle,
             server.handle(),
             model.as_ptr(),
-            number(wanted.version),
+            number(source.version),
         ))?;
         let request = OwnRequest::new(handle);
         check(TRITONSERVER_InferenceRequestSetId(handle, id.as_ptr()))?;
         check(TRITONSERVER_InferenceRequestSetTimeoutMicroseconds(handle, timeout))?;
-        check(TRITONSERVER_InferenceRequestSetPriorityUInt64(handle, wanted.priority))?;
-        check(TRITONSERVER_InferenceRequestSetCorrelationId(handle, wanted.correlation_id))?;
-        check(TRITONSERVER_InferenceRequestSetFlags(handle, wanted.flags))?;
+        check(TRITONSERVER_InferenceRequestSetPriorityUInt64(handle, source.priority))?;
+        check(TRITONSERVER_InferenceRequestSetCorrelationId(handle, source.correlation_id))?;
+        check(TRITONSERVER_InferenceRequestSetFlags(handle, source.flags))?;
         Ok(request)
     }
 }
@@ -212,13 +212,20 @@ fn make(wanted: &InferRequest, server: &Server) -> Result<OwnRequest> {
 fn send(request: &Arc<OwnRequest>, server: &Server, released: Box<RequestState>) -> Result<Responses> {
     let (sender, receiver) = channel();
     let mut allocator = ptr::null_mut();
-    // SAFETY: the address may be written; the functions are as the interface wants them.
-    unsafe { check(TRITONSERVER_ResponseAllocatorNew(&mut allocator, Some(place), Some(unplace), None))? };
+    // SAFETY: the address may be written; the functions match the interface.
+    unsafe {
+        check(TRITONSERVER_ResponseAllocatorNew(
+            &mut allocator,
+            Some(place_output),
+            Some(release_output),
+            None,
+        ))?
+    };
     let answered =
         Box::into_raw(Box::new(ResponseState { sender, allocator, _request: Arc::clone(request) }));
     let released = Box::into_raw(released);
-    // SAFETY: the request is ours; the boxes and the allocator stay until the server calls back for the last
-    // time, or are freed below where it never will.
+    // SAFETY: the request is ours; the boxes and the allocator stay alive until the server's last callback, or are
+    // freed below if it never calls back.
     let started = unsafe {
         check(TRITONSERVER_InferenceRequestSetReleaseCallback(
             request.handle(),
@@ -251,13 +258,13 @@ fn send(request: &Arc<OwnRequest>, server: &Server, released: Box<RequestState>)
     }
 }
 
-/// What lives until the request is released.
+/// State that lives until the request is released.
 struct RequestState {
     inputs: Vec<Vec<u8>>,
     _request: Arc<OwnRequest>,
 }
 
-/// What lives until the last response.
+/// State that lives until the last response.
 struct ResponseState {
     sender: Sender<Result<InferResponse>>,
     allocator: *mut TRITONSERVER_ResponseAllocator,
@@ -271,37 +278,37 @@ impl Drop for ResponseState {
     }
 }
 
-/// The server is done with a request.
+/// Callback: the server releases a request.
 ///
 /// # Safety
-/// For the server alone, with what `send` gave it.
+/// Called only by the server, with the user pointer set in `send`.
 unsafe extern "C" fn release(_request: *mut TRITONSERVER_InferenceRequest, flags: u32, userp: *mut c_void) {
     if flags & TRITONSERVER_REQUEST_RELEASE_ALL.0 == 0 {
         return;
     }
-    // SAFETY: the box was given with the request in `send`, and this is the one time that it comes back. Inputs are not
-    // read any more, so they may go before the request does.
+    // SAFETY: `send` passed the box with the request, and only this call returns it. The server no longer reads the
+    // inputs, so they may be freed before the request.
     drop(unsafe { Box::from_raw(userp.cast::<RequestState>()) });
 }
 
-/// The server has a response, or reports that no more follow.
+/// Callback: the server delivers a response, or reports that no more follow.
 ///
 /// # Safety
-/// For the server alone, with what `send` gave it.
+/// Called only by the server, with the user pointer set in `send`.
 unsafe extern "C" fn respond(response: *mut TRITONSERVER_InferenceResponse, flags: u32, userp: *mut c_void) {
     let answered = userp.cast::<ResponseState>();
     if !response.is_null() {
-        // SAFETY: the response is ours from here on; nothing of it is used after its end.
+        // SAFETY: the response is ours from here on and not used after its deletion.
         let read = unsafe {
             let read = read(response);
             drop(check(TRITONSERVER_InferenceResponseDelete(response)));
             read
         };
-        // SAFETY: the box lives until the last response. Where nobody listens any more, the response is dropped.
+        // SAFETY: the box lives until the last response. Without a receiver, the response is dropped.
         drop(unsafe { &*answered }.sender.send(read));
     }
     if flags & TRITONSERVER_RESPONSE_COMPLETE_FINAL.0 != 0 {
-        // SAFETY: the last call, so the box is ours again.
+        // SAFETY: this is the last call, so the box is ours again.
         drop(unsafe { Box::from_raw(answered) });
     }
 }
@@ -309,7 +316,7 @@ unsafe extern "C" fn respond(response: *mut TRITONSERVER_InferenceResponse, flag
 /// # Safety
 /// The response lives during the call.
 unsafe fn read(response: *mut TRITONSERVER_InferenceResponse) -> Result<InferResponse> {
-    // SAFETY: the response lives, and all that is handed out with it; everything is copied. The error of a failed
+    // SAFETY: the response lives, and so does everything it owns; everything is copied. The error of a failed
     // response belongs to the response.
     unsafe {
         let error = TRITONSERVER_InferenceResponseError(response);
@@ -331,8 +338,8 @@ unsafe fn read_output(response: *mut TRITONSERVER_InferenceResponse, index: u32)
         (ptr::null::<c_char>(), TRITONSERVER_TYPE_INVALID, ptr::null(), 0);
     let (mut base, mut byte_size, mut kind, mut id) = (ptr::null(), 0, TRITONSERVER_MEMORY_CPU, 0);
     let mut userp = ptr::null_mut();
-    // SAFETY: the response lives, and all that is handed out with it; everything is copied. `place` put the output
-    // into host memory.
+    // SAFETY: the response lives, and so does everything it owns; everything is copied. `place` put the output into
+    // host memory.
     unsafe {
         check(TRITONSERVER_InferenceResponseOutput(
             response,
@@ -362,14 +369,14 @@ unsafe fn read_output(response: *mut TRITONSERVER_InferenceResponse, index: u32)
     }
 }
 
-/// Outputs are aligned for every element type, and for the widest vectors.
+/// Alignment of outputs, sufficient for every element type and for the widest vectors.
 const ALIGNMENT: usize = 64;
 
 /// Places an output in host memory.
 ///
 /// # Safety
-/// For the server alone, with what `send` gave it.
-unsafe extern "C" fn place(
+/// Called only by the server, with the user pointer set in `send`.
+unsafe extern "C" fn place_output(
     _allocator: *mut TRITONSERVER_ResponseAllocator,
     _name: *const c_char,
     byte_size: usize,
@@ -393,7 +400,7 @@ unsafe extern "C" fn place(
         Ok(_) => ptr::null_mut(),
         Err(_) => return Error::internal(format!("an output cannot have {byte_size} bytes")).into_c(),
     };
-    // SAFETY: the server gives addresses to be written.
+    // SAFETY: the server passes addresses that may be written.
     unsafe {
         *buffer = memory.cast();
         *buffer_userp = ptr::null_mut();
@@ -403,11 +410,11 @@ unsafe extern "C" fn place(
     ptr::null_mut()
 }
 
-/// Takes such memory back.
+/// Frees the memory of an output.
 ///
 /// # Safety
-/// For the server alone, with what `send` gave it.
-unsafe extern "C" fn unplace(
+/// Called only by the server, with the user pointer set in `send`.
+unsafe extern "C" fn release_output(
     _allocator: *mut TRITONSERVER_ResponseAllocator,
     buffer: *mut c_void,
     _buffer_userp: *mut c_void,
@@ -418,14 +425,14 @@ unsafe extern "C" fn unplace(
     if let (false, true, Ok(layout)) =
         (buffer.is_null(), byte_size > 0, Layout::from_size_align(byte_size, ALIGNMENT))
     {
-        // SAFETY: `place` made this memory with the same layout.
+        // SAFETY: `place_output` made this memory with the same layout.
         unsafe { dealloc(buffer.cast(), layout) };
     }
     ptr::null_mut()
 }
 
 impl Responses {
-    /// Stops the request, also while another thread waits for its responses.
+    /// A canceller of the request, usable while another thread waits for its responses.
     pub fn canceller(&self) -> Canceller {
         self.canceller.clone()
     }
@@ -433,7 +440,7 @@ impl Responses {
     /// Waits for the only response.
     ///
     /// # Errors
-    /// The response's error, or `Internal` if there was none or more than one.
+    /// The response's error, or `Internal` unless exactly one response arrives.
     pub fn one(mut self) -> Result<InferResponse> {
         let first = self.next().unwrap_or_else(|| Err(Error::internal("the model sent no response")))?;
         match self.next() {
@@ -455,7 +462,7 @@ impl InferResponse {
     /// An output by its name.
     ///
     /// # Errors
-    /// `NotFound` where the response has none of that name.
+    /// `NotFound` if the response has no output of that name.
     pub fn output(&self, name: &str) -> Result<&OutputTensor> {
         self.outputs.iter().find(|output| output.name == name).ok_or_else(|| {
             Error::new(
@@ -470,7 +477,7 @@ impl OutputTensor {
     /// The elements.
     ///
     /// # Errors
-    /// `InvalidArgument` where the output has another type.
+    /// `InvalidArgument` if the output has another type.
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
         self.expect(T::DATA_TYPE)?;
         Ok(T::read(&self.bytes))
@@ -479,7 +486,7 @@ impl OutputTensor {
     /// The elements of a `Bytes` output.
     ///
     /// # Errors
-    /// `InvalidArgument` where the output has another type or is malformed.
+    /// `InvalidArgument` if the output has another type or is malformed.
     pub fn to_byte_strings(&self) -> Result<Vec<&[u8]>> {
         self.expect(DataType::Bytes)?;
         split_bytes(&self.bytes)

@@ -22,18 +22,18 @@ pub struct Input<'r> {
     _lives: Borrowed<'r>,
 }
 
-/// A run of an input's bytes.
+/// A contiguous part of an input's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Piece<'r> {
-    /// Bytes that the processor reads.
+    /// Bytes in host memory.
     Host(&'r [u8]),
-    /// Bytes in the memory of a device.
+    /// Bytes in device memory.
     Device {
-        /// The address, in the device's terms.
+        /// The device address.
         address: usize,
         /// The number of bytes.
         byte_size: usize,
-        /// Which device.
+        /// The device's number.
         device_id: i64,
     },
 }
@@ -44,8 +44,7 @@ impl<'r> Input<'r> {
     pub(crate) unsafe fn new(handle: *mut TRITONBACKEND_Input) -> Result<Self> {
         let (mut name, mut shape) = (ptr::null(), ptr::null());
         let (mut data_type, mut dimensions, mut byte_size, mut pieces) = (TRITONSERVER_TYPE_INVALID, 0, 0, 0);
-        // SAFETY: the input lives, all addresses may be written, and what they point to afterwards lives as long as
-        // the input.
+        // SAFETY: the input lives, all addresses may be written, and the results live as long as the input.
         unsafe {
             check(TRITONBACKEND_InputProperties(
                 handle,
@@ -80,25 +79,25 @@ impl<'r> Input<'r> {
         self.data_type
     }
 
-    /// Its shape, the batch dimension first where the model has one.
+    /// The input's shape. The first dimension is the batch if the model supports batching.
     pub fn shape(&self) -> &'r [i64] {
         self.shape
     }
 
-    /// All its bytes, counted.
+    /// The total size in bytes.
     pub fn byte_size(&self) -> u64 {
         self.byte_size
     }
 
-    /// Its bytes, in the pieces in which they arrived.
+    /// The input's bytes, in the pieces in which they arrived.
     ///
     /// # Errors
-    /// Whatever the server says.
+    /// The server's error.
     pub fn pieces(&self) -> Result<Vec<Piece<'r>>> {
         (0..self.pieces).map(|index| self.piece(index)).collect()
     }
 
-    /// Its bytes in one piece; copied only if they arrived in several.
+    /// The input's bytes in one piece; copied only if they arrived in several.
     ///
     /// # Errors
     /// `Unsupported` if they are in device memory.
@@ -120,7 +119,7 @@ impl<'r> Input<'r> {
         Ok(bytes)
     }
 
-    /// Its elements, copied.
+    /// The input's elements, copied.
     ///
     /// # Errors
     /// `InvalidArgument` if the input has another type, `Unsupported` if it is in device memory.

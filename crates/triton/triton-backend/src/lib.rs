@@ -66,10 +66,10 @@
 //! # fn main() {}
 //! ```
 //!
-//! What the library takes care of:
+//! The library guarantees the following:
 //!
-//! - **Every request is answered, once.** What `execute` leaves unanswered fails, with the error that `execute`
-//!   returned, if any. A panic is such an error, and does not reach the server.
+//! - **Every request is answered, once.** Requests that `execute` leaves unanswered fail, with the error that
+//!   `execute` returned, if any. A panic counts as an error, and does not reach the server.
 //! - **Every request is released** to the server, at the end of `execute` or when it is dropped after [`Batch::take`].
 //! - **Statistics** are reported for each request, each batch and, where the model is decoupled, each response.
 //!   [`Batch::mark_compute_start`] and [`Batch::mark_compute_end`] make them finer.
@@ -79,11 +79,11 @@
 //! - **Memory of the server** comes from [`BackendContext::memory_manager`] and is returned when dropped.
 //!   [`ModelContext::report_memory_usage`] reports memory that the backend allocates itself.
 //!
-//! What it does not know: device memory. Inputs there are marked ([`Piece::Device`]); outputs that would have to go
-//! there are errors.
+//! The library does not support device memory: it marks inputs there ([`Piece::Device`]), and outputs that must be
+//! placed there are errors.
 //!
-//! A backend's threads must have ended when what started them is dropped: the server may then unload the library. The
-//! library calls the functions of the server that loads it, so a program of its own cannot be linked with it.
+//! A backend's threads must have ended when their owner is dropped, because the server may unload the library then.
+//! The library calls the functions of the server that loads it, so a standalone program cannot be linked with it.
 
 mod answer;
 mod batch;
@@ -132,12 +132,12 @@ pub use traits::{Attributes, Backend, Instance, InstanceGroup, Model};
 
 /// 16-bit floating-point numbers, as elements of tensors.
 pub use half;
-/// JSON, as configurations have it.
+/// JSON, the format of configurations.
 pub use serde_json;
-/// The declarations of C that all this stands on.
+/// The underlying C declarations.
 pub use triton_sys as sys;
 
-/// Exports a [`Backend`] under the names that servers load. Once in a library.
+/// Exports a [`Backend`] under the names that servers load. Use it once per library.
 #[macro_export]
 macro_rules! export_backend {
     ($backend:ty) => {
@@ -153,19 +153,19 @@ macro_rules! export_backend {
         }
 
         /// # Safety
-        /// For the server alone.
+        /// Called only by the server.
         #[doc(hidden)]
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn TRITONBACKEND_GetBackendAttribute(
             _backend: *mut $crate::sys::TRITONBACKEND_Backend,
             attributes: *mut $crate::sys::TRITONBACKEND_BackendAttribute,
         ) -> *mut $crate::sys::TRITONSERVER_Error {
-            // SAFETY: the server calls this as the interface has it.
+            // SAFETY: the server obeys the interface.
             unsafe { $crate::entry::attributes::<$backend>(attributes) }
         }
 
         /// # Safety
-        /// For the server alone.
+        /// Called only by the server.
         #[doc(hidden)]
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn TRITONBACKEND_ModelInstanceExecute(
@@ -173,42 +173,42 @@ macro_rules! export_backend {
             requests: *mut *mut $crate::sys::TRITONBACKEND_Request,
             count: u32,
         ) -> *mut $crate::sys::TRITONSERVER_Error {
-            // SAFETY: the server calls this as the interface has it.
+            // SAFETY: the server obeys the interface.
             unsafe { $crate::entry::execute::<$backend>(instance, requests, count) }
         }
     };
 }
 
-/// Exports a [`BatchStrategy`] under the names that servers load from a `batchstrategy.so`. Once in a library.
+/// Exports a [`BatchStrategy`] under the names that servers load from a `batchstrategy.so`. Use it once per library.
 #[macro_export]
 macro_rules! export_batch_strategy {
     ($strategy:ty) => {
         /// # Safety
-        /// For the server alone.
+        /// Called only by the server.
         #[doc(hidden)]
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn TRITONBACKEND_ModelBatcherInitialize(
             batcher: *mut *mut $crate::sys::TRITONBACKEND_Batcher,
             model: *mut $crate::sys::TRITONBACKEND_Model,
         ) -> *mut $crate::sys::TRITONSERVER_Error {
-            // SAFETY: the server calls this as the interface has it.
+            // SAFETY: the server obeys the interface.
             unsafe { $crate::strategy::initialize::<$strategy>(batcher, model) }
         }
 
         /// # Safety
-        /// For the server alone.
+        /// Called only by the server.
         #[doc(hidden)]
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn TRITONBACKEND_ModelBatchInitialize(
             batcher: *const $crate::sys::TRITONBACKEND_Batcher,
             batch: *mut *mut ::std::ffi::c_void,
         ) -> *mut $crate::sys::TRITONSERVER_Error {
-            // SAFETY: the server calls this as the interface has it.
+            // SAFETY: the server obeys the interface.
             unsafe { $crate::strategy::batch_initialize::<$strategy>(batcher, batch) }
         }
 
         /// # Safety
-        /// For the server alone.
+        /// Called only by the server.
         #[doc(hidden)]
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn TRITONBACKEND_ModelBatchIncludeRequest(
@@ -216,18 +216,18 @@ macro_rules! export_batch_strategy {
             batch: *mut ::std::ffi::c_void,
             include: *mut bool,
         ) -> *mut $crate::sys::TRITONSERVER_Error {
-            // SAFETY: the server calls this as the interface has it.
+            // SAFETY: the server obeys the interface.
             unsafe { $crate::strategy::batch_include::<$strategy>(request, batch, include) }
         }
 
         /// # Safety
-        /// For the server alone.
+        /// Called only by the server.
         #[doc(hidden)]
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn TRITONBACKEND_ModelBatchFinalize(
             batch: *mut ::std::ffi::c_void,
         ) -> *mut $crate::sys::TRITONSERVER_Error {
-            // SAFETY: the server calls this as the interface has it.
+            // SAFETY: the server obeys the interface.
             unsafe { $crate::strategy::batch_finalize::<$strategy>(batch) }
         }
 
@@ -245,13 +245,13 @@ macro_rules! export_functions {
     ($room:ident, $author:ty; $($name:ident = $function:ident($argument:ident: $handle:ident);)*) => {
         $(
             /// # Safety
-            /// For the server alone.
+            /// Called only by the server.
             #[doc(hidden)]
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $name(
                 $argument: *mut $crate::sys::$handle,
             ) -> *mut $crate::sys::TRITONSERVER_Error {
-                // SAFETY: the server calls this as the interface has it.
+                // SAFETY: the server obeys the interface.
                 unsafe { $crate::$room::$function::<$author>($argument) }
             }
         )*

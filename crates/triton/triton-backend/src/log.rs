@@ -5,16 +5,16 @@ use std::fmt;
 
 use triton_sys::*;
 
-/// How grave a line of the log is.
+/// The severity of a line of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Level {
     /// For debugging.
     Verbose,
-    /// What an operator should know.
+    /// Useful to an operator.
     Info,
-    /// What may become a problem.
+    /// A possible problem.
     Warning,
-    /// What went wrong.
+    /// A failure.
     Error,
 }
 
@@ -29,7 +29,7 @@ impl Level {
     }
 }
 
-/// Writes a line to the server's log, if it takes lines of this level. [`info`](crate::info) and its like are shorter.
+/// Writes a line to the server's log, if this level is enabled. Macros such as [`info`](crate::info) are shorter.
 pub fn log(level: Level, file: &str, line: u32, message: fmt::Arguments<'_>) {
     let level = level.into_c();
     // SAFETY: takes a number.
@@ -45,7 +45,7 @@ pub fn log(level: Level, file: &str, line: u32, message: fmt::Arguments<'_>) {
     drop(unsafe { crate::error::check(outcome) });
 }
 
-/// Writes a line to the server's log that only a verbose log shows. Arguments as for `format!`.
+/// Writes a line to the server's log if it is verbose. Arguments as for `format!`.
 #[macro_export]
 macro_rules! verbose {
     ($($message:tt)*) => { $crate::log($crate::Level::Verbose, file!(), line!(), format_args!($($message)*)) };

@@ -1,4 +1,4 @@
-//! Memory of the server: buffers that it lends, and reports of memory that the backend allocates itself.
+//! The server's memory: buffers that it lends, and reports of memory that the backend allocates itself.
 
 use std::ffi::c_void;
 use std::fmt;
@@ -10,12 +10,12 @@ use triton_sys::*;
 
 use crate::error::{Error, Result, check};
 
-/// A place of memory: its kind and device.
+/// A kind of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum MemoryKind {
-    /// Ordinary memory.
+    /// Ordinary host memory.
     Cpu,
-    /// Memory of the host that devices can read directly.
+    /// Pinned host memory, which devices access directly.
     CpuPinned,
     /// Memory of a GPU.
     Gpu,
@@ -31,22 +31,22 @@ impl MemoryKind {
     }
 }
 
-/// Memory that a model or an instance takes, for the server's statistics.
+/// Memory used by a model or an instance, for the server's statistics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryUsage {
-    /// Its place.
+    /// The kind of memory.
     pub kind: MemoryKind,
-    /// On which device; 0 for the host.
+    /// The device's number; 0 for the host.
     pub device: i64,
-    /// How much it is.
+    /// The size in bytes.
     pub byte_size: usize,
 }
 
-/// The server's memory, from which a backend may take buffers as long as it lives.
+/// The server's memory, which lends buffers to the backend for the backend's life.
 #[derive(Debug, Clone, Copy)]
 pub struct MemoryManager(NonNull<TRITONBACKEND_MemoryManager>);
 
-// SAFETY: the server's memory may be taken and given back on any thread.
+// SAFETY: buffers may be allocated and freed on any thread.
 unsafe impl Send for MemoryManager {}
 // SAFETY: as above.
 unsafe impl Sync for MemoryManager {}
@@ -59,26 +59,26 @@ impl MemoryManager {
         handle.map(Self).ok_or_else(|| Error::internal("the server has no memory manager"))
     }
 
-    /// A buffer of zeroes in ordinary memory. It must be dropped before the backend is.
+    /// A zeroed buffer in ordinary memory. It must be dropped before the backend.
     ///
     /// # Errors
-    /// There is not so much memory.
+    /// The server cannot allocate that much memory.
     pub fn allocate(&self, byte_size: usize) -> Result<ServerMemory> {
         self.allocate_in(MemoryKind::Cpu, byte_size)
     }
 
-    /// A buffer of zeroes that devices can read directly. It must be dropped before the backend is.
+    /// A zeroed buffer in pinned memory. It must be dropped before the backend.
     ///
     /// # Errors
-    /// There is not so much of such memory, or none at all.
+    /// The server cannot allocate that much pinned memory.
     pub fn allocate_pinned(&self, byte_size: usize) -> Result<ServerMemory> {
         self.allocate_in(MemoryKind::CpuPinned, byte_size)
     }
 
     fn allocate_in(&self, kind: MemoryKind, byte_size: usize) -> Result<ServerMemory> {
         let mut buffer = ptr::null_mut();
-        // SAFETY: the manager lives, and the address may be written. What the server gives is host memory of that size
-        // and ours alone, which is set before anybody reads it.
+        // SAFETY: the manager lives, and the address may be written. The result is host memory of that size, owned by
+        // us and initialized before it is read.
         unsafe {
             check(TRITONBACKEND_MemoryManagerAllocate(
                 self.0.as_ptr(),
@@ -98,16 +98,16 @@ impl MemoryManager {
     }
 }
 
-/// A buffer of the server's memory, which goes back when it is dropped.
+/// A buffer in the server's memory, returned to the server when dropped.
 pub struct ServerMemory {
     manager: MemoryManager,
     kind: MemoryKind,
-    /// Nothing where there are no bytes and the server gave no address.
+    /// `None` if the buffer is empty and the server returned no address.
     start: Option<NonNull<u8>>,
     byte_size: usize,
 }
 
-// SAFETY: the bytes are the buffer's alone, and the server takes them back on any thread.
+// SAFETY: only this buffer refers to the bytes, and the server accepts them back on any thread.
 unsafe impl Send for ServerMemory {}
 // SAFETY: as above; shared, they are only read.
 unsafe impl Sync for ServerMemory {}
@@ -129,7 +129,7 @@ impl Deref for ServerMemory {
 
 impl DerefMut for ServerMemory {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above, and the buffer is borrowed alone.
+        // SAFETY: as above, and the buffer is borrowed exclusively.
         self.start
             .map_or(&mut [], |start| unsafe { slice::from_raw_parts_mut(start.as_ptr(), self.byte_size) })
     }
@@ -138,7 +138,7 @@ impl DerefMut for ServerMemory {
 impl Drop for ServerMemory {
     fn drop(&mut self) {
         let Some(start) = self.start else { return };
-        // SAFETY: the manager lives, the address came from it, and nobody uses it any more.
+        // SAFETY: the manager lives, the address came from it, and is not used after this.
         let freed = unsafe {
             let (manager, start) = (self.manager.0.as_ptr(), start.as_ptr().cast::<c_void>());
             check(TRITONBACKEND_MemoryManagerFree(manager, start, self.kind.into_c(), 0))
@@ -149,26 +149,26 @@ impl Drop for ServerMemory {
     }
 }
 
-/// Tells the server of memory, by a function that takes a list.
+/// Reports memory to the server through a function that takes a list.
 pub(crate) fn report(
     usage: &[MemoryUsage],
-    tell: impl FnOnce(*mut *mut TRITONSERVER_BufferAttributes, u32) -> *mut TRITONSERVER_Error,
+    call: impl FnOnce(*mut *mut TRITONSERVER_BufferAttributes, u32) -> *mut TRITONSERVER_Error,
 ) -> Result<()> {
     let parts = usage.iter().map(Attributes::new).collect::<Result<Vec<_>>>()?;
     let mut handles: Vec<_> = parts.iter().map(|part| part.0).collect();
     let count =
         u32::try_from(handles.len()).map_err(|_| Error::invalid_argument("too many kinds of memory"))?;
     // SAFETY: the error is ours.
-    unsafe { check(tell(handles.as_mut_ptr(), count)) }
+    unsafe { check(call(handles.as_mut_ptr(), count)) }
 }
 
-/// One entry of such a list.
+/// One entry of the list.
 struct Attributes(*mut TRITONSERVER_BufferAttributes);
 
 impl Attributes {
     fn new(usage: &MemoryUsage) -> Result<Self> {
         let mut handle = ptr::null_mut();
-        // SAFETY: the address may be written; what the server makes is ours.
+        // SAFETY: the address may be written; the new attributes are ours.
         unsafe {
             check(TRITONSERVER_BufferAttributesNew(&mut handle))?;
             let made = Self(handle);
@@ -182,7 +182,7 @@ impl Attributes {
 
 impl Drop for Attributes {
     fn drop(&mut self) {
-        // SAFETY: they are ours and used no more. There is nothing to be done where they stay.
+        // SAFETY: the attributes are ours and not used after this. A failed deletion has no remedy.
         drop(unsafe { check(TRITONSERVER_BufferAttributesDelete(self.0)) });
     }
 }

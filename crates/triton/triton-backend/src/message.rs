@@ -8,14 +8,14 @@ use triton_sys::*;
 
 use crate::error::{Result, check};
 
-/// A document that belongs to us.
+/// A document that we own.
 pub(crate) struct Message {
     handle: *mut TRITONSERVER_Message,
 }
 
 impl Message {
     /// # Safety
-    /// `handle` is a message that now belongs to the caller, who gives it away.
+    /// The caller owns `handle` and transfers it.
     pub(crate) unsafe fn own(handle: *mut TRITONSERVER_Message) -> Self {
         Self { handle }
     }
@@ -23,7 +23,7 @@ impl Message {
     pub(crate) fn of(json: &Value) -> Result<Self> {
         let text = json.to_string();
         let mut handle = ptr::null_mut();
-        // SAFETY: the text is as long as said and is copied by the server.
+        // SAFETY: the text has this length and is copied by the server.
         unsafe {
             check(TRITONSERVER_MessageNewFromSerializedJson(&mut handle, text.as_ptr().cast(), text.len()))?
         };
@@ -42,7 +42,7 @@ impl Message {
 
 impl Drop for Message {
     fn drop(&mut self) {
-        // SAFETY: the message is ours and not used after this. It holds nothing whose failed deletion mattered.
+        // SAFETY: the message is ours and not used after this. A failed deletion has no remedy.
         drop(unsafe { check(TRITONSERVER_MessageDelete(self.handle)) });
     }
 }

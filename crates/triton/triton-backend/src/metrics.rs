@@ -7,18 +7,18 @@ use triton_sys::*;
 
 use crate::error::{Error, Result, c_string, check};
 
-/// What a metric counts.
+/// The kind of a metric.
 #[derive(Debug, Clone, PartialEq)]
 pub enum MetricKind {
     /// Only grows.
     Counter,
     /// Goes up and down.
     Gauge,
-    /// Counts observed values by size: these are the upper bounds, ascending.
+    /// Counts observed values in buckets with these upper bounds, ascending.
     Histogram(Vec<f64>),
 }
 
-/// The metrics of one name.
+/// A family: the metrics that share one name.
 #[derive(Clone)]
 pub struct MetricFamily {
     family: Arc<Family>,
@@ -34,7 +34,7 @@ pub struct Metric {
 
 struct Family(*mut TRITONSERVER_MetricFamily);
 
-// SAFETY: families and metrics may be used from any thread, and the server locks what it must.
+// SAFETY: families and metrics may be used from any thread; the server synchronizes access.
 unsafe impl Send for Family {}
 // SAFETY: as above.
 unsafe impl Sync for Family {}
@@ -44,10 +44,10 @@ unsafe impl Send for Metric {}
 unsafe impl Sync for Metric {}
 
 impl MetricFamily {
-    /// A family of metrics. A name that the server has already, for the same kind, means that family.
+    /// A family of metrics. If the server already has a family of this name and kind, it is reused.
     ///
     /// # Errors
-    /// `Unsupported` where the server has no metrics; `InvalidArgument` for a name that is taken by another kind.
+    /// `Unsupported` if the server has no metrics; `InvalidArgument` if another kind of metric has this name.
     pub fn new(kind: MetricKind, name: &str, description: &str) -> Result<Self> {
         let (name, description) = (c_string(name)?, c_string(description)?);
         let c_kind = match kind {
@@ -66,15 +66,15 @@ impl MetricFamily {
     /// A metric of this family.
     ///
     /// # Errors
-    /// Whatever the server says.
+    /// The server's error.
     pub fn metric(&self, labels: &[(&str, &str)]) -> Result<Metric> {
         let labels = labels.iter().map(|(key, value)| Label::new(key, value)).collect::<Result<Vec<_>>>()?;
         let mut parameters: Vec<*const TRITONSERVER_Parameter> =
             labels.iter().map(|label| label.0.cast_const()).collect();
         let count = parameters.len() as u64;
         let mut handle = ptr::null_mut();
-        // SAFETY: family and labels live, as many as said, and are copied; the arguments are ours from `New` to
-        // `Delete` and have as many bounds as said.
+        // SAFETY: family and labels live, match their count, and are copied; the arguments are ours from `New` to
+        // `Delete`, and the bounds match their count.
         unsafe {
             match &self.kind {
                 MetricKind::Histogram(bounds) => {
@@ -157,7 +157,7 @@ impl Drop for Metric {
 
 impl Drop for Family {
     fn drop(&mut self) {
-        // SAFETY: the family is ours, its metrics are gone, and it is not used after this.
+        // SAFETY: the family is ours, all its metrics are deleted, and it is not used after this.
         drop(unsafe { check(TRITONSERVER_MetricFamilyDelete(self.0)) });
     }
 }

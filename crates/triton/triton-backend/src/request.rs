@@ -28,24 +28,24 @@ pub struct RequestInfo {
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub enum Parameter<'a> {
-    /// A text.
+    /// A string.
     String(&'a str),
-    /// A whole number.
+    /// An integer.
     Int(i64),
-    /// A truth value.
+    /// A boolean.
     Bool(bool),
-    /// A number.
+    /// A floating-point number.
     Double(f64),
-    /// A value that cannot be read: the interface passes bytes without their number.
+    /// A value that cannot be read: the interface passes bytes without their length.
     Opaque,
 }
 
 /// The sequence that a request belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum CorrelationId<'a> {
-    /// A number; 0 is none.
+    /// A number; 0 means no sequence.
     Number(u64),
-    /// A text.
+    /// A string.
     Text(&'a str),
 }
 
@@ -56,10 +56,10 @@ impl RequestInfo {
         Self { handle }
     }
 
-    /// The id that the client gave, or an empty text.
+    /// The client's id, or an empty string.
     ///
     /// # Errors
-    /// `InvalidArgument` where it is not UTF-8. Other errors of all functions here are what the server says.
+    /// `InvalidArgument` if the id is not UTF-8; otherwise, as for all functions here, the server's error.
     pub fn id(&self) -> Result<&str> {
         let mut id = ptr::null();
         // SAFETY: the request lives, and its id with it.
@@ -72,7 +72,7 @@ impl RequestInfo {
     /// The sequence that the request belongs to.
     ///
     /// # Errors
-    /// Whatever the server says.
+    /// The server's error.
     pub fn correlation_id(&self) -> Result<CorrelationId<'_>> {
         let mut number = 0;
         // SAFETY: the request lives, and the address may be written.
@@ -80,7 +80,7 @@ impl RequestInfo {
         if numbered.is_ok() {
             return Ok(CorrelationId::Number(number));
         }
-        // A string is not a number: that is how the server distinguishes them.
+        // The server refuses to return a string as a number, which distinguishes the two.
         let mut id = ptr::null();
         // SAFETY: the request lives, and its id with it.
         unsafe {
@@ -92,7 +92,7 @@ impl RequestInfo {
     /// Whether the request begins its sequence.
     ///
     /// # Errors
-    /// Whatever the server says.
+    /// The server's error.
     pub fn is_sequence_start(&self) -> Result<bool> {
         Ok(self.flags()? & TRITONSERVER_REQUEST_FLAG_SEQUENCE_START.0 != 0)
     }
@@ -100,15 +100,15 @@ impl RequestInfo {
     /// Whether the request ends its sequence.
     ///
     /// # Errors
-    /// Whatever the server says.
+    /// The server's error.
     pub fn is_sequence_end(&self) -> Result<bool> {
         Ok(self.flags()? & TRITONSERVER_REQUEST_FLAG_SEQUENCE_END.0 != 0)
     }
 
-    /// Whether the client cancelled the request. It must be answered all the same.
+    /// Whether the client cancelled the request. An answer is still required.
     ///
     /// # Errors
-    /// Whatever the server says.
+    /// The server's error.
     pub fn is_cancelled(&self) -> Result<bool> {
         let mut cancelled = false;
         // SAFETY: the request lives, and the address may be written.
@@ -119,7 +119,7 @@ impl RequestInfo {
     /// The client's timeout, if it set one.
     ///
     /// # Errors
-    /// Whatever the server says.
+    /// The server's error.
     pub fn timeout(&self) -> Result<Option<Duration>> {
         let mut microseconds = 0;
         // SAFETY: the request lives, and the address may be written.
@@ -132,7 +132,7 @@ impl RequestInfo {
     /// The request's parameters, in the order of the request.
     ///
     /// # Errors
-    /// Whatever the server says.
+    /// The server's error.
     pub fn parameters(&self) -> Result<Vec<(&str, Parameter<'_>)>> {
         let mut count = 0;
         // SAFETY: the request lives, and the address may be written.
@@ -140,7 +140,7 @@ impl RequestInfo {
         (0..count)
             .map(|index| {
                 let (mut key, mut kind, mut value) = (ptr::null(), TRITONSERVER_PARAMETER_BYTES, ptr::null());
-                // SAFETY: the request lives, and its parameters with it. The value is of the kind that is said.
+                // SAFETY: the request lives, and so do its parameters. The value has the returned kind.
                 unsafe {
                     check(TRITONBACKEND_RequestParameter(
                         self.handle,
@@ -158,7 +158,7 @@ impl RequestInfo {
     /// One parameter.
     ///
     /// # Errors
-    /// Whatever the server says.
+    /// The server's error.
     pub fn parameter(&self, name: &str) -> Result<Option<Parameter<'_>>> {
         Ok(self.parameters()?.into_iter().find(|(key, _)| *key == name).map(|(_, value)| value))
     }
@@ -166,7 +166,7 @@ impl RequestInfo {
     /// The number of inputs.
     ///
     /// # Errors
-    /// Whatever the server says.
+    /// The server's error.
     pub fn input_count(&self) -> Result<u32> {
         let mut count = 0;
         // SAFETY: the request lives, and the address may be written.
@@ -177,7 +177,7 @@ impl RequestInfo {
     /// An input by its name.
     ///
     /// # Errors
-    /// `InvalidArgument` where the request has none of that name.
+    /// `InvalidArgument` if the request has no input of that name.
     pub fn input(&self, name: &str) -> Result<Input<'_>> {
         let name = c_string(name)?;
         let mut input = ptr::null_mut();
@@ -188,10 +188,10 @@ impl RequestInfo {
         }
     }
 
-    /// An input by its place, which has nothing to do with the order in the configuration.
+    /// An input by its index, which is unrelated to the order in the configuration.
     ///
     /// # Errors
-    /// `InvalidArgument` if there are fewer.
+    /// `InvalidArgument` if the index is out of range.
     pub fn input_at(&self, index: u32) -> Result<Input<'_>> {
         let mut input = ptr::null_mut();
         // SAFETY: the request lives, and its inputs with it.
@@ -204,7 +204,7 @@ impl RequestInfo {
     /// All inputs.
     ///
     /// # Errors
-    /// Whatever the server says.
+    /// The server's error.
     pub fn inputs(&self) -> Result<Vec<Input<'_>>> {
         (0..self.input_count()?).map(|index| self.input_at(index)).collect()
     }
@@ -212,7 +212,7 @@ impl RequestInfo {
     /// The names of the requested outputs: all of them if the client names none.
     ///
     /// # Errors
-    /// Whatever the server says.
+    /// The server's error.
     pub fn requested_outputs(&self) -> Result<Vec<&str>> {
         let mut count = 0;
         // SAFETY: the request lives, and the address may be written.
@@ -229,18 +229,18 @@ impl RequestInfo {
             .collect()
     }
 
-    /// Whether an output is requested. Others need not be computed.
+    /// Whether an output is requested. The others need not be computed.
     ///
     /// # Errors
-    /// Whatever the server says.
+    /// The server's error.
     pub fn wants(&self, output: &str) -> Result<bool> {
         Ok(self.requested_outputs()?.contains(&output))
     }
 
-    /// Notes an event of the backend's own in the request's trace, now. Without a trace nothing happens.
+    /// Records an event of the backend in the request's trace, with the current time. Has no effect without a trace.
     ///
     /// # Errors
-    /// Whatever the server says.
+    /// The server's error.
     pub fn trace(&self, event: &str) -> Result<()> {
         let event = c_string(event)?;
         let mut trace = ptr::null_mut();
@@ -254,7 +254,7 @@ impl RequestInfo {
         }
     }
 
-    /// The rows that the request has in a batch, by the first dimension of its first input.
+    /// The request's rows in a batch: the first dimension of its first input.
     pub(crate) fn rows(&self) -> u64 {
         let rows = self.input_at(0).ok().and_then(|input| input.shape().first().copied());
         rows.and_then(|rows| u64::try_from(rows).ok()).unwrap_or(1)
@@ -269,7 +269,7 @@ impl RequestInfo {
 }
 
 /// # Safety
-/// `value` points to a value of this kind that lives during `'a`, as the server hands it out.
+/// `value` points to a value of this kind that lives during `'a`.
 unsafe fn parameter<'a>(kind: TRITONSERVER_ParameterType, value: *const c_void) -> Result<Parameter<'a>> {
     if value.is_null() {
         return Ok(Parameter::Opaque);
@@ -289,8 +289,8 @@ unsafe fn parameter<'a>(kind: TRITONSERVER_ParameterType, value: *const c_void) 
 }
 
 /// A request. It is answered through [`respond`](Self::respond), [`fail`](Self::fail) or a
-/// [`responder`](Self::responder); dropped unanswered, it is answered with an error. Dropping it gives it back to the
-/// server, together with its statistics.
+/// [`responder`](Self::responder); if it is dropped unanswered, the client gets an error. Dropping it releases it to
+/// the server, and reports its statistics.
 ///
 /// A request may be kept after `execute` returned and answered from any thread.
 pub struct Request {
@@ -299,8 +299,8 @@ pub struct Request {
     execution: Arc<Execution>,
 }
 
-// SAFETY: the interface lets a request be read, answered and released on any thread, one after the other. The rest is
-// shared behind `Arc`s of what is Send and Sync.
+// SAFETY: the interface lets any thread read, answer and release a request, one at a time. The other fields are
+// `Arc`s of types that are Send and Sync.
 unsafe impl Send for Request {}
 
 impl Deref for Request {
@@ -313,7 +313,7 @@ impl Deref for Request {
 
 impl Request {
     /// # Safety
-    /// The caller owns the request and gives it away. Its instance and model outlive it.
+    /// The caller owns the request and transfers it. The request's instance and model outlive it.
     pub(crate) unsafe fn new(handle: *mut TRITONBACKEND_Request, execution: Arc<Execution>) -> Self {
         // SAFETY: the request lives until it is released when this value is dropped.
         let info = unsafe { RequestInfo::new(handle) };
@@ -324,7 +324,7 @@ impl Request {
     /// A new response to this request.
     ///
     /// # Errors
-    /// `AlreadyExists` after the last answer, or whatever the server says.
+    /// `AlreadyExists` after the final response; otherwise the server's error.
     pub fn respond(&self) -> Result<Response<'_>> {
         if self.execution.handling.decoupled {
             self.answer.open(self.info.handle)?;
@@ -333,31 +333,33 @@ impl Request {
         self.answer.make(|response| unsafe { TRITONBACKEND_ResponseNew(response, self.info.handle) })
     }
 
-    /// Answers with an error, as the last answer.
+    /// Sends an error as the final response.
     ///
     /// # Errors
-    /// Where the request was answered already, or whatever the server says.
+    /// `AlreadyExists` after the final response; otherwise the server's error.
     pub fn fail(&self, error: Error) -> Result<()> {
         self.respond()?.send_error(error)
     }
 
-    /// A responder that is separate from the request: it may answer later, on another thread, after the request was released.
+    /// A responder that is independent of the request: it may answer later, on another thread, after the request was
+    /// released.
     ///
     /// # Errors
-    /// Whatever the server says.
+    /// The server's error.
     pub fn responder(&self) -> Result<Responder> {
         self.answer.open(self.info.handle)?;
         Ok(Responder::new(Arc::clone(&self.answer)))
     }
 
-    /// Where the server prefers an output of this size, if it knows: whether that is memory that the processor reads.
+    /// Whether the server prefers host memory for an output of this size.
     ///
     /// # Errors
-    /// `AlreadyExists` after the last answer, `Unavailable` where the server does not know.
+    /// `AlreadyExists` after the final response, `Unavailable` if the server does not know.
     pub fn prefers_host_memory(&self, output: &str, byte_size: usize) -> Result<bool> {
         let name = c_string(output)?;
         let (mut size, mut kind, mut id) = (byte_size, TRITONSERVER_MEMORY_CPU, 0);
-        // SAFETY: the request lives, and the addresses may be written. What is asked is there until the last answer.
+        // SAFETY: the request lives, and the addresses may be written. The allocator is alive until the final
+        // response.
         self.answer.while_open(|| unsafe {
             check(TRITONBACKEND_RequestOutputBufferProperties(
                 self.info.handle,
@@ -370,16 +372,16 @@ impl Request {
         Ok(kind != TRITONSERVER_MEMORY_GPU)
     }
 
-    /// A state that the server keeps for the request's sequence, to be written and then updated.
+    /// A state that the server keeps for the request's sequence, for writing and updating.
     ///
     /// # Errors
-    /// `InvalidArgument` where the configuration has no state of that name.
+    /// `InvalidArgument` if the configuration has no state of that name.
     pub fn state(&self, name: &str, data_type: DataType, shape: &[i64]) -> Result<State<'_>> {
         let c_name = c_string(name)?;
         let dimensions = u32::try_from(shape.len())
             .map_err(|_| Error::invalid_argument(format!("state '{name}' has too many dimensions")))?;
         let mut state = ptr::null_mut();
-        // SAFETY: the request lives, and its states with it; the shape has as many dimensions as said.
+        // SAFETY: the request lives, and so do its states; the shape matches its number of dimensions.
         unsafe {
             check(TRITONBACKEND_StateNew(
                 &mut state,
@@ -393,13 +395,12 @@ impl Request {
         }
     }
 
-    /// Reschedules the request, as iterative sequences do.
+    /// Reschedules the request, for iterative sequences.
     ///
     /// # Errors
-    /// `Unsupported` where the model's configuration has no iterative sequences. The request is answered with the
-    /// error.
+    /// `Unsupported` if the model's configuration has no iterative sequences. The error also answers the request.
     pub fn reschedule(self) -> Result<()> {
-        // A server may take it back all the same, and then nobody would answer.
+        // A server may accept the request nevertheless, which would leave it unanswered.
         if !self.execution.handling.iterative {
             let error = Error::unsupported("only models with iterative sequences can reschedule a request");
             self.fail(error.clone())?;
@@ -407,14 +408,14 @@ impl Request {
         }
         self.report_statistics(true);
         let handle = self.info.handle;
-        // SAFETY: the request is ours. Only where the call succeeds does it belong to the server.
+        // SAFETY: the request is ours, and becomes the server's only if the call succeeds.
         let outcome =
             unsafe { check(TRITONBACKEND_RequestRelease(handle, TRITONSERVER_REQUEST_RELEASE_RESCHEDULE.0)) };
         match outcome {
             Ok(()) => {
                 let mut this = ManuallyDrop::new(self);
                 this.answer.leave_open();
-                // SAFETY: both are valid, dropped once, and not used after this; the request itself is gone.
+                // SAFETY: both are valid, dropped once, and not used after this; the request itself is released.
                 unsafe {
                     ptr::drop_in_place(&mut this.answer);
                     ptr::drop_in_place(&mut this.execution);
@@ -476,5 +477,5 @@ impl Drop for Request {
     }
 }
 
-/// Ties a value to the life of a request without holding it.
+/// Ties a value to the life of a request without owning it.
 pub(crate) type Borrowed<'a> = PhantomData<&'a RequestInfo>;

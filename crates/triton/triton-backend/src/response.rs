@@ -10,25 +10,25 @@ use crate::answer::{Answer, ResponseTimes};
 use crate::data::{DataType, Element, element_count, join_bytes};
 use crate::error::{Error, Result, c_string, check};
 
-/// A response that was not sent yet. Dropping it sends nothing.
+/// An unsent response. Dropping it sends nothing.
 pub struct Response<'a> {
     handle: *mut TRITONBACKEND_Response,
     answer: &'a Answer,
-    /// When the first output was begun; 0 before.
+    /// The start of the first output; 0 before.
     output_start: u64,
 }
 
 impl<'a> Response<'a> {
     /// # Safety
-    /// The caller owns the response and gives it away.
+    /// The caller owns the response and transfers it.
     pub(crate) unsafe fn new(handle: *mut TRITONBACKEND_Response, answer: &'a Answer) -> Self {
         Self { handle, answer, output_start: 0 }
     }
 
-    /// Adds an output. Its shape has the batch dimension first where the model has one.
+    /// Adds an output. The first dimension is the batch if the model supports batching.
     ///
     /// # Errors
-    /// `InvalidArgument` where shape and number of values differ; whatever the server says, above all where the
+    /// `InvalidArgument` if the shape and the number of values differ; otherwise the server's error, above all if the
     /// configuration has no such output.
     pub fn output<T: Element>(&mut self, name: &str, shape: &[i64], values: &[T]) -> Result<()> {
         expect_count(name, shape, values.len())?;
@@ -44,20 +44,20 @@ impl<'a> Response<'a> {
         self.raw_output(name, DataType::Bytes, shape, &join_bytes(values)?)
     }
 
-    /// Adds an output whose bytes are there as the protocol has them.
+    /// Adds an output whose elements are already in the protocol's encoding.
     ///
     /// # Errors
-    /// `InvalidArgument` where shape and number of bytes differ; whatever the server says.
+    /// `InvalidArgument` if the shape and the number of bytes differ; otherwise the server's error.
     pub fn raw_output(&mut self, name: &str, data_type: DataType, shape: &[i64], bytes: &[u8]) -> Result<()> {
         let buffer = self.allocate(name, data_type, shape, bytes.len())?;
         if !bytes.is_empty() {
-            // SAFETY: the server gave host memory of this length for this output alone.
+            // SAFETY: the server returned host memory of this length for this output alone.
             unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), buffer, bytes.len()) };
         }
         Ok(())
     }
 
-    /// Adds an output to be written in place: all zero at first.
+    /// Adds a zeroed output, to be written in place.
     ///
     /// # Errors
     /// As for [`raw_output`](Self::raw_output).
@@ -72,89 +72,89 @@ impl<'a> Response<'a> {
         if byte_size == 0 {
             return Ok(&mut []);
         }
-        // SAFETY: the server gave host memory of this length for this output alone; it lives as long as the response,
-        // which is borrowed meanwhile, and is initialized here.
+        // SAFETY: the server returned host memory of this length for this output alone; it lives as long as the
+        // response, which stays borrowed, and is initialized here.
         Ok(unsafe {
             ptr::write_bytes(buffer, 0, byte_size);
             slice::from_raw_parts_mut(buffer, byte_size)
         })
     }
 
-    /// Adds a parameter that is a text.
+    /// Adds a string parameter.
     ///
     /// # Errors
-    /// Whatever the server says; so for the other kinds.
+    /// The server's error, as for the other kinds.
     pub fn string_parameter(&mut self, name: &str, value: &str) -> Result<()> {
         let (name, value) = (c_string(name)?, c_string(value)?);
         // SAFETY: the response lives; both texts end with a zero and are copied.
         unsafe { check(TRITONBACKEND_ResponseSetStringParameter(self.handle, name.as_ptr(), value.as_ptr())) }
     }
 
-    /// Adds a parameter that is a whole number.
+    /// Adds an integer parameter.
     ///
     /// # Errors
-    /// Whatever the server says.
+    /// The server's error.
     pub fn int_parameter(&mut self, name: &str, value: i64) -> Result<()> {
         let name = c_string(name)?;
         // SAFETY: the response lives; the name ends with a zero and is copied.
         unsafe { check(TRITONBACKEND_ResponseSetIntParameter(self.handle, name.as_ptr(), value)) }
     }
 
-    /// Adds a parameter that is a truth value.
+    /// Adds a boolean parameter.
     ///
     /// # Errors
-    /// Whatever the server says.
+    /// The server's error.
     pub fn bool_parameter(&mut self, name: &str, value: bool) -> Result<()> {
         let name = c_string(name)?;
         // SAFETY: the response lives; the name ends with a zero and is copied.
         unsafe { check(TRITONBACKEND_ResponseSetBoolParameter(self.handle, name.as_ptr(), value)) }
     }
 
-    /// Adds a parameter that is a number.
+    /// Adds a floating-point parameter.
     ///
     /// # Errors
-    /// Whatever the server says.
+    /// The server's error.
     pub fn double_parameter(&mut self, name: &str, value: f64) -> Result<()> {
         let name = c_string(name)?;
         // SAFETY: the response lives; the name ends with a zero and is copied.
         unsafe { check(TRITONBACKEND_ResponseSetDoubleParameter(self.handle, name.as_ptr(), value)) }
     }
 
-    /// Sends the response of a decoupled model, after which more may follow.
+    /// Sends the response of a decoupled model. More may follow.
     ///
     /// # Errors
-    /// `Unsupported` where the model is not decoupled, `AlreadyExists` after the last answer, or whatever the server
-    /// says.
+    /// `Unsupported` if the model is not decoupled, `AlreadyExists` after the final response; otherwise the server's
+    /// error.
     pub fn send(self) -> Result<()> {
-        self.give(false, None)
+        self.deliver(false, None)
     }
 
-    /// Sends the response as the last one, or the only one.
+    /// Sends the response as the final one, or the only one.
     ///
     /// # Errors
-    /// `AlreadyExists` after the last answer, or whatever the server says.
+    /// `AlreadyExists` after the final response; otherwise the server's error.
     pub fn send_last(self) -> Result<()> {
-        self.give(true, None)
+        self.deliver(true, None)
     }
 
-    /// Sends an error as the last answer, with what the response has so far.
+    /// Sends an error as the final response, together with the outputs added so far.
     ///
     /// # Errors
-    /// `AlreadyExists` after the last answer, or whatever the server says.
+    /// `AlreadyExists` after the final response; otherwise the server's error.
     pub fn send_error(self, error: Error) -> Result<()> {
-        self.give(true, Some(&error))
+        self.deliver(true, Some(&error))
     }
 
-    fn give(mut self, last: bool, error: Option<&Error>) -> Result<()> {
+    fn deliver(mut self, last: bool, error: Option<&Error>) -> Result<()> {
         let answer = self.answer;
         if last {
             answer.finish(1)?;
             if error.is_some() {
                 answer.has_failed.store(true, Ordering::Release);
             }
-            self.hand_over(TRITONSERVER_RESPONSE_COMPLETE_FINAL.0, error)?;
+            self.transfer(TRITONSERVER_RESPONSE_COMPLETE_FINAL.0, error)?;
         } else if answer.decoupled {
-            answer.while_open(|| self.hand_over(0, None))?;
+            answer.while_open(|| self.transfer(0, None))?;
         } else {
             return Err(Error::unsupported(
                 "the model is not decoupled: each request has one response, which is the last",
@@ -164,11 +164,11 @@ impl<'a> Response<'a> {
         Ok(())
     }
 
-    /// Gives the response to the server, whatever comes back.
-    fn hand_over(&mut self, flags: u32, error: Option<&Error>) -> Result<()> {
+    /// Transfers the response to the server, even if sending fails.
+    fn transfer(&mut self, flags: u32, error: Option<&Error>) -> Result<()> {
         let c_error = error.map_or(ptr::null_mut(), |error| error.clone().into_c());
         let handle = std::mem::replace(&mut self.handle, ptr::null_mut());
-        // SAFETY: the response is ours and given away here. The error stays ours.
+        // SAFETY: the response is ours and transferred here. The error stays ours.
         let sent = unsafe { check(TRITONBACKEND_ResponseSend(handle, flags, c_error)) };
         if !c_error.is_null() {
             // SAFETY: made above, and not used any more.
@@ -177,7 +177,7 @@ impl<'a> Response<'a> {
         sent
     }
 
-    /// Host memory for an output; any address where there are no bytes.
+    /// Host memory for an output; any address if the output is empty.
     fn allocate(
         &mut self,
         name: &str,
@@ -201,8 +201,8 @@ impl<'a> Response<'a> {
             .map_err(|_| Error::invalid_argument(format!("output '{name}' has too many dimensions")))?;
         let (mut output, mut buffer) = (ptr::null_mut(), ptr::null_mut());
         let (mut kind, mut id) = (TRITONSERVER_MEMORY_CPU, 0);
-        // SAFETY: the response lives, and its outputs with it; name and shape are copied, and the shape has as many
-        // dimensions as said. All addresses may be written. What places outputs is there until the last answer.
+        // SAFETY: the response lives, and so do its outputs; name and shape are copied, and the shape matches its
+        // number of dimensions. All addresses may be written. The allocator is alive until the final response.
         self.answer.while_open(|| unsafe {
             check(TRITONBACKEND_ResponseOutput(
                 self.handle,

@@ -1,4 +1,4 @@
-//! The server: what a model can ask of it.
+//! The server: functions that a model may call.
 
 use std::ffi::CString;
 use std::ptr;
@@ -10,7 +10,7 @@ use crate::error::{Result, c_string, check};
 use crate::infer::{InferRequest, Responses};
 use crate::message::Message;
 
-/// The server that loaded the backend. A copy must not be used when the backend's models are unloaded.
+/// The server that loaded the backend. Clones must not be used after the backend's models are unloaded.
 #[derive(Clone)]
 pub struct Server {
     handle: *mut TRITONSERVER_Server,
@@ -32,19 +32,19 @@ impl Server {
         self.handle
     }
 
-    /// Starts an inference with any model of the server. Its responses come on their own time; reading them blocks.
-    /// A model that waits for itself, with all its instances busy doing so, waits for ever.
+    /// Starts an inference with any model of the server. Reading the responses blocks. A model that waits for itself,
+    /// with all its instances doing so, waits forever.
     ///
     /// # Errors
-    /// Where the request does not fit the model, or the model is not ready.
+    /// The request does not fit the model, or the model is not ready.
     pub fn infer(&self, request: InferRequest) -> Result<Responses> {
         request.start(self)
     }
 
-    /// Whether a model answers requests; the newest version where none is named.
+    /// Whether a model is ready; `None` checks the newest version.
     ///
     /// # Errors
-    /// Whatever the server says, such as `NotFound`.
+    /// The server's error, such as `NotFound`.
     pub fn is_model_ready(&self, name: &str, version: Option<u32>) -> Result<bool> {
         let name = c_string(name)?;
         let mut ready = false;
@@ -58,7 +58,7 @@ impl Server {
     /// The server's name, version and extensions, as JSON.
     ///
     /// # Errors
-    /// Whatever the server says.
+    /// The server's error.
     pub fn metadata(&self) -> Result<Value> {
         // SAFETY: the server lives, and the address may be written.
         answer(|message| unsafe { TRITONSERVER_ServerMetadata(self.handle, message) })
@@ -67,7 +67,7 @@ impl Server {
     /// A model's inputs, outputs and versions, as JSON.
     ///
     /// # Errors
-    /// Whatever the server says, such as `NotFound`.
+    /// The server's error, such as `NotFound`.
     pub fn model_metadata(&self, name: &str, version: Option<u32>) -> Result<Value> {
         let name = c_string(name)?;
         // SAFETY: the server lives, the name ends with a zero, and the address may be written.
@@ -79,7 +79,7 @@ impl Server {
     /// A model's statistics, as JSON.
     ///
     /// # Errors
-    /// Whatever the server says, such as `NotFound`.
+    /// The server's error, such as `NotFound`.
     pub fn model_statistics(&self, name: &str, version: Option<u32>) -> Result<Value> {
         let name = c_string(name)?;
         // SAFETY: the server lives, the name ends with a zero, and the address may be written.
@@ -91,15 +91,16 @@ impl Server {
     /// Loads a model, and waits for it.
     ///
     /// # Errors
-    /// Why it could not be loaded; `Unavailable` where the server's models are not for others to control.
+    /// The reason why the model could not be loaded; `Unavailable` if the server does not allow models to be
+    /// controlled.
     pub fn load_model(&self, name: &str) -> Result<()> {
         self.control(name, TRITONSERVER_ServerLoadModel)
     }
 
-    /// Unloads a model, without waiting for its end.
+    /// Unloads a model, without waiting until it is unloaded.
     ///
     /// # Errors
-    /// Whatever the server says.
+    /// The server's error.
     pub fn unload_model(&self, name: &str) -> Result<()> {
         self.control(name, TRITONSERVER_ServerUnloadModel)
     }
@@ -118,17 +119,17 @@ impl Server {
     }
 }
 
-/// A version as the interface has it: -1 leaves it to the server.
+/// A version in C's form: -1 leaves the choice to the server.
 pub(crate) fn number(version: Option<u32>) -> i64 {
     version.map_or(-1, i64::from)
 }
 
-/// A document that the server makes for us.
-fn answer(ask: impl FnOnce(*mut *mut TRITONSERVER_Message) -> *mut TRITONSERVER_Error) -> Result<Value> {
+/// A document that the server creates for us.
+fn answer(get: impl FnOnce(*mut *mut TRITONSERVER_Message) -> *mut TRITONSERVER_Error) -> Result<Value> {
     let mut message = ptr::null_mut();
-    // SAFETY: the error is ours; so is the message where there is no error.
+    // SAFETY: the error is ours; without an error, the message is ours.
     unsafe {
-        check(ask(&mut message))?;
+        check(get(&mut message))?;
         Message::own(message).json()
     }
 }

@@ -1,4 +1,4 @@
-//! States that the server keeps for a sequence, between one request and the next.
+//! Implicit states, which the server keeps between the requests of a sequence.
 
 use std::marker::PhantomData;
 use std::ptr;
@@ -24,7 +24,7 @@ impl State<'_> {
     /// Sets the state's bytes and makes them the input of the sequence's next request.
     ///
     /// # Errors
-    /// `Unsupported` where the server keeps the state on a device, or whatever it says.
+    /// `Unsupported` if the server keeps the state on a device; otherwise the server's error.
     pub fn update(self, bytes: &[u8]) -> Result<()> {
         let (mut buffer, mut kind, mut id) = (ptr::null_mut(), TRITONSERVER_MEMORY_CPU, 0);
         let length = bytes.len() as u64;
@@ -34,7 +34,7 @@ impl State<'_> {
             return Err(Error::unsupported("the server keeps this state in device memory"));
         }
         if !bytes.is_empty() {
-            // SAFETY: the server gave host memory of this length, which nobody else uses.
+            // SAFETY: the server returned host memory of this length, which has no other users.
             unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), buffer.cast(), bytes.len()) };
         }
         // SAFETY: the state lives.

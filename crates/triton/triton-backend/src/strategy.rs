@@ -1,6 +1,6 @@
-//! Custom batching: a library `batchstrategy.so` beside a model or a backend.
+//! Custom batching: a library `batchstrategy.so` in the folder of a model or a backend.
 //!
-//! The server calls it while it holds its queue, so it must be quick.
+//! The server calls it while it holds its queue's lock, so it must be quick.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -12,24 +12,24 @@ use crate::entry::guard;
 use crate::error::{Error, Result};
 use crate::request::RequestInfo;
 
-/// Rules for the batches of a model with `dynamic_batching`.
+/// Batching rules of a model with `dynamic_batching`.
 pub trait BatchStrategy: Sized + Send + Sync + 'static {
-    /// What the rules remember of a batch that is being formed.
+    /// The rules' state for a batch being formed.
     type Batch: Send + 'static;
 
-    /// The model is loaded.
+    /// Called when the model is loaded.
     ///
     /// # Errors
-    /// Whatever makes the rules unusable; the model is not loaded then.
+    /// The rules cannot be used; the model is not loaded.
     fn start(context: &ModelContext<'_>) -> Result<Self>;
 
-    /// A new batch begins.
+    /// Called when a new batch begins.
     ///
     /// # Errors
-    /// Whatever keeps a batch from being formed; requests are then executed one by one.
+    /// No batch can be formed; requests are then executed one by one.
     fn begin(&self) -> Result<Self::Batch>;
 
-    /// Whether a request joins the batch. A request that does not ends the batch.
+    /// Whether a request joins the batch. A refused request ends the batch.
     ///
     /// # Errors
     /// Logged; the request does not join.
@@ -57,7 +57,7 @@ pub unsafe fn initialize<S: BatchStrategy>(
 pub unsafe fn finalize<S: BatchStrategy>(batcher: *mut TRITONBACKEND_Batcher) -> *mut TRITONSERVER_Error {
     guard("ending the batch strategy", || {
         if !batcher.is_null() {
-            // SAFETY: the box of `initialize`, used no more.
+            // SAFETY: the box of `initialize`, not used after this.
             drop(unsafe { Box::from_raw(batcher.cast::<S>()) });
         }
         Ok(())
@@ -91,7 +91,7 @@ pub unsafe fn batch_include<S: BatchStrategy>(
     batch: *mut c_void,
     include: *mut bool,
 ) -> *mut TRITONSERVER_Error {
-    guard("asking whether a request joins a batch", || {
+    guard("adding a request to a batch", || {
         // SAFETY: the request lives during the call; the batch is null or the box of `batch_initialize`, which the
         // server uses on one thread at a time; the address may be written.
         unsafe {
@@ -109,7 +109,7 @@ pub unsafe fn batch_include<S: BatchStrategy>(
 pub unsafe fn batch_finalize<S: BatchStrategy>(batch: *mut c_void) -> *mut TRITONSERVER_Error {
     guard("ending a batch", || {
         if !batch.is_null() {
-            // SAFETY: the box of `batch_initialize`, used no more.
+            // SAFETY: the box of `batch_initialize`, not used after this.
             drop(unsafe { Box::from_raw(batch.cast::<S::Batch>()) });
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! What an author implements.
+//! The traits that a backend's author implements.
 
 use std::sync::Arc;
 
@@ -7,35 +7,35 @@ use crate::config::ModelConfig;
 use crate::context::{BackendContext, InstanceContext, InstanceKind, ModelContext};
 use crate::error::Result;
 
-/// A backend: what all models share that it serves. There is one for the life of the server.
+/// A backend: the state that all its models share. One exists for the life of the server.
 pub trait Backend: Sized + Send + Sync + 'static {
-    /// Its models.
+    /// The type of the backend's models.
     type Model: Model<Backend = Self>;
 
-    /// What the server should know of the backend before it makes instances.
+    /// Attributes that the server reads before it creates instances.
     fn attributes() -> Attributes {
         Attributes::default()
     }
 
-    /// The backend is loaded.
+    /// Starts the backend after it is loaded.
     ///
     /// # Errors
-    /// Whatever keeps the backend from working; no model of it is loaded then.
+    /// The backend cannot work; none of its models is loaded.
     fn start(context: &BackendContext<'_>) -> Result<Self>;
 }
 
-/// A model that is loaded: what all its instances share.
+/// A loaded model: the state that all its instances share.
 pub trait Model: Sized + Send + Sync + 'static {
-    /// Its backend.
+    /// The type of the backend.
     type Backend: Backend<Model = Self>;
-    /// Its instances.
+    /// The type of the model's instances.
     type Instance: Instance<Model = Self>;
 
-    /// Completes the configuration, where the operator allows it: typically inputs, outputs and batching, which the
+    /// Completes the configuration, if the operator allows it: typically inputs, outputs and batching, which the
     /// backend reads from the model's files. Called before `load`.
     ///
     /// # Errors
-    /// Whatever makes the model unusable; it is not loaded then.
+    /// The model cannot be used, and is not loaded.
     fn complete_config(
         _backend: &Arc<Self::Backend>,
         _context: &ModelContext<'_>,
@@ -47,13 +47,13 @@ pub trait Model: Sized + Send + Sync + 'static {
     /// Loads the model.
     ///
     /// # Errors
-    /// Whatever makes the model unusable; the operator reads it.
+    /// The model cannot be used. The operator sees the error.
     fn load(backend: &Arc<Self::Backend>, context: &ModelContext<'_>) -> Result<Self>;
 
-    /// Whether requests would be executed, asked beside executions and from any thread.
+    /// Whether the model can execute requests. Called from any thread, concurrently with executions.
     ///
     /// # Errors
-    /// Why the model is not ready.
+    /// The reason why the model is not ready.
     fn ready(&self) -> Result<()> {
         Ok(())
     }
@@ -61,39 +61,39 @@ pub trait Model: Sized + Send + Sync + 'static {
 
 /// One instance of a model. It executes one batch at a time.
 pub trait Instance: Sized + Send + 'static {
-    /// Its model.
+    /// The type of the model.
     type Model: Model<Instance = Self>;
 
-    /// Makes the instance ready.
+    /// Creates the instance.
     ///
     /// # Errors
-    /// Whatever makes it unusable; the model is not loaded then.
+    /// The instance cannot be used; the model is not loaded.
     fn start(model: &Arc<Self::Model>, context: &InstanceContext<'_>) -> Result<Self>;
 
-    /// Executes requests. Those that are still in the batch afterwards go back to the server, and those of them that
-    /// have no answer fail. A panic fails them too, and the instance goes on with the next batch.
+    /// Executes requests. Requests left in the batch return to the server, and fail if they are unanswered. A panic
+    /// fails them, too, and the instance continues with the next batch.
     ///
     /// # Errors
-    /// The answer to all requests that are in the batch and have none.
+    /// The answer to all unanswered requests in the batch.
     fn execute(&mut self, batch: &mut Batch) -> Result<()>;
 }
 
-/// What a backend says of itself.
+/// Attributes of a backend.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Attributes {
     /// The instances of models whose configuration names none, the most preferred first.
     pub preferred_instances: Vec<InstanceGroup>,
-    /// Whether instances of one model may be made side by side.
+    /// Whether instances of one model may be created concurrently.
     pub parallel_instance_loading: bool,
 }
 
 /// Some instances of a kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InstanceGroup {
-    /// What they run on.
+    /// The kind of device.
     pub kind: InstanceKind,
-    /// How many, on each device.
+    /// Number of instances per device.
     pub count: u64,
-    /// The devices; none leaves them to the server.
+    /// The devices; if empty, the server chooses.
     pub devices: Vec<u64>,
 }
