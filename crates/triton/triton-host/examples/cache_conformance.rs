@@ -1,7 +1,7 @@
-//! Runs the conformance suite of response caches on a library: `cache_conformance FOLDER NAME [SETTING=VALUE]...`. Keys that
-//! the library has may keep their entries.
+//! Runs the conformance suite of response caches on a library: `cache_conformance FOLDER NAME [SETTING=VALUE]...`.
+//! Keys that the library already has may keep their entries.
 //!
-//! It is a program and not a test, since the library is one that the end-to-end tests fetch.
+//! This is a program and not a test because the end-to-end tests fetch the library.
 
 use std::env;
 use std::path::PathBuf;

@@ -23,7 +23,7 @@ use crate::thrown::call;
 /// The agents in a folder of agents.
 pub struct LibraryAgents {
     directory: PathBuf,
-    /// Those that were loaded, by name.
+    /// Loaded agents, by name.
     loaded: Mutex<BTreeMap<String, Arc<Library>>>,
 }
 
@@ -33,7 +33,7 @@ impl LibraryAgents {
         Self { directory, loaded: Mutex::default() }
     }
 
-    /// Whether there is one of that name.
+    /// Whether an agent of that name is installed.
     pub fn has(&self, name: &str) -> bool {
         self.find(name).is_ok()
     }
@@ -41,7 +41,7 @@ impl LibraryAgents {
     /// The agent of that name, for one model.
     ///
     /// # Errors
-    /// There is none, its library is not one of an agent, or it fails to initialize.
+    /// The agent is not installed, its library is not an agent's, or initialization fails.
     pub fn agent(&self, name: &str) -> Result<Arc<dyn RepositoryAgent>> {
         let library = {
             let mut loaded = lock(&self.loaded);
@@ -60,7 +60,7 @@ impl LibraryAgents {
         Ok(Arc::new(library.lease()?))
     }
 
-    /// Why there is none of that name.
+    /// The reason why no agent of that name is installed.
     pub fn missing(&self, name: &str) -> String {
         self.find(name).map_or_else(|error| error.to_string(), |path| path.display().to_string())
     }
@@ -76,7 +76,7 @@ impl LibraryAgents {
 
 /// A library, and the agent in it as long as models use it.
 struct Library {
-    /// What it is called in messages.
+    /// The agent's name in messages.
     whose: String,
     initialize: Option<signatures::TRITONREPOAGENT_Initialize>,
     finalize: Option<signatures::TRITONREPOAGENT_Finalize>,
@@ -87,7 +87,7 @@ struct Library {
     agent: Mutex<Users>,
 }
 
-/// The initialized agent, and how many leases there are of it.
+/// The initialized agent, and the number of its leases.
 #[derive(Default)]
 struct Users {
     count: usize,
@@ -100,7 +100,7 @@ impl Library {
             Error::invalid_arg(error.to_string()).context(format_args!("repository agent '{name}'"))
         };
         let plugin = Kind::REPOSITORY_AGENT.load(path, exports::TABLES).map_err(refused)?;
-        // SAFETY: each type is that of the function of this name in `tritonrepoagent.h`.
+        // SAFETY: each type matches the function of this name in `tritonrepoagent.h`.
         unsafe {
             Ok(Self {
                 whose: format!("repository agent '{name}'"),
@@ -114,7 +114,7 @@ impl Library {
         }
     }
 
-    /// The initialized agent. It is finalized with the last lease.
+    /// The initialized agent. The last lease finalizes it.
     fn lease(self: Arc<Self>) -> Result<Lease> {
         let mut users = lock(&self.agent);
         let agent = match &users.agent {
@@ -122,10 +122,10 @@ impl Library {
             None => {
                 let agent = Arc::new(LentHandle::new(Arc::<AgentObject>::default())?);
                 if let Some(initialize) = self.initialize {
-                    // SAFETY: the argument is a handle of the kind that the function takes.
+                    // SAFETY: the argument is a handle of the function's kind.
                     let act = || unsafe { initialize(agent.handle().as_c()) };
                     let outcome = call("TRITONREPOAGENT_Initialize", format_args!("{}", self.whose), act);
-                    // As in Triton, also an agent that failed to initialize is finalized.
+                    // As in Triton, an agent that failed to initialize is finalized, too.
                     outcome.inspect_err(|_| self.finalize(&agent))?;
                 }
                 Arc::clone(users.agent.insert(agent))
@@ -172,7 +172,7 @@ impl RepositoryAgent for Lease {
         let lease = self.library.clone().lease()?;
         let model = LibraryModel { model, handle, object, lease };
         if let Some(initialize) = self.library.model_initialize {
-            // SAFETY: handles of the kinds that the function takes.
+            // SAFETY: handles of the function's kinds.
             let act = || unsafe { initialize(model.agent(), model.handle.handle().as_c()) };
             call("TRITONREPOAGENT_ModelInitialize", format_args!("{}", self.library.whose), act)?;
         }
@@ -180,7 +180,7 @@ impl RepositoryAgent for Lease {
     }
 }
 
-/// A model in the hands of a library's agent.
+/// A model that a library's agent works on.
 struct LibraryModel {
     model: String,
     handle: LentHandle<AgentModelObject>,
@@ -198,7 +198,7 @@ impl AgentModel for LibraryModel {
     fn act(&self, action: AgentAction) -> Result<()> {
         self.object.begin(action);
         let (library, model) = (&self.lease.library, self.handle.handle().as_c());
-        // SAFETY: handles of the kinds that the function takes, and an action of the header.
+        // SAFETY: handles of the function's kinds, and an action of the header.
         let act = || unsafe { (library.action)(self.agent(), model, objects::to_c(action)) };
         call("TRITONREPOAGENT_ModelAction", format_args!("{}", library.whose), act)
     }
@@ -209,11 +209,11 @@ impl AgentModel for LibraryModel {
 }
 
 impl Drop for LibraryModel {
-    /// Also after the library failed to initialize the model, as in Triton.
+    /// As in Triton, runs even if the library failed to initialize the model.
     fn drop(&mut self) {
         let library = &self.lease.library;
         let Some(finalize) = library.model_finalize else { return };
-        // SAFETY: handles of the kinds that the function takes.
+        // SAFETY: handles of the function's kinds.
         let act = || unsafe { finalize(self.agent(), self.handle.handle().as_c()) };
         if let Err(error) = call("TRITONREPOAGENT_ModelFinalize", format_args!("{}", library.whose), act) {
             tracing::error!("{} failed to finalize '{}': {error}", library.whose, self.model);

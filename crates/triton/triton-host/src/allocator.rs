@@ -21,7 +21,7 @@ use crate::inference::callbacks::Release;
 use crate::names::{memory_from_c, memory_to_c};
 use crate::text::c_string;
 
-/// An allocator in C's hands.
+/// An allocator behind a C handle.
 pub(crate) struct Allocator {
     allocate: TRITONSERVER_ResponseAllocatorAllocFn_t,
     release: TRITONSERVER_ResponseAllocatorReleaseFn_t,
@@ -29,7 +29,7 @@ pub(crate) struct Allocator {
     more: Mutex<More>,
 }
 
-/// What may be set later.
+/// Optional callbacks, set after creation.
 #[derive(Clone, Copy, Default)]
 struct More {
     attributes: TRITONSERVER_ResponseAllocatorBufferAttributesFn_t,
@@ -42,26 +42,26 @@ impl Allocator {
     }
 }
 
-/// An allocator as one request uses it.
+/// An allocator as used by one request.
 pub(crate) struct Placement {
     handle: Handle<Allocator>,
     allocator: Arc<Allocator>,
-    /// Handed back to the allocator's functions.
+    /// The caller's user pointer, passed to the allocator's functions.
     userp: AtomicPtr<c_void>,
-    /// What the allocator gave along with each buffer that is not in a response yet.
+    /// User data of each buffer that is not in a response yet.
     given: Arc<Mutex<BufferUserData>>,
-    /// The request is not released before its last output is placed.
+    /// Holds off the request's release until its last output is placed.
     _release: Arc<Release>,
-    /// What the memory of GPUs is copied with.
+    /// Copies to and from GPU memory.
     cuda: Option<Arc<Cuda>>,
 }
 
-/// What an allocator gave along with buffers.
+/// User data that an allocator attached to its buffers.
 #[derive(Default)]
 struct BufferUserData {
     /// The number of the next buffer.
     next: u64,
-    /// By the number of each buffer and the address at which it begins.
+    /// Number, address and user data of each buffer.
     along: Vec<(u64, usize, AtomicPtr<c_void>)>,
 }
 
@@ -82,15 +82,15 @@ impl Placement {
         Ok(Self { handle, allocator, userp, given, _release: release, cuda })
     }
 
-    /// What the allocator gave along with the buffer that begins there.
+    /// Removes and returns the user data of the buffer at this address.
     pub(crate) fn given_with(&self, address: *const c_void) -> *mut c_void {
         let along = &mut lock(&self.given).along;
         let found = along.iter().position(|(_, known, _)| *known == address.addr());
-        // Buffers of no bytes may begin at the same address: the first is that of the first output.
+        // Empty buffers may share an address: take the first output's first.
         found.map_or(ptr::null_mut(), |place| along.remove(place).2.into_inner())
     }
 
-    /// Has the allocator say what else it knows of a buffer: what other processes open its memory with.
+    /// Calls the allocator's attributes callback, which may set a buffer's CUDA IPC handle.
     fn tell_attributes(
         &self,
         name: &CStr,
@@ -101,7 +101,7 @@ impl Placement {
         let Some(tell) = self.allocator.more().attributes else { return Ok(None) };
         let said = BufferAttributes::new(memory, byte_size);
         let attributes = LentHandle::new(Arc::clone(&said))?;
-        // SAFETY: the function was given for this call, with these arguments; all of them live until it returns.
+        // SAFETY: the function was registered for this call, with these arguments; all of them live until it returns.
         let outcome = unsafe {
             tell(
                 self.handle.as_c(),
@@ -124,7 +124,7 @@ impl OutputAllocator for Placement {
         let (mut address, mut given) = (ptr::null_mut(), ptr::null_mut());
         let mut kind = memory_to_c(output.preferred);
         let mut device = output.preferred.device;
-        // SAFETY: the function was given for this call, with these arguments; all of them live until it returns.
+        // SAFETY: the function was registered for this call, with these arguments; all of them live until it returns.
         let outcome = unsafe {
             allocate(
                 self.handle.as_c(),
@@ -167,7 +167,8 @@ impl OutputAllocator for Placement {
             return Ok(Some(Box::new(placed)));
         }
         let (address, len) = (address.addr() as u64, output.byte_size);
-        // SAFETY: the allocator gave this many writable bytes until they are released, which `placed` prevents.
+        // SAFETY: the allocator returned this many writable bytes, valid until they are released, which `placed`
+        // prevents.
         let owner = unsafe { ForeignMemory::new(self.cuda.as_ref(), memory.device, address, len, placed) };
         let owner = Arc::new(owner.with_ipc_handle(ipc_handle));
         let target = DeviceBuffer { address, len, owner };
@@ -176,7 +177,7 @@ impl OutputAllocator for Placement {
 
     fn begin_response(&self) -> Result<()> {
         let Some(start) = self.allocator.start else { return Ok(()) };
-        // SAFETY: the function was given for this call, with these arguments.
+        // SAFETY: the function was registered for this call, with these arguments.
         let outcome = unsafe { start(self.handle.as_c(), self.userp.load(Relaxed)) };
         error::from_c(Handle::of(outcome))
     }
@@ -187,7 +188,7 @@ impl OutputAllocator for Placement {
         let (mut kind, mut device) = (TRITONSERVER_MEMORY_CPU, 0);
         let mut size = byte_size.unwrap_or_default();
         let size = if byte_size.is_some() { &raw mut size } else { ptr::null_mut() };
-        // SAFETY: the function was given for this call, with these arguments; all of them live until it returns.
+        // SAFETY: the function was registered for this call, with these arguments; all of them live until it returns.
         let outcome = unsafe {
             query(
                 self.handle.as_c(),
@@ -203,7 +204,7 @@ impl OutputAllocator for Placement {
     }
 }
 
-/// Memory that an allocator gave, until it goes back. As [`PlacedMemory`] it is host memory.
+/// Memory from an allocator, released when dropped. As [`PlacedMemory`] it is host memory.
 struct AllocatedMemory {
     address: AtomicPtr<c_void>,
     byte_size: usize,
@@ -211,12 +212,12 @@ struct AllocatedMemory {
     given: AtomicPtr<c_void>,
     handle: Handle<Allocator>,
     allocator: Arc<Allocator>,
-    /// Where what was given along is kept for the response, and under which number.
+    /// Where the user data is kept for the response, and its number.
     among: Option<(Arc<Mutex<BufferUserData>>, u64)>,
 }
 
 impl AllocatedMemory {
-    /// Where the contents begin. Slices begin anywhere but at null, those of no bytes too.
+    /// The address of the contents. Slices must not start at null, not even empty ones.
     fn address_for_response(&self) -> *mut u8 {
         let address = self.address.load(Relaxed).cast::<u8>();
         if address.is_null() { ptr::NonNull::dangling().as_ptr() } else { address }
@@ -226,8 +227,8 @@ impl AllocatedMemory {
 impl PlacedMemory for AllocatedMemory {
     fn as_mut_slice(&mut self) -> Option<&mut [u8]> {
         let address = self.address_for_response();
-        // SAFETY: the allocator gave this many writable bytes until they are released, which this owns; null was
-        // refused. The processor can write them unless they are a device's.
+        // SAFETY: the allocator returned this many writable bytes, valid until they are released, and this owns them;
+        // null was refused. The processor can write them unless they are a device's.
         self.memory.is_host().then(|| unsafe { std::slice::from_raw_parts_mut(address, self.byte_size) })
     }
 
@@ -236,7 +237,7 @@ impl PlacedMemory for AllocatedMemory {
         let written = Bytes::from_owner(FrozenMemory(*self));
         Ok(match memory.kind {
             MemoryKind::CpuPinned => Buffer::pinned(written, memory.device),
-            // That of a GPU is placed as such.
+            // GPU memory is placed as such.
             MemoryKind::Cpu | MemoryKind::Gpu => Buffer::host(written),
         })
     }
@@ -244,12 +245,13 @@ impl PlacedMemory for AllocatedMemory {
 
 impl Drop for AllocatedMemory {
     fn drop(&mut self) {
-        // No response took it over if this was never sent, and other memory may begin at the same address from here on.
+        // If the buffer was never sent, no response took its user data, and other memory may get the same address
+        // now.
         if let Some((given, number)) = &self.among {
             lock(given).along.retain(|(known, ..)| known != number);
         }
         let Some(release) = self.allocator.release else { return };
-        // SAFETY: the function was given for this call; this memory came from the same allocator and goes back once.
+        // SAFETY: the function was registered for this call; this memory came from the same allocator and goes back once.
         let outcome = unsafe {
             release(
                 self.handle.as_c(),
@@ -266,7 +268,7 @@ impl Drop for AllocatedMemory {
     }
 }
 
-/// Host memory that is written.
+/// Host memory after it was written.
 struct FrozenMemory(AllocatedMemory);
 
 impl AsRef<[u8]> for FrozenMemory {

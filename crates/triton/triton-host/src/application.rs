@@ -40,10 +40,10 @@ pub trait Embedded: Send + Sync {
     /// The driver of the GPUs, if there is one.
     fn cuda(&self) -> Option<Arc<Cuda>>;
 
-    /// The addresses that it listens on, with the names of the protocols.
+    /// Listening addresses, with the names of their protocols.
     fn addresses(&self) -> Vec<(&'static str, String)>;
 
-    /// Its metrics, as text.
+    /// The server's metrics, as text.
     ///
     /// # Errors
     /// `Unsupported` if metrics are off.
@@ -52,7 +52,7 @@ pub trait Embedded: Send + Sync {
     /// Stops gracefully: answers requests in progress, and unloads the models. Has no effect on a stopped server.
     ///
     /// # Errors
-    /// Stopping takes longer than the exit timeout. It may be tried again.
+    /// Stopping takes longer than the exit timeout. The call may be repeated.
     fn stop(&self) -> Result<()>;
 
     /// Sets the time that stopping may take.
@@ -73,7 +73,7 @@ pub trait Embedded: Send + Sync {
     /// Removes a repository.
     ///
     /// # Errors
-    /// As [`register`](Self::register), and if there is no such repository.
+    /// As [`register`](Self::register), and if the repository is not registered.
     fn unregister(&self, repository: PathBuf) -> Result<()>;
 }
 

@@ -1,4 +1,4 @@
-//! Buffer attributes: where a buffer is, and its size.
+//! Buffer attributes: the memory and size of a buffer.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -12,12 +12,12 @@ use crate::boundary::{Out, exports};
 use crate::handle::Handle;
 use crate::names::{memory_from_c, memory_to_c};
 
-/// What is said of a buffer.
+/// Attributes of a buffer.
 pub(crate) struct BufferAttributes {
     place: Mutex<(Memory, usize)>,
-    /// The caller's, who keeps it as long as this, or that of the buffer.
+    /// CUDA IPC handle. Owned by the caller, who keeps it as long as this, or by the buffer.
     cuda_ipc_handle: AtomicPtr<c_void>,
-    /// Keeps its handle.
+    /// Keeps the buffer's IPC handle alive.
     _of: Option<Buffer>,
 }
 
@@ -34,15 +34,15 @@ impl BufferAttributes {
         Arc::new(Self { place, cuda_ipc_handle: AtomicPtr::new(handle), _of: Some(buffer.clone()) })
     }
 
-    /// What other processes open the memory with, if it is a GPU's and that was said.
+    /// CUDA IPC handle, if set and the memory is a GPU's.
     pub(crate) fn ipc_handle(&self) -> Option<IpcHandle> {
         let handle = self.cuda_ipc_handle.load(Relaxed).cast::<IpcHandle>();
         let is_given = !handle.is_null() && !self.place().0.is_host();
-        // SAFETY: what callers set is null or a handle, which they keep as long as the attributes; it has no alignment.
+        // SAFETY: callers set null or a handle, which they keep as long as the attributes; handles need no alignment.
         is_given.then(|| unsafe { handle.read_unaligned() })
     }
 
-    /// Says where a buffer is, and its size.
+    /// Sets the memory and size of the buffer.
     pub(crate) fn describe(&self, memory: Memory, byte_size: usize) {
         *self.place.lock().unwrap_or_else(PoisonError::into_inner) = (memory, byte_size);
     }
@@ -58,7 +58,7 @@ impl BufferAttributes {
     }
 }
 
-/// How much memory is said to be used. The attributes stay the caller's.
+/// Reported memory usage. The attributes stay the caller's.
 pub(crate) fn usage(usage: &Out<*mut TRITONSERVER_BufferAttributes>, count: u32) -> Result<Vec<MemoryUsage>> {
     let place = |attributes| {
         let (memory, byte_size) = Handle::<BufferAttributes>::of(attributes).get()?.place();

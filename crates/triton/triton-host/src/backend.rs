@@ -17,7 +17,7 @@ use crate::memory::MemoryManager;
 use crate::message::Message;
 use crate::text::c_string;
 
-/// A backend in C's hands.
+/// A backend behind a C handle.
 pub(crate) struct BackendObject {
     name: CString,
     directory: CString,
@@ -40,29 +40,28 @@ impl BackendObject {
         })
     }
 
-    /// Whether its instances share a thread for each device.
+    /// Whether the backend's instances share one thread per device.
     pub(crate) fn shares_threads(&self) -> bool {
         self.policy.load(Relaxed) == TRITONBACKEND_EXECUTION_DEVICE_BLOCKING.0
     }
 }
 
-/// What a backend says of itself when it was initialized.
+/// Attributes that a backend reports when it is initialized.
 #[derive(Default)]
 pub(crate) struct Attributes {
     parallel: AtomicBool,
-    /// Instances to make where a configuration does not say.
+    /// Instance groups for configurations without any.
     preferred: Mutex<Vec<ModelInstanceGroup>>,
 }
 
 impl Attributes {
-    /// Whether several instances of a model may be made at the same time.
+    /// Whether several instances of a model may be created at the same time.
     pub(crate) fn parallel(&self) -> bool {
         self.parallel.load(Relaxed)
     }
 
-    /// The instances to make where a configuration does not say, on a machine with these GPUs. Groups on GPUs are held to
-    /// those that are there, and left out where none of theirs is. Nothing is said by what comes to one instance on the
-    /// processor.
+    /// The instance groups for configurations without any, on a machine with these GPUs. GPUs that do not exist are
+    /// removed, and so are groups left without a GPU. Empty if one instance on the CPU remains, which is the default.
     pub(crate) fn preferred(&self, gpus: &[i32]) -> Vec<ModelInstanceGroup> {
         let mut groups = self.preferred.lock().unwrap_or_else(PoisonError::into_inner).clone();
         groups.retain_mut(|group| {

@@ -20,17 +20,17 @@ use crate::reply::Reply;
 use crate::request::RequestObject;
 use crate::thrown::call;
 
-/// A library that was initialized for a model.
+/// A batching library, initialized for a model.
 pub(crate) struct Batcher {
     entries: BatchEntries,
-    /// The library's own.
+    /// The library's own object.
     batcher: AtomicPtr<TRITONBACKEND_Batcher>,
-    /// The library may look at its model until it is finalized.
+    /// The library may use its model until it is finalized.
     _model: Arc<dyn Any + Send + Sync>,
 }
 
 impl Batcher {
-    /// Nothing if the library has no function that chooses.
+    /// `None` if the library exports no batching function.
     pub(crate) fn load(
         path: &Path,
         keep: Arc<dyn Any + Send + Sync>,
@@ -42,7 +42,7 @@ impl Batcher {
             return Ok(None);
         };
         let mut batcher = ptr::null_mut();
-        // SAFETY: a handle of the kind that the function takes, and a place for what it gives.
+        // SAFETY: a handle of the kind that the function takes, and a place for its result.
         let act = || unsafe { (entries.initialize)(&raw mut batcher, model.as_c()) };
         call("TRITONBACKEND_ModelBatcherInitialize", format_args!("a batching library"), act)?;
         Ok(Some(Self { entries, batcher: AtomicPtr::new(batcher), _model: keep }))
@@ -51,7 +51,7 @@ impl Batcher {
 
 impl Drop for Batcher {
     fn drop(&mut self) {
-        // SAFETY: what the library gave for this, once.
+        // SAFETY: the library's own object, finalized once.
         let act = || unsafe { (self.entries.finalize)(self.batcher.load(Relaxed)) };
         if let Err(error) =
             call("TRITONBACKEND_ModelBatcherFinalize", format_args!("a batching library"), act)
@@ -61,13 +61,13 @@ impl Drop for Batcher {
     }
 }
 
-/// The library as the scheduler has it.
+/// Makes the library available to the scheduler.
 pub(crate) struct Batching(pub Arc<Batcher>);
 
 impl CustomBatching for Batching {
     fn begin(&self) -> Box<dyn BatchBuilder> {
         let mut batch = ptr::null_mut();
-        // SAFETY: what the library gave for this, and a place for what it gives.
+        // SAFETY: the library's own object, and a place for the function's result.
         let act = || unsafe { (self.0.entries.begin)(self.0.batcher.load(Relaxed), &raw mut batch) };
         let begun = call("TRITONBACKEND_ModelBatchInitialize", format_args!("a batching library"), act);
         if let Err(error) = &begun {
@@ -82,7 +82,7 @@ impl CustomBatching for Batching {
 
 struct LibraryBatch {
     batcher: Arc<Batcher>,
-    /// The library's own; nothing where it failed.
+    /// The library's own object; `None` after a failure.
     batch: Option<AtomicPtr<c_void>>,
 }
 
@@ -91,8 +91,8 @@ impl BatchBuilder for LibraryBatch {
         let Some(batch) = &self.batch else { return true };
         let asked = view(request).and_then(|view| {
             let mut include = false;
-            // SAFETY: a handle of the kind that the function takes, alive until it returns; what the library gave for
-            // this; and a place for what it gives.
+            // SAFETY: a handle of the kind that the function takes, alive until it returns; the library's own object;
+            // and a place for the function's result.
             let act = || unsafe {
                 (self.batcher.entries.include)(view.handle().as_c(), batch.load(Relaxed), &raw mut include)
             };
@@ -109,7 +109,7 @@ impl BatchBuilder for LibraryBatch {
 impl Drop for LibraryBatch {
     fn drop(&mut self) {
         let Some(batch) = &self.batch else { return };
-        // SAFETY: what the library gave for this, once.
+        // SAFETY: the library's own object, finalized once.
         let act = || unsafe { (self.batcher.entries.end)(batch.load(Relaxed)) };
         if let Err(error) = call("TRITONBACKEND_ModelBatchFinalize", format_args!("a batching library"), act)
         {
@@ -118,7 +118,7 @@ impl Drop for LibraryBatch {
     }
 }
 
-/// A request to be looked at: it shares the tensors of the one that waits, and answers to it go nowhere.
+/// A view of a waiting request for inspection: shares its tensors; answers to it are dropped.
 fn view(request: &Request) -> Result<LentHandle<RequestObject>> {
     let copy = InferRequest {
         id: request.id.clone(),
@@ -131,7 +131,7 @@ fn view(request: &Request) -> Result<LentHandle<RequestObject>> {
         priority: request.priority,
         timeout: request.timeout,
         allocator: None,
-        // A request that a batcher inspects is not in the backend's hands.
+        // The backend does not own a request that a batcher inspects.
         trace: None,
     };
     let reply = Reply::new(Responder::new(Arc::new(Nowhere), None), Arc::default());

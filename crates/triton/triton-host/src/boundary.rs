@@ -1,9 +1,9 @@
-//! The boundary to C: every exported function is declared by [`exports!`] or [`values!`], which check what comes in.
+//! The boundary to C: [`exports!`] and [`values!`] declare every exported function, and check its arguments.
 //!
 //! Behind the boundary no raw pointer is read or written: arguments arrive as a [`Text`], an [`Out`], a [`List`] or a
-//! [`Handle`](crate::handle::Handle), each checked when it is used. Null is an error there, never a crash. What cannot
-//! be checked from here is that a pointer that is not null points to what the header says; that is the caller's
-//! promise, as in C. No panic leaves: it becomes an error.
+//! [`Handle`](crate::handle::Handle), each checked when it is used. Null is an error there, never a crash. As in C,
+//! callers must guarantee that a non-null pointer points to what the header requires: that cannot be checked here.
+//! Panics do not cross the boundary: they become errors.
 
 use std::borrow::Cow;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -16,16 +16,16 @@ use triton_sys::*;
 use crate::error;
 use crate::handle::{Handle, Object};
 
-/// What C may hand over, and what it becomes on this side.
+/// A type of C arguments, and its checked form.
 pub(crate) trait Pass {
-    /// Its form on this side.
+    /// The checked form.
     type Safe;
 
-    /// Lets it pass.
+    /// Converts the argument to its checked form.
     ///
     /// # Safety
-    /// It was handed over in a call from C and obeys the header of the function that was called: if it is a pointer
-    /// and not null, it points to what the header says until the call is over.
+    /// The argument comes from a call from C that obeys the called function's header: a pointer that is not null
+    /// points to what the header requires until the call returns.
     unsafe fn pass(self) -> Self::Safe;
 }
 
@@ -42,7 +42,7 @@ impl<T: Copy> Out<T> {
         Ok(())
     }
 
-    /// Writes the result unless the pointer is null.
+    /// Writes an optional result: does nothing if the pointer is null.
     pub(crate) fn set_if_wanted(&self, value: T) {
         if !self.0.is_null() {
             // SAFETY: see `Pass::pass`: it is not null, so it points to a place for a `T`.
@@ -50,7 +50,7 @@ impl<T: Copy> Out<T> {
         }
     }
 
-    /// What stands there already: some results are read before they are written.
+    /// Reads the current value: some results are read before they are written.
     pub(crate) fn get(&self) -> Result<T> {
         if self.0.is_null() {
             return Err(null("a value is to be read from"));
@@ -59,19 +59,19 @@ impl<T: Copy> Out<T> {
         Ok(unsafe { self.0.read() })
     }
 
-    /// Checks that there is a place for a required result, before something is made for it.
+    /// Checks that a required result can be written, before it is created.
     pub(crate) fn check(&self) -> Result<()> {
         if self.0.is_null() { Err(null("a result is to be written to")) } else { Ok(()) }
     }
 
-    /// The elements of an array, where that is what the header has in this place.
+    /// The elements of an array, if the header has one here.
     pub(crate) fn elements(&self, count: u64) -> Result<Vec<T>> {
         List(self.0.cast_const()).elements(count)
     }
 }
 
 impl<C> Out<*mut C> {
-    /// Gives C an object, which is C's to release. Nothing is created if C has no place for the handle.
+    /// Passes an object to C, which releases it. Creates no handle if C has no place for one.
     pub(crate) fn give<T: Object<C = C>>(&self, object: Arc<T>) -> Result<()> {
         if self.0.is_null() {
             return Err(null("a result is to be written to"));
@@ -80,11 +80,11 @@ impl<C> Out<*mut C> {
     }
 }
 
-/// An array whose length another argument says.
+/// An array whose length is another argument.
 pub(crate) struct List<T>(*const T);
 
 impl<T: Copy> List<T> {
-    /// Its elements. Of an array of no elements the pointer may be null.
+    /// The array's elements. An empty array may be null.
     pub(crate) fn elements(&self, count: u64) -> Result<Vec<T>> {
         if count == 0 {
             return Ok(Vec::new());
@@ -102,13 +102,13 @@ impl<T: Copy> List<T> {
         Ok(unsafe { std::slice::from_raw_parts(self.0, count) }.to_vec())
     }
 
-    /// Whether there is no array.
+    /// Whether the pointer is null.
     pub(crate) fn is_null(&self) -> bool {
         self.0.is_null()
     }
 }
 
-/// A text, ended by a zero byte.
+/// A text, terminated by a zero byte.
 pub(crate) struct Text(*const c_char);
 
 impl Text {
@@ -117,7 +117,7 @@ impl Text {
         self.read_if_given().ok_or_else(|| null("a text is to be read from"))
     }
 
-    /// The text, or nothing where the pointer is null.
+    /// The text, or `None` if the pointer is null.
     pub(crate) fn read_if_given(&self) -> Option<Cow<'_, str>> {
         if self.0.is_null() {
             return None;
@@ -128,7 +128,7 @@ impl Text {
     }
 }
 
-/// Bytes, or a value of a type that another argument says.
+/// Bytes, or a value whose type is another argument.
 pub(crate) struct Contents(*const c_void);
 
 impl Contents {
@@ -137,28 +137,28 @@ impl Contents {
         self.0
     }
 
-    /// This many bytes, as the header guarantees. For zero bytes the pointer may be null.
+    /// This many bytes, as the header guarantees. The pointer may be null if the count is zero.
     pub(crate) fn bytes(&self, count: u64) -> Result<Vec<u8>> {
         List(self.0.cast::<u8>()).elements(count)
     }
 
-    /// One value, where the header has one of that type there.
+    /// One value, if the header has one of that type here.
     pub(crate) fn value<T: Copy>(&self) -> Result<T> {
         if self.0.is_null() {
             return Err(null("a value is to be read from"));
         }
-        // SAFETY: see `Pass::pass`: it is not null, so it points to a `T`; it may be unaligned for all we know.
+        // SAFETY: see `Pass::pass`: it is not null, so it points to a `T`, perhaps unaligned.
         Ok(unsafe { self.0.cast::<T>().read_unaligned() })
     }
 
-    /// A text, where the header has one there.
+    /// A text, if the header has one here.
     pub(crate) fn text(&self) -> Text {
         Text(self.0.cast())
     }
 }
 
 impl Text {
-    /// The first `count` bytes, where the header passes a text with its length.
+    /// The first `count` bytes, if the header passes a text with its length.
     pub(crate) fn bytes(&self, count: u64) -> Result<Vec<u8>> {
         List(self.0.cast::<u8>()).elements(count)
     }
@@ -168,13 +168,13 @@ fn null(what: &str) -> Error {
     Error::invalid_arg(format!("the pointer that {what} is null"))
 }
 
-/// What may be written to a place of C's, or read from it: any bits of it are a value.
+/// Types for which any bits are a valid value, so that C may read and write them.
 pub(crate) trait Plain: Copy {}
 
 impl<T: Plain> Pass for *mut T {
     type Safe = Out<T>;
 
-    // SAFETY: the trait says what is asked of callers.
+    // SAFETY: callers uphold the contract of the trait.
 
     unsafe fn pass(self) -> Out<T> {
         Out(self)
@@ -206,7 +206,7 @@ macro_rules! as_it_is {
         $(impl Pass for $type {
             type Safe = Self;
 
-            // SAFETY: the trait says what is asked of callers.
+            // SAFETY: callers uphold the contract of the trait.
 
             unsafe fn pass(self) -> Self {
                 self
@@ -217,7 +217,7 @@ macro_rules! as_it_is {
 
 as_it_is! {
     bool, c_int, u32, i64, u64, usize, f64,
-    // An address that only C uses: it is kept and returned, never dereferenced.
+    // An address that only C uses: stored and returned, never dereferenced.
     *mut c_void,
     TRITONBACKEND_ExecutionPolicy, TRITONREPOAGENT_ArtifactType, TRITONSERVER_DataType, TRITONSERVER_Error_Code,
     TRITONSERVER_InferenceTraceActivity, TRITONSERVER_InferenceTraceLevel, TRITONSERVER_InstanceGroupKind,
@@ -234,7 +234,7 @@ as_it_is! {
 impl Pass for *const c_char {
     type Safe = Text;
 
-    // SAFETY: the trait says what is asked of callers.
+    // SAFETY: callers uphold the contract of the trait.
 
     unsafe fn pass(self) -> Text {
         Text(self)
@@ -244,7 +244,7 @@ impl Pass for *const c_char {
 impl Pass for *const c_void {
     type Safe = Contents;
 
-    // SAFETY: the trait says what is asked of callers.
+    // SAFETY: callers uphold the contract of the trait.
 
     unsafe fn pass(self) -> Contents {
         Contents(self)
@@ -256,7 +256,7 @@ macro_rules! lists {
         $(impl Pass for *const $type {
             type Safe = List<$type>;
 
-            // SAFETY: the trait says what is asked of callers.
+            // SAFETY: callers uphold the contract of the trait.
 
             unsafe fn pass(self) -> List<$type> {
                 List(self)
@@ -267,7 +267,7 @@ macro_rules! lists {
 
 lists!(i64, u64, f64);
 
-/// Runs an exported function and turns its outcome into what C gets: null, or an error that the caller owns.
+/// Runs an exported function and converts its outcome for C: null, or an error that the caller owns.
 pub(crate) fn answer(act: impl FnOnce() -> Result<()>) -> *mut TRITONSERVER_Error {
     let outcome = catch_unwind(AssertUnwindSafe(act))
         .unwrap_or_else(|_| Err(Error::internal("the server panicked; its log says where")));
@@ -285,8 +285,8 @@ pub(crate) fn value_or<T>(fallback: T, act: impl FnOnce() -> Result<T>) -> T {
     }
 }
 
-/// Exports functions that return an error or null, and lists them in `EXPORTS`. That each looks as `triton-sys` declares
-/// it is checked by the compiler.
+/// Exports functions that return an error or null, and lists them in `EXPORTS`. The compiler checks each signature
+/// against `triton-sys`.
 macro_rules! exports {
     ($($(#[$doc:meta])* fn $name:ident($($argument:ident: $type:ty),* $(,)?) $body:block)*) => {
         $(
@@ -295,7 +295,7 @@ macro_rules! exports {
             #[allow(non_snake_case, unused_mut, reason = "the names are those of the C headers")]
             // SAFETY: callers obey the header, which `triton-sys` describes.
             pub(crate) unsafe extern "C" fn $name($($argument: $type),*) -> *mut triton_sys::TRITONSERVER_Error {
-                // SAFETY: they were handed over in this very call.
+                // SAFETY: the arguments come from this very call.
                 $(let $argument = unsafe { $crate::boundary::Pass::pass($argument) };)*
                 $crate::boundary::answer(move || {
                     $body
@@ -311,7 +311,7 @@ macro_rules! exports {
     };
 }
 
-/// Exports functions that return a value, listed in `VALUES`; behind the arrow is what they return if they fail.
+/// Exports functions that return a value, listed in `VALUES`; the value behind the arrow is returned on failure.
 macro_rules! values {
     ($($(#[$doc:meta])* fn $name:ident($($argument:ident: $type:ty),* $(,)?) $(-> $result:ty = $fallback:expr)?; $body:block)*) => {
         $(
@@ -320,7 +320,7 @@ macro_rules! values {
             #[allow(non_snake_case, reason = "the names are those of the C headers")]
             // SAFETY: callers obey the header, which `triton-sys` describes.
             pub(crate) unsafe extern "C" fn $name($($argument: $type),*) $(-> $result)? {
-                // SAFETY: they were handed over in this very call.
+                // SAFETY: the arguments come from this very call.
                 $(let $argument = unsafe { $crate::boundary::Pass::pass($argument) };)*
                 $crate::boundary::value_or(($($fallback)?), move || Ok($body))
             }

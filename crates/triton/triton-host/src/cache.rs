@@ -27,10 +27,10 @@ use crate::handle::LentHandle;
 use crate::text::c_string;
 use crate::thrown::call;
 
-/// How many threads call a library.
+/// Number of threads that call a library.
 const THREADS: usize = 4;
 
-/// How many calls may wait for one. What comes then is not looked up or stored.
+/// Limit of waiting calls. Further entries are neither looked up nor stored.
 const MAX_WAITING: usize = 256;
 
 /// The largest entry, in bytes.
@@ -47,15 +47,15 @@ enum Call {
 }
 
 impl LibraryCache {
-    /// Whether a folder of caches has one of that name.
+    /// Whether a folder of caches contains one of that name.
     pub fn is_installed(directory: &Path, name: &str) -> bool {
         SearchPath::in_directory(directory, name).find(&Kind::CACHE.library_name(name)).is_ok()
     }
 
-    /// Loads the cache of that name from a folder of caches, with its settings.
+    /// Loads the cache of that name from a folder of caches, with these settings.
     ///
     /// # Errors
-    /// There is none, it is no cache, or it refuses the settings.
+    /// The cache is not installed, is not a cache, or refuses the settings.
     pub fn load<'a>(
         directory: &Path,
         name: &str,
@@ -82,12 +82,12 @@ impl LibraryCache {
     }
 }
 
-/// Calls the library until all senders are gone.
+/// Calls the library until all senders are dropped.
 fn serve(library: &Library, waiting: &Mutex<Receiver<Call>>) {
     let next = || waiting.lock().unwrap_or_else(PoisonError::into_inner).recv();
     while let Ok(call) = next() {
         match call {
-            // The request may be gone.
+            // The request may have been dropped.
             Call::Lookup(key, found) if !found.is_closed() => drop(found.send(library.lookup(&key))),
             Call::Lookup(..) => {}
             Call::Insert(key, entry) => library.insert(&key, &entry),
@@ -96,7 +96,7 @@ fn serve(library: &Library, waiting: &Mutex<Receiver<Call>>) {
 }
 
 impl ResponseCache for LibraryCache {
-    /// What it does with entries is its business: keys hold for this process.
+    /// A library may share entries as it likes: keys are valid only within this process.
     fn scope(&self) -> CacheScope {
         CacheScope::Server
     }
@@ -117,13 +117,13 @@ impl ResponseCache for LibraryCache {
         MAX_ENTRY
     }
 
-    /// Triton's local cache does, and any other may.
+    /// Triton's local cache reports metrics, and others may.
     fn keeps_metrics(&self) -> bool {
         true
     }
 }
 
-/// A cache that was initialized, and is finalized when nobody calls it any more.
+/// An initialized cache, finalized when dropped.
 struct Library {
     name: String,
     /// The library's own object.
@@ -140,7 +140,7 @@ impl Library {
         let plugin = Kind::CACHE.load(path, exports::TABLES).map_err(refused)?;
         macro_rules! function {
             ($name:ident) => {
-                // SAFETY: the type is that of the function of this name in `tritoncache.h`.
+                // SAFETY: the type matches the function of this name in `tritoncache.h`.
                 unsafe { plugin.require::<signatures::$name>(stringify!($name)) }.map_err(refused)?
             };
         }
@@ -153,7 +153,7 @@ impl Library {
             insert: function!(TRITONCACHE_CacheInsert),
         };
         let (settings, mut cache) = (c_string(settings), ptr::null_mut());
-        // SAFETY: the arguments are as the header says: a place for the cache, and a text.
+        // SAFETY: the arguments match the header: a place for the cache, and a text.
         let act = || unsafe { initialize(&raw mut cache, settings.as_ptr()) };
         call("TRITONCACHE_CacheInitialize", format_args!("cache '{name}'"), act).map_err(failed)?;
         library.cache.store(cache, Relaxed);
@@ -177,7 +177,7 @@ impl Library {
         let allocator = LentHandle::new(Arc::clone(&copies))?;
         let name = c_string(&name(key));
         let (cache, whose) = (self.cache.load(Relaxed), format_args!("cache '{}'", self.name));
-        // SAFETY: the cache's own object, a text, and handles of the kinds that the function takes, alive until it returns.
+        // SAFETY: the cache's own object, a text, and handles of the function's kinds, alive until it returns.
         let act = || unsafe {
             (self.lookup)(cache, name.as_ptr(), entry.handle().as_c(), allocator.handle().as_c())
         };
@@ -211,7 +211,7 @@ impl Drop for Library {
         if cache.is_null() {
             return;
         }
-        // SAFETY: the cache's own object, which nobody uses any more.
+        // SAFETY: the cache's own object, which has no other users now.
         let act = || unsafe { (self.finalize)(cache) };
         if let Err(error) = call("TRITONCACHE_CacheFinalize", format_args!("cache '{}'", self.name), act) {
             tracing::warn!("cache '{}' failed to finalize: {error}", self.name);

@@ -1,7 +1,7 @@
-//! An inner request in progress: its answers are passed on as they arrive.
+//! An inner request in progress: forwards its answers as they arrive.
 //!
-//! The thread that answers also calls the response callback, so an inner request occupies no thread but that of the
-//! executing model. Calls for one request are sequential.
+//! The thread that delivers an answer also calls the response callback, so an inner request occupies no thread except
+//! the executing model's. Calls for one request are sequential.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -18,7 +18,7 @@ use crate::inference::InferenceRequest;
 use crate::outcome::InferenceResponse;
 use crate::trace::{SentTrace, TraceObject};
 
-/// Stops an inference.
+/// Cancels an inference.
 #[derive(Clone)]
 pub(crate) struct Canceller {
     call: nereid_backend_api::Canceller,
@@ -37,18 +37,18 @@ impl Canceller {
 }
 
 struct Call {
-    /// Gone after the last answer.
+    /// `None` after the last answer.
     stream: Mutex<Option<Box<dyn Answers>>>,
-    /// How often it was woken and has not looked since.
+    /// Number of wake-ups since the last poll.
     wakes: AtomicUsize,
     placement: Arc<Placement>,
     complete: unsafe extern "C" fn(*mut TRITONSERVER_InferenceResponse, u32, *mut c_void),
     userp: AtomicPtr<c_void>,
-    /// Of its trace, if that is not C's to delete.
+    /// The request's trace, unless C deletes it.
     _trace: Option<LentHandle<TraceObject>>,
 }
 
-/// Sends a request. Its answers go to its response callback, perhaps before this returns.
+/// Sends a request. Its response callback gets the answers, perhaps before this returns.
 ///
 /// # Errors
 /// The server does not accept the request: it is neither released nor answered.
@@ -68,7 +68,7 @@ pub(crate) fn start(
         let (request, placement, release) = fields.build(&*model, handle, object.cuda())?;
         (request, placement, release, complete, userp)
     };
-    // From here on functions of the backend may be called, those of its trace first: nothing is locked.
+    // Functions of the backend may be called from here on, its trace's first: hold no lock.
     let (trace, trace_handle) = match trace {
         Some(sent) => (Some(sent.trace), sent.handle),
         None => (None, None),
@@ -87,7 +87,7 @@ pub(crate) fn start(
 impl Wake for Call {
     fn wake(self: Arc<Self>) {
         if self.wakes.fetch_add(1, Ordering::AcqRel) > 0 {
-            // The thread at work checks once more.
+            // The polling thread checks once more.
             return;
         }
         let waker = Waker::from(Arc::clone(&self));
@@ -103,7 +103,7 @@ impl Wake for Call {
 }
 
 impl Call {
-    /// Hands on what there is. Called by one thread at a time.
+    /// Forwards the available answers. Called by one thread at a time.
     fn hand_on(&self, context: &mut Context<'_>) {
         let mut place = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(mut stream) = place.take() else { return };
@@ -117,7 +117,7 @@ impl Call {
                 }
                 Poll::Ready(None) => return self.tell(ptr::null_mut(), true),
                 Poll::Ready(Some(answer)) => {
-                    // Whether it is the last is known from what follows.
+                    // Polls ahead: the next result shows whether this answer is the last.
                     next = stream.poll_next(context);
                     let last = matches!(next, Poll::Ready(None));
                     self.tell(self.response(answer, &*stream), last);
@@ -144,7 +144,7 @@ impl Call {
 
     fn tell(&self, response: *mut TRITONSERVER_InferenceResponse, last: bool) {
         let flags = if last { TRITONSERVER_RESPONSE_COMPLETE_FINAL.0 } else { 0 };
-        // SAFETY: the function was given for this call, with these arguments; the response is the callee's to delete.
+        // SAFETY: the function was registered for this call, with these arguments; the response is the callee's to delete.
         unsafe { (self.complete)(response, flags, self.userp.load(Ordering::Relaxed)) }
     }
 }

@@ -3,17 +3,17 @@
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
-/// One moment, by both clocks.
+/// One moment, on both clocks.
 static MOMENT: LazyLock<(Instant, u64)> = LazyLock::new(|| {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: a clock that there is, and a place for its time. Not by `rustix`, which reads the time in a way of its own
-    // that memory checkers cannot follow.
+    // SAFETY: an existing clock, and a place for its time. `rustix` reads the time in a way that memory checkers
+    // cannot follow.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
     let seconds = u64::try_from(now.tv_sec).unwrap_or_default();
     (Instant::now(), seconds * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or_default())
 });
 
-/// The moment that a backend means. One from before the machine was started is taken to be now.
+/// Converts a backend's time. Times before the machine was started count as now.
 pub(crate) fn instant(nanos: u64) -> Instant {
     let (instant, then) = *MOMENT;
     let moment = match nanos.checked_sub(then) {
@@ -23,7 +23,7 @@ pub(crate) fn instant(nanos: u64) -> Instant {
     moment.unwrap_or_else(Instant::now)
 }
 
-/// The moment as backends have it.
+/// Converts a time for backends.
 pub(crate) fn nanos(at: Instant) -> u64 {
     let (instant, then) = *MOMENT;
     let nanos = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);

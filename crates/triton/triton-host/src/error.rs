@@ -1,4 +1,4 @@
-//! Errors as C sees them.
+//! C objects of errors.
 
 use std::ffi::{CStr, CString, c_char};
 use std::ptr;
@@ -11,13 +11,13 @@ use crate::boundary::values;
 use crate::handle::Handle;
 use crate::text::c_string;
 
-/// An error in C's hands.
+/// An error behind a C handle.
 pub(crate) struct ErrorObject {
     code: TRITONSERVER_Error_Code,
     message: CString,
 }
 
-/// Every code, ours and C's.
+/// Every code, in the order of C's numbers.
 const CODES: [(ErrorCode, &CStr); 8] = [
     (ErrorCode::Unknown, c"Unknown"),
     (ErrorCode::Internal, c"Internal"),
@@ -30,20 +30,20 @@ const CODES: [(ErrorCode, &CStr); 8] = [
 ];
 
 impl ErrorObject {
-    /// The error as the rest of the server has it. A code that no constant names is an unknown one.
+    /// Converts the error to the server's form. Codes without a constant become `Unknown`.
     pub(crate) fn as_error(&self) -> Error {
         let known = CODES.get(self.code.0 as usize).map_or(ErrorCode::Unknown, |(code, _)| *code);
         Error::new(known, self.message.to_string_lossy().into_owned())
     }
 }
 
-/// An error that C may look at.
+/// The error as an object that C may read.
 pub(crate) fn object(error: &Error) -> Arc<ErrorObject> {
     let code = TRITONSERVER_Error_Code(error.code() as u32);
     Arc::new(ErrorObject { code, message: c_string(error.message()) })
 }
 
-/// Gives C an error, which is C's to delete.
+/// Passes an error to C, which deletes it.
 pub(crate) fn to_c(error: &Error) -> *mut TRITONSERVER_Error {
     give(TRITONSERVER_Error_Code(error.code() as u32), error.message())
 }
@@ -52,12 +52,12 @@ fn give(code: TRITONSERVER_Error_Code, message: &str) -> *mut TRITONSERVER_Error
     let object = Arc::new(ErrorObject { code, message: c_string(message) });
     match Handle::give(object) {
         Ok(handle) => handle.as_c(),
-        // Nobody deleted any of millions of errors. Null would be a success; this is an error that says nothing.
+        // The handle table is full. Null would mean success, so return an invalid non-null handle.
         Err(_) => ptr::without_provenance_mut(usize::MAX),
     }
 }
 
-/// Takes over an error that C gave, if it is one.
+/// Takes over an error that C returned, if any.
 pub(crate) fn from_c(error: Handle<ErrorObject>) -> Result<()> {
     if error.is_null() {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Response factories: how to answer a request that may already be released.
+//! Response factories, which answer requests that may already be released.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use triton_sys::*;
 use crate::boundary::exports;
 use crate::reply::Reply;
 
-/// A factory in C's hands.
+/// A factory behind a C handle.
 pub(crate) struct Factory(Arc<Reply>);
 
 impl Factory {
@@ -17,7 +17,7 @@ impl Factory {
     }
 }
 
-/// Whether the flags of an answer say that it is the last.
+/// Whether these flags mark the final response.
 pub(crate) fn is_final(flags: u32) -> Result<bool> {
     match flags {
         0 => Ok(false),

@@ -7,15 +7,15 @@ use nereid_backend_api::{Error, ModelConfig, Result};
 use nereid_model_config::proto::model_config::SchedulingChoice;
 use nereid_plugin::{Kind, SearchPath, is_file_name};
 
-/// A backend written in Python has this file instead of a library; the library is that of the backend `python`.
+/// A backend written in Python has this file instead of a library; the backend `python` runs it.
 const PYTHON_FILE: &str = "model.py";
 const PYTHON: &str = "python";
-/// How to get NVIDIA's library for that backend.
+/// How to install NVIDIA's library for that backend.
 const PYTHON_HINT: &str =
     "; it comes with `pip install nvidia-pytriton`: see 'Python models' in docs/models.md";
 /// A backend written in Python may come with its own environment, in a file of this name.
 const PYTHON_ENVIRONMENT: &str = "pb_exec_env_model.py.tar.gz";
-/// The parameter of a configuration that names the library that chooses batches.
+/// The parameter of a configuration that names the batching library.
 const BATCHER_PATH: &str = "TRITON_BATCH_STRATEGY_PATH";
 
 /// A backend's files.
@@ -30,9 +30,9 @@ pub(crate) struct BackendFiles {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PythonBackend {
-    /// The configuration's `runtime` from then on.
+    /// Replaces the configuration's `runtime`.
     pub runtime: String,
-    /// Its own environment.
+    /// The backend's own environment.
     pub environment: Option<PathBuf>,
 }
 
@@ -43,7 +43,7 @@ impl PythonBackend {
     }
 }
 
-/// The folders in which a model's backend is searched, in this order: version, model, backend.
+/// The folders searched for a model's backend, in this order: version, model, backend.
 #[derive(Clone, Debug)]
 pub(crate) struct Places {
     folders: [PathBuf; 3],
@@ -51,7 +51,7 @@ pub(crate) struct Places {
 }
 
 impl Places {
-    /// For a version of a model in `model`, whose backend is `backend` in the folder of `backends`.
+    /// The folders for a version of the model in `model`, with `backend` in the folder `backends`.
     pub(crate) fn new(model: &Path, version: u64, backends: &Path, backend: &str) -> Self {
         let folders = [model.join(version.to_string()), model.to_owned(), backends.join(backend)];
         Self { folders, backends: backends.to_owned() }
@@ -69,10 +69,10 @@ impl Places {
             || self.of_model().iter().any(|folder| folder.join(&library).is_file())
     }
 
-    /// The backend.
+    /// Finds the backend.
     ///
     /// # Errors
-    /// `InvalidArg` that says what was searched, and where.
+    /// `InvalidArg`, with the files and folders searched.
     pub(crate) fn find(&self, config: &ModelConfig, backend: &str) -> Result<BackendFiles> {
         let runtime = config.runtime.as_str();
         let is_named = !runtime.is_empty() && runtime != PYTHON_FILE;
@@ -112,7 +112,7 @@ impl Places {
         Err(Error::invalid_arg(missing))
     }
 
-    /// The backend, if it has no library, and a `model.py` in its folder.
+    /// The backend, if it has a `model.py` in its folder and no library.
     pub(crate) fn written_in_python(&self, config: &ModelConfig, backend: &str) -> Option<PythonBackend> {
         let named = !config.runtime.is_empty() && config.runtime != PYTHON_FILE;
         let library = Kind::BACKEND.library_name(backend);
@@ -125,7 +125,7 @@ impl Places {
         Some(PythonBackend::in_folder(&found.folder))
     }
 
-    /// A backend whose folder has a `model.py`, which the backend `python` runs.
+    /// A backend with a `model.py` in its folder, run by the backend `python`.
     fn python_backend(&self, directory: PathBuf, backend: &str) -> Result<BackendFiles> {
         let python = Kind::BACKEND.library_name(PYTHON);
         let found = SearchPath::in_directory(&self.backends, PYTHON).find(&python).map_err(|error| {
@@ -137,10 +137,10 @@ impl Places {
         Ok(BackendFiles { library: found.library, directory, python: Some(python) })
     }
 
-    /// The library that chooses the model's batches, if it has one. Models with sequences have none.
+    /// The library that chooses the model's batches, if any. Models with sequences have none.
     ///
     /// # Errors
-    /// The configuration names one that does not exist, is outside the model's folder, or is for sequences.
+    /// The configuration names a library that does not exist, is outside the model's folder, or is for sequences.
     pub(crate) fn batcher(&self, config: &ModelConfig) -> Result<Option<PathBuf>> {
         let sequences = matches!(config.scheduling_choice, Some(SchedulingChoice::SequenceBatching(_)));
         let Some(named) = config.parameters.get(BATCHER_PATH) else {

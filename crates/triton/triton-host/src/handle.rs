@@ -1,8 +1,7 @@
-//! Handles: what C holds in place of our objects.
+//! Handles: the numbers by which C refers to our objects.
 //!
-//! C never dereferences them, so they are not addresses but numbers: a place in a table, its generation, and the kind
-//! of object. A handle that was released, has another kind or never existed is detected when it is used, on any thread,
-//! and answered with an error.
+//! C never dereferences a handle, so it is not an address but a number: a slot in a table, its generation, and the
+//! kind of object. Using a handle that was released, has another kind or never existed is an error, on any thread.
 
 use std::marker::PhantomData;
 use std::ptr;
@@ -14,36 +13,36 @@ use triton_sys::*;
 
 use crate::boundary::Pass;
 
-/// The lowest bits of a handle are the kind of its object; the table leaves them free.
+/// The lowest bits of a handle, which the table leaves free, are the kind of its object.
 const KIND_BITS: usize = 5;
 
-/// How the tables number their places.
+/// How the tables number their slots.
 pub(crate) struct Numbering;
 
 impl Config for Numbering {
     const RESERVED_BITS: usize = KIND_BITS;
-    /// Fewer pages than by default leave more bits for generations. There is room for 33 million objects of each kind
+    /// Fewer pages than the default leave more bits for generations, with room for 33 million objects of each kind
     /// and thread.
     const MAX_PAGES: usize = 20;
 }
 
-/// The living objects of one kind.
+/// The live objects of one kind.
 pub(crate) type Table<T> = LazyLock<Slab<Arc<T>, Numbering>>;
 
-/// What C has handles to.
+/// A type whose objects C refers to by handles.
 pub(crate) trait Object: Send + Sync + Sized + 'static {
     /// The opaque type of the header.
     type C;
-    /// What it is, for messages.
+    /// The type's name in messages.
     const NAME: &'static str;
-    /// Its number among the kinds; not 0, so that no handle is null.
+    /// The number of the kind; not 0, so that no handle is null.
     const KIND: usize;
 
-    /// All that are alive.
+    /// All live objects.
     fn table() -> &'static Table<Self>;
 }
 
-/// What C handed over as a handle.
+/// A handle passed by C, valid or not.
 pub(crate) struct Handle<T>(usize, PhantomData<fn() -> T>);
 
 impl<T> Clone for Handle<T> {
@@ -55,27 +54,27 @@ impl<T> Clone for Handle<T> {
 impl<T> Copy for Handle<T> {}
 
 impl<T: Object> Handle<T> {
-    /// Gives an object to C, until it is [taken](Self::take) back.
+    /// Passes an object to C, until it is [taken](Self::take) back.
     ///
     /// # Errors
-    /// There are too many of them.
+    /// The table is full.
     pub(crate) fn give(object: Arc<T>) -> Result<Self> {
         let full = || Error::unavailable(format!("too many objects of kind '{}'", T::NAME));
         let key = T::table().insert(object).ok_or_else(full)?;
         Ok(Self(key << KIND_BITS | T::KIND, PhantomData))
     }
 
-    /// What C has as this pointer.
+    /// The handle in a pointer from C.
     pub(crate) fn of(pointer: *mut T::C) -> Self {
         Self(pointer.addr(), PhantomData)
     }
 
-    /// Of no object.
+    /// The null handle.
     pub(crate) fn null() -> Self {
         Self(0, PhantomData)
     }
 
-    /// The same, as C has it.
+    /// The handle as C's pointer.
     pub(crate) fn as_c(self) -> *mut T::C {
         ptr::without_provenance_mut(self.0)
     }
@@ -96,13 +95,13 @@ impl<T: Object> Handle<T> {
     /// The object.
     ///
     /// # Errors
-    /// `InvalidArg` if it is of no living object of this kind.
+    /// `InvalidArg` unless the handle refers to a live object of this kind.
     pub(crate) fn get(self) -> Result<Arc<T>> {
         let entry = self.key().and_then(|key| T::table().get(key)).ok_or_else(|| self.wrong())?;
         Ok(Arc::clone(&entry))
     }
 
-    /// The object, which C no longer has.
+    /// Takes the object back from C.
     ///
     /// # Errors
     /// As [`get`](Self::get).
@@ -119,7 +118,7 @@ impl<T: Object> Handle<T> {
     }
 }
 
-/// A handle that is taken back when this goes, for objects that C does not release itself.
+/// Takes its handle back when dropped, for objects that C does not release itself.
 pub(crate) struct LentHandle<T: Object>(Handle<T>);
 
 impl<T: Object> LentHandle<T> {
@@ -139,7 +138,7 @@ impl<T: Object> LentHandle<T> {
 
 impl<T: Object> Drop for LentHandle<T> {
     fn drop(&mut self) {
-        // Nobody else takes it, and it does not matter if C released what was not its own.
+        // C may have released the handle although it does not own it; nothing is left to do then.
         let _ = self.0.take();
     }
 }
@@ -162,7 +161,7 @@ macro_rules! objects {
             impl Pass for *mut $c {
                 type Safe = Handle<$object>;
 
-                // SAFETY: the trait says what is asked of callers.
+                // SAFETY: callers uphold the contract of the trait.
 
                 unsafe fn pass(self) -> Handle<$object> {
                     Handle(self.addr(), PhantomData)
@@ -172,7 +171,7 @@ macro_rules! objects {
             impl Pass for *const $c {
                 type Safe = Handle<$object>;
 
-                // SAFETY: the trait says what is asked of callers.
+                // SAFETY: callers uphold the contract of the trait.
 
                 unsafe fn pass(self) -> Handle<$object> {
                     Handle(self.addr(), PhantomData)

@@ -1,25 +1,25 @@
-//! What the server knows of a model's health where its backend cannot be asked.
+//! Tracks a model's health if its backend cannot report it.
 //!
-//! Releases of NVIDIA's Python backend that do not have `TRITONBACKEND_ModelInstanceReady` tell of a Python process that has
-//! ended in the errors of its requests alone, and never start it again.
+//! Releases of NVIDIA's Python backend without `TRITONBACKEND_ModelInstanceReady` report a Python process that has
+//! ended only through the errors of its requests, and never restart it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use nereid_backend_api::{Error, ReadinessAnnouncer, Result};
 
-/// What all requests of a model share: the names of its outputs, and how its instances are.
+/// Facts that all requests of a model share: its output names and health.
 #[derive(Debug, Default)]
 pub(crate) struct Facts {
     pub outputs: Vec<String>,
     pub health: Health,
 }
 
-/// Whether a model's instances can serve, as far as the answers of their backend tell.
+/// Whether a model's instances can serve, inferred from their backend's answers.
 #[derive(Debug, Default)]
 pub(crate) struct Health {
     has_failed: AtomicBool,
-    /// Why they cannot.
+    /// The reason why they cannot.
     failure: Mutex<Option<Error>>,
     announcer: OnceLock<ReadinessAnnouncer>,
 }
@@ -29,7 +29,7 @@ impl Health {
         Facts { outputs, health: Self::default() }
     }
 
-    /// An error that the backend gave for a request.
+    /// Inspects an error that the backend returned for a request.
     pub(crate) fn note(&self, error: &Error) {
         if is_of_dead_process(error.message()) {
             *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.clone());
@@ -41,25 +41,25 @@ impl Health {
         }
     }
 
-    /// Sets what hears of the failure. Of several announcers, which do the same, the first one stays.
+    /// Sets the announcer of failures. All announcers do the same, so the first one stays.
     pub(crate) fn set_announcer(&self, announcer: ReadinessAnnouncer) {
         let _ = self.announcer.set(announcer);
     }
 
-    /// Whether anything is known.
+    /// Whether a failure is known.
     pub(crate) fn has_failed(&self) -> bool {
         self.has_failed.load(Ordering::Acquire)
     }
 
     /// # Errors
-    /// Why an instance cannot serve. It stays so: the backend does not start the process again.
+    /// The reason why an instance cannot serve. It is permanent: the backend does not restart the process.
     pub(crate) fn check(&self) -> Result<()> {
         let failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
         failure.clone().map_or(Ok(()), Err)
     }
 }
 
-/// Whether these are the words of the Python backend for an instance whose process has ended.
+/// Whether this is the Python backend's message for an instance whose process has ended.
 fn is_of_dead_process(message: &str) -> bool {
     message.find("Stub process '").is_some_and(|start| message[start..].contains("' is not healthy"))
 }

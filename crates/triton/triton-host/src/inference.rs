@@ -1,4 +1,4 @@
-//! An inner request under construction: what a backend sets before it submits it.
+//! An inner request under construction: the fields that a backend sets before it submits it.
 
 pub(crate) mod callbacks;
 pub(crate) mod properties;
@@ -20,14 +20,14 @@ use callbacks::{Callbacks, Release};
 use properties::{Levels, Properties};
 use tensors::Tensors;
 
-/// An inner request owned by its maker. It may be sent again after it was released.
+/// An inner request owned by its maker, who may send it again after its release.
 pub(crate) struct InferenceRequest {
     fields: Mutex<Fields>,
-    /// What the memory of GPUs is copied with.
+    /// Copies to and from GPU memory.
     cuda: Option<Arc<Cuda>>,
 }
 
-/// What was set.
+/// The request's fields.
 pub(crate) struct Fields {
     pub model_name: String,
     /// -1 leaves the choice to the server.
@@ -35,7 +35,7 @@ pub(crate) struct Fields {
     properties: Properties,
     tensors: Tensors,
     pub callbacks: Callbacks,
-    /// Of when it was last sent.
+    /// Cancels the last inference of this request.
     pub canceller: Option<Canceller>,
 }
 
@@ -63,7 +63,7 @@ impl InferenceRequest {
     }
 }
 
-/// A version as C has it; -1 leaves the choice to the server.
+/// Converts C's version; -1 leaves the choice to the server.
 pub(crate) fn version(version: i64) -> Result<Option<u64>> {
     match version {
         -1 => Ok(None),
@@ -74,7 +74,7 @@ pub(crate) fn version(version: i64) -> Result<Option<u64>> {
 }
 
 impl Fields {
-    /// The name and the version of the model that is asked.
+    /// The name and version of the requested model.
     ///
     /// # Errors
     /// `InvalidArg` if the version is not valid.
@@ -82,7 +82,7 @@ impl Fields {
         Ok((self.model_name.clone(), version(self.model_version)?))
     }
 
-    /// The request in the server's form, the placement of its outputs, and what releases it.
+    /// The request in the server's form, the placement of its outputs, and its release.
     pub(crate) fn build(
         &self,
         model: &dyn PeerModel,
@@ -124,7 +124,7 @@ exports! {
     }
 
     fn TRITONSERVER_InferenceRequestCancel(inference_request: *mut TRITONSERVER_InferenceRequest) {
-        // Cancelled when nothing is locked: the answer may come on this very thread.
+        // Cancel without a lock: the answer may arrive on this very thread.
         let canceller = inference_request.get()?.fields().canceller.clone();
         canceller.ok_or_else(|| Error::invalid_arg("the request was not sent"))?.cancel();
     }

@@ -15,12 +15,12 @@ use crate::names::{data_type_to_c, memory_to_c};
 use crate::request::RequestData;
 use crate::text::c_string;
 
-/// An input in C's hands. It keeps the request's tensors alive, not the request.
+/// An input behind a C handle. It keeps the request's tensors alive, not the request.
 pub(crate) struct InputObject {
     data: Arc<RequestData>,
     index: usize,
     name: CString,
-    /// Made when they are asked for.
+    /// Created on first use.
     attributes: OnceLock<Vec<LentHandle<BufferAttributes>>>,
 }
 
@@ -38,12 +38,12 @@ impl InputObject {
         &self.data.request.inputs[self.index]
     }
 
-    /// `None` if there are fewer.
+    /// `None` past the last buffer.
     fn buffer(&self, index: u32) -> Option<&Buffer> {
         self.tensor().buffers.get(index as usize)
     }
 
-    /// The contents for instances under a host policy; those for all where there are no others, or no policy is named.
+    /// The contents for instances under a host policy; the common contents if the policy has none or is not named.
     fn contents(&self, policy: Option<&str>) -> &Buffers {
         let tensor = self.tensor();
         let own = policy.and_then(|policy| {
@@ -60,7 +60,7 @@ impl InputObject {
     }
 }
 
-/// Where a buffer begins.
+/// The address of a buffer.
 pub(crate) fn address(buffer: &Buffer) -> Result<*const c_void> {
     match (buffer.as_host(), buffer.as_device()) {
         (Some(bytes), _) => Ok(bytes.as_ptr().cast()),
@@ -102,7 +102,7 @@ fn contents(
 ) -> Result<()> {
     buffer.set(ptr::null())?;
     byte_size.set(0)?;
-    // As in Triton, there is no buffer after the last, which is not an error.
+    // As in Triton, an index past the last buffer is not an error.
     let Some(contents) = contents.get(index as usize) else { return Ok(()) };
     memory_type.set(memory_to_c(contents.memory()))?;
     memory_type_id.set(contents.memory().device)?;

@@ -15,7 +15,7 @@ use crate::model::ModelObject;
 use crate::names::kind_to_c;
 use crate::text::c_string;
 
-/// An instance in C's hands.
+/// An instance behind a C handle.
 pub(crate) struct InstanceObject {
     name: CString,
     kind: TRITONSERVER_InstanceGroupKind,
@@ -26,9 +26,9 @@ pub(crate) struct InstanceObject {
     secondary_devices: Vec<(CString, i64)>,
     model: Handle<ModelObject>,
     state: AtomicPtr<c_void>,
-    /// As reported last.
+    /// As last reported.
     memory_usage: Mutex<Vec<MemoryUsage>>,
-    /// Hears of executed batches; set with the first batch.
+    /// Notified of executed batches; set with the first batch.
     monitor: Mutex<Option<Arc<dyn BatchMonitor>>>,
 }
 
@@ -60,7 +60,7 @@ impl InstanceObject {
         (self.kind, self.device)
     }
 
-    /// The memory that the backend said the instance takes.
+    /// The memory usage that the backend reported for the instance.
     pub(crate) fn memory_usage(&self) -> Vec<MemoryUsage> {
         self.memory_usage.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -74,14 +74,14 @@ impl InstanceObject {
     }
 }
 
-/// What stands at an index, or that nothing does.
+/// The item at an index.
 pub(crate) fn at<'a, T>(items: &'a [T], index: u32, what: &str) -> Result<&'a T> {
     items.get(index as usize).ok_or_else(|| {
         Error::invalid_arg(format!("index {index} is out of bounds: there are {} {what}", items.len()))
     })
 }
 
-/// How many there are.
+/// The number of items, capped to C's type.
 pub(crate) fn count<T>(items: &[T]) -> u32 {
     u32::try_from(items.len()).unwrap_or(u32::MAX)
 }

@@ -5,11 +5,12 @@
 //! libraries it is a set of C functions, which the program that this crate is linked into has to export: its build
 //! script passes [`--export-dynamic-symbol`](https://sourceware.org/binutils/docs/ld/Options.html) to the linker.
 //!
-//! Applications that have a server inside call the same functions, and those that make, configure and end servers. Who
-//! makes them is an [`Embedder`], which a program or library of ours provides; without one, no server can be made.
+//! Applications that embed a server call the same functions, and further ones that create, configure and delete
+//! servers. An [`Embedder`], which one of our programs or libraries provides, creates them; without one, no server
+//! can be created.
 //!
 //! Few places deal with C directly: `boundary.rs` checks arguments, `handle.rs` knows which objects are alive, and
-//! calls of library functions. Everything else is safe code. It knows no protocol and no face.
+//! calls of library functions. All other code is safe. This crate knows no protocol and no face.
 
 mod agent;
 mod allocator;

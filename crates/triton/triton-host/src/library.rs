@@ -21,7 +21,7 @@ pub(crate) struct Entries {
     pub execute: entry::TRITONBACKEND_ModelInstanceExecute,
 }
 
-/// The functions of a library that chooses batches: all of them are required.
+/// The functions of a batching library: all of them are required.
 pub(crate) struct BatchEntries {
     pub initialize: entry::TRITONBACKEND_ModelBatcherInitialize,
     pub finalize: entry::TRITONBACKEND_ModelBatcherFinalize,
@@ -33,10 +33,10 @@ pub(crate) struct BatchEntries {
 /// Loads a backend.
 ///
 /// # Errors
-/// Says what is wrong with the file.
+/// The file cannot be loaded or is not a backend.
 pub(crate) fn open_backend(path: &Path) -> Result<Entries> {
     let library = open(Kind::BACKEND, path)?;
-    // SAFETY: each type is that of the function of this name in `tritonbackend.h`.
+    // SAFETY: each type matches the function of this name in `tritonbackend.h`.
     let entries = unsafe {
         Entries {
             initialize: library.function("TRITONBACKEND_Initialize"),
@@ -53,7 +53,7 @@ pub(crate) fn open_backend(path: &Path) -> Result<Entries> {
     Ok(entries)
 }
 
-/// Loads a library that chooses batches; `None` if it has none of the functions for that.
+/// Loads a batching library; `None` if it has no batching functions.
 ///
 /// # Errors
 /// As [`open_backend`], and if it has only some of the functions.
@@ -88,7 +88,7 @@ fn open(kind: Kind, path: &Path) -> Result<Plugin> {
     kind.load(path, exports::TABLES).map_err(refused)
 }
 
-/// The error of a load: the library's fault, unless this program is at fault.
+/// The error of a load: the library's fault, unless this program does not export what it should.
 fn refused(error: PluginError) -> Error {
     match error {
         PluginError::NotExported(_) | PluginError::StandIn { .. } => Error::internal(error.to_string()),

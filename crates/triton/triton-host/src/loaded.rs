@@ -21,25 +21,25 @@ use crate::request::RequestObject;
 use crate::server::ServerObject;
 use crate::thrown::call;
 
-/// A model that was initialized. Its instances share it.
+/// An initialized model. Its instances share it.
 pub(crate) struct LoadedModel {
     shared: Arc<Shared>,
     object: Arc<ModelObject>,
-    /// Its instances that are alive, and some that are not.
+    /// The live instances, and some dropped ones.
     instances: Mutex<Vec<Weak<LiveInstance>>>,
     completed: Option<ModelConfig>,
     batcher: Option<Arc<Batcher>>,
     facts: Arc<Facts>,
 }
 
-/// What an instance runs on.
+/// The kind and number of an instance's device.
 type Device = (TRITONSERVER_InstanceGroupKind, i32);
 
 struct Shared {
-    // Dropped in this order: the handle goes when nothing is called any more.
+    // Dropped in this order: the handle after the last call.
     lent: LentHandle<ModelObject>,
     backend: Arc<LoadedBackend>,
-    /// For backends that share a thread for each device: who executes on it.
+    /// For backends that share a thread per device: the lock of each device.
     devices: Mutex<HashMap<Device, Arc<Mutex<()>>>>,
     name: String,
 }
@@ -53,11 +53,11 @@ impl LoadedModel {
     ) -> Result<Self> {
         let object = Arc::new(ModelObject::new(context, server, backend.handle()));
         let lent = LentHandle::new(Arc::clone(&object))?;
-        // From here on it is finalized, also where its initialization fails, as the reference does it.
+        // Finalized from here on, even if initialization fails, as in the reference.
         let shared =
             Arc::new(Shared { lent, backend, devices: Mutex::default(), name: context.name.clone() });
         if let Some(initialize) = shared.backend.entries.model_initialize {
-            // SAFETY: a handle of the kind that the function takes, alive until the model is finalized.
+            // SAFETY: a handle of the function's kind, alive until the model is finalized.
             let act = || unsafe { initialize(shared.handle().as_c()) };
             call("TRITONBACKEND_ModelInitialize", format_args!("model '{}'", shared.name), act)?;
         }
@@ -78,7 +78,7 @@ impl LoadedModel {
 }
 
 impl LoadedModel {
-    /// Its instances that are alive.
+    /// The live instances.
     fn instances(&self) -> Vec<Arc<LiveInstance>> {
         let instances = self.instances.lock().unwrap_or_else(PoisonError::into_inner);
         instances.iter().filter_map(Weak::upgrade).collect()
@@ -95,10 +95,10 @@ impl Model for LoadedModel {
         let object = Arc::new(InstanceObject::new(&context, model.handle())?);
         let lent = LentHandle::new(Arc::clone(&object))?;
         let turn = model.backend.object.shares_threads().then(|| model.turn(object.device()));
-        // From here on it is finalized, also where its initialization fails, as the reference does it.
+        // Finalized from here on, even if initialization fails, as in the reference.
         let live = Arc::new(LiveInstance { lent, object, model });
         if let Some(initialize) = live.model.backend.entries.instance_initialize {
-            // SAFETY: a handle of the kind that the function takes, alive until the instance is finalized.
+            // SAFETY: a handle of the function's kind, alive until the instance is finalized.
             let act = || unsafe { initialize(live.lent.handle().as_c()) };
             let whose = format_args!("model '{}'", live.model.name);
             call("TRITONBACKEND_ModelInstanceInitialize", whose, act)?;
@@ -112,7 +112,7 @@ impl Model for LoadedModel {
     fn capabilities(&self) -> ModelCapabilities {
         ModelCapabilities {
             creates_instances_in_parallel: self.shared.backend.attributes.parallel(),
-            // Triton's interface gives the memory type of each buffer.
+            // Triton's interface passes the memory type of each buffer.
             reads_device_memory: true,
             // Floating-point tensors, usually the large ones, stay in place, as in the reference.
             shared_inputs: SharedInputs::Numbers,
@@ -148,7 +148,7 @@ impl Model for LoadedModel {
             return self.facts.health.check();
         };
         self.instances().into_iter().try_for_each(|instance| {
-            // SAFETY: a handle of the kind that the function takes, alive as long as `instance` is held.
+            // SAFETY: a handle of the function's kind, alive as long as `instance` is held.
             let act = || unsafe { ready(instance.lent.handle().as_c()) };
             call("TRITONBACKEND_ModelInstanceReady", format_args!("model '{}'", instance.model.name), act)
         })
@@ -191,9 +191,9 @@ impl Drop for Shared {
     }
 }
 
-/// An instance until it is finalized. Its holder may call its backend.
+/// An instance until it is finalized. Its owner may call its backend.
 struct LiveInstance {
-    // Dropped in this order: the handle goes when nothing is called any more.
+    // Dropped in this order: the handle after the last call.
     lent: LentHandle<InstanceObject>,
     object: Arc<InstanceObject>,
     model: Arc<Shared>,
@@ -201,9 +201,9 @@ struct LiveInstance {
 
 struct LoadedInstance {
     live: Arc<LiveInstance>,
-    /// Taken to execute, where instances share a thread.
+    /// Locked to execute, if instances share a thread.
     turn: Option<Arc<Mutex<()>>>,
-    /// What is known of the model.
+    /// Facts shared by the model's requests.
     facts: Arc<Facts>,
 }
 
@@ -215,7 +215,7 @@ impl Instance for LoadedInstance {
             request.responder().await_report();
             match RequestObject::give(request, Arc::clone(&self.facts)) {
                 Ok(handle) => requests.push(handle),
-                // It was answered when it was dropped.
+                // Dropping the request has answered it.
                 Err(error) => {
                     tracing::error!("lost a request to model '{}': {error}", self.live.model.name)
                 }
@@ -228,8 +228,8 @@ impl Instance for LoadedInstance {
         }
         let turn = self.turn.as_ref().map(|turn| turn.lock().unwrap_or_else(PoisonError::into_inner));
         let execute = self.live.model.backend.entries.execute;
-        // SAFETY: handles of the kinds that the function takes; the list lives until it returns. The requests are the
-        // backend's from here on, unless it gives an error.
+        // SAFETY: handles of the kinds that the function takes; the list lives until it returns. The backend owns the
+        // requests from here on, unless it returns an error.
         let act = || unsafe { execute(self.live.lent.handle().as_c(), pointers.as_mut_ptr(), count) };
         let whose = format_args!("model '{}'", self.live.model.name);
         let outcome = call("TRITONBACKEND_ModelInstanceExecute", whose, act);
@@ -237,7 +237,7 @@ impl Instance for LoadedInstance {
         if let Err(error) = outcome {
             self.facts.health.note(&error);
             for request in requests {
-                // One that the backend has released all the same is answered already.
+                // A request that the backend released despite its error is answered already.
                 if let Ok(request) = request.take() {
                     request.reply().finish_with(Err(error.clone()));
                 }

@@ -1,4 +1,4 @@
-//! Backends that are libraries: finds them, loads each once, and lets them load models.
+//! Backends in libraries: finds them, loads each once, and lets them load models.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -25,12 +25,12 @@ use crate::thrown::call;
 /// The setting of a Python model that names its own environment.
 const ENVIRONMENT: &str = "EXECUTION_ENV_PATH";
 
-/// What operators say of backends that are libraries.
+/// Options of backends in libraries.
 #[derive(Clone, Debug)]
 pub struct LibraryOptions {
     /// The folder with a folder for each backend.
     pub directory: PathBuf,
-    /// Settings: of the backend that is named, or of all; the key; the value. Of the same ones, the last counts.
+    /// Settings: the backend (`None` for all), the key, the value. The last one wins.
     pub settings: Vec<(Option<String>, String, String)>,
     /// Whether backends may complete configurations.
     pub complete: bool,
@@ -40,9 +40,9 @@ pub struct LibraryOptions {
     pub pools: Arc<Pools>,
     /// The numbers of the GPUs that instances may run on.
     pub gpus: Vec<i32>,
-    /// The compute capability that a GPU has at least, to be used.
+    /// The lowest compute capability of usable GPUs.
     pub min_compute_capability: f64,
-    /// Runs backends that are written in Python, in place of an installed library for that.
+    /// Runs backends written in Python, in place of an installed Python backend.
     pub python: Option<PythonRunner>,
 }
 
@@ -57,7 +57,7 @@ impl fmt::Debug for PythonRunner {
 }
 
 impl LibraryOptions {
-    /// The reference's default for the least compute capability.
+    /// The reference's default for the lowest compute capability.
     pub const MIN_COMPUTE_CAPABILITY: f64 = 6.0;
 }
 
@@ -76,7 +76,7 @@ impl Default for LibraryOptions {
     }
 }
 
-/// All backends that are libraries, as one: each model says which it takes.
+/// All backends in libraries as one: each model names the one that it uses.
 pub struct LibraryBackends {
     options: LibraryOptions,
     server: LentHandle<ServerObject>,
@@ -84,21 +84,21 @@ pub struct LibraryBackends {
     loaded: Mutex<HashMap<(PathBuf, String), Slot>>,
 }
 
-/// A backend's slot, locked while it is loaded; others that need it wait.
+/// A backend's slot, locked while the backend is loaded; others that need it wait.
 type Slot = Arc<Mutex<Option<Arc<LoadedBackend>>>>;
 
 impl LibraryBackends {
-    /// Loads nothing yet.
+    /// Creates the table of backends, without loading any.
     ///
     /// # Errors
-    /// Its objects cannot be allocated.
+    /// Too many C objects exist.
     pub fn new(options: LibraryOptions) -> Result<Self> {
         let server_object = Arc::new(ServerObject::new(options.cuda.clone()));
         let server = LentHandle::new(Arc::clone(&server_object))?;
         Ok(Self { options, server, server_object, loaded: Mutex::default() })
     }
 
-    /// Sets the server that backends may ask, and the text format of its metrics. Without a server they get an error.
+    /// Sets the server that backends may call, and the text format of its metrics. Without a server, calls fail.
     pub fn attach(&self, server: &Arc<Server>, metrics: impl Fn(&Server) -> String + Send + Sync + 'static) {
         self.server_object.attach(server, Box::new(move |server| Ok(metrics(server))));
     }
@@ -108,7 +108,7 @@ impl LibraryBackends {
     }
 
     fn backend(&self, name: &str, found: &BackendFiles) -> Result<Arc<LoadedBackend>> {
-        // A backend in Python has its library in common with others, but not its folder.
+        // A backend in Python shares its library with others, but not its folder.
         let key = (found.directory.join(found.library.file_name().unwrap_or_default()), name.to_owned());
         let slot = {
             let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
@@ -124,7 +124,7 @@ impl LibraryBackends {
         Ok(backend)
     }
 
-    /// The settings of a backend as the reference hands them over: all of them texts.
+    /// The settings of a backend as the reference passes them: all as strings.
     fn settings(&self, backend: &str) -> String {
         let mut settings = BTreeMap::from([
             ("auto-complete-config", self.options.complete.to_string()),
@@ -141,7 +141,7 @@ impl LibraryBackends {
 }
 
 impl LibraryBackends {
-    /// What runs the model's backend, if that is written in Python and needs no library.
+    /// The runner of the model's backend, if the backend is written in Python and needs no library.
     fn python_backend(&self, model: &ModelContext, backend: &str) -> Option<(&dyn Backend, PythonBackend)> {
         let PythonRunner(runner) = self.options.python.as_ref()?;
         Some((&**runner, self.places(model, backend).written_in_python(&model.config, backend)?))
@@ -149,8 +149,7 @@ impl LibraryBackends {
 }
 
 impl Backend for LibraryBackends {
-    /// Some complete configurations. Which instances prefer GPUs is up to each
-    /// [model](Model::preferred_groups).
+    /// Some backends complete configurations. The preference for GPUs is up to each [model](Model::preferred_groups).
     fn capabilities(&self) -> BackendCapabilities {
         BackendCapabilities { completes_config: true, ..BackendCapabilities::default() }
     }
@@ -194,7 +193,7 @@ impl BackendFinder for LibraryBackends {
     }
 }
 
-/// Tells the backend `python` that the model belongs to a backend that is written in Python.
+/// Describes the model to the backend `python` as one of a backend written in Python.
 fn describe_python(config: &mut ModelConfig, python: &PythonBackend) {
     config.runtime.clone_from(&python.runtime);
     if let Some(environment) = &python.environment {
@@ -203,7 +202,7 @@ fn describe_python(config: &mut ModelConfig, python: &PythonBackend) {
     }
 }
 
-/// A backend that was initialized, and is finalized when its last model has gone and the server ends.
+/// An initialized backend, finalized after its last model and the server are dropped.
 pub(crate) struct LoadedBackend {
     pub entries: Entries,
     pub object: Arc<BackendObject>,
@@ -220,19 +219,19 @@ impl LoadedBackend {
         let entries = open_backend(library).map_err(failed)?;
         let object = Arc::new(BackendObject::new(name, directory, settings, &options.pools)?);
         let (lent, attributes) = (LentHandle::new(Arc::clone(&object))?, Arc::<Attributes>::default());
-        // From here on it is finalized, also where its initialization fails, as the reference does it.
+        // Finalized from here on, even if initialization fails, as in the reference.
         let backend = Self { entries, object, attributes, lent, gpus: options.gpus.clone() };
         if let Some(initialize) = backend.entries.initialize {
-            // SAFETY: a handle of the kind that the function takes, alive until the backend is finalized.
+            // SAFETY: a handle of the function's kind, alive until the backend is finalized.
             let act = || unsafe { initialize(backend.handle().as_c()) };
             call("TRITONBACKEND_Initialize", format_args!("backend '{name}'"), act).map_err(failed)?;
         }
         if let Some(describe) = backend.entries.attributes {
             let lent = LentHandle::new(Arc::clone(&backend.attributes))?;
-            // SAFETY: handles of the kinds that the function takes, alive until it returns.
+            // SAFETY: handles of the function's kinds, alive until it returns.
             let act = || unsafe { describe(backend.handle().as_c(), lent.handle().as_c()) };
             let outcome = call("TRITONBACKEND_GetBackendAttribute", format_args!("backend '{name}'"), act);
-            // It serves all the same, as with the reference.
+            // As in the reference, the backend serves without them.
             if let Err(error) = outcome {
                 tracing::warn!("backend '{name}' failed to report its attributes: {error}");
             }
@@ -240,7 +239,7 @@ impl LoadedBackend {
         Ok(backend)
     }
 
-    /// The instances to make where a configuration does not say.
+    /// The instance groups for configurations without any.
     pub(crate) fn preferred_groups(&self) -> Vec<ModelInstanceGroup> {
         self.attributes.preferred(&self.gpus)
     }

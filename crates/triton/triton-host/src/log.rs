@@ -23,7 +23,7 @@ use crate::text::c_string;
 #[derive(Default)]
 pub struct ApplicationLog {
     control: Arc<LogControl>,
-    /// The file for its lines; `None` for standard error.
+    /// The log's file; `None` for standard error.
     file: Mutex<Option<File>>,
     callback: RwLock<Option<Callback>>,
 }
@@ -38,9 +38,9 @@ struct Callback {
 /// A message, for the application's callback.
 #[derive(Clone, Copy, Debug)]
 pub struct LogRecord<'a> {
-    /// Its level.
+    /// The severity.
     pub level: Level,
-    /// The name of its source file.
+    /// The name of the source file.
     pub file: &'a str,
     /// The line in that file.
     pub line: i64,
@@ -58,7 +58,7 @@ impl ApplicationLog {
         &APPLICATION_LOG
     }
 
-    /// Its settings.
+    /// The log's settings.
     pub fn control(&self) -> &Arc<LogControl> {
         &self.control
     }
@@ -68,8 +68,8 @@ impl ApplicationLog {
         self.callback().is_some()
     }
 
-    /// Calls the application's callback, if there is one. Holds no lock: the callback may log, change the log, or wait
-    /// for a thread that does. So a thread may still call it shortly after it was removed.
+    /// Calls the application's callback, if set. Holds no lock: the callback may log, change the log, or wait for a
+    /// thread that does. A thread may therefore still call it shortly after it was removed.
     pub fn report(&self, record: &LogRecord<'_>) {
         let callback = |callback: &Callback| (callback.call, callback.userp.load(Ordering::Relaxed));
         let Some((call, userp)) = self.callback().as_ref().map(callback) else { return };
@@ -163,7 +163,7 @@ exports! {
         let level = self::level(level).ok_or_else(wrong)?;
         let (file, message) = (filename.read_if_given().unwrap_or_default(), msg.read()?);
         let (file, message) = (&*file, &*message);
-        // Named so that the log takes them for the place of the message.
+        // Names that the log's formatter reads as the location of the message.
         match level {
             Level::ERROR => tracing::error!(log.file = file, log.line = line, "{message}"),
             Level::WARN => tracing::warn!(log.file = file, log.line = line, "{message}"),
@@ -172,7 +172,7 @@ exports! {
         }
     }
 
-    // The log belongs to the process, so none of these needs the options, which may be null.
+    // The log belongs to the process, so these functions ignore the options, which may be null.
 
     fn TRITONSERVER_ServerOptionsSetLogFile(_options: *mut TRITONSERVER_ServerOptions, file: *const c_char) {
         APPLICATION_LOG.set_file(&file.read_if_given().unwrap_or_default())?;

@@ -1,4 +1,4 @@
-//! Memory that backends borrow from the server: ordinary memory, and that of the pools.
+//! Memory that backends borrow from the server: from the heap, and from the pools.
 
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -14,7 +14,7 @@ use crate::names::memory_from_c;
 /// The alignment of `malloc`.
 type Unit = u128;
 
-/// Allocates memory and keeps track of it: freeing it twice, or freeing other memory, is an error.
+/// Allocates memory and tracks it: freeing it twice, or freeing other memory, is an error.
 pub(crate) struct MemoryManager {
     ordinary: Mutex<HashMap<usize, Vec<Unit>>>,
     pools: Arc<Pools>,
@@ -32,7 +32,7 @@ impl MemoryManager {
 
     fn allocate(&self, byte_size: u64) -> Result<*mut c_void> {
         let too_large = || Error::unavailable(format!("cannot allocate {byte_size} bytes"));
-        // Allocations of no bytes have distinct addresses too.
+        // Empty allocations have distinct addresses, too.
         let units =
             usize::try_from(byte_size.div_ceil(size_of::<Unit>() as u64).max(1)).map_err(|_| too_large())?;
         let mut memory = Vec::new();

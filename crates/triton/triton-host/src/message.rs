@@ -1,4 +1,4 @@
-//! JSON documents that both sides pass to each other.
+//! JSON documents exchanged with C.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use triton_sys::*;
 pub(crate) struct Message(String);
 
 impl Message {
-    /// A document that was made here.
+    /// A document created by the server.
     pub(crate) fn new(json: impl Into<String>) -> Arc<Self> {
         Arc::new(Self(json.into()))
     }
@@ -23,7 +23,7 @@ impl Message {
     }
 }
 
-/// The document in a text, if it is one.
+/// The document in a text.
 pub(crate) fn parse(text: Vec<u8>) -> Result<Message> {
     let text = String::from_utf8(text).map_err(|_| Error::invalid_arg("the message is not UTF-8"))?;
     serde_json::from_str::<&RawValue>(&text)

@@ -13,10 +13,10 @@ use crate::boundary::{List, Out, exports};
 use crate::handle::Handle;
 use crate::parameter::Parameter;
 
-/// What backends keep. C's functions name no server, so there is one for all.
+/// The metrics of all backends. C's functions name no server, so all servers share one registry.
 static REGISTRY: LazyLock<MetricRegistry> = LazyLock::new(MetricRegistry::default);
 
-/// The metrics that backends keep which are libraries.
+/// The metrics of backends in libraries.
 pub fn metric_registry() -> MetricRegistry {
     REGISTRY.clone()
 }
@@ -38,13 +38,13 @@ fn kind_to_c(kind: MetricKind) -> TRITONSERVER_MetricKind {
     }
 }
 
-/// Arguments of a metric, in the making: the bounds of a histogram.
+/// Arguments of a metric under construction: the bounds of a histogram.
 #[derive(Default)]
 pub(crate) struct MetricArgs(Mutex<Option<Vec<f64>>>);
 
 impl MetricArgs {
     /// # Errors
-    /// They were not set.
+    /// The bounds were not set.
     fn bounds(&self) -> Result<Vec<f64>> {
         let bounds = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
         bounds.ok_or_else(|| Error::invalid_arg("the arguments of the metric are empty"))
@@ -70,7 +70,7 @@ fn bounds(buckets: &List<f64>, count: u64) -> Result<Vec<f64>> {
     Ok(bounds)
 }
 
-/// The metrics of the server as they were at one moment, as text.
+/// The metrics of the server at one moment, as text.
 pub(crate) struct Snapshot(pub(crate) String);
 
 exports! {

@@ -16,10 +16,10 @@ use crate::message::Message;
 use crate::server::ServerObject;
 use crate::text::c_string;
 
-/// The one version of the form of configurations.
+/// The only version of the configuration format.
 pub(crate) const CONFIG_VERSION: u32 = 1;
 
-/// A model in C's hands.
+/// A model behind a C handle.
 pub(crate) struct ModelObject {
     name: CString,
     version: u64,
@@ -29,18 +29,18 @@ pub(crate) struct ModelObject {
     server: Handle<ServerObject>,
     backend: Handle<BackendObject>,
     state: AtomicPtr<c_void>,
-    /// As reported last.
+    /// As last reported.
     memory_usage: Mutex<Vec<MemoryUsage>>,
 }
 
 struct Config {
     config: ModelConfig,
-    /// Whether the backend has set it.
+    /// Whether the backend changed it.
     changed: bool,
 }
 
 impl ModelObject {
-    /// The model that is to be loaded.
+    /// A model about to be loaded.
     pub(crate) fn new(
         context: &ModelContext,
         server: Handle<ServerObject>,
@@ -59,18 +59,18 @@ impl ModelObject {
         }
     }
 
-    /// The memory that the backend said the model takes, beside that of its instances.
+    /// The memory usage that the backend reported for the model, without its instances.
     pub(crate) fn memory_usage(&self) -> Vec<MemoryUsage> {
         self.memory_usage.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The configuration with what the backend has completed; nothing if it has not.
+    /// The configuration as completed by the backend; `None` if unchanged.
     pub(crate) fn completed(&self) -> Option<ModelConfig> {
         let config = self.config();
         config.changed.then(|| config.config.clone())
     }
 
-    /// What the configuration says of instances from here on.
+    /// Sets the instance groups of the configuration.
     pub(crate) fn set_instance_groups(&self, groups: &[ModelInstanceGroup]) {
         self.config().config.instance_group = groups.to_vec();
     }
@@ -80,7 +80,7 @@ impl ModelObject {
         self.config.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes over what the backend completed; the rest of what it hands back is passed over.
+    /// Takes over the fields that the backend may complete; ignores the others.
     fn complete(&self, json: &str) -> Result<()> {
         let mut stored = self.config();
         let config = completed(&stored.config, json)?;
@@ -89,10 +89,10 @@ impl ModelObject {
     }
 }
 
-/// A configuration with what the backend completed.
+/// The configuration with the fields that the backend completed.
 ///
 /// # Errors
-/// The document is not a configuration, or one of another model.
+/// The document is not a configuration, or is another model's.
 pub(crate) fn completed(config: &ModelConfig, json: &str) -> Result<ModelConfig> {
     let completed = from_json(json)
         .map_err(|error| Error::invalid_arg(format!("the completed configuration: {error}")))?;

@@ -8,7 +8,7 @@ use triton_sys::*;
 
 use crate::boundary::values;
 
-/// All types of elements: C's number is the place in this list.
+/// All element types: C's number is the index.
 const DATA_TYPES: [(Option<DataType>, &CStr); 15] = [
     (None, c"<invalid>"),
     (Some(DataType::Bool), c"BOOL"),
@@ -33,7 +33,7 @@ pub(crate) fn data_type_to_c(data_type: DataType) -> TRITONSERVER_DataType {
     TRITONSERVER_DataType(place.and_then(|place| u32::try_from(place).ok()).unwrap_or(0))
 }
 
-/// The type of that number.
+/// The type with that number.
 pub(crate) fn data_type_from_c(data_type: TRITONSERVER_DataType) -> Result<DataType> {
     let known = DATA_TYPES.get(data_type.0 as usize).and_then(|(known, _)| *known);
     known.ok_or_else(|| Error::invalid_arg(format!("unknown datatype {}", data_type.0)))
@@ -44,7 +44,7 @@ pub(crate) fn memory_to_c(memory: Memory) -> TRITONSERVER_MemoryType {
     TRITONSERVER_MemoryType(memory.kind as u32)
 }
 
-/// The memory of that number.
+/// The memory with that number.
 pub(crate) fn memory_from_c(kind: TRITONSERVER_MemoryType, device: i64) -> Result<Memory> {
     let kind = match kind {
         TRITONSERVER_MEMORY_CPU => MemoryKind::Cpu,
@@ -57,7 +57,7 @@ pub(crate) fn memory_from_c(kind: TRITONSERVER_MemoryType, device: i64) -> Resul
     Ok(Memory { kind, device })
 }
 
-/// C's number of what an instance runs on, and the number of its device.
+/// C's number of an instance's kind, and the number of its device.
 pub(crate) fn kind_to_c(kind: InstanceKind) -> (TRITONSERVER_InstanceGroupKind, i32) {
     match kind {
         InstanceKind::Cpu => (TRITONSERVER_INSTANCEGROUPKIND_CPU, 0),

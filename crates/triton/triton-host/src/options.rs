@@ -1,7 +1,7 @@
-//! Options of a server that an application makes: each function sets an option of the command line.
+//! Options of a server that an application creates: each function sets an option of the command line.
 //!
-//! Knows the names of the options and C's form of their values. What values mean, and whether they are valid, is up to
-//! who [makes the server](crate::Embedder): options are declared once, for every way to start a server.
+//! Knows the names of the options and C's form of their values. The [`Embedder`](crate::Embedder) interprets and
+//! checks the values: options are declared once, for every way to start a server.
 
 use std::borrow::Cow;
 use std::ffi::{c_char, c_int, c_uint};
@@ -14,7 +14,7 @@ use triton_sys::*;
 use crate::application;
 use crate::boundary::{Text, exports};
 
-/// How a server is made.
+/// The settings of a new server.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
     /// Options: the names of the command line without their dashes, and values.
@@ -25,11 +25,11 @@ pub struct Settings {
     pub listens: bool,
 }
 
-/// The options of a server, in C's hands.
+/// The options of a server, behind a C handle.
 pub(crate) struct ServerOptions(Mutex<Settings>);
 
 impl Default for ServerOptions {
-    /// The reference's defaults, where they differ from those of the command line.
+    /// The reference's defaults where they differ from the command line's.
     fn default() -> Self {
         let options = vec![
             ("model-control-mode".into(), "poll".to_owned()),
@@ -46,7 +46,7 @@ impl ServerOptions {
         Self(Mutex::new(Settings { is_strict: true, ..Settings::default() }))
     }
 
-    /// What was set so far.
+    /// The settings so far.
     pub(crate) fn settings(&self) -> Settings {
         self.lock().clone()
     }
@@ -60,21 +60,21 @@ impl ServerOptions {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sets an option that has one value; `None` leaves it as it is by default.
+    /// Sets an option with one value; `None` restores its default.
     fn set(&self, option: &'static str, value: impl Into<Option<String>>) {
         let options = &mut self.lock().options;
         options.retain(|(name, _)| *name != option);
         options.extend(value.into().map(|value| (option.into(), value)));
     }
 
-    /// Adds values of an option that may be given several times.
+    /// Adds values of a repeatable option.
     pub(crate) fn add(&self, option: impl Into<Cow<'static, str>>, values: impl IntoIterator<Item = String>) {
         let option = option.into();
         self.lock().options.extend(values.into_iter().map(|value| (option.clone(), value)));
     }
 }
 
-/// A value of its own kind for [`ServerOptions::add`].
+/// A single value for [`ServerOptions::add`].
 fn one(value: String) -> [String; 1] {
     [value]
 }
@@ -109,13 +109,13 @@ fn rate_limit_mode(mode: TRITONSERVER_RateLimitMode) -> Result<String> {
     Ok(name.to_owned())
 }
 
-/// A resource; with device -1 it is there on each device.
+/// A resource; device -1 stands for each device.
 fn resource(name: &Text, count: usize, device: c_int) -> Result<String> {
     let name = name.read()?;
     Ok(if device < 0 { format!("{name}:{count}") } else { format!("{name}:{count}:{device}") })
 }
 
-/// The settings of a cache, which C has as a JSON object.
+/// The settings of a cache, from C's JSON object.
 fn cache_settings(cache: &Text, json: &Text) -> Result<Vec<String>> {
     let (cache, json) = (cache.read()?, json.read()?);
     let wrong = |error| {
@@ -157,7 +157,7 @@ fn host_policy(policy: &Text, setting: &Text, value: &Text) -> Result<String> {
 /// Functions that each set one option, and a list of both.
 macro_rules! setters {
     ($(fn $name:ident($($argument:ident: $type:ty),* $(,)?) => $how:ident $option:literal = $value:expr;)*) => {
-        /// The functions of C that set options, each with its option of the command line.
+        /// The C functions that set options, each with its option of the command line.
         pub const SETTERS: &[(&str, &str)] = &[$((stringify!($name), $option)),*];
 
         exports! {
@@ -190,7 +190,7 @@ setters! {
         => add "load-model" = one(text(&model_name)?);
     fn TRITONSERVER_ServerOptionsSetStrictModelConfig(strict: bool)
         => set "strict-model-config" = strict.to_string();
-    // An empty name is none.
+    // An empty name is ignored.
     fn TRITONSERVER_ServerOptionsSetModelConfigName(model_config_name: *const c_char)
         => set "model-config-name" = Some(text(&model_config_name)?).filter(|name| !name.is_empty());
     fn TRITONSERVER_ServerOptionsSetRateLimiterMode(mode: TRITONSERVER_RateLimitMode)
@@ -206,7 +206,7 @@ setters! {
         => add "cuda-memory-pool-byte-size" = one(format!("{gpu_device}:{size}"));
     fn TRITONSERVER_ServerOptionsSetCudaVirtualAddressSize(gpu_device: c_int, cuda_virtual_address_size: usize)
         => add "cuda-virtual-address-size" = one(format!("{gpu_device}:{cuda_virtual_address_size}"));
-    // 0 bytes are no cache.
+    // A size of 0 bytes disables the cache.
     fn TRITONSERVER_ServerOptionsSetResponseCacheByteSize(size: u64)
         => add "cache-config" = (size > 0).then(|| format!("local,size={size}"));
     fn TRITONSERVER_ServerOptionsSetCacheConfig(cache_name: *const c_char, config_json: *const c_char)

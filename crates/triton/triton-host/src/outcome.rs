@@ -16,7 +16,7 @@ use crate::names::{data_type_to_c, memory_to_c};
 use crate::parameter::{self, Parameter};
 use crate::text::c_string;
 
-/// A response in the hands of who made the request. It owns its outputs' memory until it is deleted.
+/// A response, owned by the maker of the request. It owns its outputs' memory until it is deleted.
 pub(crate) struct InferenceResponse {
     model_name: CString,
     model_version: i64,
@@ -31,7 +31,7 @@ struct Output {
     data_type: DataType,
     shape: Shape,
     contents: Buffer,
-    /// What the allocator gave along with the memory.
+    /// User data that the allocator attached to the memory.
     given: AtomicPtr<c_void>,
 }
 
@@ -57,7 +57,7 @@ pub(crate) fn address(buffer: &Buffer) -> *const c_void {
 }
 
 impl InferenceResponse {
-    /// An answer of the server's.
+    /// An answer of the server.
     pub(crate) fn new(answer: Answer, stream: &dyn Answers, placement: &Placement) -> Result<Self> {
         let outputs = |tensors: Vec<Tensor>| -> Result<Vec<_>> {
             tensors.into_iter().map(|tensor| Output::new(tensor, placement)).collect()
@@ -156,7 +156,7 @@ exports! {
         userp.set(output.given.load(Relaxed))?;
     }
 
-    /// Outputs of requests that are made through this interface are never answered as classes.
+    /// Outputs of requests made through this interface are never answered as classes.
     fn TRITONSERVER_InferenceResponseOutputClassificationLabel(
         inference_response: *mut TRITONSERVER_InferenceResponse,
         index: u32,

@@ -1,6 +1,6 @@
-//! What this server's library offers beside Triton's interface: all options of the command line, and the server's ports.
+//! The library's extensions of Triton's interface: all options of the command line, and the server's ports.
 //!
-//! The program `nereid` exports none of it: it is for applications.
+//! The program `nereid` does not export them: they are for applications.
 
 use std::ffi::c_char;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Named values: those that a backend or an application makes, and those of requests and responses as C sees them.
+//! Named values: created by backends and applications, or read from requests and responses.
 
 use std::ffi::{CString, c_char, c_void};
 use std::ptr;
@@ -42,7 +42,7 @@ impl Parameter {
         let value = match kind {
             TRITONSERVER_PARAMETER_STRING => Value::String(c_string(&value.text().read()?)),
             TRITONSERVER_PARAMETER_INT => Value::Int(value.value()?),
-            // A byte, since not every byte is a `bool`.
+            // A byte, since not every byte is a valid `bool`.
             TRITONSERVER_PARAMETER_BOOL => Value::Bool(value.value::<u8>()? != 0),
             TRITONSERVER_PARAMETER_DOUBLE => Value::Double(value.value()?),
             _ => {
@@ -68,7 +68,7 @@ impl Parameter {
         }
     }
 
-    /// The value's address; of a string, its first character.
+    /// The value's address; for a string, its first character.
     pub(crate) fn address(&self) -> *const c_void {
         match &self.value {
             Value::String(value) => value.as_ptr().cast(),
@@ -79,7 +79,7 @@ impl Parameter {
         }
     }
 
-    /// The text, if it is one.
+    /// The value, if it is a string.
     pub(crate) fn as_text(&self) -> Option<String> {
         match &self.value {
             Value::String(value) => Some(value.to_string_lossy().into_owned()),
@@ -87,7 +87,7 @@ impl Parameter {
         }
     }
 
-    /// The bytes, if it is some.
+    /// The value, if it is bytes.
     pub(crate) fn as_bytes(&self) -> Option<&[u8]> {
         match &self.value {
             Value::Bytes(value) => Some(value),
@@ -96,7 +96,7 @@ impl Parameter {
     }
 }
 
-/// Parameters as C sees them.
+/// C objects of these parameters.
 pub(crate) fn all(parameters: &Parameters) -> Vec<Parameter> {
     parameters.iter().map(|(name, value)| Parameter::of(name, value)).collect()
 }

@@ -1,4 +1,4 @@
-//! How a request is answered: shared by the request, its response factories and its responses.
+//! The reply to a request: shared by the request, its response factories and its responses.
 
 use std::any::Any;
 use std::ops::Deref;
@@ -8,10 +8,10 @@ use nereid_backend_api::{Answer, Error, OutputAllocator, Responder, ResponseSink
 
 use crate::health::Facts;
 
-/// The reply to one request: what its responses are sent with.
+/// The reply to one request, which sends its responses.
 pub(crate) struct Reply {
     responder: Responder,
-    /// What is known of the model.
+    /// Facts shared by the model's requests.
     facts: Arc<Facts>,
 }
 
@@ -19,7 +19,7 @@ pub(crate) struct Reply {
 struct ForwardingSink(Arc<Reply>);
 
 impl Reply {
-    /// The reply of a request; a rescheduled one keeps the reply that it had.
+    /// The reply of a request; a rescheduled one keeps its reply.
     pub(crate) fn new(responder: Responder, facts: Arc<Facts>) -> Arc<Self> {
         let sink: &dyn Any = responder.sink();
         if let Some(ForwardingSink(reply)) = sink.downcast_ref() {
@@ -38,7 +38,7 @@ impl Reply {
         }
     }
 
-    /// The names of the outputs that the model has.
+    /// The model's output names.
     pub(crate) fn outputs(&self) -> &[String] {
         &self.facts.outputs
     }
@@ -54,7 +54,7 @@ impl Reply {
         )))
     }
 
-    /// Notes an error that the backend answers with.
+    /// Inspects an error that the backend answers with.
     pub(crate) fn note(&self, error: &Error) {
         self.facts.health.note(error);
     }
@@ -86,7 +86,7 @@ impl ResponseSink for ForwardingSink {
         }
     }
 
-    /// All else goes to the sink of the request as it first came.
+    /// All other calls go to the sink of the request as first received.
     fn next(&self) -> Option<&dyn ResponseSink> {
         Some(self.0.sink())
     }

@@ -1,4 +1,4 @@
-//! A request as a backend sees it. The backend owns it until it releases it, perhaps long after it was answered.
+//! A request as a backend sees it. The backend owns it until its release, perhaps long after the answer.
 
 use std::ffi::{CString, c_char, c_void};
 use std::ptr;
@@ -19,35 +19,35 @@ use crate::state::State;
 use crate::text::c_string;
 use crate::trace::TraceObject;
 
-/// What a request consists of, shared with its inputs.
+/// The contents of a request, shared with its inputs.
 pub(crate) struct RequestData {
     pub request: InferRequest,
     pub reply: Arc<Reply>,
 }
 
-/// A request in C's hands.
+/// A request behind a C handle.
 pub(crate) struct RequestObject {
     data: Arc<RequestData>,
-    /// Made when they are asked for.
+    /// Created on first use.
     id: OnceLock<CString>,
     correlation_id: OnceLock<CString>,
     inputs: Vec<(Arc<InputObject>, LentHandle<InputObject>)>,
-    /// Made when they are asked for.
+    /// Created on first use.
     parameters: OnceLock<Vec<Parameter>>,
     output_names: OnceLock<Vec<CString>>,
     trace: OnceLock<LentHandle<TraceObject>>,
-    /// New values of states that were made for it.
+    /// New state values created for the request.
     states: Mutex<Vec<LentHandle<State>>>,
     batch_size: usize,
-    // Last, so that the request is gone when its turn ends.
+    // Last, so that the request is dropped before its turn ends.
     turn: Option<Turn>,
 }
 
 impl RequestObject {
-    /// Gives a request to C.
+    /// Passes a request to C.
     ///
     /// # Errors
-    /// There are too many objects; the request is answered with an error.
+    /// The handle table is full; the request is answered with an error.
     pub(crate) fn give(request: Request, facts: Arc<Facts>) -> Result<Handle<Self>> {
         let batch_size = request.batch_size();
         let (request, responder, turn) = request.into_parts();
@@ -55,10 +55,10 @@ impl RequestObject {
         Handle::give(Arc::new(Self { batch_size, turn, ..object }))
     }
 
-    /// Hands the request back, to come again. Whatever C made of it is no longer alive.
+    /// Reschedules the request. Objects that C derived from it are dropped.
     ///
     /// # Errors
-    /// It is in use on another thread; it is then released.
+    /// The request is in use on another thread; it is then released.
     pub(crate) fn reschedule(self: Arc<Self>) -> Result<()> {
         let in_use = || Error::invalid_arg("the request is in use and cannot be rescheduled; it is released");
         let Self { data, inputs, states, batch_size, turn, .. } = Arc::into_inner(self).ok_or_else(in_use)?;
@@ -94,12 +94,12 @@ impl RequestObject {
         })
     }
 
-    /// The states of its sequence, if its model has any.
+    /// The states of the request's sequence, if its model has any.
     pub(crate) fn states(&self) -> Option<Arc<SequenceStates>> {
         self.turn.as_ref()?.states().cloned()
     }
 
-    /// Keeps the new value of a state as long as it lives itself.
+    /// Keeps the new value of a state until the request is released.
     pub(crate) fn keep_state(&self, state: State) -> Result<Handle<State>> {
         let lent = LentHandle::new(Arc::new(state))?;
         let handle = lent.handle();
@@ -107,12 +107,12 @@ impl RequestObject {
         Ok(handle)
     }
 
-    /// Its reply.
+    /// The request's reply.
     pub(crate) fn reply(&self) -> &Arc<Reply> {
         &self.data.reply
     }
 
-    /// The model it is for.
+    /// The name of the requested model.
     pub(crate) fn model_name(&self) -> &str {
         self.data.reply.sink().model_name()
     }
@@ -121,7 +121,7 @@ impl RequestObject {
         self.parameters.get_or_init(|| parameter::all(&self.data.request.parameters))
     }
 
-    /// The requested outputs: all of the model's if the client names none. A filler has none.
+    /// The requested outputs: all of the model's if the client names none. A filler requests none.
     fn output_names(&self) -> &[CString] {
         self.output_names.get_or_init(|| match &self.data.request.outputs[..] {
             _ if self.turn.as_ref().is_some_and(Turn::is_filler) => Vec::new(),
@@ -267,7 +267,7 @@ exports! {
         }
         let request = request.take()?;
         let again = release_flags & TRITONSERVER_REQUEST_RELEASE_RESCHEDULE.0 != 0;
-        // That of a model that does not iterate is released in either case.
+        // Requests of models that do not iterate are released in either case.
         if again && request.turn.as_ref().is_some_and(Turn::iterates) {
             request.reschedule()?;
         }

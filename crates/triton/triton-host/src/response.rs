@@ -21,14 +21,14 @@ use crate::names::{data_type_from_c, data_type_to_c, memory_from_c, memory_to_c}
 use crate::reply::Reply;
 use crate::text::c_string;
 
-/// A response in C's hands, until it is sent or deleted.
+/// A response behind a C handle, until it is sent or deleted.
 pub(crate) struct ResponseObject {
     reply: Arc<Reply>,
     outputs: Mutex<Vec<(Arc<OutputObject>, LentHandle<OutputObject>)>>,
     parameters: Mutex<Parameters>,
 }
 
-/// An output in C's hands, until its response is sent or deleted.
+/// An output behind a C handle, until its response is sent or deleted.
 pub(crate) struct OutputObject {
     reply: Arc<Reply>,
     name: CString,
@@ -36,7 +36,7 @@ pub(crate) struct OutputObject {
     shape: Shape,
     /// With its length in bytes.
     buffer: Mutex<Option<(OutputBuffer, usize)>>,
-    /// Of the buffer. Made when they are asked for.
+    /// Attributes of the buffer, created on first use.
     attributes: OnceLock<LentHandle<BufferAttributes>>,
 }
 
@@ -80,7 +80,7 @@ impl ResponseObject {
 }
 
 impl OutputObject {
-    /// Allocates memory for the contents, once, and returns its place.
+    /// Allocates memory for the contents, once, and returns its address.
     fn allocate(&self, byte_size: u64, preferred: Memory) -> Result<(*mut c_void, Memory)> {
         let mut buffer = lock(&self.buffer);
         let name = self.name.to_string_lossy();
@@ -113,7 +113,7 @@ impl OutputObject {
         Ok((address, memory))
     }
 
-    /// What is said of its memory.
+    /// The attributes of the output's memory.
     fn attributes(&self) -> Result<&LentHandle<BufferAttributes>> {
         let buffer = lock(&self.buffer);
         let no_memory =
@@ -226,11 +226,11 @@ exports! {
         send_flags: u32,
         error: *mut TRITONSERVER_Error,
     ) {
-        // It is no longer the backend's, also where it cannot be sent.
+        // Sending takes the response from the backend, even if it fails.
         let response = response.take()?;
         let last = is_final(send_flags)?;
         response.reply.check_open()?;
-        // The error stays the backend's.
+        // The backend keeps the error.
         let answer = match error.is_null() {
             true => response.finish(),
             false => Err(error.get().map_or_else(|wrong| wrong, |error| error.as_error())),

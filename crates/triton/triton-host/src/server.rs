@@ -30,7 +30,7 @@ type RenderMetrics = Box<dyn Fn(&Server) -> Result<String> + Send + Sync>;
 #[derive(Default)]
 pub(crate) struct ServerObject {
     attached: OnceLock<ServerParts>,
-    /// What the memory of GPUs is copied with.
+    /// Copies to and from GPU memory.
     cuda: Option<Arc<Cuda>>,
     /// The application's server, if C created it.
     owned: Option<Arc<dyn Embedded>>,
@@ -38,7 +38,7 @@ pub(crate) struct ServerObject {
 
 struct ServerParts {
     peers: Arc<dyn Peers>,
-    /// For its documents, which are C's alone.
+    /// For the server's documents, which only C reads.
     server: Weak<Server>,
     metrics: RenderMetrics,
 }
@@ -95,12 +95,12 @@ impl ServerObject {
     /// The server, for its documents.
     ///
     /// # Errors
-    /// `Unavailable` if it is not attached yet, or gone.
+    /// `Unavailable` if the handle is not attached yet, or the server was dropped.
     fn server(&self) -> Result<Arc<Server>> {
         self.attached()?.server.upgrade().ok_or_else(|| Error::unavailable("the server has shut down"))
     }
 
-    /// The trace of an application's request without one, if the options of its server enable traces.
+    /// A trace for an application's request without one, if the server's options enable traces.
     fn draw_trace(&self, request: &Handle<InferenceRequest>) -> Result<Option<SentTrace>> {
         let Some(control) = self.owned.as_ref().map(|owned| owned.server().trace()) else { return Ok(None) };
         if !control.is_on() {
@@ -121,10 +121,10 @@ impl ServerObject {
         }
     }
 
-    /// Its metrics, as text.
+    /// The server's metrics, as text.
     ///
     /// # Errors
-    /// `Unavailable` if it is gone.
+    /// `Unavailable` if the server was dropped.
     fn metrics(&self) -> Result<String> {
         let server = self.server()?;
         (self.attached()?.metrics)(&server)
@@ -144,7 +144,7 @@ fn unload(server: Handle<ServerObject>, name: &str, dependents: bool) -> Result<
     block_on(server.get()?.peers()?.unload(name, dependents))
 }
 
-/// What load parameters override of the repository.
+/// The overrides in the parameters of a load.
 fn overrides(parameters: &Out<*const TRITONSERVER_Parameter>, count: u64) -> Result<Overrides> {
     let mut overrides = Overrides::default();
     for parameter in parameters.elements(count)? {

@@ -1,4 +1,4 @@
-//! States that a model keeps between the requests of a sequence, as a backend replaces them.
+//! Implicit states of sequences: how a backend replaces their values.
 
 use std::ffi::{c_char, c_void};
 use std::ptr;
@@ -13,7 +13,7 @@ use crate::boundary::exports;
 use crate::handle::LentHandle;
 use crate::names::{data_type_from_c, memory_from_c, memory_to_c};
 
-/// A new value of a state in C's hands, until its request is released. The request keeps it.
+/// A new value of a state behind a C handle, until its request is released. The request keeps it.
 pub(crate) struct State {
     states: Arc<SequenceStates>,
     name: String,
@@ -28,10 +28,10 @@ struct Contents {
 }
 
 impl State {
-    /// The value that is to replace that of a state.
+    /// A new value for a state.
     ///
     /// # Errors
-    /// `InvalidArg` where no state has that output name.
+    /// `InvalidArg` if no state has that output name.
     pub(crate) fn new(
         states: Arc<SequenceStates>,
         name: String,
@@ -51,7 +51,7 @@ impl State {
         self.contents.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Memory for the value. It replaces the memory allocated before, unless the size is the same.
+    /// Allocates memory for the value. Replaces earlier memory unless the size is the same.
     fn allocate(&self, byte_size: u64) -> Result<*mut c_void> {
         let mut contents = self.contents();
         if let Some(contents) = contents.as_mut().filter(|contents| contents.bytes.len() as u64 == byte_size)
@@ -63,7 +63,7 @@ impl State {
         let size = usize::try_from(byte_size).map_err(|_| no_room())?;
         let mut bytes = Vec::new();
         bytes.try_reserve_exact(size).map_err(|_| no_room())?;
-        // Where input and output share their memory the backend finds the value there that it is to change.
+        // If input and output share memory, the backend expects the current value there.
         bytes.extend(self.states.shared_value(&self.name).into_iter().flatten().take(size));
         bytes.resize(size, 0);
         let address = bytes.as_mut_ptr().cast();
@@ -72,7 +72,7 @@ impl State {
         Ok(address)
     }
 
-    /// The value is what its sequence goes on with.
+    /// Commits the value for the sequence's next request.
     fn update(&self) -> Result<()> {
         let contents = self.contents().take().map(|contents| contents.bytes);
         if contents.is_none() && self.shape.element_count() != Some(0) {

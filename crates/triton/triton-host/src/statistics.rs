@@ -9,7 +9,7 @@ use crate::boundary::exports;
 use crate::clock::instant;
 use crate::reply::Reply;
 
-/// What is reported of one response, in the making.
+/// The report on one response, under construction.
 #[derive(Default)]
 pub(crate) struct ResponseReport(Mutex<Fields>);
 
@@ -18,7 +18,7 @@ struct Fields {
     has_instance: bool,
     reply: Option<Arc<Reply>>,
     start: u64,
-    /// 0 if there is no output.
+    /// 0 without outputs.
     output_start: u64,
     end: u64,
     error: Option<ErrorCode>,
@@ -60,7 +60,7 @@ fn times(exec_start: u64, compute_start: u64, compute_end: u64, exec_end: u64) -
 }
 
 exports! {
-    /// Whether the request succeeded is known from its answers.
+    /// The request's answers show whether it succeeded.
     fn TRITONBACKEND_ModelInstanceReportStatistics(
         instance: *mut TRITONBACKEND_ModelInstance,
         request: *mut TRITONBACKEND_Request,

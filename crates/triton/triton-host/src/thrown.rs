@@ -36,7 +36,7 @@ struct Watch<'a> {
 
 impl Drop for Watch<'_> {
     fn drop(&mut self) {
-        // A failure of this cannot be reported.
+        // Ignored: an error here cannot be reported.
         let _ = writeln!(
             stderr(),
             "error: {} of {} threw an exception, which it must catch itself; the server cannot go on",

@@ -1,5 +1,5 @@
-//! Traces as C sees them: those of requests that the server traces, those that C creates with callbacks
-//! (`trace/callbacks.rs`), and those derived from either for inner requests.
+//! C objects of traces: of requests that the server traces, created by C with callbacks (`trace/callbacks.rs`), or
+//! derived from either for inner requests.
 
 mod callbacks;
 
@@ -17,12 +17,12 @@ use crate::clock::instant;
 use crate::handle::{Handle, LentHandle};
 use crate::text::c_string;
 
-/// A trace in C's hands.
+/// A trace behind a C handle.
 pub(crate) struct TraceObject {
     trace: Arc<Trace>,
     model_name: OnceLock<CString>,
     request_id: OnceLock<CString>,
-    /// As last passed to C, which invalidates what was passed before.
+    /// As last passed to C, which invalidates the previous text.
     context: Mutex<CString>,
 }
 
@@ -32,21 +32,20 @@ impl TraceObject {
         Arc::new(Self { trace, model_name, request_id, context: Mutex::default() })
     }
 
-    /// C's callbacks, if it was created with any. They also learn when C owns it again.
+    /// C's callbacks, if the trace was created with any. They learn when C owns the trace again.
     fn callbacks(&self) -> Option<&Callbacks> {
         (self.trace.sink() as &dyn Any).downcast_ref()
     }
 }
 
-/// The trace that a request is sent with, and the handle to it if it is not C's to delete.
+/// The trace of a sent request, and the handle to it unless C deletes it.
 pub(crate) struct SentTrace {
     pub trace: RequestTrace,
     /// Kept until the request is answered.
     pub handle: Option<LentHandle<TraceObject>>,
 }
 
-/// From here on the trace is the server's: C has it again, or it is dropped, when nothing more of the request is
-/// reported.
+/// Moves the trace to the server, which returns it to C, or drops it, after the last report.
 pub(crate) fn send(handle: Handle<TraceObject>) -> Result<SentTrace> {
     let object = handle.get()?;
     let trace = RequestTrace::new(Arc::clone(&object.trace));
@@ -129,7 +128,7 @@ exports! {
         parent_id.set(trace.get()?.trace.parent())?;
     }
 
-    /// A trace that no request was sent with is of no model.
+    /// A trace that was sent with no request has no model.
     fn TRITONSERVER_InferenceTraceModelName(
         trace: *mut TRITONSERVER_InferenceTrace,
         model_name: *mut *const c_char,

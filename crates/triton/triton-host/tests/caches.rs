@@ -1,5 +1,5 @@
-//! A response cache in C, compiled here and loaded into this very process: it conforms, and where it is wrong, what it gives
-//! is not used.
+//! A response cache in C, compiled and loaded into the test process: it conforms, and its invalid entries are not
+//! used.
 
 use std::path::Path;
 use std::process::Command;
@@ -29,7 +29,7 @@ fn open(caches: &Path) -> LibraryCache {
 fn a_library_conforms_as_a_cache() {
     let folder = tempfile::tempdir().unwrap();
     compile(folder.path(), "-DRIGHT");
-    // Like Triton's own, it refuses keys that it has.
+    // Like Triton's own cache, it refuses existing keys.
     conformance::check(OldEntries::MayStay, || open(folder.path()));
 }
 
@@ -43,10 +43,10 @@ fn what_a_library_cuts_changes_mixes_up_or_does_not_give_is_not_found() {
         for (number, key) in keys.iter().enumerate() {
             cache.insert(key, entry(number as u8, 10 * number));
         }
-        // Entries are stored by other threads, sooner or later.
+        // Other threads store the entries, sooner or later.
         for _ in 0..200 {
             for (number, key) in keys.iter().enumerate() {
-                // A library that gives any entry gives the right one now and then.
+                // A library that returns any entry returns the right one now and then.
                 if let Some(found) = lookup(&cache, key) {
                     assert_eq!(define, "ANY_ENTRY");
                     assert_eq!(found.response().outputs[0].byte_size(), 10 * number);

@@ -1,5 +1,5 @@
-//! The fuzz targets' properties, held on every input of their corpus in the ordinary run of the tests. An input that
-//! broke one of them once belongs there too.
+//! Checks the fuzz targets' properties on every input of their corpus in the ordinary test run. Inputs that once
+//! broke one of them belong there, too.
 
 #[path = "../../../../fuzz/c_properties.rs"]
 mod c_properties;

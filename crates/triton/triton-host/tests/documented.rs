@@ -1,4 +1,4 @@
-//! The table of functions in `docs/c-abi.md` says what is there.
+//! The table of functions in `docs/c-abi.md` matches the exported ones.
 
 use std::collections::BTreeMap;
 

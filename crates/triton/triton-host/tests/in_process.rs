@@ -1,4 +1,4 @@
-//! A backend in C, compiled here and loaded into this very process: what it does right, and what it does wrong.
+//! A backend in C, compiled and loaded into the test process: its correct calls, and its mistakes.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,7 +14,7 @@ use nereid_triton_host::{LibraryBackends, LibraryOptions};
 const CONFIG: &str = "name: 'm' backend: 'c' input { name: 'IN' data_type: TYPE_INT32 dims: -1 }
                       output { name: 'OUT' data_type: TYPE_INT32 dims: -1 }";
 
-/// A server of the model `m`, whose backend is built with `define`; and what loading it came to.
+/// A server of the model `m`, whose backend is built with `define`; and the failures of loading it.
 struct Served {
     server: Arc<Server>,
     failures: Vec<(String, Error)>,
@@ -51,7 +51,7 @@ fn serve(define: &str) -> Served {
 }
 
 impl Served {
-    /// Sends a request whose id tells the backend what to do.
+    /// Sends a request whose id selects the backend's behaviour.
     fn ask(&self, id: &str) -> Result<Response> {
         let request = InferRequest {
             id: id.into(),

@@ -1,4 +1,4 @@
-//! Agents and their models as C sees them.
+//! C objects of agents and their models.
 
 use std::ffi::{CString, c_char, c_void};
 use std::path::Path;
@@ -15,16 +15,16 @@ use crate::message::Message;
 use crate::model::check_version;
 use crate::text::c_string;
 
-/// As many locations may a model have had: C may still read the text of each.
+/// Limit of locations per model: C may still read the text of each.
 const MAX_LOCATIONS: usize = 1000;
 
-/// An agent in C's hands.
+/// An agent behind a C handle.
 #[derive(Default)]
 pub(crate) struct AgentObject {
     state: AtomicPtr<c_void>,
 }
 
-/// A model in an agent's hands.
+/// A model behind a C handle.
 pub(crate) struct AgentModelObject {
     config: ModelConfig,
     parameters: Vec<(CString, CString)>,
@@ -33,13 +33,13 @@ pub(crate) struct AgentModelObject {
     places: Mutex<Places>,
 }
 
-/// Where a model is, and may be.
+/// The location of a model, and the folder acquired for it.
 struct Places {
     action: Option<AgentAction>,
     location: ModelLocation,
-    /// Every text that C was given, the location's last.
+    /// Every text passed to C, the current location's last.
     texts: Vec<CString>,
-    /// The folder that the agent asked for.
+    /// The folder that the agent acquired.
     acquired: Option<(CString, LoadGuard)>,
 }
 
@@ -52,7 +52,7 @@ impl AgentModelObject {
         Ok(Self { config, parameters, folders, state: AtomicPtr::default(), places })
     }
 
-    /// An action begins.
+    /// Records the action that begins.
     pub(super) fn begin(&self, action: AgentAction) {
         self.places().action = Some(action);
     }
@@ -61,7 +61,7 @@ impl AgentModelObject {
         self.places().location.clone()
     }
 
-    /// The text of the location, which C may read as long as the model is there.
+    /// The text of the location. C may read it as long as the model exists.
     fn read_location(&self) -> (TRITONREPOAGENT_ArtifactType, *const c_char) {
         let places = self.places();
         let kind = match places.location {
@@ -96,7 +96,7 @@ impl AgentModelObject {
         let Some((text, guard)) = released else {
             return Err(Error::unavailable("no location is acquired that could be released"));
         };
-        // The location may be this one, whose text C still has.
+        // The location may be this folder, whose text C still holds.
         places.texts.insert(0, text);
         drop(places);
         drop(guard);
@@ -131,7 +131,7 @@ impl AgentModelObject {
     }
 }
 
-/// The action as C names it.
+/// C's number of the action.
 pub(super) fn to_c(action: AgentAction) -> TRITONREPOAGENT_ActionType {
     match action {
         AgentAction::Load => TRITONREPOAGENT_ACTION_LOAD,

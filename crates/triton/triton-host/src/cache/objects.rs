@@ -1,4 +1,4 @@
-//! Entries and allocators as caches see them.
+//! C objects of cache entries and allocators.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -14,8 +14,8 @@ use crate::handle::Handle;
 /// The version of `tritoncache.h`.
 const VERSION: (u32, u32) = (0, 1);
 
-/// The buffers of an entry. They belong to the cache, or to the server while an entry is stored; each lasts until the
-/// cache's function returns.
+/// The buffers of an entry. They belong to the cache, or to the server while an entry is stored; each is valid until
+/// the cache's function returns.
 #[derive(Default)]
 pub(crate) struct CacheEntryObject(Mutex<Vec<EntryBuffer>>);
 
@@ -26,7 +26,7 @@ struct EntryBuffer {
 }
 
 impl CacheEntryObject {
-    /// The entry that is to be stored.
+    /// An entry to store.
     pub(crate) fn of(bytes: &[u8]) -> Self {
         Self(Mutex::new(vec![EntryBuffer {
             address: bytes.as_ptr().expose_provenance(),
@@ -43,7 +43,7 @@ impl CacheEntryObject {
 pub(crate) struct CacheAllocator(Copies);
 
 enum Copies {
-    /// From the cache: what was copied.
+    /// From the cache: the bytes copied.
     Reading(Mutex<Option<Vec<u8>>>),
     /// To the cache.
     Writing(Arc<Vec<u8>>),
@@ -58,7 +58,7 @@ impl CacheAllocator {
         Self(Copies::Writing(bytes))
     }
 
-    /// What the cache had copied, if it had.
+    /// The bytes that the cache copied, if it copied any.
     pub(crate) fn read(&self) -> Option<Vec<u8>> {
         match &self.0 {
             Copies::Reading(copied) => copied.lock().unwrap_or_else(PoisonError::into_inner).take(),
@@ -73,8 +73,8 @@ impl CacheAllocator {
                 let mut bytes = Vec::new();
                 for EntryBuffer { address, byte_size } in buffers {
                     let base = ptr::with_exposed_provenance::<u8>(address);
-                    // SAFETY: the cache passed this length with the pointer, and keeps them until its function returns,
-                    // which called this one.
+                    // SAFETY: the cache passed this length with the pointer, and keeps them until its function
+                    // returns, which called this one.
                     bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(base, byte_size) });
                 }
                 *copied.lock().unwrap_or_else(PoisonError::into_inner) = Some(bytes);
@@ -83,8 +83,8 @@ impl CacheAllocator {
             Copies::Writing(bytes) => match buffers.as_slice() {
                 [target] if target.byte_size == bytes.len() => {
                     let base = ptr::with_exposed_provenance_mut::<u8>(target.address);
-                    // SAFETY: as above; the cache put memory of its own there. Where it did not, both are the same bytes,
-                    // which `copy` allows and leaves as they are.
+                    // SAFETY: as above; the cache put its own memory there. If it did not, both are the same bytes,
+                    // which `copy` allows and leaves unchanged.
                     unsafe { ptr::copy(bytes.as_ptr(), base, bytes.len()) };
                     Ok(())
                 }
@@ -99,7 +99,7 @@ impl CacheAllocator {
     }
 }
 
-/// How many bytes a buffer has that a cache describes.
+/// The size in bytes of a buffer that a cache describes.
 fn host_size(attributes: Handle<BufferAttributes>) -> Result<usize> {
     let (memory, byte_size) = attributes.get()?.place();
     if memory.is_host() && isize::try_from(byte_size).is_ok() {

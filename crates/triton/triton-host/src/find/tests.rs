@@ -1,4 +1,4 @@
-//! Folders with and without libraries, and what is found in them.
+//! Finding libraries in folders with and without them.
 
 use std::fs;
 
@@ -19,7 +19,7 @@ fn config(runtime: &str) -> ModelConfig {
     ModelConfig { name: "m".into(), runtime: runtime.into(), ..ModelConfig::default() }
 }
 
-/// What is found for version 1 of `m` with backend `x`, relative to the root.
+/// The files found for version 1 of `m` with backend `x`, relative to the root.
 fn found(files: &[&str], runtime: &str) -> Result<String> {
     let root = folders(files);
     let places = Places::new(&root.path().join("m"), 1, &root.path().join("backends"), "x");

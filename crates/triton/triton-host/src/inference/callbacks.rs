@@ -14,7 +14,7 @@ use crate::allocator::{Allocator, Placement};
 use crate::boundary::exports;
 use crate::handle::Handle;
 
-/// What was set.
+/// The request's callbacks.
 pub(crate) struct Callbacks {
     release: TRITONSERVER_InferenceRequestReleaseFn_t,
     release_userp: AtomicPtr<c_void>,
@@ -25,7 +25,7 @@ pub(crate) struct Callbacks {
 }
 
 impl Callbacks {
-    /// For a request without one.
+    /// Callbacks of a request that has none.
     pub(super) fn none() -> Self {
         Self {
             release: None,
@@ -47,10 +47,10 @@ impl Callbacks {
         })
     }
 
-    /// Where outputs are placed, as long as the request is out of the hands of who made it.
+    /// The placement of outputs, which holds off the release of the request.
     ///
     /// # Errors
-    /// There is no allocator.
+    /// The request has no allocator.
     pub(super) fn placement(
         &self,
         release: &Arc<Release>,
@@ -61,7 +61,7 @@ impl Callbacks {
     }
 }
 
-/// Gives the request back to who made it, when nothing uses what belongs to it any more.
+/// Returns the request to its maker when nothing uses its parts any more.
 pub(crate) struct Release {
     function: TRITONSERVER_InferenceRequestReleaseFn_t,
     request: Handle<InferenceRequest>,
@@ -71,12 +71,12 @@ pub(crate) struct Release {
 }
 
 impl Release {
-    /// The server takes the request.
+    /// The server has taken the request.
     pub(super) fn arm(&self) {
         self.armed.store(true, Relaxed);
     }
 
-    /// The server does not take the request after all.
+    /// The server has not taken the request after all.
     pub(crate) fn disarm(&self) {
         self.armed.store(false, Relaxed);
     }
@@ -86,7 +86,7 @@ impl Drop for Release {
     fn drop(&mut self) {
         let Some(function) = self.function.filter(|_| self.armed.load(Relaxed)) else { return };
         let flags = TRITONSERVER_REQUEST_RELEASE_ALL.0;
-        // SAFETY: the function was given for this call, with these arguments; it is called once.
+        // SAFETY: the function was registered for this call, with these arguments; it is called once.
         unsafe { function(self.request.as_c(), flags, self.userp.load(Relaxed)) }
     }
 }

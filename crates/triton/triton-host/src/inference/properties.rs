@@ -12,7 +12,7 @@ use triton_sys::*;
 use crate::boundary::exports;
 use crate::text::c_string;
 
-/// The priorities that the requested model has: none unless it batches dynamically with priority levels.
+/// The priority levels of the requested model: none unless it batches dynamically with priority levels.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Levels {
     count: u64,
@@ -20,7 +20,7 @@ pub(super) struct Levels {
 }
 
 impl Levels {
-    /// Those of a model.
+    /// The levels of a model.
     pub(super) fn of(config: &ModelConfig) -> Self {
         match &config.scheduling_choice {
             Some(SchedulingChoice::DynamicBatching(batching)) if batching.priority_levels > 0 => {
@@ -30,13 +30,13 @@ impl Levels {
         }
     }
 
-    /// The level that a priority means: the default, where the model does not have it.
+    /// The level of a priority: the default if the model does not have it.
     fn level(self, priority: u64) -> u64 {
         if (1..=self.count).contains(&priority) { priority } else { self.default }
     }
 }
 
-/// What was set.
+/// The request's properties.
 #[derive(Default)]
 pub(super) struct Properties {
     id: CString,
@@ -50,7 +50,7 @@ pub(super) struct Properties {
 }
 
 impl Properties {
-    /// Of a request to a model with these priorities.
+    /// Properties of a request to a model with these levels.
     pub(super) fn new(levels: Levels) -> Self {
         Self { levels, priority: levels.level(0), ..Self::default() }
     }
@@ -59,7 +59,7 @@ impl Properties {
         self.priority = self.levels.level(priority);
     }
 
-    /// A request that says this, to no model and without tensors.
+    /// A request with these properties, without a model and tensors.
     pub(super) fn to_request(&self) -> InferRequest {
         InferRequest {
             id: self.id.to_string_lossy().into_owned(),

@@ -1,5 +1,5 @@
-//! Tensors of an inner request: its inputs, whose bytes stay with the backend, and its requested outputs. Knows nothing
-//! of the model's signature, except for raw inputs, which need it.
+//! Tensors of an inner request: its inputs, whose bytes stay with the backend, and its requested outputs. Does not
+//! know the model's signature, except for raw inputs, which need it.
 
 use std::collections::BTreeMap;
 use std::ffi::{c_char, c_void};
@@ -18,7 +18,7 @@ use super::callbacks::Release;
 use crate::boundary::exports;
 use crate::names::{data_type_from_c, memory_from_c};
 
-/// What was set.
+/// The request's tensors.
 #[derive(Default)]
 pub(super) struct Tensors {
     inputs: BTreeMap<String, Input>,
@@ -28,11 +28,11 @@ pub(super) struct Tensors {
 }
 
 impl Tensors {
-    /// The inputs as the server takes them, and their contents for single host policies. They hold off `release`.
+    /// The inputs in the server's form, and their contents for single host policies. They hold off `release`.
     ///
     /// # Errors
-    /// `InvalidArg` where contents for a host policy are not as long as those for all; what `raw` says, which makes a
-    /// tensor of contents alone.
+    /// `InvalidArg` if contents for a host policy differ in length from the contents for all; the errors of `raw`,
+    /// which makes a tensor from contents alone.
     pub(super) fn inputs(
         &self,
         release: &Arc<Release>,
@@ -93,7 +93,7 @@ impl Tensors {
             Some(policy) => input.by_policy.entry(policy.to_owned()).or_default(),
             None => &mut input.pieces,
         };
-        // As in the reference, nothing is no piece.
+        // As in the reference, empty data adds no piece.
         if piece.len > 0 {
             pieces.push(piece);
         }
@@ -135,7 +135,7 @@ impl AsRef<[u8]> for Piece {
         if self.len == 0 {
             return &[];
         }
-        // SAFETY: the requester keeps this many bytes there until the release, which this prevents; null was refused
+        // SAFETY: the requester keeps this many bytes there until the release, which this holds off; null was refused
         // when they were set.
         unsafe { std::slice::from_raw_parts(self.address.load(Relaxed).cast::<u8>(), self.len) }
     }
@@ -188,7 +188,7 @@ exports! {
         tensors.inputs.insert(name.into_owned(), input);
     }
 
-    /// What the input's type and shape are is asked of the model when the request is sent.
+    /// The model supplies the input's type and shape when the request is sent.
     fn TRITONSERVER_InferenceRequestAddRawInput(
         inference_request: *mut TRITONSERVER_InferenceRequest,
         name: *const c_char,

@@ -22,7 +22,7 @@ pub(super) struct Callbacks {
     tensor_activity: TRITONSERVER_InferenceTraceTensorActivityFn_t,
     release: TRITONSERVER_InferenceTraceReleaseFn_t,
     userp: AtomicPtr<c_void>,
-    /// Their handle of the trace, which they delete when they learn that it is over.
+    /// C's handle of the trace. The release callback deletes it.
     handle: OnceLock<Handle<TraceObject>>,
     /// Locked while the name of an activity is put into the trace's context.
     naming: Mutex<()>,
@@ -47,7 +47,7 @@ impl Callbacks {
         let given = Handle::give(TraceObject::new(Arc::clone(trace)))?;
         let handle = *self.handle.get_or_init(|| given);
         if handle.as_c() != given.as_c() {
-            // Another thread was first.
+            // Another thread won the race.
             given.delete()?;
         }
         Ok(handle)
@@ -57,7 +57,7 @@ impl Callbacks {
         self.handle(trace).inspect_err(|error| tracing::error!("cannot report a trace: {error}")).ok()
     }
 
-    /// C finds the name of an activity of a backend's own in the trace's context, under its time.
+    /// Stores the name of a backend's custom activity in the trace's context, under its time, where C finds it.
     fn name(&self, trace: &Trace, name: &str, nanos: u64) {
         let _naming = self.naming.lock().unwrap_or_else(PoisonError::into_inner);
         let mut context = serde_json::from_str::<Map<String, Value>>(&trace.context()).unwrap_or_default();
@@ -84,7 +84,7 @@ impl TraceSink for Callbacks {
                 TRITONSERVER_TRACE_CUSTOM_ACTIVITY
             }
         };
-        // SAFETY: the function was given for this call, with these arguments.
+        // SAFETY: the function was registered for this call, with these arguments.
         unsafe { tell(handle.as_c(), code, nanos, self.userp.load(Relaxed)) }
     }
 
@@ -106,7 +106,7 @@ impl TraceSink for Callbacks {
             }
         };
         let (name, userp) = (c_string(&tensor.name), self.userp.load(Relaxed));
-        // SAFETY: the function was given for this call, with these arguments; name, contents and shape outlive it.
+        // SAFETY: the function was registered for this call, with these arguments; name, contents and shape outlive it.
         unsafe {
             tell(
                 handle.as_c(),
@@ -127,7 +127,7 @@ impl TraceSink for Callbacks {
     fn ended(&self, trace: &Arc<Trace>) {
         let Some(release) = self.release else { return };
         if let Some(handle) = self.known(trace) {
-            // SAFETY: the function was given for this call, with these arguments.
+            // SAFETY: the function was registered for this call, with these arguments.
             unsafe { release(handle.as_c(), self.userp.load(Relaxed)) }
         }
     }
