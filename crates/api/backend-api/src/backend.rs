@@ -13,16 +13,16 @@ use crate::{
     BackendCapabilities, Batch, MemoryUsage, ModelCapabilities, Peers, ReadinessAnnouncer, Request, Result,
 };
 
-/// Runs one kind of model. The server has one object of each.
+/// Runs one kind of model. The server has one object per backend.
 pub trait Backend: Send + Sync {
     /// Loads one version of a model: reads its files, completes its configuration from them where
     /// [allowed](ModelContext::complete), and checks it against them.
     ///
     /// # Errors
-    /// Any error makes the model unavailable; its message is the reason that users see.
+    /// The model is unavailable. Users see the error's message as the reason.
     fn load(&self, context: ModelContext) -> Result<Box<dyn Model>>;
 
-    /// What it can do.
+    /// The features that the backend supports.
     fn capabilities(&self) -> BackendCapabilities {
         BackendCapabilities::default()
     }
@@ -30,14 +30,14 @@ pub trait Backend: Send + Sync {
 
 /// Finds backends outside the program, such as shared libraries, and loads models into them.
 pub trait BackendFinder: Backend {
-    /// Looks for the backend of a model. Whether it can be loaded is not known yet.
+    /// Looks for the backend of a model, without checking that it can be loaded.
     fn find(&self, model: &ModelContext) -> Lookup;
 
-    /// The names of the backends that are installed.
+    /// The names of the installed backends.
     fn installed(&self) -> Vec<String>;
 }
 
-/// Where the backend of a model was found.
+/// The place where a model's backend was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Lookup {
     /// With the model: in its folder, or because its configuration names it.
@@ -46,16 +46,16 @@ pub enum Lookup {
     Installed,
     /// Nowhere.
     Missing {
-        /// What was looked for, and where.
+        /// The names and folders searched.
         searched: String,
     },
 }
 
-/// A loaded version of a model: what its instances share.
+/// A loaded version of a model: the state that its instances share.
 pub trait Model: Send + Sync {
-    /// The configuration as the backend completed it. The server adopts its inputs and outputs, `max_batch_size`, the
-    /// scheduler if none was configured, and whether the model is decoupled; it validates the result before it creates
-    /// instances. `None` if the backend does not complete configurations or was not asked to.
+    /// The configuration as completed by the backend. The server adopts its inputs and outputs, `max_batch_size`, the
+    /// scheduler if none was configured, and whether the model is decoupled; it validates the result before it
+    /// creates instances. `None` if the backend does not complete configurations or may not.
     fn completed_config(&self) -> Option<&ModelConfig> {
         None
     }
@@ -65,7 +65,8 @@ pub trait Model: Send + Sync {
         Vec::new()
     }
 
-    /// The instance groups have changed, and their instances were created. The rest of the configuration is the same.
+    /// Called after the instance groups have changed and their instances were created. The rest of the configuration
+    /// is unchanged.
     fn instances_changed(&self, _groups: &[ModelInstanceGroup]) {}
 
     /// Creates one instance. Called once for each instance in the configuration.
@@ -74,68 +75,67 @@ pub trait Model: Send + Sync {
     /// Any error makes the model unavailable.
     fn create_instance(&self, context: InstanceContext) -> Result<Box<dyn Instance>>;
 
-    /// What it can do. Asked once, after loading.
+    /// The features that the model supports. Read once, after loading.
     fn capabilities(&self) -> ModelCapabilities {
         ModelCapabilities::default()
     }
 
-    /// Whether executing this request, of which the answer may depend, takes no longer than usual and never blocks: nothing has to be loaded, built or
-    /// waited for. If executions usually take a few microseconds, it may then run on the thread that sent it instead of the
-    /// instance's own.
+    /// Whether this request, whose properties may decide, executes in the usual time without blocking: nothing has to
+    /// be loaded, built or awaited. If executions usually take a few microseconds, the request may then run on the
+    /// thread that sent it instead of the instance's thread.
     fn runs_at_once(&self, _request: &Request) -> bool {
         false
     }
 
-    /// Checks that its instances would answer requests. It may block, and is called at any time, during executions too,
-    /// on a thread of its own; only if the model [reports readiness](ModelCapabilities::readiness).
+    /// Checks that the model's instances would answer requests. May block; called at any time, even during
+    /// executions, on a separate thread, and only if the model [reports readiness](ModelCapabilities::readiness).
     ///
     /// # Errors
-    /// Why they would not answer.
+    /// The reason why they would not.
     fn ready(&self) -> Result<()> {
         Ok(())
     }
 
-    /// Takes the announcer of changes of [`ready`](Self::ready), for a model that
+    /// Sets the announcer of changes of [`ready`](Self::ready), for a model that
     /// [announces](crate::ReadinessReports::Announced) them. Called when the model is loaded, and again whenever its
-    /// instances are made anew; all of these announcers do the same.
+    /// instances are recreated; all these announcers do the same.
     fn announce_readiness(&self, _announcer: ReadinessAnnouncer) {}
 
-    /// Memory used by the model and its instances, as far as the backend knows: one entry for each kind and device.
+    /// Memory used by the model and its instances, if the backend knows: one entry per kind and device.
     fn memory_usage(&self) -> Vec<MemoryUsage> {
         Vec::new()
     }
 
-    /// The backend's own rules for batches. Asked once, after loading; used by dynamic batching only.
+    /// The backend's own batching rules. Read once, after loading; only dynamic batching uses them.
     fn custom_batching(&self) -> Option<Arc<dyn CustomBatching>> {
         None
     }
 }
 
-/// A backend's own rules for batches, on top of those of the configuration.
+/// A backend's batching rules, in addition to the configuration's.
 pub trait CustomBatching: Send + Sync {
-    /// Begins a batch. The builder is dropped when the batch leaves the queue, or when it is formed again because the
-    /// queue has changed.
+    /// Begins a batch. The builder is dropped when the batch leaves the queue, or when the queue changed and the
+    /// batch is formed again.
     fn begin(&self) -> Box<dyn BatchBuilder>;
 }
 
-/// A batch that is being formed.
+/// A batch being formed.
 ///
-/// Called with the queue locked: it must be quick and must not call the server.
+/// Called with the queue locked: must be quick and must not call the server.
 pub trait BatchBuilder: Send {
     /// Whether the next request in the queue joins the batch. If not, the batch leaves without it. The first request of
     /// a batch always joins.
     fn include(&mut self, request: &Request) -> bool;
 }
 
-/// Executes batches, one at a time, on a thread of its own unless its model
-/// [allows running at once](Model::runs_at_once).
+/// Executes batches, one at a time, on its own thread unless its model [allows running at once](Model::runs_at_once).
 pub trait Instance: Send {
-    /// Executes a batch. The instance now owns its requests and answers each, now or later; a request that is dropped
-    /// unanswered gets an error. May block.
+    /// Executes a batch. The instance owns the requests and answers each, now or later; a request dropped unanswered
+    /// gets an error. May block.
     fn execute(&mut self, batch: Batch);
 }
 
-/// The model that a backend loads.
+/// The model to load.
 #[derive(Clone)]
 pub struct ModelContext {
     /// Name of the model.
@@ -144,12 +144,12 @@ pub struct ModelContext {
     pub version: u64,
     /// The model's directory, which holds a directory for each version.
     pub directory: PathBuf,
-    /// The model's configuration, checked by itself but not yet against the model.
+    /// The model's configuration, valid in itself but not yet checked against the model.
     pub config: ModelConfig,
-    /// Whether the backend may complete the configuration, in which case inputs and outputs may be missing from it.
-    /// Otherwise it is complete.
+    /// Whether the backend may complete the configuration, which may then lack inputs and outputs. Otherwise it is
+    /// complete.
     pub complete: bool,
-    /// The server, for what the backend asks of it. [`NoPeers`](crate::NoPeers) where there is none.
+    /// The server, for calls by the backend; [`NoPeers`](crate::NoPeers) without a server.
     pub peers: Arc<dyn Peers>,
 }
 
@@ -168,25 +168,26 @@ impl ModelContext {
     }
 }
 
-/// The instance that a model creates.
+/// The instance to create.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InstanceContext {
-    /// Name of the instance. Unique within the model, except that a group on several GPUs has the same names on each.
+    /// Name of the instance. Unique within the model, except that a group on several GPUs uses the same names on
+    /// each.
     pub name: String,
-    /// What it runs on.
+    /// The device that it runs on.
     pub kind: InstanceKind,
-    /// Whether it is created and kept but gets no requests.
+    /// Whether the instance is created and kept but receives no requests.
     pub passive: bool,
-    /// The optimization profiles to use, for backends that have any.
+    /// The optimization profiles to use, for backends with profiles.
     pub profiles: Vec<String>,
-    /// The devices it may use besides the one it runs on.
+    /// The devices it may use in addition to its own.
     pub secondary_devices: Vec<SecondaryDevice>,
-    /// Where its threads run. The server creates and executes the instance there.
+    /// The placement of its threads. The server creates and executes the instance there.
     pub host_policy: HostPolicy,
 }
 
 impl InstanceContext {
-    /// An instance that gets requests.
+    /// An instance that receives requests.
     pub fn new(name: impl Into<String>, kind: InstanceKind) -> Self {
         Self {
             name: name.into(),
@@ -199,16 +200,16 @@ impl InstanceContext {
     }
 }
 
-/// The part of the machine that an instance belongs to, under a name that the operator chose.
+/// The part of the machine that an instance belongs to, under a name chosen by the operator.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostPolicy {
-    /// Its name.
+    /// The policy's name.
     pub name: String,
-    /// The operator's settings for that name; usually none.
+    /// The operator's settings for that name; usually empty.
     pub settings: BTreeMap<String, String>,
 }
 
-/// What an instance runs on.
+/// The device that an instance runs on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InstanceKind {
     /// The CPU.
@@ -220,7 +221,7 @@ pub enum InstanceKind {
 }
 
 impl InstanceKind {
-    /// What the first instance of a model with this configuration runs on.
+    /// The device of the first instance of a model with this configuration.
     pub fn of_first(config: &ModelConfig) -> Self {
         match config.instance_group.first() {
             Some(group) if group.kind() == Kind::Gpu => {

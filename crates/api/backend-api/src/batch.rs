@@ -11,10 +11,10 @@ pub trait BatchMonitor: Send + Sync {
     fn executed(&self, size: usize, times: ExecutionTimes);
 }
 
-/// When each phase of an execution began, and when the last one ended.
+/// The start of each phase of an execution, and the end of the last one.
 #[derive(Clone, Copy, Debug)]
 pub struct ExecutionTimes {
-    /// Gathering the inputs began.
+    /// Start of gathering the inputs.
     pub started: Instant,
     /// The model began to run.
     pub inputs_ready: Instant,
@@ -24,11 +24,11 @@ pub struct ExecutionTimes {
     pub ended: Instant,
 }
 
-/// One or more requests that share an execution. They have the same inputs, and shapes that fit together.
+/// One or more requests that share an execution. They have the same inputs, with compatible shapes.
 ///
-/// The usual way: read [`requests`](Self::requests), gather, call [`inputs_ready`](Self::inputs_ready), run, call
+/// Typical use: read [`requests`](Self::requests), gather, call [`inputs_ready`](Self::inputs_ready), run, call
 /// [`outputs_ready`](Self::outputs_ready), then [`complete`](Self::complete) or [`fail`](Self::fail). A decoupled
-/// backend takes the requests out with [`into_requests`](Self::into_requests) and answers them on its own.
+/// backend takes the requests out with [`into_requests`](Self::into_requests) and answers them itself.
 pub struct Batch {
     requests: Vec<Request>,
     monitor: Arc<dyn BatchMonitor>,
@@ -38,7 +38,7 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Starts the execution of `requests`. Made by the server.
+    /// Starts the execution of `requests`. Called by the server.
     pub fn new(requests: Vec<Request>, monitor: Arc<dyn BatchMonitor>) -> Self {
         let mut batch =
             Self { requests, monitor, started: Instant::now(), inputs_ready: None, outputs_ready: None };
@@ -46,12 +46,12 @@ impl Batch {
         batch
     }
 
-    /// The requests, in the order in which [`complete`](Self::complete) takes their answers.
+    /// The requests, in the order of the outcomes for [`complete`](Self::complete).
     pub fn requests(&self) -> &[Request] {
         &self.requests
     }
 
-    /// How many items of the batch dimension all requests hold together.
+    /// Number of items in the batch dimension, over all requests.
     pub fn size(&self) -> usize {
         self.requests.iter().map(Request::batch_size).sum()
     }
@@ -72,14 +72,14 @@ impl Batch {
         }
     }
 
-    /// The inputs are in place; the model runs next.
+    /// Marks the inputs as gathered; the model runs next.
     pub fn inputs_ready(&mut self) {
         let now = Instant::now();
         self.inputs_ready = Some(now);
         self.mark(Phase::InputsReady, now);
     }
 
-    /// The model has finished; its outputs are sent next.
+    /// Marks the model as finished; its outputs are sent next.
     pub fn outputs_ready(&mut self) {
         let now = Instant::now();
         self.outputs_ready = Some(now);
@@ -106,7 +106,7 @@ impl Batch {
             outputs_ready: self.outputs_ready.unwrap_or(inputs_ready),
             ended: Instant::now(),
         };
-        // Before the answers leave: a client that has its answer finds the execution in the statistics.
+        // Before the answers are sent: a client with an answer finds the execution in the statistics.
         if outcomes.iter().any(Result::is_ok) {
             self.monitor.executed(self.size(), times);
         }
@@ -115,14 +115,14 @@ impl Batch {
         }
     }
 
-    /// Answers every request with the same error, because the whole execution failed.
+    /// Answers every request with the same error, because the entire execution failed.
     pub fn fail(self, error: Error) {
         for request in self.requests {
             request.answer(Err(error.clone()));
         }
     }
 
-    /// Counts executions, for a backend that reports them itself.
+    /// The counter of executions, for a backend that reports them itself.
     pub fn monitor(&self) -> Arc<dyn BatchMonitor> {
         Arc::clone(&self.monitor)
     }
@@ -149,7 +149,7 @@ mod tests {
     use crate::testing::{Card, on_card};
     use crate::{Answer, Buffer, DataType, InferRequest, Responder, ResponseSink, SharedInputs, Tensor};
 
-    /// Notes what happens to a batch, in order.
+    /// Records the events of a batch, in order.
     #[derive(Default)]
     struct Log(Mutex<Vec<String>>);
 

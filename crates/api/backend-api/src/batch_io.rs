@@ -1,8 +1,8 @@
-//! Tensors that exist only for a batch as a whole: inputs made from the shapes of all its requests (`batch_input` of
-//! a configuration), and outputs cut apart by the shapes of an input (`batch_output`).
+//! Tensors that exist only for an entire batch: inputs computed from the shapes of all its requests (`batch_input` of
+//! a configuration), and outputs split by the shapes of an input (`batch_output`).
 //!
-//! Both are for models whose requests differ in shape. The rules are those of the schema: there is one count for each
-//! request, however many items it holds; only the kinds named after items count items. Does not know how a backend joins the
+//! Both are for models whose requests differ in shape. The rules follow the schema: one count per request, regardless
+//! of its number of items; only the kinds named after items count items. Does not know how a backend joins the
 //! requests, or which tensors its model has.
 
 use nereid_model_config::proto;
@@ -11,10 +11,10 @@ use nereid_model_config::proto::batch_output::Kind as OutputKind;
 
 use crate::{DataType, Error, ModelConfig, Request, Result, Shape, Tensor};
 
-/// Limit for the numbers that describe the items of a batch: a client may claim any number of empty items.
+/// Limit of the numbers that describe the items of a batch: a client may claim any number of empty items.
 const MAX_ITEM_DIMS: usize = 1 << 24;
 
-/// An input of a model that no request has: the backend makes one for each batch.
+/// An input of a model that no request contains: the backend computes one for each batch.
 #[derive(Clone, Debug)]
 pub struct BatchInput {
     target: String,
@@ -30,20 +30,20 @@ enum Number {
     Fp32,
 }
 
-/// The input of the requests that the shapes are taken from.
+/// The input of the requests that supplies the shapes.
 #[derive(Clone, Debug)]
 struct Source {
     name: String,
-    /// How many dimensions it has, the batch dimension included.
+    /// Number of dimensions, including the batch dimension.
     rank: usize,
 }
 
 impl BatchInput {
-    /// The batch inputs of a configuration: one for each `target_name`, in their order.
+    /// The batch inputs of a configuration: one for each `target_name`, in order.
     ///
     /// # Errors
-    /// `InvalidArg`, with the entry: it has no target, a target that something else provides, a type other than INT32 and
-    /// FP32, or not exactly one source that is an input of the requests.
+    /// `InvalidArg`, with the entry: it has no target, a target that is provided otherwise, a type other than INT32
+    /// and FP32, or not exactly one source that is an input of the requests.
     pub fn all(config: &ModelConfig) -> Result<Vec<Self>> {
         let mut inputs: Vec<Self> = Vec::new();
         for (index, entry) in config.batch_input.iter().enumerate() {
@@ -82,12 +82,12 @@ impl BatchInput {
             .collect())
     }
 
-    /// The name of the model's input that it fills.
+    /// The name of the model's input to fill.
     pub fn target(&self) -> &str {
         &self.target
     }
 
-    /// The type of its elements: INT32 or FP32.
+    /// The element type: INT32 or FP32.
     pub fn data_type(&self) -> DataType {
         match self.number {
             Number::Int32 => DataType::Int32,
@@ -95,7 +95,7 @@ impl BatchInput {
         }
     }
 
-    /// Its shape, with -1 for what depends on the batch.
+    /// The input's shape; -1 for dimensions that depend on the batch.
     pub fn dims(&self) -> Shape {
         match self.kind {
             Kind::BatchItemShape => [-1, self.source.rank as i64 - 1].into(),
@@ -103,11 +103,11 @@ impl BatchInput {
         }
     }
 
-    /// Its shape for a batch of these requests.
+    /// The input's shape for a batch of these requests.
     ///
     /// # Errors
-    /// `InvalidArg` if a request lacks the source input, or if that has a different rank than configured, more elements
-    /// than can be counted, or too many items to describe.
+    /// `InvalidArg` if a request lacks the source input, or the source has a different rank than configured, more
+    /// elements than can be counted, or too many items to describe.
     pub fn shape(&self, requests: &[&Request]) -> Result<Shape> {
         let requests_count = requests.len() as i64;
         Ok(match self.kind {
@@ -123,7 +123,7 @@ impl BatchInput {
 
     /// The input for a batch of these requests.
     ///
-    /// Elements whose values do not matter, those of `BATCH_MAX_ELEMENT_COUNT_AS_SHAPE`, are 0.
+    /// Elements whose values do not matter, as in `BATCH_MAX_ELEMENT_COUNT_AS_SHAPE`, are 0.
     ///
     /// # Errors
     /// As for [`shape`](Self::shape); `InvalidArg` also if a number is too large for INT32.
@@ -192,7 +192,7 @@ impl BatchInput {
 }
 
 impl Source {
-    /// The one input that `names` names.
+    /// The only input in `names`.
     fn of(names: &[String], config: &ModelConfig) -> Result<Self> {
         let [name] = names else {
             return Err(Error::invalid_arg(format!(
@@ -229,7 +229,7 @@ impl Source {
             .ok_or_else(|| Error::invalid_arg(format!("input '{}' has the invalid shape {shape}", self.name)))
     }
 
-    /// How many items the input holds, and the shape of each.
+    /// The number of items in the input, and the shape of each.
     fn items<'a>(&self, request: &'a Request) -> Result<(usize, &'a [i64])> {
         let shape = self.shape(request)?;
         let (&items, dims) = shape.split_first().ok_or_else(|| {
@@ -267,22 +267,22 @@ impl Numbers {
     }
 }
 
-/// An output of a model that is one tensor for the whole batch: the concatenated parts of the requests, each of a shape that
-/// follows from the request's own input.
+/// An output of a model that is one tensor for the entire batch: the concatenated parts of the requests, each with a
+/// shape that follows from the request's own input.
 #[derive(Clone, Debug)]
 pub struct BatchOutput {
     target: String,
     source: Source,
-    /// The shape of a request's part, with the batch dimension; -1 stands for the source's dimension at that place.
+    /// The shape of a request's part, with the batch dimension; -1 stands for the source's dimension at that index.
     dims: Shape,
 }
 
 impl BatchOutput {
-    /// The batch outputs of a configuration: one for each `target_name`, in their order.
+    /// The batch outputs of a configuration: one for each `target_name`, in order.
     ///
     /// # Errors
     /// `InvalidArg`, with the entry: it has no target, a target that is not an output or has several entries, or not
-    /// exactly one source that has the dimensions to take over.
+    /// exactly one source with the dimensions to copy.
     pub fn all(config: &ModelConfig) -> Result<Vec<Self>> {
         let mut outputs: Vec<Self> = Vec::new();
         for (index, entry) in config.batch_output.iter().enumerate() {
@@ -319,7 +319,7 @@ impl BatchOutput {
         targets(&entry.target_name)?.iter().map(target).collect()
     }
 
-    /// The name of the model's output that is cut apart.
+    /// The name of the model's output to split.
     pub fn target(&self) -> &str {
         &self.target
     }
@@ -327,10 +327,10 @@ impl BatchOutput {
     /// The shape of a request's part, with the batch dimension.
     ///
     /// # Errors
-    /// `InvalidArg` if the request lacks the source input, or if that has a different rank than configured.
+    /// `InvalidArg` if the request lacks the source input, or the source has a different rank than configured.
     pub fn shape(&self, request: &Request) -> Result<Shape> {
         let source = self.source.shape(request)?;
-        // Where a dimension is variable, the source has one: that was checked with the configuration.
+        // The source has a dimension for each variable one, as checked with the configuration.
         let dim = |(index, &dim): (usize, &i64)| if dim < 0 { source.get(index).copied() } else { Some(dim) };
         Ok(self.dims.iter().enumerate().filter_map(dim).collect())
     }

@@ -1,6 +1,6 @@
-//! Cancellation of a request: a flag that anyone may read, and wakers for those who wait for it.
+//! Cancellation of a request: a flag that any thread may read, and wakers of waiting tasks.
 //!
-//! A request that nobody waits on costs one flag: no lock, no allocation.
+//! A request without waiting tasks costs one flag: no lock, no allocation.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -10,11 +10,11 @@ use std::task::{Context, Poll, Waker};
 
 use crate::ResponseSink;
 
-/// The flag of one request. It is part of the request's state.
+/// The flag of one request, embedded in the request's state.
 #[derive(Default)]
 pub struct CancelSignal {
     cancelled: AtomicBool,
-    /// Made when somebody waits.
+    /// Created by the first waiter.
     waiters: OnceLock<Box<Mutex<Waiters>>>,
 }
 
@@ -25,7 +25,7 @@ struct Waiters {
 }
 
 impl CancelSignal {
-    /// Cancels the request and wakes all who wait for that. Call it while nothing is locked.
+    /// Cancels the request and wakes all waiting tasks. Call it without holding locks.
     pub fn cancel(&self) {
         self.cancelled.store(true, Ordering::Relaxed);
         // Pairs with the fence in `poll`: this thread sees the waker, or the waiter sees the flag.
@@ -41,7 +41,7 @@ impl CancelSignal {
         self.cancelled.load(Ordering::Relaxed)
     }
 
-    /// Has the task woken when the request is cancelled. `key` tells this waiter from others.
+    /// Registers the task to be woken by the cancellation. `key` identifies the waiter.
     fn poll(&self, key: &mut Option<u64>, context: &Context<'_>) -> Poll<()> {
         if self.is_cancelled() {
             return Poll::Ready(());
@@ -73,11 +73,12 @@ impl CancelSignal {
 }
 
 fn lock(waiters: &Mutex<Waiters>) -> MutexGuard<'_, Waiters> {
-    // Nothing that is done under this lock panics halfway.
+    // No operation under this lock panics halfway.
     waiters.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The cancellation of one request, for those who work for it on other threads or in other requests. May outlive it.
+/// The cancellation of one request, for work done for it on other threads or in other requests. May outlive the
+/// request.
 #[derive(Clone)]
 pub struct Cancellation(Arc<dyn ResponseSink>);
 
@@ -91,13 +92,13 @@ impl Cancellation {
         self.0.is_cancelled()
     }
 
-    /// Completes when the request is cancelled; never if it ends otherwise.
+    /// Completes when the request is cancelled; never completes otherwise.
     pub async fn cancelled(&self) {
         let mut watch = self.watch();
         poll_fn(|context| watch.poll(context)).await;
     }
 
-    /// What waits for the cancellation. It stops waiting when it is dropped.
+    /// A waiter for the cancellation. Dropping it stops waiting.
     pub fn watch(&self) -> CancelWatch {
         CancelWatch { cancellation: self.clone(), key: None }
     }
@@ -109,14 +110,14 @@ impl fmt::Debug for Cancellation {
     }
 }
 
-/// Waits for a request's cancellation, for as long as it exists.
+/// Waits for a request's cancellation until dropped.
 pub struct CancelWatch {
     cancellation: Cancellation,
     key: Option<u64>,
 }
 
 impl CancelWatch {
-    /// Completes when the request is cancelled, and has the task woken then.
+    /// Completes when the request is cancelled; registers the task until then.
     pub fn poll(&mut self, context: &Context<'_>) -> Poll<()> {
         match self.cancellation.0.cancel_signal() {
             Some(signal) => signal.poll(&mut self.key, context),

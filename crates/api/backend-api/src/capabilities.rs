@@ -1,19 +1,18 @@
-//! What backends and their models can do, as data.
+//! Capabilities of backends and models, as data.
 
 use nereid_model_config::DataType;
 
 use crate::ReadinessReports;
 
-/// What a backend can do, whichever model it loads. Everything is off by default.
+/// Capabilities of a backend, independent of the model. Everything is off by default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BackendCapabilities {
-    /// Its models [complete](crate::Model::completed_config) configurations where they may. Without it, a configuration
-    /// is either complete or invalid, and nothing has to be loaded to find out.
+    /// The backend [completes](crate::Model::completed_config) configurations if allowed. Without it, a configuration
+    /// is either complete or invalid, which can be checked without loading the model.
     pub completes_config: bool,
-    /// Instances of its models can run on GPUs. A model whose configuration does not choose then runs on all GPUs of the
-    /// machine.
+    /// Instances can run on GPUs. A model whose configuration does not choose runs on all GPUs of the machine.
     pub runs_on_gpus: bool,
-    /// Its models run in processes of their own, and cannot harm the server's.
+    /// Models run in separate processes, and cannot harm the server's process.
     pub runs_apart: bool,
 }
 
@@ -48,10 +47,10 @@ impl SharedInputs {
 /// What a loaded model can do. Everything is off by default. Read once, when the model is loaded, but for `readiness`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ModelCapabilities {
-    /// Its instances may be created on several threads at once, which saves time where creating one takes long.
+    /// Instances may be created on several threads concurrently, which saves time if creation is slow.
     pub creates_instances_in_parallel: bool,
-    /// Its instances take inputs in device memory as they are. For those that do not, the server copies such inputs to
-    /// host memory first.
+    /// Instances accept inputs in device memory. For other models, the server first copies such inputs to host
+    /// memory.
     pub reads_device_memory: bool,
     /// Inputs that instances take in memory that other processes may write. The server copies all others first.
     pub shared_inputs: SharedInputs,

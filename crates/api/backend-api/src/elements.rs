@@ -1,5 +1,5 @@
-//! BYTES tensors: each element is a little-endian 32-bit length followed by that many bytes
-//! (Triton's binary tensor data extension).
+//! BYTES tensors: each element is its length as a little-endian 32-bit integer, followed by its bytes (Triton's binary
+//! tensor data extension).
 
 use crate::{Error, Result};
 
@@ -12,7 +12,7 @@ pub struct BytesElements<'a> {
 }
 
 impl<'a> BytesElements<'a> {
-    /// Over the whole contents of one tensor.
+    /// Iterates over the entire contents of one tensor.
     pub fn new(contents: &'a [u8]) -> Self {
         Self { rest: contents }
     }
@@ -42,7 +42,7 @@ impl<'a> Iterator for BytesElements<'a> {
     }
 }
 
-/// Appends one element in the form that [`BytesElements`] reads.
+/// Appends one element in the encoding that [`BytesElements`] reads.
 ///
 /// # Errors
 /// `InvalidArg` if the length does not fit into 32 bits.

@@ -1,4 +1,4 @@
-//! The one error of the request path: a code, which decides the status in each protocol, and a message for a person.
+//! The error of the request path: a code, which decides the status in each protocol, and a message for people.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -9,9 +9,9 @@ use nereid_model_files::{FileError, hint_at_missing};
 /// A result whose error is an [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why something was refused or failed.
+/// The reason why something was refused or failed.
 ///
-/// A message says what is wrong, with which model and tensor, and what would be right.
+/// A message states the fault, the model and tensor concerned, and what would be right.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
     code: ErrorCode,
@@ -21,7 +21,7 @@ pub struct Error {
 /// The kinds of error, as the reference's C API numbers them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ErrorCode {
-    /// Nothing better is known.
+    /// No better code is known.
     Unknown = 0,
     /// A fault of the server or of a backend, not of the request.
     Internal = 1,
@@ -29,18 +29,18 @@ pub enum ErrorCode {
     NotFound = 2,
     /// The request or the configuration is wrong.
     InvalidArg = 3,
-    /// It exists but cannot be used now: not ready, queue full, timed out.
+    /// Exists but cannot be used now: not ready, queue full, timed out.
     Unavailable = 4,
-    /// Known, but this server or model does not offer it.
+    /// Known, but not supported by this server or model.
     Unsupported = 5,
-    /// It was registered or loaded before.
+    /// Already registered or loaded.
     AlreadyExists = 6,
-    /// The client went away or asked to stop.
+    /// The client disconnected or cancelled.
     Cancelled = 7,
 }
 
 impl ErrorCode {
-    /// The code's name in the C API's terms.
+    /// The code's name in the C API.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Unknown => "Unknown",
@@ -64,7 +64,7 @@ macro_rules! constructors {
 }
 
 impl Error {
-    /// An error of `code` with a message for a person.
+    /// An error with a code and a message for people.
     pub fn new(code: ErrorCode, message: impl Into<Cow<'static, str>>) -> Self {
         Self { code, message: message.into() }
     }
@@ -84,7 +84,7 @@ impl Error {
         cancelled => Cancelled,
     }
 
-    /// Why a model's file could not be read, with a hint if a similar file exists.
+    /// The error for an unreadable model file, with a hint if a similar file exists.
     pub fn cannot_read(path: &Path, error: &FileError) -> Self {
         let message = format!("cannot read {}: {error}", path.display());
         match error {
@@ -101,12 +101,12 @@ impl Error {
         self.code
     }
 
-    /// What was wrong.
+    /// The message.
     pub fn message(&self) -> &str {
         &self.message
     }
 
-    /// The same error with words put before its message: `"<context>: <message>"`.
+    /// Prefixes the message with a context: `"<context>: <message>"`.
     pub fn context(self, context: impl fmt::Display) -> Self {
         Self { code: self.code, message: format!("{context}: {}", self.message).into() }
     }

@@ -1,10 +1,11 @@
-//! What a backend author sees: tensors, requests, responses, and the three traits a backend implements.
+//! The API for backend authors: tensors, requests, responses, and the three traits that a backend implements.
 //!
-//! A backend owns the [`Request`]s of a [`Batch`] and answers each through its [`Responder`], on any thread, now or later.
-//! What it needs of the server, it asks through [`Peers`]. The server uses the same types internally, so nothing is
-//! converted between a protocol and a backend.
+//! A backend owns the [`Request`]s of a [`Batch`] and answers each through its [`Responder`], on any thread, now or
+//! later. Calls from a backend to the server go through [`Peers`]. The server uses the same types internally, so no
+//! conversion is needed between a protocol and a backend.
 //!
-//! This crate knows no scheduler, protocol or framework. It depends on the model configuration and on leaf libraries only.
+//! This crate knows no scheduler, protocol or framework. It depends only on the model configuration and on leaf
+//! libraries.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Where a tensor's bytes are, and reference-counted slices of them.
+//! The memory of tensors, and reference-counted slices of it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,16 +7,16 @@ use bytes::Bytes;
 
 use crate::Result;
 
-/// Where memory is: its kind, and the device's number (0 for host memory).
+/// The kind of memory, and the device's number (0 for host memory).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Memory {
     /// The kind of memory.
     pub kind: MemoryKind,
-    /// The device it belongs to.
+    /// The number of its device.
     pub device: i64,
 }
 
-/// The kinds of memory, numbered as the C API numbers them.
+/// The kinds of memory, with the C API's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MemoryKind {
     /// Ordinary host memory.
@@ -38,7 +38,7 @@ impl Memory {
 }
 
 impl MemoryKind {
-    /// Its name in the protocols.
+    /// The name in the protocols.
     pub fn protocol_name(self) -> &'static str {
         match self {
             Self::Cpu => "CPU",
@@ -48,19 +48,19 @@ impl MemoryKind {
     }
 }
 
-/// How much memory is used in one place.
+/// The amount of memory used in one place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryUsage {
-    /// Where it is.
+    /// The kind and device.
     pub memory: Memory,
-    /// How much, in bytes.
+    /// The size in bytes.
     pub byte_size: u64,
 }
 
 /// A reference-counted slice of memory. Cloning copies no bytes.
 ///
-/// Host bytes may belong to a request's body, a backend's allocation or a registered region; [`Bytes`] keeps the owner alive
-/// in each case. Device memory is an address with an owner.
+/// Host bytes may belong to a request's body, a backend's allocation or a registered region; [`Bytes`] keeps the
+/// owner alive in each case. Device memory is an address with an owner.
 #[derive(Clone)]
 pub struct Buffer {
     contents: Contents,
@@ -69,12 +69,12 @@ pub struct Buffer {
     owner: Owner,
 }
 
-/// Who else may write the bytes, and what stays allocated as long as they are kept.
+/// The possible writers of the bytes, and the allocation that they keep alive.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Owner {
-    /// The server, and the allocation is these bytes.
+    /// Only the server, whose allocation is exactly these bytes.
     Server,
-    /// Perhaps somebody else, and perhaps they are a part of something larger.
+    /// Unknown owner, perhaps of a larger allocation.
     Unknown,
     /// A client's process, which may write them at any time.
     Client,
@@ -88,14 +88,14 @@ enum Contents {
     Device(DeviceBuffer),
 }
 
-/// A slice of device memory: an address for the device's driver, and what keeps it allocated.
+/// A slice of device memory: an address for the device's driver, and its owner.
 #[derive(Clone)]
 pub struct DeviceBuffer {
     /// Address in the device's address space.
     pub address: u64,
     /// Length in bytes.
     pub len: usize,
-    /// Keeps it allocated.
+    /// Keeps the memory allocated.
     pub owner: Arc<dyn DeviceMemory>,
 }
 
@@ -116,12 +116,12 @@ pub trait DeviceMemory: Send + Sync {
     /// As [`read`](Self::read).
     fn write(&self, address: u64, source: &[u8]) -> Result<()>;
 
-    /// The handle it was opened with, if another process allocated it.
+    /// The handle that the memory was opened with, if another process allocated it.
     fn ipc_handle(&self) -> Option<&IpcHandle> {
         None
     }
 
-    /// The address, in this process, of what the handle opens; `None` without a handle, or if it is unknown.
+    /// The address, in this process, at which the handle's memory starts; `None` without a handle, or if unknown.
     fn ipc_base(&self) -> Option<u64> {
         None
     }
@@ -133,9 +133,9 @@ impl Buffer {
         Self::new(Contents::Host(bytes.into()), Memory::HOST)
     }
 
-    /// Ordinary host memory that nobody else has: keeping it keeps just these bytes.
+    /// Ordinary host memory without other owners: retaining it retains only these bytes.
     pub fn own(bytes: Vec<u8>) -> Self {
-        // Without spare capacity.
+        // A boxed slice has no spare capacity.
         Self { owner: Owner::Server, ..Self::host(bytes.into_boxed_slice()) }
     }
 
@@ -163,12 +163,12 @@ impl Buffer {
         Self { contents, memory, placed: false, owner: Owner::Unknown }
     }
 
-    /// The same bytes, marked as being where the caller of the request wants them.
+    /// Marks the buffer as being where the request's caller wants it.
     pub(crate) fn into_placed(self) -> Self {
         Self { placed: true, ..self }
     }
 
-    /// Whether the bytes are in memory that the caller of the request provided.
+    /// Whether the bytes are in memory provided by the request's caller.
     pub fn is_placed(&self) -> bool {
         self.placed
     }
@@ -178,11 +178,11 @@ impl Buffer {
         matches!(self.owner, Owner::Client | Owner::ModelProcess)
     }
 
-    /// The same bytes, to be kept for any time: these if that keeps nothing else and nobody else can write them, otherwise a
-    /// copy in host memory.
+    /// A buffer safe to retain: self if it pins nothing else and no one else can write it, else a copy in host
+    /// memory.
     ///
     /// # Errors
-    /// A device's driver failed.
+    /// The device's driver failed.
     pub fn to_kept(&self) -> Result<Self> {
         if self.owner == Owner::Server && !self.placed {
             return Ok(self.clone());
@@ -193,7 +193,7 @@ impl Buffer {
         })
     }
 
-    /// Where it is.
+    /// The kind and device of the memory.
     pub fn memory(&self) -> Memory {
         self.memory
     }
@@ -206,7 +206,7 @@ impl Buffer {
         }
     }
 
-    /// Whether it has no bytes.
+    /// Whether the length is zero.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -222,7 +222,7 @@ impl Buffer {
     /// Replaces the bytes by the same elsewhere, or with another owner, if they are in host memory and not a client's.
     ///
     /// # Errors
-    /// That of `replace`. The buffer has no bytes then.
+    /// The error of `replace`. The buffer is empty then.
     pub fn try_replace(&mut self, replace: impl FnOnce(Bytes) -> Result<Bytes>) -> Result<()> {
         if self.owner != Owner::Client
             && let Contents::Host(bytes) = &mut self.contents
@@ -236,7 +236,7 @@ impl Buffer {
         Ok(())
     }
 
-    /// The bytes in host memory. Those of a device are copied, which takes time.
+    /// The bytes in host memory. Device memory is copied, which takes time.
     ///
     /// # Errors
     /// The device's driver failed.
@@ -251,7 +251,7 @@ impl Buffer {
         }
     }
 
-    /// The device memory, if it is that.
+    /// The device memory, if the buffer is in device memory.
     pub fn as_device(&self) -> Option<&DeviceBuffer> {
         match &self.contents {
             Contents::Host(_) => None,
@@ -290,7 +290,7 @@ mod tests {
             assert_eq!(kept.as_host().unwrap()[..], buffer.to_host().unwrap()[..], "{buffer:?}");
             assert_eq!(address(&kept) == address(&buffer), same, "{buffer:?}");
             assert!(!kept.is_placed() && !kept.is_shared() && kept.memory() == Memory::HOST);
-            // Once kept, it stays where it is.
+            // Once retained, it stays in place.
             assert_eq!(address(&kept.to_kept().unwrap()), address(&kept));
         }
         card.fail();

@@ -1,4 +1,4 @@
-//! Metrics that backends keep: families, and in each a series for each set of labels.
+//! Metrics of backends: families, each with a series for each set of labels.
 //!
 //! Knows no exposition format: the metrics face takes a [`snapshot`](MetricRegistry::snapshot).
 
@@ -23,7 +23,7 @@ pub enum MetricKind {
 }
 
 impl MetricKind {
-    /// Its name in lower case.
+    /// The kind's name in lower case.
     pub fn name(self) -> &'static str {
         match self {
             Self::Counter => "counter",
@@ -46,24 +46,24 @@ impl fmt::Debug for MetricRegistry {
 #[derive(Default)]
 struct Families {
     named: BTreeMap<String, Weak<FamilyData>>,
-    /// How many there were so far.
+    /// Number of families created so far.
     count: u64,
     reserved: BTreeSet<&'static str>,
 }
 
-/// A family exists as long as a handle to it or to one of its metrics does, and then removes itself from the registry.
+/// A family exists as long as a handle to it or to one of its metrics. Dropping it removes it from the registry.
 struct FamilyData {
     registry: Weak<Mutex<Families>>,
     name: String,
     kind: MetricKind,
     help: String,
-    /// Its place in the order of creation.
+    /// The family's rank in the order of creation.
     number: u64,
     series: Mutex<BTreeMap<MetricLabels, Weak<Series>>>,
 }
 
-/// The value for one set of labels. Metrics with the same labels share one series. Like a family, it removes itself with its
-/// last handle.
+/// The value for one set of labels. Metrics with the same labels share one series. Like a family, a series is removed
+/// with its last handle.
 struct Series {
     family: Arc<FamilyData>,
     labels: MetricLabels,
@@ -74,7 +74,7 @@ impl Drop for FamilyData {
     fn drop(&mut self) {
         let Some(registry) = self.registry.upgrade() else { return };
         let mut families = lock(&registry);
-        // Unless a new family has its name by now.
+        // A new family may have taken the name by now.
         if families.named.get(&self.name).is_some_and(|family| family.strong_count() == 0) {
             families.named.remove(&self.name);
         }
@@ -93,9 +93,9 @@ impl Drop for Series {
 /// The value of a series.
 #[derive(Clone, Debug, PartialEq)]
 pub enum MetricValue {
-    /// A counter's or a gauge's.
+    /// The value of a counter or gauge.
     Number(f64),
-    /// A histogram's.
+    /// The value of a histogram.
     Histogram(HistogramValue),
 }
 
@@ -104,7 +104,7 @@ pub enum MetricValue {
 pub struct HistogramValue {
     /// The upper bounds of its buckets, ascending.
     pub bounds: Vec<f64>,
-    /// How many values fell into each bucket; one more for those beyond the last.
+    /// Number of values in each bucket; the last entry counts values beyond the last bound.
     pub counts: Vec<u64>,
     /// The sum of the values.
     pub sum: f64,
@@ -113,18 +113,18 @@ pub struct HistogramValue {
 /// A family at one moment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FamilySnapshot {
-    /// Its name.
+    /// The family's name.
     pub name: String,
     /// The kind of its metrics.
     pub kind: MetricKind,
-    /// Its description.
+    /// The family's description.
     pub help: String,
-    /// Its series, by their labels.
+    /// The series, by their labels.
     pub series: Vec<(MetricLabels, MetricValue)>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What is changed under these locks is changed by calls that do not panic.
+    // No operation under these locks panics halfway.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -134,7 +134,7 @@ impl MetricRegistry {
         lock(&self.0).reserved.extend(names);
     }
 
-    /// The family of that name, created if there is none. It exists as long as a handle to it does.
+    /// Finds or creates the family of that name. A family exists as long as a handle to it.
     ///
     /// # Errors
     /// `InvalidArg` for an invalid or reserved name, or a family of another kind.
@@ -159,7 +159,7 @@ impl MetricRegistry {
             families.named.insert(name.to_owned(), Arc::downgrade(&family));
             family
         });
-        // Dropping the last handle to a family locks the list.
+        // Release the lock first: dropping the last handle to a family takes it.
         drop(families);
         if family.kind != kind {
             return Err(Error::invalid_arg(format!(
@@ -171,7 +171,7 @@ impl MetricRegistry {
         Ok(MetricFamily(family))
     }
 
-    /// All families, in the order of creation. Each series is locked by itself, while its value is copied.
+    /// All families, in the order of creation. Each series is locked separately while its value is copied.
     pub fn snapshot(&self) -> Vec<FamilySnapshot> {
         let mut families: Vec<_> = lock(&self.0).named.values().filter_map(Weak::upgrade).collect();
         families.sort_by_key(|family| family.number);
@@ -201,16 +201,17 @@ impl MetricFamily {
         self.0.kind
     }
 
-    /// Whether it has no metrics.
+    /// Whether the family has no metrics.
     pub fn is_empty(&self) -> bool {
         lock(&self.0.series).values().all(|series| series.strong_count() == 0)
     }
 
-    /// The metric with these labels, created if there is none. It exists as long as a handle to it does. `bounds` are the
-    /// upper bounds of a histogram's buckets; only a histogram has them.
+    /// Finds or creates the metric with these labels, which exists as long as a handle to it. `bounds` are the upper
+    /// bounds of a histogram's buckets; other kinds have none.
     ///
     /// # Errors
-    /// `InvalidArg` for an invalid label name, and for bounds that do not ascend, are missing or do not belong.
+    /// `InvalidArg` for an invalid label name, and for bounds that do not ascend, are missing, or do not apply to the
+    /// kind.
     pub fn metric(&self, labels: MetricLabels, bounds: Option<Vec<f64>>) -> Result<Metric> {
         if let Some(name) = labels.keys().find(|name| !is_name(name, false)) {
             return Err(Error::invalid_arg(format!("invalid label name '{name}'")));
@@ -227,7 +228,7 @@ impl MetricFamily {
     }
 }
 
-/// Whether it may be the name of a metric, with `colons`, or of a label.
+/// Whether this is a valid name of a metric (with `colons`) or of a label.
 fn is_name(name: &str, colons: bool) -> bool {
     let first = |c: char| c.is_ascii_alphabetic() || c == '_' || colons && c == ':';
     name.starts_with(first) && name.chars().all(|c| first(c) || c.is_ascii_digit())
@@ -256,7 +257,7 @@ fn new_value(kind: MetricKind, bounds: Option<Vec<f64>>) -> Result<MetricValue> 
 pub struct Metric(Arc<Series>);
 
 impl Metric {
-    /// What it tells.
+    /// The kind of the metric.
     pub fn kind(&self) -> MetricKind {
         self.0.family.kind
     }
@@ -300,7 +301,7 @@ impl Metric {
     /// Sets a gauge.
     ///
     /// # Errors
-    /// `Unsupported` for anything else.
+    /// `Unsupported` for other kinds.
     pub fn set(&self, to: f64) -> Result<()> {
         match &mut *lock(&self.0.value) {
             MetricValue::Number(value) if self.kind() == MetricKind::Gauge => {
@@ -314,7 +315,7 @@ impl Metric {
     /// Adds a value to a histogram.
     ///
     /// # Errors
-    /// `Unsupported` for anything else.
+    /// `Unsupported` for other kinds.
     pub fn observe(&self, observed: f64) -> Result<()> {
         match &mut *lock(&self.0.value) {
             MetricValue::Histogram(HistogramValue { bounds, counts, sum }) => {

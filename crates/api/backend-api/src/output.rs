@@ -1,4 +1,4 @@
-//! Memory for outputs: the server's own, or what the caller of the request provides.
+//! Memory for outputs: the server's own, or memory provided by the request's caller.
 
 use nereid_model_config::DataType;
 
@@ -11,17 +11,18 @@ pub struct OutputSpec<'a> {
     pub name: &'a str,
     /// Type of its elements.
     pub data_type: DataType,
-    /// Its dimensions, the batch dimension included.
+    /// The dimensions, including the batch dimension.
     pub shape: &'a Shape,
-    /// Length of its contents in bytes.
+    /// Size of the contents in bytes.
     pub byte_size: usize,
-    /// Where the backend prefers to write it.
+    /// The memory that the backend prefers to write.
     pub preferred: Memory,
     /// Whether the backend may read the output after writing it, so that no other process may write there until it is done.
     pub is_read_back: bool,
 }
 
-/// Provides memory for a request's outputs: a registered shared-memory region, or what a caller of the C API allocates.
+/// Provides memory for a request's outputs: in a registered shared-memory region, or allocated by a caller of the C
+/// API.
 ///
 /// Called on the thread on which the backend answers.
 pub trait OutputAllocator: Send + Sync {
@@ -39,12 +40,12 @@ pub trait OutputAllocator: Send + Sync {
         Ok(())
     }
 
-    /// Where [`allocate`](Self::allocate) would place an output, if that is known before the output is.
+    /// The memory in which [`allocate`](Self::allocate) would place an output, if known in advance.
     fn preferred_memory(&self, _name: &str, _byte_size: Option<usize>) -> Memory {
         Memory::HOST
     }
 
-    /// Whether it places any output in device memory, which takes time to write.
+    /// Whether any output is placed in device memory, which is slow to write.
     fn places_on_device(&self) -> bool {
         false
     }
@@ -55,7 +56,7 @@ pub trait PlacedMemory: Send {
     /// The bytes to write, if the CPU can write them.
     fn as_mut_slice(&mut self) -> Option<&mut [u8]>;
 
-    /// The memory, if the device is to write it.
+    /// The memory, for the device to write.
     fn as_device(&self) -> Option<Buffer> {
         None
     }
@@ -63,12 +64,12 @@ pub trait PlacedMemory: Send {
     /// The written memory, for a response. Dropping the buffer returns the memory.
     ///
     /// # Errors
-    /// The contents cannot be copied to where they belong.
+    /// The contents cannot be copied to their target.
     fn freeze(self: Box<Self>) -> Result<Buffer>;
 }
 
-/// Device memory for one output. If the backend prefers exactly this memory, its device writes there. Otherwise the backend
-/// writes to host memory, which is copied when it is complete.
+/// Device memory for one output. If the backend prefers exactly this memory, its device writes there. Otherwise the
+/// backend writes to host memory, which is copied once complete.
 pub struct DeviceOutput {
     target: DeviceBuffer,
     device: i64,
@@ -76,7 +77,7 @@ pub struct DeviceOutput {
 }
 
 impl DeviceOutput {
-    /// Memory of `device`, for an output that its backend prefers in `preferred`.
+    /// Memory of `device`, for an output whose backend prefers `preferred`.
     pub fn new(target: DeviceBuffer, device: i64, preferred: Memory) -> Self {
         let wanted = preferred == Memory { kind: MemoryKind::Gpu, device };
         let staged = (!wanted).then(|| vec![0; target.len]);
@@ -110,7 +111,7 @@ enum Kind {
 }
 
 impl OutputBuffer {
-    /// Zeroed memory of the server's own.
+    /// Zeroed memory of the server.
     pub(crate) fn own(byte_size: usize) -> Self {
         Self(Kind::Own(vec![0; byte_size]))
     }
@@ -119,7 +120,7 @@ impl OutputBuffer {
         Self(Kind::Placed(memory))
     }
 
-    /// The bytes to write. `None` for device memory, which its driver writes.
+    /// The bytes to write. `None` for device memory, which the driver writes.
     pub fn as_mut_slice(&mut self) -> Option<&mut [u8]> {
         match &mut self.0 {
             Kind::Own(bytes) => Some(bytes),
@@ -127,7 +128,7 @@ impl OutputBuffer {
         }
     }
 
-    /// The memory, if the device is to write it. Only a backend that [preferred](OutputSpec::preferred) it gets that.
+    /// The memory, for the device to write. `None` unless the backend [preferred](OutputSpec::preferred) this memory.
     pub fn as_device(&self) -> Option<Buffer> {
         match &self.0 {
             Kind::Own(_) => None,
@@ -138,7 +139,7 @@ impl OutputBuffer {
     /// The contents for a response.
     ///
     /// # Errors
-    /// They cannot be copied to where the caller wants them.
+    /// The contents cannot be copied to the caller's memory.
     pub fn freeze(self) -> Result<Buffer> {
         match self.0 {
             Kind::Own(bytes) => Ok(Buffer::own(bytes)),

@@ -1,4 +1,4 @@
-//! What a load request gives in place of what the repository has.
+//! Overrides of a load request, which replace parts of the model in the repository.
 
 use std::path::PathBuf;
 
@@ -9,12 +9,12 @@ use bytes::Bytes;
 pub struct Overrides {
     /// The configuration, as JSON.
     pub config: Option<String>,
-    /// Files of the model's folder, by their paths in it. With any, only these count.
+    /// Files of the model's folder, by their relative paths. If any are present, the repository's files are ignored.
     pub files: Vec<(PathBuf, Bytes)>,
 }
 
 impl Overrides {
-    /// Whether there are none.
+    /// Whether nothing is overridden.
     pub fn is_empty(&self) -> bool {
         self.config.is_none() && self.files.is_empty()
     }

@@ -16,14 +16,14 @@ pub enum ParameterValue {
     String(Cow<'static, str>),
 }
 
-/// Most parameters that are searched one by one, which is faster than a map for so few.
+/// Largest number of parameters for linear search, which is faster than a map for few.
 const MAX_SEARCHED: usize = 16;
 
-/// Parameters in their order. Setting and getting one takes constant time, whatever their number: clients choose it.
+/// Parameters in order. Setting and getting one takes constant time for any number, since clients choose the number.
 #[derive(Clone, Debug, Default)]
 pub struct Parameters {
     entries: Vec<(Cow<'static, str>, ParameterValue)>,
-    /// Where each name is in `entries`, once there are more than [`MAX_SEARCHED`].
+    /// The index of each name in `entries`, once it has more than [`MAX_SEARCHED`].
     #[expect(clippy::box_collection, reason = "few requests have one, and all are moved with its place")]
     places: Option<Box<HashMap<Cow<'static, str>, usize>>>,
 }
@@ -60,12 +60,12 @@ impl Parameters {
         self.place(name).map(|place| &self.entries[place].1)
     }
 
-    /// All of them, in order.
+    /// All parameters, in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &ParameterValue)> {
         self.entries.iter().map(|(name, value)| (name.as_ref(), value))
     }
 
-    /// Whether there are none.
+    /// Whether no parameter is set.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }

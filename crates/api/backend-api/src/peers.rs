@@ -1,11 +1,11 @@
-//! How a backend asks the server that it runs in: inner requests, loads and unloads, readiness, metrics.
+//! Calls from a backend to its server: inner requests, loads and unloads, readiness, metrics.
 //!
-//! The server implements [`Peers`] and hands it to backends in their [`ModelContext`](crate::ModelContext). It does not
-//! keep the server alive: once the server has gone, every call fails with `Unavailable`.
+//! The server implements [`Peers`] and passes it to backends in their [`ModelContext`](crate::ModelContext). It does
+//! not keep the server alive: after the server is dropped, every call fails with `Unavailable`.
 //!
-//! All calls may be made at any time and on any thread. During a load, inner requests reach the models that are ready by
-//! then. A load or unload that is begun during a load takes a thread of its own, of which `--model-load-thread-count`
-//! says how many there are: a backend should wait for such an outcome during execution, not while it loads.
+//! All calls may be made at any time and on any thread. During a load, inner requests reach the models that are ready
+//! by then. A load or unload started during a load occupies another thread of the `--model-load-thread-count`: a
+//! backend should await such an outcome during execution, not while it loads.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -20,70 +20,70 @@ use crate::{
     Response, Result, Tensor,
 };
 
-/// An outcome that is not there yet. Dropping it does not stop what leads to it.
+/// A future outcome. Dropping it does not stop the operation.
 pub type Pending<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// The server, as its backends ask it.
+/// The server, as seen by its backends.
 pub trait Peers: Send + Sync {
-    /// Finds the version of a model that a request with this name and version goes to, for the request that follows.
-    /// Where a model has to be loaded first, the outcome waits for that.
+    /// Finds the version of a model to which the following request with this name and version goes. If a model has to
+    /// be loaded first, the outcome waits for that.
     fn resolve(&self, model: &str, version: Option<u64>) -> Pending<Result<Arc<dyn PeerModel>>>;
 
-    /// Loads a model, or reloads it if it has changed or something is overridden.
+    /// Loads a model, or reloads it if it or an override changed.
     fn load(&self, model: &str, overrides: Overrides) -> Pending<Result<()>>;
 
     /// Unloads a model; with `dependents`, also the models that only it uses.
     fn unload(&self, model: &str, dependents: bool) -> Pending<Result<()>>;
 
-    /// Whether the server takes requests. The outcome takes seconds at most.
+    /// Whether the server accepts requests. Takes seconds at most.
     fn ready(&self) -> Pending<Result<bool>>;
 
-    /// Whether a version of a model would answer requests; the error says why not. The outcome takes seconds at most.
+    /// Whether a version of a model would answer requests; if not, the error is the reason. Takes seconds at most.
     fn model_ready(&self, model: &str, version: Option<u64>) -> Pending<Result<()>>;
 
     /// The version of a model that is served now under this name and version.
     ///
     /// # Errors
-    /// `NotFound` or `Unavailable` if there is none.
+    /// `NotFound` or `Unavailable` if no version is served.
     fn model(&self, model: &str, version: Option<u64>) -> Result<Arc<dyn PeerModel>>;
 
-    /// Where backends keep metrics of their own.
+    /// The registry for backends' own metrics.
     ///
     /// # Errors
-    /// `Unavailable` if the server has gone.
+    /// `Unavailable` after the server is dropped.
     fn metrics(&self) -> Result<MetricRegistry>;
 }
 
-/// A loaded model, as other models see it. It is not unloaded to the end as long as somebody holds it.
+/// A loaded model, as seen by other models. Handles delay the end of its unloading.
 pub trait PeerModel: Send + Sync {
-    /// Sends it a request. It never blocks; see [`InnerRequest`] for what the request inherits.
+    /// Sends a request to the model, without blocking; see [`InnerRequest`] for what the request inherits.
     ///
     /// # Errors
-    /// What keeps the request from being queued, as for every client's: it does not fit the model, for example.
+    /// The request cannot be queued, as for any client: it does not fit the model, for example.
     fn infer(&self, inner: InnerRequest) -> Result<Box<dyn Answers>>;
 
-    /// Its name.
+    /// The model's name.
     fn name(&self) -> &str;
 
-    /// Its version.
+    /// The model's version.
     fn version(&self) -> u64;
 
-    /// Its configuration, completed.
+    /// The model's completed configuration.
     fn config(&self) -> &ModelConfig;
 
-    /// Whether it answers a request with any number of responses.
+    /// Whether the model may answer a request with any number of responses.
     fn is_decoupled(&self) -> bool {
         self.config().model_transaction_policy.is_some_and(|policy| policy.decoupled)
     }
 
-    /// The model's one input, made of contents alone: its name, type and shape follow from the configuration.
+    /// The model's only input, made of contents alone: its name, type and shape follow from the configuration.
     ///
     /// # Errors
-    /// `InvalidArg` if they do not follow.
+    /// `InvalidArg` unless they follow from it.
     fn raw_input(&self, contents: Buffers) -> Result<Tensor>;
 }
 
-/// A request that a backend makes, and what it inherits from the request that it is made for.
+/// A request made by a backend, and what it inherits from its parent request.
 #[derive(Default)]
 pub struct InnerRequest {
     request: InferRequest,
@@ -91,36 +91,35 @@ pub struct InnerRequest {
 }
 
 impl InnerRequest {
-    /// A request that is made for no other: while a model loads, for example.
+    /// A request without a parent: while a model loads, for example.
     pub fn new(request: InferRequest) -> Self {
         Self { request, parent: None }
     }
 
-    /// A request that is made for `parent`. It is traced as its child, and cancelled with it.
+    /// A request made for `parent`, traced as its child and cancelled with it.
     pub fn of(parent: &Request, request: InferRequest) -> Self {
         let trace = parent.trace.as_ref().map(RequestTrace::child);
         Self { request: InferRequest { trace, ..request }, parent: Some(parent.cancellation()) }
     }
 
-    /// The request, and whose cancellation also cancels it. Made for the server.
+    /// The request, and the parent's cancellation, which also cancels it. For the server.
     pub fn into_parts(self) -> (InferRequest, Option<Cancellation>) {
         (self.request, self.parent)
     }
 }
 
-/// Cancels an inner request whose answers somebody else waits for.
+/// Cancels an inner request whose answers are awaited elsewhere.
 pub type Canceller = Arc<dyn Fn() + Send + Sync>;
 
-/// The answers to an inner request, in the order in which they were given. Dropped before the last one, it cancels the
-/// request.
+/// The answers to an inner request, in order. Dropping them before the last one cancels the request.
 pub trait Answers: Send {
     /// The next answer; `None` after the last.
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Answer>>;
 
-    /// Whether the answer that was taken last was given as the last, so that no other follows.
+    /// Whether the last polled answer was marked as final, so that no other follows.
     fn ended_with_answer(&self) -> bool;
 
-    /// Cancels the request without giving up its answers.
+    /// Cancels the request, whose answers can still be read.
     fn canceller(&self) -> Canceller;
 
     /// Name of the model that answers.
@@ -139,10 +138,10 @@ impl dyn Answers {
         poll_fn(|context| self.poll_next(context)).await
     }
 
-    /// The answer of a model that gives exactly one.
+    /// The answer of a model with exactly one response.
     ///
     /// # Errors
-    /// The answer's own error, or `Unsupported` if there were none or several.
+    /// The answer's own error, or `Unsupported` for any other number of responses.
     pub async fn single(&mut self) -> Result<Response> {
         let wrong =
             |model: &str, count| Error::unsupported(format!("model '{model}' gave {count}, expected one"));
@@ -157,7 +156,7 @@ impl dyn Answers {
     }
 }
 
-/// Waits on this thread for an outcome that is found on another.
+/// Blocks this thread until an outcome computed elsewhere is ready.
 pub fn block_on<T>(outcome: impl Future<Output = T>) -> T {
     struct Unpark(Thread);
 
@@ -177,7 +176,7 @@ pub fn block_on<T>(outcome: impl Future<Output = T>) -> T {
     }
 }
 
-/// The peers of a backend that runs in no server: a model is only examined. Every call fails with `Unavailable`.
+/// The peers of a backend without a server, which only examines a model. Every call fails with `Unavailable`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoPeers;
 

@@ -3,15 +3,16 @@
 use std::fmt;
 use std::sync::Arc;
 
-/// Whether a model reports its readiness, and how changes of it become known.
+/// Whether a model reports its readiness, and how the server learns of changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReadinessReports {
-    /// It reports nothing: it counts as ready and is not asked.
+    /// No reports: the model counts as ready, and is never polled.
     #[default]
     Never,
-    /// [`Model::ready`](crate::Model::ready) says, and the model announces each change of the answer.
+    /// [`Model::ready`](crate::Model::ready) reports it, and the model announces each change.
     Announced,
-    /// [`Model::ready`](crate::Model::ready) says, and that is all: the server polls it while somebody watches.
+    /// [`Model::ready`](crate::Model::ready) reports it, without announcements: the server polls it while a client
+    /// watches.
     WhenAsked,
 }
 
@@ -25,7 +26,7 @@ impl ReadinessAnnouncer {
         Self(Arc::new(changed))
     }
 
-    /// [`Model::ready`](crate::Model::ready) answers differently from now on. Any thread may call this.
+    /// Announces that [`Model::ready`](crate::Model::ready) has a new result. Any thread may call this.
     pub fn changed(&self) {
         (self.0)();
     }

@@ -1,4 +1,4 @@
-//! An inference request: as every protocol face builds it, and as a backend owns it.
+//! An inference request: as built by every protocol face, and as owned by a backend.
 
 use std::fmt;
 use std::ops::Deref;
@@ -10,7 +10,7 @@ use crate::{
     Response, ResponseSink, Result, SequenceStates, Tensor, Turn,
 };
 
-/// What a client asks of a model. Every face builds this and hands it to the server together with the model.
+/// A client's request to a model. Every face builds this and passes it to the server together with the model.
 #[derive(Default)]
 pub struct InferRequest {
     /// The client's request id; may be empty.
@@ -29,7 +29,7 @@ pub struct InferRequest {
     pub sequence: SequenceFlags,
     /// 0 for the model's default level; 1 is the highest.
     pub priority: u64,
-    /// How long the request may wait in the queue, if the model's queue policy allows an override.
+    /// The longest wait in the queue, if the model's queue policy allows an override.
     pub timeout: Option<Duration>,
     /// Provides memory for the outputs; `None` leaves that to the backend.
     pub allocator: Option<Arc<dyn OutputAllocator>>,
@@ -37,15 +37,15 @@ pub struct InferRequest {
     pub trace: Option<RequestTrace>,
 }
 
-/// Contents of an input for instances under one host policy: the same values as those for all instances, in memory that is
-/// nearer to these. They may be ignored.
+/// Contents of an input for instances under one host policy: the same values as for all instances, in memory nearer
+/// to these. They may be ignored.
 #[derive(Clone)]
 pub struct PolicyContents {
     /// Name of the input.
     pub input: String,
     /// Name of the host policy.
     pub policy: String,
-    /// The contents; as long as those for all.
+    /// The contents; as long as the common contents.
     pub buffers: Buffers,
 }
 
@@ -54,7 +54,7 @@ pub struct PolicyContents {
 pub struct RequestedOutput {
     /// Name of the output.
     pub name: String,
-    /// If not 0, the answer has this many of the highest values, with their labels, instead of the tensor.
+    /// If not 0, the answer contains this many of the highest values, with their labels, instead of the tensor.
     pub classification: u32,
 }
 
@@ -68,7 +68,7 @@ impl RequestedOutput {
 /// The sequence a request belongs to.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub enum CorrelationId {
-    /// None.
+    /// No sequence.
     #[default]
     None,
     /// A number, not 0.
@@ -90,22 +90,22 @@ impl fmt::Display for CorrelationId {
 /// A request's place in its sequence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SequenceFlags {
-    /// It is the first.
+    /// First request of the sequence.
     pub start: bool,
-    /// It is the last.
+    /// Last request of the sequence.
     pub end: bool,
 }
 
 /// A request that a backend owns.
 ///
-/// The backend may keep it after `execute` returns. Dropping it releases the inputs; if it was not answered, the client gets
-/// an error, so no request is lost.
+/// The backend may keep it after `execute` returns. Dropping it releases the inputs; if it is unanswered, the client
+/// gets an error, so no request is lost.
 pub struct Request {
     // Dropped before the request: the trace records the answer before the end.
     responder: Responder,
     request: InferRequest,
     batch_size: usize,
-    // Dropped after the responder: when the turn is over, the request has been answered.
+    // Dropped after the responder: the request is answered before its turn ends.
     turn: Option<Turn>,
     repeated: bool,
 }
@@ -116,12 +116,12 @@ impl Request {
         Self { request, batch_size, responder, turn: None, repeated: false }
     }
 
-    /// The name of the model that executes it; empty where its answers are not the server's to take.
+    /// The name of the executing model; empty if the server does not take the answers.
     pub fn model_name(&self) -> &str {
         self.responder.sink().model_name()
     }
 
-    /// How many items of the batch dimension it holds; 1 for a model without batching.
+    /// Number of items in the batch dimension; 1 for a model without batching.
     pub fn batch_size(&self) -> usize {
         self.batch_size
     }
@@ -129,7 +129,7 @@ impl Request {
     /// The input of that name.
     ///
     /// # Errors
-    /// `InvalidArg` if the request has none.
+    /// `InvalidArg` if the request lacks it.
     pub fn input(&self, name: &str) -> Result<&Tensor> {
         self.request
             .inputs
@@ -184,7 +184,7 @@ impl Request {
         self.responder.cancellation()
     }
 
-    /// Replaces the sink of its answers, and returns the new one. For the server.
+    /// Replaces the sink of the answers, and returns the new one. For the server.
     pub fn redirect_answers<S: ResponseSink>(
         &mut self,
         redirect: impl FnOnce(Arc<dyn ResponseSink>) -> Arc<S>,
@@ -197,12 +197,12 @@ impl Request {
         self.responder
     }
 
-    /// Splits it into what the client sent, the responder, and its turn in a sequence.
+    /// Splits the request into the client's part, the responder, and its turn in a sequence.
     pub fn into_parts(self) -> (InferRequest, Responder, Option<Turn>) {
         (self.request, self.responder, self.turn)
     }
 
-    /// Puts a request together from its parts.
+    /// Assembles a request from its parts.
     pub fn from_parts(
         request: InferRequest,
         batch_size: usize,
@@ -212,17 +212,17 @@ impl Request {
         Self { request, batch_size, responder, turn, repeated: false }
     }
 
-    /// The states of its sequence, if its model has any.
+    /// The states of the request's sequence, if its model has any.
     pub fn states(&self) -> Option<&SequenceStates> {
         self.turn.as_ref()?.states().map(|states| &**states)
     }
 
-    /// Whether it only pads a batch whose other slots must keep their places. No client sent it or waits for an answer.
+    /// Whether this request only pads a batch whose other slots must stay in place. No client waits for it.
     pub fn is_filler(&self) -> bool {
         self.turn.as_ref().is_some_and(Turn::is_filler)
     }
 
-    /// Returns it to the scheduler, to be executed again later. If its model does not iterate (see
+    /// Returns the request to the scheduler, to be executed again later. If its model does not iterate (see
     /// `iterative_sequence`), it is released.
     pub fn reschedule(mut self) {
         self.repeated = true;
@@ -232,28 +232,28 @@ impl Request {
         }
     }
 
-    /// Whether it was executed before and rescheduled.
+    /// Whether the request was executed before and rescheduled.
     pub fn is_repeated(&self) -> bool {
         self.repeated
     }
 
-    /// Begins its turn in a sequence. For the server.
+    /// Begins the request's turn in a sequence. For the server.
     pub fn begin_turn(&mut self, turn: Turn) {
         self.turn = Some(turn);
     }
 
-    /// Takes its turn in a sequence away. The next request of the sequence may be executed once the turn is dropped.
+    /// Takes the request's turn in a sequence. The next request of the sequence may execute once the turn is dropped.
     pub fn take_turn(&mut self) -> Option<Turn> {
         self.turn.take()
     }
 
-    /// Sets its sequence and its place in it. For the server.
+    /// Sets the request's sequence and its place in it. For the server.
     pub fn set_sequence(&mut self, sequence: CorrelationId, flags: SequenceFlags) {
         self.request.correlation_id = sequence;
         self.request.sequence = flags;
     }
 
-    /// Adds an input that the client did not send, or replaces the one of that name. For the server.
+    /// Adds or replaces an input that the client did not send. For the server.
     pub fn give_input(&mut self, tensor: Tensor) {
         match self.request.inputs.iter_mut().find(|input| input.name == tensor.name) {
             Some(input) => *input = tensor,

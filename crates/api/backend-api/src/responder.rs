@@ -1,4 +1,4 @@
-//! Answers, from a backend on any thread to the client that sent the request.
+//! Answers: from a backend, on any thread, to the client that sent the request.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -17,51 +17,52 @@ pub type Answer = Result<Response>;
 
 /// Receives a request's answers. Implemented by the server.
 pub trait ResponseSink: Any + Send + Sync {
-    /// Takes an answer, or none; after `last` no other follows.
+    /// Delivers an answer, or none; after `last` no other follows.
     fn deliver(&self, answer: Option<Answer>, last: bool);
 
-    /// The next sink, if any: it receives everything that this one does not handle.
+    /// The next sink, if any: receives all calls that this one does not handle.
     fn next(&self) -> Option<&dyn ResponseSink> {
         None
     }
 
-    /// Records when the request reached a phase of its execution.
+    /// Records the time at which the request reached a phase of its execution.
     fn mark(&self, phase: Phase, at: Instant) {
         if let Some(next) = self.next() {
             next.mark(phase, at);
         }
     }
 
-    /// Whether the client has gone away or asked to stop.
+    /// Whether the client disconnected or cancelled.
     fn is_cancelled(&self) -> bool {
         self.next().is_some_and(|next| next.is_cancelled())
     }
 
-    /// The name of the model that was asked.
+    /// The name of the requested model.
     fn model_name(&self) -> &str {
         self.next().map_or("", |next| next.model_name())
     }
 
-    /// Wakes tasks that wait for the cancellation; `None` if it cannot be waited for.
+    /// Wakes tasks that wait for the cancellation; `None` if waiting is not supported.
     fn cancel_signal(&self) -> Option<&CancelSignal> {
         self.next()?.cancel_signal()
     }
 
-    /// The backend will report how long the execution and its responses took, perhaps after the last answer.
+    /// Announces that the backend will report the times of the execution and its responses, perhaps after the last
+    /// answer.
     fn await_report(&self) {
         if let Some(next) = self.next() {
             next.await_report();
         }
     }
 
-    /// Reports how long the execution took.
+    /// Reports the times of the execution.
     fn report(&self, times: ExecutionTimes) {
         if let Some(next) = self.next() {
             next.report(times);
         }
     }
 
-    /// Reports how long a response took, in the order of the responses.
+    /// Reports the times of a response, in the order of the responses.
     fn report_response(&self, kind: ResponseKind, times: ResponseTimes) {
         if let Some(next) = self.next() {
             next.report_response(kind, times);
@@ -69,27 +70,27 @@ pub trait ResponseSink: Any + Send + Sync {
     }
 }
 
-/// What a response of a decoupled model holds.
+/// The contents of a decoupled model's response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResponseKind {
     /// Outputs.
     Answer,
     /// An error.
     Error,
-    /// Nothing: only that no more follow.
+    /// Nothing: marks the end.
     Nothing,
     /// A cancellation.
     Cancelled,
 }
 
-/// When the work on a response began, when its outputs did, and when it was sent.
+/// Start of the work on a response, start of its outputs, and time of sending.
 #[derive(Clone, Copy, Debug)]
 pub struct ResponseTimes {
-    /// When the previous response was sent; for the first, when the execution began.
+    /// Time at which the previous response was sent; for the first, the start of the execution.
     pub started: Instant,
-    /// When sending the outputs began, if there are any.
+    /// Start of sending the outputs, if any.
     pub output_started: Option<Instant>,
-    /// When it was sent.
+    /// Time at which the response was sent.
     pub ended: Instant,
 }
 
@@ -106,7 +107,8 @@ pub enum Phase {
 
 /// Answers one request: with no, one or many responses.
 ///
-/// It may be used on any thread and may outlive the request. If it is dropped before the last answer, the client gets an error.
+/// Usable on any thread, and may outlive the request. If it is dropped before the last answer, the client gets an
+/// error.
 pub struct Responder {
     sink: Arc<dyn ResponseSink>,
     allocator: Option<Arc<dyn OutputAllocator>>,
@@ -114,7 +116,7 @@ pub struct Responder {
 }
 
 impl Responder {
-    /// Answers go to `sink`; outputs are placed by `allocator`.
+    /// A responder that delivers to `sink`; `allocator` places outputs.
     pub fn new(sink: Arc<dyn ResponseSink>, allocator: Option<Arc<dyn OutputAllocator>>) -> Self {
         Self { sink, allocator, finished: AtomicBool::new(false) }
     }
@@ -155,13 +157,13 @@ impl Responder {
         &*self.sink
     }
 
-    /// Returns the sink and sends nothing more. For the server.
+    /// Returns the sink; nothing more is sent. For the server.
     pub fn into_sink(self) -> Arc<dyn ResponseSink> {
         self.finished.store(true, Ordering::Release);
         Arc::clone(&self.sink)
     }
 
-    /// Records when the request reached a phase.
+    /// Records the time at which the request reached a phase.
     pub fn mark(&self, phase: Phase, at: Instant) {
         self.sink.mark(phase, at);
     }
@@ -194,7 +196,7 @@ impl Responder {
         self.allocator.as_ref().map_or(Ok(()), |allocator| allocator.begin_response())
     }
 
-    /// Whether the request was cancelled. A long-running backend checks now and then.
+    /// Whether the request was cancelled. Long-running backends should check from time to time.
     pub fn is_cancelled(&self) -> bool {
         self.sink.is_cancelled()
     }
@@ -204,10 +206,10 @@ impl Responder {
         Cancellation::of(Arc::clone(&self.sink))
     }
 
-    /// Memory for an output: where the caller wants it, or else the server's own.
+    /// Memory for an output: the caller's, or else the server's.
     ///
-    /// A backend that has the output in its own memory may put that into the response instead. It is then copied only if
-    /// the caller wants it elsewhere.
+    /// A backend that has the output in its own memory may put that into the response instead. It is then copied only
+    /// if the caller wants it elsewhere.
     ///
     /// # Errors
     /// The caller's allocator failed.
@@ -215,12 +217,13 @@ impl Responder {
         Ok(self.place(output)?.unwrap_or_else(|| OutputBuffer::own(output.byte_size)))
     }
 
-    /// Whether the caller may want outputs in memory of its own.
+    /// Whether the caller may provide memory for outputs.
     pub fn places_outputs(&self) -> bool {
         self.allocator.is_some()
     }
 
-    /// The caller's memory for an output; `None` if any memory will do. For a backend that otherwise writes to its own.
+    /// The caller's memory for an output; `None` if any memory will do. For a backend that otherwise writes its own
+    /// memory.
     ///
     /// # Errors
     /// The caller's allocator failed.
@@ -229,14 +232,14 @@ impl Responder {
         Ok(allocator.allocate(output)?.map(OutputBuffer::placed))
     }
 
-    /// Where [`allocate`](Self::allocate) would place an output.
+    /// The memory in which [`allocate`](Self::allocate) would place an output.
     pub fn preferred_memory(&self, output: &str, byte_size: Option<usize>) -> Memory {
         self.allocator
             .as_ref()
             .map_or(Memory::HOST, |allocator| allocator.preferred_memory(output, byte_size))
     }
 
-    /// The answer with its outputs where the caller wants them, or else in host memory.
+    /// The answer with its outputs in the caller's memory, or else in host memory.
     fn placed(&self, answer: Answer) -> Answer {
         let mut response = answer?;
         self.place_all(&mut response)?;

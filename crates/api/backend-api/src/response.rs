@@ -1,13 +1,13 @@
-//! What a backend answers with.
+//! A backend's response.
 
 use crate::{Parameters, Tensor};
 
-/// One response to a request. Its identity (model, version, id) is the server's to add.
+/// One response to a request. The server adds its identity (model, version, id).
 #[derive(Clone, Debug, Default)]
 pub struct Response {
-    /// The outputs, in the order the backend gives them.
+    /// The outputs, in the backend's order.
     pub outputs: Vec<Tensor>,
-    /// Values that go along with them.
+    /// Parameters of the response.
     pub parameters: Parameters,
 }
 

@@ -7,8 +7,8 @@ use crate::{Error, Result};
 /// The `max_batch_size` of batching models that do not configure one. Set for all backends or for one.
 const DEFAULT_MAX_BATCH_SIZE: &str = "default-max-batch-size";
 
-/// The settings of one backend: those for all backends, overridden by its own. A backend gets them when it is created, and
-/// ignores those it does not know.
+/// The settings of one backend: the settings for all backends, overridden by its own. A backend receives them when it
+/// is created, and ignores unknown ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BackendSettings(BTreeMap<String, String>);
 

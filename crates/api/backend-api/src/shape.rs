@@ -7,7 +7,8 @@ use smallvec::SmallVec;
 
 /// Dimensions of a tensor, outermost first. A scalar has none.
 ///
-/// In a configuration a dimension of -1 stands for any size; in a request or a response every dimension is 0 or more.
+/// In a configuration, a dimension of -1 stands for any size; in a request or a response every dimension is 0 or
+/// more.
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
 pub struct Shape(SmallVec<[i64; 4]>);
 
@@ -17,9 +18,9 @@ impl Shape {
         Self::default()
     }
 
-    /// How many elements a tensor of this shape has. `None` if a dimension is negative or the product does not fit.
+    /// Number of elements of a tensor of this shape. `None` if a dimension is negative or the product overflows.
     pub fn element_count(&self) -> Option<usize> {
-        // A zero anywhere makes the tensor empty, however large the other dimensions are.
+        // A zero anywhere makes the tensor empty, regardless of the other dimensions.
         if self.iter().any(|&dim| dim < 0) {
             return None;
         }

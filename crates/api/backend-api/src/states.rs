@@ -1,7 +1,8 @@
-//! State that a model keeps from one request of a sequence to the next (`state` in `sequence_batching`): tensors that are
-//! inputs of a request and are replaced by its outputs.
+//! Implicit state that a model keeps between the requests of a sequence (`state` in `sequence_batching`): tensors
+//! that are inputs of a request and are replaced by its outputs.
 //!
-//! Does not know where a sequence begins or which request is next: the sequence scheduler gives each sequence its states.
+//! Does not know where a sequence begins or which request is next: the sequence scheduler creates the states of each
+//! sequence.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -11,7 +12,7 @@ use crate::{Buffers, Error, Result, Shape, Tensor};
 
 /// The states of one sequence, shared by its requests.
 ///
-/// A state has two names: that of the input that holds it, and that of the output that replaces it.
+/// A state has two names: the input that holds it, and the output that replaces it.
 #[derive(Debug, Default)]
 pub struct SequenceStates(Mutex<Vec<SequenceState>>);
 
@@ -20,19 +21,19 @@ pub struct SequenceStates(Mutex<Vec<SequenceState>>);
 pub struct SequenceState {
     /// The output that replaces it.
     pub output: String,
-    /// Its value, under the name of the input.
+    /// The value, under the name of the input.
     pub value: Tensor,
-    /// Whether it is updated in place instead of being replaced by a new value.
+    /// Whether the value is updated in place instead of being replaced.
     pub shares_memory: bool,
 }
 
 impl SequenceStates {
-    /// The states that a sequence begins with.
+    /// The initial states of a sequence.
     pub fn new(states: Vec<SequenceState>) -> Self {
         Self(Mutex::new(states))
     }
 
-    /// All of them, as they are now.
+    /// All states, with their current values.
     pub fn all(&self) -> Vec<SequenceState> {
         self.lock().clone()
     }

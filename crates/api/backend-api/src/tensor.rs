@@ -8,13 +8,13 @@ use smallvec::SmallVec;
 
 use crate::{Buffer, BytesElements, Error, ModelCapabilities, Result, Shape};
 
-/// The slices that make up a tensor's contents, in order. Nearly always one.
+/// The slices of a tensor's contents, in order. Nearly always one.
 pub type Buffers = SmallVec<[Buffer; 1]>;
 
 /// One input of a request or one output of a response.
 ///
-/// The contents are row-major and little-endian; elements of BYTES are length-prefixed (see [`BytesElements`]). They may be
-/// in several slices, since a body may arrive in several reads: they are joined only if a backend needs them joined.
+/// The contents are row-major and little-endian; elements of BYTES are length-prefixed (see [`BytesElements`]). They
+/// may be in several slices, since a body may arrive in several reads: they are joined only on demand.
 #[derive(Clone, Debug)]
 pub struct Tensor {
     /// The name in the model's configuration.
@@ -44,12 +44,12 @@ impl Tensor {
         self.buffers.iter().map(Buffer::len).sum()
     }
 
-    /// Whether any of it is in device memory.
+    /// Whether any part is in device memory.
     pub fn is_on_device(&self) -> bool {
         self.buffers.iter().any(|buffer| !buffer.memory().is_host())
     }
 
-    /// Copies what is in device memory to host memory.
+    /// Copies the parts in device memory to host memory.
     ///
     /// # Errors
     /// The device's driver failed.
@@ -114,8 +114,8 @@ impl Tensor {
         Ok(())
     }
 
-    /// Checks that the contents are as long as type and shape require: by size for a fixed-size type, element by element for
-    /// BYTES. BYTES in device memory are not checked before they are [copied](Self::copy_to_host).
+    /// Checks that the contents have the length that type and shape require: by size for a fixed-size type, element
+    /// by element for BYTES. BYTES in device memory are not checked before they are [copied](Self::copy_to_host).
     ///
     /// # Errors
     /// `InvalidArg` with the tensor, its size and the expected size.
@@ -215,7 +215,7 @@ mod tests {
         tensor.copy_to_host().unwrap();
         assert!(!tensor.is_on_device());
         assert_eq!(tensor.buffers[1].as_host().unwrap(), "\x01\0\0\0ab");
-        // Now that they can be looked at, they are.
+        // Host contents are checked.
         assert!(tensor.check_contents().is_err());
     }
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use crate::{Buffer, DeviceBuffer, DeviceMemory, Error, Result};
 
-/// The address where its memory begins.
+/// The address at which its memory begins.
 pub(crate) const START: u64 = 1 << 40;
 
 /// A device with some memory.
@@ -19,7 +19,7 @@ impl Card {
         Arc::new(Self { contents: Mutex::new(contents.to_vec()), fails: AtomicBool::new(false) })
     }
 
-    /// Reads and writes fail from now on.
+    /// Makes all further reads and writes fail.
     pub(crate) fn fail(&self) {
         self.fails.store(true, Ordering::Relaxed);
     }

@@ -1,7 +1,7 @@
-//! Traces of requests: when a request reached which stage, and its tensors.
+//! Traces of requests: the times of a request's stages, and its tensors.
 //!
-//! A [`Trace`] reports to a [`TraceSink`]; where that stores it is not known here. A [`RequestTrace`] moves with its request
-//! from owner to owner and creates the traces of inner requests. A request that is not traced has none.
+//! A [`Trace`] reports to a [`TraceSink`], which decides where to store it. A [`RequestTrace`] moves with its request
+//! from owner to owner and creates the traces of inner requests. An untraced request has none.
 
 use std::any::Any;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,12 +10,12 @@ use std::time::Instant;
 
 use crate::{Error, ExecutionTimes, Result, Tensor};
 
-/// What is traced of a request. With nothing set, tracing is off.
+/// The traced properties of a request. With nothing set, tracing is off.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TraceLevel {
-    /// When it reached each stage.
+    /// The time of each stage.
     pub timestamps: bool,
-    /// Its tensors.
+    /// The tensors.
     pub tensors: bool,
 }
 
@@ -25,7 +25,7 @@ impl TraceLevel {
         self == Self::default()
     }
 
-    /// The names of what is traced; `OFF` if nothing is.
+    /// The names of the traced properties; `OFF` if none is.
     pub fn names(self) -> Vec<&'static str> {
         let level = [(self.timestamps, "TIMESTAMPS"), (self.tensors, "TENSORS")];
         let names: Vec<_> = level.into_iter().filter(|(on, _)| *on).map(|(_, name)| name).collect();
@@ -35,7 +35,7 @@ impl TraceLevel {
     /// The level with these names; unknown names are ignored. `None` if none is known.
     ///
     /// # Errors
-    /// `InvalidArg` for `OFF` beside others.
+    /// `InvalidArg` for `OFF` together with others.
     pub fn named(names: &[&str]) -> Result<Option<Self>> {
         let mut level = Self::default();
         let mut known = false;
@@ -54,12 +54,12 @@ impl TraceLevel {
     }
 }
 
-/// A stage that a request reached.
+/// A stage of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activity<'a> {
     /// The server accepted it.
     RequestStart,
-    /// It began to wait for an instance.
+    /// The request was queued for an instance.
     QueueStart,
     /// Gathering the inputs began.
     ComputeStart,
@@ -76,7 +76,7 @@ pub enum Activity<'a> {
 }
 
 impl Activity<'_> {
-    /// Its name in Triton's traces.
+    /// The name in Triton's traces.
     pub fn name(&self) -> &str {
         match self {
             Self::RequestStart => "REQUEST_START",
@@ -91,17 +91,17 @@ impl Activity<'_> {
     }
 }
 
-/// Where a tensor was seen.
+/// The point at which a tensor was recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TensorActivity {
     /// An input, when the request was queued.
     QueueInput,
-    /// An output, as the backend gave it.
+    /// An output, as returned by the backend.
     BackendOutput,
 }
 
 impl TensorActivity {
-    /// Its name in Triton's traces.
+    /// The name in Triton's traces.
     pub fn name(self) -> &'static str {
         match self {
             Self::QueueInput => "TENSOR_QUEUE_INPUT",
@@ -110,25 +110,25 @@ impl TensorActivity {
     }
 }
 
-/// Receives what traces report. Called while the request is processed, so it must not block.
+/// Receives the reports of traces. Called while the request is processed, so it must not block.
 pub trait TraceSink: Any + Send + Sync {
     /// The request reached a stage. Called only if the level has timestamps.
     fn activity(&self, trace: &Arc<Trace>, activity: Activity<'_>, at: Instant);
 
-    /// A tensor was seen. Its contents may change afterwards. Called only if the level has tensors.
+    /// A tensor was recorded. Its contents may change afterwards. Called only if the level has tensors.
     fn tensor(&self, trace: &Arc<Trace>, activity: TensorActivity, tensor: &Tensor);
 
     /// The protocol face reached the point `name`. Called only if the level has timestamps.
     fn stamp(&self, _trace: &Trace, _name: &'static str, _at: Instant) {}
 
-    /// Nothing more will be reported about the request.
+    /// The request is complete; no further reports follow.
     fn ended(&self, _trace: &Arc<Trace>) {}
 
-    /// The sink of a trace that is derived from one of this sink's.
+    /// The sink of a trace derived from one of this sink's traces.
     fn derived(self: Arc<Self>) -> Arc<dyn TraceSink>;
 }
 
-/// The id of the next trace. 0 means none.
+/// The id of the next trace. 0 means no trace.
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
 /// One trace.
@@ -144,7 +144,7 @@ pub struct Trace {
 /// The traced request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TraceSubject {
-    /// Name of its model.
+    /// Name of the request's model.
     pub model_name: String,
     /// Version of that model.
     pub model_version: u64,
@@ -159,22 +159,22 @@ impl Trace {
         Arc::new(Self { id, parent, level, subject: OnceLock::new(), context: Mutex::default(), sink })
     }
 
-    /// A trace for an inner request of this one's.
+    /// A trace for an inner request.
     pub fn derive(&self) -> Arc<Self> {
         Self::new(self.level, self.id, Arc::clone(&self.sink).derived())
     }
 
-    /// Its id, unique in this process.
+    /// The trace's id, unique in this process.
     pub fn id(&self) -> u64 {
         self.id
     }
 
-    /// The id of the trace it is derived from; 0 if none.
+    /// The id of the parent trace; 0 without a parent.
     pub fn parent(&self) -> u64 {
         self.parent
     }
 
-    /// What is traced.
+    /// The trace's level.
     pub fn level(&self) -> TraceLevel {
         self.level
     }
@@ -184,12 +184,12 @@ impl Trace {
         self.subject.get()
     }
 
-    /// Its sink.
+    /// The trace's sink.
     pub fn sink(&self) -> &dyn TraceSink {
         &*self.sink
     }
 
-    /// The context that others need to continue this trace, as JSON; may be empty.
+    /// The context for continuing this trace elsewhere, as JSON; may be empty.
     pub fn context(&self) -> Arc<str> {
         Arc::clone(&self.context.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -213,7 +213,7 @@ impl Trace {
         }
     }
 
-    /// Reports how long the execution took.
+    /// Reports the times of the execution.
     pub fn report_execution(self: &Arc<Self>, times: &ExecutionTimes) {
         self.report(Activity::ComputeStart, times.started);
         self.report(Activity::ComputeInputEnd, times.inputs_ready);
@@ -229,7 +229,7 @@ impl Trace {
     }
 }
 
-/// Shared by all who work on one traced request. The last one to drop it ends the trace.
+/// Shared by all owners of parts of one traced request. Dropping the last share ends the trace.
 pub struct TraceShare(Arc<Trace>);
 
 impl TraceShare {
@@ -245,7 +245,7 @@ impl Drop for TraceShare {
     }
 }
 
-/// The trace of a request, which moves with the request. Dropped with it, it reports that the request has ended.
+/// The trace of a request, which moves with the request. Dropping it reports the end of the request.
 pub struct RequestTrace {
     share: Arc<TraceShare>,
     begun: bool,
@@ -262,19 +262,20 @@ impl RequestTrace {
         &self.share.0
     }
 
-    /// A share for those who outlive the request.
+    /// A share that may outlive the request.
     pub fn share(&self) -> Arc<TraceShare> {
         Arc::clone(&self.share)
     }
 
-    /// A trace for an inner request, such as a step of an ensemble: a child of this one that reports to the same sink.
+    /// A trace for an inner request, such as a step of an ensemble: a child of this one that reports to the same
+    /// sink.
     pub fn child(&self) -> Self {
         Self::new(self.share.0.derive())
     }
 
     /// Sets the request and reports that the server accepted it. For the server.
     pub fn begin(&mut self, subject: TraceSubject, at: Instant) {
-        // A trace belongs to one request; if it is used again, the first one counts.
+        // A trace belongs to one request; if it is reused, the first one counts.
         self.share.0.subject.get_or_init(|| subject);
         self.begun = true;
         self.share.0.report(Activity::RequestStart, at);

@@ -1,5 +1,5 @@
-//! A request's turn in its sequence: the next request of the sequence runs when it is over. It also carries the state of the
-//! sequence.
+//! A request's turn in its sequence: the next request of the sequence runs when the turn ends. Carries the states of
+//! the sequence, too.
 //!
 //! Does not know how sequences are scheduled; [`TurnObserver`] does.
 
@@ -15,13 +15,13 @@ pub trait TurnObserver: Send + Sync {
     /// The request of this turn was released.
     fn over(&self, turn: u64);
 
-    /// The request of this turn is to be executed again. It gets an error if that is impossible.
+    /// The request of this turn must execute again. It gets an error if that is impossible.
     fn again(&self, turn: u64, request: Request);
 }
 
-/// A request's turn. It is over when this is dropped.
+/// A request's turn, which ends when dropped.
 pub struct Turn {
-    /// Notified when it ends, with the number of the turn.
+    /// Notified of the end, with the number of the turn.
     turns: Option<(Arc<dyn TurnObserver>, u64)>,
     iterates: bool,
     states: Option<Arc<SequenceStates>>,
@@ -34,7 +34,7 @@ impl Turn {
         Self { turns: None, iterates: false, states, filler: false }
     }
 
-    /// The same turn, which notifies `turns` when it ends. If it `iterates`, its request can be rescheduled.
+    /// Sets the observer to notify when the turn ends. If the turn `iterates`, its request can be rescheduled.
     #[must_use]
     pub fn notifying(mut self, turns: Arc<dyn TurnObserver>, number: u64, iterates: bool) -> Self {
         self.turns = Some((turns, number));
@@ -62,8 +62,8 @@ impl Turn {
         self.filler
     }
 
-    /// Ends the turn and returns its request to the scheduler, to run again with the new state of the sequence. If its
-    /// model does not iterate, the request is released.
+    /// Ends the turn and returns its request to the scheduler, to run again with the new state of the sequence. If
+    /// its model does not iterate, the request is released.
     pub(crate) fn reschedule(mut self, request: Request) {
         match self.turns.take_if(|_| self.iterates) {
             Some((turns, number)) => turns.again(number, request),

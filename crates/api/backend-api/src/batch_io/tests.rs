@@ -1,4 +1,4 @@
-//! Each kind against values counted by hand, and what is refused.
+//! Compares each kind with values counted by hand, and checks the errors.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -18,7 +18,7 @@ impl ResponseSink for Unheard {
     }
 }
 
-/// A request with an input X of that shape. Nobody here looks at its contents.
+/// A request with an input X of that shape. Its contents do not matter.
 fn request(shape: &[i64]) -> Request {
     let inputs = vec![Tensor::new("X", DataType::Uint8, shape, Vec::new())];
     let request = InferRequest { inputs, ..Default::default() };
@@ -29,7 +29,7 @@ fn requests(shapes: &[&[i64]]) -> Vec<Request> {
     shapes.iter().map(|shape| request(shape)).collect()
 }
 
-/// A batching model whose X has that many dimensions behind the batch's.
+/// A batching model whose X has this many dimensions after the batch dimension.
 fn config(rank: usize, rest: &str) -> ModelConfig {
     let dims = vec!["-1"; rank].join(", ");
     let input = format!(r#"max_batch_size: 8 input {{ name: "X" data_type: TYPE_UINT8 dims: [ {dims} ] }}"#);
@@ -127,7 +127,7 @@ fn the_shape_counts_that_the_model_sees() {
            batch_input { kind: BATCH_ITEM_SHAPE target_name: "T" data_type: TYPE_INT32 source_input: "X" }"#,
     );
     let [input] = <[_; 1]>::try_from(BatchInput::all(&config.unwrap()).unwrap()).unwrap();
-    // Without a batch dimension the first one counts items all the same.
+    // Without a batch dimension, too, the first dimension counts items.
     assert_eq!(input.dims(), [-1, 1].into());
     assert_eq!(input.shape(&[&request(&[2, 2])]).unwrap(), [2, 1].into());
     let error = input.shape(&[&request(&[4])]).unwrap_err();

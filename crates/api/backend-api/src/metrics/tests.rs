@@ -1,4 +1,4 @@
-//! Families and series: how long they are there, what they take, what they refuse.
+//! Lifetimes, values and errors of families and series.
 
 use crate::ErrorCode;
 

@@ -1,4 +1,4 @@
-//! What reaches the client, whatever a backend does with its responder.
+//! Answers that reach the client, for each way in which a backend may use its responder.
 
 use std::sync::{Mutex, mpsc};
 
@@ -18,7 +18,7 @@ impl ResponseSink for Recorder {
     }
 }
 
-/// Hands out memory that reports its contents when it comes back.
+/// Provides memory that reports its contents when it is returned.
 struct Region {
     returned: mpsc::Sender<Vec<u8>>,
     size: Option<usize>,
@@ -228,7 +228,7 @@ fn outputs_left_on_a_device_reach_those_who_cannot_read_it() {
     assert_eq!(response.outputs[0].buffers[0].as_host().unwrap(), "abc");
 }
 
-/// Notes the names of the calls, and is cancelled.
+/// Records the names of the calls, and is cancelled.
 #[derive(Default)]
 struct Calls(Mutex<Vec<&'static str>>, CancelSignal);
 
@@ -259,7 +259,7 @@ impl ResponseSink for Calls {
     }
 }
 
-/// Takes answers, and nothing else.
+/// Handles answers only.
 struct Before(Option<Arc<dyn ResponseSink>>);
 
 impl ResponseSink for Before {

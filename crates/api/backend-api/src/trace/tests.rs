@@ -1,10 +1,10 @@
-//! A trace tells what its level asks for, and an end that comes once.
+//! A trace reports the properties of its level, and its end exactly once.
 
 use nereid_model_config::DataType;
 
 use super::*;
 
-/// Writes down what it hears.
+/// Records the reports.
 #[derive(Default)]
 struct Heard(Mutex<Vec<String>>);
 
@@ -73,7 +73,7 @@ fn a_request_that_was_begun_ends_once_and_the_trace_when_nobody_has_it() {
     assert_eq!(share.trace().subject(), Some(&subject));
     drop(share);
     assert_eq!(heard.all(), ["ended"]);
-    // A request that the server did not take neither began nor ended, but its trace is over.
+    // A request that the server refused neither began nor ended, but its trace ends.
     drop(RequestTrace::new(Trace::new(level, 0, heard.clone())));
     assert_eq!(heard.all(), ["ended"]);
 }
