@@ -1,5 +1,4 @@
-//! Turns `model_config.proto` into Rust types, and into the descriptors that the text format is read by.
-//! Needs no `protoc`.
+//! Generates Rust types from `model_config.proto`, and the descriptors that drive the text format. Needs no `protoc`.
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -17,12 +16,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     let descriptors = protox::compile([PROTO_FILE], [PROTO_DIR])?;
     let mut embedded = descriptors.clone();
     for file in &mut embedded.file {
-        // Comments and positions are of use to the code generator alone.
+        // Only the code generator uses comments and positions.
         file.source_code_info = None;
     }
     fs::write(out_dir.join("model_config.bin"), embedded.encode_to_vec())?;
 
-    // Sorted maps make everything that is printed from a configuration deterministic.
+    // Sorted maps make all output deterministic.
     prost_build::Config::new().btree_map(["."]).compile_fds(descriptors)?;
     Ok(())
 }

@@ -1,26 +1,26 @@
-//! From a platform to the backend that runs it, and to the file it expects.
+//! Maps a platform to its backend and to its default model file.
 //!
-//! Knows the names of Triton's own backends; any other backend has only its own name.
+//! Knows the names of Triton's own backends; other backends have no platforms.
 
 use crate::proto::ModelConfig;
 
 /// The platform of a model that is a graph of other models. It has no backend.
 pub const ENSEMBLE_PLATFORM: &str = "ensemble";
 
-/// The one platform that knows profiles, shape tensors and elements in an order of its own.
+/// The only platform with profiles, shape tensors and non-linear formats.
 pub(crate) const TENSORRT_PLATFORM: &str = "tensorrt_plan";
 
 const TENSORFLOW: &str = "tensorflow";
 
-/// A platform, its backend, and the model's file where the configuration names none.
+/// A platform, its backend, and its default model file.
 struct Platform {
     name: &'static str,
     backend: &'static str,
     filename: &'static str,
 }
 
-/// The first platform of a backend is what the backend runs where no platform is given; TensorFlow's is required. The
-/// order is the reference's: where a platform and a file name contradict each other, the earlier one decides.
+/// The first platform of a backend is its default, except for TensorFlow, which requires a platform. The order is the
+/// reference's: if a platform and a file name contradict each other, the earlier entry wins.
 const PLATFORMS: &[Platform] = &[
     Platform { name: "tensorflow_savedmodel", backend: TENSORFLOW, filename: "model.savedmodel" },
     Platform { name: "tensorflow_graphdef", backend: TENSORFLOW, filename: "model.graphdef" },
@@ -32,17 +32,17 @@ const PLATFORMS: &[Platform] = &[
     Platform { name: "caffe2_netdef", backend: "caffe2", filename: "model.netdef" },
 ];
 
-/// Backends that have no platform of their own.
+/// Backends without platforms.
 const FILENAMES: &[(&str, &str)] = &[("openvino", "model.xml"), ("python", "model.py")];
 
-/// Backends that have neither a platform nor a file of a fixed name.
+/// Backends without platforms and default files.
 const OTHERS: &[&str] = &["dali", "identity"];
 
 fn platform(name: &str) -> Option<&'static Platform> {
     PLATFORMS.iter().find(|platform| platform.name == name)
 }
 
-/// What a backend runs where no platform is given.
+/// A backend's default platform.
 fn first_platform(backend: &str) -> Option<&'static Platform> {
     PLATFORMS.iter().find(|platform| platform.backend == backend && backend != TENSORFLOW)
 }
@@ -51,19 +51,19 @@ fn platforms_of(backend: &str) -> Vec<&'static str> {
     PLATFORMS.iter().filter(|platform| platform.backend == backend).map(|platform| platform.name).collect()
 }
 
-/// The names of all platforms that lead to a backend.
+/// The names of all platforms that imply a backend.
 pub(crate) fn platform_names() -> impl Iterator<Item = &'static str> {
     PLATFORMS.iter().map(|platform| platform.name)
 }
 
-/// Whether a name is that of one of the reference's own backends.
+/// Whether this is the name of one of the reference's own backends.
 pub(crate) fn is_known_backend(name: &str) -> bool {
     let of_platforms = PLATFORMS.iter().map(|platform| platform.backend);
     let by_file = FILENAMES.iter().map(|&(backend, _)| backend);
     of_platforms.chain(by_file).chain(OTHERS.iter().copied()).any(|known| known == name)
 }
 
-/// The backend that runs the model: the one it names, or else its platform's. `None` for an ensemble, and where
+/// The backend that runs the model: the configured one, or else the platform's. `None` for an ensemble, and if
 /// neither is known.
 pub fn backend_name(config: &ModelConfig) -> Option<&str> {
     if config.backend.is_empty() {
@@ -73,8 +73,7 @@ pub fn backend_name(config: &ModelConfig) -> Option<&str> {
     }
 }
 
-/// The platform as metadata names it: the one the configuration names, or else the first one of its backend, or else
-/// the backend.
+/// The platform in metadata: the configured one, or else the backend's first one, or else the backend.
 pub fn platform_name(config: &ModelConfig) -> &str {
     if !config.platform.is_empty() {
         return &config.platform;
@@ -82,15 +81,15 @@ pub fn platform_name(config: &ModelConfig) -> &str {
     first_platform(&config.backend).map_or(&config.backend, |platform| platform.name)
 }
 
-/// The model's file in a version's folder: the one it names, or else what its platform or its backend expects.
-/// `None` where the backend has no such habit.
+/// The model's file in a version's folder: the configured one, or else the default of its platform or backend. `None`
+/// if the backend has no default.
 pub fn default_model_filename(config: &ModelConfig) -> Option<&str> {
     if !config.default_model_filename.is_empty() {
         return Some(&config.default_model_filename);
     }
     let backend = backend_name(config)?;
     let named = platform(&config.platform);
-    // TensorFlow's platforms have their file whatever backend runs them.
+    // TensorFlow's platforms keep their file for any backend.
     named
         .filter(|platform| platform.backend == backend || platform.backend == TENSORFLOW)
         .or_else(|| first_platform(backend))
@@ -98,9 +97,8 @@ pub fn default_model_filename(config: &ModelConfig) -> Option<&str> {
         .or_else(|| FILENAMES.iter().find(|(name, _)| *name == backend).map(|(_, filename)| *filename))
 }
 
-/// Fills in backend, platform and file: each may follow from the others, and where none is given, from the model's
-/// name. The contents of a version's folder take precedence over the name; a caller that knows them fills them in
-/// first.
+/// Fills in backend, platform and file: each may follow from the others, and if none is set, from the model's name.
+/// The contents of a version's folder take precedence over the name; callers that know them must fill them in first.
 pub(crate) fn fill(config: &mut ModelConfig) {
     let by_file = PLATFORMS.iter().find(|platform| platform.filename == config.default_model_filename);
     let by_file = by_file.filter(|platform| [platform.backend, ""].contains(&config.backend.as_str()));
@@ -123,19 +121,19 @@ pub(crate) fn fill(config: &mut ModelConfig) {
     }
 }
 
-/// The first backend that has either the platform or the file.
+/// The first backend with either the platform or the file.
 fn backend_of(platform: &str, filename: &str) -> Option<&'static str> {
     let tensorflow = |known: &Platform| known.backend == TENSORFLOW && !platform.is_empty();
     let of_platforms = PLATFORMS.iter().find(|known| {
-        // A TensorFlow file says nothing beside another platform.
+        // A TensorFlow file is ignored if another platform is set.
         known.name == platform || (known.filename == filename && !tensorflow(known))
     });
     let by_file = || FILENAMES.iter().find(|&&(_, expected)| expected == filename);
     of_platforms.map(|known| known.backend).or_else(|| by_file().map(|&(backend, _)| backend))
 }
 
-/// Whether a backend can run a platform, empty where none is given. Only the pairs in the table are known to be wrong:
-/// a backend from elsewhere may call its platforms as it likes.
+/// Checks that a backend can run a platform, which may be empty. Only the pairs in the table can be wrong: other
+/// backends may use any platform name.
 ///
 /// # Errors
 /// The platforms that the backend runs.

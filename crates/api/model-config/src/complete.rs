@@ -1,7 +1,7 @@
 //! Completes a configuration from a model's files, as Triton does.
 //!
-//! Opens no file: callers pass in file names and the model's tensors. What follows from the configuration alone is left
-//! to [`normalise`](crate::normalise).
+//! Opens no file: callers pass file names and the model's tensors. Values that follow from the configuration alone
+//! are left to [`normalise`](crate::normalise).
 
 use crate::DataType;
 use crate::proto::model_config::SchedulingChoice;
@@ -13,10 +13,10 @@ use crate::proto::{
 /// A dimension of any size.
 const ANY_SIZE: i64 = -1;
 
-/// The one backend that needs to know its platform, even where a configuration names the backend itself.
+/// The only backend that needs a platform even if the configuration names the backend.
 const TENSORFLOW: &str = "tensorflow";
 
-/// Files of a version's folder that identify the backend, most significant first.
+/// Files in a version's folder that identify the backend, most significant first.
 const MODEL_FILES: &[ModelFile] = &[
     ModelFile::file("model.graphdef", TENSORFLOW, "tensorflow_graphdef"),
     ModelFile {
@@ -36,7 +36,7 @@ struct ModelFile {
     name: &'static str,
     form: Form,
     backend: &'static str,
-    /// Empty where the backend has no platforms.
+    /// Empty if the backend has no platforms.
     platform: &'static str,
 }
 
@@ -61,13 +61,13 @@ impl ModelFile {
         fits && entry.name == self.name
     }
 
-    /// Whether an entry could be such a file under another name, going by its ending.
+    /// Whether an entry has the file's extension but another name.
     fn is_like(&self, entry: &FolderEntry) -> bool {
         let ending = |name: &str| name.rsplit_once('.').map(|(_, ending)| ending.to_owned());
         entry.is_folder == (self.form == Form::Folder) && ending(&entry.name) == ending(self.name)
     }
 
-    /// The setting that stands in for the file's name.
+    /// The setting that replaces the file's name.
     fn setting(&self) -> String {
         match self.platform {
             "" => format!("backend: \"{}\"", self.backend),
@@ -76,53 +76,52 @@ impl ModelFile {
     }
 }
 
-/// A file or a folder in a version's folder.
+/// An entry of a version's folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FolderEntry {
-    /// Its name.
+    /// The entry's name.
     pub name: String,
-    /// Whether it is a folder.
+    /// Whether the entry is a folder.
     pub is_folder: bool,
 }
 
 /// One input or output, as the model's file declares it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelTensor {
-    /// Its name.
+    /// The tensor's name.
     pub name: String,
     /// Type of its elements.
     pub data_type: DataType,
-    /// All its dimensions, a batch dimension included; -1 for one of any size. `None` if the file does not say how
-    /// many there are.
+    /// All dimensions, including a batch dimension; -1 for any size. `None` if the file does not declare the rank.
     pub dims: Option<Vec<i64>>,
 }
 
-/// The inputs and outputs of a model, as its file declares them. Constants that the file holds are not inputs.
+/// The inputs and outputs declared by a model's file. Constants in the file are not inputs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelTensors {
-    /// In the order in which they are to be listed.
+    /// The inputs, in the order of the configuration.
     pub inputs: Vec<ModelTensor>,
-    /// In the order in which they are to be listed.
+    /// The outputs, in the order of the configuration.
     pub outputs: Vec<ModelTensor>,
 }
 
-/// Why a configuration cannot be completed.
+/// The reason why a configuration cannot be completed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CompletionError {
-    /// The configuration wants batches, and the model cannot take any.
+    /// The configuration enables batching, which the model does not support.
     #[error(
         "max_batch_size is {max_batch_size}, but {tensor} of the model has the dimensions {dims:?}: the first \
          dimension of all inputs and outputs must be variable, or max_batch_size 0"
     )]
     NotBatching {
-        /// What the configuration wants.
+        /// The configured `max_batch_size`.
         max_batch_size: i32,
-        /// The first tensor that does not go in batches, such as `input 'X'`.
+        /// The first tensor that does not support batching, such as `input 'X'`.
         tensor: String,
-        /// Its dimensions.
+        /// The tensor's dimensions.
         dims: Vec<i64>,
     },
-    /// The file leaves open what is to be completed.
+    /// The file does not declare the rank of a missing tensor.
     #[error("the model does not say how many dimensions {tensor} has: list all {role}s in the configuration")]
     UnknownDimensions {
         /// The tensor, such as `output 'Y'`.
@@ -130,18 +129,18 @@ pub enum CompletionError {
         /// `input` or `output`.
         role: &'static str,
     },
-    /// A backend put another scheduler in the place of the one configured.
+    /// A backend replaced the configured scheduler.
     #[error("the configuration chooses {configured}, but its backend completes it with {completed}")]
     AnotherScheduler {
-        /// The field of the scheduler in the configuration.
+        /// The field of the configured scheduler.
         configured: &'static str,
-        /// The field of the one that the backend completed.
+        /// The field of the completed scheduler.
         completed: &'static str,
     },
 }
 
-/// Tells the backend of a configuration that names neither backend nor platform nor file from what the folders of its
-/// versions hold, given in the order of the versions: the first recognisable one decides. Runs before
+/// Completes the backend of a configuration without backend, platform and file from the contents of the version
+/// folders, in the order of the versions: the first recognizable one wins. Runs before
 /// [`normalise`](crate::normalise), which falls back to the model's name.
 pub fn complete_backend(config: &mut ModelConfig, versions: impl IntoIterator<Item = Vec<FolderEntry>>) {
     let open = config.backend.is_empty() || config.backend == TENSORFLOW;
@@ -158,18 +157,19 @@ pub fn complete_backend(config: &mut ModelConfig, versions: impl IntoIterator<It
     }
 }
 
-/// Files and folders by which [`complete_backend`] knows a backend, for messages.
+/// Files and folders by which [`complete_backend`] recognizes a backend, for messages.
 pub fn model_file_names() -> impl Iterator<Item = &'static str> {
     MODEL_FILES.iter().map(|file| file.name)
 }
 
-/// What helps where [`complete_backend`] found nothing: the one file that could be the model's but has another name, or is
-/// beside the folders of the versions; or else the names that are known. `versions` has what their folders hold.
+/// A hint for the user if [`complete_backend`] found nothing: the only file that could be the model's but has another
+/// name, or is outside the version folders; otherwise the known names. `versions` has the contents of the version
+/// folders.
 pub fn hint_at_backend(
     versions: impl IntoIterator<Item = (i64, Vec<FolderEntry>)>,
     beside: &[FolderEntry],
 ) -> String {
-    // The one entry that could be a model's file, and which.
+    // The only entry that could be a model's file, with the file that it resembles.
     let only = |entries: &[FolderEntry]| {
         let mut like = entries.iter().filter_map(|entry| {
             MODEL_FILES.iter().find(|file| file.is_like(entry)).map(|file| (entry.name.clone(), file))
@@ -194,16 +194,17 @@ pub fn hint_at_backend(
     format!("; no version folder contains a file that implies one ({})", files.join(", "))
 }
 
-/// Completes inputs, outputs, `max_batch_size` and the scheduler from the tensors of a model: what the reference's
-/// backend for ONNX Runtime does.
+/// Completes inputs, outputs, `max_batch_size` and the scheduler from a model's tensors, like the reference's ONNX
+/// Runtime backend.
 ///
-/// A list of inputs or outputs that the configuration gives is kept, and where both are given so does everything. A
-/// model whose inputs and outputs all begin with a variable dimension takes batches: of up to `default_max_batch_size`
-/// where the configuration leaves that open (0 or less: of none), and collected by the dynamic batcher if they may hold
-/// more than one and no scheduler is chosen.
+/// Configured inputs or outputs are kept; if both are configured, so is everything else. A model whose inputs and
+/// outputs all begin with a variable dimension supports batching: with `default_max_batch_size` if the configuration
+/// sets none (0 or less: no batching), and with the dynamic batcher if batches may exceed one item and no scheduler
+/// is chosen.
 ///
 /// # Errors
-/// The configuration wants batches of a model that takes none, or the model does not say what is missing.
+/// The configuration enables batching, which the model does not support, or the model does not declare a missing
+/// tensor.
 pub fn complete_tensors(
     config: &mut ModelConfig,
     model: &ModelTensors,
@@ -294,11 +295,11 @@ fn shape(
     if !dims.is_empty() {
         return Ok((dims, None));
     }
-    // A configuration cannot say "no dimensions" but by reshaping one to none, and that only of a model that batches.
+    // In a configuration, an empty shape is possible only by reshaping, and only if the model batches.
     Ok((vec![1], batching.then(ModelTensorReshape::default)))
 }
 
-/// Tensors of the model that do not come from requests nor go to their answers, but from and to the sequence batcher.
+/// Tensors of the model that belong to the sequence batcher instead of requests and responses.
 #[derive(Default)]
 struct BatcherTensors {
     inputs: Vec<String>,
@@ -319,9 +320,9 @@ impl BatcherTensors {
     }
 }
 
-/// Takes over from `completed`, a configuration that a backend hands back, what a backend may complete:
-/// `max_batch_size`, inputs, outputs, the scheduler where none is chosen, whether the model is decoupled, and the
-/// runtime where none is named. Everything else in `config` is kept.
+/// Takes over the fields of `completed` that a backend may complete: `max_batch_size`, inputs, outputs, the scheduler
+/// if none is chosen, whether the model is decoupled, and the runtime if none is set. The other fields of `config`
+/// are kept.
 ///
 /// # Errors
 /// The backend changed the choice of the scheduler.

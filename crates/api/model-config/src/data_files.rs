@@ -1,4 +1,4 @@
-//! Data files that a configuration names: warm-up inputs and initial states.
+//! Data files named in a configuration: warm-up inputs and initial states.
 
 use std::path::{Path, PathBuf};
 
@@ -7,10 +7,10 @@ use crate::proto::model_config::SchedulingChoice;
 use crate::proto::model_sequence_batching::initial_state::StateData;
 use crate::proto::model_warmup::input::InputDataType;
 
-/// What a data file is for. Each kind has a folder of its own beside the versions, as in the reference.
+/// The purpose of a data file. Each kind has its own folder next to the version folders, as in the reference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DataFileKind {
-    /// The first value of a sequence's state.
+    /// The initial value of a sequence's state.
     InitialState,
     /// An input of a warm-up request.
     WarmUp,
@@ -26,16 +26,16 @@ impl DataFileKind {
     }
 }
 
-/// A file that a configuration names.
+/// A file named in a configuration.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DataFile {
-    /// The path of the field that names it.
+    /// The path of the field with the name.
     pub field: String,
-    /// What it is for.
+    /// The purpose of the file.
     pub kind: DataFileKind,
-    /// Its name as written, relative to the folder of its kind.
+    /// The name as written, relative to the folder of its kind.
     pub name: String,
-    /// Whether it is read. A warm-up of no request reads none.
+    /// Whether the file is read. A warm-up without requests reads none.
     pub used: bool,
 }
 
@@ -46,7 +46,7 @@ impl DataFile {
     }
 }
 
-/// All data files that a configuration names, in the order of their fields.
+/// All data files named in a configuration, in the order of their fields.
 pub fn data_files(config: &ModelConfig) -> Vec<DataFile> {
     let mut files = Vec::new();
     for (index, warmup) in config.model_warmup.iter().enumerate() {

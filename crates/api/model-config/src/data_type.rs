@@ -1,4 +1,4 @@
-//! Element types of tensors, under the names of the inference protocol and of the configuration.
+//! Element types of tensors, with their names in the inference protocol and in the configuration.
 
 use std::fmt;
 
@@ -33,7 +33,7 @@ pub enum DataType {
     Fp32,
     /// IEEE 754 double precision.
     Fp64,
-    /// Byte strings, each of its own length. `TYPE_STRING` in the configuration.
+    /// Byte strings, each with its own length. `TYPE_STRING` in the configuration.
     Bytes,
 }
 
@@ -77,7 +77,7 @@ impl DataType {
         }
     }
 
-    /// The type of that name in requests and responses. Names are case-sensitive.
+    /// The type with that name in requests and responses. Names are case-sensitive.
     #[inline]
     pub fn from_protocol_name(name: &str) -> Option<Self> {
         Some(match name {
@@ -153,7 +153,7 @@ impl DataType {
         }
     }
 
-    /// The type of that value in the schema; `None` for `TYPE_INVALID`, which stands for "not given".
+    /// The type with that value in the schema; `None` for `TYPE_INVALID`, which means "not set".
     #[inline]
     pub const fn from_proto(value: proto::DataType) -> Option<Self> {
         Some(match value {

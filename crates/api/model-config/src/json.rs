@@ -1,9 +1,9 @@
-//! The configuration as JSON, as the configuration endpoint returns it. [`from_json`] reads JSON.
+//! Writes a configuration as JSON, as the configuration endpoint returns it. [`from_json`] reads JSON.
 //!
-//! Every plain field is written, also where it has its default (but for [`WHEN_SET`]); messages and the members of a
-//! choice only where they are set. Names are the schema's, 64-bit integers are numbers (but for a few fields, see
-//! [`AS_STRINGS`]), and the order is that of field numbers and map keys, so that equal configurations give equal text.
-//! Driven by the descriptors.
+//! Every plain field is written, even with its default value (except [`WHEN_SET`]); messages and members of a oneof
+//! only if they are set. Names are the schema's, and 64-bit integers are numbers (except a few fields, see
+//! [`AS_STRINGS`]). Fields are ordered by number and map entries by key, so that equal configurations produce equal
+//! text. Driven by the descriptors.
 
 mod lexer;
 mod reader;
@@ -15,16 +15,16 @@ use serde::ser::{Serialize, SerializeMap, Serializer};
 
 use crate::proto::{self, ModelConfig};
 
-/// The fields whose 64-bit integers are strings, as protobuf writes them. The reference turns all others into numbers
-/// and omits these, and readers of its configurations expect that.
+/// The fields whose 64-bit integers are strings, as protobuf writes them. The reference converts all others into
+/// numbers but omits these, and readers of its configurations expect that.
 const AS_STRINGS: [&str; 3] = [
     "inference.ModelSequenceBatching.InitialState.dims",
     "inference.ModelOptimizationPolicy.Cuda.GraphSpec.Shape.dim",
     "inference.ModelInstanceGroup.SecondaryDevice.device_id",
 ];
 
-/// Plain fields that are written only when they are set. Triton 2.51 does not know them, so readers of configurations
-/// as it writes them meets them only where somebody has asked for them.
+/// Plain fields that are written only if they are set. Triton 2.51 does not know them, so its readers encounter them
+/// only if a user sets them.
 const WHEN_SET: [&str; 1] = ["inference.ModelEnsembling.max_inflight_requests"];
 
 /// The configuration as a JSON object.
@@ -50,7 +50,7 @@ impl Serialize for Message<'_> {
     }
 }
 
-/// A value of a field; `kind` is that of its elements where it is a list, and that of its entries where it is a map.
+/// A value of a field; `kind` is the kind of its elements if it is a list, and of its entries if it is a map.
 struct Item<'a> {
     value: &'a Value,
     kind: &'a Kind,
@@ -99,7 +99,7 @@ impl Serialize for Item<'_> {
     }
 }
 
-/// Protobuf's name in JSON for a number that JSON has no digits for.
+/// Protobuf's name in JSON for a number without digits.
 fn not_finite(value: f64) -> &'static str {
     match value {
         f64::INFINITY => "Infinity",
@@ -108,7 +108,7 @@ fn not_finite(value: f64) -> &'static str {
     }
 }
 
-/// A map's key. The writer puts numbers in quotes, as JSON wants it.
+/// A map's key. The writer quotes numbers, as JSON requires.
 struct Key<'a>(&'a MapKey);
 
 impl Serialize for Key<'_> {

@@ -1,8 +1,7 @@
-//! The model configuration: its schema, its text format (`config.pbtxt`), how it is completed, and the rules it must
-//! obey.
+//! The model configuration: its schema, its text format (`config.pbtxt`), its completion, and its rules.
 //!
 //! Pure data. This crate opens no file and knows no backend library, no device and no server: callers pass text,
-//! versions and tensors, and get values and errors.
+//! versions and tensors, and receive values and errors.
 
 #![forbid(unsafe_code)]
 

@@ -1,7 +1,7 @@
 //! Fills in the defaults of a configuration, as Triton does.
 //!
-//! Uses the configuration and the machine's GPU numbers only. What depends on the model's files, such as its tensors,
-//! is left alone, and so is every value that [`validate`](crate::validate) has to judge.
+//! Uses only the configuration and the machine's GPU numbers. Values that depend on the model's files, such as its
+//! tensors, are left unchanged, and so is every value that [`validate`](crate::validate) must check.
 
 use crate::backend::{self, ENSEMBLE_PLATFORM};
 use crate::proto::model_config::SchedulingChoice;
@@ -11,20 +11,19 @@ use crate::proto::model_sequence_batching::StrategyChoice;
 use crate::proto::model_version_policy::{Latest, PolicyChoice};
 use crate::proto::{ModelConfig, ModelInstanceGroup, ModelVersionPolicy};
 
-/// How long a sequence may be silent.
+/// Default idle limit of a sequence.
 const SEQUENCE_IDLE_MICROSECONDS: u64 = 1_000_000;
 
-/// Backends that get two instances on the processor where no number is given; the others get one.
+/// Backends with two instances on the CPU by default; others have one.
 const TWO_INSTANCES: &[&str] = &["onnxruntime", "tensorflow"];
 
-/// Fills in the defaults of a configuration whose name is known, where no GPU is to be used. A second call changes
-/// nothing.
+/// Fills in the defaults of a configuration whose name is set, without using GPUs. Idempotent.
 pub fn normalise(config: &mut ModelConfig) {
     normalise_for(config, &[]);
 }
 
-/// [Fills in the defaults](normalise) where the model's backend may use the GPUs of these numbers: an instance group
-/// that does not say where to run runs on them.
+/// [Fills in the defaults](normalise) for a backend that may use these GPUs: instance groups without a device run on
+/// them.
 pub fn normalise_for(config: &mut ModelConfig, gpus: &[i32]) {
     config.version_policy.get_or_insert(ModelVersionPolicy {
         policy_choice: Some(PolicyChoice::Latest(Latest { num_versions: 1 })),
@@ -32,7 +31,7 @@ pub fn normalise_for(config: &mut ModelConfig, gpus: &[i32]) {
     fill_scheduling(config);
     let has_steps = matches!(config.scheduling_choice, Some(SchedulingChoice::EnsembleScheduling(_)));
     if has_steps || config.platform == ENSEMBLE_PLATFORM {
-        // An ensemble has neither backend nor instances.
+        // Ensembles have neither backend nor instances.
         return;
     }
     backend::fill(config);
@@ -67,7 +66,7 @@ fn fill_scheduling(config: &mut ModelConfig) {
 
 fn fill_instances(config: &mut ModelConfig, gpus: &[i32]) {
     if config.instance_group.is_empty() {
-        // The default group has the model's name alone, without a number.
+        // The default group is named after the model, without a number.
         let name = config.name.clone();
         config.instance_group.push(ModelInstanceGroup { name, ..ModelInstanceGroup::default() });
     }
@@ -89,14 +88,14 @@ fn fill_instances(config: &mut ModelConfig, gpus: &[i32]) {
     }
 }
 
-/// Takes the groups of instances that a backend prefers, if the configuration has only the one that is there for want of
-/// any. The configuration is normalised before and after.
+/// Replaces the default instance group, if the configuration has only that, with the backend's preferred groups. The
+/// configuration is normalised before and after.
 pub fn prefer_groups(config: &mut ModelConfig, groups: Vec<ModelInstanceGroup>) {
     let (name, kind) = (config.name.clone(), Kind::Cpu as i32);
     let nobody_asked = ModelInstanceGroup { name, kind, count: 1, ..ModelInstanceGroup::default() };
     if !groups.is_empty() && config.instance_group == [nobody_asked] {
         config.instance_group = groups;
-        // As the one that is there for want of any, the first has the model's name alone, without a number.
+        // Like the default group, the first group is named after the model, without a number.
         config.instance_group[0].name.clone_from(&config.name);
         normalise(config);
     }

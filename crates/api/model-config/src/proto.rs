@@ -1,7 +1,7 @@
 //! The schema's messages, generated from `model_config.proto`, and their descriptors.
 //!
-//! Enumerations are kept as numbers in the fields, as the wire may carry any; the getters of the same name give the
-//! enumeration, and its first value where the number is unknown.
+//! Fields hold enums as numbers, since the wire may carry any; the getters of the same name return the enum, or its
+//! first value if the number is unknown.
 
 use std::sync::LazyLock;
 
@@ -20,12 +20,12 @@ static MODEL_CONFIG: LazyLock<MessageDescriptor> = LazyLock::new(|| {
     pool.get_message_by_name("inference.ModelConfig").expect("the schema has a ModelConfig")
 });
 
-/// What `ModelConfig` consists of.
+/// The descriptor of `ModelConfig`.
 pub(crate) fn descriptor() -> MessageDescriptor {
     MODEL_CONFIG.clone()
 }
 
-/// The configuration with its fields by name, for the formats that are driven by the descriptors.
+/// The configuration with its fields by name, for the descriptor-driven formats.
 pub(crate) fn to_dynamic(config: &ModelConfig) -> DynamicMessage {
     let mut message = DynamicMessage::new(descriptor());
     message.transcode_from(config).expect("type and descriptors come from the same schema");

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-/// The first `most` characters of a text, with dots where more follow.
+/// The first `most` characters of a text, followed by dots if it is longer.
 pub(crate) fn shorten(text: &str, most: usize) -> Cow<'_, str> {
     match text.char_indices().nth(most) {
         Some((end, _)) => Cow::Owned(format!("{}...", &text[..end])),

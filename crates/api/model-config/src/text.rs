@@ -1,8 +1,8 @@
-//! The protobuf text format, in which `config.pbtxt` is written.
+//! The protobuf text format of `config.pbtxt`.
 //!
-//! The reader accepts what the reference's reader accepts. In particular a message field may go without its colon,
-//! before a list as well (`input [ { ... } ]`), which general readers for Rust refuse. It is driven by the schema's
-//! descriptors and knows no field by name; it does not check whether a configuration is valid.
+//! Accepts everything that the reference's reader accepts. In particular, a message field may omit its colon, even
+//! before a list (`input [ { ... } ]`), which general readers for Rust refuse. Driven by the schema's descriptors:
+//! knows no field by name, and does not check whether a configuration is valid.
 
 mod error;
 mod lexer;
@@ -27,7 +27,7 @@ pub fn parse_text(text: &str) -> Result<ModelConfig, ParseError> {
     message.transcode_to().map_err(|error| Problem::new(0, error.to_string()).locate(text))
 }
 
-/// Prints a configuration, one field a line. [`parse_text`] reads it back to an equal one.
+/// Prints a configuration, one field per line. [`parse_text`] reads it back to an equal one.
 pub fn to_text(config: &ModelConfig) -> String {
     printer::print(&proto::to_dynamic(config))
 }

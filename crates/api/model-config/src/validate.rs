@@ -1,8 +1,8 @@
-//! The rules for configurations of every backend.
+//! The rules for configurations, independent of the backend.
 //!
-//! What Triton refuses is refused here, and a little more: tensors of the same name, a negative number of instances,
-//! impossible shapes. All violations are reported at once. What depends on a backend, a device or the model's files is
-//! not checked here.
+//! At least as strict as Triton, and in a few points stricter: tensors with the same name, a negative number of
+//! instances, impossible shapes. All violations are reported at once. Rules that depend on a backend, a device or the
+//! model's files are not checked here.
 
 mod batch_io;
 mod batching;
@@ -28,19 +28,18 @@ use crate::proto::model_config::SchedulingChoice;
 use crate::proto::model_version_policy::PolicyChoice;
 use report::Report;
 
-/// How far a configuration has come when it is checked.
+/// How complete a configuration is when it is checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
-    /// A backend may still complete it. Inputs and outputs may be missing, or lack their types and shapes; what is
-    /// given has to be right all the same.
+    /// A backend may still complete it. Inputs and outputs may be missing, or lack their types and shapes; everything
+    /// present must be valid.
     BeforeCompletion,
-    /// It is what will be served: nothing will be added.
+    /// The configuration to serve, which will not change.
     Final,
 }
 
-/// Checks a configuration whose name has been filled in, and that has been [normalised](crate::normalise). Fields
-/// that are left out are held to their defaults. How an ensemble fits the models that it consists of is checked by
-/// [`validate_ensemble`].
+/// Checks a configuration whose name is set and that is [normalised](crate::normalise). Omitted fields are checked
+/// with their defaults. [`validate_ensemble`] checks whether an ensemble fits its models.
 ///
 /// # Errors
 /// Every broken rule.
@@ -112,7 +111,7 @@ fn check_backend(config: &ModelConfig, report: &mut Report) {
     }
 }
 
-/// Whether a path that is appended to a folder's stays below that folder.
+/// Whether a path appended to a folder stays below that folder.
 fn stays_inside(path: &str) -> bool {
     let mut depth = 0_usize;
     path.split('/').all(|part| {

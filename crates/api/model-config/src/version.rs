@@ -1,22 +1,21 @@
-//! Which of a model's versions are served.
+//! Which versions of a model are served.
 
 use crate::proto::ModelVersionPolicy;
 use crate::proto::model_version_policy::PolicyChoice;
 
-/// What a version policy makes of the versions that exist.
+/// The result of applying a version policy to the existing versions.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ServedVersions {
-    /// Versions to serve, ascending. Empty where nothing is left to serve: the model cannot be loaded then.
+    /// Versions to serve, ascending. If empty, the model cannot be loaded.
     pub served: Vec<i64>,
-    /// Versions that the policy asks for by number and that do not exist, ascending. The others are served all the
-    /// same.
+    /// Versions that the policy names but that do not exist, ascending. The others are served nevertheless.
     pub missing: Vec<i64>,
 }
 
-/// Applies `policy` to the version numbers that exist, which may come in any order and more than once.
+/// Applies `policy` to the existing version numbers, which may be unordered and repeated.
 ///
-/// Without a policy the highest version is served. A policy that makes no choice serves all versions, as the
-/// reference does.
+/// Without a policy, the highest version is served. A policy without a choice serves all versions, as in the
+/// reference.
 pub fn served_versions(policy: Option<&ModelVersionPolicy>, available: &[i64]) -> ServedVersions {
     let available = ascending(available);
     let Some(policy) = policy else {

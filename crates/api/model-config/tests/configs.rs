@@ -1,5 +1,5 @@
-//! Every configuration of `tests/configs`, read, completed with defaults, checked and written as JSON: as Triton does
-//! where it is recorded, by rule elsewhere. See the README there.
+//! Reads every configuration of `tests/configs`, completes it with defaults, checks it and writes it as JSON:
+//! compared with recordings of Triton where they exist, otherwise with hand-written outcomes. See the README there.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,10 +11,10 @@ use nereid_model_config::{
 };
 use serde_json::Value;
 
-/// What a configuration must come to.
+/// The expected outcome of a configuration.
 enum Expected {
     Json(String),
-    /// The fields at fault, in order; `text` where it cannot even be read.
+    /// The fields with errors, in order; `text` if it cannot even be read.
     Refused(Vec<String>),
 }
 
@@ -55,7 +55,7 @@ fn case(path: &Path, recorded: bool) -> Case {
 }
 
 impl Case {
-    /// The configuration as a server has it before it looks at other models.
+    /// The configuration as the server reads it, before it checks other models.
     fn read(&self) -> Result<ModelConfig, Vec<String>> {
         let mut config = parse_text(&self.text).map_err(|_| vec!["text".to_owned()])?;
         if config.name.is_empty() {
@@ -71,7 +71,7 @@ fn fields(errors: ValidationErrors) -> Vec<String> {
     errors.errors().iter().map(|error| error.field().to_owned()).collect()
 }
 
-/// Checks an ensemble against the models around it. What they make of it is part of its configuration.
+/// Checks an ensemble against its models. The result is part of its configuration.
 fn finish(
     mut config: ModelConfig,
     models: &BTreeMap<&str, &ModelConfig>,
@@ -83,7 +83,7 @@ fn finish(
     Ok(config)
 }
 
-/// Equal but for the order of keys, and for whole numbers that are written as fractions.
+/// Compares without regard to the order of keys, and to whole numbers written as fractions.
 fn same(ours: &Value, theirs: &Value) -> bool {
     match (ours, theirs) {
         (Value::Object(ours), Value::Object(theirs)) => {
@@ -100,7 +100,7 @@ fn same(ours: &Value, theirs: &Value) -> bool {
     }
 }
 
-/// What is wrong with a case, if anything.
+/// The difference from the expected outcome, if any.
 fn differs(case: &Case, models: &BTreeMap<&str, &ModelConfig>) -> Option<String> {
     let result = case.read().and_then(|config| finish(config, models));
     match (&case.expected, result) {
@@ -111,7 +111,7 @@ fn differs(case: &Case, models: &BTreeMap<&str, &ModelConfig>) -> Option<String>
             if !same(&ours, &expected) {
                 return Some(format!("gives {ours:#}\ninstead of {expected:#}"));
             }
-            // What Triton writes is read to the same configuration, and so is what we write.
+            // Both Triton's JSON and ours are read back to the same configuration.
             for json in [&expected.to_string(), &written] {
                 match from_json(json) {
                     Ok(read) if read == config => {}
@@ -137,7 +137,7 @@ fn every_configuration_comes_to_what_triton_makes_of_it() {
     let read: Vec<ModelConfig> = cases.iter().filter_map(|case| case.read().ok()).collect();
     let models: BTreeMap<&str, &ModelConfig> =
         read.iter().map(|config| (config.name.as_str(), config)).collect();
-    // A member that is decoupled only because of its own members counts as well.
+    // A member counts as decoupled even if only its own members make it so.
     let finished: Vec<ModelConfig> =
         read.iter().filter_map(|config| finish(config.clone(), &models).ok()).collect();
     let models: BTreeMap<&str, &ModelConfig> =
@@ -154,7 +154,7 @@ fn every_configuration_comes_to_what_triton_makes_of_it() {
     );
 }
 
-/// A second look changes nothing, and before completion what is right as a whole is right too.
+/// Normalising again changes nothing, and a valid configuration is also valid before completion.
 #[test]
 fn defaults_are_filled_in_once_and_hold_before_completion() {
     for case in cases() {

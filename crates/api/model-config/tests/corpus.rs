@@ -1,4 +1,4 @@
-//! Checks the fuzz targets' properties on every input of their corpus. An input that once broke one belongs there.
+//! Checks the fuzz targets' properties on every input of their corpus. Inputs that once broke one belong there.
 
 #[path = "../../../../fuzz/properties.rs"]
 mod properties;
@@ -10,7 +10,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..")
 }
 
-/// Every file of the target's corpus, with its path: its own, and those of other tests.
+/// Every file of the target's corpus, with its path: its own files, and other tests' configurations.
 fn corpus(name: &str, ending: &str) -> Vec<(PathBuf, Vec<u8>)> {
     let own = root().join("fuzz/corpus").join(name);
     let others = root().join("crates/api/model-config/tests/configs");
@@ -23,7 +23,7 @@ fn corpus(name: &str, ending: &str) -> Vec<(PathBuf, Vec<u8>)> {
     paths.map(|path| (path.clone(), fs::read(&path).unwrap())).collect()
 }
 
-/// Names the input that a property failed on, which the failure itself cannot.
+/// Prints the input on which a property failed, which the failure itself does not contain.
 fn replay(name: &str, ending: &str, property: fn(&[u8])) {
     struct Input<'a>(&'a Path);
     impl Drop for Input<'_> {
@@ -56,7 +56,7 @@ fn the_corpus_is_read_as_json() {
     replay("json", "json", properties::json);
 }
 
-/// The fuzzer mutates what it is given; a field that no input has, it would have to spell out by luck.
+/// The fuzzer mutates existing inputs; a field that no input contains would take luck to find.
 #[test]
 fn the_corpus_has_every_field_of_the_schema() {
     let texts: String = corpus("config", "pbtxt")
@@ -64,7 +64,7 @@ fn the_corpus_has_every_field_of_the_schema() {
         .map(|(_, bytes)| String::from_utf8_lossy(bytes).into_owned())
         .collect();
     let schema = fs::read_to_string(root().join("proto/model_config.proto")).unwrap();
-    // A field's line: its type, its name, an equals sign, its number and a semicolon.
+    // A line of a field: its type, its name, an equals sign, its number and a semicolon.
     let fields: Vec<_> = schema
         .lines()
         .filter(|line| !line.trim_start().starts_with("//") && line.contains(';'))

@@ -1,5 +1,5 @@
-//! The rules of completion, each with input and outcome. The outcomes are those of Triton for the same models, unless a
-//! test says otherwise.
+//! The rules of completion, each with input and outcome. The outcomes match Triton's for the same models, except
+//! where a test states otherwise.
 
 use super::*;
 use crate::{parse_text, to_text};
@@ -101,7 +101,7 @@ fn where_inputs_and_outputs_are_given_nothing_is_touched() {
     check(THREE, &model(&[-1, 3], &[-1, 3]), THREE);
     let batching = format!("max_batch_size: 9 {THREE}");
     check(&batching, &model(&[-1, 3], &[-1, 3]), &batching);
-    // Whether that fits the model is not for completion to say.
+    // Completion does not check whether the list fits the model.
     check(&batching, &model(&[5], &[5]), &batching);
     let ragged = "max_batch_size: 4 batch_input { kind: BATCH_ITEM_SHAPE target_name: 'X' }
         output { name: 'Y' data_type: TYPE_FP32 dims: [ 3 ] }";
@@ -146,7 +146,7 @@ fn unknown_dimensions_are_refused_only_where_they_are_needed() {
     let message = completed_with(4, "", &open).unwrap_err().to_string();
     assert!(message.contains("output 'Y'") && message.contains("list all outputs"), "{message}");
     let output = "output { name: 'Y' data_type: TYPE_FP32 dims: [ 3 ] }";
-    // Such an output does not say that it goes in batches.
+    // Such an output does not show whether it is batched.
     check(output, &open, &format!("input {{ name: 'X' data_type: TYPE_FP32 dims: [ -1, 3 ] }} {output}"));
 }
 
@@ -219,7 +219,7 @@ fn a_file_goes_before_the_models_name() {
     assert_eq!(normalised(&[&["other.py"]]), ["identity", "model.identity"]);
 }
 
-/// In folders of the versions 3, 4 and so on, and beside them.
+/// Checks hints for version folders 3, 4 and so on, and for the model's folder.
 #[track_caller]
 fn check_hint(versions: &[&[&str]], beside: &[&str], expected: &str) {
     let folders = (3..).zip(versions.iter().map(|names| entries(names)));
@@ -246,7 +246,7 @@ fn the_one_file_that_could_be_the_models_is_hinted_at() {
         let expected = format!("'{name}' must be in the folder of a version, as '3/{known}'");
         check_hint(&[&[]], &["config.pbtxt", "3/", file], &expected);
         check_hint(&[], &[file], &expected.replace("'3/", "'1/"));
-        // Which of two is meant, nobody knows.
+        // With two candidates, neither is hinted at.
         let two = [file, "other.plan"];
         check_hint(&[&two], &two, "no version folder contains a file that implies one (model.graphdef, ");
     }

@@ -1,14 +1,14 @@
-//! Splits JSON into tokens, with the liberties of Triton's reader: strings in single quotes, names without quotes.
-//! Knows nothing of configurations.
+//! Splits JSON into tokens, with the extensions of Triton's reader: single-quoted strings, unquoted names. Knows
+//! nothing of configurations.
 
 use std::borrow::Cow;
 
 use crate::shorten::shorten;
 
-/// As much of the text as a message shows, in characters.
+/// Limit of text quoted in a message, in characters.
 pub(super) const SHOWN: usize = 60;
 
-/// What is wrong, and at which byte.
+/// An error and its byte offset.
 #[derive(Debug)]
 pub(super) struct Fault {
     pub(super) offset: usize,
@@ -25,16 +25,16 @@ impl Fault {
 pub(super) enum Kind<'a> {
     /// One of `{}[]:,`.
     Mark(char),
-    /// What stands between the quotes, escapes resolved.
+    /// The contents of a string, with escapes resolved.
     Text(Cow<'a, str>),
-    /// As it is written; it begins with a digit or a minus.
+    /// As written; begins with a digit or a minus.
     Number(&'a str),
-    /// `true`, `false`, `null`, or a name without quotes.
+    /// `true`, `false`, `null`, or an unquoted name.
     Word(&'a str),
     End,
 }
 
-/// A token, and the byte where it begins.
+/// A token and its byte offset.
 #[derive(Debug, Clone)]
 pub(super) struct Token<'a> {
     pub(super) kind: Kind<'a>,
@@ -101,7 +101,7 @@ impl<'a> Lexer<'a> {
         &rest[..end]
     }
 
-    /// The rest of a string behind its first quote.
+    /// The rest of a string, after its opening quote.
     fn string(&mut self, quote: char) -> Result<Cow<'a, str>, Fault> {
         let start = self.position - 1;
         let mut text = Cow::Borrowed("");
@@ -142,7 +142,7 @@ impl<'a> Lexer<'a> {
         Ok(meant)
     }
 
-    /// What `\u` stands for; a character outside the basic plane takes two of them.
+    /// The character of a `\u` escape; a character outside the basic plane takes two escapes.
     fn unicode(&mut self, start: usize) -> Result<char, Fault> {
         let first = self.four_digits(start)?;
         let code = if matches!(first, 0xD800..=0xDBFF) && self.rest().starts_with("\\u") {

@@ -1,10 +1,10 @@
 //! Reads a configuration from JSON, as clients send it with a load request.
 //!
-//! Accepts what Triton's reader accepts, which is more than JSON: fields in the schema's names or in camel case;
-//! integers as numbers or strings, of any notation if they are whole; enumeration values by name in any case, or by
-//! number; a single value for a list; `null` for a field that is left out; commas behind the last element; single
-//! quotes; and names without quotes. General readers for Rust refuse one or the other of these. Driven by the
-//! descriptors: knows no field by name, and descends as deep as the schema and no deeper.
+//! Accepts everything that Triton's reader accepts, which is more than JSON: field names in the schema's form or in
+//! camel case; integers as numbers or strings, in any notation if they are whole; enum values by name in any case, or
+//! by number; a single value for a list; `null` for an omitted field; trailing commas; single quotes; and unquoted
+//! names. General readers for Rust refuse some of these. Driven by the descriptors: knows no field by name, and
+//! descends no deeper than the schema.
 
 use prost_reflect::{
     DynamicMessage, FieldDescriptor, Kind, MapKey, MessageDescriptor, ReflectMessage, Value,
@@ -15,7 +15,7 @@ use crate::proto::{self, ModelConfig};
 use crate::shorten::shorten;
 use crate::text::suggest::nearest;
 
-/// Why a text is no configuration in JSON, and where that shows.
+/// The error of a text that is not a configuration in JSON, and its position.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}, column {column}: {}{message}", in_field(.field))]
 pub struct JsonError {
@@ -40,21 +40,21 @@ impl JsonError {
         self.column
     }
 
-    /// The path of the field that is being read, as in [`ValidationError`](crate::ValidationError); empty for the whole.
+    /// The path of the field being read, as in [`ValidationError`](crate::ValidationError); empty for the whole text.
     pub fn field(&self) -> &str {
         &self.field
     }
 
-    /// What is wrong, and what would be right.
+    /// The error, and what would be right.
     pub fn message(&self) -> &str {
         &self.message
     }
 }
 
-/// Reads a configuration. What [`to_json`](crate::to_json) writes comes back as it was.
+/// Reads a configuration. Text from [`to_json`](crate::to_json) is read back unchanged.
 ///
 /// # Errors
-/// The first thing that is wrong.
+/// The first error in the text.
 pub fn from_json(text: &str) -> Result<ModelConfig, JsonError> {
     let mut reader = Reader { lexer: Lexer::new(text), token: None, path: String::new() };
     let mut message = DynamicMessage::new(proto::descriptor());
@@ -75,7 +75,7 @@ pub fn from_json(text: &str) -> Result<ModelConfig, JsonError> {
 
 struct Reader<'a> {
     lexer: Lexer<'a>,
-    /// One that was looked at and not taken.
+    /// A peeked token.
     token: Option<Token<'a>>,
     path: String,
 }
@@ -119,7 +119,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// The members of an object, by name and the byte where the name begins.
+    /// The members of an object, with the name and its byte offset.
     fn members(
         &mut self,
         mut member: impl FnMut(&mut Self, String, usize) -> Result<(), Fault>,
@@ -275,7 +275,7 @@ fn meaning(mut message: String, nearest: Option<&str>) -> String {
     message
 }
 
-/// Of the members of a choice one is given, and once.
+/// Checks that at most one member of a oneof is set, and only once.
 fn check_choice(message: &DynamicMessage, field: &FieldDescriptor, start: usize) -> Result<(), Fault> {
     let Some(choice) = field.containing_oneof() else { return Ok(()) };
     match choice.fields().find(|other| message.has_field(other)) {
@@ -329,7 +329,7 @@ fn wanted(kind: &Kind) -> &'static str {
     }
 }
 
-/// A whole number, in digits or in any other notation, as a number or as a string of digits.
+/// An integer in any notation, as a number or as a string of digits.
 fn integer(kind: &TokenKind<'_>) -> Option<i128> {
     match kind {
         TokenKind::Text(text) => text.parse().ok(),
@@ -341,13 +341,13 @@ fn integer(kind: &TokenKind<'_>) -> Option<i128> {
     }
 }
 
-/// What is below 2^64 in its size fits any field that could hold it.
+/// Values below 2^64 in magnitude fit any field that can hold them.
 fn whole(value: f64) -> Option<i128> {
     #[allow(clippy::cast_possible_truncation, reason = "it is whole and within the range")]
     (value.fract() == 0.0 && value.abs() < 18_446_744_073_709_551_616.0).then_some(value as i128)
 }
 
-/// A finite number, or one of the names that protobuf has for the others.
+/// A finite number, or one of protobuf's names for the others.
 fn float(kind: &TokenKind<'_>) -> Option<f64> {
     match kind {
         TokenKind::Text(text) => match text.as_ref() {
@@ -365,7 +365,7 @@ fn float(kind: &TokenKind<'_>) -> Option<f64> {
     }
 }
 
-/// Whether a text is a number of JSON. The lexer takes all that looks like one.
+/// Whether a text is a JSON number. The lexer accepts everything similar.
 fn is_number(text: &str) -> bool {
     let text = text.strip_prefix('-').unwrap_or(text);
     let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
@@ -378,7 +378,7 @@ fn is_number(text: &str) -> bool {
         && exponent.is_none_or(|exponent| digits(&signless(exponent)))
 }
 
-/// A value by its name in any case, with `-` for `_` if one likes, or by its number, which may be unknown.
+/// A value by its name in any case, optionally with `-` for `_`, or by its number, which may be unknown.
 fn enumeration(kind: &Kind, token: &Token<'_>) -> Result<Value, Fault> {
     let Kind::Enum(descriptor) = kind else { return Err(expected(wanted(kind), token)) };
     if let TokenKind::Text(name) = &token.kind {

@@ -1,4 +1,4 @@
-//! Small configurations and the JSON they must give.
+//! Small configurations and their JSON.
 
 use serde_json::{Value as Json, json};
 
@@ -75,7 +75,7 @@ fn a_set_member_of_a_choice_shows_even_its_default() {
     assert_eq!(state[1]["initial_state"], json!([{ "name": "", "data_type": "TYPE_INVALID", "dims": [] }]));
 }
 
-/// Source: ModelConfigToJson in the reference's `model_config_utils.cc`, which misses these.
+/// Source: ModelConfigToJson in the reference's `model_config_utils.cc`, which omits these.
 #[test]
 fn a_few_large_integers_are_strings() {
     let config = json_of(

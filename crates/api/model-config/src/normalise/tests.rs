@@ -1,4 +1,4 @@
-//! Each default, alone.
+//! Each default, separately.
 
 use super::*;
 use crate::{Stage, parse_text, to_text, validate};
@@ -9,7 +9,7 @@ fn normalised(text: &str) -> ModelConfig {
     config
 }
 
-/// What `text` becomes is what `expected` says, field by field.
+/// Checks that `text` is completed to `expected`, field by field.
 fn check(text: &str, expected: &str) {
     let config = normalised(text);
     let expected = parse_text(expected).unwrap();
@@ -52,7 +52,7 @@ fn what_is_given_stands() {
     assert_eq!(normalised("version_policy { }").version_policy, Some(ModelVersionPolicy::default()));
 }
 
-/// Source: AutoCompleteBackendFields in the reference's `model_config_utils.cc`, without what it looks up in the version's
+/// Source: AutoCompleteBackendFields in the reference's `model_config_utils.cc`, without its lookups in the version's
 /// folder.
 #[test]
 fn backend_platform_and_file_imply_each_other() {
@@ -75,13 +75,13 @@ fn backend_platform_and_file_imply_each_other() {
             r#"backend: "tensorflow" default_model_filename: "model.graphdef""#,
             ["tensorflow", "tensorflow_graphdef", "model.graphdef"],
         ),
-        // Validation asks for the platform.
+        // Validation requires the platform.
         (r#"backend: "tensorflow""#, ["tensorflow", "", ""]),
         (
             r#"backend: "mine" platform: "tensorflow_graphdef""#,
             ["mine", "tensorflow_graphdef", "model.graphdef"],
         ),
-        // As contradictory as it was; validation says so.
+        // Still contradictory; validation reports it.
         (
             r#"platform: "onnxruntime_onnx" default_model_filename: "model.plan""#,
             ["tensorrt", "onnxruntime_onnx", "model.plan"],
@@ -186,7 +186,7 @@ fn where_gpus_are_groups_run_on_them_unless_they_say_otherwise() {
     };
     assert_eq!(groups("", &[0, 1]), [(Kind::Gpu, 1, vec![0, 1])]);
     assert_eq!(groups("instance_group { gpus: 1 }", &[0, 1]), [(Kind::Gpu, 1, vec![1])]);
-    // A group that asks for one that is not there goes to the processor, where its list is refused.
+    // A group with an unknown GPU falls back to the CPU, where validation refuses its list.
     assert_eq!(groups("instance_group { gpus: [ 1, 2 ] }", &[0, 1]), [(Kind::Cpu, 2, vec![1, 2])]);
     assert_eq!(groups("instance_group { kind: KIND_GPU count: 3 }", &[0]), [(Kind::Gpu, 3, vec![0])]);
     assert_eq!(groups("instance_group { kind: KIND_CPU }", &[0]), [(Kind::Cpu, 2, vec![])]);

@@ -1,4 +1,4 @@
-//! The schema's guarantees, and the shape that the parser relies on.
+//! The schema's guarantees, and the structure that the parser relies on.
 
 use std::collections::BTreeSet;
 
@@ -6,8 +6,8 @@ use prost_reflect::{EnumDescriptor, FieldDescriptor, Kind, MessageDescriptor};
 
 use super::descriptor;
 
-/// Every message, field and enum value that the wire and the text format promise, written down by hand and not
-/// derived from our `.proto` file.
+/// Every message, field and enum value that the wire and the text format promise, written by hand instead of derived
+/// from our `.proto` file.
 const FACTS: &str = include_str!("facts.txt");
 
 fn type_name(kind: &Kind) -> String {
@@ -71,7 +71,7 @@ fn the_schema_is_what_was_promised() {
     );
 }
 
-/// The parser descends as deep as the schema and no deeper, so no text can overflow its stack.
+/// The parser descends no deeper than the schema, so no text can overflow its stack.
 #[test]
 fn no_message_contains_itself() {
     fn depth(message: &MessageDescriptor, above: usize) -> usize {

@@ -11,14 +11,14 @@ pub struct Place {
     pub column: usize,
 }
 
-/// `line:column`, as editors take it behind a file's name.
+/// `line:column`, in the form that editors accept after a file's name.
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.line, self.column)
     }
 }
 
-/// Why a text is no configuration, and where that shows.
+/// The error of a text that is not a configuration, and its position.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {}, column {}: {message}", place.line, place.column)]
 pub struct ParseError {
@@ -28,7 +28,7 @@ pub struct ParseError {
 }
 
 impl ParseError {
-    /// Where it is.
+    /// The position of the error.
     pub fn place(&self) -> Place {
         self.place
     }
@@ -43,27 +43,26 @@ impl ParseError {
         self.place.column
     }
 
-    /// What is wrong, without the place.
+    /// The error, without the position.
     pub fn message(&self) -> &str {
         &self.message
     }
 
-    /// The name that was probably meant, where a field or a value has one that does not exist. The message has it
-    /// too.
+    /// The name that was probably meant, if a field or a value is unknown. The message contains it, too.
     pub fn nearest(&self) -> Option<&str> {
         self.nearest.as_deref()
     }
 }
 
-/// An error at a byte of the text, before anybody has counted lines.
+/// An error at a byte offset, before lines are counted.
 #[derive(Debug)]
 pub(super) struct Problem {
     pub(super) offset: usize,
     message: String,
-    /// The field's name as the text has it, where the schema has no such field.
+    /// The field's name in the text, if the schema has no such field.
     pub(super) unknown: Option<String>,
     nearest: Option<String>,
-    /// Whether a single value is at fault, and the text goes on behind it.
+    /// Whether only a single value is wrong, so that parsing can continue after it.
     in_value: bool,
 }
 
@@ -72,7 +71,7 @@ impl Problem {
         Self { offset, message: message.into(), unknown: None, nearest: None, in_value: false }
     }
 
-    /// Adds the name that was meant instead of the one that stands there.
+    /// Adds the name that was probably meant.
     pub(super) fn meaning(mut self, nearest: Option<&str>) -> Self {
         if let Some(nearest) = nearest {
             self.message += &format!("; did you mean '{nearest}'?");
@@ -81,19 +80,19 @@ impl Problem {
         self
     }
 
-    /// Says that the text has a field that the schema has not.
+    /// Marks the problem as a field unknown to the schema.
     pub(super) fn unknown_field(mut self, name: &str) -> Self {
         self.unknown = Some(name.to_owned());
         self
     }
 
-    /// Says that one value is at fault and the text goes on behind it.
+    /// Marks a single value as wrong, so that parsing can continue after it.
     pub(super) fn of_value(mut self) -> Self {
         self.in_value = true;
         self
     }
 
-    /// Says that nothing behind the problem can be read.
+    /// Marks the rest of the text as unreadable.
     pub(super) fn of_syntax(mut self) -> Self {
         self.in_value = false;
         self
@@ -114,7 +113,7 @@ impl Problem {
     }
 }
 
-/// Counts lines and columns. Going forward through a text it looks at every byte once.
+/// Counts lines and columns. In forward order, each byte of the text is read once.
 #[derive(Debug)]
 pub(super) struct Cursor<'a> {
     text: &'a str,
@@ -127,7 +126,7 @@ impl<'a> Cursor<'a> {
         Self { text, offset: 0, place: Place { line: 1, column: 1 } }
     }
 
-    /// Where a byte of the text is.
+    /// The position of a byte offset.
     pub(super) fn place(&mut self, offset: usize) -> Place {
         if offset < self.offset {
             *self = Self::new(self.text);

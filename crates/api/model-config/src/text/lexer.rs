@@ -1,4 +1,4 @@
-//! Splits a text into tokens, as protobuf's own reader does.
+//! Splits a text into tokens, like protobuf's own reader.
 
 use super::error::Problem;
 
@@ -6,9 +6,9 @@ use super::error::Problem;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Token<'a> {
     pub(super) kind: TokenKind,
-    /// As it stands in the text; for strings with the quotes.
+    /// As written; strings include their quotes.
     pub(super) text: &'a str,
-    /// Its first byte in the whole text.
+    /// The byte offset of its start.
     pub(super) start: usize,
 }
 
@@ -28,7 +28,7 @@ impl Token<'_> {
         self.kind == TokenKind::Symbol(symbol)
     }
 
-    /// What closes the bracket that the token opens.
+    /// The closing bracket for an opening one.
     pub(super) fn closing(&self) -> Option<char> {
         match self.kind {
             TokenKind::Symbol('{') => Some('}'),
@@ -43,12 +43,12 @@ impl Token<'_> {
         self.closing().is_some()
     }
 
-    /// Whether a value of any type, or a list, can begin so.
+    /// Whether the token can begin a value of any type, or a list.
     pub(super) fn begins_value(&self) -> bool {
         self.opens() || self.is_symbol('-') || !matches!(self.kind, TokenKind::Symbol(_) | TokenKind::End)
     }
 
-    /// The token as error messages call it.
+    /// The token's description for error messages.
     pub(super) fn describe(&self) -> String {
         const LONGEST: usize = 40;
         match self.kind {
@@ -71,7 +71,7 @@ pub(super) struct Lexer<'a> {
 
 impl<'a> Lexer<'a> {
     pub(super) fn new(text: &'a str) -> Self {
-        // Some editors put a byte order mark in front.
+        // Some editors prepend a byte order mark.
         let offset = if text.starts_with('\u{feff}') { '\u{feff}'.len_utf8() } else { 0 };
         Self { text, offset }
     }
@@ -194,7 +194,7 @@ impl<'a> Lexer<'a> {
                     return Err(Problem::new(start, "the string is not closed on its line"));
                 }
                 (Some(_), Some(_)) => {
-                    // A backslash, and what it escapes.
+                    // A backslash and the escaped character.
                     self.offset += 1;
                     self.offset += self.text[self.offset..].chars().next().map_or(0, char::len_utf8);
                 }
@@ -222,7 +222,7 @@ pub(super) fn unescape(token: &Token<'_>, out: &mut Vec<u8>) -> Result<(), Probl
     Ok(())
 }
 
-/// Appends what the escape at the front of `rest`, after its backslash, stands for; returns what follows it.
+/// Appends the character of the escape at the start of `rest`, without its backslash; returns the remaining text.
 fn escape<'a>(rest: &'a str, out: &mut Vec<u8>) -> Result<&'a str, &'static str> {
     let Some(letter) = rest.chars().next() else {
         return Err("incomplete escape sequence");
@@ -260,7 +260,7 @@ fn escape<'a>(rest: &'a str, out: &mut Vec<u8>) -> Result<&'a str, &'static str>
     Ok(&rest[1..])
 }
 
-/// `\u` and four digits; two of them may be the halves of one character, as in UTF-16.
+/// `\u` and four digits; two escapes may be the surrogates of one character, as in UTF-16.
 fn unicode<'a>(rest: &'a str, out: &mut Vec<u8>) -> Result<&'a str, &'static str> {
     const MISSING: &str = "'\\u' must be followed by 4 hexadecimal digits";
     let (value, after) = exactly(rest, 4).ok_or(MISSING)?;
@@ -287,7 +287,7 @@ fn exactly(rest: &str, count: usize) -> Option<(u32, &str)> {
     digits(rest, 16, count).filter(|(_, after)| rest.len() - after.len() == count)
 }
 
-/// The number at the front of `rest`, of one to `longest` digits, and what follows it.
+/// The number at the start of `rest`, with one to `longest` digits, and the remaining text.
 fn digits(rest: &str, radix: u32, longest: usize) -> Option<(u32, &str)> {
     let count = rest.chars().take(longest).take_while(|digit| digit.is_digit(radix)).count();
     let (number, after) = rest.split_at_checked(count)?;

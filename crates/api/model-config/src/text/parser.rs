@@ -1,7 +1,7 @@
-//! Builds a message from tokens, led by the schema's descriptors.
+//! Builds a message from tokens, guided by the schema's descriptors.
 //!
-//! It descends only where the schema does, so the text cannot choose the depth. What is wrong with a single field or
-//! value is handed to the [`Watch`], which says whether to go on behind it.
+//! Descends only as deep as the schema, so the text cannot choose the depth. Errors in a single field or value go to
+//! the [`Watch`], which decides whether to continue.
 
 use prost_reflect::{
     DynamicMessage, EnumDescriptor, FieldDescriptor, Kind, MessageDescriptor, ReflectMessage, Value,
@@ -12,19 +12,19 @@ use super::lexer::{Lexer, Token, TokenKind, unescape};
 use super::suggest::nearest;
 use super::watch::{Strict, Watch};
 
-/// Reads a whole text as one message, or up to its first problem.
+/// Reads a text as one message, or up to its first problem.
 pub(super) fn parse(descriptor: MessageDescriptor, text: &str) -> Result<DynamicMessage, Problem> {
     let mut message = DynamicMessage::new(descriptor);
     parse_into(&mut message, text, &mut Strict)?;
     Ok(message)
 }
 
-/// Reads a whole text into `message`, as far as `watch` lets it. Fields and values that are wrong are left out; in a
-/// list the default stands for them, so that the others keep their places.
+/// Reads a text into `message`, as far as `watch` permits. Wrong fields and values are omitted; in a list, the
+/// default replaces them, so that the other elements keep their indices.
 ///
 /// # Errors
-/// The problem that ended the reading. `message` has what stands before it, but for the field of the first level that
-/// it is in.
+/// The problem that ended the reading. `message` contains everything before it, except the top-level field with the
+/// problem.
 pub(super) fn parse_into<W: Watch>(
     message: &mut DynamicMessage,
     text: &str,
@@ -39,12 +39,12 @@ pub(super) fn parse_into<W: Watch>(
     Ok(())
 }
 
-/// The number of the key's field in every map's entry, by protobuf's own rule.
+/// The number of the key's field in every map entry, fixed by protobuf.
 const KEY: u32 = 1;
 
 struct Parser<'a, 'w, W> {
     lexer: Lexer<'a>,
-    /// The next token that has not been used.
+    /// The next unused token.
     token: Token<'a>,
     watch: &'w mut W,
 }
@@ -63,12 +63,12 @@ impl<'a, W: Watch> Parser<'a, '_, W> {
         Ok(found)
     }
 
-    /// The error of finding something else than `expected`.
+    /// The error for a token other than `expected`.
     fn expected(&self, expected: &str) -> Problem {
         Problem::new(self.token.start, format!("expected {expected}, found {}", self.token.describe()))
     }
 
-    /// As [`Self::expected`], where a value of the right type was expected.
+    /// Like [`Self::expected`], for a value of the wrong type.
     fn expected_value(&self, expected: &str) -> Problem {
         self.expected(expected).of_value()
     }
@@ -106,7 +106,7 @@ impl<'a, W: Watch> Parser<'a, '_, W> {
         self.watch.enter(field, name.start);
         let message = match taken {
             Ok(()) => message,
-            // What is set twice is still looked at, but the first one counts.
+            // A repeated setting is still checked, but the first one wins.
             Err(problem) => {
                 self.watch.note(problem)?;
                 spare = DynamicMessage::new(message.descriptor());
@@ -139,7 +139,7 @@ impl<'a, W: Watch> Parser<'a, '_, W> {
         Ok(())
     }
 
-    /// One value, or a list of them in brackets.
+    /// One value, or a bracketed list of them.
     fn elements(
         &mut self,
         name: &Token<'_>,
@@ -171,7 +171,7 @@ impl<'a, W: Watch> Parser<'a, '_, W> {
         Ok(value)
     }
 
-    /// One value; `None` for one that is wrong and was skipped.
+    /// One value; `None` if it was wrong and skipped.
     fn value(&mut self, field: &FieldDescriptor) -> Result<Option<Value>, Problem> {
         let (lexer, token) = (self.lexer, self.token);
         match self.exact_value(field) {
@@ -186,7 +186,7 @@ impl<'a, W: Watch> Parser<'a, '_, W> {
         }
     }
 
-    /// Passes over any value, or a list, whatever its form. The text may nest it as deep as it likes.
+    /// Skips any value or list, in any form and at any depth.
     fn skip_value(&mut self) -> Result<(), Problem> {
         let first = self.token;
         if !first.opens() {
@@ -285,7 +285,7 @@ impl<'a, W: Watch> Parser<'a, '_, W> {
                     None => Err(unknown_value(&token, field, descriptor)),
                 }
             }
-            // The number of the value. Numbers without a name pass, as everywhere in protobuf 3.
+            // The number of the value. Unnamed numbers are allowed, as everywhere in protobuf 3.
             TokenKind::Integer | TokenKind::Symbol('-') => self.integer(field, "a 32-bit integer"),
             _ => Err(self.expected_value(&format!("the name of a value for '{}'", field.name()))),
         }
@@ -347,7 +347,7 @@ impl<'a, W: Watch> Parser<'a, '_, W> {
         })
     }
 
-    /// One string, or several side by side, which make one.
+    /// One string, or several adjacent ones, which are concatenated.
     fn bytes(&mut self, field: &FieldDescriptor) -> Result<Vec<u8>, Problem> {
         if self.token.kind != TokenKind::String {
             return Err(self.expected_value(&format!("a string in quotes for '{}'", field.name())));
@@ -361,8 +361,8 @@ impl<'a, W: Watch> Parser<'a, '_, W> {
     }
 }
 
-/// Protobuf refuses to set a field twice that is not repeated. A plain value that was given as its default does not
-/// count as set.
+/// Protobuf refuses to set a field twice unless it is repeated. A plain field set to its default value does not count
+/// as set.
 fn check_not_set(message: &DynamicMessage, field: &FieldDescriptor, name: &Token<'_>) -> Result<(), Problem> {
     if field.is_list() || field.is_map() {
         return Ok(());
@@ -380,7 +380,7 @@ fn check_not_set(message: &DynamicMessage, field: &FieldDescriptor, name: &Token
     }
 }
 
-/// Puts a map's entry into the map; a later entry replaces an earlier one of the same key.
+/// Inserts an entry into the map; a later entry replaces an earlier one with the same key.
 fn insert_entry(message: &mut DynamicMessage, field: &FieldDescriptor, entry: Value) {
     let Value::Message(entry) = entry else { return };
     let descriptor = entry.descriptor();
@@ -391,7 +391,7 @@ fn insert_entry(message: &mut DynamicMessage, field: &FieldDescriptor, entry: Va
     }
 }
 
-/// The value of an integer token, where it fits into 64 bits.
+/// The value of an integer token, if it fits into 64 bits.
 fn magnitude(text: &str) -> Option<u64> {
     if let Some(hex) = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
         u64::from_str_radix(hex, 16).ok()

@@ -1,6 +1,6 @@
-//! The place of each field of a configuration in its text.
+//! The position of each field of a configuration in its text.
 //!
-//! Knows paths and places, not problems.
+//! Knows paths and positions, not problems.
 
 use std::collections::HashMap;
 
@@ -9,21 +9,21 @@ use prost_reflect::{FieldDescriptor, Kind, MapKey, MessageDescriptor};
 use super::error::Place;
 use crate::proto;
 
-/// The places of all fields that a text gives.
+/// The positions of all fields in a text.
 ///
-/// A field is found by its path: names as in the schema with dots between them, an index behind a repeated field, a
-/// key behind a map, as in `input[0].dims[1]` or `parameters["k"].string_value`. A field stands where its name does; an
-/// element of a list in brackets where its value does.
+/// A field is found by its path: dot-separated schema names, with an index after a repeated field and a key after a
+/// map, as in `input[0].dims[1]` or `parameters["k"].string_value`. The position of a field is its name's; the
+/// position of an element in a bracketed list is its value's.
 #[derive(Debug, Clone, Default)]
 pub struct Places {
     nodes: Vec<Node>,
-    /// Indices into `nodes`, by parent and step; of several for one step the first in the text comes first.
+    /// Indices into `nodes`, by parent and step; among equal steps, in the order of the text.
     order: Vec<u32>,
-    /// The entries of maps by map and key.
+    /// Map entries by map and key.
     entries: HashMap<(u32, String), u32>,
 }
 
-/// The whole text, which has no place of its own.
+/// The entire text, which has no position.
 pub(super) const ROOT: u32 = u32::MAX;
 
 /// A field, or an element of one.
@@ -32,14 +32,14 @@ struct Node {
     parent: u32,
     /// The field's number in its message, or the element's index in its list or map.
     step: u32,
-    // Half the size of `Place`: a long text has a node for every number in it.
+    // Half the size of `Place`: a long text has a node for each of its numbers.
     line: u32,
     column: u32,
 }
 
 impl Places {
-    /// Where the field at `path` stands, or else the nearest field around it that the text gives. `None` where it gives
-    /// none of them.
+    /// The position of the field at `path`, or else of the nearest enclosing field in the text. `None` if the text
+    /// contains neither.
     pub fn find(&self, path: &str) -> Option<Place> {
         let mut found = None;
         let mut node = ROOT;
@@ -53,7 +53,7 @@ impl Places {
         Some(Place { line: node.line as usize, column: node.column as usize })
     }
 
-    /// The node that a step leads to, and the message whose fields come next.
+    /// The node that a step leads to, and the message that contains the next fields.
     fn follow(
         &self,
         from: u32,
@@ -66,11 +66,11 @@ impl Places {
         let Some(index) = &step.index else { return Some((node, inner)) };
         if !field.is_map() {
             let element = index.parse().ok().and_then(|index| self.child(node, index));
-            // An index that the text lacks leads no further than to the list.
+            // An index missing from the text resolves to the list.
             return Some(element.map_or((node, None), |element| (element, inner)));
         }
         let Some(&entry) = self.entries.get(&(node, index.clone())) else { return Some((node, None)) };
-        // What comes behind a key is in the value; the entry itself is the key's place.
+        // Fields after a key belong to the value; the entry itself has the key's position.
         let value = inner?.map_entry_value_field();
         Some(match (message_of(&value), self.child(entry, value.number())) {
             (Some(inner), Some(value)) => (value, Some(inner)),
@@ -87,19 +87,19 @@ impl Places {
         self.order.get(first).copied().filter(|index| key(index) == (parent, step))
     }
 
-    /// Adds a field or element under another, and hands back its node.
+    /// Adds a field or element under another, and returns its node.
     pub(super) fn add(&mut self, parent: u32, step: u32, place: Place) -> u32 {
         let narrow = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
         self.nodes.push(Node { parent, step, line: narrow(place.line), column: narrow(place.column) });
         narrow(self.nodes.len() - 1)
     }
 
-    /// Says which key an entry has in its map; a later entry of the same key counts.
+    /// Sets the key of a map entry; a later entry with the same key wins.
     pub(super) fn add_key(&mut self, map: u32, key: &MapKey, entry: u32) {
         self.entries.insert((map, plain(key)), entry);
     }
 
-    /// Called once, when all is added.
+    /// Called once, after everything is added.
     pub(super) fn sort(&mut self) {
         self.order = (0..u32::try_from(self.nodes.len()).unwrap_or(u32::MAX)).collect();
         let nodes = &self.nodes;
@@ -117,14 +117,14 @@ fn message_of(field: &FieldDescriptor) -> Option<MessageDescriptor> {
     }
 }
 
-/// A part of a path: a field, and behind it perhaps an index or a key, without its quotes.
+/// A part of a path: a field, optionally with an index or a key (without quotes).
 #[derive(Debug, PartialEq, Eq)]
 struct Step<'a> {
     name: &'a str,
     index: Option<String>,
 }
 
-/// The parts of a path, up to what is no path any more.
+/// The parts of a path, up to the first invalid part.
 fn steps(path: &str) -> impl Iterator<Item = Step<'_>> {
     let mut rest = Some(path);
     std::iter::from_fn(move || {
@@ -143,7 +143,7 @@ fn steps(path: &str) -> impl Iterator<Item = Step<'_>> {
     })
 }
 
-/// What stands in brackets, the first of which is gone, and what stands behind them.
+/// The contents of brackets whose opening one is already removed, and the text after them.
 fn index(inside: &str) -> Option<(String, &str)> {
     let Some(quoted) = inside.strip_prefix('"') else {
         let (index, after) = inside.split_once(']')?;
@@ -173,7 +173,7 @@ fn index(inside: &str) -> Option<(String, &str)> {
     None
 }
 
-/// The key of a map as a path has it: text in quotes, with what cannot be seen escaped as in Rust; numbers as they are.
+/// A map key in path form: strings quoted and escaped as in Rust, numbers plain.
 pub(super) fn show_key(key: &MapKey) -> String {
     match key {
         MapKey::String(text) => format!("{text:?}"),

@@ -1,10 +1,10 @@
-//! Prints a message as text, in the order of the field numbers, and maps in the order of their keys.
+//! Prints a message as text, ordered by field numbers and map keys.
 
 use std::fmt::Write;
 
 use prost_reflect::{DynamicMessage, FieldDescriptor, Kind, MapKey, Value};
 
-/// The text of a message's fields; empty where none is set.
+/// The text of a message's fields; empty if none is set.
 pub(super) fn print(message: &DynamicMessage) -> String {
     let mut printer = Printer { out: String::new(), depth: 0 };
     printer.fields(message);
@@ -101,7 +101,7 @@ fn quote(value: &str) -> String {
             '\n' => quoted += "\\n",
             '\r' => quoted += "\\r",
             '\t' => quoted += "\\t",
-            // Three digits, so that a digit that follows is not taken for part of the escape.
+            // Three digits, so that a following digit is not read as part of the escape.
             _ if letter.is_ascii_control() => {
                 write!(quoted, "\\{:03o}", u32::from(letter)).expect("writing to a string cannot fail");
             }

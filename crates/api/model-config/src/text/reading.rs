@@ -1,4 +1,4 @@
-//! Reads a whole text despite errors, to report all of them.
+//! Reads an entire text despite errors, to report all of them.
 
 use prost_reflect::{DynamicMessage, FieldDescriptor, Kind, MapKey, Value};
 
@@ -8,39 +8,39 @@ use super::places::{Places, ROOT, show_key};
 use super::watch::Watch;
 use crate::proto::{self, ModelConfig};
 
-/// How many problems are collected. Nobody reads more, and a text of nonsense has no end of them.
+/// Limit of collected problems. More are useless, and a text of nonsense has no end of them.
 const MOST_PROBLEMS: usize = 1000;
 
-/// What a text says, where it says it, and all that is wrong with it as a text.
+/// The contents of a text, the positions of its fields, and all its textual problems.
 #[derive(Debug, Clone)]
 pub struct Reading {
-    /// The configuration, as far as it could be read: without the fields and values that are wrong, and without what
-    /// follows an error of syntax.
+    /// The configuration, as far as it could be read: without wrong fields and values, and without the text after a
+    /// syntax error.
     pub config: ModelConfig,
-    /// Where each field stands.
+    /// The position of each field.
     pub places: Places,
-    /// What is wrong, in the order of the text. Empty where [`parse_text`](crate::parse_text) accepts the text.
+    /// The problems, in the order of the text. Empty if [`parse_text`](crate::parse_text) accepts the text.
     pub problems: Vec<TextProblem>,
-    /// Whether the reading reached the end of the text. If not, an error of syntax or a great many other problems
-    /// stopped it; the last problem says so.
+    /// Whether the entire text was read. Otherwise the last problem, a syntax error or too many other problems, is
+    /// the one that stopped it.
     pub complete: bool,
 }
 
 impl Reading {
-    /// Whether a problem of the text is the likely reason for anything that is wrong with the field at `path`: the
-    /// text names the field, or part of it, in a wrong way.
+    /// Whether a textual problem is the likely cause of an error in the field at `path`: the text misspells the
+    /// field, or part of it.
     pub fn explains(&self, path: &str) -> bool {
         self.problems.iter().any(|problem| is_within(path, &problem.meant) || is_within(&problem.meant, path))
     }
 }
 
-/// Whether `path` is `outer` or stands in it.
+/// Whether `path` equals `outer` or is inside it.
 fn is_within(path: &str, outer: &str) -> bool {
     !outer.is_empty()
         && path.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
 }
 
-/// Something wrong in a text, and which field it is about.
+/// A problem in a text, and the field that it concerns.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TextProblem {
     error: ParseError,
@@ -49,20 +49,20 @@ pub struct TextProblem {
 }
 
 impl TextProblem {
-    /// What is wrong, and where.
+    /// The error and its position.
     pub fn error(&self) -> &ParseError {
         &self.error
     }
 
-    /// The path of the field as the text names it, such as `input[0].dims[1]`, also where the schema has no such
-    /// field; empty where the problem is in none. Of an error of syntax, the field in which it shows.
+    /// The path of the field as written in the text, such as `input[0].dims[1]`, even if the schema has no such
+    /// field; empty outside of fields. For a syntax error, the field that contains it.
     pub fn field(&self) -> &str {
         &self.field
     }
 }
 
-/// Reads a configuration as [`parse_text`](crate::parse_text) does, but goes on behind fields that do not exist, are
-/// given twice or have a value of the wrong type, and notes where each field stands. It takes more time and memory.
+/// Reads a configuration like [`parse_text`](crate::parse_text), but continues after fields that do not exist, are
+/// set twice or have a value of the wrong type, and records the position of each field. Takes more time and memory.
 pub fn read_text(text: &str) -> Reading {
     let mut collector = Collector {
         cursor: Cursor::new(text),
@@ -85,15 +85,15 @@ struct Collector<'a> {
     cursor: Cursor<'a>,
     places: Places,
     problems: Vec<TextProblem>,
-    /// The fields and elements that the parser is in, from the outside in.
+    /// The fields and elements being read, from the outside in.
     frames: Vec<Frame>,
 }
 
-/// The whole text, a field or an element that is being read.
+/// The entire text, a field, or an element being read.
 struct Frame {
     node: u32,
     step: Step,
-    /// The repeated fields of this message that have come up.
+    /// The repeated fields of this message seen so far.
     lists: Vec<List>,
 }
 
@@ -104,7 +104,7 @@ enum Step {
     Entry { key: MapKey, is_known: bool },
 }
 
-/// A repeated field may come up several times; all of it is one list.
+/// A repeated field may occur several times; all occurrences form one list.
 struct List {
     node: u32,
     field: u32,
@@ -118,13 +118,13 @@ impl Frame {
 }
 
 impl Collector<'_> {
-    /// The path of what the parser is in.
+    /// The path of the innermost frame.
     fn path(&self) -> String {
         let mut path = String::new();
         let mut in_entry = false;
         for frame in &self.frames {
             match &frame.step {
-                // Paths lead through a map by its keys, not by the messages that its entries are in the text.
+                // Paths go through a map by its keys, not by the entry messages of the text.
                 Step::Field(field) if in_entry && field.name() == "value" => {}
                 Step::Field(field) if path.is_empty() => path += field.name(),
                 Step::Field(field) => path += &format!(".{}", field.name()),
@@ -192,7 +192,7 @@ impl Watch for Collector<'_> {
         list.length += 1;
         let step = match field.kind() {
             Kind::Message(entry) if field.is_map() => {
-                // A key that is left out is the default one.
+                // An omitted key has the default value.
                 let key = Value::default_value(&entry.map_entry_key_field().kind()).into_map_key();
                 let Some(key) = key else { return };
                 Step::Entry { key, is_known: false }

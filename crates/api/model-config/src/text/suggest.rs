@@ -1,11 +1,11 @@
-//! Guesses what a mistyped name was meant to be.
+//! Suggests names for mistyped ones.
 
-/// What other systems call the things that the schema calls so.
+/// Other systems' terms, and the schema's.
 const SYNONYMS: [(&str, &str); 3] = [("float", "fp"), ("double", "fp64"), ("bytes", "string")];
 
-/// The candidate nearest to `name`, where one is near enough to be meant.
+/// The candidate nearest to `name`, if any is near enough.
 pub fn nearest<'a>(name: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    // Longer names than any in the schema are not worth the comparison.
+    // Names longer than the schema's are not compared.
     if name.len() > 64 {
         return None;
     }

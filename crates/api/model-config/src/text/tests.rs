@@ -1,4 +1,4 @@
-//! What the format accepts and refuses. `grammar` has the forms, `reading` places and recovery, `refusals` the errors,
+//! Accepted and refused texts. `grammar` has the forms, `reading` positions and recovery, `refusals` the errors,
 //! `robustness` hostile texts.
 
 mod grammar;
@@ -14,12 +14,12 @@ fn parsed(text: &str) -> ModelConfig {
     parse_text(text).unwrap_or_else(|error| panic!("{text}\n{error}"))
 }
 
-/// A sample in the narrower grammar of general readers, in which every list follows a colon.
+/// A sample in the stricter grammar of general readers, in which every list needs a colon.
 fn with_colons(sample: &str) -> String {
     sample.replace(" [", ": [").replace("::", ":")
 }
 
-/// Texts, each a model as people write them, that use every part of the grammar between them.
+/// Realistic models whose texts together use every part of the grammar.
 const SAMPLES: [&str; 3] = [
     include_str!("tests/image.pbtxt"),
     include_str!("tests/sequence.pbtxt"),

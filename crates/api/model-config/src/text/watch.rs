@@ -1,4 +1,4 @@
-//! Callbacks while a text is read: places and problems.
+//! Callbacks of the parser: positions and problems.
 
 use prost_reflect::{FieldDescriptor, Value};
 
@@ -6,26 +6,26 @@ use super::error::Problem;
 
 /// Follows the parser through a text.
 ///
-/// Every field is entered and left, and within a repeated field or a map every element, so that the watcher knows at
-/// each moment where in the configuration the parser is. An error ends the reading, and the calls with it.
+/// Every field is entered and left, and so is every element of a repeated field or a map, so that the watcher always
+/// knows the parser's position in the configuration. An error ends the reading and the calls.
 pub(super) trait Watch {
-    /// Something is wrong that the parser can go on behind. To hand it back ends the reading.
+    /// Called for a problem after which the parser can continue. Returning it ends the reading.
     fn note(&mut self, problem: Problem) -> Result<(), Problem>;
 
-    /// The field begins whose name stands at `offset`. The same field may come again.
+    /// Called at the start of the field whose name is at `offset`. A field may occur repeatedly.
     fn enter(&mut self, field: &FieldDescriptor, offset: usize);
 
-    /// The next element of the field begins.
+    /// Called at the start of the field's next element.
     fn enter_element(&mut self, offset: usize);
 
-    /// The key of the map's entry that was entered last.
+    /// Called with the key of the map entry entered last.
     fn key(&mut self, key: &Value);
 
-    /// The field or element that was entered last ends.
+    /// Called at the end of the field or element entered last.
     fn leave(&mut self);
 }
 
-/// Ends the reading at the first problem, and remembers nothing.
+/// Ends the reading at the first problem, and records nothing.
 pub(super) struct Strict;
 
 impl Watch for Strict {

@@ -1,4 +1,4 @@
-//! The rules for tensors that the server makes of a batch, and for outputs that it splits by another rule.
+//! The rules for tensors that the server makes from a batch, and for outputs that it splits by special rules.
 
 use std::collections::HashSet;
 

@@ -24,7 +24,7 @@ pub(super) fn check(config: &ModelConfig, batching: &ModelDynamicBatching, repor
     }
 }
 
-/// An order that is to be kept leaves no request behind another.
+/// Checks that preserved ordering is not contradicted by priorities or delays.
 fn check_order(batching: &ModelDynamicBatching, report: &mut Report) {
     if batching.priority_levels > 1 {
         let reason = "must be 1 at most where preserve_ordering is true: levels would change the order";
@@ -42,7 +42,7 @@ fn check_order(batching: &ModelDynamicBatching, report: &mut Report) {
     }
 }
 
-/// Preferred batch sizes lie within what the model can take.
+/// Checks that preferred batch sizes are at most the model's maximum.
 pub(super) fn check_sizes(config: &ModelConfig, path: &str, sizes: &[i32], report: &mut Report) {
     for (index, &size) in sizes.iter().enumerate() {
         let field = format!("{path}.preferred_batch_size[{index}]");

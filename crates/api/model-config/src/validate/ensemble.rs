@@ -1,7 +1,7 @@
-//! The rules for an ensemble by itself: its steps, and the graph that the tensors between them make.
+//! The rules for an ensemble by itself: its steps, and the graph formed by their tensors.
 //!
-//! A tensor of an ensemble is an input of the ensemble or written by one step; a step runs when all its tensors are
-//! there. Knows nothing of the models behind the steps: [`super::members`] does.
+//! Each tensor of an ensemble is an input of the ensemble or written by one step; a step runs when all its tensors
+//! are available. Knows nothing of the models behind the steps: [`super::members`] does.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -9,7 +9,7 @@ use super::report::Report;
 use crate::proto::model_ensembling::Step;
 use crate::proto::{ModelConfig, ModelEnsembling};
 
-/// The version that stands for the latest.
+/// The version number that means the latest version.
 const LATEST: i64 = -1;
 
 pub(super) fn check(config: &ModelConfig, ensemble: &ModelEnsembling, report: &mut Report) {
@@ -49,7 +49,7 @@ pub(super) fn step_path(index: usize) -> String {
     format!("ensemble_scheduling.step[{index}]")
 }
 
-/// Where a tensor stands in a step: the step's index, and the key in its map.
+/// A tensor's use in a step: the step's index, and the key in its map.
 type Place<'a> = (usize, &'a str);
 
 /// A tensor between steps.
@@ -90,7 +90,7 @@ impl<'a> Graph<'a> {
         Self { steps, tensors }
     }
 
-    /// Each tensor has one writer, and what a step reads or writes leads somewhere.
+    /// Checks that each tensor has one writer, and that each tensor of a step is used or produced elsewhere.
     fn check_writers(&self, report: &mut Report) {
         for (name, tensor) in &self.tensors {
             for (index, key) in tensor.writers.iter().skip(1) {
@@ -119,7 +119,7 @@ impl<'a> Graph<'a> {
         }
     }
 
-    /// The ensemble's inputs go into the graph, and its outputs come out of it.
+    /// Checks that the graph uses the ensemble's inputs and produces its outputs.
     fn check_ends(&self, config: &ModelConfig, report: &mut Report) {
         for (index, input) in config.input.iter().enumerate() {
             if !self.tensors.contains_key(input.name.as_str()) {
@@ -146,8 +146,8 @@ impl<'a> Graph<'a> {
         self.tensors.iter().filter(move |(_, tensor)| wanted(tensor)).map(|(name, _)| *name)
     }
 
-    /// From each step to those that read what it writes. Only tensors that come from a step make others wait; the rest
-    /// is there, or has been reported.
+    /// Edges from each step to the readers of its outputs. Only tensors written by a step create dependencies; all
+    /// others are available from the start, or reported already.
     fn edges(&self) -> Vec<(usize, usize)> {
         self.tensors
             .values()
@@ -157,12 +157,12 @@ impl<'a> Graph<'a> {
             .collect()
     }
 
-    /// Steps that wait for each other never run.
+    /// Reports steps that wait for each other, which never run.
     fn check_cycles(&self, report: &mut Report) {
         let edges = self.edges();
         let backwards: Vec<(usize, usize)> = edges.iter().map(|&(from, to)| (to, from)).collect();
         let mut left: HashSet<usize> = (0..self.steps.len()).collect();
-        // What runs, and then what nobody in a circle waits for.
+        // Remove the steps that can run, then the steps that no cycle waits for.
         for edges in [edges, backwards] {
             for step in order_of(&edges, &left) {
                 left.remove(&step);
@@ -181,12 +181,12 @@ impl<'a> Graph<'a> {
     }
 }
 
-/// The steps in an order in which they can run; those that wait for each other are left out.
+/// The steps in execution order, without steps that wait for each other.
 pub(super) fn order(config: &ModelConfig, steps: &[Step]) -> Vec<usize> {
     order_of(&Graph::new(config, steps).edges(), &(0..steps.len()).collect())
 }
 
-/// Those of `among` that no circle leads to, each behind the ones that lead to it.
+/// The nodes of `among` that are not reachable from a cycle, in topological order.
 fn order_of(edges: &[(usize, usize)], among: &HashSet<usize>) -> Vec<usize> {
     let mut waiting: BTreeMap<usize, usize> = among.iter().map(|&step| (step, 0)).collect();
     let mut followers: BTreeMap<usize, Vec<usize>> = BTreeMap::new();

@@ -1,18 +1,17 @@
-//! Enumerations: the text and JSON may give any number, only some mean something.
+//! Enums: the text and JSON may contain any number, but only some are valid.
 
 use prost_reflect::{DynamicMessage, Kind, MapKey, Value};
 
 use super::report::Report;
 use crate::proto::{self, ModelConfig};
 
-/// Reports every number that its enumeration does not have. The reference lets most of them pass, and takes them for
-/// the default.
+/// Reports every number that its enum does not define. The reference accepts most of them as the default.
 pub(super) fn check(config: &ModelConfig, report: &mut Report) {
     let mut path = String::new();
     check_message(&proto::to_dynamic(config), &mut path, report);
 }
 
-/// Descends as deep as the schema and no deeper.
+/// Descends no deeper than the schema.
 fn check_message(message: &DynamicMessage, path: &mut String, report: &mut Report) {
     let above = path.len();
     for (field, value) in message.fields() {

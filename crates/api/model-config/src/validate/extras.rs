@@ -1,4 +1,4 @@
-//! The rules for cache, metrics and agents.
+//! The rules for caching, metrics and agents.
 
 use super::report::Report;
 use crate::proto::model_metrics::metric_control::MetricOptions;

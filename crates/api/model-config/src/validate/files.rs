@@ -1,4 +1,4 @@
-//! The rules for names of files: none leads out of the model's folder. Whether the files are there is not checked.
+//! The rules for file names: none leads out of the model's folder. Their existence is not checked.
 
 use std::path::{Component, Path};
 
@@ -6,7 +6,7 @@ use super::report::Report;
 use crate::data_files;
 use crate::proto::ModelConfig;
 
-/// Whether a path names something below the folder that it is joined to: it is relative, without `..`, and not empty.
+/// Whether a path stays below the folder that it is joined to: relative, without `..`, and not empty.
 pub fn stays_in_folder(path: &Path) -> bool {
     let is_name = |part: &Component<'_>| matches!(part, Component::Normal(_));
     path.components().any(|part| is_name(&part))
@@ -21,7 +21,7 @@ pub(super) fn check(config: &ModelConfig, report: &mut Report) {
         check_name(&format!("cc_model_filenames[{capability:?}]"), name, report);
     }
     for (index, output) in config.output.iter().enumerate() {
-        // A slash at its beginning is the folder's, as in the reference.
+        // As in the reference, a leading slash means the folder.
         let name = output.label_filename.trim_start_matches('/');
         check_name(&format!("output[{index}].label_filename"), name, report);
     }

@@ -1,4 +1,4 @@
-//! The rules for instance groups: how many, on what, and what they need.
+//! The rules for instance groups: counts, devices and resources.
 
 use std::collections::HashMap;
 
@@ -7,8 +7,8 @@ use crate::backend::{ENSEMBLE_PLATFORM, TENSORRT_PLATFORM};
 use crate::proto::model_instance_group::Kind;
 use crate::proto::{ModelConfig, ModelInstanceGroup, ModelRateLimiter};
 
-/// As many instances as a model may have, all groups and devices together. Each is a thread; the reference knows no
-/// limit, and fails where the machine does.
+/// Limit of a model's instances, over all groups and devices. Each is a thread; the reference has no limit, and fails
+/// when the machine does.
 const MOST_INSTANCES: i64 = 4096;
 
 pub(super) fn check(config: &ModelConfig, report: &mut Report) {
@@ -39,7 +39,7 @@ pub(super) fn check(config: &ModelConfig, report: &mut Report) {
     }
 }
 
-/// One or more on each of the group's devices.
+/// The group's instances on all its devices, at least one each.
 fn instances(group: &ModelInstanceGroup) -> i64 {
     let devices = i64::try_from(group.gpus.len()).unwrap_or(i64::MAX).max(1);
     i64::from(group.count.max(1)).saturating_mul(devices)
@@ -72,7 +72,8 @@ fn check_profiles(config: &ModelConfig, path: &str, group: &ModelInstanceGroup, 
     }
 }
 
-/// A resource belongs to each device or to all of them, in every group alike. `seen` says which, by name.
+/// Checks that a resource is either global or per device, consistently in all groups. `seen` has the first use, by
+/// name.
 fn check_resources<'a>(
     path: &str,
     limiter: &'a ModelRateLimiter,

@@ -1,4 +1,4 @@
-//! How an ensemble fits the models that it consists of.
+//! How an ensemble fits its models.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -10,14 +10,14 @@ use crate::proto::model_config::SchedulingChoice;
 use crate::proto::model_ensembling::Step;
 use crate::proto::{DataType, ModelConfig};
 
-/// Checks an ensemble that [`validate`](crate::validate) found right against the completed configurations of the
-/// models it may consist of, by name. Says whether it answers a request with any number of answers, which it does if
-/// one of its models does; the reference puts that into its configuration's `model_transaction_policy`.
+/// Checks an ensemble that [`validate`](crate::validate) accepted against the completed configurations of its models,
+/// by name. Returns whether the ensemble is decoupled, which it is if one of its models is; the reference puts that
+/// into its configuration's `model_transaction_policy`.
 ///
 /// Configurations that are not ensembles pass.
 ///
 /// # Errors
-/// Every broken rule, as a fault of the ensemble.
+/// Every broken rule, as an error of the ensemble.
 pub fn validate_ensemble(
     config: &ModelConfig,
     models: &BTreeMap<&str, &ModelConfig>,
@@ -56,7 +56,7 @@ pub fn validate_ensemble(
     Ok(streams)
 }
 
-/// The name of an ensemble below `from` that has `target` as a step, if there is one.
+/// The name of an ensemble reachable from `from` that has `target` as a step, if any.
 fn leads_to<'a>(
     from: &'a ModelConfig,
     target: &str,
@@ -75,7 +75,7 @@ fn leads_to<'a>(
     None
 }
 
-/// The maps name tensors that the model has, and all inputs that it needs.
+/// Checks that the maps name the model's tensors, and all required inputs.
 fn check_names(path: &str, step: &Step, member: &ModelConfig, report: &mut Report) {
     let inputs = || member.input.iter().map(|input| input.name.as_str());
     let outputs = || member.output.iter().map(|output| output.name.as_str());
@@ -97,9 +97,9 @@ fn check_names(path: &str, step: &Step, member: &ModelConfig, report: &mut Repor
     }
 }
 
-/// Type and shape of a tensor, as the first one that has it says.
+/// Type and shape of a tensor, as declared by its first user.
 struct Form<'a> {
-    /// The model that says so.
+    /// The model that declares them.
     model: &'a str,
     data_type: i32,
     dims: &'a [i64],
@@ -112,13 +112,13 @@ impl Form<'_> {
         batch.into_iter().chain(self.dims.iter().copied()).collect()
     }
 
-    /// A model that does not batch fits one that does if its first dimension is the batch.
+    /// A model without batching matches one with batching if its first dimension is the batch.
     fn fits(&self, other: &Form<'_>) -> bool {
         same_shape(self.dims, other.dims) || same_shape(&self.full_dims(), &other.full_dims())
     }
 }
 
-/// What is known only at run time passes.
+/// Variable dimensions match any size.
 fn same_shape(left: &[i64], right: &[i64]) -> bool {
     left.len() == right.len()
         && left
@@ -127,7 +127,7 @@ fn same_shape(left: &[i64], right: &[i64]) -> bool {
             .all(|(&left, &right)| left == ANY_SIZE || right == ANY_SIZE || left == right)
 }
 
-/// The tensors of an ensemble by name.
+/// The tensors of an ensemble, by name.
 struct Tensors<'a>(HashMap<&'a str, Form<'a>>);
 
 impl<'a> Tensors<'a> {
@@ -193,15 +193,15 @@ impl<'a> Tensors<'a> {
     }
 }
 
-/// Whether the ensemble has a model that answers any number of times. What comes of such a model's answers cannot be
-/// joined with anything else: nobody knows which belong together.
+/// Whether the ensemble contains a decoupled model. Answers of such a model cannot be joined with other tensors,
+/// because nothing shows which ones belong together.
 fn streams(
     config: &ModelConfig,
     steps: &[Step],
     models: &BTreeMap<&str, &ModelConfig>,
     report: &mut Report,
 ) -> bool {
-    // Zero is the request itself, every other number one stream of answers.
+    // Zero stands for the request itself, every other number for one stream of answers.
     let mut source: HashMap<&str, usize> =
         config.input.iter().map(|input| (input.name.as_str(), 0)).collect();
     let mut last = 0;

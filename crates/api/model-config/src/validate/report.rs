@@ -1,14 +1,14 @@
-//! Problems of a configuration: place and reason. Knows no rule.
+//! Problems of a configuration: field and reason. Knows no rule.
 
 use std::fmt;
 
 use crate::shorten::shorten;
 use crate::text::suggest::nearest;
 
-/// As many problems as anybody will read; a file of megabytes can have millions.
+/// Limit of reported problems; a file of megabytes can have millions.
 const LIMIT: usize = 200;
 
-/// As much of a path or a reason, in characters.
+/// Limit of a path or a reason, in characters.
 const SHOWN: usize = 1000;
 
 /// One broken rule.
@@ -20,29 +20,29 @@ pub struct ValidationError {
 }
 
 impl ValidationError {
-    /// The path of the field at fault, in the schema's names: `input[0].dims[1]`. Repeated fields have their index,
-    /// entries of maps their key in quotes: `model_warmup[0].inputs["IMAGE"].dims`.
+    /// The path of the field with the error, in the schema's names: `input[0].dims[1]`. Repeated fields have an
+    /// index, map entries their quoted key: `model_warmup[0].inputs["IMAGE"].dims`.
     pub fn field(&self) -> &str {
         &self.field
     }
 
-    /// Whether it concerns inputs and outputs, which completion may still add to.
+    /// Whether the error concerns inputs and outputs, which completion may still add to.
     pub fn is_of_tensors(&self) -> bool {
         let root = self.field.split(['[', '.']).next();
         root.is_some_and(|root| ["input", "output", "batch_input", "batch_output"].contains(&root))
     }
 
-    /// Whether it concerns the choice of versions.
+    /// Whether the error concerns the choice of versions.
     pub fn is_of_versions(&self) -> bool {
         self.field.starts_with("version_policy")
     }
 
-    /// What is wrong, and what would be right.
+    /// The error, and what would be right.
     pub fn reason(&self) -> &str {
         &self.reason
     }
 
-    /// The name that was probably meant, where the field names something that does not exist. The reason has it too.
+    /// The name that was probably meant, if the field refers to an unknown name. The reason contains it, too.
     pub fn nearest(&self) -> Option<&str> {
         self.nearest.as_deref()
     }
@@ -54,7 +54,7 @@ impl fmt::Display for ValidationError {
     }
 }
 
-/// All rules that a configuration breaks: at least one, and 200 at most.
+/// All rules that a configuration breaks: 1 to 200.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub struct ValidationErrors {
     model: String,
@@ -62,12 +62,12 @@ pub struct ValidationErrors {
 }
 
 impl ValidationErrors {
-    /// The model's name; empty where that is what is missing.
+    /// The model's name; empty if it is missing.
     pub fn model(&self) -> &str {
         &self.model
     }
 
-    /// The broken rules, never none.
+    /// The broken rules, at least one.
     pub fn errors(&self) -> &[ValidationError] {
         &self.errors
     }
@@ -83,7 +83,7 @@ impl fmt::Display for ValidationErrors {
     }
 }
 
-/// The broken rules that were found so far.
+/// The broken rules found so far.
 #[derive(Debug, Default)]
 pub(super) struct Report {
     errors: Vec<ValidationError>,
@@ -94,7 +94,7 @@ impl Report {
         self.push(field.into(), reason.into(), None);
     }
 
-    /// As [`Self::add`], for a name that is none of `names`.
+    /// Like [`Self::add`], for a name that is not in `names`.
     pub(super) fn add_unknown<'a>(
         &mut self,
         field: impl Into<String>,
@@ -106,7 +106,7 @@ impl Report {
             return;
         }
         let mut reason = reason.into();
-        // A model with enough tensors for this to skip one has an unreadable report in any case.
+        // If this skips a tensor, the report is unreadable in any case.
         let nearest = nearest(name, names.into_iter().take(LIMIT));
         if let Some(nearest) = nearest {
             reason += &format!("; did you mean '{nearest}'?");
@@ -114,7 +114,7 @@ impl Report {
         self.push(field.into(), reason, nearest.map(str::to_owned));
     }
 
-    /// As [`Self::add`], where `missing` is none of the names that are given; one of them may be meant.
+    /// Like [`Self::add`], for a `missing` name that one of the existing names may misspell.
     pub(super) fn add_missing<'a>(
         &mut self,
         field: impl Into<String>,
@@ -136,7 +136,7 @@ impl Report {
         }
     }
 
-    /// Whether nothing more will be taken, so that nothing more need be written.
+    /// Whether the report is full, so that further problems need not be formatted.
     pub(super) fn is_full(&self) -> bool {
         self.errors.len() >= LIMIT
     }

@@ -1,4 +1,4 @@
-//! The rules for the sequence batcher: its strategy, and the controls that tell a model where a sequence is.
+//! The rules for the sequence batcher: its strategy, and the controls that mark a model's position in a sequence.
 
 use std::collections::{HashMap, HashSet};
 
@@ -9,7 +9,7 @@ use crate::proto::model_sequence_batching::{Control, StrategyChoice};
 use crate::proto::{DataType, ModelConfig, ModelSequenceBatching};
 use crate::shorten::shorten;
 
-/// A parameter that names a library of the dynamic batcher's.
+/// The parameter that names a batching library of the dynamic batcher.
 const STRATEGY_LIBRARY: &str = "TRITON_BATCH_STRATEGY_PATH";
 
 const CORRELATION_TYPES: [DataType; 5] = [
@@ -76,7 +76,7 @@ fn check_controls(batching: &ModelSequenceBatching, report: &mut Report) {
     }
 }
 
-/// The lists of a control that stand for false and true, with their names and lengths.
+/// The lists of a control's values for false and true, with their names and lengths.
 fn values(control: &Control) -> [(&'static str, usize); 3] {
     [
         ("int32_false_true", control.int32_false_true.len()),

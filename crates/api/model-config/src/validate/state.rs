@@ -1,4 +1,4 @@
-//! The rules for a model's state between the requests of a sequence.
+//! The rules for implicit state, kept between the requests of a sequence.
 
 use std::collections::HashSet;
 

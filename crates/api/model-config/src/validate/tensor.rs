@@ -11,7 +11,7 @@ use crate::proto::{DataType, ModelConfig, ModelInput, ModelOutput};
 /// A dimension of any size.
 pub(super) const ANY_SIZE: i64 = -1;
 
-/// What inputs and outputs have in common.
+/// The common properties of inputs and outputs.
 struct Tensor<'a> {
     /// Path of the tensor in the configuration.
     path: String,
@@ -116,8 +116,8 @@ fn check_shapes(config: &ModelConfig, stage: Stage, tensor: &Tensor<'_>, report:
     }
 }
 
-/// The products of the dimensions before, between and after those of any size. Two shapes can hold the same
-/// elements if these are equal; an empty shape holds one element. `None` where a dimension is wrong.
+/// The products of the dimensions before, between and after the variable ones. Two shapes can hold the same elements
+/// if these are equal; an empty shape holds one element. `None` if a dimension is invalid.
 fn fixed_parts(tensor: &Tensor<'_>, field: &str, shape: &[i64], report: &mut Report) -> Option<Vec<i64>> {
     let mut parts = vec![1_i64];
     let mut total = Some(1_i64);
@@ -135,7 +135,7 @@ fn fixed_parts(tensor: &Tensor<'_>, field: &str, shape: &[i64], report: &mut Rep
         }
         total = total.and_then(|total| total.checked_mul(dim));
         if let Some(part) = parts.last_mut() {
-            // Cannot overflow where the total does not.
+            // Cannot overflow unless the total does.
             *part = part.wrapping_mul(dim);
         }
     }

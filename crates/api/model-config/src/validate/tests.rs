@@ -1,7 +1,7 @@
-//! The rules for names, tensors, versions and sizes, kept and broken. They are those of ValidateModelConfig,
-//! ValidateModelInput, ValidateModelOutput, ValidateIOShape, ValidateNonLinearFormatIO and ValidateInstanceGroup in the
-//! reference's `model_config_utils.cc`; that names differ, that counts and devices are not negative and that elements
-//! can be counted is ours.
+//! The rules for names, tensors, versions and sizes, kept and broken. They follow ValidateModelConfig,
+//! ValidateModelInput, ValidateModelOutput, ValidateIOShape, ValidateNonLinearFormatIO and ValidateInstanceGroup in
+//! the reference's `model_config_utils.cc`; distinct names, non-negative counts and devices, and countable elements
+//! are our own rules.
 
 mod ensembles;
 mod files;
@@ -14,7 +14,7 @@ fn validate(config: &ModelConfig) -> Result<(), ValidationErrors> {
     super::validate(config, Stage::Final)
 }
 
-/// A model that is in order, with `more` put behind it.
+/// The result for a valid model with `more` appended.
 fn result(more: &str) -> Result<(), String> {
     let text = format!("name: 'm' backend: 'mine' max_batch_size: 8\n{more}");
     validate(&parse_text(&text).unwrap()).map_err(|errors| errors.to_string())
@@ -30,7 +30,7 @@ fn fails(more: &str, expected: &str) {
     assert_eq!(result(more), Err(expected.to_owned()), "{more}");
 }
 
-/// A whole configuration that is refused.
+/// Checks that an entire configuration is refused.
 #[track_caller]
 fn whole_fails(text: &str, expected: &str) {
     let error = validate(&parse_text(text).unwrap()).expect_err(text);
@@ -93,7 +93,7 @@ fn all_broken_rules_are_found_in_one_go() {
 fn not_more_problems_are_listed_than_anybody_reads() {
     let errors = validate(&parse_text(&"output { } ".repeat(10_000)).unwrap()).unwrap_err();
     assert_eq!(errors.errors().len(), 200);
-    // A name of a megabyte, with a million wrong dimensions.
+    // A name of a megabyte, with a million invalid dimensions.
     let (name, dims) = ("n".repeat(1_000_000), "-2, ".repeat(1_000_000));
     let text = format!("output {{ name: '{name}' dims: [ {dims} 1 ] }}");
     let errors = validate(&parse_text(&text).unwrap()).unwrap_err();

@@ -1,4 +1,4 @@
-//! The rules for the requests that are run before a model is ready.
+//! The rules for the requests that run before a model is ready.
 
 use std::collections::HashMap;
 
@@ -9,10 +9,10 @@ use crate::backend::ENSEMBLE_PLATFORM;
 use crate::proto::model_warmup::Input;
 use crate::proto::{DataType, ModelConfig, ModelInput, ModelWarmup};
 
-/// As many requests as one warm-up may make. The reference makes any number, in memory.
+/// Limit of requests per warm-up. The reference creates any number, in memory.
 const MOST_REQUESTS: u32 = 65_536;
 
-/// The size in bytes that counts for any type when sizes are checked for overflow.
+/// The element size in bytes that overflow checks assume for any type.
 const LARGEST_ELEMENT: i64 = 8;
 
 pub(super) fn check(config: &ModelConfig, stage: Stage, report: &mut Report) {
@@ -27,7 +27,7 @@ pub(super) fn check(config: &ModelConfig, stage: Stage, report: &mut Report) {
     for (index, warmup) in config.model_warmup.iter().enumerate() {
         let path = format!("model_warmup[{index}]");
         if warmup.batch_size == 0 {
-            // It is passed over, whatever it says.
+            // Ignored, regardless of its contents.
             continue;
         }
         if warmup.batch_size > MOST_REQUESTS {
@@ -37,7 +37,7 @@ pub(super) fn check(config: &ModelConfig, stage: Stage, report: &mut Report) {
         for (name, input) in &warmup.inputs {
             let path = format!("{path}.inputs[{name:?}]");
             check_input(&path, input, report);
-            // What is not an input of the model may be a control or a state: it goes to the backend unchanged.
+            // Names other than the model's inputs may be controls or states: they go to the backend unchanged.
             if let Some(expected) = inputs.get(name.as_str()).filter(|_| stage == Stage::Final) {
                 check_against(&path, input, expected, report);
             }
@@ -75,7 +75,7 @@ fn check_against(path: &str, input: &Input, expected: &ModelInput, report: &mut 
     }
     let fits = input.dims.len() == expected.dims.len()
         && input.dims.iter().zip(&expected.dims).all(|(&dim, &expected)| {
-            // A negative one has been reported.
+            // Negative dimensions are reported already.
             dim < 0 || expected == ANY_SIZE || dim == expected
         });
     if !fits {
@@ -84,7 +84,7 @@ fn check_against(path: &str, input: &Input, expected: &ModelInput, report: &mut 
     }
 }
 
-/// Every input that is not optional is required.
+/// Checks that every required input is present.
 fn check_all_given(config: &ModelConfig, path: &str, warmup: &ModelWarmup, report: &mut Report) {
     for input in &config.input {
         if !input.optional && !warmup.inputs.contains_key(&input.name) {

@@ -1,9 +1,9 @@
-//! What the reader accepts, and its errors for the rest, compared with Triton 2.51.
+//! Texts that the reader accepts, and its errors for others, compared with Triton 2.51.
 
 use super::from_json;
 use crate::{parse_text, to_json};
 
-/// What is taken, and the same as text.
+/// Accepted JSON, and the same configuration as text.
 const TAKEN: &[(&str, &str)] = &[
     ("{}", ""),
     (" {\n\"max_batch_size\" : 4 }\t", "max_batch_size: 4"),
@@ -73,7 +73,7 @@ fn what_triton_takes_is_taken() {
     }
 }
 
-/// What is refused, and why.
+/// Refused JSON, and the error.
 const REFUSED: &[(&str, &str)] = &[
     ("", "line 1, column 1: expected an object: '{', found the end of the text"),
     ("[]", "line 1, column 1: expected an object: '{', found '['"),
@@ -249,7 +249,7 @@ fn no_text_is_too_deep_or_too_long() {
     }
 }
 
-/// Every part of a good text, and every text with one byte of it changed, is read or refused.
+/// Every prefix of a valid text, and every text with one changed byte, is either read or refused.
 #[test]
 fn nothing_makes_the_reader_panic() {
     let text = to_json(&parse_text(include_str!("../../text/tests/sequence.pbtxt")).unwrap());

@@ -5,7 +5,7 @@ use prost_reflect::DynamicMessage;
 use super::{SAMPLES, parsed, with_colons};
 use crate::proto::{ModelConfig, ModelParameter, descriptor};
 
-/// All texts mean the same.
+/// Checks that all texts are equivalent.
 #[track_caller]
 fn same(texts: &[&str]) -> ModelConfig {
     let first = parsed(texts[0]);
@@ -105,7 +105,7 @@ fn strings_know_escapes() {
         r#"name: "\a\b\f\n\r\t\v\?\\\'\"|\0\41\101|\x9\x4aB|\u0041\U0001F600|\ud83d\ude00|\303\251é""#,
     );
     assert_eq!(config.name, "\u{7}\u{8}\u{c}\n\r\t\u{b}?\\'\"|\0!A|\tJB|A😀|😀|éé");
-    // The bytes of one character may be spread over the parts.
+    // The bytes of one character may be split across the parts.
     assert_eq!(parsed(r#"name: "\303" "\251""#).name, "é");
 }
 
@@ -154,7 +154,7 @@ fn enumerations_go_by_name_and_by_number() {
     let config =
         same(&["input { data_type: TYPE_FP32 }", "input { data_type: 11 }", "input { data_type: 0xb }"]);
     assert_eq!(config.input[0].data_type(), crate::proto::DataType::TypeFp32);
-    // A number without a name is for the validation to refuse.
+    // Unnamed numbers are left to validation.
     assert_eq!(parsed("input { data_type: -7 }").input[0].data_type, -7);
 }
 
@@ -163,7 +163,7 @@ fn a_value_given_as_its_default_may_be_given_again() {
     assert_eq!(parsed("max_batch_size: 0 max_batch_size: 2").max_batch_size, 2);
 }
 
-/// The general reader knows no list without a colon, so the samples are put to it with theirs.
+/// The general reader requires a colon before lists, so the samples are rewritten for it.
 #[test]
 fn a_general_reader_understands_the_samples_the_same_way() {
     for sample in SAMPLES {

@@ -1,4 +1,4 @@
-//! Recovery after errors, and the places of fields.
+//! Recovery after errors, and the positions of fields.
 
 use crate::{Place, parse_text, read_text};
 
@@ -159,7 +159,7 @@ fn a_problem_of_the_text_explains_what_follows_from_it() {
     assert!(!read_text("} name").explains("name"));
 }
 
-/// The field at `path` stands at `line` and `column`.
+/// Checks that the field at `path` is at `line` and `column`.
 #[track_caller]
 fn stands(text: &str, path: &str, line: usize, column: usize) {
     assert_eq!(read_text(text).places.find(path), Some(Place { line, column }), "{path}");

@@ -1,13 +1,13 @@
-//! What is refused, with the place and the reason.
+//! Refused texts, with position and reason.
 
 use crate::{parse_text, read_text};
 
-/// The text is refused at this line and column for this reason.
+/// Checks that the text is refused at this line and column for this reason.
 #[track_caller]
 fn refused(text: &str, line: usize, column: usize, message: &str) {
     let error = parse_text(text).expect_err(text);
     assert_eq!((error.line(), error.column(), error.message()), (line, column, message), "{text}");
-    // A reader that recovers finds the same problem first.
+    // The recovering reader finds the same problem first.
     assert_eq!(read_text(text).problems[0].error(), &error, "{text}");
 }
 

@@ -22,13 +22,13 @@ fn depth_does_not_overflow_the_stack() {
     for field in ["optimization", "unknown"] {
         let nested = format!("{}{}", format!("{field} {{").repeat(DEPTH), "}".repeat(DEPTH));
         assert!(parse_text(&nested).is_err());
-        // What is unknown is passed over as a whole, however deep it goes.
+        // Unknown fields are skipped entirely, at any depth.
         let reading = read_text(&nested);
         assert!(reading.complete && reading.problems.len() == 1, "{field}");
     }
 }
 
-/// Fifty megabytes each: one string, one comment, many fields, many numbers, and no configuration at all.
+/// Fifty megabytes each: one string, one comment, many fields, many numbers, and garbage.
 #[test]
 fn fifty_megabytes_are_read_or_refused() {
     const SIZE: usize = 50 << 20;
@@ -69,18 +69,18 @@ fn every_beginning_of_a_sample_is_read_or_refused() {
     }
 }
 
-/// A small generator of numbers, the same in every run.
+/// A small generator of numbers, identical in every run.
 struct Numbers(u64);
 
 impl Numbers {
     fn below(&mut self, limit: usize) -> usize {
-        // Knuth's linear congruence; the upper bits are the good ones.
+        // Knuth's linear congruential generator; its upper bits are the good ones.
         self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         (self.0 >> 33) as usize % limit
     }
 }
 
-/// Changes a few places of a sample: pieces are removed, doubled, or put in from a list of troublesome ones.
+/// Mutates a sample in a few places: removes or doubles pieces, or inserts troublesome ones.
 fn mutate(sample: &str, numbers: &mut Numbers) -> String {
     const PIECES: [&str; 40] = [
         "{",
@@ -161,11 +161,11 @@ fn mutated_samples_are_read_or_refused() {
             assert_eq!(to_text(&again), printed);
         }
     }
-    // The mutations are gentle enough to reach the accepting paths too.
+    // The mutations are mild enough to reach the accepting paths, too.
     assert!(read > 300, "only {read} mutated texts were read");
 }
 
-/// Where both readers accept a text, they read the same from it.
+/// If both readers accept a text, their results must be equal.
 #[test]
 fn a_general_reader_agrees_on_mutated_samples() {
     let mut numbers = Numbers(2);
@@ -176,7 +176,7 @@ fn a_general_reader_agrees_on_mutated_samples() {
         let Ok(general) = DynamicMessage::parse_text_format(descriptor(), &text) else { continue };
         if let Ok(ours) = parser::parse(descriptor(), &text) {
             compared += 1;
-            // As text, since a NaN is not equal to itself.
+            // Compared as text, since NaN does not equal itself.
             assert_eq!(print(&ours), print(&general), "{text}");
         }
     }

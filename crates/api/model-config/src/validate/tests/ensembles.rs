@@ -1,6 +1,6 @@
-//! Ensembles: their graphs, and how they fit their models. The rules of the graph are those of
-//! ValidateEnsembleSchedulingConfig and BuildEnsembleGraph in the reference's `model_config_utils.cc`; those of the
-//! models are ValidateEnsembleConfig and ValidateTensorMapping in `ensemble_utils.cc`.
+//! Ensembles: their graphs, and how they fit their models. The rules of the graph follow
+//! ValidateEnsembleSchedulingConfig and BuildEnsembleGraph in the reference's `model_config_utils.cc`; the rules of
+//! the models follow ValidateEnsembleConfig and ValidateTensorMapping in `ensemble_utils.cc`.
 
 use std::collections::BTreeMap;
 
@@ -138,7 +138,7 @@ fn steps_that_wait_for_each_other_are_found_and_those_behind_them_are_not_blamed
     fails(&with_steps(&own), &[("ensemble_scheduling.step[0]", "reads its own output, so it can never run")]);
 }
 
-/// As the reference does: the request's tensor is there from the start.
+/// As in the reference: the request's tensor is available from the start.
 #[test]
 fn a_step_may_write_over_an_input() {
     let config =
@@ -159,7 +159,7 @@ fn long_chains_and_wide_steps_are_checked_in_no_time() {
     assert_eq!(validate(&with_steps(&wide)), Ok(()));
 }
 
-/// The models that ensembles are made of here, and the ensemble itself.
+/// The models used in these ensembles, and the ensemble itself.
 fn models() -> Vec<ModelConfig> {
     [
         "name: 'plain' max_batch_size: 8 input { name: 'IN' data_type: TYPE_FP32 dims: 4 }
@@ -188,7 +188,7 @@ fn models() -> Vec<ModelConfig> {
     .collect()
 }
 
-/// `Ok` says whether the ensemble is decoupled.
+/// `Ok` contains whether the ensemble is decoupled.
 fn fit(config: &ModelConfig) -> Result<bool, Vec<crate::ValidationError>> {
     let models = models();
     let by_name: BTreeMap<&str, &ModelConfig> =

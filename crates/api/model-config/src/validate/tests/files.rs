@@ -1,4 +1,4 @@
-//! Names of files, good and bad.
+//! File names, valid and invalid.
 
 use super::{fails, input, passes, result};
 
@@ -37,7 +37,7 @@ fn no_name_of_a_file_leads_out_of_the_folder() {
             fails(&text.replace("NAME", bad), &format!("model 'm', field '{field}': {reason}"));
         }
         let absolute = result(&text.replace("NAME", "/dev/zero"));
-        // A slash before the name of labels stands for the folder.
+        // For label files, a leading slash means the folder.
         assert_eq!(absolute.is_ok(), *field == "output[0].label_filename", "{absolute:?}");
     }
 }

@@ -1,12 +1,12 @@
-//! One line per rule: its origin, what violates it, and the message. Names of functions are the reference's in its
-//! core's `src`; "ours" are rules that the reference lacks.
+//! One entry per rule: its origin, a violation, and the message. Function names are the reference's, from its core's
+//! `src`; "ours" marks rules that the reference lacks.
 
 use super::{Stage, parse_text, validate};
 
-/// Source, configuration behind [`START`], field at fault, part of the reason.
+/// Source, configuration after [`START`], field with the error, part of the reason.
 type Rule = (&'static str, &'static str, &'static str, &'static str);
 
-/// A model with an input and an output, and what makes the rules apply.
+/// A model with an input and an output, so that the rules apply.
 const START: &str = "name: 'm' max_batch_size: 8
     input { name: 'IMAGE' data_type: TYPE_FP32 dims: [ 3, -1 ] }
     output { name: 'SCORES' data_type: TYPE_FP32 dims: 4 }
@@ -464,7 +464,7 @@ const RULES: &[Rule] = &[
 #[test]
 fn each_rule_says_which_field_breaks_it_and_why() {
     for (source, more, field, reason) in RULES {
-        // The text's reader takes no field twice.
+        // The text format refuses repeated fields.
         let start = if more.contains("max_batch_size") {
             START.replace("max_batch_size: 8", "")
         } else {
@@ -478,7 +478,7 @@ fn each_rule_says_which_field_breaks_it_and_why() {
     }
 }
 
-/// What comes near to breaking a rule.
+/// Configurations that nearly break a rule.
 const FINE: &[&str] = &[
     "backend: 'b' runtime: 'a/../x.so'",
     "backend: 'b' output { name: 'O' data_type: TYPE_FP32 dims: 1 label_filename: '/labels.txt' }",
@@ -514,7 +514,7 @@ fn what_comes_near_to_breaking_a_rule_passes() {
     }
 }
 
-/// The reference leaves inputs and outputs to the second look, after the backend's.
+/// The reference checks inputs and outputs only after the backend has completed them.
 #[test]
 fn what_refers_to_inputs_and_outputs_waits_for_completion() {
     for more in [
