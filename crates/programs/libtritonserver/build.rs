@@ -1,5 +1,5 @@
-//! Gives the library the name by which programs and backends depend on it. The linker exports the functions of Triton's C
-//! interface, and nothing else, without symbol versions, as in the reference's library.
+//! Sets the SONAME under which programs and backends depend on the library. The linker exports the functions of
+//! Triton's C interface, and nothing else, without symbol versions, as in the reference's library.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

@@ -1,4 +1,4 @@
-//! Exports the host functions that the tests define: a program exports none of its functions otherwise.
+//! Exports the host functions defined in the tests: by default, programs export none.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

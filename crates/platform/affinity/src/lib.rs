@@ -1,8 +1,8 @@
-//! Affinity of a thread: its processors, and the NUMA node of its memory.
+//! Affinity of a thread: its CPU cores, and the NUMA node of its memory.
 //!
-//! A [`Placement`] is read from the settings that operators give a host policy, under the reference's names, and
-//! applied to the calling thread. Threads that it starts afterwards inherit it. Knows nothing of instances, nor of how
-//! policies are named.
+//! A [`Placement`] is parsed from the operator's settings for a host policy, under the reference's names, and applied
+//! to the calling thread. Threads started by it afterwards inherit it. Knows neither instances nor the names of
+//! policies.
 
 mod memory;
 
@@ -10,60 +10,60 @@ use std::io;
 
 use rustix::thread::{CpuSet, sched_setaffinity};
 
-/// The setting that says which processors.
+/// The setting for the CPU cores.
 pub const CPU_CORES: &str = "cpu-cores";
-/// The setting that says which node's memory.
+/// The setting for the NUMA node.
 pub const NUMA_NODE: &str = "numa-node";
 
-/// The processors and the memory that a thread is to use; by default any.
+/// The CPU cores and memory for a thread; by default any.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Placement {
-    /// Numbers of processors; nothing leaves them to the system.
+    /// Core numbers; `None`: chosen by the OS.
     cores: Option<Vec<usize>>,
-    /// The number of a NUMA node; nothing leaves it to the system.
+    /// NUMA node; `None`: chosen by the OS.
     node: Option<u32>,
 }
 
-/// A setting that says no placement.
+/// An invalid placement setting.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum SettingError {
-    /// There is no such setting.
-    #[error("there is no setting '{0}'; there are {NUMA_NODE} and {CPU_CORES}")]
+    /// The setting is unknown.
+    #[error("unknown setting '{0}' (available: {NUMA_NODE}, {CPU_CORES})")]
     Unknown(String),
-    /// The list of processors is malformed.
+    /// The list of cores is malformed.
     #[error("{CPU_CORES} is '{0}'; expected ranges such as 0-3 or 0-3,8-11, with numbers below {most}", most = CpuSet::MAX_CPU)]
     Cores(String),
-    /// The node is malformed.
+    /// The node number is malformed.
     #[error("{NUMA_NODE} is '{0}'; expected a node number from 0 to {most}", most = memory::MOST_NODES - 1)]
     Node(String),
 }
 
-/// A placement that the system refuses.
+/// A placement that the OS refuses.
 #[derive(Debug, thiserror::Error)]
 pub enum PlacementError {
-    /// The processors: none of them is there, or none may be used.
+    /// None of the cores exists, or the process may not use them.
     #[error("cannot run on processors {cores}: {source}")]
     Cores {
-        /// Those that were asked for.
+        /// The requested cores.
         cores: String,
-        /// What the system says.
+        /// The OS error.
         source: io::Error,
     },
-    /// The node: it is not there, or the process may not choose.
+    /// The node does not exist, or the process may not choose one.
     #[error("cannot use the memory of NUMA node {node}: {source}")]
     Node {
-        /// The one that was asked for.
+        /// The requested node.
         node: u32,
-        /// What the system says.
+        /// The OS error.
         source: io::Error,
     },
 }
 
 impl Placement {
-    /// Takes over a setting.
+    /// Applies a setting.
     ///
     /// # Errors
-    /// It is not one of those above, or its value is not of its form.
+    /// The setting is unknown, or its value is malformed.
     pub fn set(&mut self, name: &str, value: &str) -> Result<(), SettingError> {
         match name {
             CPU_CORES => {
@@ -78,7 +78,7 @@ impl Placement {
         Ok(())
     }
 
-    /// Whether it leaves everything to the system.
+    /// Whether everything is left to the OS.
     pub fn is_any(&self) -> bool {
         *self == Self::default()
     }
@@ -86,7 +86,7 @@ impl Placement {
     /// Places the calling thread.
     ///
     /// # Errors
-    /// The system refuses it.
+    /// The OS refuses the placement.
     pub fn apply(&self) -> Result<(), PlacementError> {
         if let Some(cores) = &self.cores {
             let mut set = CpuSet::new();

@@ -29,7 +29,7 @@ fn a_node_is_a_number_and_of_a_setting_given_twice_the_last_counts() {
         assert_eq!(error, SettingError::Node(wrong.to_owned()));
     }
     let error = placement(&[("gpu", "1")]).unwrap_err().to_string();
-    assert_eq!(error, "there is no setting 'gpu'; there are numa-node and cpu-cores");
+    assert_eq!(error, "unknown setting 'gpu' (available: numa-node, cpu-cores)");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Blocks of large sizes, which serve again.
+//! Reusable large blocks.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::ffi::c_long;
@@ -9,29 +9,29 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use mimalloc::MiMalloc;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
-/// The least size of a block that is kept here, in bytes. Smaller ones are mimalloc's.
+/// The smallest cached block, in bytes. Smaller ones belong to mimalloc.
 const LEAST: usize = 128 << 10;
 
-/// The largest size. Larger ones are the system's: clearing their pages costs little beside what fills them.
+/// The largest cached block, in bytes. Larger ones belong to the system: clearing their pages is cheap compared to
+/// filling them.
 const LARGEST: usize = 32 << 20;
 
-/// How many sizes there are between one power of two and the next, as a power of two.
+/// Number of size classes per power of two, as a power of two.
 const STEPS: u32 = 2;
 
 const CLASSES: usize = ((LARGEST.ilog2() - LEAST.ilog2()) << STEPS) as usize + 1;
 
-/// The largest alignment of a block: a page's.
+/// The largest alignment of a block: the page size.
 const ALIGNMENT: usize = 4096;
 
-/// The allocator of a program whose large blocks serve again as long as they are needed, see the [crate](crate).
-///
+/// A global allocator that reuses large blocks as long as they are needed, see the [crate].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Heap;
 
 /// The free blocks, by class.
 static FREE: [Mutex<FreeBlocks>; CLASSES] = [const { Mutex::new(FreeBlocks::new()) }; CLASSES];
 
-/// The class of a block: its number, and the size that each of its blocks has.
+/// The size class of a block: its number, and the size of its blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Class {
     number: usize,
@@ -48,7 +48,7 @@ impl Class {
         Self { number, size: (1 << doubling) + steps * step }
     }
 
-    /// The class of this number.
+    /// The class with this number.
     fn numbered(number: usize) -> Self {
         let doubling = LEAST.ilog2() as usize + (number >> STEPS);
         let steps = number & ((1 << STEPS) - 1);
@@ -59,11 +59,11 @@ impl Class {
         FREE[self.number].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A block with pages that are all zero, or null if the system has none.
+    /// A block of zeroed pages, or null if the system refuses.
     fn map(self) -> *mut u8 {
         let map = || {
             let access = ProtFlags::READ | ProtFlags::WRITE;
-            // SAFETY: a new mapping, wherever the system puts it, overlaps no other.
+            // SAFETY: a new mapping, placed by the system, overlaps no other.
             unsafe { mmap_anonymous(ptr::null_mut(), self.size, access, MapFlags::PRIVATE) }
         };
         let mapped = map().or_else(|_| {
@@ -74,20 +74,20 @@ impl Class {
     }
 }
 
-/// Blocks of one class that nobody uses: a list through the blocks themselves, whose first was used last.
+/// Free blocks of one class: an intrusive list, the most recently used first.
 struct FreeBlocks {
     first: Option<NonNull<Link>>,
     count: usize,
-    /// The least `count` since the last release: that many blocks were not needed.
+    /// The lowest `count` since the last release: the number of blocks not needed.
     spare: usize,
 }
 
-/// The beginning of a free block.
+/// The start of a free block.
 struct Link {
     next: Option<NonNull<Link>>,
 }
 
-// SAFETY: the blocks belong to whoever has the list.
+// SAFETY: the list owns its blocks.
 unsafe impl Send for FreeBlocks {}
 
 impl FreeBlocks {
@@ -105,10 +105,10 @@ impl FreeBlocks {
     }
 
     /// # Safety
-    /// The block is of this class, and nobody uses it.
+    /// The block belongs to this class and is unused.
     unsafe fn put(&mut self, block: NonNull<u8>) {
         let block = block.cast();
-        // SAFETY: it has room for a link, is aligned to a page, and belongs to the list now.
+        // SAFETY: the block has room for a link, is aligned to a page, and belongs to the list now.
         unsafe { block.write(Link { next: self.first }) };
         self.first = Some(block);
         self.count += 1;
@@ -119,7 +119,7 @@ impl FreeBlocks {
         mem::replace(self, Self::new())
     }
 
-    /// Takes the blocks that were not needed since the last time.
+    /// Takes the blocks that were not needed since the last call.
     fn take_spare(&mut self) -> Self {
         let mut end = &mut self.first;
         for _ in self.spare..self.count {
@@ -134,50 +134,51 @@ impl FreeBlocks {
     }
 }
 
-/// Gives the blocks back to the system that were not needed since the last time.
+/// Unmaps the blocks that were not needed since the last call.
 pub(crate) fn release_spare() {
     release(FreeBlocks::take_spare);
 }
 
-/// How many pages a thread takes back, of up to half a mebibyte, for each size of blocks. It gives a page up when it is full, and
-/// takes it back when it frees one of its blocks. If other threads free the rest, nobody sees that the page is free before the
-/// thread allocates again, so without a limit all that a burst of requests had could stay.
+/// Limit of the pages, of up to half a mebibyte, that a thread reclaims per block size. A thread abandons a page when
+/// it is full, and reclaims it when it frees one of its blocks. If other threads free the rest, the page is not
+/// recognized as free before the thread allocates again, so without a limit all memory of a burst of requests could
+/// stay allocated.
 const PAGES_TAKEN_BACK: c_long = 4;
 
-/// The number of `mi_option_page_max_reclaim`, which the bindings do not name.
+/// The number of `mi_option_page_max_reclaim`, which the bindings lack.
 const PAGE_MAX_RECLAIM: libmimalloc_sys::mi_option_t = 41;
 
-/// Has mimalloc leave most pages with free blocks where any thread can release them.
+/// Makes mimalloc leave most pages with free blocks where any thread can release them.
 pub(crate) fn limit_pages_of_threads() {
-    // SAFETY: it may be called at any time, from any thread, and checks the number.
+    // SAFETY: the function may be called at any time, from any thread, and checks the number.
     unsafe { libmimalloc_sys::mi_option_set_default(PAGE_MAX_RECLAIM, PAGES_TAKEN_BACK) };
 }
 
-/// Has mimalloc give back what nobody uses of its pages. It does nothing in a thread that never had a small block.
+/// Makes mimalloc return its unused pages. Has no effect in a thread that never had a small block.
 pub(crate) fn release_small() {
-    // SAFETY: it may be called at any time, from any thread.
+    // SAFETY: the function may be called at any time, from any thread.
     unsafe { libmimalloc_sys::mi_collect(true) };
 }
 
-/// Gives back what is taken of each class.
+/// Unmaps the blocks that `take` selects in each class.
 fn release(take: fn(&mut FreeBlocks) -> FreeBlocks) {
     for class in (0..CLASSES).map(Class::numbered) {
         let mut taken = take(&mut class.free());
         while let Some(block) = taken.take() {
-            // SAFETY: it was mapped with this size, and nobody uses it.
+            // SAFETY: the block was mapped with this size, and is unused.
             if unsafe { munmap(block.as_ptr().cast(), class.size) }.is_err() {
-                // The system cannot split its mappings any further. The block serves again.
-                // SAFETY: it is of this class, and nobody uses it.
+                // The system cannot split its mappings any further. Keep the block.
+                // SAFETY: the block belongs to this class, and is unused.
                 unsafe { class.free().put(block) };
             }
         }
     }
 }
 
-/// Whose a block is.
+/// The allocator of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Owner {
-    /// It is kept here.
+    /// This file, with the block's class.
     Class(Class),
     Mimalloc,
     System,
@@ -193,10 +194,11 @@ impl Owner {
     }
 }
 
-// SAFETY: a block of a class is mapped until it is freed, at least as large as its layout, and aligned to a page; nobody else
-// has it meanwhile. All others are those of other allocators. The layout alone tells whose a block is.
+// SAFETY: a block of a class stays mapped until it is freed, is at least as large as its layout, is aligned to a
+// page, and has a single user. All others come from the other allocators. The layout alone determines a block's
+// allocator.
 unsafe impl GlobalAlloc for Heap {
-    // SAFETY: the caller's layout has a size, as `GlobalAlloc` demands.
+    // SAFETY: the caller's layout is not empty, as `GlobalAlloc` requires.
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         match Owner::of(layout) {
             Owner::Class(class) => {
@@ -216,7 +218,7 @@ unsafe impl GlobalAlloc for Heap {
             Owner::Class(class) => {
                 let free = class.free().take();
                 let Some(block) = free else { return class.map() };
-                // SAFETY: the block is at least that large.
+                // SAFETY: the block has at least this size.
                 unsafe { block.write_bytes(0, layout.size()) };
                 block.as_ptr()
             }
@@ -227,10 +229,10 @@ unsafe impl GlobalAlloc for Heap {
         }
     }
 
-    // SAFETY: the caller has the block from here, with this layout.
+    // SAFETY: the block comes from this allocator, with this layout.
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         match (Owner::of(layout), NonNull::new(block)) {
-            // SAFETY: this layout's blocks are of this class, and the caller does not use it any more.
+            // SAFETY: blocks with this layout belong to this class, and the caller no longer uses it.
             (Owner::Class(class), Some(block)) => unsafe { class.free().put(block) },
             (Owner::Class(_), None) => {}
             // SAFETY: as for the caller.
@@ -242,7 +244,7 @@ unsafe impl GlobalAlloc for Heap {
 
     // SAFETY: as `dealloc`, and the new size is not zero.
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: the caller makes sure that the size can be rounded up to the alignment.
+        // SAFETY: the caller guarantees that the size can be rounded up to the alignment.
         let new = unsafe { Layout::from_size_align_unchecked(size, layout.align()) };
         match (Owner::of(layout), Owner::of(new)) {
             // SAFETY: as for the caller.
@@ -251,7 +253,7 @@ unsafe impl GlobalAlloc for Heap {
             (Owner::System, Owner::System) => unsafe { System.realloc(block, layout, size) },
             (old, new) if old == new => block,
             _ => {
-                // SAFETY: both blocks have as many bytes as are copied, and the old one is freed with its layout.
+                // SAFETY: the copy is within both blocks, and the old one is freed with its layout.
                 unsafe {
                     let moved = self.alloc(new);
                     if !moved.is_null() {

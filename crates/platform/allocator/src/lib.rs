@@ -1,13 +1,15 @@
-//! Memory: an allocator for a server, and a thread that gives back what is not needed.
+//! Memory: an allocator for a server, and a thread that releases unused memory.
 //!
-//! [`Heap`] keeps large blocks for the next requests: with glibc's allocator, tensors of a mebibyte were in new pages each time,
-//! which the system has to clear, and that was 30 % of the CPU time of their requests. Small blocks are mimalloc's, because
-//! other threads free them than asked for them, and glibc's take a lock for that.
+//! [`Heap`] keeps large blocks for the next requests: with glibc's allocator, tensors of a mebibyte were placed in
+//! new pages each time, which the system must clear, and that took 30 % of the CPU time of their requests. Small
+//! blocks come from mimalloc, because they are often freed on other threads than they were allocated on, which costs
+//! a lock in glibc.
 //!
-//! Every few seconds, the thread of [`release_freed_memory`] returns the large blocks that were not needed. Both other allocators
-//! keep much of what was freed, so that a server would stay as large as its largest burst of requests made it: mimalloc until the
-//! thread that had asked for it asks for more, and glibc's, which the libraries of backends have, for good if it lies between
-//! blocks that are in use. So the thread has both release it. Nothing is counted when memory is allocated or freed.
+//! Every few seconds, the thread of [`release_freed_memory`] returns the large blocks that were not needed. Both
+//! other allocators keep most freed memory, so that a server would stay as large as its largest burst of requests
+//! made it: mimalloc until the allocating thread allocates again, and glibc's, which the libraries of backends use,
+//! forever if the memory lies between used blocks. The thread therefore makes both release it. Allocating and freeing
+//! count nothing.
 
 mod blocks;
 
@@ -15,30 +17,30 @@ use std::time::Duration;
 
 pub use self::blocks::Heap;
 
-/// How often the memory is checked.
+/// Interval of the checks.
 const CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Less than this is not worth releasing, in bytes.
+/// The smallest amount worth releasing, in bytes.
 const WORTHWHILE: usize = 8 << 20;
 
 /// The memory of the process, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Usage {
-    /// What it has of the machine's memory.
+    /// Resident memory.
     resident: usize,
-    /// What the allocator could hand out without asking the system. Some of that may have been released already.
+    /// Free memory that the allocator holds. Some of it may have been released already.
     free: usize,
 }
 
 /// Decides when memory is released.
 #[derive(Debug, Default)]
 struct Policy {
-    /// The least of both since memory was last released.
+    /// The lowest values since memory was last released.
     least: Usage,
 }
 
 impl Policy {
-    /// Whether much was freed since the last time.
+    /// Whether much memory was freed since the last release.
     fn is_worthwhile(&mut self, now: Usage) -> bool {
         let grown =
             now.free > self.least.free + WORTHWHILE || now.resident > self.least.resident + WORTHWHILE;
@@ -47,13 +49,13 @@ impl Policy {
         grown && now.free > WORTHWHILE
     }
 
-    /// Memory was released.
+    /// Records a release.
     fn released(&mut self, now: Usage) {
         self.least = now;
     }
 }
 
-/// Releases freed memory from time to time, on a thread of its own, for as long as the process lives.
+/// Releases freed memory periodically, on a separate thread, for the life of the process.
 ///
 /// # Errors
 /// The thread cannot be started.
@@ -83,14 +85,14 @@ mod glibc {
     pub(super) fn usage() -> Option<Usage> {
         let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
         let pages: usize = statm.split_whitespace().nth(1)?.parse().ok()?;
-        // SAFETY: it takes no arguments, and locks each arena while it looks at it.
+        // SAFETY: the function takes no arguments, and locks each arena while it reads it.
         let heap = unsafe { libc::mallinfo2() };
         Some(Usage { resident: pages.saturating_mul(rustix::param::page_size()), free: heap.fordblks })
     }
 
-    /// Releases the pages in which nothing is in use.
+    /// Releases unused pages.
     pub(super) fn release() {
-        // SAFETY: it may be called at any time, from any thread; it touches free memory only.
+        // SAFETY: the function may be called at any time, from any thread; it touches free memory only.
         unsafe { libc::malloc_trim(0) };
     }
 }
@@ -99,7 +101,7 @@ mod glibc {
 mod glibc {
     use super::Usage;
 
-    /// Unknown: the allocator is another one.
+    /// Unknown: another allocator is in use.
     pub(super) fn usage() -> Option<Usage> {
         None
     }
@@ -114,7 +116,7 @@ mod tests {
 
     const MIB: usize = 1 << 20;
 
-    /// Which of these checks (resident and free memory, in MiB) release memory, if `left` is what is resident afterwards.
+    /// Which of these checks (resident and free memory, in MiB) release memory, with the resident memory afterwards.
     fn releases(checks: &[(usize, usize, usize)]) -> Vec<bool> {
         let usage = |resident: usize, free: usize| Usage { resident: resident * MIB, free: free * MIB };
         let mut policy = Policy { least: usage(30, 2) };
@@ -146,7 +148,7 @@ mod tests {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     #[test]
     fn what_was_freed_between_pieces_in_use_is_released() {
-        // Pieces too small to be mapped one by one, every other one kept.
+        // Pieces too small to be mapped individually, one in 64 of them kept.
         let pieces: Vec<Vec<u8>> = (0..8192).map(|_| vec![1; 32 << 10]).collect();
         let kept: Vec<_> = pieces.into_iter().step_by(64).collect();
         let before = glibc::usage().unwrap();

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::CudaError;
 use crate::driver::{CAPABILITY_MAJOR, CAPABILITY_MINOR, Driver, RawContext};
 
-/// The driver, and the GPUs that it shows to this process.
+/// The driver, and the GPUs visible to this process.
 pub struct Cuda {
     driver: Driver,
     devices: Vec<DeviceState>,
@@ -17,11 +17,11 @@ pub struct Cuda {
 /// A GPU.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Device {
-    /// Its number, as CUDA numbers them for this process.
+    /// CUDA's number for it in this process.
     pub number: i32,
-    /// What its maker calls it.
+    /// The product name.
     pub name: String,
-    /// What it can compute.
+    /// The compute capability.
     pub capability: Capability,
 }
 
@@ -30,7 +30,7 @@ pub struct Device {
 pub struct Capability {
     /// The number before the point.
     pub major: i32,
-    /// The number behind it.
+    /// The number after the point.
     pub minor: i32,
 }
 
@@ -42,22 +42,21 @@ impl fmt::Display for Capability {
 
 struct DeviceState {
     device: Device,
-    /// The driver's own number for it.
+    /// The driver's handle of the GPU.
     raw: c_int,
-    /// Its primary context, which it shares with all others of this process that use CUDA's runtime. Retained when it is
-    /// first used.
+    /// The primary context, shared with all users of CUDA's runtime in this process. Retained on first use.
     context: Mutex<Option<Context>>,
 }
 
 #[derive(Clone, Copy)]
 struct Context(RawContext);
 
-// SAFETY: a context may be made current on any thread; it is retained until the driver's last user is gone.
+// SAFETY: a context may be made current on any thread; it is retained until the driver is dropped.
 unsafe impl Send for Context {}
 
 impl Cuda {
-    /// Loads the driver library, which is a path or a name that the system's loader knows (usually
-    /// [`DRIVER_LIBRARY`](crate::DRIVER_LIBRARY)), and looks which GPUs there are. No GPU at all is no error.
+    /// Loads the driver library, given as a path or a name for the system's loader (usually
+    /// [`DRIVER_LIBRARY`](crate::DRIVER_LIBRARY)), and lists the GPUs. A machine without GPUs is not an error.
     ///
     /// # Errors
     /// The library cannot be loaded, or the driver cannot be used.
@@ -73,29 +72,29 @@ impl Cuda {
         Ok(Arc::new(Self { driver, devices }))
     }
 
-    /// The GPUs, by their numbers.
+    /// The GPUs, in the order of their numbers.
     pub fn devices(&self) -> impl ExactSizeIterator<Item = &Device> {
         self.devices.iter().map(|state| &state.device)
     }
 
-    /// The share of a GPU's memory that is in use, by whatever process, from 0 to 1.
+    /// The fraction of a GPU's memory in use, over all processes, from 0 to 1.
     ///
     /// # Errors
-    /// There is no such GPU, or the driver fails.
+    /// The GPU does not exist, or the driver fails.
     pub fn memory_in_use(&self, device: i32) -> Result<f64, CudaError> {
         let (mut free, mut total) = (0, 0);
         self.within(device.into(), |driver| {
-            // SAFETY: it writes to the given places only.
+            // SAFETY: the function writes only to the passed places.
             unsafe { driver.mem_get_info(&raw mut free, &raw mut total) }
         })?;
         Ok(if total == 0 { 0.0 } else { 1.0 - free as f64 / total as f64 })
     }
 
-    /// Calls the driver in the context of a device, on whatever thread this is. The context that the thread has is back
-    /// in its place afterwards.
+    /// Calls the driver in the context of a device, on the current thread, and then restores the thread's previous
+    /// context.
     ///
     /// # Errors
-    /// There is no such device, or the driver or the call fails.
+    /// The device does not exist, or the driver or the call fails.
     pub fn within<T>(
         &self,
         device: i64,
@@ -104,7 +103,7 @@ impl Cuda {
         let found = usize::try_from(device).ok().and_then(|number| self.devices.get(number));
         let state = found.ok_or(CudaError::NoDevice { device, count: self.devices.len() })?;
         let context = state.context(&self.driver)?;
-        // SAFETY: the context is retained as long as this is.
+        // SAFETY: the context is retained as long as this object.
         unsafe { self.driver.context_push(context.0)? };
         let _current = Current(&self.driver);
         act(&self.driver)
@@ -116,7 +115,7 @@ impl Drop for Cuda {
         for state in &mut self.devices {
             let context = state.context.get_mut().unwrap_or_else(PoisonError::into_inner);
             if context.take().is_some() {
-                // SAFETY: it was retained once by this, and nobody here uses it any more.
+                // SAFETY: this object retained it once, and has no uses left.
                 let released = unsafe { self.driver.primary_context_release(state.raw) };
                 log_failure(released);
             }
@@ -130,21 +129,21 @@ impl fmt::Debug for Cuda {
     }
 }
 
-/// Logs what cannot be answered with an error any more.
+/// Logs a failure that cannot be returned.
 pub fn log_failure(outcome: Result<(), CudaError>) {
     if let Err(error) = outcome {
         tracing::warn!("cannot free GPU memory: {error}");
     }
 }
 
-/// The context that was made current; no longer when this is dropped.
+/// A context made current, until dropped.
 struct Current<'d>(&'d Driver);
 
 impl Drop for Current<'_> {
     fn drop(&mut self) {
         let mut context = ptr::null_mut();
-        // SAFETY: it writes to the given place only. It pops what was pushed: calls in between leave the stack
-        // unchanged.
+        // SAFETY: the function writes only to the passed place. It pops the pushed context: calls in between leave
+        // the stack unchanged.
         log_failure(unsafe { self.0.context_pop(&raw mut context) });
     }
 }
@@ -156,7 +155,7 @@ impl DeviceState {
             return Ok(context);
         }
         let mut raw = ptr::null_mut();
-        // SAFETY: it writes to the given places only.
+        // SAFETY: the function writes only to the passed places.
         unsafe { driver.primary_context_retain(&raw mut raw, self.raw)? };
         Ok(*context.insert(Context(raw)))
     }
@@ -164,22 +163,22 @@ impl DeviceState {
 
 fn devices(driver: &Driver) -> Result<Vec<DeviceState>, CudaError> {
     let mut count = 0;
-    // SAFETY: it writes to the given places only.
+    // SAFETY: the function writes only to the passed places.
     unsafe { driver.device_get_count(&raw mut count)? };
     (0..count).map(|number| device(driver, number)).collect()
 }
 
 fn device(driver: &Driver, number: c_int) -> Result<DeviceState, CudaError> {
     let mut raw = 0;
-    // SAFETY: it writes to the given places only.
+    // SAFETY: the function writes only to the passed places.
     unsafe { driver.device_get(&raw mut raw, number)? };
     let mut name = [0u8; 256];
-    // SAFETY: it writes a zero-terminated string of at most the given size.
+    // SAFETY: the function writes a zero-terminated string of at most this size.
     unsafe { driver.device_get_name(name.as_mut_ptr().cast::<c_char>(), 256, raw)? };
     let end = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
     let attribute = |which| {
         let mut value = 0;
-        // SAFETY: it writes to the given places only.
+        // SAFETY: the function writes only to the passed places.
         unsafe { driver.device_get_attribute(&raw mut value, which, raw)? };
         Ok(value)
     };

@@ -1,4 +1,4 @@
-//! The driver library: found and loaded at run time, with each function we use returning a result.
+//! The driver library: found and loaded at run time, with each used function returning a result.
 
 use std::error::Error;
 use std::ffi::{CStr, OsStr, c_char, c_int, c_uint, c_void};
@@ -8,7 +8,7 @@ use libloading::Library;
 
 use crate::CudaError;
 
-/// A context of the driver's.
+/// A context of the driver.
 pub type RawContext = *mut c_void;
 
 /// A handle with which other processes open memory, passed by value.
@@ -16,16 +16,16 @@ pub type RawContext = *mut c_void;
 #[derive(Clone, Copy)]
 pub struct RawIpcHandle(pub [u8; 64]);
 
-/// The attributes of a device that we query, by the driver's numbers.
+/// The attributes of a device that we query, with the driver's numbers.
 pub(crate) const CAPABILITY_MAJOR: c_int = 75;
 pub(crate) const CAPABILITY_MINOR: c_int = 76;
-/// Memory of another GPU is made reachable when it is first used.
+/// Makes another GPU's memory accessible on first use.
 pub const LAZY_PEER_ACCESS: c_uint = 1;
-/// Pinned memory is pinned for all GPUs.
+/// Pins memory for all GPUs.
 pub const PORTABLE: c_uint = 1;
 
-/// Declares the functions: as members of `Functions` under the names that the library has them by, and as methods of
-/// `Driver` that turn their codes into results.
+/// Declares the functions: as members of `Functions` under their symbols in the library, and as methods of `Driver`
+/// that convert their codes into results.
 macro_rules! functions {
     ($($symbol:ident => fn $method:ident($($argument:ident: $type:ty),*);)*) => {
         #[allow(non_snake_case)]
@@ -35,9 +35,9 @@ macro_rules! functions {
 
         impl Functions {
             /// # Safety
-            /// The library has functions of these types under these names, or none, and is never unloaded.
+            /// The library's functions of these names, if any, have these types, and it is never unloaded.
             unsafe fn of(library: &Library) -> Result<Self, libloading::Error> {
-                // SAFETY: the caller promises it.
+                // SAFETY: guaranteed by the caller.
                 unsafe { Ok(Self { $($symbol: *library.get(concat!(stringify!($symbol), "\0").as_bytes())?,)* }) }
             }
         }
@@ -47,13 +47,13 @@ macro_rules! functions {
                 /// The driver's function of that name.
                 ///
                 /// # Errors
-                /// What the driver says.
+                /// The driver's error.
                 ///
                 /// # Safety
-                /// Pointers are valid for what the driver's function of that name does with them, and memory that it
-                /// frees, closes or writes is used by nobody else.
+                /// Pointers are valid for their use by the driver's function of that name, and memory that it frees,
+                /// closes or writes has no other users.
                 pub unsafe fn $method(&self, $($argument: $type),*) -> Result<(), CudaError> {
-                    // SAFETY: the function was declared with these types; the caller promises the rest.
+                    // SAFETY: the function was declared with these types; the caller guarantees the rest.
                     let code = unsafe { (self.functions.$symbol)($($argument),*) };
                     self.outcome(stringify!($symbol), code)
                 }
@@ -87,7 +87,7 @@ functions! {
     cuIpcCloseMemHandle => fn ipc_close(address: u64);
 }
 
-/// Which text to get for a code: its name or its description.
+/// Returns a text for a code: its name or its description.
 type Describe = unsafe extern "C" fn(c_int, *mut *const c_char) -> c_int;
 
 /// The loaded library.
@@ -98,19 +98,19 @@ pub struct Driver {
 }
 
 impl Driver {
-    /// Loads the library, which is a path or a name that the system's loader knows. It is never unloaded: a driver has
+    /// Loads the library, given as a path or a name for the system's loader. It is never unloaded: a driver has
     /// threads of its own.
     pub(crate) fn load(library: &OsStr) -> Result<Self, CudaError> {
         let failed = |error: libloading::Error| CudaError::NotLoaded {
             library: library.to_string_lossy().into_owned(),
-            // The words of the system say more than which of its functions failed.
+            // The system's message is more specific than the name of the failed call.
             reason: error.source().map_or_else(|| error.to_string(), ToString::to_string),
         };
-        // SAFETY: loading runs the library's constructors. It is the one that the system, or its operator, has for the
-        // driver.
+        // SAFETY: loading runs the library's constructors, which belong to the driver that the system or its operator
+        // installed.
         let loaded = unsafe { Library::new(library) }.map_err(failed)?;
-        // SAFETY: a library that has functions of the driver's names is the driver, whose functions have had these types
-        // since their version in the name; it is forgotten below, so it stays loaded.
+        // SAFETY: a library with functions of the driver's names is the driver, whose functions have had these types
+        // since the version in their name; it is forgotten below, so it stays loaded.
         let functions = unsafe { Functions::of(&loaded) }.map_err(failed)?;
         // SAFETY: as above.
         let name_of = unsafe { loaded.get::<Describe>(b"cuGetErrorName\0").map(|symbol| *symbol) };
@@ -126,15 +126,14 @@ impl Driver {
             return Ok(());
         }
         let name = describe(self.name_of, code).unwrap_or_else(|| format!("error {code}"));
-        let text =
-            describe(self.text_of, code).unwrap_or_else(|| "the driver does not say what it is".into());
+        let text = describe(self.text_of, code).unwrap_or_else(|| "the driver has no description".into());
         Err(CudaError::Call { call, code, name, text })
     }
 }
 
 fn describe(describe: Describe, code: c_int) -> Option<String> {
     let mut text = ptr::null();
-    // SAFETY: it writes an address, or null, to the given place.
+    // SAFETY: the function writes an address, or null, to the passed place.
     let outcome = unsafe { describe(code, &raw mut text) };
     // SAFETY: the driver returns a string that lives as long as the driver is loaded.
     let known = (outcome == 0 && !text.is_null()).then(|| unsafe { CStr::from_ptr(text) });

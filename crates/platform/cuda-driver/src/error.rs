@@ -1,55 +1,55 @@
 //! Errors of GPUs and their driver.
 
-/// Why a GPU cannot be used, or an operation on it failed.
+/// The reason why a GPU cannot be used, or an operation on it failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CudaError {
-    /// The driver library is missing or is something else.
+    /// The driver library is missing or is not the driver.
     #[error("cannot load NVIDIA's driver library '{library}': {reason}")]
     NotLoaded {
-        /// The name or path that was searched.
+        /// The name or path searched.
         library: String,
-        /// What the system says.
+        /// The system's message.
         reason: String,
     },
     /// A function of the driver failed.
     #[error("{call} failed with {name}: {text}")]
     Call {
-        /// Which.
+        /// The function.
         call: &'static str,
-        /// The driver's number for what went wrong.
+        /// The driver's error code.
         code: i32,
-        /// The driver's name for it.
+        /// The driver's name for the code.
         name: String,
-        /// The driver's words for it.
+        /// The driver's description of the code.
         text: String,
     },
-    /// A GPU was named that is not there.
+    /// The GPU does not exist.
     #[error("no GPU {device}: the driver reports {count}, numbered from 0")]
     NoDevice {
-        /// The number that was requested.
+        /// The requested number.
         device: i64,
-        /// How many there are.
+        /// The number of GPUs.
         count: usize,
     },
     /// The request exceeds the available memory.
-    #[error("{asked} bytes requested from memory of {available} bytes")]
+    #[error("{requested} bytes requested from memory of {available} bytes")]
     TooLong {
-        /// Bytes asked for.
-        asked: u64,
+        /// The requested bytes.
+        requested: u64,
         /// Total bytes.
         available: u64,
     },
-    /// An address of no memory that this is about.
+    /// The address is not within the memory.
     #[error("{length} bytes at {address:#x} are outside their allocation on GPU {device}")]
     Outside {
-        /// Where it begins.
+        /// The start address.
         address: u64,
-        /// In bytes.
+        /// Length in bytes.
         length: usize,
         /// The GPU.
         device: i64,
     },
-    /// Memory is said to be a GPU's, but there is no driver.
+    /// The memory belongs to a GPU, but no driver is loaded.
     #[error("the memory of GPU {device} cannot be used: this server has no driver for it")]
     NoDriver {
         /// The GPU.

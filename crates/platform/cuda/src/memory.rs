@@ -1,4 +1,5 @@
-//! GPU memory, or memory pinned for GPUs: allocated here, by another process, or by a library. Dropping it releases it.
+//! GPU memory, or memory pinned for GPUs: allocated by this process, by another, or by a library. Dropping it
+//! releases it.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -7,7 +8,7 @@ use std::sync::Arc;
 use nereid_backend_api::{DeviceMemory, Error, IpcHandle, Result};
 use nereid_cuda_driver::{Cuda, CudaError, LAZY_PEER_ACCESS, PORTABLE, RawIpcHandle, log_failure};
 
-/// A run of a GPU's memory, which its owner keeps.
+/// A range of a GPU's memory. The owner keeps it allocated.
 struct Extent {
     cuda: Arc<Cuda>,
     device: i64,
@@ -31,8 +32,8 @@ impl Extent {
             return Ok(());
         }
         self.cuda.within(self.device, |driver| {
-            // SAFETY: so many bytes are there to be written, and there on the device to be read, since its owner keeps
-            // them. The call returns when they are copied.
+            // SAFETY: the target has this length, and the owner keeps this many bytes allocated on the device. The
+            // call returns after the copy.
             unsafe { driver.copy_to_host(target.as_mut_ptr().cast::<c_void>(), address, target.len()) }
         })
     }
@@ -43,12 +44,12 @@ impl Extent {
             return Ok(());
         }
         self.cuda.within(self.device, |driver| {
-            // SAFETY: so many bytes are there to be read, and there on the device to be written. Others that use that
-            // memory at the same time see old or new bytes, which is theirs to arrange.
+            // SAFETY: the source has this length, and the owner keeps this many bytes allocated on the device.
+            // Concurrent users of the memory see old or new bytes and must synchronize themselves.
             unsafe { driver.copy_to_device(address, source.as_ptr().cast::<c_void>(), source.len())? };
-            // The call returns when the bytes have left `source`. Another process may read them as soon as it is
-            // answered, so they must have arrived.
-            // SAFETY: null is the stream that the copy went through.
+            // The call returns when the bytes have left `source`. Another process may read them once it is notified,
+            // so they must have arrived.
+            // SAFETY: null is the stream used for the copy.
             unsafe { driver.stream_synchronize(ptr::null_mut()) }
         })
     }
@@ -58,7 +59,7 @@ fn internal(error: CudaError) -> Error {
     Error::internal(error.to_string())
 }
 
-/// Implements the reading and writing of memory that has an extent.
+/// Implements reading and writing of memory with an extent.
 macro_rules! device_memory {
     ($type:ty $(, $handle:item)*) => {
         impl DeviceMemory for $type {
@@ -75,7 +76,7 @@ macro_rules! device_memory {
     };
 }
 
-/// Memory that this process allocated.
+/// Memory allocated by this process.
 pub struct DeviceAllocation {
     extent: Extent,
 }
@@ -86,27 +87,27 @@ impl DeviceAllocation {
     /// Allocates `byte_size` bytes, at least one.
     ///
     /// # Errors
-    /// There is no such device, or it has no room.
+    /// The device does not exist, or has too little free memory.
     pub fn new(cuda: &Arc<Cuda>, device: i64, byte_size: usize) -> Result<Self, CudaError> {
         let mut address = 0;
-        // SAFETY: it writes to the given places only.
+        // SAFETY: the function writes only to the passed places.
         cuda.within(device, |driver| unsafe { driver.mem_alloc(&raw mut address, byte_size) })?;
         Ok(Self { extent: Extent { cuda: Arc::clone(cuda), device, address, len: byte_size } })
     }
 
-    /// Where it begins, in the device's address space.
+    /// The start address, in the device's address space.
     pub fn address(&self) -> u64 {
         self.extent.address
     }
 
-    /// What another process opens it with.
+    /// A handle with which another process opens the memory.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The driver's error.
     pub fn export(&self) -> Result<IpcHandle, CudaError> {
         let mut handle = RawIpcHandle([0; 64]);
         self.extent.cuda.within(self.extent.device, |driver| {
-            // SAFETY: it writes to the given places only; the memory is this object's.
+            // SAFETY: the function writes only to the passed place; this object owns the memory.
             unsafe { driver.ipc_get_handle(&raw mut handle, self.extent.address) }
         })?;
         Ok(handle.0)
@@ -116,12 +117,12 @@ impl DeviceAllocation {
 impl Drop for DeviceAllocation {
     fn drop(&mut self) {
         let Extent { cuda, device, address, .. } = &self.extent;
-        // SAFETY: it was allocated by this, is freed once, and nobody holds it any more.
+        // SAFETY: the memory was allocated by this object, is freed once, and has no other users.
         log_failure(cuda.within(*device, |driver| unsafe { driver.mem_free(*address) }));
     }
 }
 
-/// Memory that another process allocated and shares.
+/// Memory allocated and shared by another process.
 pub struct ImportedMemory {
     extent: Extent,
     handle: IpcHandle,
@@ -141,7 +142,7 @@ impl ImportedMemory {
     /// Opens the first `byte_size` bytes of memory of `device`.
     ///
     /// # Errors
-    /// There is no such device, the handle opens nothing, or the memory is shorter.
+    /// The device does not exist, the handle is invalid, or the memory is shorter.
     pub fn open(
         cuda: &Arc<Cuda>,
         device: i64,
@@ -150,35 +151,35 @@ impl ImportedMemory {
     ) -> Result<Self, CudaError> {
         let mut address = 0;
         cuda.within(device, |driver| {
-            // SAFETY: it writes to the given place only. The driver refuses bytes that are not a handle.
+            // SAFETY: the function writes only to the passed place. The driver refuses bytes that are not a handle.
             unsafe { driver.ipc_open(&raw mut address, RawIpcHandle(handle), LAZY_PEER_ACCESS) }
         })?;
-        // From here on it is closed, whatever happens.
+        // Closed from here on, on every path.
         let opened =
             Self { extent: Extent { cuda: Arc::clone(cuda), device, address, len: byte_size }, handle };
         let (mut base, mut whole) = (0, 0);
         cuda.within(device, |driver| {
-            // SAFETY: it writes to the given places only.
+            // SAFETY: the function writes only to the passed places.
             unsafe { driver.mem_get_address_range(&raw mut base, &raw mut whole, address) }
         })?;
         let available = base.saturating_add(whole as u64).saturating_sub(address);
         if byte_size as u64 > available {
-            return Err(CudaError::TooLong { asked: byte_size as u64, available });
+            return Err(CudaError::TooLong { requested: byte_size as u64, available });
         }
         Ok(opened)
     }
 
-    /// Where it begins, in the device's address space of this process.
+    /// The start address, in the device's address space of this process.
     pub fn address(&self) -> u64 {
         self.extent.address
     }
 
-    /// In bytes.
+    /// Length in bytes.
     pub fn byte_size(&self) -> usize {
         self.extent.len
     }
 
-    /// Its GPU.
+    /// The number of the GPU.
     pub fn device(&self) -> i64 {
         self.extent.device
     }
@@ -187,14 +188,14 @@ impl ImportedMemory {
 impl Drop for ImportedMemory {
     fn drop(&mut self) {
         let Extent { cuda, device, address, .. } = &self.extent;
-        // SAFETY: it was opened by this, is closed once, and nobody holds it any more.
+        // SAFETY: the memory was opened by this object, is closed once, and has no other users.
         log_failure(cuda.within(*device, |driver| unsafe { driver.ipc_close(*address) }));
     }
 }
 
-/// GPU memory that a library allocated, which stays valid as long as `K` lives.
+/// GPU memory allocated by a library, which stays valid as long as `K` lives.
 pub struct ForeignMemory<K> {
-    /// None where this server has no driver.
+    /// `None` if this server has no driver.
     extent: Option<Extent>,
     device: i64,
     handle: Option<IpcHandle>,
@@ -202,16 +203,17 @@ pub struct ForeignMemory<K> {
 }
 
 impl<K> ForeignMemory<K> {
-    /// Takes `len` bytes from `address` on to be memory of `device`.
+    /// Treats the `len` bytes starting at `address` as memory of `device`.
     ///
     /// # Safety
-    /// They are, until `keep` is dropped, and may be read and written as the buffers are that are made of this.
+    /// They are memory of `device` until `keep` is dropped, and may be read and written like the buffers made from
+    /// this.
     pub unsafe fn new(cuda: Option<&Arc<Cuda>>, device: i64, address: u64, len: usize, keep: K) -> Self {
         let extent = cuda.map(|cuda| Extent { cuda: Arc::clone(cuda), device, address, len });
         Self { extent, device, handle: None, _keep: keep }
     }
 
-    /// The same memory, with what other processes open it with, as its owner says.
+    /// Attaches the IPC handle provided by the memory's owner.
     pub fn with_ipc_handle(self, handle: Option<IpcHandle>) -> Self {
         Self { handle, ..self }
     }
@@ -235,33 +237,33 @@ impl<K: Send + Sync> DeviceMemory for ForeignMemory<K> {
     }
 }
 
-/// Host memory that all GPUs copy from and to without the processor's help.
+/// Host memory that all GPUs access directly.
 pub struct PinnedAllocation {
     cuda: Arc<Cuda>,
     device: i64,
     address: *mut c_void,
 }
 
-// SAFETY: it is an address range that stays allocated as long as this lives; nothing here reads or writes it.
+// SAFETY: this is an address range that stays allocated as long as this object; nothing here reads or writes it.
 unsafe impl Send for PinnedAllocation {}
 // SAFETY: as above.
 unsafe impl Sync for PinnedAllocation {}
 
 impl PinnedAllocation {
-    /// Allocates `byte_size` bytes, at least one, by the driver of `device`.
+    /// Allocates `byte_size` bytes, at least one, with the driver of `device`.
     ///
     /// # Errors
-    /// There is no such device, or no room.
+    /// The device does not exist, or memory is exhausted.
     pub fn new(cuda: &Arc<Cuda>, device: i64, byte_size: usize) -> Result<Self, CudaError> {
         let mut address = ptr::null_mut();
         cuda.within(device, |driver| {
-            // SAFETY: it writes to the given places only.
+            // SAFETY: the function writes only to the passed places.
             unsafe { driver.mem_host_alloc(&raw mut address, byte_size, PORTABLE) }
         })?;
         Ok(Self { cuda: Arc::clone(cuda), device, address })
     }
 
-    /// Where it begins.
+    /// The start address.
     pub fn address(&self) -> *mut c_void {
         self.address
     }
@@ -269,7 +271,7 @@ impl PinnedAllocation {
 
 impl Drop for PinnedAllocation {
     fn drop(&mut self) {
-        // SAFETY: it was allocated by this, is freed once, and nobody holds it any more.
+        // SAFETY: the memory was allocated by this object, is freed once, and has no other users.
         log_failure(self.cuda.within(self.device, |driver| unsafe { driver.mem_free_host(self.address) }));
     }
 }

@@ -1,6 +1,6 @@
 //! A block of memory whose parts are lent and returned.
 //!
-//! It tracks offsets and knows nothing of the memory itself. Best fit; returned parts merge with their free neighbours.
+//! Tracks offsets and does not access the memory itself. Best fit; returned parts merge with their free neighbours.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -8,10 +8,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use range_alloc::RangeAllocator;
 
-/// Parts begin at multiples of this, as what the driver allocates does.
+/// Alignment of parts, equal to the driver's.
 const ALIGNMENT: u64 = 256;
 
-/// How much of a pool is lent.
+/// The usage of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolUsage {
     /// Bytes in use.
@@ -20,7 +20,7 @@ pub struct PoolUsage {
     pub total: u64,
 }
 
-/// Memory that is lent in parts.
+/// A pool of memory.
 pub(crate) struct Pool<M> {
     memory: M,
     total: u64,
@@ -29,12 +29,12 @@ pub(crate) struct Pool<M> {
 
 struct Parts {
     free: RangeAllocator<u64>,
-    /// Allocations by address: their range, and the size that was requested.
+    /// Allocations by address: their range, and the requested size.
     lent: HashMap<u64, (Range<u64>, u64)>,
 }
 
 impl<M> Pool<M> {
-    /// A pool of `total` bytes, of which an incomplete multiple of [`ALIGNMENT`] at the end is never lent.
+    /// A pool of `total` bytes, rounded down to a multiple of [`ALIGNMENT`].
     pub(crate) fn new(memory: M, total: u64) -> Self {
         let free = RangeAllocator::new(0..total / ALIGNMENT * ALIGNMENT);
         Self { memory, total, parts: Mutex::new(Parts { free, lent: HashMap::new() }) }
@@ -44,12 +44,13 @@ impl<M> Pool<M> {
         self.parts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What it lends parts of.
+    /// The memory of the pool.
     pub(crate) fn memory(&self) -> &M {
         &self.memory
     }
 
-    /// Lends a part and returns its offset; `None` if there is no room. Parts of zero bytes have distinct offsets too.
+    /// Lends a part and returns its offset; `None` if no free range is large enough. Empty parts have distinct
+    /// offsets, too.
     pub(crate) fn lend(&self, byte_size: u64) -> Option<u64> {
         let length = byte_size.max(1).checked_next_multiple_of(ALIGNMENT)?;
         let mut parts = self.parts();
@@ -59,7 +60,7 @@ impl<M> Pool<M> {
         Some(start)
     }
 
-    /// Takes a part back. False if none that begins there is lent.
+    /// Takes a part back. Returns false unless a lent part starts at this offset.
     pub(crate) fn take_back(&self, start: u64) -> bool {
         let mut parts = self.parts();
         let Some((range, _)) = parts.lent.remove(&start) else { return false };
@@ -68,7 +69,7 @@ impl<M> Pool<M> {
     }
 
     pub(crate) fn usage(&self) -> PoolUsage {
-        let used = self.parts().lent.values().map(|(_, asked)| asked).sum();
+        let used = self.parts().lent.values().map(|(_, requested)| requested).sum();
         PoolUsage { used, total: self.total }
     }
 }
@@ -98,13 +99,13 @@ mod tests {
         let pool = pool(16);
         let parts: Vec<_> = (0..16).map(|_| pool.lend(ALIGNMENT).unwrap()).collect();
         assert_eq!(pool.lend(1), None);
-        // Every second one: there is room for half, but for none of two.
+        // Every second one: half is free, but no two adjacent parts.
         for part in parts.iter().step_by(2) {
             assert!(pool.take_back(*part));
         }
         assert_eq!(pool.lend(2 * ALIGNMENT), None);
         assert!(pool.lend(ALIGNMENT).is_some_and(|start| pool.take_back(start)));
-        // The others, in another order: all that is free is one again.
+        // The others, in another order: all free ranges merge into one.
         for part in parts.iter().skip(1).step_by(2).rev() {
             assert!(pool.take_back(*part));
         }

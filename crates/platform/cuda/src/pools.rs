@@ -12,12 +12,12 @@ use crate::memory::{DeviceAllocation, PinnedAllocation};
 use crate::pool::{Pool, PoolUsage};
 use nereid_cuda_driver::Cuda;
 
-/// How large the pools are.
+/// The sizes of the pools.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolSizes {
     /// Bytes of pinned host memory; 0 for none.
     pub pinned: u64,
-    /// Bytes of each GPU's memory that is named here; 0 for none.
+    /// Bytes of memory per GPU; 0 for none.
     pub devices: BTreeMap<i32, u64>,
 }
 
@@ -34,18 +34,18 @@ impl Default for PoolSizes {
     }
 }
 
-/// The pools there are. Their memory is allocated once, and lent in parts.
+/// The pools. Their memory is allocated once, and lent in parts.
 #[derive(Default)]
 pub struct Pools {
-    /// Whether there is a GPU at all.
+    /// Whether the machine has a GPU.
     has_gpu: bool,
     pinned: Option<Pool<PinnedAllocation>>,
     devices: BTreeMap<i64, Pool<DeviceAllocation>>,
 }
 
 impl Pools {
-    /// Makes the pools of these GPUs. A pool for which there is no room is left out, and the log says so: the server can
-    /// do without.
+    /// Creates the pools of these GPUs. A pool that cannot be allocated is omitted and logged: the server works
+    /// without it.
     pub fn new(cuda: &Arc<Cuda>, gpus: &[i32], sizes: &PoolSizes) -> Self {
         let pinned = gpus.first().and_then(|gpu| pinned(cuda, *gpu, sizes.pinned));
         let device = |gpu: &i32| {
@@ -55,30 +55,30 @@ impl Pools {
         Self { has_gpu: !gpus.is_empty(), pinned, devices: gpus.iter().filter_map(device).collect() }
     }
 
-    /// Lends memory and returns its address: in the device's address space, for that of a GPU. `memory` is not ordinary
-    /// memory.
+    /// Lends memory and returns its address, which for a GPU is in the device's address space. `memory` must not be
+    /// ordinary memory.
     ///
     /// # Errors
-    /// `Unsupported` where there is no GPU, `Unavailable` if there is no such pool, `Internal` if it has no room.
+    /// `Unsupported` without a GPU, `Unavailable` without such a pool, `Internal` if the pool is exhausted.
     pub fn allocate(&self, memory: Memory, byte_size: u64) -> Result<*mut c_void> {
         if memory.kind == MemoryKind::Gpu {
             let pool = self.device(memory.device)?;
             let offset =
                 pool.lend(byte_size).ok_or_else(|| full(byte_size, "memory of the GPU", pool.usage()))?;
             let address = pool.memory().address() + offset;
-            // Pointers of C are as wide as the addresses of its devices.
+            // C pointers are as wide as device addresses.
             return Ok(ptr::without_provenance_mut(usize::try_from(address).unwrap_or(usize::MAX)));
         }
         let pool = self.pinned()?;
         let offset = pool.lend(byte_size).ok_or_else(|| full(byte_size, "pinned memory", pool.usage()))?;
-        // Within the allocation, so it fits.
+        // The offset is within the allocation, so it fits.
         Ok(pool.memory().address().wrapping_byte_add(usize::try_from(offset).unwrap_or_default()))
     }
 
-    /// Takes memory back that begins there.
+    /// Takes back the memory at this address.
     ///
     /// # Errors
-    /// As [`allocate`](Self::allocate), and `InvalidArg` if none that begins there is lent.
+    /// As [`allocate`](Self::allocate), and `InvalidArg` unless lent memory starts there.
     pub fn free(&self, memory: Memory, address: usize) -> Result<()> {
         let taken = if memory.kind == MemoryKind::Gpu {
             let pool = self.device(memory.device)?;
@@ -94,12 +94,12 @@ impl Pools {
         }
     }
 
-    /// How much of the pinned memory is lent, if there is a pool.
+    /// The usage of the pinned memory pool, if it exists.
     pub fn pinned_usage(&self) -> Option<PoolUsage> {
         self.pinned.as_ref().map(Pool::usage)
     }
 
-    /// How much of each GPU's pool is lent, by the GPU's number.
+    /// The usage of each GPU's pool, by the GPU's number.
     pub fn device_usage(&self) -> impl Iterator<Item = (i64, PoolUsage)> {
         self.devices.iter().map(|(device, pool)| (*device, pool.usage()))
     }
@@ -144,7 +144,7 @@ fn pinned(cuda: &Arc<Cuda>, gpu: i32, size: u64) -> Option<Pool<PinnedAllocation
         tracing::info!("Pinned memory pool disabled");
         return None;
     }
-    // More than fits in an address is more than exists.
+    // A size that exceeds the address space cannot be allocated anyway.
     match PinnedAllocation::new(cuda, gpu.into(), usize::try_from(size).unwrap_or(usize::MAX)) {
         Ok(memory) => {
             tracing::info!("backends may borrow {size} bytes of pinned memory");

@@ -1,4 +1,4 @@
-//! Against the stand-in of `tests/gpu`, which is stricter than a GPU: contexts, copies, memory of other processes,
+//! Tests with the stand-in of `tests/gpu`, which is stricter than a GPU: contexts, copies, memory of other processes,
 //! pools, and each call that can fail. Each loaded copy of the stand-in acts as a separate process.
 
 #[path = "../../../../tests/gpu/standin.rs"]
@@ -19,7 +19,7 @@ fn open(standin: &Standin) -> Arc<Cuda> {
     Cuda::open(&standin.path).unwrap()
 }
 
-/// A handle of `bytes` that another process has on its first GPU, and what keeps them there.
+/// A handle of `bytes` in another process's first GPU, and the owner of the memory.
 fn shared_by_another(bytes: &[u8]) -> ([u8; 64], DeviceAllocation) {
     let other = Standin::with("9.0");
     let allocation = DeviceAllocation::new(&open(&other), 0, bytes.len()).unwrap();
@@ -68,7 +68,7 @@ fn each_call_that_looks_for_gpus_may_fail() {
     }
     standin.fail("cuInit", 12345);
     let error = Cuda::open(&standin.path).unwrap_err().to_string();
-    assert_eq!(error, "cuInit failed with error 12345: the driver does not say what it is");
+    assert_eq!(error, "cuInit failed with error 12345: the driver has no description");
     standin.fail("", 0);
     assert_eq!(open(&standin).devices().len(), 1);
 }
@@ -119,9 +119,9 @@ fn memory_of_another_process_is_opened_used_and_closed() {
     ours.write(ours.address(), b"xyz").unwrap();
     theirs.read(theirs.address() + 1, &mut read).unwrap();
     assert_eq!(&read, b"yzd");
-    // Behind its end, though the other process has more.
+    // Past the end, though the other process's memory is longer.
     assert!(ours.read(ours.address() + 6, &mut read[..1]).is_err());
-    // Twice, under two names: it is there until both are closed.
+    // Opened twice, under two names: the memory stays until both are closed.
     let again = ImportedMemory::open(&cuda, 0, handle, 8).unwrap();
     drop(ours);
     again.read(again.address() + 5, &mut read).unwrap();
@@ -136,7 +136,7 @@ fn what_cannot_be_opened_is_refused_and_leaves_nothing_behind() {
     let cuda = open(&standin);
     let (handle, theirs) = shared_by_another(b"abcdefgh");
     let open = |device, handle, size| ImportedMemory::open(&cuda, device, handle, size);
-    assert_eq!(open(0, handle, 9).err(), Some(CudaError::TooLong { asked: 9, available: 8 }));
+    assert_eq!(open(0, handle, 9).err(), Some(CudaError::TooLong { requested: 9, available: 8 }));
     assert_eq!(open(2, handle, 8).err(), Some(CudaError::NoDevice { device: 2, count: 2 }));
     assert_eq!(open(-1, handle, 8).err(), Some(CudaError::NoDevice { device: -1, count: 2 }));
     assert_eq!(call(open(0, [7; 64], 8)), ("cuIpcOpenMemHandle_v2", 1));
@@ -144,11 +144,11 @@ fn what_cannot_be_opened_is_refused_and_leaves_nothing_behind() {
     standin.fail("cuMemGetAddressRange_v2", 999);
     assert_eq!(call(open(0, handle, 8)), ("cuMemGetAddressRange_v2", 999));
     standin.fail("", 0);
-    // Its own, too: other processes open it.
+    // The process's own memory can be opened only by other processes.
     let own = DeviceAllocation::new(&cuda, 0, 8).unwrap();
     assert_eq!(call(open(0, own.export().unwrap(), 8)), ("cuIpcOpenMemHandle_v2", 201));
     drop((own, theirs));
-    // It is gone by now.
+    // The other process has freed the memory by now.
     assert_eq!(call(open(0, handle, 8)), ("cuIpcOpenMemHandle_v2", 1));
     assert_eq!(standin.memories(), 0);
 }
@@ -181,7 +181,7 @@ fn each_call_that_uses_memory_may_fail() {
         assert!(memory.write(memory.address(), &[0; 8]).unwrap_err().message().starts_with(name));
     }
     standin.fail("", 0);
-    // No context is left on the thread: the stand-in would run out of room for them.
+    // No context remains on the thread: the stand-in would run out of room for them.
     (0..40).for_each(|_| memory.write(memory.address(), &[1; 8]).unwrap());
 }
 
@@ -191,7 +191,7 @@ fn memory_of_a_library_is_kept_until_it_is_not_used_any_more() {
     let memory = Arc::new(DeviceAllocation::new(&cuda, 0, 8).unwrap());
     memory.write(memory.address(), b"abcdefgh").unwrap();
     let foreign = |cuda| {
-        // SAFETY: the memory is there as long as what keeps it.
+        // SAFETY: the memory lives as long as its owner.
         unsafe { ForeignMemory::new(cuda, 0, memory.address(), 8, Arc::clone(&memory)) }
     };
     let owner = Arc::new(foreign(Some(&cuda)));

@@ -1,4 +1,4 @@
-//! Makes servers for the C interface.
+//! Creates servers for the C interface.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use nereid_core::block_on;
 use nereid_cuda::Cuda;
 use nereid_triton_host::{ApplicationLog, Embedded, Embedder, Settings};
 
-/// Makes servers of the crate `nereid`.
+/// Creates servers of the crate `nereid`.
 pub(crate) struct Nereid;
 
 impl Embedder for Nereid {
@@ -33,8 +33,8 @@ impl Embedder for Nereid {
     }
 }
 
-/// The options without those that the interface passes over and the command line refuses: models to load at start where
-/// all models are, and those beside `*`.
+/// Removes options that the interface ignores but the command line refuses: startup models if all models are loaded,
+/// and any in addition to `*`.
 fn with_effect(mut options: Options) -> Options {
     let is =
         |wanted: (&str, &str), (name, value): &(Cow<'_, str>, String)| (&**name, value.as_str()) == wanted;

@@ -1,16 +1,16 @@
-//! Keeps functions that libraries within this one export for C out of what it exports: an application may have its own copy of
-//! them, and would get ours.
+//! Hides C functions of our dependencies from this library's exports: an application may have its own copy of them,
+//! and would get ours.
 
 use std::arch::global_asm;
 
-/// Hides symbols, wherever they are defined.
+/// Hides symbols, regardless of where they are defined.
 macro_rules! hide {
     ($($name:literal)*) => {
         $(global_asm!(concat!(".globl ", $name), concat!(".hidden ", $name));)*
     };
 }
 
-// Of crc-fast, which checks what object stores send.
+// From crc-fast, which checksums transfers to object stores.
 hide! {
     "crc_fast_checksum"
     "crc_fast_checksum_combine"

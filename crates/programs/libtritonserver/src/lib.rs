@@ -1,10 +1,12 @@
-//! `libtritonserver.so`: Nereid for applications that have a server inside, with Triton's C interface.
+//! `libtritonserver.so`: Nereid for applications that embed a server, with Triton's C interface.
 //!
-//! Its functions are those of `nereid-triton-host`, which the program `nereid` has too, and the program itself, for packages
-//! that bring both. What this library adds is who makes servers for them: the crate `nereid`. It knows neither C nor options.
+//! `nereid-triton-host` implements the functions, here and in the program `nereid`; the program itself is included for
+//! packages that contain both. This library adds the embedder that creates servers: the crate `nereid`. It knows
+//! neither C nor options.
 //!
-//! The process stays the application's: no port is opened unless it says so, no signal is handled, and nothing ends the
-//! process. Messages go where the log functions of the interface say: by default to standard error, as with Triton's library.
+//! The process remains the application's: the library opens no port unless requested, handles no signals, and never
+//! ends the process. Messages go to the log configured through the interface: by default to standard error, as with
+//! Triton's library.
 
 mod embedder;
 mod hidden;
@@ -22,7 +24,7 @@ extern "C" fn on_load() {
     embed(&embedder::Nereid);
 }
 
-/// The program `nereid`, for a process that is nothing else. See `nereid.h`.
+/// Runs the program `nereid`, for a process that does nothing else. See `nereid.h`.
 #[unsafe(no_mangle)]
 #[allow(non_snake_case, reason = "the name is that of the C header")]
 pub extern "C" fn NEREID_Command() -> c_int {

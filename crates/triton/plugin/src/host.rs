@@ -1,4 +1,4 @@
-//! The functions that this program exports to plugins, and whether plugins find them.
+//! The functions that this program exports to plugins, and the check that plugins find them.
 
 use std::ffi::{CStr, CString, OsStr, OsString, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -12,7 +12,7 @@ use crate::library::PluginError;
 pub type HostFunction = (&'static str, *const ());
 
 /// Checks that plugins find these functions, and `api_version` among them. A program exports its functions only if it
-/// was linked to do so, and a library if [`make_visible`] was called.
+/// was linked to do so, and a library only after [`make_visible`] was called.
 pub(crate) fn check(api_version: &str, host: &[&[HostFunction]]) -> Result<(), PluginError> {
     let functions = || host.iter().flat_map(|table| table.iter());
     if !functions().any(|(name, _)| *name == api_version) {
@@ -24,18 +24,19 @@ pub(crate) fn check(api_version: &str, host: &[&[HostFunction]]) -> Result<(), P
     hidden.map_or(Ok(()), |(name, _)| Err(PluginError::NotExported((*name).to_owned())))
 }
 
-/// Makes the functions of the library that has `function` visible to all libraries that are loaded from now on: to plugins,
-/// and to libraries that bring a stand-in for `libtritonserver.so`, whose functions come second then. Python, for one, loads
-/// what a module depends on for that module alone.
+/// Makes the functions of the library that contains `function` visible to all libraries loaded from now on: to
+/// plugins, and to libraries with a stand-in for `libtritonserver.so`, whose functions then come second. This is
+/// needed because Python, for example, loads the dependencies of a module for that module alone.
 pub fn make_visible(function: *const ()) {
     let Some(path) = library_of(function) else { return };
-    // SAFETY: the library is loaded already, so nothing of it runs.
+    // SAFETY: the library is loaded already, so none of its code runs.
     let library = unsafe { Library::open(Some(&path), RTLD_NOW | RTLD_GLOBAL | libc::RTLD_NOLOAD) };
-    // It stays loaded as long as this code may run. Where this fails, the check before plugins are loaded says what is hidden.
+    // Keeps the library loaded as long as this code may run. If opening fails, the check before plugins are loaded
+    // reports the hidden function.
     std::mem::forget(library);
 }
 
-/// The file of the library, or of the program, that has a function.
+/// The file of the library or program that contains a function.
 fn library_of(function: *const ()) -> Option<OsString> {
     let mut info = libc::Dl_info {
         dli_fname: std::ptr::null(),
@@ -43,21 +44,21 @@ fn library_of(function: *const ()) -> Option<OsString> {
         dli_sname: std::ptr::null(),
         dli_saddr: std::ptr::null_mut(),
     };
-    // SAFETY: the address may be any; the result is a place for what is found.
+    // SAFETY: any address is allowed; the result is a place for the information.
     let found = unsafe { libc::dladdr(function.cast(), &raw mut info) } != 0;
     if !found || info.dli_fname.is_null() {
         return None;
     }
-    // SAFETY: it was found, so the name is a text that the dynamic loader keeps.
+    // SAFETY: after success, the name is a text that the dynamic loader keeps.
     let name = unsafe { CStr::from_ptr(info.dli_fname) };
     Some(OsStr::from_bytes(name.to_bytes()).to_owned())
 }
 
-/// The address at which libraries find a function.
+/// The address that libraries find for a function.
 fn exported(name: &str) -> Option<*const c_void> {
     let process = Library::this();
     let name = CString::new(name).ok()?;
-    // SAFETY: the symbol is taken as an address and not used otherwise.
+    // SAFETY: the symbol is only used as an address.
     let address = unsafe { process.get::<*mut c_void>(name.as_bytes_with_nul()) };
     address.ok().map(|symbol| symbol.as_raw_ptr().cast_const())
 }

@@ -1,4 +1,4 @@
-//! The kinds of plugins: what their libraries are called, what they export, and what they call.
+//! The kinds of plugins: the names of their libraries, their exports, and their imports.
 
 use std::fmt;
 use std::path::Path;
@@ -9,13 +9,13 @@ use crate::library::{Plugin, PluginError};
 /// A kind of plugin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kind {
-    /// What it is called in messages.
+    /// The kind's name in messages.
     name: &'static str,
-    /// What the file name of its libraries begins with; the plugin's name and `.so` follow.
+    /// The prefix of its libraries' file names; the plugin's name and `.so` follow.
     prefix: &'static str,
     /// The functions that each of its libraries exports.
     required: &'static [&'static str],
-    /// The host's function by which its libraries check the host's version of their API.
+    /// The host's function with which its libraries check the host's version of their API.
     api_version: &'static str,
 }
 
@@ -28,8 +28,8 @@ impl Kind {
         api_version: "TRITONBACKEND_ApiVersion",
     };
 
-    /// Libraries that choose a model's batches: the part of `tritonbackend.h` on batching. They have no names of their
-    /// own, and one without functions is left unused.
+    /// Libraries that choose a model's batches: the batching part of `tritonbackend.h`. They have no names of their
+    /// own, and a library without functions is ignored.
     pub const BATCHING_STRATEGY: Self =
         Self { name: "batching strategy", prefix: "batchstrategy", required: &[], ..Self::BACKEND };
 
@@ -59,13 +59,13 @@ impl Kind {
         format!("{}{plugin}.so", self.prefix)
     }
 
-    /// Loads a plugin's library, for as long as the process lives: it may have threads of its own.
+    /// Loads a plugin's library for the life of the process, since it may have threads of its own.
     ///
     /// `host` are the functions that this program exports to it. The library's initializers run, so the file must be
     /// trusted like the program itself.
     ///
     /// # Errors
-    /// Says what is wrong with the file, or which function the program fails to export.
+    /// The file is not a plugin of this kind, or the program does not export a function that it needs.
     pub fn load(&self, path: &Path, host: &[&[HostFunction]]) -> Result<Plugin, PluginError> {
         host::check(self.api_version, host)?;
         let plugin = Plugin::open(*self, path)?;

@@ -1,11 +1,12 @@
-//! Finds and loads the shared libraries that were built for Triton: backends, repository agents and caches.
+//! Finds and loads shared libraries built for Triton: backends, repository agents and caches.
 //!
-//! A [`Kind`] says what its libraries are called and which functions they export. [`SearchPath`] finds a library in a
-//! list of folders, [`Kind::load`] loads it. Before that, it checks that this program exports the functions that such
-//! libraries call ([`HostFunction`]), among them the one by which they check its API version, and gives the dynamic
-//! loader an empty stand-in for `libtritonserver.so`, which many of them are linked against.
+//! A [`Kind`] defines the names of its libraries and the functions that they export. [`SearchPath`] finds a library
+//! in a list of folders, and [`Kind::load`] loads it. Before loading, it checks that this program exports the
+//! functions that such libraries call ([`HostFunction`]), including the one with which they check its API version,
+//! and registers an empty stand-in for `libtritonserver.so`, which many of them are linked against, with the dynamic
+//! loader.
 //!
-//! The crate knows nothing of what plugins do: the loader gives its functions their types and calls them.
+//! The crate does not know what plugins do: its users type their functions and call them.
 
 mod host;
 mod kind;

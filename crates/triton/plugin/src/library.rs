@@ -10,10 +10,10 @@ use nereid_dylib::{Binding, Library, LoadError, open};
 use crate::kind::Kind;
 use crate::soname;
 
-/// Why a plugin cannot be used.
+/// The reason why a plugin cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum PluginError {
-    /// No folder has it.
+    /// No folder contains the library.
     #[error("cannot find '{file}' (searched {})", list(folders))]
     NotFound {
         /// The library's file name.
@@ -21,36 +21,36 @@ pub enum PluginError {
         /// The folders that were searched.
         folders: Vec<PathBuf>,
     },
-    /// The file cannot be read, or is something else.
+    /// The file cannot be read, or is not a library.
     #[error("{} is not a shared library: {reason}", path.display())]
     NotALibrary {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The reason.
         reason: String,
     },
-    /// The dynamic loader rejects it.
+    /// The dynamic loader rejects the library.
     #[error(transparent)]
     Load(#[from] LoadError),
-    /// It lacks a function that its kind exports.
+    /// The library lacks a function that its kind must export.
     #[error("{} is not a Triton {kind}: it does not export {function}", path.display())]
     MissingFunction {
         /// The library.
         path: PathBuf,
-        /// What it was loaded as.
+        /// The expected kind.
         kind: Kind,
         /// The function.
         function: String,
     },
-    /// The program was linked without exporting a function, or another of that name hides it.
+    /// The program was linked without exporting a function, or another function of that name hides it.
     #[error("this program does not export {0} to the libraries it loads")]
     NotExported(String),
-    /// There is no stand-in for the server's library.
+    /// The stand-in for the server's library cannot be created.
     #[error("cannot create a stand-in for {name}: {reason}")]
     StandIn {
         /// The server's library.
         name: String,
-        /// Why there is none.
+        /// The reason.
         reason: String,
     },
 }
@@ -60,7 +60,7 @@ fn list(folders: &[PathBuf]) -> String {
     folders.join(", ")
 }
 
-/// A plugin's library, which stays loaded for as long as the process lives.
+/// A plugin's library, which stays loaded for the life of the process.
 #[derive(Clone, Debug)]
 pub struct Plugin {
     kind: Kind,
@@ -72,12 +72,12 @@ impl Plugin {
     pub(crate) fn open(kind: Kind, path: &Path) -> Result<Self, PluginError> {
         soname::provide_for(path)?;
         // SAFETY: the operator puts plugins into the plugin and model folders and trusts them with all rights of the
-        // server; so says the doc of `Kind::load`.
+        // server, as documented at `Kind::load`.
         let library = unsafe { open(path, Binding::Now) }?;
         Ok(Self { kind, path: path.to_owned(), library: Arc::new(ManuallyDrop::new(library)) })
     }
 
-    /// A function, if the library has it.
+    /// A function of the library, if it exports it.
     ///
     /// # Safety
     /// `F` is the type of a pointer to the function of that name.
@@ -88,10 +88,10 @@ impl Plugin {
             .map(|function| *function)
     }
 
-    /// A function that the library has to have.
+    /// A function that the library must export.
     ///
     /// # Errors
-    /// Names the function that is missing.
+    /// The function is missing; the error names it.
     ///
     /// # Safety
     /// As [`function`](Self::function).
@@ -102,7 +102,7 @@ impl Plugin {
 
     /// Checks that the library has a function.
     pub(crate) fn check(&self, name: &str) -> Result<(), PluginError> {
-        // SAFETY: it is taken as an address and not used otherwise.
+        // SAFETY: the function is only used as an address.
         unsafe { self.require::<*const c_void>(name) }.map(drop)
     }
 

@@ -1,4 +1,4 @@
-//! The folders in which a plug-in's library is searched.
+//! The folders searched for a plugin's library.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -10,12 +10,12 @@ pub struct SearchPath {
     folders: Vec<PathBuf>,
 }
 
-/// A library that was found.
+/// A library found in a folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LibraryFile {
-    /// Its file.
+    /// The library's file.
     pub library: PathBuf,
-    /// The folder it is in.
+    /// The folder that contains it.
     pub folder: PathBuf,
 }
 
@@ -25,7 +25,7 @@ impl SearchPath {
         Self { folders }
     }
 
-    /// The folder of one plug-in in the directory of its kind, such as `<cache-directory>/redis`.
+    /// The folder of one plugin in the directory of its kind, such as `<cache-directory>/redis`.
     pub fn in_directory(directory: &Path, plugin: &str) -> Self {
         Self::new(vec![directory.join(plugin)])
     }
@@ -43,7 +43,7 @@ impl SearchPath {
     }
 }
 
-/// Whether a name is that of a file, and not a path out of its folder.
+/// Whether a name is a plain file name, not a path out of its folder.
 pub fn is_file_name(name: &str) -> bool {
     let mut parts = Path::new(name).components();
     matches!((parts.next(), parts.next()), (Some(Component::Normal(_)), None))

@@ -1,10 +1,10 @@
 //! Provides a stand-in for `libtritonserver.so`, which a plugin's library may name as a dependency.
 //!
-//! A plugin may be linked against Triton's `libtritonserver.so`, under that name or another that packagers gave it. The
-//! dynamic loader then wants a library of that name (its SONAME) first. The server's functions are in this program, so
-//! the library may be empty: only its name counts. An empty library is a few hundred bytes, which this file writes, so
-//! that the program stays a single file and its build needs no second linker run. It is loaded from memory, and from then
-//! on the dynamic loader takes it for every library of that name.
+//! A plugin may be linked against Triton's `libtritonserver.so`, under that name or a packager's variant. The dynamic
+//! loader then requires a library of that name (its SONAME) first. The server's functions are in this program, so the
+//! library may be empty: only its name counts. An empty library is a few hundred bytes, which this file writes, so
+//! that the program stays a single file and its build needs no second linker run. It is loaded from memory, and from
+//! then on the dynamic loader uses it for every library of that name.
 
 use std::fs;
 use std::io::Write;
@@ -21,10 +21,10 @@ use rustix::fs::{MemfdFlags, memfd_create};
 
 use crate::library::PluginError;
 
-/// What the name of the server's library begins with, whatever packagers did to the rest.
+/// The prefix of the names of the server's library, which packagers keep.
 const SERVER: &str = "libtritonserver";
 
-/// The names that have a stand-in. They keep it: plugins are never unloaded.
+/// The names that already have a stand-in, for the life of the process, since plugins are never unloaded.
 static PROVIDED: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 /// Provides the server's libraries that a library depends on.
@@ -63,8 +63,8 @@ fn provide(name: &str) -> Result<(), PluginError> {
     if provided.iter().any(|known| known == name) {
         return Ok(());
     }
-    // Where this code is that library, it is loaded already.
-    // SAFETY: nothing is loaded, so nothing runs.
+    // If this code is in that library, it is loaded already.
+    // SAFETY: nothing is loaded, so no code runs.
     if let Ok(library) = unsafe { Library::open(Some(name), RTLD_NOW | libc::RTLD_NOLOAD) } {
         std::mem::forget(library);
         provided.push(name.to_owned());
@@ -75,11 +75,11 @@ fn provide(name: &str) -> Result<(), PluginError> {
     let mut file = fs::File::from(descriptor);
     file.write_all(&empty_library(name)).map_err(|error| failed(error.to_string()))?;
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-    // SAFETY: the library has no code, so nothing runs when it is loaded.
+    // SAFETY: the library has no code, so none runs when it is loaded.
     let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_GLOBAL) };
     let library = library.map_err(|error| failed(LoadError::new(Path::new(name), &error).reason))?;
-    // It stays loaded for as long as the process lives, to keep its name taken. So does the descriptor: the loader takes a
-    // second file at the same path for the first.
+    // The library stays loaded for the life of the process, which reserves its name. The descriptor stays open, too:
+    // the loader would take a second file at the same path for the first.
     std::mem::forget((library, file));
     provided.push(name.to_owned());
     Ok(())
@@ -89,10 +89,10 @@ const HEADER: usize = 64;
 const SEGMENT: usize = 56;
 const SYMBOL: usize = 24;
 
-/// A shared library without any function, of that name, for the machine that this program runs on.
+/// An empty shared library with that name, for the machine that this program runs on.
 ///
-/// The format is that of the System V ABI for 64 bits: a header, two segments (all of the file; its dynamic section),
-/// the dynamic section, the one symbol that every table begins with, a hash table of no symbols, and the names.
+/// The format follows the System V ABI for 64 bits: a header, two segments (the entire file; its dynamic section),
+/// the dynamic section, the mandatory first symbol, an empty hash table, and the names.
 fn empty_library(name: &str) -> Vec<u8> {
     let dynamic = HEADER + 2 * SEGMENT;
     let symbols = dynamic + 6 * 16;
@@ -105,9 +105,9 @@ fn empty_library(name: &str) -> Vec<u8> {
     file.bytes(&[0; 8]);
     file.half(3).half(MACHINE).word(1).long(0).long(HEADER).long(0).word(0);
     file.half(HEADER as u16).half(SEGMENT as u16).half(2).half(0).half(0).half(0);
-    // Loaded as a whole, readable.
+    // Loaded in full, readable.
     file.word(1).word(4).long(0).long(0).long(0).long(size).long(size).long(0x1000);
-    // The dynamic section. The linker writes addresses into it on some machines, so it is not said to be read-only.
+    // The dynamic section, writable because the linker writes addresses into it on some machines.
     file.word(2).word(4).long(dynamic).long(dynamic).long(dynamic).long(6 * 16).long(6 * 16).long(8);
     for (tag, value) in [(14, 1), (4, hash), (5, strings), (6, symbols), (10, size - strings), (0, 0)] {
         file.long(tag).long(value);
@@ -118,13 +118,13 @@ fn empty_library(name: &str) -> Vec<u8> {
     file.0
 }
 
-/// The number of this machine.
+/// The ELF number of this machine.
 #[cfg(target_arch = "x86_64")]
 const MACHINE: u16 = 62;
 #[cfg(target_arch = "aarch64")]
 const MACHINE: u16 = 183;
 
-/// A file in the making.
+/// An ELF file under construction.
 #[derive(Default)]
 struct Elf64(Vec<u8>);
 
@@ -170,7 +170,7 @@ mod tests {
     #[test]
     fn the_dynamic_loader_takes_it_for_the_library_of_that_name() {
         let name = "libtritonserver-of-a-test.so.7";
-        // SAFETY: there is no library of that name to be loaded, or else it has no code.
+        // SAFETY: no library of that name exists, or else it has no code.
         let open = || unsafe { Library::open(Some(name), RTLD_NOW) };
         assert!(open().is_err());
         provide(name).unwrap();

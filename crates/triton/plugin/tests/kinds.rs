@@ -1,4 +1,4 @@
-//! Libraries in C that are not backends, compiled here and loaded into this process.
+//! Libraries in C that are not backends, compiled and loaded into the test process.
 
 use std::ffi::c_void;
 use std::fs;
@@ -36,7 +36,7 @@ fn compile(library: &Path, flags: &[&str]) {
     assert!(command.status().unwrap().success());
 }
 
-/// Compiles a library that depends on another one called `dependency`, which is gone afterwards.
+/// Compiles a library that depends on another one called `dependency`, and then removes the latter.
 fn compile_with_lost(library: &Path, define: &str, dependency: &str) {
     let lost = library.with_file_name(dependency);
     compile(&lost, &["-DOTHER", &format!("-Wl,-soname,{dependency}")]);
@@ -58,12 +58,12 @@ fn a_repository_agent_is_found_and_loaded_and_calls_its_host() {
     let found = SearchPath::in_directory(&agents, "checksum").find(&file).unwrap();
     let agent = Kind::REPOSITORY_AGENT.load(&found.library, &[&host()]).unwrap();
     type Action = unsafe extern "C" fn(*mut c_void, *mut c_void, u32) -> *mut c_void;
-    // SAFETY: the type is that of the function in plugin.c.
+    // SAFETY: the type matches the function in plugin.c.
     let action = unsafe { agent.require::<Action>("TRITONREPOAGENT_ModelAction") }.unwrap();
-    // SAFETY: it does not use its pointers.
+    // SAFETY: the function does not use its pointers.
     let outcome = unsafe { action(std::ptr::null_mut(), std::ptr::null_mut(), 3) };
     assert_eq!(outcome.addr(), 1023);
-    // SAFETY: as above, of any type.
+    // SAFETY: as above; any type is allowed.
     assert!(unsafe { agent.function::<Action>("TRITONREPOAGENT_Initialize") }.is_none());
 }
 

@@ -1,7 +1,6 @@
-//! The entry points for the server. `export_agent!` gives these functions their names.
+//! The entry points called by the server. `export_agent!` exports them under their C names.
 //!
-//! The server keeps a pointer for the agent and for each model, which points to one of our boxes. Panics become errors
-//! here.
+//! The server keeps a pointer to a box of ours for the agent and for each model. Panics become errors here.
 
 use std::any::Any;
 use std::ffi::c_void;
@@ -31,9 +30,9 @@ pub unsafe fn initialize<A: Agent>(handle: *mut TRITONREPOAGENT_Agent) -> *mut T
 /// As the server calls `TRITONREPOAGENT_Finalize`.
 pub unsafe fn finalize<A: Agent>(handle: *mut TRITONREPOAGENT_Agent) -> *mut TRITONSERVER_Error {
     guard("ending the agent", || {
-        // SAFETY: the agent is alive. Its state is null or the box of `initialize`, and is no longer used.
+        // SAFETY: the agent is alive. Its state is null or the box of `initialize`, which is not used after this.
         unsafe {
-            let state = kept(|state| TRITONREPOAGENT_State(handle, state))?.cast::<A>();
+            let state = state_of(|state| TRITONREPOAGENT_State(handle, state))?.cast::<A>();
             check(TRITONREPOAGENT_SetState(handle, ptr::null_mut()))?;
             free(state);
         }
@@ -48,9 +47,9 @@ pub unsafe fn model_finalize<A: Agent>(
     handle: *mut TRITONREPOAGENT_AgentModel,
 ) -> *mut TRITONSERVER_Error {
     guard("letting go of the model", || {
-        // SAFETY: the model is alive. Its state is null or the box of `load`, and is no longer used.
+        // SAFETY: the model is alive. Its state is null or the box of `load`, which is not used after this.
         unsafe {
-            let state = kept(|state| TRITONREPOAGENT_ModelState(handle, state))?.cast::<A::Model>();
+            let state = state_of(|state| TRITONREPOAGENT_ModelState(handle, state))?.cast::<A::Model>();
             check(TRITONREPOAGENT_ModelSetState(handle, ptr::null_mut()))?;
             free(state);
         }
@@ -59,7 +58,7 @@ pub unsafe fn model_finalize<A: Agent>(
 }
 
 /// # Safety
-/// As the server calls `TRITONREPOAGENT_ModelAction`, of an agent that `initialize::<A>` succeeded for.
+/// As the server calls `TRITONREPOAGENT_ModelAction`, for an agent that `initialize::<A>` initialized.
 pub unsafe fn model_action<A: Agent>(
     agent: *mut TRITONREPOAGENT_Agent,
     handle: *mut TRITONREPOAGENT_AgentModel,
@@ -67,7 +66,7 @@ pub unsafe fn model_action<A: Agent>(
 ) -> *mut TRITONSERVER_Error {
     guard("handling a model", || {
         // SAFETY: the agent is alive, and its state is the box of `initialize`.
-        let author = unsafe { kept(|state| TRITONREPOAGENT_State(agent, state))?.cast::<A>().as_ref() };
+        let author = unsafe { state_of(|state| TRITONREPOAGENT_State(agent, state))?.cast::<A>().as_ref() };
         let author = author.ok_or_else(|| Error::internal("the server lost the agent's state"))?;
         if action == TRITONREPOAGENT_ACTION_LOAD {
             // SAFETY: agent and model are alive during the call.
@@ -80,20 +79,21 @@ pub unsafe fn model_action<A: Agent>(
             };
         }
         // SAFETY: the model is alive, and its state is the box of `load`, or null if the agent refused it.
-        let model =
-            unsafe { kept(|state| TRITONREPOAGENT_ModelState(handle, state))?.cast::<A::Model>().as_ref() };
+        let model = unsafe {
+            state_of(|state| TRITONREPOAGENT_ModelState(handle, state))?.cast::<A::Model>().as_ref()
+        };
         match (model, action) {
             (Some(model), TRITONREPOAGENT_ACTION_LOAD_COMPLETE) => author.loaded(model),
             (Some(model), TRITONREPOAGENT_ACTION_LOAD_FAIL) => author.load_failed(model),
             (Some(model), TRITONREPOAGENT_ACTION_UNLOAD) => author.unloading(model),
             (Some(model), TRITONREPOAGENT_ACTION_UNLOAD_COMPLETE) => author.unloaded(model),
-            // An action of a later version, or the failure of a load that the agent itself refused.
+            // An action of a later version, or the failed load of a model that the agent itself refused.
             _ => Ok(()),
         }
     })
 }
 
-/// Whether the server provides all functions that this library calls.
+/// Checks that the server provides every function that this library calls.
 fn check_version() -> Result<()> {
     let (mut major, mut minor) = (0, 0);
     // SAFETY: both addresses are valid for writes.
@@ -111,16 +111,16 @@ fn check_version() -> Result<()> {
 /// The state that the server keeps for us.
 ///
 /// # Safety
-/// `ask` passes the address to a function that writes to it.
-unsafe fn kept(ask: impl FnOnce(*mut *mut c_void) -> *mut TRITONSERVER_Error) -> Result<*mut c_void> {
+/// `get` passes the address to a function that writes it.
+unsafe fn state_of(get: impl FnOnce(*mut *mut c_void) -> *mut TRITONSERVER_Error) -> Result<*mut c_void> {
     let mut state = ptr::null_mut();
     // SAFETY: the error, if any, belongs to us.
-    unsafe { check(ask(&mut state))? };
+    unsafe { check(get(&mut state))? };
     Ok(state)
 }
 
 /// # Safety
-/// `state` is null or comes from `Box::into_raw` and is no longer used.
+/// `state` is null or comes from `Box::into_raw`, and is not used after this.
 unsafe fn free<T>(state: *mut T) {
     if !state.is_null() {
         // SAFETY: as the caller promises.
@@ -130,11 +130,11 @@ unsafe fn free<T>(state: *mut T) {
 
 /// Runs a function that may panic, and returns its error to the server.
 fn guard(what: &str, run: impl FnOnce() -> Result<()>) -> *mut TRITONSERVER_Error {
-    caught(what, run).map_or_else(Error::into_c, |()| ptr::null_mut())
+    catch_panic(what, run).map_or_else(Error::into_c, |()| ptr::null_mut())
 }
 
-/// Converts a panic to an error: it must not unwind into the server.
-fn caught<T>(what: &str, run: impl FnOnce() -> Result<T>) -> Result<T> {
+/// Converts a panic into an error: panics must not unwind into the server.
+fn catch_panic<T>(what: &str, run: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|payload| {
         Err(Error::internal(format!("the agent panicked while {what}: {}", panic_message(&*payload))))
     })
@@ -154,10 +154,10 @@ mod tests {
 
     #[test]
     fn a_panic_becomes_an_error_with_its_message() {
-        let outcome = caught("testing", || -> Result<()> { panic!("number {}", 7) });
+        let outcome = catch_panic("testing", || -> Result<()> { panic!("number {}", 7) });
         assert_eq!(outcome.unwrap_err().message(), "the agent panicked while testing: number 7");
-        let outcome = caught("testing", || -> Result<()> { std::panic::panic_any(7_u8) });
+        let outcome = catch_panic("testing", || -> Result<()> { std::panic::panic_any(7_u8) });
         assert_eq!(outcome.unwrap_err().message(), "the agent panicked while testing: no message");
-        assert_eq!(caught("testing", || Ok(3)), Ok(3));
+        assert_eq!(catch_panic("testing", || Ok(3)), Ok(3));
     }
 }

@@ -33,7 +33,7 @@ pub enum ErrorCode {
     Unsupported,
     /// The object already exists.
     AlreadyExists,
-    /// It was cancelled.
+    /// The operation was cancelled.
     Cancelled,
 }
 
@@ -122,7 +122,7 @@ pub(crate) unsafe fn check(error: *mut TRITONSERVER_Error) -> Result<()> {
             CODES.iter().find(|(_, known)| *known == number).map_or(ErrorCode::Unknown, |(code, _)| *code);
         Error::new(code, CStr::from_ptr(TRITONSERVER_ErrorMessage(error)).to_string_lossy().into_owned())
     };
-    // SAFETY: the error belongs to us, and is no longer used.
+    // SAFETY: the error belongs to us and is not used after this.
     unsafe { TRITONSERVER_ErrorDelete(error) };
     Err(copied)
 }

@@ -44,7 +44,7 @@ pub use triton_sys as sys;
 
 /// A repository agent. Several threads may load models at the same time.
 pub trait Agent: Send + Sync + Sized + 'static {
-    /// The agent's data for a model, kept until the model is gone.
+    /// The agent's data for a model, kept until the model is unloaded.
     type Model: Send + Sync + 'static;
 
     /// The first model that names the agent is about to be loaded.

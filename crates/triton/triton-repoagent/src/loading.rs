@@ -40,8 +40,7 @@ impl fmt::Display for Place {
 
 impl Loading<'_> {
     /// # Safety
-    /// Both are alive during the lifetime, which is that of a call of `TRITONREPOAGENT_ModelAction` with the action
-    /// `LOAD`.
+    /// Both live as long as `'a`, a call of `TRITONREPOAGENT_ModelAction` with the action `LOAD`.
     pub(crate) unsafe fn new(
         agent: *mut TRITONREPOAGENT_Agent,
         model: *mut TRITONREPOAGENT_AgentModel,
@@ -69,11 +68,11 @@ impl Loading<'_> {
         }
     }
 
-    /// An empty folder for the agent's files, which the server removes when the model is unloaded. Always the same one
-    /// for a model.
+    /// An empty folder for the agent's files, which the server removes when the model is unloaded. Every call for a
+    /// model returns the same folder.
     ///
     /// # Errors
-    /// The server cannot make it.
+    /// The server cannot create the folder.
     pub fn acquire(&mut self) -> Result<PathBuf> {
         let (kind, mut location) = (TRITONREPOAGENT_ARTIFACT_FILESYSTEM, ptr::null());
         // SAFETY: as in `place`; the string lives as long as the folder.
@@ -102,7 +101,7 @@ impl Loading<'_> {
         }
     }
 
-    /// The parameters that the model's configuration gives the agent.
+    /// The agent's parameters in the model's configuration.
     ///
     /// # Errors
     /// The server's error.

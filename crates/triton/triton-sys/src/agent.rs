@@ -1,4 +1,4 @@
-//! `tritonrepoagent.h`: what a server offers to repository agents.
+//! `tritonrepoagent.h`: the functions of the server for repository agents.
 
 use std::ffi::{c_char, c_void};
 
@@ -66,8 +66,7 @@ declare! {
     ) -> *mut TRITONSERVER_Error;
 }
 
-/// What an agent offers to the server: types only, since the server looks these functions up by their names. `ModelAction` is
-/// required.
+/// The functions of an agent: types only, since the server looks them up by name. `ModelAction` is required.
 pub mod entry {
     use super::*;
 

@@ -1,6 +1,6 @@
-//! What a server offers to backends: `tritonbackend.h`.
+//! `tritonbackend.h`: the functions of the server for backends.
 //!
-//! The functions that a backend offers to the server are in `entry.rs`.
+//! The functions of a backend are in `entry.rs`.
 
 use std::ffi::{c_char, c_void};
 
@@ -355,7 +355,7 @@ declare! {
         buffer_attributes: *mut *mut TRITONSERVER_BufferAttributes,
     ) -> *mut TRITONSERVER_Error;
 
-    // Factories, which answer a request more than once, or after it was released.
+    // Factories, which answer a request repeatedly, or after its release.
     fn TRITONBACKEND_ResponseFactoryIsCancelled(
         factory: *mut TRITONBACKEND_ResponseFactory,
         is_cancelled: *mut bool,
@@ -372,7 +372,7 @@ declare! {
         send_flags: u32,
     ) -> *mut TRITONSERVER_Error;
 
-    // Responses. Sending one gives it away, whether it succeeds or not.
+    // Responses. Sending one transfers it to the server, even if sending fails.
     fn TRITONBACKEND_ResponseNew(
         response: *mut *mut TRITONBACKEND_Response,
         request: *mut TRITONBACKEND_Request,

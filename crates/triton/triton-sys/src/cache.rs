@@ -1,4 +1,4 @@
-//! `tritoncache.h`: what a server offers to response caches.
+//! `tritoncache.h`: the functions of the server for response caches.
 
 use std::ffi::{c_char, c_void};
 
@@ -33,7 +33,7 @@ declare! {
     ) -> *mut TRITONSERVER_Error;
 }
 
-/// What a cache offers to the server: types only, since the server looks these functions up by their names.
+/// The functions of a cache: types only, since the server looks them up by name.
 pub mod entry {
     use super::*;
 

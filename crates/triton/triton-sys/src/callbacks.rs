@@ -1,10 +1,10 @@
-//! Callbacks that the server calls. A null pointer is `None`.
+//! Callbacks from the server. A null pointer is `None`.
 
 use std::ffi::{c_char, c_int, c_void};
 
 use crate::{enums::*, handles::*};
 
-/// Places an output. A buffer of no bytes may be null.
+/// Places an output. An empty buffer may be null.
 pub type TRITONSERVER_ResponseAllocatorAllocFn_t = Option<
     unsafe extern "C" fn(
         allocator: *mut TRITONSERVER_ResponseAllocator,
@@ -20,7 +20,7 @@ pub type TRITONSERVER_ResponseAllocatorAllocFn_t = Option<
     ) -> *mut TRITONSERVER_Error,
 >;
 
-/// Says more of a buffer that was placed.
+/// Sets further attributes of a placed buffer.
 pub type TRITONSERVER_ResponseAllocatorBufferAttributesFn_t = Option<
     unsafe extern "C" fn(
         allocator: *mut TRITONSERVER_ResponseAllocator,
@@ -31,7 +31,7 @@ pub type TRITONSERVER_ResponseAllocatorBufferAttributesFn_t = Option<
     ) -> *mut TRITONSERVER_Error,
 >;
 
-/// Says where an output would best lie; name and size may be null.
+/// Queries the best memory for an output; name and size may be null.
 pub type TRITONSERVER_ResponseAllocatorQueryFn_t = Option<
     unsafe extern "C" fn(
         allocator: *mut TRITONSERVER_ResponseAllocator,
@@ -43,7 +43,7 @@ pub type TRITONSERVER_ResponseAllocatorQueryFn_t = Option<
     ) -> *mut TRITONSERVER_Error,
 >;
 
-/// Takes a buffer back.
+/// Releases a buffer.
 pub type TRITONSERVER_ResponseAllocatorReleaseFn_t = Option<
     unsafe extern "C" fn(
         allocator: *mut TRITONSERVER_ResponseAllocator,
@@ -90,20 +90,20 @@ pub type TRITONSERVER_InferenceTraceTensorActivityFn_t = Option<
     ),
 >;
 
-/// Called at the end of a trace, and owns it from then on.
+/// Called at the end of a trace. Owns the trace from then on.
 pub type TRITONSERVER_InferenceTraceReleaseFn_t =
     Option<unsafe extern "C" fn(trace: *mut TRITONSERVER_InferenceTrace, userp: *mut c_void)>;
 
-/// Is given a request back; the flags are those of its release.
+/// Called when the server releases a request, with the release flags.
 pub type TRITONSERVER_InferenceRequestReleaseFn_t =
     Option<unsafe extern "C" fn(request: *mut TRITONSERVER_InferenceRequest, flags: u32, userp: *mut c_void)>;
 
-/// Called with a response, which may be null where the flags say that no more follow.
+/// Called with a response, which may be null if the flags mark the end.
 pub type TRITONSERVER_InferenceResponseCompleteFn_t = Option<
     unsafe extern "C" fn(response: *mut TRITONSERVER_InferenceResponse, flags: u32, userp: *mut c_void),
 >;
 
-/// Called with each message that is logged, by any thread; the time is in microseconds since 1970.
+/// Called with each log message, on any thread; the time is in microseconds since 1970.
 pub type TRITONSERVER_LogCallbackFn_t = Option<
     unsafe extern "C" fn(
         level: TRITONSERVER_LogLevel,

@@ -1,6 +1,6 @@
-//! What a backend offers to the server: types only, since the server looks these functions up by their names.
+//! The functions of a backend: types only, since the server looks them up by name.
 //!
-//! `Execute` is required; those of the model's batcher come all or none.
+//! `Execute` is required; the functions for custom batching come together or not at all.
 
 use std::ffi::c_void;
 

@@ -1,7 +1,7 @@
-//! Enumerations of the C interface.
+//! Enums of the C interface.
 //!
-//! C may pass any number, so they are integers and not Rust enumerations: a value without a constant is an ordinary
-//! value here.
+//! C may pass any number, so they are integers instead of Rust enums: a value without a constant is an ordinary value
+//! here.
 
 use std::ffi::c_uint;
 
@@ -19,7 +19,7 @@ macro_rules! enumerations {
             )*
         )*
 
-        /// Every constant with the name of its type and its value.
+        /// Every constant with its type's name and its value.
         #[cfg(test)]
         pub(crate) const ALL: &[(&str, &str, c_uint)] =
             &[$($((stringify!($name), stringify!($constant), $constant.0),)*)*];
@@ -46,7 +46,7 @@ enumerations! {
         TRITONSERVER_TYPE_BF16 = 14,
     }
 
-    /// The kind of memory that a buffer lies in.
+    /// The kind of memory of a buffer.
     TRITONSERVER_MemoryType {
         TRITONSERVER_MEMORY_CPU = 0,
         TRITONSERVER_MEMORY_CPU_PINNED = 1,
@@ -62,7 +62,7 @@ enumerations! {
         TRITONSERVER_PARAMETER_BYTES = 4,
     }
 
-    /// What an instance runs on.
+    /// The kind of device that an instance runs on.
     TRITONSERVER_InstanceGroupKind {
         TRITONSERVER_INSTANCEGROUPKIND_AUTO = 0,
         TRITONSERVER_INSTANCEGROUPKIND_CPU = 1,
@@ -78,7 +78,7 @@ enumerations! {
         TRITONSERVER_LOG_VERBOSE = 3,
     }
 
-    /// The form of the log's lines.
+    /// The format of the log's lines.
     TRITONSERVER_LogFormat {
         TRITONSERVER_LOG_DEFAULT = 0,
         TRITONSERVER_LOG_ISO8601 = 1,
@@ -96,12 +96,12 @@ enumerations! {
         TRITONSERVER_ERROR_CANCELLED = 7,
     }
 
-    /// The form of metrics as text.
+    /// The text format of metrics.
     TRITONSERVER_MetricFormat {
         TRITONSERVER_METRIC_PROMETHEUS = 0,
     }
 
-    /// What is traced; bits.
+    /// The traced properties; bits.
     TRITONSERVER_InferenceTraceLevel {
         TRITONSERVER_TRACE_LEVEL_DISABLED = 0,
         TRITONSERVER_TRACE_LEVEL_MIN = 1,
@@ -131,18 +131,18 @@ enumerations! {
         TRITONSERVER_REQUEST_FLAG_SEQUENCE_END = 2,
     }
 
-    /// How a request is released; bits.
+    /// Flags for the release of a request; bits.
     TRITONSERVER_RequestReleaseFlag {
         TRITONSERVER_REQUEST_RELEASE_ALL = 1,
         TRITONSERVER_REQUEST_RELEASE_RESCHEDULE = 2,
     }
 
-    /// What comes with a response; bits.
+    /// Flags of a response; bits.
     TRITONSERVER_ResponseCompleteFlag {
         TRITONSERVER_RESPONSE_COMPLETE_FINAL = 1,
     }
 
-    /// Who decides which models are loaded.
+    /// How the loaded models are controlled.
     TRITONSERVER_ModelControlMode {
         TRITONSERVER_MODEL_CONTROL_NONE = 0,
         TRITONSERVER_MODEL_CONTROL_POLL = 1,
@@ -155,7 +155,7 @@ enumerations! {
         TRITONSERVER_RATE_LIMIT_EXEC_COUNT = 1,
     }
 
-    /// Whether a model takes batches; bits.
+    /// Whether a model supports batching; bits.
     TRITONSERVER_ModelBatchFlag {
         TRITONSERVER_BATCH_UNKNOWN = 1,
         TRITONSERVER_BATCH_FIRST_DIM = 2,
@@ -166,7 +166,7 @@ enumerations! {
         TRITONSERVER_INDEX_FLAG_READY = 1,
     }
 
-    /// How many responses a model gives to a request; bits.
+    /// The number of responses per request; bits.
     TRITONSERVER_ModelTxnPropertyFlag {
         TRITONSERVER_TXN_ONE_TO_ONE = 1,
         TRITONSERVER_TXN_DECOUPLED = 2,
@@ -179,18 +179,18 @@ enumerations! {
         TRITONSERVER_METRIC_KIND_HISTOGRAM = 2,
     }
 
-    /// What the location of a model or backend is.
+    /// The kind of a model's or backend's location.
     TRITONBACKEND_ArtifactType {
         TRITONBACKEND_ARTIFACT_FILESYSTEM = 0,
     }
 
-    /// What the location of a model is that an agent sees.
+    /// The kind of a model's location, for agents.
     TRITONREPOAGENT_ArtifactType {
         TRITONREPOAGENT_ARTIFACT_FILESYSTEM = 0,
         TRITONREPOAGENT_ARTIFACT_REMOTE_FILESYSTEM = 1,
     }
 
-    /// What happens to a model that an agent sees.
+    /// The actions on a model, for agents.
     TRITONREPOAGENT_ActionType {
         TRITONREPOAGENT_ACTION_LOAD = 0,
         TRITONREPOAGENT_ACTION_LOAD_COMPLETE = 1,
@@ -199,7 +199,7 @@ enumerations! {
         TRITONREPOAGENT_ACTION_UNLOAD_COMPLETE = 4,
     }
 
-    /// How long the call that executes takes hold of its thread.
+    /// How long an executing call occupies its thread.
     TRITONBACKEND_ExecutionPolicy {
         TRITONBACKEND_EXECUTION_BLOCKING = 0,
         TRITONBACKEND_EXECUTION_DEVICE_BLOCKING = 1,

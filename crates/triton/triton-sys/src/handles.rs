@@ -1,4 +1,4 @@
-//! The opaque types of the C interface. Only pointers to them exist; the server owns what they point to.
+//! The opaque types of the C interface. Only pointers to them exist; the server owns the objects.
 
 use std::marker::{PhantomData, PhantomPinned};
 
@@ -9,7 +9,7 @@ macro_rules! opaque {
             #[repr(C)]
             pub struct $name {
                 _nothing: [u8; 0],
-                // Neither Send, Sync nor Unpin: nothing is known of what is behind.
+                // Neither Send, Sync nor Unpin, since the object's properties are unknown.
                 _marker: PhantomData<(*mut u8, PhantomPinned)>,
             }
         )*
@@ -19,15 +19,15 @@ macro_rules! opaque {
 opaque! {
     /// A loaded backend.
     TRITONBACKEND_Backend;
-    /// What a backend says of itself when it is loaded.
+    /// The attributes that a backend reports when it is loaded.
     TRITONBACKEND_BackendAttribute;
-    /// A backend's own rules for batches; it belongs to the backend.
+    /// A backend's batching rules; owned by the backend.
     TRITONBACKEND_Batcher;
     /// An input of a request.
     TRITONBACKEND_Input;
     /// Lends memory of the server.
     TRITONBACKEND_MemoryManager;
-    /// A model that is served by a backend.
+    /// A model served by a backend.
     TRITONBACKEND_Model;
     /// One instance of a model.
     TRITONBACKEND_ModelInstance;
@@ -39,35 +39,35 @@ opaque! {
     TRITONBACKEND_Request;
     /// A response under construction.
     TRITONBACKEND_Response;
-    /// Makes responses to one request, also after its release.
+    /// Makes responses to one request, even after its release.
     TRITONBACKEND_ResponseFactory;
     /// A state that the server keeps for a sequence.
     TRITONBACKEND_State;
     /// Copies between a cache's buffers and the server's.
     TRITONCACHE_Allocator;
-    /// A response cache; it belongs to the cache's library.
+    /// A response cache; owned by the cache's library.
     TRITONCACHE_Cache;
     /// An entry of a response cache.
     TRITONCACHE_CacheEntry;
     /// A repository agent.
     TRITONREPOAGENT_Agent;
-    /// A model in an agent's hands.
+    /// A model that an agent works on.
     TRITONREPOAGENT_AgentModel;
-    /// Buffer attributes: where a buffer is, and its size.
+    /// Buffer attributes: the memory and size of a buffer.
     TRITONSERVER_BufferAttributes;
     /// An error: a code and a message.
     TRITONSERVER_Error;
-    /// A request that an application, or a backend in its place, makes.
+    /// A request made by an application or a backend.
     TRITONSERVER_InferenceRequest;
     /// The response to such a request.
     TRITONSERVER_InferenceResponse;
-    /// What is recorded of one inference.
+    /// The trace of one inference.
     TRITONSERVER_InferenceTrace;
     /// A JSON document.
     TRITONSERVER_Message;
     /// One metric, with its labels.
     TRITONSERVER_Metric;
-    /// What a kind of metric needs besides, such as buckets.
+    /// Further arguments for a kind of metric, such as buckets.
     TRITONSERVER_MetricArgs;
     /// The metrics of one name.
     TRITONSERVER_MetricFamily;
@@ -75,10 +75,10 @@ opaque! {
     TRITONSERVER_Metrics;
     /// A name and a typed value.
     TRITONSERVER_Parameter;
-    /// Who places the outputs of a response.
+    /// Places the outputs of a response.
     TRITONSERVER_ResponseAllocator;
     /// The server.
     TRITONSERVER_Server;
-    /// Options of a server to be made.
+    /// Options of a new server.
     TRITONSERVER_ServerOptions;
 }

@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_void};
 use crate::{callbacks::*, enums::*, handles::*};
 
 declare! {
-    // Who places outputs.
+    // Allocators of outputs.
     fn TRITONSERVER_ResponseAllocatorNew(
         allocator: *mut *mut TRITONSERVER_ResponseAllocator,
         alloc_fn: TRITONSERVER_ResponseAllocatorAllocFn_t,
@@ -118,7 +118,8 @@ declare! {
         value: f64,
     ) -> *mut TRITONSERVER_Error;
 
-    // A request: its inputs and the outputs it asks for. Data is not copied; it is released with the request.
+    // A request: its inputs and requested outputs. Data is not copied, and must live until the release of the
+    // request.
     fn TRITONSERVER_InferenceRequestAddInput(
         inference_request: *mut TRITONSERVER_InferenceRequest,
         name: *const c_char,

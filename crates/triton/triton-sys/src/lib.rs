@@ -1,21 +1,22 @@
-//! Declarations of Triton's C interface: what a backend, a repository agent or a cache and their server call of each other.
+//! Declarations of Triton's C interface: the functions by which a server and its backends, repository agents and
+//! caches call each other.
 //!
-//! These are `tritonserver.h` 1.34 with the function that release 2.73 added, `tritonbackend.h` 1.19, `tritonrepoagent.h` 0.1 and
-//! `tritoncache.h` 0.1 in Rust, under the names of C and without any logic. The
-//! headers say what each function does and who owns what; here each group has a line. The crate links nothing: the
-//! functions come from the server that loads the backend.
+//! These are `tritonserver.h` 1.34 with the function that release 2.73 added, `tritonbackend.h` 1.19,
+//! `tritonrepoagent.h` 0.1 and `tritoncache.h` 0.1 in Rust, under the names of C and without any logic. The headers
+//! document each function and its ownership rules; here each group has a line. The crate links nothing: the functions
+//! come from the server that loads the backend.
 //!
-//! - Opaque types are structs that only pointers are made to.
-//! - Enumerations are integers with constants, since C may pass any number.
-//! - Every function is declared twice: as a foreign function, to be called, and as a type of function pointers in
-//!   [`signatures`], for those who implement it or look it up.
+//! - Opaque types are structs that exist only behind pointers.
+//! - Enums are integers with constants, since C may pass any number.
+//! - Every function is declared twice: as a foreign function, for callers, and as a type of function pointers in
+//!   [`signatures`], for implementations and lookups.
 #![allow(non_camel_case_types, non_snake_case, reason = "the names are those of the C headers")]
 
 /// Declares foreign functions, and for each a type of pointers to it, in a module `signatures`.
 macro_rules! declare {
     ($(fn $name:ident($($argument:ident: $type:ty),* $(,)?) $(-> $result:ty)?;)*) => {
         #[allow(missing_docs, reason = "described by group; the names are those of the headers")]
-        // SAFETY: the declarations were compared with the headers; all calls are unsafe still.
+        // SAFETY: the declarations were compared with the headers; all calls remain unsafe.
         unsafe extern "C" {
             $(pub fn $name($($argument: $type),*) $(-> $result)?;)*
         }
@@ -24,8 +25,8 @@ macro_rules! declare {
     };
 }
 
-/// The second half of `declare`, alone for functions that are never linked. Those of the server never unwind; those of
-/// backends should not, but what their authors forgot to catch may come out of them.
+/// The second half of `declare`, alone for functions that are never linked. The server's functions never unwind; a
+/// backend's should not, but an exception that its author forgot to catch may escape.
 macro_rules! signatures {
     ($abi:literal; $(fn $name:ident($($argument:ident: $type:ty),* $(,)?) $(-> $result:ty)?;)*) => {
         /// The types of pointers to the functions of this module.
@@ -72,7 +73,7 @@ pub use own::*;
 pub use server::*;
 pub use values::*;
 
-/// For each function the type of pointers to it, under the function's name; and lists of the names.
+/// For each function, the type of pointers to it, under the function's name; and lists of the names.
 pub mod signatures {
     pub use crate::agent::entry::signatures::*;
     pub use crate::agent::signatures::*;
@@ -85,36 +86,36 @@ pub mod signatures {
     pub use crate::server::signatures::*;
     pub use crate::values::signatures::*;
 
-    /// The names of what `tritonrepoagent.h` has servers offer.
+    /// The names of the server's functions in `tritonrepoagent.h`.
     pub const AGENT: &[&str] = crate::agent::NAMES;
-    /// The names of what `tritonrepoagent.h` has agents offer.
+    /// The names of an agent's functions in `tritonrepoagent.h`.
     pub const AGENT_ENTRY: &[&str] = crate::agent::entry::NAMES;
-    /// The names of what `tritonbackend.h` has servers offer.
+    /// The names of the server's functions in `tritonbackend.h`.
     pub const BACKEND: &[&str] = crate::backend::NAMES;
-    /// The names of what `tritoncache.h` has servers offer.
+    /// The names of the server's functions in `tritoncache.h`.
     pub const CACHE: &[&str] = crate::cache::NAMES;
-    /// The names of what `tritoncache.h` has caches offer.
+    /// The names of a cache's functions in `tritoncache.h`.
     pub const CACHE_ENTRY: &[&str] = crate::cache::entry::NAMES;
-    /// The names of what `tritonbackend.h` has backends offer.
+    /// The names of a backend's functions in `tritonbackend.h`.
     pub const ENTRY: &[&str] = crate::entry::NAMES;
-    /// The names of what `nereid.h` has this server's library offer.
+    /// The names of this server's own functions in `nereid.h`.
     pub const OWN: &[&str] = crate::own::NAMES;
-    /// The names of what `tritonserver.h` has servers offer, in three parts: values passed to and fro (with the log
-    /// and metrics), inferences, and the server itself.
+    /// The names of the server's functions in `tritonserver.h`, in three parts: exchanged values (with the log and
+    /// metrics), inferences, and the server itself.
     pub const SERVER: [&[&str]; 3] = [crate::values::NAMES, crate::inference::NAMES, crate::server::NAMES];
 }
 
-/// The version of `tritonbackend.h` that is declared here: a server of the same major version and at least this minor
-/// version offers all of it.
+/// The version of `tritonbackend.h` declared here: a server with the same major version and at least this minor
+/// version supports all of it.
 pub const TRITONBACKEND_API_VERSION_MAJOR: u32 = 1;
 /// See [`TRITONBACKEND_API_VERSION_MAJOR`].
 pub const TRITONBACKEND_API_VERSION_MINOR: u32 = 19;
-/// The version of `tritonserver.h` that is declared here.
+/// The version of `tritonserver.h` declared here.
 pub const TRITONSERVER_API_VERSION_MAJOR: u32 = 1;
 /// See [`TRITONSERVER_API_VERSION_MAJOR`].
 pub const TRITONSERVER_API_VERSION_MINOR: u32 = 34;
 
-/// The version of `tritonrepoagent.h` that is declared here.
+/// The version of `tritonrepoagent.h` declared here.
 pub const TRITONREPOAGENT_API_VERSION_MAJOR: u32 = 0;
 /// See [`TRITONREPOAGENT_API_VERSION_MAJOR`].
 pub const TRITONREPOAGENT_API_VERSION_MINOR: u32 = 1;

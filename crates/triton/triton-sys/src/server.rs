@@ -1,11 +1,11 @@
-//! The server itself: what a backend may ask of it, and how an application configures and runs one.
+//! The server itself: functions for backends, and functions for applications that configure and run a server.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
 use crate::{callbacks::*, enums::*, handles::*};
 
 declare! {
-    // What the server says of itself and its models.
+    // State of the server and its models.
     fn TRITONSERVER_ServerIsLive(
         server: *mut TRITONSERVER_Server,
         live: *mut bool,
@@ -67,7 +67,7 @@ declare! {
         metrics: *mut *mut TRITONSERVER_Metrics,
     ) -> *mut TRITONSERVER_Error;
 
-    // What the server does.
+    // Operations of the server.
     fn TRITONSERVER_ServerRegisterModelRepository(
         server: *mut TRITONSERVER_Server,
         repository_path: *const c_char,
@@ -112,7 +112,7 @@ declare! {
         byte_size: *mut usize,
     ) -> *mut TRITONSERVER_Error;
 
-    // Making and ending a server.
+    // Creating and deleting a server.
     fn TRITONSERVER_ServerNew(
         server: *mut *mut TRITONSERVER_Server,
         options: *mut TRITONSERVER_ServerOptions,
@@ -124,7 +124,7 @@ declare! {
         timeout: c_uint,
     ) -> *mut TRITONSERVER_Error;
 
-    // Options of a server to be made.
+    // Options of a new server.
     fn TRITONSERVER_ServerOptionsNew(
         options: *mut *mut TRITONSERVER_ServerOptions,
     ) -> *mut TRITONSERVER_Error;

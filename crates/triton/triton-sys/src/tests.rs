@@ -16,12 +16,12 @@ fn enumerations_are_as_wide_as_in_c() {
 fn callbacks_are_plain_pointers_and_none_is_null() {
     assert_eq!(size_of::<TRITONSERVER_ResponseAllocatorAllocFn_t>(), size_of::<*const u8>());
     let none: TRITONSERVER_InferenceResponseCompleteFn_t = None;
-    // SAFETY: an optional function pointer is as wide as a pointer and may be read as one.
+    // SAFETY: an optional function pointer has the size of a pointer and may be read as one.
     let address: usize = unsafe { std::mem::transmute(none) };
     assert_eq!(address, 0);
 }
 
-/// The numbers that backends built long ago were compiled with.
+/// The values that existing backends were compiled with.
 #[test]
 fn constants_have_the_values_of_the_interface() {
     let sequences: &[(&str, u32, &[&str])] = &[
@@ -113,7 +113,7 @@ fn every_function_is_declared_once() {
     assert_eq!((signatures::AGENT.len(), signatures::AGENT_ENTRY.len()), (12, 5));
 }
 
-/// A declaration and the type under its name are the same.
+/// A declaration and the type with its name are equal.
 #[test]
 fn functions_coerce_to_their_signatures() {
     extern "C-unwind" fn initialize(_: *mut TRITONBACKEND_Backend) -> *mut TRITONSERVER_Error {

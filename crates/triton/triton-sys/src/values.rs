@@ -1,4 +1,4 @@
-//! What both sides pass to each other: errors, messages, parameters, types, buffer attributes; the log and metrics.
+//! Values that both sides exchange: errors, messages, parameters, types, buffer attributes; the log and metrics.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -15,7 +15,7 @@ declare! {
     fn TRITONSERVER_ErrorCodeString(error: *mut TRITONSERVER_Error) -> *const c_char;
     fn TRITONSERVER_ErrorMessage(error: *mut TRITONSERVER_Error) -> *const c_char;
 
-    // JSON documents. The text that is handed out lives as long as its message.
+    // JSON documents. The returned text lives as long as its message.
     fn TRITONSERVER_MessageNewFromSerializedJson(
         message: *mut *mut TRITONSERVER_Message,
         base: *const c_char,
@@ -49,7 +49,7 @@ declare! {
     fn TRITONSERVER_ParameterTypeString(paramtype: TRITONSERVER_ParameterType) -> *const c_char;
     fn TRITONSERVER_InstanceGroupKindString(kind: TRITONSERVER_InstanceGroupKind) -> *const c_char;
 
-    // Where a buffer lies and how long it is.
+    // The memory and size of a buffer.
     fn TRITONSERVER_BufferAttributesNew(
         buffer_attributes: *mut *mut TRITONSERVER_BufferAttributes,
     ) -> *mut TRITONSERVER_Error;

@@ -1,6 +1,6 @@
-//! The C headers of the tests' own backends, and of applications with a server inside, say what this crate says.
+//! Checks that the C headers, for the tests' own backends and for applications that embed a server, match this crate.
 //!
-//! They are made from the crate's sources. `UPDATE_HEADER=1 cargo test -p triton-sys` rewrites them.
+//! The headers are generated from the crate's sources. `UPDATE_HEADER=1 cargo test -p triton-sys` rewrites them.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -32,7 +32,7 @@ fn the_headers_are_up_to_date() {
             std::fs::write(&file, &made).unwrap();
         }
         let found = std::fs::read_to_string(&file).unwrap_or_default();
-        assert!(found == made, "{path} differs from triton-sys; UPDATE_HEADER=1 writes it anew");
+        assert!(found == made, "{path} differs from triton-sys; rewrite it with UPDATE_HEADER=1");
     }
 }
 
@@ -57,7 +57,7 @@ fn everything_is_in_the_header() {
     assert!(!installed.contains("TRITONBACKEND_") && !installed.contains("TRITONREPOAGENT_"));
 }
 
-/// What `tritonserver.h` declares, for C and C++.
+/// The contents of `tritonserver.h`, for C and C++.
 fn installed_header() -> String {
     let mut text = String::from(
         "/* The C interface of libtritonserver.so, for applications with a server inside. Made from crates/triton/triton-sys by its\n \
@@ -76,7 +76,7 @@ fn installed_header() -> String {
     opaque_types(&mut text, "TRITONSERVER_");
     let mut enumerated = String::new();
     enumerations(&mut enumerated);
-    // Those of other headers stay out: programs may include these, too.
+    // Declarations of other headers are left out: programs may include these, too.
     let is_other = |piece: &&str| piece.contains("TRITONBACKEND_") || piece.contains("TRITONREPOAGENT_");
     for piece in enumerated.split_inclusive(";\n").filter(|piece| !is_other(piece)) {
         text.push_str(piece);
@@ -92,7 +92,7 @@ fn installed_header() -> String {
     text
 }
 
-/// What `nereid.h` declares, for C and C++.
+/// The contents of `nereid.h`, for C and C++.
 fn own_header() -> String {
     let mut text = String::from(
         "/* What libtritonserver.so offers beside Triton's interface. Made from crates/triton/triton-sys by its tests. Not to be edited.\n \
@@ -161,7 +161,7 @@ fn callbacks(text: &mut String) {
     }
 }
 
-/// Name, arguments and result of each function; a result ends where the statement does.
+/// Name, arguments and result of each function; a result ends with its statement.
 fn functions(source: &str, start: &str) -> Vec<(String, String, String)> {
     let mut found = Vec::new();
     for piece in source.split(start).skip(1) {

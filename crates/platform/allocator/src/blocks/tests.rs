@@ -1,4 +1,4 @@
-//! The allocator against what its callers rely on: room, contents, addresses, and what is given back.
+//! Tests of the allocator's guarantees: room, contents, addresses, and released memory.
 
 use std::slice;
 use std::sync::mpsc;
@@ -11,7 +11,7 @@ use super::*;
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
 
-/// Tests take turns: what is free is the same for all.
+/// Serializes the tests, which share the free blocks.
 static TURN: Mutex<()> = Mutex::new(());
 
 fn turn() -> MutexGuard<'static, ()> {
@@ -24,14 +24,14 @@ fn free_of(size: usize) -> usize {
     Class::of(size).free().count
 }
 
-/// A block of the heap, full of one byte.
+/// A block of the heap, filled with one byte.
 struct Block {
     start: NonNull<u8>,
     layout: Layout,
     byte: u8,
 }
 
-// SAFETY: a block belongs to its holder alone, and any thread may free it.
+// SAFETY: a block has one owner, and any thread may free it.
 unsafe impl Send for Block {}
 
 impl Block {
@@ -49,11 +49,11 @@ impl Block {
     }
 
     fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: the block is that large, is this one's alone, and was filled or zeroed, or is filled before it is read.
+        // SAFETY: the block has this size and one owner, and was filled or zeroed, or is filled before it is read.
         unsafe { slice::from_raw_parts_mut(self.start.as_ptr(), self.layout.size()) }
     }
 
-    /// Whether the first bytes are all this one. Looks at both ends and at some within.
+    /// Whether the first bytes all equal this one. Checks both ends and some bytes between.
     fn holds(&mut self, byte: u8, count: usize) -> bool {
         let bytes = &self.bytes()[..count];
         let ends = bytes.iter().take(64).chain(bytes.iter().rev().take(64));
@@ -75,17 +75,17 @@ impl Block {
 impl Drop for Block {
     fn drop(&mut self) {
         assert!(self.holds(self.byte, self.layout.size()), "{:?} was overwritten", self.layout);
-        // SAFETY: the block has this layout and is not used any more.
+        // SAFETY: the block has this layout and is not used after this.
         unsafe { Heap.dealloc(self.start.as_ptr(), self.layout) };
     }
 }
 
-/// A block of this size, that is free again.
+/// Allocates and frees a block of this size.
 fn use_once(size: usize) {
     drop(Block::new(size, 8, false, 1));
 }
 
-/// Sizes on both sides of all bounds.
+/// Sizes on both sides of all limits.
 fn sizes() -> impl Strategy<Value = usize> {
     prop_oneof![4 => 1..2 * LEAST, 4 => LEAST..MIB, 1 => (LEAST.ilog2()..=LARGEST.ilog2(), -2..3_isize)
         .prop_map(|(doubling, off)| (1_usize << doubling).checked_add_signed(off).unwrap())]
@@ -192,12 +192,12 @@ fn a_size_that_the_system_cannot_map_is_refused() {
     assert_eq!(free_of(MIB), 0, "all free blocks were given back for it");
 }
 
-/// How many of these blocks' first pages are in memory, whether the blocks are in use or free.
+/// The number of blocks whose first page is in memory, used or free.
 fn resident(blocks: &[usize]) -> usize {
     let is_resident = |block: &&usize| {
         let mut state = 0;
         let page = (**block / ALIGNMENT * ALIGNMENT) as *mut libc::c_void;
-        // SAFETY: it tells of any address whether it is in memory, and writes one byte for a page.
+        // SAFETY: the call accepts any address, and writes one byte per page.
         let known = unsafe { libc::mincore(page, 1, &raw mut state) };
         known == 0 && state & 1 == 1
     };
@@ -208,9 +208,9 @@ fn resident(blocks: &[usize]) -> usize {
 fn small_blocks_that_threads_free_for_each_other_are_given_back() {
     let _turn = turn();
     limit_pages_of_threads();
-    // The thread that releases memory has small blocks of its own.
+    // The releasing thread has small blocks of its own.
     use_once(8);
-    // Each size, and of how many blocks the thread that allocated them frees one.
+    // Each size, and after how many blocks the allocating thread frees one.
     for (size, own) in [(8 * KIB, 3), (20 * KIB, 7), (64 * KIB, 4), (64 * KIB, 100), (100 * KIB, 2)] {
         let (send, receive) = mpsc::channel();
         let (measured, end) = mpsc::channel::<()>();
@@ -221,7 +221,7 @@ fn small_blocks_that_threads_free_for_each_other_are_given_back() {
                 blocks.into_iter().enumerate().partition(|(number, _)| number.is_multiple_of(own));
             drop(own_blocks);
             send.send((addresses, others)).unwrap();
-            // A thread that is idle keeps what is its own.
+            // An idle thread keeps its own pages.
             let _ = end.recv();
         });
         let (addresses, others) = receive.recv().unwrap();
