@@ -1,7 +1,7 @@
 //! Builds the module for the models' Python, `module/`, which the backend carries as bytes.
 //!
-//! It is a crate of this workspace, so its dependencies are in the one lock file, but it is always built optimised, as a
-//! shared library, into a folder of its own. Python is not needed for that.
+//! The module is a crate of this workspace, so its dependencies are in the one lock file, but it is always built
+//! optimised, as a shared library, into a separate folder. The build does not need Python.
 
 use std::env;
 use std::path::Path;

@@ -42,12 +42,12 @@ const TYPES: [(DataType, &str, i32, u8, usize); 14] = [
 ];
 
 impl DataType {
-    /// The type with that number of Triton's.
+    /// The type with this Triton number.
     pub fn from_number(number: u8) -> Option<Self> {
         TYPES.iter().map(|row| row.0).find(|data_type| *data_type as u8 == number)
     }
 
-    /// The type with that number of numpy's.
+    /// The type with this numpy number.
     pub fn from_numpy(number: i32) -> Option<Self> {
         Some(match number {
             // `long long` is as long as `long` here.

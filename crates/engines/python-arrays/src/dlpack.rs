@@ -14,15 +14,15 @@ use crate::data_type::DataType;
 const NAME: &CStr = c"dltensor";
 const USED: &CStr = c"used_dltensor";
 
-/// CUDA's legacy default stream, as `__dlpack__` takes it.
+/// CUDA's legacy default stream, in the numbering of `__dlpack__`.
 const DEFAULT_STREAM: i32 = 1;
 
-/// Where a tensor is, by DLPack's numbers.
+/// The location of a tensor, with DLPack's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Device {
     /// The kind of device.
     pub kind: i32,
-    /// Which of this kind.
+    /// The device's number among its kind.
     pub number: i32,
 }
 
@@ -30,17 +30,17 @@ impl Device {
     /// Memory of the CPU.
     pub const CPU: Self = Self { kind: 1, number: 0 };
 
-    /// Memory of a GPU, by CUDA's number.
+    /// Memory of a GPU, with CUDA's number.
     pub fn cuda(number: i32) -> Self {
         Self { kind: 2, number }
     }
 
-    /// Whether the CPU can read it: also memory pinned for CUDA or ROCm.
+    /// Whether the CPU can read the memory, which may be pinned for CUDA or ROCm.
     pub fn is_host(self) -> bool {
         [1, 3, 11].contains(&self.kind)
     }
 
-    /// Whether it is memory for CUDA's calls: of a GPU, or managed.
+    /// Whether CUDA's calls can read the memory: a GPU's, or managed.
     pub fn is_cuda(self) -> bool {
         [2, 13].contains(&self.kind)
     }
@@ -48,7 +48,7 @@ impl Device {
     /// Refuses memory that the CPU cannot read.
     ///
     /// # Errors
-    /// Why.
+    /// The reason for the refusal.
     pub fn check_host(self) -> Result<(), String> {
         if self.is_host() {
             return Ok(());
@@ -57,7 +57,7 @@ impl Device {
     }
 }
 
-/// A tensor, as DLPack's version 0 lays it out.
+/// A tensor in the layout of DLPack's version 0.
 #[repr(C)]
 struct DlTensor {
     data: *mut u8,
@@ -86,19 +86,19 @@ struct DlManaged {
     deleter: Option<unsafe extern "C" fn(*mut DlManaged)>,
 }
 
-/// What an exported tensor keeps alive until its consumer releases it.
+/// The data that an exported tensor keeps alive until its consumer releases it.
 struct ExportedTensor {
     managed: DlManaged,
     shape: Vec<i64>,
     _owner: Py<PyAny>,
 }
 
-/// Why a tensor of another library cannot be used.
+/// The reason why a tensor of another library cannot be used.
 #[derive(Debug)]
 pub enum Refusal {
     /// Python raised this.
     Raised(PyErr),
-    /// It is not a usable tensor, for this reason.
+    /// The tensor is unusable, for this reason.
     Tensor(String),
 }
 
@@ -111,7 +111,7 @@ impl From<PyErr> for Refusal {
 /// Exports a tensor as a capsule that holds its owner; `None` if DLPack lacks the type.
 ///
 /// # Safety
-/// While the owner lives, the elements stay at `data` in the device's memory, contiguous, as many as the shape says.
+/// While the owner lives, the contiguous elements of this shape stay at `data` in the device's memory.
 pub unsafe fn export<'py>(
     owner: Bound<'py, PyAny>,
     data_type: DataType,
@@ -167,7 +167,7 @@ unsafe extern "C" fn delete(managed: *mut DlManaged) {
     unsafe { ffi::PyGILState_Release(lock) };
 }
 
-/// Releases a tensor whose capsule nobody consumed.
+/// Releases a tensor whose capsule was never consumed.
 ///
 /// # Safety
 /// [`export`] made the capsule, and it is being destroyed.
@@ -231,16 +231,16 @@ pub struct ImportedTensor {
     pub managed: ManagedTensor,
     /// The type of its elements.
     pub data_type: DataType,
-    /// Its dimensions.
+    /// The dimensions.
     pub shape: Vec<i64>,
     /// The distances between elements, in bytes; `None` if they are contiguous.
     pub strides: Option<Vec<i64>>,
-    /// Where they are.
+    /// The location of the elements.
     pub device: Device,
 }
 
-/// Imports a tensor of another library: a capsule, or an object that exports one. A tensor in CUDA memory is complete once
-/// CUDA's legacy default stream is, unless the maker of a capsule says otherwise.
+/// Imports a tensor of another library: a capsule, or an object that exports one. A tensor in CUDA memory is complete
+/// once CUDA's legacy default stream is, unless the maker of a capsule specifies otherwise.
 ///
 /// # Errors
 /// The object exports no tensor, its tensor is on a device that `accept` refuses, or it has an unsupported element type.

@@ -17,12 +17,12 @@ pub fn encode(array: &Array<'_>) -> PyResult<Vec<u8>> {
     let count = array.count();
     let mut encoded = Vec::with_capacity(count.saturating_mul(16));
     for place in 0..count {
-        // Look at the array each time: an element's `__str__` may change it.
+        // Check the array each time: an element's `__str__` may change it.
         if place >= array.count() {
             return Err(PyValueError::new_err("an array was changed while it was read"));
         }
-        // SAFETY: an array of objects has an address, or null for None, at each place. The object is held before other
-        // code runs.
+        // SAFETY: an array of objects has an address, or null for None, at each index. The object is held before
+        // other code runs.
         let object = unsafe { *array.data().cast::<*mut ffi::PyObject>().add(place) };
         // SAFETY: as above.
         let object = unsafe { Bound::from_borrowed_ptr_or_opt(python, object) };

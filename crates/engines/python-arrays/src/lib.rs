@@ -1,7 +1,7 @@
 //! Python arrays as tensors, for extension modules: numpy's C interface, DLPack, and elements of type BYTES.
 //!
-//! It uses CPython's stable ABI and the part of numpy's interface that numpy 1 and 2 share, so one build serves every
-//! CPython from 3.9 on. It knows neither servers nor models, nor the tensor types of its users.
+//! The crate uses CPython's stable ABI and the part of numpy's interface that numpy 1 and 2 share, so one build
+//! serves every CPython from 3.9 on. It knows neither servers nor models, nor the tensor types of its users.
 
 pub mod data_type;
 pub mod dlpack;

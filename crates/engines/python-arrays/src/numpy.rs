@@ -130,7 +130,7 @@ impl Numpy {
         data: *mut u8,
         owner: Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        // SAFETY: the caller vouches for the data; the array takes a reference to the owner before any other code sees
+        // SAFETY: the caller guarantees the data; the array takes a reference to the owner before any other code sees
         // it.
         unsafe {
             let array = self.create(owner.py(), shape, data_type, strides, data)?;
@@ -199,7 +199,7 @@ impl<'py> Array<'py> {
         &self.0
     }
 
-    /// Its dimensions.
+    /// The dimensions.
     pub fn shape(&self) -> &[i64] {
         let fields = self.fields();
         if fields.dimensions == 0 {
@@ -227,16 +227,16 @@ impl<'py> Array<'py> {
         self.fields().data
     }
 
-    /// How many elements it has.
+    /// The number of elements.
     pub fn count(&self) -> usize {
         self.shape().iter().product::<i64>() as usize
     }
 
-    /// The type of its elements, which may also be the `bfloat16` that the package ml_dtypes adds; `None` if tensors have no
-    /// such type.
+    /// The element type, which may also be `bfloat16` from the package ml_dtypes; `None` if tensors do not support
+    /// it.
     ///
     /// # Errors
-    /// Its type has no name.
+    /// The array's type has no name.
     pub fn data_type(&self) -> PyResult<Option<DataType>> {
         if let Some(data_type) = DataType::from_numpy(self.number()) {
             return Ok(Some(data_type));
@@ -265,7 +265,7 @@ impl<'py> Array<'py> {
         copy.ok_or_else(|| PyTypeError::new_err("the array's `astype` returns no plain array"))
     }
 
-    /// Its elements as those of a tensor of BYTES.
+    /// The elements in the encoding of a BYTES tensor.
     ///
     /// # Errors
     /// An element has no text, or is too long.

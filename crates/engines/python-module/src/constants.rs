@@ -11,7 +11,7 @@ create_exception!(
     "What goes wrong in a model, or between it and the server."
 );
 
-/// An exception for the model.
+/// A `TritonModelException` with this message.
 pub fn exception(message: impl Into<String>) -> PyErr {
     TritonModelException::new_err(message.into())
 }

@@ -1,4 +1,4 @@
-//! How a request that arrived is answered: by what `execute` returns, or through its sender, from any thread.
+//! The answers to a received request: returned by `execute`, or sent through its sender, from any thread.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -16,7 +16,7 @@ const COMPLETE_FINAL: u32 = 1;
 /// The answers to one request. Dropping the last sender notifies the server.
 pub struct Exchange {
     handle: u64,
-    /// The outputs that the client wants; none for all.
+    /// The requested outputs; empty for all.
     outputs: Vec<String>,
     decoupled: bool,
     state: Mutex<State>,
@@ -30,18 +30,18 @@ struct State {
 }
 
 impl Exchange {
-    /// What answers a request that arrived.
+    /// The exchange of a received request.
     pub fn of(request: &Request<'_>, decoupled: bool) -> Arc<Self> {
         let outputs = request.outputs.iter().map(|name| (*name).to_owned()).collect();
         Arc::new(Self { handle: request.handle, outputs, decoupled, state: Mutex::default() })
     }
 
-    /// The handle by which the server knows the request.
+    /// The server's handle of the request.
     pub fn handle(&self) -> u64 {
         self.handle
     }
 
-    /// The outputs that the client wants; none for all.
+    /// The requested outputs; empty for all.
     pub fn outputs(&self) -> &[String] {
         &self.outputs
     }
@@ -50,12 +50,12 @@ impl Exchange {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the request goes back to its scheduler when `execute` returns.
+    /// Sets whether the request returns to its scheduler after `execute`.
     pub fn set_reschedule(&self, reschedule: bool) {
         self.state().reschedule = reschedule;
     }
 
-    /// Whether the request goes back to its scheduler. If so, this exchange is over.
+    /// Whether the request returns to its scheduler. If so, this exchange has ended.
     pub fn is_rescheduled(&self) -> bool {
         let mut state = self.state();
         state.closed |= state.reschedule;
@@ -67,7 +67,7 @@ impl Exchange {
         self.state().closed = true;
     }
 
-    /// Ends the exchange because the request is answered by what `execute` returned, unless it has had a response.
+    /// Ends the exchange in favour of the value returned by `execute`, unless a response was sent.
     pub fn take_over(&self) -> bool {
         let mut state = self.state();
         let open = !state.closed && !state.responded;
@@ -145,7 +145,7 @@ impl Exchange {
 impl Drop for Exchange {
     fn drop(&mut self) {
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
-        // A model that is not decoupled has answered in full with its response.
+        // A model that is not decoupled has completed its answer with its response.
         let complete = state.responded && !self.decoupled;
         if !state.closed
             && let Ok(side) = Side::get()
@@ -161,13 +161,13 @@ impl Drop for Exchange {
                     Ok(())
                 })
             });
-            // If the server has gone, nothing waits for it.
+            // If the server has ended, nothing waits for it.
             drop(reported);
         }
     }
 }
 
-/// What a model answers a request through.
+/// The sender of a request's responses.
 #[pyclass(module = "c_python_backend_utils", name = "InferenceResponseSender", frozen)]
 pub struct ResponseSender(Arc<Exchange>);
 

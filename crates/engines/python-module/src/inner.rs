@@ -1,4 +1,4 @@
-//! Requests that a model makes of another model.
+//! Requests from a model to another model.
 
 use std::sync::atomic::Ordering;
 
@@ -12,7 +12,7 @@ use crate::response::InferenceResponse;
 use crate::runner;
 use crate::side::Side;
 
-/// A request that was made, and its responses. The drop cancels it, unless they have all come.
+/// A sent request, and its responses. Dropping it cancels the request unless all responses have arrived.
 #[pyclass(frozen)]
 pub struct InnerCall {
     number: u64,
@@ -22,7 +22,7 @@ pub struct InnerCall {
 
 #[pymethods]
 impl InnerCall {
-    /// Makes a request. `notify` is called, without arguments and on a thread of the module, for each response.
+    /// Sends a request. `notify` is called, without arguments and on a thread of the module, for each response.
     #[new]
     #[pyo3(signature = (request, decoupled, notify = None))]
     pub fn new(
@@ -62,30 +62,30 @@ impl InnerCall {
         Ok(Self { number, gpu: request.preferred_gpu })
     }
 
-    /// The next response, which it waits for; `None` after the last.
+    /// Waits for the next response; `None` after the last.
     pub fn next(&self, python: Python<'_>) -> PyResult<Option<InferenceResponse>> {
         let Some(answer) = Side::get()?.wait(python, self.number)? else { return Ok(None) };
         let reply = answer.reader()?.reply().map_err(|error| exception(error.to_string()))?;
         match reply {
             Reply::Response(response) => InferenceResponse::arrived(python, response, self.gpu).map(Some),
             Reply::Failure(failure) => InferenceResponse::failed(python, failure).map(Some),
-            // The end of the responses, on its own.
+            // An end of the responses without a response.
             Reply::Nothing | Reply::Done => Ok(Some(InferenceResponse::default())),
             other => Err(exception(format!("unexpected answer of the server: {other:?}"))),
         }
     }
 
-    /// Whether the next response has not come yet.
+    /// Whether the next response has not arrived yet.
     fn would_wait(&self) -> PyResult<bool> {
         Ok(Side::get()?.would_wait(self.number))
     }
 
-    /// Waits for the next response, and leaves it to be read.
+    /// Waits for the next response without reading it.
     fn wait(&self, python: Python<'_>) -> PyResult<()> {
         Side::get()?.wait_until_there(python, self.number)
     }
 
-    /// Cancels it. The responses that come nevertheless, an error as a rule, can be read.
+    /// Cancels the request. Responses that still arrive, usually an error, can be read.
     fn cancel(&self, python: Python<'_>) -> PyResult<()> {
         Side::get()?.send(python, CANCEL, |message| {
             message.u64(self.number);
@@ -99,7 +99,7 @@ impl Drop for InnerCall {
         if let Ok(side) = Side::get()
             && side.forget(self.number)
         {
-            // If the server has gone, so is the request.
+            // If the server has ended, so has the request.
             let _ = Python::attach(|python| self.cancel(python));
         }
     }

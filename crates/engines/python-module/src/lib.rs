@@ -1,8 +1,8 @@
-//! What runs within a model's interpreter: the module `c_python_backend_utils`, the native half of
-//! `triton_python_backend_utils`, and what takes the server's calls.
+//! Code that runs within a model's interpreter: the module `c_python_backend_utils`, the native half of
+//! `triton_python_backend_utils`, and the receiver of the server's calls.
 //!
-//! It uses CPython's stable ABI and numpy's C interface, so one build serves every CPython from 3.9 on, with numpy 1 and 2.
-//! It knows the protocol of worker processes, and nothing of the server beyond it.
+//! This crate uses CPython's stable ABI and numpy's C interface, so one build serves every CPython from 3.9 on, with numpy 1
+//! and 2. It knows the protocol of worker processes, and nothing else of the server.
 
 mod constants;
 mod exchange;
@@ -53,7 +53,7 @@ mod c_python_backend_utils {
         Ok(())
     }
 
-    /// Makes `triton_python_backend_utils` without a server: for tools, and for tests.
+    /// Creates `triton_python_backend_utils` without a server, for tools and tests.
     #[pyfunction]
     fn add_modules(python: Python<'_>) -> PyResult<()> {
         runner::add_modules(python)
@@ -66,8 +66,8 @@ mod c_python_backend_utils {
         request.get().exchange.as_ref().map_or(Ok(()), |exchange| exchange.fail(python, failure))
     }
 
-    /// Serves a model for the server that started this process, over its standard input, until the server ends it. The driver
-    /// is the name of CUDA's library; empty for a server that does without.
+    /// Serves a model for the server that started this process, over its standard input, until the server closes it.
+    /// The driver is the name of CUDA's library; empty if the server uses no GPUs.
     #[pyfunction]
     #[pyo3(signature = (description, driver = String::new()))]
     fn main(python: Python<'_>, description: &str, driver: String) -> PyResult<()> {

@@ -1,4 +1,4 @@
-//! Parameters of requests and responses: a dictionary in Python, JSON text when they are read.
+//! Parameters of requests and responses: a dictionary in Python, converted to JSON when read.
 
 use nereid_worker_protocol::tensor::Value as WireValue;
 use pyo3::prelude::*;
@@ -22,7 +22,7 @@ pub struct Parameters {
 }
 
 impl Parameters {
-    /// Those that arrived.
+    /// Received parameters.
     pub fn arrived(parameters: Vec<(&str, WireValue<'_>)>) -> Self {
         let value = |value| match value {
             WireValue::Bool(value) => Value::Bool(value),
@@ -34,7 +34,7 @@ impl Parameters {
         Self { values, arrived: true }
     }
 
-    /// Those of a dictionary, or none.
+    /// The parameters in a dictionary, which may be absent.
     pub fn from_python(given: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
         let Some(given) = given.filter(|given| !given.is_none()) else { return Ok(Self::default()) };
         let Ok(given) = given.cast::<PyDict>() else {
@@ -68,7 +68,7 @@ impl Parameters {
         Ok(Self { values: parameters, arrived: false })
     }
 
-    /// As they travel.
+    /// The parameters in the protocol's form.
     pub fn wire(&self) -> impl ExactSizeIterator<Item = (&str, WireValue<'_>)> {
         self.values.iter().map(|(name, value)| {
             let value = match value {
@@ -81,7 +81,8 @@ impl Parameters {
         })
     }
 
-    /// As JSON: what a model made as Python writes it, and what arrived without spaces, as the reference does.
+    /// The parameters as JSON, formatted as in the reference: by Python's `json` if the model set them, without
+    /// spaces if they were received.
     pub fn to_json(&self, python: Python<'_>) -> PyResult<Py<PyAny>> {
         if self.values.is_empty() {
             return Ok(PyString::new(python, "{}").into_any().unbind());

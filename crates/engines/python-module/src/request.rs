@@ -1,4 +1,4 @@
-//! `InferenceRequest`: a request to this model, or one that this model sends to another.
+//! `InferenceRequest`: a received request, or a request to another model.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -46,12 +46,12 @@ pub struct InferenceRequest {
     pub preferred_gpu: Option<i32>,
     /// Answers the request, if it was received.
     pub exchange: Option<Arc<Exchange>>,
-    /// What its model answers through.
+    /// The sender of its responses.
     pub sender: PyOnceLock<Py<ResponseSender>>,
 }
 
 impl InferenceRequest {
-    /// A received request, and what answers it.
+    /// A received request, and the exchange that answers it.
     pub fn arrived(
         python: Python<'_>,
         request: wire::Request<'_>,
@@ -82,7 +82,7 @@ impl InferenceRequest {
         })
     }
 
-    /// The server's handle for it; 0 for a request to another model.
+    /// The server's handle of the request; 0 for a request to another model.
     pub fn handle(&self) -> u64 {
         self.exchange.as_ref().map_or(0, |exchange| exchange.handle())
     }
@@ -116,7 +116,7 @@ impl InferenceTrace {
     }
 }
 
-/// The preferred memory for another model's outputs: on this GPU, or on none.
+/// The preferred memory for another model's outputs: on this GPU, or on the host.
 #[pyclass(module = "c_python_backend_utils", frozen)]
 pub struct PreferredMemory(Option<i32>);
 
@@ -125,7 +125,7 @@ impl PreferredMemory {
     #[new]
     #[pyo3(signature = (preferred_memory_type, preferred_device_id = 0))]
     fn new(preferred_memory_type: MemoryType, preferred_device_id: i64) -> Self {
-        // Of a GPU that does not exist, the outputs are in CPU memory.
+        // For a GPU that does not exist, the outputs are in CPU memory.
         let gpu =
             (preferred_memory_type == MemoryType::Gpu).then(|| preferred_device_id.try_into().unwrap_or(-1));
         Self(gpu)
@@ -271,11 +271,11 @@ impl InferenceRequest {
 
 impl InferenceRequest {
     fn exchange(&self) -> PyResult<&Arc<Exchange>> {
-        self.exchange.as_ref().ok_or_else(|| exception("only requests that arrived are answered"))
+        self.exchange.as_ref().ok_or_else(|| exception("only received requests can be answered"))
     }
 }
 
-/// The input of that name, if there is one.
+/// The input of that name, if any.
 #[pyfunction]
 pub fn get_input_tensor_by_name(
     python: Python<'_>,

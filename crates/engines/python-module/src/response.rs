@@ -1,4 +1,4 @@
-//! `InferenceResponse`, and the `TritonError` that it may hold.
+//! `InferenceResponse`, and the `TritonError` that it may contain.
 
 use nereid_worker_protocol::Message;
 use nereid_worker_protocol::tensor::{Failure, Response};
@@ -35,7 +35,7 @@ impl TritonError {
     }
 }
 
-/// What a model answers a request with: outputs, or an error.
+/// A model's response to a request: outputs, or an error.
 #[derive(Default)]
 #[pyclass(module = "c_python_backend_utils", frozen, subclass)]
 pub struct InferenceResponse {
@@ -45,7 +45,7 @@ pub struct InferenceResponse {
 }
 
 impl InferenceResponse {
-    /// A response that arrived, with its outputs on that GPU, if one is preferred.
+    /// A received response, with its outputs moved to this GPU, if one is preferred.
     pub fn arrived(python: Python<'_>, response: Response<'_>, gpu: Option<i32>) -> PyResult<Self> {
         let outputs = response.outputs.into_iter().map(|output| {
             let output = Tensor::arrived(python, output)?;
@@ -56,24 +56,24 @@ impl InferenceResponse {
         Ok(Self { outputs: outputs.collect::<PyResult<_>>()?, error: None, parameters })
     }
 
-    /// An error that arrived.
+    /// A received error.
     pub fn failed(python: Python<'_>, failure: Failure<'_>) -> PyResult<Self> {
         let code = ErrorCode::from_number(failure.code.into());
         let error = Py::new(python, TritonError { message: failure.message.to_owned(), code })?;
         Ok(Self { outputs: Vec::new(), error: Some(error), parameters: Parameters::default() })
     }
 
-    /// Appends it as a reply on the side channel, with the outputs that are wanted; none for all.
+    /// Appends the response as a reply on the side channel, with the requested outputs; empty for all.
     pub fn write_reply(&self, python: Python<'_>, message: &mut Message<'_>, wanted: &[String]) {
         self.write(python, message, wanted, true);
     }
 
-    /// Appends it as the outcome of a request, with the outputs that are wanted; none for all.
+    /// Appends the response as the outcome of a request, with the requested outputs; empty for all.
     pub fn write_outcome(&self, python: Python<'_>, message: &mut Message<'_>, wanted: &[String]) {
         self.write(python, message, wanted, false);
     }
 
-    /// What cannot be written, for lack of memory for example, becomes an error in its place.
+    /// A response that cannot be written, for example for lack of memory, is replaced by an error.
     fn write(&self, python: Python<'_>, message: &mut Message<'_>, wanted: &[String], reply: bool) {
         let start = message.mark();
         let write_failure = |message: &mut Message<'_>, failure| {
@@ -122,7 +122,7 @@ impl InferenceResponse {
         let outputs: Option<Vec<_>> = output_tensors.0.into_iter().collect();
         let outputs =
             outputs.ok_or_else(|| exception("Output tensor for inference response should not be empty."))?;
-        // As with the reference, an error stands alone.
+        // As in the reference, an error excludes outputs.
         let outputs = if error.is_some() { Vec::new() } else { outputs };
         Ok(Self { outputs, error, parameters: Parameters::from_python(parameters)? })
     }

@@ -22,10 +22,10 @@ use crate::request::InferenceRequest;
 use crate::response::InferenceResponse;
 use crate::side::Side;
 
-/// Without a call for so long, memory that tensors travelled in is given back.
+/// Idle time after which the memory that carried tensors is released.
 const IDLE: Duration = Duration::from_secs(5);
 
-/// Modules in Python that come with this one, in the order in which they need each other.
+/// Modules in Python included here, in the order of their dependencies.
 const MODULES: [(&str, &str); 2] = [
     ("triton_python_backend_utils", include_str!("../python/utils.py")),
     ("nereid_python_runner", include_str!("../python/runner.py")),
@@ -39,12 +39,12 @@ pub fn is_initialised() -> bool {
     INITIALISED.load(Ordering::Relaxed)
 }
 
-/// Makes the modules that models import.
+/// Creates the modules that models import.
 pub fn add_modules(python: Python<'_>) -> PyResult<()> {
     MODULES.iter().try_for_each(|(name, source)| add_module(python, name, source).map(drop))
 }
 
-/// The module behind inner requests. Not every model makes any, and it needs asyncio, which is large.
+/// The module for inner requests. Loaded on demand, because it needs asyncio, which is large.
 pub fn calls(python: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     add_module(python, "nereid_python_calls", include_str!("../python/calls.py"))
 }
@@ -61,7 +61,7 @@ fn add_module<'py>(python: Python<'py>, name: &str, source: &str) -> PyResult<Bo
     Ok(module)
 }
 
-/// A model, and what runs it.
+/// A model and its state.
 struct Runner {
     module: Py<PyModule>,
     /// `execute` of the model.
@@ -93,7 +93,7 @@ pub fn serve(python: Python<'_>, calls: Channel) -> PyResult<()> {
             Answer::Failed(words(python, &error))
         });
         let answer = answer.write(python, &mut sender)?;
-        // The inputs' buffers are free before the server is notified.
+        // Free the inputs' buffers before the server is notified.
         drop(call);
         incoming = python.detach(|| {
             answer.send()?;
@@ -102,7 +102,7 @@ pub fn serve(python: Python<'_>, calls: Channel) -> PyResult<()> {
     }
 }
 
-/// What the server is answered.
+/// The answer to a call of the server.
 enum Answer<'py> {
     Completed(Option<String>),
     Initialized { reports_readiness: bool },
@@ -112,9 +112,9 @@ enum Answer<'py> {
     Failed(String),
 }
 
-/// What became of the requests of an execution.
+/// The outcome of an execution.
 struct ExecutionOutcome<'py> {
-    /// The places, in order, of requests that the model has not seen. They are answered.
+    /// The indices, in order, of requests that the model has not seen. They are answered.
     refused: Vec<usize>,
     /// The other requests.
     requests: Vec<Bound<'py, InferenceRequest>>,
@@ -168,7 +168,7 @@ impl Answer<'_> {
     }
 }
 
-/// The message that clients get for an exception: its type and its text.
+/// The message that clients receive for an exception: its type and its text.
 fn words(python: Python<'_>, error: &PyErr) -> String {
     let name = error.get_type(python).name().map_or_else(|_| "exception".into(), |name| name.to_string());
     match error.value(python).str() {
@@ -232,7 +232,7 @@ impl Runner {
             let exchange = Exchange::of(&request, self.decoupled);
             match InferenceRequest::arrived(python, request, inputs, Arc::clone(&exchange)) {
                 Ok(request) => requests.push(Bound::new(python, request)?),
-                // An input that cannot be opened is no matter of the other requests.
+                // An input that cannot be opened fails only its own request.
                 Err(error) => {
                     let words = words(python, &error);
                     exchange.fail(python, Failure { code: ErrorCode::Internal as u8, message: &words })?;

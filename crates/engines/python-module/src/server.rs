@@ -1,4 +1,4 @@
-//! What models ask of the server besides inference: loads, readiness, metrics, the log.
+//! Calls from models to the server besides inference: loads, readiness, metrics, the log.
 
 use nereid_worker_protocol::side::{
     DROP_METRIC, LOAD, LOG, METRIC, MODEL_READY, NEW_FAMILY, NEW_METRIC, Reply, UNLOAD,
@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use crate::constants::{LogLevel, MetricKind, exception};
 use crate::side::Side;
 
-/// What the server answered.
+/// The server's reply.
 enum ReplyValue {
     Done,
     Bool(bool),
@@ -38,7 +38,7 @@ fn unexpected() -> PyErr {
     exception("unexpected answer of the server")
 }
 
-/// Loads a model, with a configuration and files in place of its own, if given.
+/// Loads a model, optionally with another configuration and other files.
 #[pyfunction]
 pub fn load(
     python: Python<'_>,
@@ -105,7 +105,7 @@ fn handle(answered: ReplyValue) -> PyResult<MetricHandle> {
     }
 }
 
-/// Makes a family of metrics, or finds it.
+/// Creates or finds a family of metrics.
 #[pyfunction]
 pub fn new_family(
     python: Python<'_>,
@@ -123,7 +123,7 @@ pub fn new_family(
 
 #[pymethods]
 impl MetricHandle {
-    /// Makes a metric of this family, or finds it.
+    /// Creates or finds a metric of this family.
     fn metric(&self, python: Python<'_>, labels: Vec<(String, String)>, buckets: Vec<f64>) -> PyResult<Self> {
         handle(ask(python, NEW_METRIC, |message| {
             message.u64(self.0);
@@ -174,7 +174,7 @@ impl Drop for MetricHandle {
                     Ok(())
                 })
             });
-            // If the server has gone, so are its metrics.
+            // If the server has ended, so have its metrics.
             drop(dropped);
         });
     }

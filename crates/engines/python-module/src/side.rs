@@ -1,7 +1,8 @@
-//! The side channel: what models ask the server at any time, from any thread, and the answers.
+//! The side channel: calls from models to the server, at any time and from any thread, and the replies.
 //!
-//! A thread that waits for an answer reads the channel itself, unless another one does: so an answer wakes no more threads than
-//! it has to. The thread that reads passes on the answers of others. A thread of its own reads for calls that nobody waits for.
+//! A thread that waits for a reply reads the channel itself, unless another one does, so that a reply wakes no more
+//! threads than necessary. The reading thread passes on the replies for others. A separate thread reads for calls
+//! without a waiting thread.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,7 +21,7 @@ pub struct Side {
     sender: Mutex<Sender>,
     receiver: Mutex<Receiver>,
     calls: Mutex<Calls>,
-    /// The calls have changed, or nobody reads.
+    /// Signalled when the calls have changed, or no thread reads.
     changed: Condvar,
     next: AtomicU64,
 }
@@ -28,13 +29,13 @@ pub struct Side {
 #[derive(Default)]
 struct Calls {
     open: HashMap<u64, Call>,
-    /// Why the channel ended.
+    /// The reason why the channel ended.
     ended: Option<String>,
-    /// How many threads wait for `changed`.
+    /// Number of threads that wait for `changed`.
     waiting: usize,
-    /// Calls with somebody to notify, and answers for them.
+    /// Calls with a `notify` callback, and their replies.
     notifications: VecDeque<u64>,
-    /// How many open calls have somebody to notify.
+    /// Number of open calls with a `notify` callback.
     notified: usize,
     reads_for_others: bool,
 }
@@ -55,16 +56,16 @@ impl Calls {
 
 static SIDE: OnceLock<Side> = OnceLock::new();
 
-/// An answer of the server.
+/// A reply of the server.
 pub struct Answer {
     incoming: Incoming,
 }
 
 impl Answer {
-    /// Reads what it says.
+    /// Reads the reply.
     pub fn reader(&self) -> PyResult<Reader<'_>> {
         let mut reader = self.incoming.reader();
-        // The number of the call, and whether it was the last.
+        // Skip the number of the call, and whether this was the last reply.
         reader.u64().and_then(|_| reader.bool()).map_err(|error| exception(error.to_string()))?;
         Ok(reader)
     }
@@ -91,25 +92,26 @@ impl Side {
 
     /// The process's channel.
     pub fn get() -> PyResult<&'static Self> {
-        SIDE.get().ok_or_else(|| exception("there is no server to ask"))
+        SIDE.get().ok_or_else(|| exception("no server is connected"))
     }
 
-    /// How many messages were sent so far.
+    /// Number of messages sent so far.
     pub fn sent(&self, python: Python<'_>) -> u64 {
         self.lock_sender(python).sent()
     }
 
-    /// Gives memory back that messages used.
+    /// Releases memory that messages used.
     pub fn trim(&self, python: Python<'_>) {
         self.lock_sender(python).trimmer().trim();
     }
 
     fn lock_sender(&self, python: Python<'_>) -> MutexGuard<'_, Sender> {
-        // No thread waits for this lock while it holds the interpreter's, so this lock's holder may wait for that one.
+        // No thread waits for this lock while it holds the interpreter's, so the holder of this lock may wait for the
+        // interpreter's.
         self.sender.lock_py_attached(python).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends a message that `build` writes.
+    /// Sends a message written by `build`.
     pub fn send(
         &self,
         python: Python<'_>,
@@ -121,10 +123,10 @@ impl Side {
         build(&mut message)?;
         python
             .detach(|| message.send())
-            .map_err(|error| exception(format!("the server does not listen: {error}")))
+            .map_err(|error| exception(format!("cannot send to the server: {error}")))
     }
 
-    /// Begins a call. `notify` is called, without arguments, for each answer.
+    /// Begins a call. `notify` is called, without arguments, for each reply.
     pub fn begin(
         &'static self,
         python: Python<'_>,
@@ -153,7 +155,7 @@ impl Side {
         Ok(number)
     }
 
-    /// Asks something that has one answer, and waits for it.
+    /// Makes a call with one reply, and waits for it.
     pub fn ask(
         &'static self,
         python: Python<'_>,
@@ -163,10 +165,10 @@ impl Side {
         let number = self.begin(python, kind, None, build)?;
         let answer = self.wait(python, number);
         self.forget(number);
-        answer?.ok_or_else(|| exception("the server gave no answer"))
+        answer?.ok_or_else(|| exception("the server returned no answer"))
     }
 
-    /// The next answer to a call; `None` after the last.
+    /// Waits for the next reply to a call; `None` after the last.
     pub fn wait(&self, python: Python<'_>, number: u64) -> PyResult<Option<Answer>> {
         let waited = python.detach(|| {
             let mut calls = self.until_there(number)?;
@@ -175,12 +177,12 @@ impl Side {
         Ok(waited.map_err(|why: String| exception(why))?.map(|incoming| Answer { incoming }))
     }
 
-    /// Waits until the next answer to a call, or its end, is there.
+    /// Waits until the next reply to a call, or its end, has arrived.
     pub fn wait_until_there(&self, python: Python<'_>, number: u64) -> PyResult<()> {
         python.detach(|| self.until_there(number).map(drop)).map_err(exception)
     }
 
-    /// Whether neither the next answer to a call nor its end is there.
+    /// Whether neither the next reply to a call nor its end has arrived.
     pub fn would_wait(&self, number: u64) -> bool {
         lock(&self.calls).is_pending(number)
     }
@@ -197,7 +199,7 @@ impl Side {
         }
     }
 
-    /// Drops what is known of a call. Returns whether it has not finished.
+    /// Forgets a call. Returns whether it has not finished.
     pub fn forget(&self, number: u64) -> bool {
         let forgotten = {
             let mut calls = lock(&self.calls);
@@ -208,7 +210,7 @@ impl Side {
         forgotten.is_some_and(|call| !call.finished)
     }
 
-    /// Receives a message, or waits until another thread has.
+    /// Receives a message, or waits until another thread has received one.
     fn advance<'a>(&'a self, mut calls: MutexGuard<'a, Calls>) -> MutexGuard<'a, Calls> {
         let mut receiver = match self.receiver.try_lock() {
             Ok(receiver) => receiver,
@@ -226,14 +228,14 @@ impl Side {
         if let Err(why) = self.hand_over(&mut calls, received) {
             calls.ended = Some(why);
         }
-        // Under the lock: who waits has seen that somebody reads, and is woken now.
+        // Under the lock, so that every waiting thread that saw a reader is woken.
         drop(receiver);
         self.wake(&calls);
         calls
     }
 
     fn hand_over(&self, calls: &mut Calls, received: io::Result<Option<Incoming>>) -> Result<(), String> {
-        let incoming = received.map_err(|error| format!("the server does not answer: {error}"))?;
+        let incoming = received.map_err(|error| format!("cannot receive from the server: {error}"))?;
         let incoming = incoming.ok_or("the server has gone")?;
         if incoming.kind() != ANSWER {
             return Err(format!("the server sent an unknown message ({})", incoming.kind()));
@@ -241,7 +243,7 @@ impl Side {
         let mut reader = incoming.reader();
         let head = reader.u64().and_then(|number| Ok((number, reader.bool()?)));
         let (number, last) = head.map_err(|error| error.to_string())?;
-        // Nobody wants the answer if the call is not there any more.
+        // The reply is dropped if its call was forgotten.
         if let Some(call) = calls.open.get_mut(&number) {
             call.finished = last;
             call.answers.push_back(incoming);
@@ -258,7 +260,7 @@ impl Side {
         }
     }
 
-    /// Reads while there are calls without a waiting thread, and notifies their callers.
+    /// Reads while calls without a waiting thread exist, and notifies their callers.
     fn read_for_others(&self) {
         let mut calls = lock(&self.calls);
         loop {

@@ -1,5 +1,5 @@
-//! `Tensor`: a name, and elements that are an array of the model's, memory that the server shares, or another library's. They
-//! may be in memory of a GPU, where only other libraries read them.
+//! `Tensor`: a name, and elements in the model's array, in memory shared by the server, or in another library's
+//! memory. GPU memory is read only by other libraries.
 
 use nereid_python_arrays::dlpack::{self, Device, ImportedTensor, ManagedTensor, Refusal};
 use nereid_python_arrays::{Array, DataType, Numpy, byte_length, elements};
@@ -24,17 +24,17 @@ pub struct Tensor {
     array: PyOnceLock<Py<PyAny>>,
 }
 
-/// Where the elements are.
+/// The location of the elements.
 enum Contents {
     /// In `array`.
     Array,
-    /// Here, as they travel.
+    /// In this object, encoded.
     Wire(Box<[u8]>),
-    /// In memory that this object keeps. They are contiguous.
+    /// In memory that this object keeps alive. The elements are contiguous.
     Memory(Py<Memory>),
 }
 
-/// Memory that arrays view. They hold this object.
+/// Memory that arrays view. They keep this object alive.
 #[pyclass(module = "c_python_backend_utils", name = "SharedMemory", frozen)]
 pub struct Memory(Kind);
 
@@ -54,14 +54,14 @@ impl Memory {
         match &self.0 {
             Kind::Region(region) => region.as_ptr(),
             Kind::Managed(managed) => managed.data(),
-            // An address of the GPU: nothing here reads it.
+            // A GPU address, which is never read here.
             Kind::Gpu(memory) => memory.address() as *mut u8,
         }
     }
 }
 
 impl Tensor {
-    /// A tensor that arrived.
+    /// A received tensor.
     pub fn arrived(python: Python<'_>, tensor: wire::Tensor<'_>) -> PyResult<Self> {
         let wrong = |what: &str| PyValueError::new_err(format!("tensor '{}': {what}", tensor.name));
         let data_type = DataType::from_number(tensor.data_type).ok_or_else(|| wrong("unknown data type"))?;
@@ -94,7 +94,7 @@ impl Tensor {
             wire::Contents::Inline(bytes) if data_type.size() > 0 && data_type.numpy().is_some() => {
                 let copy = Numpy::get(python)?.empty(python, &tensor.shape, data_type)?;
                 if let Some(target) = Array::of(&copy)? {
-                    // SAFETY: the array is new, as long as the contents, and nobody else has it yet.
+                    // SAFETY: the array is new, as long as the contents, and not shared yet.
                     unsafe { target.data().copy_from_nonoverlapping(bytes.as_ptr(), length) };
                 }
                 let _ = array.set(python, copy.unbind());
@@ -105,20 +105,20 @@ impl Tensor {
         Ok(Self { name: tensor.name.to_owned(), data_type, shape: tensor.shape, contents, device, array })
     }
 
-    /// The tensor in memory of a GPU; where it is if that has no room, or does not exist.
+    /// Moves the tensor to GPU memory; leaves it in place if the GPU has too little free memory, or does not exist.
     pub fn on_gpu(self, python: Python<'_>, device: i32) -> PyResult<Self> {
         let (data, length) = self.elements(python)?;
         if self.data_type == DataType::Bytes || length == 0 {
             return Ok(self);
         }
-        // SAFETY: the elements stay there, because this holds them, and only this knows of them.
+        // SAFETY: this object keeps the elements in place, and is not shared.
         let contents = unsafe { std::slice::from_raw_parts(data, length) };
         let Ok(memory) = GpuMemory::holding(python, device, contents) else { return Ok(self) };
         let contents = Contents::Memory(Py::new(python, Memory(Kind::Gpu(memory)))?);
         Ok(Self { contents, device: Device::cuda(device), array: PyOnceLock::new(), ..self })
     }
 
-    /// A tensor of a model's array.
+    /// A tensor over a model's array.
     pub fn of_array(python: Python<'_>, name: String, array: &Bound<'_, PyAny>) -> PyResult<Self> {
         let Some(view) = Array::of(array)? else {
             return Err(PyTypeError::new_err(format!(
@@ -140,23 +140,23 @@ impl Tensor {
         Ok(Self { name, data_type, shape, contents, device: Device::CPU, array: kept })
     }
 
-    /// Its name.
+    /// The name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The type of its elements.
+    /// The element type.
     pub fn data_type(&self) -> DataType {
         self.data_type
     }
 
-    /// Its dimensions.
+    /// The dimensions.
     pub fn shape(&self) -> &[i64] {
         &self.shape
     }
 
-    /// Where its elements are in the memory of its device, and their length in bytes. They stay there as long as the tensor
-    /// is, and nobody changes the array.
+    /// The address of the elements in their device's memory, and their length in bytes. They stay in place as long as
+    /// the tensor, unless the model changes the array.
     pub fn elements(&self, python: Python<'_>) -> PyResult<(*mut u8, usize)> {
         match &self.contents {
             Contents::Wire(bytes) => Ok((bytes.as_ptr().cast_mut(), bytes.len())),
@@ -179,7 +179,7 @@ impl Tensor {
         }
     }
 
-    /// Appends it to a message.
+    /// Appends the tensor to a message.
     pub fn write(&self, python: Python<'_>, message: &mut Message<'_>) -> PyResult<()> {
         let (data, length) = self.elements(python)?;
         let mut read = Ok(());
@@ -188,7 +188,7 @@ impl Tensor {
                 read = gpu::read(python, self.device.number, data.addr() as u64, target);
                 return;
             }
-            // SAFETY: the elements are as long as the target, which nobody else can access.
+            // SAFETY: the elements are as long as the target, which is not shared.
             unsafe { target.as_mut_ptr().copy_from_nonoverlapping(data, length) };
         };
         let written = message.tensor(&self.name, self.data_type as u8, &self.shape, length, fill);
@@ -200,7 +200,7 @@ impl Tensor {
         })
     }
 
-    /// Its elements as an array, which is the same each time.
+    /// The elements as an array, the same one each time.
     pub fn array<'py>(&self, python: Python<'py>) -> PyResult<&Bound<'py, PyAny>> {
         Ok(self.array.get_or_try_init(python, || self.make_array(python))?.bind(python))
     }
@@ -212,7 +212,7 @@ impl Tensor {
         let numpy = Numpy::get(python)?;
         if self.data_type == DataType::Bytes {
             let (data, length) = self.elements(python)?;
-            // SAFETY: the elements stay there, because this holds them.
+            // SAFETY: this object keeps the elements in place.
             let bytes = unsafe { std::slice::from_raw_parts(data, length) };
             return elements::decode(python, numpy, &self.shape, bytes).map(Bound::unbind);
         }
@@ -228,12 +228,13 @@ impl Tensor {
         };
         let data = memory.get().data();
         let owner = memory.bind(python).as_any().clone();
-        // SAFETY: the memory is as long as shape and type say, which was checked when it arrived, and stays with its owner.
+        // SAFETY: the memory has the length of this shape and type, which was checked on arrival, and stays with its
+        // owner.
         unsafe { numpy.view(&self.shape, None, self.data_type, data, owner).map(Bound::unbind) }
     }
 }
 
-/// A tensor of another library: a capsule, or an object that makes one.
+/// A tensor of another library: a capsule, or an object that exports one.
 fn import(python: Python<'_>, name: String, object: &Bound<'_, PyAny>) -> PyResult<Tensor> {
     let refused = |reason: String| exception(format!("tensor '{name}': {reason}"));
     let accept = |device: Device| match device.is_cuda() {
@@ -262,12 +263,12 @@ fn import(python: Python<'_>, name: String, object: &Bound<'_, PyAny>) -> PyResu
         return Err(refused(format!("elements {whose} must be contiguous")));
     }
     let owner = memory.into_bound(python).into_any();
-    // SAFETY: the other library vouches for its tensor's shape and strides, and keeps it until the owner ends its use.
+    // SAFETY: the other library guarantees its tensor's shape and strides, and keeps it until the owner releases it.
     let view = unsafe { Numpy::get(python)?.view(&shape, Some(&strides), data_type, data, owner)? };
     Tensor::of_array(python, name, &view)
 }
 
-/// A tensor as a capsule of DLPack, which holds it.
+/// A tensor as a DLPack capsule, which keeps it alive.
 fn export<'py>(tensor: &Bound<'py, Tensor>) -> PyResult<Bound<'py, PyAny>> {
     let this = tensor.get();
     let (shape, owner) = (this.shape.clone(), tensor.clone().into_any());
@@ -276,10 +277,11 @@ fn export<'py>(tensor: &Bound<'py, Tensor>) -> PyResult<Bound<'py, PyAny>> {
         None => std::ptr::null_mut(),
     };
     if this.device.is_cuda() {
-        // What made the tensor may still be at it, and the consumer's stream need not wait for the default stream.
+        // The producer may still be writing the tensor, and the consumer's stream need not wait for the default
+        // stream.
         gpu::synchronize(tensor.py(), this.device.number)?;
     }
-    // SAFETY: elements stay where they are as long as their tensor lives.
+    // SAFETY: elements stay in place as long as their tensor.
     let capsule = unsafe { dlpack::export(owner, this.data_type, shape, data, this.device)? };
     capsule.ok_or_else(|| exception("DLPack does not have support for string tensors."))
 }

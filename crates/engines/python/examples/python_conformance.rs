@@ -1,7 +1,7 @@
-//! Runs the conformance suite of backends on models written in Python: `python_conformance INTERPRETER FOLDER`. The model in
-//! `FOLDER/1` gives its FP32 input [N,3], times two, and an error where that is negative; `broken.py` fails to initialise.
+//! Runs the conformance suite of backends on models written in Python: `python_conformance INTERPRETER FOLDER`. The
+//! model in `FOLDER/1` doubles its FP32 input [N,3], and fails if that is negative; `broken.py` fails to initialise.
 //!
-//! It is a program and not a test, since the interpreter needs numpy, which the end-to-end tests bring along.
+//! This is a program and not a test because the interpreter needs numpy, which the end-to-end tests install.
 
 use std::env;
 use std::path::Path;

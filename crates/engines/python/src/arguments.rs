@@ -1,4 +1,4 @@
-//! What the process learns of the model and the instance: the arguments of `initialize`, by Triton's names, and paths.
+//! Arguments of the process: the arguments of `initialize`, with Triton's names, and paths.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use nereid_backend_api::{InstanceContext, InstanceKind, ModelConfig, ModelContex
 use nereid_model_config::to_json;
 use nereid_worker::Arguments;
 
-/// Arguments of the model, without an instance, in the order in which models see them.
+/// Arguments of the model without an instance, in the order in which models see them.
 pub(crate) fn of_model(context: &ModelContext, file: &Path) -> Arguments {
     let mut arguments = vec![("model_config", to_json(&context.config))];
     arguments.extend(places(context, file, &context.config));

@@ -1,7 +1,7 @@
-//! Models written in Python: each instance runs in a process of its own, with the interpreter that the user has.
+//! Models written in Python: each instance runs in a separate process, with the user's interpreter.
 //!
-//! This crate is the server's side: which interpreter, with which options and arguments, and what becomes of a model's
-//! configuration. `nereid-worker` runs the processes. `module/` is what runs within the interpreter.
+//! This crate is the server's side: it chooses the interpreter, its options and arguments, and completes a model's
+//! configuration. `nereid-worker` runs the processes. `module/` runs within the interpreter.
 
 #![forbid(unsafe_code)]
 
@@ -27,19 +27,19 @@ use crate::options::Options;
 /// The backend's name.
 const PYTHON: &str = "python";
 
-/// The file of a model whose configuration names no other.
+/// The default file of a model.
 const MODEL_FILE: &str = "model.py";
 
 /// The parameter of a configuration that names an environment.
 const EXECUTION_ENVIRONMENT: &str = "EXECUTION_ENV_PATH";
 
-/// The parameter of a configuration that says whether inputs are always in host memory.
+/// The parameter that forces inputs into host memory.
 const HOST_INPUTS: &str = "FORCE_CPU_ONLY_INPUT_TENSORS";
 
 /// Runs models that are written in Python.
 pub struct PythonBackend {
     options: Options,
-    /// Where backends that are written in Python are installed.
+    /// The folder of backends, some of which may be written in Python.
     directory: PathBuf,
     environments: Environments,
     library: Library,
@@ -48,14 +48,15 @@ pub struct PythonBackend {
 }
 
 impl PythonBackend {
-    /// What it can do.
+    /// The backend's capabilities.
     pub const CAPABILITIES: BackendCapabilities =
         BackendCapabilities { completes_config: true, runs_on_gpus: false, runs_apart: true };
 
-    /// The backend with these settings; `directory` is where backends are installed, some of which may be written in Python.
+    /// The backend with these settings; `directory` is the folder of backends, some of which may be written in
+    /// Python.
     ///
     /// # Errors
-    /// A setting is not valid, or the module for the interpreters has no place in memory.
+    /// A setting is invalid, or the interpreters' module cannot be stored in memory.
     pub fn new(settings: &BackendSettings, directory: &Path) -> Result<Self> {
         let options = Options::new(settings)?;
         let environments = Environments::new(options.environments.clone());
@@ -69,14 +70,14 @@ impl PythonBackend {
         })
     }
 
-    /// Models reach the memory of GPUs through this driver library. Without one, they cannot.
+    /// Sets the driver library through which models access GPU memory. Without one, they cannot.
     #[must_use]
     pub fn with_cuda_driver(mut self, library: impl Into<String>) -> Self {
         self.cuda_driver = library.into();
         self
     }
 
-    /// The interpreter of a model, started with the module; and what keeps its environment.
+    /// The interpreter of a model, started with the module, and a guard of its environment.
     fn launch(&self, context: &ModelContext) -> Result<(Launch, Option<Arc<InUse>>)> {
         let parameter = context.config.parameters.get(EXECUTION_ENVIRONMENT);
         let requested = Requested {
@@ -103,7 +104,7 @@ impl PythonBackend {
         Ok((launch, environment.in_use))
     }
 
-    /// The file with the model's class: the model's own, or that of its backend if that is written in Python.
+    /// The file with the model's class: the model's own, or its backend's if the backend is written in Python.
     fn model_file(&self, context: &ModelContext) -> Result<PathBuf> {
         let backend = backend_name(&context.config).unwrap_or(PYTHON);
         let named = context.config.default_model_filename.as_str();
@@ -125,7 +126,7 @@ impl PythonBackend {
 }
 
 impl PythonBackend {
-    /// Loads a model whose class is in a file that is not the model's own. Responses of such a class have the states of
+    /// Loads a model whose class is in a file outside the model. Responses of such a class contain the states of
     /// their sequences among their outputs.
     ///
     /// # Errors
@@ -158,7 +159,7 @@ impl Backend for PythonBackend {
     }
 }
 
-/// Whether the model takes inputs that are in memory of a GPU as they are.
+/// Whether the model accepts inputs in GPU memory.
 fn reads_device_memory(context: &ModelContext) -> Result<bool> {
     let parameter =
         context.config.parameters.get(HOST_INPUTS).map(|parameter| parameter.string_value.as_str());

@@ -1,5 +1,5 @@
-//! The module in a file in memory, from which the interpreters load it: nothing has to be unpacked, cleaned up, or protected
-//! from others.
+//! The module in an in-memory file, from which the interpreters load it: nothing has to be unpacked, cleaned up, or
+//! protected.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -33,7 +33,7 @@ impl Library {
         Ok(Self { path: path.into(), _file: file })
     }
 
-    /// Where the interpreters find it.
+    /// The path for the interpreters.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }

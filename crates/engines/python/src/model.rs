@@ -12,11 +12,11 @@ use crate::arguments;
 /// The file with the model's class, and its environment.
 pub(crate) struct Class {
     pub(crate) file: PathBuf,
-    /// Whether the model takes inputs that are in memory of a GPU as they are.
+    /// Whether the model accepts inputs in GPU memory.
     pub(crate) reads_device_memory: bool,
-    /// Whether its responses have the states of their sequences.
+    /// Whether its responses contain the states of their sequences.
     pub(crate) returns_states: bool,
-    /// Keeps the environment of the processes.
+    /// Keeps the environment of the processes alive.
     pub(crate) _environment: Option<Arc<InUse>>,
 }
 

@@ -1,4 +1,4 @@
-//! What runs within a model's interpreter: a shared library, built with the server and carried by it.
+//! The module that runs within a model's interpreter: a shared library, built with the server and embedded in it.
 
 /// The shared library, for every CPython from 3.9 on: it uses the stable ABI only.
 pub const LIBRARY: &[u8] = include_bytes!(env!("NEREID_PYTHON_MODULE"));
@@ -6,6 +6,7 @@ pub const LIBRARY: &[u8] = include_bytes!(env!("NEREID_PYTHON_MODULE"));
 /// The name under which Python imports it.
 pub const NAME: &str = "c_python_backend_utils";
 
-/// What the interpreter runs, as `python3 -I -c BOOTSTRAP LIBRARY [DRIVER]`: it loads the library from its path and calls its
-/// `main`, which finds the server on standard input. DRIVER is the name of CUDA's library; without it, GPU memory is not used.
+/// The program of the interpreter, as `python3 -I -c BOOTSTRAP LIBRARY [DRIVER]`: it loads the library from its path
+/// and calls its `main`, which finds the server on standard input. DRIVER is the name of CUDA's library; without it,
+/// GPU memory is not used.
 pub const BOOTSTRAP: &str = include_str!("bootstrap.py");

@@ -7,12 +7,11 @@ use nereid_backend_api::{BackendSettings, Error, Result};
 use nereid_python_env::Settings;
 use nereid_worker::Limits;
 
-/// Settings of Triton's backend that have no meaning here: memory grows as it is needed, and no pool of threads waits for
-/// models.
+/// Settings of Triton's backend without effect here: memory grows on demand, and no thread pool waits for models.
 const WITHOUT_MEANING: [&str; 4] =
     ["shm-default-byte-size", "shm-growth-byte-size", "shm-region-prefix-name", "thread-pool-size"];
 
-/// What the settings say.
+/// The parsed settings.
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
     pub limits: Limits,
@@ -23,7 +22,7 @@ impl Options {
     /// Reads the settings.
     ///
     /// # Errors
-    /// `InvalidArg` for a value that makes no sense.
+    /// `InvalidArg` for an invalid value.
     pub(crate) fn new(settings: &BackendSettings) -> Result<Self> {
         let limits = Limits::default();
         let start = seconds(settings, "stub-timeout-seconds")?.unwrap_or(limits.start);

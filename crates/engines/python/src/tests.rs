@@ -1,4 +1,4 @@
-//! Settings, and where a model's file is.
+//! Settings, and the location of a model's file.
 
 use std::fs;
 use std::time::Duration;
@@ -44,7 +44,7 @@ fn values_that_make_no_sense_are_refused_with_the_setting() {
         let error = options(&[(key, value)]).unwrap_err();
         assert!(error.starts_with(&format!("backend setting '{key}' is '{value}', expected")), "{error}");
     }
-    // Those of Triton's backend that have no meaning here are taken, whatever they say.
+    // Settings of Triton's backend without effect here are accepted with any value.
     options(&[("shm-default-byte-size", "x"), ("thread-pool-size", "8")]).unwrap();
 }
 

@@ -183,7 +183,7 @@ class Model:
             if first is None:
                 raise UnavailableError("the model sent no response")
             if await responses.next() is not None:
-                raise UnsupportedError("the model sent several responses: ask for all by stream_async()")
+                raise UnsupportedError("the model sent several responses: use stream_async()")
             return first
 
     def stream_async(self, inputs: Mapping[str, Any], **request: Any) -> AsyncResponses:

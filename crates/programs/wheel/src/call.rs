@@ -30,16 +30,16 @@ impl RawRequest {
 
 impl Drop for RawRequest {
     fn drop(&mut self) {
-        // SAFETY: nobody else owns the request: the server has released it, or never took it.
+        // SAFETY: this is the only owner: the server has released the request, or never took it.
         drop(check(unsafe { TRITONSERVER_InferenceRequestDelete(self.get()) }));
     }
 }
 
-/// What a request needs until the server releases it.
+/// Resources that must live until the server releases the request.
 struct RequestResources {
     _request: Arc<RawRequest>,
-    /// The tensors that the request reads. A Python thread drops them when it next comes by: server threads never take
-    /// the interpreter's lock.
+    /// The tensors that the request reads. Dropped by the next Python thread that runs here: server threads never
+    /// take the interpreter's lock.
     _inputs: Vec<Py<Tensor>>,
 }
 
@@ -52,7 +52,7 @@ struct ResponseQueue {
     listener: Option<(Arc<Queue>, u64)>,
 }
 
-/// Where responses arrive.
+/// The destination of responses.
 #[derive(Default)]
 struct Mailbox {
     arrived: Mutex<ResponseQueue>,
@@ -83,7 +83,7 @@ unsafe extern "C" fn complete(response: *mut TRITONSERVER_InferenceResponse, fla
     let last = flags & TRITONSERVER_RESPONSE_COMPLETE_FINAL.0 != 0;
     let mailbox = userp.cast::<Mailbox>().cast_const();
     let response = (!response.is_null()).then(|| RawResponse::new(response));
-    // SAFETY: `Arc::into_raw` made it, and the last response gives it back, once.
+    // SAFETY: `Arc::into_raw` made it, and the last response returns it, once.
     unsafe {
         (*mailbox).put(response, last);
         if last {
@@ -97,7 +97,7 @@ unsafe extern "C" fn complete(response: *mut TRITONSERVER_InferenceResponse, fla
 /// # Safety
 /// `userp` was passed with the request; this is called once.
 unsafe extern "C" fn release(_: *mut TRITONSERVER_InferenceRequest, _: u32, userp: *mut c_void) {
-    // SAFETY: `Box::into_raw` made it, and it is given back once.
+    // SAFETY: `Box::into_raw` made it, and this call returns it, once.
     drop(unsafe { Box::from_raw(userp.cast::<RequestResources>()) });
 }
 
@@ -126,7 +126,7 @@ pub fn send(
     let sent = python.detach(|| {
         let (held, kept) = (held.load(Relaxed), kept.load(Relaxed));
         let request = responses.request.get();
-        // SAFETY: server and request are alive; the user pointers are those that the callbacks expect.
+        // SAFETY: server and request are alive; the user pointers match the callbacks.
         unsafe {
             check(TRITONSERVER_InferenceRequestSetReleaseCallback(request, Some(release), held.cast()))?;
             check(TRITONSERVER_InferenceRequestSetResponseCallback(
@@ -140,7 +140,7 @@ pub fn send(
         }
     });
     if let Err(error) = sent {
-        // SAFETY: the server did not take them.
+        // SAFETY: the server did not take ownership.
         unsafe {
             drop(Box::from_raw(held.into_inner()));
             drop(Arc::from_raw(kept.into_inner()));
@@ -251,7 +251,8 @@ fn set_sequence(
         match id.extract::<u64>() {
             Ok(number) => check(TRITONSERVER_InferenceRequestSetCorrelationId(request, number))?,
             Err(_) => {
-                let wrong = |_| InvalidArgumentError::new_err("a sequence's id is a number from 1, or a str");
+                let wrong =
+                    |_| InvalidArgumentError::new_err("a sequence's id must be a positive int or a str");
                 let text = c_text(&id.extract::<String>().map_err(wrong)?)?;
                 check(TRITONSERVER_InferenceRequestSetCorrelationIdString(request, text.as_ptr()))?;
             }
@@ -277,7 +278,7 @@ impl Responses {
         }
     }
 
-    /// Waits without the interpreter's lock until a response arrives, for a short time at most.
+    /// Waits without the interpreter's lock until a response arrives or the limit is reached.
     fn wait(&self, limit: Duration) {
         let arrived = self.mailbox.arrived();
         if arrived.responses.is_empty() && !arrived.last {
@@ -297,7 +298,7 @@ impl Responses {
             }
             let left = end.map_or(SIGNAL_CHECK, |end| end.saturating_duration_since(Instant::now()));
             if left.is_zero() {
-                return Err(PyTimeoutError::new_err("no response within the time"));
+                return Err(PyTimeoutError::new_err("no response within the timeout"));
             }
             python.detach(|| self.wait(left.min(SIGNAL_CHECK)));
             python.check_signals()?;
@@ -322,9 +323,7 @@ impl Responses {
         let first = Response::new(python, first)?;
         match self.next_raw(python, timeout)? {
             None => Ok(first),
-            Some(_) => {
-                Err(UnsupportedError::new_err("the model sent several responses: ask for all by stream()"))
-            }
+            Some(_) => Err(UnsupportedError::new_err("the model sent several responses: use stream()")),
         }
     }
 
@@ -347,7 +346,7 @@ impl Responses {
         arrived.listener = Some((Arc::clone(queue), key));
     }
 
-    /// Cancels the request. If the model honours that, the request ends with an error.
+    /// Cancels the request. If the model supports that, the request ends with an error.
     fn cancel(&self, python: Python<'_>) -> PyResult<()> {
         self.server.get()?;
         let request = Arc::clone(&self.request);
@@ -364,7 +363,7 @@ impl Drop for Responses {
             arrived.last
         };
         if !finished && self.server.get().is_ok() {
-            // SAFETY: the request is alive. It may have been answered in the meantime.
+            // SAFETY: the request is alive. It may have been answered by now.
             drop(check(unsafe { TRITONSERVER_InferenceRequestCancel(self.request.get()) }));
         }
     }

@@ -7,7 +7,7 @@ use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 use triton_sys::*;
 
-create_exception!(nereid, Error, PyException, "What the server or a model says went wrong.");
+create_exception!(nereid, Error, PyException, "An error of the server or of a model.");
 
 macro_rules! codes {
     ($($class:ident = $code:ident, $doc:literal;)*) => {
@@ -32,12 +32,12 @@ macro_rules! codes {
 }
 
 codes! {
-    UnknownError = TRITONSERVER_ERROR_UNKNOWN, "A backend failed and did not say how.";
+    UnknownError = TRITONSERVER_ERROR_UNKNOWN, "A backend failed for an unknown reason.";
     InternalError = TRITONSERVER_ERROR_INTERNAL, "The server or a model failed.";
-    NotFoundError = TRITONSERVER_ERROR_NOT_FOUND, "There is no such model or version.";
+    NotFoundError = TRITONSERVER_ERROR_NOT_FOUND, "The model or version does not exist.";
     InvalidArgumentError = TRITONSERVER_ERROR_INVALID_ARG, "A request, an option or a name is wrong.";
     UnavailableError = TRITONSERVER_ERROR_UNAVAILABLE, "The server or the model cannot answer now.";
-    UnsupportedError = TRITONSERVER_ERROR_UNSUPPORTED, "The server or the model does not do that.";
+    UnsupportedError = TRITONSERVER_ERROR_UNSUPPORTED, "The server or the model does not support the operation.";
     AlreadyExistsError = TRITONSERVER_ERROR_ALREADY_EXISTS, "There is one already.";
     CancelledError = TRITONSERVER_ERROR_CANCELLED, "The request was cancelled.";
 }

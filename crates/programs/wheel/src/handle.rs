@@ -12,13 +12,13 @@ use triton_sys::*;
 
 use crate::errors::{InternalError, UnavailableError, check};
 
-/// How often a waiting thread checks whether the program was interrupted.
+/// The interval at which a waiting thread checks whether the program was interrupted.
 pub const SIGNAL_CHECK: Duration = Duration::from_millis(50);
 
 /// A server. Its last owner deletes it.
 pub struct ServerHandle {
     pointer: AtomicPtr<TRITONSERVER_Server>,
-    /// The process that made it. Processes forked from that one lack its threads.
+    /// The process that created it. Forked processes lack its threads.
     process: u32,
     stopped: AtomicBool,
 }
@@ -33,7 +33,7 @@ impl ServerHandle {
     /// The server's pointer, for C functions.
     ///
     /// # Errors
-    /// `UnavailableError` in a process other than the one that made it.
+    /// `UnavailableError` in any process except the creator.
     pub fn get(&self) -> PyResult<*mut TRITONSERVER_Server> {
         if self.process != process::id() {
             let reason = format!("the server is in process {}, which this one was forked from", self.process);
@@ -45,7 +45,7 @@ impl ServerHandle {
     /// Answers requests in progress, and unloads the models.
     ///
     /// # Errors
-    /// Stopping takes longer than the exit timeout. It may be tried again.
+    /// Stopping takes longer than the exit timeout. The call may be repeated.
     pub fn stop(&self) -> PyResult<()> {
         // SAFETY: the server is alive.
         check(unsafe { TRITONSERVER_ServerStop(self.get()?) })?;
@@ -60,8 +60,8 @@ impl Drop for ServerHandle {
             return;
         }
         let server = AtomicPtr::new(self.pointer.swap(ptr::null_mut(), Relaxed));
-        // Nobody is left to report an error to.
-        // SAFETY: nobody else owns the server any more.
+        // An error cannot be reported here.
+        // SAFETY: this is the only owner of the server.
         let delete = move || unsafe { delete_error(TRITONSERVER_ServerDelete(server.into_inner())) };
         if self.stopped.load(Relaxed) {
             delete();
@@ -72,13 +72,13 @@ impl Drop for ServerHandle {
     }
 }
 
-/// Deletes an error, if there is one.
+/// Deletes an error, if any.
 ///
 /// # Safety
 /// The error is the caller's to delete.
 unsafe fn delete_error(error: *mut TRITONSERVER_Error) {
     if !error.is_null() {
-        // SAFETY: the caller vouches for it.
+        // SAFETY: guaranteed by the caller.
         unsafe { TRITONSERVER_ErrorDelete(error) }
     }
 }
@@ -92,7 +92,7 @@ pub fn interruptible<T: Send + 'static>(
     act: impl FnOnce() -> T + Send + 'static,
 ) -> PyResult<T> {
     let (done, mut outcome) = mpsc::sync_channel(1);
-    // The receiver is gone if the program was interrupted.
+    // The receiver is dropped if the program was interrupted.
     thread::spawn(move || drop(done.send(act())));
     loop {
         let received;

@@ -12,7 +12,7 @@ use triton_sys::*;
 use crate::errors::check;
 use crate::text::{c_text, text_of_c};
 
-/// The most unread records; further ones are dropped.
+/// Limit of unread records; further ones are dropped.
 const CAPACITY: usize = 10_000;
 
 /// Level, file, line, microseconds since 1970, and message.
@@ -22,7 +22,7 @@ type Record = (u32, String, i32, u64, String);
 #[derive(Default)]
 struct Records {
     queue: VecDeque<Record>,
-    /// How many were dropped since the last one was read.
+    /// Number of records dropped since the last one was read.
     dropped: u64,
     ended: bool,
 }
@@ -34,7 +34,7 @@ fn records() -> MutexGuard<'static, Records> {
     RECORDS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Any server thread calls this.
+/// Called from any server thread.
 ///
 /// # Safety
 /// The strings are null or end with a zero byte.
@@ -46,7 +46,7 @@ unsafe extern "C" fn record(
     message: *const c_char,
     _: *mut c_void,
 ) {
-    // SAFETY: the caller vouches for them.
+    // SAFETY: guaranteed by the caller.
     let (file, message) = unsafe { (text_of_c(file), text_of_c(message)) };
     let mut records = records();
     if records.queue.len() < CAPACITY {
@@ -69,7 +69,7 @@ pub fn start_records() -> PyResult<()> {
     set_callback(Some(record))
 }
 
-/// Stops keeping records. Those kept may still be read; then [`next_record`] returns `None`.
+/// Stops keeping records. Unread ones can still be read; then [`next_record`] returns `None`.
 #[pyfunction]
 pub fn stop_records() -> PyResult<()> {
     set_callback(None)?;
@@ -78,7 +78,7 @@ pub fn stop_records() -> PyResult<()> {
     Ok(())
 }
 
-/// The next record. With `waits`, `None` comes only after the last one.
+/// The next record. With `waits`, `None` is returned only after the last one.
 #[pyfunction]
 pub fn next_record(python: Python<'_>, waits: bool) -> Option<Record> {
     python.detach(|| {
@@ -87,7 +87,7 @@ pub fn next_record(python: Python<'_>, waits: bool) -> Option<Record> {
             records = ARRIVED.wait(records).unwrap_or_else(PoisonError::into_inner);
         }
         if let dropped @ 1.. = std::mem::take(&mut records.dropped) {
-            let message = format!("{dropped} messages were dropped: the program did not take them");
+            let message = format!("{dropped} messages were dropped because the program did not read them");
             records.queue.push_back((TRITONSERVER_LOG_WARN.0, "log.rs".into(), 0, 0, message));
         }
         records.queue.pop_front()

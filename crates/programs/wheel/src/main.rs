@@ -1,5 +1,5 @@
-//! The command `nereid` of the Python package. Its code is in the library beside it, which servers within Python use,
-//! too.
+//! The command `nereid` of the Python package. Its code is in the package's library, which servers within Python
+//! share.
 
 use std::env;
 use std::error::Error;
@@ -24,7 +24,7 @@ fn main() -> ExitCode {
 /// Runs the command to completion.
 fn run() -> Result<i32, Box<dyn Error>> {
     let own = env::current_exe()?;
-    let path = own.parent().ok_or("this program is in no folder")?.join(LIBRARY);
+    let path = own.parent().ok_or("the program's folder is unknown")?.join(LIBRARY);
     // SAFETY: the library is the server's own, and its initialisers do nothing notable. Backends find its functions.
     let library = unsafe { Library::open(Some(&path), RTLD_NOW | RTLD_GLOBAL)? };
     // SAFETY: the function has this type in the library of this package.

@@ -35,7 +35,7 @@ impl RawResponse {
 
 impl Drop for RawResponse {
     fn drop(&mut self) {
-        // SAFETY: nobody else owns the response.
+        // SAFETY: this is the only owner of the response.
         drop(check(unsafe { TRITONSERVER_InferenceResponseDelete(self.get()) }));
     }
 }
@@ -53,7 +53,7 @@ pub fn allocator() -> PyResult<*mut TRITONSERVER_ResponseAllocator> {
     let mut made = ptr::null_mut();
     // SAFETY: the functions follow the rules of allocators.
     check(unsafe { TRITONSERVER_ResponseAllocatorNew(&raw mut made, Some(place), Some(take_back), None) })?;
-    // Another thread may have made one at the same time. Both work, and neither is ever deleted.
+    // Another thread may have created one at the same time. Both work, and neither is ever deleted.
     ALLOCATOR.store(made, Relaxed);
     Ok(made)
 }
@@ -78,7 +78,7 @@ unsafe extern "C" fn place(
     actual_memory_type: *mut TRITONSERVER_MemoryType,
     actual_memory_type_id: *mut i64,
 ) -> *mut TRITONSERVER_Error {
-    // SAFETY: the layout has a size; the caller vouches for the pointers.
+    // SAFETY: the layout is not empty; the caller guarantees the pointers.
     unsafe {
         let memory = layout(byte_size).map_or(ptr::null_mut(), |layout| alloc(layout));
         if memory.is_null() && byte_size > 0 {
@@ -96,7 +96,7 @@ unsafe extern "C" fn place(
 /// Frees memory that [`place`] allocated.
 ///
 /// # Safety
-/// `buffer` comes from [`place`], with the same size, and is no longer used.
+/// `buffer` comes from [`place`], with the same size, and is not used after this.
 unsafe extern "C" fn take_back(
     _: *mut TRITONSERVER_ResponseAllocator,
     buffer: *mut c_void,
@@ -106,7 +106,7 @@ unsafe extern "C" fn take_back(
     _: i64,
 ) -> *mut TRITONSERVER_Error {
     if let Some(layout) = layout(byte_size).filter(|_| !buffer.is_null()) {
-        // SAFETY: the caller vouches for it.
+        // SAFETY: guaranteed by the caller.
         unsafe { dealloc(buffer.cast(), layout) }
     }
     ptr::null_mut()
@@ -118,7 +118,7 @@ pub struct Response {
     /// The name of the model that answered.
     #[pyo3(get)]
     model: String,
-    /// Its version.
+    /// The version of that model.
     #[pyo3(get)]
     version: i64,
     /// The request's id.

@@ -55,7 +55,7 @@ unsafe impl Sync for OutputMemory {}
 
 impl OutputMemory {
     /// # Safety
-    /// While the response lives, there are this many bytes at `data`, and nobody else writes to them.
+    /// While the response lives, `data` points to this many bytes, and no other code writes to them.
     pub unsafe fn new(response: Arc<RawResponse>, data: *mut u8, length: usize) -> Self {
         Self { _response: response, data, length }
     }
@@ -90,17 +90,17 @@ impl Tensor {
         Ok(Some(Self { data_type, shape, contents, array: PyOnceLock::new() }))
     }
 
-    /// The type of its elements.
+    /// The element type.
     pub fn data_type(&self) -> DataType {
         self.data_type
     }
 
-    /// Its dimensions.
+    /// The dimensions.
     pub fn shape(&self) -> &[i64] {
         &self.shape
     }
 
-    /// The address of its elements, and their length in bytes. They stay in place as long as the tensor, unless the
+    /// The address of the elements, and their length in bytes. They stay in place as long as the tensor, unless the
     /// program changes the array's shape.
     ///
     /// # Errors
@@ -130,7 +130,7 @@ impl Tensor {
             None if own.number() == UNICODE => DataType::Bytes,
             None => {
                 let dtype = array.getattr("dtype")?.str()?.to_string();
-                let what = format!("tensors have no elements of numpy's type '{dtype}'");
+                let what = format!("unsupported element type: numpy's '{dtype}'");
                 return Err(PyTypeError::new_err(what));
             }
         };
@@ -169,7 +169,7 @@ impl Tensor {
             return Ok(Self { data_type, shape, contents, array: PyOnceLock::new() });
         };
         if data_type.numpy().is_none() {
-            let what = format!("elements of type {} must follow each other", data_type.name());
+            let what = format!("elements of type {} must be contiguous", data_type.name());
             return Err(PyBufferError::new_err(what));
         }
         let owner = memory.into_bound(python).into_any();
@@ -183,7 +183,7 @@ impl Tensor {
         let numpy = Numpy::get(python)?;
         if self.data_type == DataType::Bytes {
             let (data, length) = self.elements(python)?;
-            // SAFETY: the elements stay there until this returns.
+            // SAFETY: the elements stay in place until this returns.
             let encoded = unsafe { bytes(data, length) };
             return elements::decode(python, numpy, &self.shape, encoded).map(Bound::unbind);
         }
@@ -194,30 +194,30 @@ impl Tensor {
         let is_bfloat16 = self.data_type == DataType::Bf16;
         let shown = if is_bfloat16 { DataType::Uint16 } else { self.data_type };
         let owner = memory.bind(python).as_any().clone();
-        // numpy accepts no address for an empty array.
+        // numpy refuses an address for an empty array.
         let array = if self.shape.contains(&0) {
             numpy.empty(python, &self.shape, shown)?
         } else {
-            // SAFETY: the memory is as long as shape and type say, and its owner keeps it alive.
+            // SAFETY: the memory has the length of this shape and type, and its owner keeps it alive.
             unsafe { numpy.view(&self.shape, None, shown, data, owner)? }
         };
         if !is_bfloat16 {
             return Ok(array.unbind());
         }
         let types = python.import("ml_dtypes").map_err(|_| {
-            PyTypeError::new_err("numpy has no type BF16 without the package ml_dtypes; DLPack has")
+            PyTypeError::new_err("numpy supports BF16 only with the package ml_dtypes; DLPack always does")
         })?;
         array.call_method1("view", (types.getattr("bfloat16")?,)).map(Bound::unbind)
     }
 }
 
 /// # Safety
-/// There are this many bytes for as long as the result is used.
+/// `data` points to this many bytes for as long as the result is used.
 unsafe fn bytes<'a>(data: *const u8, length: usize) -> &'a [u8] {
     if length == 0 {
         return &[];
     }
-    // SAFETY: the caller vouches for it.
+    // SAFETY: guaranteed by the caller.
     unsafe { slice::from_raw_parts(data, length) }
 }
 
@@ -248,7 +248,7 @@ impl Tensor {
                 _ => Ok(tensor),
             };
         }
-        // For types that numpy cannot name, it chooses the type itself.
+        // numpy chooses the type itself for types that it cannot name.
         let arguments = PyDict::new(python);
         let dtype = match data_type {
             None | Some(DataType::Bf16) => None,
@@ -273,7 +273,7 @@ impl Tensor {
         self.data_type.name()
     }
 
-    /// Its dimensions.
+    /// The dimensions.
     #[getter(shape)]
     fn py_shape<'py>(&self, python: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         PyTuple::new(python, &self.shape)
@@ -285,7 +285,7 @@ impl Tensor {
         Ok(self.elements(python)?.1)
     }
 
-    /// Its elements as an array: the same one each time and, except for BYTES, a view.
+    /// The elements as an array: the same one each time and, except for BYTES, a view.
     fn numpy(&self, python: Python<'_>) -> PyResult<Py<PyAny>> {
         self.array.get_or_try_init(python, || self.make_array(python)).map(|array| array.clone_ref(python))
     }
@@ -293,7 +293,7 @@ impl Tensor {
     /// A copy of its elements, encoded: each element of BYTES after its length.
     fn tobytes<'py>(&self, python: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         let (data, length) = self.elements(python)?;
-        // SAFETY: the elements stay there until this returns.
+        // SAFETY: the elements stay in place until this returns.
         let elements = unsafe { bytes(data, length) };
         Ok(PyBytes::new(python, elements))
     }

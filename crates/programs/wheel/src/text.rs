@@ -26,16 +26,16 @@ pub unsafe fn text_of_c(text: *const c_char) -> String {
     if text.is_null() {
         return String::new();
     }
-    // SAFETY: the caller vouches for it.
+    // SAFETY: guaranteed by the caller.
     unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }
 
-/// The JSON document that `ask` produces.
+/// The JSON document that `call` produces.
 pub fn document(
-    ask: impl FnOnce(*mut *mut TRITONSERVER_Message) -> PyResult<*mut TRITONSERVER_Error>,
+    call: impl FnOnce(*mut *mut TRITONSERVER_Message) -> PyResult<*mut TRITONSERVER_Error>,
 ) -> PyResult<String> {
     let mut message = ptr::null_mut();
-    check(ask(&raw mut message)?)?;
+    check(call(&raw mut message)?)?;
     let (mut base, mut length) = (ptr::null(), 0);
     // SAFETY: we own the message until it is deleted, and its text lives as long.
     unsafe {
@@ -46,12 +46,12 @@ pub fn document(
     }
 }
 
-/// The metrics that `ask` produces, as text.
+/// The metrics that `call` produces, as text.
 pub fn metrics(
-    ask: impl FnOnce(*mut *mut TRITONSERVER_Metrics) -> PyResult<*mut TRITONSERVER_Error>,
+    call: impl FnOnce(*mut *mut TRITONSERVER_Metrics) -> PyResult<*mut TRITONSERVER_Error>,
 ) -> PyResult<String> {
     let mut metrics = ptr::null_mut();
-    check(ask(&raw mut metrics)?)?;
+    check(call(&raw mut metrics)?)?;
     let (mut base, mut length) = (ptr::null(), 0);
     // SAFETY: we own the metrics until they are deleted, and their text lives as long.
     unsafe {
@@ -64,11 +64,11 @@ pub fn metrics(
 }
 
 /// # Safety
-/// There are this many bytes for as long as the result is used.
+/// `base` points to this many bytes for as long as the result is used, unless it is null.
 unsafe fn bytes<'a>(base: *const c_char, length: usize) -> &'a [u8] {
     if base.is_null() {
         return &[];
     }
-    // SAFETY: the caller vouches for it.
+    // SAFETY: guaranteed by the caller.
     unsafe { slice::from_raw_parts(base.cast(), length) }
 }
