@@ -76,7 +76,7 @@ def test_what_cannot_be_served_is_refused_by_name(repository, serve):
     server.wait_until_loaded()
     for name, reason in [
         ("unknown", "these operators have no counterpart in ONNX: Bell"),
-        ("open", "a NetDef says neither type nor dimensions of its input 'x'"),
+        ("open", "a NetDef declares neither type nor dimensions of its input 'x'"),
         ("damaged", "the net is not a complete NetDef"),
         ("without_weights", "init_model.netdef: No such file or directory"),
     ]:

@@ -83,7 +83,7 @@ def test_a_network_answers_as_in_pytorchs_own_python(write, serve, models):
     server.wait_for_log(r"libtorch given by the setting 'library': \S+/torch/lib/libtorch_cpu.so")
     server.wait_for_log("model 'threads' version 1 is served by PyTorch with 1 threads to an instance")
     server.wait_for_log("model 'other': without effect on the CPU: ENABLE_CACHE_CLEANING")
-    server.wait_for_log("INTER_OP_THREAD_COUNT has no effect: the process has [23] such threads, as a model chose before")
+    server.wait_for_log("INTER_OP_THREAD_COUNT has no effect: the process has [23] such threads already, set by another model")
     for name in ("network", "shared", "plain", "threads", "other"):
         for values, expected in models[1]["network"] * 3:
             output = answer(server, name, x=np.array(values, np.float32))["OUTPUT__0"]
@@ -266,7 +266,7 @@ def test_shapes_that_depend_on_the_data(write, serve):
 @pytest.mark.parametrize(
     "model, text, says",
     [
-        ("Twice", pair("x", "y") + tensors("input", ("z", "FP32", [-1])), "input 'z' is no argument of the model's forward"),
+        ("Twice", pair("x", "y") + tensors("input", ("z", "FP32", [-1])), "input 'z' is not an argument of the model's forward"),
         ("SumAndDifference", pair("one", "y"), "the model's argument 'other' has no input"),
         ("Twice", pair("x", "y", datatype="BYTES"), "the argument 'x' of the model takes a tensor of numbers"),
         ("Twice", pair("x", "y") + parameter("INTRA_OP_THREAD_COUNT", "all"), "parameter 'INTRA_OP_THREAD_COUNT' is 'all'"),

@@ -98,7 +98,7 @@ def test_sequences_keep_their_states(write, serve, strategy):
 @pytest.mark.parametrize(
     "model, text, says",
     [
-        ("Twice", pair("x", "y") + tensors("input", ("z", "FP32", [-1])), "input 'z' is no argument of the model's forward"),
+        ("Twice", pair("x", "y") + tensors("input", ("z", "FP32", [-1])), "input 'z' is not an argument of the model's forward"),
         ("SumAndDifference", pair("one", "y"), "the model's argument 'other' has no input"),
         ("Twice", pair("x", "y", datatype="BYTES"), "the argument 'x' of the model takes a tensor of numbers"),
         ("Twice", pair("x", "y") + parameter("INTRA_OP_THREAD_COUNT", "all"), "parameter 'INTRA_OP_THREAD_COUNT' is 'all'"),

@@ -204,8 +204,8 @@ def test_sequences_keep_states(write, serve, python, engine):
 @pytest.mark.parametrize(
     "text, says",
     [
-        (pair("ARGS[0]", "y", (-1, 3)) + tensors("input", ("ARGS[1]", "FP32", [3])), "input 'ARGS[1]' is no argument of the model's forward"),
-        (pair("x", "RESULT[a]", (-1, 3)) + tensors("output", ("RESULT", "FP32", [-1, 3])), "output 'RESULT[a]' is none of the model's results ('RESULT')"),
+        (pair("ARGS[0]", "y", (-1, 3)) + tensors("input", ("ARGS[1]", "FP32", [3])), "input 'ARGS[1]' is not an argument of the model's forward"),
+        (pair("x", "RESULT[a]", (-1, 3)) + tensors("output", ("RESULT", "FP32", [-1, 3])), "output 'RESULT[a]' is not one of the model's results ('RESULT')"),
         (pair("x", "y", (-1, 3), "BYTES"), "the argument 'ARGS[0]' of the model takes a tensor of numbers"),
     ],
     ids=["input", "output", "type"],

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 
 use crate::caffe2::Argument;
 
-/// Arguments that change how a result is computed, but not the result.
+/// Arguments that change how a result is computed, but not the result itself.
 const WITHOUT_MEANING: &[&str] = &[
     "algo",
     "allow_broadcast_fastpath",
@@ -78,7 +78,7 @@ impl<'a> Arguments<'a> {
         self.find(name).map_or(&[], |argument| &argument.ints)
     }
 
-    /// All values of an argument, whatever their type.
+    /// All values of an argument, regardless of type.
     pub(crate) fn raw(&self, name: &str) -> Option<&'a Argument> {
         self.find(name)
     }

@@ -21,7 +21,7 @@ use crate::{Element, Input, NetDefError, Nets};
 const DEFAULT_FILENAME: &str = "model.netdef";
 const INIT_PREFIX: &str = "init_";
 
-/// Loads an ONNX model from memory. The path is that of its source file, for messages.
+/// Loads an ONNX model from memory. The path is its source file's, for messages.
 pub type LoadOnnx = Box<dyn Fn(ModelContext, Vec<u8>, PathBuf) -> Result<Box<dyn Model>> + Send + Sync>;
 
 /// The backend over an engine for ONNX.
@@ -31,7 +31,7 @@ pub struct NetDefBackend {
 }
 
 impl NetDefBackend {
-    /// The backend over an engine, and whether that runs on GPUs.
+    /// The backend over an engine, and whether the engine runs on GPUs.
     pub fn new(load: LoadOnnx, runs_on_gpus: bool) -> Self {
         Self { load, runs_on_gpus }
     }

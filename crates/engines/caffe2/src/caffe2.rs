@@ -1,6 +1,6 @@
 //! The parts that we read of Caffe2's files: nets, operators, their arguments, tensors.
 //!
-//! Field numbers are those of Caffe2's `caffe2.proto`. The decoder skips unlisted fields.
+//! Field numbers follow Caffe2's `caffe2.proto`. The decoder skips unlisted fields.
 
 use prost::Message;
 

@@ -18,7 +18,7 @@ use crate::value::{Dims, Element, Value};
 /// The most dimensions of a tensor. Without a limit, a few operators can create many.
 const MOST_DIMENSIONS: usize = 64;
 
-/// An input, as far as the caller knows it.
+/// An input, with the properties that the caller knows.
 #[derive(Clone, Debug)]
 pub struct Input {
     /// The blob.
@@ -44,18 +44,18 @@ pub enum NetDefError {
     #[error("these operators have no counterpart in ONNX: {}", .0.join(", "))]
     Unknown(Vec<String>),
     /// The operator is supported, but not in this form.
-    #[error("operator {operator}, which makes '{blob}': {why}")]
+    #[error("operator {operator}, which computes '{blob}': {why}")]
     Refused {
         /// The operator's type.
         operator: String,
-        /// Its first output.
+        /// The operator's first output.
         blob: String,
-        /// What is wrong.
+        /// The reason.
         why: String,
     },
     /// The input's type or dimensions are unknown.
     #[error(
-        "a NetDef says neither type nor dimensions of its input '{0}', and they do not follow from the operator that \
+        "a NetDef declares neither type nor dimensions of its input '{0}', and they do not follow from the operator that \
          reads it: list it in the configuration"
     )]
     Open(String),
@@ -88,10 +88,10 @@ impl Nets {
     }
 
     /// Encodes the nets as an ONNX model. `given` are the inputs that the caller knows. They take precedence over
-    /// values that the initialising net has for them.
+    /// values from the initialising net.
     ///
     /// # Errors
-    /// Names what has no equivalent in ONNX.
+    /// The operators, arguments or inputs without an equivalent in ONNX.
     pub fn to_onnx(&self, given: &[Input]) -> Result<Vec<u8>, NetDefError> {
         self.check_operators()?;
         let mut graph = Graph::default();
@@ -132,7 +132,7 @@ impl Nets {
         if unknown.is_empty() { Ok(()) } else { Err(NetDefError::Unknown(unknown.into_iter().collect())) }
     }
 
-    /// The blobs that the net reads before it writes them: first those that it declares, in its order.
+    /// The blobs that the net reads before it writes them: declared ones first, in the net's order.
     fn read_from_outside(&self) -> Vec<&str> {
         let mut made = HashSet::new();
         let mut read = HashSet::new();
@@ -162,7 +162,7 @@ impl Nets {
         Some(Input { name: name.to_owned(), element: weights.element, dims: Some(dims) })
     }
 
-    /// Gives the outputs the net's names.
+    /// Renames the outputs to the net's names.
     fn outputs(
         &self,
         graph: &mut Graph,
@@ -175,7 +175,7 @@ impl Nets {
             }
             let value = graph.blob(name).cloned();
             let refused = |why| NetDefError::Output(name.clone(), why);
-            let value = value.ok_or_else(|| refused("is made by no operator"))?;
+            let value = value.ok_or_else(|| refused("is not computed by any operator"))?;
             if inputs.iter().any(|input| input.name == *name) {
                 return Err(refused("has the name of an input"));
             }
@@ -195,7 +195,7 @@ fn convert(graph: &mut Graph, operator: &OperatorDef) -> Result<(), NetDefError>
     let convert = operators::find(&operator.r#type)
         .ok_or_else(|| NetDefError::Unknown(vec![operator.r#type.clone()]))?;
     let inputs = operator.input.iter().map(|name| {
-        graph.blob(name).cloned().ok_or_else(|| refused(format!("nothing makes its input '{name}'")))
+        graph.blob(name).cloned().ok_or_else(|| refused(format!("no operator computes its input '{name}'")))
     });
     let inputs = inputs.collect::<Result<Vec<_>, _>>()?;
     graph.begin(blob);

@@ -1,6 +1,6 @@
 //! The parts that we write of ONNX's files.
 //!
-//! Field numbers are those of ONNX's `onnx.proto`.
+//! Field numbers follow ONNX's `onnx.proto`.
 
 use prost::{Message, Oneof};
 

@@ -1,4 +1,4 @@
-//! The supported operators, and the context that a converting function gets.
+//! The supported operators, and the context of a converting function.
 
 mod elementwise;
 mod fills;
@@ -12,7 +12,7 @@ use crate::arguments::Arguments;
 use crate::graph::Graph;
 use crate::value::{Dims, Value};
 
-/// The outputs in order, as far as ONNX has them; or why the operator is refused.
+/// The outputs in order, if ONNX has them; or the reason why the operator is refused.
 pub(crate) type Outcome = Result<Vec<Value>, String>;
 
 type Convert = fn(&mut Call<'_>) -> Outcome;
@@ -24,7 +24,7 @@ pub(crate) struct Call<'a> {
     pub(crate) kind: &'a str,
     pub(crate) arguments: Arguments<'a>,
     pub(crate) inputs: Vec<Value>,
-    /// How many outputs the net uses.
+    /// Number of outputs used by the net.
     pub(crate) outputs: usize,
 }
 
@@ -114,7 +114,7 @@ impl Call<'_> {
         if self.inputs.len() <= inputs {
             return Ok(());
         }
-        Err(format!("it has {} inputs, of which ONNX knows {inputs}", self.inputs.len()))
+        Err(format!("it has {} inputs, but ONNX supports at most {inputs}", self.inputs.len()))
     }
 
     /// Whether the channels are the last dimension.

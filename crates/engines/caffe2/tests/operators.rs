@@ -1,5 +1,5 @@
-//! Every operator, run by the embedded engine, computes what Caffe2 computed. Nets, inputs and outputs are in
-//! `tests/netdef/operators.bin`, which `generate.py` beside it wrote with Caffe2 itself.
+//! Every operator, run by the embedded engine, computes Caffe2's results. Nets, inputs and outputs are in
+//! `tests/netdef/operators.bin`, generated with Caffe2 itself by `tests/netdef/generate.py`.
 
 #[path = "../../../../tests/netdef/cases.rs"]
 mod cases;
@@ -115,7 +115,7 @@ fn numbers(tensor: &Tensor) -> Vec<f64> {
     }
 }
 
-/// Why two tensors differ, if they do.
+/// The difference between two tensors, if any.
 fn difference(found: &Tensor, expected: &Tensor) -> Option<String> {
     let head = |tensor: &Tensor| {
         // A scalar is sent as [1].

@@ -7,7 +7,7 @@
 //! - `instance_wise_delay_multiplier`: if not 0, instance n waits n times this factor times the delay;
 //! - `creation_delay_sec`: delays loading.
 //!
-//! Two more are not in Triton's backend. They hold the model until a test releases it:
+//! Two more, which Triton's backend lacks, hold the model until a test releases it:
 //! - `gate`: the path of a Unix socket. Each execution connects to it, writes the instance's name and the number of
 //!   requests (`m_0_0 3`), and continues when the other side writes anything or closes the connection;
 //! - `creation_gate`: the same for loading, which writes the model's name and version (`m 1`).

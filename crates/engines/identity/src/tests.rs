@@ -1,4 +1,4 @@
-//! What the identity backend returns, and which configurations it accepts.
+//! The identity backend's answers, and the configurations that it accepts.
 
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::net::UnixListener;

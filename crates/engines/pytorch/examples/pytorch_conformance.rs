@@ -1,8 +1,8 @@
-//! Runs the conformance suite of backends on libtorch, `pytorch_conformance library LIBRARY FOLDER [PLATFORM]`, or on PyTorch's
-//! own Python, `pytorch_conformance python INTERPRETER FOLDER [PLATFORM]`. The model in `FOLDER/1` gives its FP32 input [N,3],
-//! times two.
+//! Runs the conformance suite of backends on libtorch, `pytorch_conformance library LIBRARY FOLDER [PLATFORM]`, or on
+//! PyTorch's own Python, `pytorch_conformance python INTERPRETER FOLDER [PLATFORM]`. The model in `FOLDER/1` doubles
+//! its FP32 input [N,3].
 //!
-//! It is a program and not a test, since the library is one that the end-to-end tests bring along.
+//! This is a program and not a test because the end-to-end tests fetch the library.
 
 use std::env;
 use std::path::{Path, PathBuf};

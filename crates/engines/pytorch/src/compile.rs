@@ -1,7 +1,7 @@
-//! Compiles the shim that calls libtorch against the headers of the installed libtorch. The result is cached for the
-//! user, one for each libtorch, so it is compiled once.
+//! Compiles the shim that calls libtorch against the headers of the installed libtorch. The result is cached per user
+//! and libtorch, so each is compiled once.
 //!
-//! Does not know what the shim does.
+//! Does not know the shim's functions.
 
 use std::env;
 use std::fs;
@@ -15,10 +15,10 @@ use nereid_python_env::cache_folder;
 /// The shim's source.
 const SOURCE: &str = include_str!("shim.cpp");
 
-/// The languages that headers of libtorch need, the newest first: 2.15 needs the first, 1.13 the second.
+/// The C++ standards that libtorch's headers require, the newest first: 2.15 needs the first, 1.13 the second.
 const STANDARDS: [&str; 2] = ["-std=c++20", "-std=c++17"];
 
-/// Why no shim is available.
+/// The reason why no shim is available.
 #[derive(Debug, thiserror::Error)]
 pub enum CompileError {
     /// The library has no headers.
@@ -34,7 +34,7 @@ pub enum CompileError {
         "the shim for libtorch needs a C++ compiler, but `{compiler}` does not start: {cause} (apt-get install g++)"
     )]
     NoCompiler {
-        /// Its name.
+        /// The compiler's command.
         compiler: String,
         /// The error from starting it.
         cause: io::Error,
@@ -46,7 +46,7 @@ pub enum CompileError {
         compiler: String,
         /// The library.
         library: PathBuf,
-        /// Its first error.
+        /// The first error message.
         reason: String,
     },
     /// The shim cannot be stored.
@@ -78,10 +78,10 @@ pub(crate) fn shim(library: &Path) -> Result<PathBuf, CompileError> {
     Ok(compiled)
 }
 
-/// Finds the empty library that takes the place of `libtorch.so` for a `libtorch_cpu.so`, or makes it.
+/// Finds or creates the empty library that replaces `libtorch.so` for a `libtorch_cpu.so`.
 ///
 /// # Errors
-/// It cannot be made.
+/// The library cannot be created.
 pub(crate) fn umbrella(library: &Path) -> Result<PathBuf, CompileError> {
     let folder = cache_folder("libtorch").map_err(|error| CompileError::Cache(error.to_string()))?;
     let compiled = folder.join(format!("umbrella-{:016x}.so", key(library)));
@@ -119,7 +119,7 @@ fn key(library: &Path) -> u64 {
     hasher.finish()
 }
 
-/// The include folders: those of the package that has the library in `lib`, those beside the library, or the system's.
+/// The include folders: of the package with the library in `lib`, next to the library, or the system's.
 fn includes(library: &Path) -> Result<Vec<PathBuf>, CompileError> {
     let package = library.parent().and_then(Path::parent).map(|package| package.join("include"));
     let beside = library.with_file_name("include");
@@ -169,7 +169,7 @@ fn first_error(output: &[u8]) -> String {
     line.unwrap_or("it does not say why").to_owned()
 }
 
-/// Whether the library uses the C++11 ABI of strings, as all newer ones do. Its symbols show that.
+/// Whether the library uses the C++11 ABI of strings, as all newer ones do. Its symbols reveal that.
 fn has_new_strings(library: &Path) -> bool {
     const MARK: &[u8] = b"__cxx11";
     let core = fs::read(library.with_file_name("libc10.so"));

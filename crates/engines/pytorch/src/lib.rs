@@ -68,7 +68,7 @@ pub fn find(setting: Option<PathBuf>, backends: Option<PathBuf>) -> LibraryLocat
 /// The backend over an open libtorch.
 pub struct TorchBackend {
     torch: Arc<Torch>,
-    /// Processors that the threads of a model's instances may take.
+    /// CPU cores available to the threads of a model's instances.
     processors: NonZeroUsize,
 }
 
@@ -93,7 +93,7 @@ impl TorchBackend {
         }
         let path = model_file(context)?;
         let source = if config.platform == PACKAGE_PLATFORM {
-            // One loader's code serves all instances that share it, each on a thread of its own.
+            // One loader's code serves all instances that share it, each on its own thread.
             let instances: i32 = config.instance_group.iter().map(|group| group.count.max(1)).sum();
             let threads = if options.shares_weights { usize::try_from(instances).unwrap_or(1) } else { 1 };
             Source::Package { path, threads: threads.max(1) }
@@ -147,7 +147,7 @@ impl Source {
         let loaded = match self {
             Self::Script(path) => Module::load(torch, path),
             Self::Package { path, threads } => {
-                // libtorch does not look at the checksums, and would run what is damaged.
+                // libtorch does not verify checksums, and would run damaged files.
                 let file = File::open(path).map_err(|error| error.to_string());
                 file.and_then(|file| verify_zip(file, ArchiveLimits::default()))
                     .and_then(|()| Module::load_package(torch, path, *threads))
@@ -156,7 +156,7 @@ impl Source {
         loaded.map_err(|why| self.broken(&why))
     }
 
-    /// The module's arguments, and the names of its results if it names them.
+    /// The module's arguments, and the names of its results, if declared.
     fn call(&self, module: &Module) -> Result<(Vec<Argument>, Option<Vec<String>>)> {
         let call = match self {
             Self::Script(_) => module.arguments().map(|arguments| (arguments, None)),
@@ -193,7 +193,7 @@ struct TorchModel {
     plan: Arc<Plan>,
     source: Source,
     shares_weights: bool,
-    /// The module that was loaded for inspection, for the first instance, or shared by all.
+    /// The module loaded for inspection, reused by the first instance or shared by all.
     first: Mutex<Option<Arc<Module>>>,
 }
 

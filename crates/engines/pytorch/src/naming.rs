@@ -1,12 +1,14 @@
 //! Maps inputs to a model's arguments, and outputs to its results.
 //!
-//! TorchScript files name no outputs, and inputs only as the arguments of `forward`. Triton's rules: an input is named like
-//! an argument, or ends in `__` and the number of one, or else its place in the configuration counts. A model with one
-//! dictionary as its argument gets all inputs in it, by their names. An output ends in `__` and its number, or is named
-//! like its entry where the model returns a dictionary, or else its place in the configuration counts. Packages of
-//! AOTInductor name all inputs and outputs; their names take the place of those of arguments.
+//! TorchScript files name no outputs, and inputs only as the arguments of `forward`. Triton's rules: an input is
+//! named like an argument, or ends in `__` and an argument's number, or else is matched by its position in the
+//! configuration. A model with a dictionary as its only argument gets all inputs in it, by name. An output ends in
+//! `__` and its number, or is named like its entry if the model returns a dictionary, or else is matched by its
+//! position in the configuration. Packages of AOTInductor name all inputs and outputs; these names replace the
+//! argument names.
 //!
-//! `torch_naming.py` has the same rules for PyTorch's own Python. The tests run both on one table, `tests/naming.json`.
+//! `torch_naming.py` implements the same rules for PyTorch's own Python. The tests run both on one table,
+//! `tests/naming.json`.
 
 use nereid_backend_api::{Error, Result};
 
@@ -15,13 +17,13 @@ use nereid_backend_api::{Error, Result};
 pub(crate) struct Argument {
     pub(crate) name: String,
     pub(crate) kind: Kind,
-    /// Whether it has no default.
+    /// Whether the argument lacks a default.
     pub(crate) is_required: bool,
     /// Whether the model may write to its tensor.
     pub(crate) is_written: bool,
 }
 
-/// What an argument takes.
+/// The type of an argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Tensor,
@@ -31,14 +33,14 @@ pub(crate) enum Kind {
     Texts,
     /// A single number.
     Number,
-    /// Something that a request cannot carry.
+    /// A type that a request cannot carry.
     Unknown,
 }
 
 /// How a model is called.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Call {
-    /// For each argument, the input that it gets.
+    /// The input for each argument, if any.
     Arguments(Vec<Option<usize>>),
     /// All inputs in one dictionary.
     Dictionary,
@@ -73,7 +75,7 @@ pub(crate) fn call(inputs: &[(&str, bool)], arguments: &[Argument]) -> Result<Ca
         };
         let Some(at) = found else {
             return Err(Error::invalid_arg(format!(
-                "input '{name}' is no argument of the model's forward (its arguments: {listed})"
+                "input '{name}' is not an argument of the model's forward (its arguments: {listed})"
             )));
         };
         let argument = &arguments[at];
@@ -123,7 +125,7 @@ pub(crate) fn results(outputs: &[&str]) -> Result<Vec<usize>> {
     distinct(outputs, numbers.unwrap_or_else(|| (0..outputs.len()).collect()))
 }
 
-/// The position of each output among these results, by name or number; if no output is either, its place counts.
+/// The position of each output among these results, by name or number; if no output matches, by its position.
 ///
 /// # Errors
 /// `InvalidArg`, which names an output that is none of the results, or two that are the same one.
@@ -137,13 +139,13 @@ pub(crate) fn named_results(outputs: &[&str], names: &[String]) -> Result<Vec<us
         found.ok_or_else(|| {
             let listed: Vec<_> = names.iter().map(|name| format!("'{name}'")).collect();
             let listed = if listed.is_empty() { "none".to_owned() } else { listed.join(", ") };
-            Error::invalid_arg(format!("output '{name}' is none of the model's results ({listed})"))
+            Error::invalid_arg(format!("output '{name}' is not one of the model's results ({listed})"))
         })
     };
     distinct(outputs, outputs.iter().enumerate().map(place).collect::<Result<_>>()?)
 }
 
-/// The places, if no two outputs have the same.
+/// The positions, if they are distinct.
 fn distinct(outputs: &[&str], places: Vec<usize>) -> Result<Vec<usize>> {
     for (at, place) in places.iter().enumerate() {
         if let Some(other) = places[..at].iter().position(|other| other == place) {

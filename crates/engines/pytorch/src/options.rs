@@ -1,4 +1,4 @@
-//! Reads the parameters of a model's configuration. Names and meaning are those of Triton's backend.
+//! Reads the parameters of a model's configuration. Names and meanings follow Triton's backend.
 
 use std::num::NonZeroUsize;
 
@@ -6,7 +6,7 @@ use nereid_backend_api::{Error, ModelConfig, Result};
 
 use crate::shim::RunOptions;
 
-/// What a model's configuration chooses.
+/// The options in a model's configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Options {
     pub(crate) run: RunOptions,

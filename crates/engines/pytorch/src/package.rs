@@ -1,15 +1,15 @@
 //! Reads the call specification of a package of AOTInductor: the names of its inputs and outputs.
 //!
-//! The package's code takes and returns plain lists of tensors. The specification says how these are nested in the
-//! arguments and the result of the model's `forward`. Names are Triton's: `ARGS[1]`, `KWARGS[mask]`, `RESULT[0][key]`, or
-//! `RESULT` alone for a model that returns one tensor.
+//! The package's code takes and returns plain lists of tensors. The specification describes how they nest in the
+//! arguments and the result of the model's `forward`. Names follow Triton: `ARGS[1]`, `KWARGS[mask]`,
+//! `RESULT[0][key]`, or `RESULT` alone for a model that returns one tensor.
 
 use serde::Deserialize;
 use serde_json::Value;
 
 use crate::naming::{Argument, Kind};
 
-/// What a package takes and returns, in the order of its code.
+/// The inputs and outputs of a package, in the order of its code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CallSpec {
     pub(crate) arguments: Vec<Argument>,
@@ -32,7 +32,7 @@ impl CallSpec {
     /// Reads the specifications of the inputs and of the outputs.
     ///
     /// # Errors
-    /// What is wrong with them.
+    /// The specification is malformed.
     pub(crate) fn read(inputs: &str, outputs: &str) -> Result<Self, String> {
         let inputs = node(inputs).map_err(|error| format!("the specification of its inputs: {error}"))?;
         let outputs = node(outputs).map_err(|error| format!("the specification of its outputs: {error}"))?;
@@ -60,7 +60,7 @@ fn node(text: &str) -> Result<Node, serde_json::Error> {
 }
 
 impl Node {
-    /// Adds the names of all its tensors, in order. `name` is its own.
+    /// Adds the names of all tensors below this node, in order. `name` is the node's name.
     fn tensors(&self, name: &str, names: &mut Vec<String>) {
         if self.kind.is_none() {
             names.push(name.to_owned());

@@ -16,12 +16,12 @@ const FILES: [(&str, &str); 2] =
 /// Writes the class to a file in the user's cache, and returns its path.
 ///
 /// # Errors
-/// It cannot be written.
+/// The file cannot be written.
 pub fn class_file() -> Result<PathBuf, CompileError> {
     let folder = cache_folder("libtorch").map_err(|error| CompileError::Cache(error.to_string()))?;
     let mut hasher = DefaultHasher::new();
     FILES.hash(&mut hasher);
-    // A separate folder, because files beside the class can be imported.
+    // A separate folder, because files next to the class can be imported.
     let folder = folder.join(format!("python-{:016x}", hasher.finish()));
     let kept = |error| CompileError::Cache(format!("{}: {error}", folder.display()));
     for (name, source) in FILES {

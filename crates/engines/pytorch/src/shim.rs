@@ -39,13 +39,13 @@ const TYPES: [(DataType, i32); 14] = [
     (DataType::Bytes, STRINGS),
 ];
 
-/// Why libtorch cannot be used.
+/// The reason why libtorch cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The dynamic loader rejects the library or the shim.
     #[error(transparent)]
     Unloadable(#[from] LoadError),
-    /// No shim is available for it.
+    /// No shim is available for the library.
     #[error(transparent)]
     NoShim(#[from] CompileError),
     /// The shim lacks a function.
@@ -130,7 +130,7 @@ pub struct Torch {
     api: Api,
     /// The library `libtorch_cpu.so`.
     path: PathBuf,
-    /// Whether packages find the library that they name as needed, or else why not.
+    /// Whether packages find their required `libtorch.so`, or else the reason why not.
     umbrella: OnceLock<Result<(), String>>,
     /// The number of threads that run parts of models in parallel, once a model has set it.
     inter_op_threads: OnceLock<Result<i32, String>>,
@@ -147,12 +147,12 @@ impl Torch {
         // it is trusted like any backend library.
         let library = unsafe { open(path, Binding::Lazy) }?;
         let shim = compile::shim(path)?;
-        // SAFETY: it was compiled from our source into a folder that only this user can write to.
+        // SAFETY: the shim was compiled from our source into a folder that only this user can write to.
         let compiled = unsafe { open(&shim, Binding::Lazy) }?;
         macro_rules! function {
             ($name:literal) => {
-                // SAFETY: the source declares the function so, and the shim is never closed: below its handle is
-                // forgotten.
+                // SAFETY: the source declares the function with this type, and the shim is never closed: its handle
+                // is forgotten below.
                 *unsafe { compiled.get(concat!($name, "\0").as_bytes()) }
                     .map_err(|_| OpenError::Incomplete { shim: shim.clone(), function: $name })?
             };
@@ -196,7 +196,7 @@ impl Torch {
         let set = || self.check(unsafe { (self.api.set_inter_op_threads)(count) }).map(|()| count);
         match self.inter_op_threads.get_or_init(set) {
             Ok(chosen) if *chosen == count => Ok(()),
-            Ok(chosen) => Err(format!("the process has {chosen} such threads, as a model chose before")),
+            Ok(chosen) => Err(format!("the process has {chosen} such threads already, set by another model")),
             Err(why) => Err(why.clone()),
         }
     }
@@ -234,7 +234,7 @@ pub(crate) struct Input<'a> {
     pub(crate) data_type: DataType,
     pub(crate) shape: &'a [i64],
     pub(crate) value: InputValue<'a>,
-    /// Its key in a dictionary.
+    /// The input's key in a dictionary.
     pub(crate) name: Option<&'a CStr>,
 }
 
@@ -249,7 +249,7 @@ pub(crate) enum InputValue<'a> {
 
 /// A result of a run.
 pub(crate) struct Output {
-    /// Its key, if the model returns a dictionary.
+    /// The result's key, if the model returns a dictionary.
     pub(crate) name: Option<String>,
     /// `None` for a type that the protocol lacks.
     pub(crate) data_type: Option<DataType>,
@@ -294,10 +294,10 @@ impl Module {
         Ok(Self { model, torch: Arc::clone(torch), _in_use: in_use })
     }
 
-    /// What a package takes and returns.
+    /// The inputs and outputs of a package.
     ///
     /// # Errors
-    /// The package does not say it.
+    /// The package does not specify them.
     pub(crate) fn call_spec(&self) -> Result<CallSpec, String> {
         let mut texts: Vec<String> = Vec::new();
         let context: *mut Vec<String> = &raw mut texts;
@@ -310,7 +310,7 @@ impl Module {
         CallSpec::read(inputs, outputs)
     }
 
-    /// The arguments of its method `forward`.
+    /// The arguments of the method `forward`.
     ///
     /// # Errors
     /// The model has no such method, for example.
@@ -323,7 +323,8 @@ impl Module {
         Ok(arguments)
     }
 
-    /// Runs it on its arguments in order, or on the entries of its single dictionary. Returns its results in order.
+    /// Runs the model on its arguments in order, or on the entries of its single dictionary. Returns the results in
+    /// order.
     ///
     /// # Errors
     /// An exception of the model or of libtorch.
@@ -365,7 +366,7 @@ impl Module {
         let mut outputs: Vec<Output> = Vec::new();
         let context: *mut Vec<Output> = &raw mut outputs;
         // SAFETY: model, options, inputs and the data that they point to are alive, and the context has the type that
-        // the function expects and outlives the call. The caller states that elements match their shapes, and are
+        // the function expects and outlives the call. The caller guarantees that elements match their shapes, and are
         // writable where the model writes.
         self.torch.check(unsafe {
             (self.torch.api.run)(
@@ -384,7 +385,7 @@ impl Module {
 
 impl Drop for Module {
     fn drop(&mut self) {
-        // SAFETY: the shim made it, and it is freed once.
+        // SAFETY: the shim created the model, which is freed once.
         unsafe { (self.torch.api.free)(self.model.as_ptr()) };
     }
 }
@@ -404,7 +405,7 @@ unsafe extern "C" fn on_argument(
     is_required: i32,
     is_written: i32,
 ) {
-    // SAFETY: the context is the one given to the call, and the name ends with a zero byte.
+    // SAFETY: the context was passed to the call, and the name ends with a zero byte.
     let (arguments, name) = unsafe { (&mut *context.cast::<Vec<Argument>>(), CStr::from_ptr(name)) };
     let kind = match kind {
         0 => Kind::Tensor,
@@ -422,7 +423,7 @@ unsafe extern "C" fn on_argument(
 /// # Safety
 /// The shim calls it with the context of [`Module::call_spec`] and a text that ends with a zero byte.
 unsafe extern "C" fn on_text(context: *mut c_void, text: *const c_char) {
-    // SAFETY: the context is the one given to the call, and the text ends with a zero byte.
+    // SAFETY: the context was passed to the call, and the text ends with a zero byte.
     let (texts, text) = unsafe { (&mut *context.cast::<Vec<String>>(), CStr::from_ptr(text)) };
     texts.push(text.to_string_lossy().into_owned());
 }
@@ -432,9 +433,9 @@ unsafe extern "C" fn on_text(context: *mut c_void, text: *const c_char) {
 /// # Safety
 /// The shim calls it with the context of [`Module::run`] and an output that lives until it returns.
 unsafe extern "C" fn on_output(context: *mut c_void, output: *const RawOutput) {
-    // SAFETY: the context is the one given to the call, and the output lives until this function returns.
+    // SAFETY: the context was passed to the call, and the output lives until this function returns.
     let (outputs, output) = unsafe { (&mut *context.cast::<Vec<Output>>(), &*output) };
-    // SAFETY: lists have the stated number of entries, and names end with a zero byte. Empty lists may be null.
+    // SAFETY: lists match their stated length, and names end with a zero byte. Empty lists may be null.
     let (shape, data, texts) = unsafe {
         (
             list(output.dims, output.rank),
@@ -463,11 +464,11 @@ unsafe extern "C" fn on_output(context: *mut c_void, output: *const RawOutput) {
 /// A C array as a slice.
 ///
 /// # Safety
-/// It has that many entries, which outlive the result, unless it is empty.
+/// The array has this many entries, which outlive the result, unless it is empty.
 unsafe fn list<'a, T>(start: *const T, len: usize) -> &'a [T] {
     if start.is_null() || len == 0 {
         return &[];
     }
-    // SAFETY: the caller states it.
+    // SAFETY: guaranteed by the caller.
     unsafe { slice::from_raw_parts(start, len) }
 }

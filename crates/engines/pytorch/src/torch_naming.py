@@ -46,7 +46,7 @@ def call(inputs, arguments):
     for index, (name, is_text) in enumerate(inputs):
         at = _find(name, names) if is_named else (index if index < len(names) else None)
         if at is None:
-            message = "input '%s' is no argument of the model's forward (its arguments: %s)"
+            message = "input '%s' is not an argument of the model's forward (its arguments: %s)"
             raise Misfit(message % (name, _listed(names)))
         if places[at] is not None:
             other = inputs[places[at]][0]
@@ -75,7 +75,7 @@ def results(outputs, names=None):
         places = [_find(name, names) if is_named else index for index, name in enumerate(outputs)]
         for name, place in zip(outputs, places):
             if place is None or place >= len(names):
-                raise Misfit("output '%s' is none of the model's results (%s)" % (name, _listed(names)))
+                raise Misfit("output '%s' is not one of the model's results (%s)" % (name, _listed(names)))
     for at, place in enumerate(places):
         if place in places[:at]:
             other = outputs[places.index(place)]

@@ -1,5 +1,5 @@
-//! How inputs, outputs and names are converted, and which nets are refused. The engine's tests cover what operators
-//! compute.
+//! The conversion of inputs, outputs and names, and the refused nets. The engine's tests cover the results of
+//! operators.
 
 use super::*;
 use crate::caffe2::Argument;
@@ -105,7 +105,7 @@ fn the_weights_of_a_reader_say_what_an_input_is() {
         vec![],
         net(ops, &["x"], &["y"]),
         &[],
-        "a NetDef says neither type nor dimensions of its input 'x', and they do not follow from the operator that reads \
+        "a NetDef declares neither type nor dimensions of its input 'x', and they do not follow from the operator that reads \
          it: list it in the configuration",
     );
 }
@@ -157,7 +157,7 @@ fn unknown_operators_are_all_named() {
 fn what_an_operator_cannot_be_is_refused_with_its_place() {
     let refuses = |kind: &str, arguments: Vec<Argument>, expected: &str| {
         let ops = vec![operator(kind, &["x", "x", "x", "x", "x"][..inputs(kind)], &["y"], arguments)];
-        let expected = format!("operator {kind}, which makes 'y': {expected}");
+        let expected = format!("operator {kind}, which computes 'y': {expected}");
         refused(vec![], net(ops, &["x"], &["y"]), &[given("x", &[2, 4])], &expected);
     };
     fn inputs(kind: &str) -> usize {
@@ -168,8 +168,8 @@ fn what_an_operator_cannot_be_is_refused_with_its_place() {
         }
     }
     refuses("Relu", vec![int("cap", 6)], "argument 'cap' has no counterpart in ONNX");
-    refuses("Dropout", vec![], "it is one for training");
-    refuses("SpatialBN", vec![], "it is one for training");
+    refuses("Dropout", vec![], "it is for training: is_test is not set");
+    refuses("SpatialBN", vec![], "it is for training: is_test is not set");
     refuses("Conv", vec![], "it has no kernel");
     refuses(
         "Conv",
@@ -191,19 +191,19 @@ fn what_an_operator_cannot_be_is_refused_with_its_place() {
     refuses("Add", vec![int("axis", 1)], "it has an axis, but no 'broadcast'");
     refuses("Softmax", vec![int("axis", 2)], "axis 2 of a tensor with 2 dimensions");
     refuses("Transpose", vec![ints("axes", &[0, 0])], "its axes are not an order of 2 dimensions");
-    refuses("LRN", vec![int("size", 4)], "its size is 4, but has to be odd");
+    refuses("LRN", vec![int("size", 4)], "its size is 4, but must be odd");
     refuses("Cast", vec![int("to", 99)], "it casts to a type without a counterpart in ONNX");
     refuses("Reshape", vec![], "it has no shape");
     refuses("TopK", vec![], "its k is -1");
     refuses("Slice", vec![ints("starts", &[0])], "starts and ends do not fit together");
-    refuses("GivenTensorFill", vec![], "it has 1 inputs, of which ONNX knows 0");
+    refuses("GivenTensorFill", vec![], "it has 1 inputs, but ONNX supports at most 0");
 }
 
 #[test]
 fn outputs_have_to_be_made() {
     let ops = || vec![operator("Relu", &["x"], &["y"], vec![])];
     let x = [given("x", &[2])];
-    refused(vec![], net(ops(), &["x"], &["z"]), &x, "the net's output 'z' is made by no operator");
+    refused(vec![], net(ops(), &["x"], &["z"]), &x, "the net's output 'z' is not computed by any operator");
     refused(vec![], net(ops(), &["x"], &["x"]), &x, "the net's output 'x' has the name of an input");
     refused(vec![], net(ops(), &["x"], &[]), &x, "the net has no outputs");
     let broken = Nets::read(b"", b"\xff").unwrap_err().to_string();

@@ -332,5 +332,9 @@ pub(super) fn copy(call: &mut Call<'_>) -> Outcome {
 
 pub(super) fn dropout(call: &mut Call<'_>) -> Outcome {
     call.arguments.has("ratio");
-    if call.arguments.flag("is_test") { copy(call) } else { Err("it is one for training".to_owned()) }
+    if call.arguments.flag("is_test") {
+        copy(call)
+    } else {
+        Err("it is for training: is_test is not set".to_owned())
+    }
 }

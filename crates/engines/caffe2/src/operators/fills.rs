@@ -17,7 +17,7 @@ pub(super) const GIVEN: &[&str] = &[
     "GivenTensorStringFill",
 ];
 
-/// The most elements that a fill of one value makes.
+/// Limit of elements in a fill of one value.
 const MOST: i64 = 1 << 29;
 
 /// A fill of one value up to this many elements becomes a constant. Larger ones are expanded when the graph is loaded.
@@ -112,7 +112,7 @@ pub(super) fn constant(call: &mut Call<'_>) -> Outcome {
     Ok(vec![of_shape(call, &list, element, raw, Some(dims))])
 }
 
-/// A fill whose shape is that of an input, or the input's contents.
+/// A fill with an input's shape, or with the shape stored in an input.
 fn like_input(
     call: &mut Call<'_>,
     like: &Value,

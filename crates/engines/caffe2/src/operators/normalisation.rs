@@ -29,7 +29,7 @@ pub(super) fn softmax(call: &mut Call<'_>) -> Outcome {
 
 pub(super) fn spatial_bn(call: &mut Call<'_>) -> Outcome {
     if !call.arguments.flag("is_test") {
-        return Err("it is one for training".to_owned());
+        return Err("it is for training: is_test is not set".to_owned());
     }
     call.at_most(5)?;
     let channels_last = call.channels_last()?;
@@ -49,7 +49,7 @@ pub(super) fn lrn(call: &mut Call<'_>) -> Outcome {
     let value = call.channels_to_front(&value, channels_last)?;
     let size = call.arguments.int("size", 0);
     if size <= 0 || size % 2 == 0 {
-        return Err(format!("its size is {size}, but has to be odd"));
+        return Err(format!("its size is {size}, but must be odd"));
     }
     let attributes = vec![
         AttributeProto::int("size", size),
