@@ -168,7 +168,7 @@ PROBLEMS = [
     ("empty_version/1", None, None, None, "model.onnx"),
     ("wrong_file/1", None, None, "net.onnx", "model.onnx"),
     ("no_such_version/config.pbtxt", 2, "version_policy", None, "none of the versions"),
-    ("no_config", None, "backend", None, "must be given"),
+    ("no_config", None, "backend", None, "is required"),
     ("pipeline/config.pbtxt", 7, "ensemble_scheduling.step[0].model_name", "member", "membr"),
     ("pipeline/config.pbtxt", 14, "ensemble_scheduling.step[1].model_version", None, "5"),
     ("pipeline/config.pbtxt", 15, 'ensemble_scheduling.step[1].input_map["INPUTS"]', "INPUT", "INPUTS"),

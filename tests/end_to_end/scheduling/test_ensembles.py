@@ -210,7 +210,7 @@ def test_loading_an_ensemble_over_grpc_loads_its_members(repository, serve):
         client.unload_model("nested", unload_dependents=True)
         assert ready(server) == []
         write_ensemble(repository, "wrong", step("double", "IN", "OUT"), max_batch_size=9)
-        with pytest.raises(InferenceServerException, match="takes 8 at most") as refused:
+        with pytest.raises(InferenceServerException, match="accepts at most 8") as refused:
             client.load_model("wrong")
         assert refused.value.status() == "StatusCode.INVALID_ARGUMENT"
 

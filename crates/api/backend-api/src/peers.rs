@@ -143,8 +143,9 @@ impl dyn Answers {
     /// # Errors
     /// The answer's own error, or `Unsupported` for any other number of responses.
     pub async fn single(&mut self) -> Result<Response> {
-        let wrong =
-            |model: &str, count| Error::unsupported(format!("model '{model}' gave {count}, expected one"));
+        let wrong = |model: &str, count| {
+            Error::unsupported(format!("model '{model}' returned {count}, expected one"))
+        };
         let Some(first) = self.next().await else {
             return Err(wrong(self.model_name(), "no answer"));
         };
@@ -182,7 +183,7 @@ pub struct NoPeers;
 
 impl NoPeers {
     fn error() -> Error {
-        Error::unavailable("there is no server to ask: the model is only examined")
+        Error::unavailable("no server is available: the model is only being checked")
     }
 
     fn pending<T: Send + 'static>() -> Pending<Result<T>> {

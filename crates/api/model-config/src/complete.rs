@@ -122,7 +122,7 @@ pub enum CompletionError {
         dims: Vec<i64>,
     },
     /// The file does not declare the rank of a missing tensor.
-    #[error("the model does not say how many dimensions {tensor} has: list all {role}s in the configuration")]
+    #[error("the model does not declare the rank of {tensor}: list all {role}s in the configuration")]
     UnknownDimensions {
         /// The tensor, such as `output 'Y'`.
         tensor: String,

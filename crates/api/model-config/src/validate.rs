@@ -46,7 +46,7 @@ pub enum Stage {
 pub fn validate(config: &ModelConfig, stage: Stage) -> Result<(), ValidationErrors> {
     let mut report = Report::default();
     if config.name.is_empty() {
-        report.add("name", "must be given");
+        report.add("name", "is required");
     }
     check_backend(config, &mut report);
     if config.max_batch_size < 0 {
@@ -75,10 +75,10 @@ fn check_backend(config: &ModelConfig, report: &mut Report) {
     let has_steps = matches!(config.scheduling_choice, Some(SchedulingChoice::EnsembleScheduling(_)));
     if is_ensemble || has_steps {
         if !is_ensemble {
-            report.add("platform", "must be 'ensemble' where ensemble_scheduling is given");
+            report.add("platform", "must be 'ensemble' if ensemble_scheduling is set");
         }
         if !has_steps {
-            report.add("ensemble_scheduling", "must be given for platform 'ensemble'");
+            report.add("ensemble_scheduling", "is required for platform 'ensemble'");
         }
         if is_ensemble && !config.backend.is_empty() {
             report.add("backend", "an ensemble has no backend");
@@ -86,7 +86,7 @@ fn check_backend(config: &ModelConfig, report: &mut Report) {
         return;
     }
     if config.platform.is_empty() && config.backend.is_empty() {
-        report.add("backend", "'backend' or 'platform' must be given");
+        report.add("backend", "'backend' or 'platform' is required");
     } else if backend_name(config).is_none() {
         if is_known_backend(&config.platform) {
             let reason = format!("'{}' is a backend; name it in the field 'backend'", config.platform);
@@ -99,7 +99,7 @@ fn check_backend(config: &ModelConfig, report: &mut Report) {
     } else if let Err(platforms) = check_pair(&config.backend, &config.platform) {
         let platforms = platforms.join("' or '");
         let reason = if config.platform.is_empty() {
-            format!("must be given for backend '{}': '{platforms}'", config.backend)
+            format!("is required for backend '{}': '{platforms}'", config.backend)
         } else {
             let (backend, platform) = (&config.backend, &config.platform);
             format!("backend '{backend}' does not run platform '{platform}', must be '{platforms}'")

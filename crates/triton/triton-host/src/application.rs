@@ -118,7 +118,7 @@ exports! {
     ) {
         server.check()?;
         let settings = options.get()?.settings();
-        let none = || Error::unsupported("this program runs a server itself, and makes no others");
+        let none = || Error::unsupported("this program runs its own server and cannot create others");
         let embedder = EMBEDDER.get().ok_or_else(none)?;
         server.give(Arc::new(ServerObject::owned(embedder.start(settings)?)))?;
     }

@@ -36,7 +36,7 @@ impl<T: Copy> Out<T> {
     /// Writes a required result.
     pub(crate) fn set(&self, value: T) -> Result<()> {
         if self.0.is_null() {
-            return Err(null("a result is to be written to"));
+            return Err(null("result"));
         }
         self.set_if_wanted(value);
         Ok(())
@@ -53,7 +53,7 @@ impl<T: Copy> Out<T> {
     /// Reads the current value: some results are read before they are written.
     pub(crate) fn get(&self) -> Result<T> {
         if self.0.is_null() {
-            return Err(null("a value is to be read from"));
+            return Err(null("value"));
         }
         // SAFETY: see `Pass::pass`: it is not null, and the header has a value there.
         Ok(unsafe { self.0.read() })
@@ -61,7 +61,7 @@ impl<T: Copy> Out<T> {
 
     /// Checks that a required result can be written, before it is created.
     pub(crate) fn check(&self) -> Result<()> {
-        if self.0.is_null() { Err(null("a result is to be written to")) } else { Ok(()) }
+        if self.0.is_null() { Err(null("result")) } else { Ok(()) }
     }
 
     /// The elements of an array, if the header has one here.
@@ -74,7 +74,7 @@ impl<C> Out<*mut C> {
     /// Passes an object to C, which releases it. Creates no handle if C has no place for one.
     pub(crate) fn give<T: Object<C = C>>(&self, object: Arc<T>) -> Result<()> {
         if self.0.is_null() {
-            return Err(null("a result is to be written to"));
+            return Err(null("result"));
         }
         self.set(Handle::give(object)?.as_c())
     }
@@ -90,7 +90,7 @@ impl<T: Copy> List<T> {
             return Ok(Vec::new());
         }
         if self.0.is_null() {
-            return Err(null("an array is to be read from"));
+            return Err(null("array"));
         }
         let too_long =
             || Error::invalid_arg(format!("an array of {count} elements exceeds the address space"));
@@ -114,7 +114,7 @@ pub(crate) struct Text(*const c_char);
 impl Text {
     /// The text; invalid UTF-8 is replaced.
     pub(crate) fn read(&self) -> Result<Cow<'_, str>> {
-        self.read_if_given().ok_or_else(|| null("a text is to be read from"))
+        self.read_if_given().ok_or_else(|| null("string"))
     }
 
     /// The text, or `None` if the pointer is null.
@@ -145,7 +145,7 @@ impl Contents {
     /// One value, if the header has one of that type here.
     pub(crate) fn value<T: Copy>(&self) -> Result<T> {
         if self.0.is_null() {
-            return Err(null("a value is to be read from"));
+            return Err(null("value"));
         }
         // SAFETY: see `Pass::pass`: it is not null, so it points to a `T`, perhaps unaligned.
         Ok(unsafe { self.0.cast::<T>().read_unaligned() })
@@ -165,7 +165,7 @@ impl Text {
 }
 
 fn null(what: &str) -> Error {
-    Error::invalid_arg(format!("the pointer that {what} is null"))
+    Error::invalid_arg(format!("the {what} pointer is null"))
 }
 
 /// Types for which any bits are a valid value, so that C may read and write them.

@@ -137,9 +137,7 @@ fn load_limit(kind: TRITONSERVER_InstanceGroupKind, device: c_int, fraction: f64
         return Err(Error::invalid_arg(format!("the fraction is {fraction}; expected a number from 0 to 1")));
     }
     if kind != TRITONSERVER_INSTANCEGROUPKIND_GPU {
-        return Err(Error::invalid_arg(
-            "a limit of loads onto this kind of device is not supported; only GPUs have one",
-        ));
+        return Err(Error::invalid_arg("load limits are supported for GPUs only"));
     }
     Ok(format!("{device}:{fraction}"))
 }

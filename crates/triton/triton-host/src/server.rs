@@ -131,7 +131,7 @@ impl ServerObject {
     }
 
     fn attached(&self) -> Result<&ServerParts> {
-        let examined = || Error::unavailable("there is no server: the model is only being checked");
+        let examined = || Error::unavailable("no server is available: the model is only being checked");
         self.attached.get().ok_or_else(examined)
     }
 }

@@ -39,7 +39,7 @@ impl Drop for Watch<'_> {
         // Ignored: an error here cannot be reported.
         let _ = writeln!(
             stderr(),
-            "error: {} of {} threw an exception, which it must catch itself; the server cannot go on",
+            "error: {} of {} threw an exception; exceptions must not leave a library, so the server aborts",
             self.function,
             self.whose
         );

@@ -88,7 +88,7 @@ fn a_backend_serves_and_learns_of_its_mistakes() {
     assert_eq!(served.failures, []);
     assert_eq!(served.fault("right"), "");
     let of = |id: &str| served.fault(id);
-    assert_eq!(of("null"), "the pointer that a result is to be written to is null");
+    assert_eq!(of("null"), "the result pointer is null");
     assert_eq!(of("kind"), "the handle of a response factory is invalid: was it released before?");
     assert!(of("output").starts_with("unexpected inference output 'NONE' (the model's outputs: "));
     assert_eq!(of("twice"), "2 is not a valid combination of response flags");

@@ -392,7 +392,7 @@ fn enumeration(kind: &Kind, token: &Token<'_>) -> Result<Value, Fault> {
     }
     let TokenKind::Text(name) = &token.kind else { return Err(expected(wanted(kind), token)) };
     let values: Vec<_> = descriptor.values().collect();
-    let message = format!("{} is no value of {}", token.describe(), descriptor.name());
+    let message = format!("{} is not a value of {}", token.describe(), descriptor.name());
     Err(Fault::new(token.start, meaning(message, nearest(name, values.iter().map(|value| value.name())))))
 }
 

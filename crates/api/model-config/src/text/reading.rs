@@ -155,8 +155,7 @@ impl Collector<'_> {
 impl Watch for Collector<'_> {
     fn note(&mut self, problem: Problem) -> Result<(), Problem> {
         if self.problems.len() + 1 >= MOST_PROBLEMS {
-            let message =
-                format!("there are {} problems before this one; the rest is not read", self.problems.len());
+            let message = format!("reading stops after {} earlier problems", self.problems.len());
             return Err(Problem::new(problem.offset, message));
         }
         self.add(problem);

@@ -10,12 +10,12 @@ pub(super) fn check(config: &ModelConfig, batching: &ModelDynamicBatching, repor
     if levels > 0 {
         let default = batching.default_priority_level;
         if default == 0 || default > levels {
-            let reason = format!("is {default}, must be from 1 to priority_levels, which is {levels}");
+            let reason = format!("is {default}, but must be between 1 and priority_levels ({levels})");
             report.add("dynamic_batching.default_priority_level", reason);
         }
         for &level in batching.priority_queue_policy.keys().filter(|&&level| level == 0 || level > levels) {
             let reason =
-                format!("there is no level {level}, must be from 1 to priority_levels, which is {levels}");
+                format!("level {level} does not exist: must be between 1 and priority_levels ({levels})");
             report.add(format!("dynamic_batching.priority_queue_policy[{level}]"), reason);
         }
     }
@@ -27,13 +27,13 @@ pub(super) fn check(config: &ModelConfig, batching: &ModelDynamicBatching, repor
 /// Checks that preserved ordering is not contradicted by priorities or delays.
 fn check_order(batching: &ModelDynamicBatching, report: &mut Report) {
     if batching.priority_levels > 1 {
-        let reason = "must be 1 at most where preserve_ordering is true: levels would change the order";
+        let reason = "must be at most 1 if preserve_ordering is true: levels would change the order";
         report.add("dynamic_batching.priority_levels", reason);
     }
     let delays = |policy: &ModelQueuePolicy| {
         policy.timeout_action == TimeoutAction::Delay as i32 && policy.default_timeout_microseconds > 0
     };
-    let reason = "must be REJECT where preserve_ordering is true: a delay would change the order";
+    let reason = "must be REJECT if preserve_ordering is true: a delay would change the order";
     if batching.default_queue_policy.as_ref().is_some_and(delays) {
         report.add("dynamic_batching.default_queue_policy.timeout_action", reason);
     }
@@ -49,10 +49,7 @@ pub(super) fn check_sizes(config: &ModelConfig, path: &str, sizes: &[i32], repor
         if size < 1 {
             report.add(field, format!("{size} is not a batch size, must be at least 1"));
         } else if size > config.max_batch_size {
-            report.add(
-                field,
-                format!("{size} is more than max_batch_size, which is {}", config.max_batch_size),
-            );
+            report.add(field, format!("{size} exceeds max_batch_size ({})", config.max_batch_size));
         }
     }
 }

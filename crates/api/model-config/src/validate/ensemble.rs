@@ -17,14 +17,14 @@ pub(super) fn check(config: &ModelConfig, ensemble: &ModelEnsembling, report: &m
         report.add("optimization", "does not apply to an ensemble; set it on its models");
     }
     if ensemble.step.is_empty() {
-        report.add("ensemble_scheduling.step", "must be given");
+        report.add("ensemble_scheduling.step", "is required");
         return;
     }
     let mut whole = true;
     for (index, step) in ensemble.step.iter().enumerate() {
         let path = step_path(index);
         if step.model_name.is_empty() {
-            report.add(format!("{path}.model_name"), "must be given");
+            report.add(format!("{path}.model_name"), "is required");
         }
         if step.model_version < LATEST {
             let reason = format!("is {}, must be a version number, or -1 for the latest", step.model_version);
@@ -32,7 +32,7 @@ pub(super) fn check(config: &ModelConfig, ensemble: &ModelEnsembling, report: &m
         }
         for (field, map) in [("input_map", &step.input_map), ("output_map", &step.output_map)] {
             if map.is_empty() {
-                report.add(format!("{path}.{field}"), "must be given");
+                report.add(format!("{path}.{field}"), "is required");
                 whole = false;
             }
         }

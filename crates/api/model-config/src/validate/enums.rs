@@ -65,6 +65,6 @@ fn check_number(number: i32, kind: &Kind, path: &str, report: &mut Report) {
     let Some(descriptor) = kind.as_enum() else { return };
     if descriptor.get_value(number).is_none() {
         let names: Vec<_> = descriptor.values().map(|value| value.name().to_owned()).collect();
-        report.add(path, format!("{number} means nothing here, must be one of {}", names.join(", ")));
+        report.add(path, format!("{number} is not a valid value, must be one of {}", names.join(", ")));
     }
 }

@@ -15,10 +15,10 @@ pub(super) fn check(config: &ModelConfig, report: &mut Report) {
     }
     if let Some(agents) = &config.model_repository_agents {
         if agents.agents.is_empty() {
-            report.add("model_repository_agents", "names no agent; leave it out, or name one");
+            report.add("model_repository_agents", "names no agent; name one, or omit the field");
         }
         for (index, _) in agents.agents.iter().enumerate().filter(|(_, agent)| agent.name.is_empty()) {
-            report.add(format!("model_repository_agents.agents[{index}].name"), "must be given");
+            report.add(format!("model_repository_agents.agents[{index}].name"), "is required");
         }
     }
 }
@@ -27,16 +27,16 @@ fn check_metrics(metrics: &ModelMetrics, report: &mut Report) {
     for (index, control) in metrics.metric_control.iter().enumerate() {
         let path = format!("model_metrics.metric_control[{index}]");
         match &control.metric_identifier {
-            None => report.add(format!("{path}.metric_identifier"), "must be given"),
+            None => report.add(format!("{path}.metric_identifier"), "is required"),
             Some(identifier) if identifier.family.is_empty() => {
-                report.add(format!("{path}.metric_identifier.family"), "must be given");
+                report.add(format!("{path}.metric_identifier.family"), "is required");
             }
             Some(_) => {}
         }
         match &control.metric_options {
-            None => report.add(format!("{path}.histogram_options"), "must be given"),
+            None => report.add(format!("{path}.histogram_options"), "is required"),
             Some(MetricOptions::HistogramOptions(options)) if options.buckets.is_empty() => {
-                report.add(format!("{path}.histogram_options.buckets"), "must be given");
+                report.add(format!("{path}.histogram_options.buckets"), "is required");
             }
             Some(MetricOptions::HistogramOptions(options))
                 if !options.buckets.is_sorted_by(|one, next| one < next) || options.buckets[0].is_nan() =>

@@ -28,7 +28,7 @@ pub(super) fn check(config: &ModelConfig, report: &mut Report) {
             let reason = format!("is {}, must be 0 (the backend's default) or more", group.count);
             report.add(format!("{path}.count"), reason);
         } else if within && total > MOST_INSTANCES {
-            let reason = format!("makes it {total} instances, must be {MOST_INSTANCES} at most for a model");
+            let reason = format!("raises the model's instances to {total}, must be at most {MOST_INSTANCES}");
             report.add(format!("{path}.count"), reason);
         }
         check_devices(&path, group, report);
@@ -84,12 +84,12 @@ fn check_resources<'a>(
     for (position, resource) in limiter.resources.iter().enumerate() {
         let path = format!("{path}.rate_limiter.resources[{position}]");
         if resource.name.is_empty() {
-            report.add(format!("{path}.name"), "must be given");
+            report.add(format!("{path}.name"), "is required");
             continue;
         }
         let name = resource.name.as_str();
         if *seen.entry(name).or_insert(resource.global) != resource.global {
-            let reason = format!("resource '{name}' is both of each device and of all; must be one of these");
+            let reason = format!("resource '{name}' is both global and per device: must be one or the other");
             report.add(format!("{path}.global"), reason);
         } else if let Some(count) = names.insert(name, resource.count) {
             let reason = format!("resource '{name}' is set twice, with {count} and {}", resource.count);

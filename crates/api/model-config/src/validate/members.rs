@@ -34,7 +34,7 @@ pub fn validate_ensemble(
             continue;
         }
         let Some(member) = models.get(step.model_name.as_str()) else {
-            let reason = format!("there is no model '{}'", step.model_name);
+            let reason = format!("model '{}' does not exist", step.model_name);
             let names = models.keys().copied().filter(|&name| name != config.name);
             report.add_unknown(format!("{path}.model_name"), reason, &step.model_name, names);
             continue;
@@ -45,7 +45,7 @@ pub fn validate_ensemble(
         }
         if member.max_batch_size > 0 && member.max_batch_size < config.max_batch_size {
             let (name, most) = (&member.name, member.max_batch_size);
-            let reason = format!("is {}, but model '{name}' takes {most} at most", config.max_batch_size);
+            let reason = format!("is {}, but model '{name}' accepts at most {most}", config.max_batch_size);
             report.add("max_batch_size", reason);
         }
         check_names(&path, step, member, &mut report);
@@ -210,8 +210,8 @@ fn streams(
         let sources: BTreeSet<usize> =
             step.input_map.values().filter_map(|tensor| source.get(tensor.as_str()).copied()).collect();
         if sources.len() > 1 {
-            let reason = "joins the answers of a decoupled model with other tensors, and nobody knows which belong \
-                          together";
+            let reason =
+                "joins the answers of a decoupled model with other tensors, which cannot be matched up";
             report.add(format!("{}.input_map", step_path(index)), reason);
         }
         let decouples = models

@@ -124,7 +124,7 @@ impl Report {
     ) {
         let mut reason = reason.into();
         if let Some(nearest) = nearest(missing, given.into_iter().take(LIMIT)) {
-            reason += &format!("; is it the one given as '{nearest}'?");
+            reason += &format!("; is it misspelled as '{nearest}'?");
         }
         self.push(field.into(), reason, None);
     }

@@ -30,7 +30,7 @@ pub(super) fn check(config: &ModelConfig, batching: &ModelSequenceBatching, repo
             let share = direct.minimum_slot_utilization;
             if !(0.0..=1.0).contains(&share) {
                 let field = "sequence_batching.direct.minimum_slot_utilization";
-                report.add(field, format!("is {share}, must be from 0 to 1"));
+                report.add(field, format!("is {share}, must be between 0 and 1"));
             }
         }
         None => {}
@@ -42,7 +42,7 @@ pub(super) fn check(config: &ModelConfig, batching: &ModelSequenceBatching, repo
         report.add("response_cache.enable", reason);
     }
     if config.parameters.contains_key(STRATEGY_LIBRARY) {
-        let reason = "belongs to dynamic batching; must be left out where sequence_batching is given";
+        let reason = "belongs to dynamic batching; must be omitted if sequence_batching is set";
         report.add(format!("parameters[{STRATEGY_LIBRARY:?}]"), reason);
     }
 }
@@ -53,7 +53,7 @@ fn check_controls(batching: &ModelSequenceBatching, report: &mut Report) {
     for (index, input) in batching.control_input.iter().enumerate() {
         let path = format!("sequence_batching.control_input[{index}]");
         if input.name.is_empty() {
-            report.add(format!("{path}.name"), "must be given");
+            report.add(format!("{path}.name"), "is required");
         } else if !names.insert(input.name.as_str()) {
             let reason = format!("'{}' is set twice; put all its controls into one", input.name);
             report.add(format!("{path}.name"), reason);

@@ -18,21 +18,21 @@ pub(super) fn check(batching: &ModelSequenceBatching, report: &mut Report) {
         ];
         for (field, name, seen) in names {
             if name.is_empty() {
-                report.add(format!("{path}.{field}"), "must be given");
+                report.add(format!("{path}.{field}"), "is required");
             } else if !seen.insert(name.as_str()) {
                 report
                     .add(format!("{path}.{field}"), format!("'{name}' is already the name of another state"));
             }
         }
         if state.data_type == DataType::TypeInvalid as i32 {
-            report.add(format!("{path}.data_type"), "must be given");
+            report.add(format!("{path}.data_type"), "is required");
         }
         for (position, dim) in state.dims.iter().enumerate().filter(|&(_, &dim)| dim < ANY_SIZE) {
             let reason = format!("{dim} is not a dimension, must be at least 0, or -1 for any size");
             report.add(format!("{path}.dims[{position}]"), reason);
         }
         if state.initial_state.len() > 1 {
-            let reason = format!("there are {}, must be one at most", state.initial_state.len());
+            let reason = format!("has {} entries, must have at most one", state.initial_state.len());
             report.add(format!("{path}.initial_state"), reason);
         }
         for (position, initial) in state.initial_state.iter().enumerate() {
@@ -44,7 +44,7 @@ pub(super) fn check(batching: &ModelSequenceBatching, report: &mut Report) {
 fn check_initial(path: &str, state: &State, initial: &InitialState, report: &mut Report) {
     let field = |name: &str| format!("{path}.{name}");
     if initial.name.is_empty() {
-        report.add(field("name"), "must be given");
+        report.add(field("name"), "is required");
     }
     if initial.data_type != state.data_type {
         let name = |number: i32| DataType::try_from(number).unwrap_or_default().as_str_name();

@@ -79,12 +79,12 @@ fn check_tensor<'a>(
     report: &mut Report,
 ) {
     if tensor.name.is_empty() {
-        report.add(format!("{}.name", tensor.path), "must be given");
+        report.add(format!("{}.name", tensor.path), "is required");
     } else if !names.insert(tensor.name) {
         tensor.report(report, "name", "the name is taken by another tensor");
     }
     if tensor.data_type == DataType::TypeInvalid as i32 && stage == Stage::Final {
-        tensor.report(report, "data_type", "must be given");
+        tensor.report(report, "data_type", "is required");
     }
     check_shapes(config, stage, tensor, report);
     check_platform(config, tensor, report);
@@ -92,7 +92,7 @@ fn check_tensor<'a>(
 
 fn check_shapes(config: &ModelConfig, stage: Stage, tensor: &Tensor<'_>, report: &mut Report) {
     if tensor.dims.is_empty() && stage == Stage::Final {
-        tensor.report(report, "dims", "must be given");
+        tensor.report(report, "dims", "is required");
     }
     let dims = fixed_parts(tensor, "dims", tensor.dims, report);
     let Some(reshape) = tensor.reshape else { return };
@@ -164,6 +164,6 @@ fn check_platform(config: &ModelConfig, tensor: &Tensor<'_>, report: &mut Report
 fn check_format(input: &Tensor<'_>, format: i32, report: &mut Report) {
     let is_image = matches!(Format::try_from(format), Ok(Format::Nhwc | Format::Nchw));
     if is_image && !input.dims.is_empty() && input.dims.len() != 3 {
-        input.report(report, "dims", "an image has 3 dimensions, as format says NHWC or NCHW");
+        input.report(report, "dims", "must have 3 dimensions for format NHWC or NCHW");
     }
 }

@@ -85,7 +85,7 @@ fn all_broken_rules_are_found_in_one_go() {
     ];
     assert_eq!(fields, expected);
     let text = errors.to_string();
-    let start = "model 'm', field 'backend': 'backend' or 'platform' must be given; field 'max_batch_size': is -1, must";
+    let start = "model 'm', field 'backend': 'backend' or 'platform' is required; field 'max_batch_size': is -1, must";
     assert!(text.starts_with(start), "{text}");
 }
 
@@ -117,10 +117,10 @@ fn before_completion_what_a_backend_may_fill_in_may_be_missing() {
         assert_eq!(check(fine), Ok(()), "{fine}");
     }
     for (wrong, expected) in [
-        ("input { dims: 1 }", "model 'm', field 'input[0].name': must be given"),
+        ("input { dims: 1 }", "model 'm', field 'input[0].name': is required"),
         (
             "input { name: 'I' data_type: 99 }",
-            "model 'm', field 'input[0].data_type': 99 means nothing here, must be one of TYPE_INVALID, TYPE_BOOL, TYPE_UINT8, \
+            "model 'm', field 'input[0].data_type': 99 is not a valid value, must be one of TYPE_INVALID, TYPE_BOOL, TYPE_UINT8, \
          TYPE_UINT16, TYPE_UINT32, TYPE_UINT64, TYPE_INT8, TYPE_INT16, TYPE_INT32, TYPE_INT64, TYPE_FP16, TYPE_FP32, \
          TYPE_FP64, TYPE_STRING, TYPE_BF16",
         ),
@@ -135,7 +135,7 @@ fn before_completion_what_a_backend_may_fill_in_may_be_missing() {
 
 #[test]
 fn a_model_has_a_name() {
-    whole_fails("backend: 'mine'", "model '', field 'name': must be given");
+    whole_fails("backend: 'mine'", "model '', field 'name': is required");
 }
 
 #[test]
@@ -144,7 +144,7 @@ fn a_model_has_a_backend_or_a_platform() {
     whole_passes("name: 'm' platform: 'onnxruntime_onnx'");
     whole_passes("name: 'm' platform: 'onnxruntime_onnx' backend: 'onnxruntime'");
     whole_passes("name: 'm' platform: 'anything' backend: 'mine'");
-    whole_fails("name: 'm'", "model 'm', field 'backend': 'backend' or 'platform' must be given");
+    whole_fails("name: 'm'", "model 'm', field 'backend': 'backend' or 'platform' is required");
     whole_fails(
         "name: 'm' platform: 'nonsense'",
         "model 'm', field 'platform': 'nonsense' is not a known platform; name a backend instead",
@@ -161,8 +161,8 @@ fn tensors_have_names_that_differ() {
     passes(
         "input { name: 'A' data_type: TYPE_INT8 dims: 1 } output { name: 'A' data_type: TYPE_INT8 dims: 1 }",
     );
-    fails("input { data_type: TYPE_INT8 dims: 1 }", "model 'm', field 'input[0].name': must be given");
-    fails("output { data_type: TYPE_INT8 dims: 1 }", "model 'm', field 'output[0].name': must be given");
+    fails("input { data_type: TYPE_INT8 dims: 1 }", "model 'm', field 'input[0].name': is required");
+    fails("output { data_type: TYPE_INT8 dims: 1 }", "model 'm', field 'output[0].name': is required");
     let twice = |field: &str| format!("{field} {{ name: 'A' data_type: TYPE_INT8 dims: 1 }}").repeat(2);
     fails(
         &twice("input"),
@@ -176,14 +176,14 @@ fn tensors_have_names_that_differ() {
 
 #[test]
 fn tensors_have_a_type() {
-    fails("input { name: 'I' dims: 1 }", "model 'm', field 'input[0].data_type': tensor 'I': must be given");
+    fails("input { name: 'I' dims: 1 }", "model 'm', field 'input[0].data_type': tensor 'I': is required");
     fails(
         "output { name: 'O' dims: 1 data_type: TYPE_INVALID }",
-        "model 'm', field 'output[0].data_type': tensor 'O': must be given",
+        "model 'm', field 'output[0].data_type': tensor 'O': is required",
     );
     fails(
         "input { name: 'I' dims: 1 data_type: 99 }",
-        "model 'm', field 'input[0].data_type': 99 means nothing here, must be one of TYPE_INVALID, TYPE_BOOL, TYPE_UINT8, \
+        "model 'm', field 'input[0].data_type': 99 is not a valid value, must be one of TYPE_INVALID, TYPE_BOOL, TYPE_UINT8, \
          TYPE_UINT16, TYPE_UINT32, TYPE_UINT64, TYPE_INT8, TYPE_INT16, TYPE_INT32, TYPE_INT64, TYPE_FP16, TYPE_FP32, \
          TYPE_FP64, TYPE_STRING, TYPE_BF16",
     );
@@ -192,7 +192,7 @@ fn tensors_have_a_type() {
 #[test]
 fn dims_are_positive_or_of_any_size() {
     passes(&input("dims: [ 1, -1, 9223372036854775807 ]"));
-    fails(&input(""), "model 'm', field 'input[0].dims': tensor 'I': must be given");
+    fails(&input(""), "model 'm', field 'input[0].dims': tensor 'I': is required");
     for dim in ["0", "-2", "-9223372036854775808"] {
         fails(
             &input(&format!("dims: [ 4, {dim} ]")),
@@ -271,11 +271,11 @@ fn images_have_three_dimensions() {
     passes(&input("dims: [ 3, 8, 8 ] format: FORMAT_NCHW"));
     fails(
         &input("dims: [ 8, 8 ] format: FORMAT_NHWC"),
-        "model 'm', field 'input[0].dims': tensor 'I': an image has 3 dimensions, as format says NHWC or NCHW",
+        "model 'm', field 'input[0].dims': tensor 'I': must have 3 dimensions for format NHWC or NCHW",
     );
     fails(
         &input("dims: [ 8 ] format: 7"),
-        "model 'm', field 'input[0].format': 7 means nothing here, must be one of FORMAT_NONE, FORMAT_NHWC, FORMAT_NCHW",
+        "model 'm', field 'input[0].format': 7 is not a valid value, must be one of FORMAT_NONE, FORMAT_NHWC, FORMAT_NCHW",
     );
 }
 
@@ -328,7 +328,7 @@ fn instance_groups_have_a_count_and_the_devices_of_their_kind() {
     );
     fails(
         "instance_group { kind: 9 }",
-        "model 'm', field 'instance_group[0].kind': 9 means nothing here, must be one of KIND_AUTO, KIND_GPU, KIND_CPU, \
+        "model 'm', field 'instance_group[0].kind': 9 is not a valid value, must be one of KIND_AUTO, KIND_GPU, KIND_CPU, \
          KIND_MODEL",
     );
     for kind in ["KIND_CPU", "KIND_MODEL"] {
@@ -360,9 +360,7 @@ fn preferred_batch_sizes_lie_within_max_batch_size() {
         );
         fails(
             &sizes("[ 9 ]"),
-            &format!(
-                "model 'm', field '{path}.preferred_batch_size[0]': 9 is more than max_batch_size, which is 8"
-            ),
+            &format!("model 'm', field '{path}.preferred_batch_size[0]': 9 exceeds max_batch_size (8)"),
         );
     }
     passes("sequence_batching { direct { } }");

@@ -31,7 +31,7 @@ pub(super) fn check(config: &ModelConfig, stage: Stage, report: &mut Report) {
             continue;
         }
         if warmup.batch_size > MOST_REQUESTS {
-            let reason = format!("is {}, must be {MOST_REQUESTS} at most", warmup.batch_size);
+            let reason = format!("is {}, must be at most {MOST_REQUESTS}", warmup.batch_size);
             report.add(format!("{path}.batch_size"), reason);
         }
         for (name, input) in &warmup.inputs {

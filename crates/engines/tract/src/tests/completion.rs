@@ -124,7 +124,7 @@ fn a_shape_that_the_file_leaves_open_is_asked_for() {
     let nodes = vec![node("Identity", &["X"], &["Y"])];
     let file = file(graph(vec![port("X", Element::Float, &[3])], nodes, vec![output], vec![]));
     let message = refusal(&file, ModelConfig::default());
-    assert!(message.contains("how many dimensions output 'Y' has"), "{message}");
+    assert!(message.contains("the rank of output 'Y'"), "{message}");
     let three = |name| (name, DataType::Fp32, [3].as_slice());
     let config = completed(&file, config(0, &[], &[three("Y")]));
     assert_eq!((inputs(&config), outputs(&config)), (vec![three("X")], vec![three("Y")]));

@@ -187,7 +187,7 @@ fn without_completion_the_configuration_has_to_be_there_and_whole() {
 fn nothing_tells_the_backend_of_an_empty_folder() {
     let error = read(&repository(&[], &["1"])).unwrap_err();
     assert!(
-        error.message().contains("'backend' or 'platform' must be given; no version folder contains"),
+        error.message().contains("'backend' or 'platform' is required; no version folder contains"),
         "{error}"
     );
 }

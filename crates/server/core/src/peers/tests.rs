@@ -177,7 +177,7 @@ fn an_inner_request_is_answered_once_or_in_a_stream() {
     assert_eq!(&*one.outputs[0].contiguous().unwrap(), [3, 4]);
     assert_eq!(world.ask("stream").unwrap().outputs.len(), 3);
     let several = ask(&*world.server.peers(), "stream", InnerRequest::new(request()));
-    assert_eq!(several.unwrap_err().message(), "model 'stream' gave more than one answer, expected one");
+    assert_eq!(several.unwrap_err().message(), "model 'stream' returned more than one answer, expected one");
 }
 
 #[test]

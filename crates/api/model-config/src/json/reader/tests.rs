@@ -96,12 +96,12 @@ const REFUSED: &[(&str, &str)] = &[
     ("{\"[x]\": 1}", "line 1, column 2: ModelConfig has no field '[x]'"),
     (
         "{\"input\": [{\"data_type\": \"TYPE_FLOAT\"}]}",
-        "line 1, column 26: field 'input[0].data_type': \"TYPE_FLOAT\" is no value of DataType; did you mean \
+        "line 1, column 26: field 'input[0].data_type': \"TYPE_FLOAT\" is not a value of DataType; did you mean \
          'TYPE_FP16'?",
     ),
     (
         "{\"input\": [{\"data_type\": \"\"}]}",
-        "line 1, column 26: field 'input[0].data_type': \"\" is no value of DataType",
+        "line 1, column 26: field 'input[0].data_type': \"\" is not a value of DataType",
     ),
     (
         "{\"input\": [{\"data_type\": true}]}",

@@ -132,10 +132,7 @@ fn problems_without_end_end_the_reading() {
     let reading = read_text(&"a: 1 ".repeat(100_000));
     assert_eq!(reading.problems.len(), 1000);
     assert!(!reading.complete);
-    assert_eq!(
-        reading.problems[999].error().message(),
-        "there are 999 problems before this one; the rest is not read"
-    );
+    assert_eq!(reading.problems[999].error().message(), "reading stops after 999 earlier problems");
 }
 
 #[test]

@@ -50,7 +50,7 @@ fn assert_are(errors: &[crate::ValidationError], expected: &[(&str, &str)]) {
 #[test]
 fn an_ensemble_has_steps_and_nothing_of_its_own() {
     let whole = |text: &str| parse_text(text).unwrap();
-    fails(&whole("name: 'e' platform: 'ensemble'"), &[("ensemble_scheduling", "must be given for platform")]);
+    fails(&whole("name: 'e' platform: 'ensemble'"), &[("ensemble_scheduling", "is required for platform")]);
     let good = format!("{ENDS} ensemble_scheduling {{ {} }}", step("a", &["I=X"], &["O=Y"]));
     assert_eq!(validate(&ensemble(&good)), Ok(()));
     for (more, field, reason) in [
@@ -62,8 +62,8 @@ fn an_ensemble_has_steps_and_nothing_of_its_own() {
         fails(&ensemble(&format!("{good} {more}")), &[(field, reason)]);
     }
     let elsewhere = whole(&format!("name: 'e' backend: 'b' max_batch_size: 4 {good}"));
-    fails(&elsewhere, &[("platform", "must be 'ensemble' where ensemble_scheduling is given")]);
-    fails(&ensemble("ensemble_scheduling { }"), &[("ensemble_scheduling.step", "must be given")]);
+    fails(&elsewhere, &[("platform", "must be 'ensemble' if ensemble_scheduling is set")]);
+    fails(&ensemble("ensemble_scheduling { }"), &[("ensemble_scheduling.step", "is required")]);
 }
 
 #[test]
@@ -71,9 +71,9 @@ fn a_step_has_a_model_and_both_maps() {
     fails(
         &with_steps(&[step("", &["I=X"], &[]), step("a", &[], &["O=Y"])]),
         &[
-            ("ensemble_scheduling.step[0].model_name", "must be given"),
-            ("ensemble_scheduling.step[0].output_map", "must be given"),
-            ("ensemble_scheduling.step[1].input_map", "must be given"),
+            ("ensemble_scheduling.step[0].model_name", "is required"),
+            ("ensemble_scheduling.step[0].output_map", "is required"),
+            ("ensemble_scheduling.step[1].input_map", "is required"),
         ],
     );
     let mut config = with_steps(&[step("a", &["I=X"], &["O=Y"])]);
@@ -234,7 +234,7 @@ fn maps_name_what_the_models_have_and_give_what_they_need() {
             step("two", &["IN=a", "MASKS=b"], &["OUT=Y"]),
         ]),
         &[
-            ("ensemble_scheduling.step[0].model_name", "there is no model 'plani'; did you mean 'plain'?"),
+            ("ensemble_scheduling.step[0].model_name", "model 'plani' does not exist; did you mean 'plain'?"),
             (
                 "ensemble_scheduling.step[1].input_map[\"IM\"]",
                 "model 'plain' has no input 'IM'; did you mean 'IN'?",
@@ -242,7 +242,7 @@ fn maps_name_what_the_models_have_and_give_what_they_need() {
             ("ensemble_scheduling.step[1].output_map[\"OTU\"]", "has no output 'OTU'; did you mean 'OUT'?"),
             (
                 "ensemble_scheduling.step[1].input_map",
-                "missing input 'IN' of model 'plain'; is it the one given as 'IM'?",
+                "missing input 'IN' of model 'plain'; is it misspelled as 'IM'?",
             ),
             (
                 "ensemble_scheduling.step[2].input_map[\"MASKS\"]",
@@ -272,7 +272,7 @@ fn tensors_have_one_type_and_shape() {
 
 #[test]
 fn no_model_takes_smaller_batches_than_the_ensemble() {
-    let reason = "is 4, but model 'small' takes 2 at most";
+    let reason = "is 4, but model 'small' accepts at most 2";
     does_not_fit(&with_steps(&[step("small", &["IN=X"], &["OUT=Y"])]), &[("max_batch_size", reason)]);
 }
 

@@ -20,7 +20,7 @@ const RULES: &[Rule] = &[
         "ValidateModelConfig",
         "backend: 'tensorflow'",
         "platform",
-        "must be given for backend 'tensorflow': 'tensorflow_savedmodel' or 'tensorflow_graphdef'",
+        "is required for backend 'tensorflow': 'tensorflow_savedmodel' or 'tensorflow_graphdef'",
     ),
     ("GetBackendLibraryProperties", "backend: 'b' runtime: '../x.so'", "runtime", "is outside the backend's folder"),
     (
@@ -52,7 +52,7 @@ const RULES: &[Rule] = &[
         "ValidateBatchIO",
         "backend: 'b' batch_input { kind: 9 data_type: TYPE_INT32 source_input: 'IMAGE' }",
         "batch_input[0].kind",
-        "9 means nothing here, must be one of BATCH_ELEMENT_COUNT",
+        "9 is not a valid value, must be one of BATCH_ELEMENT_COUNT",
     ),
     (
         "ValidateBatchIO",
@@ -101,20 +101,20 @@ const RULES: &[Rule] = &[
         "ours",
         "backend: 'b' instance_group [ { count: 4000 }, { gpus: [ 0, 1 ] count: 49 }, { } ]",
         "instance_group[1].count",
-        "makes it 4098 instances, must be 4096 at most",
+        "raises the model's instances to 4098, must be at most 4096",
     ),
     (
         "ours",
         "backend: 'b' instance_group { count: 2147483647 gpus: [ 0, 1, 2, 3 ] }",
         "instance_group[0].count",
-        "makes it 8589934588 instances",
+        "raises the model's instances to 8589934588",
     ),
     (
         "RateLimiter::ResourceManager::ValidateMaxResources",
         "backend: 'b' instance_group [ { rate_limiter { resources { name: 'r' count: 1 } } },
             { rate_limiter { resources { name: 'r' count: 1 global: true } } } ]",
         "instance_group[1].rate_limiter.resources[0].global",
-        "resource 'r' is both of each device and of all",
+        "resource 'r' is both global and per device",
     ),
     (
         "ours",
@@ -126,14 +126,14 @@ const RULES: &[Rule] = &[
         "ours",
         "backend: 'b' instance_group { rate_limiter { resources { count: 1 } } }",
         "instance_group[0].rate_limiter.resources[0].name",
-        "must be given",
+        "is required",
     ),
     // The dynamic batcher.
     (
         "ValidateModelConfig",
         "backend: 'b' dynamic_batching { priority_levels: 2 }",
         "dynamic_batching.default_priority_level",
-        "is 0, must be from 1 to priority_levels, which is 2",
+        "is 0, but must be between 1 and priority_levels (2)",
     ),
     (
         "ValidateModelConfig",
@@ -146,20 +146,20 @@ const RULES: &[Rule] = &[
         "backend: 'b' dynamic_batching { priority_levels: 2 default_priority_level: 1
             priority_queue_policy { key: 3 value { } } }",
         "dynamic_batching.priority_queue_policy[3]",
-        "there is no level 3",
+        "level 3 does not exist",
     ),
     (
         "ValidateModelConfig",
         "backend: 'b' dynamic_batching { priority_levels: 2 default_priority_level: 1
             priority_queue_policy { key: 0 value { } } }",
         "dynamic_batching.priority_queue_policy[0]",
-        "there is no level 0",
+        "level 0 does not exist",
     ),
     (
         "ValidateModelConfig",
         "backend: 'b' dynamic_batching { preserve_ordering: true priority_levels: 2 default_priority_level: 1 }",
         "dynamic_batching.priority_levels",
-        "must be 1 at most where preserve_ordering is true",
+        "must be at most 1 if preserve_ordering is true",
     ),
     (
         "ValidateModelConfig",
@@ -179,14 +179,14 @@ const RULES: &[Rule] = &[
         "ours",
         "backend: 'b' dynamic_batching { priority_queue_policy { key: 1 value { timeout_action: 7 } } }",
         "dynamic_batching.priority_queue_policy[1].timeout_action",
-        "7 means nothing here, must be one of REJECT, DELAY",
+        "7 is not a valid value, must be one of REJECT, DELAY",
     ),
     // The sequence batcher.
     (
         "ValidateModelConfig",
         "backend: 'b' sequence_batching { direct { minimum_slot_utilization: 1.5 } }",
         "sequence_batching.direct.minimum_slot_utilization",
-        "is 1.5, must be from 0 to 1",
+        "is 1.5, must be between 0 and 1",
     ),
     (
         "ours",
@@ -210,13 +210,13 @@ const RULES: &[Rule] = &[
         "TritonModel::Create",
         "backend: 'b' sequence_batching { } parameters { key: 'TRITON_BATCH_STRATEGY_PATH' value { } }",
         "parameters[\"TRITON_BATCH_STRATEGY_PATH\"]",
-        "must be left out",
+        "must be omitted",
     ),
     (
         "GetBooleanSequenceControlProperties",
         "backend: 'b' sequence_batching { control_input { } }",
         "sequence_batching.control_input[0].name",
-        "must be given",
+        "is required",
     ),
     (
         "GetBooleanSequenceControlProperties",
@@ -268,20 +268,20 @@ const RULES: &[Rule] = &[
         "ours",
         "backend: 'b' sequence_batching { control_input { name: 'C' control { kind: 9 } } }",
         "sequence_batching.control_input[0].control[0].kind",
-        "9 means nothing here",
+        "9 is not a valid value",
     ),
     // State.
     (
         "ours",
         "backend: 'b' sequence_batching { state { output_name: 'O' data_type: TYPE_FP32 dims: 1 } }",
         "sequence_batching.state[0].input_name",
-        "must be given",
+        "is required",
     ),
     (
         "ours",
         "backend: 'b' sequence_batching { state { input_name: 'I' output_name: 'O' dims: 1 } }",
         "sequence_batching.state[0].data_type",
-        "must be given",
+        "is required",
     ),
     (
         "SequenceStates::Initialize (passes the second over)",
@@ -303,7 +303,7 @@ const RULES: &[Rule] = &[
             initial_state [ { name: 'A' data_type: TYPE_FP32 dims: 1 zero_data: true },
                             { name: 'B' data_type: TYPE_FP32 dims: 1 zero_data: true } ] } }",
         "sequence_batching.state[0].initial_state",
-        "there are 2, must be one at most",
+        "has 2 entries, must have at most one",
     ),
     (
         "SequenceBatchScheduler::GenerateInitialStateData",
@@ -317,7 +317,7 @@ const RULES: &[Rule] = &[
         "backend: 'b' sequence_batching { state { input_name: 'I' output_name: 'O' data_type: TYPE_FP32 dims: 1
             initial_state { data_type: TYPE_FP32 dims: 1 zero_data: true } } }",
         "sequence_batching.state[0].initial_state[0].name",
-        "must be given",
+        "is required",
     ),
     (
         "SequenceBatchScheduler::GenerateInitialStateData",
@@ -374,7 +374,7 @@ const RULES: &[Rule] = &[
         "backend: 'b' model_warmup { batch_size: 1
             inputs { key: 'IMGE' value { data_type: TYPE_FP32 dims: [ 3, 1 ] zero_data: true } } }",
         "model_warmup[0].inputs",
-        "missing input 'IMAGE'; is it the one given as 'IMGE'?",
+        "missing input 'IMAGE'; is it misspelled as 'IMGE'?",
     ),
     (
         "InferenceRequest::Normalize",
@@ -402,14 +402,14 @@ const RULES: &[Rule] = &[
         "backend: 'b' model_warmup { batch_size: 65537
             inputs { key: 'IMAGE' value { data_type: TYPE_FP32 dims: [ 3, 1 ] zero_data: true } } }",
         "model_warmup[0].batch_size",
-        "is 65537, must be 65536 at most",
+        "is 65537, must be at most 65536",
     ),
     // The rest.
     (
         "CreateAgentModelListWithLoadAction",
         "backend: 'b' model_repository_agents { agents { } }",
         "model_repository_agents.agents[0].name",
-        "must be given",
+        "is required",
     ),
     (
         "CreateAgentModelListWithLoadAction (2.51 goes down)",
@@ -421,25 +421,25 @@ const RULES: &[Rule] = &[
         "ValidateModelMetrics",
         "backend: 'b' model_metrics { metric_control { histogram_options { buckets: 1 } } }",
         "model_metrics.metric_control[0].metric_identifier",
-        "must be given",
+        "is required",
     ),
     (
         "ValidateModelMetrics",
         "backend: 'b' model_metrics { metric_control { metric_identifier { } histogram_options { buckets: 1 } } }",
         "model_metrics.metric_control[0].metric_identifier.family",
-        "must be given",
+        "is required",
     ),
     (
         "ValidateModelMetrics",
         "backend: 'b' model_metrics { metric_control { metric_identifier { family: 'f' } } }",
         "model_metrics.metric_control[0].histogram_options",
-        "must be given",
+        "is required",
     ),
     (
         "ValidateModelMetrics",
         "backend: 'b' model_metrics { metric_control { metric_identifier { family: 'f' } histogram_options { } } }",
         "model_metrics.metric_control[0].histogram_options.buckets",
-        "must be given",
+        "is required",
     ),
     (
         "ours",
@@ -457,7 +457,7 @@ const RULES: &[Rule] = &[
         "ours",
         "backend: 'b' optimization { priority: 9 }",
         "optimization.priority",
-        "9 means nothing here, must be one of PRIORITY_DEFAULT, PRIORITY_MAX, PRIORITY_MIN",
+        "9 is not a valid value, must be one of PRIORITY_DEFAULT, PRIORITY_MAX, PRIORITY_MIN",
     ),
 ];
 

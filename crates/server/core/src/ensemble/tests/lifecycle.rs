@@ -270,7 +270,7 @@ fn a_member_that_is_changed_so_that_it_no_longer_fits_takes_the_ensemble_along()
     world.look();
     assert_eq!(world.ready(), "one two");
     let reason = world.reason("inner");
-    assert!(reason.contains("'max_batch_size': is 4, but model 'two' takes 2 at most"), "{reason}");
+    assert!(reason.contains("'max_batch_size': is 4, but model 'two' accepts at most 2"), "{reason}");
     world.source.set(member("two", "X", "add", 10));
     world.look();
     assert_eq!(world.ready(), "all inner one two");
