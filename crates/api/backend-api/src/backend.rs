@@ -222,7 +222,7 @@ pub enum InstanceKind {
 
 impl InstanceKind {
     /// The device of the first instance of a model with this configuration.
-    pub fn of_first(config: &ModelConfig) -> Self {
+    pub fn of_first_instance(config: &ModelConfig) -> Self {
         match config.instance_group.first() {
             Some(group) if group.kind() == Kind::Gpu => {
                 Self::Gpu(group.gpus.first().copied().unwrap_or_default())

@@ -183,7 +183,7 @@ impl Buffer {
     ///
     /// # Errors
     /// The device's driver failed.
-    pub fn to_kept(&self) -> Result<Self> {
+    pub fn to_retained(&self) -> Result<Self> {
         if self.owner == Owner::Server && !self.placed {
             return Ok(self.clone());
         }
@@ -285,16 +285,16 @@ mod tests {
             (on_card(&card), false),
         ];
         for (buffer, same) in cases {
-            let kept = buffer.to_kept().unwrap();
+            let kept = buffer.to_retained().unwrap();
             let address = |it: &Buffer| it.as_host().map(|bytes| bytes.as_ptr());
             assert_eq!(kept.as_host().unwrap()[..], buffer.to_host().unwrap()[..], "{buffer:?}");
             assert_eq!(address(&kept) == address(&buffer), same, "{buffer:?}");
             assert!(!kept.is_placed() && !kept.is_shared() && kept.memory() == Memory::HOST);
             // Once retained, it stays in place.
-            assert_eq!(address(&kept.to_kept().unwrap()), address(&kept));
+            assert_eq!(address(&kept.to_retained().unwrap()), address(&kept));
         }
         card.fail();
-        assert!(on_card(&card).to_kept().is_err());
+        assert!(on_card(&card).to_retained().is_err());
         assert!(Buffer::shared(Bytes::new()).is_shared() && !own.is_shared());
     }
 }

@@ -254,7 +254,7 @@ impl Request {
     }
 
     /// Adds or replaces an input that the client did not send. For the server.
-    pub fn give_input(&mut self, tensor: Tensor) {
+    pub fn set_input(&mut self, tensor: Tensor) {
         match self.request.inputs.iter_mut().find(|input| input.name == tensor.name) {
             Some(input) => *input = tensor,
             None => self.request.inputs.push(tensor),

@@ -57,10 +57,10 @@ impl<'a> Arguments<'a> {
     }
 
     pub(crate) fn int(&self, name: &str, default: i64) -> i64 {
-        self.int_if_any(name).unwrap_or(default)
+        self.optional_int(name).unwrap_or(default)
     }
 
-    pub(crate) fn int_if_any(&self, name: &str) -> Option<i64> {
+    pub(crate) fn optional_int(&self, name: &str) -> Option<i64> {
         self.find(name).map(|argument| argument.i.unwrap_or(0))
     }
 

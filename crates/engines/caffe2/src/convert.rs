@@ -104,12 +104,12 @@ impl Nets {
             }
         }
         let mut inputs = Vec::new();
-        for name in self.read_from_outside() {
+        for name in self.external_inputs() {
             let known = given.iter().find(|input| input.name == name);
             if known.is_none() && graph.blob(name).is_some() {
                 continue;
             }
-            let input = known.cloned().or_else(|| self.guess(&graph, name));
+            let input = known.cloned().or_else(|| self.infer_input(&graph, name));
             let Input { name, element, dims } = input.ok_or_else(|| NetDefError::Open(name.to_owned()))?;
             inputs.push(info(&name, element, dims.as_ref()));
             graph.bind(&name, Value { name: name.clone(), element, dims, ints: None });
@@ -133,7 +133,7 @@ impl Nets {
     }
 
     /// The blobs that the net reads before it writes them: declared ones first, in the net's order.
-    fn read_from_outside(&self) -> Vec<&str> {
+    fn external_inputs(&self) -> Vec<&str> {
         let mut made = HashSet::new();
         let mut read = HashSet::new();
         let mut order = Vec::new();
@@ -154,7 +154,7 @@ impl Nets {
     }
 
     /// Infers an input from the weights of the operator that reads it.
-    fn guess(&self, graph: &Graph, name: &str) -> Option<Input> {
+    fn infer_input(&self, graph: &Graph, name: &str) -> Option<Input> {
         let reads = |operator: &&OperatorDef| operator.input.first().is_some_and(|first| first == name);
         let reader = self.net.op.iter().find(reads)?;
         let weights = graph.blob(reader.input.get(1)?)?;

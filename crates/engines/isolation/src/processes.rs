@@ -58,7 +58,7 @@ impl Backend for Processes {
 
     fn capabilities(&self) -> BackendCapabilities {
         // Processes cannot receive device memory.
-        BackendCapabilities { runs_on_gpus: false, runs_apart: true, ..self.capabilities }
+        BackendCapabilities { runs_on_gpus: false, is_isolated: true, ..self.capabilities }
     }
 }
 

@@ -126,7 +126,7 @@ impl OnnxRuntimeBackend {
         let mut config = context.config.clone();
         let declared = source.declared()?;
         let options = SessionOptions::of(&config, &self.runtime, self.processors)?;
-        let session = options.session(&source, InstanceKind::of_first(&config))?;
+        let session = options.session(&source, InstanceKind::of_first_instance(&config))?;
         let mut signature = signature::of_session(&session, &declared)?;
         if context.complete {
             complete_tensors(&mut config, &signature.tensors(), default_max_batch_size)
@@ -146,7 +146,7 @@ impl OnnxRuntimeBackend {
             graph: Arc::new(graph),
             options,
             source,
-            first: Mutex::new(Some((InstanceKind::of_first(&config), session))),
+            first: Mutex::new(Some((InstanceKind::of_first_instance(&config), session))),
             completed: context.complete.then_some(config),
         })
     }

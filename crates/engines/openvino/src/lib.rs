@@ -124,7 +124,7 @@ impl OpenVinoBackend {
             completed: context.complete.then_some(config),
         };
         // A network that the device rejects fails the load, not the first instance.
-        model.compiled(InstanceKind::of_first(&context.config))?;
+        model.compiled(InstanceKind::of_first_instance(&context.config))?;
         Ok(model)
     }
 

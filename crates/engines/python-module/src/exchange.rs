@@ -68,7 +68,7 @@ impl Exchange {
     }
 
     /// Ends the exchange in favour of the value returned by `execute`, unless a response was sent.
-    pub fn take_over(&self) -> bool {
+    pub fn claim(&self) -> bool {
         let mut state = self.state();
         let open = !state.closed && !state.responded;
         state.closed |= open;

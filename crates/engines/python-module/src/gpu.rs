@@ -38,7 +38,7 @@ fn within<T: Send>(
     device: i32,
     act: impl FnOnce(&Driver) -> Result<T, CudaError> + Send,
 ) -> Result<T, String> {
-    python.detach(|| cuda()?.within(device.into(), act).map_err(|error| error.to_string()))
+    python.detach(|| cuda()?.with_context(device.into(), act).map_err(|error| error.to_string()))
 }
 
 /// Checks that memory of a GPU can be used.

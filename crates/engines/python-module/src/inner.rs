@@ -67,7 +67,7 @@ impl InnerCall {
         let Some(answer) = Side::get()?.wait(python, self.number)? else { return Ok(None) };
         let reply = answer.reader()?.reply().map_err(|error| exception(error.to_string()))?;
         match reply {
-            Reply::Response(response) => InferenceResponse::arrived(python, response, self.gpu).map(Some),
+            Reply::Response(response) => InferenceResponse::received(python, response, self.gpu).map(Some),
             Reply::Failure(failure) => InferenceResponse::failed(python, failure).map(Some),
             // An end of the responses without a response.
             Reply::Nothing | Reply::Done => Ok(Some(InferenceResponse::default())),
@@ -82,7 +82,7 @@ impl InnerCall {
 
     /// Waits for the next response without reading it.
     fn wait(&self, python: Python<'_>) -> PyResult<()> {
-        Side::get()?.wait_until_there(python, self.number)
+        Side::get()?.wait_for_arrival(python, self.number)
     }
 
     /// Cancels the request. Responses that still arrive, usually an error, can be read.

@@ -18,12 +18,12 @@ enum Value {
 #[derive(Default)]
 pub struct Parameters {
     values: Vec<(String, Value)>,
-    arrived: bool,
+    received: bool,
 }
 
 impl Parameters {
     /// Received parameters.
-    pub fn arrived(parameters: Vec<(&str, WireValue<'_>)>) -> Self {
+    pub fn received(parameters: Vec<(&str, WireValue<'_>)>) -> Self {
         let value = |value| match value {
             WireValue::Bool(value) => Value::Bool(value),
             WireValue::Int(value) => Value::Int(value),
@@ -31,7 +31,7 @@ impl Parameters {
             WireValue::Text(value) => Value::Text(value.to_owned()),
         };
         let values = parameters.into_iter().map(|(name, given)| (name.to_owned(), value(given))).collect();
-        Self { values, arrived: true }
+        Self { values, received: true }
     }
 
     /// The parameters in a dictionary, which may be absent.
@@ -65,7 +65,7 @@ impl Parameters {
             };
             parameters.push((name.to_cow()?.into_owned(), value));
         }
-        Ok(Self { values: parameters, arrived: false })
+        Ok(Self { values: parameters, received: false })
     }
 
     /// The parameters in the protocol's form.
@@ -97,7 +97,7 @@ impl Parameters {
             }
         }
         let style = PyDict::new(python);
-        if self.arrived {
+        if self.received {
             style.set_item("separators", (",", ":"))?;
             style.set_item("ensure_ascii", false)?;
         }

@@ -52,13 +52,13 @@ pub struct InferenceRequest {
 
 impl InferenceRequest {
     /// A received request, and the exchange that answers it.
-    pub fn arrived(
+    pub fn received(
         python: Python<'_>,
         request: wire::Request<'_>,
         inputs: Vec<wire::Tensor<'_>>,
         exchange: Arc<Exchange>,
     ) -> PyResult<Self> {
-        let inputs = inputs.into_iter().map(|input| Py::new(python, Tensor::arrived(python, input)?));
+        let inputs = inputs.into_iter().map(|input| Py::new(python, Tensor::received(python, input)?));
         let inputs = inputs.collect::<PyResult<_>>()?;
         Ok(Self {
             id: request.id.to_owned(),
@@ -69,7 +69,7 @@ impl InferenceRequest {
             },
             flags: request.flags.into(),
             timeout: request.timeout,
-            parameters: Parameters::arrived(request.parameters),
+            parameters: Parameters::received(request.parameters),
             outputs: exchange.outputs().to_vec(),
             inputs,
             trace: request.trace.map(str::to_owned),

@@ -46,13 +46,13 @@ pub struct InferenceResponse {
 
 impl InferenceResponse {
     /// A received response, with its outputs moved to this GPU, if one is preferred.
-    pub fn arrived(python: Python<'_>, response: Response<'_>, gpu: Option<i32>) -> PyResult<Self> {
+    pub fn received(python: Python<'_>, response: Response<'_>, gpu: Option<i32>) -> PyResult<Self> {
         let outputs = response.outputs.into_iter().map(|output| {
-            let output = Tensor::arrived(python, output)?;
+            let output = Tensor::received(python, output)?;
             let output = if let Some(gpu) = gpu { output.on_gpu(python, gpu)? } else { output };
             Py::new(python, output)
         });
-        let parameters = Parameters::arrived(response.parameters);
+        let parameters = Parameters::received(response.parameters);
         Ok(Self { outputs: outputs.collect::<PyResult<_>>()?, error: None, parameters })
     }
 
@@ -91,8 +91,8 @@ impl InferenceResponse {
         }
         if let Err(error) = self.write_outputs(python, message, wanted) {
             message.truncate(start);
-            let words = error.value(python).to_string();
-            write_failure(message, Failure { code: ErrorCode::Internal as u8, message: &words });
+            let error_text = error.value(python).to_string();
+            write_failure(message, Failure { code: ErrorCode::Internal as u8, message: &error_text });
         }
     }
 

@@ -90,7 +90,7 @@ pub fn serve(python: Python<'_>, calls: Channel) -> PyResult<()> {
         let answer = Runner::answer(&mut runner, python, &call).unwrap_or_else(|error| {
             // The traceback goes to the log.
             error.display(python);
-            Answer::Failed(words(python, &error))
+            Answer::Failed(error_text(python, &error))
         });
         let answer = answer.write(python, &mut sender)?;
         // Free the inputs' buffers before the server is notified.
@@ -159,8 +159,8 @@ impl Answer<'_> {
             }
             Self::Readiness(ready) => answer.bool(ready),
             Self::Finalized => {}
-            Self::Failed(words) => {
-                answer.failure(Failure { code: ErrorCode::Internal as u8, message: &words });
+            Self::Failed(error_text) => {
+                answer.failure(Failure { code: ErrorCode::Internal as u8, message: &error_text });
                 answer.u64(Side::get()?.sent(python));
             }
         }
@@ -169,7 +169,7 @@ impl Answer<'_> {
 }
 
 /// The message that clients receive for an exception: its type and its text.
-fn words(python: Python<'_>, error: &PyErr) -> String {
+fn error_text(python: Python<'_>, error: &PyErr) -> String {
     let name = error.get_type(python).name().map_or_else(|_| "exception".into(), |name| name.to_string());
     match error.value(python).str() {
         Ok(text) => format!("{name}: {text}"),
@@ -230,12 +230,13 @@ impl Runner {
         for place in 0..count {
             let (request, inputs) = reader.request().map_err(malformed)?;
             let exchange = Exchange::of(&request, self.decoupled);
-            match InferenceRequest::arrived(python, request, inputs, Arc::clone(&exchange)) {
+            match InferenceRequest::received(python, request, inputs, Arc::clone(&exchange)) {
                 Ok(request) => requests.push(Bound::new(python, request)?),
                 // An input that cannot be opened fails only its own request.
                 Err(error) => {
-                    let words = words(python, &error);
-                    exchange.fail(python, Failure { code: ErrorCode::Internal as u8, message: &words })?;
+                    let error_text = error_text(python, &error);
+                    exchange
+                        .fail(python, Failure { code: ErrorCode::Internal as u8, message: &error_text })?;
                     refused.push(place);
                 }
             }
@@ -317,7 +318,7 @@ fn write_outcome(
     }
     match response {
         // A response that was sent already stays the only one.
-        Some(response) if exchange.take_over() => {
+        Some(response) if exchange.claim() => {
             response.get().write_outcome(python, answer, exchange.outputs());
         }
         _ => answer.later_outcome(),

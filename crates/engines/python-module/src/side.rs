@@ -171,15 +171,15 @@ impl Side {
     /// Waits for the next reply to a call; `None` after the last.
     pub fn wait(&self, python: Python<'_>, number: u64) -> PyResult<Option<Answer>> {
         let waited = python.detach(|| {
-            let mut calls = self.until_there(number)?;
+            let mut calls = self.wait_for_reply(number)?;
             Ok(calls.open.get_mut(&number).and_then(|call| call.answers.pop_front()))
         });
         Ok(waited.map_err(|why: String| exception(why))?.map(|incoming| Answer { incoming }))
     }
 
     /// Waits until the next reply to a call, or its end, has arrived.
-    pub fn wait_until_there(&self, python: Python<'_>, number: u64) -> PyResult<()> {
-        python.detach(|| self.until_there(number).map(drop)).map_err(exception)
+    pub fn wait_for_arrival(&self, python: Python<'_>, number: u64) -> PyResult<()> {
+        python.detach(|| self.wait_for_reply(number).map(drop)).map_err(exception)
     }
 
     /// Whether neither the next reply to a call nor its end has arrived.
@@ -187,7 +187,7 @@ impl Side {
         lock(&self.calls).is_pending(number)
     }
 
-    fn until_there(&self, number: u64) -> Result<MutexGuard<'_, Calls>, String> {
+    fn wait_for_reply(&self, number: u64) -> Result<MutexGuard<'_, Calls>, String> {
         let mut calls = lock(&self.calls);
         while calls.is_pending(number) {
             calls = self.advance(calls);
@@ -225,7 +225,7 @@ impl Side {
         drop(calls);
         let received = receiver.receive();
         let mut calls = lock(&self.calls);
-        if let Err(why) = self.hand_over(&mut calls, received) {
+        if let Err(why) = self.dispatch(&mut calls, received) {
             calls.ended = Some(why);
         }
         // Under the lock, so that every waiting thread that saw a reader is woken.
@@ -234,7 +234,7 @@ impl Side {
         calls
     }
 
-    fn hand_over(&self, calls: &mut Calls, received: io::Result<Option<Incoming>>) -> Result<(), String> {
+    fn dispatch(&self, calls: &mut Calls, received: io::Result<Option<Incoming>>) -> Result<(), String> {
         let incoming = received.map_err(|error| format!("cannot receive from the server: {error}"))?;
         let incoming = incoming.ok_or("the server has gone")?;
         if incoming.kind() != ANSWER {

@@ -62,16 +62,16 @@ impl Memory {
 
 impl Tensor {
     /// A received tensor.
-    pub fn arrived(python: Python<'_>, tensor: wire::Tensor<'_>) -> PyResult<Self> {
+    pub fn received(python: Python<'_>, tensor: wire::Tensor<'_>) -> PyResult<Self> {
         let wrong = |what: &str| PyValueError::new_err(format!("tensor '{}': {what}", tensor.name));
         let data_type = DataType::from_number(tensor.data_type).ok_or_else(|| wrong("unknown data type"))?;
         let length = byte_length(&tensor.shape, data_type).ok_or_else(|| wrong("impossible shape"))?;
-        let arrived = match &tensor.contents {
+        let received = match &tensor.contents {
             wire::Contents::Inline(bytes) => bytes.len(),
             wire::Contents::Region(region) => region.len(),
             wire::Contents::Device(contents) => usize::try_from(contents.length).unwrap_or(usize::MAX),
         };
-        if data_type.size() > 0 && length != arrived {
+        if data_type.size() > 0 && length != received {
             return Err(wrong("contents do not fit its shape"));
         }
         let mut device = Device::CPU;

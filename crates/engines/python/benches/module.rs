@@ -73,8 +73,8 @@ impl Process {
         if answer.kind() == kind {
             return Ok(());
         }
-        let words = answer.reader().failure().map(|failure| failure.message.to_owned());
-        Err(io::Error::other(format!("answer {}: {words:?}", answer.kind())))
+        let error_text = answer.reader().failure().map(|failure| failure.message.to_owned());
+        Err(io::Error::other(format!("answer {}: {error_text:?}", answer.kind())))
     }
 
     fn execute(&mut self, values: &[u8]) -> io::Result<()> {

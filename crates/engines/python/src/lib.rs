@@ -50,7 +50,7 @@ pub struct PythonBackend {
 impl PythonBackend {
     /// The backend's capabilities.
     pub const CAPABILITIES: BackendCapabilities =
-        BackendCapabilities { completes_config: true, runs_on_gpus: false, runs_apart: true };
+        BackendCapabilities { completes_config: true, runs_on_gpus: false, is_isolated: true };
 
     /// The backend with these settings; `directory` is the folder of backends, some of which may be written in
     /// Python.

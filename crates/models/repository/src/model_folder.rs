@@ -266,7 +266,7 @@ fn finish_config(
     let is_ensemble = config.platform == ENSEMBLE_PLATFORM;
     let is_of_graph = |error: &ValidationError| is_ensemble && error.field().ends_with(".name");
     let is_found_later = |error: &ValidationError| {
-        error.is_of_versions() || options.complete && error.is_of_tensors() && !is_of_graph(error)
+        error.concerns_versions() || options.complete && error.concerns_tensors() && !is_of_graph(error)
     };
     if errors.errors().iter().all(is_found_later) {
         return Ok((config, Some(fault)));

@@ -83,7 +83,7 @@ impl Cuda {
     /// The GPU does not exist, or the driver fails.
     pub fn memory_in_use(&self, device: i32) -> Result<f64, CudaError> {
         let (mut free, mut total) = (0, 0);
-        self.within(device.into(), |driver| {
+        self.with_context(device.into(), |driver| {
             // SAFETY: the function writes only to the passed places.
             unsafe { driver.mem_get_info(&raw mut free, &raw mut total) }
         })?;
@@ -95,7 +95,7 @@ impl Cuda {
     ///
     /// # Errors
     /// The device does not exist, or the driver or the call fails.
-    pub fn within<T>(
+    pub fn with_context<T>(
         &self,
         device: i64,
         act: impl FnOnce(&Driver) -> Result<T, CudaError>,

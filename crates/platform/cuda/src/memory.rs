@@ -31,7 +31,7 @@ impl Extent {
         if target.is_empty() {
             return Ok(());
         }
-        self.cuda.within(self.device, |driver| {
+        self.cuda.with_context(self.device, |driver| {
             // SAFETY: the target has this length, and the owner keeps this many bytes allocated on the device. The
             // call returns after the copy.
             unsafe { driver.copy_to_host(target.as_mut_ptr().cast::<c_void>(), address, target.len()) }
@@ -43,7 +43,7 @@ impl Extent {
         if source.is_empty() {
             return Ok(());
         }
-        self.cuda.within(self.device, |driver| {
+        self.cuda.with_context(self.device, |driver| {
             // SAFETY: the source has this length, and the owner keeps this many bytes allocated on the device.
             // Concurrent users of the memory see old or new bytes and must synchronize themselves.
             unsafe { driver.copy_to_device(address, source.as_ptr().cast::<c_void>(), source.len())? };
@@ -91,7 +91,7 @@ impl DeviceAllocation {
     pub fn new(cuda: &Arc<Cuda>, device: i64, byte_size: usize) -> Result<Self, CudaError> {
         let mut address = 0;
         // SAFETY: the function writes only to the passed places.
-        cuda.within(device, |driver| unsafe { driver.mem_alloc(&raw mut address, byte_size) })?;
+        cuda.with_context(device, |driver| unsafe { driver.mem_alloc(&raw mut address, byte_size) })?;
         Ok(Self { extent: Extent { cuda: Arc::clone(cuda), device, address, len: byte_size } })
     }
 
@@ -106,7 +106,7 @@ impl DeviceAllocation {
     /// The driver's error.
     pub fn export(&self) -> Result<IpcHandle, CudaError> {
         let mut handle = RawIpcHandle([0; 64]);
-        self.extent.cuda.within(self.extent.device, |driver| {
+        self.extent.cuda.with_context(self.extent.device, |driver| {
             // SAFETY: the function writes only to the passed place; this object owns the memory.
             unsafe { driver.ipc_get_handle(&raw mut handle, self.extent.address) }
         })?;
@@ -118,7 +118,7 @@ impl Drop for DeviceAllocation {
     fn drop(&mut self) {
         let Extent { cuda, device, address, .. } = &self.extent;
         // SAFETY: the memory was allocated by this object, is freed once, and has no other users.
-        log_failure(cuda.within(*device, |driver| unsafe { driver.mem_free(*address) }));
+        log_failure(cuda.with_context(*device, |driver| unsafe { driver.mem_free(*address) }));
     }
 }
 
@@ -150,7 +150,7 @@ impl ImportedMemory {
         byte_size: usize,
     ) -> Result<Self, CudaError> {
         let mut address = 0;
-        cuda.within(device, |driver| {
+        cuda.with_context(device, |driver| {
             // SAFETY: the function writes only to the passed place. The driver refuses bytes that are not a handle.
             unsafe { driver.ipc_open(&raw mut address, RawIpcHandle(handle), LAZY_PEER_ACCESS) }
         })?;
@@ -158,7 +158,7 @@ impl ImportedMemory {
         let opened =
             Self { extent: Extent { cuda: Arc::clone(cuda), device, address, len: byte_size }, handle };
         let (mut base, mut whole) = (0, 0);
-        cuda.within(device, |driver| {
+        cuda.with_context(device, |driver| {
             // SAFETY: the function writes only to the passed places.
             unsafe { driver.mem_get_address_range(&raw mut base, &raw mut whole, address) }
         })?;
@@ -189,7 +189,7 @@ impl Drop for ImportedMemory {
     fn drop(&mut self) {
         let Extent { cuda, device, address, .. } = &self.extent;
         // SAFETY: the memory was opened by this object, is closed once, and has no other users.
-        log_failure(cuda.within(*device, |driver| unsafe { driver.ipc_close(*address) }));
+        log_failure(cuda.with_context(*device, |driver| unsafe { driver.ipc_close(*address) }));
     }
 }
 
@@ -256,7 +256,7 @@ impl PinnedAllocation {
     /// The device does not exist, or memory is exhausted.
     pub fn new(cuda: &Arc<Cuda>, device: i64, byte_size: usize) -> Result<Self, CudaError> {
         let mut address = ptr::null_mut();
-        cuda.within(device, |driver| {
+        cuda.with_context(device, |driver| {
             // SAFETY: the function writes only to the passed places.
             unsafe { driver.mem_host_alloc(&raw mut address, byte_size, PORTABLE) }
         })?;
@@ -272,6 +272,8 @@ impl PinnedAllocation {
 impl Drop for PinnedAllocation {
     fn drop(&mut self) {
         // SAFETY: the memory was allocated by this object, is freed once, and has no other users.
-        log_failure(self.cuda.within(self.device, |driver| unsafe { driver.mem_free_host(self.address) }));
+        log_failure(
+            self.cuda.with_context(self.device, |driver| unsafe { driver.mem_free_host(self.address) }),
+        );
     }
 }

@@ -41,7 +41,7 @@ pub(crate) fn open(
         (Isolation::None, _) => backends::open(name, config)?,
         (Isolation::Load, Some(launch)) => {
             let backend = backends::open(name, config)?;
-            if backend.capabilities().runs_apart {
+            if backend.capabilities().is_isolated {
                 backend
             } else {
                 Arc::new(Trial::new(backend, launch, settings))

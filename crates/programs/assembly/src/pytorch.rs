@@ -72,6 +72,6 @@ impl Backend for InPython {
     }
 
     fn capabilities(&self) -> BackendCapabilities {
-        BackendCapabilities { runs_apart: true, ..BackendCapabilities::default() }
+        BackendCapabilities { is_isolated: true, ..BackendCapabilities::default() }
     }
 }

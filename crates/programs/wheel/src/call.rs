@@ -114,9 +114,9 @@ pub struct Responses {
 pub fn send(
     python: Python<'_>,
     server: &Arc<ServerHandle>,
-    asked: &RequestArguments<'_, '_>,
+    arguments: &RequestArguments<'_, '_>,
 ) -> PyResult<Responses> {
-    let (request, inputs) = prepare(server, asked)?;
+    let (request, inputs) = prepare(server, arguments)?;
     let request = Arc::new(request);
     let held = RequestResources { _request: Arc::clone(&request), _inputs: inputs };
     let mailbox = Arc::new(Mailbox::default());
@@ -154,18 +154,18 @@ pub fn send(
 /// A request of the C interface, and the tensors that it reads.
 fn prepare(
     server: &ServerHandle,
-    asked: &RequestArguments<'_, '_>,
+    arguments: &RequestArguments<'_, '_>,
 ) -> PyResult<(RawRequest, Vec<Py<Tensor>>)> {
-    let model = c_text(asked.model)?;
+    let model = c_text(arguments.model)?;
     let mut made = ptr::null_mut();
     // SAFETY: the server is alive, and the string until the function returns.
     check(unsafe {
-        TRITONSERVER_InferenceRequestNew(&raw mut made, server.get()?, model.as_ptr(), asked.version)
+        TRITONSERVER_InferenceRequestNew(&raw mut made, server.get()?, model.as_ptr(), arguments.version)
     })?;
     let request = RawRequest(AtomicPtr::new(made));
-    set_properties(made, asked)?;
-    let mut inputs = Vec::with_capacity(asked.inputs.len());
-    for (name, tensor) in &asked.inputs {
+    set_properties(made, arguments)?;
+    let mut inputs = Vec::with_capacity(arguments.inputs.len());
+    for (name, tensor) in &arguments.inputs {
         let name: String = name.extract()?;
         let tensor = tensor
             .cast_into::<Tensor>()
@@ -194,30 +194,30 @@ fn prepare(
 
 fn set_properties(
     request: *mut TRITONSERVER_InferenceRequest,
-    asked: &RequestArguments<'_, '_>,
+    arguments: &RequestArguments<'_, '_>,
 ) -> PyResult<()> {
-    if let Some(id) = &asked.id {
+    if let Some(id) = &arguments.id {
         let id = c_text(id)?;
         // SAFETY: the request is alive, and the string until the function returns.
         check(unsafe { TRITONSERVER_InferenceRequestSetId(request, id.as_ptr()) })?;
     }
-    for output in asked.outputs.iter().flatten() {
+    for output in arguments.outputs.iter().flatten() {
         let name = c_text(output)?;
         // SAFETY: as above.
         check(unsafe { TRITONSERVER_InferenceRequestAddRequestedOutput(request, name.as_ptr()) })?;
     }
-    if asked.priority > 0 {
+    if arguments.priority > 0 {
         // SAFETY: as above.
-        check(unsafe { TRITONSERVER_InferenceRequestSetPriorityUInt64(request, asked.priority) })?;
+        check(unsafe { TRITONSERVER_InferenceRequestSetPriorityUInt64(request, arguments.priority) })?;
     }
-    if asked.timeout > 0 {
+    if arguments.timeout > 0 {
         // SAFETY: as above.
-        check(unsafe { TRITONSERVER_InferenceRequestSetTimeoutMicroseconds(request, asked.timeout) })?;
+        check(unsafe { TRITONSERVER_InferenceRequestSetTimeoutMicroseconds(request, arguments.timeout) })?;
     }
-    if let Some((id, start, end)) = &asked.sequence {
+    if let Some((id, start, end)) = &arguments.sequence {
         set_sequence(request, id, *start, *end)?;
     }
-    for (name, value) in asked.parameters.iter().flatten() {
+    for (name, value) in arguments.parameters.iter().flatten() {
         let name: String = name.extract()?;
         let key = c_text(&name)?;
         let key: *const c_char = key.as_ptr();
@@ -269,7 +269,7 @@ enum Next {
 }
 
 impl Responses {
-    fn look(&self) -> Next {
+    fn peek(&self) -> Next {
         let mut arrived = self.mailbox.arrived();
         match arrived.responses.pop_front() {
             Some(response) => Next::Take(response),
@@ -291,7 +291,7 @@ impl Responses {
         let limit = timeout.map(|seconds| Duration::try_from_secs_f64(seconds).unwrap_or_default());
         let end = limit.and_then(|limit| Instant::now().checked_add(limit));
         loop {
-            match self.look() {
+            match self.peek() {
                 Next::Take(response) => return Ok(Some(response)),
                 Next::End => return Ok(None),
                 Next::Wait => self.server.get().map(drop)?,
@@ -329,7 +329,7 @@ impl Responses {
 
     /// The next response if it has arrived, and whether the last one was taken.
     fn poll(&self, python: Python<'_>) -> PyResult<(Option<Response>, bool)> {
-        match self.look() {
+        match self.peek() {
             Next::Take(response) => Ok((Some(Response::new(python, response)?), false)),
             Next::End => Ok((None, true)),
             Next::Wait => self.server.get().map(|_| (None, false)),

@@ -52,7 +52,9 @@ pub fn allocator() -> PyResult<*mut TRITONSERVER_ResponseAllocator> {
     }
     let mut made = ptr::null_mut();
     // SAFETY: the functions follow the rules of allocators.
-    check(unsafe { TRITONSERVER_ResponseAllocatorNew(&raw mut made, Some(place), Some(take_back), None) })?;
+    check(unsafe {
+        TRITONSERVER_ResponseAllocatorNew(&raw mut made, Some(place), Some(release_output), None)
+    })?;
     // Another thread may have created one at the same time. Both work, and neither is ever deleted.
     ALLOCATOR.store(made, Relaxed);
     Ok(made)
@@ -97,7 +99,7 @@ unsafe extern "C" fn place(
 ///
 /// # Safety
 /// `buffer` comes from [`place`], with the same size, and is not used after this.
-unsafe extern "C" fn take_back(
+unsafe extern "C" fn release_output(
     _: *mut TRITONSERVER_ResponseAllocator,
     buffer: *mut c_void,
     _: *mut c_void,

@@ -291,8 +291,8 @@ impl Server {
         priority: u64,
         timeout: u64,
     ) -> PyResult<Responses> {
-        let asked =
+        let arguments =
             RequestArguments { model, version, inputs, outputs, id, parameters, sequence, priority, timeout };
-        call::send(python, &self.0, &asked)
+        call::send(python, &self.0, &arguments)
     }
 }

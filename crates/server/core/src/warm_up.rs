@@ -78,7 +78,7 @@ fn run(
         let responder = Responder::new(Arc::new(Listener::new(answers.clone(), size, statistics)), None);
         let mut request = Request::new(request, size, responder);
         let own = inputs.iter().filter(|input| !of_clients(input)).cloned();
-        own.for_each(|input| request.give_input(input));
+        own.for_each(|input| request.set_input(input));
         Ok(request)
     });
     let requests = requests.collect::<Result<_>>()?;

@@ -84,7 +84,7 @@ impl Answer {
     }
 
     /// Marks the request as one that will be executed again, so that nothing answers it now.
-    pub(crate) fn leave_open(&self) {
+    pub(crate) fn mark_rescheduled(&self) {
         self.gate().is_finished = true;
     }
 
@@ -92,7 +92,7 @@ impl Answer {
     pub(crate) fn finish(&self, own: usize) -> Result<()> {
         let mut progress = self.gate();
         if progress.is_finished {
-            return Err(answered());
+            return Err(already_answered());
         }
         if progress.open > own {
             return Err(Error::internal("the last response cannot be sent while another one is being built"));
@@ -104,17 +104,17 @@ impl Answer {
     /// Runs `act` unless the final response was sent.
     pub(crate) fn while_open<T>(&self, act: impl FnOnce() -> Result<T>) -> Result<T> {
         let progress = self.gate();
-        if progress.is_finished { Err(answered()) } else { act() }
+        if progress.is_finished { Err(already_answered()) } else { act() }
     }
 
     /// Creates a response unless the final response was sent.
-    pub(crate) fn make(
+    pub(crate) fn new_response(
         &self,
         new: impl FnOnce(*mut *mut TRITONBACKEND_Response) -> *mut TRITONSERVER_Error,
     ) -> Result<Response<'_>> {
         let mut progress = self.gate();
         if progress.is_finished {
-            return Err(answered());
+            return Err(already_answered());
         }
         let mut response = ptr::null_mut();
         // SAFETY: the error is ours; without an error, the response is ours.
@@ -184,11 +184,11 @@ impl Answer {
     fn respond(&self) -> Result<Response<'_>> {
         let factory = self.factory()?;
         // SAFETY: the factory lives as long as this value, and the address may be written.
-        self.make(|response| unsafe { TRITONBACKEND_ResponseNewFromFactory(response, factory) })
+        self.new_response(|response| unsafe { TRITONBACKEND_ResponseNewFromFactory(response, factory) })
     }
 }
 
-fn answered() -> Error {
+fn already_answered() -> Error {
     Error::new(ErrorCode::AlreadyExists, "the request has its last answer already")
 }
 

@@ -97,7 +97,7 @@ pub unsafe fn model_initialize<B: Backend>(handle: *mut TRITONBACKEND_Model) -> 
         // SAFETY: the model lives, and so does its backend, whose state is the box of `initialize`.
         let backend = unsafe {
             check(TRITONBACKEND_ModelBackend(handle, &mut owner))?;
-            existing::<Arc<B>>(state_of(|state| TRITONBACKEND_BackendState(owner, state))?)?
+            state_ref::<Arc<B>>(state_of(|state| TRITONBACKEND_BackendState(owner, state))?)?
         };
         // SAFETY: the model lives during the call.
         let context = unsafe { ModelContext::new(handle) };
@@ -152,7 +152,7 @@ pub unsafe fn instance_initialize<B: Backend>(
         let owner = context.model()?;
         // SAFETY: the model outlives its instances; its state is the box of `model_initialize`.
         let shared = unsafe {
-            existing::<ModelState<B::Model>>(state_of(|state| TRITONBACKEND_ModelState(owner, state))?)?
+            state_ref::<ModelState<B::Model>>(state_of(|state| TRITONBACKEND_ModelState(owner, state))?)?
         };
         type Of<B> = <<B as Backend>::Model as Model>::Instance;
         let state = Box::into_raw(Box::new(InstanceState::<Of<B>> {
@@ -194,7 +194,7 @@ pub unsafe fn instance_ready<B: Backend>(
     guard("checking whether the model is ready", || {
         // SAFETY: the instance lives; its state is the box of `instance_initialize`.
         let state = unsafe {
-            existing::<InstanceState<<B::Model as Model>::Instance>>(state_of(|state| {
+            state_ref::<InstanceState<<B::Model as Model>::Instance>>(state_of(|state| {
                 TRITONBACKEND_ModelInstanceState(handle, state)
             })?)?
         };
@@ -212,7 +212,7 @@ pub unsafe fn execute<B: Backend>(
     guard("executing", || {
         // SAFETY: the instance lives; its state is the box of `instance_initialize`.
         let state = unsafe {
-            existing::<InstanceState<<B::Model as Model>::Instance>>(state_of(|state| {
+            state_ref::<InstanceState<<B::Model as Model>::Instance>>(state_of(|state| {
                 TRITONBACKEND_ModelInstanceState(handle, state)
             })?)?
         };
@@ -283,7 +283,7 @@ unsafe fn state_of(get: impl FnOnce(*mut *mut c_void) -> *mut TRITONSERVER_Error
 
 /// # Safety
 /// `state` is null or points to a `T` that lives during `'a` and is only ever shared.
-unsafe fn existing<'a, T>(state: *mut c_void) -> Result<&'a T> {
+unsafe fn state_ref<'a, T>(state: *mut c_void) -> Result<&'a T> {
     // SAFETY: as the caller promises.
     unsafe { state.cast::<T>().as_ref() }.ok_or_else(|| {
         Error::internal("the server lost this backend's state, or never initialized the backend")

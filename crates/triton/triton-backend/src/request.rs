@@ -330,7 +330,7 @@ impl Request {
             self.answer.open(self.info.handle)?;
         }
         // SAFETY: the request lives, and the address may be written.
-        self.answer.make(|response| unsafe { TRITONBACKEND_ResponseNew(response, self.info.handle) })
+        self.answer.new_response(|response| unsafe { TRITONBACKEND_ResponseNew(response, self.info.handle) })
     }
 
     /// Sends an error as the final response.
@@ -414,7 +414,7 @@ impl Request {
         match outcome {
             Ok(()) => {
                 let mut this = ManuallyDrop::new(self);
-                this.answer.leave_open();
+                this.answer.mark_rescheduled();
                 // SAFETY: both are valid, dropped once, and not used after this; the request itself is released.
                 unsafe {
                     ptr::drop_in_place(&mut this.answer);

@@ -26,19 +26,19 @@ pub(crate) struct Allocator {
     allocate: TRITONSERVER_ResponseAllocatorAllocFn_t,
     release: TRITONSERVER_ResponseAllocatorReleaseFn_t,
     start: TRITONSERVER_ResponseAllocatorStartFn_t,
-    more: Mutex<More>,
+    optional: Mutex<OptionalCallbacks>,
 }
 
 /// Optional callbacks, set after creation.
 #[derive(Clone, Copy, Default)]
-struct More {
+struct OptionalCallbacks {
     attributes: TRITONSERVER_ResponseAllocatorBufferAttributesFn_t,
     query: TRITONSERVER_ResponseAllocatorQueryFn_t,
 }
 
 impl Allocator {
-    fn more(&self) -> More {
-        *lock(&self.more)
+    fn optional_callbacks(&self) -> OptionalCallbacks {
+        *lock(&self.optional)
     }
 }
 
@@ -49,7 +49,7 @@ pub(crate) struct Placement {
     /// The caller's user pointer, passed to the allocator's functions.
     userp: AtomicPtr<c_void>,
     /// User data of each buffer that is not in a response yet.
-    given: Arc<Mutex<BufferUserData>>,
+    user_data: Arc<Mutex<BufferUserData>>,
     /// Holds off the request's release until its last output is placed.
     _release: Arc<Release>,
     /// Copies to and from GPU memory.
@@ -62,7 +62,7 @@ struct BufferUserData {
     /// The number of the next buffer.
     next: u64,
     /// Number, address and user data of each buffer.
-    along: Vec<(u64, usize, AtomicPtr<c_void>)>,
+    entries: Vec<(u64, usize, AtomicPtr<c_void>)>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -78,37 +78,37 @@ impl Placement {
         cuda: Option<Arc<Cuda>>,
     ) -> Result<Self> {
         let allocator = handle.get()?;
-        let (userp, given) = (AtomicPtr::new(userp), Arc::default());
-        Ok(Self { handle, allocator, userp, given, _release: release, cuda })
+        let (userp, user_data) = (AtomicPtr::new(userp), Arc::default());
+        Ok(Self { handle, allocator, userp, user_data, _release: release, cuda })
     }
 
     /// Removes and returns the user data of the buffer at this address.
-    pub(crate) fn given_with(&self, address: *const c_void) -> *mut c_void {
-        let along = &mut lock(&self.given).along;
-        let found = along.iter().position(|(_, known, _)| *known == address.addr());
+    pub(crate) fn take_user_data(&self, address: *const c_void) -> *mut c_void {
+        let entries = &mut lock(&self.user_data).entries;
+        let found = entries.iter().position(|(_, known, _)| *known == address.addr());
         // Empty buffers may share an address: take the first output's first.
-        found.map_or(ptr::null_mut(), |place| along.remove(place).2.into_inner())
+        found.map_or(ptr::null_mut(), |place| entries.remove(place).2.into_inner())
     }
 
     /// Calls the allocator's attributes callback, which may set a buffer's CUDA IPC handle.
-    fn tell_attributes(
+    fn query_attributes(
         &self,
         name: &CStr,
         memory: Memory,
         byte_size: usize,
-        given: *mut c_void,
+        user_data: *mut c_void,
     ) -> Result<Option<IpcHandle>> {
-        let Some(tell) = self.allocator.more().attributes else { return Ok(None) };
+        let Some(callback) = self.allocator.optional_callbacks().attributes else { return Ok(None) };
         let said = BufferAttributes::new(memory, byte_size);
         let attributes = LentHandle::new(Arc::clone(&said))?;
         // SAFETY: the function was registered for this call, with these arguments; all of them live until it returns.
         let outcome = unsafe {
-            tell(
+            callback(
                 self.handle.as_c(),
                 name.as_ptr(),
                 attributes.handle().as_c(),
                 self.userp.load(Relaxed),
-                given,
+                user_data,
             )
         };
         error::from_c(Handle::of(outcome))?;
@@ -121,7 +121,7 @@ impl OutputAllocator for Placement {
         let allocate =
             self.allocator.allocate.ok_or_else(|| Error::internal("the allocator cannot allocate"))?;
         let name = c_string(output.name);
-        let (mut address, mut given) = (ptr::null_mut(), ptr::null_mut());
+        let (mut address, mut user_data) = (ptr::null_mut(), ptr::null_mut());
         let mut kind = memory_to_c(output.preferred);
         let mut device = output.preferred.device;
         // SAFETY: the function was registered for this call, with these arguments; all of them live until it returns.
@@ -134,7 +134,7 @@ impl OutputAllocator for Placement {
                 device,
                 self.userp.load(Relaxed),
                 &raw mut address,
-                &raw mut given,
+                &raw mut user_data,
                 &raw mut kind,
                 &raw mut device,
             )
@@ -145,24 +145,24 @@ impl OutputAllocator for Placement {
             address: AtomicPtr::new(address),
             byte_size: output.byte_size,
             memory,
-            given: AtomicPtr::new(given),
+            user_data: AtomicPtr::new(user_data),
             handle: self.handle,
             allocator: Arc::clone(&self.allocator),
-            among: None,
+            registered: None,
         };
         if address.is_null() && output.byte_size > 0 {
             return Err(Error::internal(format!("output '{}' was placed at a null pointer", output.name)));
         }
-        let ipc_handle = self.tell_attributes(&name, memory, output.byte_size, given)?;
+        let ipc_handle = self.query_attributes(&name, memory, output.byte_size, user_data)?;
         let begins = if memory.is_host() { placed.address_for_response().addr() } else { address.addr() };
         let number = {
-            let mut all = lock(&self.given);
+            let mut all = lock(&self.user_data);
             let number = all.next;
             all.next += 1;
-            all.along.push((number, begins, AtomicPtr::new(given)));
+            all.entries.push((number, begins, AtomicPtr::new(user_data)));
             number
         };
-        placed.among = Some((Arc::clone(&self.given), number));
+        placed.registered = Some((Arc::clone(&self.user_data), number));
         if memory.is_host() {
             return Ok(Some(Box::new(placed)));
         }
@@ -183,7 +183,7 @@ impl OutputAllocator for Placement {
     }
 
     fn preferred_memory(&self, name: &str, byte_size: Option<usize>) -> Memory {
-        let Some(query) = self.allocator.more().query else { return Memory::HOST };
+        let Some(query) = self.allocator.optional_callbacks().query else { return Memory::HOST };
         let name = c_string(name);
         let (mut kind, mut device) = (TRITONSERVER_MEMORY_CPU, 0);
         let mut size = byte_size.unwrap_or_default();
@@ -209,11 +209,11 @@ struct AllocatedMemory {
     address: AtomicPtr<c_void>,
     byte_size: usize,
     memory: Memory,
-    given: AtomicPtr<c_void>,
+    user_data: AtomicPtr<c_void>,
     handle: Handle<Allocator>,
     allocator: Arc<Allocator>,
     /// Where the user data is kept for the response, and its number.
-    among: Option<(Arc<Mutex<BufferUserData>>, u64)>,
+    registered: Option<(Arc<Mutex<BufferUserData>>, u64)>,
 }
 
 impl AllocatedMemory {
@@ -247,8 +247,8 @@ impl Drop for AllocatedMemory {
     fn drop(&mut self) {
         // If the buffer was never sent, no response took its user data, and other memory may get the same address
         // now.
-        if let Some((given, number)) = &self.among {
-            lock(given).along.retain(|(known, ..)| known != number);
+        if let Some((user_data, number)) = &self.registered {
+            lock(user_data).entries.retain(|(known, ..)| known != number);
         }
         let Some(release) = self.allocator.release else { return };
         // SAFETY: the function was registered for this call; this memory came from the same allocator and goes back once.
@@ -256,7 +256,7 @@ impl Drop for AllocatedMemory {
             release(
                 self.handle.as_c(),
                 self.address.load(Relaxed),
-                self.given.load(Relaxed),
+                self.user_data.load(Relaxed),
                 self.byte_size,
                 memory_to_c(self.memory),
                 self.memory.device,
@@ -289,7 +289,7 @@ exports! {
         if allocate.is_none() || release.is_none() {
             return Err(Error::invalid_arg("an allocator needs both an allocation and a release callback"));
         }
-        let object = Allocator { allocate, release, start, more: Mutex::default() };
+        let object = Allocator { allocate, release, start, optional: Mutex::default() };
         allocator.give(Arc::new(object))?;
     }
 
@@ -298,7 +298,7 @@ exports! {
         buffer_attributes_fn: TRITONSERVER_ResponseAllocatorBufferAttributesFn_t,
     ) {
         let allocator = allocator.get()?;
-        lock(&allocator.more).attributes = buffer_attributes_fn;
+        lock(&allocator.optional).attributes = buffer_attributes_fn;
     }
 
     fn TRITONSERVER_ResponseAllocatorSetQueryFunction(
@@ -306,7 +306,7 @@ exports! {
         query_fn: TRITONSERVER_ResponseAllocatorQueryFn_t,
     ) {
         let allocator = allocator.get()?;
-        lock(&allocator.more).query = query_fn;
+        lock(&allocator.optional).query = query_fn;
     }
 
     fn TRITONSERVER_ResponseAllocatorDelete(allocator: *mut TRITONSERVER_ResponseAllocator) {

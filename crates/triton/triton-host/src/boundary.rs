@@ -38,12 +38,12 @@ impl<T: Copy> Out<T> {
         if self.0.is_null() {
             return Err(null("result"));
         }
-        self.set_if_wanted(value);
+        self.set_optional(value);
         Ok(())
     }
 
     /// Writes an optional result: does nothing if the pointer is null.
-    pub(crate) fn set_if_wanted(&self, value: T) {
+    pub(crate) fn set_optional(&self, value: T) {
         if !self.0.is_null() {
             // SAFETY: see `Pass::pass`: it is not null, so it points to a place for a `T`.
             unsafe { self.0.write(value) }
@@ -114,11 +114,11 @@ pub(crate) struct Text(*const c_char);
 impl Text {
     /// The text; invalid UTF-8 is replaced.
     pub(crate) fn read(&self) -> Result<Cow<'_, str>> {
-        self.read_if_given().ok_or_else(|| null("string"))
+        self.read_optional().ok_or_else(|| null("string"))
     }
 
     /// The text, or `None` if the pointer is null.
-    pub(crate) fn read_if_given(&self) -> Option<Cow<'_, str>> {
+    pub(crate) fn read_optional(&self) -> Option<Cow<'_, str>> {
         if self.0.is_null() {
             return None;
         }
@@ -201,7 +201,7 @@ plain! {
 }
 
 /// Passes unchanged.
-macro_rules! as_it_is {
+macro_rules! pass_unchanged {
     ($($type:ty),* $(,)?) => {
         $(impl Pass for $type {
             type Safe = Self;
@@ -215,7 +215,7 @@ macro_rules! as_it_is {
     };
 }
 
-as_it_is! {
+pass_unchanged! {
     bool, c_int, u32, i64, u64, usize, f64,
     // An address that only C uses: stored and returned, never dereferenced.
     *mut c_void,

@@ -94,7 +94,7 @@ impl Wake for Call {
         let mut context = Context::from_waker(&waker);
         loop {
             let seen = self.wakes.load(Ordering::Acquire);
-            self.hand_on(&mut context);
+            self.forward(&mut context);
             if self.wakes.fetch_sub(seen, Ordering::AcqRel) == seen {
                 return;
             }
@@ -104,7 +104,7 @@ impl Wake for Call {
 
 impl Call {
     /// Forwards the available answers. Called by one thread at a time.
-    fn hand_on(&self, context: &mut Context<'_>) {
+    fn forward(&self, context: &mut Context<'_>) {
         let mut place = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(mut stream) = place.take() else { return };
         drop(place);
@@ -115,12 +115,12 @@ impl Call {
                     *self.stream.lock().unwrap_or_else(PoisonError::into_inner) = Some(stream);
                     return;
                 }
-                Poll::Ready(None) => return self.tell(ptr::null_mut(), true),
+                Poll::Ready(None) => return self.notify(ptr::null_mut(), true),
                 Poll::Ready(Some(answer)) => {
                     // Polls ahead: the next result shows whether this answer is the last.
                     next = stream.poll_next(context);
                     let last = matches!(next, Poll::Ready(None));
-                    self.tell(self.response(answer, &*stream), last);
+                    self.notify(self.response(answer, &*stream), last);
                     if last {
                         return;
                     }
@@ -130,10 +130,10 @@ impl Call {
     }
 
     fn response(&self, answer: Answer, stream: &dyn Answers) -> *mut TRITONSERVER_InferenceResponse {
-        let given = InferenceResponse::new(answer, stream, &self.placement)
+        let created = InferenceResponse::new(answer, stream, &self.placement)
             .or_else(|error| InferenceResponse::new(Err(error), stream, &self.placement))
             .and_then(|response| Handle::give(Arc::new(response)));
-        given.map_or_else(
+        created.map_or_else(
             |error| {
                 tracing::error!("lost a response to a backend: {error}");
                 ptr::null_mut()
@@ -142,7 +142,7 @@ impl Call {
         )
     }
 
-    fn tell(&self, response: *mut TRITONSERVER_InferenceResponse, last: bool) {
+    fn notify(&self, response: *mut TRITONSERVER_InferenceResponse, last: bool) {
         let flags = if last { TRITONSERVER_RESPONSE_COMPLETE_FINAL.0 } else { 0 };
         // SAFETY: the function was registered for this call, with these arguments; the response is the callee's to delete.
         unsafe { (self.complete)(response, flags, self.userp.load(Ordering::Relaxed)) }

@@ -68,7 +68,7 @@ pub(crate) fn from_c(error: Handle<ErrorObject>) -> Result<()> {
 values! {
     fn TRITONSERVER_ErrorNew(code: TRITONSERVER_Error_Code, msg: *const c_char) -> *mut TRITONSERVER_Error
         = ptr::without_provenance_mut(usize::MAX); {
-        give(code, &msg.read_if_given().unwrap_or_default())
+        give(code, &msg.read_optional().unwrap_or_default())
     }
 
     fn TRITONSERVER_ErrorDelete(error: *mut TRITONSERVER_Error); {

@@ -63,7 +63,7 @@ impl Places {
     }
 
     /// Whether the model has or names its own library for its backend.
-    pub(crate) fn brings_its_own(&self, config: &ModelConfig, backend: &str) -> bool {
+    pub(crate) fn has_own_library(&self, config: &ModelConfig, backend: &str) -> bool {
         let library = Kind::BACKEND.library_name(backend);
         !config.runtime.is_empty() && config.runtime != PYTHON_FILE
             || self.of_model().iter().any(|folder| folder.join(&library).is_file())

@@ -31,7 +31,7 @@ impl Health {
 
     /// Inspects an error that the backend returned for a request.
     pub(crate) fn note(&self, error: &Error) {
-        if is_of_dead_process(error.message()) {
+        if is_dead_process_error(error.message()) {
             *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.clone());
             if !self.has_failed.swap(true, Ordering::AcqRel)
                 && let Some(announcer) = self.announcer.get()
@@ -60,7 +60,7 @@ impl Health {
 }
 
 /// Whether this is the Python backend's message for an instance whose process has ended.
-fn is_of_dead_process(message: &str) -> bool {
+fn is_dead_process_error(message: &str) -> bool {
     message.find("Stub process '").is_some_and(|start| message[start..].contains("' is not healthy"))
 }
 

@@ -84,12 +84,12 @@ fn properties(
     buffer_count: &Out<u32>,
 ) {
     let tensor = input.tensor();
-    name.set_if_wanted(input.name.as_ptr());
-    datatype.set_if_wanted(data_type_to_c(tensor.data_type));
-    shape.set_if_wanted(tensor.shape.as_ptr());
-    dims_count.set_if_wanted(count(&tensor.shape));
-    byte_size.set_if_wanted(contents.iter().map(Buffer::len).sum::<usize>() as u64);
-    buffer_count.set_if_wanted(count(contents));
+    name.set_optional(input.name.as_ptr());
+    datatype.set_optional(data_type_to_c(tensor.data_type));
+    shape.set_optional(tensor.shape.as_ptr());
+    dims_count.set_optional(count(&tensor.shape));
+    byte_size.set_optional(contents.iter().map(Buffer::len).sum::<usize>() as u64);
+    buffer_count.set_optional(count(contents));
 }
 
 fn contents(
@@ -134,7 +134,7 @@ exports! {
         byte_size: *mut u64,
         buffer_count: *mut u32,
     ) {
-        let (input, policy) = (input.get()?, host_policy_name.read_if_given());
+        let (input, policy) = (input.get()?, host_policy_name.read_optional());
         let contents = input.contents(policy.as_deref());
         properties((&input, contents), &name, &datatype, &shape, &dims_count, &byte_size, &buffer_count);
     }
@@ -160,7 +160,7 @@ exports! {
         memory_type: *mut TRITONSERVER_MemoryType,
         memory_type_id: *mut i64,
     ) {
-        let (input, policy) = (input.get()?, host_policy_name.read_if_given());
+        let (input, policy) = (input.get()?, host_policy_name.read_optional());
         contents(input.contents(policy.as_deref()), index, &buffer, &buffer_byte_size, &memory_type, &memory_type_id)?;
     }
 

@@ -94,7 +94,7 @@ impl Model for LoadedModel {
         let model = Arc::clone(&self.shared);
         let object = Arc::new(InstanceObject::new(&context, model.handle())?);
         let lent = LentHandle::new(Arc::clone(&object))?;
-        let turn = model.backend.object.shares_threads().then(|| model.turn(object.device()));
+        let turn = model.backend.object.shares_threads().then(|| model.device_lock(object.device()));
         // Finalized from here on, even if initialization fails, as in the reference.
         let live = Arc::new(LiveInstance { lent, object, model });
         if let Some(initialize) = live.model.backend.entries.instance_initialize {
@@ -173,7 +173,7 @@ impl Shared {
         self.lent.handle()
     }
 
-    fn turn(&self, device: Device) -> Arc<Mutex<()>> {
+    fn device_lock(&self, device: Device) -> Arc<Mutex<()>> {
         let mut devices = self.devices.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(devices.entry(device).or_default())
     }

@@ -176,7 +176,7 @@ impl BackendFinder for LibraryBackends {
     fn find(&self, model: &ModelContext) -> Lookup {
         let backend = backend_name(&model.config).unwrap_or_default();
         let places = self.places(model, backend);
-        if places.brings_its_own(&model.config, backend) {
+        if places.has_own_library(&model.config, backend) {
             return Lookup::WithModel;
         }
         if self.python_backend(model, backend).is_some() {

@@ -161,7 +161,7 @@ exports! {
         start_log();
         let wrong = || Error::invalid_arg(format!("unknown log level {}", level.0));
         let level = self::level(level).ok_or_else(wrong)?;
-        let (file, message) = (filename.read_if_given().unwrap_or_default(), msg.read()?);
+        let (file, message) = (filename.read_optional().unwrap_or_default(), msg.read()?);
         let (file, message) = (&*file, &*message);
         // Names that the log's formatter reads as the location of the message.
         match level {
@@ -175,7 +175,7 @@ exports! {
     // The log belongs to the process, so these functions ignore the options, which may be null.
 
     fn TRITONSERVER_ServerOptionsSetLogFile(_options: *mut TRITONSERVER_ServerOptions, file: *const c_char) {
-        APPLICATION_LOG.set_file(&file.read_if_given().unwrap_or_default())?;
+        APPLICATION_LOG.set_file(&file.read_optional().unwrap_or_default())?;
     }
 
     fn TRITONSERVER_ServerOptionsSetLogInfo(_options: *mut TRITONSERVER_ServerOptions, log: bool) {

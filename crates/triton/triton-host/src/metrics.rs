@@ -80,7 +80,7 @@ exports! {
         name: *const c_char,
         description: *const c_char,
     ) {
-        let help = description.read_if_given().unwrap_or_default();
+        let help = description.read_optional().unwrap_or_default();
         let object = REGISTRY.family(self::kind(kind)?, &name.read()?, &help)?;
         family.give(Arc::new(object))?;
     }

@@ -42,7 +42,7 @@ impl Default for ServerOptions {
 
 impl ServerOptions {
     /// The defaults of the command line.
-    pub(crate) fn of_the_command() -> Self {
+    pub(crate) fn command_line_defaults() -> Self {
         Self(Mutex::new(Settings { is_strict: true, ..Settings::default() }))
     }
 

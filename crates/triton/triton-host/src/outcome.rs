@@ -32,7 +32,7 @@ struct Output {
     shape: Shape,
     contents: Buffer,
     /// User data that the allocator attached to the memory.
-    given: AtomicPtr<c_void>,
+    user_data: AtomicPtr<c_void>,
 }
 
 impl Output {
@@ -41,9 +41,9 @@ impl Output {
         let (Some(contents), None) = (buffers.next(), buffers.next()) else {
             return Err(Error::internal(format!("output '{}' is not contiguous", tensor.name)));
         };
-        let given = AtomicPtr::new(placement.given_with(address(&contents)));
+        let user_data = AtomicPtr::new(placement.take_user_data(address(&contents)));
         let name = c_string(&tensor.name);
-        Ok(Self { name, data_type: tensor.data_type, shape: tensor.shape, contents, given })
+        Ok(Self { name, data_type: tensor.data_type, shape: tensor.shape, contents, user_data })
     }
 }
 
@@ -153,7 +153,7 @@ exports! {
         byte_size.set(output.contents.len())?;
         memory_type.set(memory_to_c(memory))?;
         memory_type_id.set(memory.device)?;
-        userp.set(output.given.load(Relaxed))?;
+        userp.set(output.user_data.load(Relaxed))?;
     }
 
     /// Outputs of requests made through this interface are never answered as classes.

@@ -16,7 +16,7 @@ use crate::options::ServerOptions;
 exports! {
     fn NEREID_ServerOptionsNew(options: *mut *mut TRITONSERVER_ServerOptions) {
         application::start_log();
-        options.give(Arc::new(ServerOptions::of_the_command()))?;
+        options.give(Arc::new(ServerOptions::command_line_defaults()))?;
     }
 
     fn NEREID_ServerOptionsSet(

@@ -253,7 +253,7 @@ exports! {
         memory_type_id: *mut i64,
     ) {
         let request = request.get()?;
-        let name = name.read_if_given().unwrap_or_default();
+        let name = name.read_optional().unwrap_or_default();
         let size = byte_size.get().ok();
         let memory = request.reply().preferred_memory(&name, size);
         memory_type.set(memory_to_c(memory))?;

@@ -101,7 +101,7 @@ impl ServerObject {
     }
 
     /// A trace for an application's request without one, if the server's options enable traces.
-    fn draw_trace(&self, request: &Handle<InferenceRequest>) -> Result<Option<SentTrace>> {
+    fn sample_trace(&self, request: &Handle<InferenceRequest>) -> Result<Option<SentTrace>> {
         let Some(control) = self.owned.as_ref().map(|owned| owned.server().trace()) else { return Ok(None) };
         if !control.is_on() {
             return Ok(None);
@@ -207,7 +207,7 @@ exports! {
         flags: *mut u32,
         voidp: *mut *mut c_void,
     ) {
-        voidp.set_if_wanted(ptr::null_mut());
+        voidp.set_optional(ptr::null_mut());
         let model = server.get()?.peers()?.model(&model_name.read()?, version(model_version)?)?;
         flags.set(if model.config().max_batch_size > 0 { TRITONSERVER_BATCH_FIRST_DIM.0 } else { TRITONSERVER_BATCH_UNKNOWN.0 })?;
     }
@@ -219,7 +219,7 @@ exports! {
         txn_flags: *mut u32,
         voidp: *mut *mut c_void,
     ) {
-        voidp.set_if_wanted(ptr::null_mut());
+        voidp.set_optional(ptr::null_mut());
         let model = server.get()?.peers()?.model(&model_name.read()?, version(model_version)?)?;
         let flags = if model.is_decoupled() { TRITONSERVER_TXN_DECOUPLED } else { TRITONSERVER_TXN_ONE_TO_ONE };
         txn_flags.set(flags.0)?;
@@ -250,7 +250,7 @@ exports! {
         model_stats: *mut *mut TRITONSERVER_Message,
     ) {
         let server = server.get()?.server()?;
-        let name = model_name.read_if_given().unwrap_or_default();
+        let name = model_name.read_optional().unwrap_or_default();
         give_message(&model_stats, describe::statistics(&server, &name, version(model_version)?)?)?;
     }
 
@@ -308,7 +308,7 @@ exports! {
     ) {
         let server = server.get()?;
         let trace = match trace.is_null() {
-            true => server.draw_trace(&inference_request)?,
+            true => server.sample_trace(&inference_request)?,
             false => Some(crate::trace::send(trace)?),
         };
         call::start(server.peers()?, inference_request, trace)?;

@@ -99,7 +99,7 @@ exports! {
         let Some(states) = request.states() else {
             return Err(Error::invalid_arg(format!(
                 "unknown state '{}': model '{}' has no states",
-                name.read_if_given().unwrap_or_default(),
+                name.read_optional().unwrap_or_default(),
                 request.model_name(),
             )));
         };

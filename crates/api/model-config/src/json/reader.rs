@@ -59,7 +59,7 @@ pub fn from_json(text: &str) -> Result<ModelConfig, JsonError> {
     let mut reader = Reader { lexer: Lexer::new(text), token: None, path: String::new() };
     let mut message = DynamicMessage::new(proto::descriptor());
     let result = reader
-        .whole(&mut message)
+        .document(&mut message)
         .and_then(|()| message.transcode_to().map_err(|error| Fault::new(text.len(), error.to_string())));
     result.map_err(|fault| {
         let before = text.get(..fault.offset).unwrap_or(text);
@@ -81,7 +81,7 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    fn whole(&mut self, message: &mut DynamicMessage) -> Result<(), Fault> {
+    fn document(&mut self, message: &mut DynamicMessage) -> Result<(), Fault> {
         self.message(message)?;
         let token = self.take()?;
         match token.kind {
@@ -265,10 +265,10 @@ fn expected(what: &str, found: &Token<'_>) -> Fault {
 fn unknown_field(descriptor: &MessageDescriptor, name: &str, start: usize) -> Fault {
     let fields: Vec<_> = descriptor.fields().collect();
     let message = format!("{} has no field '{}'", descriptor.name(), shorten(name, SHOWN));
-    Fault::new(start, meaning(message, nearest(name, fields.iter().map(FieldDescriptor::name))))
+    Fault::new(start, with_suggestion(message, nearest(name, fields.iter().map(FieldDescriptor::name))))
 }
 
-fn meaning(mut message: String, nearest: Option<&str>) -> String {
+fn with_suggestion(mut message: String, nearest: Option<&str>) -> String {
     if let Some(nearest) = nearest {
         message += &format!("; did you mean '{nearest}'?");
     }
@@ -313,10 +313,10 @@ fn scalar(kind: &Kind, token: &Token<'_>) -> Result<Value, Fault> {
         (Kind::Enum(_), TokenKind::Text(_) | TokenKind::Number(_)) => return enumeration(kind, token),
         _ => None,
     };
-    value.ok_or_else(|| expected(wanted(kind), token))
+    value.ok_or_else(|| expected(expected_kind(kind), token))
 }
 
-fn wanted(kind: &Kind) -> &'static str {
+fn expected_kind(kind: &Kind) -> &'static str {
     match kind {
         Kind::String => "a string",
         Kind::Bool => "true or false",
@@ -335,14 +335,14 @@ fn integer(kind: &TokenKind<'_>) -> Option<i128> {
         TokenKind::Text(text) => text.parse().ok(),
         TokenKind::Number(text) => {
             let exact = Some(*text).filter(|text| is_number(text))?;
-            exact.parse().ok().or_else(|| whole(exact.parse().ok()?))
+            exact.parse().ok().or_else(|| as_whole_number(exact.parse().ok()?))
         }
         _ => None,
     }
 }
 
 /// Values below 2^64 in magnitude fit any field that can hold them.
-fn whole(value: f64) -> Option<i128> {
+fn as_whole_number(value: f64) -> Option<i128> {
     #[allow(clippy::cast_possible_truncation, reason = "it is whole and within the range")]
     (value.fract() == 0.0 && value.abs() < 18_446_744_073_709_551_616.0).then_some(value as i128)
 }
@@ -380,7 +380,7 @@ fn is_number(text: &str) -> bool {
 
 /// A value by its name in any case, optionally with `-` for `_`, or by its number, which may be unknown.
 fn enumeration(kind: &Kind, token: &Token<'_>) -> Result<Value, Fault> {
-    let Kind::Enum(descriptor) = kind else { return Err(expected(wanted(kind), token)) };
+    let Kind::Enum(descriptor) = kind else { return Err(expected(expected_kind(kind), token)) };
     if let TokenKind::Text(name) = &token.kind {
         let plain = name.replace('-', "_");
         if let Some(value) = descriptor.values().find(|value| value.name().eq_ignore_ascii_case(&plain)) {
@@ -390,10 +390,13 @@ fn enumeration(kind: &Kind, token: &Token<'_>) -> Result<Value, Fault> {
     if let Some(number) = integer(&token.kind).and_then(|number| i32::try_from(number).ok()) {
         return Ok(Value::EnumNumber(number));
     }
-    let TokenKind::Text(name) = &token.kind else { return Err(expected(wanted(kind), token)) };
+    let TokenKind::Text(name) = &token.kind else { return Err(expected(expected_kind(kind), token)) };
     let values: Vec<_> = descriptor.values().collect();
     let message = format!("{} is not a value of {}", token.describe(), descriptor.name());
-    Err(Fault::new(token.start, meaning(message, nearest(name, values.iter().map(|value| value.name())))))
+    Err(Fault::new(
+        token.start,
+        with_suggestion(message, nearest(name, values.iter().map(|value| value.name()))),
+    ))
 }
 
 #[cfg(test)]

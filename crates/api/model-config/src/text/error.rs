@@ -72,7 +72,7 @@ impl Problem {
     }
 
     /// Adds the name that was probably meant.
-    pub(super) fn meaning(mut self, nearest: Option<&str>) -> Self {
+    pub(super) fn with_suggestion(mut self, nearest: Option<&str>) -> Self {
         if let Some(nearest) = nearest {
             self.message += &format!("; did you mean '{nearest}'?");
             self.nearest = Some(nearest.to_owned());
@@ -87,18 +87,18 @@ impl Problem {
     }
 
     /// Marks a single value as wrong, so that parsing can continue after it.
-    pub(super) fn of_value(mut self) -> Self {
+    pub(super) fn recoverable(mut self) -> Self {
         self.in_value = true;
         self
     }
 
     /// Marks the rest of the text as unreadable.
-    pub(super) fn of_syntax(mut self) -> Self {
+    pub(super) fn unrecoverable(mut self) -> Self {
         self.in_value = false;
         self
     }
 
-    pub(super) fn is_of_value(&self) -> bool {
+    pub(super) fn is_recoverable(&self) -> bool {
         self.in_value
     }
 

@@ -70,7 +70,7 @@ impl<'a, W: Watch> Parser<'a, '_, W> {
 
     /// Like [`Self::expected`], for a value of the wrong type.
     fn expected_value(&self, expected: &str) -> Problem {
-        self.expected(expected).of_value()
+        self.expected(expected).recoverable()
     }
 
     fn field(&mut self, message: &mut DynamicMessage) -> Result<(), Problem> {
@@ -176,13 +176,13 @@ impl<'a, W: Watch> Parser<'a, '_, W> {
         let (lexer, token) = (self.lexer, self.token);
         match self.exact_value(field) {
             Ok(value) => Ok(Some(value)),
-            Err(problem) if problem.is_of_value() && token.begins_value() => {
-                self.watch.note(problem.of_syntax())?;
+            Err(problem) if problem.is_recoverable() && token.begins_value() => {
+                self.watch.note(problem.unrecoverable())?;
                 (self.lexer, self.token) = (lexer, token);
                 self.skip_value()?;
                 Ok(None)
             }
-            Err(problem) => Err(problem.of_syntax()),
+            Err(problem) => Err(problem.unrecoverable()),
         }
     }
 
@@ -316,7 +316,7 @@ impl<'a, W: Watch> Parser<'a, '_, W> {
             .ok_or_else(|| {
                 let sign = if negative { "-" } else { "" };
                 let what = format!("{sign}{} is out of range for '{}', {kind}", token.text, field.name());
-                Problem::new(start, what).of_value()
+                Problem::new(start, what).recoverable()
             })
     }
 
@@ -343,7 +343,7 @@ impl<'a, W: Watch> Parser<'a, '_, W> {
     fn string(&mut self, field: &FieldDescriptor) -> Result<String, Problem> {
         let start = self.token.start;
         String::from_utf8(self.bytes(field)?).map_err(|_| {
-            Problem::new(start, format!("the string for '{}' is not valid UTF-8", field.name())).of_value()
+            Problem::new(start, format!("the string for '{}' is not valid UTF-8", field.name())).recoverable()
         })
     }
 
@@ -354,7 +354,7 @@ impl<'a, W: Watch> Parser<'a, '_, W> {
         }
         let mut value = Vec::new();
         while self.token.kind == TokenKind::String {
-            unescape(&self.token, &mut value).map_err(Problem::of_value)?;
+            unescape(&self.token, &mut value).map_err(Problem::recoverable)?;
             self.advance()?;
         }
         Ok(value)
@@ -406,7 +406,7 @@ fn unknown_field(name: &Token<'_>, descriptor: &MessageDescriptor) -> Problem {
     let fields: Vec<_> = descriptor.fields().collect();
     let what = if descriptor.is_map_entry() { "a map's entry" } else { descriptor.name() };
     Problem::new(name.start, format!("{what} has no field {}", name.describe()))
-        .meaning(nearest(name.text, fields.iter().map(FieldDescriptor::name)))
+        .with_suggestion(nearest(name.text, fields.iter().map(FieldDescriptor::name)))
         .unknown_field(name.text)
 }
 
@@ -414,11 +414,11 @@ fn unknown_value(name: &Token<'_>, field: &FieldDescriptor, descriptor: &EnumDes
     let values: Vec<_> = descriptor.values().collect();
     let message = format!("{} is not a value of '{}'", name.describe(), field.name());
     let problem = match nearest(name.text, values.iter().map(|value| value.name())) {
-        Some(near) => Problem::new(name.start, message).meaning(Some(near)),
+        Some(near) => Problem::new(name.start, message).with_suggestion(Some(near)),
         None => {
             let names: Vec<_> = values.iter().map(|value| value.name()).collect();
             Problem::new(name.start, format!("{message}; values are {}", names.join(", ")))
         }
     };
-    problem.of_value()
+    problem.recoverable()
 }

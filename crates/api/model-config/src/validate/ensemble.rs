@@ -103,8 +103,8 @@ impl<'a> Graph<'a> {
                     let field = format!("{}.output_map[{key:?}]", step_path(*index));
                     let reason =
                         format!("no step reads tensor '{name}', and it is not an output of the ensemble");
-                    let wanted = self.names(|tensor| tensor.writers.is_empty() && !tensor.is_input);
-                    report.add_unknown(field, reason, name, wanted);
+                    let candidates = self.names(|tensor| tensor.writers.is_empty() && !tensor.is_input);
+                    report.add_unknown(field, reason, name, candidates);
                 }
             }
             if tensor.writers.is_empty() && !tensor.is_input {
@@ -124,8 +124,8 @@ impl<'a> Graph<'a> {
         for (index, input) in config.input.iter().enumerate() {
             if !self.tensors.contains_key(input.name.as_str()) {
                 let reason = format!("no step reads input '{}'", input.name);
-                let wanted = self.names(|tensor| tensor.writers.is_empty() && !tensor.is_input);
-                report.add_unknown(format!("input[{index}].name"), reason, &input.name, wanted);
+                let candidates = self.names(|tensor| tensor.writers.is_empty() && !tensor.is_input);
+                report.add_unknown(format!("input[{index}].name"), reason, &input.name, candidates);
             }
         }
         for (index, output) in config.output.iter().enumerate() {
@@ -142,8 +142,8 @@ impl<'a> Graph<'a> {
         }
     }
 
-    fn names(&self, wanted: impl Fn(&Tensor<'_>) -> bool) -> impl Iterator<Item = &'a str> {
-        self.tensors.iter().filter(move |(_, tensor)| wanted(tensor)).map(|(name, _)| *name)
+    fn names(&self, accept: impl Fn(&Tensor<'_>) -> bool) -> impl Iterator<Item = &'a str> {
+        self.tensors.iter().filter(move |(_, tensor)| accept(tensor)).map(|(name, _)| *name)
     }
 
     /// Edges from each step to the readers of its outputs. Only tensors written by a step create dependencies; all

@@ -27,13 +27,13 @@ impl ValidationError {
     }
 
     /// Whether the error concerns inputs and outputs, which completion may still add to.
-    pub fn is_of_tensors(&self) -> bool {
+    pub fn concerns_tensors(&self) -> bool {
         let root = self.field.split(['[', '.']).next();
         root.is_some_and(|root| ["input", "output", "batch_input", "batch_output"].contains(&root))
     }
 
     /// Whether the error concerns the choice of versions.
-    pub fn is_of_versions(&self) -> bool {
+    pub fn concerns_versions(&self) -> bool {
         self.field.starts_with("version_policy")
     }
 

@@ -190,7 +190,7 @@ pub(super) fn binary(call: &mut Call<'_>) -> Outcome {
 /// The second operand in a form that ONNX broadcasts as Caffe2 does, and the dimensions of the result.
 fn second(call: &mut Call<'_>, first: &Value) -> Result<(Value, Option<Dims>), String> {
     let second = call.input(1)?;
-    let given = call.arguments.int_if_any("axis").filter(|&axis| axis != -1);
+    let given = call.arguments.optional_int("axis").filter(|&axis| axis != -1);
     let by_name = call.arguments.text("axis_str").filter(|axis| !axis.is_empty());
     if !call.arguments.flag("broadcast") {
         if given.is_some() || by_name.is_some() {

@@ -9,7 +9,7 @@ const END: i64 = i64::MAX;
 
 /// The axis to concatenate or split along: the argument, or else the channels.
 fn axis_of(call: &Call<'_>) -> Result<i64, String> {
-    if let Some(given) = call.arguments.int_if_any("axis") {
+    if let Some(given) = call.arguments.optional_int("axis") {
         return Ok(given);
     }
     // Caffe2 assumes images only where the operator has an order.

@@ -27,7 +27,7 @@ pub(super) fn reduce(call: &mut Call<'_>) -> Outcome {
     if axes.is_empty() {
         axes = (0..rank).collect();
     }
-    Ok(vec![over(call, call.kind, &value, &axes, keeps)])
+    Ok(vec![reduce_axes(call, call.kind, &value, &axes, keeps)])
 }
 
 pub(super) fn reduce_end(call: &mut Call<'_>) -> Outcome {
@@ -42,10 +42,10 @@ pub(super) fn reduce_end(call: &mut Call<'_>) -> Outcome {
         Some(what) => (what, (0..count).collect()),
         None => (call.kind.trim_start_matches("ReduceBack"), (rank - count..rank).collect()),
     };
-    Ok(vec![over(call, &format!("Reduce{operator}"), &value, &axes, false)])
+    Ok(vec![reduce_axes(call, &format!("Reduce{operator}"), &value, &axes, false)])
 }
 
-fn over(call: &mut Call<'_>, operator: &str, value: &Value, axes: &[usize], keeps: bool) -> Value {
+fn reduce_axes(call: &mut Call<'_>, operator: &str, value: &Value, axes: &[usize], keeps: bool) -> Value {
     let dims = value.dims.as_ref().map(|dims| {
         let dims = dims.iter().enumerate();
         dims.filter(|(at, _)| keeps || !axes.contains(at))

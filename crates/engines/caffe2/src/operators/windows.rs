@@ -91,10 +91,10 @@ fn per_axis(arguments: &Arguments<'_>, names: [&str; 4], axes: usize) -> Option<
     if !arguments.ints(list).is_empty() {
         return Some(arguments.ints(list).to_vec());
     }
-    if let Some(number) = arguments.int_if_any(all) {
+    if let Some(number) = arguments.optional_int(all) {
         return Some(vec![number; axes]);
     }
-    Some(vec![arguments.int_if_any(height)?, arguments.int_if_any(width)?])
+    Some(vec![arguments.optional_int(height)?, arguments.optional_int(width)?])
 }
 
 /// The padding at the beginning of each axis, and then at the end of each.
@@ -102,10 +102,10 @@ fn pads(arguments: &Arguments<'_>, axes: usize) -> Vec<i64> {
     if !arguments.ints("pads").is_empty() {
         return arguments.ints("pads").to_vec();
     }
-    if let Some(pad) = arguments.int_if_any("pad") {
+    if let Some(pad) = arguments.optional_int("pad") {
         return vec![pad; 2 * axes];
     }
-    let sides = ["pad_t", "pad_l", "pad_b", "pad_r"].map(|side| arguments.int_if_any(side));
+    let sides = ["pad_t", "pad_l", "pad_b", "pad_r"].map(|side| arguments.optional_int(side));
     if sides.iter().any(Option::is_some) {
         return sides.map(Option::unwrap_or_default).to_vec();
     }

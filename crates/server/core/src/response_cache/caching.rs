@@ -320,9 +320,9 @@ impl Search<'_> {
         }
         for mut input in shared {
             for buffer in &mut input.buffers {
-                *buffer = buffer.to_kept()?;
+                *buffer = buffer.to_retained()?;
             }
-            request.give_input(input);
+            request.set_input(input);
         }
         if let Some(keys) = self.shared.keys.keys(request, model.signature(), self.members.as_ref()) {
             self.keys = keys;

@@ -43,7 +43,7 @@ impl CacheEntry {
         }
         let mut kept = response.clone();
         for buffer in kept.outputs.iter_mut().flat_map(|output| &mut output.buffers) {
-            *buffer = buffer.to_kept()?;
+            *buffer = buffer.to_retained()?;
         }
         kept.outputs.shrink_to_fit();
         Ok(Self::of_parts(kept))

@@ -107,7 +107,7 @@ fn a_model_brings_its_library_along_in_its_folder_or_by_its_runtime() {
     let brought = |files: &[&str], runtime: &str| {
         let root = folders(files);
         let places = Places::new(&root.path().join("m"), 1, &root.path().join("backends"), "x");
-        places.brings_its_own(&config(runtime), "x")
+        places.has_own_library(&config(runtime), "x")
     };
     assert!(brought(&["m/1/libtriton_x.so"], ""));
     assert!(brought(&["m/libtriton_x.so"], ""));

@@ -41,7 +41,7 @@ impl Tensors {
     ) -> Result<(Vec<Tensor>, Vec<PolicyContents>)> {
         let (mut inputs, mut policies) = (Vec::with_capacity(self.inputs.len()), Vec::new());
         for (name, input) in &self.inputs {
-            let tensor = |pieces: &[GivenPiece]| {
+            let tensor = |pieces: &[CallerPiece]| {
                 let buffers = pieces.iter().map(|piece| piece.buffer(release, cuda)).collect();
                 if self.raw.as_ref() == Some(name) {
                     return raw(buffers);
@@ -78,8 +78,8 @@ impl Tensors {
             .ok_or_else(|| Error::invalid_arg(format!("the request has no input '{name}' yet")))
     }
 
-    fn append(&mut self, name: &str, policy: Option<&str>, piece: GivenPiece) -> Result<()> {
-        let GivenPiece { address, len, .. } = &piece;
+    fn append(&mut self, name: &str, policy: Option<&str>, piece: CallerPiece) -> Result<()> {
+        let CallerPiece { address, len, .. } = &piece;
         if address.load(Relaxed).is_null() && *len > 0 {
             return Err(Error::invalid_arg(format!("the data of input '{name}' is null")));
         }
@@ -105,9 +105,9 @@ struct Input {
     data_type: DataType,
     shape: Vec<i64>,
     /// Addresses and lengths of the caller's memory, which stays valid until the request is released.
-    pieces: Vec<GivenPiece>,
+    pieces: Vec<CallerPiece>,
     /// The data for instances under one host policy, by its name.
-    by_policy: BTreeMap<String, Vec<GivenPiece>>,
+    by_policy: BTreeMap<String, Vec<CallerPiece>>,
 }
 
 impl Input {
@@ -116,7 +116,7 @@ impl Input {
     }
 }
 
-struct GivenPiece {
+struct CallerPiece {
     address: AtomicPtr<c_void>,
     len: usize,
     memory: Memory,
@@ -141,7 +141,7 @@ impl AsRef<[u8]> for Piece {
     }
 }
 
-impl GivenPiece {
+impl CallerPiece {
     fn new(address: *const c_void, len: usize, memory: Memory, ipc_handle: Option<IpcHandle>) -> Self {
         Self { address: AtomicPtr::new(address.cast_mut()), len, memory, ipc_handle }
     }
@@ -232,7 +232,7 @@ exports! {
         memory_type_id: i64,
     ) {
         let memory = memory_from_c(memory_type, memory_type_id)?;
-        let piece = GivenPiece::new(base.address(), byte_size, memory, None);
+        let piece = CallerPiece::new(base.address(), byte_size, memory, None);
         inference_request.get()?.fields().tensors.append(&name.read()?, None, piece)?;
     }
 
@@ -247,8 +247,8 @@ exports! {
         host_policy_name: *const c_char,
     ) {
         let memory = memory_from_c(memory_type, memory_type_id)?;
-        let piece = GivenPiece::new(base.address(), byte_size, memory, None);
-        let policy = host_policy_name.read_if_given();
+        let piece = CallerPiece::new(base.address(), byte_size, memory, None);
+        let policy = host_policy_name.read_optional();
         inference_request.get()?.fields().tensors.append(&name.read()?, policy.as_deref(), piece)?;
     }
 
@@ -260,7 +260,7 @@ exports! {
     ) {
         let attributes = buffer_attributes.get()?;
         let (memory, byte_size) = attributes.place();
-        let piece = GivenPiece::new(base.address(), byte_size, memory, attributes.ipc_handle());
+        let piece = CallerPiece::new(base.address(), byte_size, memory, attributes.ipc_handle());
         inference_request.get()?.fields().tensors.append(&name.read()?, None, piece)?;
     }
 

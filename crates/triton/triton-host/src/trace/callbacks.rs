@@ -44,11 +44,11 @@ impl Callbacks {
         if let Some(handle) = self.handle.get() {
             return Ok(*handle);
         }
-        let given = Handle::give(TraceObject::new(Arc::clone(trace)))?;
-        let handle = *self.handle.get_or_init(|| given);
-        if handle.as_c() != given.as_c() {
+        let created = Handle::give(TraceObject::new(Arc::clone(trace)))?;
+        let handle = *self.handle.get_or_init(|| created);
+        if handle.as_c() != created.as_c() {
             // Another thread won the race.
-            given.delete()?;
+            created.delete()?;
         }
         Ok(handle)
     }
@@ -68,7 +68,7 @@ impl Callbacks {
 
 impl TraceSink for Callbacks {
     fn activity(&self, trace: &Arc<Trace>, activity: Activity<'_>, at: Instant) {
-        let Some(tell) = self.activity else { return };
+        let Some(callback) = self.activity else { return };
         let Some(handle) = self.known(trace) else { return };
         let nanos = clock::nanos(at);
         let code = match activity {
@@ -85,11 +85,11 @@ impl TraceSink for Callbacks {
             }
         };
         // SAFETY: the function was registered for this call, with these arguments.
-        unsafe { tell(handle.as_c(), code, nanos, self.userp.load(Relaxed)) }
+        unsafe { callback(handle.as_c(), code, nanos, self.userp.load(Relaxed)) }
     }
 
     fn tensor(&self, trace: &Arc<Trace>, activity: TensorActivity, tensor: &Tensor) {
-        let Some(tell) = self.tensor_activity else { return };
+        let Some(callback) = self.tensor_activity else { return };
         let Some(handle) = self.known(trace) else { return };
         let code = match activity {
             TensorActivity::QueueInput => TRITONSERVER_TRACE_TENSOR_QUEUE_INPUT,
@@ -108,7 +108,7 @@ impl TraceSink for Callbacks {
         let (name, userp) = (c_string(&tensor.name), self.userp.load(Relaxed));
         // SAFETY: the function was registered for this call, with these arguments; name, contents and shape outlive it.
         unsafe {
-            tell(
+            callback(
                 handle.as_c(),
                 code,
                 name.as_ptr(),

@@ -158,7 +158,7 @@ fn a_problem_of_the_text_explains_what_follows_from_it() {
 
 /// Checks that the field at `path` is at `line` and `column`.
 #[track_caller]
-fn stands(text: &str, path: &str, line: usize, column: usize) {
+fn check_position(text: &str, path: &str, line: usize, column: usize) {
     assert_eq!(read_text(text).places.find(path), Some(Place { line, column }), "{path}");
 }
 
@@ -181,42 +181,42 @@ ensemble_scheduling { step { input_map { key: "x" value: "y" } } }
 
 #[test]
 fn fields_stand_where_their_names_do_and_elements_where_their_values_do() {
-    stands(PLACED, "name", 1, 1);
-    stands(PLACED, "input", 2, 1);
-    stands(PLACED, "input[0]", 3, 3);
-    stands(PLACED, "input[0].name", 3, 5);
-    stands(PLACED, "input[0].dims", 3, 16);
-    stands(PLACED, "input[0].dims[0]", 3, 24);
-    stands(PLACED, "input[0].dims[1]", 4, 7);
-    stands(PLACED, "input[1].name", 5, 5);
-    stands(PLACED, "input[2]", 7, 1);
-    stands(PLACED, "input[2].dims", 7, 9);
-    stands(PLACED, "input[2].dims[0]", 7, 9);
-    stands(PLACED, "input[2].dims[2]", 7, 28);
-    stands(PLACED, "input[2].reshape.shape", 7, 42);
-    stands(PLACED, "sequence_batching.control_input[0].control[1].kind", 9, 3);
+    check_position(PLACED, "name", 1, 1);
+    check_position(PLACED, "input", 2, 1);
+    check_position(PLACED, "input[0]", 3, 3);
+    check_position(PLACED, "input[0].name", 3, 5);
+    check_position(PLACED, "input[0].dims", 3, 16);
+    check_position(PLACED, "input[0].dims[0]", 3, 24);
+    check_position(PLACED, "input[0].dims[1]", 4, 7);
+    check_position(PLACED, "input[1].name", 5, 5);
+    check_position(PLACED, "input[2]", 7, 1);
+    check_position(PLACED, "input[2].dims", 7, 9);
+    check_position(PLACED, "input[2].dims[0]", 7, 9);
+    check_position(PLACED, "input[2].dims[2]", 7, 28);
+    check_position(PLACED, "input[2].reshape.shape", 7, 42);
+    check_position(PLACED, "sequence_batching.control_input[0].control[1].kind", 9, 3);
 }
 
 #[test]
 fn entries_of_maps_are_found_by_key() {
-    stands(PLACED, r#"parameters["c"]"#, 11, 14);
-    stands(PLACED, r#"parameters[""].string_value"#, 11, 38);
-    stands(PLACED, r#"parameters["a.b"]"#, 12, 25);
-    stands(PLACED, r#"parameters["a.b"].string_value"#, 12, 33);
-    stands(PLACED, "dynamic_batching.priority_queue_policy[10].max_queue_size", 13, 52);
-    stands(PLACED, r#"model_warmup[0].inputs["in"].dims[1]"#, 14, 54);
-    stands(PLACED, r#"ensemble_scheduling.step[0].input_map["x"]"#, 15, 30);
+    check_position(PLACED, r#"parameters["c"]"#, 11, 14);
+    check_position(PLACED, r#"parameters[""].string_value"#, 11, 38);
+    check_position(PLACED, r#"parameters["a.b"]"#, 12, 25);
+    check_position(PLACED, r#"parameters["a.b"].string_value"#, 12, 33);
+    check_position(PLACED, "dynamic_batching.priority_queue_policy[10].max_queue_size", 13, 52);
+    check_position(PLACED, r#"model_warmup[0].inputs["in"].dims[1]"#, 14, 54);
+    check_position(PLACED, r#"ensemble_scheduling.step[0].input_map["x"]"#, 15, 30);
 }
 
 #[test]
 fn what_is_not_given_is_found_at_the_nearest_field_around_it() {
-    stands(PLACED, "input[1].data_type", 5, 3);
-    stands(PLACED, "input[0].dims[7]", 3, 16);
-    stands(PLACED, "input[9].name", 2, 1);
-    stands(PLACED, r#"parameters["nope"].string_value"#, 10, 1);
-    stands(PLACED, r#"parameters["c"].string_value"#, 11, 14);
-    stands(PLACED, "input[0].nonsense", 3, 3);
-    stands(PLACED, "input[0].name.deeper", 3, 5);
+    check_position(PLACED, "input[1].data_type", 5, 3);
+    check_position(PLACED, "input[0].dims[7]", 3, 16);
+    check_position(PLACED, "input[9].name", 2, 1);
+    check_position(PLACED, r#"parameters["nope"].string_value"#, 10, 1);
+    check_position(PLACED, r#"parameters["c"].string_value"#, 11, 14);
+    check_position(PLACED, "input[0].nonsense", 3, 3);
+    check_position(PLACED, "input[0].name.deeper", 3, 5);
     for path in ["backend", "nonsense", "", "[0]", ".name"] {
         assert_eq!(read_text(PLACED).places.find(path), None, "{path}");
     }
@@ -225,6 +225,6 @@ fn what_is_not_given_is_found_at_the_nearest_field_around_it() {
 
 #[test]
 fn what_is_given_twice_stands_where_it_stood_first() {
-    stands("name: 'm'\nname: 'n'", "name", 1, 1);
-    stands("optimization { }\noptimization { graph { } }", "optimization.graph", 1, 1);
+    check_position("name: 'm'\nname: 'n'", "name", 1, 1);
+    check_position("optimization { }\noptimization { graph { } }", "optimization.graph", 1, 1);
 }

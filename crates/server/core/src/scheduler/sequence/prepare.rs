@@ -79,7 +79,7 @@ impl RequestPreparer {
     fn give_controls(&self, request: &mut Request, ready: bool) {
         for control in &self.controls {
             let (data_type, contents) = control.value.of_request(request, ready);
-            request.give_input(Tensor::new(control.name.clone(), data_type, control.shape.clone(), contents));
+            request.set_input(Tensor::new(control.name.clone(), data_type, control.shape.clone(), contents));
         }
     }
 }
@@ -98,7 +98,7 @@ impl Prepare<Request> for RequestPreparer {
             *kept = Some(Arc::new(SequenceStates::new(self.states.clone())));
         }
         if let Some(states) = kept {
-            states.inputs().into_iter().for_each(|state| item.give_input(state));
+            states.inputs().into_iter().for_each(|state| item.set_input(state));
         }
         let turn = Turn::new(kept.clone());
         item.begin_turn(match self.observer.as_ref().and_then(Weak::upgrade) {
