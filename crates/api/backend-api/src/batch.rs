@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn the_execution_is_counted_before_the_answers_leave() {
+    fn execution_is_counted_before_answers_are_sent() {
         let log = log(1, |mut batch| {
             batch.inputs_ready();
             batch.outputs_ready();
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn inputs_on_a_device_are_copied_to_the_host_and_a_failure_is_the_answer() {
+    fn failed_device_copy_answers_the_request() {
         let (good, bad, wrong) =
             (Card::holding(b"12345678"), Card::holding(b"12345678"), Card::holding(b"123"));
         bad.fail();
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_that_failed_as_a_whole_is_not_counted_as_executed() {
+    fn failed_batch_is_not_counted_as_executed() {
         let failed = log(2, |batch| batch.fail(Error::internal("broken")));
         assert_eq!(failed[2..], ["broken", "broken"]);
         let failed = log(1, |batch| batch.complete([Err(Error::internal("broken"))]));

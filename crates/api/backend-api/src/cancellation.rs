@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_waiter_is_woken_once_and_one_that_stopped_waiting_is_not() {
+    fn waiter_is_woken_once_unless_dropped() {
         let (sink, cancellation) = sink();
         let (kept, dropped) = (Arc::<Count>::default(), Arc::<Count>::default());
         let (mut watch, mut other) = (cancellation.watch(), cancellation.watch());
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_misses_a_cancellation_that_comes_while_they_begin_to_wait() {
+    fn cancellation_during_registration_wakes_the_waiter() {
         for _ in 0..200 {
             let (sink, cancellation) = sink();
             let waiting = thread::spawn(move || block_on(cancellation.cancelled()));

@@ -61,7 +61,7 @@ mod tests {
     use super::{BytesElements, push_bytes_element};
 
     #[test]
-    fn what_was_pushed_comes_back() {
+    fn pushed_elements_are_read_back() {
         let mut contents = Vec::new();
         for element in [b"abc".as_slice(), b"", b"\xff\x00"] {
             push_bytes_element(&mut contents, element).unwrap();
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_or_an_element_cut_short_is_an_error_and_the_end() {
+    fn truncated_element_is_an_error_and_the_end() {
         for contents in [b"\x01\x00".as_slice(), b"\x02\x00\x00\x00a", b"\xff\xff\xff\xffabc"] {
             let mut elements = BytesElements::new(contents);
             assert!(elements.next().unwrap().is_err());

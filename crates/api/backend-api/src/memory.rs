@@ -272,7 +272,7 @@ mod tests {
     use crate::testing::{Card, on_card};
 
     #[test]
-    fn only_what_is_the_servers_alone_is_kept_without_a_copy() {
+    fn only_server_owned_buffers_are_retained_without_a_copy() {
         let card = Card::holding(b"abc");
         let own = Buffer::own(b"abc".to_vec());
         let cases = [

@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn setting_again_replaces_in_place() {
+    fn setting_a_parameter_again_replaces_it_in_place() {
         let mut parameters = Parameters::default();
         parameters.set("a", ParameterValue::Int(1));
         parameters.set("b", ParameterValue::Bool(true));
@@ -97,7 +97,7 @@ mod tests {
     proptest! {
         /// The rule, without care for time: the first mention of a name decides its place, the last its value.
         #[test]
-        fn names_keep_their_first_place_and_their_last_value(names in prop::collection::vec(0..60_u8, 0..200)) {
+        fn repeated_names_keep_the_first_place_and_the_last_value(names in prop::collection::vec(0..60_u8, 0..200)) {
             let mut parameters = Parameters::default();
             let mut expected: Vec<(String, ParameterValue)> = Vec::new();
             for (value, name) in (0..).zip(&names) {

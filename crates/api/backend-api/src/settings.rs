@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_default_batch_size_is_four_unless_set() {
+    fn default_batch_size_is_four_unless_set() {
         let size = |value: &str| {
             BackendSettings::from_iter([(DEFAULT_MAX_BATCH_SIZE, value)]).default_max_batch_size()
         };
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn of_settings_of_the_same_key_the_last_one_counts() {
+    fn repeated_setting_keeps_the_last_value() {
         let settings = BackendSettings::from_iter([("a", "1"), ("b", "2"), ("a", "3")]);
         assert_eq!([settings.get("a"), settings.get("b"), settings.get("c")], [Some("3"), Some("2"), None]);
     }

@@ -104,23 +104,23 @@ mod tests {
     use super::Shape;
 
     #[test]
-    fn a_scalar_has_one_element() {
+    fn scalar_has_one_element() {
         assert_eq!(Shape::scalar().element_count(), Some(1));
     }
 
     #[test]
-    fn an_empty_dimension_makes_the_tensor_empty_even_beside_a_huge_one() {
+    fn zero_dimension_makes_the_tensor_empty_despite_a_huge_one() {
         assert_eq!(Shape::from([i64::MAX, i64::MAX, 0]).element_count(), Some(0));
     }
 
     #[test]
-    fn a_product_that_overflows_has_no_count() {
+    fn overflowing_product_has_no_element_count() {
         assert_eq!(Shape::from([1 << 32, 1 << 32]).element_count(), None);
         assert_eq!(Shape::from([0, -1]).element_count(), None);
     }
 
     #[test]
-    fn it_prints_as_the_protocol_writes_it() {
+    fn shape_prints_in_protocol_form() {
         assert_eq!(Shape::from([2, 16]).to_string(), "[2,16]");
         assert_eq!(Shape::scalar().to_string(), "[]");
     }

@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn an_output_replaces_its_state_in_type_shape_and_contents() {
+    fn output_replaces_type_shape_and_contents_of_its_state() {
         let states = states();
         states
             .update("SUM_OUT", DataType::Int16, [2].into(), smallvec![Buffer::host(vec![1, 0, 2, 0])])
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_state_or_one_that_does_not_fit_is_refused_and_nothing_changes() {
+    fn refused_state_update_changes_nothing() {
         let states = states();
         let refused = |name: &str, size: usize| {
             let buffers = smallvec![Buffer::host(vec![7; size])];

@@ -176,14 +176,14 @@ mod tests {
     }
 
     #[test]
-    fn contents_in_one_piece_are_not_copied() {
+    fn contiguous_contents_are_not_copied() {
         let bytes = Bytes::from_static(b"abcd");
         let tensor = Tensor::new("X", DataType::Uint8, [4], bytes.clone());
         assert_eq!(tensor.contiguous().unwrap().as_ptr(), bytes.as_ptr());
     }
 
     #[test]
-    fn contents_in_pieces_are_joined_in_order() {
+    fn pieces_of_contents_are_joined_in_order() {
         assert_eq!(&*in_pieces(&[b"ab", b"", b"cd"]).contiguous().unwrap(), b"abcd");
     }
 
@@ -193,19 +193,19 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_element_count_is_refused() {
+    fn wrong_element_count_is_refused() {
         let error = in_pieces(&[b"\x01\x00\x00\x00a"]).check_contents().unwrap_err();
         assert_eq!(error.message(), "tensor 'X' has 1 elements of data, but its shape [2] takes 2");
     }
 
     #[test]
-    fn a_wrong_size_is_refused_with_what_would_be_right() {
+    fn wrong_size_is_refused_with_the_expected_size() {
         let error = Tensor::new("X", DataType::Int32, [1, 2], vec![0; 7]).check_contents().unwrap_err();
         assert_eq!(error.message(), "tensor 'X' has 7 bytes of data, but INT32 of shape [1,2] takes 8");
     }
 
     #[test]
-    fn contents_on_a_device_are_copied_to_be_read() {
+    fn device_contents_are_copied_for_reading() {
         let card = Card::holding(b"\x01\0\0\0ab");
         let mut tensor = in_pieces(&[b"\x01\0\0\0x"]);
         tensor.buffers.push(on_card(&card));
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_cannot_be_read_is_an_error_with_the_tensors_name() {
+    fn device_read_failure_names_the_tensor() {
         let card = Card::holding(b"12345678");
         card.fail();
         let mut tensor = Tensor::new("X", DataType::Int32, [2], Bytes::new());

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_is_over_after_the_answer_when_its_request_is_released() {
+    fn turn_ends_after_the_answer_when_the_request_is_released() {
         assert_eq!(
             said(false, |request| request.answer(Ok(crate::Response::default()))),
             ["answered", "7 is over"]
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rescheduled_request_runs_again_if_its_model_iterates() {
+    fn rescheduled_request_runs_again_if_its_model_iterates() {
         assert_eq!(said(true, Request::reschedule), ["7 again", "answered"]);
         assert_eq!(said(false, Request::reschedule), ["failed", "7 is over"]);
     }

@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn platforms_lead_to_a_backend_and_a_file() {
+    fn platform_implies_backend_and_file() {
         for (platform, backend, filename) in [
             ("onnxruntime_onnx", "onnxruntime", "model.onnx"),
             ("tensorrt_plan", "tensorrt", "model.plan"),
@@ -173,20 +173,20 @@ mod tests {
     }
 
     #[test]
-    fn metadata_names_the_platform_the_backends_or_the_backend() {
+    fn metadata_platform_falls_back_to_the_backend() {
         assert_eq!(platform_name(&config("pytorch_libtorch", "")), "pytorch_libtorch");
         assert_eq!(platform_name(&config("", "onnxruntime")), "onnxruntime_onnx");
         assert_eq!(platform_name(&config("", "identity")), "identity");
     }
 
     #[test]
-    fn a_backend_goes_before_the_platform() {
+    fn backend_takes_precedence_over_platform() {
         assert_eq!(backend_name(&config("onnxruntime_onnx", "mine")), Some("mine"));
         assert_eq!(default_model_filename(&config("onnxruntime_onnx", "mine")), None);
     }
 
     #[test]
-    fn backends_without_a_platform_have_a_file_too() {
+    fn backends_without_platform_have_a_default_file() {
         for (backend, filename) in [
             ("onnxruntime", "model.onnx"),
             ("pytorch", "model.pt"),
@@ -201,14 +201,14 @@ mod tests {
     }
 
     #[test]
-    fn a_given_filename_stands() {
+    fn configured_filename_is_kept() {
         let mut config = config("onnxruntime_onnx", "");
         config.default_model_filename = "other.onnx".to_owned();
         assert_eq!(default_model_filename(&config), Some("other.onnx"));
     }
 
     #[test]
-    fn an_ensemble_and_the_unknown_have_no_backend() {
+    fn ensembles_and_unknown_platforms_have_no_backend() {
         for platform in [ENSEMBLE_PLATFORM, "", "nonsense"] {
             assert_eq!(backend_name(&config(platform, "")), None, "{platform}");
             assert_eq!(default_model_filename(&config(platform, "")), None, "{platform}");
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_pairs_are_known() {
+    fn mismatched_platform_and_backend_are_refused() {
         for (backend, platform) in [
             ("onnxruntime", "onnxruntime_onnx"),
             ("onnxruntime", ""),

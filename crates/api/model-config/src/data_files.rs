@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_of_warmups_and_states_are_in_their_folders() {
+    fn warmup_and_state_files_are_found_in_their_folders() {
         let config = crate::parse_text(
             r#"model_warmup { batch_size: 1 inputs { key: "B" value { input_data_file: "b" } }
                  inputs { key: "A" value { input_data_file: "a" } } inputs { key: "C" value { zero_data: true } } }

@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_type_that_is_not_given_is_none() {
+    fn type_invalid_is_none() {
         assert_eq!(DataType::from_proto(proto::DataType::TypeInvalid), None);
         for name in ["", "fp32", "TYPE_FP32", "STRING", "FP8", "INT128"] {
             assert_eq!(DataType::from_protocol_name(name), None, "{name}");

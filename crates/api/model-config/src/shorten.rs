@@ -15,7 +15,7 @@ mod tests {
     use super::shorten;
 
     #[test]
-    fn only_what_is_too_long_is_cut() {
+    fn only_long_names_are_shortened() {
         assert_eq!(shorten("", 0), "");
         assert_eq!(shorten("µµµ", 3), "µµµ");
         assert_eq!(shorten("µµµ", 2), "µµ...");

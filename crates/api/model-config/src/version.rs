@@ -62,13 +62,13 @@ mod tests {
     }
 
     #[test]
-    fn without_a_policy_the_highest_version_is_served() {
+    fn highest_version_is_served_without_policy() {
         assert_eq!(served_versions(None, &[2, 10, 9]).served, [10]);
         assert_eq!(served_versions(None, &[]), ServedVersions::default());
     }
 
     #[test]
-    fn latest_serves_the_highest_numbers_in_ascending_order() {
+    fn latest_policy_serves_the_highest_versions_in_order() {
         assert_eq!(select(latest(2), &[10, 1, 9]), (vec![9, 10], vec![]));
         assert_eq!(select(latest(u32::MAX), &[3, 1]), (vec![1, 3], vec![]));
         assert_eq!(select(latest(0), &[1, 2]), (vec![], vec![]));
@@ -76,13 +76,13 @@ mod tests {
     }
 
     #[test]
-    fn all_serves_everything_and_so_does_a_policy_without_a_choice() {
+    fn policy_all_and_empty_policy_serve_every_version() {
         assert_eq!(select(Some(PolicyChoice::All(All {})), &[3, 1, 2]), (vec![1, 2, 3], vec![]));
         assert_eq!(select(None, &[3, 1]), (vec![1, 3], vec![]));
     }
 
     #[test]
-    fn specific_reports_what_does_not_exist() {
+    fn specific_policy_reports_missing_versions() {
         let specific =
             |versions: &[i64]| Some(PolicyChoice::Specific(Specific { versions: versions.to_vec() }));
         assert_eq!(select(specific(&[7, 3, 1, 3]), &[1, 2, 3]), (vec![1, 3], vec![7]));

@@ -132,7 +132,7 @@ fn differs(case: &Case, models: &BTreeMap<&str, &ModelConfig>) -> Option<String>
 }
 
 #[test]
-fn every_configuration_comes_to_what_triton_makes_of_it() {
+fn configurations_match_triton() {
     let cases = cases();
     let read: Vec<ModelConfig> = cases.iter().filter_map(|case| case.read().ok()).collect();
     let models: BTreeMap<&str, &ModelConfig> =
@@ -156,7 +156,7 @@ fn every_configuration_comes_to_what_triton_makes_of_it() {
 
 /// Normalising again changes nothing, and a valid configuration is also valid before completion.
 #[test]
-fn defaults_are_filled_in_once_and_hold_before_completion() {
+fn normalising_is_idempotent_and_valid_before_completion() {
     for case in cases() {
         let Ok(config) = case.read() else { continue };
         let mut again = config.clone();
@@ -167,7 +167,7 @@ fn defaults_are_filled_in_once_and_hold_before_completion() {
 }
 
 #[test]
-fn there_are_enough_of_each_kind() {
+fn corpus_has_enough_of_each_kind() {
     let cases = cases();
     let count = |recorded: bool, good: bool| {
         let fits =

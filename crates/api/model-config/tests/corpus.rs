@@ -42,23 +42,23 @@ fn replay(name: &str, ending: &str, property: fn(&[u8])) {
 }
 
 #[test]
-fn the_corpus_is_read_as_text() {
+fn corpus_is_read_as_text() {
     replay("config", "pbtxt", properties::text);
 }
 
 #[test]
-fn the_corpus_is_taken_from_text_to_what_is_served() {
+fn corpus_is_normalised_and_validated() {
     replay("config", "pbtxt", properties::config);
 }
 
 #[test]
-fn the_corpus_is_read_as_json() {
+fn corpus_is_read_as_json() {
     replay("json", "json", properties::json);
 }
 
 /// The fuzzer mutates existing inputs; a field that no input contains would take luck to find.
 #[test]
-fn the_corpus_has_every_field_of_the_schema() {
+fn corpus_covers_every_field_of_the_schema() {
     let texts: String = corpus("config", "pbtxt")
         .iter()
         .map(|(_, bytes)| String::from_utf8_lossy(bytes).into_owned())

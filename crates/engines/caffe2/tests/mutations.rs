@@ -38,7 +38,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 10_000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_damaged_net_is_refused_or_turned_into_onnx(
+    fn damaged_net_is_refused_or_converted(
         case: Index,
         changes in vec((any::<bool>(), any::<Index>(), any::<u8>()), 1..5),
         cut in proptest::option::of(any::<Index>()),
@@ -61,7 +61,7 @@ proptest! {
 }
 
 #[test]
-fn inputs_of_any_shape_are_refused_or_turned_into_onnx() {
+fn inputs_of_any_shape_are_refused_or_converted() {
     let shapes = [
         None,
         Some(vec![]),

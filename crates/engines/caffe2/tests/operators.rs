@@ -131,7 +131,7 @@ fn difference(found: &Tensor, expected: &Tensor) -> Option<String> {
 }
 
 #[test]
-fn every_case_computes_what_caffe2_computed() {
+fn operators_match_caffe2() {
     let mut failures = Vec::new();
     let cases = Case::all();
     for case in &cases {
@@ -155,7 +155,7 @@ fn every_case_computes_what_caffe2_computed() {
 }
 
 #[test]
-fn it_conforms_as_a_backend() {
+fn backend_conforms() {
     let case = Case::all().into_iter().find(|case| case.name == "sqr").unwrap();
     let (folder, empty) = (case.write(), TempDir::new().unwrap());
     let input = "input { name: 'x' data_type: TYPE_FP32 dims: 3 }";

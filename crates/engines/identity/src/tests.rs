@@ -37,7 +37,7 @@ fn input(name: &str, contents: &'static [u8]) -> Tensor {
 }
 
 #[test]
-fn inputs_come_back_as_outputs_without_a_copy() {
+fn inputs_are_returned_without_a_copy() {
     let tensor = input("INPUT0", b"abc");
     let address = tensor.buffers[0].as_host().unwrap().as_ptr();
     let request = InferRequest { inputs: vec![tensor], ..InferRequest::default() };
@@ -52,7 +52,7 @@ fn inputs_come_back_as_outputs_without_a_copy() {
 }
 
 #[test]
-fn an_optional_input_that_is_left_out_comes_back_as_zeros_of_the_configured_shape() {
+fn omitted_optional_input_returns_zeros_of_its_shape() {
     let types = [("TYPE_INT8", 1), ("TYPE_FP32", 4), ("TYPE_INT64", 8), ("TYPE_BOOL", 1), ("TYPE_STRING", 4)];
     for (name, element) in types {
         for (dims, reshaped, shape) in [
@@ -94,7 +94,7 @@ fn an_optional_input_that_is_left_out_comes_back_as_zeros_of_the_configured_shap
 }
 
 #[test]
-fn it_conforms() {
+fn backend_conforms() {
     let context = |text: &str| nereid_testkit::context("m", nereid_testkit::normalised("m", text));
     conformance::backend(conformance::Subject {
         backend: Arc::new(IdentityBackend),
@@ -112,7 +112,7 @@ fn it_conforms() {
 }
 
 #[test]
-fn only_wanted_outputs_come_back_and_each_request_of_a_batch_has_its_own() {
+fn each_request_gets_its_requested_outputs_only() {
     let request = |wanted: &str| InferRequest {
         inputs: vec![input("INPUT0", b"a"), input("INPUT1", b"bc")],
         outputs: vec![RequestedOutput::new(wanted)],
@@ -129,7 +129,7 @@ fn only_wanted_outputs_come_back_and_each_request_of_a_batch_has_its_own() {
 }
 
 #[test]
-fn the_delay_grows_with_the_instances_number() {
+fn delay_grows_with_the_instance_number() {
     let config = format!(
         r#"{PAIR}
         parameters {{ key: "execute_delay_ms" value {{ string_value: "5" }} }}
@@ -146,7 +146,7 @@ fn the_delay_grows_with_the_instances_number() {
 }
 
 #[test]
-fn loads_and_executions_wait_at_their_gates_until_they_are_released() {
+fn gates_hold_loads_and_executions_until_released() {
     let folder = tempfile::tempdir().unwrap();
     let paths = ["gate", "creation_gate"].map(|name| folder.path().join(name));
     let [gate, creation_gate] = paths.each_ref().map(|path| UnixListener::bind(path).unwrap());
@@ -180,7 +180,7 @@ fn loads_and_executions_wait_at_their_gates_until_they_are_released() {
 }
 
 #[test]
-fn a_gate_at_which_nobody_listens_is_open() {
+fn gate_without_listener_is_open() {
     let config = format!(r#"{PAIR} parameters {{ key: "gate" value {{ string_value: "/nowhere" }} }}"#);
     let model = load(&config).unwrap();
     let request = || Recorder::request(InferRequest::default(), 1).0;
@@ -190,7 +190,7 @@ fn a_gate_at_which_nobody_listens_is_open() {
 }
 
 #[test]
-fn a_configuration_that_does_not_pair_is_refused_with_the_reason() {
+fn unpaired_inputs_and_outputs_are_refused() {
     let output = r#"output { name: "OUTPUT0" data_type: TYPE_INT8 dims: [ -1 ] }"#;
     let delay =
         format!(r#"{PAIR} parameters {{ key: "execute_delay_ms" value {{ string_value: "soon" }} }}"#);

@@ -14,7 +14,7 @@ fn options(settings: &[(&str, &str)]) -> Result<Options, String> {
 }
 
 #[test]
-fn limits_are_numbers_of_seconds_and_zero_stands_for_the_default() {
+fn limits_parse_as_seconds_and_zero_means_default() {
     for (value, execute, start) in [
         (None, None, 30.0),
         (Some("2"), Some(2.0), 2.0),
@@ -32,7 +32,7 @@ fn limits_are_numbers_of_seconds_and_zero_stands_for_the_default() {
 }
 
 #[test]
-fn values_that_make_no_sense_are_refused_with_the_setting() {
+fn invalid_settings_are_refused_by_name() {
     for (key, value) in [
         ("execute-timeout-seconds", "soon"),
         ("execute-timeout-seconds", "-1"),
@@ -49,7 +49,7 @@ fn values_that_make_no_sense_are_refused_with_the_setting() {
 }
 
 #[test]
-fn a_file_that_is_missing_or_outside_of_the_model_is_refused_before_anything_starts() {
+fn missing_or_outside_file_is_refused_before_start() {
     let folder = std::env::temp_dir().join(format!("nereid-python-{}", std::process::id()));
     fs::create_dir_all(folder.join("m/1/folder")).unwrap();
     fs::write(folder.join("m/1/other.py"), "").unwrap();

@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn headers_are_those_of_the_package() {
+    fn headers_come_from_the_package() {
         let folder = tempfile::tempdir().unwrap();
         let library = folder.path().join("torch/lib/libtorch_cpu.so");
         let header = folder.path().join("torch/include/torch/script.h");
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn the_strings_of_a_library_are_known_by_its_symbols() {
+    fn string_abi_is_detected_from_symbols() {
         let folder = tempfile::tempdir().unwrap();
         let library = folder.path().join("libtorch_cpu.so");
         assert!(has_new_strings(&library));
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn another_library_has_another_shim() {
+    fn shims_differ_by_library() {
         let folder = tempfile::tempdir().unwrap();
         let (one, other) = (folder.path().join("one.so"), folder.path().join("other.so"));
         assert_ne!(key(&one), key(&other));

@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn parameters_choose_how_a_model_is_run() {
+    fn parameters_set_the_options() {
         let default = options("SOMETHING_ELSE", "").unwrap();
         let run = RunOptions { inference_mode: 1, optimized_execution: 1, threads: 4 };
         assert_eq!(default, Options { run, shares_weights: false, inter_op_threads: None });
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn parameters_without_effect_are_known() {
+    fn parameters_without_effect_are_reported() {
         let parameters = WITHOUT_EFFECT
             .iter()
             .rev()

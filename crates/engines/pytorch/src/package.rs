@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn specifications_of_another_form_are_refused() {
+    fn malformed_specifications_are_refused() {
         const TENSOR: &str = r#"{"type": null, "context": null, "children_spec": []}"#;
         let tuple = |children: &str| {
             format!(r#"{{"type": "builtins.tuple", "context": "null", "children_spec": [{children}]}}"#)

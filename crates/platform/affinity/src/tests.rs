@@ -12,7 +12,7 @@ fn placement(settings: &[(&str, &str)]) -> Result<Placement, SettingError> {
 }
 
 #[test]
-fn ranges_of_processors_are_read() {
+fn core_ranges_are_parsed() {
     let cores = |text: &str| placement(&[(CPU_CORES, text)]).map(|it| it.cores.unwrap());
     assert_eq!(cores("0-3"), Ok(vec![0, 1, 2, 3]));
     assert_eq!(cores("1-1,4-5"), Ok(vec![1, 4, 5]));
@@ -22,7 +22,7 @@ fn ranges_of_processors_are_read() {
 }
 
 #[test]
-fn a_node_is_a_number_and_of_a_setting_given_twice_the_last_counts() {
+fn repeated_setting_keeps_the_last_node() {
     assert_eq!(placement(&[(NUMA_NODE, "0"), (NUMA_NODE, "3")]).unwrap().node, Some(3));
     for wrong in ["", "-1", "0x", "64", "4294967296"] {
         let error = placement(&[(NUMA_NODE, wrong)]).unwrap_err();
@@ -33,7 +33,7 @@ fn a_node_is_a_number_and_of_a_setting_given_twice_the_last_counts() {
 }
 
 #[test]
-fn a_thread_runs_where_it_was_placed_and_so_do_those_that_it_starts() {
+fn placement_is_inherited_by_started_threads() {
     let allowed = sched_getaffinity(None).unwrap();
     let core = (0..CpuSet::MAX_CPU).find(|core| allowed.is_set(*core)).unwrap();
     let placement = placement(&[(CPU_CORES, &format!("{core}-{core}"))]).unwrap();
@@ -47,7 +47,7 @@ fn a_thread_runs_where_it_was_placed_and_so_do_those_that_it_starts() {
 }
 
 #[test]
-fn unknown_processors_and_nodes_are_reported() {
+fn unknown_cores_and_nodes_are_reported() {
     let refused = |settings: &[(&str, &str)]| {
         let placement = placement(settings).unwrap();
         thread::spawn(move || placement.apply()).join().unwrap().unwrap_err().to_string()
@@ -60,7 +60,7 @@ fn unknown_processors_and_nodes_are_reported() {
 }
 
 #[test]
-fn any_place_needs_nothing_to_be_done() {
+fn default_placement_is_a_no_op() {
     assert!(Placement::default().is_any());
     Placement::default().apply().unwrap();
     assert!(!placement(&[(NUMA_NODE, "0")]).unwrap().is_any());

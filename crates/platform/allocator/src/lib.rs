@@ -147,7 +147,7 @@ mod tests {
 
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     #[test]
-    fn what_was_freed_between_pieces_in_use_is_released() {
+    fn memory_freed_between_used_pieces_is_released() {
         // Pieces too small to be mapped individually, one in 64 of them kept.
         let pieces: Vec<Vec<u8>> = (0..8192).map(|_| vec![1; 32 << 10]).collect();
         let kept: Vec<_> = pieces.into_iter().step_by(64).collect();

@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_do_not_overlap_and_begin_at_multiples_of_the_alignment() {
+    fn parts_are_aligned_and_do_not_overlap() {
         let pool = pool(8);
         let sizes = [1, 256, 257, 0, 700];
         let mut parts: Vec<_> = sizes.iter().map(|size| (pool.lend(*size).unwrap(), *size)).collect();
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_back_is_lent_again_as_a_whole() {
+    fn returned_parts_merge_into_one_range() {
         let pool = pool(16);
         let parts: Vec<_> = (0..16).map(|_| pool.lend(ALIGNMENT).unwrap()).collect();
         assert_eq!(pool.lend(1), None);
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn the_part_that_fits_best_is_lent() {
+    fn smallest_fitting_range_is_lent() {
         let pool = pool(10);
         let large = pool.lend(4 * ALIGNMENT).unwrap();
         let _between = pool.lend(ALIGNMENT).unwrap();
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_lent_or_was_given_back_before_is_not_taken() {
+    fn returning_an_unlent_part_is_refused() {
         let pool = pool(4);
         let part = pool.lend(1).unwrap();
         assert!(!pool.take_back(part + 1) && !pool.take_back(part + ALIGNMENT));
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_pool_holds_is_refused() {
+    fn request_larger_than_the_pool_is_refused() {
         let pool = pool(4);
         assert_eq!((pool.lend(u64::MAX), pool.lend(4 * ALIGNMENT + 1)), (None, None));
         let odd = Pool::new((), ALIGNMENT + 1);
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn long_use_in_any_order_loses_nothing() {
+    fn long_use_in_any_order_leaks_nothing() {
         let pool = pool(64);
         let mut lent: Vec<(u64, u64)> = Vec::new();
         let mut state = 1u32;

@@ -35,7 +35,7 @@ fn call(outcome: Result<impl Sized, CudaError>) -> (&'static str, i32) {
 }
 
 #[test]
-fn the_gpus_are_listed_with_their_capabilities() {
+fn gpus_are_listed_with_their_capabilities() {
     let cuda = open(&Standin::with("9.0,5.2"));
     let devices: Vec<_> = cuda.devices().cloned().collect();
     assert_eq!(devices.iter().map(|device| device.number).collect::<Vec<_>>(), [0, 1]);
@@ -45,7 +45,7 @@ fn the_gpus_are_listed_with_their_capabilities() {
 }
 
 #[test]
-fn no_driver_and_no_gpus_are_different_errors() {
+fn missing_driver_and_missing_gpus_are_distinguished() {
     let error = Cuda::open("libnereid-no-such-driver.so.1").unwrap_err();
     assert!(matches!(&error, CudaError::NotLoaded { .. }), "{error}");
     assert!(error.to_string().contains("'libnereid-no-such-driver.so.1'"), "{error}");
@@ -59,7 +59,7 @@ fn no_driver_and_no_gpus_are_different_errors() {
 }
 
 #[test]
-fn each_call_that_looks_for_gpus_may_fail() {
+fn failure_of_each_discovery_call_is_reported() {
     let standin = Standin::with("9.0");
     for name in ["cuInit", "cuDeviceGetCount", "cuDeviceGet", "cuDeviceGetName", "cuDeviceGetAttribute"] {
         standin.fail(name, 999);
@@ -74,7 +74,7 @@ fn each_call_that_looks_for_gpus_may_fail() {
 }
 
 #[test]
-fn memory_goes_both_ways_on_any_thread_and_any_device() {
+fn memory_is_copied_both_ways_on_any_thread_and_device() {
     let standin = Standin::with("9.0,9.0");
     let cuda = open(&standin);
     for device in [0, 1] {
@@ -92,7 +92,7 @@ fn memory_goes_both_ways_on_any_thread_and_any_device() {
 }
 
 #[test]
-fn what_lies_outside_is_neither_read_nor_written() {
+fn access_outside_the_allocation_is_refused() {
     let cuda = open(&Standin::with("9.0"));
     let memory = DeviceAllocation::new(&cuda, 0, 100).unwrap();
     let start = memory.address();
@@ -131,7 +131,7 @@ fn memory_of_another_process_is_opened_used_and_closed() {
 }
 
 #[test]
-fn what_cannot_be_opened_is_refused_and_leaves_nothing_behind() {
+fn refused_import_leaves_nothing_open() {
     let standin = Standin::with("9.0,9.0");
     let cuda = open(&standin);
     let (handle, theirs) = shared_by_another(b"abcdefgh");
@@ -154,7 +154,7 @@ fn what_cannot_be_opened_is_refused_and_leaves_nothing_behind() {
 }
 
 #[test]
-fn each_call_that_uses_memory_may_fail() {
+fn failure_of_each_memory_call_is_reported() {
     let standin = Standin::with("9.0");
     let cuda = open(&standin);
     standin.fail("cuDevicePrimaryCtxRetain", 2);
@@ -186,7 +186,7 @@ fn each_call_that_uses_memory_may_fail() {
 }
 
 #[test]
-fn memory_of_a_library_is_kept_until_it_is_not_used_any_more() {
+fn foreign_memory_keeps_its_owner_until_dropped() {
     let cuda = open(&Standin::with("9.0"));
     let memory = Arc::new(DeviceAllocation::new(&cuda, 0, 8).unwrap());
     memory.write(memory.address(), b"abcdefgh").unwrap();
@@ -212,7 +212,7 @@ fn gpu(device: i64) -> Memory {
 }
 
 #[test]
-fn pools_lend_memory_of_each_device_and_pinned_memory() {
+fn pools_lend_device_and_pinned_memory() {
     let standin = Standin::with("9.0,9.0,9.0");
     let cuda = open(&standin);
     let sizes = PoolSizes { pinned: 4096, devices: [(0, 1024), (1, 0), (2, 2048)].into() };
@@ -241,7 +241,7 @@ fn pools_lend_memory_of_each_device_and_pinned_memory() {
 }
 
 #[test]
-fn a_machine_without_gpus_lends_none_of_their_memory() {
+fn machine_without_gpus_lends_no_gpu_memory() {
     let pools = Pools::default();
     for memory in [PINNED, gpu(0)] {
         assert_eq!(pools.allocate(memory, 8).unwrap_err().code(), ErrorCode::Unsupported);
@@ -251,7 +251,7 @@ fn a_machine_without_gpus_lends_none_of_their_memory() {
 }
 
 #[test]
-fn a_pool_for_which_there_is_no_room_is_left_out() {
+fn pool_that_cannot_be_allocated_is_omitted() {
     let standin = Standin::with("9.0");
     let cuda = open(&standin);
     standin.fail("cuMemHostAlloc", 2);

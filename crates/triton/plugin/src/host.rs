@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_host_without_the_api_of_a_kind_is_refused() {
+    fn host_without_the_api_of_a_kind_is_refused() {
         let error = check("TRITONCACHE_ApiVersion", &[]).unwrap_err();
         assert_eq!(
             error.to_string(),
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn a_function_that_libraries_would_not_find_is_named() {
+    fn hidden_host_function_is_reported_by_name() {
         let of_this_test: HostFunction = ("of_this_test", (check as fn(_, &[_]) -> _) as *const ());
         let error = check("of_this_test", &[&[of_this_test]]).unwrap_err();
         assert!(matches!(error, PluginError::NotExported(name) if name == "of_this_test"));

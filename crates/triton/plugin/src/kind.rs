@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn libraries_are_named_after_kind_and_plugin() {
+    fn library_name_consists_of_kind_and_plugin() {
         assert_eq!(Kind::BACKEND.library_name("python"), "libtriton_python.so");
         assert_eq!(Kind::BATCHING_STRATEGY.library_name(""), "batchstrategy.so");
         assert_eq!(Kind::REPOSITORY_AGENT.library_name("checksum"), "libtritonrepoagent_checksum.so");

@@ -57,7 +57,7 @@ mod tests {
     use crate::Kind;
 
     #[test]
-    fn the_first_folder_that_has_the_file_wins() {
+    fn first_folder_with_the_file_wins() {
         let root = tempfile::tempdir().unwrap();
         let [near, far] = ["near", "far"].map(|name| root.path().join(name));
         let search = SearchPath::new(vec![near.clone(), far.clone()]);
@@ -73,14 +73,14 @@ mod tests {
     }
 
     #[test]
-    fn what_was_searched_is_listed() {
+    fn error_lists_the_searched_folders() {
         let search = SearchPath::in_directory(Path::new("/caches"), "redis");
         let error = search.find("libtritoncache_redis.so").unwrap_err();
         assert_eq!(error.to_string(), "cannot find 'libtritoncache_redis.so' (searched '/caches/redis')");
     }
 
     #[test]
-    fn a_name_does_not_lead_out_of_the_folders() {
+    fn path_as_plugin_name_is_refused() {
         let root = tempfile::tempdir().unwrap();
         let [inner, outer] = ["inner", "outer"].map(|name| root.path().join(name));
         fs::create_dir(&inner).unwrap();

@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_empty_library_has_its_name_and_nothing_else() {
+    fn empty_library_contains_only_its_name() {
         let bytes = empty_library("libtritonserver-1234.so");
         assert_eq!(dependencies(&bytes).unwrap(), [""; 0]);
         let name = b"\0libtritonserver-1234.so\0";
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn the_names_of_needed_libraries_are_read() {
+    fn needed_libraries_are_read() {
         let own = fs::read(std::env::current_exe().unwrap()).unwrap();
         assert!(dependencies(&own).unwrap().iter().any(|name| name.starts_with("libc.so")));
         let cut = dependencies(&own[..own.len() / 2]);
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn the_dynamic_loader_takes_it_for_the_library_of_that_name() {
+    fn stand_in_satisfies_the_dynamic_loader() {
         let name = "libtritonserver-of-a-test.so.7";
         // SAFETY: no library of that name exists, or else it has no code.
         let open = || unsafe { Library::open(Some(name), RTLD_NOW) };
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_not_a_library_is_refused_by_name() {
+    fn non_library_is_refused_by_name() {
         let error = provide_for(Path::new("/etc/hostname")).unwrap_err().to_string();
         assert!(error.starts_with("/etc/hostname is not a shared library: "), "{error}");
     }

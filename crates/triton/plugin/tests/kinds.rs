@@ -51,7 +51,7 @@ fn folder() -> (tempfile::TempDir, PathBuf) {
 }
 
 #[test]
-fn a_repository_agent_is_found_and_loaded_and_calls_its_host() {
+fn repository_agent_is_found_loaded_and_called() {
     let (_folder, agents) = folder();
     let file = Kind::REPOSITORY_AGENT.library_name("checksum");
     compile_with_lost(&agents.join("checksum").join(&file), "-DAGENT", "libtritonserver-1a2b.so");
@@ -68,7 +68,7 @@ fn a_repository_agent_is_found_and_loaded_and_calls_its_host() {
 }
 
 #[test]
-fn a_plugin_of_another_kind_is_refused_by_the_function_it_lacks() {
+fn plugin_of_another_kind_is_refused_for_its_missing_function() {
     let (_folder, folder) = folder();
     let library = folder.join(Kind::BACKEND.library_name("x"));
     compile(&library, &["-DOTHER"]);
@@ -81,13 +81,13 @@ fn a_plugin_of_another_kind_is_refused_by_the_function_it_lacks() {
 }
 
 #[test]
-fn a_host_without_the_api_of_the_kind_loads_nothing() {
+fn host_without_the_api_of_the_kind_loads_nothing() {
     let error = Kind::CACHE.load(Path::new("/no/such/libtritoncache_x.so"), &[&host()]).unwrap_err();
     assert!(matches!(&error, PluginError::NotExported(name) if name == "TRITONCACHE_ApiVersion"), "{error}");
 }
 
 #[test]
-fn a_missing_dependency_is_named() {
+fn missing_dependency_is_reported_by_name() {
     let (_folder, folder) = folder();
     let library = folder.join(Kind::REPOSITORY_AGENT.library_name("x"));
     compile_with_lost(&library, "-DNEEDS_OTHER", "libother-of-a-test.so.13");

@@ -13,7 +13,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn time_is_there_and_does_not_go_back() {
+    fn clock_is_monotonic() {
         let first = now();
         assert!(first > 0);
         assert!(now() >= first);

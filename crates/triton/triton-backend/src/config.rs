@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_is_read() {
+    fn present_fields_are_read() {
         let config = config(json!({
             "max_batch_size": 8,
             "input": [{"name": "A", "data_type": "TYPE_STRING", "dims": ["-1", 3]}],
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_has_defaults() {
+    fn missing_fields_have_defaults() {
         let config = config(json!({}));
         assert_eq!(config.max_batch_size(), 0);
         assert!(!config.is_decoupled());
@@ -172,12 +172,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_object_is_refused() {
+    fn non_object_is_refused() {
         assert!(ModelConfig::new(json!([1])).is_err());
     }
 
     #[test]
-    fn completion_adds_and_keeps_what_is_there() {
+    fn completion_adds_tensors_and_keeps_existing_ones() {
         let mut config = config(json!({"input": [{"name": "A", "data_type": "TYPE_FP32", "dims": [2]}]}));
         config.add_input("A", DataType::Int8, &[7]);
         config.add_input("B", DataType::Bytes, &[-1]);

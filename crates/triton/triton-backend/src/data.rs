@@ -196,7 +196,7 @@ mod tests {
     use crate::error::ErrorCode;
 
     #[test]
-    fn the_table_is_in_the_order_of_the_types() {
+    fn type_table_is_in_order() {
         for (index, row) in TYPES.iter().enumerate() {
             assert_eq!(row.0 as usize, index);
             assert_eq!(DataType::from_c(row.1), Ok(row.0));
@@ -205,14 +205,14 @@ mod tests {
     }
 
     #[test]
-    fn unknown_types_are_errors() {
+    fn unknown_types_are_refused() {
         assert_eq!(DataType::from_c(TRITONSERVER_TYPE_INVALID).unwrap_err().code(), ErrorCode::Unsupported);
         assert!(DataType::from_c(TRITONSERVER_DataType(99)).is_err());
         assert_eq!(DataType::from_config_name("TYPE_FP31"), None);
     }
 
     #[test]
-    fn elements_go_to_bytes_and_back_at_any_alignment() {
+    fn elements_round_trip_at_any_alignment() {
         let bytes = f32::bytes(&[1.5, -2.0]).into_owned();
         let mut shifted = vec![0];
         shifted.extend_from_slice(&bytes);
@@ -223,21 +223,21 @@ mod tests {
     }
 
     #[test]
-    fn texts_go_to_bytes_and_back() {
+    fn byte_strings_round_trip() {
         let joined = join_bytes(&["one", "", "three"]).unwrap();
         assert_eq!(split_bytes(&joined).unwrap(), [&b"one"[..], b"", b"three"]);
         assert_eq!(split_bytes(&[]).unwrap(), [&[0_u8; 0]; 0]);
     }
 
     #[test]
-    fn a_length_beyond_the_end_is_an_error() {
+    fn length_beyond_the_end_is_refused() {
         for data in [&[1, 0, 0][..], &[5, 0, 0, 0, b'a'], &[0xff; 8]] {
             assert_eq!(split_bytes(data).unwrap_err().code(), ErrorCode::InvalidArgument, "{data:?}");
         }
     }
 
     #[test]
-    fn shapes_are_counted_without_overflow() {
+    fn element_count_detects_overflow() {
         assert_eq!(element_count(&[]), Ok(1));
         assert_eq!(element_count(&[2, 0, 3]), Ok(0));
         assert!(element_count(&[2, -1]).is_err());

@@ -327,7 +327,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_panic_becomes_an_error_with_its_message() {
+    fn panic_becomes_an_error_with_its_message() {
         let outcome = catch_panic("testing", || -> Result<()> { panic!("number {}", 7) });
         assert_eq!(outcome.unwrap_err().message(), "the backend panicked while testing: number 7");
         let outcome = catch_panic("testing", || -> Result<()> { panic!("plain") });

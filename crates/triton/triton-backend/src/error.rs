@@ -187,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_go_to_c_and_back() {
+    fn error_codes_round_trip_through_c() {
         for (code, number) in CODES {
             assert_eq!(code.into_c(), number);
             assert_eq!(ErrorCode::from_c(number), code);
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_with_a_zero_is_refused() {
+    fn text_with_nul_is_refused() {
         assert_eq!(c_string("a\0b").unwrap_err().code(), ErrorCode::InvalidArgument);
         assert_eq!(c_string("ab").unwrap().as_bytes(), b"ab");
     }

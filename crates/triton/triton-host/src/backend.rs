@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn preferred_groups_on_gpus_are_held_to_those_that_are_there() {
+    fn preferred_groups_are_limited_to_existing_gpus() {
         let group = |kind: Kind, gpus: &[i32]| ModelInstanceGroup {
             kind: kind as i32,
             count: 1,

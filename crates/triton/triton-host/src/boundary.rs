@@ -340,7 +340,7 @@ mod tests {
     use crate::message::Message;
 
     #[test]
-    fn an_object_is_given_only_where_there_is_a_place_for_its_handle() {
+    fn no_handle_is_created_for_a_null_result() {
         let object = Message::new("{}");
         Out(std::ptr::null_mut::<*mut TRITONSERVER_Message>()).give(Arc::clone(&object)).unwrap_err();
         assert_eq!(Arc::strong_count(&object), 1);
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn impossibly_long_arrays_are_refused() {
+    fn oversized_arrays_are_refused() {
         let one = 7_i64;
         let elements = |count| List(&raw const one).elements(count);
         assert_eq!(elements(1).unwrap(), [7]);

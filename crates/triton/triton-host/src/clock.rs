@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn moments_of_the_clock_are_as_far_apart_as_they_are_there() {
+    fn conversion_preserves_time_differences() {
         let base = MOMENT.1;
         assert_eq!(instant(base + 5) - instant(base), Duration::from_nanos(5));
         assert_eq!(instant(base) - instant(base - 7), Duration::from_nanos(7));

@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_end_of_a_process_is_held_against_a_model() {
+    fn only_dead_process_errors_mark_a_model_unhealthy() {
         let dead = "Stub process 'die_0_0' is not healthy.";
         let within = format!("Failed to process the request(s) for model instance 'm': {dead}");
         for (message, fails) in [

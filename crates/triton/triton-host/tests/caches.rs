@@ -26,7 +26,7 @@ fn open(caches: &Path) -> LibraryCache {
 }
 
 #[test]
-fn a_library_conforms_as_a_cache() {
+fn library_conforms_as_a_cache() {
     let folder = tempfile::tempdir().unwrap();
     compile(folder.path(), "-DRIGHT");
     // Like Triton's own cache, it refuses existing keys.
@@ -34,7 +34,7 @@ fn a_library_conforms_as_a_cache() {
 }
 
 #[test]
-fn what_a_library_cuts_changes_mixes_up_or_does_not_give_is_not_found() {
+fn corrupted_entries_are_not_found() {
     for define in ["CUTS", "CHANGES", "ANY_ENTRY", "TWICE", "COPIES_NOTHING", "FAILS"] {
         let folder = tempfile::tempdir().unwrap();
         compile(folder.path(), &format!("-D{define}"));
@@ -58,7 +58,7 @@ fn what_a_library_cuts_changes_mixes_up_or_does_not_give_is_not_found() {
 }
 
 #[test]
-fn a_library_that_refuses_its_settings_says_why() {
+fn refused_cache_settings_report_the_reason() {
     let folder = tempfile::tempdir().unwrap();
     compile(folder.path(), "-DRIGHT");
     let refused = LibraryCache::load(folder.path(), "c", [("refuse", "yes")].into_iter()).err().unwrap();

@@ -7,6 +7,6 @@ mod c_properties;
 use nereid_testkit::corpus::replay;
 
 #[test]
-fn the_corpus_is_read_as_texts_of_a_backend() {
+fn corpus_is_read_as_backend_texts() {
     replay("c_texts", c_properties::texts);
 }

@@ -83,7 +83,7 @@ impl Drop for Served {
 }
 
 #[test]
-fn a_backend_serves_and_learns_of_its_mistakes() {
+fn backend_serves_and_receives_errors_for_its_mistakes() {
     let served = serve("-DPLAIN");
     assert_eq!(served.failures, []);
     assert_eq!(served.fault("right"), "");
@@ -106,7 +106,7 @@ fn numbered(id: &str, number: u8) -> InferRequest {
 }
 
 #[test]
-fn a_library_conforms_as_a_backend() {
+fn library_conforms_as_a_backend() {
     let folder = tempfile::tempdir().unwrap();
     compile(&folder.path().join("backends/c"), "-DPLAIN");
     let options = LibraryOptions { directory: folder.path().join("backends"), ..LibraryOptions::default() };
@@ -125,7 +125,7 @@ fn a_library_conforms_as_a_backend() {
 }
 
 #[test]
-fn a_request_that_the_backend_fails_or_drops_is_answered_with_an_error() {
+fn failed_or_dropped_request_gets_an_error() {
     let served = serve("-DPLAIN");
     assert_eq!(served.ask("fail").unwrap_err(), Error::invalid_arg("told to fail"));
     let error = served.ask("release").unwrap_err();
@@ -134,7 +134,7 @@ fn a_request_that_the_backend_fails_or_drops_is_answered_with_an_error() {
 }
 
 #[test]
-fn a_backend_that_refuses_a_model_says_why() {
+fn refused_model_reports_the_reason() {
     let served = serve("-DREFUSES_MODELS");
     let (model, error) = &served.failures[0];
     assert_eq!(model, "m");
@@ -142,7 +142,7 @@ fn a_backend_that_refuses_a_model_says_why() {
 }
 
 #[test]
-fn a_model_without_instance_groups_gets_those_that_its_backend_prefers() {
+fn model_without_instance_groups_gets_the_preferred_ones() {
     let served = serve("-DPREFERS_THREE");
     assert_eq!(served.failures, []);
     let model = served.server.model("m", None).unwrap();
@@ -152,7 +152,7 @@ fn a_model_without_instance_groups_gets_those_that_its_backend_prefers() {
 }
 
 #[test]
-fn a_library_without_the_one_required_function_is_refused() {
+fn library_without_the_required_function_is_refused() {
     let served = serve("-DLACKS_EXECUTE");
     let (_, error) = &served.failures[0];
     assert!(error.message().contains("does not export TRITONBACKEND_ModelInstanceExecute"), "{error}");

@@ -7,13 +7,13 @@ use crate::enums::ALL;
 use crate::*;
 
 #[test]
-fn enumerations_are_as_wide_as_in_c() {
+fn enums_have_the_size_of_c() {
     assert_eq!(size_of::<TRITONSERVER_DataType>(), size_of::<std::ffi::c_uint>());
     assert_eq!(align_of::<TRITONSERVER_DataType>(), align_of::<std::ffi::c_uint>());
 }
 
 #[test]
-fn callbacks_are_plain_pointers_and_none_is_null() {
+fn callbacks_are_nullable_pointers() {
     assert_eq!(size_of::<TRITONSERVER_ResponseAllocatorAllocFn_t>(), size_of::<*const u8>());
     let none: TRITONSERVER_InferenceResponseCompleteFn_t = None;
     // SAFETY: an optional function pointer has the size of a pointer and may be read as one.

@@ -24,7 +24,7 @@ const FUNCTIONS: [(&str, &str); 6] = [
 ];
 
 #[test]
-fn the_headers_are_up_to_date() {
+fn headers_are_up_to_date() {
     for (path, made) in [(BACKENDS, header()), (APPLICATIONS, installed_header()), (OWN, own_header())] {
         let file = Path::new(ROOT).join(path);
         if std::env::var_os("UPDATE_HEADER").is_some() {
@@ -37,7 +37,7 @@ fn the_headers_are_up_to_date() {
 }
 
 #[test]
-fn everything_is_in_the_header() {
+fn header_declares_every_name() {
     let made = header();
     let all = triton_sys::signatures::SERVER
         .into_iter()

@@ -62,35 +62,35 @@ fn made(kind: &str, shapes: &[&[i64]]) -> (Vec<i64>, Vec<i32>) {
 }
 
 #[test]
-fn an_element_count_is_one_for_each_request_and_counts_all_its_items() {
+fn element_count_covers_all_items_of_a_request() {
     assert_eq!(made("BATCH_ELEMENT_COUNT", &[&[1, 3], &[1, 4], &[2, 5]]), (vec![3], vec![3, 4, 10]));
     assert_eq!(made("BATCH_ELEMENT_COUNT", &[&[1, 0], &[1, 2]]), (vec![2], vec![0, 2]));
     assert_eq!(made("BATCH_ELEMENT_COUNT", &[&[2, 3, 4]]), (vec![1], vec![24]));
 }
 
 #[test]
-fn accumulated_counts_say_where_each_request_ends() {
+fn accumulated_counts_mark_the_ends_of_requests() {
     let kind = "BATCH_ACCUMULATED_ELEMENT_COUNT";
     assert_eq!(made(kind, &[&[1, 3], &[1, 4], &[1, 5]]), (vec![3], vec![3, 7, 12]));
     assert_eq!(made(kind, &[&[2, 3], &[1, 0], &[1, 1]]), (vec![3], vec![6, 6, 7]));
 }
 
 #[test]
-fn with_zero_they_say_where_each_request_begins_too() {
+fn accumulated_counts_with_zero_also_mark_the_starts() {
     let kind = "BATCH_ACCUMULATED_ELEMENT_COUNT_WITH_ZERO";
     assert_eq!(made(kind, &[&[1, 3], &[1, 4], &[1, 5]]), (vec![4], vec![0, 3, 7, 12]));
     assert_eq!(made(kind, &[&[1, 0]]), (vec![2], vec![0, 0]));
 }
 
 #[test]
-fn the_largest_count_is_in_the_shape_alone() {
+fn max_element_count_is_only_in_the_shape() {
     let kind = "BATCH_MAX_ELEMENT_COUNT_AS_SHAPE";
     assert_eq!(made(kind, &[&[1, 3], &[2, 2], &[1, 1]]), (vec![4], vec![0; 4]));
     assert_eq!(made(kind, &[&[1, 0]]), (vec![0], vec![]));
 }
 
 #[test]
-fn item_shapes_are_repeated_for_each_item_of_a_request() {
+fn item_shapes_repeat_for_each_item() {
     // The schema's own example: two items of [3,1] and one of [2,2].
     let shapes: [&[i64]; 2] = [&[2, 3, 1], &[1, 2, 2]];
     assert_eq!(made("BATCH_ITEM_SHAPE", &shapes), (vec![3, 2], vec![3, 1, 3, 1, 2, 2]));
@@ -121,7 +121,7 @@ fn numbers_may_be_fp32() {
 }
 
 #[test]
-fn the_shape_counts_that_the_model_sees() {
+fn reshaped_dimensions_are_counted() {
     let config = parse_text(
         r#"input { name: "X" data_type: TYPE_UINT8 dims: [ 4 ] reshape { shape: [ 2, 2 ] } }
            batch_input { kind: BATCH_ITEM_SHAPE target_name: "T" data_type: TYPE_INT32 source_input: "X" }"#,
@@ -149,7 +149,7 @@ fn several_targets_get_the_same_contents() {
 }
 
 #[test]
-fn a_batch_input_that_cannot_be_made_is_refused_with_the_reason() {
+fn invalid_batch_inputs_are_refused_with_the_reason() {
     let refusals = [
         (r#"target_name: "T" data_type: TYPE_INT64 source_input: "X""#, "data_type is TYPE_INT64"),
         (r#"target_name: "T" source_input: "X""#, "data_type is TYPE_INVALID"),
@@ -174,7 +174,7 @@ fn a_batch_input_that_cannot_be_made_is_refused_with_the_reason() {
 }
 
 #[test]
-fn a_target_that_is_given_otherwise_is_refused() {
+fn target_provided_twice_is_refused() {
     for targets in [r#"[ "X" ]"#, r#"[ "T", "T" ]"#] {
         let entry =
             format!(r#"batch_input {{ target_name: {targets} data_type: TYPE_INT32 source_input: "X" }}"#);
@@ -189,7 +189,7 @@ fn a_target_that_is_given_otherwise_is_refused() {
 }
 
 #[test]
-fn items_of_a_source_without_dimensions_are_refused() {
+fn scalar_source_of_items_is_refused() {
     let config = parse_text(
         r#"input { name: "X" data_type: TYPE_UINT8 dims: [ 1 ] reshape { } }
            batch_input { kind: BATCH_ITEM_SHAPE target_name: "T" data_type: TYPE_INT32 source_input: "X" }"#,
@@ -199,7 +199,7 @@ fn items_of_a_source_without_dimensions_are_refused() {
 }
 
 #[test]
-fn counts_that_int32_does_not_hold_are_refused_and_fp32_takes_them() {
+fn counts_beyond_int32_are_refused_except_as_fp32() {
     let requests = requests(&[&[1, 1 << 30], &[1, 1 << 30]]);
     let requests: Vec<_> = requests.iter().collect();
     let error =
@@ -216,7 +216,7 @@ fn counts_that_int32_does_not_hold_are_refused_and_fp32_takes_them() {
 }
 
 #[test]
-fn a_shape_that_no_memory_holds_is_refused() {
+fn shape_too_large_for_memory_is_refused() {
     for kind in ["BATCH_ITEM_SHAPE", "BATCH_ITEM_SHAPE_FLATTEN"] {
         let input = batch_input(1, kind, "TYPE_INT32");
         for shape in [[1 << 40, 0], [i64::MAX, 0], [-1, 0]] {
@@ -230,7 +230,7 @@ fn a_shape_that_no_memory_holds_is_refused() {
 }
 
 #[test]
-fn a_request_without_the_source_is_an_error() {
+fn request_without_the_source_is_refused() {
     let input = batch_input(1, "BATCH_ELEMENT_COUNT", "TYPE_INT32");
     let nothing = InferRequest::default();
     let nothing = Request::new(nothing, 1, Responder::new(Arc::new(Unheard), None));
@@ -245,7 +245,7 @@ fn scatter(config: &str) -> Result<BatchOutput> {
 }
 
 #[test]
-fn variable_dimensions_of_a_batch_output_are_those_of_the_source() {
+fn batch_output_takes_variable_dimensions_from_the_source() {
     let cut = scatter(
         r#"max_batch_size: 4 input { name: "X" dims: [ -1, -1, -1 ] } output { name: "Y" dims: [ 7, -1 ] }"#,
     );
@@ -267,7 +267,7 @@ fn variable_dimensions_of_a_batch_output_are_those_of_the_source() {
 }
 
 #[test]
-fn a_batch_output_that_cannot_be_cut_is_refused_with_the_reason() {
+fn invalid_batch_outputs_are_refused_with_the_reason() {
     let error =
         scatter(r#"max_batch_size: 4 input { name: "X" dims: [ -1 ] } output { name: "Y" dims: [ 2, -1 ] }"#);
     let message = error.unwrap_err().message().to_owned();

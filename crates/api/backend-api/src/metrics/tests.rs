@@ -13,7 +13,7 @@ fn names(registry: &MetricRegistry) -> Vec<String> {
 }
 
 #[test]
-fn a_snapshot_has_the_families_in_the_order_in_which_they_came() {
+fn snapshot_lists_families_in_order_of_creation() {
     let registry = MetricRegistry::default();
     let z = registry.family(MetricKind::Counter, "z", "of z").unwrap();
     let _a = registry.family(MetricKind::Gauge, "a:b", "").unwrap();
@@ -30,7 +30,7 @@ fn a_snapshot_has_the_families_in_the_order_in_which_they_came() {
 }
 
 #[test]
-fn series_and_families_are_there_as_long_as_somebody_has_them() {
+fn series_and_families_live_as_long_as_their_handles() {
     let registry = MetricRegistry::default();
     let family = registry.family(MetricKind::Counter, "c", "").unwrap();
     let same = registry.family(MetricKind::Counter, "c", "another text").unwrap();
@@ -49,7 +49,7 @@ fn series_and_families_are_there_as_long_as_somebody_has_them() {
 }
 
 #[test]
-fn a_metric_keeps_its_family() {
+fn metric_keeps_its_family_alive() {
     let registry = MetricRegistry::default();
     let family = registry.family(MetricKind::Gauge, "g", "").unwrap();
     let metric = family.metric(labels(&[]), None).unwrap();
@@ -61,7 +61,7 @@ fn a_metric_keeps_its_family() {
 }
 
 #[test]
-fn a_series_that_goes_while_it_is_read_does_not_stay() {
+fn series_dropped_during_a_snapshot_is_removed() {
     let registry = MetricRegistry::default();
     let family = registry.family(MetricKind::Gauge, "g", "").unwrap();
     std::thread::scope(|scope| {
@@ -75,7 +75,7 @@ fn a_series_that_goes_while_it_is_read_does_not_stay() {
 }
 
 #[test]
-fn a_histogram_counts_values_by_the_first_bound_that_holds_them() {
+fn histogram_counts_values_in_the_first_matching_bucket() {
     let registry = MetricRegistry::default();
     let family = registry.family(MetricKind::Histogram, "h", "").unwrap();
     let metric = family.metric(labels(&[]), Some(vec![1.0, 2.0])).unwrap();
@@ -85,7 +85,7 @@ fn a_histogram_counts_values_by_the_first_bound_that_holds_them() {
 }
 
 #[test]
-fn each_kind_refuses_what_it_cannot_do() {
+fn each_kind_refuses_unsupported_operations() {
     let registry = MetricRegistry::default();
     let metric = |kind, bounds| registry.family(kind, kind.name(), "").unwrap().metric(labels(&[]), bounds);
     let counter = metric(MetricKind::Counter, None).unwrap();
@@ -105,7 +105,7 @@ fn each_kind_refuses_what_it_cannot_do() {
 }
 
 #[test]
-fn what_is_no_name_no_kind_or_no_bound_is_refused() {
+fn invalid_names_kinds_and_bounds_are_refused() {
     let registry = MetricRegistry::default();
     registry.reserve(["mine"]);
     let family = registry.family(MetricKind::Counter, "c", "").unwrap();

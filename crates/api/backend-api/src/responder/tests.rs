@@ -63,14 +63,14 @@ fn answers(act: impl FnOnce(Responder)) -> Vec<(Option<Answer>, bool)> {
 }
 
 #[test]
-fn a_request_dropped_without_an_answer_is_answered_with_an_error() {
+fn unanswered_request_gets_an_error_when_dropped() {
     let answers = answers(|responder| drop(Request::new(InferRequest::default(), 1, responder)));
     let [(Some(Err(error)), true)] = answers.as_slice() else { panic!("{answers:?}") };
     assert_eq!(error.code(), ErrorCode::Internal);
 }
 
 #[test]
-fn nothing_follows_the_last_answer() {
+fn answers_after_the_last_are_ignored() {
     let answers = answers(|responder| {
         responder.finish_with(Ok(Response::default()));
         responder.send(Ok(Response::default()));
@@ -81,7 +81,7 @@ fn nothing_follows_the_last_answer() {
 }
 
 #[test]
-fn a_decoupled_request_may_get_many_answers_or_none() {
+fn decoupled_request_may_get_many_answers_or_none() {
     let many = answers(|responder| {
         responder.send(Ok(Response::default()));
         responder.send(Err(Error::internal("one of many")));
@@ -95,7 +95,7 @@ fn a_decoupled_request_may_get_many_answers_or_none() {
 }
 
 #[test]
-fn answers_may_come_from_another_thread_after_the_request_is_released() {
+fn responder_answers_from_another_thread_after_release() {
     let answers = answers(|responder| {
         let responder = Request::new(InferRequest::default(), 1, responder).into_responder();
         std::thread::spawn(move || responder.finish_with(Ok(Response::default()))).join().unwrap();
@@ -117,7 +117,7 @@ fn output(name: &str) -> Tensor {
 }
 
 #[test]
-fn an_output_is_copied_to_where_the_caller_wants_it_and_only_that_one() {
+fn only_placed_output_is_copied_to_the_callers_memory() {
     let (returned, memory) = mpsc::channel();
     let answer = answer_into(Region { returned, size: None }, |_| {
         Ok(Response::new(vec![output("placed"), output("elsewhere")]))
@@ -130,7 +130,7 @@ fn an_output_is_copied_to_where_the_caller_wants_it_and_only_that_one() {
 }
 
 #[test]
-fn an_output_written_to_allocated_memory_is_not_copied_again() {
+fn output_in_allocated_memory_is_not_copied_again() {
     let (returned, memory) = mpsc::channel();
     let answer = answer_into(Region { returned, size: None }, |responder| {
         let mut tensor = output("placed");
@@ -151,7 +151,7 @@ fn an_output_written_to_allocated_memory_is_not_copied_again() {
 }
 
 #[test]
-fn memory_of_the_wrong_size_fails_the_answer() {
+fn placed_memory_of_wrong_size_fails_the_answer() {
     let (returned, _memory) = mpsc::channel();
     let answer =
         answer_into(Region { returned, size: Some(2) }, |_| Ok(Response::new(vec![output("placed")])));
@@ -181,7 +181,7 @@ fn answer_on_card(card: &Arc<Card>, response: impl FnOnce(&Responder) -> Answer)
 }
 
 #[test]
-fn outputs_wanted_on_a_device_are_copied_there() {
+fn outputs_placed_on_a_device_are_copied_there() {
     let card = Card::holding(&[0; 4]);
     let response = answer_on_card(&card, |_| Ok(Response::new(vec![output("X")]))).unwrap();
     assert_eq!(*card.contents.lock().unwrap(), b"abc\0");
@@ -193,7 +193,7 @@ fn outputs_wanted_on_a_device_are_copied_there() {
 }
 
 #[test]
-fn only_who_asks_for_memory_of_the_device_gets_it_to_write() {
+fn device_memory_is_offered_only_to_backends_that_prefer_it() {
     let card = Card::holding(&[0; 4]);
     let gpu = |device| Memory { kind: crate::MemoryKind::Gpu, device };
     for (preferred, direct) in [(gpu(0), true), (gpu(1), false), (Memory::HOST, false)] {
@@ -219,7 +219,7 @@ fn only_who_asks_for_memory_of_the_device_gets_it_to_write() {
 }
 
 #[test]
-fn outputs_left_on_a_device_reach_those_who_cannot_read_it() {
+fn outputs_left_on_a_device_are_copied_to_the_host() {
     let card = Card::holding(b"abc");
     let mut left = output("X");
     left.buffers = SmallVec::from_buf([on_card(&card)]);
@@ -270,7 +270,7 @@ impl ResponseSink for Before {
 }
 
 #[test]
-fn what_a_sink_does_not_take_goes_to_the_next_one() {
+fn sink_forwards_unhandled_calls_to_the_next() {
     let now = Instant::now();
     let times = ExecutionTimes { started: now, inputs_ready: now, outputs_ready: now, ended: now };
     let response = ResponseTimes { started: now, output_started: None, ended: now };

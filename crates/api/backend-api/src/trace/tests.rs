@@ -61,7 +61,7 @@ fn only_activities_of_the_level_are_recorded() {
 }
 
 #[test]
-fn a_request_that_was_begun_ends_once_and_the_trace_when_nobody_has_it() {
+fn request_ends_once_and_trace_ends_with_its_last_share() {
     let heard = Arc::new(Heard::default());
     let level = TraceLevel { timestamps: true, tensors: false };
     let mut request = RequestTrace::new(Trace::new(level, 0, heard.clone()));
@@ -79,7 +79,7 @@ fn a_request_that_was_begun_ends_once_and_the_trace_when_nobody_has_it() {
 }
 
 #[test]
-fn a_child_tells_the_same_sink_of_its_own_request() {
+fn child_trace_reports_to_the_same_sink() {
     let heard = Arc::new(Heard::default());
     let level = TraceLevel { timestamps: true, tensors: false };
     let parent = RequestTrace::new(Trace::new(level, 0, heard.clone()));

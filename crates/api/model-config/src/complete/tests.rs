@@ -34,13 +34,13 @@ const THREE: &str = "input { name: 'X' data_type: TYPE_FP32 dims: [ 3 ] }
     output { name: 'Y' data_type: TYPE_FP32 dims: [ 3 ] }";
 
 #[test]
-fn nothing_given_and_all_begin_with_a_variable_dimension_the_model_batches() {
+fn model_with_only_variable_first_dimensions_batches() {
     let expected = format!("max_batch_size: 4 dynamic_batching {{ }} {THREE}");
     check("", &model(&[-1, 3], &[-1, 3]), &expected);
 }
 
 #[test]
-fn one_tensor_without_a_variable_first_dimension_keeps_the_model_from_batching() {
+fn one_fixed_first_dimension_prevents_batching() {
     let expected = "input { name: 'X' data_type: TYPE_FP32 dims: [ -1, 2 ] }
         output { name: 'Y' data_type: TYPE_FP32 dims: [ 4 ] }";
     check("", &model(&[-1, 2], &[4]), expected);
@@ -53,7 +53,7 @@ fn one_tensor_without_a_variable_first_dimension_keeps_the_model_from_batching()
 }
 
 #[test]
-fn a_tensor_of_the_batch_dimension_alone_is_reshaped_to_none() {
+fn tensor_with_only_a_batch_dimension_is_reshaped_to_empty() {
     let expected = "max_batch_size: 4 dynamic_batching { }
         input { name: 'X' data_type: TYPE_FP32 dims: [ 1 ] reshape { } }
         output { name: 'Y' data_type: TYPE_FP32 dims: [ 3 ] }";
@@ -61,21 +61,21 @@ fn a_tensor_of_the_batch_dimension_alone_is_reshaped_to_none() {
 }
 
 #[test]
-fn a_scalar_has_one_dimension_of_one() {
+fn scalar_is_completed_with_one_dimension() {
     let expected = "input { name: 'X' data_type: TYPE_FP32 dims: [ 1 ] }
         output { name: 'Y' data_type: TYPE_FP32 dims: [ 1 ] }";
     check("", &model(&[], &[]), expected);
 }
 
 #[test]
-fn a_batch_size_that_is_given_stays_and_asks_for_the_dynamic_batcher_from_two_on() {
+fn configured_batch_size_is_kept_and_enables_dynamic_batching_above_one() {
     let batching = model(&[-1, 3], &[-1, 3]);
     check("max_batch_size: 16", &batching, &format!("max_batch_size: 16 dynamic_batching {{ }} {THREE}"));
     check("max_batch_size: 1", &batching, &format!("max_batch_size: 1 {THREE}"));
 }
 
 #[test]
-fn the_default_batch_size_may_be_one_none_or_less() {
+fn default_batch_size_of_one_or_less_disables_the_batcher() {
     let batching = model(&[-1, 3], &[-1, 3]);
     check_default(7, "", &batching, &format!("max_batch_size: 7 dynamic_batching {{ }} {THREE}"));
     check_default(1, "", &batching, &format!("max_batch_size: 1 {THREE}"));
@@ -87,7 +87,7 @@ fn the_default_batch_size_may_be_one_none_or_less() {
 }
 
 #[test]
-fn batches_of_a_model_that_takes_none_are_refused() {
+fn batching_an_unbatched_model_is_refused() {
     let error = completed_with(4, "max_batch_size: 2", &model(&[-1, 3], &[2, 3])).unwrap_err();
     let message = error.to_string();
     assert!(
@@ -97,7 +97,7 @@ fn batches_of_a_model_that_takes_none_are_refused() {
 }
 
 #[test]
-fn where_inputs_and_outputs_are_given_nothing_is_touched() {
+fn configured_inputs_and_outputs_are_left_unchanged() {
     check(THREE, &model(&[-1, 3], &[-1, 3]), THREE);
     let batching = format!("max_batch_size: 9 {THREE}");
     check(&batching, &model(&[-1, 3], &[-1, 3]), &batching);
@@ -109,7 +109,7 @@ fn where_inputs_and_outputs_are_given_nothing_is_touched() {
 }
 
 #[test]
-fn a_list_that_is_given_stays_and_the_other_is_completed() {
+fn configured_list_is_kept_and_the_other_completed() {
     let batching = model(&[-1, 3], &[-1, 3]);
     let input = "input { name: 'OTHER' data_type: TYPE_INT8 dims: [ -1 ] }";
     let output = "output { name: 'Y' data_type: TYPE_FP32 dims: [ 3 ] }";
@@ -120,7 +120,7 @@ fn a_list_that_is_given_stays_and_the_other_is_completed() {
 }
 
 #[test]
-fn a_scheduler_that_is_chosen_stays() {
+fn configured_scheduler_is_kept() {
     let batching = model(&[-1, 3], &[-1, 3]);
     let dynamic = "dynamic_batching { max_queue_delay_microseconds: 7 }";
     check(dynamic, &batching, &format!("max_batch_size: 4 {dynamic} {THREE}"));
@@ -130,7 +130,7 @@ fn a_scheduler_that_is_chosen_stays() {
 
 /// The reference lists them as inputs, too, and then refuses the model for having too many.
 #[test]
-fn what_the_sequence_batcher_gives_and_takes_is_not_listed() {
+fn sequence_batcher_tensors_are_not_listed() {
     let tensors = |names: &[&str]| names.iter().map(|name| tensor(name, &[-1, 3])).collect();
     let model = ModelTensors { inputs: tensors(&["START", "X", "S"]), outputs: tensors(&["Y", "S_OUT"]) };
     let sequence = "sequence_batching {
@@ -140,7 +140,7 @@ fn what_the_sequence_batcher_gives_and_takes_is_not_listed() {
 }
 
 #[test]
-fn unknown_dimensions_are_refused_only_where_they_are_needed() {
+fn unknown_rank_is_refused_only_if_needed() {
     let mut open = model(&[-1, 3], &[]);
     open.outputs[0].dims = None;
     let message = completed_with(4, "", &open).unwrap_err().to_string();
@@ -168,7 +168,7 @@ fn check_backend(text: &str, versions: &[&[&str]], expected: [&str; 3]) {
 }
 
 #[test]
-fn the_file_in_a_versions_folder_tells_the_backend() {
+fn file_in_version_folder_implies_the_backend() {
     for (file, backend, platform) in [
         ("model.onnx", "onnxruntime", "onnxruntime_onnx"),
         ("model.onnx/", "onnxruntime", "onnxruntime_onnx"),
@@ -189,14 +189,14 @@ fn the_file_in_a_versions_folder_tells_the_backend() {
 }
 
 #[test]
-fn of_several_files_the_foremost_counts_and_of_several_versions_the_first_that_tells() {
+fn first_recognizable_file_and_version_win() {
     check_backend("", &[&["model.py", "model.onnx"]], ["onnxruntime", "onnxruntime_onnx", ""]);
     check_backend("", &[&[], &["model.py"], &["model.onnx"]], ["python", "", ""]);
     check_backend("", &[], ["", "", ""]);
 }
 
 #[test]
-fn what_the_configuration_names_is_not_completed() {
+fn configured_backend_is_not_completed() {
     let onnx: &[&[&str]] = &[&["model.onnx"]];
     check_backend("backend: 'mine'", onnx, ["mine", "", ""]);
     check_backend("platform: 'tensorrt_plan'", onnx, ["", "tensorrt_plan", ""]);
@@ -208,7 +208,7 @@ fn what_the_configuration_names_is_not_completed() {
 }
 
 #[test]
-fn a_file_goes_before_the_models_name() {
+fn file_takes_precedence_over_the_model_name() {
     let normalised = |versions: &[&[&str]]| {
         let mut config = parse_text("name: 'model.identity'").unwrap();
         complete_backend(&mut config, versions.iter().map(|names| entries(names)));
@@ -228,7 +228,7 @@ fn check_hint(versions: &[&[&str]], beside: &[&str], expected: &str) {
 }
 
 #[test]
-fn the_one_file_that_could_be_the_models_is_hinted_at() {
+fn only_candidate_file_is_hinted_at() {
     for (file, known, setting) in [
         ("mine.onnx", "model.onnx", "platform: \"onnxruntime_onnx\""),
         ("my.first.onnx", "model.onnx", "platform: \"onnxruntime_onnx\""),
@@ -263,7 +263,7 @@ fn check_adoption(own: &str, completed: &str, expected: &str) {
 }
 
 #[test]
-fn of_a_completed_configuration_only_what_a_backend_may_complete_is_taken_over() {
+fn only_completable_fields_are_adopted() {
     check_adoption(
         "name: 'm' backend: 'b' input { name: 'OLD' }",
         &format!("name: 'other' backend: 'c' max_batch_size: 5 dynamic_batching {{ }} {THREE}
@@ -278,7 +278,7 @@ fn of_a_completed_configuration_only_what_a_backend_may_complete_is_taken_over()
 }
 
 #[test]
-fn a_backend_may_not_change_the_scheduler() {
+fn backend_changing_the_scheduler_is_refused() {
     for completed in ["", "sequence_batching { }"] {
         let mut config = parse_text("dynamic_batching { }").unwrap();
         let error = adopt_completed(&mut config, parse_text(completed).unwrap()).unwrap_err();

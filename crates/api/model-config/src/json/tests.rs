@@ -10,7 +10,7 @@ fn json_of(text: &str) -> Json {
 }
 
 #[test]
-fn an_empty_configuration_shows_plain_fields_and_no_messages() {
+fn empty_configuration_writes_plain_fields_and_no_messages() {
     let expected = json!({
         "name": "", "platform": "", "backend": "", "runtime": "", "max_batch_size": 0,
         "input": [], "output": [], "batch_input": [], "batch_output": [], "instance_group": [],
@@ -21,7 +21,7 @@ fn an_empty_configuration_shows_plain_fields_and_no_messages() {
 }
 
 #[test]
-fn messages_that_are_set_show_their_defaults_too() {
+fn set_messages_write_their_defaults() {
     let config =
         json_of("response_cache { } optimization { } version_policy { all { } } dynamic_batching { }");
     assert_eq!(config["response_cache"], json!({ "enable": false }));
@@ -36,7 +36,7 @@ fn messages_that_are_set_show_their_defaults_too() {
 }
 
 #[test]
-fn a_field_that_triton_2_51_does_not_know_shows_only_when_it_is_set() {
+fn field_unknown_to_triton_2_51_is_written_only_when_set() {
     let ensemble = |fields: &str| json_of(&format!("ensemble_scheduling {{ {fields} }}"));
     assert_eq!(ensemble("")["ensemble_scheduling"], json!({ "step": [] }));
     let set = ensemble("max_inflight_requests: 3");
@@ -44,7 +44,7 @@ fn a_field_that_triton_2_51_does_not_know_shows_only_when_it_is_set() {
 }
 
 #[test]
-fn large_integers_are_numbers_and_enumerations_are_names() {
+fn large_integers_are_numbers_and_enums_are_names() {
     let config = json_of(
         "input { data_type: TYPE_FP32 format: FORMAT_NCHW dims: [ -1, 9223372036854775807 ] }
          dynamic_batching { max_queue_delay_microseconds: 18446744073709551615 }",
@@ -56,14 +56,14 @@ fn large_integers_are_numbers_and_enumerations_are_names() {
 }
 
 #[test]
-fn an_unknown_enumeration_value_is_its_number() {
+fn unknown_enum_value_is_written_as_a_number() {
     let input = proto::ModelInput { data_type: 99, ..proto::ModelInput::default() };
     let text = to_json(&ModelConfig { input: vec![input], ..ModelConfig::default() });
     assert!(text.contains(r#""data_type":99"#), "{text}");
 }
 
 #[test]
-fn a_set_member_of_a_choice_shows_even_its_default() {
+fn set_oneof_member_is_written_with_its_default() {
     let config = json_of(
         "sequence_batching { state [ { initial_state { zero_data: false dims: 1 } }, { initial_state { } } ] }",
     );
@@ -77,7 +77,7 @@ fn a_set_member_of_a_choice_shows_even_its_default() {
 
 /// Source: ModelConfigToJson in the reference's `model_config_utils.cc`, which omits these.
 #[test]
-fn a_few_large_integers_are_strings() {
+fn listed_large_integers_are_strings() {
     let config = json_of(
         "instance_group { secondary_devices { device_id: 7 } }
          optimization { cuda { graph_spec {
@@ -139,7 +139,7 @@ fn maps_are_objects_sorted_by_key() {
 }
 
 #[test]
-fn doubles_are_numbers_and_those_without_digits_are_named() {
+fn non_finite_doubles_are_written_as_names() {
     let config = json_of(
         r#"model_metrics { metric_control {
             metric_identifier { family: "f" } histogram_options { buckets: [ -5, 0.1, inf, nan ] }
@@ -150,7 +150,7 @@ fn doubles_are_numbers_and_those_without_digits_are_named() {
 }
 
 #[test]
-fn the_schema_has_only_the_kinds_that_can_be_written() {
+fn schema_has_only_writable_kinds() {
     let mut messages = vec![proto::descriptor()];
     let mut seen = Vec::new();
     while let Some(message) = messages.pop() {

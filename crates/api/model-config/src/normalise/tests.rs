@@ -20,7 +20,7 @@ fn check(text: &str, expected: &str) {
 }
 
 #[test]
-fn a_bare_configuration_gets_every_default() {
+fn bare_configuration_gets_every_default() {
     check(
         r#"name: "m" backend: "mine""#,
         r#"
@@ -33,13 +33,13 @@ fn a_bare_configuration_gets_every_default() {
 }
 
 #[test]
-fn an_ensemble_gets_a_version_policy_only() {
+fn ensemble_gets_only_a_version_policy() {
     let text = r#"name: "e" platform: "ensemble" ensemble_scheduling { step { model_name: "m" } }"#;
     check(text, &format!("{text} version_policy {{ latest {{ num_versions: 1 }} }}"));
 }
 
 #[test]
-fn what_is_given_stands() {
+fn configured_values_are_kept() {
     let text = r#"
         name: "m" backend: "onnxruntime" platform: "onnxruntime_onnx" default_model_filename: "net.onnx"
         max_batch_size: 8
@@ -121,7 +121,7 @@ fn batchers_prefer_the_largest_batch() {
 }
 
 #[test]
-fn sequences_may_be_silent_for_a_second() {
+fn sequence_idle_limit_defaults_to_one_second() {
     for (text, expected) in [
         ("sequence_batching { }", 1_000_000),
         ("sequence_batching { direct { } }", 1_000_000),
@@ -150,7 +150,7 @@ fn instance_groups_get_name_kind_and_count() {
 }
 
 #[test]
-fn onnx_models_get_two_instances_on_the_processor() {
+fn onnx_models_get_two_cpu_instances() {
     let counts = |groups: &str| -> Vec<i32> {
         let config = normalised(&format!(r#"name: "m" platform: "onnxruntime_onnx" {groups}"#));
         config.instance_group.iter().map(|group| group.count).collect()
@@ -160,7 +160,7 @@ fn onnx_models_get_two_instances_on_the_processor() {
 }
 
 #[test]
-fn what_is_wrong_is_left_to_validation() {
+fn invalid_values_are_left_to_validation() {
     for text in [
         r#"name: "m" backend: "mine" instance_group { count: -1 }"#,
         r#"name: "m" backend: "mine" instance_group { gpus: [ 0 ] }"#,
@@ -174,7 +174,7 @@ fn what_is_wrong_is_left_to_validation() {
 }
 
 #[test]
-fn where_gpus_are_groups_run_on_them_unless_they_say_otherwise() {
+fn groups_run_on_available_gpus_unless_configured_otherwise() {
     let groups = |text: &str, gpus: &[i32]| {
         let mut config = parse_text(&format!("name: 'm' backend: 'onnxruntime' {text}")).unwrap();
         normalise_for(&mut config, gpus);

@@ -52,7 +52,7 @@ fn add_message(message: &MessageDescriptor, facts: &mut BTreeSet<String>) {
 }
 
 #[test]
-fn the_schema_is_what_was_promised() {
+fn schema_matches_the_promised_facts() {
     let file = descriptor().parent_file();
     let mut actual = BTreeSet::new();
     for message in file.messages() {

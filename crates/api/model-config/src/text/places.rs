@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_falls_into_fields_with_indices_and_keys() {
+    fn path_splits_into_fields_indices_and_keys() {
         check("name", &[("name", None)]);
         check("input[0].dims[1]", &[("input", Some("0")), ("dims", Some("1"))]);
         check("a.b[k].c", &[("a", None), ("b", Some("k")), ("c", None)]);
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_path_ends_it() {
+    fn invalid_part_ends_the_path() {
         check("", &[("", None)]);
         check("a[0", &[]);
         check("a.b[\"x", &[("a", None)]);

@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_near_name_is_found_and_a_far_one_is_not() {
+    fn near_name_is_suggested_and_far_name_is_not() {
         let names =
             ["max_batch_size", "name", "KIND_CPU", "KIND_GPU", "TYPE_FP64", "TYPE_UINT64", "TYPE_STRING"];
         let nearest = |name: &str| nearest(name, names.into_iter());

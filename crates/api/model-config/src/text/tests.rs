@@ -27,7 +27,7 @@ const SAMPLES: [&str; 3] = [
 ];
 
 #[test]
-fn what_is_printed_is_read_back() {
+fn printed_text_is_read_back() {
     for sample in SAMPLES {
         let config = parsed(sample);
         let text = to_text(&config);

@@ -47,7 +47,7 @@ fn input(fields: &str) -> String {
 }
 
 #[test]
-fn the_error_tells_model_field_and_reason_apart() {
+fn error_exposes_model_field_and_reason() {
     let error = validate(&parse_text("name: 'm' backend: 'b' max_batch_size: -1").unwrap()).unwrap_err();
     assert_eq!(error.model(), "m");
     assert_eq!(error.errors().len(), 1);
@@ -60,7 +60,7 @@ fn the_error_tells_model_field_and_reason_apart() {
 }
 
 #[test]
-fn all_broken_rules_are_found_in_one_go() {
+fn all_broken_rules_are_reported_at_once() {
     let text =
         "name: 'm' max_batch_size: -1 input { name: 'I' dims: [ 1, 0, -1, -2 ] data_type: 99 format: 7 }
         output [ { name: 'O' dims: 1 }, { name: 'O' data_type: TYPE_FP32 dims: 1 } ]
@@ -90,7 +90,7 @@ fn all_broken_rules_are_found_in_one_go() {
 }
 
 #[test]
-fn not_more_problems_are_listed_than_anybody_reads() {
+fn number_of_reported_problems_is_limited() {
     let errors = validate(&parse_text(&"output { } ".repeat(10_000)).unwrap()).unwrap_err();
     assert_eq!(errors.errors().len(), 200);
     // A name of a megabyte, with a million invalid dimensions.
@@ -102,7 +102,7 @@ fn not_more_problems_are_listed_than_anybody_reads() {
 }
 
 #[test]
-fn before_completion_what_a_backend_may_fill_in_may_be_missing() {
+fn completable_fields_may_be_missing_before_completion() {
     let check = |more: &str| {
         let config = parse_text(&format!("name: 'm' backend: 'mine' {more}")).unwrap();
         super::validate(&config, Stage::BeforeCompletion).map_err(|errors| errors.to_string())
@@ -134,12 +134,12 @@ fn before_completion_what_a_backend_may_fill_in_may_be_missing() {
 }
 
 #[test]
-fn a_model_has_a_name() {
+fn model_without_name_is_refused() {
     whole_fails("backend: 'mine'", "model '', field 'name': is required");
 }
 
 #[test]
-fn a_model_has_a_backend_or_a_platform() {
+fn model_without_backend_and_platform_is_refused() {
     whole_passes("name: 'm' backend: 'mine'");
     whole_passes("name: 'm' platform: 'onnxruntime_onnx'");
     whole_passes("name: 'm' platform: 'onnxruntime_onnx' backend: 'onnxruntime'");
@@ -157,7 +157,7 @@ fn a_model_has_a_backend_or_a_platform() {
 }
 
 #[test]
-fn tensors_have_names_that_differ() {
+fn repeated_tensor_names_are_refused() {
     passes(
         "input { name: 'A' data_type: TYPE_INT8 dims: 1 } output { name: 'A' data_type: TYPE_INT8 dims: 1 }",
     );
@@ -175,7 +175,7 @@ fn tensors_have_names_that_differ() {
 }
 
 #[test]
-fn tensors_have_a_type() {
+fn tensors_without_type_are_refused() {
     fails("input { name: 'I' dims: 1 }", "model 'm', field 'input[0].data_type': tensor 'I': is required");
     fails(
         "output { name: 'O' dims: 1 data_type: TYPE_INVALID }",
@@ -190,7 +190,7 @@ fn tensors_have_a_type() {
 }
 
 #[test]
-fn dims_are_positive_or_of_any_size() {
+fn dims_other_than_positive_or_minus_one_are_refused() {
     passes(&input("dims: [ 1, -1, 9223372036854775807 ]"));
     fails(&input(""), "model 'm', field 'input[0].dims': tensor 'I': is required");
     for dim in ["0", "-2", "-9223372036854775808"] {
@@ -214,7 +214,7 @@ fn dims_are_positive_or_of_any_size() {
 }
 
 #[test]
-fn a_reshape_holds_the_same_elements() {
+fn reshape_must_keep_the_element_count() {
     for fields in [
         "dims: [ 2, 6 ] reshape { shape: [ 3, 4 ] }",
         "dims: [ 1 ] reshape { shape: [ ] }",
@@ -258,7 +258,7 @@ fn a_reshape_holds_the_same_elements() {
 }
 
 #[test]
-fn a_model_that_does_not_batch_has_no_empty_reshape() {
+fn empty_reshape_requires_batching() {
     whole_fails(
         "name: 'm' backend: 'b' input { name: 'I' data_type: TYPE_FP32 dims: 1 reshape { } }",
         "model 'm', field 'input[0].reshape': tensor 'I': cannot be empty unless the model batches: it would be a \
@@ -267,7 +267,7 @@ fn a_model_that_does_not_batch_has_no_empty_reshape() {
 }
 
 #[test]
-fn images_have_three_dimensions() {
+fn images_must_have_three_dimensions() {
     passes(&input("dims: [ 3, 8, 8 ] format: FORMAT_NCHW"));
     fails(
         &input("dims: [ 8, 8 ] format: FORMAT_NHWC"),
@@ -280,7 +280,7 @@ fn images_have_three_dimensions() {
 }
 
 #[test]
-fn only_tensorrt_has_shape_tensors_and_orders_of_its_own() {
+fn shape_and_non_linear_tensors_require_tensorrt() {
     let tensorrt = |fields: &str| format!("name: 'm' platform: 'tensorrt_plan' {}", input(fields));
     whole_passes(&tensorrt("dims: 3 is_shape_tensor: true"));
     whole_passes(&tensorrt("dims: [ 1, 2, 3 ] is_non_linear_format_io: true"));
@@ -300,7 +300,7 @@ fn only_tensorrt_has_shape_tensors_and_orders_of_its_own() {
 }
 
 #[test]
-fn a_version_policy_names_versions() {
+fn version_policy_without_versions_is_refused() {
     passes("version_policy { }");
     passes("version_policy { all { } }");
     passes("version_policy { latest { num_versions: 2 } }");
@@ -320,7 +320,7 @@ fn a_version_policy_names_versions() {
 }
 
 #[test]
-fn instance_groups_have_a_count_and_the_devices_of_their_kind() {
+fn instance_groups_with_wrong_count_or_devices_are_refused() {
     passes("instance_group [ { count: 2 kind: KIND_CPU }, { kind: KIND_GPU gpus: [ 0, 1 ] }, { gpus: 0 } ]");
     fails(
         "instance_group [ { count: 1 }, { count: -1 } ]",
@@ -344,7 +344,7 @@ fn instance_groups_have_a_count_and_the_devices_of_their_kind() {
 }
 
 #[test]
-fn preferred_batch_sizes_lie_within_max_batch_size() {
+fn preferred_batch_sizes_above_the_maximum_are_refused() {
     for (open, close, path) in [
         ("dynamic_batching {", "}", "dynamic_batching"),
         ("sequence_batching { oldest {", "} }", "sequence_batching.oldest"),

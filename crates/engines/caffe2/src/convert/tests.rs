@@ -62,7 +62,7 @@ fn refused(init: Vec<OperatorDef>, net: NetDef, given: &[Input], expected: &str)
 }
 
 #[test]
-fn inputs_are_what_is_read_but_not_filled_in_the_order_of_the_net() {
+fn unfilled_blobs_become_inputs_in_net_order() {
     let ops =
         || vec![operator("Add", &["b", "a"], &["s"], vec![]), operator("Mul", &["s", "w"], &["y"], vec![])];
     let inputs = [given("a", &[2]), given("b", &[2]), given("unused", &[1])];
@@ -73,7 +73,7 @@ fn inputs_are_what_is_read_but_not_filled_in_the_order_of_the_net() {
 }
 
 #[test]
-fn a_given_input_replaces_what_is_filled() {
+fn caller_input_replaces_a_filled_blob() {
     let ops = vec![operator("Relu", &["data"], &["y"], vec![])];
     let filled = || vec![zeros("data", &[1])];
     let graph = onnx(filled(), net(ops.clone(), &["data"], &["y"]), &[given("data", &[-1, 3])]).unwrap();
@@ -83,7 +83,7 @@ fn a_given_input_replaces_what_is_filled() {
 }
 
 #[test]
-fn the_weights_of_a_reader_say_what_an_input_is() {
+fn input_is_inferred_from_its_readers_weights() {
     let conv = |more: Vec<Argument>| {
         let arguments = [vec![int("kernel", 3)], more].concat();
         vec![operator("Conv", &["x", "w"], &["y"], arguments)]
@@ -111,7 +111,7 @@ fn the_weights_of_a_reader_say_what_an_input_is() {
 }
 
 #[test]
-fn a_blob_that_is_written_again_is_another_tensor() {
+fn overwritten_blob_becomes_a_new_tensor() {
     let ops = vec![
         operator("Exp", &["x"], &["y"], vec![]),
         operator("Relu", &["y"], &["y"], vec![]),
@@ -128,7 +128,7 @@ fn a_blob_that_is_written_again_is_another_tensor() {
 }
 
 #[test]
-fn tensors_of_the_graph_do_not_take_the_names_of_blobs() {
+fn generated_names_avoid_blob_names() {
     let ops = vec![operator("Exp", &["x"], &["y"], vec![]), operator("Relu", &["y"], &["y/1"], vec![])];
     let graph = onnx(vec![], net(ops, &["x"], &["y/1", "y"]), &[given("x", &[2])]).unwrap();
     let made: Vec<_> = graph.node.iter().flat_map(|node| &node.output).collect();
@@ -137,7 +137,7 @@ fn tensors_of_the_graph_do_not_take_the_names_of_blobs() {
 }
 
 #[test]
-fn unknown_operators_are_all_named() {
+fn all_unknown_operators_are_reported() {
     let ops = vec![
         operator("RoIAlign", &["x"], &["a"], vec![]),
         operator("Relu", &["a"], &["b"], vec![]),
@@ -154,7 +154,7 @@ fn unknown_operators_are_all_named() {
 }
 
 #[test]
-fn what_an_operator_cannot_be_is_refused_with_its_place() {
+fn unsupported_forms_are_refused_with_the_operator() {
     let refuses = |kind: &str, arguments: Vec<Argument>, expected: &str| {
         let ops = vec![operator(kind, &["x", "x", "x", "x", "x"][..inputs(kind)], &["y"], arguments)];
         let expected = format!("operator {kind}, which computes 'y': {expected}");
@@ -200,7 +200,7 @@ fn what_an_operator_cannot_be_is_refused_with_its_place() {
 }
 
 #[test]
-fn outputs_have_to_be_made() {
+fn uncomputed_outputs_are_refused() {
     let ops = || vec![operator("Relu", &["x"], &["y"], vec![])];
     let x = [given("x", &[2])];
     refused(vec![], net(ops(), &["x"], &["z"]), &x, "the net's output 'z' is not computed by any operator");
@@ -211,7 +211,7 @@ fn outputs_have_to_be_made() {
 }
 
 #[test]
-fn fills_have_as_many_values_as_their_shape_says() {
+fn fill_with_wrong_value_count_is_refused() {
     let filled = |shape: &[i64], values: usize| {
         let values = Argument { name: "values".into(), floats: vec![0.5; values], ..Argument::default() };
         let fill = operator("GivenTensorFill", &[], &["w"], vec![ints("shape", shape), values]);
@@ -226,7 +226,7 @@ fn fills_have_as_many_values_as_their_shape_says() {
 }
 
 #[test]
-fn dimensions_do_not_grow_without_bound() {
+fn growth_of_dimensions_is_limited() {
     let mut ops: Vec<_> = (0..40)
         .map(|at| operator("Gather", &[format!("b{at}").as_str(); 2], &[&format!("b{}", at + 1)], vec![]))
         .collect();

@@ -83,7 +83,7 @@ fn argument((name, kind, is_required): &(String, String, bool)) -> Argument {
 }
 
 #[test]
-fn inputs_are_arguments_by_name_by_number_or_by_place() {
+fn inputs_match_arguments_by_name_number_or_position() {
     for case in table().calls {
         let inputs: Vec<_> = case.inputs.iter().map(|(name, is_text)| (name.as_str(), *is_text)).collect();
         let found = call(&inputs, &case.arguments.iter().map(argument).collect::<Vec<_>>());
@@ -98,7 +98,7 @@ fn inputs_are_arguments_by_name_by_number_or_by_place() {
 }
 
 #[test]
-fn outputs_are_results_by_name_by_number_or_by_place() {
+fn outputs_match_results_by_name_number_or_position() {
     for case in table().results {
         let outputs: Vec<_> = case.outputs.iter().map(String::as_str).collect();
         let found = match &case.names {
@@ -111,7 +111,7 @@ fn outputs_are_results_by_name_by_number_or_by_place() {
 }
 
 #[test]
-fn tensors_of_a_package_are_named_by_their_place_in_the_arguments_and_the_result() {
+fn package_tensors_are_named_by_their_nesting() {
     for case in table().specifications {
         let found = CallSpec::read(&case.inputs, &case.outputs).unwrap();
         let names: Vec<_> = found.arguments.into_iter().map(|argument| argument.name).collect();
@@ -126,7 +126,7 @@ fn tensors_of_a_package_are_named_by_their_place_in_the_arguments_and_the_result
 }
 
 #[test]
-fn pytorchs_own_python_has_the_same_rules() {
+fn python_rules_match_the_rust_rules() {
     let mut python = Command::new("python3")
         .args(["-I", "-c", IN_PYTHON, include_str!("../torch_naming.py")])
         .stdin(Stdio::piped())

@@ -93,7 +93,7 @@ fn sizes() -> impl Strategy<Value = usize> {
 
 proptest! {
     #[test]
-    fn classes_have_room_and_waste_little(size in prop_oneof![LEAST..=LARGEST, sizes()], align in 0..16_u32) {
+    fn size_classes_fit_and_waste_little(size in prop_oneof![LEAST..=LARGEST, sizes()], align in 0..16_u32) {
         let layout = Layout::from_size_align(size, 1 << align).unwrap();
         match Owner::of(layout) {
             Owner::Mimalloc => prop_assert!(size < LEAST || align > 12),
@@ -108,7 +108,7 @@ proptest! {
     }
 
     #[test]
-    fn blocks_are_their_owners_alone(
+    fn blocks_are_never_shared(
         steps in prop::collection::vec((0..4_u8, 0..8_usize, sizes(), 0..13_u32, any::<bool>()), 1..40)
     ) {
         let _turn = turn();
@@ -126,7 +126,7 @@ proptest! {
 }
 
 #[test]
-fn a_block_serves_again() {
+fn freed_block_is_reused() {
     let _turn = turn();
     for size in [LEAST, MIB, 3 * MIB + 5, LARGEST] {
         let addresses: Vec<_> = (0..3).map(|_| Block::new(size, 8, true, 7).start).collect();
@@ -136,7 +136,7 @@ fn a_block_serves_again() {
 }
 
 #[test]
-fn what_was_not_needed_since_the_last_release_is_given_back() {
+fn blocks_unused_since_the_last_release_are_unmapped() {
     let _turn = turn();
     let burst = |count| drop((0..count).map(|_| Block::new(MIB, 8, false, 1)).collect::<Vec<_>>());
     burst(10);
@@ -152,7 +152,7 @@ fn what_was_not_needed_since_the_last_release_is_given_back() {
 }
 
 #[test]
-fn what_is_given_back_takes_no_memory() {
+fn released_blocks_take_no_memory() {
     let _turn = turn();
     let resident = || {
         let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
@@ -166,7 +166,7 @@ fn what_is_given_back_takes_no_memory() {
 }
 
 #[test]
-fn threads_exchange_blocks() {
+fn blocks_move_between_threads() {
     let _turn = turn();
     thread::scope(|scope| {
         for thread in 1..9 {
@@ -184,7 +184,7 @@ fn threads_exchange_blocks() {
 }
 
 #[test]
-fn a_size_that_the_system_cannot_map_is_refused() {
+fn unmappable_size_is_refused() {
     let _turn = turn();
     use_once(MIB);
     let class = Class { number: 0, size: usize::MAX / 2 };
@@ -205,7 +205,7 @@ fn resident(blocks: &[usize]) -> usize {
 }
 
 #[test]
-fn small_blocks_that_threads_free_for_each_other_are_given_back() {
+fn small_blocks_freed_by_other_threads_are_released() {
     let _turn = turn();
     limit_pages_of_threads();
     // The releasing thread has small blocks of its own.

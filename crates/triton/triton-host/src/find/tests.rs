@@ -30,7 +30,7 @@ fn found(files: &[&str], runtime: &str) -> Result<String> {
 }
 
 #[test]
-fn the_nearest_library_is_taken() {
+fn nearest_library_is_used() {
     let near = ["m/1/libtriton_x.so", "m/libtriton_x.so", "backends/x/libtriton_x.so"];
     for first in 0..near.len() {
         assert_eq!(found(&near[first..], "").unwrap(), near[first]);
@@ -38,7 +38,7 @@ fn the_nearest_library_is_taken() {
 }
 
 #[test]
-fn without_a_library_all_places_are_listed() {
+fn missing_library_lists_all_searched_folders() {
     let error = found(&["backends/y/libtriton_y.so"], "").unwrap_err();
     assert_eq!(error.code(), nereid_backend_api::ErrorCode::InvalidArg);
     assert!(error.message().starts_with("cannot find 'libtriton_x.so' (searched "), "{error}");
@@ -48,7 +48,7 @@ fn without_a_library_all_places_are_listed() {
 }
 
 #[test]
-fn a_missing_library_for_python_is_reported_with_the_way_to_get_it() {
+fn missing_python_library_error_has_an_install_hint() {
     let missing = |files: &[&str], backend: &str, runtime: &str| {
         let root = folders(files);
         let places = Places::new(&root.path().join("m"), 1, &root.path().join("backends"), backend);
@@ -72,7 +72,7 @@ fn a_missing_library_for_python_is_reported_with_the_way_to_get_it() {
 }
 
 #[test]
-fn the_runtime_names_another_library() {
+fn runtime_selects_another_library() {
     let files = ["backends/x/libtriton_x.so", "backends/x/libtriton_x_special.so"];
     assert_eq!(found(&files, "libtriton_x_special.so").unwrap(), files[1]);
     let error = found(&files, "libother.so").unwrap_err();
@@ -80,7 +80,7 @@ fn the_runtime_names_another_library() {
 }
 
 #[test]
-fn a_runtime_does_not_lead_out_of_the_folders() {
+fn runtime_outside_the_folders_is_refused() {
     for runtime in ["../y/libtriton_y.so", "/lib/libc.so", "a/b.so", "..", "."] {
         let error = found(&["backends/y/libtriton_y.so"], runtime).unwrap_err();
         assert!(error.message().contains("is not a file name"), "{error}");
@@ -88,7 +88,7 @@ fn a_runtime_does_not_lead_out_of_the_folders() {
 }
 
 #[test]
-fn a_backend_in_python_is_run_by_the_backend_python() {
+fn backend_in_python_runs_on_the_python_backend() {
     let files = ["backends/x/model.py", "backends/python/libtriton_python.so"];
     for runtime in ["", "model.py"] {
         assert_eq!(found(&files, runtime).unwrap(), files[1]);
@@ -103,7 +103,7 @@ fn a_backend_in_python_is_run_by_the_backend_python() {
 }
 
 #[test]
-fn a_model_brings_its_library_along_in_its_folder_or_by_its_runtime() {
+fn model_has_own_library_in_its_folder_or_by_runtime() {
     let brought = |files: &[&str], runtime: &str| {
         let root = folders(files);
         let places = Places::new(&root.path().join("m"), 1, &root.path().join("backends"), "x");
@@ -117,7 +117,7 @@ fn a_model_brings_its_library_along_in_its_folder_or_by_its_runtime() {
 }
 
 #[test]
-fn a_batching_library_is_found_beside_the_backend_or_named_in_the_models_folder() {
+fn batching_library_is_found_by_default_or_by_parameter() {
     let root = folders(&["m/1/model", "backends/x/batchstrategy.so", "m/own.so", "other/batchstrategy.so"]);
     let places = Places::new(&root.path().join("m"), 1, &root.path().join("backends"), "x");
     let default = places.batcher(&config("")).unwrap();

@@ -238,7 +238,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_priority_that_the_model_does_not_have_is_its_default() {
+    fn unknown_priority_becomes_the_default() {
         let levels = "dynamic_batching { priority_levels: 10 default_priority_level: 4 }";
         for (config, given, expected) in [
             (levels, 1, 1),

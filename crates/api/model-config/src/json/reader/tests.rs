@@ -66,7 +66,7 @@ const TAKEN: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn what_triton_takes_is_taken() {
+fn json_accepted_by_triton_is_accepted() {
     for (json, text) in TAKEN {
         let config = from_json(json).unwrap_or_else(|error| panic!("{json}\n{error}"));
         assert_eq!(config, parse_text(text).unwrap(), "{json}");
@@ -204,7 +204,7 @@ const REFUSED: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn what_triton_refuses_is_refused_with_the_place_and_the_reason() {
+fn json_refused_by_triton_is_refused_with_position_and_reason() {
     for (json, expected) in REFUSED {
         let error = from_json(json).expect_err(json);
         assert_eq!(error.to_string(), *expected, "{json}");
@@ -212,7 +212,7 @@ fn what_triton_refuses_is_refused_with_the_place_and_the_reason() {
 }
 
 #[test]
-fn an_error_tells_its_parts() {
+fn error_exposes_its_parts() {
     let error = from_json("{\n \"input\": [{\"name\": 1}]}").unwrap_err();
     assert_eq!((error.line(), error.column()), (2, 21));
     assert_eq!(error.field(), "input[0].name");
@@ -220,7 +220,7 @@ fn an_error_tells_its_parts() {
 }
 
 #[test]
-fn what_was_written_is_read_back() {
+fn written_json_is_read_back() {
     for text in [
         include_str!("../../text/tests/image.pbtxt"),
         include_str!("../../text/tests/ensemble.pbtxt"),
@@ -233,7 +233,7 @@ fn what_was_written_is_read_back() {
 }
 
 #[test]
-fn no_text_is_too_deep_or_too_long() {
+fn deep_and_long_texts_are_handled() {
     for text in [
         "[".repeat(1_000_000),
         "{".repeat(1_000_000),
@@ -251,7 +251,7 @@ fn no_text_is_too_deep_or_too_long() {
 
 /// Every prefix of a valid text, and every text with one changed byte, is either read or refused.
 #[test]
-fn nothing_makes_the_reader_panic() {
+fn reader_never_panics() {
     let text = to_json(&parse_text(include_str!("../../text/tests/sequence.pbtxt")).unwrap());
     for end in (0..text.len()).filter(|&end| text.is_char_boundary(end)) {
         assert!(from_json(&text[..end]).is_err());

@@ -23,7 +23,7 @@ fn empty_text_is_an_empty_configuration() {
 }
 
 #[test]
-fn messages_go_with_and_without_a_colon_in_both_kinds_of_brackets() {
+fn messages_parse_with_and_without_colon_in_both_brackets() {
     let config = same(&[
         "optimization { graph { level: 3 } }",
         "optimization: { graph: { level: 3 } }",
@@ -35,7 +35,7 @@ fn messages_go_with_and_without_a_colon_in_both_kinds_of_brackets() {
 }
 
 #[test]
-fn repeated_messages_go_as_lists_and_one_by_one() {
+fn repeated_messages_parse_as_lists_and_one_by_one() {
     let config = same(&[
         "input [ { name: 'A' }, { name: 'B' }, { name: 'C' } ]",
         "input: [ { name: 'A' }, < name: 'B' >, { name: 'C' } ]",
@@ -47,7 +47,7 @@ fn repeated_messages_go_as_lists_and_one_by_one() {
 }
 
 #[test]
-fn repeated_values_go_as_lists_and_one_by_one() {
+fn repeated_values_parse_as_lists_and_one_by_one() {
     let config = same(&[
         "input { dims: [ 1, 2, -1 ] }",
         "input { dims: 1 dims: 2 dims: -1 }",
@@ -57,7 +57,7 @@ fn repeated_values_go_as_lists_and_one_by_one() {
 }
 
 #[test]
-fn maps_go_as_entries_and_as_lists_of_entries() {
+fn maps_parse_as_entries_and_as_lists() {
     let config = same(&[
         "parameters { key: 'a' value { string_value: '1' } } parameters { key: 'b' value { string_value: '2' } }",
         "parameters { key: 'b' value: { string_value: '2' } } parameters: { value { string_value: '1' } key: 'a' }",
@@ -69,7 +69,7 @@ fn maps_go_as_entries_and_as_lists_of_entries() {
 }
 
 #[test]
-fn a_later_entry_replaces_an_earlier_one_and_parts_may_be_left_out() {
+fn later_map_entry_replaces_an_earlier_one() {
     let config = same(&[
         "metric_tags { key: 'a' value: '1' } metric_tags { key: 'a' value: '2' } metric_tags { }",
         "metric_tags { key: '' value: '' } metric_tags { key: 'a' value: '2' }",
@@ -90,7 +90,7 @@ fn fields_may_be_separated() {
 }
 
 #[test]
-fn strings_have_both_quotes_and_many_parts() {
+fn strings_parse_with_both_quotes_and_many_parts() {
     let config = same(&[
         "name: \"it's # a {name}\"",
         "name: 'it\\'s # a {name}'",
@@ -100,7 +100,7 @@ fn strings_have_both_quotes_and_many_parts() {
 }
 
 #[test]
-fn strings_know_escapes() {
+fn string_escapes_are_resolved() {
     let config = parsed(
         r#"name: "\a\b\f\n\r\t\v\?\\\'\"|\0\41\101|\x9\x4aB|\u0041\U0001F600|\ud83d\ude00|\303\251é""#,
     );
@@ -150,7 +150,7 @@ fn booleans_have_several_names() {
 }
 
 #[test]
-fn enumerations_go_by_name_and_by_number() {
+fn enums_parse_by_name_and_by_number() {
     let config =
         same(&["input { data_type: TYPE_FP32 }", "input { data_type: 11 }", "input { data_type: 0xb }"]);
     assert_eq!(config.input[0].data_type(), crate::proto::DataType::TypeFp32);
@@ -159,13 +159,13 @@ fn enumerations_go_by_name_and_by_number() {
 }
 
 #[test]
-fn a_value_given_as_its_default_may_be_given_again() {
+fn field_set_to_its_default_may_be_set_again() {
     assert_eq!(parsed("max_batch_size: 0 max_batch_size: 2").max_batch_size, 2);
 }
 
 /// The general reader requires a colon before lists, so the samples are rewritten for it.
 #[test]
-fn a_general_reader_understands_the_samples_the_same_way() {
+fn general_reader_agrees_on_the_samples() {
     for sample in SAMPLES {
         let general = DynamicMessage::parse_text_format(descriptor(), &with_colons(sample)).unwrap();
         assert_eq!(parsed(sample), general.transcode_to::<ModelConfig>().unwrap());

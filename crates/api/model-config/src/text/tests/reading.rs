@@ -50,7 +50,7 @@ optimization: 1
 }
 
 #[test]
-fn what_is_right_is_read_all_the_same() {
+fn valid_fields_are_read_despite_errors() {
     let reading = read_text("nmae: 'x' input { dims: [ 1, 'x', 3 ] } name: 'm' name: 'n' backend: 'b'");
     assert!(reading.complete);
     assert_eq!(reading.config.name, "m");
@@ -59,7 +59,7 @@ fn what_is_right_is_read_all_the_same() {
 }
 
 #[test]
-fn a_syntax_error_ends_the_reading() {
+fn syntax_error_ends_the_reading() {
     for (text, expected) in [
         ("nmae: 1 input { name 'a' } mane: 1", "1:22 input[0].name: expected ':' after 'name', found ''a''"),
         ("nmae: 1 } mane: 1", "1:9 : expected a field name, found '}'"),
@@ -112,7 +112,7 @@ fn unknown_fields_may_have_any_value() {
 }
 
 #[test]
-fn problems_in_maps_are_named_by_key() {
+fn problems_in_maps_are_reported_by_key() {
     problems(
         r#"parameters { key: "a.\"b" value { string_value: 1 } } parameters [ { value { foo: 1 } key: "b" } ]
 dynamic_batching { priority_queue_policy { key: 9 value { timeout_action: NO } } }
@@ -128,7 +128,7 @@ metric_tags { keys: 'a' }"#,
 }
 
 #[test]
-fn problems_without_end_end_the_reading() {
+fn too_many_problems_end_the_reading() {
     let reading = read_text(&"a: 1 ".repeat(100_000));
     assert_eq!(reading.problems.len(), 1000);
     assert!(!reading.complete);
@@ -136,14 +136,14 @@ fn problems_without_end_end_the_reading() {
 }
 
 #[test]
-fn the_nearest_name_can_be_asked_for() {
+fn nearest_name_is_exposed() {
     let reading = read_text("nmae: 'm' input { data_type: FP32 } foo: 1 instance_group { kind: abacus }");
     let nearest: Vec<_> = reading.problems.iter().map(|problem| problem.error().nearest()).collect();
     assert_eq!(nearest, [Some("name"), Some("TYPE_FP32"), None, None]);
 }
 
 #[test]
-fn a_problem_of_the_text_explains_what_follows_from_it() {
+fn textual_problem_explains_consequent_errors() {
     let reading = read_text("input { data_tipe: TYPE_FP32 } input { dims: [ 1, x ] } input { nmae: 1 }");
     for path in ["input[0].data_type", "input[1].dims[1]", "input[1].dims", "input[2].name"] {
         assert!(reading.explains(path), "{path}");
@@ -180,7 +180,7 @@ ensemble_scheduling { step { input_map { key: "x" value: "y" } } }
 "#;
 
 #[test]
-fn fields_stand_where_their_names_do_and_elements_where_their_values_do() {
+fn fields_are_at_their_names_and_elements_at_their_values() {
     check_position(PLACED, "name", 1, 1);
     check_position(PLACED, "input", 2, 1);
     check_position(PLACED, "input[0]", 3, 3);
@@ -198,7 +198,7 @@ fn fields_stand_where_their_names_do_and_elements_where_their_values_do() {
 }
 
 #[test]
-fn entries_of_maps_are_found_by_key() {
+fn map_entries_are_found_by_key() {
     check_position(PLACED, r#"parameters["c"]"#, 11, 14);
     check_position(PLACED, r#"parameters[""].string_value"#, 11, 38);
     check_position(PLACED, r#"parameters["a.b"]"#, 12, 25);
@@ -209,7 +209,7 @@ fn entries_of_maps_are_found_by_key() {
 }
 
 #[test]
-fn what_is_not_given_is_found_at_the_nearest_field_around_it() {
+fn missing_field_is_at_its_nearest_enclosing_field() {
     check_position(PLACED, "input[1].data_type", 5, 3);
     check_position(PLACED, "input[0].dims[7]", 3, 16);
     check_position(PLACED, "input[9].name", 2, 1);
@@ -224,7 +224,7 @@ fn what_is_not_given_is_found_at_the_nearest_field_around_it() {
 }
 
 #[test]
-fn what_is_given_twice_stands_where_it_stood_first() {
+fn repeated_field_is_at_its_first_occurrence() {
     check_position("name: 'm'\nname: 'n'", "name", 1, 1);
     check_position("optimization { }\noptimization { graph { } }", "optimization.graph", 1, 1);
 }

@@ -12,20 +12,20 @@ fn refused(text: &str, line: usize, column: usize, message: &str) {
 }
 
 #[test]
-fn the_error_prints_its_place() {
+fn error_prints_its_position() {
     let error = parse_text("name: 'm'\n  max_batch: 1").unwrap_err();
     assert_eq!(error.to_string(), "line 2, column 3: ModelConfig has no field 'max_batch'");
 }
 
 #[test]
-fn places_count_characters() {
+fn positions_count_characters() {
     refused("name: 'é😀' x: 1", 1, 12, "ModelConfig has no field 'x'");
     refused("name: 'm'\r\n\r\n\tx: 1", 3, 2, "ModelConfig has no field 'x'");
     refused("# é\nx: 1", 2, 1, "ModelConfig has no field 'x'");
 }
 
 #[test]
-fn unknown_fields_come_with_the_nearest_name() {
+fn unknown_fields_suggest_the_nearest_name() {
     refused(
         "max_batch_sizes: 1",
         1,
@@ -53,7 +53,7 @@ fn unknown_fields_come_with_the_nearest_name() {
 }
 
 #[test]
-fn unknown_values_come_with_the_nearest_name_or_with_all() {
+fn unknown_values_suggest_the_nearest_name_or_list_all() {
     refused(
         "input { data_type: TYPE_FLOAT32 }",
         1,
@@ -81,7 +81,7 @@ fn unknown_values_come_with_the_nearest_name_or_with_all() {
 }
 
 #[test]
-fn fields_are_given_once() {
+fn repeated_fields_are_refused() {
     refused("max_batch_size: 1 max_batch_size: 1", 1, 19, "'max_batch_size' is set twice");
     refused("optimization { } optimization { }", 1, 18, "'optimization' is set twice");
     refused("dynamic_batching { } dynamic_batching { }", 1, 22, "'dynamic_batching' is set twice");
@@ -96,7 +96,7 @@ fn fields_are_given_once() {
 }
 
 #[test]
-fn values_have_the_type_of_their_field() {
+fn values_of_wrong_type_are_refused() {
     let integer = "expected a 32-bit integer for 'max_batch_size', found";
     refused("max_batch_size: 'x'", 1, 17, &format!("{integer} the string 'x'"));
     refused("max_batch_size: 1.0", 1, 17, &format!("{integer} '1.0'"));
@@ -127,7 +127,7 @@ fn values_have_the_type_of_their_field() {
 }
 
 #[test]
-fn integers_fit_their_field() {
+fn integers_out_of_range_are_refused() {
     let at_17 = |number: &str, message: &str| refused(&format!("max_batch_size: {number}"), 1, 17, message);
     for number in ["2147483648", "0x80000000", "-2147483649", "99999999999999999999999"] {
         at_17(number, &format!("{number} is out of range for 'max_batch_size', a 32-bit integer"));
@@ -159,7 +159,7 @@ fn integers_fit_their_field() {
 }
 
 #[test]
-fn numbers_are_well_formed() {
+fn malformed_numbers_are_refused() {
     let at_17 = |number: &str, message: &str| refused(&format!("max_batch_size: {number}"), 1, 17, message);
     at_17("08", "a number with a leading 0 is octal and cannot contain 8 or 9");
     at_17("0x", "'0x' must be followed by hexadecimal digits");
@@ -172,7 +172,7 @@ fn numbers_are_well_formed() {
 }
 
 #[test]
-fn brackets_are_balanced() {
+fn unbalanced_brackets_are_refused() {
     refused("input { name: 'A'", 1, 7, "'{' of 'input' is not closed");
     refused("input {\n  reshape < shape: 1\n", 2, 11, "'<' of 'reshape' is not closed");
     refused("input { name: 'A' } }", 1, 21, "expected a field name, found '}'");
@@ -184,7 +184,7 @@ fn brackets_are_balanced() {
 }
 
 #[test]
-fn lists_are_separated_by_single_commas() {
+fn lists_without_single_commas_are_refused() {
     refused("input [ { }, ]", 1, 14, "expected '{' to open 'input', found ']'");
     refused("input { dims: [ 1, ] }", 1, 20, "expected a 64-bit integer for 'dims', found ']'");
     refused("input { dims: [ 1 2 ] }", 1, 19, "expected ',' or ']' in the list of 'dims', found '2'");
@@ -195,14 +195,14 @@ fn lists_are_separated_by_single_commas() {
 }
 
 #[test]
-fn values_need_a_colon() {
+fn values_without_colon_are_refused() {
     refused("max_batch_size 1", 1, 16, "expected ':' after 'max_batch_size', found '1'");
     refused("input { dims [ 1 ] }", 1, 14, "expected ':' after 'dims', found '['");
     refused("name", 1, 5, "expected ':' after 'name', found the end of the text");
 }
 
 #[test]
-fn strings_end_on_their_line() {
+fn strings_across_lines_are_refused() {
     refused("name: 'm", 1, 7, "the string does not end");
     refused("name: 'm\nn'", 1, 7, "the string is not closed on its line");
     refused("name: 'm\\\nn'", 1, 7, "the string is not closed on its line");
@@ -214,7 +214,7 @@ fn strings_end_on_their_line() {
 }
 
 #[test]
-fn escapes_are_well_formed() {
+fn malformed_escapes_are_refused() {
     refused(r"name: 'a\q'", 1, 9, "unknown escape sequence");
     refused(r"name: 'a\é'", 1, 9, "unknown escape sequence");
     refused(r"name: '\x'", 1, 8, r"'\x' must be followed by hexadecimal digits");

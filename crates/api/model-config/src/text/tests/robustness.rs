@@ -53,7 +53,7 @@ fn long_texts_are_read() {
 }
 
 #[test]
-fn every_beginning_of_a_sample_is_read_or_refused() {
+fn every_prefix_of_a_sample_is_read_or_refused() {
     for sample in SAMPLES {
         for end in (0..=sample.len()).filter(|&end| sample.is_char_boundary(end)) {
             let text = &sample[..end];
@@ -167,7 +167,7 @@ fn mutated_samples_are_read_or_refused() {
 
 /// If both readers accept a text, their results must be equal.
 #[test]
-fn a_general_reader_agrees_on_mutated_samples() {
+fn general_reader_agrees_on_mutated_samples() {
     let mut numbers = Numbers(2);
     let mut compared = 0;
     for round in 0..3_000 {

@@ -48,7 +48,7 @@ fn assert_are(errors: &[crate::ValidationError], expected: &[(&str, &str)]) {
 }
 
 #[test]
-fn an_ensemble_has_steps_and_nothing_of_its_own() {
+fn ensemble_requires_steps_and_refuses_model_settings() {
     let whole = |text: &str| parse_text(text).unwrap();
     fails(&whole("name: 'e' platform: 'ensemble'"), &[("ensemble_scheduling", "is required for platform")]);
     let good = format!("{ENDS} ensemble_scheduling {{ {} }}", step("a", &["I=X"], &["O=Y"]));
@@ -67,7 +67,7 @@ fn an_ensemble_has_steps_and_nothing_of_its_own() {
 }
 
 #[test]
-fn a_step_has_a_model_and_both_maps() {
+fn step_requires_a_model_and_both_maps() {
     fails(
         &with_steps(&[step("", &["I=X"], &[]), step("a", &[], &["O=Y"])]),
         &[
@@ -86,7 +86,7 @@ fn a_step_has_a_model_and_both_maps() {
 }
 
 #[test]
-fn every_tensor_comes_from_somewhere_and_goes_somewhere() {
+fn unconnected_tensors_are_refused() {
     fails(
         &with_steps(&[step("a", &["I=X"], &["O=image"]), step("a", &["I=imgae"], &["O=Y"])]),
         &[
@@ -114,7 +114,7 @@ fn every_tensor_comes_from_somewhere_and_goes_somewhere() {
 }
 
 #[test]
-fn a_tensor_has_one_writer() {
+fn tensor_with_two_writers_is_refused() {
     fails(
         &with_steps(&[step("a", &["I=X"], &["O=Y"]), step("b", &["I=X"], &["O=Y", "P=Y"])]),
         &[
@@ -125,7 +125,7 @@ fn a_tensor_has_one_writer() {
 }
 
 #[test]
-fn steps_that_wait_for_each_other_are_found_and_those_behind_them_are_not_blamed() {
+fn cyclic_steps_are_reported_without_their_dependents() {
     let steps = [
         step("a", &["I=X"], &["O=first"]),
         step("a", &["I=b", "J=first"], &["O=a"]),
@@ -140,7 +140,7 @@ fn steps_that_wait_for_each_other_are_found_and_those_behind_them_are_not_blamed
 
 /// As in the reference: the request's tensor is available from the start.
 #[test]
-fn a_step_may_write_over_an_input() {
+fn step_may_overwrite_an_input() {
     let config =
         "input { name: 'X' data_type: TYPE_FP32 dims: 4 } output { name: 'X' data_type: TYPE_FP32 dims: 4 }";
     let steps = step("a", &["I=X"], &["O=X"]);
@@ -148,7 +148,7 @@ fn a_step_may_write_over_an_input() {
 }
 
 #[test]
-fn long_chains_and_wide_steps_are_checked_in_no_time() {
+fn long_chains_and_wide_steps_are_checked_quickly() {
     let mut steps = vec![step("a", &["I=X"], &["O=t0"])];
     steps.extend((0..20_000).map(|n| step("a", &[&format!("I=t{n}")], &[&format!("O=t{}", n + 1)])));
     steps.push(step("a", &["I=t20000"], &["O=Y"]));
@@ -202,7 +202,7 @@ fn does_not_fit(config: &ModelConfig, expected: &[(&str, &str)]) {
 }
 
 #[test]
-fn models_that_fit_make_an_ensemble() {
+fn matching_models_form_an_ensemble() {
     for steps in [
         vec![step("plain", &["IN=X"], &["OUT=Y"])],
         vec![step("unbatched", &["IN=X"], &["OUT=Y"])],
@@ -226,7 +226,7 @@ fn models_that_fit_make_an_ensemble() {
 }
 
 #[test]
-fn maps_name_what_the_models_have_and_give_what_they_need() {
+fn unknown_and_missing_tensors_in_maps_are_refused() {
     does_not_fit(
         &with_steps(&[
             step("plani", &["IN=X"], &["OUT=a"]),
@@ -254,7 +254,7 @@ fn maps_name_what_the_models_have_and_give_what_they_need() {
 }
 
 #[test]
-fn tensors_have_one_type_and_shape() {
+fn conflicting_types_and_shapes_are_refused() {
     does_not_fit(
         &with_steps(&[step("ints", &["IN=X"], &["OUT=Y"])]),
         &[
@@ -271,13 +271,13 @@ fn tensors_have_one_type_and_shape() {
 }
 
 #[test]
-fn no_model_takes_smaller_batches_than_the_ensemble() {
+fn model_with_smaller_batches_than_the_ensemble_is_refused() {
     let reason = "is 4, but model 'small' accepts at most 2";
     does_not_fit(&with_steps(&[step("small", &["IN=X"], &["OUT=Y"])]), &[("max_batch_size", reason)]);
 }
 
 #[test]
-fn ensembles_do_not_contain_each_other() {
+fn recursive_ensembles_are_refused() {
     let field = "ensemble_scheduling.step[0].model_name";
     for model in ["back", "behind_back"] {
         does_not_fit(
@@ -291,13 +291,13 @@ fn ensembles_do_not_contain_each_other() {
 }
 
 #[test]
-fn a_decoupled_model_makes_the_ensemble_decoupled() {
+fn decoupled_model_makes_the_ensemble_decoupled() {
     let chain = [step("stream", &["IN=X"], &["OUT=a"]), step("plain", &["IN=a"], &["OUT=Y"])];
     assert_eq!(fit(&with_steps(&chain)), Ok(true));
 }
 
 #[test]
-fn the_answers_of_a_decoupled_model_are_joined_with_nothing_else() {
+fn joining_answers_of_a_decoupled_model_is_refused() {
     let joined = "joins the answers of a decoupled model with other tensors";
     does_not_fit(
         &with_steps(&[step("stream", &["IN=X"], &["OUT=a"]), step("two", &["IN=a", "MASK=X"], &["OUT=Y"])]),

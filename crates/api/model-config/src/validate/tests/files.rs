@@ -3,7 +3,7 @@
 use super::{fails, input, passes, result};
 
 #[test]
-fn no_name_of_a_file_leads_out_of_the_folder() {
+fn file_names_outside_the_folder_are_refused() {
     let state = "input_name: 'S' output_name: 'S' data_type: TYPE_FP32 dims: [ 1 ]";
     let initial = "name: 's' data_type: TYPE_FP32 dims: [ 1 ]";
     let fields = [

@@ -462,7 +462,7 @@ const RULES: &[Rule] = &[
 ];
 
 #[test]
-fn each_rule_says_which_field_breaks_it_and_why() {
+fn each_rule_reports_its_field_and_reason() {
     for (source, more, field, reason) in RULES {
         // The text format refuses repeated fields.
         let start = if more.contains("max_batch_size") {
@@ -507,7 +507,7 @@ const FINE: &[&str] = &[
 ];
 
 #[test]
-fn what_comes_near_to_breaking_a_rule_passes() {
+fn configurations_near_the_limits_pass() {
     for more in FINE {
         let config = parse_text(&(START.to_owned() + more)).unwrap();
         assert_eq!(validate(&config), Ok(()), "{more}");
@@ -516,7 +516,7 @@ fn what_comes_near_to_breaking_a_rule_passes() {
 
 /// The reference checks inputs and outputs only after the backend has completed them.
 #[test]
-fn what_refers_to_inputs_and_outputs_waits_for_completion() {
+fn references_to_tensors_are_checked_after_completion() {
     for more in [
         "batch_input { data_type: TYPE_INT32 source_input: 'NEW' }",
         "batch_output { target_name: 'NEW' source_input: 'OTHER' }",
@@ -530,7 +530,7 @@ fn what_refers_to_inputs_and_outputs_waits_for_completion() {
 }
 
 #[test]
-fn the_nearest_name_can_be_had_by_itself() {
+fn nearest_name_is_exposed() {
     let text = format!("{START} backend: 'b' batch_output {{ target_name: 'SCORE' source_input: 'X' }}");
     let errors = validate(&parse_text(&text).unwrap()).unwrap_err();
     let nearest: Vec<_> = errors.errors().iter().map(|error| error.nearest()).collect();
