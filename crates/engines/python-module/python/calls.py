@@ -1,4 +1,4 @@
-"""Inner requests: how a model asks other models."""
+"""Inner requests, from a model to other models."""
 
 import asyncio
 
@@ -6,7 +6,7 @@ from c_python_backend_utils import InnerCall
 
 
 class ResponseIterator:
-    """The responses to an inner request, in their order, for `for` and `async for`. Iterating again begins anew."""
+    """The responses to an inner request, in order, for `for` and `async for`. Iterating again starts with the first."""
 
     def __init__(self, request, notified=False):
         self._loop = asyncio.get_running_loop() if notified else None
@@ -22,7 +22,7 @@ class ResponseIterator:
         try:
             self._loop.call_soon_threadsafe(self._note)
         except RuntimeError:
-            # The loop has ended, so nothing waits any more.
+            # The loop has ended, so nothing waits.
             pass
 
     def _note(self):
@@ -63,7 +63,7 @@ class ResponseIterator:
 
     async def _wait(self):
         if self._arrived is None:
-            # Made by `exec`: nobody notifies us.
+            # Created by `exec`, without notifications.
             await asyncio.get_running_loop().run_in_executor(None, self._call.wait)
             return
         while self._call.would_wait():
@@ -71,7 +71,7 @@ class ResponseIterator:
             await self._arrived.wait()
 
     def cancel(self):
-        """Cancels the request. What its model answers to that can be read."""
+        """Cancels the request. The model's answer to the cancellation can be read."""
         self._call.cancel()
 
 
@@ -96,10 +96,10 @@ def async_exec(request, decoupled):
         try:
             loop.call_soon_threadsafe(resolve)
         except RuntimeError:
-            # The loop has ended, so nothing waits any more.
+            # The loop has ended, so nothing waits.
             pass
 
     call = InnerCall(request, False, notify)
-    # A caller that stops waiting does not want the answer.
+    # Cancel the request if its caller stops waiting.
     future.add_done_callback(lambda future: call.cancel() if future.cancelled() else None)
     return future

@@ -1,6 +1,6 @@
-"""What runs a model: finds its class, and calls what the server asks for.
+"""Runs a model: finds its class, and calls the methods that the server requests.
 
-What few models need is imported where it is used: asyncio alone takes as much memory as the rest together.
+Modules that few models need are imported on demand: asyncio alone takes as much memory as all others together.
 """
 
 import importlib.util
@@ -11,7 +11,7 @@ import types
 import c_python_backend_utils as native
 import triton_python_backend_utils as utils
 
-# Of the arguments, those that are for us.
+# The prefix of arguments for this module.
 _OURS = "nereid."
 
 _class = None
@@ -19,7 +19,7 @@ _model = None
 
 
 def _find(arguments):
-    """The model's class, of the module in its file, which is imported once."""
+    """The model's class. Its file is imported once."""
     global _class
     if _class is not None:
         return _class
@@ -32,7 +32,7 @@ def _find(arguments):
         folders.append(arguments.get(_OURS + key))
     sys.path.extend(entry for entry in dict.fromkeys(folders) if entry)
     utils._model_dir = os.path.join(arguments["model_repository"], arguments["model_version"])
-    # A package around the module, so that it can import what is beside it relatively.
+    # A package around the module, so that relative imports of files next to it work.
     package = types.ModuleType(os.path.basename(folder))
     package.__path__ = [folder]
     sys.modules[package.__name__] = package
@@ -68,7 +68,7 @@ def complete(pairs):
 
 
 def initialize(pairs):
-    """Makes the model. Returns its `execute`, whether it is decoupled, and whether it says if it is ready."""
+    """Creates the model. Returns its `execute`, whether it is decoupled, and whether it has `is_ready`."""
     global _model
     arguments = dict(pairs)
     _model = _find(arguments)()
@@ -106,7 +106,7 @@ _loop = None
 
 
 def _run(coroutine):
-    """Runs a coroutine of the model in their loop, which has a thread of its own. Returns a future to wait for."""
+    """Runs a coroutine of the model in an event loop on a separate thread. Returns its future."""
     import asyncio
     import threading
 
@@ -118,7 +118,7 @@ def _run(coroutine):
 
 
 def settle(returned, requests, decoupled):
-    """What `execute` returned, or what its coroutine returns: that of a decoupled model goes on in the background."""
+    """The result of `execute` or of its coroutine; a decoupled model's coroutine continues in the background."""
     if not isinstance(returned, types.CoroutineType):
         return returned
     if decoupled:

@@ -1,4 +1,4 @@
-"""triton_python_backend_utils: what models import to talk to the server."""
+"""triton_python_backend_utils: the interface of models to the server."""
 
 import struct
 import sys
@@ -50,7 +50,7 @@ TRITONSERVER_RESPONSE_COMPLETE_FINAL = 1
 TRITONSERVER_REQUEST_RELEASE_ALL = 1
 TRITONSERVER_REQUEST_RELEASE_RESCHEDULE = 2
 
-# By the numbers that the C interface gives to types, from 1 on.
+# Indexed by the C interface's type numbers, which start at 1.
 _NUMPY_TYPES = [np.bool_, *list(TRITON_STRING_TO_NUMPY.values())[1:]]
 
 
@@ -88,7 +88,7 @@ def deserialize_bytes_tensor(encoded_tensor):
 
 
 def get_output_tensor_by_name(inference_response, name):
-    """The output of that name; None if there is none."""
+    """The output of that name; None if missing."""
     for tensor in inference_response.output_tensors():
         if tensor.name() == name:
             return tensor
@@ -100,34 +100,34 @@ def _by_name(entries, name):
 
 
 def get_input_config_by_name(model_config, name):
-    """What the configuration, a dictionary, says of that input; None if nothing."""
+    """The input's entry in the configuration, a dictionary; None if missing."""
     return _by_name(model_config.get("input", ()), name)
 
 
 def get_output_config_by_name(model_config, name):
-    """What the configuration, a dictionary, says of that output; None if nothing."""
+    """The output's entry in the configuration, a dictionary; None if missing."""
     return _by_name(model_config.get("output", ()), name)
 
 
 def using_decoupled_model_transaction_policy(model_config):
-    """Whether the configuration, a dictionary, is that of a decoupled model."""
+    """Whether the configuration, a dictionary, declares a decoupled model."""
     return model_config.get("model_transaction_policy", {"decoupled": False})["decoupled"]
 
 
 def triton_to_numpy_type(data_type):
-    """numpy's type for the number of one of Triton's; None if there is none."""
+    """numpy's type for the number of a Triton type; None if it has none."""
     return _NUMPY_TYPES[data_type - 1] if 1 <= data_type <= len(_NUMPY_TYPES) else None
 
 
 def numpy_to_triton_type(data_type):
-    """The number of Triton's type for one of numpy's; None if there is none."""
+    """The number of the Triton type for a numpy type; None if it has none."""
     if data_type == np.bytes_:
         return 13
     return next((number for number, known in enumerate(_NUMPY_TYPES, 1) if data_type == known), None)
 
 
 def triton_string_to_numpy(triton_type_string):
-    """numpy's type for one of a configuration: "TYPE_FP32", for example."""
+    """numpy's type for a type in a configuration, such as "TYPE_FP32"."""
     return TRITON_STRING_TO_NUMPY[triton_type_string]
 
 
@@ -149,7 +149,7 @@ def _check(function, **arguments):
 
 
 def load_model(model_name, config="", files=None):
-    """Loads a model, or loads it anew, and waits until it is ready.
+    """Loads or reloads a model, and waits until it is ready.
 
     `config` is a configuration in JSON to take in place of the model's own. `files` are files to take in place of the model's
     own: bytes, by their paths, each of which begins with "file:".
@@ -248,11 +248,11 @@ class Metric:
 
     def _refuse(self, operation, *kinds):
         if self._kind in kinds:
-            raise TritonModelException("%s() is not for metrics of kind %s" % (operation, self._kind.name))
+            raise TritonModelException("%s() does not support metrics of kind %s" % (operation, self._kind.name))
 
 
 class MetricFamily:
-    """Metrics of one name and kind, which differ in their labels."""
+    """Metrics of one name and kind, which differ by their labels."""
 
     COUNTER = MetricKind.COUNTER
     GAUGE = MetricKind.GAUGE
@@ -347,7 +347,7 @@ class ModelConfig:
             )
         for name in ("dims", "optional"):
             known, given = configured.get(name), tensor.get(name)
-            # An empty list of dimensions is one that is not configured.
+            # Empty dimensions are not configured.
             agrees = not known if name == "dims" else known is None or given is None
             if not agrees and known != given:
                 raise ValueError(
@@ -357,7 +357,7 @@ class ModelConfig:
         configured.update(tensor)
 
     def set_model_transaction_policy(self, transaction_policy_dict):
-        """Sets whether the model is decoupled: {"decoupled": True}. ValueError if the configuration says otherwise."""
+        """Sets whether the model is decoupled: {"decoupled": True}. ValueError if the configuration contradicts that."""
         model = self._model_config["name"]
         if any(name != "decoupled" for name in transaction_policy_dict):
             raise ValueError(

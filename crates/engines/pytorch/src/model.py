@@ -137,7 +137,7 @@ class TritonPythonModel:
         names = [it["name"] for it in self._outputs]
         kept = [it for it in states if it["output_name"] not in names]
         self._outputs = self._outputs + [{"name": it["output_name"], "data_type": it["data_type"]} for it in kept]
-        # The server takes the states of a sequence from the responses.
+        # The server reads the states of a sequence from the responses.
         self._states = {it["output_name"] for it in states}
         given = [(it["name"], it["data_type"] == "TYPE_STRING") for it in self._inputs]
         try:

@@ -1,7 +1,8 @@
-// Calls TorchScript models, and packages of AOTInductor, through C functions. Compiled by the server against the headers of the libtorch that it found,
-// because libtorch's C++ interface is another one in each release. `shim.rs` declares the same functions and structures.
+// Calls TorchScript models, and packages of AOTInductor, through C functions. The server compiles it against the headers
+// of the libtorch that it found, because libtorch's C++ interface changes with each release. `shim.rs` declares the same
+// functions and structures.
 //
-// No exception leaves a function: an error is returned as text, which the caller frees with nereid_torch_free_text.
+// Exceptions do not leave the functions: errors are returned as text, which the caller frees with nereid_torch_free_text.
 
 #include <cstdint>
 #include <cstdlib>
@@ -78,7 +79,7 @@ struct Options {
 
 struct Model {
   torch::jit::Module module;
-  // What AOTInductor compiled, instead of a module.
+  // A package compiled by AOTInductor, instead of a module.
   std::unique_ptr<Package> package;
 };
 
@@ -90,7 +91,7 @@ char* copy_text(const std::string& text) {
   return copy;
 }
 
-// What an action throws, as text.
+// The message of an exception that `action` throws, if any.
 template <typename Action>
 char* guarded(Action&& action) {
   try {
@@ -252,7 +253,7 @@ auto without_gradients(bool inference_mode, Action&& action) {
 }
 
 #if HAS_PACKAGES
-// Up to `runners` threads run the package at once. Older releases let only one.
+// Up to `runners` threads run the package at once. Older releases support only one.
 template <typename P = Package>
 std::unique_ptr<P> open_package(const std::string& path, size_t runners) {
   if constexpr (std::is_constructible_v<P, std::string, std::string, bool, size_t>) {
@@ -290,7 +291,7 @@ __attribute__((visibility("default"))) char* nereid_torch_load(const char* path,
   });
 }
 
-// Loads a package of AOTInductor, which up to `runners` threads run at once.
+// Loads a package of AOTInductor, for up to `runners` threads at once.
 __attribute__((visibility("default"))) char* nereid_torch_load_package(
     const char* path, size_t runners, Model** model) {
   return guarded([&] {
@@ -302,7 +303,7 @@ __attribute__((visibility("default"))) char* nereid_torch_load_package(
   });
 }
 
-// What a package says of its inputs, and then of its outputs, as JSON.
+// A package's specification of its inputs, and then of its outputs, as JSON.
 __attribute__((visibility("default"))) char* nereid_torch_call_spec(Model* model, void* context, OnText on_text) {
   return guarded([&] {
 #if HAS_PACKAGES
@@ -318,7 +319,7 @@ __attribute__((visibility("default"))) void nereid_torch_free(Model* model) {
   std::free(error);
 }
 
-// Sets how many threads of the process run parts of models side by side. Once, before the first of them runs.
+// Sets the number of threads that run parts of models in parallel. Called once, before the first model runs.
 __attribute__((visibility("default"))) char* nereid_torch_set_inter_op_threads(int32_t count) {
   return guarded([&] { at::set_num_interop_threads(count); });
 }
@@ -332,7 +333,7 @@ __attribute__((visibility("default"))) char* nereid_torch_arguments(
     torch::jit::Inline(*graph);
     torch::jit::AliasDb aliases(graph);
     const auto& arguments = method.function().getSchema().arguments();
-    // The first one is the module itself.
+    // The first argument is the module itself.
     for (size_t at = 1; at < arguments.size(); ++at) {
       const auto& argument = arguments[at];
       bool is_written = at >= graph->inputs().size() || aliases.hasWriters(graph->inputs()[at]);

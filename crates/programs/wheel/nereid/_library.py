@@ -7,7 +7,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).resolve().parent
 LIBRARY = PACKAGE / "lib" / "libtritonserver.so"
 
-# Kept, so that it stays loaded. Backends that the server loads find its functions, too.
+# Keeps the library loaded. Backends that the server loads find its functions, too.
 _library = ctypes.CDLL(os.fspath(LIBRARY), mode=ctypes.RTLD_GLOBAL)
 
 from . import nereid_native as native  # noqa: E402

@@ -1,4 +1,4 @@
-"""Where the messages of the process's servers go."""
+"""The destination of log messages from the process's servers."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class LogRecord(NamedTuple):
     level: str
     """`error`, `warning`, `info` or `verbose`."""
     file: str
-    """The name of its source file."""
+    """The name of the source file."""
     line: int
     """The line in that file."""
     micros: int
-    """When it was logged, in microseconds since 1970."""
+    """The time of logging, in microseconds since 1970."""
     message: str
     """The text."""
 
@@ -39,8 +39,8 @@ def configure_log(
     file: Optional[Union[str, os.PathLike[str]]] = None,
     callback: Optional[Callable[[LogRecord], object]] = None,
 ) -> None:
-    """Sets what the servers of this process log, and where: lines to a file or standard error, or calls of `callback` from
-    a separate thread. When this returns, the previous callback has received all its records.
+    """Configures the log of this process's servers: its levels, and its destination, which is a file, standard error, or
+    `callback`, called from a separate thread. When this returns, the previous callback has received all its records.
     """
     if callback is not None and file is None:
         file = os.devnull

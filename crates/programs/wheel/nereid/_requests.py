@@ -30,7 +30,7 @@ class Responses:
         return self._responses.next(timeout)
 
     def cancel(self) -> None:
-        """Gives up the request. If the model heeds that, `CancelledError` is what arrives."""
+        """Cancels the request. If the model supports that, `CancelledError` is raised in place of the response."""
         self._responses.cancel()
 
     def __enter__(self) -> Responses:
@@ -64,7 +64,7 @@ class AsyncResponses:
             await _Loop.running().arrival(self._responses)
 
     def cancel(self) -> None:
-        """Gives up the request. If the model heeds that, `CancelledError` is what arrives."""
+        """Cancels the request. If the model supports that, `CancelledError` is raised in place of the response."""
         self._responses.cancel()
 
     async def __aenter__(self) -> AsyncResponses:

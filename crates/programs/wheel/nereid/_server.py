@@ -20,11 +20,11 @@ class ModelState(NamedTuple):
 
     name: str
     version: Optional[int]
-    """None if no version has been loaded."""
+    """None if no version was loaded."""
     state: Optional[str]
     """`READY`, `LOADING`, `UNLOADING` or `UNAVAILABLE`; None if it has not been loaded."""
     reason: Optional[str]
-    """Why it is unavailable."""
+    """The reason why the model is unavailable."""
 
 
 class Server:
@@ -49,13 +49,13 @@ class Server:
         for name, value in options.items():
             name = name.replace("_", "-")
             if name.startswith("log-"):
-                raise InvalidArgumentError(f"the log is the process's: nereid.configure_log() has what {name} sets")
+                raise InvalidArgumentError(f"logging is per process: use nereid.configure_log() instead of {name}")
             self._options += [(name, text) for text in _texts(value)]
         self._listen = listen
         self._server: Optional[native.Server] = None
 
     def start(self) -> Server:
-        """Starts the server, and waits until its models are loaded or have failed. Does nothing if it runs."""
+        """Starts the server, and waits until its models are loaded or have failed. Has no effect on a running server."""
         if self._server is None:
             self._server = native.Server(self._options, self._listen)
             _started.add(self)
@@ -125,7 +125,7 @@ class Server:
         self._running().poll()
 
     def register_repository(self, path: _Path, names: Optional[Mapping[str, str]] = None) -> None:
-        """Adds a repository, with `model_control_mode="explicit"`. `names` maps the names of models to their folders, where
+        """Adds a repository, with `model_control_mode="explicit"`. `names` maps the names of models to their folders if
         they differ."""
         self._running().register(os.fspath(path), dict(names or {}))
 
@@ -142,7 +142,7 @@ class Server:
         return self._running().metrics()
 
     def addresses(self) -> dict[str, str]:
-        """The addresses that it listens on, by protocol; empty unless `listen` is set."""
+        """The listening addresses, by protocol; empty unless `listen` is set."""
         return json.loads(self._running().addresses())
 
 
@@ -164,16 +164,16 @@ class Model:
         the type that the model declares. Further arguments, all by name:
 
         - `outputs`: the names of the outputs to return; by default, all
-        - `request_id`: a string that the response repeats
+        - `request_id`: a string that the response contains, too
         - `parameters`: a dictionary of strings, numbers and booleans for the model
         - `sequence_id`, `sequence_start`, `sequence_end`: makes the request part of the sequence with this id
         - `priority`: 1 is the highest; 0 the model's default
-        - `timeout`: the seconds that it may wait in the queue, if the model's queue policy lets requests choose
+        - `timeout`: the longest wait in the queue, in seconds, if the model's queue policy allows an override
         """
         return self._send(inputs, **request).single(wait)
 
     def stream(self, inputs: Mapping[str, Any], **request: Any) -> Responses:
-        """Sends a request, and returns an iterator over its responses at once. Arguments are those of `infer`."""
+        """Sends a request, and returns an iterator over its responses at once. Takes the arguments of `infer`."""
         return Responses(self._send(inputs, **request))
 
     async def infer_async(self, inputs: Mapping[str, Any], **request: Any) -> Response:
@@ -205,7 +205,7 @@ class Model:
     ) -> native.Responses:
         sequence = None if sequence_id is None else (sequence_id, sequence_start, sequence_end)
         if sequence is None and (sequence_start or sequence_end):
-            raise InvalidArgumentError("a sequence begins and ends by its sequence_id")
+            raise InvalidArgumentError("sequence_start and sequence_end need sequence_id")
         return self.server._running().send(
             self.name,
             self._number,
@@ -238,11 +238,11 @@ class Model:
         return json.loads(self.server._running().model_metadata(self.name, self._number))
 
     def config(self) -> dict[str, Any]:
-        """The configuration that is served, with all defaults."""
+        """The served configuration, with all defaults."""
         return json.loads(self.server._running().model_config(self.name, self._number))
 
     def statistics(self) -> dict[str, Any]:
-        """The statistics of its requests and executions, in Triton's form."""
+        """The statistics of requests and executions, in Triton's form."""
         return json.loads(self.server._running().model_statistics(self.name, self._number))
 
 
