@@ -13,7 +13,7 @@ pub struct BackendCapabilities {
     /// Instances can run on GPUs. A model whose configuration does not choose runs on all GPUs of the machine.
     pub runs_on_gpus: bool,
     /// Models run in separate processes, and cannot harm the server's process.
-    pub runs_apart: bool,
+    pub is_isolated: bool,
 }
 
 /// The inputs that a model takes in memory that other processes may write at any time, such as a client's shared memory.
