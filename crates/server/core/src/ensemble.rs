@@ -25,10 +25,10 @@ pub(crate) use self::fit::{EnsembleFit, fit};
 use self::plan::Plan;
 use crate::executor::{Executor, ReadyCheck};
 use crate::model::Model;
-use crate::scheduler::{Item, Refusal, Ticket};
-use crate::statistics::ModelStatistics;
 use crate::table::ModelTable;
 use crate::task::TaskGroup;
+use nereid_scheduling::{Item, Refusal, Ticket};
+use nereid_statistics::ModelStatistics;
 
 /// The steps of a configuration; `None` if it is no ensemble's.
 pub(crate) fn steps_of(config: &ModelConfig) -> Option<&ModelEnsembling> {

@@ -15,8 +15,8 @@ use nereid_backend_api::{CorrelationId, MemoryUsage, ReadinessReports, Request, 
 pub(crate) use self::instances::Instances;
 pub(crate) use self::kind::{ExecutorKind, dependencies};
 use crate::model::Model;
-use crate::scheduler::Ticket;
 use crate::table::ModelTable;
+use nereid_scheduling::Ticket;
 
 /// Executes requests that were admitted.
 pub(crate) trait Executor: Send + Sync {

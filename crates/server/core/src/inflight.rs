@@ -27,8 +27,8 @@ pub use self::stream::{Canceller, ResponseStream};
 use self::unread::UnreadAnswers;
 use crate::caller::Caller;
 use crate::model::Model;
-use crate::scheduler::Ticket;
-use crate::statistics::{ComputeTimes, FailureReason, RequestOutcome};
+use nereid_scheduling::Ticket;
+use nereid_statistics::{ComputeTimes, FailureReason, RequestOutcome};
 
 /// What the server keeps of a request while a scheduler and a backend have it.
 pub(crate) struct InFlight {

@@ -15,9 +15,9 @@ use nereid_model_config::proto::ModelInstanceGroup;
 use nereid_model_config::proto::model_instance_group::Kind;
 
 use crate::host_policies::{PlacedInstance, in_place};
-use crate::rate_limiter::{Need, Needs};
-use crate::scheduler::Scheduler;
-use crate::statistics::on_instance;
+use nereid_scheduling::Scheduler;
+use nereid_scheduling::rate_limiter::{Need, Needs};
+use nereid_statistics::on_instance;
 
 /// The instances a configuration asks for, on a machine with these GPUs: one on the processor if it asks for none.
 ///

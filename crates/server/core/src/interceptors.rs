@@ -29,8 +29,8 @@ use self::lanes::{Lanes, Turn};
 use crate::caller::Caller;
 use crate::inflight::{InFlight, Place, ResponseStream};
 use crate::model::Model;
-use crate::scheduler::Ticket;
 use crate::task::TaskGroup;
+use nereid_scheduling::Ticket;
 
 /// Decides about requests before they are queued.
 pub trait Interceptor: Send + Sync {

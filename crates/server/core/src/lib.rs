@@ -25,19 +25,15 @@ mod lifecycle;
 mod load_guard;
 mod model;
 mod peers;
-mod rate_limiter;
 mod readiness;
 mod reminder;
 mod repository_agent;
 mod response_cache;
-mod scheduler;
 mod server;
 mod signature;
 mod source;
-mod statistics;
 mod table;
 mod task;
-mod timer;
 mod trace_control;
 mod trace_settings;
 mod warm_up;
@@ -62,7 +58,12 @@ pub use nereid_backend_api::{
     MetricValue, TraceLevel,
 };
 pub use nereid_model_config as model_config;
-pub use rate_limiter::{RateLimit, ResourceLimit};
+pub use nereid_scheduling::rate_limiter::{RateLimit, ResourceLimit};
+pub use nereid_scheduling::{Claim, Enqueued, Scheduler, Ticket};
+pub use nereid_statistics::{
+    BatchStatistics, DurationStatistics, FailureReason, InferStatistics, Latencies, LatencyOptions,
+    LatencyPhase, LatencySummary, ModelStatistics, ResponseStatistics, Totals,
+};
 pub use readiness::ReadinessWatch;
 pub use repository_agent::{
     AgentAction, AgentContext, AgentFolders, AgentModel, ModelLocation, RepositoryAgent,
@@ -71,16 +72,11 @@ pub use response_cache::{
     CacheCounts, CacheEntry, CacheKey, CacheLookup, CacheScope, CacheUsage, Malformed, ResponseCache,
     ResponseCaching, decode_entry, encode_entry, sealed_entry,
 };
-pub use scheduler::{Claim, Enqueued, Scheduler, Ticket};
 pub use server::{ModelControl, ResolveFuture, Server, ServerOptions};
 pub use signature::{InputSignature, OutputSignature, Signature};
 pub use source::{
     BlockingSource, FetchStatus, FetchedModel, Fingerprint, ModelId, ModelSource, Origin, Overrides,
     Progress, SourceEntry, SourceFuture,
-};
-pub use statistics::{
-    BatchStatistics, DurationStatistics, FailureReason, InferStatistics, Latencies, LatencyOptions,
-    LatencyPhase, LatencySummary, ModelStatistics, ResponseStatistics, Totals,
 };
 pub use table::{ModelStatus, ModelTable, VersionState};
 pub use trace_control::{TraceControl, TraceParent, TraceStore, TraceStream};

@@ -442,7 +442,7 @@ impl LifeCycle {
     }
 
     #[cfg(test)]
-    pub(crate) fn limiter(&self) -> Option<Arc<crate::rate_limiter::RateLimiter>> {
+    pub(crate) fn limiter(&self) -> Option<Arc<nereid_scheduling::rate_limiter::RateLimiter>> {
         self.services.limiter.clone()
     }
 

@@ -26,11 +26,11 @@ use crate::inflight::{InFlight, ResponseStream};
 use crate::interceptors::Gate;
 use crate::load_guard::LoadGuard;
 use crate::response_cache::Load;
-use crate::scheduler::Ticket;
-use crate::scheduler::sequence::checks::SequenceChecks;
 use crate::signature::Signature;
 use crate::source::{ModelId, Origin};
-use crate::statistics::ModelStatistics;
+use nereid_scheduling::Ticket;
+use nereid_scheduling::sequence::checks::SequenceChecks;
+use nereid_statistics::ModelStatistics;
 
 /// What a server or a model still has to do, most urgent first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

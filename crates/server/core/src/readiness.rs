@@ -18,7 +18,7 @@ use nereid_backend_api::{Error, Model, ReadinessAnnouncer, ReadinessReports, Res
 pub use self::watch::ReadinessWatch;
 pub(crate) use self::watch::{POLL_INTERVAL, ReadinessPoll};
 use crate::events::Events;
-use crate::timer::{Alarm, Ring, Timer};
+use nereid_scheduling::timer::{Alarm, Ring, Timer};
 
 /// A backend that has not answered after this long is not ready.
 pub(crate) const LIMIT: Duration = Duration::from_secs(5);

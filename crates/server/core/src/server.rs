@@ -25,16 +25,16 @@ use crate::interceptors::Interceptors;
 use crate::lifecycle::{Done, LifeCycle, Limits, Listing, Task};
 use crate::model::{Model, Services, Work};
 use crate::peers::{InnerCaller, ServerPeers};
-use crate::rate_limiter::{RateLimit, RateLimiter};
 use crate::readiness::ReadinessWatch;
 use crate::reminder::Reminder;
 use crate::response_cache::ResponseCaching;
 use crate::source::{FetchStatus, ModelId, ModelSource, Overrides, SourceEntry};
-use crate::statistics::LatencyOptions;
 use crate::table::{ModelStatus, ModelTable, VersionState};
-use crate::timer::Timer;
 use crate::trace_control::{TraceControl, TraceStore};
 use crate::trace_settings::TraceSettings;
+use nereid_scheduling::rate_limiter::{RateLimit, RateLimiter};
+use nereid_scheduling::timer::Timer;
+use nereid_statistics::LatencyOptions;
 
 /// Fetches mostly wait, so more of them run side by side than loads.
 const DEFAULT_FETCHES: usize = 16;

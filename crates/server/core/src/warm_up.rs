@@ -23,7 +23,7 @@ use nereid_model_config::proto::model_warmup::input::InputDataType;
 use crate::admission::admit;
 use crate::instance::Pool;
 use crate::signature::Signature;
-use crate::statistics::{ComputeTimes, ModelStatistics, RequestOutcome};
+use nereid_statistics::{ComputeTimes, ModelStatistics, RequestOutcome};
 
 /// Warms the new instances up, one after the other.
 ///

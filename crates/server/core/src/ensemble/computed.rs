@@ -4,7 +4,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::statistics::ComputeTimes;
+use nereid_statistics::ComputeTimes;
 
 /// The sum over the requests to members. Each is [begun](Self::begin), and then [ended](Self::end).
 #[derive(Default)]

@@ -9,7 +9,7 @@ use nereid_backend_api::{CorrelationId, MemoryUsage, ReadinessReports, Request, 
 use super::{Executor, ReadyCheck};
 use crate::instance::Pool;
 use crate::readiness::Readiness;
-use crate::scheduler::{Enqueued, Scheduler, Ticket};
+use nereid_scheduling::{Enqueued, Scheduler, Ticket};
 
 /// Executes requests with the instances of one model.
 pub(crate) struct Instances {

@@ -9,7 +9,7 @@ use nereid_backend_api::{Answer, Error, Response, Result};
 use super::{InFlight, State};
 use crate::classification;
 use crate::interceptors::WaitingRequest;
-use crate::scheduler::Ticket;
+use nereid_scheduling::Ticket;
 
 /// Cancels a request from elsewhere than its stream. It keeps nothing of the request once that is over.
 #[derive(Clone)]

@@ -12,8 +12,8 @@ use nereid_backend_api::{
 use tokio::sync::Semaphore;
 
 use super::*;
-use crate::statistics::FailureReason;
 use crate::{Canceller, ModelId, ModelSpec, Principal, Server, ServerOptions};
+use nereid_statistics::FailureReason;
 
 /// Answers each request with its input, and notes the first byte of each.
 #[derive(Clone, Default)]

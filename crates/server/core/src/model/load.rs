@@ -20,17 +20,17 @@ use crate::gpu_limits::GpuLimits;
 use crate::host_policies::HostPolicies;
 use crate::instance::{Pool, plan_instances, refused_groups};
 use crate::interceptors::{Gate, Interceptors};
-use crate::rate_limiter::RateLimiter;
 use crate::readiness::{self, Readiness};
 use crate::response_cache::{Caching, Load, ResponseCaching};
-use crate::scheduler::configured::{self, SchedulerContext};
-use crate::scheduler::sequence::checks::SequenceChecks;
-use crate::scheduler::sequence::configured::initial_states;
 use crate::signature::Signature;
-use crate::statistics::{Latencies, LatencyOptions, ModelStatistics};
 use crate::table::ModelTable;
-use crate::timer::Timer;
 use crate::warm_up::warm_up;
+use nereid_scheduling::configured::{self, SchedulerContext};
+use nereid_scheduling::rate_limiter::RateLimiter;
+use nereid_scheduling::sequence::checks::SequenceChecks;
+use nereid_scheduling::sequence::configured::initial_states;
+use nereid_scheduling::timer::Timer;
+use nereid_statistics::{Latencies, LatencyOptions, ModelStatistics};
 
 /// What all models of a server share.
 pub(crate) struct Services {

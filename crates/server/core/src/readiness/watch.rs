@@ -13,7 +13,7 @@ use crate::events::Changes;
 use crate::model::Model;
 use crate::server::Server;
 use crate::table::ModelTable;
-use crate::timer::{Alarm, Ring, Timer};
+use nereid_scheduling::timer::{Alarm, Ring, Timer};
 
 /// The time between two polls of a backend.
 pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(250);

@@ -17,8 +17,8 @@ use crate::caller::Caller;
 use crate::executor::dependencies;
 use crate::interceptors::{Interceptor, QueueListener, Step};
 use crate::model::{Model, ModelSpec};
-use crate::statistics::ModelStatistics;
 use crate::table::ModelTable;
+use nereid_statistics::ModelStatistics;
 
 /// See the module. When it is dropped, the entries of its load are.
 pub(crate) struct Caching(Arc<Shared>);

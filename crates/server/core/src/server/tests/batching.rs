@@ -6,7 +6,7 @@
 use nereid_backend_api::{BatchBuilder, CustomBatching, Request};
 
 use super::*;
-use crate::rate_limiter::ResourceLimit;
+use nereid_scheduling::rate_limiter::ResourceLimit;
 
 fn named(id: &str) -> InferRequest {
     InferRequest { id: id.into(), ..request() }

@@ -7,7 +7,7 @@ use nereid_model_config::parse_text;
 use proptest::prelude::*;
 
 use super::*;
-use crate::rate_limiter::{RateLimit, RateLimiter, ResourceLimit};
+use nereid_scheduling::rate_limiter::{RateLimit, RateLimiter, ResourceLimit};
 
 /// How the requests of a model are scheduled, and whether they belong to sequences.
 const SCHEDULERS: [(&str, bool); 4] = [

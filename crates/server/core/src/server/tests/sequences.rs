@@ -3,8 +3,8 @@
 use nereid_backend_api::{CorrelationId, Request, SequenceFlags};
 
 use super::*;
-use crate::rate_limiter::ResourceLimit;
 use crate::source::{BlockingSource, Overrides};
+use nereid_scheduling::rate_limiter::ResourceLimit;
 
 /// A source of one model, whose configuration the test changes.
 struct Given(Mutex<ModelConfig>);

@@ -73,20 +73,20 @@ impl Phase {
 
 impl Latencies {
     /// What `options` ask for of a model with this configuration, if they ask for anything.
-    pub(crate) fn new(options: LatencyOptions, config: &ModelConfig) -> Option<Self> {
+    pub fn new(options: LatencyOptions, config: &ModelConfig) -> Option<Self> {
         let first_response = options.histograms.then(|| Histogram::new(bounds_ms(config)));
         let summaries = options.summaries.then(|| Phase::ALL.map(|_| Summary::new(Instant::now())));
         (options != LatencyOptions::default()).then_some(Self { first_response, summaries })
     }
 
     /// Whether the counts of `other` can continue here.
-    pub(crate) fn fits(&self, other: &Self) -> bool {
+    pub fn fits(&self, other: &Self) -> bool {
         let bounds = |latencies: &Self| latencies.first_response.as_ref().map(|it| it.bounds_ms.clone());
         bounds(self) == bounds(other) && self.summaries.is_some() == other.summaries.is_some()
     }
 
     /// Counts the first answer to a request, which came so long after it.
-    pub(crate) fn answered_first(&self, after: Duration) {
+    pub fn answered_first(&self, after: Duration) {
         if let Some(histogram) = &self.first_response {
             histogram.observe(after);
         }

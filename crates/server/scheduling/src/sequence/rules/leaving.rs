@@ -11,7 +11,7 @@ use super::{
 
 impl<T: SequenceItem, O: Prepare<T>, F: BatchFormer<T>> Sequences<T, O, F> {
     /// Whether a batch may leave for that instance.
-    pub(crate) fn readiness(&mut self, instance: usize, now: Instant) -> Readiness {
+    pub fn readiness(&mut self, instance: usize, now: Instant) -> Readiness {
         match &mut self.lanes[instance].batcher {
             Some(batcher) => batcher.readiness(now),
             None => self.decide(instance, now).map_or_else(|readiness| readiness, |_| Readiness::Now),
@@ -19,7 +19,7 @@ impl<T: SequenceItem, O: Prepare<T>, F: BatchFormer<T>> Sequences<T, O, F> {
     }
 
     /// The batch that may leave now for that instance; empty if none may.
-    pub(crate) fn take(&mut self, instance: usize, now: Instant) -> Vec<T> {
+    pub fn take(&mut self, instance: usize, now: Instant) -> Vec<T> {
         if let Some(batcher) = &mut self.lanes[instance].batcher {
             return batcher.take(now);
         }
@@ -56,7 +56,7 @@ impl<T: SequenceItem, O: Prepare<T>, F: BatchFormer<T>> Sequences<T, O, F> {
     }
 
     /// The instance has executed what it took.
-    pub(crate) fn executed(&mut self, instance: usize, now: Instant) {
+    pub fn executed(&mut self, instance: usize, now: Instant) {
         if self.by_turns() {
             return;
         }
@@ -69,7 +69,7 @@ impl<T: SequenceItem, O: Prepare<T>, F: BatchFormer<T>> Sequences<T, O, F> {
     }
 
     /// The request that left for the model from that place is released.
-    pub(crate) fn over(&mut self, place: Place, now: Instant) {
+    pub fn over(&mut self, place: Place, now: Instant) {
         let Some(RequestInModel { serial, .. }) = self.done(place) else { return };
         if self.rules.iterates {
             self.end(serial);
@@ -78,7 +78,7 @@ impl<T: SequenceItem, O: Prepare<T>, F: BatchFormer<T>> Sequences<T, O, F> {
     }
 
     /// The request that left for the model from that place comes again, or is given back with the reason why not.
-    pub(crate) fn again(&mut self, place: Place, mut item: T, now: Instant) -> Result<(), (T, Refusal)> {
+    pub fn again(&mut self, place: Place, mut item: T, now: Instant) -> Result<(), (T, Refusal)> {
         let working = self.done(place);
         let going_on = working.and_then(|working| {
             let sequence = self.sequences.get_mut(&working.serial).filter(|sequence| sequence.open)?;
@@ -97,7 +97,7 @@ impl<T: SequenceItem, O: Prepare<T>, F: BatchFormer<T>> Sequences<T, O, F> {
     }
 
     /// Whether a request is done when it is released, as [`over`](Self::over) tells, rather than when it was executed.
-    pub(crate) fn by_turns(&self) -> bool {
+    pub fn by_turns(&self) -> bool {
         self.rules.iterates || self.lanes.iter().any(|lane| lane.batcher.is_some())
     }
 

@@ -33,7 +33,7 @@ pub struct ResourceLimit {
 
 /// What an instance needs while it executes.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Needs {
+pub struct Needs {
     /// The name of the instance, for messages.
     pub instance: String,
     /// The device it runs on; 0 for the processor, as in the reference.
@@ -46,9 +46,12 @@ pub(crate) struct Needs {
 
 /// How much of a resource an instance needs.
 #[derive(Clone, Debug)]
-pub(crate) struct Need {
+pub struct Need {
+    /// The name of the resource.
     pub name: String,
+    /// The amount.
     pub count: usize,
+    /// Whether all devices share the resource.
     pub global: bool,
 }
 
@@ -56,7 +59,7 @@ pub(crate) struct Need {
 type Key = (Option<i32>, String);
 
 /// What all instances of the server share.
-pub(crate) struct RateLimiter {
+pub struct RateLimiter {
     /// How much there is of what; nothing is said if empty.
     limits: Vec<ResourceLimit>,
     state: Mutex<State>,
@@ -86,7 +89,7 @@ impl Instance {
 }
 
 /// The instances of one model among those that the limiter knows. Dropped, it forgets them.
-pub(crate) struct Permits {
+pub struct Permits {
     limiter: Arc<RateLimiter>,
     ids: Vec<u64>,
 }
@@ -94,7 +97,7 @@ pub(crate) struct Permits {
 impl RateLimiter {
     /// A limiter that knows how much there is of what. If nothing is said, there is of each resource as much as the
     /// neediest instance needs.
-    pub(crate) fn new(limits: Vec<ResourceLimit>) -> Arc<Self> {
+    pub fn new(limits: Vec<ResourceLimit>) -> Arc<Self> {
         Arc::new(Self { limits, state: Mutex::default() })
     }
 
@@ -102,7 +105,7 @@ impl RateLimiter {
     ///
     /// # Errors
     /// `InvalidArg` if one of them needs what it could never get.
-    pub(crate) fn register(self: &Arc<Self>, instances: Vec<Needs>) -> Result<Permits> {
+    pub fn register(self: &Arc<Self>, instances: Vec<Needs>) -> Result<Permits> {
         let mut state = self.lock();
         let mut ids = Vec::new();
         let mut refused = None;
@@ -165,9 +168,8 @@ impl RateLimiter {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many instances wait.
-    #[cfg(test)]
-    pub(crate) fn waiting(&self) -> usize {
+    /// The number of instances that wait for resources.
+    pub fn waiting(&self) -> usize {
         self.lock().waiting.len()
     }
 
@@ -253,7 +255,7 @@ impl State {
 
 /// Whether an instance may execute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Permit {
+pub enum Permit {
     /// It has not asked.
     None,
     /// It may, once.
@@ -264,7 +266,7 @@ pub(crate) enum Permit {
 
 impl Permits {
     /// Waits until the instance may execute. What it holds from an execution before goes back in the same step.
-    pub(crate) fn acquire(&self, instance: usize) {
+    pub fn acquire(&self, instance: usize) {
         let id = self.ids[instance];
         let mut state = self.limiter.lock();
         state.executed(id);
@@ -279,7 +281,7 @@ impl Permits {
     }
 
     /// The instance has executed, if it was allowed to.
-    pub(crate) fn executed(&self, instance: usize) {
+    pub fn executed(&self, instance: usize) {
         let mut state = self.limiter.lock();
         if state.executed(self.ids[instance]) {
             self.limiter.serve(&mut state);
@@ -287,14 +289,14 @@ impl Permits {
     }
 
     /// The instance may execute and does not.
-    pub(crate) fn give_back(&self, instance: usize) {
+    pub fn give_back(&self, instance: usize) {
         let mut state = self.limiter.lock();
         state.give_back(self.ids[instance]);
         self.limiter.serve(&mut state);
     }
 
     /// Of these instances of the model, the one that is to go first.
-    pub(crate) fn first(&self, instances: &[usize]) -> Option<usize> {
+    pub fn first(&self, instances: &[usize]) -> Option<usize> {
         let state = self.limiter.lock();
         let rank = |instance: &usize| state.instances.get(&self.ids[*instance]).map(Instance::rank);
         instances.iter().copied().min_by_key(rank)

@@ -19,7 +19,7 @@ use super::rules::{Prepare, SequenceItem};
 use super::{Place, RequestFormer, SequenceScheduler};
 
 /// Makes the requests of one model ready.
-pub(crate) struct RequestPreparer {
+pub struct RequestPreparer {
     former: RequestFormer,
     controls: Vec<Control>,
     /// What every sequence begins with.
@@ -47,7 +47,7 @@ enum Value {
 impl RequestPreparer {
     /// What a checked configuration asks for. `observer` is notified of turns, if there is one; `states` is what each sequence
     /// begins with.
-    pub(crate) fn new(
+    pub fn new(
         config: &ModelConfig,
         batching: &ModelSequenceBatching,
         states: Vec<SequenceState>,
@@ -72,7 +72,7 @@ impl RequestPreparer {
     }
 
     /// Whether requests may come without an id: each then is a sequence of its own.
-    pub(crate) fn iterates(&self) -> bool {
+    pub fn iterates(&self) -> bool {
         self.iterates
     }
 

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 ///
 /// An item taken from the middle leaves a gap. Gaps are swept out before they outnumber the items, so that taking
 /// one out costs as much as a binary search.
-pub(crate) struct Tickets<T> {
+pub struct Tickets<T> {
     slots: VecDeque<(u64, Option<T>)>,
     gaps: usize,
 }
@@ -22,23 +22,23 @@ impl<T> Default for Tickets<T> {
 
 impl<T> Tickets<T> {
     /// How many items there are.
-    pub(crate) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.slots.len() - self.gaps
     }
 
     /// Whether there is none.
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     /// Appends an item. Its number must be greater than every earlier one.
-    pub(crate) fn push(&mut self, number: u64, item: T) {
+    pub fn push(&mut self, number: u64, item: T) {
         debug_assert!(self.slots.back().is_none_or(|(last, _)| *last < number));
         self.slots.push_back((number, Some(item)));
     }
 
     /// Takes the first item.
-    pub(crate) fn pop(&mut self) -> Option<(u64, T)> {
+    pub fn pop(&mut self) -> Option<(u64, T)> {
         let (number, item) = self.slots.pop_front()?;
         self.trim();
         // The first slot is never a gap.
@@ -46,7 +46,7 @@ impl<T> Tickets<T> {
     }
 
     /// Takes out the item of that number, wherever it stands.
-    pub(crate) fn remove(&mut self, number: u64) -> Option<T> {
+    pub fn remove(&mut self, number: u64) -> Option<T> {
         let index = self.slots.binary_search_by_key(&number, |(number, _)| *number).ok()?;
         let item = self.slots[index].1.take()?;
         self.gaps += 1;
@@ -59,13 +59,13 @@ impl<T> Tickets<T> {
     }
 
     /// The items with their numbers, in order, from that number on.
-    pub(crate) fn iter_from(&self, number: u64) -> impl Iterator<Item = (u64, &T)> {
+    pub fn iter_from(&self, number: u64) -> impl Iterator<Item = (u64, &T)> {
         let start = self.slots.partition_point(|(other, _)| *other < number);
         self.slots.range(start..).filter_map(|(number, item)| Some((*number, item.as_ref()?)))
     }
 
     /// The item of that number.
-    pub(crate) fn get(&self, number: u64) -> Option<&T> {
+    pub fn get(&self, number: u64) -> Option<&T> {
         let index = self.slots.binary_search_by_key(&number, |(number, _)| *number).ok()?;
         self.slots[index].1.as_ref()
     }

@@ -82,7 +82,7 @@ pub(super) struct Earlier {
 
 impl ModelStatistics {
     /// New counters, for what takes the place of what counts in `before`, if there is anything.
-    pub(crate) fn new(before: Option<&Arc<Self>>, latencies: Option<Latencies>) -> Self {
+    pub fn new(before: Option<&Arc<Self>>, latencies: Option<Latencies>) -> Self {
         let counters = before.map(Self::succeeding).unwrap_or_default();
         let of_before = before.and_then(|before| before.latencies.as_ref());
         let latencies = latencies.map(|new| match of_before {
@@ -123,7 +123,8 @@ impl ModelStatistics {
         Duration::from_nanos(self.load_ns.load(Relaxed))
     }
 
-    pub(crate) fn loaded_in(&self, duration: Duration) {
+    /// Counts a load that took this long.
+    pub fn loaded_in(&self, duration: Duration) {
         self.load_ns.store(nanos(duration), Relaxed);
     }
 }

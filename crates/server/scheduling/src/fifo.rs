@@ -6,7 +6,7 @@ use super::tickets::Tickets;
 use super::{Item, Queue, Readiness, Refusal, Ticket};
 
 /// A queue without a limit, as the reference documents it for models that do not batch.
-pub(crate) struct Fifo<T> {
+pub struct Fifo<T> {
     items: Tickets<T>,
     next: u64,
 }

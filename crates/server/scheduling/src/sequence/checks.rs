@@ -5,7 +5,7 @@ use nereid_model_config::proto::model_config::SchedulingChoice;
 use nereid_model_config::proto::model_sequence_batching::control::Kind;
 
 /// The checks of one model.
-pub(crate) struct SequenceChecks {
+pub struct SequenceChecks {
     /// The input that the sequence's id is given as, and its type.
     id: Option<(String, DataType)>,
     /// Whether a request may belong to no sequence: it is one of its own.
@@ -14,7 +14,7 @@ pub(crate) struct SequenceChecks {
 
 impl SequenceChecks {
     /// Those of a checked configuration, if its model takes sequences.
-    pub(crate) fn new(config: &ModelConfig) -> Option<Self> {
+    pub fn new(config: &ModelConfig) -> Option<Self> {
         let Some(SchedulingChoice::SequenceBatching(batching)) = &config.scheduling_choice else {
             return None;
         };
@@ -31,7 +31,7 @@ impl SequenceChecks {
     ///
     /// # Errors
     /// `InvalidArg` for a request of several items, without an id, or with one that the model does not take.
-    pub(crate) fn check(&self, request: &InferRequest, batch_size: usize, model: &str) -> Result<()> {
+    pub fn check(&self, request: &InferRequest, batch_size: usize, model: &str) -> Result<()> {
         if batch_size > 1 {
             return Err(Error::invalid_arg(format!(
                 "model '{model}' uses sequence batching: each request must have batch size 1, not {batch_size}"

@@ -32,12 +32,12 @@ thread_local! {
 }
 
 /// Counts what this thread counts in the set of an instance, until the guard is dropped.
-pub(crate) fn on_instance(instance: usize) -> OnInstance {
+pub fn on_instance(instance: usize) -> OnInstance {
     OnInstance(SET.replace(Some(instance % SETS)))
 }
 
 /// See [`on_instance`].
-pub(crate) struct OnInstance(Option<usize>);
+pub struct OnInstance(Option<usize>);
 
 impl Drop for OnInstance {
     fn drop(&mut self) {

@@ -8,14 +8,14 @@ use std::thread;
 use std::time::Instant;
 
 /// What an alarm rings.
-pub(crate) trait Ring: Send + Sync {
+pub trait Ring: Send + Sync {
     /// The time has come. It must not block.
     fn ring(&self);
 }
 
 /// The thread, which starts with the first alarm and ends when the timer is dropped.
 #[derive(Default)]
-pub(crate) struct Timer(Arc<Shared>);
+pub struct Timer(Arc<Shared>);
 
 #[derive(Default)]
 struct Shared {
@@ -37,7 +37,7 @@ struct Due {
 
 impl Timer {
     /// An alarm that rings `target`.
-    pub(crate) fn alarm(&self, target: Weak<dyn Ring>) -> Alarm {
+    pub fn alarm(&self, target: Weak<dyn Ring>) -> Alarm {
         Alarm { shared: Arc::clone(&self.0), target }
     }
 }
@@ -50,14 +50,14 @@ impl Drop for Timer {
 }
 
 /// Rings one target, as often as it is set.
-pub(crate) struct Alarm {
+pub struct Alarm {
     shared: Arc<Shared>,
     target: Weak<dyn Ring>,
 }
 
 impl Alarm {
     /// Rings at that time, whatever was set before.
-    pub(crate) fn set(&self, at: Instant) {
+    pub fn set(&self, at: Instant) {
         let mut state = self.shared.lock();
         let first = state.alarms.peek().is_none_or(|Reverse(due)| at < due.at);
         state.alarms.push(Reverse(Due { at, target: Weak::clone(&self.target) }));

@@ -27,7 +27,7 @@ use super::super::{Queue, Readiness, Refusal, Ticket};
 use super::Place;
 
 /// What the rules look at in a request of a sequence.
-pub(crate) trait SequenceItem: BatchItem {
+pub trait SequenceItem: BatchItem {
     /// The sequence it belongs to.
     fn sequence(&self) -> &CorrelationId;
 
@@ -39,7 +39,7 @@ pub(crate) trait SequenceItem: BatchItem {
 }
 
 /// Makes requests ready for the model.
-pub(crate) trait Prepare<T>: Send {
+pub trait Prepare<T>: Send {
     /// What is kept of a sequence.
     type State: Default + Send;
 
@@ -55,7 +55,7 @@ pub(crate) trait Prepare<T>: Send {
 
 /// How sequences are scheduled, from a configuration that was checked.
 #[derive(Clone, Debug)]
-pub(crate) struct Rules {
+pub struct Rules {
     /// How many slots each instance has; at least 1.
     pub slots: usize,
     /// How long a sequence may be idle.
@@ -73,7 +73,7 @@ pub(crate) struct Rules {
 }
 
 /// Sequences, and the requests of theirs that wait.
-pub(crate) struct Sequences<T, O: Prepare<T>, F> {
+pub struct Sequences<T, O: Prepare<T>, F> {
     rules: Rules,
     preparer: O,
     lanes: Vec<Lane<T, F>>,
@@ -139,7 +139,7 @@ struct Slot {
 
 impl<T: SequenceItem, O: Prepare<T>, F: BatchFormer<T>> Sequences<T, O, F> {
     /// No sequence yet, for this many instances. In the oldest strategy each has a batcher.
-    pub(crate) fn new(
+    pub fn new(
         rules: Rules,
         preparer: O,
         instances: usize,
@@ -166,22 +166,22 @@ impl<T: SequenceItem, O: Prepare<T>, F: BatchFormer<T>> Sequences<T, O, F> {
     }
 
     /// What makes requests ready.
-    pub(crate) fn preparer(&self) -> &O {
+    pub fn preparer(&self) -> &O {
         &self.preparer
     }
 
     /// Whether further requests of that sequence may come.
-    pub(crate) fn is_open(&self, id: &CorrelationId) -> bool {
+    pub fn is_open(&self, id: &CorrelationId) -> bool {
         self.ids.contains_key(id)
     }
 
     /// Whether further requests of any sequence may come.
-    pub(crate) fn has_open(&self) -> bool {
+    pub fn has_open(&self) -> bool {
         !self.ids.is_empty()
     }
 
     /// Takes a request, or gives it back with the reason why not.
-    pub(crate) fn push(&mut self, item: T, now: Instant) -> Result<Ticket, (T, Refusal)> {
+    pub fn push(&mut self, item: T, now: Instant) -> Result<Ticket, (T, Refusal)> {
         if self.closed {
             return Err((item, Refusal::Closing));
         }
@@ -204,7 +204,7 @@ impl<T: SequenceItem, O: Prepare<T>, F: BatchFormer<T>> Sequences<T, O, F> {
     }
 
     /// Takes a request out whose client is gone, if it is still there, and those of its sequence behind it.
-    pub(crate) fn remove(&mut self, ticket: Ticket, now: Instant) -> Vec<T> {
+    pub fn remove(&mut self, ticket: Ticket, now: Instant) -> Vec<T> {
         let (serial, number) = (ticket.level, ticket.number);
         let mut removed = Vec::new();
         if let Some(&(instance, ticket)) = self.fed.get(&number) {
@@ -228,7 +228,7 @@ impl<T: SequenceItem, O: Prepare<T>, F: BatchFormer<T>> Sequences<T, O, F> {
     }
 
     /// Takes out what has waited for a slot longer than it may, and ends the sequences that were idle for too long.
-    pub(crate) fn expire(&mut self, now: Instant) -> Vec<T> {
+    pub fn expire(&mut self, now: Instant) -> Vec<T> {
         let mut refused = Vec::new();
         while let Some(&(deadline, serial)) = self.deadlines.first().filter(|(deadline, _)| *deadline <= now)
         {
@@ -249,23 +249,23 @@ impl<T: SequenceItem, O: Prepare<T>, F: BatchFormer<T>> Sequences<T, O, F> {
     }
 
     /// When [`expire`](Self::expire) has something to do next.
-    pub(crate) fn next_expiry(&self) -> Option<Instant> {
+    pub fn next_expiry(&self) -> Option<Instant> {
         self.deadlines.first().map(|(deadline, _)| *deadline)
     }
 
     /// The instances for which something has changed since this was asked last.
-    pub(crate) fn take_changed(&mut self) -> BTreeSet<usize> {
+    pub fn take_changed(&mut self) -> BTreeSet<usize> {
         std::mem::take(&mut self.take_changed)
     }
 
     /// How many requests wait.
-    pub(crate) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         let batchers = self.lanes.iter().filter_map(|lane| lane.batcher.as_ref());
         self.waiting + batchers.map(Queue::len).sum::<usize>()
     }
 
     /// Whether that instance will never get anything more.
-    pub(crate) fn is_done(&self, instance: usize) -> bool {
+    pub fn is_done(&self, instance: usize) -> bool {
         let lane = &self.lanes[instance];
         self.closed
             && lane.slots.iter().all(|slot| slot.tenant.is_none())
@@ -273,7 +273,7 @@ impl<T: SequenceItem, O: Prepare<T>, F: BatchFormer<T>> Sequences<T, O, F> {
     }
 
     /// No further request comes from outside, and nothing waits for company.
-    pub(crate) fn close(&mut self, now: Instant) {
+    pub fn close(&mut self, now: Instant) {
         self.closed = true;
         self.lanes.iter_mut().filter_map(|lane| lane.batcher.as_mut()).for_each(Queue::close);
         self.end_all(now);
@@ -282,7 +282,7 @@ impl<T: SequenceItem, O: Prepare<T>, F: BatchFormer<T>> Sequences<T, O, F> {
     }
 
     /// No client continues its sequence any more.
-    pub(crate) fn end_all(&mut self, now: Instant) {
+    pub fn end_all(&mut self, now: Instant) {
         let slots = self.lanes.iter().flat_map(|lane| &lane.slots);
         let working: BTreeSet<_> = slots.filter_map(|slot| Some(slot.working?.serial)).collect();
         // A model that iterates is not done with a sequence before it has released its request.

@@ -7,7 +7,7 @@ use nereid_backend_api::{Answer, Request, ResponseSink};
 
 /// The requests of one model that are not answered completely, in their order.
 #[derive(Default)]
-pub(crate) struct Order(Mutex<Line>);
+pub struct Order(Mutex<Line>);
 
 #[derive(Default)]
 struct Line {
@@ -31,7 +31,7 @@ struct InTurn {
 
 impl Order {
     /// From now on the request's answers wait for those of the requests that were lined up before it.
-    pub(crate) fn line_up(self: &Arc<Self>, request: &mut Request) {
+    pub fn line_up(self: &Arc<Self>, request: &mut Request) {
         request.redirect_answers(|sink| {
             let mut line = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             let number = line.first + line.places.len() as u64;

@@ -17,7 +17,7 @@ use super::tickets::Tickets;
 use super::{Item, Queue, Readiness, Refusal, Ticket};
 
 /// What the rules look at in an item.
-pub(crate) trait BatchItem: Item {
+pub trait BatchItem: Item {
     /// How many items of the batch dimension it holds, at least 1.
     fn batch_size(&self) -> usize;
 
@@ -29,7 +29,7 @@ pub(crate) trait BatchItem: Item {
 }
 
 /// Tells which items go together, and prepares them to leave.
-pub(crate) trait BatchFormer<T>: Send {
+pub trait BatchFormer<T>: Send {
     /// A batch is begun anew with this item.
     fn begin(&mut self, first: &T);
 
@@ -42,7 +42,7 @@ pub(crate) trait BatchFormer<T>: Send {
 
 /// How batches are made, from a configuration that was checked.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Rules {
+pub struct Rules {
     /// The greatest batch; at least 1.
     pub max_batch_size: usize,
     /// Sizes that leave at once.
@@ -70,7 +70,7 @@ impl Rules {
 
 /// How long a level may be, and how long its requests may wait.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Policy {
+pub struct Policy {
     /// The queue's capacity; 0 for no limit.
     pub max_queue_size: usize,
     /// How long a request may wait.
@@ -92,7 +92,7 @@ impl Policy {
 }
 
 /// Requests that wait, and the rules by which they leave in batches.
-pub(crate) struct Batcher<T, F> {
+pub struct Batcher<T, F> {
     rules: Rules,
     former: F,
     levels: BTreeMap<u64, Level<T>>,
@@ -174,7 +174,7 @@ impl<T> Level<T> {
 
 impl<T: BatchItem, F: BatchFormer<T>> Batcher<T, F> {
     /// An empty queue.
-    pub(crate) fn new(rules: Rules, former: F) -> Self {
+    pub fn new(rules: Rules, former: F) -> Self {
         Self {
             rules,
             former,
@@ -198,7 +198,7 @@ impl<T: BatchItem, F: BatchFormer<T>> Batcher<T, F> {
     }
 
     /// Takes an item into a level, whatever the level's policy says.
-    pub(crate) fn insert(&mut self, level: u64, item: T, expiry: Option<Instant>, now: Instant) -> Ticket {
+    pub fn insert(&mut self, level: u64, item: T, expiry: Option<Instant>, now: Instant) -> Ticket {
         let number = self.next_number;
         self.next_number += 1;
         self.len += 1;

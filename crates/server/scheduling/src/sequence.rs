@@ -6,8 +6,8 @@
 //!
 //! [`Turn`]: nereid_backend_api::Turn
 
-pub(crate) mod checks;
-pub(crate) mod configured;
+pub mod checks;
+pub mod configured;
 mod prepare;
 mod rules;
 
@@ -25,8 +25,10 @@ use crate::timer::{Alarm, Ring};
 
 /// A slot of an instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Place {
+pub struct Place {
+    /// The number of the instance.
     pub instance: usize,
+    /// The number of its slot.
     pub slot: usize,
 }
 
@@ -42,7 +44,7 @@ impl Place {
 }
 
 /// The scheduler of a model that asks for `sequence_batching`.
-pub(crate) struct SequenceScheduler {
+pub struct SequenceScheduler {
     state: Mutex<State>,
     /// One for each instance: its thread waits there.
     calls: Vec<Condvar>,

@@ -19,7 +19,7 @@ use crate::rate_limiter::{Permit, Permits};
 use crate::timer::Alarm;
 
 /// A queue, and the instances that take batches from it.
-pub(crate) struct Handoff<Q> {
+pub struct Handoff<Q> {
     state: Mutex<State<Q>>,
     /// One for each instance: its thread waits there to be called.
     calls: Vec<Condvar>,
@@ -53,7 +53,7 @@ enum Activity {
 
 impl<Q: Queue> Handoff<Q> {
     /// A scheduler for that many instances, none of which is idle before it asks for a batch.
-    pub(crate) fn new(queue: Q, instances: usize, permits: Option<Permits>, alarm: Option<Alarm>) -> Self {
+    pub fn new(queue: Q, instances: usize, permits: Option<Permits>, alarm: Option<Alarm>) -> Self {
         let state = State {
             queue,
             instances: vec![Activity::Executing; instances],
@@ -68,7 +68,7 @@ impl<Q: Queue> Handoff<Q> {
     }
 
     /// See [`Scheduler::enqueue`](super::Scheduler::enqueue).
-    pub(crate) fn enqueue(&self, item: Q::Item, at_once: bool) -> Enqueued<Q::Item> {
+    pub fn enqueue(&self, item: Q::Item, at_once: bool) -> Enqueued<Q::Item> {
         let now = Instant::now();
         let mut state = self.lock();
         if state.closed {
@@ -102,7 +102,7 @@ impl<Q: Queue> Handoff<Q> {
     }
 
     /// See [`Scheduler::next`](super::Scheduler::next).
-    pub(crate) fn next(&self, instance: usize) -> Option<Vec<Q::Item>> {
+    pub fn next(&self, instance: usize) -> Option<Vec<Q::Item>> {
         // An instance that goes on asks anew in the step in which it gives its resources back: otherwise those that wait
         // would always be served before it, whatever their priorities.
         let mut permit = if self.permits.is_none() { Permit::Granted } else { Permit::Used };
@@ -144,7 +144,7 @@ impl<Q: Queue> Handoff<Q> {
     }
 
     /// See [`Scheduler::finished`](super::Scheduler::finished).
-    pub(crate) fn finished(&self, instance: usize) {
+    pub fn finished(&self, instance: usize) {
         let mut state = self.lock();
         if state.queue.len() == 0 && !state.closed {
             state.instances[instance] = Activity::Idle;
@@ -158,7 +158,7 @@ impl<Q: Queue> Handoff<Q> {
     }
 
     /// See [`Scheduler::cancel`](super::Scheduler::cancel).
-    pub(crate) fn cancel(&self, ticket: Ticket) {
+    pub fn cancel(&self, ticket: Ticket) {
         let item = self.lock().queue.remove(ticket);
         if let Some(item) = item {
             item.refuse(Refusal::Cancelled);
@@ -166,12 +166,12 @@ impl<Q: Queue> Handoff<Q> {
     }
 
     /// See [`Scheduler::pending`](super::Scheduler::pending).
-    pub(crate) fn pending(&self) -> usize {
+    pub fn pending(&self) -> usize {
         self.lock().queue.len()
     }
 
     /// See [`Scheduler::close`](super::Scheduler::close).
-    pub(crate) fn close(&self) {
+    pub fn close(&self) {
         let mut state = self.lock();
         state.closed = true;
         state.queue.close();
@@ -183,7 +183,7 @@ impl<Q: Queue> Handoff<Q> {
     }
 
     /// The alarm rings: some requests may not wait any longer.
-    pub(crate) fn ring(&self) {
+    pub fn ring(&self) {
         let now = Instant::now();
         let mut state = self.lock();
         state.armed = None;

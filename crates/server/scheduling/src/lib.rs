@@ -2,21 +2,28 @@
 //!
 //! Instances pull: there is no thread between the caller that enqueues and the instance that executes. Where the
 //! hand-off to the instance's thread would cost more than the execution, the caller may execute itself: see [`Claim`].
+//! The [rate limiter](rate_limiter) limits executions of all models, and the [timer](timer) rings when requests expire.
 //!
 //! A scheduler has two parts. A [`Queue`] holds the rules by which requests leave, alone or in batches, and is a plain
 //! value: time is an argument. [`Handoff`] shares a queue between those who enqueue and the instances' threads.
+//!
+//! Knows no model, no backend and no server: requests, instances and permits are all that it sees.
+
+#![forbid(unsafe_code)]
 
 mod batcher;
-pub(crate) mod configured;
+pub mod configured;
 mod fifo;
 mod former;
 mod handoff;
 #[cfg(test)]
 mod modelled;
 mod ordering;
-pub(crate) mod sequence;
+pub mod rate_limiter;
+pub mod sequence;
 mod sync;
 mod tickets;
+pub mod timer;
 
 use std::time::Instant;
 
@@ -105,25 +112,25 @@ pub struct Ticket {
 
 impl Ticket {
     /// Of a scheduler that has one number for each request.
-    pub(crate) fn numbered(number: u64) -> Self {
+    pub fn numbered(number: u64) -> Self {
         Self { level: 0, number }
     }
 
     /// The number it was made of.
-    pub(crate) fn number(self) -> u64 {
+    pub fn number(self) -> u64 {
         self.number
     }
 }
 
 /// What a scheduler hands on.
-pub(crate) trait Item: Sized {
+pub trait Item: Sized {
     /// Answers it: it will not be executed.
     fn refuse(self, why: Refusal);
 }
 
 /// Why a request is not executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refusal {
+pub enum Refusal {
     /// No further request is taken.
     Closing,
     /// The queue is full: this is its limit.
@@ -165,7 +172,7 @@ impl Item for Request {
 }
 
 /// The rules by which queued requests leave. It has no clock and no thread: the time is an argument.
-pub(crate) trait Queue {
+pub trait Queue {
     /// What waits.
     type Item: Item;
 
@@ -202,7 +209,7 @@ pub(crate) trait Queue {
 
 /// Whether a batch may leave a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Readiness {
+pub enum Readiness {
     /// There is none.
     Nothing,
     /// At this time, unless something changes before.

@@ -22,7 +22,7 @@ use crate::timer::{Ring, Timer};
 const MAX_BACKLOG: usize = 16_384;
 
 /// What a sequence batcher needs besides the configuration.
-pub(crate) struct SchedulerContext<'a> {
+pub struct SchedulerContext<'a> {
     /// How many instances there are.
     pub instances: usize,
     /// Asked before each execution, if executions are limited.
@@ -36,7 +36,7 @@ pub(crate) struct SchedulerContext<'a> {
 }
 
 /// The sequence batcher of a checked configuration.
-pub(crate) fn scheduler(
+pub fn scheduler(
     config: &ModelConfig,
     batching: &ModelSequenceBatching,
     context: SchedulerContext<'_>,
@@ -86,7 +86,7 @@ pub(crate) fn scheduler(
 ///
 /// # Errors
 /// Which state cannot be made, and why.
-pub(crate) fn initial_states(
+pub fn initial_states(
     config: &ModelConfig,
     batching: &ModelSequenceBatching,
     files: &BTreeMap<String, Bytes>,

@@ -14,7 +14,7 @@ use crate::rate_limiter::Permits;
 use crate::timer::{Ring, Timer};
 
 /// What a scheduler needs besides the configuration.
-pub(crate) struct SchedulerContext<'a> {
+pub struct SchedulerContext<'a> {
     /// How many instances there are.
     pub instances: usize,
     /// The backend's own rules for batches.
@@ -30,7 +30,7 @@ pub(crate) struct SchedulerContext<'a> {
 }
 
 /// The scheduler of a checked configuration.
-pub(crate) fn scheduler(config: &ModelConfig, context: SchedulerContext<'_>) -> Arc<dyn Scheduler> {
+pub fn scheduler(config: &ModelConfig, context: SchedulerContext<'_>) -> Arc<dyn Scheduler> {
     let SchedulerContext { instances, custom, permits, timer, hold, states } = context;
     if let Some(SchedulingChoice::SequenceBatching(batching)) = &config.scheduling_choice {
         let context = sequence::configured::SchedulerContext { instances, permits, timer, hold, states };

@@ -9,7 +9,7 @@ use super::Order;
 use super::batcher::{BatchFormer, BatchItem};
 
 /// Holds requests to the rules of a model's configuration and, if it has any, of its backend.
-pub(crate) struct RequestFormer {
+pub struct RequestFormer {
     /// Inputs that all requests of a batch have alike.
     alike: Vec<Alike>,
     /// Whether requests may leave inputs out. Those of a batch leave out the same.
@@ -29,7 +29,7 @@ struct Alike {
 
 impl RequestFormer {
     /// The rules of a checked configuration; `custom` are those of its backend. With an order, answers keep it.
-    pub(crate) fn new(
+    pub fn new(
         config: &ModelConfig,
         custom: Option<Arc<dyn CustomBatching>>,
         order: Option<Arc<Order>>,
@@ -50,7 +50,7 @@ impl RequestFormer {
     }
 
     /// Whether two requests may be executed together, as far as the configuration says.
-    pub(crate) fn alike(&self, first: &Request, request: &Request) -> bool {
+    pub fn alike(&self, first: &Request, request: &Request) -> bool {
         if self.optional {
             let given = |input: &Tensor| first.inputs.iter().any(|other| other.name == input.name);
             if first.inputs.len() != request.inputs.len() || !request.inputs.iter().all(given) {

@@ -2,6 +2,10 @@
 //!
 //! Counters only grow and are read without stopping writers, so a snapshot taken under load may be off by a request
 //! between two of its fields. Each instance writes its own ([`counters`]).
+//!
+//! Knows no model and no server.
+
+#![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
 use std::ops::AddAssign;
@@ -16,7 +20,7 @@ mod latencies;
 mod totals;
 
 use self::counters::Sets;
-pub(crate) use self::counters::on_instance;
+pub use self::counters::on_instance;
 pub use self::latencies::{Latencies, LatencyOptions, LatencySummary, Phase as LatencyPhase};
 use self::totals::Earlier;
 pub use self::totals::{FailureReason, Totals};
@@ -134,17 +138,23 @@ impl AddAssign for BatchStatistics {
 
 /// How a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RequestOutcome {
+pub enum RequestOutcome {
+    /// With a response.
     Success,
+    /// With an error.
     Failure(FailureReason),
+    /// Cancelled by its client, and why that counts as a failure.
     Cancelled(FailureReason),
 }
 
 /// How long a request was computed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct ComputeTimes {
+pub struct ComputeTimes {
+    /// Preparing the inputs.
     pub input: Duration,
+    /// Running the model.
     pub infer: Duration,
+    /// Producing the outputs.
     pub output: Duration,
 }
 
@@ -175,7 +185,7 @@ impl ModelStatistics {
     }
 
     /// Counts a request that was taken in, and whose end is going to be recorded or was already.
-    pub(crate) fn begun(&self) {
+    pub fn begun(&self) {
         self.counters.own().begun();
     }
 
@@ -185,7 +195,7 @@ impl ModelStatistics {
     }
 
     /// Counts the end of a request. How long it was computed may follow, with [`record_compute`](Self::record_compute).
-    pub(crate) fn record(&self, ending: RequestOutcome, batch_size: usize, total: Duration, queue: Duration) {
+    pub fn record(&self, ending: RequestOutcome, batch_size: usize, total: Duration, queue: Duration) {
         self.counters.own().ended(ending, batch_size, total, queue);
         if let (RequestOutcome::Success, Some(latencies)) = (ending, &self.latencies) {
             latencies.succeeded(total, queue);
@@ -193,7 +203,7 @@ impl ModelStatistics {
     }
 
     /// Counts how long a successful request was computed.
-    pub(crate) fn record_compute(&self, times: ComputeTimes) {
+    pub fn record_compute(&self, times: ComputeTimes) {
         self.counters.own().computed(times);
         if let Some(latencies) = &self.latencies {
             latencies.computed(times);
@@ -201,7 +211,7 @@ impl ModelStatistics {
     }
 
     /// Counts a request that is answered from the response cache.
-    pub(crate) fn record_cache_hit(&self, took: Duration) {
+    pub fn record_cache_hit(&self, took: Duration) {
         self.counters.own().cache_hit(took);
         if let Some(latencies) = &self.latencies {
             latencies.hit(took);
@@ -209,7 +219,7 @@ impl ModelStatistics {
     }
 
     /// Counts a request that was not found in the response cache.
-    pub(crate) fn record_cache_miss(&self, took: Duration) {
+    pub fn record_cache_miss(&self, took: Duration) {
         self.counters.own().cache_miss(took);
         if let Some(latencies) = &self.latencies {
             latencies.missed(took);
@@ -218,7 +228,7 @@ impl ModelStatistics {
 
     /// Counts one response to a request of a decoupled model, by its index among the responses. It took `duration`, of
     /// which its outputs, or its error, were handed on for `output`.
-    pub(crate) fn record_response(
+    pub fn record_response(
         &self,
         index: usize,
         kind: ResponseKind,
