@@ -3,6 +3,7 @@
 //! Every check is a function from its input to a list of problems; here they run on the real tree. All problems are
 //! listed, not just the first.
 
+mod circles;
 mod dependencies;
 mod documents;
 mod form;
@@ -59,14 +60,17 @@ fn check(project: &Project) -> Result<Vec<Problem>> {
     let files = tree::text_files(&project.root)?;
     let metadata = project.metadata()?;
     let mut problems = Vec::new();
+    let mut imports = circles::Imports::default();
     for file in &files {
         problems.extend(leaks::check(file));
         problems.extend(documents::check_paths(file, &project.root));
         if let Some(source) = RustFile::of(file) {
+            imports.add(&source);
             problems.extend(form::check(&source));
             problems.extend(unsafety::check_notes(&source));
         }
     }
+    problems.extend(imports.check());
     problems.extend(documents::check_required(&files));
     problems.extend(unsafety::check_crates(&metadata, &files));
     problems.extend(dependencies::check(&dependencies::Graph::of(&metadata)));

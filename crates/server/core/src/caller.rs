@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use crate::bodies::BodyShare;
 use crate::budget::Permit;
-use crate::ensemble::ComputeSum;
+use crate::compute_sum::ComputeSum;
 use nereid_statistics::ComputeTimes;
 
 /// Who a caller is, as its transport knows it: the subject of a client's certificate. Cheap to clone.

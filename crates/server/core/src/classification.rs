@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 use half::{bf16, f16};
 use nereid_backend_api::{DataType, Error, Result, Shape, Tensor, push_bytes_element};
 
-use crate::model::Labels;
+use crate::spec::Labels;
 
 /// `output` as a BYTES tensor of its `count` highest values, each element `"<value>:<index>[:<label>]"`. With
 /// `batched`, of each item of the batch.

@@ -9,19 +9,7 @@ use nereid_model_config::{Stage, adopt_completed, normalise, prefer_groups, sche
 
 use crate::backends::Backends;
 use crate::instance::plan_instances;
-use crate::model::ModelSpec;
-
-/// Whether the backend completes a model's configuration from the model's files.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Completion {
-    /// The configuration has to be whole.
-    Off,
-    /// What the configuration leaves out may be completed.
-    Allowed,
-    /// There is no configuration but what followed from the model's files so far: a backend that completes nothing
-    /// cannot serve the model.
-    Needed,
-}
+use crate::spec::{Completion, ModelSpec};
 
 /// Loads a version and gives it with the configuration to serve it by.
 ///

@@ -6,7 +6,6 @@
 //!
 //! Knows nothing of model loading: members are looked up in the model table when a request starts.
 
-mod computed;
 mod fit;
 mod plan;
 mod run;
@@ -20,7 +19,6 @@ use nereid_model_config::proto::ModelEnsembling;
 use nereid_model_config::proto::model_config::SchedulingChoice;
 use tokio::sync::Semaphore;
 
-pub(crate) use self::computed::ComputeSum;
 pub(crate) use self::fit::{EnsembleFit, fit};
 use self::plan::Plan;
 use crate::executor::{Executor, ReadyCheck};

@@ -13,6 +13,7 @@ mod budget;
 mod caller;
 mod classification;
 mod completion;
+mod compute_sum;
 mod ensemble;
 mod events;
 mod executor;
@@ -26,12 +27,14 @@ mod load_guard;
 mod model;
 mod peers;
 mod readiness;
+mod readiness_watch;
 mod reminder;
 mod repository_agent;
 mod response_cache;
 mod server;
 mod signature;
 mod source;
+mod spec;
 mod table;
 mod task;
 mod trace_control;
@@ -43,14 +46,14 @@ pub use block_on::block_on;
 pub use bodies::{BodyBudget, BodyShare, DecompressionError};
 pub use budget::{Budget, Permit};
 pub use caller::{Caller, Principal};
-pub use completion::{Completion, complete_config, try_load};
+pub use completion::{complete_config, try_load};
 pub use events::Changes;
 pub use gpu_limits::GpuLimits;
 pub use host_policies::HostPolicies;
 pub use inflight::{Canceller, ResponseStream};
 pub use interceptors::{Decision, Interceptor, Interceptors, QueueListener, Step, WaitingStep};
 pub use load_guard::{LoadGuard, LoadHooks};
-pub use model::{Labels, Model, ModelSpec, Work, not_offered};
+pub use model::{Model, Work, not_offered};
 pub use nereid_affinity as placement;
 pub use nereid_backend_api as backend_api;
 pub use nereid_backend_api::{
@@ -64,7 +67,7 @@ pub use nereid_statistics::{
     BatchStatistics, DurationStatistics, FailureReason, InferStatistics, Latencies, LatencyOptions,
     LatencyPhase, LatencySummary, ModelStatistics, ResponseStatistics, Totals,
 };
-pub use readiness::ReadinessWatch;
+pub use readiness_watch::ReadinessWatch;
 pub use repository_agent::{
     AgentAction, AgentContext, AgentFolders, AgentModel, ModelLocation, RepositoryAgent,
 };
@@ -75,9 +78,9 @@ pub use response_cache::{
 pub use server::{ModelControl, ResolveFuture, Server, ServerOptions};
 pub use signature::{InputSignature, OutputSignature, Signature};
 pub use source::{
-    BlockingSource, FetchStatus, FetchedModel, Fingerprint, ModelId, ModelSource, Origin, Overrides,
-    Progress, SourceEntry, SourceFuture,
+    BlockingSource, FetchStatus, FetchedModel, ModelSource, Overrides, Progress, SourceEntry, SourceFuture,
 };
+pub use spec::{Completion, Fingerprint, Labels, ModelId, ModelSpec, Origin};
 pub use table::{ModelStatus, ModelTable, VersionState};
 pub use trace_control::{TraceControl, TraceParent, TraceStore, TraceStream};
 pub use trace_settings::{Change, TraceMode, TraceSettings, TraceUpdate};

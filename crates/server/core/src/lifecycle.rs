@@ -35,9 +35,11 @@ use crate::backends::Backends;
 use crate::block_on::block_on;
 use crate::events::Events;
 use crate::executor::{ExecutorKind, dependencies};
-use crate::model::{Model, ModelSpec, Services};
-use crate::readiness::{POLL_INTERVAL, ReadinessPoll};
-use crate::source::{Fetches, Fingerprint, ModelId, ModelSource};
+use crate::model::{Model, Services};
+use crate::readiness_watch::{POLL_INTERVAL, ReadinessPoll};
+use crate::source::{Fetches, ModelSource};
+use crate::spec::ModelSpec;
+use crate::spec::{Fingerprint, ModelId};
 use crate::table::{ModelTable, VersionState};
 
 /// All models of a server, and the tasks that change them.

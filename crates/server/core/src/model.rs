@@ -2,7 +2,6 @@
 
 mod load;
 mod retirement;
-mod spec;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +16,6 @@ use nereid_backend_api::{
 pub(crate) use self::load::Services;
 pub use self::load::not_offered;
 use self::retirement::Retirement;
-pub use self::spec::{Labels, ModelSpec};
 use crate::admission::admit;
 use crate::bodies::BodyBudget;
 use crate::caller::Caller;
@@ -27,7 +25,7 @@ use crate::interceptors::Gate;
 use crate::load_guard::LoadGuard;
 use crate::response_cache::Load;
 use crate::signature::Signature;
-use crate::source::{ModelId, Origin};
+use crate::spec::{Labels, ModelId, ModelSpec, Origin};
 use nereid_scheduling::Ticket;
 use nereid_scheduling::sequence::checks::SequenceChecks;
 use nereid_statistics::ModelStatistics;

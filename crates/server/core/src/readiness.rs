@@ -3,8 +3,6 @@
 //! A backend may answer late or never. So it is asked on a separate thread, one question per model at a time: later
 //! callers wait for the same answer, and nobody waits longer than [`LIMIT`].
 
-mod watch;
-
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,8 +13,6 @@ use std::time::{Duration, Instant};
 
 use nereid_backend_api::{Error, Model, ReadinessAnnouncer, ReadinessReports, Result};
 
-pub use self::watch::ReadinessWatch;
-pub(crate) use self::watch::{POLL_INTERVAL, ReadinessPoll};
 use crate::events::Events;
 use nereid_scheduling::timer::{Alarm, Ring, Timer};
 

@@ -7,8 +7,6 @@
 mod blocking;
 mod progress;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::pin::Pin;
 use std::time::Instant;
 
@@ -18,7 +16,7 @@ use nereid_backend_api::Result;
 pub use self::blocking::BlockingSource;
 pub(crate) use self::progress::Fetches;
 pub use self::progress::{FetchStatus, Progress};
-use crate::model::ModelSpec;
+use crate::spec::{Fingerprint, ModelId, ModelSpec};
 
 /// What a source's methods return. It is driven on a thread that may block and belongs to no runtime, and dropped to cancel
 /// it.
@@ -88,95 +86,4 @@ pub struct SourceEntry {
     pub name: String,
     /// As [`ModelSource::find`] returns.
     pub ids: Result<Vec<ModelId>>,
-}
-
-/// What tells a model from others. Clients know names only; namespaces keep models of the same name apart.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ModelId {
-    /// Its name.
-    pub name: String,
-    /// Where it is from, if that matters: empty where there are no namespaces.
-    pub namespace: String,
-}
-
-impl ModelId {
-    /// The model of that name where there are no namespaces.
-    pub fn plain(name: impl Into<String>) -> Self {
-        Self { name: name.into(), namespace: String::new() }
-    }
-}
-
-impl fmt::Display for ModelId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if !self.namespace.is_empty() {
-            write!(f, "{}::", self.namespace)?;
-        }
-        f.write_str(&self.name)
-    }
-}
-
-/// Where a model's files are from. Versions of different origins share no files, whatever their fingerprints say.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Origin {
-    /// The source itself: fingerprints tell whether they have changed.
-    #[default]
-    Source,
-    /// A load request. The digest of their paths and contents tells them from those of others.
-    Request(u64),
-}
-
-/// Equal for a model that has not changed.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Fingerprint {
-    /// Of its configuration.
-    pub config: u64,
-    /// Of its labels and whatever else concerns all versions.
-    pub whole: u64,
-    /// Of each version's files.
-    pub versions: BTreeMap<u64, u64>,
-}
-
-impl Fingerprint {
-    /// What is other than before, for the log.
-    pub(crate) fn difference(&self, before: Option<&Self>) -> String {
-        let Some(before) = before else { return "it is new".into() };
-        let mut changes = Vec::new();
-        if self.config != before.config {
-            changes.push("its configuration".to_owned());
-        }
-        if self.whole != before.whole {
-            changes.push("files beside its versions".to_owned());
-        }
-        let both: BTreeSet<_> = self.versions.keys().chain(before.versions.keys()).collect();
-        for version in both {
-            match (self.versions.get(version), before.versions.get(version)) {
-                (Some(_), None) => changes.push(format!("version {version} is new")),
-                (None, Some(_)) => changes.push(format!("version {version} is gone")),
-                (now, then) if now != then => changes.push(format!("version {version}")),
-                _ => {}
-            }
-        }
-        changes.join(", ")
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn changes_are_reported() {
-        let of = |config, whole, versions: &[(u64, u64)]| {
-            let versions = versions.iter().copied().collect();
-            Fingerprint { config, whole, versions }
-        };
-        let before = of(1, 1, &[(1, 1), (2, 2)]);
-        assert_eq!(before.difference(None), "it is new");
-        assert_eq!(before.difference(Some(&before)), "");
-        let after = of(2, 2, &[(2, 3), (3, 3)]);
-        assert_eq!(
-            after.difference(Some(&before)),
-            "its configuration, files beside its versions, version 1 is gone, version 2, version 3 is new"
-        );
-    }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use nereid_backend_api::{Error, Result};
 
 use crate::model::Model;
-use crate::source::ModelId;
+use crate::spec::ModelId;
 
 /// All models by name and namespace, and of each all versions.
 ///

@@ -8,7 +8,7 @@ use nereid_model_config::proto::model_config::SchedulingChoice;
 use nereid_testkit::{ScriptedBackend, ScriptedModel, normalised};
 
 use super::*;
-use crate::source::ModelId;
+use crate::spec::ModelId;
 
 const WHOLE: &str = "input { name: 'X' data_type: TYPE_FP32 dims: [ 3 ] }
     output { name: 'Y' data_type: TYPE_FP32 dims: [ 3 ] }";

@@ -9,8 +9,9 @@ use nereid_model_config::proto::model_config::SchedulingChoice;
 use nereid_model_config::{Stage, validate, validate_ensemble};
 
 use super::steps_of;
-use crate::model::{Labels, Model, ModelSpec};
-use crate::source::ModelId;
+use crate::model::Model;
+use crate::spec::ModelId;
+use crate::spec::{Labels, ModelSpec};
 use crate::table::{ModelTable, VersionState};
 
 /// Maximum length of a member's failure reason in a message, in characters.

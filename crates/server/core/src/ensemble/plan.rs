@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use nereid_backend_api::{ModelConfig, Shape};
 
 use super::steps_of;
-use crate::source::ModelId;
+use crate::spec::ModelId;
 
 /// The compiled graph.
 pub(super) struct Plan {

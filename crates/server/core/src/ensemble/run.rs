@@ -17,10 +17,11 @@ use nereid_backend_api::{
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::Shared;
 use super::plan::PlannedStep;
 use super::wave::{Sequence, Value, Wave};
-use super::{ComputeSum, Shared};
 use crate::caller::Caller;
+use crate::compute_sum::ComputeSum;
 use crate::inflight::ResponseStream;
 use crate::model::Model;
 

@@ -15,7 +15,8 @@ use nereid_backend_api::{
 };
 use nereid_testkit::{ScriptedBackend, ScriptedModel, normalised};
 
-use crate::source::{ModelId, ModelSource};
+use crate::source::ModelSource;
+use crate::spec::ModelId;
 use crate::{Caller, ModelSpec, ResponseStream, Server, ServerOptions};
 
 /// What the members of a test do, by the parameter `act` of their configuration:

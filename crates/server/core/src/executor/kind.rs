@@ -7,7 +7,7 @@ use nereid_backend_api::{Backend, ModelConfig, Peers, Result};
 
 use crate::backends::Backends;
 use crate::ensemble::steps_of;
-use crate::model::ModelSpec;
+use crate::spec::ModelSpec;
 
 /// What a version is loaded into.
 pub(crate) enum ExecutorKind {

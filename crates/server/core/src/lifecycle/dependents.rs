@@ -13,8 +13,9 @@ use nereid_backend_api::{Error, Result};
 use super::tasks::Done;
 use super::{LifeCycle, Record};
 use crate::executor::dependencies;
-use crate::model::{Model, ModelSpec};
-use crate::source::ModelId;
+use crate::model::Model;
+use crate::spec::ModelId;
+use crate::spec::ModelSpec;
 use crate::table::VersionState;
 
 /// A model that was read and is waiting to be reconciled with its members.

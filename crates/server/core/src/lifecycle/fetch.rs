@@ -13,7 +13,8 @@ use tokio::sync::oneshot;
 use super::records::Records;
 use super::{LifeCycle, Record, Task};
 use crate::block_on::block_on;
-use crate::source::{FetchedModel, Fingerprint, ModelId, Origin, Overrides};
+use crate::source::{FetchedModel, Overrides};
+use crate::spec::{Fingerprint, ModelId, Origin};
 
 /// What to do with a model.
 pub(super) enum FetchOutcome {

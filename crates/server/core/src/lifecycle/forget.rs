@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::Builder;
 
 use super::{LifeCycle, Listing};
-use crate::source::ModelId;
+use crate::spec::ModelId;
 use crate::table::ModelTable;
 
 /// As many idle models are not worth listing the source for.

@@ -7,7 +7,8 @@ use nereid_backend_api::{Error, ErrorCode, Result};
 
 use super::fetch::FetchOutcome;
 use super::{LifeCycle, Record};
-use crate::source::{ModelId, Overrides};
+use crate::source::Overrides;
+use crate::spec::ModelId;
 
 /// The records of all models of a name, by namespace.
 #[derive(Clone, Default)]

@@ -10,7 +10,7 @@ use nereid_model_config::prefer_groups;
 use nereid_model_config::proto::model_config::SchedulingChoice;
 use nereid_model_config::proto::model_sequence_batching::StrategyChoice;
 
-use super::{Labels, Model, ModelSpec, Retirement};
+use super::{Model, Retirement};
 use crate::bodies::BodyBudget;
 use crate::completion;
 use crate::ensemble::{EnsembleFit, Graph, fit};
@@ -23,6 +23,7 @@ use crate::interceptors::{Gate, Interceptors};
 use crate::readiness::{self, Readiness};
 use crate::response_cache::{Caching, Load, ResponseCaching};
 use crate::signature::Signature;
+use crate::spec::{Labels, ModelSpec};
 use crate::table::ModelTable;
 use crate::warm_up::warm_up;
 use nereid_scheduling::configured::{self, SchedulerContext};

@@ -12,7 +12,7 @@ use std::thread::Builder;
 use crate::executor::Executor;
 use crate::interceptors::Gate;
 use crate::load_guard::LoadGuard;
-use crate::source::ModelId;
+use crate::spec::ModelId;
 
 /// Ends a version when dropped. It is the last field of [`Model`](super::Model), since fields are dropped in order: what
 /// it holds is then held by nobody else.

@@ -16,7 +16,8 @@ use super::{CacheLookup, CacheScope, ResponseCache, ResponseCaching};
 use crate::caller::Caller;
 use crate::executor::dependencies;
 use crate::interceptors::{Interceptor, QueueListener, Step};
-use crate::model::{Model, ModelSpec};
+use crate::model::Model;
+use crate::spec::ModelSpec;
 use crate::table::ModelTable;
 use nereid_statistics::ModelStatistics;
 

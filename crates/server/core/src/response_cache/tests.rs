@@ -21,7 +21,8 @@ use proptest::prelude::*;
 use tokio::sync::oneshot;
 
 use super::*;
-use crate::source::{BlockingSource, Fingerprint};
+use crate::source::BlockingSource;
+use crate::spec::Fingerprint;
 use crate::{
     Caller, InferStatistics, ModelControl, ModelId, ModelSpec, Overrides, ResponseStream, Server,
     ServerOptions,

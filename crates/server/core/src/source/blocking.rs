@@ -5,10 +5,8 @@ use std::time::Instant;
 
 use nereid_backend_api::{Error, Result};
 
-use super::{
-    FetchedModel, Fingerprint, ModelId, ModelSource, Overrides, Progress, SourceEntry, SourceFuture,
-};
-use crate::model::ModelSpec;
+use super::{FetchedModel, ModelSource, Overrides, Progress, SourceEntry, SourceFuture};
+use crate::spec::{Fingerprint, ModelId, ModelSpec};
 
 /// A source that has nothing to fetch, and answers on the calling thread.
 pub trait BlockingSource: Send + Sync {

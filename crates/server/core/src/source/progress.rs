@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::ModelId;
 use crate::events::{Changes, Events};
+use crate::spec::ModelId;
 
 /// Reports the progress of a fetch. Every report is a change that notifies subscribers.
 #[derive(Clone, Debug, Default)]

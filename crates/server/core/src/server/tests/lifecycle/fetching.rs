@@ -8,7 +8,8 @@ use futures_util::FutureExt;
 use tokio::sync::Semaphore;
 
 use super::*;
-use crate::source::{BlockingSource, FetchedModel, ModelSource, Origin, Progress, SourceEntry, SourceFuture};
+use crate::source::{BlockingSource, FetchedModel, ModelSource, Progress, SourceEntry, SourceFuture};
+use crate::spec::Origin;
 use crate::{FetchStatus, LoadGuard, LoadHooks};
 
 /// A source of models that are fetched when there is a permit for that; `now` needs none.

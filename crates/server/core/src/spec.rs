@@ -1,5 +1,7 @@
 //! A model's specification: what its repository says, before anything is loaded.
 
+mod identity;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
@@ -8,9 +10,20 @@ use std::sync::Arc;
 use bytes::Bytes;
 use nereid_backend_api::{Error, ModelConfig, ModelContext, Peers};
 
-use crate::completion::Completion;
+pub use self::identity::{Fingerprint, ModelId, Origin};
 use crate::load_guard::LoadGuard;
-use crate::source::{Fingerprint, ModelId, Origin};
+
+/// Whether the backend completes a model's configuration from the model's files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Completion {
+    /// The configuration has to be whole.
+    Off,
+    /// What the configuration leaves out may be completed.
+    Allowed,
+    /// There is no configuration but what followed from the model's files so far: a backend that completes nothing
+    /// cannot serve the model.
+    Needed,
+}
 
 /// The label of each index of a classification output.
 pub type Labels = Vec<String>;
