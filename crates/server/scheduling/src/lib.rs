@@ -172,7 +172,7 @@ impl Item for Request {
 }
 
 /// The rules by which queued requests leave. It has no clock and no thread: the time is an argument.
-pub trait Queue {
+pub(crate) trait Queue {
     /// What waits.
     type Item: Item;
 
