@@ -14,6 +14,9 @@ const LONGEST: usize = 600;
 /// Macros that mark unfinished work.
 const UNFINISHED_MACROS: &[&str] = &["todo", "unimplemented", "dbg"];
 
+/// In the root of each library: what remains needs a reason of its own.
+const NO_PANICS: &str = "#![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]";
+
 /// Words that mark unfinished work in comments.
 const UNFINISHED_WORDS: &[&str] = &["FIXME", "XXX"];
 
@@ -35,8 +38,17 @@ pub fn check(file: &RustFile<'_>) -> Vec<Problem> {
     if file.name == "mod.rs" {
         problems.push(Problem::new(file.path, 1, "`foo/mod.rs` is written `foo.rs` here"));
     }
+    problems.extend(may_panic(file));
     problems.extend(leftovers(file));
     problems
+}
+
+/// Reports library roots that do not deny panics. The crate of test tools may panic.
+fn may_panic(file: &RustFile<'_>) -> Option<Problem> {
+    let parts: Vec<_> = file.path.split('/').collect();
+    let ["crates", _, krate, "src", "lib.rs"] = parts.as_slice() else { return None };
+    let denies = file.text.lines().any(|line| line == NO_PANICS);
+    (!denies && *krate != "testkit").then(|| Problem::new(file.path, 1, format!("lacks `{NO_PANICS}`")))
 }
 
 fn opens_with_doc(file: &RustFile<'_>) -> bool {
@@ -142,5 +154,17 @@ mod tests {
             &["a.rs:1: `FIXME` is left over", "a.rs:3: `XXX` is left over"],
         );
         check_at("a.rs", "let a = \"FIXME\"; // mktemp nereid.XXXXXX\n", &[]);
+    }
+
+    #[test]
+    fn library_root_denies_panics() {
+        let root = |path: &str, text: &str| {
+            let file = TextFile { path: path.to_owned(), text: text.to_owned() };
+            super::check(&RustFile::of(&file).unwrap()).len()
+        };
+        assert_eq!(root("crates/server/core/src/lib.rs", "//! Core.\n"), 1);
+        assert_eq!(root("crates/server/core/src/lib.rs", &format!("//! Core.\n{NO_PANICS}\n")), 0);
+        assert_eq!(root("crates/api/testkit/src/lib.rs", "//! Tests.\n"), 0);
+        assert_eq!(root("xtask/src/main.rs", "//! Tasks.\n"), 0);
     }
 }

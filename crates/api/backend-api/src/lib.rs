@@ -7,6 +7,7 @@
 //! This crate knows no scheduler, protocol or framework. It depends only on the model configuration and on leaf
 //! libraries.
 
+#![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 #![forbid(unsafe_code)]
 
 mod backend;

@@ -11,7 +11,7 @@ mod reader;
 pub use reader::{JsonError, from_json};
 
 use prost_reflect::{DynamicMessage, Kind, MapKey, ReflectMessage, Value};
-use serde::ser::{Serialize, SerializeMap, Serializer};
+use serde::ser::{Error as _, Serialize, SerializeMap, Serializer};
 
 use crate::proto::{self, ModelConfig};
 
@@ -28,6 +28,7 @@ const AS_STRINGS: [&str; 3] = [
 const WHEN_SET: [&str; 1] = ["inference.ModelEnsembling.max_inflight_requests"];
 
 /// The configuration as a JSON object.
+#[expect(clippy::expect_used, reason = "writing names and values to memory cannot fail")]
 pub fn to_json(config: &ModelConfig) -> String {
     let message = proto::to_dynamic(config);
     serde_json::to_string(&Message(&message)).expect("names are strings, and writing to memory cannot fail")
@@ -84,7 +85,9 @@ impl Serialize for Item<'_> {
                 serializer.collect_seq(list.iter().map(|value| Item { value, kind: self.kind, as_strings }))
             }
             Value::Map(map) => {
-                let entry = self.kind.as_message().expect("a map's entries are messages");
+                let Some(entry) = self.kind.as_message() else {
+                    return Err(S::Error::custom("the entries of a map are messages"));
+                };
                 let kind = entry.map_entry_value_field().kind();
                 let mut entries: Vec<_> = map.iter().collect();
                 entries.sort_by_key(|&(key, _)| key);

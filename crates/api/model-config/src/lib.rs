@@ -3,6 +3,7 @@
 //! Pure data. This crate opens no file and knows no backend library, no device and no server: callers pass text,
 //! versions and tensors, and receive values and errors.
 
+#![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 #![forbid(unsafe_code)]
 
 mod backend;

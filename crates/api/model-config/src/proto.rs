@@ -14,6 +14,7 @@ mod generated {
 
 pub use generated::*;
 
+#[expect(clippy::expect_used, reason = "the build wrote these descriptors, and a test reads them")]
 static MODEL_CONFIG: LazyLock<MessageDescriptor> = LazyLock::new(|| {
     let descriptors = include_bytes!(concat!(env!("OUT_DIR"), "/model_config.bin"));
     let pool = DescriptorPool::decode(descriptors.as_slice()).expect("the build wrote valid descriptors");
@@ -26,6 +27,7 @@ pub(crate) fn descriptor() -> MessageDescriptor {
 }
 
 /// The configuration with its fields by name, for the descriptor-driven formats.
+#[expect(clippy::expect_used, reason = "type and descriptors come from the same schema")]
 pub(crate) fn to_dynamic(config: &ModelConfig) -> DynamicMessage {
     let mut message = DynamicMessage::new(descriptor());
     message.transcode_from(config).expect("type and descriptors come from the same schema");

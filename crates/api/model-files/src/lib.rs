@@ -4,6 +4,7 @@
 //! without an end, or a file of the machine that is none of the model's. Everything that reads a model's file reads it
 //! through this crate, which knows no format.
 
+#![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 #![forbid(unsafe_code)]
 
 use std::ffi::OsStr;

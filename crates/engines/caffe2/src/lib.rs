@@ -9,6 +9,7 @@
 //!
 //! Only `backend` opens files. The converter runs no model and knows no server.
 
+#![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 #![forbid(unsafe_code)]
 
 mod arguments;

@@ -10,6 +10,7 @@
 //!
 //! The crate opens no file and runs no graph: it knows no model format and no framework.
 
+#![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 #![forbid(unsafe_code)]
 
 mod check;

@@ -15,6 +15,7 @@
 //! A gate without a listener is open, so a configuration with a gate can be served anywhere. An execution waits at its
 //! gate even if its clients cancel.
 
+#![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 #![forbid(unsafe_code)]
 
 mod gate;

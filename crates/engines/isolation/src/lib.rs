@@ -7,6 +7,7 @@
 //!
 //! `nereid-worker` starts the processes, which run its host. This crate knows no framework.
 
+#![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 #![forbid(unsafe_code)]
 
 mod idle;

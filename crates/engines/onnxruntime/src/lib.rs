@@ -12,6 +12,8 @@
 //!
 //! The crate knows nothing of the server: it only implements the traits of `nereid-backend-api`.
 
+#![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
+
 mod accelerators;
 mod binding;
 mod declared;

@@ -3,6 +3,8 @@
 //! The crate uses CPython's stable ABI and the part of numpy's interface that numpy 1 and 2 share, so one build
 //! serves every CPython from 3.9 on. It knows neither servers nor models, nor the tensor types of its users.
 
+#![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
+
 pub mod data_type;
 pub mod dlpack;
 pub mod elements;

@@ -11,6 +11,7 @@
 //! Unpacked and installed environments are kept in a cache folder that several servers may share. Knows nothing of the
 //! server, of models but their folder, and of what runs in the interpreter.
 
+#![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 #![forbid(unsafe_code)]
 
 use std::ffi::OsString;

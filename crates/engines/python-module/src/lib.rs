@@ -4,6 +4,8 @@
 //! This crate uses CPython's stable ABI and numpy's C interface, so one build serves every CPython from 3.9 on, with numpy 1
 //! and 2. It knows the protocol of worker processes, and nothing else of the server.
 
+#![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
+
 mod constants;
 mod exchange;
 mod gpu;

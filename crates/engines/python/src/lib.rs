@@ -3,6 +3,7 @@
 //! This crate is the server's side: it chooses the interpreter, its options and arguments, and completes a model's
 //! configuration. `nereid-worker` runs the processes. `module/` runs within the interpreter.
 
+#![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 #![forbid(unsafe_code)]
 
 mod arguments;

@@ -16,6 +16,7 @@
 //!
 //! The crate knows nothing of the server: it only implements the traits of `nereid-backend-api`.
 
+#![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 #![forbid(unsafe_code)]
 
 mod analysis;

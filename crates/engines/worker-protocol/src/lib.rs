@@ -17,6 +17,8 @@
 //!
 //! This crate knows neither models nor backends nor languages.
 
+#![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
+
 mod backlog;
 pub mod call;
 mod channel;

@@ -111,12 +111,14 @@ pub(crate) struct ChannelInUse<'a> {
 impl Deref for ChannelInUse<'_> {
     type Target = LimitedChannel;
 
+    #[expect(clippy::expect_used, reason = "present until the drop")]
     fn deref(&self) -> &LimitedChannel {
         self.channel.as_ref().expect("it is there until the drop")
     }
 }
 
 impl DerefMut for ChannelInUse<'_> {
+    #[expect(clippy::expect_used, reason = "present until the drop")]
     fn deref_mut(&mut self) -> &mut LimitedChannel {
         self.channel.as_mut().expect("it is there until the drop")
     }

@@ -150,6 +150,7 @@ impl Process {
         Ok(())
     }
 
+    #[expect(clippy::expect_used, reason = "without a limit the call waits, and always succeeds")]
     fn channel(&self) -> crate::calls::ChannelInUse<'_> {
         self.calls.take(None).expect("without a limit, it waits")
     }

@@ -28,6 +28,7 @@ type Handler = Box<dyn Fn(Request<Body>) -> BoxFuture<Response<Body>, Infallible
 pub(crate) struct Companions(Vec<(&'static str, Handler)>);
 
 impl Companions {
+    #[expect(clippy::expect_used, reason = "the descriptors are compiled in, and a test reads them")]
     pub(crate) fn new(server: &Arc<Server>, shutdown: &CancellationToken) -> Self {
         let reflection = || {
             Builder::configure()

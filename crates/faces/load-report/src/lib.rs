@@ -4,6 +4,7 @@
 //! is measured when a report is needed, and not again within an interval; in between, a report costs as much as copying a
 //! header. This crate knows headers, and no protocol.
 
+#![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 #![forbid(unsafe_code)]
 
 mod format;

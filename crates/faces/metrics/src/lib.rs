@@ -3,6 +3,7 @@
 //! Nothing is counted here: a scrape reads counters that the server keeps anyway, and inference requests never wait for
 //! it. Names and labels are Triton's, so that its dashboards keep working.
 
+#![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 #![forbid(unsafe_code)]
 
 mod cache;

@@ -3,6 +3,7 @@
 //!
 //! No module uses another, and none knows a server or what is served.
 
+#![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 #![forbid(unsafe_code)]
 
 pub mod http2;

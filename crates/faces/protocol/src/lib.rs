@@ -4,6 +4,7 @@
 //! The faces (HTTP, gRPC, the C interface) read and write their own wire types; what a name or a value means is decided
 //! here, once. This crate knows no wire format.
 
+#![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 #![forbid(unsafe_code)]
 
 mod access;

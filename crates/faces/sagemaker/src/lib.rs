@@ -5,6 +5,7 @@
 //! KServe's; where a body has binary tensors, its content type says where its JSON ends, since SageMaker passes on no
 //! other header. This crate knows what a folder of models stands for only by [`Folders`].
 
+#![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 #![forbid(unsafe_code)]
 
 mod memory;

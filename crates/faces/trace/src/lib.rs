@@ -2,6 +2,7 @@
 //!
 //! Knows neither which requests are traced, nor protocols, nor backends.
 
+#![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 #![forbid(unsafe_code)]
 
 mod clock;

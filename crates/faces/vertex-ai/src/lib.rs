@@ -4,6 +4,7 @@
 //! of KServe's routes, among those that change nothing, or as the metrics. Where a body has binary tensors, its content
 //! type says where its JSON ends.
 
+#![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 #![forbid(unsafe_code)]
 
 mod route;

@@ -4,6 +4,7 @@
 //! Neither knows where models are kept: files are in a folder when they are checked, and stores with objects provide
 //! their URLs.
 
+#![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 #![forbid(unsafe_code)]
 
 mod checksum;

@@ -45,6 +45,7 @@ struct Item<'a> {
 
 impl Report {
     /// The report as JSON, on several lines.
+    #[expect(clippy::expect_used, reason = "writing names and values to memory cannot fail")]
     pub fn to_json(&self) -> String {
         let items = |severity| self.of(severity).map(item).collect();
         let document = Document {

@@ -4,6 +4,7 @@
 //! checked for missing and unused files. What only a model's own file can tell is left to its backend: [`complete`]
 //! asks it, for one model. Knows no command line, and prints nothing.
 
+#![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 #![forbid(unsafe_code)]
 
 mod agents;

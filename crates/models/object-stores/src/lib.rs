@@ -6,6 +6,7 @@
 //!
 //! This crate knows objects, sizes and ETags, and nothing of models, requests or protocols.
 
+#![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 #![forbid(unsafe_code)]
 
 mod address;

@@ -2,6 +2,7 @@
 //!
 //! This crate knows the layout of a repository and nothing of backends, requests or protocols.
 
+#![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 #![forbid(unsafe_code)]
 
 mod agents;

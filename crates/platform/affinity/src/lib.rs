@@ -4,6 +4,8 @@
 //! to the calling thread. Threads started by it afterwards inherit it. Knows neither instances nor the names of
 //! policies.
 
+#![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
+
 mod memory;
 
 use std::io;

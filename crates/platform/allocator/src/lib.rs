@@ -11,6 +11,8 @@
 //! forever if the memory lies between used blocks. The thread therefore makes both release it. Allocating and freeing
 //! count nothing.
 
+#![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
+
 mod blocks;
 
 use std::time::Duration;

@@ -6,6 +6,7 @@
 //!
 //! Does not know the contents of archives, or where they come from.
 
+#![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 #![forbid(unsafe_code)]
 
 mod root;

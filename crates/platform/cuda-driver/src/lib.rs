@@ -6,6 +6,8 @@
 //!
 //! This crate does not know what its callers keep in GPU memory: servers and the processes of models both use it.
 
+#![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
+
 mod cuda;
 mod driver;
 mod error;

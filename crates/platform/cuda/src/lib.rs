@@ -5,6 +5,8 @@
 //! of the few crates with unsafe code; its interface is safe to call from any thread, except where it trusts addresses
 //! from C ([`ForeignMemory`]).
 
+#![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
+
 mod memory;
 mod pool;
 mod pools;

@@ -8,6 +8,8 @@
 //!
 //! The crate knows no framework: each backend declares its own. It never runs a Python interpreter.
 
+#![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
+
 mod exit;
 mod framework;
 mod open;

@@ -9,6 +9,8 @@
 //!   [`faults`] maps zeroes there, and the region is broken from then on.
 //! - A mapping lives as long as any slice of it, even after its region is unregistered.
 
+#![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
+
 mod faults;
 mod mapping;
 mod outputs;

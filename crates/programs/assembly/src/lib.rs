@@ -7,6 +7,7 @@
 //! This crate knows no command line, no environment of options and no signal, and installs nothing in the process: no log
 //! subscriber, no signal handler. That is up to the program.
 
+#![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 #![forbid(unsafe_code)]
 
 mod agents;

@@ -8,6 +8,8 @@
 //! ends the process. Messages go to the log configured through the interface: by default to standard error, as with
 //! Triton's library.
 
+#![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
+
 mod embedder;
 mod hidden;
 

@@ -36,6 +36,7 @@
 //! println!("cargo::rustc-link-arg-bins=-Wl,--export-dynamic-symbol=TRITON*");
 //! ```
 
+#![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 #![forbid(unsafe_code)]
 
 mod bars;

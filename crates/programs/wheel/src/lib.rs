@@ -8,6 +8,8 @@
 //! The interpreter's lock is never held while a thread waits, and server threads never take it: they put responses into
 //! queues that Python empties.
 
+#![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
+
 mod call;
 mod errors;
 mod handle;

@@ -3,6 +3,7 @@
 //! [`Server::infer`] is the one way in for every protocol. This crate knows of no protocol, no framework, no storage
 //! and no C; models come from a source, and backends are registered by the program that assembles the server.
 
+#![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 #![forbid(unsafe_code)]
 
 mod admission;

@@ -1,5 +1,7 @@
 //! What every [`ResponseCache`] has to do, whatever its entries are kept in. For tests.
 
+#![allow(clippy::expect_used, clippy::panic, reason = "a suite of tests")]
+
 use std::thread;
 use std::time::{Duration, Instant};
 

@@ -2,6 +2,7 @@
 //!
 //! What is cached, and under which keys, `nereid-core` decides.
 
+#![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 #![forbid(unsafe_code)]
 
 pub mod conformance;

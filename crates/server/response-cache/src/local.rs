@@ -47,6 +47,7 @@ pub struct LocalCache {
 
 impl LocalCache {
     /// A cache of at most that many bytes, and at least [`MIN_SIZE`].
+    #[expect(clippy::expect_used, reason = "all options are set")]
     pub fn new(byte_size: u64) -> Self {
         let byte_size = byte_size.max(MIN_SIZE);
         let shards = (byte_size / MIN_SHARD).clamp(1, MAX_SHARDS);

@@ -9,6 +9,7 @@
 //!
 //! Knows no model, no backend and no server: requests, instances and permits are all that it sees.
 
+#![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 #![forbid(unsafe_code)]
 
 mod batcher;

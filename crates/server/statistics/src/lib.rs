@@ -5,6 +5,7 @@
 //!
 //! Knows no model and no server.
 
+#![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;

@@ -8,6 +8,8 @@
 //!
 //! The crate does not know what plugins do: its users type their functions and call them.
 
+#![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
+
 mod host;
 mod kind;
 mod library;

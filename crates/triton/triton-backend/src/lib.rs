@@ -85,6 +85,8 @@
 //! A backend's threads must have ended when their owner is dropped, because the server may unload the library then.
 //! The library calls the functions of the server that loads it, so a standalone program cannot be linked with it.
 
+#![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
+
 mod answer;
 mod batch;
 mod cancel;

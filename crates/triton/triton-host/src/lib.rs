@@ -12,6 +12,8 @@
 //! Few places deal with C directly: `boundary.rs` checks arguments, `handle.rs` knows which objects are alive, and
 //! calls of library functions. All other code is safe. This crate knows no protocol and no face.
 
+#![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
+
 mod agent;
 mod allocator;
 mod application;

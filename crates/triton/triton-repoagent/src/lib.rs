@@ -32,6 +32,8 @@
 //!
 //! The functions that this crate calls come from the server that loads the library; nothing is linked.
 
+#![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
+
 #[doc(hidden)]
 pub mod entry;
 mod error;

@@ -10,6 +10,8 @@
 //! - Enums are integers with constants, since C may pass any number.
 //! - Every function is declared twice: as a foreign function, for callers, and as a type of function pointers in
 //!   [`signatures`], for implementations and lookups.
+
+#![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 #![allow(non_camel_case_types, non_snake_case, reason = "the names are those of the C headers")]
 
 /// Declares foreign functions, and for each a type of pointers to it, in a module `signatures`.

@@ -1,7 +1,5 @@
 //! Prints a message as text, ordered by field numbers and map keys.
 
-use std::fmt::Write;
-
 use prost_reflect::{DynamicMessage, FieldDescriptor, Kind, MapKey, Value};
 
 /// The text of a message's fields; empty if none is set.
@@ -103,7 +101,7 @@ fn quote(value: &str) -> String {
             '\t' => quoted += "\\t",
             // Three digits, so that a following digit is not read as part of the escape.
             _ if letter.is_ascii_control() => {
-                write!(quoted, "\\{:03o}", u32::from(letter)).expect("writing to a string cannot fail");
+                quoted += &format!("\\{:03o}", u32::from(letter));
             }
             _ => quoted.push(letter),
         }

@@ -63,6 +63,7 @@ impl TextProblem {
 
 /// Reads a configuration like [`parse_text`](crate::parse_text), but continues after fields that do not exist, are
 /// set twice or have a value of the wrong type, and records the position of each field. Takes more time and memory.
+#[expect(clippy::expect_used, reason = "type and descriptors come from the same schema")]
 pub fn read_text(text: &str) -> Reading {
     let mut collector = Collector {
         cursor: Cursor::new(text),

@@ -1,5 +1,7 @@
 //! What every source of models has to do, whatever its repositories are kept in.
 
+#![allow(clippy::unwrap_used, reason = "a suite of tests")]
+
 use std::fs;
 use std::sync::Arc;
 use std::time::Instant;

@@ -1,5 +1,7 @@
 //! What every [`Store`] has to do, whatever it is kept in.
 
+#![allow(clippy::unwrap_used, reason = "a suite of tests")]
+
 use std::fs;
 use std::time::Instant;
 

@@ -47,6 +47,7 @@ const TYPES: [DataType; 14] = [
 pub struct Malformed;
 
 /// An entry as bytes.
+#[expect(clippy::expect_used, reason = "a vector grows as needed")]
 pub fn encode_entry(key: &CacheKey, entry: &CacheEntry) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(entry.byte_size() + MAGIC.len() + key.digest().len() + DIGEST);
     bytes.extend_from_slice(&MAGIC);

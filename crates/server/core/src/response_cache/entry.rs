@@ -121,6 +121,7 @@ fn packed_within<const SPACE: usize>(response: &Response) -> Option<Arc<[u8]>> {
     Some(Arc::from(&space[..length]))
 }
 
+#[expect(clippy::expect_used, reason = "written in this process, with the same code")]
 fn unpacked(packed: &[u8]) -> Response {
     read_response(packed).expect("it was written in this process")
 }
