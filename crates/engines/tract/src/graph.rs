@@ -30,7 +30,7 @@ use crate::external_data::RegularFiles;
 use crate::guard::guarded;
 use crate::symbols::{self, Symbols};
 use crate::values::ValueChecks;
-use crate::{operators, quantisation, signature, verify};
+use crate::{operators, quantisation, repairs, signature, verify};
 
 /// What helps where the embedded engine does not serve a model.
 const HINT: &str = "install ONNX Runtime, which runs them (pip install onnxruntime)";
@@ -113,6 +113,7 @@ impl OnnxFile {
             ..onnx()
         };
         quantisation::register(&mut engine.op_register);
+        repairs::register(&mut engine.op_register);
         let unsupported = operators::unsupported(&self.proto, &self.graph);
         if !unsupported.is_empty() {
             return Err(Error::unsupported(format!(
@@ -243,7 +244,8 @@ impl Graph {
             model.set_input_fact(index, InferenceFact::dt_shape(*datum_type, &dims))?;
         }
         analysis::analyse(&mut model, &self.rules, memory)?;
-        let typed = model.into_typed()?;
+        let mut typed = model.into_typed()?;
+        repairs::stabilise(&mut typed)?;
         verify::verify(&typed, memory)?;
         let optimised = typed.into_optimized()?;
         verify::check_memory(&optimised, memory)?;

@@ -31,6 +31,7 @@ mod limits;
 mod operators;
 mod plans;
 mod quantisation;
+mod repairs;
 mod scratch;
 mod signature;
 mod symbols;

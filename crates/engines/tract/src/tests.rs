@@ -8,6 +8,7 @@ pub(crate) mod onnx;
 mod optional;
 mod quantisation;
 mod ragged;
+mod repairs;
 pub(crate) mod server;
 
 use nereid_backend_api::{BytesElements, DataType, Response, Tensor, push_bytes_element};

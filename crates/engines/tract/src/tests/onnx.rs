@@ -93,9 +93,14 @@ pub(crate) fn graph(
 
 /// The bytes of a file that holds `graph`.
 pub(crate) fn file(graph: GraphProto) -> Vec<u8> {
+    file_of_version(graph, 17)
+}
+
+/// The bytes of a file that holds `graph`, with operators of this version of the operator set.
+pub(crate) fn file_of_version(graph: GraphProto, version: i64) -> Vec<u8> {
     let model = ModelProto {
         ir_version: 8,
-        opset_import: vec![OperatorSetIdProto { domain: String::new(), version: 17 }],
+        opset_import: vec![OperatorSetIdProto { domain: String::new(), version }],
         graph: Some(graph),
         ..Default::default()
     };
