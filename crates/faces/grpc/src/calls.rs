@@ -72,7 +72,8 @@ impl Calls {
         self.identity.principal.as_ref()
     }
 
-    /// The load of the server, if a call asks for it or gets it unasked.
+    /// The load reports for this call: inference calls get them in trailers, if the configuration or the call's headers
+    /// request that.
     pub(crate) fn load_reports<B>(&self, call: &Request<B>) -> Option<LoadReports> {
         let reports = self.face.options.load_reports.as_ref()?;
         let asks = reports.has_trailer(call.headers()) && action(call.uri().path()) == Action::Infer;
@@ -186,7 +187,7 @@ impl Calls {
         PendingAnswer::Called { answer, limit }
     }
 
-    /// Answers a call that may be made.
+    /// Dispatches a call that passed the access checks.
     fn answer_to<B>(&self, caller: Identity, action: Action, mut request: Request<B>) -> PendingAnswer
     where
         B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
@@ -215,8 +216,8 @@ impl Calls {
         PendingAnswer::Called { answer, limit }
     }
 
-    /// Answers a call of the service whose messages are not compressed, unless in an unknown format. `counts` says whether
-    /// they have to be counted.
+    /// Dispatches a call to the service with uncompressed messages, unless their format is unknown. `counts`: whether
+    /// the messages still have to be charged to the budget.
     fn dispatch<B>(
         &self,
         action: Action,
@@ -245,14 +246,14 @@ impl Calls {
     }
 }
 
-/// The answer to a call, while it is made. Dropped, as when the client is gone or its deadline is over, it takes the
-/// request back wherever that is.
+/// A call's answer in the making. Dropping it (the client left or the deadline passed) cancels the request wherever it
+/// is queued or running.
 pub enum PendingAnswer {
-    /// The call may not be made.
+    /// The call was refused before it reached a handler.
     Refused(Option<Status>),
-    /// It is being answered.
+    /// A handler is running.
     Called {
-        /// What comes of it.
+        /// The future of the answer.
         answer: BoxFuture<Response<Body>, Infallible>,
         /// Ends when the client waits no longer.
         limit: Option<Pin<Box<Sleep>>>,

@@ -1,11 +1,11 @@
 //! The messages of inference, without a copy: the calls ModelInfer and ModelStreamInfer.
 //!
-//! tonic's codec joins what arrives of a message in one buffer and encodes an answer into another. Here, raw contents of
-//! inputs are slices of the frames that arrived ([`Incoming`], [`Pieces`]), and those of outputs leave from where the
-//! backend put them ([`Outgoing`]). All other fields are prost's to decode and encode.
+//! tonic's codec joins the received pieces of a message in one buffer and encodes an answer into another. Here, raw
+//! input contents are slices of the received frames ([`Incoming`], [`Pieces`]), and raw output contents are sent from
+//! the backend's buffers ([`Outgoing`]). prost decodes and encodes all other fields.
 //!
-//! Compressed requests are decompressed before ([`Inflated`](crate::messages::Inflated)). Answers that are to be
-//! compressed are joined and copied anyway and go through tonic: [`applies`] decides.
+//! Compressed requests are decompressed first ([`Inflated`](crate::messages::Inflated)). Compressed answers have to be
+//! joined and copied anyway, so tonic encodes them: [`applies`] decides.
 
 mod incoming;
 mod outgoing;
@@ -32,16 +32,16 @@ use crate::{Compression, status};
 /// A request's message.
 #[derive(Default)]
 pub(crate) struct InferMessage {
-    /// All of it but the raw contents.
+    /// All fields but the raw contents.
     pub message: ModelInferRequest,
     /// The raw contents of inputs, in order.
     pub raw: Vec<Buffers>,
-    /// What it takes of the server's budget.
+    /// The message's share of the server's budget.
     pub share: BodyShare,
 }
 
 impl InferMessage {
-    /// A message that tonic decoded, with its share of the budget.
+    /// A message decoded by tonic, charged to the budget.
     ///
     /// # Errors
     /// The budget has no room for it.
@@ -68,7 +68,7 @@ impl Deref for InferMessage {
     }
 }
 
-/// Whether this codec can answer a call with these headers: neither side compresses.
+/// Whether this codec can serve a call with these headers: neither side compresses.
 pub(crate) fn applies(headers: &HeaderMap, compression: Compression) -> bool {
     let compresses = compression != Compression::None && headers.contains_key("grpc-accept-encoding");
     !compresses && headers.get("grpc-encoding").is_none_or(|encoding| encoding == "identity")

@@ -1,4 +1,4 @@
-//! The services beside inference: health, and reflection, which describes the protocol to clients.
+//! The services next to inference: health, and reflection, which describes the protocol to clients.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -24,7 +24,7 @@ pub(crate) const HEALTH: &str = "/grpc.health.v1.Health/";
 
 type Handler = Box<dyn Fn(Request<Body>) -> BoxFuture<Response<Body>, Infallible> + Send + Sync>;
 
-/// The services beside that of inference.
+/// The services next to inference, by name.
 pub(crate) struct Companions(Vec<(&'static str, Handler)>);
 
 impl Companions {
@@ -83,7 +83,7 @@ fn ending(handler: Handler, shutdown: &CancellationToken) -> Handler {
     })
 }
 
-/// An answer that ends when the server does.
+/// A stream that ends when the server shuts down.
 struct UntilShutdown {
     body: Body,
     /// Completes when the server stops; `None` after that was reported.

@@ -5,11 +5,11 @@ use std::time::Duration;
 use http::HeaderMap;
 use tonic::Status;
 
-/// The header that says it.
+/// Header with the call's timeout.
 const TIMEOUT: &str = "grpc-timeout";
 
-/// How long the call may take; `None` if it may take any time, or if what the header says is not understood, which then
-/// is for the client alone to see to.
+/// The call's timeout; `None` without one or if the header is malformed, in which case only the client enforces its
+/// deadline.
 pub(crate) fn of(headers: &HeaderMap) -> Option<Duration> {
     let text = headers.get(TIMEOUT)?.to_str().ok()?;
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_unit_is_known_and_nothing_else_is() {
+    fn timeouts_parse_known_units_only() {
         let read = |text: &'static str| {
             of(&HeaderMap::from_iter([(
                 http::HeaderName::from_static(TIMEOUT),

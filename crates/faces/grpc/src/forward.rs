@@ -6,10 +6,10 @@ use tonic::metadata::MetadataMap;
 use crate::GrpcOptions;
 use crate::stream::END_AT_ERROR;
 
-/// Headers that belong to gRPC or this protocol themselves, beside those that begin with `grpc-`.
+/// Headers of gRPC and of this protocol that are never forwarded, in addition to those with the prefix `grpc-`.
 const OWN: [&str; 3] = ["content-type", "te", END_AT_ERROR];
 
-/// Sets the headers of a call that models are to get.
+/// Adds the headers to forward to the model's parameters.
 ///
 /// # Errors
 /// `InvalidArg` for a header that cannot be forwarded.

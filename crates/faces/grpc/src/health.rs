@@ -1,6 +1,6 @@
 //! `grpc.health.v1.Health`: whether the server is ready, once or whenever that changes.
 //!
-//! As with the reference, the name of the service that a client asks for makes no difference.
+//! The requested service name makes no difference, as in the reference.
 
 use std::pin::Pin;
 use std::sync::Arc;

@@ -22,10 +22,10 @@ use crate::proto::ModelInferRequest;
 use crate::tracing::{ArrivalTime, CallTrace};
 use crate::{Face, forward};
 
-/// The request in a message.
+/// Converts a message to a request.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The message is not a valid request.
 pub(crate) fn decoded(message: InferMessage, regions: &Regions) -> Result<InferRequest> {
     decode::decode(message, regions).map(|decoded| decoded.request)
 }
@@ -37,7 +37,7 @@ pub(crate) struct SubmittedRequest {
     pub empty_final: bool,
     /// Length of its inputs in bytes.
     pub byte_size: usize,
-    /// Its trace, if it is traced.
+    /// The call's trace, if sampled.
     pub trace: Option<CallTrace>,
     memory: RequestMemory,
 }
@@ -54,10 +54,10 @@ impl SubmittedRequest {
     }
 }
 
-/// What is known of a call beside its messages.
+/// The context of a call, without its messages.
 pub(crate) struct CallContext {
     pub metadata: MetadataMap,
-    /// When it arrived, if anything is traced.
+    /// Arrival time, if tracing is on.
     pub arrived: Option<ArrivalTime>,
     /// The sender.
     pub caller: Identity,
@@ -73,7 +73,7 @@ impl CallContext {
 /// Hands a request to a model, with the parameters that `forward` adds.
 ///
 /// # Errors
-/// What is wrong with the request.
+/// The request is invalid.
 pub(crate) fn submit(
     face: &Face,
     model: &Arc<Model>,
@@ -92,11 +92,11 @@ pub(crate) fn submit(
     Ok(SubmittedRequest { answers, empty_final, byte_size, trace: trace.cloned(), memory })
 }
 
-/// Answers a request of one response. The answer comes with its trace, if it is traced. The message is taken from where it
-/// is: it is large, and each function that awaits something would have a place for it.
+/// Executes a request with one response. Returns the answer with its trace, if sampled. The message is moved out of its
+/// slot: it is large, and each async function that held it would reserve space for it.
 ///
 /// # Errors
-/// What is wrong with the request, or what went wrong in executing it.
+/// The request is invalid, or its execution failed.
 pub(crate) async fn answer(
     face: &Face,
     call: &CallContext,

@@ -19,7 +19,7 @@ use crate::infer::CallContext;
 use crate::stream::InferStream;
 use crate::{Face, infer, status};
 
-/// Answers a call of inference. `counts` says whether its messages have to be counted.
+/// Serves an inference call. `counts`: whether its messages still have to be charged to the budget.
 pub(crate) fn call<B>(
     face: &Arc<Face>,
     request: Request<B>,
@@ -36,7 +36,7 @@ where
         let response = stream(face, headers, &extensions, requests);
         return Box::pin(async move { Ok(response) });
     }
-    // Not awaited in a block, which would have a second place for the whole call.
+    // Boxed directly: an async block around it would reserve space for the whole call a second time.
     Box::pin(
         single(face, headers, extensions, body, counts)
             .map(|answer| Ok(answer.unwrap_or_else(Status::into_http))),

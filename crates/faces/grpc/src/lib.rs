@@ -48,33 +48,33 @@ pub use transport::{PROTOCOLS, PingRules, TransportOptions, serve};
 /// Configuration of the gRPC face.
 #[derive(Clone, Debug, Default)]
 pub struct GrpcOptions {
-    /// Access to the calls. The headers of keys of restricted API groups begin with [`RESTRICTED_PREFIX`].
+    /// Access rules of the calls. Headers with keys of restricted API groups have the prefix [`RESTRICTED_PREFIX`].
     pub access: Access,
-    /// The headers that models get as parameters; none if there is no pattern.
+    /// Pattern of the headers forwarded to models as parameters; `None` forwards none.
     pub forwarded_headers: Option<HeaderPattern>,
     /// The shared memory that clients registered, over any protocol.
     pub regions: Arc<Regions>,
     /// The log settings, which clients may change.
     pub log: Arc<LogControl>,
-    /// How answers to inference requests are compressed.
+    /// Compression of answers to inference requests.
     pub compression: Compression,
     /// The load of the server, for the trailers of answers to inference; `None` to report none.
     pub load_reports: Option<LoadReports>,
 }
 
-/// How answers to inference requests are compressed, if their client takes that.
+/// Compression of answers to inference requests, if the client accepts it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Compression {
-    /// Not at all.
+    /// No compression.
     #[default]
     None,
     /// With gzip.
     Gzip,
-    /// With deflate, or with gzip, whichever the client names first.
+    /// Deflate or gzip, in the client's order of preference.
     Any,
 }
 
-/// What every call is answered from.
+/// The state shared by all calls.
 pub(crate) struct Face {
     pub server: Arc<Server>,
     pub options: GrpcOptions,

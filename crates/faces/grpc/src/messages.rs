@@ -1,8 +1,8 @@
-//! Messages as they arrive. A length prefix is trusted only when nearly all of its message is there.
+//! Incoming messages. A length prefix is trusted only once nearly all of its message has arrived.
 //!
 //! A message begins with five bytes that announce its length, up to 4 GiB, and tonic's decoder reserves all of that at
-//! once. A client that announces much and sends nothing must not make the server do so: the pieces of a long message wait
-//! here until nearly all have arrived.
+//! once. A client that announces a long message and sends nothing must not cause that allocation: the pieces of a long
+//! message wait here until nearly all have arrived.
 
 mod inflated;
 
@@ -23,7 +23,7 @@ use crate::status;
 /// The longest message in either direction, in bytes, as in the reference.
 pub(crate) const MAX_MESSAGE_SIZE: usize = i32::MAX as usize;
 
-/// Length of the prefix: a flag that says whether the message is compressed, and the message's length.
+/// Length of the prefix: the compression flag and the message's length.
 pub(crate) const HEAD: usize = 5;
 
 /// Largest length prefix trusted before the data arrives.
@@ -35,9 +35,9 @@ pub(crate) struct Messages<B> {
     /// The head of the next message, and how many bytes of it have arrived.
     head: [u8; HEAD],
     head_length: usize,
-    /// How many bytes of the message are missing behind its head.
+    /// Bytes of the message still missing after its head.
     missing: usize,
-    /// How many bytes of the message have arrived, what they may take, and what they do.
+    /// Bytes of the message received so far.
     arrived: usize,
     budget: BodyBudget,
     share: BodyShare,
@@ -45,7 +45,7 @@ pub(crate) struct Messages<B> {
     held: VecDeque<Bytes>,
     /// Pieces that may be decoded.
     ready: VecDeque<Bytes>,
-    /// The time that the rest of a message may take.
+    /// Deadline for the rest of a partially received message.
     arrival: Arrival,
 }
 
@@ -65,10 +65,10 @@ impl<B> Messages<B> {
         }
     }
 
-    /// Follows the messages through a piece and returns the offset of the message that is incomplete at its end.
+    /// Tracks message boundaries through a piece and returns the offset of the message that is incomplete at its end.
     ///
     /// # Errors
-    /// `ResourceExhausted` for a message that is too long, `Unavailable` for one that the budget has no room for.
+    /// `ResourceExhausted` for a message above the limit, `Unavailable` if the budget cannot hold it.
     fn follow(&mut self, piece: &[u8]) -> Result<usize, Status> {
         let mut begin = 0;
         let mut rest = piece;
@@ -121,8 +121,8 @@ impl<B> Messages<B> {
     }
 }
 
-/// Nothing is there of a call. Ready when that is late, which it is only within a message: calls may wait between
-/// messages as long as they like.
+/// Called while a call has no bytes to read. Ready when the rest of a message is late; a call may pause between
+/// messages for any time.
 pub(crate) fn poll_late(arrival: &mut Arrival, is_within: bool, context: &mut Context<'_>) -> Poll<()> {
     if is_within {
         return arrival.poll_over(context);
@@ -136,13 +136,13 @@ pub(crate) fn late() -> Status {
     Status::deadline_exceeded("timed out waiting for the rest of a message")
 }
 
-/// The length that a message's head announces.
+/// The length announced in a message's head.
 ///
 /// # Errors
-/// `ResourceExhausted` for a message that is too long, or that the budget could not hold if it were empty.
+/// `ResourceExhausted` for a message above the limit or larger than the whole budget.
 pub(crate) fn announced_length(head: [u8; HEAD], budget: &BodyBudget) -> Result<usize, Status> {
     let [_, length @ ..] = head;
-    // Saturates only where no message of that length could be held at all.
+    // Saturates only for lengths that exceed the address space.
     let length = usize::try_from(u32::from_be_bytes(length)).unwrap_or(usize::MAX);
     if length > MAX_MESSAGE_SIZE {
         return Err(Status::resource_exhausted(format!(

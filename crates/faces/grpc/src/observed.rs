@@ -1,4 +1,4 @@
-//! Calls as they are observed from outside: logged, and delayed where a test of clients asks for it.
+//! The observable side of calls: logging, and the delay that client tests can configure.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -25,7 +25,7 @@ use crate::calls::{Calls, PendingAnswer};
 /// connections share.
 pub(crate) struct ObservedCalls {
     pub calls: Calls,
-    /// How long answers to calls other than inference are held back.
+    /// Delay of answers to calls other than inference.
     pub delay: Option<Duration>,
 }
 
@@ -56,7 +56,7 @@ where
     }
 }
 
-/// The answer to a call, which is logged when its head is there.
+/// An answer that is logged once its head is known.
 pub(crate) struct ObservedAnswer {
     answer: Answer,
     logged: Option<Box<LoggedRequest>>,

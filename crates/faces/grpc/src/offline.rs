@@ -1,5 +1,5 @@
-//! Bytes read as the service reads them, without a connection, for those who try to break it: the fuzz targets and the test
-//! that replays their corpus. Not meant for anything else.
+//! Entry points of the service's parsers without a connection, for the fuzz targets and the test that replays their
+//! corpus. Not meant for any other use.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -20,10 +20,10 @@ use crate::infer;
 use crate::messages::Messages;
 use crate::proto::ModelInferRequest;
 
-/// The request in a ModelInfer message that arrived in these pieces.
+/// Decodes a ModelInfer message that arrives in these pieces.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The message is not a valid request.
 pub fn infer(pieces: &[&[u8]]) -> Result<InferRequest> {
     let mut arrived = Pieces::default();
     pieces.iter().for_each(|piece| arrived.push(Bytes::copy_from_slice(piece)));
@@ -33,17 +33,17 @@ pub fn infer(pieces: &[&[u8]]) -> Result<InferRequest> {
     infer::decoded(message, &Regions::default())
 }
 
-/// The request in a ModelInfer message of a compressed call, which prost decodes.
+/// Decodes the ModelInfer message of a compressed call, with prost.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The message is not a valid request.
 pub fn infer_by_prost(message: &[u8]) -> Result<InferRequest> {
     let message = ModelInferRequest::decode(Bytes::copy_from_slice(message))
         .map_err(|error| Error::invalid_arg(error.to_string()))?;
     infer::decoded(message.into(), &Regions::default())
 }
 
-/// What is handed on to be decoded of a body that arrived in these pieces, and then ended.
+/// The bytes passed on to the decoder from a body that arrives in these pieces and then ends.
 ///
 /// # Errors
 /// The code of the status that ends the call.

@@ -33,19 +33,19 @@ pub(crate) async fn index(
     Ok(RepositoryIndexResponse { models: entries.into_iter().map(wire).collect() })
 }
 
-/// Loads a model; returns when it is loaded.
+/// Loads a model; returns once it is loaded.
 ///
 /// # Errors
-/// What is wrong with the request, or why the model cannot be loaded.
+/// The request is invalid, or the model failed to load.
 pub(crate) async fn load(server: &Server, request: RepositoryModelLoadRequest) -> Result<()> {
     check_repository(&request.repository_name)?;
     repository::load(server, &request.model_name, overrides(request.parameters)?).await
 }
 
-/// Unloads a model; returns when it takes no more requests.
+/// Unloads a model; returns once it accepts no more requests.
 ///
 /// # Errors
-/// What is wrong with the request, or why the model cannot be unloaded.
+/// The request is invalid, or the model cannot be unloaded.
 pub(crate) async fn unload(server: &Server, request: RepositoryModelUnloadRequest) -> Result<()> {
     check_repository(&request.repository_name)?;
     let mut with_dependents = false;
@@ -60,7 +60,7 @@ pub(crate) async fn unload(server: &Server, request: RepositoryModelUnloadReques
     repository::unload(server, &request.model_name, with_dependents).await
 }
 
-/// What a load request overrides of the repository.
+/// The repository's configuration and files that a load request replaces.
 fn overrides(parameters: BTreeMap<String, ModelRepositoryParameter>) -> Result<Overrides> {
     let mut overrides = Overrides::default();
     for (name, value) in parameters {
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_load_request_gives_a_configuration_and_files() {
+    fn load_request_overrides_configuration_and_files() {
         let config = given("config", ParameterChoice::StringParam("{}".into())).unwrap();
         assert_eq!(config.config.as_deref(), Some("{}"));
         let contents = Bytes::from_static(b"hi");

@@ -10,10 +10,10 @@ use crate::proto::{
     SystemSharedMemoryStatusResponse,
 };
 
-/// One region of the system, or all.
+/// Status of one system region, or of all if `name` is empty.
 ///
 /// # Errors
-/// `NotFound` if there is no such region.
+/// `NotFound` for an unknown region.
 pub(crate) fn status(regions: &Regions, name: &str) -> Result<SystemSharedMemoryStatusResponse> {
     let found = if name.is_empty() { regions.all() } else { vec![regions.status(name)?] };
     let wire = |Status { name, key, offset, byte_size }| {
@@ -39,14 +39,14 @@ pub(crate) fn unregister(regions: &Regions, name: &str) -> Result<()> {
     if name.is_empty() { regions.unregister_all() } else { regions.unregister(name) }
 }
 
-/// One CUDA region, or all.
+/// Status of one CUDA region, or of all if `name` is empty.
 ///
 /// # Errors
-/// `NotFound` if there is no such region.
+/// `NotFound` for an unknown region.
 pub(crate) fn cuda_status(regions: &Regions, name: &str) -> Result<CudaSharedMemoryStatusResponse> {
     let found = if name.is_empty() { regions.all_cuda() } else { vec![regions.cuda_status(name)?] };
     let wire = |CudaStatus { name, device_id, byte_size }| {
-        // The number of a GPU that is there.
+        // The id of an existing GPU, so never negative.
         let device_id = device_id.unsigned_abs();
         (name.clone(), CudaRegionStatus { name, device_id, byte_size })
     };

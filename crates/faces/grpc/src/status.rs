@@ -6,17 +6,17 @@ use nereid_core::backend_api::Error;
 use nereid_protocol::{Denied, grpc_status};
 use tonic::{Code, Status};
 
-/// The longest message, in bytes. It travels in a header, in which each byte may take three, and clients refuse answers
-/// with headers of more than 8 or 16 KiB.
+/// Longest message, in bytes. A message travels in a header, in which each byte may take three, and clients refuse
+/// answers with headers of more than 8 or 16 KiB.
 const MAX_MESSAGE: usize = 2 << 10;
 
-/// The status that an error is answered with: its code by the table beside HTTP's, and its message, which is cut if names
-/// that a client sent make it too long.
+/// The gRPC status of an error: its code from the table shared with HTTP, and its message, truncated in the middle if
+/// names sent by the client make it too long.
 pub(crate) fn of(error: &Error) -> Status {
     Status::new(Code::from_i32(grpc_status(error.code())), shortened(error.message()))
 }
 
-/// The status of a call that may not be made.
+/// The status of a refused call.
 pub(crate) fn denied(denied: &Denied) -> Status {
     match denied {
         // The reference's code.
@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_messages_are_cut_in_the_middle_and_stay_text() {
+    fn long_messages_are_truncated_in_the_middle_at_char_boundaries() {
         for (unit, count) in [
             ("x", 10),
             ("x", MAX_MESSAGE),

@@ -1,8 +1,8 @@
 //! A stream of inference requests and the stream of their answers.
 //!
-//! Many requests may be in progress. Answers of ordinary models are sent in the order of their requests; those of
-//! decoupled models as they arrive. An error is a message like others and does not end the stream, unless the client
-//! asks for that.
+//! Several requests may be in flight. Ordinary models answer in the order of the requests, decoupled models as soon as
+//! a response is ready. An error is a message like any other and does not end the stream, unless the client opts in to
+//! that.
 //!
 //! Nothing runs on its own here: requests are read while the answers' stream is polled, which happens while the client
 //! reads. So flow control holds back a client that floods the stream or does not read. Dropping the stream cancels its
@@ -35,8 +35,8 @@ use crate::proto::ModelInferRequest;
 use crate::tracing::{ArrivalTime, CallTrace};
 use crate::{Face, deadline, forward, status};
 
-/// The header by which a client asks that the first error of an execution ends the stream, with the error's status.
-/// Requests that are refused before that are still answered in the stream, as in Triton.
+/// Header by which a client opts in to ending the stream at the first execution error, with the error's status.
+/// Requests refused before execution are still answered in the stream, as in Triton.
 pub(crate) const END_AT_ERROR: &str = "triton_grpc_error";
 
 /// A message of the stream, or the status it ends with.
@@ -50,17 +50,17 @@ pub(crate) struct InferStream<R> {
     resolving: Option<(InferMessage, ResolveFuture)>,
     /// Whether further requests may come.
     reading: bool,
-    /// Whether that is not so because the server shuts down.
+    /// Whether the requests ended because the server shuts down.
     cut_off: bool,
-    /// The stream's headers that models get with each request.
+    /// The stream's headers that are forwarded to models with each request.
     forwarded: Result<Parameters>,
     ends_at_error: bool,
     load: Load,
-    /// Of requests that were refused, to models that are decoupled.
+    /// Refused requests to decoupled models.
     refused: VecDeque<RefusedRequest>,
-    /// Of models that are not decoupled, in the order of the requests; refused ones too.
+    /// Answers of non-decoupled models in the order of the requests, refused ones included.
     single: VecDeque<QueuedAnswer>,
-    /// Of decoupled models.
+    /// Responses of decoupled models.
     decoupled: SelectAll<Decoupled>,
     shutdown: Pin<Box<WaitForCancellationFutureOwned>>,
     /// Ends when the client waits no longer.
@@ -70,9 +70,9 @@ pub(crate) struct InferStream<R> {
     metadata: MetadataMap,
     /// The sender of the requests.
     caller: Identity,
-    /// Since when its next request is awaited, if anything was traced then.
+    /// When the stream began to wait for its next request, if tracing was on then.
     awaited: Option<ArrivalTime>,
-    /// The trace of the message that is being sent.
+    /// Trace of the message being sent.
     sending: Option<CallTrace>,
 }
 
@@ -115,7 +115,7 @@ where
         }
     }
 
-    /// An answer that is there.
+    /// Polls for the next answer.
     fn poll_answer(&mut self, context: &mut Context<'_>) -> Poll<Outcome> {
         if let Some(refused) = self.refused.pop_front() {
             return Poll::Ready(refused.outcome);
@@ -134,12 +134,12 @@ where
         }
     }
 
-    /// Takes the next request in, if there is room for it. Ready when one was taken, or when no further one comes.
+    /// Accepts the next request if the load permits. Ready when one was accepted or the requests ended.
     fn poll_request(&mut self, context: &mut Context<'_>) -> Poll<std::result::Result<(), Status>> {
         if !self.reading || self.load.is_full() {
             return Poll::Pending;
         }
-        // The server has little room left: this waits for an answer, which makes some, instead of failing the stream.
+        // The budget is nearly exhausted: wait for an answer, which frees some, instead of failing the stream.
         if self.face.server.bodies().is_scarce() && !self.load.is_empty() {
             return Poll::Pending;
         }
@@ -183,7 +183,7 @@ where
     /// Hands a request to its model.
     fn take(&mut self, message: InferMessage, model: Result<Arc<Model>>) {
         let (id, version) = (message.id.clone(), message.model_version.clone());
-        // Of a model that is not there it is not known.
+        // Unknown if the model does not exist.
         let decoupled = model.as_ref().is_ok_and(|model| model.is_decoupled());
         let trace = if model.is_ok() { self.draw(&message) } else { None };
         let submitted = model.and_then(|model| self.submit(&model, message, trace.as_ref()));

@@ -17,7 +17,7 @@ use crate::proto::model_infer_request::InferInputTensor;
 use crate::proto::{InferParameter, ModelInferRequest};
 use crate::{Calls, GrpcOptions};
 
-/// A model that takes `IN` and gives `OUT`, one INT32 each.
+/// A model with the input `IN` and the output `OUT`, one INT32 each.
 pub(crate) const NUMBER: &str = r#"
     input { name: "IN" data_type: TYPE_INT32 dims: [ 1 ] }
     output { name: "OUT" data_type: TYPE_INT32 dims: [ 1 ] }
@@ -43,7 +43,7 @@ impl Serving {
         Self::with_interceptors(configs, options, Interceptors::default(), script)
     }
 
-    /// The same, with steps before the queues.
+    /// Like `serving`, with interceptors before the queues.
     pub(crate) fn with_interceptors(
         configs: &[(&str, String)],
         options: GrpcOptions,

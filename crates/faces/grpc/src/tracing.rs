@@ -1,4 +1,4 @@
-//! What this face adds to traces: when requests arrived, and when their answers were sent.
+//! This face's trace events: when requests arrived, and when their answers were sent.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -50,7 +50,7 @@ impl CallTrace {
         RequestTrace::new(Arc::clone(&self.0))
     }
 
-    /// An answer is there.
+    /// Records that the answer is ready.
     pub(crate) fn answered(&self) {
         self.0.stamp("INFER_RESPONSE_COMPLETE", Instant::now());
     }

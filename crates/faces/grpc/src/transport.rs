@@ -1,5 +1,5 @@
-//! Connections: accepts them, serves gRPC on each, and ends them gracefully: at shutdown, at their maximum age, when their
-//! client is gone, does not speak HTTP/2, or pings too often.
+//! Connections: accepts them, serves gRPC on each, and ends them gracefully: at shutdown, at their maximum age, when
+//! their client disappears, does not speak HTTP/2, or pings too often.
 
 mod guarded;
 mod pings;
@@ -32,45 +32,45 @@ pub const PROTOCOLS: &[&str] = &["h2"];
 /// The time within which a client must send its first frame.
 const FIRST_FRAME_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The same for a client that sent none when its connection ends.
+/// Time limit for the first frame once the connection of a client that has sent none is being closed.
 const LAST_FRAME_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Most calls in progress on one connection. The reference has no limit, and clients hold back calls beyond it, so it is
 /// far above what clients open.
 const MAX_CALLS: u32 = 1 << 16;
 
-/// What a connection's client may send ahead of what is read, over all its calls. It also sets how many small frames may
-/// wait unread before the HTTP/2 library ends the connection: frames of 50 bytes on some twenty clogged streams.
+/// Flow-control window of a connection, over all its calls. The HTTP/2 library derives its limit of small unread frames
+/// from it: frames of 50 bytes on some twenty clogged streams.
 const CONNECTION_WINDOW: u32 = 64 << 20;
 
-/// The longest frame that a client may send. Each costs a system call and a wake-up of its call: with 256 KiB instead of 64, a
-/// request of 1 MiB takes 15 % less CPU time, and 1 MiB saves no more. Until it is complete, a frame counts neither as memory nor
-/// as progress of its call.
+/// Longest frame that a client may send. Each costs a system call and a wake-up of its call: with 256 KiB instead of
+/// 64, a request of 1 MiB takes 15 % less CPU time, and 1 MiB saves no more. A partial frame counts neither as memory
+/// nor as progress of its call.
 const MAX_FRAME: u32 = 256 << 10;
 
-/// The most calls that a client may reset before this side has looked at them: what it sends within one look at the
-/// connection. A client with short deadlines brings about thousands while a busy machine lets the server wait for a
-/// second. A client that resets calls as fast as it opens them reaches any number; these take 8 to 14 MB.
+/// Most calls that a client may reset between two polls of its connection. Clients with short deadlines reset thousands
+/// while a busy machine keeps the server off the CPU for a second. A client that resets calls as fast as it opens them
+/// reaches any limit; this one takes 8 to 14 MB.
 const MAX_PENDING_RESETS: usize = 1 << 14;
 
-/// The most calls of one connection, over its life, that this side resets because of frames that came too late for them
-/// or break the protocol. An answer before the end of its request leaves such frames behind, so this is no small number.
+/// Most calls of one connection, over its life, that this side resets because frames arrived too late for them or broke
+/// the protocol. Every early answer leaves such frames behind, so the limit has to be large.
 const MAX_ERROR_RESETS: usize = 1 << 20;
 
-/// How connections are kept and ended.
+/// Keepalive and lifetime settings of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TransportOptions {
-    /// How often the server pings a client that sends nothing; `None` for never.
+    /// Interval of pings to an idle client; `None` for never.
     pub keepalive_time: Option<Duration>,
-    /// How long the client may take to answer such a ping.
+    /// How long the client may take to answer a ping.
     pub keepalive_timeout: Duration,
-    /// How often a client may ping; `None` for no limit. Limits cost a look at every frame.
+    /// Limits on the client's pings; `None` for none. With limits, every frame is scanned.
     pub pings: Option<PingRules>,
     /// The age at which a connection accepts no further calls; `None` for none.
     pub max_age: Option<Duration>,
     /// The further time after which it is closed with its calls; `None` for none.
     pub max_age_grace: Option<Duration>,
-    /// How long answers to calls other than inference are held back, for tests of clients; `None` for not at all.
+    /// Delay of answers to calls other than inference, for tests of clients; `None` for none.
     pub delay: Option<Duration>,
 }
 
@@ -87,7 +87,7 @@ impl Default for TransportOptions {
     }
 }
 
-/// Answers `calls` on `listener` until `shutdown`, then drains its connections.
+/// Serves `calls` on `listener` until `shutdown`, then drains its connections.
 ///
 /// Returns when the last connection is closed; the caller decides how long that may take.
 pub async fn serve(listener: Listener, calls: Calls, options: TransportOptions, shutdown: CancellationToken) {
@@ -126,7 +126,7 @@ pub async fn serve(listener: Listener, calls: Calls, options: TransportOptions, 
     connections.wait().await;
 }
 
-/// Whether a connection is idle, as listeners ask for it.
+/// Reports to the listener whether a connection is idle.
 struct Idleness(Arc<Requests>);
 
 impl Activity for Idleness {
@@ -163,7 +163,7 @@ async fn serve_connection<S>(
     let connection =
         protocol.serve_connection(TokioIo::new(stream), ObservedCalls { calls, delay: options.delay });
     tokio::pin!(connection);
-    // Each of these ends comes once at most, but the connection is polled for every frame.
+    // Each of these events occurs at most once, but the connection is polled for every frame.
     let ending = when_woken(async {
         tokio::select! {
             () = after(options.max_age.map(with_jitter)) => {}

@@ -7,11 +7,11 @@ mod grpc_properties;
 use nereid_testkit::corpus::replay;
 
 #[test]
-fn the_corpus_is_read_as_inference_messages() {
+fn corpus_parses_as_inference_messages() {
     replay("grpc_infer", grpc_properties::infer);
 }
 
 #[test]
-fn the_corpus_is_read_as_bodies_and_connections() {
+fn corpus_parses_as_bodies_and_connections() {
     replay("grpc_bytes", grpc_properties::bytes);
 }

@@ -1,7 +1,7 @@
 //! Chooses the repository agents of a model, and their order.
 //!
-//! A model's configuration names its agents. Otherwise, those of the file `agents.pbtxt` in its repository apply, or
-//! those that the server's options name for the repository.
+//! A model's configuration names its agents. If it names none, the agents in the file `agents.pbtxt` of its repository
+//! apply, or else the agents that the server's options configure for the repository.
 
 mod chain;
 mod defaults;
@@ -46,9 +46,9 @@ pub enum Agent {
 /// An agent as a configuration names it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NamedAgent {
-    /// Its name.
+    /// The agent's name.
     pub name: String,
-    /// Its parameters.
+    /// The agent's parameters.
     pub parameters: Vec<(String, String)>,
 }
 

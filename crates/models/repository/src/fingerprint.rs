@@ -1,4 +1,4 @@
-//! Tells whether a model has changed, by what its store says of each file.
+//! Detects changes of a model by the stamps that its store reports for each file.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -8,7 +8,7 @@ use nereid_core::Fingerprint;
 use crate::model_folder::{CONFIG, CONFIGS, version_number};
 use crate::store::{Object, ObjectKind};
 
-/// Python writes what it compiled into a folder of this name beside a model's code, when the model is loaded.
+/// Python's cache of compiled modules, written next to a model's code when the model is loaded.
 const PYTHON_CACHE: &str = "__pycache__";
 
 /// The fingerprint of a model with these files. Its configuration and its version folders go apart from the rest.
@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_configuration_and_the_rest_change_apart() {
+    fn changes_of_versions_configuration_and_other_files_are_distinct() {
         let files =
             [("1", ""), ("1/a", "x"), ("2", ""), ("2/deep", ""), ("2/deep/b", "x"), ("config.pbtxt", "x")];
         let before = of_model(&model(&files));
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn what_python_compiled_is_no_change() {
+    fn python_cache_does_not_change_the_fingerprint() {
         let files = [("1", ""), ("1/model.py", "x"), ("config.pbtxt", "x")];
         let before = of_model(&model(&files));
         for folder in ["__pycache__", "1/__pycache__", "1/own/__pycache__", "configs/__pycache__"] {
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_version_folder_is_a_version_and_a_file_with_such_a_name_is_none() {
+    fn version_is_a_folder_even_if_empty_and_never_a_file() {
         assert_eq!(of_model(&model(&[("3", "")])).versions.len(), 1);
         assert_eq!(of_model(&model(&[("3", "x")])).versions.len(), 0);
     }

@@ -25,14 +25,13 @@ pub(crate) const CONFIG: &str = "config.pbtxt";
 /// The folder of further configurations, of which [`ReadOptions::config_name`] chooses one.
 pub(crate) const CONFIGS: &str = "configs";
 
-/// How model folders are read.
+/// Options for reading model folders.
 #[derive(Clone, Debug)]
 pub struct ReadOptions {
     /// Whether a configuration may be completed from the model's files. It may then lack inputs and outputs, or be
     /// missing altogether.
     pub complete: bool,
-    /// Which of a model's configurations to take: `configs/<name>.pbtxt` where the model has it, `config.pbtxt`
-    /// otherwise and where no name is given.
+    /// Name of the configuration to use: `configs/<name>.pbtxt` if the model has it, otherwise `config.pbtxt`.
     pub config_name: Option<String>,
     /// Which GPUs models may use.
     pub gpus: Gpus,
@@ -79,8 +78,8 @@ impl Default for ReadOptions {
 /// Reads the folder of the model `name`.
 ///
 /// # Errors
-/// `NotFound` where there is no model: nothing to read, or no configuration where there has to be one. Otherwise what is
-/// wrong with the configuration; the message names the file.
+/// `NotFound` for a missing model: an empty folder, or no configuration where one is required. Other errors describe
+/// what is wrong with the configuration; the message names the file.
 pub fn read_model(folder: &Path, name: &str, options: &ReadOptions) -> Result<ModelSpec> {
     read_moved_model(folder, folder, name, options)
 }
@@ -102,7 +101,7 @@ pub(crate) fn read_moved_model(
     finish(folder, config_folder, name, config, origin, options)
 }
 
-/// Reads the folder of the model `name`, with a configuration in JSON that takes the place of its own.
+/// Reads the folder of the model `name` with a JSON configuration that replaces its own.
 ///
 /// # Errors
 /// As [`read_model`].
@@ -117,10 +116,10 @@ pub(crate) fn read_model_as(
     finish(folder, folder, name, config, Origin::Request, options)
 }
 
-/// The configuration that [`read_model`], or [`read_model_as`], would take, as it is written; an empty one without any.
+/// The unmodified configuration that [`read_model`] or [`read_model_as`] would use; an empty one if the model has none.
 ///
 /// # Errors
-/// It cannot be read.
+/// The configuration cannot be read.
 pub(crate) fn given_config(
     folder: &Path,
     config: Option<&str>,
@@ -135,7 +134,7 @@ pub(crate) fn given_config(
     }
 }
 
-/// Whether a folder has the configuration that would be taken.
+/// Whether a folder has the configuration selected by the options.
 ///
 /// # Errors
 /// The folder cannot be read.
@@ -143,7 +142,7 @@ pub(crate) fn has_config(folder: &Path, options: &ReadOptions) -> Result<bool> {
     exists(&config_path(folder, options)?)
 }
 
-/// Where a configuration is from.
+/// Source of a configuration.
 #[derive(Clone, Copy)]
 enum Origin<'a> {
     /// A file of the model's folder.
@@ -163,7 +162,7 @@ impl Origin<'_> {
         }
     }
 
-    /// What is wrong, each with its line and column where there are any.
+    /// Describes the errors, with line and column where known.
     fn explain(self, folder: &Path, errors: &ValidationErrors) -> String {
         let text = match self {
             Self::File(path) => model_files::read(path, TEXT_LIMIT).ok(),
@@ -189,7 +188,7 @@ fn finish(
     options: &ReadOptions,
 ) -> Result<ModelSpec> {
     let versions = versions(folder)?;
-    // A model that was registered under another name is still configured under that of its folder.
+    // A model registered under another name is still configured under its folder's name.
     let is_of_folder = config_folder.file_name().is_some_and(|folder| folder == config.name.as_str());
     if config.name.is_empty() || is_of_folder {
         name.clone_into(&mut config.name);
@@ -226,8 +225,9 @@ fn or_fault<T: Default>(read: Result<T>) -> (T, Option<Error>) {
 
 /// The configuration with its backend and defaults filled in, validated.
 ///
-/// Broken rules of versions alone and, where a backend may complete it, of tensors, are no reason not to take it, but a fault
-/// that its versions fail with: the reference finds them only when it loads a version, and its answers tell the two apart.
+/// Violations that concern only versions and, if the backend may complete the configuration, tensors do not reject it:
+/// they become a fault that its versions fail with. The reference finds them only when it loads a version, and its
+/// answers differ between the two cases.
 fn finish_config(
     folder: &Path,
     name: &str,
@@ -240,7 +240,7 @@ fn finish_config(
         let (file, given) = (origin.describe(folder), &config.name);
         Error::invalid_arg(format!("'{file}' configures model '{given}', but the folder is '{name}'"))
     });
-    // A folder that cannot be read tells nothing; the backend will say so if it is the one to serve.
+    // An unreadable folder gets no backend here; if it is served, the backend reports the error.
     let entries_of =
         |version: &i64| (*version, entries(&folder.join(version.to_string())).unwrap_or_default());
     nereid_model_config::complete_backend(&mut config, versions.iter().map(|version| entries_of(version).1));
@@ -262,7 +262,7 @@ fn finish_config(
         return Err(Error::invalid_arg(format!("{misnamed}; {explained}")));
     }
     let fault = Error::invalid_arg(explained);
-    // The names of an ensemble's inputs and outputs are those of its graph, which is looked at before.
+    // An ensemble's input and output names belong to its graph, which is validated earlier.
     let is_ensemble = config.platform == ENSEMBLE_PLATFORM;
     let is_of_graph = |error: &ValidationError| is_ensemble && error.field().ends_with(".name");
     let is_found_later = |error: &ValidationError| {
@@ -274,7 +274,7 @@ fn finish_config(
     Err(fault)
 }
 
-/// The file of the configuration to take. It need not exist.
+/// Path of the configuration to use; the file may not exist.
 ///
 /// # Errors
 /// The folder cannot be read.
@@ -288,7 +288,7 @@ pub fn config_path(folder: &Path, options: &ReadOptions) -> Result<PathBuf> {
     Ok(folder.join(CONFIG))
 }
 
-/// Whether a folder's configuration is that of an ensemble. One that cannot be read is not.
+/// Whether a folder's configuration is an ensemble's; `false` if it cannot be read.
 pub(crate) fn is_ensemble(folder: &Path, options: &ReadOptions) -> bool {
     let config = config_path(folder, options).and_then(|path| parse_config(&path, options));
     config.is_ok_and(|config| config.platform == ENSEMBLE_PLATFORM)
@@ -353,7 +353,7 @@ fn named(files: &DataFiles, kind: DataFileKind) -> BTreeMap<String, Bytes> {
     named.map(|((_, name), contents)| (name.clone(), contents.clone())).collect()
 }
 
-/// The contents of the files that warm-ups and states take.
+/// Reads the data files of warm-ups and states.
 fn read_data_files(folder: &Path, config: &ModelConfig) -> Result<DataFiles> {
     let mut contents = DataFiles::new();
     for file in data_files(config).into_iter().filter(|file| file.used) {
@@ -393,7 +393,7 @@ fn versions(folder: &Path) -> Result<Vec<i64>> {
     Ok(versions)
 }
 
-/// What a folder holds. Names that are not UTF-8 mean nothing here, and are passed over.
+/// Lists a folder. Names that are not UTF-8 are skipped.
 ///
 /// # Errors
 /// The folder cannot be read.

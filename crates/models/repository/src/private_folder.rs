@@ -1,7 +1,7 @@
-//! A folder of one server among those of others.
+//! A server's private folder in a parent folder shared with other servers.
 //!
-//! A server holds a lock in its folder for as long as it lives. So the next one can tell the folders that a killed server
-//! left behind, and removes them.
+//! A server locks a file in its folder for as long as it lives. The next server thus recognises the folders of killed
+//! servers and removes them.
 
 use std::fs::{self, File, Permissions};
 use std::io;
@@ -17,13 +17,13 @@ use tempfile::TempDir;
 /// The file in each of them that its server has locked.
 pub(crate) const LOCK: &str = "lock";
 
-/// A folder without a lock file belongs to a server that is just being started, unless it is older than this.
+/// A folder without a lock file that is younger than this belongs to a server that is starting.
 pub(crate) const UNLOCKED: Duration = Duration::from_secs(60);
 
 /// Nobody else may read what is in it.
 const PRIVATE: u32 = 0o700;
 
-/// The folder of one server, which nobody else may read, removed when it is dropped.
+/// The folder of one server, readable only by its user, removed on drop.
 #[derive(Debug)]
 pub struct PrivateFolder {
     folder: TempDir,
@@ -32,10 +32,10 @@ pub struct PrivateFolder {
 }
 
 impl PrivateFolder {
-    /// Makes one in a folder, with a name that begins with `prefix`.
+    /// Creates a folder in `parent`, with a name that begins with `prefix`.
     ///
     /// # Errors
-    /// What the system reports.
+    /// The system's error.
     pub fn new(parent: &Path, prefix: &str) -> io::Result<Self> {
         let folder = private_folder(parent, prefix)?;
         let lock = File::create_new(folder.path().join(LOCK))?;
@@ -43,15 +43,15 @@ impl PrivateFolder {
         Ok(Self { folder, _lock: lock })
     }
 
-    /// Where it is.
+    /// The folder's path.
     pub fn path(&self) -> &Path {
         self.folder.path()
     }
 
-    /// Makes a folder in it.
+    /// Creates a subfolder.
     ///
     /// # Errors
-    /// What the system reports.
+    /// The system's error.
     pub fn folder(&self) -> io::Result<TempDir> {
         private_folder(self.folder.path(), "")
     }
@@ -63,7 +63,7 @@ impl PrivateFolder {
         }
     }
 
-    /// Removes the folders of servers that no longer live. What cannot be removed is another user's, or gone.
+    /// Removes the folders of dead servers. Folders that cannot be removed belong to other users, or were just removed.
     pub fn remove_left_over(parent: &Path, prefix: &str) {
         let entries = fs::read_dir(parent).into_iter().flatten().flatten();
         let folders = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(prefix));

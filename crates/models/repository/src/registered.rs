@@ -1,5 +1,4 @@
-//! Repositories that are added and removed while the server runs: whole ones, and those for a single model, which gets
-//! a new name.
+//! Repositories added and removed at run time: whole ones, and single models that get a new name.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -51,7 +50,7 @@ impl State {
 }
 
 impl RegisteredStores {
-    /// Adds a repository, beside those in `others`. See [`Repositories::register`](crate::Repositories::register).
+    /// Adds a repository to those in `others`. See [`Repositories::register`](crate::Repositories::register).
     pub(crate) fn add(
         &self,
         folder: &Path,
@@ -66,7 +65,7 @@ impl RegisteredStores {
         Ok(path)
     }
 
-    /// Adds a whole repository, beside those in `others`. See
+    /// Adds a whole repository to those in `others`. See
     /// [`Repositories::register_all`](crate::Repositories::register_all).
     pub(crate) fn add_all(
         &self,
@@ -103,7 +102,7 @@ impl RegisteredStores {
         is_there
     }
 
-    /// The current stores: the registered ones, and those of `others` that were not removed.
+    /// The current stores: the registered ones, and those in `others` that were not removed.
     pub(crate) fn stores(&self, others: &[Arc<dyn Store>]) -> Vec<Arc<dyn Store>> {
         let state = self.lock();
         let is_left =
@@ -171,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn the_model_of_a_repository_is_found() {
+    fn single_model_of_a_repository_is_found() {
         for (files, expected) in [
             ([("m/1/model.py", "")].as_slice(), Some(("", "m"))),
             (

@@ -1,6 +1,6 @@
-//! Another way to fetch objects than from where they are kept: a cache nearby, or a network of peers.
+//! Alternative ways to fetch objects: a cache nearby, or a network of peers.
 //!
-//! A store still lists its objects itself, checks what arrives and keeps it. A route only brings the bytes.
+//! A store still lists its objects itself, and verifies and keeps what arrives. A route only transfers the bytes.
 
 use std::fmt;
 use std::ops::Range;
@@ -10,10 +10,10 @@ use bytes::Bytes;
 
 /// Brings objects, by addresses that anybody can read them at for a while.
 pub trait Route: Send + Sync + fmt::Debug {
-    /// What it is called in messages.
+    /// The route's name in messages.
     fn name(&self) -> &str;
 
-    /// Whether what does not come this way is fetched from where it is kept.
+    /// Whether objects that the route cannot fetch are fetched from the store.
     fn may_fall_back(&self) -> bool;
 
     /// Begins to fetch an object, or a range of it. It is driven on a runtime of tokio.
@@ -26,32 +26,32 @@ pub trait Route: Send + Sync + fmt::Debug {
     fn count(&self, way: Way, bytes: u64);
 }
 
-/// What [`Route::get`] returns.
+/// Result of [`Route::get`].
 pub type RouteFuture<'a> = Pin<Box<dyn Future<Output = Result<RouteAnswer, RouteError>> + Send + 'a>>;
 
-/// How bytes have arrived.
+/// The way that bytes arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// By the route.
     Route,
-    /// From where the object is kept, as the route did not bring them.
+    /// Directly from the store, because the route failed.
     Store,
 }
 
-/// What a route is to bring.
+/// An object for a route to fetch.
 #[derive(Clone, Debug)]
 pub struct RoutedObject {
-    /// Where anybody can read it for a while. It may hold a signature, so it is a secret.
+    /// A URL that needs no further credentials and is valid for a while. It may contain a signature, so it is a secret.
     pub url: String,
-    /// What differs when the contents do, if the store knows.
+    /// The object's entity tag, if the store has one.
     pub etag: Option<String>,
-    /// Its length in bytes.
+    /// The object's length in bytes.
     pub size: u64,
-    /// The range to fetch; the whole object if there is none.
+    /// The range to fetch; `None` for the whole object.
     pub range: Option<Range<u64>>,
 }
 
-/// What a route brings.
+/// A route's answer.
 pub struct RouteAnswer {
     /// The object's own ETag, as far as the route knows it.
     pub etag: Option<String>,
@@ -67,7 +67,7 @@ pub trait RouteBody: Send {
     fn next(&mut self) -> NextPiece<'_>;
 }
 
-/// What [`RouteBody::next`] returns.
+/// Result of [`RouteBody::next`].
 pub type NextPiece<'a> = Pin<Box<dyn Future<Output = Option<Result<Bytes, RouteError>>> + Send + 'a>>;
 
 /// Why an object does not come by a route, in one sentence without secrets.

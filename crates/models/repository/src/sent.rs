@@ -1,5 +1,5 @@
-//! Where the files that come with load requests are kept, and those that repository agents make: a private folder of this
-//! server in the system's folder for temporary files, and in it one folder for each load.
+//! Stores the files that came with load requests and those made by repository agents: a private folder of this server
+//! in the system's temporary folder, with one subfolder per load.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -14,11 +14,11 @@ use tempfile::TempDir;
 
 use crate::private_folder::PrivateFolder;
 
-/// What the names of the servers' folders begin with.
+/// Prefix of the servers' folders.
 const PREFIX: &str = "nereid-sent-";
 
-/// Keeps the files of a server's load requests. Its clones share one folder, which goes with the last of them and of the
-/// loads.
+/// Keeps the files of a server's load requests. Clones share one folder, which is removed with the last of them and of
+/// the loads.
 #[derive(Clone, Debug)]
 pub(crate) struct SentFiles {
     /// The system's folder for temporary files.
@@ -31,7 +31,7 @@ impl SentFiles {
         Self { temporary: temporary.into(), own: Arc::default() }
     }
 
-    /// Writes the files that came with a load request to a folder of their own, which goes with the guard.
+    /// Writes the files that came with a load request to a new folder, which the guard removes.
     pub(crate) fn keep(&self, name: &str, overrides: &Overrides) -> Result<(PathBuf, LoadGuard, Origin)> {
         let cannot =
             |error: io::Error| Error::internal(format!("cannot keep the files of '{name}': {error}"));
@@ -54,7 +54,7 @@ impl SentFiles {
         Ok((path, guard, Origin::Request(digest.finish())))
     }
 
-    /// Makes an empty folder, which goes with its guard.
+    /// Creates an empty folder, which its guard removes.
     pub(crate) fn folder(&self) -> Result<(PathBuf, LoadGuard)> {
         let cannot = |error: io::Error| Error::internal(format!("cannot make a temporary folder: {error}"));
         let own = self.own_folder().map_err(cannot)?;
@@ -63,7 +63,7 @@ impl SentFiles {
         Ok((path, LoadGuard::new(LoadFolder { _folder: folder, _own: own })))
     }
 
-    /// Removes what is kept, whether it is still in use or not. Nothing may be loaded from it afterwards.
+    /// Removes all files, even those in use. No model may be loaded from them afterwards.
     pub(crate) fn remove(&self) {
         let own = self.own.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(own) = own {
@@ -71,12 +71,12 @@ impl SentFiles {
         }
     }
 
-    /// Removes the folders of servers that no longer live. What cannot be removed is another user's, or gone.
+    /// Removes the folders of dead servers. Folders that cannot be removed belong to other users, or were just removed.
     pub(crate) fn remove_left_over(&self) {
         PrivateFolder::remove_left_over(&self.temporary, PREFIX);
     }
 
-    /// The server's own folder, made for the first load that needs it.
+    /// The server's folder, created for the first load that needs it.
     fn own_folder(&self) -> io::Result<Arc<PrivateFolder>> {
         let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
         match &*own {

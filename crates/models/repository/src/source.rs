@@ -76,9 +76,9 @@ impl Repositories {
         Self { namespacing, ..self }
     }
 
-    /// Warns about probable mistakes: repositories without models, and files beside the folders of models.
+    /// Warns about probable mistakes: repositories without models, and stray files next to model folders.
     ///
-    /// What the stores learned at `as_of` or later is recent enough.
+    /// Stores may answer with data that they learned at `as_of` or later.
     pub fn oddities(&self, as_of: Instant) -> Vec<String> {
         let of_store = |store: &Arc<dyn Store>| {
             let location = store.location();
@@ -115,13 +115,13 @@ impl Repositories {
         self.sent.remove();
     }
 
-    /// Adds the repository in a folder while the server runs. Its model is called `name`: the only one, the ensemble if there
-    /// are several, or the one whose files are in the folder itself. Returns the repository's path, with which it is
-    /// [removed](Self::unregister).
+    /// Adds the repository in a folder while the server runs. `name` becomes the name of one of its models: the only
+    /// one, the only ensemble, or the one whose files are in the folder itself. Returns the repository's path, with
+    /// which it is [removed](Self::unregister).
     ///
     /// # Errors
-    /// `AlreadyExists` if the repository is there or another one was registered under this name; otherwise why it has no such
-    /// model.
+    /// `AlreadyExists` if the repository is present or `name` is already registered; otherwise the reason why no model
+    /// qualifies.
     pub fn register(&self, folder: &Path, name: &str) -> Result<PathBuf> {
         if !is_model_name(name) {
             return Err(Error::invalid_arg(format!("'{name}' cannot be the name of a model")));
@@ -157,13 +157,13 @@ impl Repositories {
     /// are unloaded.
     ///
     /// # Errors
-    /// `InvalidArg` if there is no such repository.
+    /// `InvalidArg` for an unknown repository.
     pub fn unregister_all(&self, location: &str) -> Result<()> {
         let missing = || Error::invalid_arg(format!("model repository '{location}' is not registered"));
         self.registered.remove_all(location, &self.stores).then_some(()).ok_or_else(missing)
     }
 
-    /// All stores, those that were registered while the server runs included.
+    /// All stores, including those registered at run time.
     fn stores(&self) -> impl Iterator<Item = Arc<dyn Store>> {
         self.registered.stores(&self.stores).into_iter()
     }
@@ -328,7 +328,7 @@ impl Repositories {
             as_of,
         };
         let seen = seeing.by(named).await?;
-        // The configuration that names the agents stays in effect, whatever they provide.
+        // The original configuration, if any, stays in effect, even if the agents provide another one.
         let has_own = has_config(&fetched.path, &files.options)?;
         let config_folder = if has_own { fetched.path } else { seen.path.clone() };
         Ok(ModelFiles { path: seen.path, config_folder, guard: seen.guard, ..files })
@@ -469,7 +469,7 @@ fn not_unique(name: &str, places: &[Arc<dyn Store>]) -> Error {
     ))
 }
 
-/// Whether a file beside the folders of models looks like one that belongs into such a folder.
+/// Whether a file next to the model folders looks as if it belonged into one.
 fn could_be_of_a_model(name: &str) -> bool {
     let endings = ["onnx", "pt", "pt2", "plan", "py", "pbtxt", "so", "xml", "savedmodel", "graphdef"];
     let ending = Path::new(name).extension().and_then(|ending| ending.to_str());

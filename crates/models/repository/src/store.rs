@@ -1,4 +1,4 @@
-//! Where a repository's files are kept: a folder on this machine, or objects in a bucket.
+//! Storage of a repository's files: a folder on this machine, or objects in a bucket.
 //!
 //! A store knows names, sizes and contents, but no models. Paths are relative to the store, with `/` between
 //! components; the empty path is the store itself.
@@ -23,16 +23,16 @@ use crate::route::Route;
 
 /// One repository's files. Implementations follow the rules of `store/conformance.rs`, which their tests run.
 ///
-/// What a store learned at `as_of` or later is recent enough: a remote store need not ask again. A list of the store
-/// itself is always a new one.
+/// Stores may answer with data that they learned at `as_of` or later, so a remote store need not query again. A list of
+/// the store itself is always fresh.
 pub trait Store: Send + Sync + fmt::Debug {
     /// The store's name in messages and as a namespace, such as `/models` or `s3://bucket/models`.
     fn location(&self) -> &str;
 
-    /// The entries of a folder, in any order.
+    /// Lists a folder, in any order.
     ///
     /// # Errors
-    /// `NotFound` if there is no such folder, `Unavailable` if it cannot be read now.
+    /// `NotFound` for a missing folder, `Unavailable` if it cannot be read now.
     fn list<'a>(&'a self, folder: &'a str, as_of: Instant) -> SourceFuture<'a, Vec<Entry>>;
 
     /// Everything below a folder at any depth, in ascending order of paths, each entry after its parent. Editors'
@@ -42,7 +42,8 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// As [`list`](Self::list).
     fn stat<'a>(&'a self, folder: &'a str, as_of: Instant) -> SourceFuture<'a, Vec<Object>>;
 
-    /// Fetches what the store needs before it can answer any question, and reports progress. Most stores need nothing.
+    /// Fetches the metadata that the store needs before it can serve other calls, and reports progress. Most stores
+    /// need none.
     ///
     /// # Errors
     /// As [`list`](Self::list).
@@ -116,18 +117,18 @@ impl<S: Store + ?Sized> Store for Arc<S> {
 /// An entry of a folder.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Entry {
-    /// Its name.
+    /// The entry's name.
     pub name: String,
-    /// Whether it is a folder.
+    /// Whether the entry is a folder.
     pub is_folder: bool,
 }
 
 /// An entry at any depth below a folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Object {
-    /// Its path, relative to the folder.
+    /// The object's path, relative to the folder.
     pub path: String,
-    /// What it is.
+    /// The object's kind.
     pub kind: ObjectKind,
 }
 
@@ -138,7 +139,7 @@ pub enum ObjectKind {
     Folder,
     /// A file.
     File {
-        /// Its length in bytes.
+        /// Length in bytes.
         size: u64,
         /// Changes whenever the contents do: an ETag, or the times and inode of a file.
         stamp: String,
@@ -154,7 +155,7 @@ pub struct Fetch<'a> {
     pub is_needed: &'a (dyn Fn(&str) -> bool + Sync),
     /// Reports progress.
     pub progress: &'a Progress,
-    /// What the store learned at that time or later is recent enough.
+    /// Data that the store learned at this time or later is recent enough.
     pub as_of: Instant,
     /// A route that replaces the store's own for remote files.
     pub route: Option<&'a Arc<dyn Route>>,
@@ -163,9 +164,9 @@ pub struct Fetch<'a> {
 /// A local folder with fetched files.
 #[derive(Clone, Debug)]
 pub struct FetchedFolder {
-    /// Its path.
+    /// The folder's path.
     pub path: PathBuf,
-    /// Whether it contains everything below the folder, needed or not.
+    /// Whether the folder contains everything below the original, needed or not.
     pub is_complete: bool,
     /// Keeps its files while they are used.
     pub guard: LoadGuard,

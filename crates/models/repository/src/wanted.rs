@@ -1,4 +1,5 @@
-//! Which files of a model are needed: those beside its versions, and those of the versions that its policy serves.
+//! Selects the files of a model that are needed: those outside version folders, and those of the versions that its
+//! policy serves.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -21,8 +22,8 @@ pub(crate) fn is_beside_versions(path: &str) -> bool {
     version_of(path).is_none()
 }
 
-/// The versions that the configuration in `folder`, or the one of a load request, serves. A configuration that cannot be read
-/// serves none: reading the model tells why.
+/// The versions served according to the configuration in `folder` or in a load request. An unreadable configuration
+/// serves none: reading the model reports the error.
 pub(crate) fn versions(
     objects: &[Object],
     folder: &Path,
@@ -75,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_beside_the_versions_comes_first() {
+    fn files_outside_versions_come_first() {
         for (path, is_beside) in
             [("config.pbtxt", true), ("1", true), ("01/x", true), ("1/x", false), ("configs/1/x", true)]
         {

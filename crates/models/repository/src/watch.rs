@@ -1,7 +1,7 @@
 //! Reports changes in the repositories as soon as the file system notices them.
 //!
-//! It does not say what changed: that takes a poll. Nor is it reliable: network file systems, and repositories that are
-//! removed and restored, change silently. So the server keeps polling.
+//! Notifications do not identify the change; a poll has to find it. They are also unreliable: network file systems, and
+//! repositories that are removed and restored, change silently. So the server keeps polling.
 
 use std::path::PathBuf;
 
@@ -52,37 +52,37 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(10);
 
-    /// Waits for news, and takes all that there are.
-    fn hears(news: &Receiver<()>) {
+    /// Waits for a notification and drains the channel.
+    fn wait_for_change(news: &Receiver<()>) {
         news.recv_timeout(LONG).expect("nothing was reported");
         while news.recv_timeout(Duration::from_millis(50)).is_ok() {}
     }
 
     #[test]
-    fn changes_in_new_folders_are_reported_and_reading_is_no_change() {
+    fn writes_in_new_folders_are_reported_and_reads_are_not() {
         let repository = tempfile::tempdir().unwrap();
         fs::create_dir_all(repository.path().join("m/1")).unwrap();
         let (sender, news) = channel();
         let changed = move || sender.send(()).unwrap_or_default();
         let _watch = Watch::new(&[repository.path().to_owned()], changed).unwrap();
         fs::write(repository.path().join("m/1/model.onnx"), "a").unwrap();
-        hears(&news);
+        wait_for_change(&news);
         fs::create_dir_all(repository.path().join("n/1")).unwrap();
-        hears(&news);
+        wait_for_change(&news);
         fs::write(repository.path().join("n/1/model.onnx"), "b").unwrap();
-        hears(&news);
+        wait_for_change(&news);
         fs::remove_dir_all(repository.path().join("m")).unwrap();
-        hears(&news);
+        wait_for_change(&news);
         fs::read(repository.path().join("n/1/model.onnx")).unwrap();
         fs::read_dir(repository.path()).unwrap().for_each(drop);
         fs::write(repository.path().join("n/last"), "c").unwrap();
-        hears(&news);
+        wait_for_change(&news);
         assert!(is_change(EventKind::Access(AccessKind::Close(AccessMode::Write))));
         assert!(!is_change(EventKind::Access(AccessKind::Open(AccessMode::Any))));
     }
 
     #[test]
-    fn a_repository_that_is_not_there_cannot_be_watched() {
+    fn missing_repository_cannot_be_watched() {
         let error = Watch::new(&["no/such/folder".into()], || {}).unwrap_err();
         assert!(error.starts_with("cannot watch 'no/such/folder': "), "{error}");
     }

@@ -1,4 +1,4 @@
-//! A bare tonic service that echoes tensors: what the protocol costs by itself.
+//! A bare tonic service that echoes tensors, to measure the cost of the protocol alone.
 
 use std::convert::Infallible;
 use std::error::Error;
@@ -27,7 +27,7 @@ pub async fn serve() -> Result<(), Box<dyn Error + Send + Sync>> {
     Ok(Server::builder().tcp_nodelay(true).serve(address, Echo).await?)
 }
 
-/// The answer that gives the inputs back as outputs.
+/// Echoes the inputs of a request as outputs.
 fn answer(request: ModelInferRequest) -> ModelInferResponse {
     let output = |input: crate::proto::model_infer_request::InferInputTensor| InferOutputTensor {
         name: "OUTPUT0".to_owned(),
@@ -81,7 +81,7 @@ impl Service<Request<Body>> for Echo {
     }
 }
 
-/// One answer to one request.
+/// A unary handler: one answer per request.
 struct One;
 
 impl UnaryService<ModelInferRequest> for One {
@@ -93,7 +93,7 @@ impl UnaryService<ModelInferRequest> for One {
     }
 }
 
-/// An answer to each request of a stream.
+/// A streaming handler: one answer per request of the stream.
 struct Many;
 
 impl StreamingService<ModelInferRequest> for Many {

@@ -1,6 +1,6 @@
 //! The load: a fixed number of requests in flight; each answer triggers the next request.
 //!
-//! It speaks HTTP/2 without a gRPC client library, so that it costs little beside the server.
+//! The client speaks HTTP/2 without a gRPC library, so that it costs little CPU time compared with the server.
 
 use std::error::Error;
 use std::fmt;
@@ -23,7 +23,7 @@ use crate::proto::{ModelInferRequest, ModelInferResponse, ModelStreamInferRespon
 
 type Failure = Box<dyn Error + Send + Sync>;
 
-/// How much may be under way to the client, for a connection and for each stream of it.
+/// Flow-control window of a connection and of each of its streams.
 const WINDOW: u32 = 16 << 20;
 
 /// The bytes before each message: whether it is compressed, and its length.
@@ -32,11 +32,11 @@ const PREFIX: usize = 5;
 /// How requests are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// Each is a call.
+    /// One unary call per request.
     Unary,
-    /// Those of one connection come over one stream.
+    /// One bidirectional stream per connection.
     Stream,
-    /// The same, to a model `decoupled` that answers each of them a thousand times.
+    /// One stream per connection to the model `decoupled`, which answers each request a thousand times.
     Decoupled,
 }
 
@@ -56,7 +56,7 @@ impl FromStr for Way {
     }
 }
 
-/// What is to be sent.
+/// The load to generate.
 pub struct Load {
     pub address: SocketAddr,
     pub way: Way,
@@ -68,10 +68,10 @@ pub struct Load {
     pub bytes: usize,
 }
 
-/// What was seen, printed as the measurement reads it.
+/// The results, printed in the format that the measurement parses.
 pub struct Seen {
     duration: Duration,
-    /// How long each answer took.
+    /// Latency of each answer.
     latencies: Vec<Duration>,
 }
 
@@ -144,7 +144,7 @@ impl fmt::Display for Seen {
     }
 }
 
-/// A request as it goes over the wire: a tensor of this size.
+/// Encodes a request with a tensor of this size.
 fn message(model: &str, bytes: usize) -> Bytes {
     let input = InferInputTensor {
         name: "INPUT0".to_owned(),
@@ -198,7 +198,7 @@ async fn calls(
     Ok(latencies)
 }
 
-/// What a request is answered with.
+/// How the server answers a request.
 #[derive(Clone, Copy)]
 struct Expected {
     /// The size of each answer's tensor.
@@ -217,7 +217,7 @@ async fn stream_of(
 ) -> Result<Vec<Duration>, Failure> {
     let mut requests = requests.ready().await?;
     let (answer, mut body) = requests.send_request(call(address, "ModelStreamInfer")?, false)?;
-    // Sent by a separate task: sending waits for room that only reading makes.
+    // A separate task sends: sending waits for flow-control credit, which only reading releases.
     let (credit, mut credits) = tokio::sync::mpsc::channel::<()>(in_flight);
     for _ in 0..in_flight {
         credit.send(()).await?;
@@ -268,7 +268,7 @@ fn check(answer: &ModelInferResponse, bytes: usize) -> Result<(), Failure> {
     }
 }
 
-/// Sends as the server makes room.
+/// Sends as far as flow control permits.
 async fn send(body: &mut SendStream<Bytes>, mut bytes: Bytes, end: bool) -> Result<(), Failure> {
     while !bytes.is_empty() {
         body.reserve_capacity(bytes.len());
@@ -291,7 +291,7 @@ struct Answers {
 }
 
 impl Answers {
-    /// The next message, or nothing after the last.
+    /// Reads the next message; `None` after the last.
     async fn next(&mut self) -> Result<Option<Bytes>, Failure> {
         loop {
             if let Some(head) = self.buffer.first_chunk::<PREFIX>() {
@@ -314,7 +314,7 @@ impl Answers {
         }
     }
 
-    /// Why there is no further message.
+    /// The failure that ended the answer.
     async fn reason(&mut self) -> Failure {
         let trailers = self.body.trailers().await;
         format!("an answer is missing: {trailers:?}").into()

@@ -17,7 +17,7 @@ use crate::proto::*;
 use crate::testing::{NUMBER, Serving, asked_number, code, echo, echoed, number, parameter};
 
 #[tokio::test]
-async fn an_answer_has_names_id_parameters_and_raw_contents() {
+async fn answers_carry_names_id_parameters_and_raw_contents() {
     let serving = Serving::new(NUMBER, |request| {
         let mut response = echoed(&request);
         for (name, value) in [
@@ -55,7 +55,7 @@ async fn an_answer_has_names_id_parameters_and_raw_contents() {
 }
 
 #[tokio::test]
-async fn each_error_has_its_status() {
+async fn errors_map_to_grpc_status_codes() {
     let serving = Serving::new(NUMBER, |request| {
         let codes = [
             ErrorCode::Unknown,
@@ -91,7 +91,7 @@ async fn each_error_has_its_status() {
 }
 
 #[tokio::test]
-async fn a_decoupled_model_is_not_asked_for_one_answer() {
+async fn unary_calls_to_decoupled_models_are_refused() {
     let serving = Serving::new(&format!("{NUMBER} model_transaction_policy {{ decoupled: true }}"), echo);
     assert_eq!(code(serving.client().model_infer(number("m", "", 1)).await), Code::Unimplemented);
     assert_eq!(code(serving.client().model_infer(number("n", "", 1)).await), Code::NotFound);
@@ -109,7 +109,7 @@ async fn raw(calls: &Calls, path: &str, body: &'static [u8]) -> (u16, Option<Str
 }
 
 #[tokio::test]
-async fn what_is_no_message_is_refused() {
+async fn malformed_messages_are_refused() {
     let serving = Serving::new(NUMBER, echo);
     let infer = "/inference.GRPCInferenceService/ModelInfer";
     for (body, code) in [
@@ -140,7 +140,7 @@ async fn what_is_no_message_is_refused() {
 }
 
 #[test]
-fn every_call_has_its_group() {
+fn every_call_belongs_to_an_api_group() {
     let descriptors = prost_types::FileDescriptorSet::decode(FILE_DESCRIPTORS).unwrap();
     let services: Vec<_> = descriptors.file.iter().flat_map(|file| &file.service).collect();
     let [service] = services.as_slice() else { panic!("{services:?}") };
@@ -151,7 +151,7 @@ fn every_call_has_its_group() {
 }
 
 #[tokio::test]
-async fn a_restricted_part_takes_its_key() {
+async fn restricted_group_requires_its_key() {
     let restricted = "health,shared-memory:Key=open".parse().unwrap();
     let restrictions = Restrictions::new([restricted]).unwrap().prefixed(RESTRICTED_PREFIX);
     let options = GrpcOptions { access: restrictions.into(), ..GrpcOptions::default() };
@@ -237,7 +237,7 @@ impl Authorizer for ByName {
 }
 
 #[tokio::test]
-async fn every_call_passes_the_authenticator_and_the_authorizer_of_its_model() {
+async fn calls_pass_the_authenticator_and_the_models_authorizer() {
     for waits in [false, true] {
         let access = Access::default()
             .with_authenticator(Arc::new(ByName { waits }))
@@ -314,7 +314,7 @@ fn holding() -> (Serving, mpsc::Receiver<i32>, mpsc::Sender<()>, mpsc::Receiver<
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_call_whose_client_goes_away_is_taken_back_wherever_it_is() {
+async fn disconnected_clients_call_is_cancelled_at_any_stage() {
     let (serving, begins, go_on, ends) = holding();
     let ask = |value| {
         let mut client = serving.client();
@@ -343,7 +343,7 @@ async fn a_call_whose_client_goes_away_is_taken_back_wherever_it_is() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_call_ends_at_its_deadline_and_takes_its_request_back() {
+async fn deadline_ends_call_and_cancels_request() {
     let (serving, begins, go_on, ends) = holding();
     let mut call = Call::new(number("m", "", 1));
     call.set_timeout(Duration::from_millis(20));

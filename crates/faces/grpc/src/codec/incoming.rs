@@ -19,12 +19,12 @@ use crate::messages::{late, poll_late};
 /// The messages of a call.
 pub(crate) struct Incoming<B, L = BodyBudget> {
     body: B,
-    /// What the messages in memory may take.
+    /// Memory limit of the messages.
     budget: L,
     splitter: Splitter,
     trailers: Option<HeaderMap>,
     ended: bool,
-    /// The time that the rest of a message may take.
+    /// Deadline for the rest of a partially received message.
     arrival: Arrival,
 }
 

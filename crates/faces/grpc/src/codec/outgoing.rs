@@ -22,7 +22,7 @@ const SUCCESS: HeaderValue = HeaderValue::from_static("0");
 pub(crate) struct Outgoing<S> {
     messages: S,
     frames: Frames,
-    /// How the call ended, once there are no further messages.
+    /// The call's final status, set after the last message.
     status: Option<Result<(), Status>>,
     ended: bool,
 }
@@ -40,7 +40,7 @@ where
         response
     }
 
-    /// The next piece of the messages; `None` when there are no further ones and `status` is known.
+    /// Polls the next piece of the messages; `None` after the last one, when `status` is set.
     fn poll_messages(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
         loop {
             if let Some(frame) = self.frames.next_complete() {

@@ -20,7 +20,7 @@ const RAW_INPUT_CONTENTS: u32 = 7;
 /// A message with up to this many tensors is not charged for them.
 const UNCOUNTED_TENSORS: usize = 64;
 
-/// What a tensor takes in memory at most, beside its contents.
+/// Upper bound of a decoded tensor's size in memory, without its contents.
 const TENSOR: usize = 320;
 
 /// Pieces below this size are joined: a client that sends single bytes must not cost a reference for each.
@@ -35,7 +35,7 @@ pub(crate) struct Pieces {
     /// Small pieces behind `rest` that are being joined.
     small: BytesMut,
     remaining: usize,
-    /// What they take of the server's budget.
+    /// The pieces' share of the server's budget.
     pub(crate) share: BodyShare,
 }
 
@@ -60,11 +60,11 @@ impl Pieces {
         }
     }
 
-    /// Decodes the message. Tensors take far more memory than the two bytes that an empty one has in it, so many of them
-    /// count in the budget.
+    /// Decodes the message. A decoded tensor takes far more memory than the two bytes of an empty one on the wire, so
+    /// tensors are charged to the budget.
     ///
     /// # Errors
-    /// It is not a `ModelInferRequest`, or the budget has no room for its tensors.
+    /// The bytes are not a `ModelInferRequest`, or its tensors exceed the budget.
     pub(crate) fn decode(mut self, budget: &BodyBudget) -> Result<InferMessage, Status> {
         self.end_small();
         let length = self.remaining;
@@ -100,7 +100,7 @@ impl Pieces {
         Ok(decoded)
     }
 
-    /// The next bytes, uncopied; `None` if there are fewer.
+    /// Slices off the next `count` bytes without copying; `None` if fewer are left.
     fn slice_off(&mut self, mut count: usize) -> Option<Buffers> {
         if count > self.remaining {
             return None;
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn many_tensors_count_as_what_they_take_in_memory() {
+    fn tensors_are_charged_at_their_memory_size() {
         for (inputs, outputs, raw) in [(1, 0, 0), (0, 1, 0), (0, 0, 1), (1, 1, 1)] {
             for (count, fits) in
                 [(10, true), (UNCOUNTED_TENSORS, true), (500, true), (20_000, false), (1 << 20, false)]
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tensor_takes_no_more_than_it_counts_for() {
+    fn tensor_memory_stays_within_its_charge() {
         let sizes =
             [size_of::<InferInputTensor>(), size_of::<InferRequestedOutputTensor>(), size_of::<Buffers>()];
         assert!(sizes.iter().all(|size| *size <= TENSOR), "{sizes:?}");

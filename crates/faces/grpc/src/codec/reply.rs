@@ -20,7 +20,7 @@ const INFER_RESPONSE: u32 = 2;
 /// Contents below this size are copied: a frame of their own would cost more.
 const SMALL: usize = 4096;
 
-/// What can be written to a call's body.
+/// A message that can be encoded into a call's body.
 pub(crate) trait Encode {
     /// Length of the message in bytes.
     fn length(&self) -> usize;
@@ -91,7 +91,7 @@ impl Encode for Reply {
 }
 
 impl StreamReply {
-    /// The fields beside the answer.
+    /// The fields around the response.
     fn envelope(&self) -> ModelStreamInferResponse {
         ModelStreamInferResponse { error_message: self.error_message.clone(), infer_response: None }
     }
@@ -153,7 +153,7 @@ impl Frames {
         }
     }
 
-    /// The next frame that needs nothing more behind it.
+    /// The next frame that is complete.
     pub(crate) fn next_complete(&mut self) -> Option<Bytes> {
         self.complete.pop_front()
     }

@@ -1,4 +1,4 @@
-//! The codec beside prost's: the same messages, whatever the pieces, and contents that are not copied.
+//! The codec compared with prost: equal messages for any segmentation, without copies of the contents.
 
 use std::convert::Infallible;
 
@@ -35,7 +35,7 @@ fn pieces(bytes: &[u8], size: usize) -> Vec<Bytes> {
     bytes.chunks(size).map(Bytes::copy_from_slice).collect()
 }
 
-/// What a body of these pieces holds.
+/// Decodes a body that arrives in these pieces.
 async fn decoded(pieces: Vec<Bytes>) -> Vec<Result<InferMessage, Status>> {
     let frames = pieces.into_iter().map(|piece| Ok::<_, Infallible>(Frame::data(piece)));
     Incoming::new(StreamBody::new(iter(frames)), BodyBudget::UNLIMITED).collect().await
@@ -51,7 +51,7 @@ fn rejoined(decoded: InferMessage) -> ModelInferRequest {
 }
 
 #[tokio::test]
-async fn messages_are_decoded_as_prost_does_whatever_the_pieces() {
+async fn messages_decode_as_with_prost_for_any_segmentation() {
     let sent = [request(&[0, 3, 5000]), request(&[]), ModelInferRequest::default(), request(&[70_000])];
     let bytes = sent.iter().map(framed).collect::<Vec<_>>().concat();
     for size in [1, 2, 7, 1023, 1024, 16 << 10, bytes.len()] {
@@ -62,7 +62,7 @@ async fn messages_are_decoded_as_prost_does_whatever_the_pieces() {
 }
 
 #[tokio::test]
-async fn raw_contents_are_slices_of_what_arrived() {
+async fn raw_contents_are_slices_of_received_frames() {
     let bytes = Bytes::from(framed(&request(&[100_000])));
     let frames: Vec<_> = (0..bytes.len())
         .step_by(16 << 10)
@@ -95,7 +95,7 @@ async fn a_malformed_message_ends_the_call() {
     let raw = |length: u8| vec![0, 0, 0, 0, 3, 7 << 3 | 2, length, 1];
     assert!(decoded(vec![raw(1).into()]).await[0].is_ok());
     for (bytes, code) in [
-        // Contents longer than their message, a number in their place, a length without an end.
+        // Contents longer than their message, a number in their place, a length varint without an end.
         (raw(2), Code::Internal),
         (vec![0, 0, 0, 0, 2, 7 << 3, 1], Code::Internal),
         (vec![0, 0, 0, 0, 2, 7 << 3 | 2, 0x80], Code::Internal),
@@ -112,7 +112,7 @@ async fn a_malformed_message_ends_the_call() {
     }
 }
 
-/// A reply with contents of these pieces, as this codec and as prost have it.
+/// A reply with contents in these pieces, for this codec and for prost.
 fn reply(contents: &[&[usize]]) -> Reply {
     let buffers = |sizes: &&[usize]| sizes.iter().map(|&size| Buffer::host(vec![size as u8; size])).collect();
     let response =
@@ -127,7 +127,7 @@ fn encoded(message: &impl Encode) -> Vec<Bytes> {
 }
 
 #[test]
-fn replies_are_encoded_as_prost_does() {
+fn replies_encode_as_with_prost() {
     let cases: [&[&[usize]]; 4] = [&[], &[&[]], &[&[0], &[5]], &[&[300, 4096, 2], &[], &[9000, 9000]]];
     for contents in cases {
         let expected = framed(&reply(contents).into_message());
@@ -140,7 +140,7 @@ fn replies_are_encoded_as_prost_does() {
 }
 
 #[test]
-fn large_contents_leave_uncopied_and_small_ones_with_the_fields() {
+fn large_contents_are_not_copied_and_small_ones_are_inlined() {
     let reply = reply(&[&[100], &[5000], &[6000, 10]]);
     let frames = encoded(&reply);
     assert_eq!(frames.len(), 5);
@@ -180,7 +180,7 @@ async fn an_answer_ends_with_its_status() {
 }
 
 #[test]
-fn compressed_calls_are_tonics() {
+fn compressed_calls_use_tonics_codec() {
     let headers = |name: &'static str, value| {
         HeaderMap::from_iter([(name.parse().unwrap(), HeaderValue::from_static(value))])
     };

@@ -20,7 +20,7 @@ use crate::proto::model_infer_request::{InferInputTensor, InferRequestedOutputTe
 /// Requests an empty final response of decoupled models.
 const EMPTY_FINAL: &str = "triton_enable_empty_final_response";
 
-/// A request, and what else its message says.
+/// A request with the other fields of its message.
 pub(super) struct DecodedRequest {
     pub request: InferRequest,
     /// The shared memory that it reads and writes.
@@ -32,7 +32,7 @@ pub(super) struct DecodedRequest {
 /// Decodes a message. Raw contents are not copied.
 ///
 /// # Errors
-/// What is wrong with the request.
+/// The request is invalid.
 pub(super) fn decode(message: InferMessage, regions: &Regions) -> Result<DecodedRequest> {
     let InferMessage { message, raw, .. } = message;
     let mut decoded = DecodedRequest {
@@ -98,7 +98,7 @@ impl DecodedRequest {
             let shape = Shape::from(input.shape.as_slice());
             self.request.inputs.push(Tensor { name, data_type, shape, buffers });
         }
-        // What is left over means nothing, as with the reference.
+        // Surplus contents are ignored, as in the reference.
         Ok(())
     }
 
@@ -121,7 +121,7 @@ impl DecodedRequest {
     }
 }
 
-/// How many of an output's highest values are requested; 0 for the output itself.
+/// Number of top classes requested of an output; 0 for the raw output.
 fn classification(output: &str, given: &BTreeMap<String, InferParameter>) -> Result<u32> {
     let Some(value) = given.get(CLASSIFICATION) else { return Ok(0) };
     match value.parameter_choice {

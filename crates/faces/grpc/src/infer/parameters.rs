@@ -11,7 +11,7 @@ pub(super) use crate::proto::infer_parameter::ParameterChoice as Choice;
 /// The value.
 ///
 /// # Errors
-/// `InvalidArg` if there is none.
+/// `InvalidArg` if the parameter has no value.
 pub(super) fn choice(name: &str, parameter: InferParameter) -> Result<Choice> {
     parameter.parameter_choice.ok_or_else(|| Error::invalid_arg(format!("parameter '{name}' has no value")))
 }
@@ -37,7 +37,7 @@ impl WireValue for Choice {
         }
     }
 
-    /// Negative values stand for none, too: in the reference they come to hundreds of thousands of years.
+    /// Negative values mean no timeout, too: the reference converts them to hundreds of thousands of years.
     fn micros(self, name: &str) -> Result<u64> {
         match self {
             Self::Int64Param(micros) => Ok(u64::try_from(micros).unwrap_or(0)),
@@ -47,7 +47,7 @@ impl WireValue for Choice {
 
     fn sequence_id(self, name: &str) -> Result<SequenceId> {
         match self {
-            // The bits are the number: clients give the upper half of 64 bits as negative numbers.
+            // Reinterprets the bits: clients send ids above `i64::MAX` as negative numbers.
             Self::Int64Param(number) => Ok(SequenceId::Number(number.cast_unsigned())),
             Self::StringParam(text) => Ok(SequenceId::Text(text)),
             _ => Err(wrong_type(name, "int64_param or string_param")),
@@ -60,7 +60,7 @@ impl WireValue for Choice {
             Self::Int64Param(value) => ParameterValue::Int(value),
             Self::StringParam(value) => ParameterValue::String(value.into()),
             Self::DoubleParam(value) => ParameterValue::Double(value),
-            // The reference's rule: models know no such type.
+            // The reference's rule: models have no parameters of this type.
             Self::Uint64Param(_) => {
                 return Err(wrong_type(name, "bool_param, int64_param, string_param or double_param"));
             }

@@ -1,7 +1,7 @@
-//! Compressed messages, decompressed before anything reads them.
+//! Decompresses messages before any other code reads them.
 //!
-//! tonic decompresses on the thread that reads the connection, and up to the longest message allowed, for every message
-//! at once. Here it happens elsewhere and within the server's budget.
+//! tonic decompresses on the connection's thread, up to the longest message allowed, for every message at once. Here,
+//! decompression runs on other threads and within the server's budget.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -21,7 +21,7 @@ use super::{HEAD, MAX_MESSAGE_SIZE, late, poll_late};
 use crate::codec::{Pieces, Splitter};
 use crate::status;
 
-/// Compressed messages up to this size are decompressed in place. They grow a thousandfold at most, which takes a few
+/// Compressed messages up to this size are decompressed inline. They expand a thousandfold at most, which takes a few
 /// milliseconds.
 const SHORT: usize = 4 << 10;
 
@@ -33,8 +33,8 @@ pub(crate) enum Format {
     Deflate,
 }
 
-/// The format of the messages of a call with these headers, which no longer name it afterwards; `None` if they are not
-/// compressed, or in a format that is not known here.
+/// Removes the message encoding from the headers of a call and returns its format; `None` if the messages are not
+/// compressed or the format is unknown.
 pub(crate) fn compression(headers: &mut HeaderMap) -> Option<Format> {
     let format = match headers.get("grpc-encoding")?.as_bytes() {
         b"gzip" => Format::Gzip,
@@ -45,16 +45,17 @@ pub(crate) fn compression(headers: &mut HeaderMap) -> Option<Format> {
     Some(format)
 }
 
-/// The body of a call whose messages may be compressed. What it yields is not, and holds its share of the budget by itself.
+/// The body of a call with possibly compressed messages. Yields decompressed messages and holds their share of the
+/// budget.
 pub(crate) struct InflatedBody<B> {
     body: B,
     format: Format,
     budget: BodyBudget,
     splitter: Splitter,
     task: Option<BoxFuture<Bytes, Status>>,
-    /// What can be read now.
+    /// Pieces ready to be read.
     ready: VecDeque<Bytes>,
-    /// The time that the rest of a message may take.
+    /// Deadline for the rest of a partially received message.
     arrival: Arrival,
 }
 
@@ -100,7 +101,7 @@ fn head(flag: u8, length: usize) -> Bytes {
 async fn elsewhere(format: Format, pieces: Pieces, budget: BodyBudget) -> Result<Bytes, Status> {
     let turn = budget.turn_to_decompress().await;
     let task = spawn_blocking(move || {
-        // Counted until the end, even if the caller is gone.
+        // Holds the turn until the end, even if the caller was dropped.
         let _turn = turn;
         decompressed(format, pieces, &budget)
     });

@@ -15,7 +15,7 @@ fn message(length: usize, byte: u8) -> Vec<u8> {
     message
 }
 
-/// What a body of these pieces yields, poll by poll.
+/// The polls of a body that arrives in these pieces.
 fn through(pieces: Vec<Bytes>) -> Vec<Result<Bytes, Status>> {
     let frames = pieces.into_iter().map(|piece| Ok::<_, Infallible>(Frame::data(piece)));
     let mut body = Messages::new(StreamBody::new(futures_util::stream::iter(frames)), BodyBudget::UNLIMITED);
@@ -43,7 +43,7 @@ fn small_messages_pass_piece_by_piece() {
 }
 
 #[test]
-fn every_cut_of_messages_comes_through_as_it_was() {
+fn messages_pass_unchanged_for_any_segmentation() {
     let sent = [
         message(3, 1),
         message(MAX_UNVERIFIED_LEN + 9, 2),
@@ -67,7 +67,7 @@ fn every_cut_of_messages_comes_through_as_it_was() {
 }
 
 #[tokio::test]
-async fn a_long_message_is_held_until_nearly_all_of_it_is_there() {
+async fn long_message_is_held_until_nearly_complete() {
     let long = message(3 * MAX_UNVERIFIED_LEN, 7);
     let first = [message(1, 1), long[..100].to_vec()].concat();
     let (sender, receiver) = tokio::sync::mpsc::channel::<Bytes>(1);
@@ -97,7 +97,7 @@ async fn a_long_message_is_held_until_nearly_all_of_it_is_there() {
 }
 
 #[test]
-fn what_ends_too_early_or_is_too_long_is_refused() {
+fn truncated_and_oversized_messages_are_refused() {
     let long = message(2 * MAX_UNVERIFIED_LEN, 7);
     let refused = |pieces: Vec<Bytes>| through(pieces).pop().unwrap().unwrap_err();
     let early = refused(cut(&long[..1000], 300));

@@ -15,7 +15,7 @@ use crate::proto::{InferParameter, ModelInferResponse};
 use crate::status;
 use crate::tracing::CallTrace;
 
-/// The parameter of each response that says whether it is the last one to its request.
+/// Response parameter that marks the last response to a request.
 const FINAL: &str = "triton_final_response";
 
 /// A message, and the status of the error that it reports.
@@ -42,13 +42,13 @@ impl Outcome {
 
 /// A request that was not executed.
 pub(super) struct RefusedRequest {
-    /// What its client receives.
+    /// The message or status for the client.
     pub outcome: Outcome,
     _share: Share,
 }
 
 impl RefusedRequest {
-    /// Whose request it was, and what was wrong with it.
+    /// The answer to a refused request.
     pub(super) fn new(id: String, error: &Error, share: Share) -> Self {
         let response = ModelInferResponse { id, ..ModelInferResponse::default() };
         let outcome = Outcome { status: None, ..Outcome::failed(response, error) };
@@ -70,7 +70,7 @@ struct Pending {
 }
 
 impl Pending {
-    /// The response of which nothing is known but whose it is.
+    /// An empty response that only identifies its request.
     fn empty(&self) -> ModelInferResponse {
         ModelInferResponse {
             id: self.submitted.answers.request_id().to_owned(),
@@ -96,11 +96,11 @@ impl Pending {
     }
 }
 
-/// A request to a model that is not decoupled.
+/// A request to a non-decoupled model.
 pub(super) struct Single(Pending);
 
 impl Single {
-    /// The request and the version that it asked for.
+    /// A submitted request with the version that the client requested.
     pub(super) fn new(submitted: SubmittedRequest, version: String, share: Share) -> Self {
         Self(Pending { submitted, version, _share: share })
     }
@@ -121,7 +121,7 @@ pub(super) struct Decoupled {
 }
 
 impl Decoupled {
-    /// The request and the version that it asked for.
+    /// A submitted request with the version that the client requested.
     pub(super) fn new(submitted: SubmittedRequest, version: String, share: Share) -> Self {
         Self { pending: Pending { submitted, version, _share: share }, final_sent: false }
     }

@@ -9,14 +9,14 @@ use nereid_core::{Budget, Permit};
 /// more.
 pub(super) const MAX_BYTES: usize = 256 << 20;
 
-/// What a request counts beside its inputs: about what the server keeps of it while it waits.
+/// Overhead charged per request in addition to its inputs: roughly the server's bookkeeping while the request waits.
 pub(super) const REQUEST_BYTES: usize = 2 << 10;
 
-/// What is in progress.
+/// The requests in flight of one stream.
 #[derive(Debug)]
 pub(super) struct Load(Budget);
 
-/// The part of it that is one request's. Dropped, it makes room for another.
+/// One request's part of the load, released on drop.
 #[derive(Debug)]
 pub(super) struct Share {
     _bytes: Permit,
@@ -29,17 +29,18 @@ impl Default for Load {
 }
 
 impl Load {
-    /// A request and the size of its inputs. It was read when there was room, and is accepted whatever its size.
+    /// Charges a request with inputs of this size. The request was read while there was room, so it is accepted at any
+    /// size.
     pub(super) fn share(&self, bytes: usize) -> Share {
         Share { _bytes: self.0.acquire_anyway(bytes.saturating_add(REQUEST_BYTES)) }
     }
 
-    /// Whether no further request is to be read for now.
+    /// Whether to pause reading requests.
     pub(super) fn is_full(&self) -> bool {
         self.0.is_exhausted()
     }
 
-    /// Whether nothing is in progress.
+    /// Whether no request is in flight.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_unused()
     }
@@ -50,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn room_is_made_when_a_request_is_over() {
+    fn finished_request_releases_its_share() {
         let load = Load::default();
         assert!(load.is_empty());
         let mut shares: Vec<_> = (0..MAX_BYTES / REQUEST_BYTES).map(|_| load.share(0)).collect();

@@ -32,7 +32,7 @@ fn summary(message: ModelStreamInferResponse) -> Summary {
     (message.error_message, response.id, response.model_version, number, last)
 }
 
-/// All that comes for these requests, and the status at the end.
+/// All answers to these requests, and the final status.
 async fn serve_connection(serving: &Serving, call: Call<Vec<ModelInferRequest>>) -> (Vec<Summary>, Code) {
     let call = call.map(iter);
     let mut answers = serving.client().model_stream_infer(call).await.unwrap().into_inner();
@@ -50,7 +50,7 @@ fn answered(id: &str, number: i32, last: bool) -> Summary {
     (String::new(), id.into(), "1".into(), Some(number), Some(last))
 }
 
-/// An error, or nothing, that says whose it is and nothing more.
+/// The summary of a response without outputs: its request's id, an error or none.
 fn bare(error: &str, id: &str, last: bool) -> Summary {
     (error.into(), id.into(), String::new(), None, Some(last))
 }
@@ -76,8 +76,8 @@ fn serving() -> Serving {
     })
 }
 
-/// Answers as often as the number says, and then ends; -1: once, as the last; -2: an error, then the end; -3: an
-/// answer, then an error as the last.
+/// Sends as many responses as its input's value, then ends; -1: one, flagged as the last; -2: an error, then the end;
+/// -3: a response, then an error as the last.
 fn decoupled(request: Asked) {
     let response = echoed(&request);
     let responder = request.responder();
@@ -99,7 +99,7 @@ fn decoupled(request: Asked) {
 }
 
 #[tokio::test]
-async fn answers_of_models_that_give_one_come_in_the_order_of_the_requests() {
+async fn ordinary_models_answer_in_request_order() {
     let requests =
         vec![number("slow", "a", 1), number("m", "b", 2), number("nosuch", "c", 3), number("m", "d", 4)];
     let (mut seen, code) = serve_connection(&serving(), Call::new(requests)).await;
@@ -113,7 +113,7 @@ async fn answers_of_models_that_give_one_come_in_the_order_of_the_requests() {
 }
 
 #[tokio::test]
-async fn of_several_answers_of_a_model_that_should_give_one_the_first_is_sent() {
+async fn only_the_first_response_of_an_ordinary_model_is_sent() {
     let configs = [("m", NUMBER.to_owned())];
     let serving = Serving::of_models(&configs, GrpcOptions::default(), decoupled);
     for (count, expected) in [
@@ -141,14 +141,14 @@ async fn of_several_answers_of_a_model_that_should_give_one_the_first_is_sent() 
 }
 
 #[tokio::test]
-async fn an_error_is_sent_in_the_stream_and_does_not_end_it() {
+async fn error_is_sent_in_the_stream_without_ending_it() {
     let requests = vec![number("m", "a", -1), number("m", "b", 2)];
     let expected = vec![bare("negative", "a", true), answered("b", 2, true)];
     assert_eq!(serve_connection(&serving(), Call::new(requests)).await, (expected, Code::Ok));
 }
 
 #[tokio::test]
-async fn an_error_ends_the_stream_if_its_client_asks_for_that() {
+async fn error_ends_the_stream_if_the_client_opts_in() {
     let call = |requests, value: &'static str| {
         let mut call = Call::new(requests);
         call.metadata_mut().insert(END_AT_ERROR, value.parse().unwrap());
@@ -160,7 +160,7 @@ async fn an_error_ends_the_stream_if_its_client_asks_for_that() {
     assert_eq!((seen, code), (vec![answered("a", 1, true)], Code::InvalidArgument));
     let (seen, code) = serve_connection(&serving, call(requests(), "false")).await;
     assert_eq!((seen.len(), code), (3, Code::Ok));
-    // A request that is not executed is still answered in the stream.
+    // A request that is refused before execution is still answered in the stream.
     let (seen, code) =
         serve_connection(&serving, call(vec![number("x", "a", 1), number("m", "b", 1)], "true")).await;
     assert_eq!((seen.len(), code), (2, Code::Ok));
@@ -192,7 +192,7 @@ async fn a_decoupled_model_answers_any_number_of_times() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_decoupled_models_answers_wait_for_no_others() {
+async fn decoupled_responses_overtake_ordinary_ones() {
     let (go_on, goes_on) = mpsc::channel::<()>();
     let goes_on = std::sync::Mutex::new(goes_on);
     let configs = [("m", NUMBER.to_owned()), ("d", format!("{NUMBER} {DECOUPLED}"))];
@@ -219,7 +219,7 @@ async fn a_decoupled_models_answers_wait_for_no_others() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_that_is_dropped_takes_its_requests_back() {
+async fn dropped_stream_cancels_its_requests() {
     let (began, begins) = mpsc::channel();
     let (ended, ends) = mpsc::channel();
     let serving = Serving::new(&format!("{NUMBER} {DECOUPLED}"), move |request: Asked| {
@@ -261,7 +261,7 @@ async fn a_stream_ends_at_its_deadline() {
 }
 
 #[tokio::test]
-async fn a_shutdown_ends_a_stream_when_what_it_has_is_answered() {
+async fn shutdown_ends_stream_after_pending_answers() {
     let serving = Serving::new(NUMBER, echo);
     let requests = iter(vec![number("m", "a", 1)]).chain(futures_util::stream::pending());
     let mut answers = serving.client().model_stream_infer(requests).await.unwrap().into_inner();
@@ -271,8 +271,8 @@ async fn a_shutdown_ends_a_stream_when_what_it_has_is_answered() {
     assert_eq!(end.unwrap_err().code(), Code::Unavailable);
 }
 
-/// What a server does with `count` requests to one model that answers none until all that fit are there: it takes in
-/// `expected` of them, and answers all in the end.
+/// Sends `count` requests to a model that answers none until the stream accepts no more. Expects the stream to accept
+/// `expected` of them, and to answer all in the end.
 async fn flood(config: &str, count: i32, size: usize, expected: usize) {
     let (go_on, goes_on) = mpsc::channel::<()>();
     let goes_on = std::sync::Mutex::new(goes_on);
@@ -312,12 +312,12 @@ async fn flood(config: &str, count: i32, size: usize, expected: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn many_small_requests_wait_for_their_model_and_not_in_the_connection() {
+async fn small_requests_queue_at_the_model_not_in_the_connection() {
     flood(NUMBER, 10_000, 4, 10_000).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_flood_of_large_requests_is_held_back_until_there_is_room() {
+async fn flood_of_large_requests_is_held_back_by_the_byte_limit() {
     let size = 2 << 20;
     let taken_in = load::MAX_BYTES.div_ceil(size + load::REQUEST_BYTES);
     flood(&NUMBER.replace("dims: [ 1 ]", "dims: [ -1 ]"), 150, size, taken_in).await;

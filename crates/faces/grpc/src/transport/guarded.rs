@@ -1,8 +1,8 @@
-//! A connection that notices when its client begins to speak HTTP/2 and, if pings are limited, counts them.
+//! Wraps a connection to detect its HTTP/2 preface and, if pings are limited, to count them.
 //!
-//! The HTTP/2 library answers pings by itself and reports none of them, so they are counted here, below it: the scanner
-//! finds the heads of all frames in both directions. A client that pings too often gets the GOAWAY frame that gRPC clients
-//! know, and its connection ends. Without limits nothing is scanned.
+//! The HTTP/2 library answers pings internally and reports none of them. The scanner below it parses the heads of all
+//! frames in both directions to count them. A client that pings too often gets the GOAWAY frame that gRPC clients know,
+//! and its connection ends. Without limits nothing is scanned.
 
 use std::collections::HashSet;
 use std::io::{self, IoSlice};
@@ -20,7 +20,7 @@ use super::pings::{PingRules, Pings};
 /// The reason by which gRPC clients know to ping less.
 const REASON: &[u8] = b"too_many_pings";
 
-/// The error code that goes with it.
+/// Error code of that GOAWAY frame.
 const ENHANCE_YOUR_CALM: u32 = 11;
 
 /// A connection.
@@ -47,7 +47,7 @@ struct PingGuard {
 }
 
 impl<S> GuardedConnection<S> {
-    /// A connection on which pings are limited if there are `rules`.
+    /// Wraps a connection; `rules` limit its pings.
     pub(super) fn new(stream: S, rules: Option<PingRules>) -> Self {
         Self { stream, until_begun: PREFACE + HEAD, begun: Arc::default(), guard: rules.map(PingGuard::new) }
     }
@@ -123,7 +123,7 @@ impl PingGuard {
         }
     }
 
-    /// Sends the GOAWAY frame, if there is one and no other frame is under way. Ready when there is nothing to send.
+    /// Sends the GOAWAY frame, if one is due, between other frames. Ready when nothing is left to send.
     fn poll_goaway<S: AsyncWrite + Unpin>(
         &mut self,
         stream: &mut S,

@@ -64,26 +64,26 @@ mod tests {
     }
 
     #[test]
-    fn pings_in_time_are_never_too_many() {
+    fn pings_within_the_interval_cause_no_strikes() {
         assert_eq!(too_many(&RULES, &[0, 10, 20, 30, 40, 50, 60], true), None);
     }
 
     #[test]
-    fn the_strike_after_the_last_allowed_one_is_too_many() {
+    fn strike_beyond_the_limit_closes_the_connection() {
         assert_eq!(too_many(&RULES, &[0, 1, 2, 3], true), Some(3));
         assert_eq!(too_many(&RULES, &[0, 1, 20, 21, 40, 41], true), Some(5), "strikes add up");
         assert_eq!(too_many(&PingRules { max_strikes: 0, ..RULES }, &[0; 1000], true), None);
     }
 
     #[test]
-    fn without_calls_every_two_hours_unless_allowed() {
+    fn pings_without_calls_are_limited_to_two_hours_unless_allowed() {
         assert_eq!(too_many(&RULES, &[0, 100, 200, 300], false), Some(3));
         assert_eq!(too_many(&RULES, &[0, 7200, 14400, 21600], false), None);
         assert_eq!(too_many(&PingRules { without_calls: true, ..RULES }, &[0, 10, 20, 30], false), None);
     }
 
     #[test]
-    fn what_is_sent_in_between_forgives() {
+    fn sent_frames_reset_ping_strikes() {
         let now = Instant::now();
         let mut pings = Pings::default();
         for _ in 0..1000 {

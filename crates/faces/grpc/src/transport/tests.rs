@@ -27,11 +27,11 @@ const MINUTE: Duration = Duration::from_secs(60);
 const READY: &[u8] = &[0, 0, 0, 0, 2, 8, 1];
 const NOT_READY: &[u8] = &[0, 0, 0, 0, 2, 8, 2];
 
-/// One connection to a server without models, and what becomes of it.
+/// A connection to a server without models, and its outcome.
 struct Connection {
     requests: SendRequest<Bytes>,
     pings: PingPong,
-    /// What the client's side of the connection ends with.
+    /// The result of the client's side of the connection.
     ended: JoinHandle<Result<(), h2::Error>>,
     /// The server's side.
     served: JoinHandle<()>,
@@ -43,7 +43,7 @@ fn server() -> Arc<Server> {
     Server::new(ServerOptions::default(), BTreeMap::new(), Arc::new(BTreeMap::new()))
 }
 
-/// The far end of a connection that is served.
+/// The client's end of a served connection.
 fn served(
     options: TransportOptions,
     server: &Arc<Server>,
@@ -52,7 +52,7 @@ fn served(
     served_with_room(1 << 16, options, server, shutdown)
 }
 
-/// The same with room for that many bytes on their way.
+/// Like `served`, with a pipe of this capacity.
 fn served_with_room(
     room: usize,
     options: TransportOptions,
@@ -88,7 +88,7 @@ impl Connection {
         Ok((head.headers, body))
     }
 
-    /// A call that is answered as long as the connection is there.
+    /// Opens a call that stays open as long as the connection.
     async fn watch(&mut self) -> RecvStream {
         let (_, mut statuses) = self.call("/grpc.health.v1.Health/Watch").await.unwrap();
         assert_eq!(next(&mut statuses).await.unwrap(), READY);
@@ -122,7 +122,7 @@ fn limited(rules: PingRules) -> TransportOptions {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_limits_a_client_may_ping_as_it_likes() {
+async fn pings_are_unlimited_without_rules() {
     let mut connection = connected(TransportOptions::default()).await;
     for _ in 0..1000 {
         connection.ping().await.unwrap();
@@ -140,7 +140,7 @@ async fn a_client_that_pings_too_often_gets_a_goaway() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_with_a_call_may_ping_every_five_minutes() {
+async fn client_with_open_call_may_ping_every_five_minutes() {
     let mut connection = connected(limited(PingRules::default())).await;
     let _call = connection.watch().await;
     for _ in 0..20 {
@@ -151,7 +151,7 @@ async fn a_client_with_a_call_may_ping_every_five_minutes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_without_calls_may_not_unless_it_is_allowed() {
+async fn client_without_calls_may_ping_only_if_permitted() {
     let mut connection = connected(limited(PingRules::default())).await;
     assert!(connection.answers().await, "a call that is over counts no longer");
     let mut pings = 0;
@@ -168,7 +168,7 @@ async fn a_client_without_calls_may_not_unless_it_is_allowed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_gets_answers_may_ping_as_it_likes() {
+async fn client_receiving_answers_may_ping_freely() {
     let mut connection = connected(limited(PingRules::default())).await;
     for _ in 0..20 {
         connection.ping().await.unwrap();
@@ -177,7 +177,7 @@ async fn a_client_that_gets_answers_may_ping_as_it_likes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_answers_no_pings_is_given_up() {
+async fn unanswered_keepalive_ping_closes_the_connection() {
     let options = TransportOptions {
         keepalive_time: Some(MINUTE),
         keepalive_timeout: Duration::from_secs(5),
@@ -193,14 +193,14 @@ async fn a_client_that_answers_no_pings_is_given_up() {
     near.read_to_end(&mut sent).await.unwrap();
     assert_eq!(start.elapsed().as_secs(), 65);
     served.await.unwrap();
-    // One that answers stays.
+    // A client that answers pings stays connected.
     let mut connection = connected(options).await;
     sleep(60 * MINUTE).await;
     assert!(connection.answers().await);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_does_not_begin_is_given_up() {
+async fn silent_connection_is_closed_after_the_first_frame_timeout() {
     for beginning in [b"".as_slice(), b"PRI * HTTP/2.0\r\n"] {
         let (mut near, served) = served(TransportOptions::default(), &server(), &CancellationToken::new());
         near.write_all(beginning).await.unwrap();
@@ -214,14 +214,14 @@ async fn a_client_that_does_not_begin_is_given_up() {
 }
 
 #[tokio::test]
-async fn a_client_that_does_not_speak_http_2_is_sent_away() {
+async fn non_http2_client_is_rejected() {
     let (mut near, served) = served(TransportOptions::default(), &server(), &CancellationToken::new());
     near.write_all(b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
     timeout(MINUTE, served).await.unwrap().unwrap();
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_old_connection_takes_no_further_calls_and_ends_those_it_has() {
+async fn connection_past_max_age_drains_its_calls() {
     let options = TransportOptions { max_age: Some(MINUTE), ..TransportOptions::default() };
     let mut connection = connected(options).await;
     let mut call = connection.watch().await;
@@ -237,7 +237,7 @@ async fn an_old_connection_takes_no_further_calls_and_ends_those_it_has() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_the_grace_an_old_connection_is_closed_whatever_it_has() {
+async fn connection_past_max_age_is_closed_after_the_grace_period() {
     let options = TransportOptions {
         max_age: Some(MINUTE),
         max_age_grace: Some(Duration::from_secs(10)),
@@ -252,7 +252,7 @@ async fn after_the_grace_an_old_connection_is_closed_whatever_it_has() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn answers_to_calls_other_than_inference_may_be_delayed() {
+async fn non_inference_answers_may_be_delayed() {
     for delay in [None, Some(Duration::from_secs(2)), Some(MINUTE)] {
         let mut connection = connected(TransportOptions { delay, ..TransportOptions::default() }).await;
         for (call, is_delayed) in [
@@ -272,7 +272,7 @@ async fn answers_to_calls_other_than_inference_may_be_delayed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn when_the_server_ends_watchers_hear_of_it_and_connections_end() {
+async fn shutdown_notifies_watchers_and_closes_connections() {
     let mut connection = connected(TransportOptions::default()).await;
     let mut call = connection.watch().await;
     connection.server.begin_shutdown();
@@ -286,11 +286,11 @@ async fn when_the_server_ends_watchers_hear_of_it_and_connections_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn at_the_end_clients_that_do_nothing_are_not_waited_for() {
+async fn shutdown_does_not_wait_for_idle_clients() {
     const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
     let settings = [PREFACE, b"\0\0\0\x04\0\0\0\0\0"].concat();
     let half_a_frame = [&settings, b"\0\0\x30\x01\x04".as_slice()].concat();
-    // What they sent before, room for what they do not read, and within how many seconds the connection is closed.
+    // Bytes sent before, pipe capacity for unread answers, and seconds until the connection is closed.
     for (sent, room, seconds) in [
         (b"".as_slice(), 1024, 0..=1),
         (b"PRI * HT", 1024, 0..=1),
@@ -312,7 +312,7 @@ async fn at_the_end_clients_that_do_nothing_are_not_waited_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_of_reflection_ends_when_the_server_does() {
+async fn reflection_stream_ends_at_shutdown() {
     let connection = connected(TransportOptions::default()).await;
     for version in ["v1", "v1alpha"] {
         let request = Request::post(format!(
@@ -323,7 +323,7 @@ async fn a_stream_of_reflection_ends_when_the_server_does() {
         .unwrap();
         let mut requests = connection.requests.clone().ready().await.unwrap();
         let (answer, mut body) = requests.send_request(request, false).unwrap();
-        // The field that asks for the list of services.
+        // The request field that lists the services.
         body.send_data(Bytes::from_static(&[0, 0, 0, 0, 2, 0x3a, 0]), false).unwrap();
         let mut body = answer.await.unwrap().into_body();
         let services = next(&mut body).await.unwrap();
@@ -341,7 +341,7 @@ async fn a_stream_of_reflection_ends_when_the_server_does() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn those_who_watch_hear_of_each_change() {
+async fn watchers_receive_each_health_change() {
     let (server, shutdown) = (server(), CancellationToken::new());
     let (near, served) = served(TransportOptions::default(), &server, &shutdown);
     let (requests, mut connection) = client::handshake(near).await.unwrap();
@@ -357,14 +357,14 @@ async fn those_who_watch_hear_of_each_change() {
 }
 
 #[test]
-fn ages_differ_by_a_tenth_at_most() {
+fn max_ages_are_jittered_by_at_most_a_tenth() {
     let ages: Vec<_> = (0..100).map(|_| with_jitter(MINUTE)).collect();
     assert!(ages.iter().all(|age| (54.0..=66.0).contains(&age.as_secs_f64())));
     assert!(ages.iter().any(|age| *age != ages[0]));
 }
 
 #[tokio::test]
-async fn a_large_inference_comes_back_as_it_was_sent() {
+async fn large_tensor_round_trips_unchanged() {
     const BYTES: &str = r#"
         input { name: "IN" data_type: TYPE_UINT8 dims: [ -1 ] }
         output { name: "OUT" data_type: TYPE_UINT8 dims: [ -1 ] }

@@ -1,7 +1,7 @@
 //! The agents of a loaded model: notifies each of them of the model's fate, by Triton's rules.
 //!
-//! Loads and unloads notify the agents in order, their completion in reverse order. An agent that fails ends the action
-//! for those after it. When the model is gone, each agent gets the actions that it still lacks, in sequence.
+//! Loads and unloads notify the agents in order, their completion in reverse order. A failing agent stops the action
+//! for the agents after it. When the model is gone, each agent gets the actions that it still lacks, in sequence.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -35,7 +35,7 @@ impl Chain {
         lock(&self.guards).push(guard);
     }
 
-    /// Runs the next agent, and returns the model's new location.
+    /// Runs the next agent; returns the model's new location.
     ///
     /// # Errors
     /// The agent's error. The agent gets no further actions.

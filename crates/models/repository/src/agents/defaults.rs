@@ -26,7 +26,7 @@ pub struct AgentDefault {
 }
 
 impl AgentDefault {
-    /// Whether it applies to the repository at this location.
+    /// Whether the agent applies to the repository at this location.
     fn is_for(&self, location: &str) -> bool {
         let prefixes = &self.repositories;
         prefixes.is_empty() || prefixes.iter().any(|prefix| location.starts_with(prefix.as_str()))
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn options_hold_for_the_repositories_under_their_prefixes() {
+    fn options_apply_to_repositories_with_the_prefix() {
         let defaults = Defaults::new(vec![
             given("a", &["s3://one", "s3://two/models"]),
             given("b", &[]),
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_repositorys_file_counts_in_place_of_the_options() {
+    fn agents_file_overrides_the_options() {
         let folder = tempfile::tempdir().unwrap();
         let store = LocalStore::new(folder.path().to_owned());
         let defaults = Defaults::new(vec![given("option", &[])]);
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_file_is_reported_with_its_place() {
+    fn invalid_agents_file_is_reported_with_line_and_column() {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join(AGENTS_FILE)).unwrap();
         let store = LocalStore::new(folder.path().to_owned());
@@ -213,7 +213,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_read_or_refused(text in "[a-z{}: '\"\\[\\]\n#]{0,60}") {
+        fn agents_file_parser_accepts_or_refuses_any_text(text in "[a-z{}: '\"\\[\\]\n#]{0,60}") {
             let _ = parse(text.as_bytes(), "/models");
         }
     }

@@ -18,13 +18,13 @@ use crate::wanted;
 pub(crate) struct AgentRun<'a> {
     pub agents: &'a dyn Agents,
     pub model: &'a str,
-    /// Its store and its known files there; `None` if they came with a load request.
+    /// The model's store and its files listed there; `None` if they came with a load request.
     pub store: Option<(&'a Arc<dyn Store>, &'a [Object])>,
-    /// The files on this machine: those beside its versions, or all.
+    /// The local files: at least those outside version folders.
     pub fetched: &'a FetchedFolder,
     /// A configuration that replaces its own, as JSON.
     pub config: Option<&'a str>,
-    /// Its configuration before agents run.
+    /// The model's configuration before agents run.
     pub written: ModelConfig,
     pub options: &'a ReadOptions,
     pub folders: AgentFolders,

@@ -16,7 +16,7 @@ input { name: "INPUT0" data_type: TYPE_FP32 dims: [ -1 ] }
 output { name: "OUTPUT0" data_type: TYPE_FP32 dims: [ -1 ] label_filename: "labels.txt" }
 "#;
 
-/// A repository that holds one model `m`, made of these files and folders.
+/// A repository with one model `m`, made of these files and folders.
 fn repository(files: &[(&str, &str)], folders: &[&str]) -> TempDir {
     let repository = tempfile::tempdir().unwrap();
     for folder in folders {
@@ -45,7 +45,7 @@ fn named(name: &str) -> ReadOptions {
 }
 
 #[test]
-fn a_model_has_its_folders_name_its_latest_version_and_its_labels() {
+fn model_has_folder_name_latest_version_and_labels() {
     let folder = repository(
         &[("config.pbtxt", CONFIG_TEXT), ("labels.txt", "ant\nbee cat\r\n\nd:e\n"), ("7", "not a folder")],
         &["1", "10", "2", "003", "0", "v4", "+5", "6x"],
@@ -57,7 +57,7 @@ fn a_model_has_its_folders_name_its_latest_version_and_its_labels() {
 }
 
 #[test]
-fn what_the_configuration_leaves_out_is_filled_in() {
+fn omitted_configuration_fields_get_defaults() {
     let folder = repository(&[("config.pbtxt", CONFIG_TEXT), ("labels.txt", "")], &["1"]);
     let config = read(&folder).unwrap().config;
     assert!(config.version_policy.is_some());
@@ -65,7 +65,7 @@ fn what_the_configuration_leaves_out_is_filled_in() {
 }
 
 #[test]
-fn the_version_policy_chooses() {
+fn version_policy_selects_versions() {
     let text = format!("{CONFIG_TEXT}\nversion_policy {{ all {{ }} }}");
     let folder = repository(&[("config.pbtxt", &text), ("labels.txt", "")], &["0", "3", "01"]);
     assert_eq!(read(&folder).unwrap().versions, [0, 3]);
@@ -75,12 +75,12 @@ fn the_version_policy_chooses() {
 }
 
 #[test]
-fn what_is_wrong_is_said_with_its_file() {
+fn errors_name_the_file() {
     let bytes = "\u{fffd}";
     let cases = [
         (vec![("config.pbtxt", "backend: \"identity\"\nnope: 1\n")], "config.pbtxt:2:"),
         (vec![("config.pbtxt", "name: \"other\" backend: \"identity\"")], "configures model 'other'"),
-        // All that is wrong, at once.
+        // All errors at once.
         (
             vec![("config.pbtxt", "name: \"other\" backend: \"identity\" max_batch_size: -4")],
             "config.pbtxt:1:35: field 'max_batch_size'",
@@ -100,7 +100,7 @@ fn what_is_wrong_is_said_with_its_file() {
 }
 
 #[test]
-fn what_the_reference_finds_when_it_loads_a_version_is_a_fault_of_the_versions() {
+fn load_time_violations_are_version_faults() {
     let dims = CONFIG_TEXT.replacen("[ -1 ]", "[ 0 ]", 1);
     let reshape = CONFIG_TEXT.replacen("[ -1 ]", "[ 4 ] reshape { shape: [ 5 ] }", 1);
     let cases = [
@@ -115,13 +115,13 @@ fn what_the_reference_finds_when_it_loads_a_version_is_a_fault_of_the_versions()
         let fault = model.fault.expect(expected);
         assert!(fault.message().contains(expected), "{fault} should name {expected}");
     }
-    // Where nothing may be completed, tensors are looked at before versions are.
+    // Without completion, tensors are checked before versions.
     let folder = repository(&[("config.pbtxt", &dims), ("labels.txt", "")], &["3"]);
     assert!(read_with(&folder, &without_completion()).unwrap_err().message().contains("input[0].dims[0]"));
 }
 
 #[test]
-fn all_that_is_wrong_is_said_each_with_its_line() {
+fn all_errors_are_reported_with_their_lines() {
     let of =
         |text: &str| read(&repository(&[("config.pbtxt", text)], &["1"])).unwrap_err().message().to_owned();
     let unreadable = of("backend: 'identity'\nmax_batch_sise: 1\n\nplatfrom: 'x'\n");
@@ -137,7 +137,7 @@ fn all_that_is_wrong_is_said_each_with_its_line() {
 }
 
 #[test]
-fn a_comment_in_another_encoding_does_no_harm() {
+fn comments_in_other_encodings_are_accepted() {
     let folder = repository(&[("labels.txt", "")], &["1"]);
     let latin = [b"# caf\xe9\n", CONFIG_TEXT.as_bytes()].concat();
     fs::write(folder.path().join("m/config.pbtxt"), latin).unwrap();
@@ -145,7 +145,7 @@ fn a_comment_in_another_encoding_does_no_harm() {
 }
 
 #[test]
-fn without_a_configuration_name_and_backend_are_derived_and_the_rest_is_for_the_backend() {
+fn name_and_backend_are_derived_without_a_configuration() {
     let folder = repository(&[("2/model.onnx", "")], &["2", "10", "configs"]);
     let model = read(&folder).unwrap();
     assert_eq!(model.completion, Completion::Needed);
@@ -158,7 +158,7 @@ fn without_a_configuration_name_and_backend_are_derived_and_the_rest_is_for_the_
 }
 
 #[test]
-fn a_configuration_that_is_there_may_be_completed() {
+fn partial_configuration_is_left_for_completion() {
     let folder = repository(&[("config.pbtxt", "max_batch_size: 3"), ("1/model.onnx", "")], &["1"]);
     let model = read(&folder).unwrap();
     assert_eq!((model.completion, model.config.max_batch_size), (Completion::Allowed, 3));
@@ -166,7 +166,7 @@ fn a_configuration_that_is_there_may_be_completed() {
 }
 
 #[test]
-fn without_completion_the_configuration_has_to_be_there_and_whole() {
+fn strict_mode_requires_a_complete_configuration() {
     let folder = repository(&[("1/model.onnx", "")], &["1"]);
     let error = read_with(&folder, &without_completion()).unwrap_err();
     assert!(error.message().contains("config.pbtxt"), "{error}");
@@ -184,7 +184,7 @@ fn without_completion_the_configuration_has_to_be_there_and_whole() {
 }
 
 #[test]
-fn nothing_tells_the_backend_of_an_empty_folder() {
+fn empty_folder_has_no_backend() {
     let error = read(&repository(&[], &["1"])).unwrap_err();
     assert!(
         error.message().contains("'backend' or 'platform' is required; no version folder contains"),
@@ -193,7 +193,7 @@ fn nothing_tells_the_backend_of_an_empty_folder() {
 }
 
 #[test]
-fn a_name_chooses_among_a_models_configurations() {
+fn configuration_name_selects_the_configuration() {
     let files = [
         ("configs/big.pbtxt", "max_batch_size: 64"),
         ("config.pbtxt", "max_batch_size: 1"),
@@ -203,7 +203,7 @@ fn a_name_chooses_among_a_models_configurations() {
     let size = |options: &ReadOptions| read_with(&folder, options).unwrap().config.max_batch_size;
     assert_eq!(size(&named("big")), 64);
     assert_eq!(size(&ReadOptions::default()), 1);
-    // A model without a configuration of that name goes by its usual one.
+    // A model without a configuration of that name uses its default one.
     assert_eq!(size(&named("other")), 1);
     // The usual one may be missing, with or without a named one.
     fs::remove_file(folder.path().join("m/config.pbtxt")).unwrap();
@@ -213,7 +213,7 @@ fn a_name_chooses_among_a_models_configurations() {
 }
 
 #[test]
-fn a_chosen_configuration_that_is_wrong_is_not_passed_over() {
+fn invalid_selected_configuration_is_an_error() {
     let files =
         [("configs/big.pbtxt", "max_batch_size: x"), ("config.pbtxt", CONFIG_TEXT), ("labels.txt", "")];
     let folder = repository(&files, &["1", "configs"]);
@@ -223,7 +223,7 @@ fn a_chosen_configuration_that_is_wrong_is_not_passed_over() {
 }
 
 #[test]
-fn a_model_whose_warmup_data_is_missing_is_refused_with_the_field_that_names_it() {
+fn missing_warmup_data_is_reported_with_its_field() {
     let warmup = r#"model_warmup { name: "w" batch_size: 1
         inputs { key: "INPUT0" value { data_type: TYPE_FP32 dims: 3 input_data_file: "row" } } }"#;
     let text = format!("{CONFIG_TEXT} {warmup}");
@@ -248,13 +248,13 @@ fn a_model_runs_on_the_gpus_that_its_backend_may_use() {
         let model = read_with(&repository(files, &["1"]), &options).unwrap();
         model.config.instance_group[0].gpus.clone()
     };
-    // Whether the configuration names the backend or the model's file tells it.
+    // The backend comes from the configuration or from the name of the model's file.
     assert_eq!(gpus(&[("1/model.onnx", "")]), [0, 1]);
     assert_eq!(gpus(&[("config.pbtxt", "platform: 'onnxruntime_onnx'")]), [0, 1]);
     assert_eq!(gpus(&[("config.pbtxt", CONFIG_TEXT), ("labels.txt", "")]), [0; 0]);
 }
 
-/// A model with a file in each position that a configuration gives one.
+/// A model with a file for each configuration field that names one.
 const NAMING_FILES: &str = r#"
 backend: "mine"
 max_batch_size: 1
@@ -305,7 +305,7 @@ fn special_files_are_refused_in_every_position() {
 }
 
 #[test]
-fn a_configuration_as_long_as_a_disk_is_refused() {
+fn oversized_configuration_is_refused() {
     let folder = repository(&[("config.pbtxt", "")], &["1"]);
     let config = fs::File::create(folder.path().join("m/config.pbtxt")).unwrap();
     config.set_len(1 << 40).unwrap();
@@ -314,7 +314,7 @@ fn a_configuration_as_long_as_a_disk_is_refused() {
 }
 
 #[test]
-fn choosing_no_version_is_a_fault_of_the_versions_and_a_broken_graph_is_not() {
+fn empty_version_policy_is_a_version_fault_unlike_a_broken_graph() {
     let ensemble = r#"platform: "ensemble"
         input { name: "X" data_type: TYPE_FP32 dims: [ 1 ] } EXTRA
         output { name: "Y" data_type: TYPE_FP32 dims: [ 1 ] }

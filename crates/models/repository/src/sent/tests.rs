@@ -19,7 +19,7 @@ fn names(folder: &Path) -> Vec<String> {
 }
 
 #[test]
-fn nobody_else_may_read_what_is_kept_and_it_goes_with_the_last_load() {
+fn kept_files_are_private_and_removed_with_the_last_load() {
     let temporary = tempfile::tempdir().unwrap();
     let sent = SentFiles::new(temporary.path().to_owned());
     assert_eq!(names(temporary.path()), [""; 0]);
@@ -43,7 +43,7 @@ fn nobody_else_may_read_what_is_kept_and_it_goes_with_the_last_load() {
 }
 
 #[test]
-fn what_is_still_in_use_at_the_end_is_removed_all_the_same() {
+fn remove_deletes_files_still_in_use() {
     let temporary = tempfile::tempdir().unwrap();
     let sent = SentFiles::new(temporary.path().to_owned());
     let (_, _guard, _) = sent.keep("m", &overrides(&["1/a"])).unwrap();
@@ -53,7 +53,7 @@ fn what_is_still_in_use_at_the_end_is_removed_all_the_same() {
 }
 
 #[test]
-fn a_refused_load_leaves_nothing_in_the_servers_folder_but_its_lock() {
+fn refused_load_leaves_only_the_lock_file() {
     let temporary = tempfile::tempdir().unwrap();
     let sent = SentFiles::new(temporary.path().to_owned());
     for files in [&["../a"][..], &["1/a", "/b"], &["1/a", "1/a/b"]] {
@@ -64,12 +64,12 @@ fn a_refused_load_leaves_nothing_in_the_servers_folder_but_its_lock() {
 }
 
 #[test]
-fn only_folders_of_servers_that_no_longer_live_are_removed() {
+fn only_folders_of_dead_servers_are_removed() {
     let temporary = tempfile::tempdir().unwrap();
     let at = |name: &str| temporary.path().join(name);
     let living = SentFiles::new(temporary.path().to_owned());
     let (path, _guard, _) = living.keep("m", &overrides(&["1/a"])).unwrap();
-    // As a server leaves it that is killed: the lock file is there, and nobody holds it.
+    // The state left by a killed server: the lock file exists, but is not locked.
     let killed = at("nereid-sent-killed");
     fs::create_dir_all(killed.join("load/1")).unwrap();
     fs::write(killed.join("load/1/model.onnx"), "weights").unwrap();

@@ -1,4 +1,4 @@
-//! What every source of models has to do, whatever its repositories are kept in.
+//! Conformance tests for sources of models, over any kind of store.
 
 #![allow(clippy::unwrap_used, reason = "a suite of tests")]
 
@@ -17,17 +17,17 @@ const CONFIG: &str = r#"backend: "identity"
     input { name: "INPUT0" data_type: TYPE_FP32 dims: [ 1 ] }
     output { name: "OUTPUT0" data_type: TYPE_FP32 dims: [ 1 ] }"#;
 
-/// Checks the source over stores that `make` gives empty.
+/// Checks the source over empty stores from `make`.
 pub fn check_source<T: StoreUnderTest>(make: impl Fn() -> T)
 where
     T::Store: 'static,
 {
     lists_models_and_reads_them(&make());
-    gives_the_files_of_the_versions_that_are_served(&make());
+    fetches_the_files_of_served_versions(&make());
     fingerprints_differ_where_files_do(&make());
     takes_a_configuration_in_place_of_the_models_own(&make());
-    knows_nothing_of_other_models(&make());
-    sees_what_is_there_when_it_is_asked(&make());
+    refuses_unknown_models(&make());
+    sees_current_files_at_each_call(&make());
     names_belong_to_one_repository(&make(), &make());
 }
 
@@ -75,7 +75,7 @@ fn lists_models_and_reads_them(test: &impl StoreUnderTest<Store: 'static>) {
     assert_eq!(spec.fingerprint, look(&source, "a").unwrap());
 }
 
-fn gives_the_files_of_the_versions_that_are_served(test: &impl StoreUnderTest<Store: 'static>) {
+fn fetches_the_files_of_served_versions(test: &impl StoreUnderTest<Store: 'static>) {
     for version in [1, 2, 10] {
         test.put(&format!("m/{version}/deep/model"), format!("{version}").as_bytes());
     }
@@ -131,7 +131,7 @@ fn takes_a_configuration_in_place_of_the_models_own(test: &impl StoreUnderTest<S
     assert!(spec.directory.join("1/model").exists());
 }
 
-fn knows_nothing_of_other_models(test: &impl StoreUnderTest<Store: 'static>) {
+fn refuses_unknown_models(test: &impl StoreUnderTest<Store: 'static>) {
     test.put("m/config.pbtxt", CONFIG.as_bytes());
     test.put("m/1/model", b"x");
     let source = source(&[test]);
@@ -142,7 +142,7 @@ fn knows_nothing_of_other_models(test: &impl StoreUnderTest<Store: 'static>) {
     }
 }
 
-fn sees_what_is_there_when_it_is_asked(test: &impl StoreUnderTest<Store: 'static>) {
+fn sees_current_files_at_each_call(test: &impl StoreUnderTest<Store: 'static>) {
     test.put("m/config.pbtxt", CONFIG.as_bytes());
     test.put("m/1/model", b"before");
     let source = source(&[test]);

@@ -1,4 +1,4 @@
-//! Models from folders, with and without what a client gives in their place.
+//! Models from folders, with and without replacements sent by a client.
 
 use std::fs;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::store::Entry;
 
-/// What the server does in its stages, at once.
+/// Runs all stages of a load at once.
 impl Repositories {
     fn all_names(&self) -> Result<Vec<String>> {
         let listed = block_on(self.list())?;
@@ -56,10 +56,10 @@ fn file(path: &str) -> Overrides {
 }
 
 #[test]
-fn models_are_folders_that_are_not_hidden() {
+fn hidden_folders_are_not_models() {
     let first = folder(&["m", ".git"]);
     fs::write(first.path().join("README"), "").unwrap();
-    // One of the repositories is gone.
+    // One of the repositories was deleted.
     let source = repositories(&[&first, &folder(&["n"])]);
     assert_eq!(source.all_names().unwrap_err().code(), ErrorCode::NotFound);
     let second = folder(&["n", "m"]);
@@ -69,7 +69,7 @@ fn models_are_folders_that_are_not_hidden() {
 }
 
 #[test]
-fn a_model_that_stands_twice_or_nowhere_is_refused() {
+fn duplicate_and_missing_models_are_refused() {
     let (first, second) = (folder(&["m"]), folder(&["m"]));
     let source = repositories(&[&first, &second]);
     let error = source.read(&ModelId::plain("m"), &Overrides::default()).err().unwrap();
@@ -82,7 +82,7 @@ fn a_model_that_stands_twice_or_nowhere_is_refused() {
 }
 
 #[test]
-fn a_configuration_may_be_given_in_place_of_the_models_own() {
+fn configuration_override_replaces_the_models_own() {
     let folder = folder(&["m"]);
     let source = repositories(&[&folder]);
     let spec = source.read(&ModelId::plain("m"), &config(JSON)).unwrap();
@@ -100,7 +100,7 @@ fn a_configuration_may_be_given_in_place_of_the_models_own() {
 }
 
 #[test]
-fn files_may_be_given_in_place_of_the_models_own_and_go_with_it() {
+fn file_overrides_replace_the_models_own_until_unload() {
     let source = repositories(&[&folder(&["m"])]);
     let spec = source.read(&ModelId::plain("m"), &file("7/model.onnx")).unwrap();
     assert_eq!(spec.versions, [7]);
@@ -115,7 +115,7 @@ fn files_may_be_given_in_place_of_the_models_own_and_go_with_it() {
 }
 
 #[test]
-fn a_file_cannot_be_put_anywhere_else() {
+fn file_overrides_cannot_escape_the_model_folder() {
     let source = repositories(&[&folder(&["m"])]);
     for path in ["../evil", "1/../../evil", "/etc/evil", "", ".", "1/./../.."] {
         let error = source.read(&ModelId::plain("m"), &file(path)).err().unwrap();
@@ -124,7 +124,7 @@ fn a_file_cannot_be_put_anywhere_else() {
 }
 
 #[test]
-fn with_namespaces_each_repository_has_models_of_its_own() {
+fn namespaces_separate_models_of_equal_names() {
     let (first, second) = (folder(&["m", "n"]), folder(&["m"]));
     let paths = [&first, &second].map(|folder| folder.path().to_owned());
     let source = Repositories::new(paths.to_vec(), ReadOptions::default()).with_namespacing(true);
@@ -144,21 +144,21 @@ fn with_namespaces_each_repository_has_models_of_its_own() {
 }
 
 #[test]
-fn without_namespaces_a_name_stands_for_one_folder() {
+fn names_are_unique_without_namespaces() {
     let (first, second) = (folder(&["m"]), folder(&["m", "n"]));
     let source = repositories(&[&first, &second]);
     assert_eq!(block_on(source.find("n", Instant::now())).unwrap(), [ModelId::plain("n")]);
     let error = block_on(source.find("m", Instant::now())).unwrap_err();
     assert!(error.message().contains("model appears in two or more repositories"), "{error}");
     assert!(error.message().contains("--model-namespacing=true"), "{error}");
-    // A repository that is given twice is one.
+    // A repository that is listed twice counts once.
     let twice = repositories(&[&first, &first]);
     assert_eq!(block_on(twice.find("m", Instant::now())).unwrap(), [ModelId::plain("m")]);
     twice.look(&ModelId::plain("m")).unwrap();
 }
 
 #[test]
-fn oddities_are_empty_repositories_and_files_of_models_beside_their_folders() {
+fn oddities_report_empty_repositories_and_stray_model_files() {
     let of = |paths: &[&str], files: &[&str]| {
         let folder = folder(paths);
         files.iter().for_each(|file| fs::write(folder.path().join(file), "").unwrap());
@@ -178,7 +178,7 @@ fn oddities_are_empty_repositories_and_files_of_models_beside_their_folders() {
 }
 
 #[test]
-fn repositories_come_and_go_with_a_name_for_their_model() {
+fn repositories_register_and_unregister_under_a_model_name() {
     let (first, second) = (folder(&["inner"]), folder(&["inner"]));
     let named = format!("name: \"inner\" {CONFIG}");
     fs::write(second.path().join("inner/config.pbtxt"), named).unwrap();
@@ -248,7 +248,7 @@ fn slow(stores: &[(&'static str, u64, Option<&'static [&'static str]>)]) -> Repo
 }
 
 #[tokio::test(start_paused = true)]
-async fn repositories_are_asked_side_by_side() {
+async fn repositories_are_queried_concurrently() {
     let source = slow(&[("a", 15, Some(&["m"])), ("b", 3, Some(&["n"])), ("c", 15, Some(&["o"]))]);
     let began = tokio::time::Instant::now();
     assert_eq!(source.list().await.unwrap().len(), 3);
@@ -258,7 +258,7 @@ async fn repositories_are_asked_side_by_side() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_is_away_hides_no_model_of_others() {
+async fn unavailable_repository_does_not_hide_models_of_others() {
     let away = ("away", 3, None);
     let found = |name| async move {
         let source = slow(&[away, ("b", 0, Some(&["m"])), away]);
@@ -267,6 +267,6 @@ async fn one_that_is_away_hides_no_model_of_others() {
         (plain.unwrap().location().to_owned(), named)
     };
     assert_eq!(found("m").await, ("b".to_owned(), 1));
-    // What is nowhere else may be there: fetching it tells why that cannot be known.
+    // A model found in no other repository may be in the unavailable one: fetching it reports the reason.
     assert_eq!(found("n").await, ("away".to_owned(), 2));
 }

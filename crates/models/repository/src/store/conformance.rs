@@ -1,4 +1,4 @@
-//! What every [`Store`] has to do, whatever it is kept in.
+//! Conformance tests for every kind of [`Store`].
 
 #![allow(clippy::unwrap_used, reason = "a suite of tests")]
 
@@ -12,7 +12,7 @@ use super::{Entry, Fetch, Object, ObjectKind, Store};
 
 /// A store that a test fills.
 pub trait StoreUnderTest {
-    /// What is tested.
+    /// The implementation under test.
     type Store: Store;
 
     /// The store as it is now.
@@ -25,7 +25,7 @@ pub trait StoreUnderTest {
     fn remove(&self, path: &str);
 }
 
-/// Checks an implementation, of which `make` gives empty stores.
+/// Checks an implementation with empty stores from `make`.
 pub fn check_store<T: StoreUnderTest>(make: impl Fn() -> T) {
     lists_what_is_right_below(&make());
     stats_what_is_below_at_any_depth(&make());
@@ -106,7 +106,7 @@ fn fetches_into_a_folder(test: &impl StoreUnderTest) {
     }
     let (done, total) = progress.bytes();
     assert_eq!(done, total);
-    // A second fetch gives what is new, and leaves what the first gave.
+    // A second fetch adds new files and keeps those of the first.
     test.put("m/2/model.onnx", b"new");
     let all =
         Fetch { folder: "m", is_needed: &|_| true, progress: &progress, as_of: Instant::now(), route: None };

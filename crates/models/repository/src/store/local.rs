@@ -1,4 +1,4 @@
-//! Folders on this machine. They are not copied: fetching one gives its path.
+//! Folders on this machine. Fetching a folder copies nothing and returns its path.
 
 use std::fs::{self, Metadata};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -16,8 +16,8 @@ use super::{Entry, Fetch, FetchedFolder, Object, ObjectKind, Store};
 /// Folders nested deeper than this are not read.
 const DEPTH: usize = 16;
 
-/// Files of up to this many bytes are read for their stamps: nothing else tells two writes within one tick of the clock
-/// apart that leave the size as it was. Reading longer ones at every poll would cost too much; they go by size, times and
+/// Files of up to this many bytes are read for their stamps: metadata cannot distinguish two writes of the same size
+/// within one clock tick. Reading longer files at every poll would cost too much; their stamps use size, times and
 /// inode.
 const SMALL: u64 = 64 << 10;
 
@@ -35,7 +35,7 @@ impl LocalStore {
         Self { root, location }
     }
 
-    /// Where a folder of the store is.
+    /// The local path of a folder of the store.
     fn path_of(&self, folder: &str) -> Result<PathBuf> {
         let is_inside = Path::new(folder).components().all(|part| matches!(part, Component::Normal(_)));
         if !is_inside {
@@ -90,8 +90,7 @@ impl LocalStore {
         Ok(())
     }
 
-    /// Whether something in a folder is a link to a folder above it. What is there belongs to other models, or is part of
-    /// this one already.
+    /// Whether an entry links to a folder above it. Its files belong to other models, or are part of this one already.
     fn leads_back(&self, folder: &Path, entry: &Path) -> bool {
         if !entry.is_symlink() {
             return false;
@@ -134,16 +133,16 @@ impl Store for LocalStore {
     }
 }
 
-/// What tells a folder from others.
+/// Identifies a folder.
 fn identity(metadata: &Metadata) -> (u64, u64) {
     (metadata.dev(), metadata.ino())
 }
 
-/// What tells a file's contents from others.
+/// A stamp that changes with a file's contents.
 fn stamp(path: &Path, metadata: &Metadata) -> String {
     let mut hasher = DefaultHasher::new();
-    // The time of the last change of state ties two writes within one tick of the clock less often than that of the
-    // last write alone; the number of the inode tells a file put in the place of another.
+    // Two writes within one clock tick share ctime less often than mtime alone; the inode changes when a file is
+    // replaced.
     let times = (metadata.mtime(), metadata.mtime_nsec(), metadata.ctime(), metadata.ctime_nsec());
     (metadata.dev(), metadata.ino(), times).hash(&mut hasher);
     if metadata.is_file() && metadata.len() <= SMALL {
@@ -153,7 +152,8 @@ fn stamp(path: &Path, metadata: &Metadata) -> String {
     format!("{:x}", hasher.finish())
 }
 
-/// What a folder holds, by name. What vanishes meanwhile, or is a link to nowhere, is not there.
+/// Lists a folder, sorted by name. Skips hidden files, editors' backups, dangling links, and entries that vanish during the
+/// listing.
 fn entries(folder: &Path) -> Result<Vec<(String, Metadata)>> {
     let unreadable = |error: io::Error| unreadable(folder, &error);
     let mut entries = Vec::new();

@@ -18,14 +18,14 @@ pub(crate) struct RenamedStore {
 /// A renamed folder.
 #[derive(Clone, Debug)]
 struct RenamedFolder {
-    /// Its name in the store.
+    /// The folder's name in the store.
     folder: String,
-    /// Its new name.
+    /// The visible name.
     name: String,
 }
 
 impl RenamedStore {
-    /// Presents each of these folders under the name beside it.
+    /// Presents each folder under its paired name.
     pub(crate) fn new<'a>(
         store: Arc<dyn Store>,
         renamed: impl IntoIterator<Item = (&'a str, &'a str)>,
@@ -92,7 +92,7 @@ impl Store for RenamedStore {
     }
 
     fn locate(&self, folder: &str) -> ModelLocation {
-        // Nobody asks for the files of a hidden folder.
+        // Unreachable for hidden folders: callers locate only visible ones.
         self.store.locate(&self.original(folder).unwrap_or_else(|_| folder.to_owned()))
     }
 }
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn the_folder_is_found_under_its_new_name_alone() {
+    fn renamed_folder_is_found_only_under_its_new_name() {
         let folder = Folder(tempfile::tempdir().unwrap());
         folder.put("original/1/model", b"a");
         folder.put("other/1/hidden", b"b");

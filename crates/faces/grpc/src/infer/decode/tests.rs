@@ -46,7 +46,7 @@ fn contents(message: ModelInferRequest) -> Result<Vec<u8>> {
 }
 
 #[test]
-fn raw_contents_are_taken_in_the_order_of_the_inputs_and_not_copied() {
+fn raw_contents_follow_input_order_without_copies() {
     let message = of_inputs(vec![input("A", "FP16", &[1, 2]), input("B", "BYTES", &[])], &[b"abcd", b""]);
     let address = message.raw_input_contents[0].as_ptr();
     let request = decoded(message).unwrap().request;
@@ -57,7 +57,7 @@ fn raw_contents_are_taken_in_the_order_of_the_inputs_and_not_copied() {
 }
 
 #[test]
-fn raw_contents_that_are_left_over_are_passed_over_and_missing_ones_are_not() {
+fn surplus_raw_contents_are_ignored_and_missing_ones_refused() {
     let inputs = || vec![input("A", "INT8", &[1]), input("B", "INT8", &[1])];
     assert!(decoded(of_inputs(inputs(), &[b"a", b"b", b"c"])).is_ok());
     let error = refused(of_inputs(inputs(), &[b"a"]));
@@ -66,7 +66,7 @@ fn raw_contents_that_are_left_over_are_passed_over_and_missing_ones_are_not() {
 }
 
 #[test]
-fn contents_are_given_in_one_way() {
+fn inputs_with_typed_and_raw_contents_are_refused() {
     let mut message =
         with_contents("INT32", InferTensorContents { int_contents: vec![1], ..Default::default() });
     message.raw_input_contents.push(Bytes::from_static(b"abcd"));
@@ -130,7 +130,7 @@ fn elements_in_another_field_are_refused() {
 }
 
 #[test]
-fn parameters_with_a_meaning_are_understood_and_the_others_are_the_models() {
+fn reserved_parameters_are_parsed_and_others_forwarded_to_the_model() {
     let parameters = [
         ("sequence_id", Choice::StringParam("s".into())),
         ("sequence_start", Choice::BoolParam(true)),
@@ -166,7 +166,7 @@ fn parameters_with_a_meaning_are_understood_and_the_others_are_the_models() {
 }
 
 #[test]
-fn what_stands_for_none_is_none() {
+fn sentinel_values_mean_none() {
     let correlation = |value| decoded(with_parameter("sequence_id", value)).unwrap().request.correlation_id;
     assert_eq!(correlation(Choice::Int64Param(0)), CorrelationId::None);
     assert_eq!(correlation(Choice::StringParam(String::new())), CorrelationId::None);
@@ -218,7 +218,7 @@ fn output(parameters: &[(&str, Choice)]) -> ModelInferRequest {
 }
 
 #[test]
-fn outputs_may_be_wanted_as_classes() {
+fn outputs_may_be_requested_as_classes() {
     let wanted = decoded(output(&[("classification", Choice::Int64Param(3))])).unwrap().request.outputs;
     assert_eq!(wanted, [RequestedOutput { name: "Y".into(), classification: 3 }]);
     let all = decoded(output(&[("classification", Choice::Int64Param(i64::MAX))])).unwrap();
@@ -230,7 +230,7 @@ fn outputs_may_be_wanted_as_classes() {
 }
 
 #[test]
-fn places_in_shared_memory_are_named_in_full() {
+fn shared_memory_parameters_must_be_complete() {
     const REGION: (&str, Choice) = ("shared_memory_region", Choice::StringParam(String::new()));
     const SIZE: (&str, Choice) = ("shared_memory_byte_size", Choice::Int64Param(4));
     for (parameters, code) in [

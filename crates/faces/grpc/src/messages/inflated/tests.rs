@@ -32,7 +32,7 @@ fn framed(flag: u8, contents: &[u8]) -> Vec<u8> {
     [&head(flag, contents.len()), contents].concat()
 }
 
-/// What comes out of a call's body that arrives in pieces of this size.
+/// Decompresses a call's body that arrives in pieces of this size.
 async fn inflated(body: &[u8], size: usize, format: Format, budget: &BodyBudget) -> Result<Vec<u8>, Status> {
     let pieces =
         body.chunks(size).map(|piece| Ok::<_, Infallible>(Frame::data(Bytes::copy_from_slice(piece))));
@@ -48,7 +48,7 @@ fn formats() -> impl Strategy<Value = Format> {
 proptest! {
     /// Compressed and other messages of any length, in pieces of any size.
     #[test]
-    fn messages_come_out_as_they_went_in(
+    fn decompressed_messages_equal_the_originals(
         messages in prop::collection::vec((any::<bool>(), any::<u8>(), 0..20_000_usize), 0..6),
         size in 1..5000_usize,
         format in formats(),
@@ -68,7 +68,7 @@ proptest! {
 }
 
 #[tokio::test]
-async fn what_the_budget_cannot_hold_is_refused_before_it_is_in_memory() {
+async fn messages_beyond_the_budget_are_refused_before_decompression() {
     for format in [Format::Gzip, Format::Deflate] {
         let bomb = framed(1, &packed(format, &vec![0; 64 << 20]));
         let budget = BodyBudget::new(8 << 20);

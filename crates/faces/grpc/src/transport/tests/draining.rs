@@ -1,4 +1,4 @@
-//! Clients that were sending calls when they were asked to go.
+//! Clients that were sending calls when the server began to drain.
 
 use super::resets::frame;
 use super::*;
@@ -21,7 +21,7 @@ fn head(stream: u32) -> Vec<u8> {
     frame(HEADERS, 4, stream, &fields)
 }
 
-/// A call as gRPC's C core sends it: its head, room for the answer, its message.
+/// A call as sent by gRPC's C core: its head, a window update, its message.
 fn call(stream: u32) -> Vec<u8> {
     let mut bytes = head(stream);
     bytes.extend(frame(WINDOW_UPDATE, 0, stream, &5_u32.to_be_bytes()));
@@ -29,7 +29,7 @@ fn call(stream: u32) -> Vec<u8> {
     bytes
 }
 
-/// The next frame of the server: its type, flags, stream and contents; nothing at the end.
+/// Reads the server's next frame: type, flags, stream and contents; `None` at the end.
 async fn next_frame(near: &mut DuplexStream) -> Option<(u8, u8, u32, Vec<u8>)> {
     let mut head = [0; 9];
     near.read_exact(&mut head).await.ok()?;
@@ -39,7 +39,7 @@ async fn next_frame(near: &mut DuplexStream) -> Option<(u8, u8, u32, Vec<u8>)> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn calls_sent_with_the_acknowledgement_of_the_end_are_answered() {
+async fn calls_sent_with_the_goaway_acknowledgement_are_answered() {
     // The pieces in which the client's last bytes arrive, and how many calls are among them.
     for (size, calls) in
         [(usize::MAX, 1), (usize::MAX, 20), (1, 3), (5, 3), (16, 3), (17, 3), (100, 3), (9, 0)]

@@ -1,9 +1,9 @@
-//! Clients that take their calls back: innocently, or as an attack.
+//! Clients that cancel their calls, innocently or as an attack.
 
 use super::*;
 
-/// A call that its client takes back. `sent` says whether its message was sent before.
-async fn taken_back(connection: &Connection, sent: bool) {
+/// Makes a call and cancels it. `sent`: whether its message was sent before.
+async fn cancel(connection: &Connection, sent: bool) {
     let request = Request::post("http://x/grpc.health.v1.Health/Watch")
         .header("content-type", "application/grpc")
         .header("te", "trailers")
@@ -19,12 +19,12 @@ async fn taken_back(connection: &Connection, sent: bool) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn calls_taken_back_disturb_no_other_call_of_their_connection() {
+async fn cancelled_calls_do_not_affect_other_calls_of_the_connection() {
     for (count, at_once) in [(20_000, 1), (20_000, 100), (100_000, 900)] {
         let mut connection = connected(TransportOptions::default()).await;
         let mut watched = connection.watch().await;
         for call in 0..count {
-            taken_back(&connection, call % 2 == 0).await;
+            cancel(&connection, call % 2 == 0).await;
             if call % at_once == at_once - 1 {
                 assert!(connection.answers().await, "after {call} calls, {at_once} at once");
             }
@@ -44,7 +44,7 @@ pub(super) fn frame(kind: u8, flags: u8, stream: u32, contents: &[u8]) -> Vec<u8
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_resets_calls_as_fast_as_it_opens_them_is_sent_away() {
+async fn rapid_reset_client_is_disconnected() {
     // Calls at once, and whether the connection bears them: a busy machine lets thousands wait.
     for (calls, is_borne) in [(100, true), (1500, true), (15_000, true), (30_000, false)] {
         // The preface, settings, and calls: POST, http, path `/`, authority `x`.
@@ -58,7 +58,7 @@ async fn a_client_that_resets_calls_as_fast_as_it_opens_them_is_sent_away() {
         let shutdown = CancellationToken::new();
         let (near, served) =
             served_with_room(attack.len(), TransportOptions::default(), &server(), &shutdown);
-        // All of it waits when the connection is first looked at, or it is cut off before.
+        // All resets are in the pipe before the first poll of the connection, or it is cut off earlier.
         let (mut reader, mut writer) = tokio::io::split(near);
         let _ = writer.write_all(&attack).await;
         let (mut answered, mut buffer) = (Vec::new(), [0; 1 << 12]);

@@ -1,6 +1,6 @@
-//! Clients that take nothing of their answers, or do not end what they send, beside clients that do.
+//! Clients that stop reading answers or stop in the middle of a message, next to clients that do not.
 //!
-//! Models answer from threads that a paused clock does not know of, so it is paused when they have answered.
+//! Models answer from threads that a paused clock does not control, so the clock is paused after they have answered.
 
 use bytes::BytesMut;
 use h2::client::{Builder, Connection, ResponseFuture};
@@ -10,13 +10,13 @@ use tokio::time::{pause, resume};
 use super::*;
 use crate::proto::ModelInferRequest;
 
-/// A model that takes and gives any number of bytes.
+/// A model that echoes any number of bytes.
 const BYTES: &str = r#"
     input { name: "IN" data_type: TYPE_UINT8 dims: [ -1 ] }
     output { name: "OUT" data_type: TYPE_UINT8 dims: [ -1 ] }
 "#;
 
-/// A connection to that model whose client takes `window` bytes of each answer unless it asks for more.
+/// Connects to that model, with a flow-control window of `window` bytes for each answer.
 async fn connected(window: u32) -> (SendRequest<Bytes>, JoinHandle<Result<(), h2::Error>>) {
     let serving = Serving::new(BYTES, echo);
     let (near, far) = duplex(1 << 20);
@@ -33,7 +33,7 @@ async fn connected(window: u32) -> (SendRequest<Bytes>, JoinHandle<Result<(), h2
     (requests, tokio::spawn(connection))
 }
 
-/// A message with that many bytes, and its head.
+/// A message of this length, with its head.
 fn message(length: usize) -> Bytes {
     let mut request: ModelInferRequest = number("m", "", 0);
     request.inputs[0].datatype = "UINT8".into();
@@ -83,9 +83,9 @@ async fn take(mut answer: RecvStream, at_a_time: usize, pause: Duration) -> (usi
 }
 
 #[tokio::test]
-async fn an_answer_that_nobody_takes_ends_and_others_go_on() {
+async fn unread_answer_times_out_without_affecting_others() {
     const LENGTH: usize = 1 << 20;
-    // Bytes at a time, seconds between them, and whether the answer is taken to its end.
+    // Bytes per read, seconds between reads, and whether the answer arrives completely.
     for (at_a_time, seconds, is_whole) in
         [(1 << 14, 0, true), (1 << 14, 30, true), (1 << 14, 400, false), (16, 1, false)]
     {
@@ -108,7 +108,7 @@ async fn an_answer_that_nobody_takes_ends_and_others_go_on() {
 }
 
 #[tokio::test]
-async fn an_answer_that_the_client_never_begins_to_take_ends() {
+async fn answer_never_read_times_out() {
     for length in [1, 1000, 100_000] {
         let (mut requests, _connection) = connected(0).await;
         let (answer, mut body) = call(&mut requests, "ModelInfer");
@@ -123,8 +123,8 @@ async fn an_answer_that_the_client_never_begins_to_take_ends() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_message_that_does_not_go_on_fails_its_call_alone() {
-    // How much of a message comes, how much of it then each 20 s, and whether the call is answered.
+async fn stalled_message_fails_only_its_call() {
+    // Bytes sent first, bytes sent every 20 s after that, and whether the call is answered.
     for (first, then, is_answered) in
         [(1, 0, false), (4, 1, false), (5, 0, false), (1000, 0, false), (1000, 10, false), (1000, 5000, true)]
     {
@@ -184,7 +184,7 @@ async fn a_stream_may_wait_between_messages() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_connection_whose_client_reads_nothing_is_closed() {
+async fn connection_of_a_client_that_never_reads_is_closed() {
     let (mut near, served) = served(TransportOptions::default(), &server(), &CancellationToken::new());
     // A client's preface, its settings, and pings that it does not read the answers to.
     let mut sent = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0".to_vec();

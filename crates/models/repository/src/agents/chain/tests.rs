@@ -61,7 +61,7 @@ impl Drop for RecordedModel {
     }
 }
 
-/// What becomes of a load.
+/// The outcome of a load.
 #[derive(Clone, Copy, Debug)]
 enum Fate {
     Loaded,
@@ -70,8 +70,8 @@ enum Fate {
     Abandoned,
 }
 
-/// The actions that agents get, of which they refuse these.
-fn told(refusals: &[BTreeSet<String>], fate: Fate) -> (Vec<String>, Result<ModelLocation>) {
+/// The actions that agents receive if they refuse these.
+fn recorded_actions(refusals: &[BTreeSet<String>], fate: Fate) -> (Vec<String>, Result<ModelLocation>) {
     let record = Record::default();
     let chain = Chain::new("m");
     let mut location = Ok(ModelLocation::Folder("at".into()));
@@ -110,8 +110,8 @@ fn only(action: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn each_agent_hears_all_that_happens_in_the_references_order() {
-    let (record, location) = told(&[none(), none()], Fate::Loaded);
+fn agents_receive_actions_in_the_references_order() {
+    let (record, location) = recorded_actions(&[none(), none()], Fate::Loaded);
     assert_eq!(location.unwrap(), ModelLocation::Folder(PathBuf::from("at01")));
     let expected = [
         "0 begin at at",
@@ -128,43 +128,43 @@ fn each_agent_hears_all_that_happens_in_the_references_order() {
         "1 end",
     ];
     assert_eq!(record, expected);
-    let (record, _) = told(&[none(), none()], Fate::Failed);
+    let (record, _) = recorded_actions(&[none(), none()], Fate::Failed);
     assert_eq!(record[4..], ["1 LoadFail", "0 LoadFail", "0 end", "1 end"]);
-    let (record, _) = told(&[none(), none()], Fate::Abandoned);
+    let (record, _) = recorded_actions(&[none(), none()], Fate::Abandoned);
     assert_eq!(record[4..], ["0 LoadFail", "0 end", "1 LoadFail", "1 end"]);
 }
 
 #[test]
-fn one_that_refuses_a_load_hears_of_its_failure_first() {
-    let (record, location) = told(&[none(), only("Load"), none()], Fate::Loaded);
+fn agent_refusing_a_load_receives_load_fail_first() {
+    let (record, location) = recorded_actions(&[none(), only("Load"), none()], Fate::Loaded);
     let error = location.unwrap_err();
     assert_eq!((error.code(), error.message()), (ErrorCode::Unsupported, "repository agent 'agent 1': no"));
     assert_eq!(record[3..], ["1 Load", "1 LoadFail", "1 end", "0 LoadFail", "0 end"]);
-    let (record, _) = told(&[none(), only("begin")], Fate::Loaded);
+    let (record, _) = recorded_actions(&[none(), only("begin")], Fate::Loaded);
     assert_eq!(record[2..], ["1 begin at at0", "0 LoadFail", "0 end"]);
 }
 
 #[test]
-fn a_refusal_keeps_an_action_from_the_others_until_the_end() {
-    let (record, _) = told(&[none(), only("LoadComplete")], Fate::Loaded);
-    // The first one never hears that the load is complete, so that it cannot be unloaded either.
+fn refusal_withholds_the_action_from_later_agents() {
+    let (record, _) = recorded_actions(&[none(), only("LoadComplete")], Fate::Loaded);
+    // The first agent never receives LoadComplete, so it gets no unload either.
     assert_eq!(
         record[4..],
         ["1 LoadComplete", "0 LoadFail", "0 end", "1 Unload", "1 UnloadComplete", "1 end"]
     );
-    let (record, _) = told(&[only("Unload"), none()], Fate::Loaded);
+    let (record, _) = recorded_actions(&[only("Unload"), none()], Fate::Loaded);
     let expected = ["0 Unload", "0 UnloadComplete", "0 end", "1 Unload", "1 UnloadComplete", "1 end"];
     assert_eq!(record[6..], expected);
 }
 
 proptest! {
-    /// Whatever agents refuse, each one that began hears a load and one whole story of it, and ends.
+    /// For any refusals, each agent that began receives a load, a complete and ordered list of actions, and the end.
     #[test]
-    fn every_agent_hears_one_whole_story(
+    fn each_agent_receives_a_complete_lifecycle(
         refusals in vec(btree_set("begin|Load|LoadComplete|LoadFail|Unload|UnloadComplete", 0..3), 1..5),
         fate in prop_oneof![Just(Fate::Loaded), Just(Fate::Failed), Just(Fate::Abandoned)],
     ) {
-        let (record, location) = told(&refusals, fate);
+        let (record, location) = recorded_actions(&refusals, fate);
         for (number, refuses) in refusals.iter().enumerate() {
             let own: Vec<_> = record
                 .iter()

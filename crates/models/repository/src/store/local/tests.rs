@@ -1,4 +1,4 @@
-//! What is particular about folders: links, editors' files, and clocks that tick slowly.
+//! Cases particular to folders: links, editors' files, and coarse clocks.
 
 use nereid_core::{Progress, block_on};
 use tempfile::TempDir;
@@ -50,7 +50,7 @@ fn a_folder_is_not_copied() {
 }
 
 #[test]
-fn files_that_editors_leave_behind_are_passed_over() {
+fn editor_backup_files_are_skipped() {
     let folder = tempfile::tempdir().unwrap();
     folder.put("m/config.pbtxt", b"a");
     let before = block_on(folder.store().stat("m", Instant::now())).unwrap();
@@ -75,7 +75,7 @@ fn small_files_of_the_same_size_and_time_are_distinguished() {
 }
 
 #[test]
-fn links_that_lead_back_are_not_followed() {
+fn links_to_parent_folders_are_not_followed() {
     let outside = tempfile::tempdir().unwrap();
     let folder = tempfile::tempdir().unwrap();
     let (root, elsewhere) = (folder.path(), outside.path());
@@ -112,7 +112,7 @@ fn links_that_lead_back_are_not_followed() {
             "to the repository",
         ];
         assert_eq!(paths, expected, "{model}");
-        // Another model is no change of this one.
+        // A change of another model does not change this one.
         fs::create_dir_all(root.join(format!("beside {model}/1"))).unwrap();
         assert_eq!(below(model), before);
     }
@@ -120,7 +120,7 @@ fn links_that_lead_back_are_not_followed() {
 
 /// Each leads to the other, and neither is above it.
 #[test]
-fn links_that_lead_to_each_other_are_followed_once() {
+fn mutual_links_are_followed_once() {
     let (folder, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let others = [outside.path().join("one"), outside.path().join("two")];
     fs::create_dir(folder.path().join("m")).unwrap();
