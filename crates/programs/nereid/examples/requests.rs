@@ -1,5 +1,5 @@
-//! Asks the model `identity` of a server within this program as often as its arguments say, one request after the other: what
-//! `cargo xtask bench embedded` compares with the same in C. Arguments are the repository and how many requests.
+//! Sends requests to the model `identity` of an embedded server, one after the other; `cargo xtask bench embedded`
+//! compares the time with that of the same program in C. Arguments: the repository and the number of requests.
 
 use std::error::Error;
 

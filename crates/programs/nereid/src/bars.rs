@@ -17,11 +17,11 @@ const WIDTH: usize = 30;
 /// The most bars at a time.
 const MOST: usize = 4;
 
-/// The time between two looks at how far fetches are.
+/// Interval between two updates of the bars.
 const INTERVAL: Duration = Duration::from_millis(200);
 
-/// Shows the fetches of a server at the bottom of a terminal, until it is dropped. Forms of the log for programs, and those
-/// without information, have no bars.
+/// Shows the progress of a server's fetches at the bottom of a terminal, until it is dropped. Machine-readable log formats
+/// and logs without level info show no bars.
 pub(crate) async fn show_fetches(running: &RunningServer, screen: &Screen, log: &LogControl) -> Infallible {
     let _cleared = Cleared(screen);
     let mut ticks = interval(INTERVAL);
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bar_shows_how_far_a_model_is() {
+    fn bar_shows_the_progress_of_a_model() {
         let bar = |filled: usize| format!("[{}{}]", "#".repeat(filled), " ".repeat(30 - filled));
         for (model, fetched, total, seconds, filled, rest) in [
             ("m", 0, 0, 0, 0, "0 of 0 MB, 0 MB/s"),
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn only_some_fetches_are_shown_and_none_that_knows_nothing() {
+    fn long_fetches_with_known_progress_are_shown() {
         let shown = |totals: &[u64]| {
             let fetch =
                 |total: &u64| PullProgress { model: "m", fetched: 0, total: *total, elapsed: Duration::ZERO };

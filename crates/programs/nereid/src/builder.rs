@@ -1,4 +1,4 @@
-//! How a server within a program is configured: by the options of the command line, under the same names.
+//! Configures an embedded server with the options of the command line, under the same names.
 
 use std::ffi::OsString;
 use std::fmt::Display;
@@ -13,7 +13,7 @@ use nereid_protocol::LogControl;
 use crate::options::{self, Options};
 use crate::server::Server;
 
-/// Configures a [`Server`]. Defaults are those of the command line.
+/// Configures a [`Server`]. Defaults match the command line.
 #[derive(Clone, Debug, Default)]
 #[must_use]
 pub struct Builder {
@@ -30,22 +30,22 @@ pub fn option_names() -> Vec<String> {
 }
 
 impl Builder {
-    /// Serves the models in this repository: a folder, or an address such as `s3://bucket/models`. Another call adds
-    /// another repository.
+    /// Serves the models in this repository: a folder, or an address such as `s3://bucket/models`. Further calls add
+    /// further repositories.
     pub fn model_repository(mut self, path: impl AsRef<Path>) -> Self {
         self.options.push(("model-repository".to_owned(), path.as_ref().into()));
         self
     }
 
-    /// Sets an option of the command line, whose name has no dashes in front: `option("model-load-thread-count", 8)`.
-    /// Options that may be given several times are added. What is wrong with one, [`start`](Self::start) says.
+    /// Sets an option of the command line, named without leading dashes: `option("model-load-thread-count", 8)`.
+    /// Options that accept several values accumulate. [`start`](Self::start) reports invalid ones.
     pub fn option(mut self, name: impl Into<String>, value: impl Display) -> Self {
         self.options.push((name.into(), value.to_string().into()));
         self
     }
 
-    /// Serves clients as the command does: over HTTP, gRPC and metrics, at the ports that the options say. Otherwise no
-    /// port is opened.
+    /// Serves clients as the command does: HTTP, gRPC and metrics, on the configured ports. Without this call no port
+    /// is opened.
     pub fn listen(mut self) -> Self {
         self.listens = true;
         self
@@ -57,17 +57,16 @@ impl Builder {
         self
     }
 
-    /// What the C library does not tell from the log of the process.
+    /// Uses this log control, which the C library shares with the log of the process.
     #[doc(hidden)]
     pub fn with_log(self, log: &Arc<LogControl>) -> Self {
         self.log(Arc::clone(log))
     }
 
-    /// Starts the server, and waits until the models to load at start are loaded or have failed.
+    /// Starts the server and waits until the initial models are loaded or have failed.
     ///
     /// # Errors
-    /// What is wrong with an option, why a port cannot be opened, or, unless `exit-on-error` is false, why a model was not
-    /// loaded.
+    /// An option is invalid, a port cannot be opened, or a model failed to load and `exit-on-error` is not false.
     pub async fn start(self) -> Result<Server> {
         let options = self.parse()?;
         if let Some(reason) = options.contradiction() {
@@ -129,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn options_have_the_names_and_forms_of_the_command_line() {
+    fn builder_options_match_the_command_line() {
         let options =
             parsed(&[("exit-timeout-secs", "7"), ("disable-auto-complete-config", "true")]).unwrap();
         assert_eq!(options.exit_timeout().as_secs(), 7);
@@ -158,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn every_option_is_taken_under_each_of_its_names() {
+    fn builder_accepts_every_option_and_alias() {
         let names = option_names();
         assert!(names.len() > 90 && names.contains(&"model-store".to_owned()), "{names:?}");
         for name in &names {

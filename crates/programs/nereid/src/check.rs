@@ -28,7 +28,7 @@ pub(crate) fn run(options: &CheckOptions) -> ExitCode {
     }
 }
 
-/// What to print, and how to exit.
+/// Runs the checks; returns the text to print and the exit code.
 fn check(options: &CheckOptions) -> Result<(String, ExitCode), String> {
     let reading = options.configurations.read_options();
     // No model is loaded, so no memory is reserved.

@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_script_of_each_shell_has_every_option() {
+    fn completion_scripts_contain_every_option() {
         for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
             let script = String::from_utf8(script(shell)).unwrap();
             let command = Options::command();

@@ -57,20 +57,21 @@ impl Request {
         self
     }
 
-    /// Makes the request part of a sequence: of that number, which is not 0, as its first or last request or neither.
+    /// Makes the request part of the sequence `id`, which must not be 0. `start` and `end` mark its first and last
+    /// request.
     pub fn sequence(mut self, id: u64, start: bool, end: bool) -> Self {
         self.inner.correlation_id = CorrelationId::Number(id);
         self.inner.sequence = SequenceFlags { start, end };
         self
     }
 
-    /// Its priority, 1 the highest; 0 for the model's default.
+    /// Sets the priority, 1 being the highest; 0 for the model's default.
     pub fn priority(mut self, priority: u64) -> Self {
         self.inner.priority = priority;
         self
     }
 
-    /// How long it may wait in the queue, if the model's queue policy allows requests to say so.
+    /// Sets the maximum time in the queue, if the model's queue policy lets requests override it.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.inner.timeout = Some(timeout);
         self
@@ -194,7 +195,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn elements_come_back_as_they_were(
+        fn elements_round_trip(
             floats in any::<Vec<f32>>(),
             numbers in any::<Vec<i64>>(),
             bytes in any::<Vec<u8>>(),

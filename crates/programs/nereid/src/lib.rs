@@ -1,4 +1,4 @@
-//! Nereid, an inference server, within a program of your own.
+//! Nereid, an inference server, embedded in your program.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -21,16 +21,16 @@
 //! # }
 //! ```
 //!
-//! - A [`Server`] is configured by a [`Builder`], with the options of the command line. It opens no port unless it is
-//!   asked to [listen](Builder::listen).
+//! - A [`Server`] is configured by a [`Builder`], with the options of the command line. It opens no port unless you
+//!   call [listen](Builder::listen).
 //! - A [`Request`] is answered by [one response](Server::infer) or, by models that send several, a
 //!   [stream](Server::infer_stream).
-//! - Nothing here belongs to the process: no signal handlers, no log, and there may be several servers. Servers log
-//!   through the crate `tracing`, to your program's subscriber.
+//! - A server does not touch process-wide state: it installs no signal handlers and no log, and one process may run
+//!   several. Servers log through the crate `tracing`, to your program's subscriber.
 //! - Futures run on any executor; the server has threads of its own.
 //!
-//! A program that loads backends built for Triton, as shared libraries, must export this crate's functions to them. Its
-//! `build.rs` says so:
+//! A program that loads backends built for Triton, as shared libraries, must export this crate's functions to them, in
+//! its `build.rs`:
 //!
 //! ```no_run
 //! println!("cargo::rustc-link-arg-bins=-Wl,--export-dynamic-symbol=TRITON*");

@@ -25,8 +25,8 @@ use tracing_subscriber::{Layer, Registry};
 
 use crate::screen::Screen;
 
-/// Errors, warnings and information are switched one by one, as in the reference. Verbose messages are those of this
-/// project's own crates; what libraries say of themselves takes level 2.
+/// Whether to log an event. Errors, warnings and information are switched separately, as in the reference. Verbose
+/// messages are limited to this project's crates; messages of libraries need level 2.
 fn wants(settings: &LogSettings, level: Level, target: &str) -> bool {
     if target == REQUEST_LOG {
         return settings.requests || settings.verbose_level >= 1;
@@ -71,8 +71,8 @@ pub(crate) fn start(control: &Arc<LogControl>, screen: Option<&Arc<Screen>>) -> 
     Ok(())
 }
 
-/// Starts the log of a library whose servers are an application's: lines and calls of the application's function, as the
-/// process's [`ApplicationLog`] has it. It leaves everything else of the process alone. Only the first call counts.
+/// Starts the log of a library with servers of an application: it writes lines or calls the application's function, as
+/// configured in the process's [`ApplicationLog`]. Nothing else in the process changes. Only the first call counts.
 pub fn start_for_applications() {
     let log = ApplicationLog::get();
     let line =
@@ -130,7 +130,7 @@ fn escapes(variable: Option<&str>) -> bool {
 
 struct Line {
     control: Arc<LogControl>,
-    /// Whether messages are quoted, so that each is one line whatever a client or a file put into it.
+    /// Whether to quote messages, so that each stays on one line for any text from clients or files.
     escapes: bool,
 }
 
@@ -164,7 +164,7 @@ where
     }
 }
 
-/// A text in quotes on one line, as JSON has it.
+/// A text quoted as a JSON string, on one line.
 struct Quoted<'t>(&'t str);
 
 impl fmt::Display for Quoted<'_> {
@@ -189,7 +189,7 @@ impl fmt::Display for Quoted<'_> {
     }
 }
 
-/// When and where a message was logged.
+/// Time and place of a log message.
 struct Place<'a> {
     level: Level,
     now: OffsetDateTime,
@@ -249,14 +249,13 @@ impl Place<'_> {
     }
 }
 
-/// What an event says.
+/// The message and fields of an event.
 #[derive(Default)]
 struct Message {
     head: String,
-    /// Its other fields.
+    /// Fields other than the message.
     fields: Vec<(&'static str, Value)>,
-    /// Where the message comes from, if that is not the place of the event: a backend that is a library has a place of
-    /// its own.
+    /// Source file named by the event itself: a backend in a library reports its own location instead of the call site.
     file: Option<String>,
     line: Option<i64>,
 }

@@ -1,4 +1,4 @@
-//! The options: each is declared once, in the files beside this one, and can be given on the command line, in the
+//! The options. Each is declared once, in the files of this folder, and can be set on the command line, in the
 //! environment or in a file. Names, defaults and meaning are Triton's where it has the option.
 
 mod abbreviations;
@@ -132,8 +132,9 @@ pub(crate) struct ServingOptions {
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     max_inflight_requests: usize,
 
-    /// Bytes of requests and answers in memory at a time, over HTTP and gRPC, as they arrived, as they were decompressed, and
-    /// until clients have read them; 0 for no limit. Further ones are refused. By default half of the memory that the process may use, and at least 1 GiB.
+    /// Bytes of requests and answers in memory at a time, over HTTP and gRPC, as they arrived, as they were
+    /// decompressed, and until clients have read them; 0 for no limit. Further ones are refused. By default half of the
+    /// memory that the process may use, and at least 1 GiB.
     #[arg(long, value_name = "BYTES")]
     max_inflight_bytes: Option<usize>,
 
@@ -142,8 +143,8 @@ pub(crate) struct ServingOptions {
     #[arg(long, value_name = "BYTES", default_value_t = 256 << 20)]
     max_unread_response_bytes: usize,
 
-    /// When answers to inference say how busy the server is, for balancers: in the header endpoint-load-metrics over HTTP, in
-    /// the trailer endpoint-load-metrics-bin over gRPC.
+    /// When responses to inference requests report the server's load, for load balancers: in the header
+    /// endpoint-load-metrics over HTTP, in the trailer endpoint-load-metrics-bin over gRPC.
     #[arg(long, value_name = "WHEN", value_enum, default_value_t, ignore_case = true)]
     load_reports: LoadReports,
 
@@ -160,11 +161,11 @@ enum LoadReports {
     /// To requests with the header endpoint-load-metrics-format, as text, json or bin
     #[default]
     OnRequest,
-    /// Always, as text unless the request asks for another format
+    /// Always, as text unless the request selects another format
     Always,
 }
 
-/// What the command does instead of serving.
+/// The subcommands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Check(Box<CheckOptions>),
@@ -179,11 +180,11 @@ pub(crate) struct CompletionsOptions {
     pub shell: Shell,
 }
 
-/// Brings the models of a repository into a folder: from s3://, gs://, as://, hf://, oci:// or https://. A pull that was
-/// interrupted goes on where it was.
+/// Download the models of a repository into a folder: from s3://, gs://, as://, hf://, oci:// or https://. Resumes an
+/// interrupted download.
 #[derive(Debug, Args)]
 pub(crate) struct PullOptions {
-    /// Where the models are.
+    /// Address of the models.
     pub address: String,
 
     /// The folder that they are put into.
@@ -198,8 +199,8 @@ pub(crate) struct CheckOptions {
     #[arg(value_name = "REPOSITORY", required = true)]
     pub repositories: Vec<PathBuf>,
 
-    /// Load the models in which no mistake is found, one after another, with one instance each: this finds what only their
-    /// backends can tell.
+    /// Load the models without errors, one at a time, with one instance each, to find problems that only their backends
+    /// detect.
     #[arg(long, conflicts_with = "complete")]
     pub deep: bool,
 
@@ -207,7 +208,7 @@ pub(crate) struct CheckOptions {
     #[arg(long)]
     pub json: bool,
 
-    /// Print the completed configuration of this model instead. Reads the model's file, but makes no instance.
+    /// Print the completed configuration of this model instead. Reads the model's file, but creates no instance.
     #[arg(long, value_name = "MODEL", conflicts_with = "json")]
     pub complete: Option<String>,
 
@@ -221,7 +222,7 @@ pub(crate) struct CheckOptions {
 const SAGEMAKER_PORT: &str = "--sagemaker-port";
 
 impl Options {
-    /// How long to wait for requests in progress at shutdown.
+    /// Time limit for requests in progress at shutdown.
     pub(crate) fn exit_timeout(&self) -> Duration {
         Duration::from_secs(self.server.exit_timeout_secs)
     }
@@ -289,7 +290,7 @@ impl Options {
         })
     }
 
-    /// What is deprecated among the options given, has no effect, or asks for what is not built yet.
+    /// Warnings about the given options: deprecated, without effect, or not implemented yet.
     pub(crate) fn advice(&self) -> Vec<String> {
         let mut advice: Vec<_> = self.configurations.advice().map(str::to_owned).into_iter().collect();
         advice.extend(self.cache.advice().map(str::to_owned));
@@ -354,7 +355,7 @@ fn as_boolean(word: &str) -> Option<bool> {
     }
 }
 
-/// That an option has no effect, and why, for each one given.
+/// A warning for each given option that has no effect, with the reason.
 fn without_effect<const N: usize>(
     why: &'static str,
     options: [(bool, &'static str); N],

@@ -18,7 +18,7 @@ use crate::signals;
 /// The most characters of a reason in the table of models.
 const SHOWN: usize = 100;
 
-/// Runs until a signal ends it. Shows the progress of fetches on the terminal, if there is one.
+/// Serves until a signal. Shows the progress of downloads on the terminal, if there is one.
 ///
 /// # Errors
 /// The server did not start, or requests were still in progress at the end of the exit timeout.
@@ -80,7 +80,7 @@ async fn wait_for_end(
     stop.await.map_err(|error| format!("cannot wait for a signal: {error}"))
 }
 
-/// Stops the server. `ended` says why, if that was a failure.
+/// Stops the server. `ended` is an error if serving failed.
 async fn finish(options: &Options, running: RunningServer, ended: Result<(), String>) -> Result<(), String> {
     signals::limit_stop(options.exit_timeout());
     let stopped = running.stop(options.exit_timeout()).await;

@@ -1,4 +1,4 @@
-//! A terminal with bars at its bottom, which show how far something is. Log lines scroll by above them.
+//! A terminal with progress bars at the bottom. Log lines scroll above them.
 
 use std::env;
 use std::io::{self, IsTerminal, Stderr, Write, stderr};
@@ -15,7 +15,7 @@ pub(crate) struct Screen<W = Stderr> {
 
 struct State<W> {
     terminal: W,
-    /// Those at the bottom. The cursor is in the last one.
+    /// The bars at the bottom, with the cursor in the last one.
     bars: Vec<String>,
 }
 
@@ -32,7 +32,7 @@ impl<W: Write> Screen<W> {
         Self { state: Mutex::new(State { terminal, bars: Vec::new() }) }
     }
 
-    /// Shows these bars in place of those before, each in a row of its own.
+    /// Replaces the bars, one per row.
     pub(crate) fn show(&self, bars: Vec<String>) {
         let mut state = self.state();
         if state.bars == bars {
@@ -92,7 +92,7 @@ mod tests {
 
     use super::*;
 
-    /// What a terminal of some width shows, from its first row on.
+    /// A terminal of some width: the rows shown, from the first.
     struct Shown {
         width: usize,
         rows: Vec<Vec<char>>,
@@ -108,7 +108,7 @@ mod tests {
             while let Some(next) = rest.next() {
                 match next {
                     '\r' => shown.at.1 = 0,
-                    // As terminals do it for programs that know nothing of them.
+                    // In a terminal's default mode, a newline also returns to the first column.
                     '\n' => shown.begin_row(),
                     '\x1b' => {
                         assert_eq!(rest.next(), Some('['));
@@ -173,9 +173,9 @@ mod tests {
     }
 
     proptest! {
-        /// Some of both, in any order.
+        /// Log lines and bars, in any order.
         #[test]
-        fn lines_are_whole_and_the_bars_are_below_them(
+        fn log_lines_stay_whole_above_the_bars(
             acts in vec(prop_oneof![
                 vec("[a-f]{1,30}", 1..3).prop_map(Ok),
                 vec("[#=%]{1,30}", 0..5).prop_map(Err),
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_written_that_is_shown_already() {
+    fn unchanged_bars_are_not_redrawn() {
         let mut text = Vec::new();
         let screen = Screen::new(&mut text);
         screen.show(Vec::new());

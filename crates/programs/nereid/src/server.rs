@@ -98,7 +98,7 @@ impl Server {
         let loaded = running.loaded().await;
         *server.running() = Some(running);
         if let Err(error) = check(loaded, options.server.exit_on_error) {
-            // The error already says how stopping ended.
+            // Report the failure to load rather than one to stop.
             let _ = server.stop().await;
             return Err(error);
         }
@@ -145,10 +145,10 @@ impl Server {
         self.core.peers_of_application().load(name, Overrides::default()).await
     }
 
-    /// Unloads a model, once its requests are answered.
+    /// Unloads a model after its requests are answered.
     ///
     /// # Errors
-    /// It is not loaded, or models are not controlled explicitly.
+    /// The model is not loaded, or the control mode is not explicit.
     pub async fn unload_model(&self, name: &str) -> Result<()> {
         self.core.peers_of_application().unload(name, false).await
     }
@@ -170,8 +170,8 @@ impl Server {
         Ok(())
     }
 
-    /// Adds a model repository, a folder or an address such as `s3://bucket/models`, with `model-control-mode` at
-    /// `explicit`. `names` maps names of models to their folders, where they differ.
+    /// Adds a model repository, a folder or an address such as `s3://bucket/models`. Requires `model-control-mode`
+    /// `explicit`. `names` maps model names to folders, where they differ.
     ///
     /// # Errors
     /// `Unsupported` in other modes; otherwise the reason why it cannot be added.
@@ -184,10 +184,10 @@ impl Server {
         self.registration.add(location.as_ref(), names).await
     }
 
-    /// Removes a model repository. Its models are served until they are unloaded.
+    /// Removes a model repository. Models from it stay available until they are unloaded.
     ///
     /// # Errors
-    /// `Unsupported` unless `model-control-mode` is `explicit`; `InvalidArg` if there is no such repository.
+    /// `Unsupported` unless `model-control-mode` is `explicit`; `InvalidArg` for an unknown repository.
     pub fn unregister_repository(&self, location: impl AsRef<Path>) -> Result<()> {
         self.check_registration("unregistration")?;
         self.registration.remove(location.as_ref())
@@ -246,7 +246,7 @@ impl Server {
         self.addresses.iter().copied()
     }
 
-    /// Sets the time that [`stop`](Self::stop) may take; initially `exit-timeout-secs`.
+    /// Sets the time limit of [`stop`](Self::stop); initially `exit-timeout-secs`.
     pub fn set_exit_timeout(&self, timeout: Duration) {
         *self.exit_timeout.lock().unwrap_or_else(PoisonError::into_inner) = timeout;
     }
@@ -290,7 +290,7 @@ impl Server {
         &self.core
     }
 
-    /// The driver of the GPUs, if there is one. As [`core`](Self::core).
+    /// The driver of the GPUs, if any. Internal, like [`core`](Self::core).
     #[doc(hidden)]
     pub fn cuda(&self) -> Option<&Arc<Cuda>> {
         self.cuda.as_ref()

@@ -1,7 +1,7 @@
-//! Signals to stop, and the limit of the time that stopping takes.
+//! Stop signals, and the time limit for stopping.
 //!
-//! Both have a thread of their own, because a backend that is stuck may hold every other thread of the server, the I/O
-//! threads included. Where the server has not ended by itself in time, the process ends, whatever is left of it.
+//! Both use their own threads, because a stuck backend may block every other thread of the server, including the I/O
+//! threads. If the server has not ended in time, the process exits regardless.
 
 use std::io;
 use std::sync::Once;
@@ -17,14 +17,14 @@ use tokio::sync::oneshot;
 /// at the end of the process.
 const MARGIN: Duration = Duration::from_secs(1);
 
-/// How long the log may take for the last line. Its reader may be stuck, too.
+/// Time limit for logging the last line: the log's reader may be stuck, too.
 const LAST_LINE: Duration = Duration::from_millis(200);
 
-/// Listens for SIGTERM and SIGINT from here on. The receiver hears of the first one, and from then on the time to stop
-/// is limited. Further ones change nothing, as in the reference.
+/// Listens for SIGTERM and SIGINT. The first signal resolves the receiver and starts the time limit for stopping. Later
+/// ones change nothing, as in the reference.
 ///
 /// # Errors
-/// Why signals cannot be heard.
+/// The signal handlers cannot be installed.
 pub(crate) fn listen(exit_timeout: Duration) -> Result<oneshot::Receiver<()>, String> {
     let failed = |error: io::Error| format!("cannot listen for signals: {error}");
     let runtime = runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
@@ -57,7 +57,7 @@ async fn next(terminate: &mut Signal, interrupt: &mut Signal) -> &'static str {
     }
 }
 
-/// Ends the process unless it has ended by itself within the exit timeout and a [`MARGIN`]. Only the first call counts.
+/// Exits the process unless it has ended within the exit timeout and a [`MARGIN`]. Only the first call counts.
 pub(crate) fn limit_stop(exit_timeout: Duration) {
     static BEGUN: Once = Once::new();
     BEGUN.call_once(|| {

@@ -1,4 +1,4 @@
-//! Servers within this very program: they open no port unless they are asked to, and leave the process alone.
+//! Embedded servers: they open ports only on request, and leave the process alone.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -33,7 +33,7 @@ fn builder(repository: &TempDir) -> Builder {
     Server::builder().model_repository(repository.path())
 }
 
-/// What comes back of these numbers.
+/// Sends these numbers to a model and returns its output.
 async fn ask(server: &Server, model: &str, values: &[i64]) -> Result<Vec<i64>, Error> {
     let shape = [1, i64::try_from(values.len()).unwrap()];
     let response = server.infer(Request::new(model).id("x").input(tensor("INPUT0", shape, values))).await?;
@@ -41,7 +41,7 @@ async fn ask(server: &Server, model: &str, values: &[i64]) -> Result<Vec<i64>, E
 }
 
 #[tokio::test]
-async fn several_servers_answer_side_by_side_and_open_no_port() {
+async fn several_servers_run_concurrently_without_ports() {
     let repositories = [repository(&["a"]), repository(&["b"]), repository(&["a", "b"])];
     let mut servers = Vec::new();
     for repository in &repositories {
@@ -66,7 +66,7 @@ async fn several_servers_answer_side_by_side_and_open_no_port() {
     assert_eq!(servers[0].model_metadata("a", None).unwrap()["inputs"][0]["name"], "INPUT0");
     assert_eq!(servers[0].model_statistics("a", None).unwrap()["model_stats"][0]["inference_count"], 1);
     assert_eq!(servers[0].metadata().unwrap()["name"], "triton");
-    // One that has stopped refuses; the others go on.
+    // A stopped server refuses requests; the others still answer.
     servers[0].stop().await.unwrap();
     servers[0].stop().await.unwrap();
     assert!(ask(&servers[0], "a", &[1]).await.is_err());
@@ -78,7 +78,7 @@ async fn several_servers_answer_side_by_side_and_open_no_port() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_asked_to_listen_does() {
+async fn listening_server_opens_its_ports() {
     let repository = repository(&["a"]);
     let ports = ["http-port", "grpc-port", "metrics-port"];
     let listening =
@@ -123,7 +123,7 @@ async fn streams_end_after_the_last_response() {
 }
 
 #[tokio::test]
-async fn what_keeps_a_server_from_starting_is_said() {
+async fn startup_errors_are_reported() {
     let good = repository(&["a"]);
     let bad = repository(&["a"]);
     add_model(bad.path(), "wrong", "backend: 'none' max_batch_size: 0");
@@ -148,7 +148,7 @@ async fn what_keeps_a_server_from_starting_is_said() {
 }
 
 #[tokio::test]
-async fn models_and_repositories_come_and_go_with_explicit_control() {
+async fn explicit_control_loads_models_and_registers_repositories() {
     let (first, second) = (repository(&["a"]), repository(&["b", "c"]));
     let server = builder(&first).option("model-control-mode", "explicit").start().await.unwrap();
     assert!(ask(&server, "a", &[1]).await.is_err());
@@ -174,7 +174,7 @@ async fn models_and_repositories_come_and_go_with_explicit_control() {
 }
 
 #[tokio::test]
-async fn the_program_polls_when_it_likes_to() {
+async fn program_triggers_polls() {
     let repository = repository(&["a"]);
     let server = builder(&repository).option("model-control-mode", "poll").start().await.unwrap();
     add_model(repository.path(), "b", IDENTITY);
@@ -190,7 +190,7 @@ async fn the_program_polls_when_it_likes_to() {
 }
 
 #[tokio::test]
-async fn requests_in_progress_are_answered_before_a_server_stops() {
+async fn stop_waits_for_requests_in_progress() {
     let delayed = format!(
         "{IDENTITY} dynamic_batching {{ preferred_batch_size: 8 max_queue_delay_microseconds: 200000 }}"
     );
@@ -206,7 +206,7 @@ async fn requests_in_progress_are_answered_before_a_server_stops() {
 }
 
 #[tokio::test]
-async fn a_stop_that_takes_too_long_may_be_tried_again() {
+async fn timed_out_stop_may_be_retried() {
     let sequences = format!("{IDENTITY} sequence_batching {{ max_sequence_idle_microseconds: 400000 }}");
     let repository = repository(&[]);
     add_model(repository.path(), "open", &sequences);
@@ -220,7 +220,7 @@ async fn a_stop_that_takes_too_long_may_be_tried_again() {
 }
 
 #[tokio::test]
-async fn requests_are_traced_as_the_options_say() {
+async fn trace_options_apply_to_requests() {
     let repository = repository(&["a"]);
     let file = repository.path().join("trace.json");
     for (rate, count, expected) in [(1, -1, 6), (2, -1, 3), (4, -1, 1)] {
@@ -241,7 +241,7 @@ async fn requests_are_traced_as_the_options_say() {
 }
 
 #[tokio::test]
-async fn nothing_is_left_of_a_server_that_is_dropped() {
+async fn dropped_server_releases_everything() {
     let repository = repository(&["a"]);
     for (asks, stops) in [(false, false), (false, true), (true, false), (true, true)] {
         let server = builder(&repository).start().await.unwrap();
@@ -263,7 +263,7 @@ async fn nothing_is_left_of_a_server_that_is_dropped() {
 }
 
 #[tokio::test]
-async fn the_example_reads_digits() {
+async fn digits_example_recognises_digits() {
     let examples = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../examples"));
     let server = Server::builder()
         .model_repository(examples.join("model_repository"))

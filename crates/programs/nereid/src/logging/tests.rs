@@ -6,7 +6,7 @@ use tracing::subscriber::with_default;
 
 use super::*;
 
-/// What is written to it can be read.
+/// A writer with readable contents.
 #[derive(Clone, Default)]
 struct Written(Arc<Mutex<Vec<u8>>>);
 
@@ -20,7 +20,7 @@ impl io::Write for Written {
     }
 }
 
-/// What is logged meanwhile, with these settings.
+/// Runs `log` with these settings and returns the output.
 fn logged(settings: LogSettings, escapes: bool, log: impl FnOnce(&LogControl)) -> String {
     let (control, written) = (Arc::new(LogControl::new(settings)), Written::default());
     let target = written.clone();
@@ -46,7 +46,7 @@ fn log_all_levels() {
 }
 
 #[test]
-fn verbose_messages_are_information_in_the_references_forms() {
+fn verbose_messages_use_the_references_info_format() {
     let lines = logged(with_format(LogFormat::Default), true, |_| log_all_levels());
     let letters: Vec<_> = lines.lines().map(|line| &line[..1]).collect();
     assert_eq!(letters, ["E", "W", "I", "I"]);
@@ -62,7 +62,7 @@ fn verbose_messages_are_information_in_the_references_forms() {
 
 proptest! {
     #[test]
-    fn any_message_is_a_string_of_json_on_one_line(message: String, more in "[\\p{C}\\p{Z}\"'\\\\ -~]*") {
+    fn messages_are_json_strings_on_one_line(message: String, more in "[\\p{C}\\p{Z}\"'\\\\ -~]*") {
         let message = message + &more;
         let line = logged(LogSettings::default(), true, |_| tracing::info!("a{message}"));
         let quoted = line.strip_suffix('\n').unwrap().split_once("] ").unwrap().1;
@@ -73,7 +73,7 @@ proptest! {
 }
 
 #[test]
-fn what_does_not_show_is_written_as_in_the_reference() {
+fn invisible_characters_are_escaped_as_in_the_reference() {
     let message = "q\"b\\n\nt\te\u{1b}z\0d\u{7f}l\u{200b}f\u{e0001}ä'é漢🦀";
     let line = logged(LogSettings::default(), true, |_| tracing::info!("{message}"));
     let expected = r#""q\"b\\n\nt\te\u001Bz\u0000d\u007Fl\u200Bf\uDB40\uDC01ä'é漢🦀""#;
@@ -81,7 +81,7 @@ fn what_does_not_show_is_written_as_in_the_reference() {
 }
 
 #[test]
-fn a_variable_writes_messages_as_they_are() {
+fn unescaped_variable_disables_quoting() {
     for (variable, expected) in
         [(None, true), (Some("0"), false), (Some("1"), true), (Some(""), true), (Some("false"), true)]
     {
@@ -94,7 +94,7 @@ fn a_variable_writes_messages_as_they_are() {
 }
 
 #[test]
-fn requests_are_logged_where_an_option_or_the_verbose_level_says_so() {
+fn requests_are_logged_by_option_or_verbose_level() {
     let request = |_: &LogControl| {
         let answered = nereid_protocol::LoggedRequest::begin(None, || "HTTP GET /a b".to_owned());
         if let Some(answered) = answered {
@@ -140,7 +140,7 @@ fn requests_are_logged_where_an_option_or_the_verbose_level_says_so() {
 proptest! {
     /// Whatever a message has, it is one line that can be read back.
     #[test]
-    fn a_message_is_one_json_object_on_one_line(message: String, field: String, number: i64, flag: bool) {
+    fn json_format_writes_one_object_per_line(message: String, field: String, number: i64, flag: bool) {
         let line = logged(with_format(LogFormat::Json), true, |_| {
             tracing::warn!(field, number, flag, debug = ?message, "{message}");
         });

@@ -1,8 +1,8 @@
-//! Abbreviated options. On a command line, `getopt_long` takes a long option that is cut short wherever one option alone
-//! begins so, and command lines made for Triton rely on it.
+//! Abbreviated options. `getopt_long` accepts any unambiguous prefix of a long option, and command lines made for
+//! Triton rely on it.
 //!
-//! What Triton takes for one of its options means the same here: options that Triton does not have count only where none of
-//! its own begins so. The environment and files have full names.
+//! An abbreviation of a Triton option keeps its meaning: options that Triton does not have count only if the prefix
+//! matches none of Triton's. The environment and files require full names.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -34,10 +34,10 @@ pub(super) const OWN: [&str; 19] = [
     "version",
 ];
 
-/// The command line with the full names of its options. Names that no option begins with stay as they are.
+/// Expands the options of a command line to their full names. Unknown names stay unchanged.
 ///
 /// # Errors
-/// An abbreviation of several options, and which they are.
+/// An ambiguous abbreviation, with its candidates.
 pub(super) fn expand(arguments: Vec<OsString>, command: &Command) -> Result<Vec<OsString>, String> {
     let mut command = command.clone();
     // Declares those for help and version.
@@ -68,7 +68,7 @@ pub(super) fn expand(arguments: Vec<OsString>, command: &Command) -> Result<Vec<
     Ok(expanded)
 }
 
-/// The option of this name, or the only one whose name begins so.
+/// The option of this name, or else the only one with this prefix.
 fn find<'a>(given: &str, options: &[&'a Arg]) -> Result<Option<(&'a Arg, &'a str)>, String> {
     let all = || options.iter().flat_map(|option| names(option).map(move |name| (*option, name)));
     if let Some(exact) = all().find(|(_, name)| *name == given) {
@@ -95,7 +95,7 @@ fn find<'a>(given: &str, options: &[&'a Arg]) -> Result<Option<(&'a Arg, &'a str
 /// A long option on a command line.
 struct LongOption<'a> {
     name: &'a str,
-    /// What follows the equals sign, if there is one.
+    /// Text after the equals sign, if any.
     value: Option<&'a OsStr>,
 }
 
@@ -136,14 +136,14 @@ mod tests {
     }
 
     #[test]
-    fn what_one_option_begins_with_stands_for_it() {
+    fn abbreviated_option_resolves_to_full_name() {
         for (line, expected) in [
             ("nereid --log-warn=false", "nereid --log-warning=false"),
             ("nereid --model-repo=a --model-s=b", "nereid --model-repository=a --model-store=b"),
             ("nereid --model-repo a --http-po 1", "nereid --model-repository a --http-port 1"),
             ("nereid --disable", "nereid --disable-auto-complete-config"),
             ("nereid --i=--http-po=1", "nereid --id=--http-po=1"),
-            // A name that another begins with, and Triton's before ours.
+            // Full names that are prefixes of other options, and Triton's options before ours.
             (
                 "nereid --grpc-use-ssl=1 --grpc-max-connection-age=1",
                 "nereid --grpc-use-ssl=1 --grpc-max-connection-age=1",
@@ -152,7 +152,7 @@ mod tests {
             ("nereid --repository=3 --he", "nereid --repository-poll-secs=3 --help"),
             ("nereid --http-ma=1", "nereid --http-max-input-size=1"),
             ("nereid --conf=a --vers=1", "nereid --config-file=a --version=1"),
-            // Values and what follows `--` are no options, and what no option begins with is reported as it is.
+            // Values and arguments after `--` stay unchanged; clap reports unknown options.
             ("nereid --id --http-po --log-warn=0", "nereid --id --http-po --log-warning=0"),
             ("nereid --nope=1 -id=1 - x", "nereid --nope=1 -id=1 - x"),
             ("nereid -- --log-warn=0 --log", "nereid -- --log-warn=0 --log"),
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_several_begin_with_is_refused_with_their_names() {
+    fn ambiguous_abbreviation_lists_candidates() {
         for (option, candidates) in [
             ("--exit=3", "--exit-on-error, --exit-timeout-secs"),
             ("--log-f=x", "--log-format, --log-file"),
@@ -182,7 +182,7 @@ mod tests {
     proptest! {
         /// Whatever an option is cut down to, it stands for that option, or is refused because it may be another.
         #[test]
-        fn a_shortened_name_is_never_another_option(which in any::<prop::sample::Index>(), cut in 1_usize..40) {
+        fn abbreviation_never_resolves_to_another_option(which in any::<prop::sample::Index>(), cut in 1_usize..40) {
             let command = Options::command();
             let all: Vec<_> = command.get_arguments().flat_map(names).collect();
             let full = all[which.index(all.len())];

@@ -9,13 +9,13 @@ use nereid_assembly::{AgentConfig, AgentDefault, NamedAgent};
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Repository agents")]
 pub(crate) struct AgentOptions {
-    /// Folder with a folder for each installed repository agent.
+    /// Folder with a subfolder for each installed repository agent.
     #[arg(long, value_name = "PATH")]
     repoagent_directory: Option<PathBuf>,
 
-    /// Agent for every model whose configuration and repository name none, with a setting: dragonfly,proxy=URL. May be given
-    /// several times. Agents see a model in the order in which they are first named; the setting repository=PREFIX holds an
-    /// agent to the repositories that begin so.
+    /// Agent for every model whose configuration and repository name none, with a setting: dragonfly,proxy=URL. May be
+    /// given several times. Agents run in the order of their first mention; the setting repository=PREFIX limits an
+    /// agent to repositories whose path starts with PREFIX.
     #[arg(long, value_name = "NAME[,SETTING=VALUE]", value_parser = setting, action = ArgAction::Append)]
     repository_agent: Vec<AgentSetting>,
 }
@@ -28,7 +28,7 @@ struct AgentSetting {
     setting: Option<(String, String)>,
 }
 
-/// The setting that is about repositories, and not for the agent.
+/// The setting that selects repositories and is not passed to the agent.
 const REPOSITORY: &str = "repository";
 
 impl AgentOptions {
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_agent_and_setting_is_refused() {
+    fn malformed_agent_options_are_refused() {
         for text in ["", ",a=b", "a,", "a,b", "a,=b", "a=b", "a=b,c=d"] {
             assert!(parsed(&[&format!("--repository-agent={text}")]).is_err(), "{text}");
         }

@@ -12,19 +12,19 @@ use nereid_repository::ReadOptions;
 use super::boolean;
 use super::gpu::DriverOptions;
 
-/// Where Triton looks for backends.
+/// Triton's default backend directory.
 const BACKENDS: &str = "/opt/tritonserver/backends";
 
-/// How configurations are found and completed, and where backends are.
+/// Options of model configurations and backends.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Configurations and backends")]
 pub(crate) struct ConfigurationOptions {
-    /// File with options, in TOML: `http-port = 8000`. A list gives an option several times. The command line goes before
-    /// the environment (NEREID_HTTP_PORT), and that before the file.
+    /// TOML file with options: `http-port = 8000`. A list sets an option several times. The command line overrides the
+    /// environment (NEREID_HTTP_PORT), which overrides the file.
     #[arg(long, value_name = "FILE", help_heading = "General")]
     pub config_file: Option<PathBuf>,
 
-    /// Do not complete configurations from the models' files: each model needs a complete one.
+    /// Do not complete configurations from the models' files; every model needs a complete one.
     #[arg(long)]
     pub disable_auto_complete_config: bool,
 
@@ -36,7 +36,7 @@ pub(crate) struct ConfigurationOptions {
     #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     pub model_config_name: Option<String>,
 
-    /// Folder with a folder for each installed backend. Default: backends, beside the folder of this program, or else
+    /// Folder with a subfolder for each installed backend. Default: the folder backends next to this program, or else
     /// /opt/tritonserver/backends.
     #[arg(long, value_name = "PATH")]
     pub backend_directory: Option<PathBuf>,
@@ -50,7 +50,7 @@ pub(crate) struct ConfigurationOptions {
 }
 
 impl ConfigurationOptions {
-    /// How model folders are read.
+    /// How to read model folders.
     pub(crate) fn read_options(&self) -> ReadOptions {
         let strict = self.disable_auto_complete_config || self.strict_model_config == Some(true);
         ReadOptions {
@@ -67,7 +67,7 @@ impl ConfigurationOptions {
         found.unwrap_or_else(|| PathBuf::from(BACKENDS))
     }
 
-    /// Where backends are, and which GPUs are used, with pools of these sizes.
+    /// The platform: location of backends, GPUs, and memory pools of these sizes.
     pub(crate) fn platform(&self, pools: PoolSizes) -> PlatformConfig {
         PlatformConfig {
             backends: BackendsConfig {
@@ -84,7 +84,7 @@ impl ConfigurationOptions {
         }
     }
 
-    /// What is deprecated among these options.
+    /// A warning if one of these options is deprecated.
     pub(crate) fn advice(&self) -> Option<&'static str> {
         match (self.strict_model_config, self.disable_auto_complete_config) {
             (None, _) => None,

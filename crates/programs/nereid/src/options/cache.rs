@@ -10,11 +10,11 @@ use nereid_assembly::CacheConfig;
 #[command(next_help_heading = "Response cache")]
 pub(crate) struct CacheOptions {
     /// Setting of the response cache: local,size=BYTES for one in memory; redis,host=NAME and redis,port=NUMBER for one in
-    /// Redis; of another name for a cache built for Triton. May be given several times, for the same cache.
+    /// Redis; other names select a cache built for Triton. May be given several times, for one cache.
     #[arg(long, value_name = "CACHE,SETTING=VALUE", value_parser = setting, action = ArgAction::Append)]
     cache_config: Vec<CacheSetting>,
 
-    /// Folder with a folder for each installed cache.
+    /// Folder with a subfolder for each installed cache.
     #[arg(long, value_name = "PATH")]
     cache_directory: Option<PathBuf>,
 
@@ -63,7 +63,7 @@ impl CacheOptions {
         }
     }
 
-    /// What was given and is deprecated, or has no effect.
+    /// Warnings about given options that are deprecated or have no effect.
     pub(super) fn advice(&self) -> impl Iterator<Item = &'static str> {
         let deprecated = self
             .response_cache_byte_size
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_reference_refuses_is_refused() {
+    fn cache_options_refused_by_the_reference_are_refused() {
         for text in ["local", "local,size", ",size=1", "size=1", "local,=1", "local,size="] {
             assert!(parsed(&[&format!("--cache-config={text}")]).is_err(), "{text}");
         }

@@ -1,6 +1,6 @@
-//! The tables of options in `COMPATIBILITY.md`, made from the declarations, and every option of Triton.
+//! The tables of options in `COMPATIBILITY.md`, generated from the declarations, and every option of Triton.
 //!
-//! `UPDATE_OPTIONS=1 cargo test -p nereid` writes the tables anew.
+//! `UPDATE_OPTIONS=1 cargo test -p nereid` regenerates the tables.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,7 +13,7 @@ use super::{Options, parse};
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../COMPATIBILITY.md");
 
-/// What stands before and after the tables in the page.
+/// Markers around the tables in the page.
 const MARKS: [&str; 2] = [
     "<!-- Made from the declarations in crates/programs/nereid/src/options: UPDATE_OPTIONS=1 cargo test -p nereid. -->\n",
     "<!-- End of the tables of options. -->\n",
@@ -66,7 +66,7 @@ fn declared() -> Vec<String> {
     options(&command).flat_map(names).map(str::to_owned).collect()
 }
 
-/// How an option of this program compares with Triton's.
+/// Compares an option with Triton's.
 fn state(option: &str) -> &'static str {
     if OWN.contains(&option) {
         return "ours";
@@ -105,13 +105,13 @@ fn the_tables_of_options_are_up_to_date() {
     } else {
         assert!(
             page == made,
-            "COMPATIBILITY.md differs from the declarations; UPDATE_OPTIONS=1 writes its tables anew"
+            "COMPATIBILITY.md differs from the declarations; UPDATE_OPTIONS=1 regenerates its tables"
         );
     }
 }
 
 #[test]
-fn what_the_tables_say_is_of_options_that_exist_and_are_tritons() {
+fn tables_mention_only_existing_options_of_triton() {
     let declared: BTreeSet<_> = declared().into_iter().collect();
     let triton: BTreeSet<_> = TRITON.iter().chain(&FURTHER).map(|(name, _)| *name).collect();
     for own in OWN.into_iter().filter(|option| *option != "version") {
@@ -223,7 +223,7 @@ const FURTHER: [(&str, &str); 3] =
     [("response-cache-byte-size", "1048576"), ("vertex-ai-port", "8080"), ("vertex-ai-thread-count", "8")];
 
 #[test]
-fn every_option_of_triton_is_taken_with_its_name_cut_off_too() {
+fn every_triton_option_and_abbreviation_is_accepted() {
     let mut all = vec!["nereid".to_owned(), "--disable-auto-complete-config".to_owned()];
     all.extend(TRITON.map(|(name, value)| format!("--{name}={value}")));
     let options = parse(all.iter().map(Into::into).collect(), |_| None).unwrap();

@@ -7,10 +7,10 @@ use nereid_triton_host::SETTERS;
 use super::abbreviations::OWN;
 use crate::builder::option_names;
 
-/// Triton's options that the C interface has no function for, by the beginnings of the names, and why. Options that Triton
-/// does not have need no reason.
+/// Prefixes of Triton's options without a function in the C interface, with the reason. Options that Triton does not have
+/// need no reason.
 const COMMAND_ALONE: &[(&str, &str)] = &[
-    ("allow-client-shm", "clients come through faces"),
+    ("allow-client-shm", "clients connect through faces"),
     ("allow-grpc", "an application opens no port"),
     ("allow-http", "an application opens no port"),
     ("allow-sagemaker", "an application opens no port"),
@@ -31,7 +31,7 @@ const COMMAND_ALONE: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn every_option_has_a_function_of_c_or_a_reason_to_have_none() {
+fn every_option_has_a_c_function_or_a_reason() {
     let declared: BTreeSet<_> = option_names().into_iter().collect();
     let set: BTreeSet<_> = SETTERS.iter().map(|(_, option)| (*option).to_owned()).collect();
     let unknown: Vec<_> = set.difference(&declared).collect();

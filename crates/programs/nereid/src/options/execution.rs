@@ -6,7 +6,7 @@ use nereid_core::{HostPolicies, RateLimit, ResourceLimit};
 use super::host_policy::{self, HostPolicySetting};
 use super::without_effect;
 
-/// How models execute.
+/// Options of model execution.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Execution")]
 pub(crate) struct ExecutionOptions {
@@ -19,30 +19,30 @@ pub(crate) struct ExecutionOptions {
     #[arg(long, value_name = "RESOURCE", value_parser = resource, action = ArgAction::Append)]
     rate_limit_resource: Vec<ResourceLimit>,
 
-    /// Setting of a host policy. Instances belong to the policy that they name, or by default to that of their device:
-    /// cpu, gpu_0 and so on, model. cpu-cores (0-3,8-11) sets the processors they run on, numa-node the node whose memory
-    /// they use. May be given several times.
+    /// Setting of a host policy. An instance uses the policy that its group names, or by default the policy of its device:
+    /// cpu, gpu_0 and so on, model. cpu-cores (0-3,8-11) pins instances to these processors, numa-node allocates their
+    /// memory on this node. May be given several times.
     #[arg(long, value_name = "POLICY,SETTING=VALUE", value_parser = host_policy::read, action = ArgAction::Append)]
     host_policy: Vec<HostPolicySetting>,
 
-    /// Accepted, without effect: tensors are not copied by threads of their own.
+    /// Accepted, without effect: no separate threads copy tensors.
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     buffer_manager_thread_count: u32,
 }
 
-/// How executions are limited over all models.
+/// Modes of the limit on executions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
 enum RateLimitMode {
     /// No limit
     #[default]
     Off,
-    /// By resources; instances that executed less often go first
+    /// By resources; instances with fewer executions go first
     ExecutionCount,
 }
 
 impl ExecutionOptions {
-    /// How executions are limited.
+    /// The rate limiter's configuration.
     pub(super) fn rate_limit(&self) -> RateLimit {
         match self.rate_limit {
             RateLimitMode::Off => RateLimit::Off,
@@ -63,10 +63,10 @@ impl ExecutionOptions {
         copies.chain(wrong)
     }
 
-    /// Where instances run.
+    /// The placement of instances.
     ///
     /// # Errors
-    /// An unknown setting, which parsing refuses already.
+    /// An unknown setting; the parser has already refused those.
     pub(super) fn host_policies(&self) -> Result<HostPolicies, String> {
         host_policy::all(&self.host_policy)
     }

@@ -13,12 +13,12 @@ use super::{boolean, without_effect};
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "GPUs")]
 pub(crate) struct DriverOptions {
-    /// NVIDIA's driver library, as a path or a name that the system's loader finds; empty to use no GPU memory. Default:
+    /// NVIDIA's driver library, as a path or a name for the dynamic loader; empty to use no GPU memory. Default:
     /// libcuda.so.1, if it is installed.
     #[arg(long, value_name = "PATH")]
     pub cuda_driver_library: Option<String>,
 
-    /// Least compute capability of GPUs that are used.
+    /// Minimum compute capability of the GPUs to use.
     #[arg(long, value_name = "VERSION", default_value_t = LibraryOptions::MIN_COMPUTE_CAPABILITY, value_parser = capability)]
     pub min_supported_compute_capability: f64,
 }
@@ -34,22 +34,22 @@ impl DriverOptions {
     }
 }
 
-/// How much memory backends may borrow.
+/// Sizes of the memory pools for backends.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "GPUs")]
 pub(crate) struct PoolOptions {
-    /// Bytes of pinned host memory that backends may borrow, where there is a GPU; 0 for none.
+    /// Bytes of pinned host memory that backends may borrow, if there is a GPU; 0 for none.
     #[arg(long, value_name = "BYTES", default_value_t = PoolSizes::PINNED)]
     pub pinned_memory_pool_byte_size: u64,
 
-    /// Bytes of a GPU's memory that backends may borrow; 0 for none. May be given several times; of the same GPU the last
-    /// one counts. Default: 67108864 of each GPU.
+    /// Bytes of a GPU's memory that backends may borrow; 0 for none. May be given several times; the last value for a
+    /// GPU counts. Default: 67108864 of each GPU.
     #[arg(long, value_name = "GPU:BYTES", value_parser = pool, action = ArgAction::Append)]
     pub cuda_memory_pool_byte_size: Vec<(i32, u64)>,
 }
 
 impl PoolOptions {
-    /// As the pools take them.
+    /// The sizes as the pools expect them.
     pub(crate) fn sizes(&self) -> PoolSizes {
         PoolSizes {
             pinned: self.pinned_memory_pool_byte_size,
@@ -58,11 +58,12 @@ impl PoolOptions {
     }
 }
 
-/// How servers and models use GPUs.
+/// Options of GPUs.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "GPUs")]
 pub(crate) struct DeviceOptions {
-    /// Accepted, without effect: no GPU reads the memory of another, and backends may let theirs do so by themselves.
+    /// Accepted, without effect: the server never accesses one GPU's memory from another, and backends may enable peer
+    /// access themselves.
     #[arg(long, value_name = "BOOL", value_parser = boolean(), action = ArgAction::Set)]
     enable_peer_access: Option<bool>,
 
@@ -71,8 +72,8 @@ pub(crate) struct DeviceOptions {
     #[arg(long, value_name = "GPU:BYTES", value_parser = pool, action = ArgAction::Append)]
     cuda_virtual_address_size: Vec<(i32, u64)>,
 
-    /// Refuse to load models onto a GPU of whose memory more than this fraction is in use. May be given several times; of the
-    /// same GPU the last one counts.
+    /// Refuse to load models onto a GPU with more than this fraction of its memory in use. May be given several times;
+    /// the last value for a GPU counts.
     #[arg(long, value_name = "GPU:FRACTION", value_parser = load_limit, action = ArgAction::Append)]
     model_load_gpu_limit: Vec<(i32, f64)>,
 }
@@ -83,7 +84,7 @@ impl DeviceOptions {
         self.model_load_gpu_limit.iter().copied().collect()
     }
 
-    /// What was given and has no effect.
+    /// Warnings about given options that have no effect.
     pub(super) fn advice(&self) -> impl Iterator<Item = String> {
         let access = without_effect(
             "no GPU reads the memory of another, and backends may let theirs do so by themselves",
@@ -138,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn the_defaults_are_the_references() {
+    fn defaults_match_the_reference() {
         let Both { driver, pools, devices } = parsed(&[]).unwrap();
         assert_eq!(driver.library(), DriverLibrary::System);
         assert!((driver.min_supported_compute_capability - 6.0).abs() < f64::EPSILON);
@@ -150,7 +151,7 @@ mod tests {
     fn options_without_effect_are_reported() {
         for (argument, reported) in [
             ("--enable-peer-access=true", Some("--enable-peer-access has no effect: ")),
-            // That is how it is.
+            // Peer access is never enabled, so no warning.
             ("--enable-peer-access=False", None),
             ("--cuda-virtual-address-size=0:1048576", Some("--cuda-virtual-address-size has no effect: ")),
             ("--model-load-gpu-limit=0:0.5", None),
@@ -162,28 +163,28 @@ mod tests {
     }
 
     #[test]
-    fn of_limits_of_the_same_gpu_the_last_one_counts() {
+    fn last_limit_of_a_gpu_wins() {
         let flags = ["0:0.5", "1:1", "0:0"].map(|limit| format!("--model-load-gpu-limit={limit}"));
         let flags: Vec<_> = flags.iter().map(String::as_str).collect();
         assert_eq!(parsed(&flags).unwrap().devices.load_limits(), [(0, 0.0), (1, 1.0)].into());
     }
 
     #[test]
-    fn of_pools_of_the_same_gpu_the_last_one_counts() {
+    fn last_pool_size_of_a_gpu_wins() {
         let flags = ["0:1", "1:2", "0:3"].map(|size| format!("--cuda-memory-pool-byte-size={size}"));
         let flags: Vec<_> = flags.iter().map(String::as_str).collect();
         assert_eq!(parsed(&flags).unwrap().pools.sizes().devices, [(0, 3), (1, 2)].into());
     }
 
     #[test]
-    fn a_driver_library_may_be_named_or_ruled_out() {
+    fn driver_library_may_be_named_or_disabled() {
         let named = parsed(&["--cuda-driver-library=/somewhere/libcuda.so"]).unwrap().driver;
         assert_eq!(named.library(), DriverLibrary::At("/somewhere/libcuda.so".into()));
         assert_eq!(parsed(&["--cuda-driver-library="]).unwrap().driver.library(), DriverLibrary::Unused);
     }
 
     #[test]
-    fn what_means_nothing_is_refused() {
+    fn malformed_gpu_options_are_refused() {
         for flag in [
             "--cuda-memory-pool-byte-size=0",
             "--cuda-memory-pool-byte-size=:1",

@@ -73,16 +73,16 @@ pub(crate) struct GrpcOptions {
     #[arg(long, value_name = "LEVEL", value_enum, default_value_t, ignore_case = true)]
     grpc_infer_response_compression_level: CompressionLevel,
 
-    /// Milliseconds until the server pings a client that sends nothing; 2147483647 for never.
+    /// Idle milliseconds until the server pings a client; 2147483647 for never.
     #[arg(long, value_name = "MILLISECONDS", default_value_t = 7_200_000, value_parser = time_from(1))]
     grpc_keepalive_time: u32,
 
-    /// Milliseconds that a client has to answer such a ping before its connection is closed.
+    /// Milliseconds that a client has to answer a ping before its connection is closed.
     #[arg(long, value_name = "MILLISECONDS", default_value_t = 20_000, value_parser = time_from(1))]
     grpc_keepalive_timeout: u32,
 
-    /// Limit client pings, and let clients without calls in progress ping as often as others if true. Otherwise they may
-    /// ping every two hours.
+    /// Limit client pings. If true, clients without calls in progress may ping as often as others; otherwise, every two
+    /// hours.
     #[arg(long, value_name = "BOOL", value_parser = boolean(), action = ArgAction::Set)]
     grpc_keepalive_permit_without_calls: Option<bool>,
 
@@ -90,8 +90,8 @@ pub(crate) struct GrpcOptions {
     #[arg(long, value_name = "COUNT", default_value_t = 2)]
     grpc_http2_max_pings_without_data: u32,
 
-    /// Limit client pings: the least time in milliseconds between two of them while the server sends nothing. 300000 if
-    /// another option limits them.
+    /// Limit client pings: minimum milliseconds between two pings while the server sends no data. 300000 if another
+    /// option limits them.
     #[arg(long, value_name = "MILLISECONDS", value_parser = time_from(0))]
     grpc_http2_min_recv_ping_interval_without_data: Option<u32>,
 
@@ -100,11 +100,12 @@ pub(crate) struct GrpcOptions {
     #[arg(long, value_name = "COUNT")]
     grpc_http2_max_ping_strikes: Option<u32>,
 
-    /// Milliseconds, give or take a tenth, after which a connection accepts no further calls; 0 for no limit.
+    /// Milliseconds (±10 %) after which a connection accepts no further calls; 0 for no limit.
     #[arg(long, value_name = "MILLISECONDS", default_value_t = 0, value_parser = time_from(0))]
     grpc_max_connection_age: u32,
 
-    /// Further milliseconds after which such a connection is closed, even with calls in progress; 0 for no limit.
+    /// Grace period in milliseconds after which such a connection is closed, even with calls in progress; 0 for no
+    /// limit.
     #[arg(long, value_name = "MILLISECONDS", default_value_t = 0, value_parser = time_from(0))]
     grpc_max_connection_age_grace: u32,
 
@@ -112,16 +113,16 @@ pub(crate) struct GrpcOptions {
     #[arg(long, value_name = "COUNT", default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..=128))]
     grpc_infer_thread_count: u32,
 
-    /// Accepted, without effect: there is no pool of requests.
+    /// Accepted, without effect: requests are not pooled.
     #[arg(long, value_name = "COUNT", default_value_t = 8)]
     grpc_infer_allocation_pool_size: u32,
 
-    /// Accepted, without effect: there is no pool of responses.
+    /// Accepted, without effect: responses are not pooled.
     #[arg(long, value_name = "COUNT", hide_default_value = true)]
     grpc_max_response_pool_size: Option<NonZeroU32>,
 }
 
-/// The seconds in a variable of the environment, if there are any.
+/// A duration in seconds from an environment variable, if set.
 fn seconds(variable: &str) -> Option<Duration> {
     let seconds = env::var(variable).ok()?.parse().ok().filter(|seconds| *seconds > 0);
     seconds.map(Duration::from_secs)
@@ -132,7 +133,7 @@ fn time_from(least: i64) -> clap::builder::RangedI64ValueParser<u32> {
     clap::value_parser!(u32).range(least..=i64::from(FOR_EVER))
 }
 
-/// How much work is put into compression.
+/// Levels of compression.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 enum CompressionLevel {
     /// None
@@ -140,22 +141,22 @@ enum CompressionLevel {
     None,
     /// gzip
     Low,
-    /// deflate or gzip, as the client likes
+    /// deflate or gzip, in the client's order of preference
     Medium,
-    /// The same
+    /// Same as medium
     High,
 }
 
 impl GrpcOptions {
-    /// Where gRPC is served.
+    /// Address of the gRPC face.
     pub(crate) fn address(&self) -> Address {
         Address { host: self.grpc_address.clone(), port: self.grpc_port, share: self.reuse_grpc_port }
     }
 
-    /// The files of TLS, if it is asked for.
+    /// The TLS files, if TLS is enabled.
     ///
     /// # Errors
-    /// Which option is missing.
+    /// A missing option.
     fn tls(&self) -> Result<Option<TlsFiles>, String> {
         TlsChoice {
             protocol: "grpc",
@@ -197,7 +198,7 @@ impl GrpcOptions {
         }))
     }
 
-    /// How connections are kept and ended.
+    /// Keepalive and lifetime settings of connections.
     fn transport(&self) -> TransportOptions {
         let time = |milliseconds: u32| Duration::from_millis(milliseconds.into());
         let limit =
@@ -212,7 +213,7 @@ impl GrpcOptions {
         }
     }
 
-    /// The limits of client pings, if an option asks for any.
+    /// Limits on client pings, if an option enables them.
     fn ping_rules(&self) -> Option<PingRules> {
         let interval = self.grpc_http2_min_recv_ping_interval_without_data;
         let max_strikes = self.grpc_http2_max_ping_strikes;
@@ -265,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn the_defaults_are_those_of_the_transport() {
+    fn defaults_match_the_transport() {
         let options = parsed(&[]).unwrap();
         assert_eq!(options.transport(), TransportOptions::default());
         assert_eq!(options.tls(), Ok(None));
@@ -273,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_in_milliseconds_and_some_stand_for_never() {
+    fn times_are_milliseconds_with_sentinels_for_never() {
         let transport = parsed(&[
             "--grpc-keepalive-time=2147483647",
             "--grpc-keepalive-timeout=1500",
@@ -294,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn pings_are_limited_only_if_an_option_says_so() {
+    fn pings_are_limited_only_by_option() {
         let pings = |arguments: &[&str]| parsed(arguments).unwrap().transport().pings;
         assert_eq!(pings(&[]), None);
         assert_eq!(pings(&["--grpc-http2-max-ping-strikes=2"]), Some(PingRules::default()));
@@ -312,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn levels_of_compression_are_named() {
+    fn compression_levels_have_names() {
         for (level, compression) in [
             ("none", Compression::None),
             ("low", Compression::Gzip),
@@ -327,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_refused() {
+    fn invalid_values_are_refused() {
         for argument in [
             "--grpc-port=70000",
             "--grpc-restricted-protocol=health",

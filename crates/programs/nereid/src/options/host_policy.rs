@@ -11,8 +11,8 @@ pub(crate) struct HostPolicySetting {
 }
 
 impl HostPolicySetting {
-    /// Why no instance can have this setting, if that is so. It concerns models of the policy alone, which may be none on
-    /// this machine.
+    /// The reason why no instance can use this setting, if any. Only models of the policy are affected, and this machine
+    /// may have none.
     pub(super) fn problem(&self) -> Option<String> {
         let mut policies = HostPolicies::default();
         policies.set(&self.policy, &self.setting, &self.value).ok()?;

@@ -56,8 +56,8 @@ pub(crate) struct HttpOptions {
     #[arg(long, value_name = "API[,API]:KEY=VALUE", action = ArgAction::Append)]
     http_restricted_api: Vec<Restriction>,
 
-    /// Let web pages of this origin, such as https://example.com, use the server from a browser; * for every page. May be
-    /// given several times. Default: none.
+    /// Allow web pages of this origin, such as https://example.com, to use the server from a browser (CORS); * for
+    /// every origin. May be given several times. Default: none.
     #[arg(long, value_name = "ORIGIN", action = ArgAction::Append)]
     http_cors_origin: Vec<Origin>,
 
@@ -89,15 +89,15 @@ impl HttpOptions {
         count.or_else(|| available_parallelism().ok()).map_or(1, NonZeroUsize::get)
     }
 
-    /// Where HTTP is served.
+    /// Address of the HTTP face.
     pub(crate) fn address(&self) -> Address {
         Address { host: self.http_address.clone(), port: self.http_port, share: self.reuse_http_port }
     }
 
-    /// The files of TLS, if it is asked for.
+    /// The TLS files, if TLS is enabled.
     ///
     /// # Errors
-    /// Which option is missing.
+    /// A missing option.
     pub(super) fn tls(&self) -> Result<Option<TlsFiles>, String> {
         TlsChoice {
             protocol: "http",
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn restrictions_add_up() {
+    fn restrictions_accumulate() {
         let options =
             parsed(&["--http-restricted-api=health:a=b", "--http-restricted-api=trace,logging:c=d"]).unwrap();
         let access = options.face().unwrap().unwrap().options.access;
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_refused() {
+    fn invalid_values_are_refused() {
         for argument in [
             "--http-restricted-api=health",
             "--http-restricted-api=wealth:a=b",

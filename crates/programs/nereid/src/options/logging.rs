@@ -25,8 +25,8 @@ pub(crate) struct LogOptions {
     #[arg(long, value_name = "BOOL", default_value = "true", value_parser = boolean(), action = ArgAction::Set)]
     log_error: bool,
 
-    /// Log each request when it is answered: the protocol and what was asked for, status, bytes and microseconds. Verbose
-    /// messages have it anyway.
+    /// Log each answered request: protocol, target, status, bytes and microseconds. Verbose logging includes these
+    /// lines.
     #[arg(long, value_name = "BOOL", default_value = "false", value_parser = boolean(), action = ArgAction::Set)]
     log_requests: bool,
 
@@ -40,7 +40,7 @@ pub(crate) struct LogOptions {
 }
 
 impl LogOptions {
-    /// What is logged, and where.
+    /// The log settings.
     pub(crate) fn settings(&self) -> LogSettings {
         LogSettings {
             file: self.log_file.clone(),

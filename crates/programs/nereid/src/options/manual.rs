@@ -1,6 +1,6 @@
-//! The manual pages in `docs/man`, made from the declarations.
+//! The manual pages in `docs/man`, generated from the declarations.
 //!
-//! `UPDATE_OPTIONS=1 cargo test -p nereid` writes them anew.
+//! `UPDATE_OPTIONS=1 cargo test -p nereid` regenerates them.
 
 use std::fs;
 use std::path::Path;
@@ -23,12 +23,12 @@ fn the_manual_pages_are_up_to_date() {
         }
         let found = fs::read_to_string(&path).unwrap_or_default();
         let name = path.display();
-        assert!(found == made, "{name} differs from the declarations; UPDATE_OPTIONS=1 writes it anew");
+        assert!(found == made, "{name} differs from the declarations; UPDATE_OPTIONS=1 regenerates it");
     }
 }
 
 #[test]
-fn every_option_has_a_place_in_the_manual() {
+fn manual_mentions_every_option() {
     let (_, page) = pages().remove(0);
     for option in options(&Options::command()) {
         // Dashes of options are escaped, so that they are not set as hyphens.
@@ -37,7 +37,7 @@ fn every_option_has_a_place_in_the_manual() {
     }
 }
 
-/// The page of the server, then those of its subcommands, with their names.
+/// The pages of the server and its subcommands, with their names.
 fn pages() -> Vec<(String, String)> {
     let mut command = Options::command().disable_help_subcommand(true);
     // Declares the options for help and version.

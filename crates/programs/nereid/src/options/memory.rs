@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_smallest_limit_counts() {
+    fn smallest_memory_limit_applies() {
         let mib = |count: u64| count << 20;
         for (what, memberships, files, expected) in [
             ("no groups", "", vec![], mib(4096)),
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_has_memory() {
+    fn memory_of_this_machine_is_detected() {
         assert!(default_budget() as u64 >= LEAST);
     }
 }

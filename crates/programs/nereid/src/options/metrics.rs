@@ -26,7 +26,7 @@ pub(crate) struct MetricsOptions {
     #[arg(long, value_name = "BOOL", default_value = "true", value_parser = boolean(), action = ArgAction::Set)]
     allow_gpu_metrics: bool,
 
-    /// Address or host name to serve metrics on. Default: that of --http-address.
+    /// Address or host name to serve metrics on. Default: the value of --http-address.
     #[arg(long, value_name = "ADDRESS")]
     metrics_address: Option<String>,
 
@@ -38,10 +38,10 @@ pub(crate) struct MetricsOptions {
     #[arg(long, value_name = "MILLISECONDS", default_value_t = 2000)]
     metrics_interval_ms: u64,
 
-    /// Which metrics of latencies are exposed: counter_latencies (true by default), histogram_latencies and
-    /// summary_latencies (false by default), and summary_quantiles, a comma-separated list of QUANTILE:ERROR. Quantiles
-    /// are within a hundredth of their value, whatever the error. load_durations (true by default) exposes how long models
-    /// took to load. May be given several times.
+    /// Setting of the latency metrics: counter_latencies (default true), histogram_latencies and summary_latencies
+    /// (default false), and summary_quantiles, a comma-separated list of QUANTILE:ERROR. Quantiles are accurate to 1 %
+    /// of their value, for any ERROR. load_durations (default true) exposes how long models took to load. May be given
+    /// several times.
     #[arg(long, value_name = "SETTING=VALUE", value_parser = setting, action = ArgAction::Append)]
     metrics_config: Vec<MetricsSetting>,
 }
@@ -59,7 +59,7 @@ enum MetricsSetting {
 }
 
 impl MetricsOptions {
-    /// Where metrics are served; by default at the host of HTTP.
+    /// Address of the metrics face; by default the host of HTTP.
     pub(crate) fn address(&self, http_host: &str) -> Address {
         let host = self.metrics_address.as_deref().unwrap_or(http_host).to_owned();
         Address { host, port: self.metrics_port, share: false }
@@ -136,8 +136,8 @@ fn setting(text: &str) -> Result<MetricsSetting, String> {
     }
 }
 
-/// Reads `QUANTILE:ERROR,...`. The errors are checked and not used: they would say how exact the place of a quantile has to
-/// be, and here its value is exact instead.
+/// Parses `QUANTILE:ERROR,...`. The errors are validated and ignored: they would bound the rank of a quantile, whereas
+/// summaries here bound the error of its value.
 fn quantiles(text: &str) -> Result<Vec<f64>, String> {
     let quantile = |pair: &str| {
         let (quantile, error) = pair.split_once(':')?;
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn metrics_are_served_where_http_is_by_default() {
+    fn metrics_address_defaults_to_the_http_address() {
         let address = |arguments: &[&str]| parsed(arguments).unwrap().address("::1");
         assert_eq!(address(&[]), Address { host: "::1".into(), port: 8002, share: false });
         let elsewhere = address(&["--metrics-address=127.0.0.1", "--metrics-port=9"]);
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn the_defaults_are_those_of_the_face() {
+    fn defaults_match_the_face() {
         let default = ExpositionOptions { gpu: true, ..ExpositionOptions::default() };
         assert_eq!(parsed(&[]).unwrap().exposed(), default);
     }
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn distributions_are_kept_if_they_are_asked_for() {
+    fn distributions_are_kept_only_by_option() {
         assert_eq!(parsed(&[]).unwrap().latencies(), LatencyOptions::default());
         let all = [
             "--metrics-config=histogram_latencies=true",
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_refused() {
+    fn invalid_values_are_refused() {
         for argument in [
             "--metrics-port=70000",
             "--metrics-port=-1",

@@ -9,22 +9,22 @@ use nereid_core::ModelControl;
 
 use super::boolean;
 
-/// Where models come from, which are loaded, and when.
+/// Options of repositories and of the models to load.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Models")]
 pub(crate) struct ModelOptions {
-    /// Model repository: a folder with a folder for each model, or its address in a cloud (s3://, gs://, as://). May be given
-    /// several times.
+    /// Model repository: a folder with a subfolder for each model, or its address in a cloud (s3://, gs://, as://). May
+    /// be given several times.
     #[arg(long, visible_alias = "model-store", value_name = "PATH", required = true, action = ArgAction::Append)]
     model_repository: Vec<PathBuf>,
 
-    /// Folder in which the files of models from clouds are kept, so that a restart fetches only what has changed. Several
-    /// servers may share it. By default they are kept in a temporary folder, as long as a model uses them.
+    /// Folder for files downloaded from clouds, so that a restart fetches only changed files. Servers may share it.
+    /// Default: a temporary folder that keeps files while a model uses them.
     #[arg(long, value_name = "PATH")]
     repository_cache_directory: Option<PathBuf>,
 
-    /// Bytes that files may take in --repository-cache-directory before those used longest ago are removed. Models that are
-    /// loaded keep theirs. By default there is no limit.
+    /// Maximum bytes of files in --repository-cache-directory; the least recently used files are deleted, except those of
+    /// loaded models. Default: no limit.
     #[arg(long, value_name = "BYTES")]
     repository_cache_byte_size: Option<u64>,
 
@@ -33,7 +33,7 @@ pub(crate) struct ModelOptions {
     #[arg(long, value_name = "BOOL", default_value = "false", value_parser = boolean(), action = ArgAction::Set)]
     model_namespacing: bool,
 
-    /// Who loads and unloads models while the server runs.
+    /// How models are loaded and unloaded while the server runs.
     #[arg(long, value_name = "MODE", value_enum, default_value_t, ignore_case = true)]
     model_control_mode: ModelControlMode,
 
@@ -41,26 +41,26 @@ pub(crate) struct ModelOptions {
     #[arg(long, value_name = "NAME", action = ArgAction::Append)]
     load_model: Vec<String>,
 
-    /// Seconds between two polls of the repositories, with --model-control-mode=poll. A change is loaded when two polls
-    /// have seen the same of it. 0 for no poll.
+    /// Seconds between two polls of the repositories, with --model-control-mode=poll. A change is loaded once two polls
+    /// agree on it. 0 for no poll.
     #[arg(long, value_name = "SECONDS", default_value_t = 15)]
     repository_poll_secs: u64,
 
-    /// With --model-control-mode=poll, also poll the repositories as soon as the file system reports a change. A change is
-    /// still loaded only when two polls have seen the same of it.
+    /// With --model-control-mode=poll, also poll the repositories as soon as the file system reports a change. A change
+    /// is still loaded only once two polls agree on it.
     #[arg(long, value_name = "BOOL", default_value = "false", value_parser = boolean(), action = ArgAction::Set)]
     repository_watch: bool,
 
-    /// How many models are loaded in parallel; with 0, one after the other.
+    /// Number of models loaded in parallel; 0 loads them one after the other.
     #[arg(long, value_name = "COUNT", default_value_t = 4)]
     model_load_thread_count: usize,
 
-    /// How often a failed load is retried.
+    /// Number of retries of a failed load.
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     model_load_retry_count: usize,
 }
 
-/// Who loads and unloads models while the server runs.
+/// How models are loaded and unloaded while the server runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 enum ModelControlMode {
     /// Only at start, all of them
@@ -77,7 +77,7 @@ impl ModelOptions {
         self.model_repository.clone()
     }
 
-    /// Where files from clouds are kept.
+    /// The cache of downloaded files.
     pub(super) fn cache(&self) -> CacheOptions {
         let (directory, byte_size) =
             (self.repository_cache_directory.clone(), self.repository_cache_byte_size);
@@ -94,7 +94,7 @@ impl ModelOptions {
         (!all).then(|| self.load_model.clone())
     }
 
-    /// How the repositories are polled, if they are.
+    /// How to poll the repositories; `None` in other modes.
     pub(super) fn poll(&self) -> Option<PollConfig> {
         let polls = self.model_control_mode == ModelControlMode::Poll && self.repository_poll_secs > 0;
         polls.then(|| PollConfig {

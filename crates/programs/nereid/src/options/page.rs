@@ -1,6 +1,6 @@
-//! `docs/options.md`, made from the declarations.
+//! The page `docs/options.md`, generated from the declarations.
 //!
-//! `UPDATE_OPTIONS=1 cargo test -p nereid` writes it anew.
+//! `UPDATE_OPTIONS=1 cargo test -p nereid` regenerates it.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -14,23 +14,22 @@ const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/options.m
 
 const HEAD: &str = "# Options
 
-<!-- Made from the declarations in crates/programs/nereid/src/options: UPDATE_OPTIONS=1 cargo test -p nereid. -->
+<!-- Generated from the declarations in crates/programs/nereid/src/options: UPDATE_OPTIONS=1 cargo test -p nereid. -->
 
-Give each option
+Set an option
 
 - on the command line: `--http-port=9000`, or `--http-port 9000`;
-- in the environment: `NEREID_HTTP_PORT=9000`, with one value per line for an option that may be given several times;
-- in a TOML file that `--config-file` names: `http-port = 9000`, with a list for an option that may be given several times.
+- in the environment: `NEREID_HTTP_PORT=9000`, one value per line if the option accepts several;
+- in the TOML file named by `--config-file`: `http-port = 9000`, a list if the option accepts several values.
 
-On the command line, a name may be cut short where no other option of Triton begins so (`--http-po=9000`). `true`, `on` and `1`,
-`false`, `off` and `0` are booleans, in upper or lower case, as are all words but the log's format.
+On the command line, a name may be abbreviated to a prefix that no other option of Triton shares (`--http-po=9000`). Booleans
+are `true`, `on`, `1`, `false`, `off` and `0`. Case does not matter, except in the log's format.
 
-The command line goes before the environment, the environment before the file, and the file before the default. An unknown
-option is an error on the command line and in the file. Options without a value are `true` or `false` elsewhere. `nereid
-check` reads its options from the same places, and ignores those of the server.
+The command line overrides the environment, which overrides the file, which overrides the default. An unknown option is an
+error on the command line and in the file. In the environment and the file, set options without a value to `true` or
+`false`. `nereid check` reads its options from the same sources and ignores those of the server.
 
-Where Kubernetes describes a service in variables that bear the name of an option (`NEREID_HTTP_PORT=tcp://...`), they are
-ignored.
+Variables that Kubernetes sets to describe a service, such as `NEREID_HTTP_PORT=tcp://...`, are ignored.
 ";
 
 #[test]
@@ -40,7 +39,7 @@ fn the_page_of_options_is_up_to_date() {
         fs::write(PAGE, &made).unwrap();
     }
     let found = fs::read_to_string(PAGE).unwrap_or_default();
-    assert!(found == made, "docs/options.md differs from the declarations; UPDATE_OPTIONS=1 writes it anew");
+    assert!(found == made, "docs/options.md differs from the declarations; UPDATE_OPTIONS=1 regenerates it");
 }
 
 fn page() -> String {

@@ -1,4 +1,4 @@
-//! The options of SageMaker, and the variables by which it tells a container what to serve.
+//! The options of SageMaker, and the environment variables by which it configures a container.
 
 use std::ops::RangeInclusive;
 
@@ -23,7 +23,7 @@ pub(crate) struct SageMakerOptions {
     #[arg(long, value_name = "PORT", default_value_t = 8080)]
     sagemaker_port: u16,
 
-    /// Ports that the other protocols may use beside SageMaker. Default: any.
+    /// Ports allowed for the other protocols. Default: any.
     #[arg(long, value_name = "FIRST-LAST", value_parser = port_range)]
     sagemaker_safe_port_range: Option<RangeInclusive<u16>>,
 
@@ -33,7 +33,7 @@ pub(crate) struct SageMakerOptions {
 }
 
 impl SageMakerOptions {
-    /// Where SageMaker is served, if it is.
+    /// Address of the SageMaker face, if enabled.
     pub(super) fn address(&self) -> Option<Address> {
         let host = "0.0.0.0".to_owned();
         self.allow_sagemaker.then_some(Address { host, port: self.sagemaker_port, share: false })
@@ -45,10 +45,10 @@ impl SageMakerOptions {
         range.is_none_or(|range| range.contains(&port))
     }
 
-    /// The face, if SageMaker is served.
+    /// The SageMaker face, if enabled.
     ///
     /// # Errors
-    /// What is wrong with a variable or with the options of HTTP, which hold here, too.
+    /// An invalid variable or HTTP option; the HTTP options apply to SageMaker, too.
     pub(super) fn face(
         &self,
         http: &HttpOptions,
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_served_only_where_it_is_allowed() {
+    fn sagemaker_is_served_only_if_allowed() {
         for (arguments, port) in [
             ([].as_slice(), None),
             (&["--allow-sagemaker=OFF", "--sagemaker-port=1"], None),
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_say_what_is_served() {
+    fn sagemaker_variables_configure_the_face() {
         let on = ["--allow-sagemaker=1", "--http-restricted-api=inference:k=v"];
         let face = |variables: &[(&str, &str)]| face(&on, variables).map(Option::unwrap);
         let plain = face(&[("SAGEMAKER_TRITON_DEFAULT_MODEL_NAME", "")]).unwrap();
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_of_other_protocols_have_to_be_in_the_range() {
+    fn other_ports_must_lie_in_the_safe_range() {
         for (arguments, allowed) in [
             ([].as_slice(), [true, true, true]),
             (&["--sagemaker-safe-port-range=8000-8001"], [true, true, true]),
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_refused() {
+    fn invalid_values_are_refused() {
         for argument in [
             "--allow-sagemaker=yes",
             "--sagemaker-port=x",

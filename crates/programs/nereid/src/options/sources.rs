@@ -1,9 +1,9 @@
-//! Options from the environment and from a file, besides the command line.
+//! Options from the environment and from a file, in addition to the command line.
 //!
-//! `--some-option` is also read from the variable `NEREID_SOME_OPTION`, and as `some-option` from the file that
-//! `--config-file` names. The command line goes before the environment, the environment before the file, and the file
-//! before the defaults, of which Vertex AI's variables change some. All of this follows from the declarations: a value from elsewhere becomes an argument, so it is
-//! parsed and checked as one.
+//! `--some-option` is also read from the variable `NEREID_SOME_OPTION`, and as `some-option` from the file named by
+//! `--config-file`. The command line overrides the environment, which overrides the file, which overrides the defaults;
+//! Vertex AI's variables change some defaults. Everything follows from the declarations: a value from another source
+//! becomes an argument, so that it is parsed and checked like one.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -19,10 +19,10 @@ use super::{Options, as_boolean};
 /// The option that names the file.
 pub(super) const CONFIG_FILE: &str = "config-file";
 
-/// Reads the options of a command line, of the variables of the environment, and of the file that either names.
+/// Reads the options from a command line, from environment variables, and from the file that either names.
 ///
 /// # Errors
-/// What is wrong, and where the value comes from if not from the command line.
+/// The error, with its source unless that is the command line.
 pub(crate) fn parse(
     arguments: Vec<OsString>,
     variable: impl Fn(&str) -> Option<OsString>,
@@ -31,7 +31,7 @@ pub(crate) fn parse(
         .map_err(|reason| Options::command().error(ErrorKind::UnknownArgument, reason))?;
     let optional = |command: Command| command.mut_args(|arg| arg.required(false));
     let lenient = optional(Options::command()).mut_subcommands(optional);
-    // Whatever is wrong with the command line itself is reported as if it were all there is.
+    // Errors of the command line itself are reported as if there were no other source.
     let Ok(matches) = lenient.clone().try_get_matches_from(&arguments) else {
         return Options::try_parse_from(arguments);
     };
@@ -51,9 +51,9 @@ pub(crate) fn parse(
     Options::from_arg_matches(&matches)
 }
 
-/// The command that is run, and what its command line says.
+/// The command to run, with its parsed command line.
 struct Scope<'a> {
-    /// The whole program, in which nothing is required.
+    /// The whole program, with no argument required.
     root: &'a Command,
     /// The names of the subcommand, if it is one.
     path: Vec<OsString>,
@@ -93,7 +93,7 @@ impl Scope<'_> {
         Ok(added)
     }
 
-    /// The arguments that say the same as these values; an error if the option takes none of them.
+    /// Converts these values to arguments; an error if the option does not accept them.
     fn arguments(&self, option: &Arg, source: &str, values: Vec<OsString>) -> Result<Vec<OsString>, String> {
         let mut arguments = Vec::new();
         for value in values {
@@ -132,7 +132,7 @@ impl Scope<'_> {
     }
 }
 
-/// The options of a command that take a value or switch something.
+/// A command's options that take a value or are switches.
 pub(crate) fn options(command: &Command) -> impl Iterator<Item = &Arg> {
     let prints = |option: &Arg| matches!(option.get_action(), ArgAction::Help | ArgAction::Version);
     command.get_arguments().filter(move |option| option.get_long().is_some() && !prints(option))
@@ -168,7 +168,7 @@ fn lines(option: &Arg, value: OsString) -> Vec<OsString> {
     }
 }
 
-/// What is wrong, without clap's frame around it.
+/// The message of a clap error, without its usage text.
 pub(crate) fn reason(error: &clap::Error) -> String {
     let text = error.to_string();
     let first = text.split("\n\n").next().unwrap_or_default();

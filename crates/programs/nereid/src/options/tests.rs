@@ -12,12 +12,12 @@ fn parsed(arguments: &[&str]) -> Result<Options, clap::Error> {
 }
 
 #[test]
-fn the_declaration_is_sound() {
+fn declaration_passes_claps_checks() {
     Options::command().debug_assert();
 }
 
 #[test]
-fn values_go_with_or_without_an_equals_sign() {
+fn values_follow_an_equals_sign_or_a_space() {
     for arguments in [
         ["--http-port=9000", "--exit-on-error=false"].as_slice(),
         &["--http-port", "9000", "--exit-on-error", "0"],
@@ -28,13 +28,13 @@ fn values_go_with_or_without_an_equals_sign() {
 }
 
 #[test]
-fn several_repositories_may_be_given_by_either_name() {
+fn repositories_accumulate_under_both_names() {
     let options = parsed(&["--model-store=more"]).unwrap();
     assert_eq!(options.models.repositories(), [PathBuf::from("models"), PathBuf::from("more")]);
 }
 
 #[test]
-fn host_policies_have_settings_that_there_are() {
+fn unknown_host_policy_settings_are_refused() {
     let given = ["--host-policy=cpu,cpu-cores=0-1,3-3", "--host-policy=a,b,numa-node=0"];
     let refused = parsed(&given).unwrap_err().to_string();
     assert!(refused.contains("'b,numa-node'"), "{refused}");
@@ -47,7 +47,7 @@ fn host_policies_have_settings_that_there_are() {
 }
 
 #[test]
-fn a_value_that_no_instance_can_have_concerns_models_of_its_policy_alone() {
+fn unusable_policy_value_affects_only_its_models() {
     for (setting, problem) in [
         ("p,cpu-cores=0-1", None),
         ("p,cpu-cores=0", Some("models of policy 'p' cannot be loaded: cpu-cores is '0'")),
@@ -62,7 +62,7 @@ fn a_value_that_no_instance_can_have_concerns_models_of_its_policy_alone() {
 }
 
 #[test]
-fn resources_have_a_name_a_count_and_perhaps_a_device() {
+fn resources_parse_as_name_count_and_optional_device() {
     let options =
         parsed(&["--rate-limit=execution_count", "--rate-limit-resource=A:4", "--rate-limit-resource=B:1:2"]);
     let limit = |name: &str, count, device| ResourceLimit { name: name.into(), count, device };
@@ -75,13 +75,13 @@ fn resources_have_a_name_a_count_and_perhaps_a_device() {
 }
 
 #[test]
-fn of_an_option_given_twice_the_last_one_counts() {
+fn last_value_of_a_repeated_option_wins() {
     let options = parsed(&["--http-port=1", "--id=a", "--http-port=2", "--id=b"]).unwrap();
     assert_eq!((options.http.http_port, options.server.id.as_str()), (2, "b"));
 }
 
 #[test]
-fn configurations_are_completed_unless_one_of_two_options_says_otherwise() {
+fn configurations_are_completed_unless_an_option_disables_it() {
     for (arguments, complete, advice) in [
         ([].as_slice(), true, None),
         (&["--disable-auto-complete-config"], false, None),
@@ -102,7 +102,7 @@ fn configurations_are_completed_unless_one_of_two_options_says_otherwise() {
 }
 
 #[test]
-fn backends_are_in_the_reference_s_folder_unless_beside_the_program_or_configured() {
+fn backend_directory_falls_back_to_the_references() {
     let program = env::current_exe().unwrap();
     assert!(!program.parent().unwrap().with_file_name("backends").exists());
     let default = parsed(&[]).unwrap().configurations.backend_directory();
@@ -112,7 +112,7 @@ fn backends_are_in_the_reference_s_folder_unless_beside_the_program_or_configure
 }
 
 #[test]
-fn backends_get_all_settings() {
+fn backend_settings_accumulate() {
     let given =
         parsed(&["--backend-config=a=1", "--backend-config=python,b=2", "--disable-auto-complete-config"]);
     let given = given.unwrap().configurations;
@@ -127,14 +127,14 @@ fn backends_get_all_settings() {
 }
 
 #[test]
-fn a_configurations_name_is_kept() {
+fn model_config_name_is_passed_on() {
     let options = parsed(&["--model-config-name=h100"]).unwrap();
     assert_eq!(options.configurations.read_options().config_name.as_deref(), Some("h100"));
     assert_eq!(parsed(&[]).unwrap().configurations.read_options().config_name, None);
 }
 
 #[test]
-fn checking_takes_repositories_and_the_same_options_for_configurations() {
+fn check_accepts_repositories_and_configuration_options() {
     let arguments =
         ["nereid", "check", "a", "b", "--json", "--model-config-name=h100", "--disable-auto-complete-config"];
     let options = Options::try_parse_from(arguments).unwrap();
@@ -156,7 +156,7 @@ fn checking_takes_repositories_and_the_same_options_for_configurations() {
 }
 
 #[test]
-fn verbose_messages_are_asked_for_by_a_number_or_a_word() {
+fn verbose_level_is_a_number_or_a_boolean() {
     for (argument, level) in
         [("0", 0), ("1", 1), ("300", 300), ("2147483647", 2_147_483_647), ("true", 1), ("False", 0)]
     {
@@ -170,7 +170,7 @@ fn verbose_messages_are_asked_for_by_a_number_or_a_word() {
 }
 
 #[test]
-fn each_protocol_takes_a_port_of_its_own() {
+fn each_protocol_has_its_own_port() {
     for (arguments, collide) in [
         (["--http-port=1", "--grpc-port=1"].as_slice(), true),
         (&["--http-port=1", "--grpc-port=1", "--reuse-http-port=1", "--reuse-grpc-port=1"], true),
@@ -199,7 +199,7 @@ fn each_protocol_takes_a_port_of_its_own() {
 }
 
 #[test]
-fn what_is_wrong_is_refused() {
+fn invalid_values_are_refused() {
     for argument in [
         "--http-port=70000",
         "--strict-readiness=maybe",
@@ -231,7 +231,7 @@ fn what_is_wrong_is_refused() {
 }
 
 #[test]
-fn booleans_are_the_references_words_in_any_case() {
+fn booleans_accept_the_references_words_in_any_case() {
     for (word, expected) in [
         ("true", Some(true)),
         ("TRUE", Some(true)),
@@ -260,7 +260,7 @@ fn booleans_are_the_references_words_in_any_case() {
 }
 
 #[test]
-fn enumerations_are_the_references_words_in_any_case() {
+fn enumerations_accept_the_references_words_in_any_case() {
     for (option, words) in [
         ("model-control-mode", ["none", "poll", "explicit"].as_slice()),
         ("rate-limit", &["off", "execution_count"]),
@@ -286,7 +286,7 @@ fn enumerations_are_the_references_words_in_any_case() {
 }
 
 #[test]
-fn a_count_of_no_threads_is_the_least_that_works() {
+fn thread_count_zero_means_the_minimum() {
     for (count, loads) in [("0", 1), ("1", 1), ("7", 7)] {
         let options =
             parsed(&[&format!("--model-load-thread-count={count}"), &format!("--http-thread-count={count}")]);
@@ -298,7 +298,7 @@ fn a_count_of_no_threads_is_the_least_that_works() {
 }
 
 #[test]
-fn a_poll_interval_of_zero_polls_never() {
+fn poll_interval_zero_disables_polling() {
     let options = |seconds: &str| {
         parsed(&[
             "--model-control-mode=poll",
@@ -316,7 +316,7 @@ fn a_poll_interval_of_zero_polls_never() {
 }
 
 #[test]
-fn abbreviations_are_for_the_command_line_alone() {
+fn abbreviations_work_only_on_the_command_line() {
     let options =
         parsed_with(&["--model-repo=m", "--http-po=1", "--log-warn=OFF"], &[("NEREID_HTTP_PO", "2")]);
     let options = options.unwrap();
@@ -332,7 +332,7 @@ fn abbreviations_are_for_the_command_line_alone() {
 }
 
 #[test]
-fn help_is_a_command_too_and_shows_options_in_groups() {
+fn help_command_shows_options_in_groups() {
     for line in [["nereid", "help"].as_slice(), &["nereid", "--help"], &["nereid", "help", "check"]] {
         let arguments = line.iter().map(Into::into).collect();
         let help = parse(arguments, |_| None).unwrap_err();
@@ -364,7 +364,7 @@ fn config_file(text: &str) -> tempfile::NamedTempFile {
 }
 
 #[test]
-fn options_come_from_the_command_line_the_environment_and_a_file_in_this_order() {
+fn command_line_overrides_environment_overrides_file() {
     let file = config_file(
         "# A comment.\nmodel-repository = ['a', 'b']\nhttp-port = 1\ngrpc-port = 2\nid = 'file'\nstrict-readiness = false\n\
          disable-auto-complete-config = true\n",
@@ -385,7 +385,7 @@ fn options_come_from_the_command_line_the_environment_and_a_file_in_this_order()
 }
 
 #[test]
-fn what_is_wrong_elsewhere_is_reported_with_its_source() {
+fn errors_in_other_sources_name_the_source() {
     let with_file = |text: &str| {
         let file = config_file(text);
         let path = file.path().to_str().unwrap().to_owned();
@@ -424,7 +424,7 @@ fn what_is_wrong_elsewhere_is_reported_with_its_source() {
 }
 
 #[test]
-fn checking_takes_its_options_from_the_file_of_the_server() {
+fn check_reads_its_options_from_the_servers_file() {
     let file = config_file("model-repository = 'served'\nhttp-port = 1\nmodel-config-name = 'h100'");
     let path = file.path().to_str().unwrap();
     let options = parsed_with(&["check", "a"], &[("NEREID_CONFIG_FILE", path)]).unwrap();

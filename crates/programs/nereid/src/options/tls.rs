@@ -1,16 +1,16 @@
-//! The options of TLS, which each protocol has under its own name: which files they come to.
+//! The TLS options, which each protocol declares under its own names, resolved to files.
 
 use std::path::Path;
 
 use nereid_net::listener::TlsFiles;
 
-/// What the options of one protocol say.
+/// The TLS options of one protocol.
 pub(super) struct TlsChoice<'a> {
-    /// The protocol, as its options begin.
+    /// The protocol's prefix of the option names.
     pub protocol: &'static str,
-    /// Whether TLS is asked for.
+    /// Whether TLS is enabled.
     pub on: bool,
-    /// Whether clients need a certificate; with that, TLS is asked for.
+    /// Whether clients need a certificate, which implies TLS.
     pub mutual: bool,
     pub certificate: Option<&'a Path>,
     pub key: Option<&'a Path>,
@@ -18,10 +18,10 @@ pub(super) struct TlsChoice<'a> {
 }
 
 impl TlsChoice<'_> {
-    /// The files, if TLS is asked for. Without, none is looked at.
+    /// The files, if TLS is enabled; otherwise they are not checked.
     ///
     /// # Errors
-    /// Which option is missing.
+    /// A missing option.
     pub(super) fn files(&self) -> Result<Option<TlsFiles>, String> {
         if !self.on && !self.mutual {
             return Ok(None);
@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn tls_is_there_if_it_is_asked_for() {
+    fn tls_is_enabled_by_option() {
         assert_eq!(NONE.files(), Ok(None));
         assert_eq!(given(false, false).files(), Ok(None));
         let files = |roots: Option<&str>| TlsFiles {
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_option_is_named() {
+    fn missing_tls_option_is_named() {
         for (choice, text) in [
             (TlsChoice { on: true, ..NONE }, "--http-use-ssl needs --http-server-cert=FILE"),
             (TlsChoice { key: None, ..given(true, false) }, "--http-use-ssl needs --http-server-key=FILE"),

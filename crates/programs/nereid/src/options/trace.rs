@@ -1,6 +1,6 @@
-//! The options of tracing: what is traced of which requests when the server starts.
+//! The options of tracing: the trace settings at startup.
 //!
-//! `--trace-config` goes before the older, deprecated options.
+//! `--trace-config` overrides the older, deprecated options.
 
 use std::env;
 
@@ -12,7 +12,7 @@ use nereid_trace::CollectorOptions;
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Traces")]
 pub(crate) struct TraceOptions {
-    /// What is traced: level (OFF, TIMESTAMPS, TENSORS), rate, count and mode (triton, opentelemetry); for mode triton:
+    /// Trace setting: level (OFF, TIMESTAMPS, TENSORS), rate, count and mode (triton, opentelemetry); for mode triton:
     /// file and log-frequency; for mode opentelemetry: url, resource, bsp_max_queue_size, bsp_schedule_delay and
     /// bsp_max_export_batch_size. May be given several times.
     #[arg(long, value_name = "[MODE,]SETTING=VALUE", value_parser = setting, action = ArgAction::Append)]
@@ -67,7 +67,7 @@ const EXPORTER: [(&str, &str, &str); 3] = [
 const ENDPOINTS: [(&str, &str); 2] =
     [("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", ""), ("OTEL_EXPORTER_OTLP_ENDPOINT", "/v1/traces")];
 
-/// The collector, as the environment has it.
+/// The collector configured by environment variables.
 pub(super) fn collector(variable: impl Fn(&str) -> Option<String>) -> CollectorOptions {
     let default = CollectorOptions::default();
     let endpoint = ENDPOINTS.into_iter().find_map(|(name, path)| {
@@ -78,10 +78,10 @@ pub(super) fn collector(variable: impl Fn(&str) -> Option<String>) -> CollectorO
 }
 
 impl TraceOptions {
-    /// The settings to begin with.
+    /// The initial settings.
     ///
     /// # Errors
-    /// Which variable of the environment is wrong.
+    /// An invalid environment variable.
     pub(crate) fn settings(&self) -> Result<TraceSettings, String> {
         self.settings_in(|name| env::var(name).ok())
     }
@@ -120,7 +120,7 @@ impl TraceOptions {
         Ok(settings)
     }
 
-    /// What is deprecated among these options, or has no effect.
+    /// Warnings about options that are deprecated or have no effect.
     pub(crate) fn advice(&self) -> Vec<String> {
         let deprecated = [
             (self.trace_file.is_some(), "--trace-file", "triton,file=FILE"),
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_come_from_either_kind_of_option_and_the_newer_one_counts() {
+    fn trace_config_overrides_deprecated_options() {
         let expected = TraceSettings {
             level: TraceLevel { timestamps: true, tensors: false },
             rate: 500,
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn levels_add_up_but_off_is_off() {
+    fn trace_levels_accumulate_unless_off() {
         assert_eq!(level_of(&["--trace-config=level=on", "--trace-config=level=tensors"]), (true, true));
         assert_eq!(level_of(&["--trace-level=tensors", "--trace-config=level=timestamps"]), (true, true));
         assert_eq!(level_of(&["--trace-config=level=tensors", "--trace-config=level=OFF"]), (false, false));
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_collector_has_settings_of_its_own_from_options_and_the_environment() {
+    fn collector_is_configured_by_options_and_environment() {
         let options = parsed(&[
             "--trace-config=mode=opentelemetry",
             "--trace-config=opentelemetry,url=http://x/v1/traces?a=b",
@@ -299,13 +299,13 @@ mod tests {
         assert_eq!(settings.mode_settings, expected);
         let error = options.settings_in(|_| Some("many".into())).unwrap_err();
         assert!(error.contains("OTEL_BSP_MAX_QUEUE_SIZE") && error.contains("'many'"), "{error}");
-        // In the other mode neither means anything.
+        // In the other mode neither has an effect.
         let options = parsed(&["--trace-config=opentelemetry,url=x"]).unwrap();
         assert_eq!(options.settings_in(|_| Some("many".into())), Ok(TraceSettings::default()));
     }
 
     #[test]
-    fn the_environment_names_the_collector() {
+    fn environment_names_the_collector() {
         let url = |set: &[(&str, &str)]| {
             let variable = |name: &str| {
                 let found = set.iter().find(|(known, _)| *known == name);
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_setting_is_ignored_with_a_warning() {
+    fn unknown_trace_setting_is_ignored_with_a_warning() {
         let options = parsed(&["--trace-config=rat=5", "--trace-config=triton,level=OFF"]).unwrap();
         assert_eq!(options.settings_in(|_| None), Ok(TraceSettings::default()));
         let advice = options.advice().join(" ");
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_refused() {
+    fn invalid_values_are_refused() {
         for argument in [
             "--trace-config=",
             "--trace-config=level",

@@ -1,4 +1,4 @@
-//! The options of Vertex AI, and the variables by which it tells a container what to serve.
+//! The options of Vertex AI, and the environment variables by which it configures a container.
 
 use std::ffi::OsString;
 
@@ -15,13 +15,13 @@ use super::http::HttpOptions;
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Vertex AI")]
 pub(crate) struct VertexAiOptions {
-    /// Serve Vertex AI, on the routes AIP_PREDICT_ROUTE and AIP_HEALTH_ROUTE of the environment. With AIP_MODE=PREDICTION the
-    /// default is true, and that of --allow-http and --allow-grpc is false.
+    /// Serve Vertex AI, on the routes in the environment variables AIP_PREDICT_ROUTE and AIP_HEALTH_ROUTE. With
+    /// AIP_MODE=PREDICTION this defaults to true, and --allow-http and --allow-grpc to false.
     #[arg(long, value_name = "BOOL", default_value = "false", value_parser = boolean(), action = ArgAction::Set)]
     allow_vertex_ai: bool,
 
-    /// Port to serve Vertex AI on, on every address; 0 for any free one. The default is AIP_HTTP_PORT of the environment if
-    /// that is set.
+    /// Port to serve Vertex AI on, on every address; 0 for any free one. Defaults to AIP_HTTP_PORT of the environment,
+    /// if set.
     #[arg(long, value_name = "PORT", default_value_t = 8080)]
     vertex_ai_port: u16,
 
@@ -29,13 +29,13 @@ pub(crate) struct VertexAiOptions {
     #[arg(long, value_name = "COUNT", default_value_t = 8)]
     vertex_ai_thread_count: u32,
 
-    /// Model that predictions without a model's name are made with. Default: the only one that is served at start.
+    /// Model for predictions that name none. Default: the only model served at start.
     #[arg(long, value_name = "NAME")]
     vertex_ai_default_model: Option<String>,
 }
 
 impl VertexAiOptions {
-    /// Where Vertex AI is served, if it is.
+    /// Address of the Vertex AI face, if enabled.
     pub(super) fn address(&self) -> Option<Address> {
         let host = "0.0.0.0".to_owned();
         self.allow_vertex_ai.then_some(Address { host, port: self.vertex_ai_port, share: false })
@@ -88,7 +88,7 @@ impl VertexAiOptions {
     }
 }
 
-/// What Vertex AI's environment makes the default of an option, and the variable that says so.
+/// The default of an option in Vertex AI's environment, with the variable that sets it.
 pub(super) fn default(
     option: &str,
     variable: impl Fn(&str) -> Option<OsString>,
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_served_where_an_option_or_the_environment_says_so() {
+    fn vertex_ai_is_enabled_by_option_or_environment() {
         let repository = "--model-repository=m";
         for (arguments, variables, expected) in [
             ([repository].as_slice(), [].as_slice(), (true, true, None)),
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn the_environment_says_where_the_models_are_unless_an_option_does() {
+    fn environment_names_the_repository_unless_an_option_does() {
         for (arguments, expected) in [([].as_slice(), "/models"), (&["--model-repository=m"], "m")] {
             let options = parsed(arguments, &CLOUD).unwrap();
             assert_eq!(options.models.repositories(), [std::path::PathBuf::from(expected)]);
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn both_routes_are_needed() {
+    fn both_vertex_ai_routes_are_required() {
         let options = parsed(&["--model-repository=m", "--allow-vertex-ai=1"], &[]).unwrap();
         for (routes, is_fine) in [
             (ROUTES.as_slice(), true),
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_refused() {
+    fn invalid_values_are_refused() {
         for argument in [
             "--allow-vertex-ai=yes",
             "--vertex-ai-port=x",
