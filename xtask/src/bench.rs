@@ -1,4 +1,4 @@
-//! Measurements of the server beside a baseline that moves the same bytes.
+//! Benchmarks of the server against a baseline that moves the same bytes.
 
 mod cache;
 mod client;
@@ -26,28 +26,30 @@ use clap::Subcommand;
 
 use crate::project::Project;
 
-/// What to measure.
+/// The benchmark to run.
 #[derive(Subcommand)]
 pub enum Bench {
-    /// Binary inference requests over HTTP: small ones beside nginx answering with as many bytes, large ones beside an echo
+    /// Binary inference requests over HTTP: small ones against nginx with responses of equal size, large ones against
+    /// an echo
     Http(http::Options),
-    /// Inference requests over gRPC, beside a bare service that echoes the same messages
+    /// Inference requests over gRPC, against a bare service that echoes the same messages
     Grpc(grpc::Options),
-    /// A large model from S3, beside a bare download of the same ranges
+    /// A large model from S3, against a bare download of the same ranges
     Clouds(clouds::Options),
-    /// A server within a program: calls through the C interface beside Rust's, and Python's requests beside gRPC
+    /// Embedded servers: calls through the C interface against Rust's, and Python's requests against gRPC
     Embedded,
-    /// What the server adds to OpenVINO and ONNX Runtime, beside their own Python
+    /// The server's overhead on OpenVINO and ONNX Runtime, against their own Python
     Frameworks(frameworks::Options),
-    /// What the server costs on top of ONNX Runtime, with real models
+    /// The server's overhead on ONNX Runtime, with real models
     Onnxruntime,
     /// Nereid and NVIDIA's tritonserver, with the same models, backend libraries and load
     Reference(reference::Options),
-    /// Python models in Nereid's own backend, beside NVIDIA's server with its own
+    /// Python models in Nereid's own backend, against NVIDIA's server with its own
     Python(python::Options),
-    /// The response cache: hits and misses beside the same model without it, and hits beside NVIDIA's server with its own
+    /// The response cache: hits and misses against the same model without it, and hits against NVIDIA's server with its
+    /// own
     Cache(cache::Options),
-    /// What a request costs between a protocol and a backend, with backends that do nothing or take a millisecond
+    /// The cost of a request between a protocol and a backend, with backends that do nothing or take a millisecond
     Scheduling,
     /// Starting with and following a repository of many small models, and its index
     Repository(repository::Options),

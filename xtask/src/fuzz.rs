@@ -12,7 +12,7 @@ use clap::{Args, ValueEnum};
 
 use crate::project::{Project, show};
 
-/// The version that is built where none is installed.
+/// The version to build if none is installed.
 const CARGO_FUZZ: &str = "0.13.1";
 
 /// Configurations as text and as JSON, which other tests have for themselves.
@@ -24,7 +24,7 @@ pub struct Fuzz {
     /// Run only these targets [default: all]
     #[arg(value_name = "TARGET")]
     targets: Vec<Target>,
-    /// How long each of them runs
+    /// Duration of each target
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     seconds: u32,
 }
@@ -74,7 +74,7 @@ impl Target {
         }
     }
 
-    /// Folders of inputs to begin with, relative to the root.
+    /// Folders with seed inputs, relative to the root.
     fn corpus(self) -> &'static [&'static str] {
         match self {
             Self::Text | Self::Config => {
@@ -98,7 +98,7 @@ pub fn run(project: &Project, fuzz: &Fuzz) -> Result<()> {
     let dictionary = write_dictionary(project)?;
     let targets = if fuzz.targets.is_empty() { Target::value_variants() } else { &fuzz.targets };
     for target in targets {
-        // What the fuzzer finds stays here, so that the next run goes on from it; the corpus itself is only read.
+        // New inputs are kept here, so that the next run starts from them; the corpus itself stays unchanged.
         let found = project.scratch("fuzz").join(target.name());
         fs::create_dir_all(&found).with_context(|| format!("cannot make {}", found.display()))?;
         show(
@@ -123,7 +123,7 @@ pub fn run(project: &Project, fuzz: &Fuzz) -> Result<()> {
     Ok(())
 }
 
-/// A cargo-fuzz on the path, else our own, which is built once.
+/// The cargo-fuzz on the path, or else one built here once.
 fn find(project: &Project) -> Result<PathBuf> {
     let installed = PathBuf::from("cargo-fuzz");
     let works = |program: &PathBuf| {

@@ -1,6 +1,7 @@
 //! `cargo xtask`: the commands of everyday work on this repository.
 //!
-//! It depends on no other crate of the workspace, so it builds in seconds and runs even when they do not compile.
+//! This crate depends on no other crate of the workspace, so it builds in seconds and runs even when they do not
+//! compile.
 
 #![forbid(unsafe_code)]
 

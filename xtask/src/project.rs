@@ -1,6 +1,6 @@
-//! Where the repository and its build output are, and how commands are run in it.
+//! Locates the repository and its build output, and runs commands in it.
 //!
-//! Knows nothing of what the commands do.
+//! The commands themselves are defined elsewhere.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -68,7 +68,7 @@ impl Project {
     }
 }
 
-/// Runs a command with its output shown, after a line that says what is run.
+/// Prints a command line, then runs it with its output shown.
 pub fn show(command: &mut Command) -> Result<()> {
     let line = line_of(command);
     println!("$ {line}");

@@ -21,14 +21,14 @@ use crate::venv::Venv;
 use crate::{deny, fetch, tidy, wheel};
 use background::Background;
 
-/// For how long the embedded engine gets other random changes of ONNX files in each run: seconds of processor time.
+/// Processor seconds per run in which the embedded engine is tested with new random changes of ONNX files.
 const FUZZ_SECONDS: &str = "120";
 
 /// The test that does so: its package, its target and its name.
 const FUZZ: (&str, &str, &str) =
     ("nereid-tract", "corpus", "other_changes_in_each_run_are_served_or_refused");
 
-/// One thing to check, in the order of running: the quick ones first.
+/// One step of the test run, in order: quick ones first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Step {
     /// Formatting of the Rust code
@@ -69,15 +69,15 @@ pub fn run(project: &Project, named: &[Step]) -> Result<()> {
     let plan = plan(named);
     let start = Instant::now();
     let mut passed = Vec::new();
-    let mut beside = Beside::default();
+    let mut background = BackgroundCommands::default();
     if plan.contains(&Step::E2e) {
         let mut fetch = project.command(env::current_exe()?);
-        beside.fetch = Some(Background::start(project, "fetch", fetch.args(["fetch", "tests"]))?);
+        background.fetch = Some(Background::start(project, "fetch", fetch.args(["fetch", "tests"]))?);
     }
     for (position, step) in plan.iter().enumerate() {
         println!("\n=== {step} ({} of {})", position + 1, plan.len());
         let start = Instant::now();
-        let result = step.run(project, &mut beside).and_then(|()| beside.check());
+        let result = step.run(project, &mut background).and_then(|()| background.check());
         let took = start.elapsed();
         if let Err(error) = result {
             println!("=== {step} failed after {}", seconds(took));
@@ -86,7 +86,7 @@ pub fn run(project: &Project, named: &[Step]) -> Result<()> {
         println!("=== {step} passed in {}", seconds(took));
         passed.push((*step, took));
     }
-    if let Some(fuzz) = beside.fuzz {
+    if let Some(fuzz) = background.fuzz {
         let (name, waited) = fuzz.finish()?;
         println!("\n=== {name} passed, {} after the last step", seconds(waited));
     }
@@ -94,17 +94,17 @@ pub fn run(project: &Project, named: &[Step]) -> Result<()> {
     Ok(())
 }
 
-/// What runs beside the steps.
+/// The background commands of a test run.
 #[derive(Default)]
-struct Beside {
+struct BackgroundCommands {
     /// Fetches what the end-to-end tests need.
     fetch: Option<Background>,
     /// Random changes of ONNX files.
     fuzz: Option<Background>,
 }
 
-impl Beside {
-    /// Fails if what runs beside the steps has failed. What could not be fetched is fetched again by the tests that need it.
+impl BackgroundCommands {
+    /// Fails if a background command has failed. The tests fetch any missing file again.
     fn check(&mut self) -> Result<()> {
         self.fuzz.as_mut().map_or(Ok(()), Background::check)
     }
@@ -125,7 +125,7 @@ fn plan(named: &[Step]) -> Vec<Step> {
 }
 
 impl Step {
-    fn run(self, project: &Project, beside: &mut Beside) -> Result<()> {
+    fn run(self, project: &Project, background: &mut BackgroundCommands) -> Result<()> {
         match self {
             Self::Fmt => {
                 show(&mut project.cargo(&["fmt", "--all", "--", "--check"]))?;
@@ -148,12 +148,12 @@ impl Step {
                 fuzz.arg(program)
                     .args([FUZZ.2, "--exact", "--nocapture"])
                     .env("NEREID_FUZZ_SECONDS", FUZZ_SECONDS);
-                beside.fuzz = Some(Background::start(project, "fuzz", &mut fuzz)?);
+                background.fuzz = Some(Background::start(project, "fuzz", &mut fuzz)?);
                 show(&mut project.cargo(&["test", "--workspace"]))
             }
-            // The whole workspace with its tests, so that nothing is built twice.
+            // Builds the whole workspace with its tests, so that nothing is built twice.
             Self::Build => show(&mut project.cargo(&["build", "--workspace", "--all-targets"])),
-            Self::E2e => end_to_end(project, beside),
+            Self::E2e => end_to_end(project, background),
             Self::Dragonfly => dragonfly(project),
         }
     }
@@ -194,8 +194,8 @@ fn build_tests(project: &Project) -> Result<PathBuf> {
 }
 
 /// Runs the clients' tests against the binary that the build step left.
-fn end_to_end(project: &Project, beside: &mut Beside) -> Result<()> {
-    if let Some(Err(error)) = beside.fetch.take().map(Background::finish) {
+fn end_to_end(project: &Project, background: &mut BackgroundCommands) -> Result<()> {
+    if let Some(Err(error)) = background.fetch.take().map(Background::finish) {
         println!("{error:#}; the tests try again");
     }
     fetch::examples(project)?;
@@ -222,8 +222,8 @@ fn pytest(project: &Project, arguments: &[&str]) -> Result<()> {
     )
 }
 
-/// The number of files of end-to-end tests to run in parallel. The tests wait as long as they compute, so there are twice as many
-/// workers as processors, and one more; but few enough that tests which measure time do not disturb each other.
+/// Number of end-to-end test files to run in parallel. The tests wait about as long as they compute, so there are twice
+/// as many workers as processors, plus one, but not more, so as not to disturb tests that measure time.
 fn workers() -> usize {
     std::thread::available_parallelism().map_or(5, |processors| (2 * processors.get() + 1).min(8))
 }
@@ -253,7 +253,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_named_means_everything_in_order() {
+    fn no_arguments_select_every_step_in_order() {
         assert_eq!(
             plan(&[]),
             [Step::Fmt, Step::Tidy, Step::Deny, Step::Clippy, Step::Unit, Step::Build, Step::E2e]
@@ -266,20 +266,20 @@ mod tests {
     }
 
     #[test]
-    fn the_end_to_end_tests_bring_the_binary_they_need() {
+    fn end_to_end_step_includes_the_build() {
         assert_eq!(plan(&[Step::E2e]), [Step::Build, Step::E2e]);
         assert_eq!(plan(&[Step::Dragonfly]), [Step::Build, Step::Dragonfly]);
     }
 
     #[test]
-    fn steps_are_shown_by_the_names_they_are_called_by() {
+    fn steps_display_their_command_line_names() {
         for step in Step::value_variants() {
             assert_eq!(step.to_possible_value().unwrap().get_name(), step.to_string());
         }
     }
 
     #[test]
-    fn a_failure_says_what_passed_and_what_was_not_run() {
+    fn failure_lists_passed_and_skipped_steps() {
         let line =
             failure(Step::Tidy, &[(Step::Fmt, Duration::from_millis(1500))], &[Step::Deny, Step::Unit]);
         assert_eq!(line, "test: FAILED at tidy (passed: fmt 1.5 s) (not run: deny, unit)");

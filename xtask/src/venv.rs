@@ -1,6 +1,6 @@
-//! Python environments under the target folder, made once for each set of requirements.
+//! Python environments in the target folder, created once for each set of requirements.
 //!
-//! Knows nothing of what is installed in them or run from them.
+//! The packages and programs in them are defined by the callers.
 
 use std::env;
 use std::fs;
@@ -14,7 +14,7 @@ use crate::project::{Project, show};
 /// The oldest Python that the tests and tools run on.
 const OLDEST_PYTHON: (u32, u32) = (3, 11);
 
-/// Written last, so an environment whose making was interrupted is made again.
+/// Written last, so that an interrupted environment is recreated.
 const STAMP: &str = "nereid-stamp.txt";
 
 /// A virtual environment that contains exactly its requirements.
@@ -58,14 +58,14 @@ impl Venv {
         self.folder.join("bin").join(name)
     }
 
-    /// Its interpreter, to be run in the root with these arguments.
+    /// A command that runs the environment's interpreter in the root with these arguments.
     pub fn command(&self, project: &Project, arguments: &[&str]) -> Command {
         let mut command = project.command(self.program("python"));
         command.args(arguments);
         command
     }
 
-    /// The interpreter is started as well: it breaks when the Python that it was made from goes away.
+    /// Also starts the interpreter: it breaks when the Python that created it is removed.
     fn is_made_of(&self, stamp: &str) -> bool {
         fs::read_to_string(self.folder.join(STAMP)).is_ok_and(|found| found == stamp)
             && version_of(&self.program("python")).is_ok()
@@ -113,13 +113,13 @@ mod tests {
     }
 
     #[test]
-    fn an_old_python_is_refused_with_the_way_out() {
+    fn old_python_is_refused_with_a_remedy() {
         let error = require_version("3.8.19").unwrap_err().to_string();
         assert!(error.contains("3.8.19 is too old") && error.contains("variable PYTHON"), "{error}");
     }
 
     #[test]
-    fn a_version_that_is_none_is_refused() {
+    fn malformed_python_version_is_refused() {
         for version in ["", "3", "three.nine", "3."] {
             assert!(require_version(version).is_err(), "{version:?}");
         }

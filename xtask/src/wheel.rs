@@ -11,7 +11,7 @@ use clap::Args;
 use crate::project::{Project, show};
 use crate::venv::Venv;
 
-/// What builds the wheel.
+/// The build tool of the wheel.
 const REQUIREMENTS: &str = "maturin==1.16.0\n";
 
 /// The built files, and their places in the package.

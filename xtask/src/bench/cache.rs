@@ -1,8 +1,8 @@
-//! What the response cache costs and spares: requests to a cached model beside the same requests to the same model without
-//! the cache, and cached requests beside NVIDIA's server with its local cache.
+//! Cost and benefit of the response cache: requests to a cached model against the same requests to the same model
+//! without the cache, and cached requests against NVIDIA's server with its local cache.
 //!
-//! Runs alternate, and ratios are taken within each pair. Beside NVIDIA's server, each server has one processor and the load
-//! another, so that requests per second tell what the server costs.
+//! Runs alternate, and ratios are taken within each pair. In the comparison with NVIDIA's server, each server has one
+//! processor and the load another, so that requests per second measure the server's cost.
 
 use std::cell::Cell;
 use std::fs;
@@ -23,7 +23,7 @@ use super::{grpc, programs};
 use crate::project::Project;
 
 /// Requests to NVIDIA's server and to ours: how they are sent, bytes in the tensor, and the title.
-const BESIDE_REFERENCE: &[(Protocol, usize, &str)] = &[
+const REFERENCE_CASES: &[(Protocol, usize, &str)] = &[
     (Protocol::Http, SMALL, "HTTP, 64 B"),
     (Protocol::Http, 4 << 10, "HTTP, 4 KiB"),
     (Protocol::Http, 64 << 10, "HTTP, 64 KiB"),
@@ -70,7 +70,7 @@ class TritonPythonModel:
         return [pb_utils.InferenceResponse([output]) for output in outputs]
 "#;
 
-/// How to measure.
+/// Options of the measurement.
 #[derive(Args)]
 pub struct Options {
     /// Length of each run
@@ -160,10 +160,10 @@ pub fn run(project: &Project, options: &Options) -> Result<()> {
     let binary = programs::nereid(project, options.binary.as_deref())?;
     let folder = tempfile::tempdir()?;
     let bench = Bench { folder: folder.path(), options, runs: Cell::new(0) };
-    bench.beside_no_cache(&binary)?;
+    bench.compare_with_uncached(&binary)?;
     if !options.without_reference {
         let nvidia = Nvidia::prepare(project, options.python.as_deref())?;
-        bench.beside_reference(&nvidia.on_core(SERVER_CORE), &binary, &programs::traffic(project)?)?;
+        bench.compare_with_reference(&nvidia.on_core(SERVER_CORE), &binary, &programs::traffic(project)?)?;
     }
     Ok(())
 }
@@ -171,12 +171,12 @@ pub fn run(project: &Project, options: &Options) -> Result<()> {
 struct Bench<'a> {
     folder: &'a Path,
     options: &'a Options,
-    /// Each run sends requests that no earlier run has sent.
+    /// Number of runs so far; each run sends requests that no earlier run has sent.
     runs: Cell<u32>,
 }
 
 impl Bench<'_> {
-    fn beside_no_cache(&self, binary: &Path) -> Result<()> {
+    fn compare_with_uncached(&self, binary: &Path) -> Result<()> {
         let repository = self.folder.join("identity");
         write_model(&repository, "identity", "backend: \"identity\"\n")?;
         write_model(&repository, "cached", &format!("backend: \"identity\"\n{CACHED}"))?;
@@ -238,7 +238,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    fn beside_reference(&self, nvidia: &Nvidia, binary: &Path, traffic: &Path) -> Result<()> {
+    fn compare_with_reference(&self, nvidia: &Nvidia, binary: &Path, traffic: &Path) -> Result<()> {
         let (repository, backends) = (self.folder.join("python"), self.folder.join("backends"));
         write_model(&repository, "identity", &format!("backend: \"python\"\n{CACHED}"))?;
         fs::write(repository.join("identity/1/model.py"), PYTHON_MODEL)?;
@@ -254,7 +254,7 @@ impl Bench<'_> {
         );
         let nereid = nvidia.start("nereid", binary, &repository, &own)?;
         let reference = nvidia.start("tritonserver", &nvidia.program(), &repository, &theirs)?;
-        for (protocol, bytes, title) in BESIDE_REFERENCE {
+        for (protocol, bytes, title) in REFERENCE_CASES {
             for server in [&nereid, &reference] {
                 check(server, &request("identity", *bytes))?;
             }
@@ -314,7 +314,7 @@ impl Bench<'_> {
     }
 }
 
-/// Checks that a request gets the right answer, the second time too.
+/// Checks that a request is answered correctly, also when it is repeated.
 fn check(server: &Server, request: &Request) -> Result<()> {
     for _ in 0..2 {
         let answer = post(server.address, request)?;

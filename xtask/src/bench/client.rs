@@ -1,6 +1,7 @@
 //! A minimal HTTP client that checks a server's answer and counts its bytes.
 //!
-//! It measures nothing. It requires answers with a Content-Length on a connection that stays open, like the load.
+//! The client takes no measurements. It requires answers with a Content-Length on a connection that stays open, like
+//! the load.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -11,7 +12,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 /// Longer than any answer here takes.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The longest head that is accepted.
+/// Longest head accepted.
 const LONGEST_HEAD: u64 = 64 * 1024;
 
 /// A server's answer.

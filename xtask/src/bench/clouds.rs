@@ -1,5 +1,5 @@
-//! A large model from S3, beside a bare download and beside NVIDIA's server. The measurement is a Python program, because both
-//! servers are started as in the end-to-end tests; this brings what it needs and starts it.
+//! A large model from S3, against a bare download and against NVIDIA's server. The measurement is a Python program,
+//! because both servers are started as in the end-to-end tests; this module prepares its requirements and starts it.
 
 use std::path::PathBuf;
 
@@ -10,13 +10,13 @@ use super::programs;
 use crate::project::{Project, show};
 use crate::test::end_to_end_environment;
 
-/// What to measure.
+/// Options of the measurement.
 #[derive(Args)]
 pub struct Options {
     /// Size of the model, in MiB
     #[arg(long, default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=16_384))]
     megabytes: u32,
-    /// How often each is measured
+    /// Number of measurements of each
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
     /// Measure this server instead of building one (release profile)

@@ -1,5 +1,5 @@
-//! What a server within a program costs: the C interface beside Rust, and Python beside gRPC. The measurement is a Python
-//! program, because it measures Python, too; this builds what it needs and starts it.
+//! The cost of an embedded server: the C interface against Rust, and Python against gRPC. The measurement is a Python
+//! program, because it measures Python, too; this module builds its requirements and starts it.
 
 use anyhow::Result;
 

@@ -1,5 +1,5 @@
-//! What the server adds to OpenVINO, ONNX Runtime and TensorFlow, with real models. The measurement is a Python program, because it
-//! compares with the frameworks' own Python; this brings what it needs and starts it.
+//! The server's overhead on OpenVINO, ONNX Runtime and TensorFlow, with real models. The measurement is a Python
+//! program, because it compares with the frameworks' own Python; this module fetches its requirements and starts it.
 
 use std::path::PathBuf;
 
@@ -11,7 +11,7 @@ use crate::fetch::{self, Fetch};
 use crate::project::{Project, show};
 use crate::test::end_to_end_environment;
 
-/// What to measure.
+/// Options of the measurement.
 #[derive(Args)]
 pub struct Options {
     /// Measure this server instead of building one (release profile)

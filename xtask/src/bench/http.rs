@@ -1,4 +1,4 @@
-//! Binary inference requests over HTTP: what a request costs when the model costs nothing.
+//! Binary inference requests over HTTP: the cost of a request to a model that does nothing.
 //!
 //! The baseline for small requests is nginx with a fixed answer of the same size; for large ones it is a bare hyper
 //! server that echoes the body. Runs alternate between the two, and figures are compared within each pair, so a machine
@@ -34,7 +34,7 @@ const SMALL: usize = 16;
 /// Elements in the tensor of a large one: 1 MiB.
 const LARGE: usize = 1 << 18;
 
-/// How to measure.
+/// Options of the measurement.
 #[derive(Args)]
 pub struct Options {
     /// Length of each run
@@ -49,7 +49,7 @@ pub struct Options {
     /// Measure this server instead of building one (release profile)
     #[arg(long, value_name = "PATH")]
     binary: Option<PathBuf>,
-    /// One more argument for the server; may be repeated
+    /// Additional argument for the server; may be repeated
     #[arg(long, value_name = "ARGUMENT", allow_hyphen_values = true)]
     server_arg: Vec<String>,
 }
@@ -160,10 +160,10 @@ fn checked_answer(address: SocketAddr, request: &Request) -> Result<Answer> {
     Ok(answer)
 }
 
-/// An nginx whose answers have as many bytes as the model answer, head and body, and its first answer.
+/// Starts an nginx whose answers have the size of the model's answer, head and body; returns it with its first answer.
 ///
-/// The length of nginx's own headers is known only once it answers, so a second start makes up for the difference. If
-/// they are longer than the model's, the difference remains, and is printed.
+/// The length of nginx's own headers is known only from an answer, so a second start pads the difference. If they are
+/// longer than the model's, the difference remains and is printed.
 fn matching_nginx(
     folder: &Path,
     cores: usize,
@@ -185,10 +185,10 @@ fn matching_nginx(
     Ok((server, answer))
 }
 
-/// The header that makes up for the difference, where one is short enough to do so.
+/// A header that pads the difference, if one is short enough.
 fn padding(wanted: usize, found: usize) -> Option<(String, String)> {
     let name = "X-Pad";
-    // The colon, the blank and the line end take four bytes; a value has at least one.
+    // The colon, the space and the line end take four bytes; a value has at least one.
     let value = wanted.checked_sub(found)?.checked_sub(name.len() + 4)?;
     (value > 0).then(|| (name.to_owned(), "x".repeat(value)))
 }
@@ -198,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_request_says_how_its_body_is_cut() {
+    fn request_announces_the_json_length() {
         let request = request(SMALL);
         let (json, data) = request.body.split_at(request.header_length);
         assert!(

@@ -12,7 +12,7 @@ use super::programs::on_core;
 
 const SCRIPT: &str = include_str!("infer.lua");
 
-/// The same, where some requests are new: it takes which, and the number of the run.
+/// The script for loads with some new requests: it receives their share and the number of the run.
 const CHANGING: &str = include_str!("cache.lua");
 
 /// One request, ready to be sent by wrk.
@@ -24,7 +24,7 @@ pub struct Load {
     core: Option<u32>,
 }
 
-/// What wrk saw in one run.
+/// The results of one run of wrk.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Seen {
     /// Answers that came in.
@@ -43,7 +43,7 @@ impl Load {
         Self::with_script(folder, request, SCRIPT)
     }
 
-    /// The same for a load that says at each run which of its requests are new.
+    /// Like `new`, for a load that varies its requests in each run.
     pub fn changing(folder: &Path, request: &Request) -> Result<Self> {
         Self::with_script(folder, request, CHANGING)
     }
@@ -61,7 +61,7 @@ impl Load {
         Ok(load)
     }
 
-    /// The same from one processor only.
+    /// Limits the load to one processor.
     pub fn on_core(self, core: impl Into<Option<u32>>) -> Self {
         Self { core: core.into(), ..self }
     }
@@ -71,7 +71,7 @@ impl Load {
         self.run_with(address, connections, seconds, &[])
     }
 
-    /// The same with further arguments for the script.
+    /// Like `run`, with additional arguments for the script.
     pub fn run_with(
         &self,
         address: SocketAddr,
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_says_too_little_fails() {
+    fn incomplete_wrk_output_fails() {
         assert!(read_seen("Running 1s test\n").is_err());
         assert!(read_seen(&GOOD.replace(" p99_us=300", "")).is_err());
         assert!(read_seen(&GOOD.replace("requests=500", "requests=0")).is_err());

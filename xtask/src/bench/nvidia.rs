@@ -22,8 +22,8 @@ pub struct Nvidia {
 }
 
 impl Nvidia {
-    /// Fetches them unless they are there, into an environment with the end-to-end tests' requirements: that of this
-    /// interpreter, or one that is made.
+    /// Fetches the servers unless they are present, into an environment with the end-to-end tests' requirements: that
+    /// of this interpreter, or a new one.
     pub fn prepare(project: &Project, python: Option<&Path>) -> Result<Self> {
         let python = match python {
             Some(python) => python.to_owned(),
@@ -34,7 +34,7 @@ impl Nvidia {
         Ok(Self { home: PathBuf::from(String::from_utf8(output.stdout)?.trim()), core: None })
     }
 
-    /// The same, whose servers have one processor only.
+    /// Limits the servers to one processor.
     pub fn on_core(self, core: impl Into<Option<u32>>) -> Self {
         Self { core: core.into(), ..self }
     }
@@ -59,7 +59,7 @@ impl Nvidia {
         self.home.join("python")
     }
 
-    /// Starts a server, NVIDIA's or ours: both get the same flags and the same environment.
+    /// Starts a server, NVIDIA's or ours: both receive the same flags and the same environment.
     pub fn start(
         &self,
         name: &'static str,

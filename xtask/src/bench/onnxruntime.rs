@@ -1,5 +1,5 @@
-//! What the server costs on top of ONNX Runtime. The measurement is a benchmark of `nereid-onnxruntime`; this fetches
-//! what it needs and starts it.
+//! The server's overhead on ONNX Runtime. The measurement is a benchmark of `nereid-onnxruntime`; this module fetches
+//! its requirements and starts it.
 
 use anyhow::Result;
 

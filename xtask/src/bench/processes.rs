@@ -10,11 +10,11 @@ use anyhow::{Context as _, Result};
 struct Process {
     pid: u32,
     parent: u32,
-    /// Processor time, that of ended threads included, in clock ticks.
+    /// Processor time in clock ticks, including ended threads.
     ticks: u64,
 }
 
-/// Processor time that a process and all its descendants have used so far; `None` if there is no such process.
+/// Processor time used so far by a process and all its descendants; `None` if the process does not exist.
 pub fn cpu(pid: u32) -> Result<Option<Duration>> {
     let processes = all()?;
     let family = family(&processes, pid);
@@ -35,13 +35,13 @@ pub fn descendants(pid: u32) -> Result<Vec<u32>> {
 pub fn run(pid: u32, program: &str) -> Result<bool> {
     let all = all()?;
     let mut programs = family(&all, pid).into_iter().filter_map(|process| {
-        // One that has just ended has none.
+        // A process that has just ended has no `exe` link.
         fs::read_link(format!("/proc/{}/exe", process.pid)).ok()
     });
     Ok(programs.any(|path| path.file_name().is_some_and(|name| name == program)))
 }
 
-/// A process and all its descendants; nothing if there is no such process.
+/// A process and all its descendants; empty if the process does not exist.
 fn family(processes: &[Process], pid: u32) -> Vec<&Process> {
     let mut family: Vec<_> = processes.iter().filter(|process| process.pid == pid).collect();
     let mut next = 0;
@@ -83,7 +83,7 @@ fn all() -> Result<Vec<Process>> {
 fn process(text: &str) -> Option<Process> {
     let (pid, rest) = text.split_once(" (")?;
     let (_, rest) = rest.rsplit_once(") ")?;
-    // From the state on, which is field 3 of the manual's list.
+    // The fields from the state on, which is field 3 in the manual.
     let fields: Vec<&str> = rest.split_whitespace().collect();
     let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
     Some(Process {
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_line_is_read_whatever_the_name() {
+    fn process_line_parses_with_any_name() {
         let line = "42 (a) b (c)) S 7 42 42 0 -1 4194560 1 2 3 4 150 25 9 9 20 0 3 0 100 0 0\n";
         assert_eq!(process(line), Some(Process { pid: 42, parent: 7, ticks: 175 }));
         assert_eq!(process("42 (a) S 7"), None);
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_family_has_all_generations_and_nobody_else() {
+    fn family_contains_exactly_the_descendants() {
         let tree = [(1, 0), (2, 1), (5, 1), (3, 2), (4, 3), (6, 5), (7, 0)];
         let processes: Vec<_> = tree.map(|(pid, parent)| Process { pid, parent, ticks: 1 }).into();
         let pids = |pid| family(&processes, pid).iter().map(|process| process.pid).collect::<Vec<_>>();
@@ -127,7 +127,7 @@ mod tests {
         let mut child = std::process::Command::new("/bin/sleep").arg("600").spawn().unwrap();
         let program = fs::canonicalize("/bin/sleep").unwrap();
         let name = program.file_name().unwrap().to_str().unwrap();
-        // The child may not have begun to run its program.
+        // The child may not have started its program yet.
         while !run(child.id(), name).unwrap() {}
         assert!(run(std::process::id(), name).unwrap());
         assert!(!run(std::process::id(), "no such program").unwrap());
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_has_ended_has_no_processor_time() {
+    fn ended_process_has_no_processor_time() {
         assert_eq!(cpu(u32::MAX).unwrap(), None);
         assert!(cpu(std::process::id()).unwrap().is_some());
     }

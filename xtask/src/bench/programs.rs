@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_command_keeps_what_it_has_on_its_core() {
+    fn command_on_core_keeps_arguments_and_environment() {
         for core in [None, Some(0)] {
             let mut command = Command::new("sh");
             command.args(["-c", "echo $A $1; grep Cpus_allowed_list /proc/self/status", "sh", "b c"]);

@@ -1,7 +1,7 @@
-//! Python models in Nereid's own backend, beside NVIDIA's server with its own: the same models, interpreter and load.
+//! Python models in Nereid's own backend, against NVIDIA's server with its own: the same models, interpreter and load.
 //!
-//! Both run at the same time, and only one of them is under load. Runs alternate, and ratios are taken within each pair.
-//! The tables are Markdown, ready for a document.
+//! Both servers run at the same time, and only one of them is under load. Runs alternate, and ratios are taken within
+//! each pair. The tables are Markdown, ready for a document.
 
 mod setup;
 
@@ -23,10 +23,10 @@ use super::summary::median;
 use super::{pairs, programs};
 use crate::project::Project;
 
-/// How long a server idles before the memory of its processes is read.
+/// Idle time before the memory of a server's processes is read.
 const REST: Duration = Duration::from_millis(500);
 
-/// How to measure.
+/// Options of the measurement.
 #[derive(Args)]
 pub struct Options {
     /// Length of each run
@@ -54,13 +54,13 @@ pub struct Options {
 enum Kind {
     /// The sum and difference of 16 numbers over HTTP, one request at a time
     AddSub,
-    /// The same over 8 connections
+    /// AddSub over 8 connections
     AddSub8,
     /// 1 MiB in and out over HTTP, one request at a time
     Large,
     /// A decoupled model's 1,000 responses on a stream of gRPC
     Decoupled,
-    /// A model that asks another one for its answer
+    /// A model that calls another model
     Bls,
 }
 
@@ -192,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn loads_are_shown_by_the_names_they_are_chosen_by() {
+    fn loads_display_their_command_line_names() {
         for kind in Kind::value_variants() {
             assert_eq!(kind.to_possible_value().unwrap().get_name(), kind.to_string());
         }

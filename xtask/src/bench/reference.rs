@@ -241,7 +241,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn loads_are_shown_by_the_names_they_are_chosen_by() {
+    fn loads_display_their_command_line_names() {
         for kind in Kind::value_variants() {
             assert_eq!(kind.to_possible_value().unwrap().get_name(), kind.to_string());
         }

@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_figure_of_which_less_is_better_is_a_row() {
+    fn lower_is_better_figure_is_a_row() {
         let mut text = String::new();
         row(&mut text, "start", "ms", &[(25.0, 250.0), (20.0, 260.0), (30.0, 240.0)]);
         row(&mut text, "memory", "MiB", &[(30.0, 1100.0)]);

@@ -15,10 +15,10 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::client::{Answer, get};
 use super::processes;
 
-/// How long a server may take until it serves.
+/// Time limit for a server to start serving.
 const STARTUP: Duration = Duration::from_secs(30);
 
-/// How long a server may take to stop.
+/// Time limit for a server to stop.
 const SHUTDOWN: Duration = Duration::from_secs(5);
 
 /// Lines of a starting server that may wait to be read.
@@ -27,16 +27,16 @@ const LINES: usize = 1024;
 /// The interval between checks of a state.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// The same, for states whose time is measured.
+/// Polling interval for states whose time is measured.
 const SHORT_PAUSE: Duration = Duration::from_millis(2);
 
 /// A running server; dropping it ends it.
 pub struct Server {
-    /// Its name in the table.
+    /// The server's name in the table.
     pub name: &'static str,
-    /// Where it serves HTTP, if it does.
+    /// HTTP address, if served.
     pub address: SocketAddr,
-    /// Where it serves gRPC, if it does.
+    /// gRPC address, if served.
     pub grpc: Option<SocketAddr>,
     child: Child,
 }
@@ -92,7 +92,7 @@ impl Server {
         Ok((Self { name, address, grpc: None, child }, lines))
     }
 
-    /// Starts nginx, with as many workers as there are cores, giving every request the same answer.
+    /// Starts nginx with one worker per core and a fixed answer to every request.
     pub fn nginx(folder: &Path, cores: usize, answer: &FixedAnswer) -> Result<Self> {
         let address = free_address()?;
         let errors = folder.join("nginx-errors.log");
@@ -172,7 +172,7 @@ impl Drop for Server {
         if !matches!(self.child.try_wait(), Ok(None)) {
             return;
         }
-        // Asked rather than killed: nginx's workers outlive a master that is killed.
+        // SIGTERM rather than SIGKILL: nginx's workers outlive a killed master.
         let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
         let deadline = Instant::now() + SHUTDOWN;
         while matches!(self.child.try_wait(), Ok(None)) {
@@ -191,7 +191,7 @@ impl Drop for Server {
 pub struct FixedAnswer {
     /// The length of the body.
     pub body: usize,
-    /// The headers besides those of nginx itself.
+    /// Headers in addition to nginx's own.
     pub headers: Vec<(String, String)>,
 }
 
@@ -241,7 +241,7 @@ fn free_address() -> Result<SocketAddr> {
 
 /// Different ports that were free a moment ago.
 pub fn free_addresses<const N: usize>() -> Result<[SocketAddr; N]> {
-    // All are bound before the first is released.
+    // All ports are bound before the first is released.
     let listeners: Vec<_> =
         (0..N).map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0))).collect::<Result<_, _>>()?;
     let mut addresses = [SocketAddr::from((Ipv4Addr::LOCALHOST, 0)); N];
@@ -251,7 +251,7 @@ pub fn free_addresses<const N: usize>() -> Result<[SocketAddr; N]> {
     Ok(addresses)
 }
 
-/// Sends on every line of a pipe until it closes, and empties the pipe even when nobody listens.
+/// Sends every line of a pipe until it closes, and drains the pipe even after the receiver is dropped.
 fn follow(pipe: Option<impl Read + Send + 'static>, sender: SyncSender<String>) {
     let Some(pipe) = pipe else { return };
     thread::spawn(move || {
@@ -261,7 +261,7 @@ fn follow(pipe: Option<impl Read + Send + 'static>, sender: SyncSender<String>) 
     });
 }
 
-/// Waits for the line that says where it serves.
+/// Waits for the log line with the server's address.
 fn announced(name: &str, lines: &Receiver<String>, words: &str) -> Result<SocketAddr> {
     let deadline = Instant::now() + STARTUP;
     let mut seen = String::new();

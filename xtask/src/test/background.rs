@@ -1,6 +1,6 @@
-//! Commands that run beside the steps of a test run.
+//! Background commands of a test run.
 //!
-//! What they print goes to a file each, and is shown if they fail.
+//! Each command's output goes to a file, which is shown if the command fails.
 
 use std::fs::{self, File};
 use std::path::PathBuf;
@@ -21,12 +21,12 @@ pub struct Background {
 }
 
 impl Background {
-    /// Starts a command. Its output goes to `xtask/NAME.log` in the target folder.
+    /// Starts a command with its output in `xtask/NAME.log` of the target folder.
     pub fn start(project: &Project, name: &'static str, command: &mut Command) -> Result<Self> {
         let (log, line) = (project.scratch(&format!("{name}.log")), line_of(command));
         fs::create_dir_all(project.scratch(""))?;
         let output = File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
-        println!("$ {line} &  # beside the next steps, see {}", log.display());
+        println!("$ {line} &  # in the background, see {}", log.display());
         let child = command
             .stdin(Stdio::null())
             .stderr(output.try_clone()?)
@@ -88,14 +88,14 @@ mod tests {
     }
 
     #[test]
-    fn what_it_prints_goes_to_a_file() {
+    fn background_output_goes_to_a_file() {
         let (folder, work) = shell("echo out; echo err >&2");
         assert_eq!(work.finish().unwrap().0, "work");
         assert_eq!(fs::read_to_string(folder.path().join("xtask/work.log")).unwrap(), "out\nerr\n");
     }
 
     #[test]
-    fn a_failure_is_noticed_while_it_runs_and_at_the_end() {
+    fn background_failure_is_noticed_early_and_at_the_end() {
         for wait in [false, true] {
             let (_folder, mut work) = shell("exit 3");
             let error = if wait {
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn it_does_not_outlive_the_run() {
+    fn background_command_ends_with_the_run() {
         let (folder, mut work) = shell("echo $$; exec sleep 600");
         work.check().unwrap();
         let log = folder.path().join("xtask/work.log");

@@ -1,9 +1,9 @@
 //! The direction of dependencies between crates, and which outside crates are banned.
 //!
-//! The folders of `crates/` are floors. Each floor has one rule: which floors its crates may use, and which libraries none of
-//! them may bring in. A few crates are held to less by a rule of their own. Rules cover what a crate is built from; its tests
-//! may use anything. A crate is responsible for the outside crates that it depends on, at any depth; what comes through another
-//! crate of the workspace falls under that crate's rules.
+//! The folders of `crates/` are floors. Each floor has one rule: the floors that its crates may use, and the libraries
+//! that they must not pull in. Exceptions restrict a few crates further. Rules cover normal and build dependencies, not
+//! those of tests. A crate is responsible for its outside dependencies at any depth; dependencies of another crate of the
+//! workspace fall under that crate's rules.
 
 mod graph;
 
@@ -11,7 +11,7 @@ pub use self::graph::Graph;
 use self::graph::{Member, Package};
 use super::Problem;
 
-/// What each crate directly inside a folder may be built from.
+/// Allowed dependencies of the crates in one folder.
 struct Floor {
     folder: &'static str,
     /// The crates of the workspace that may be used, by folder or by name. The floor itself is included by its folder.
@@ -22,7 +22,7 @@ struct Floor {
     why: &'static str,
 }
 
-/// What one crate is held to besides the rule of its floor.
+/// Restrictions of one crate in addition to its floor's rule.
 struct Exception {
     krate: &'static str,
     /// The crates of the workspace that it may use.

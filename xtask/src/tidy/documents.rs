@@ -15,7 +15,7 @@ const REQUIRED: &[&str] =
 const CHECKED: &[&str] = &["ARCHITECTURE.md", "COMPATIBILITY.md", "CONTRIBUTING.md", "README.md"];
 const CHECKED_FOLDER: &str = "docs/";
 
-/// The folders of the plan: a path in one is ours even where the folder itself is gone.
+/// Top-level folders of this repository: a path in one of them is checked even if the folder no longer exists.
 const ROOMS: &[&str] = &[".cargo", ".ci", "benches", "crates", "docs", "examples", "proto", "tests", "xtask"];
 
 /// Endings that make a lone file name one of ours.
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_is_gone_is_found_with_its_line() {
+    fn missing_path_is_reported_with_its_line() {
         check(
             "README.md",
             "One.\n\nSee `crates/server/core/src/lib.rs`\nand `crates/gone/`, `proto/a.proto`, `gone.toml`.\n",
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_path_of_ours_is_left_alone() {
+    fn foreign_paths_are_ignored() {
         check(
             "README.md",
             "`v2/health/ready`, `text/plain`, `crates/*`, `crates/<name>/`, `config.pbtxt`, `/models/a`, `.md`\n\n\

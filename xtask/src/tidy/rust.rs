@@ -1,6 +1,6 @@
 //! Rust source as tokens of the compiler's own lexer, so that a check never mistakes a string for code.
 //!
-//! Tokens only: nothing here knows the grammar above them.
+//! Only tokens: this module does not parse any grammar above them.
 
 use ra_ap_rustc_lexer::{FrontmatterAllowed, TokenKind, tokenize};
 
@@ -14,18 +14,18 @@ pub struct RustFile<'a> {
     pub name: &'a str,
     /// The whole of it.
     pub text: &'a str,
-    /// All tokens but white space, in order.
+    /// All tokens except white space, in order.
     pub tokens: Vec<Token<'a>>,
 }
 
 /// One token.
 #[derive(Debug, Clone, Copy)]
 pub struct Token<'a> {
-    /// What it is.
+    /// The token's kind.
     pub kind: TokenKind,
     /// As it is written.
     pub text: &'a str,
-    /// Where it begins, from 1.
+    /// The line where the token begins, from 1.
     pub line: usize,
 }
 
@@ -42,7 +42,7 @@ impl Token<'_> {
 }
 
 impl<'a> RustFile<'a> {
-    /// The file, if it is one of ours: a generated one says `@generated` in its first lines.
+    /// Lexes the file unless it is generated, as marked by `@generated` in its first lines.
     pub fn of(file: &'a TextFile) -> Option<Self> {
         let generated = file.text.lines().take(5).any(|line| line.contains("@generated"));
         if !file.path.ends_with(".rs") || generated {

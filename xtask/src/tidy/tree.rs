@@ -21,12 +21,12 @@ impl TextFile {
     }
 }
 
-/// Reads every file that is UTF-8, in the order of their paths. Others are data and nobody's to check.
+/// Reads every UTF-8 file, sorted by path. Other files are data and not checked.
 pub fn text_files(root: &Path) -> Result<Vec<TextFile>> {
     let mut files = Vec::new();
     let walk = WalkBuilder::new(root)
         .hidden(false)
-        // The files of a released archive are the same without a `.git` beside them.
+        // A released archive has the same files, but no `.git`.
         .require_git(false)
         // What one developer ignores everywhere is still part of this tree.
         .git_global(false)

@@ -1,4 +1,4 @@
-//! Where `unsafe` is allowed; each use must say why it is sound.
+//! Restricts `unsafe` to listed crates and requires a justification of each use.
 
 use std::path::Path;
 
@@ -35,10 +35,10 @@ const UNSAFE_CRATES: &[&str] = &[
 
 const FORBID: &str = "#![forbid(unsafe_code)]";
 
-/// Checks that every unsafe block, function, implementation, trait and foreign block says why it is sound.
+/// Requires a soundness note for every unsafe block, function, implementation, trait and foreign block.
 ///
 /// The note is a comment with `SAFETY:`, or the doc section `# Safety`, between the end of the previous statement and
-/// the word itself; so it may be above the whole statement or right above the block.
+/// the keyword; so it may stand above the whole statement or right above the block.
 pub fn check_notes(file: &RustFile<'_>) -> Vec<Problem> {
     let code: Vec<(usize, &Token<'_>)> =
         file.tokens.iter().enumerate().filter(|(_, token)| !token.is_comment()).collect();
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unsafe_thing_without_a_note_is_found() {
+    fn unsafe_without_a_note_is_reported() {
         check("fn a() {\n    unsafe { b() }\n}", &["a.rs:2: unsafe block without a `SAFETY:` note"]);
         check("pub unsafe fn a() {}", &["a.rs:1: unsafe fn without a `SAFETY:` note"]);
         check("unsafe extern \"C\" fn a() {}", &["a.rs:1: unsafe fn without a `SAFETY:` note"]);

@@ -1,4 +1,4 @@
-//! What both servers are given: Python models, and one of a backend in C for them to ask.
+//! The setup of both servers: Python models, and a model of a C backend for them to call.
 
 use std::fs;
 use std::io::Read as _;

@@ -1,4 +1,4 @@
-//! What both servers are given: models, backend libraries, an environment, a region of shared memory, requests.
+//! The setup of both servers: models, backend libraries, an environment, a region of shared memory, requests.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -15,7 +15,7 @@ use crate::project::{Project, show};
 pub(super) const SMALL: usize = 64;
 pub(super) const LARGE: usize = 1 << 20;
 
-/// What runs a Python model of NVIDIA's backend.
+/// The program that runs a Python model of NVIDIA's backend.
 const STUB: &str = "triton_python_backend_stub";
 
 /// Inputs and outputs of every model.
@@ -52,7 +52,7 @@ pub(super) struct Setup {
     backends: PathBuf,
     /// Models of the echo backend.
     small: PathBuf,
-    /// These, and a Python model.
+    /// The other models and a Python model.
     all: PathBuf,
     pub region: Region,
 }
@@ -107,15 +107,15 @@ impl Setup {
         self.checked(self.start("tritonserver", &self.nvidia.program(), &self.all)?)
     }
 
-    /// Starts a server: both get the same flags and the same environment.
+    /// Starts a server: both receive the same flags and the same environment.
     fn start(&self, name: &'static str, program: &Path, repository: &Path) -> Result<Server> {
         let backends = format!("--backend-directory={}", self.backends.display());
-        // Nereid would take its own backend otherwise.
+        // Nereid would otherwise use its own backend.
         let engine = "--backend-config=python,engine=library".to_owned();
         self.nvidia.start(name, program, repository, &[backends, engine])
     }
 
-    /// Registers the region, and makes sure that each request is answered as it should be.
+    /// Registers the region and checks the answer to each request.
     fn checked(&self, server: Server) -> Result<Server> {
         let ask = |request: &Request| {
             let answer = post(server.address, request)?;
@@ -156,7 +156,7 @@ pub(in crate::bench) fn request(model: &str, bytes: usize) -> Request {
     Request { path: format!("/v2/models/{model}/infer"), header_length, body }
 }
 
-/// A file of shared memory with room for an input and, behind it, an output.
+/// A file in shared memory with space for an input, followed by an output.
 pub(super) struct Region {
     key: String,
     file: PathBuf,
