@@ -1,7 +1,7 @@
-//! Runs an environment's `bin/activate`, and finds what it changes.
+//! Runs an environment's `bin/activate` and collects the variables that it changes.
 //!
-//! Such a script may do anything a shell can, and those of conda run more scripts, so it is a shell that runs it: with
-//! nothing to read from, and for a limited time.
+//! Activation scripts may contain any shell code, and conda's run further scripts, so a real shell runs them: with
+//! empty standard input, and for a limited time.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -14,16 +14,16 @@ use crate::command;
 use crate::error::Error;
 use crate::interpreter::find;
 
-/// What differs from the server's variables: values, or none for those to remove.
+/// Differences from the server's variables: new values, or `None` for variables to remove.
 pub(crate) type Variables = Vec<(OsString, Option<OsString>)>;
 
-/// What a shell changes by itself.
+/// Variables that the shell itself changes.
 const OF_SHELLS: [&str; 5] = ["_", "OLDPWD", "PWD", "SHLVL", "PS1"];
 
-/// The variables that the environment's script sets and removes.
+/// Runs the script; returns the variables that it sets and removes.
 ///
 /// # Errors
-/// There is no script, it fails, or it does not end.
+/// The script is missing, fails, or exceeds the limit.
 pub(crate) fn run(environment: &Path, limit: Duration) -> Result<Variables, Error> {
     let script = environment.join("bin/activate");
     if nereid_model_files::check(&script).is_err() {
@@ -38,8 +38,9 @@ pub(crate) fn run(environment: &Path, limit: Duration) -> Result<Variables, Erro
     let shell = ["bash", "sh"].into_iter().find_map(|name| find(name, &path)).ok_or_else(|| missing("sh"))?;
     let lister = find("env", &path).ok_or_else(|| missing("env"))?;
     let mut command = Command::new(shell);
-    // What the script prints is no variable. The script is $0, by which those for plain shells find their folder. It may
-    // change all variables and arguments, so the program that lists them is named in full.
+    // The script's output must not mix with the variables. $0 is the script, because scripts for plain shells find
+    // their folder by it. The script may change all variables and arguments, so the program that lists them has an
+    // absolute path.
     let lister = lister.to_string_lossy().replace('\'', r"'\''");
     command.arg("-c").arg(format!(r#". "$0" >&2 && exec '{lister}' -0"#)).arg(&script);
     let output = command::run(&mut command, &what, limit, None, &mut |_| {})?.success(&what)?;
@@ -51,7 +52,7 @@ pub(crate) fn search_path(variables: &Variables) -> Option<OsString> {
     variables.iter().find(|(name, _)| name == "PATH").and_then(|(_, value)| value.clone())
 }
 
-/// What `env -0` printed, compared with the variables before.
+/// Compares the output of `env -0` with the variables before.
 fn changes(mut before: BTreeMap<OsString, OsString>, output: &[u8]) -> Variables {
     let is_of_shell = |name: &OsStr| OF_SHELLS.iter().any(|other| name == *other);
     let mut variables = Variables::new();
@@ -86,7 +87,7 @@ mod tests {
     const LONG: Duration = Duration::from_secs(60);
 
     #[test]
-    fn what_a_script_exports_and_removes_is_found_and_nothing_else() {
+    fn activation_reports_exported_and_removed_variables_only() {
         let script = "echo activated\nexport MARK=$'two\\nlines = 2' EMPTY=\nLOCAL=3\nset -- a b\nunset PATH\ncd /\nPS1=x\nexport PS1\n";
         let expected = [("EMPTY", Some("")), ("MARK", Some("two\nlines = 2")), ("PATH", None)];
         assert_eq!(
@@ -97,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_are_compared_whatever_they_hold() {
+    fn variables_with_any_bytes_are_compared() {
         let before = [("KEPT", "1"), ("CHANGED", "1"), ("GONE", "1"), ("PWD", "/")];
         let before = before.map(|(name, value)| (name.into(), value.into())).into();
         let output = b"KEPT=1\0CHANGED=2=3\0=ODD=4\0_=/usr/bin/env\0PWD=/x\0BYTES=\xff\0nonsense\0\0";
@@ -108,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_script_that_fails_is_reported_with_its_words() {
+    fn failing_script_is_reported_with_its_output() {
         for (script, part) in [
             ("echo no such thing >&2; return 3", "bin/activate failed: no such thing"),
             ("exit 7", "bin/activate failed: exit status: 7"),
@@ -123,10 +124,10 @@ mod tests {
     }
 
     #[test]
-    fn a_script_that_waits_is_ended() {
+    fn waiting_script_is_killed() {
         let error = activate("echo asking >&2; sleep 1000", Duration::from_millis(300)).unwrap_err();
         assert!(error.to_string().ends_with("did not end within 0 s: asking"), "{error}");
-        // One that reads finds nothing to read.
+        // A script that reads sees the end of its input.
         assert_eq!(activate("read answer; export A=1", LONG).unwrap().len(), 1);
     }
 }

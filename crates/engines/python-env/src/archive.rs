@@ -1,6 +1,7 @@
-//! Unpacks an environment's archive: a tar file, compressed by gzip or not, as conda-pack and venv-pack write it.
+//! Unpacks an environment's archive: a tar file, optionally compressed with gzip, as written by conda-pack and
+//! venv-pack.
 //!
-//! An absolute link is kept, because a virtual environment's interpreter is one.
+//! Absolute links are kept, because the interpreter of a virtual environment is one.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -16,8 +17,8 @@ use crate::Error;
 /// Unpacks an archive with this digest into an empty folder.
 ///
 /// # Errors
-/// It is no such archive, is larger than the limits, has an entry that is refused, or has changed since the digest was
-/// computed. The folder may then hold a part of it.
+/// The file is not such an archive, exceeds the limits, has a refused entry, or has changed since the digest was
+/// computed. The folder may then contain part of the archive.
 pub(crate) fn unpack(
     path: &Path,
     digest: &str,
@@ -32,7 +33,9 @@ pub(crate) fn unpack(
             other => other,
         };
         let format = format.map_err(|other| {
-            format!("environments must be tar files, compressed by gzip, zstd or not; this one is {other}")
+            format!(
+                "environments must be tar files, plain or compressed by gzip or zstd; this one is {other}"
+            )
         })?;
         let total = inspect_tar(format.tar_reader(&file), limits, None)?;
         file.rewind().map_err(|error| error.to_string())?;
@@ -42,7 +45,11 @@ pub(crate) fn unpack(
             progress(&format!("unpacking {}: {} of {} MB", path.display(), done >> 20, total >> 20));
         })?;
         io::copy(&mut reader, &mut io::sink()).map_err(|error| error.to_string())?;
-        if hex(reader.context) == digest { Ok(()) } else { Err("it changed while it was read".to_owned()) }
+        if hex(reader.context) == digest {
+            Ok(())
+        } else {
+            Err("the archive changed while it was read".to_owned())
+        }
     };
     outcome().map_err(|cause| Error::Archive { path: path.to_owned(), cause })
 }
@@ -61,7 +68,8 @@ impl Read for DigestReader<'_> {
     }
 }
 
-/// A digest's first 32 digits: enough to tell contents apart, and short enough for the paths in scripts, which systems limit.
+/// The first 32 hex digits of a digest: unique in practice, and short enough for the paths in scripts, which systems
+/// limit.
 pub(crate) fn hex(context: Context) -> String {
     context.finish().as_ref()[..16].iter().fold(String::new(), |mut text, byte| {
         // Writing to text does not fail.
@@ -102,20 +110,20 @@ mod tests {
     }
 
     #[test]
-    fn an_archive_is_unpacked_unless_it_changed_since_it_was_looked_at() {
+    fn archive_changed_since_its_digest_is_refused() {
         assert_eq!(unpacked(&archive(), None), Ok(true));
         let error = unpacked(&archive(), Some(&"0".repeat(32))).unwrap_err();
-        assert!(error.ends_with("it changed while it was read"), "{error}");
+        assert!(error.ends_with("the archive changed while it was read"), "{error}");
     }
 
     #[test]
-    fn what_is_no_tar_file_is_named() {
+    fn other_formats_than_tar_are_named() {
         for (bytes, part) in [
             (b"PK\x03\x04".as_slice(), "this one is a zip file"),
             (b"BZh9", "this one is compressed by bzip2"),
             (
                 b"x",
-                "environments must be tar files, compressed by gzip, zstd or not; this one is of an unknown format",
+                "environments must be tar files, plain or compressed by gzip or zstd; this one is of an unknown format",
             ),
         ] {
             let error = unpacked(bytes, None).unwrap_err();

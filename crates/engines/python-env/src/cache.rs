@@ -1,11 +1,11 @@
 //! The folder in which environments are kept, one for each content, shared by all servers of a user.
 //!
-//! An entry is a folder `<key>` with the environment in `env`, and a file `complete`, which is written last. A lock on
-//! `<key>.lock` lets one process at a time make it; the system releases the lock when the process ends, so what an
-//! interrupted one left is removed and made again by the next.
+//! An entry consists of a folder `<key>` with the environment in `env`, and a file `complete`, which is written last. A
+//! lock on `<key>.lock` lets one process at a time create it. The system releases the lock when the process ends, and
+//! the next one removes and recreates what an interrupted process left.
 //!
-//! A user of an entry holds a shared lock on `<key>.used`, whose modification time is that of the last use. When an entry is made,
-//! those that nobody has used for [`UNUSED`] are removed. The files for locks stay, so that all processes lock the same ones.
+//! A user of an entry holds a shared lock on `<key>.used`, whose modification time is the time of the last use. Creating an
+//! entry removes those unused for [`UNUSED`]. The lock files stay, so that all processes lock the same ones.
 
 use std::collections::HashMap;
 use std::fs::{self, DirBuilder, File, TryLockError};
@@ -36,7 +36,8 @@ pub fn cache_folder(name: &str) -> Result<PathBuf, Error> {
 }
 
 fn first_usable(candidates: impl Iterator<Item = PathBuf>, name: &str) -> Result<PathBuf, Error> {
-    let mut last = Error::Cache { folder: PathBuf::from(name), cause: "no folder is known".to_owned() };
+    let mut last =
+        Error::Cache { folder: PathBuf::from(name), cause: "no cache folder is configured".to_owned() };
     for folder in candidates {
         let inner = folder.join(name);
         let outcome = DirBuilder::new()
@@ -54,7 +55,7 @@ fn first_usable(candidates: impl Iterator<Item = PathBuf>, name: &str) -> Result
     Err(last)
 }
 
-/// Others could otherwise put their own programs there.
+/// Otherwise, other users could place their own programs there.
 fn check_owner(folder: &Path) -> Result<(), String> {
     let found = folder.symlink_metadata().map_err(|error| error.to_string())?;
     if !found.is_dir() {
@@ -64,12 +65,12 @@ fn check_owner(folder: &Path) -> Result<(), String> {
         return Err(format!("{} belongs to another user", folder.display()));
     }
     if found.mode() & 0o022 != 0 {
-        return Err(format!("others may write to {}", folder.display()));
+        return Err(format!("{} is writable by other users", folder.display()));
     }
     Ok(())
 }
 
-/// How long an entry is kept that nobody uses.
+/// How long an unused entry is kept.
 const UNUSED: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
 /// Keeps an environment in the cache.
@@ -92,7 +93,7 @@ impl Cache {
         Entry { cache: self, folder: self.folder.join(key), lock: file("lock"), used: file("used") }
     }
 
-    /// Removes what nobody has used for long.
+    /// Removes entries that have been unused for long.
     fn remove_unused(&self, progress: &dyn Fn(&str)) {
         for entry in fs::read_dir(&self.folder).into_iter().flatten().flatten() {
             if let Some(key) = entry.file_name().to_str()
@@ -105,7 +106,7 @@ impl Cache {
     }
 }
 
-/// One environment, whether it is there or not.
+/// The entry of one environment, present or not.
 #[derive(Debug)]
 pub(crate) struct Entry<'a> {
     cache: &'a Cache,
@@ -119,11 +120,11 @@ pub(crate) struct Entry<'a> {
 pub(crate) type Make<'a> = &'a dyn Fn(&Path, &File) -> Result<(), Error>;
 
 impl Entry<'_> {
-    /// Uses the environment, which is made before if it is not there, and made again if `open` finds it damaged. It stays as long
-    /// as what comes with it.
+    /// Uses the environment: creates it if it is missing, and recreates it if `open` finds it damaged. The entry stays
+    /// as long as the returned guard.
     ///
     /// # Errors
-    /// It cannot be made, or `open` fails, which leaves no entry that was just made.
+    /// The entry cannot be created, or `open` fails; then an entry created by this call is removed.
     pub(crate) fn with<T>(
         &self,
         make: Make<'_>,
@@ -142,7 +143,7 @@ impl Entry<'_> {
         if self.is_complete() {
             match open(&environment) {
                 Err(error) if error.is_damage() => {
-                    progress(&format!("{} is damaged and made again: {error}", environment.display()));
+                    progress(&format!("{} is damaged and will be recreated: {error}", environment.display()));
                 }
                 outcome => return outcome.map(|opened| (opened, in_use)),
             }
@@ -151,7 +152,7 @@ impl Entry<'_> {
         let made = self.make(&environment, make, &lock).and_then(|()| open(&environment));
         drop(lock);
         if made.is_err() {
-            // The first error says more than that of the removal.
+            // The first error is more useful than an error of the removal.
             let _ = self.remove();
         }
         self.cache.remove_unused(progress);
@@ -162,13 +163,13 @@ impl Entry<'_> {
     fn in_use(&self) -> Result<InUse, Error> {
         let unusable = |cause: io::Error| self.unusable(&cause);
         let file = self.open(&self.used).map_err(unusable)?;
-        // Waits for nothing but a removal.
+        // Blocks only during a removal.
         file.lock_shared().map_err(unusable)?;
         file.set_modified(SystemTime::now()).map_err(unusable)?;
         Ok(InUse(file))
     }
 
-    /// Removes it if nobody has used it for long; whether it was removed.
+    /// Removes the entry if it has been unused for long. Returns whether it was removed.
     fn remove_unused(&self) -> io::Result<bool> {
         let used = self.used.metadata().or_else(|_| self.folder.metadata())?;
         if used.modified()?.elapsed().is_ok_and(|age| age > UNUSED) {
@@ -200,7 +201,7 @@ impl Entry<'_> {
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
-                progress(&format!("waiting until {} is made by another load", self.folder.display()));
+                progress(&format!("waiting for another load to create {}", self.folder.display()));
                 file.lock().map_err(unusable)?;
             }
             Err(TryLockError::Error(error)) => return Err(unusable(error)),
@@ -218,7 +219,7 @@ impl Entry<'_> {
         fs::write(self.folder.join("complete"), "").map_err(failed)
     }
 
-    /// The mark goes first, so that an interrupted removal is not taken for an environment.
+    /// Removes the mark first, so that a partially removed folder does not count as an environment.
     fn remove(&self) -> Result<(), Error> {
         let missing = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
         for outcome in [fs::remove_file(self.folder.join("complete")), fs::remove_dir_all(&self.folder)] {
@@ -239,7 +240,7 @@ impl Entry<'_> {
 /// A file as it was read: device, inode, length and time of the last change in nanoseconds.
 type Identity = (u64, u64, u64, i128);
 
-/// How many digests are remembered.
+/// Number of digests remembered.
 const REMEMBERED: usize = 1024;
 
 /// The digests of files that were read before.

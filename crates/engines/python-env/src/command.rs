@@ -1,7 +1,7 @@
-//! Runs a program to its end, within a limit of time and of what it writes.
+//! Runs a program to its end, with limits on its time and output.
 //!
-//! The program has a process group of its own, which is killed when the time is over or the program has ended, so that
-//! nothing it started stays behind.
+//! The program runs in its own process group, which is killed when the time is up or the program has ended, so that no
+//! process it started survives.
 
 use std::os::fd::AsFd as _;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -12,13 +12,13 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 
 use crate::Error;
 
-/// What is kept of each stream, in bytes: the beginning of the output, the end of the errors.
+/// Bytes kept of each stream: the beginning of stdout, the end of stderr.
 const KEPT: usize = 1 << 20;
 
-/// How many of the last lines make an error's words, and how long they may be.
+/// Limits of the lines and characters quoted in an error message.
 const WORDS: (usize, usize) = (12, 2000);
 
-/// What a program wrote, and how it ended.
+/// The output and exit status of a program.
 #[derive(Debug)]
 pub(crate) struct ProgramOutput {
     pub status: ExitStatus,
@@ -26,11 +26,11 @@ pub(crate) struct ProgramOutput {
     pub errors: Vec<u8>,
 }
 
-/// Runs the command, whose standard input is empty unless it is set. `line` gets each line of both streams as it is
+/// Runs the command, with empty standard input unless it is set. `line` receives each line of both streams as it is
 /// written.
 ///
 /// # Errors
-/// It does not start, or does not end within the limit. How it ended is for the caller to judge.
+/// The program does not start, or exceeds the limit. The caller checks the exit status.
 pub(crate) fn run(
     command: &mut Command,
     what: &str,
@@ -59,7 +59,7 @@ pub(crate) fn run(
 }
 
 impl ProgramOutput {
-    /// What it wrote, if it ended well.
+    /// The program's stdout, if it succeeded.
     pub(crate) fn success(self, what: &str) -> Result<Vec<u8>, Error> {
         if self.status.success() {
             return Ok(self.output);
@@ -67,7 +67,7 @@ impl ProgramOutput {
         Err(Error::Failed { what: what.to_owned(), words: self.words() })
     }
 
-    /// Its last words: what it wrote as errors, else as output, else how it ended.
+    /// The end of the program's stderr, else of its stdout, else its exit status.
     pub(crate) fn words(&self) -> String {
         [&self.errors, &self.output]
             .into_iter()
@@ -83,7 +83,7 @@ struct Group {
     is_over: bool,
 }
 
-/// One stream of the program.
+/// One output stream of the program.
 #[derive(Default)]
 struct Stream {
     kept: Vec<u8>,
@@ -143,7 +143,7 @@ impl Group {
 }
 
 impl Group {
-    /// Kills what is left, and says how the program ended.
+    /// Kills the process group and returns the program's exit status.
     fn end(&mut self) -> std::io::Result<ExitStatus> {
         self.is_over = true;
         // The program is not waited for yet, so the number is still its own, and no other group's.
@@ -160,7 +160,7 @@ impl Drop for Group {
     }
 }
 
-/// Which part of a stream is kept where it is longer than it may be.
+/// The part of an oversized stream to keep.
 enum Keep {
     First,
     Last,
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_does_not_end_is_killed_with_all_that_it_started() {
+    fn timed_out_program_is_killed_with_its_children() {
         let folder = tempfile::tempdir().unwrap();
         let pids = folder.path().join("pids");
         let script = format!(
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_holds_the_lock_that_is_its_input() {
+    fn program_inherits_the_lock_as_its_input() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("lock");
         let lock = std::fs::File::create(&path).unwrap();
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_child_keeps_open_is_not_waited_for() {
+    fn pipes_kept_open_by_children_do_not_block() {
         let begun = Instant::now();
         let (ended, _) = sh("sleep 1000 & echo done", LONG);
         assert_eq!(ended.unwrap().output, b"done\n");
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn long_output_does_not_stall_and_is_cut() {
+    fn long_output_is_drained_and_truncated() {
         let (ended, _) = sh("head -c 3000000 /dev/zero; head -c 3000000 /dev/zero >&2; echo end >&2", LONG);
         let ended = ended.unwrap();
         assert_eq!((ended.output.len(), ended.errors.len()), (KEPT, KEPT));

@@ -1,4 +1,4 @@
-//! Why a model gets no environment.
+//! Errors of preparing an environment.
 
 use std::io;
 use std::path::PathBuf;
@@ -8,10 +8,10 @@ use nereid_model_files::FileError;
 
 use crate::interpreter::{OLDEST, Version};
 
-/// Why a model gets no environment. The display names the path and the cause.
+/// Why an environment cannot be prepared. The message names the path and the cause.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The value of `EXECUTION_ENV_PATH` leads to nothing that is an environment.
+    /// The value of `EXECUTION_ENV_PATH` does not lead to an environment.
     #[error("EXECUTION_ENV_PATH '{path}': {cause}")]
     Path {
         /// The value, with the model's folder in it.
@@ -22,62 +22,62 @@ pub enum Error {
     /// The folder has no script that activates it.
     #[error("{}: an environment needs a script 'bin/activate', as conda-pack and venv write it", .0.display())]
     NoActivation(PathBuf),
-    /// There is no interpreter.
+    /// The interpreter was not found.
     #[error(
         "no Python: '{name}' is not in {place}; install it, or name an interpreter with --backend-config=python,python=PATH"
     )]
     NoInterpreter {
-        /// What was looked for.
+        /// The program searched for.
         name: String,
-        /// Where.
+        /// The places searched.
         place: String,
     },
     /// The interpreter is too old.
     #[error("{} is Python {found}; models need {}.{} or newer", .program.display(), OLDEST.0, OLDEST.1)]
     TooOld {
-        /// Its path.
+        /// The interpreter's path.
         program: PathBuf,
-        /// Its version.
+        /// The interpreter's version.
         found: Version,
     },
     /// The interpreter cannot load native modules of the stable interface.
     #[error("{} is {what}; models need CPython with the global interpreter lock", .program.display())]
     NotCPython {
-        /// Its path.
+        /// The interpreter's path.
         program: PathBuf,
-        /// What it is.
+        /// The implementation that it reports.
         what: String,
     },
     /// The interpreter does not start.
     #[error("{} does not work: {cause}", .program.display())]
     Broken {
-        /// Its path.
+        /// The interpreter's path.
         program: PathBuf,
-        /// What it wrote, or how it ended.
+        /// The interpreter's output, or its exit status.
         cause: String,
     },
     /// A script or an installer failed.
     #[error("{what} failed: {words}")]
     Failed {
-        /// What was run.
+        /// The command.
         what: String,
-        /// Its last words.
+        /// The end of its output.
         words: String,
     },
-    /// A script or an installer did not end in time.
+    /// A script or an installer exceeded its time limit.
     #[error("{what} did not end within {} s{}", .limit.as_secs(), after(.words))]
     Slow {
-        /// What was run.
+        /// The command.
         what: String,
-        /// Its last words.
+        /// The end of its output.
         words: String,
-        /// The time it had.
+        /// The time limit.
         limit: Duration,
     },
     /// The archive is refused.
     #[error("{}: {cause}", .path.display())]
     Archive {
-        /// Its path.
+        /// The archive's path.
         path: PathBuf,
         /// Why.
         cause: String,
@@ -85,7 +85,7 @@ pub enum Error {
     /// The list of requirements cannot be read.
     #[error("{}: {cause}", .path.display())]
     Requirements {
-        /// Its path.
+        /// The list's path.
         path: PathBuf,
         /// Why.
         cause: FileError,
@@ -101,7 +101,7 @@ pub enum Error {
     /// The system's error.
     #[error("{what}: {cause}")]
     Io {
-        /// What was done, with the path.
+        /// The failed operation, with the path.
         what: String,
         /// The cause.
         cause: io::Error,
@@ -109,19 +109,19 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether the environment itself is damaged, so that making it again helps.
+    /// Whether the environment itself is damaged, so that recreating it helps.
     pub(crate) fn is_damage(&self) -> bool {
         matches!(self, Self::NoInterpreter { .. } | Self::Broken { .. } | Self::NoActivation(_))
     }
 
-    /// For `map_err` of calls of the system.
+    /// Converts a system error; for `map_err`.
     pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let what = what.into();
         move |cause| Self::Io { what, cause }
     }
 }
 
-/// Last words behind a colon, if there are any.
+/// Formats program output after a colon, if there is any.
 fn after(words: &str) -> String {
     if words.is_empty() { String::new() } else { format!(": {words}") }
 }

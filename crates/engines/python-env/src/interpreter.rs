@@ -1,4 +1,4 @@
-//! Finds interpreters, and asks them what they are.
+//! Finds interpreters and queries their version and properties.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -15,10 +15,10 @@ use crate::{Environment, Error, Settings};
 /// The oldest Python that models run on: major and minor version.
 pub const OLDEST: (u32, u32) = (3, 9);
 
-/// How long an interpreter may take to start. The first start from a slow disk takes seconds.
+/// Time limit for an interpreter's start. The first start from a slow disk takes seconds.
 const START_LIMIT: Duration = Duration::from_secs(60);
 
-/// Written for any Python, so that an old one can say its version.
+/// Runs on any version of Python, so that an unsupported one can report its version.
 const PROBE: &str = r#"
 import os, sys
 text = "%d.%d.%d\n%s\n%s\n%s\n" % (
@@ -69,10 +69,10 @@ impl Interpreter {
             .find(|it| it.is_symlink() || it.is_file())
     }
 
-    /// Starts the program, and checks what it is.
+    /// Starts the program and validates its properties.
     ///
     /// # Errors
-    /// It does not start, or cannot run models.
+    /// The program does not start, or is unsuitable for models.
     pub(crate) fn probe(program: &Path, variables: &[(OsString, Option<OsString>)]) -> Result<Self, Error> {
         let broken = |cause: String| Error::Broken { program: program.to_owned(), cause };
         let mut command = Command::new(program);
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_interpreter_is_decides_whether_it_runs_models() {
+    fn unsuitable_interpreters_are_refused() {
         let folder = tempfile::tempdir().unwrap();
         for (body, expected) in [
             ("printf '3.9.0\\ncpython\\n\\n\\n'", Ok("3.9.0")),
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interpreter_of_this_machine_tells_its_version_and_place() {
+    fn interpreter_of_this_machine_reports_version_and_path() {
         let path = std::env::var_os("PATH").unwrap();
         let found = Interpreter::probe(&find("python3", &path).unwrap(), &[]).unwrap();
         assert!((found.version.major, found.version.minor) >= OLDEST);
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_is_found_by_the_first_folder_that_has_it() {
+    fn first_folder_of_the_search_path_wins() {
         let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         fs::write(one.path().join("python3"), "not a program").unwrap();
         fs::create_dir(one.path().join("python")).unwrap();
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn the_option_comes_before_the_active_environment_and_that_before_the_search_path() {
+    fn option_overrides_active_environment_overrides_search_path() {
         let folder = tempfile::tempdir().unwrap();
         let bin = folder.path().join("bin");
         fs::create_dir(&bin).unwrap();
@@ -270,7 +270,7 @@ mod tests {
         assert_eq!(program(&settings(Some(&other), Some(folder.path()))).unwrap(), other);
         assert_eq!(program(&settings(Some(folder.path()), None)).unwrap(), own);
         assert_eq!(program(&settings(None, Some(folder.path()))).unwrap(), own);
-        // An active environment that is gone is passed over.
+        // A virtual environment that was deleted is ignored.
         assert_ne!(program(&settings(None, Some(Path::new("/no/such")))).unwrap(), own);
         let error = program(&settings(Some(Path::new("no-such-python")), None)).unwrap_err().to_string();
         assert!(error.contains("'no-such-python' is not in the folders of PATH"), "{error}");

@@ -1,15 +1,15 @@
 //! The Python environments of models: which interpreter runs a model, and with which variables.
 //!
-//! A model gets, in this order,
+//! The first of these applies to a model:
 //!
-//! 1. the environment that its parameter `EXECUTION_ENV_PATH` names: a folder, or an archive as conda-pack writes it, which
-//!    is unpacked once for each content;
-//! 2. an environment with what the `requirements.txt` beside its configuration lists, which is made once for each content
-//!    and interpreter;
-//! 3. the server's interpreter: the one that its options name, that of the active virtual environment, or `python3`.
+//! 1. the environment named by its parameter `EXECUTION_ENV_PATH`: a folder, or an archive written by conda-pack,
+//! unpacked once per content;
+//! 2. an environment with the packages in the `requirements.txt` next to its configuration, created once per content
+//! and interpreter;
+//! 3. the server's interpreter: the one named by its options, else the active virtual environment's, else `python3`.
 //!
-//! Unpacked and installed environments are kept in a cache folder that several servers may share. Knows nothing of the
-//! server, of models but their folder, and of what runs in the interpreter.
+//! Unpacked and installed environments are kept in a cache folder that several servers may share. This crate depends
+//! neither on the server nor on the code run by the interpreter; of models it knows only their folder.
 
 #![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 #![forbid(unsafe_code)]
@@ -38,22 +38,22 @@ use cache::{Cache, Digests};
 use interpreter::Interpreter;
 use requested::NamedEnvironment;
 
-/// What holds for all models of a server.
+/// Settings for all models of a server.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The interpreter of models that name no environment: a program, by path or by name, or the folder of an environment.
     pub interpreter: Option<PathBuf>,
     /// The folder of the virtual environment that the server was started in.
     pub active: Option<PathBuf>,
-    /// Where unpacked and installed environments are kept; none stands for a folder of the user's cache.
+    /// Folder for unpacked and installed environments; `None` for a folder in the user's cache.
     pub cache: Option<PathBuf>,
-    /// Whether a `requirements.txt` beside a model's configuration is installed.
+    /// Whether to install the `requirements.txt` next to a model's configuration.
     pub installs_requirements: bool,
-    /// How large an archive may become.
+    /// Size limits of archives.
     pub archives: ArchiveLimits,
-    /// How long the script that activates an environment may take.
+    /// Time limit of the activation script.
     pub activation: Duration,
-    /// How long one step of an installation may take.
+    /// Time limit of each installation step.
     pub installation: Duration,
 }
 
@@ -72,7 +72,7 @@ impl Default for Settings {
     }
 }
 
-/// What a model asks for.
+/// The environment requested by a model.
 #[derive(Clone, Copy, Debug)]
 pub struct Requested<'a> {
     /// The model's folder, which has its configuration and versions.
@@ -90,7 +90,7 @@ pub struct Environment {
     pub version: Version,
     /// Variables that differ from the server's: their values, or none for those to remove.
     pub variables: Vec<(OsString, Option<OsString>)>,
-    /// What it is and where it comes from, for the log.
+    /// Description of the environment and its origin, for the log.
     pub origin: String,
     /// Keeps it in the cache, if it is there.
     pub in_use: Option<Arc<InUse>>,
@@ -109,12 +109,12 @@ impl Environments {
         Self { settings, digests: Digests::default() }
     }
 
-    /// The environment of a model. Blocks, for minutes if something has to be unpacked or installed; what takes long is
-    /// reported as lines of text to `progress`.
+    /// Prepares the environment of a model. Blocks, for minutes if it has to unpack or install; reports long steps as
+    /// lines of text to `progress`.
     ///
     /// # Errors
-    /// There is no such environment, it cannot be made, or its interpreter cannot run models. An environment that could not
-    /// be made leaves nothing behind.
+    /// The environment is missing, cannot be created, or has an unsuitable interpreter. An environment that could not
+    /// be created leaves nothing behind.
     pub fn prepare(&self, model: &Requested<'_>, progress: &dyn Fn(&str)) -> Result<Environment, Error> {
         let parameter = model.execution_env_path.filter(|path| !path.is_empty());
         if let Some(parameter) = parameter {
@@ -129,7 +129,7 @@ impl Environments {
         Ok(interpreter.into_environment(Vec::new(), origin))
     }
 
-    /// What `EXECUTION_ENV_PATH` names.
+    /// The environment named by `EXECUTION_ENV_PATH`.
     fn named(&self, parameter: &str, model: &Path, progress: &dyn Fn(&str)) -> Result<Environment, Error> {
         match requested::resolve(parameter, model)? {
             NamedEnvironment::Folder(folder) => {
@@ -166,7 +166,7 @@ impl Environments {
         Ok(interpreter.into_environment(variables, origin))
     }
 
-    /// What a `requirements.txt` lists.
+    /// The environment with the packages of a `requirements.txt`.
     fn installed(&self, text: &str, model: &Path, progress: &dyn Fn(&str)) -> Result<Environment, Error> {
         let (base, _) = interpreter::of_server(&self.settings)?;
         let cache = self.cache()?;

@@ -1,4 +1,4 @@
-//! What the value of `EXECUTION_ENV_PATH` names.
+//! Resolves the value of `EXECUTION_ENV_PATH`.
 
 use std::path::{Path, PathBuf};
 
@@ -9,15 +9,15 @@ use crate::Error;
 /// Stands for the model's folder at the beginning of a value.
 const MODEL_FOLDER: &str = "$$TRITON_MODEL_DIRECTORY";
 
-/// An environment that is there.
+/// An existing environment.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum NamedEnvironment {
     Folder(PathBuf),
     Archive(PathBuf),
 }
 
-/// What a value names. A path in the model's folder stays in it, but for links, which are their owner's; other paths are
-/// the operator's, relative to the server's working folder.
+/// Resolves a value. Paths in the model's folder must stay in it, except through links, which are their owner's
+/// responsibility; other paths belong to the operator and are relative to the server's working directory.
 pub(crate) fn resolve(value: &str, model: &Path) -> Result<NamedEnvironment, Error> {
     let refuse = |cause: FileError| Error::Path {
         path: value.replacen(MODEL_FOLDER, &model.display().to_string(), 1),
@@ -34,7 +34,7 @@ pub(crate) fn resolve(value: &str, model: &Path) -> Result<NamedEnvironment, Err
         }
         _ => PathBuf::from(value),
     };
-    // Both scripts and programs are run from it, so a relative path would depend on the folder they are run in.
+    // Scripts and programs are run from this path, so a relative one would depend on their working directory.
     let path = path.canonicalize().map_err(|cause| refuse(cause.into()))?;
     if path.is_dir() {
         return Ok(NamedEnvironment::Folder(path));
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_value_names_a_folder_or_an_archive_in_the_models_folder_or_elsewhere() {
+    fn value_resolves_to_folder_or_archive() {
         let place = tempfile::tempdir().unwrap();
         let root = place.path().canonicalize().unwrap();
         let model = root.join("model");
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn values_that_lead_out_of_the_models_folder_or_nowhere_are_refused() {
+    fn escaping_and_missing_paths_are_refused() {
         let place = tempfile::tempdir().unwrap();
         let model = place.path().join("model");
         fs::create_dir_all(model.join("env")).unwrap();

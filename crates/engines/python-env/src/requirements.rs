@@ -1,6 +1,6 @@
-//! Environments with what a `requirements.txt` lists, made by uv where it is installed, else by venv and pip.
+//! Environments with the packages of a `requirements.txt`, created by uv if it is installed, otherwise by venv and pip.
 //!
-//! Both installers keep their own settings: indexes, proxies and caches are theirs.
+//! Both installers use their own settings: indexes, proxies and caches.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -17,14 +17,14 @@ use crate::archive::hex;
 use crate::command;
 use crate::interpreter::{Interpreter, find};
 
-/// The name of the list, beside the model's configuration.
+/// Name of the list next to the model's configuration.
 pub(crate) const FILE: &str = "requirements.txt";
 
 /// Said where an installation fails.
 const WAY_OUT: &str =
     "--backend-config=python,install-requirements=false runs the model without its requirements.txt";
 
-/// The text of a model's list; nothing if there is none, or it lists nothing.
+/// Reads a model's list; `None` if it is missing or lists nothing.
 pub(crate) fn read(model: &Path) -> Result<Option<String>, Error> {
     let path = model.join(FILE);
     match model_files::read_text(&path) {
@@ -66,7 +66,7 @@ fn names_files(text: &str) -> bool {
     })
 }
 
-/// The variables of such an environment, as its `bin/activate` would set them.
+/// The variables of such an environment, as set by its `bin/activate`.
 pub(crate) fn variables(folder: &Path) -> Variables {
     let known = std::env::var_os("PATH").unwrap_or_default();
     let mut path = OsString::from(folder.join("bin"));
@@ -111,7 +111,8 @@ pub(crate) fn install(
         let mut command = Command::new(program);
         // Relative paths in the list are relative to it.
         command.current_dir(model).args(arguments).env_remove("PYTHONHOME").env_remove("PYTHONPATH");
-        // The installer holds the lock too, so that nobody removes the folder under it if this process is killed.
+        // The installer inherits the lock, so that no process removes the folder while it runs, even if this process is
+        // killed.
         let held = lock.try_clone().map_err(Error::io("the lock of an environment"))?;
         let mut line = |line: &str| progress(line);
         command::run(&mut command, &what, limit, Some(Stdio::from(held)), &mut line)?.success(&what)
@@ -158,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_without_a_requirement_make_no_environment() {
+    fn empty_requirements_need_no_environment() {
         let model = tempfile::tempdir().unwrap();
         assert!(read(model.path()).unwrap().is_none());
         for (text, lists) in
@@ -176,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn models_with_the_same_list_share_an_environment_unless_it_names_files() {
+    fn equal_requirements_share_an_environment_unless_they_name_files() {
         let (one, two) = (Path::new("/models/one"), Path::new("/models/two"));
         for (text, shared) in [
             ("numpy==2.4.6\nrequests>=2\n", true),

@@ -1,4 +1,4 @@
-//! Whole environments, made with this machine's Python.
+//! Complete environments, created with this machine's Python.
 
 use std::cell::RefCell;
 use std::fs;
@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 use super::*;
 
-/// A model's folder beside a cache.
+/// A model's folder and a cache.
 struct Place {
     root: TempDir,
 }
@@ -83,7 +83,7 @@ fn glob(folder: &Path, start: &str) -> PathBuf {
         .unwrap()
 }
 
-/// What the environment's interpreter prints.
+/// Runs a script with the environment's interpreter; returns its output.
 fn python(environment: &Environment, script: &str) -> String {
     let mut command = Command::new(&environment.interpreter);
     command.args(["-c", script]);
@@ -99,7 +99,7 @@ fn python(environment: &Environment, script: &str) -> String {
 const ARCHIVE: Option<&str> = Some("$$TRITON_MODEL_DIRECTORY/env.tar.gz");
 
 #[test]
-fn a_model_without_wishes_gets_the_servers_interpreter() {
+fn model_without_requests_gets_the_servers_interpreter() {
     let place = Place::new();
     let (found, lines) = place.prepare(None);
     let found = found.unwrap();
@@ -108,13 +108,13 @@ fn a_model_without_wishes_gets_the_servers_interpreter() {
         found.version.to_string()
     );
     assert!(found.variables.is_empty() && lines.is_empty());
-    // An empty value names nothing, and nothing is kept.
+    // An empty value counts as unset, and nothing is cached.
     assert_eq!(place.prepare(Some("")).0.unwrap().interpreter, found.interpreter);
     assert!(!place.at("cache").exists());
 }
 
 #[test]
-fn a_folder_is_used_where_it_lies() {
+fn folder_is_used_in_place() {
     let place = Place::new();
     place.venv("model/env");
     let found = place.prepare(Some("$$TRITON_MODEL_DIRECTORY/env")).0.unwrap();
@@ -125,7 +125,7 @@ fn a_folder_is_used_where_it_lies() {
 }
 
 #[test]
-fn a_folder_may_consist_of_variables_alone() {
+fn folder_may_only_set_variables() {
     let place = Place::new();
     fs::create_dir_all(place.at("model/env/bin")).unwrap();
     fs::write(place.at("model/env/bin/activate"), "export MARK=4711\n").unwrap();
@@ -135,7 +135,7 @@ fn a_folder_may_consist_of_variables_alone() {
 }
 
 #[test]
-fn an_archive_is_unpacked_once_for_each_content_and_shared() {
+fn archive_is_unpacked_once_per_content() {
     let place = Place::new();
     place.venv("packed");
     place.pack("packed");
@@ -161,7 +161,7 @@ fn an_archive_is_unpacked_once_for_each_content_and_shared() {
 }
 
 #[test]
-fn an_unpacked_archive_that_was_damaged_is_unpacked_again() {
+fn damaged_environment_is_unpacked_again() {
     let place = Place::new();
     place.venv("packed");
     place.pack("packed");
@@ -180,13 +180,13 @@ fn an_unpacked_archive_that_was_damaged_is_unpacked_again() {
         damage();
         let (again, lines) = place.prepare_by(&environments, ARCHIVE);
         assert_eq!(again.unwrap().interpreter, found.interpreter);
-        assert!(lines.iter().any(|line| line.contains("is damaged and made again")), "{lines:?}");
+        assert!(lines.iter().any(|line| line.contains("is damaged and will be recreated")), "{lines:?}");
     }
     assert_eq!(python(&found, "import inside; print(inside.WORD)"), "packed");
 }
 
 #[test]
-fn archives_that_are_no_environments_are_refused_and_leave_nothing() {
+fn invalid_archives_are_refused_and_leave_nothing() {
     for (name, part) in
         [("none", "needs a script 'bin/activate'"), ("old", "is Python 3.8.18; models need 3.9 or newer")]
     {
@@ -223,7 +223,7 @@ with zipfile.ZipFile('%s/%s-py3-none-any.whl' % (sys.argv[1], name), 'w') as whe
 ";
 
 #[test]
-fn requirements_are_installed_once_for_each_content() {
+fn requirements_are_installed_once_per_content() {
     let place = Place::new();
     let base = interpreter::of_server(&Settings::default()).unwrap().0.program;
     fs::create_dir(place.at("model/wheels")).unwrap();
@@ -245,7 +245,7 @@ fn requirements_are_installed_once_for_each_content() {
     assert_eq!(python(&other, "import greeting; print(greeting.WORD)"), "2.0");
     assert_ne!(other.interpreter, found.interpreter);
 
-    // The installer's words, and nothing left behind.
+    // The error quotes the installer, and nothing is left behind.
     fs::write(place.at("model/requirements.txt"), list("3.0")).unwrap();
     let entries =
         || fs::read_dir(place.at("cache")).unwrap().filter(|it| it.as_ref().unwrap().path().is_dir()).count();

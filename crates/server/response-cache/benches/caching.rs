@@ -1,8 +1,8 @@
-//! What the cache in memory adds to a request and spares it: processor time from `Server::infer` to the answer, with a backend
-//! that answers at once with its input of 64 bytes.
+//! The cost and benefit of the cache in memory: processor time from `Server::infer` to the answer, with a backend that
+//! answers at once with its input of 64 bytes.
 //!
-//! Run it with `cargo bench -p nereid-response-cache`. Each round measures all cases in turn, and the table has the medians.
-//! Names of cases, as arguments, select some; with `--rounds=1`, that is for valgrind.
+//! Run with `cargo bench -p nereid-response-cache`. Each round measures all cases in turn, and the table shows medians.
+//! Case names as arguments select cases; `--rounds=1` is meant for valgrind.
 
 use std::collections::BTreeMap;
 use std::hint::black_box;
@@ -22,7 +22,7 @@ const REQUESTS: u64 = 20_000;
 
 const ROUNDS: usize = 15;
 
-/// Large enough that all requests find room, and so small that few do.
+/// Sizes at which all requests fit, and at which few do.
 const LARGE: u64 = 8 << 30;
 const SMALL: u64 = 1 << 20;
 
@@ -62,7 +62,7 @@ struct Case {
     name: &'static str,
     server: Arc<Server>,
     model: &'static str,
-    /// How often each one is asked before the next; 0 if there is only one.
+    /// Number of requests per input before the next one; 0 for a single input.
     each: u64,
     asked: u64,
     times: Vec<Duration>,
@@ -131,10 +131,10 @@ fn main() {
         Case::new("hit", &large, "cached", 0),
         Case::new("stored", &large, "cached", 1),
         Case::new("refused", &small, "cached", 1),
-        // Every other one is refused, and the others are stored in place of something else.
-        Case::new("asked twice", &other, "cached", 2),
+        // Every second request is refused, and the others replace an older entry.
+        Case::new("looked up twice", &other, "cached", 2),
     ];
-    // The first round gets them warm, and fills the small cache.
+    // The first round is a warm-up that fills the small cache.
     for round in 0..=rounds {
         for case in
             cases.iter_mut().filter(|case| selected.is_empty() || selected.iter().any(|it| it == case.name))

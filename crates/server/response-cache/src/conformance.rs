@@ -1,4 +1,4 @@
-//! What every [`ResponseCache`] has to do, whatever its entries are kept in. For tests.
+//! Conformance tests for every [`ResponseCache`], with any storage. For tests.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a suite of tests")]
 
@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 use nereid_core::backend_api::{DataType, ParameterValue, Response, Tensor};
 use nereid_core::{CacheEntry, CacheKey, CacheLookup, ResponseCache, block_on};
 
-/// How long an insertion may take to be seen.
+/// Time limit until an insertion becomes visible.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A key of a load.
 pub fn key(load: u64, number: u64) -> CacheKey {
     let mut digest = [0; 32];
-    // Spread, as those of requests are.
+    // Digests are spread evenly, like those of requests.
     for (place, part) in digest.chunks_mut(8).enumerate() {
         let mixed =
             (number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(17 * place as u32) ^ load << 50;
@@ -49,17 +49,17 @@ fn eventually(cache: &dyn ResponseCache, key: &CacheKey, wanted: impl Fn(&CacheE
     }
 }
 
-/// What becomes of the entry of a key when another one is inserted.
+/// What happens to an entry when another is inserted under its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OldEntries {
-    /// It is replaced.
+    /// The old entry is replaced.
     Go,
-    /// It may stay: libraries may refuse keys that they have, as Triton's own does. Keys of a library hold for one run of
-    /// the server, in which a key has one answer.
+    /// The old entry may stay: libraries may refuse existing keys, as Triton's own cache does. A library's keys are
+    /// valid for one run of the server, in which a key has one answer.
     MayStay,
 }
 
-/// Checks an implementation, of which `make` gives empty caches.
+/// Checks an implementation with empty caches from `make`.
 pub fn check<C: ResponseCache>(old: OldEntries, make: impl Fn() -> C) {
     finds_what_was_inserted(&make());
     finds_nothing_else(&make());

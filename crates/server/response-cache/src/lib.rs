@@ -1,6 +1,6 @@
 //! Where responses are cached: in this process's memory, or in Redis.
 //!
-//! What is cached, and under which keys, `nereid-core` decides.
+//! `nereid-core` decides which responses to cache, and under which keys.
 
 #![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 #![forbid(unsafe_code)]

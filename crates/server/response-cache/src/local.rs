@@ -1,8 +1,8 @@
 //! The response cache in this process's memory.
 //!
-//! Its limit counts the bytes that entries really occupy. Eviction follows CLOCK-Pro and S3-FIFO: entries that were
-//! never looked up again go first, so a scan of requests that occur once does not empty the cache. The cache consists
-//! of shards with a lock each; a lookup takes it for reading, and only to count a reference.
+//! The limit counts the bytes that entries really occupy. Eviction follows CLOCK-Pro and S3-FIFO: entries without a
+//! second lookup are evicted first, so a scan of requests that occur once does not empty the cache. The cache consists
+//! of shards with a lock each; a lookup takes a read lock, and only to count a reference.
 //!
 //! While there is room, and for some answers beyond that, the cache stores every answer. After that, it stores an
 //! answer when its key is looked up for the second time (`doorkeeper.rs`): requests that occur once then cost one
@@ -24,7 +24,7 @@ use self::doorkeeper::Doorkeeper;
 /// The smallest size that a cache may have, in bytes.
 pub const MIN_SIZE: u64 = 1024;
 
-/// The least size of a shard, if there are several: an entry cannot be larger than a shard.
+/// Minimum size of a shard, if there are several: an entry cannot be larger than a shard.
 const MIN_SHARD: u64 = 16 << 20;
 
 const MAX_SHARDS: u64 = 64;
@@ -32,21 +32,21 @@ const MAX_SHARDS: u64 = 64;
 /// The size of an entry without its contents: its key, and its slots in the table and in the lists.
 const PER_ENTRY: usize = size_of::<Name>() + size_of::<CacheEntry>() + 64;
 
-/// The largest share of a shard that one entry may take, in hundredths.
+/// Largest share of a shard that one entry may take, in hundredths.
 const GREATEST: u64 = 97;
 
 /// See the module.
 pub struct LocalCache {
     entries: Cache<Name, CacheEntry, Bytes, Digests, Evictions>,
     max_entry_size: usize,
-    /// Of each shard.
+    /// The eviction pressure of each shard.
     pressure: Box<[Pressure]>,
     doorkeeper: Doorkeeper,
     evictions: Arc<AtomicU64>,
 }
 
 impl LocalCache {
-    /// A cache of at most that many bytes, and at least [`MIN_SIZE`].
+    /// Creates a cache of at most `byte_size` bytes, and at least [`MIN_SIZE`].
     #[expect(clippy::expect_used, reason = "all options are set")]
     pub fn new(byte_size: u64) -> Self {
         let byte_size = byte_size.max(MIN_SIZE);
@@ -71,8 +71,8 @@ impl LocalCache {
     }
 }
 
-/// A key in little memory: half of its digest, which tells keys apart as well as a random number of 128 bits, and its load.
-/// Loads that are 4,294,967,296 apart have the same number; their keys differ all the same.
+/// A compact key: half of the digest, as distinctive as a random number of 128 bits, and the load number modulo 2^32.
+/// Keys whose loads have equal numbers still differ in their digests.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Name {
     digest: [u32; 4],
@@ -136,7 +136,7 @@ impl ResponseCache for LocalCache {
     }
 }
 
-/// How often inserts evicted lately: incremented by an insert that evicted, decremented by one that did not.
+/// Recent eviction rate: incremented by an insert that evicted, decremented by one that did not.
 #[derive(Default)]
 struct Pressure(AtomicU32);
 
@@ -151,7 +151,7 @@ impl Pressure {
     fn inserted(&self, made_room: bool) {
         let before = self.0.load(Relaxed);
         let now = if made_room { (before + 1).min(2 * Self::HIGH) } else { before.saturating_sub(1) };
-        // Other threads read it constantly, so it is written only when it changes. A lost update does no harm.
+        // Other threads read it constantly, so it is written only on change. A lost update is harmless.
         if now != before {
             self.0.store(now, Relaxed);
         }
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_belongs_to_a_load_is_forgotten_with_it() {
+    fn forget_removes_the_entries_of_a_load() {
         let cache = LocalCache::new(1 << 20);
         for load in 1..4 {
             for number in 0..10 {
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scan_leaves_what_is_asked_for_again() {
+    fn scan_keeps_entries_in_repeated_use() {
         let cache = LocalCache::new(1 << 20);
         for number in 0..100 {
             cache.insert(&key(1, number), entry(number as u8, 4000));
@@ -290,11 +290,11 @@ mod tests {
     }
 
     #[test]
-    fn a_full_cache_keeps_what_is_asked_for_twice() {
+    fn full_cache_stores_on_second_lookup() {
         for size in [256 << 10, 1 << 20, 40 << 20] {
             let cache = LocalCache::new(size);
             let length = (size / 200) as usize;
-            // While there is room, the first lookup suffices.
+            // While the cache has room, the first lookup suffices.
             for number in 0..100 {
                 assert!(!ask(&cache, number, length));
                 assert!(ask(&cache, number, length), "{size}: {number}");
@@ -314,14 +314,14 @@ mod tests {
                 let asked = [(); 3].map(|()| ask(&cache, number, length));
                 assert_eq!(asked, [false, false, true], "{size}");
             }
-            // After a model's entries are removed, there is room again.
+            // Removing a model's entries makes room again.
             cache.forget(1);
             assert_eq!([(); 2].map(|()| ask(&cache, 30_000, length)), [false, true], "{size}");
         }
     }
 
     #[test]
-    fn the_first_that_need_room_get_it() {
+    fn first_inserts_beyond_capacity_are_stored() {
         let cache = LocalCache::new(1 << 20);
         let mut number = 0;
         while cache.evictions.load(Relaxed) < 20 {
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cache_is_full_also_where_sizes_differ() {
+    fn cache_fills_with_entries_of_different_sizes() {
         let cache = LocalCache::new(1 << 20);
         for number in 0..20_000 {
             ask(&cache, number, (number * 7919 % 9000) as usize);
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_that_is_replaced_does_not_make_the_cache_full() {
+    fn replacing_an_entry_does_not_fill_the_cache() {
         let cache = LocalCache::new(1 << 20);
         for value in 0..10 {
             cache.insert(&key(1, 1), entry(value, 1000));
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn the_greatest_entry_fits_and_a_greater_one_does_not() {
+    fn largest_entry_fits_and_a_larger_one_is_refused() {
         for size in [MIN_SIZE, 4096, 1 << 20, 100 << 20] {
             let cache = LocalCache::new(size);
             let length = cache.max_entry_size() / 2;
@@ -367,7 +367,7 @@ mod tests {
     proptest! {
         /// Whatever is inserted, the limit holds, and a lookup finds the latest value.
         #[test]
-        fn it_keeps_within_its_size(
+        fn cache_stays_within_its_size(
             size in MIN_SIZE..200_000,
             inserted in prop::collection::vec((0..40_u64, 0..20_000_usize, any::<u8>()), 1..200)
         ) {

@@ -121,7 +121,7 @@ impl ResponseCache for RedisCache {
     fn identify(&self, directory: &Path, version: u64) -> Result<[u8; 32]> {
         files::digest(directory, version).map_err(|error| {
             Error::unavailable(format!(
-                "cannot read the files of '{}' to tell it from others in the response cache: {error}",
+                "cannot compute the response-cache identity of '{}': {error}",
                 directory.display()
             ))
         })

@@ -1,4 +1,4 @@
-//! The settings of a cache, as the command line gives them.
+//! The settings of a cache, as passed on the command line.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use thiserror::Error;
 
 use crate::local::MIN_SIZE;
 
-/// What is wrong with the settings of a cache.
+/// An invalid setting of a cache.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum SettingsError {
     /// A setting that must be given is not.
@@ -24,9 +24,9 @@ pub enum SettingsError {
         cache: &'static str,
         /// The setting.
         setting: String,
-        /// Its value.
+        /// The invalid value.
         value: String,
-        /// What would be right.
+        /// A description of valid values.
         expected: String,
     },
 }
@@ -36,7 +36,7 @@ pub enum SettingsError {
 pub struct CacheSettings(BTreeMap<String, String>);
 
 impl FromIterator<(String, String)> for CacheSettings {
-    /// Of a setting that is given several times, the last counts.
+    /// The last value of a repeated setting wins.
     fn from_iter<I: IntoIterator<Item = (String, String)>>(settings: I) -> Self {
         Self(settings.into_iter().collect())
     }
@@ -48,32 +48,32 @@ impl CacheSettings {
         self.0.remove(setting)
     }
 
-    /// The names of those that were not taken.
+    /// Names of the settings not consumed.
     pub fn unknown(&self) -> impl Iterator<Item = &str> {
         self.0.keys().map(String::as_str)
     }
 
-    /// The names and values of those that were not taken.
+    /// Names and values of the settings not consumed.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.iter().map(|(name, value)| (name.as_str(), value.as_str()))
     }
 
-    /// The value of a setting that is a number.
+    /// Takes a setting that is a number.
     ///
     /// # Errors
-    /// It is something else.
+    /// The value is not a number.
     pub fn number(&mut self, cache: &'static str, setting: &str) -> Result<Option<u64>, SettingsError> {
         let Some(value) = self.take(setting) else { return Ok(None) };
         match value.parse() {
             Ok(number) => Ok(Some(number)),
-            Err(_) => Err(wrong(cache, setting, value, "a whole number, 0 or more")),
+            Err(_) => Err(wrong(cache, setting, value, "a non-negative integer")),
         }
     }
 
-    /// The value of a setting that is true or false.
+    /// Takes a setting that is a boolean.
     ///
     /// # Errors
-    /// It is something else.
+    /// The value is neither true nor false.
     pub fn flag(&mut self, cache: &'static str, setting: &str) -> Result<Option<bool>, SettingsError> {
         let Some(value) = self.take(setting) else { return Ok(None) };
         match value.to_ascii_lowercase().as_str() {
@@ -83,10 +83,10 @@ impl CacheSettings {
         }
     }
 
-    /// The size of the cache in memory, in bytes.
+    /// Takes the size of the cache in memory, in bytes.
     ///
     /// # Errors
-    /// It is not given, no number, or too small.
+    /// The size is missing, not a number, or too small.
     pub fn local_size(&mut self) -> Result<u64, SettingsError> {
         const CACHE: &str = "local";
         let given = self.0.get("size").cloned().unwrap_or_default();
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_of_several_values_counts_and_unknown_settings_are_left() {
+    fn last_value_wins_and_unknown_settings_remain() {
         let mut given = settings(&[("size", "1"), ("other", "x"), ("size", "2048"), ("flag", "True")]);
         assert_eq!(given.local_size(), Ok(2048));
         assert_eq!(given.flag("local", "flag"), Ok(Some(true)));
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_values_are_refused_with_what_would_be_right() {
+    fn invalid_values_are_refused_with_the_expected_form() {
         for size in ["10", "0", "-1", "x", "1.5", "1023", "18446744073709551616"] {
             let error = settings(&[("size", size)]).local_size().unwrap_err().to_string();
             assert!(error.contains(&format!("is '{size}', must be ")), "{error}");

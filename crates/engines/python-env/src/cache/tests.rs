@@ -1,4 +1,4 @@
-//! Entries are made once, however many ask for them, and whatever an earlier process left.
+//! Entries are created once for concurrent users, and recover from any state that an earlier process left.
 
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -10,7 +10,7 @@ fn damaged(folder: &Path) -> Error {
     Error::Broken { program: folder.to_owned(), cause: "damaged".to_owned() }
 }
 
-/// Uses an entry whose content is one file, and counts how often it is made.
+/// Uses an entry with a single file and counts how often it is created.
 fn read(cache: &Cache, made: &AtomicUsize) -> Result<String, Error> {
     let make = |folder: &Path, _: &File| {
         assert_eq!(fs::read_dir(folder).unwrap().count(), 0, "the folder is empty");
@@ -34,7 +34,7 @@ fn keep(cache: &Cache, key: &str) -> InUse {
 }
 
 #[test]
-fn entries_that_nobody_has_used_for_long_go_when_another_one_is_made() {
+fn creating_an_entry_removes_long_unused_ones() {
     let folder = tempfile::tempdir().unwrap();
     let cache = Cache::new(folder.path().to_owned());
     let age = |key: &str, days: u64| {
@@ -89,7 +89,7 @@ fn keep_content(cache: &Cache, key: &str) -> PathBuf {
 }
 
 #[test]
-fn an_entry_is_made_once_by_all_that_ask_at_the_same_time() {
+fn concurrent_users_create_an_entry_once() {
     let folder = tempfile::tempdir().unwrap();
     let made = AtomicUsize::new(0);
     thread::scope(|scope| {
@@ -104,7 +104,7 @@ fn an_entry_is_made_once_by_all_that_ask_at_the_same_time() {
 }
 
 #[test]
-fn what_an_interrupted_process_left_is_made_again() {
+fn interrupted_entry_is_recreated() {
     let folder = tempfile::tempdir().unwrap();
     let cache = Cache::new(folder.path().to_owned());
     let at = |name: &str| folder.path().join("key").join(name);
@@ -130,7 +130,7 @@ fn what_an_interrupted_process_left_is_made_again() {
 }
 
 #[test]
-fn an_entry_that_cannot_be_made_or_used_leaves_nothing() {
+fn failed_entry_leaves_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let cache = Cache::new(folder.path().to_owned());
     let fill = |folder: &Path, _: &File| fs::write(folder.join("file"), "").map_err(Error::io("file"));
@@ -142,7 +142,7 @@ fn an_entry_that_cannot_be_made_or_used_leaves_nothing() {
         assert!(cache.entry("key").with(&fill, &|_| {}, &open).is_err());
         assert!(!folder.path().join("key").exists());
     }
-    // An error that is not damage leaves what was complete before.
+    // An error other than damage keeps an entry that was complete before.
     cache.entry("key").with(&fill, &|_| {}, &|_| Ok(())).unwrap();
     let refuse = |_: &Path| {
         Err::<(), _>(Error::NoActivation(PathBuf::new()))
@@ -153,7 +153,7 @@ fn an_entry_that_cannot_be_made_or_used_leaves_nothing() {
 }
 
 #[test]
-fn a_cache_folder_is_this_users_alone() {
+fn unsafe_cache_folders_are_refused() {
     let root = tempfile::tempdir().unwrap();
     let at = |name: &str| root.path().join(name);
     let usable = |names: &[&str]| first_usable(names.iter().map(|name| at(name)), "inner");
@@ -169,7 +169,7 @@ fn a_cache_folder_is_this_users_alone() {
     symlink("elsewhere", at("link")).unwrap();
     for (name, part) in [
         ("file", "Not a directory"),
-        ("open", "others may write"),
+        ("open", "is writable by other users"),
         ("link", "is not a folder"),
         ("file/x", "Not a directory"),
     ] {

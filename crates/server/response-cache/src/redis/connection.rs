@@ -1,4 +1,4 @@
-//! A connection's life: it is made, used, and made again after a while when it ended.
+//! The life cycle of a connection: connect, serve commands, reconnect after a pause.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -16,28 +16,28 @@ use super::resp::{NotRedis, Replies, Reply, write_command};
 use super::settings::RedisSettings;
 use super::tls::Tls;
 
-/// How long a connection that ended is left alone at first, and at most.
+/// First and longest pause before reconnecting.
 const WAITS: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(5)];
 
-/// A connection that lasted as long counts as a good one: the next is made soon.
+/// A connection that lasted this long resets the pause.
 const GOOD: Duration = Duration::from_secs(10);
 
-/// Where Redis is, for all connections.
+/// The Redis server, shared by all connections.
 pub(super) struct Place {
     pub settings: RedisSettings,
     tls: Option<Tls>,
-    /// How many connections are up.
+    /// Number of connections that are up.
     up: AtomicUsize,
-    /// Whether the log says that there is none.
+    /// Whether the log already reports that no connection is up.
     is_reported: AtomicBool,
 }
 
-/// What others see of a connection.
+/// The state of a connection visible to senders.
 #[derive(Default)]
 pub(super) struct Link(AtomicBool);
 
 impl Link {
-    /// Whether it takes commands.
+    /// Whether the connection accepts commands.
     pub(super) fn is_up(&self) -> bool {
         self.0.load(Ordering::Acquire)
     }
@@ -64,17 +64,17 @@ impl Place {
         self.up.fetch_add(1, Ordering::AcqRel);
         link.0.store(true, Ordering::Release);
         if self.is_reported.swap(false, Ordering::AcqRel) {
-            tracing::info!("the response cache in Redis at {} is used again", self.name());
+            tracing::info!("the response cache in Redis at {} has recovered", self.name());
         } else {
             tracing::debug!("connected to the response cache in Redis at {}", self.name());
         }
     }
 
-    /// Says so once, however often it is tried.
+    /// Warns once per outage.
     fn failed(&self, why: &str) {
         if self.up.load(Ordering::Acquire) == 0 && !self.is_reported.swap(true, Ordering::AcqRel) {
             tracing::warn!(
-                "the response cache in Redis at {} cannot be used: {why}; until it can, nothing is cached",
+                "the response cache in Redis at {} cannot be used: {why}; nothing is cached until it recovers",
                 self.name()
             );
         }
@@ -123,18 +123,20 @@ async fn greet(stream: &mut impl Stream, settings: &RedisSettings) -> Result<(),
             match replies.next(&mut arrived) {
                 Ok(Some(Reply::Line(_))) => break,
                 Ok(Some(Reply::Refusal(refusal))) => return Err(refusal),
-                Ok(Some(Reply::Value(_))) | Err(NotRedis) => return Err("it is not Redis".into()),
+                Ok(Some(Reply::Value(_))) | Err(NotRedis) => {
+                    return Err("the server does not speak Redis's protocol".into());
+                }
                 Ok(None) => {}
             }
             if stream.read_buf(&mut arrived).await.map_err(|error| error.to_string())? == 0 {
-                return Err("it ended the connection".into());
+                return Err("the server closed the connection".into());
             }
         }
     }
     Ok(())
 }
 
-/// Keeps a connection, until nobody can send commands any more.
+/// Maintains a connection until all command senders are dropped.
 pub(super) async fn run(place: Arc<Place>, link: Arc<Link>, mut commands: mpsc::Receiver<Command>) {
     let mut wait = WAITS[0];
     loop {
@@ -162,7 +164,7 @@ pub(super) async fn run(place: Arc<Place>, link: Arc<Link>, mut commands: mpsc::
         loop {
             tokio::select! {
                 () = &mut waited => break,
-                // One that was sent while the connection ended: its request goes on without an answer.
+                // A command sent while the connection ended is dropped: its request proceeds as after a miss.
                 command = commands.recv() => if command.is_none() { return },
             }
         }

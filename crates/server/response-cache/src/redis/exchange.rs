@@ -16,16 +16,16 @@ use super::connection::Stream;
 use super::resp::{Replies, Reply, write_command};
 use super::settings::RedisSettings;
 
-/// How many commands may be on their way.
+/// Maximum number of commands in flight.
 const MAX_PENDING: usize = 4096;
 
-/// After as many lookups in a row whose time was over, the connection is given up.
+/// The connection is given up after this many timed-out lookups in a row.
 const MAX_LATE: usize = 3;
 
 /// The bytes around a value's entry.
 const FRAME: usize = 1 << 10;
 
-/// What is asked of Redis.
+/// A command to Redis.
 pub(super) enum Command {
     Get { key: CacheKey, reply: oneshot::Sender<Option<CacheEntry>>, deadline: Instant },
     Set { key: CacheKey, entry: CacheEntry, share: Share },
@@ -38,7 +38,7 @@ pub(super) struct Share {
 }
 
 impl Share {
-    /// Takes a part, if there is room for it.
+    /// Reserves `bytes` of a limit, if they fit.
     pub(super) fn take(of: &Arc<AtomicUsize>, bytes: usize, most: usize) -> Option<Self> {
         let room = |taken: usize| taken.checked_add(bytes).filter(|taken| *taken <= most);
         of.fetch_update(Relaxed, Relaxed, room).ok()?;
@@ -90,7 +90,7 @@ pub(super) async fn exchange(
                 None => return ExchangeEnd::Unwanted,
                 Some(command) => {
                     exchange.begin(command, &mut unsent);
-                    // What else is there goes out with it.
+                    // Further queued commands are sent along.
                     while exchange.pending.len() < MAX_PENDING
                         && let Ok(command) = commands.try_recv()
                     {
@@ -100,7 +100,7 @@ pub(super) async fn exchange(
                 }
             },
             pushed = push(&mut writer, &unsent), if !unsent.is_empty() || unflushed => match pushed {
-                Ok(0) if !unsent.is_empty() => Some("it takes nothing".to_owned()),
+                Ok(0) if !unsent.is_empty() => Some("the server does not read".to_owned()),
                 Ok(count) => {
                     unflushed = !unsent.is_empty();
                     unsent.advance(count);
@@ -109,12 +109,12 @@ pub(super) async fn exchange(
                 Err(error) => Some(error.to_string()),
             },
             read = reader.read_buf(&mut exchange.arrived) => match read {
-                Ok(0) => Some("it ended the connection".to_owned()),
+                Ok(0) => Some("the server closed the connection".to_owned()),
                 Ok(_) => exchange.read().err(),
                 Err(error) => Some(error.to_string()),
             },
             () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => {
-                exchange.time_is_over(unsent.is_empty()).err()
+                exchange.expire_lookups(unsent.is_empty()).err()
             }
         };
         if let Some(why) = failed {
@@ -123,7 +123,7 @@ pub(super) async fn exchange(
     }
 }
 
-/// Writes a part of what is not sent yet; where there is nothing, sees to it that what was written leaves.
+/// Writes a part of the unsent bytes, or flushes if there are none.
 async fn push(writer: &mut (impl AsyncWrite + Unpin), unsent: &[u8]) -> io::Result<usize> {
     if unsent.is_empty() { writer.flush().await.map(|()| 0) } else { writer.write(unsent).await }
 }
@@ -133,7 +133,7 @@ struct Exchange<'a> {
     pending: VecDeque<Pending>,
     replies: Replies,
     arrived: BytesMut,
-    /// When something came.
+    /// When bytes were last received.
     last_read: Instant,
     /// Lookups in a row whose time was over.
     late: usize,
@@ -151,7 +151,7 @@ impl<'a> Exchange<'a> {
         }
     }
 
-    /// When the time of the first lookup is over that waits for a reply.
+    /// Deadline of the oldest pending lookup.
     fn deadline(&self) -> Option<Instant> {
         self.pending.iter().find_map(|pending| match pending {
             Pending::Get { reply: Some(_), deadline, .. } => Some(*deadline),
@@ -189,14 +189,14 @@ impl<'a> Exchange<'a> {
             match self.replies.next(&mut self.arrived) {
                 Ok(None) => return Ok(()),
                 Ok(Some(reply)) => self.replied(reply)?,
-                Err(_) => return Err("it is not Redis".into()),
+                Err(_) => return Err("the server does not speak Redis's protocol".into()),
             }
         }
     }
 
     fn replied(&mut self, reply: Reply) -> Result<(), String> {
         let Some(pending) = self.pending.pop_front() else {
-            return Err("it answered what nobody asked".into());
+            return Err("unexpected reply: no request is pending".into());
         };
         if let Reply::Refusal(refusal) = &reply {
             // Such as a value of another type, or that its memory is full.
@@ -208,14 +208,14 @@ impl<'a> Exchange<'a> {
                 Reply::Value(Some(value)) => decode_entry(&key, &value).ok(),
                 _ => None,
             };
-            // The request may be gone.
+            // The request may have been dropped.
             let _ = waits.send(found);
         }
         Ok(())
     }
 
-    /// Lets go of the lookups whose time is over. Nothing that came since one was sent means that nobody is there.
-    fn time_is_over(&mut self, all_is_sent: bool) -> Result<(), String> {
+    /// Expires timed-out lookups. Fails the connection if nothing was received since one was sent.
+    fn expire_lookups(&mut self, all_is_sent: bool) -> Result<(), String> {
         let now = Instant::now();
         let mut stuck = false;
         for pending in &mut self.pending {

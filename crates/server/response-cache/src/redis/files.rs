@@ -4,11 +4,11 @@ use std::fs::{self, File};
 use std::io;
 use std::path::Path;
 
-/// How deep folders are read.
+/// Maximum depth of folders.
 const MAX_DEPTH: usize = 32;
 
-/// A digest of the contents of a version's folder, and of what lies beside the versions. The configuration is not among it:
-/// the completed one counts, and not how it is written. Nor is what Python leaves behind when it runs.
+/// A digest of a version's folder and of the files outside version folders. The configuration file is excluded, because
+/// only the completed configuration matters, and so are Python's compiled modules.
 ///
 /// # Errors
 /// A file cannot be read.
@@ -42,7 +42,7 @@ fn add(
         if !counts(&name) || name == "__pycache__" {
             continue;
         }
-        // What a link leads to counts; what is neither file nor folder does not.
+        // Links count by their target; entries that are neither files nor folders are ignored.
         let Ok(metadata) = fs::metadata(&path) else { continue };
         let inside = format!("{prefix}{name}");
         if metadata.is_dir() && depth < MAX_DEPTH {
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_version_is_made_of_counts_and_nothing_else() {
+    fn digest_covers_model_files_only() {
         let files =
             [("1/model.py", "one"), ("1/deep/data", "two"), ("labels.txt", "three"), ("2/model.py", "other")];
         let changes = [
@@ -85,7 +85,7 @@ mod tests {
         files.iter().for_each(|(path, contents)| write(original.path(), path, contents));
         let expected = digest(original.path(), 1).unwrap();
         for ((path, contents), counts) in changes {
-            // In another place, and written at another time.
+            // At another place, written at another time.
             let copy = tempfile::tempdir().unwrap();
             files.iter().rev().for_each(|(path, contents)| write(copy.path(), path, contents));
             assert_eq!(digest(copy.path(), 1).unwrap(), expected);

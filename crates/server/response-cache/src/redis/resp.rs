@@ -1,6 +1,6 @@
-//! Redis's protocol, version 2, as far as a cache needs it: commands, and the replies that are no lists.
+//! Redis's protocol, version 2, limited to what a cache needs: commands, and replies other than arrays.
 //!
-//! A server is trusted with a reply's length up to a limit; what is longer is skipped as it comes.
+//! A server is trusted with a reply's length up to a limit; longer values are skipped as they arrive.
 
 use bytes::{Buf, Bytes, BytesMut};
 
@@ -20,15 +20,15 @@ pub(super) fn write_command(target: &mut Vec<u8>, parts: &[&[u8]]) {
 /// A reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Reply {
-    /// A short text or a number, such as `OK`.
+    /// A simple string or an integer, such as `OK`.
     Line(String),
-    /// A value; `None` if there is none, or if it is too long.
+    /// A value; `None` if it is missing or too long.
     Value(Option<Bytes>),
-    /// What the server refuses.
+    /// An error reply.
     Refusal(String),
 }
 
-/// The bytes are no reply, or one of a kind that nothing here asks for.
+/// The bytes are not a reply of any kind expected here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct NotRedis;
 
@@ -36,9 +36,9 @@ pub(super) struct NotRedis;
 pub(super) struct Replies {
     /// The longest value.
     max_value: usize,
-    /// The rest of a value that is too long, with its end.
+    /// Remaining bytes of an oversized value, including its line end.
     skipped: usize,
-    /// The length of the value that is read now.
+    /// Length of the value being read.
     value: Option<usize>,
 }
 
@@ -47,10 +47,10 @@ impl Replies {
         Self { max_value, skipped: 0, value: None }
     }
 
-    /// The next reply, once all of it is there.
+    /// Parses the next reply; `None` until it is complete.
     ///
     /// # Errors
-    /// What arrived is no reply.
+    /// The bytes are not a reply.
     pub(super) fn next(&mut self, arrived: &mut BytesMut) -> Result<Option<Reply>, NotRedis> {
         loop {
             if self.skipped > 0 {
@@ -115,14 +115,14 @@ mod tests {
     }
 
     #[test]
-    fn commands_are_lists_of_values() {
+    fn commands_are_arrays_of_bulk_strings() {
         let mut written = Vec::new();
         write_command(&mut written, &[b"SET", b"", b"a\r\nb"]);
         assert_eq!(written, b"*3\r\n$3\r\nSET\r\n$0\r\n\r\n$4\r\na\r\nb\r\n");
     }
 
     #[test]
-    fn what_is_no_reply_is_refused() {
+    fn malformed_replies_are_refused() {
         let endless = vec![b'+'; MAX_LINE + 1];
         let cases: [&[u8]; 8] =
             [b"HTTP/1.1 400\r\n", b"+a\n", b"$x\r\n", b"$-2\r\n", b"*1\r\n", b"\r\n", b"$1\r\nabc", &endless];
@@ -134,7 +134,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn replies_are_read_however_they_arrive(
+        fn replies_parse_for_any_segmentation(
             given in prop::collection::vec((0..4_u8, prop::collection::vec(any::<u8>(), 0..150)), 0..8),
             cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..10)
         ) {
@@ -171,7 +171,7 @@ mod tests {
         }
 
         #[test]
-        fn foreign_bytes_do_no_harm(bytes in prop::collection::vec(prop_oneof![Just(b'$'), Just(b'\r'), Just(b'\n'), Just(b'1'), any::<u8>()], 0..60)) {
+        fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(prop_oneof![Just(b'$'), Just(b'\r'), Just(b'\n'), Just(b'1'), any::<u8>()], 0..60)) {
             let _ = read(&[&bytes]);
         }
     }

@@ -1,4 +1,4 @@
-//! The settings of the cache in Redis: those of Triton's, and a time to live.
+//! The settings of the Redis cache: Triton's, and a time to live.
 
 use std::env;
 use std::fmt;
@@ -9,62 +9,62 @@ use crate::settings::{CacheSettings, SettingsError, wrong};
 
 const CACHE: &str = "redis";
 
-/// The variables of the environment that tell who the server is. They go before the settings.
+/// Environment variables with the user's credentials, which override the settings.
 const USER: &str = "TRITONCACHE_REDIS_USERNAME";
 const PASSWORD: &str = "TRITONCACHE_REDIS_PASSWORD";
 
-/// How long an answer may take where nothing else is set.
+/// Default time limit of an answer.
 const SOCKET_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// How long it may take to connect where nothing else is set.
+/// Default time limit of connecting.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The most connections.
 const MAX_POOL: u64 = 64;
 
-/// Where Redis is, and how it is used.
+/// Address of the Redis server, and how to use it.
 #[derive(Clone)]
 pub struct RedisSettings {
-    /// Its host.
+    /// The host name.
     pub host: String,
-    /// Its port.
+    /// The port.
     pub port: u16,
     /// The user's name, if not the default one.
     pub user: Option<String>,
-    /// The password, if there is one.
+    /// The password, if any.
     pub password: Option<String>,
     /// The number of the database.
     pub db: u64,
-    /// How long it may take to connect.
+    /// Time limit of connecting.
     pub connect_timeout: Duration,
-    /// How long a lookup may take. Then the request is executed.
+    /// Time limit of a lookup, after which the request is executed.
     pub socket_timeout: Duration,
-    /// How many connections there are.
+    /// Number of connections.
     pub pool_size: usize,
     /// After which time entries are dropped, if ever.
     pub ttl: Option<Duration>,
-    /// How connections are encrypted, if they are.
+    /// TLS settings; `None` for plain connections.
     pub tls: Option<TlsSettings>,
 }
 
-/// How connections are encrypted.
+/// TLS settings of the connections.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsSettings {
     /// The certificate to show, with its key.
     pub identity: Option<(PathBuf, PathBuf)>,
     /// The file of certificates to trust; without it and the folder, those that this machine trusts.
     pub cacert: Option<PathBuf>,
-    /// The folder of such files.
+    /// Folder with CA certificates.
     pub cacert_dir: Option<PathBuf>,
     /// The name that Redis's certificate must be for, if not the host.
     pub sni: Option<String>,
 }
 
 impl RedisSettings {
-    /// Reads the settings of the command line, and the variables of the environment.
+    /// Reads the settings from the command line and the environment.
     ///
     /// # Errors
-    /// What is missing or wrong.
+    /// A setting is missing or invalid.
     pub fn read(settings: &mut CacheSettings) -> Result<Self, SettingsError> {
         Self::with_environment(settings, |name| env::var(name).ok())
     }
@@ -79,7 +79,7 @@ impl RedisSettings {
         let port = u16::try_from(port).ok().filter(|port| *port > 0);
         let port = port.ok_or_else(|| wrong(CACHE, "port", "out of range".into(), "a port"))?;
         let mut millis = |setting, default| -> Result<Duration, SettingsError> {
-            // As Triton has it, 0 is no limit; there has to be one here, so it is ours.
+            // In Triton, 0 means no limit; lookups here need one, so the default applies.
             let given = settings.number(CACHE, setting)?.filter(|millis| *millis > 0);
             Ok(given.map_or(default, Duration::from_millis))
         };
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn each_setting_of_tls_switches_it_on() {
+    fn any_tls_setting_enables_tls() {
         for (setting, is_on) in [
             (&[("tls_enabled", "true")][..], true),
             (&[("tls_enabled", "false"), ("sni", "s")], false),
@@ -188,13 +188,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_or_wrong_is_refused() {
+    fn missing_and_invalid_settings_are_refused() {
         for (given, reason) in [
             (&[("host", "h")][..], "'port'"),
             (&[("port", "1")], "'host'"),
             (&[("host", "h"), ("port", "0")], "must be a port"),
             (&[("host", "h"), ("port", "65536")], "must be a port"),
-            (&[("host", "h"), ("port", "x")], "a whole number"),
+            (&[("host", "h"), ("port", "x")], "a non-negative integer"),
             (&[("host", "h"), ("port", "1"), ("db", "x")], "'db'"),
             (&[("host", "h"), ("port", "1"), ("cert", "c")], "'key'"),
             (&[("host", "h"), ("port", "1"), ("tls_enabled", "maybe")], "true or false"),

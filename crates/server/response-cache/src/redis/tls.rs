@@ -63,10 +63,7 @@ fn roots(settings: &TlsSettings) -> Result<RootCertStore, String> {
         roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     }
     if roots.is_empty() {
-        return Err(
-            "no certificate is found by which Redis could show who it is; the setting 'cacert' names a file"
-                .into(),
-        );
+        return Err("no CA certificates found to verify Redis with; set 'cacert' to a file".into());
     }
     Ok(roots)
 }

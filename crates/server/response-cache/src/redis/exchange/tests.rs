@@ -75,7 +75,7 @@ async fn replies_go_to_their_commands_in_order() {
     world.read(&[get(1), get(2), get(3)].concat()).await;
     world.write(b"$-1\r\n").await;
     world.write(&value(2, &entry(7, 3))).await;
-    // Of another type: a miss, and no reason to give up the connection.
+    // A value of another type is a miss, and not a reason to close the connection.
     world.write(b"-WRONGTYPE Operation against a key\r\n").await;
     assert!(first.await.unwrap().is_none());
     assert_eq!(second.await.unwrap().unwrap().response().outputs[0].byte_size(), 3);
@@ -99,7 +99,7 @@ async fn values_that_are_not_ours_are_misses() {
         world.read(&get(1)).await;
         world.write(&poison).await;
         assert!(found.await.unwrap().is_none(), "{}", String::from_utf8_lossy(&poison));
-        // The connection goes on.
+        // The connection stays usable.
         let found = world.get(1).await;
         world.read(&get(1)).await;
         world.write(&value(1, &entry(7, 3))).await;
@@ -108,7 +108,7 @@ async fn values_that_are_not_ours_are_misses() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_says_nothing_is_given_up_when_the_time_is_over() {
+async fn silent_server_is_given_up_at_the_timeout() {
     let mut world = world(&[]);
     let begin = Instant::now();
     let (first, second) = (world.get(1).await, world.get(2).await);
@@ -120,12 +120,12 @@ async fn a_server_that_says_nothing_is_given_up_when_the_time_is_over() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_slow_server_is_given_up_after_a_few_lookups() {
+async fn slow_server_is_given_up_after_repeated_timeouts() {
     let mut world = world(&[]);
     for late in 1..=MAX_LATE as u64 {
         let found = world.get(late).await;
         world.read(&get(late)).await;
-        // It is busy with something: bytes go on.
+        // Bytes keep arriving from a busy server.
         advance(Duration::from_millis(60)).await;
         world.write(if late == 1 { b"$5\r" } else { b"\r\n$5\r" }).await;
         tokio::task::yield_now().await;
@@ -140,7 +140,7 @@ async fn a_slow_server_is_given_up_after_a_few_lookups() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_no_redis_is_given_up() {
+async fn other_protocols_are_given_up() {
     for foreign in [&b"HTTP/1.1 400 Bad Request\r\n"[..], b"+OK\r\n+OK\r\n", b"*1\r\n"] {
         let mut world = world(&[]);
         let found = world.get(1).await;
@@ -152,7 +152,7 @@ async fn what_is_no_redis_is_given_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn entries_are_stored_and_their_bytes_are_counted_until_then() {
+async fn unsent_bytes_are_counted_until_stored() {
     for (more, tail) in [(&[][..], ""), (&[("ttl", "7")][..], "$2\r\nPX\r\n$4\r\n7000\r\n")] {
         let mut world = world(more);
         let unsent = Arc::<AtomicUsize>::default();
@@ -172,7 +172,7 @@ async fn entries_are_stored_and_their_bytes_are_counted_until_then() {
         world.read(tail).await;
         assert_eq!(unsent.load(Relaxed), 1000);
         world.write(b"+OK\r\n").await;
-        // An answer to the next shows that it has been read.
+        // The reply to the next lookup shows that the entry has been read.
         let next = world.get(2).await;
         world.read(&get(2)).await;
         world.write(b"$-1\r\n").await;
