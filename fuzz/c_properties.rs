@@ -1,5 +1,5 @@
-//! What has to hold for every text that a backend hands over C's boundary: the fuzz target checks it on what libFuzzer
-//! thinks up, and an ordinary test on the corpus.
+//! Properties of every text that a backend passes across the C boundary: checked on libFuzzer's inputs by the fuzz
+//! target, and on the corpus by an ordinary test.
 
 use std::sync::LazyLock;
 

@@ -1,5 +1,5 @@
-//! What has to hold for whatever a cache outside of this process gives for an entry: the fuzz target checks it on what
-//! libFuzzer thinks up, and an ordinary test on the corpus.
+//! Properties of every byte string that an external cache may return for an entry: checked on libFuzzer's inputs by the
+//! fuzz target, and on the corpus by an ordinary test.
 
 use bytes::Bytes;
 use nereid_core::{CacheEntry, CacheKey, decode_entry, encode_entry, sealed_entry};

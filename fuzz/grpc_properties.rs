@@ -1,16 +1,16 @@
-//! What has to hold for every gRPC message and every stream of bytes on a gRPC connection, whoever sent it: the fuzz targets
-//! check it on what libFuzzer thinks up, and an ordinary test on the corpus.
+//! Properties of every gRPC message and every byte stream on a gRPC connection, from any sender: checked on libFuzzer's
+//! inputs by the fuzz targets, and on the corpus by an ordinary test.
 
-// Each target has one of them.
+// Each fuzz target uses one of these functions.
 #![allow(dead_code)]
 
 use nereid_core::backend_api::{InferRequest, Result, Tensor};
 use nereid_grpc::offline;
 
-/// Decoding a ModelInfer message never panics, and comes out the same in whatever pieces it arrives and by whichever of the
-/// two decoders; the request is not many times as long as its message.
+/// Decoding a ModelInfer message never panics, and the result is equal for any segmentation and both decoders; the
+/// request is not much larger than its message.
 ///
-/// The first byte of the input says after how many bytes the message is cut.
+/// The first byte of the input is the offset at which the message is split.
 pub fn infer(data: &[u8]) {
     let Some((cut, message)) = data.split_first() else { return };
     let (front, back) = message.split_at(usize::from(*cut).min(message.len()));
@@ -24,8 +24,8 @@ pub fn infer(data: &[u8]) {
     assert!(length <= 8 * message.len(), "{length} bytes of tensors came of {}", message.len());
 }
 
-/// The messages of a body and the frames of a connection are the same in whatever pieces the bytes arrive, and what is
-/// handed on to be decoded is what came.
+/// The messages of a body and the frames of a connection are equal for any segmentation, and the bytes passed to the
+/// decoder are the bytes received.
 pub fn bytes(data: &[u8]) {
     let (frames, messages) = (offline::frames(&[data]), offline::messages(&[data]));
     if let Ok(decodable) = &messages {

@@ -1,7 +1,7 @@
 //! Properties of every body of an inference request: the fuzz targets check them on libFuzzer's inputs, and an ordinary
 //! test on the corpus.
 
-// Each target has one of them.
+// Each fuzz target uses one of these functions.
 #![allow(dead_code)]
 
 use std::sync::LazyLock;
@@ -24,7 +24,7 @@ static SEVERAL: LazyLock<Signature> = LazyLock::new(|| {
     )
 });
 
-/// Models that take raw bodies have one input.
+/// Models with raw bodies have one input.
 static SINGLE: LazyLock<[Signature; 2]> = LazyLock::new(|| {
     ["TYPE_FP32", "TYPE_STRING"].map(|data_type| {
         signature(&format!(r#"name: "m" input {{ name: "X" data_type: {data_type} dims: [ -1 ] }}"#))
@@ -36,11 +36,11 @@ fn signature(text: &str) -> Signature {
     Signature::new(&config).expect("the configuration is complete")
 }
 
-/// Decoding a body of `infer` never panics and comes out the same in whatever pieces it arrives; the request is not many
-/// times as long; its tensors survive being written as JSON.
+/// Decoding an `infer` body never panics and the result is equal for any segmentation; the request is not much larger
+/// than the body; its tensors survive a round trip through JSON.
 ///
-/// The first line of the input says after how many bytes the body is cut and, behind a blank, what
-/// `Inference-Header-Content-Length` is.
+/// The first line of the input contains the offset at which the body is split and, after a space, the value of
+/// `Inference-Header-Content-Length`.
 pub fn infer(data: &[u8]) {
     let (line, body) = match data.iter().position(|byte| *byte == b'\n') {
         Some(end) => (&data[..end], &data[end + 1..]),
@@ -62,7 +62,7 @@ pub fn infer(data: &[u8]) {
     }
 }
 
-/// Decoding a body of `generate` never panics, and gives inputs whose shapes and contents go together.
+/// Decoding a `generate` body never panics, and the inputs' shapes match their contents.
 pub fn generate(data: &[u8]) {
     let outcome = offline::generated(data, &SEVERAL, LIMIT);
     let _ = shown(&outcome);

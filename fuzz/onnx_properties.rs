@@ -1,5 +1,5 @@
-//! What has to hold for every ONNX file and every request to it in the embedded engine: the fuzz target checks it on what
-//! libFuzzer thinks up, and ordinary tests on the corpus and on random changes of it.
+//! Properties of every ONNX file and every request to it in the embedded engine: checked on libFuzzer's inputs by the
+//! fuzz target, and on the corpus and random changes of it by ordinary tests.
 
 use std::fs;
 use std::path::Path;
@@ -19,8 +19,8 @@ use nereid_tract::TractBackend;
 const SIZES: [i64; 8] = [0, 1, 1, 2, 3, 4, 9, 257];
 const MOST_ELEMENTS: i64 = 1 << 14;
 
-/// A file is refused, or its model answers any request, and the same request the same way: memory that is not the model's
-/// own seldom holds the same twice. Nothing panics past the backend, or ends the process.
+/// A file is refused, or its model answers any request, and equal requests equally: uninitialised memory would rarely
+/// have equal contents twice. No panic passes the backend or ends the process.
 pub fn model(data: &[u8]) {
     // Threads may try the same file at the same time.
     static TRIED: AtomicU64 = AtomicU64::new(0);

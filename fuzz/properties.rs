@@ -1,6 +1,6 @@
 //! Properties of every input: the fuzz targets check them on libFuzzer's inputs, and an ordinary test on the corpus.
 
-// Each target has one of them.
+// Each fuzz target uses one of these functions.
 #![allow(dead_code)]
 
 use std::collections::BTreeMap;
@@ -24,7 +24,7 @@ pub fn text(data: &[u8]) {
         assert!((1..=text.len() + 1).contains(&place.column), "{place}");
         assert!(!problem.error().message().is_empty());
     }
-    // Any text is a path that may be asked for.
+    // Clients may request any text as a path.
     for path in text.lines().take(8) {
         let _ = reading.places.find(path);
         let _ = reading.explains(path);
@@ -39,7 +39,7 @@ pub fn text(data: &[u8]) {
     }
 }
 
-/// Whatever can be read can be normalised, checked and written; normalising changes nothing the second time.
+/// Every parsable configuration can be normalised, checked and serialised; normalising is idempotent.
 pub fn config(data: &[u8]) {
     let Ok(mut config) = parse_text(&String::from_utf8_lossy(data)) else { return };
     write(&config);
@@ -74,7 +74,7 @@ fn write(config: &ModelConfig) {
     assert_eq!(to_text(&again), text);
 }
 
-/// Reading JSON never panics, errors have a place in it, and what is written is read back.
+/// Parsing JSON never panics, errors contain a position, and serialised values parse back.
 pub fn json(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     match from_json(&text) {

@@ -18,7 +18,7 @@ pub struct Standin {
 }
 
 impl Standin {
-    /// One with devices of these capabilities.
+    /// A stand-in with devices of these capabilities.
     pub fn with(devices: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("libcuda.so.1");
@@ -47,13 +47,13 @@ impl Standin {
         }
     }
 
-    /// What a function of the stand-in counts.
+    /// The value of one of the stand-in's counters.
     pub fn count(&self, name: &str) -> c_int {
-        // SAFETY: the functions that are asked for are declared so in the stand-in.
+        // SAFETY: the counters are declared with this signature in the stand-in.
         unsafe { self.library.get::<unsafe extern "C" fn() -> c_int>(name.as_bytes()).unwrap()() }
     }
 
-    /// How much of device memory is allocated or opened.
+    /// Number of device memory blocks allocated or opened.
     pub fn memories(&self) -> c_int {
         self.count("standin_memories")
     }

@@ -1,4 +1,4 @@
-//! A backend that does what the test says.
+//! A backend scripted by the test.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ type TakeAnnouncer = dyn Fn(ReadinessAnnouncer) + Send + Sync;
 pub struct ScriptedBackend(Arc<Load>);
 
 impl ScriptedBackend {
-    /// A backend that loads each model as `load` says.
+    /// A backend that loads each model with `load`.
     pub fn new(load: impl Fn(&ModelContext) -> Result<ScriptedModel> + Send + Sync + 'static) -> Self {
         Self(Arc::new(load))
     }
@@ -78,19 +78,19 @@ impl ScriptedModel {
         }
     }
 
-    /// Calls `create` for each new instance; its error is that of the instance.
+    /// Calls `create` for each new instance; an error fails the instance.
     #[must_use]
     pub fn on_create(self, create: impl Fn(&InstanceContext) -> Result<()> + Send + Sync + 'static) -> Self {
         Self { create: Arc::new(create), ..self }
     }
 
-    /// Reports its readiness as `ready` says.
+    /// Reports its readiness by calling `ready`.
     #[must_use]
     pub fn ready(self, ready: impl Fn() -> Result<()> + Send + Sync + 'static) -> Self {
         Self { ready: Some(Arc::new(ready)), ..self }
     }
 
-    /// Announces changes of its readiness by the announcer that `take` gets.
+    /// Passes an announcer of readiness changes to `take`.
     #[must_use]
     pub fn announcing(self, take: impl Fn(ReadinessAnnouncer) + Send + Sync + 'static) -> Self {
         Self { take_announcer: Some(Arc::new(take)), ..self }
@@ -108,7 +108,7 @@ impl ScriptedModel {
         Self { custom_batching: Some(rules), ..self }
     }
 
-    /// Lets every request run at once, on the thread that brings it.
+    /// Runs every request at once, on the caller's thread.
     #[must_use]
     pub fn at_once(self) -> Self {
         Self { at_once: true, ..self }

@@ -1,4 +1,4 @@
-//! Configurations of models from text, and what a backend gets to load one.
+//! Model configurations from text, and the context that a backend receives to load one.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ pub fn config(name: &str, text: &str) -> ModelConfig {
     config
 }
 
-/// [`config`] with the defaults filled in, as a repository gives it to the server.
+/// [`config`] with defaults filled in, as repositories pass it to the server.
 ///
 /// # Panics
 /// If the text is not a configuration.
@@ -31,7 +31,7 @@ pub fn normalised(name: &str, text: &str) -> ModelConfig {
     config
 }
 
-/// What a backend gets to load version 1 of the model in this folder. It may complete the configuration.
+/// The context for loading version 1 of the model in this folder. The backend may complete the configuration.
 pub fn context(directory: impl Into<PathBuf>, config: ModelConfig) -> ModelContext {
     ModelContext {
         name: config.name.clone(),

@@ -1,7 +1,7 @@
-//! What holds for every backend, whatever it runs: the conformance suite of `backend-api`'s traits.
+//! Conformance suite of `backend-api`'s traits, for every backend.
 //!
-//! Each backend runs [`backend`] on a model of its own, described by a [`Subject`]. The suite plays the server: it loads,
-//! makes instances, executes batches and takes the answers.
+//! Each backend runs [`backend`] on a model of its own, described by a [`Subject`]. The suite acts as the server: it
+//! loads, creates instances, executes batches and receives the answers.
 
 use std::sync::Arc;
 use std::thread;
@@ -21,15 +21,15 @@ pub struct Subject {
     pub model: ModelContext,
     /// A request of one item.
     pub request: fn(u8) -> InferRequest,
-    /// All outputs of that request: their names, types, shapes and contents.
+    /// All outputs of that request: names, types, shapes and contents.
     pub outputs: fn(u8) -> Vec<Tensor>,
-    /// How many requests an execution may hold.
+    /// Maximum number of requests in an execution.
     pub max_batch: usize,
     /// Whether the backend reports each execution, with its phases.
     pub reports_executions: bool,
     /// Models that the backend refuses, at their load or with their first instance, each with a part of the message.
     pub refused: Vec<(ModelContext, &'static str)>,
-    /// A request that fails by itself, with a part of the message, where the backend has any.
+    /// A request that fails by itself, with a part of the message, if the backend has any.
     pub faulty: Option<Faulty>,
 }
 
@@ -99,7 +99,7 @@ impl Suite {
         }
         model.ready().unwrap();
         let (request, _) = Recorder::request((self.0.request)(0), 1);
-        // It may be asked before there is any instance.
+        // Callable before any instance exists.
         let _ = model.runs_at_once(&request);
         request.answer(Ok(Response::default()));
     }
@@ -151,7 +151,7 @@ impl Suite {
         let error = answers[0].as_ref().expect_err(reason);
         assert!(error.message().contains(reason), "{error}");
         answers.get(1).into_iter().for_each(|answer| self.assert_answers(4, answer));
-        // The model goes on.
+        // The model still works.
         self.assert_answers(5, &self.execute(&*model, vec![(self.0.request)(5)])[0]);
     }
 
@@ -201,7 +201,7 @@ impl Suite {
     }
 }
 
-/// Executes on an instance made for it, which ends before this returns.
+/// Executes on a new instance, which ends before this returns.
 fn execute(model: &dyn Model, instance: u8, requests: Vec<Request>, executions: &Arc<Executions>) {
     made(model, instance).execute(executions.batch(requests));
 }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A property that does not hold on fewer inputs says little.
+/// Minimum number of inputs: a property checked on fewer means little.
 const FEWEST: usize = 10;
 
 /// Holds the property of a fuzz target on every input of its corpus.

@@ -1,4 +1,4 @@
-//! Holds executions until the test releases them, so that a test says what happens meanwhile without a clock.
+//! Holds executions until the test releases them, so that tests control concurrency without a clock.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -16,7 +16,7 @@ struct State {
 }
 
 impl Gate {
-    /// A gate that holds nobody.
+    /// An open gate.
     pub fn opened() -> Self {
         let gate = Self::default();
         gate.open();
@@ -34,7 +34,7 @@ impl Gate {
         drop(self.0.1.wait_while(state, held).unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// The ids of the requests of each batch that came to the gate. Waits until there are `count` batches.
+    /// The request ids of each batch that reached the gate. Waits for `count` batches.
     pub fn entered(&self, count: usize) -> Vec<Vec<String>> {
         let fewer = |state: &mut State| state.entered.len() < count;
         let state = self.0.1.wait_while(self.state(), fewer).unwrap_or_else(PoisonError::into_inner);

@@ -1,8 +1,8 @@
-//! What the tests of several crates share: a scripted backend, a gate that holds its batches, and configurations from
-//! a few words of text.
+//! Test fixtures for several crates: a scripted backend, a gate that holds its batches, and configurations from short
+//! texts.
 //!
-//! It knows `backend-api` and `model-config` only, so that the unit tests of `core` can use it too: with a dependency on
-//! `core` they would see two of them.
+//! This crate depends only on `backend-api` and `model-config`, so that the unit tests of `core` can use it too: with a
+//! dependency on `core`, they would be linked with two copies of it.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! What scripted models often do.
+//! Common behaviours of scripted models.
 
 use nereid_backend_api::{Batch, Request, Response};
 

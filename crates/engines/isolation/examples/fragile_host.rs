@@ -1,5 +1,5 @@
-//! A process that hosts the identity backend, for the tests of this crate. It misbehaves when a model's parameter or a
-//! request's id says so.
+//! A process that hosts the identity backend, for the tests of this crate. A model's parameter or a request's id can
+//! make it misbehave.
 
 use std::io;
 use std::sync::Arc;

@@ -11,7 +11,7 @@ const EXECUTE_TIMEOUT: &str = "execute-timeout-seconds";
 /// How a backend is isolated from the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Isolation {
-    /// It runs in the server.
+    /// The backend runs in the server.
     None,
     /// Each model is first loaded in a separate process, and then in the server if that succeeded.
     Load,
@@ -22,12 +22,12 @@ pub enum Isolation {
 /// A backend's isolation settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// How the backend is isolated; `None` if no setting says so.
+    /// The configured isolation; `None` if not set.
     pub isolation: Option<Isolation>,
-    /// How long a load in a process may take. If unset, the limit [depends on the size](crate); `Some(None)` is no
+    /// Time limit of a load in a process. If unset, the limit [depends on the size](crate); `Some(None)` means no
     /// limit.
     pub load: Option<Option<Duration>>,
-    /// How long an execution in a process may take; `None` for no limit.
+    /// Time limit of an execution in a process; `None` for no limit.
     pub execute: Option<Duration>,
 }
 

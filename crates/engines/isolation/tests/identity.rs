@@ -69,7 +69,7 @@ fn subject(backend: Arc<dyn Backend>) -> conformance::Subject {
 }
 
 #[test]
-fn it_conforms_in_processes_and_after_trials_as_it_does_alone() {
+fn isolated_backend_passes_conformance() {
     let unlimited = Settings { load: Some(None), ..SETTINGS };
     let faulty = conformance::Faulty::from((|| request("refuses", &[1, 2]), "it refuses"));
     conformance::backend(conformance::Subject {
@@ -92,7 +92,7 @@ impl Backend for Counted {
 }
 
 #[test]
-fn a_model_that_fails_its_trial_does_not_reach_the_server() {
+fn model_failing_its_trial_is_not_loaded_in_the_server() {
     let counted = Arc::<Counted>::default();
     let trial = Trial::new(Arc::clone(&counted) as _, launch(""), SETTINGS);
     for (load, code, part) in [
@@ -120,7 +120,7 @@ fn running_with(argument: &str) -> usize {
 }
 
 #[test]
-fn a_process_tries_one_model_after_the_other_until_one_fails() {
+fn trial_process_is_reused_until_a_failure() {
     let argument = format!("tries, for {}", std::process::id());
     let trial = Trial::new(Arc::new(IdentityBackend), launch(&argument), SETTINGS);
     for (load, left) in [("", 1), ("", 1), ("refuses", 0), ("", 1), ("aborts", 0), ("", 1)] {
@@ -141,7 +141,7 @@ fn a_process_tries_one_model_after_the_other_until_one_fails() {
 }
 
 #[test]
-fn without_a_process_only_a_trial_that_nobody_asked_for_is_left_out() {
+fn missing_host_program_skips_only_default_trials() {
     for (isolation, loads) in [(None, 1), (Some(Isolation::Load), 0)] {
         let counted = Arc::<Counted>::default();
         let trial = Trial::new(Arc::clone(&counted) as _, missing(), Settings { isolation, ..SETTINGS });
@@ -152,7 +152,7 @@ fn without_a_process_only_a_trial_that_nobody_asked_for_is_left_out() {
 }
 
 #[test]
-fn a_backend_that_does_not_open_is_refused_with_its_reason() {
+fn unopenable_backend_is_refused_with_the_reason() {
     for (behaviour, part) in [("refuses", "it refuses"), ("aborts", "was killed by signal 6 (aborted)")] {
         let error =
             Processes::new(launch(behaviour), SETTINGS, BackendCapabilities::default()).err().unwrap();
@@ -171,7 +171,7 @@ fn execute(instance: &mut dyn Instance, id: &str, size: usize) -> Result<usize, 
 }
 
 #[test]
-fn requests_on_which_a_process_dies_are_answered_and_the_next_ones_too() {
+fn crashed_process_fails_its_requests_and_is_restarted() {
     let processes = processes(Settings { execute: Some(Duration::from_secs(2)), ..SETTINGS });
     for (load, part) in [("aborts", "(aborted)"), ("hangs", "in time"), ("refuses", "it refuses")] {
         let error = processes.load(context(load)).err().unwrap();

@@ -14,7 +14,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use nereid_net::http2::Draining;
 use nereid_net::io_runtime::when_woken;
 use nereid_net::listener::{Activity, Awaited, Listener};
-use nereid_net::slow_clients::{Requests, TimedReplies, TimedWrites, left};
+use nereid_net::slow_clients::{Requests, TimedReplies, TimedWrites, client_stalled};
 use nereid_protocol::Principal;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::sleep;
@@ -186,7 +186,7 @@ async fn serve_connection<S>(
                 tokio::select! {
                     outcome = connection.as_mut() => outcome,
                     () = when_woken(silent(&begun, LAST_FRAME_TIMEOUT)) => Ok(()),
-                    () = when_woken(left(|| requests.idle_after().filter(|_| !backlog.is_there()))) => Ok(()),
+                    () = when_woken(client_stalled(|| requests.idle_after().filter(|_| !backlog.is_there()))) => Ok(()),
                     () = grace(options, &shutdown) => Ok(()),
                 }
             }

@@ -23,12 +23,12 @@ use crate::reply::{self, Reply, error_text};
 pub struct Limit {
     /// The largest number of bytes allowed.
     pub bytes: usize,
-    /// The option that raises the limit, for messages; empty if there is none.
+    /// The option that raises the limit, for messages; empty if none does.
     pub option: &'static str,
 }
 
 impl Limit {
-    /// No body at all.
+    /// Accepts no body.
     pub const NOTHING: Self = Self { bytes: 0, option: "" };
 
     /// The message for `what` that exceeds this limit.
@@ -43,7 +43,7 @@ impl Limit {
 
 /// A body in pieces, read from the front.
 ///
-/// It is moved several times on a request's way, so it is small; a short body has arrived in one piece as a rule.
+/// The body is moved several times on a request's way, so it is small; a short body usually arrives in one piece.
 #[derive(Default)]
 pub struct RequestBody {
     /// The next one first.
@@ -62,19 +62,19 @@ struct IncomingBody {
     tail: BytesMut,
 }
 
-/// How much of a refused body is read, and for how long.
+/// Maximum bytes of a refused body to discard, and the time limit.
 const MAX_DISCARDED: usize = 8 << 20;
 const DISCARD_TIME: Duration = Duration::from_secs(1);
 
-/// Pieces shorter than this are joined, unless they are the first: a body that arrives byte by byte would otherwise
-/// take many times its size.
+/// Shorter pieces are joined, except the first: a body that arrives byte by byte would otherwise take many times its
+/// size.
 const SHORT: usize = 4096;
 
 impl RequestBody {
     /// Reads a whole body.
     ///
     /// # Errors
-    /// The reply to a body that is too long, too slow, or ends early, or for which the server has no room.
+    /// The reply to a body that is too long, too slow, truncated, or larger than the server's budget permits.
     pub(crate) async fn read(
         incoming: &mut Incoming,
         limit: Limit,
@@ -107,7 +107,7 @@ impl RequestBody {
             };
             let Some(frame) = next else { break };
             let frame = frame.map_err(|error| {
-                // hyper says only that it failed; the reason is in its source.
+                // hyper's message carries no detail; the reason is in its source.
                 let cause = error.source().unwrap_or(&error);
                 refused(StatusCode::BAD_REQUEST, &format!("the request body cannot be read: {cause}"))
             })?;
@@ -126,13 +126,13 @@ impl RequestBody {
         Ok(arriving.whole())
     }
 
-    /// What it takes of the budget, for who holds it until the request is over.
+    /// The body's share of the budget, to be held until the request is over.
     pub fn take_share(&mut self) -> BodyShare {
         std::mem::take(&mut self.share)
     }
 
-    /// Reads what is left of a body whose request was refused, within limits: clients that are still sending take the end of
-    /// their connection, or over HTTP/2 the reset of their stream, for the outcome, and not the reply before it.
+    /// Discards the rest of a refused request's body, within limits: clients that are still sending see the end of
+    /// their connection, or over HTTP/2 the reset of their stream, instead of the reply before it.
     pub(crate) async fn discard(mut incoming: Incoming) {
         // The end of a body that announces more would not be reached.
         if incoming.size_hint().lower() > MAX_DISCARDED as u64 {
@@ -155,15 +155,15 @@ impl RequestBody {
         self.len
     }
 
-    /// Whether nothing is left.
+    /// Whether the body is exhausted.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Takes `count` bytes off the front as one run: copied only if they arrived in several pieces.
+    /// Takes `count` bytes off the front as one buffer: copied only if they arrived in several pieces.
     ///
     /// # Errors
-    /// The number of missing bytes. Nothing is taken then.
+    /// The number of missing bytes. Then nothing is taken.
     pub fn take_joined(&mut self, count: usize) -> Result<Bytes, usize> {
         let mut taken: SmallVec<[Bytes; 4]> = SmallVec::new();
         self.take_pieces(count, |piece| taken.push(piece))?;
@@ -174,10 +174,10 @@ impl RequestBody {
         })
     }
 
-    /// Takes `count` bytes off the front without copying them: `take` gets the pieces that hold them.
+    /// Takes `count` bytes off the front without copying: calls `take` with each piece.
     ///
     /// # Errors
-    /// The number of missing bytes. Nothing is taken then.
+    /// The number of missing bytes. Then nothing is taken.
     pub fn take_pieces(&mut self, count: usize, mut take: impl FnMut(Bytes)) -> Result<(), usize> {
         if count > self.len {
             return Err(count - self.len);
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_taken_from_the_front_across_pieces_without_copies() {
+    fn takes_span_pieces_without_copies() {
         static LONG: &str = match std::str::from_utf8(&[b'x'; SHORT]) {
             Ok(long) => long,
             Err(_) => panic!(),
@@ -287,14 +287,14 @@ mod tests {
     }
 
     #[test]
-    fn taking_too_much_takes_nothing_and_says_how_much_is_missing() {
+    fn taking_too_much_takes_nothing_and_returns_the_shortage() {
         let mut body = body(&["ab"]);
         assert_eq!(body.take_pieces(5, |_| panic!("too little is there")), Err(3));
         assert_eq!(body.take_joined(2).unwrap(), "ab");
     }
 
     #[test]
-    fn it_is_read_like_any_buffer() {
+    fn body_reads_like_any_buf() {
         let mut body = body(&["abc", "defg"]);
         let mut read = Vec::new();
         while body.has_remaining() {

@@ -1,6 +1,7 @@
-//! Compressed bodies: gzip and deflate (in HTTP the zlib format; the bare one, which some clients send, is read, too).
+//! Compressed bodies: gzip and deflate (in HTTP the zlib format; raw deflate, which some clients send, is accepted,
+//! too).
 //!
-//! Short bodies are compressed and decompressed in place, longer ones on a blocking thread. Decompression stops at a
+//! Short bodies are compressed and decompressed inline, longer ones on a blocking thread. Decompression stops at a
 //! limit, so a small body cannot become a huge one.
 
 use std::fmt::Display;
@@ -21,23 +22,23 @@ use tokio::task::spawn_blocking;
 use crate::body::{Limit, RequestBody};
 use crate::reply::{self, Contents, Pieces, Reply};
 
-/// Compressed bodies up to this size are decompressed in place. They grow a thousandfold at most, which takes a few
+/// Compressed bodies up to this size are decompressed inline. They expand a thousandfold at most, which takes a few
 /// milliseconds.
 const SHORT_COMPRESSED: usize = 4 << 10;
 
-/// Replies up to this size are compressed in place.
+/// Replies up to this size are compressed inline.
 const SHORT_PLAIN: usize = 64 << 10;
 
-/// The first byte of a gzip stream, which neither a zlib stream nor a plausible deflate stream begins with.
+/// First byte of a gzip stream; neither a zlib stream nor a plausible deflate stream begins with it.
 const GZIP_MAGIC: u8 = 0x1f;
 
-/// Whether a stream that begins with this byte has zlib's head: the method deflate, and a window of 32 KiB at most.
-/// Others are deflate alone, which some clients send under the name, too.
+/// Whether a stream with this first byte has a zlib header: the method deflate, and a window of 32 KiB at most. Other
+/// streams are raw deflate, which some clients send under this name.
 fn is_zlib(first: u8) -> bool {
     first & 0x0f == 8 && first >> 4 <= 7
 }
 
-/// How a body is encoded.
+/// Content encodings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encoding {
     /// Not compressed.
@@ -60,8 +61,8 @@ impl Encoding {
         }
     }
 
-    /// The encoding that the client prefers for the reply: the first of those with the highest weight; `Identity` if it
-    /// names none that is known.
+    /// The client's preferred encoding of the reply: the first of those with the highest weight; `Identity` if it
+    /// accepts no supported one.
     pub fn of_reply(headers: &HeaderMap) -> Self {
         let Some(accepted) = headers.get(ACCEPT_ENCODING).and_then(|value| value.to_str().ok()) else {
             return Self::Identity;
@@ -98,15 +99,15 @@ pub fn unknown_encoding(encoding: &str) -> Reply {
 /// Decompresses a body. Its first byte distinguishes gzip from deflate, as in Triton.
 ///
 /// # Errors
-/// `InvalidArg` if it is not compressed, is truncated, has trailing bytes, or exceeds the limit when decompressed.
-/// `Unavailable` if the budget has no room for it.
+/// `InvalidArg` if the body is not compressed, is truncated, has trailing bytes, or exceeds the limit when
+/// decompressed. `Unavailable` if the budget cannot hold it.
 pub async fn decompress(body: RequestBody, limit: Limit, budget: &BodyBudget) -> Result<RequestBody> {
     if body.len() <= SHORT_COMPRESSED {
         return decompressed(body, limit, budget);
     }
     let (turn, budget) = (budget.turn_to_decompress().await, budget.clone());
     let task = spawn_blocking(move || {
-        // Counted until the end, even if the caller is gone.
+        // Holds the turn until the end, even if the caller was dropped.
         let _turn = turn;
         decompressed(body, limit, &budget)
     });
@@ -139,7 +140,7 @@ fn decompressed(mut body: RequestBody, limit: Limit, budget: &BodyBudget) -> Res
             at_end(&decoder.into_inner())?;
             plain
         }
-        _ => return Err(invalid("it is empty")),
+        _ => return Err(invalid("the body is empty")),
     };
     Ok(RequestBody::from(share.attached_to(plain)))
 }

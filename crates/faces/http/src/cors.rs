@@ -12,7 +12,7 @@ use hyper::{HeaderMap, Method, StatusCode, Uri};
 
 use crate::reply::{self, Reply};
 
-/// How long a browser may remember the answer to a preflight request, in seconds.
+/// How long a browser may cache the answer to a preflight request, in seconds.
 const MAX_AGE: HeaderValue = HeaderValue::from_static("7200");
 
 /// The methods of all faces.
@@ -46,7 +46,7 @@ impl FromStr for Origin {
 #[derive(Clone, Debug, Default)]
 pub struct Cors {
     origins: Vec<Origin>,
-    /// Headers of replies, beside the usual ones, that pages may read.
+    /// Reply headers that pages may read in addition to the usual ones.
     exposed: Option<HeaderValue>,
 }
 
@@ -69,7 +69,7 @@ impl Cors {
         !self.origins.is_empty()
     }
 
-    /// The reply to a preflight request: a browser asks whether a page may send what it is about to send.
+    /// The reply to a preflight request, by which a browser checks whether a page may send its request.
     pub(crate) fn preflight(&self, head: &Parts) -> Option<Reply> {
         let is_preflight = head.method == Method::OPTIONS
             && head.headers.contains_key(ORIGIN)
@@ -93,7 +93,7 @@ impl Cors {
     /// Says in the reply to a request whether its page may read it.
     pub(crate) fn add_to(&self, reply: &mut Reply, request: &HeaderMap) {
         let headers = reply.headers_mut();
-        // A cache must not give the reply for one origin to another.
+        // A cache must not serve the reply for one origin to another.
         headers.append(VARY, HeaderValue::from_static("origin"));
         if let Some(allowed) = self.allowed(request) {
             headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, allowed);
@@ -132,7 +132,7 @@ mod tests {
         }
     }
 
-    /// The headers of a reply whose names begin with `access-control` or are `vary`.
+    /// The reply's headers `vary` and `access-control-*`.
     fn cors_headers(reply: &str) -> Vec<&str> {
         let head = reply.split("\r\n\r\n").next().unwrap_or_default();
         let mut lines: Vec<_> = head
@@ -188,7 +188,7 @@ mod tests {
         }
         let foreign = serving.ask_text("OPTIONS", "/echo", &format!("Origin: http://b\r\n{ask}"), "").await;
         assert_eq!((status(&foreign), cors_headers(&foreign)), ("204", vec!["vary: origin"]));
-        // Not asked by a browser: a method that the route does not have.
+        // Not a preflight request: an unsupported method of the route.
         assert_eq!(status(&serving.ask_text("OPTIONS", "/echo", "", "").await), "405");
     }
 }

@@ -13,13 +13,13 @@ use crate::reply::{self, Reply};
 
 const EVENT_STREAM: &str = "text/event-stream; charset=utf-8";
 
-/// Where the events of a stream come from. Dropped early if the client disconnects.
+/// The source of a stream's events. Dropped early if the client disconnects.
 pub trait EventSource: Send + Unpin + 'static {
     /// The data of the next event; `None` at the end.
     fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<Option<Vec<u8>>>;
 }
 
-/// A reply that streams events: `first`, if there is one already, then those of the source.
+/// A reply that streams events: `first`, if any, then those of the source.
 pub fn events(status: StatusCode, first: Option<Vec<u8>>, source: impl EventSource, busy: Busy) -> Reply {
     let first = first.map(|data| event(&data));
     reply::stream(status, EVENT_STREAM, Events { first, source, _busy: busy })

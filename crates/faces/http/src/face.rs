@@ -40,7 +40,7 @@ pub type PendingReply<'a> = Pin<Box<dyn Future<Output = Reply> + Send + 'a>>;
 pub struct Properties {
     /// The face replies to paths with this prefix, even where it has no route.
     pub prefix: &'static str,
-    /// The reply to such paths.
+    /// The reply to unknown paths.
     pub fallback: fn() -> Reply,
     /// Access to the routes.
     pub access: Access,
@@ -75,11 +75,11 @@ pub struct Call<'a> {
     pub params: Params<'a>,
     /// The query of its address.
     pub query: Option<&'a str>,
-    /// Its headers.
+    /// The request's headers.
     pub headers: &'a HeaderMap,
     /// The sender.
     pub caller: &'a Identity,
-    /// When its head and its whole body had arrived, if the face [times](Face::times_arrival) that.
+    /// When the request's head and its whole body had arrived, if the face [times](Face::times_arrival) that.
     pub arrived: Option<(Instant, Instant)>,
     /// Access to the face.
     pub(crate) access: &'a Access,
@@ -89,10 +89,10 @@ pub struct Call<'a> {
 }
 
 impl Call<'_> {
-    /// Whether the caller may do this with a model that the path does not name.
+    /// Whether the caller may perform this action on a model that is not named by the path.
     ///
     /// # Errors
-    /// The reply to a request that may not be made.
+    /// The reply to a refused request.
     pub fn permit(&self, action: Action, model: &str) -> Result<(), Box<Reply>> {
         let outcome = self.access.check(self.caller, action, Some(model));
         outcome.map_err(|denied| Box::new(reply::denied(&denied)))
@@ -104,8 +104,8 @@ impl Call<'_> {
         spelling::spelled(self.headers, self.head)
     }
 
-    /// Marks that the server still works on this request: nothing is expected from the client until the mark is dropped.
-    /// For streams, which continue after [`Face::perform`] has completed.
+    /// Marks that the server is working on this request: the client is not expected to send anything until the mark is
+    /// dropped. For streams, which continue after [`Face::perform`] has completed.
     pub fn busy(&self) -> Busy {
         self.pace.busy()
     }

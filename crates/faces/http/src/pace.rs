@@ -1,5 +1,5 @@
-//! Closes connections of HTTP/1.1 whose clients stall. A request that has begun must make progress; an idle connection may
-//! stay open as long as its client likes, since clients pool connections, unless the transport sets a limit.
+//! Closes connections of HTTP/1.1 whose clients stall. A request in progress must keep moving; idle connections may
+//! stay open indefinitely, since clients pool them, unless the transport sets a limit.
 
 use std::io;
 use std::pin::Pin;
@@ -16,14 +16,14 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 /// The preface of an HTTP/2 connection.
 const HTTP2: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// How often a connection is checked.
+/// Interval between two checks of a connection.
 const CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
-/// How long an idle connection is kept when the server ends: a client that sends requests one after the other sends the
-/// next one within it, and hears in its reply that the connection ends.
+/// How long an idle connection is kept at shutdown: a client with consecutive requests sends the next one within it and
+/// learns from the reply that the connection ends.
 const QUIET: Duration = Duration::from_millis(500);
 
-/// How much of a head is kept for the spelling of its names, in bytes.
+/// Maximum bytes of a head kept for the original case of its names.
 const MAX_HEAD_KEPT: usize = 64 << 10;
 
 /// A client's progress on a connection.
@@ -32,35 +32,34 @@ pub(crate) struct Pace {
     progress: Arc<Mutex<Progress>>,
     /// The requests over HTTP/2.
     requests: Arc<Requests>,
-    /// How long the connection may be idle; `None` for any time.
+    /// Idle limit of the connection; `None` for none.
     idle_timeout: Option<Duration>,
 }
 
 #[derive(Debug, Default)]
 struct Progress {
     state: State,
-    /// How many requests have begun over HTTP/1.1.
+    /// Number of requests started over HTTP/1.1.
     begun: u32,
     /// The number of checks since this state was entered. Counted instead of reading the clock at each step of a request.
     checks: u32,
     /// Bytes of the body that arrived since then.
     arrived: usize,
-    /// The head of the request that began last, as received, and perhaps some of what follows it; `None` if heads are not
-    /// kept.
+    /// The head of the latest request as received, possibly with some bytes after it; `None` if heads are not kept.
     head: Option<Vec<u8>>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 enum State {
-    /// No request has begun.
+    /// No request has started.
     #[default]
     Idle,
     /// Waiting for the rest of a request's head.
     Head,
     /// Waiting for more of its body.
     Body,
-    /// The server is working on `replies` replies. `next` says whether bytes of another request arrived meanwhile; the
-    /// client is not blamed for their delay.
+    /// The server is working on `replies` replies. `next`: whether bytes of another request have arrived since; their
+    /// delay is not the client's fault.
     Busy { replies: usize, next: bool },
     /// HTTP/2: requests overlap, and frames arrive at any time. Each body has a timeout of its own, and the connection is
     /// checked by pings.
@@ -99,7 +98,7 @@ impl Progress {
 }
 
 impl Pace {
-    /// `keep_heads` says whether [`take_head`](Self::take_head) is going to be called.
+    /// `keep_heads`: whether [`take_head`](Self::take_head) will be called.
     pub(crate) fn new(keep_heads: bool, idle_timeout: Option<Duration>) -> Self {
         let head = keep_heads.then(Vec::new);
         let progress = Arc::new(Mutex::new(Progress { head, ..Progress::default() }));
@@ -110,7 +109,7 @@ impl Pace {
         self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Bytes arrived. The first ones begin a request.
+    /// Records received bytes. The first ones start a request.
     fn arrived(&self, bytes: &[u8]) {
         let mut progress = self.lock();
         match &mut progress.state {
@@ -128,14 +127,14 @@ impl Pace {
         }
     }
 
-    /// The head of the current request as received, as far as it is known: nothing of a request that arrived together with
-    /// the end of the previous one.
+    /// The head of the current request as received, as far as known: empty for a request that arrived together with the
+    /// end of the previous one.
     pub(crate) fn take_head(&self) -> Vec<u8> {
         self.lock().head.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// That many bytes of the request's body arrived; the next ones are due. Returns whether that is enforced here: on HTTP/2 each request
-    /// needs a timeout of its own.
+    /// Records received bytes of the request's body, which restarts the limit for the rest. Returns whether the limit
+    /// is enforced here: on HTTP/2 each request needs its own timeout.
     pub(crate) fn progressed(&self, bytes: usize) -> bool {
         let mut progress = self.lock();
         match progress.state {
@@ -156,7 +155,7 @@ impl Pace {
         !matches!(self.lock().state, State::Off)
     }
 
-    /// The request is complete: nothing is expected from the client until the guard is dropped.
+    /// Marks the request as complete: the client is not expected to send anything until the guard is dropped.
     pub(crate) fn busy(&self) -> Busy {
         let mut progress = self.lock();
         match progress.state {
@@ -167,10 +166,10 @@ impl Pace {
         Busy(self.clone())
     }
 
-    /// Returns when the connection may be closed although its client did not ask for that: no request has begun on it for
-    /// [`QUIET`]. To be called when replies announce the end of their connection, and no further one is accepted.
+    /// Completes when the server may close the connection on its own initiative: no request has started on it for
+    /// [`QUIET`]. Call it once replies announce the end of their connection and no further connection is accepted.
     pub(crate) async fn quiet(&self) {
-        // Whether it was idle for long is known from the checks; otherwise it begins to count here.
+        // The checks record long idle times; otherwise the idle time counts from now.
         while !self.is_long_idle() {
             sleep(QUIET).await;
             if matches!(self.lock().state, State::Idle) {
@@ -225,7 +224,7 @@ impl Activity for Pace {
 pub(crate) struct PacedConnection<S> {
     stream: S,
     pace: Pace,
-    /// What was read already to detect the protocol.
+    /// Bytes already read to detect the protocol.
     first: Bytes,
 }
 

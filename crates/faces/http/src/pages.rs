@@ -52,7 +52,7 @@ pub struct Pages {
 
 struct File {
     media_type: &'static str,
-    /// Of the content, in hexadecimal digits.
+    /// Hex digest of the content.
     hash: String,
     plain: Bytes,
     /// Smaller by a tenth at least.
@@ -60,7 +60,7 @@ struct File {
 }
 
 impl Pages {
-    /// Files by their paths, which begin with the properties' prefix. A path that ends in a slash is an HTML page.
+    /// Files by path, with the properties' prefix. A path with a trailing slash is an HTML page.
     pub fn new(properties: Properties, files: &[(&'static str, &'static [u8])]) -> Self {
         let files: BTreeMap<_, _> =
             files.iter().map(|(path, plain)| (*path, File::new(path, plain))).collect();

@@ -25,17 +25,17 @@ pub enum Contents {
     Whole(Pieces),
     /// Produced while it is sent.
     Stream(Pin<Box<dyn Body<Data = Bytes, Error = Infallible> + Send>>),
-    /// With a guard that is dropped at its end.
+    /// A body with a guard that is dropped at its end.
     Guarded(Box<GuardedBody>),
 }
 
-/// A body with a guard, which is dropped when the body was handed to the connection, or is no longer wanted.
+/// A body with a guard that is dropped once the body was handed to the connection or dropped.
 pub struct GuardedBody {
     contents: Contents,
     _guard: Box<dyn Any + Send>,
 }
 
-/// The reply with a guard that is dropped when it is sent, or no longer wanted.
+/// Attaches a guard that is dropped when the reply was sent or dropped.
 pub fn guarded(reply: Reply, guard: impl Send + 'static) -> Reply {
     reply.map(|contents| Contents::Guarded(Box::new(GuardedBody { contents, _guard: Box::new(guard) })))
 }
@@ -142,7 +142,7 @@ pub fn empty(status: StatusCode) -> Reply {
     with_type(status, HeaderValue::from_static("text/plain"), Contents::default())
 }
 
-/// A reply of JSON that is already written.
+/// A JSON reply from serialised bytes.
 pub fn json_bytes(status: StatusCode, body: impl Into<Bytes>) -> Reply {
     with_type(status, JSON, whole(body))
 }
@@ -175,7 +175,7 @@ pub fn error_json(message: &str) -> String {
     serde_json::json!({ "error": message }).to_string()
 }
 
-/// The reply to a request that may not be made.
+/// The reply to a refused request.
 pub(crate) fn denied(denied: &Denied) -> Reply {
     match denied {
         Denied::Restricted { header } => error_text(

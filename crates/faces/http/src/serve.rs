@@ -1,4 +1,4 @@
-//! Connections: accepting them, and serving HTTP/1.1 or HTTP/2 on each, whichever its client begins with.
+//! Connections: accepts them and serves HTTP/1.1 or HTTP/2 on each, depending on the client's first bytes.
 
 use std::convert::Infallible;
 use std::error::Error;
@@ -16,7 +16,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use nereid_net::http2::Draining;
 use nereid_net::io_runtime::when_woken;
 use nereid_net::listener::{Activity as _, Arrival, Listener};
-use nereid_net::slow_clients::{TimedBody, TimedReplies, TimedWrites, left};
+use nereid_net::slow_clients::{TimedBody, TimedReplies, TimedWrites, client_stalled};
 use nereid_protocol::{Identity, LoggedRequest, Principal};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::sleep;
@@ -30,20 +30,20 @@ use crate::slots::{Slot, Slots};
 /// The protocols that are served, best first, as TLS clients name them.
 pub const PROTOCOLS: &[&str] = &["h2", "http/1.1"];
 
-/// How often an HTTP/2 connection is pinged, and how long its answer may take.
+/// Interval of pings on an HTTP/2 connection, and the time limit of their answer.
 const PING: Duration = Duration::from_secs(30);
 
-/// The most requests that an HTTP/2 client may reset before this side has looked at them. Clients with short timeouts
-/// bring about some hundreds while the server is busy; one that resets them as fast as it opens them reaches thousands.
+/// Most requests that an HTTP/2 client may reset between two polls of its connection. Clients with short timeouts reset
+/// some hundreds while the server is busy; one that resets them as fast as it opens them reaches thousands.
 const MAX_PENDING_RESETS: usize = 1024;
 
-/// How connections are kept.
+/// Limits of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TransportOptions {
-    /// The most connections at a time; `None` for any number. Beyond it, the connection that has been idle longest is closed,
-    /// and clients wait if none is idle.
+    /// The most connections at a time; `None` for any number. Beyond it, the connection that has been idle longest is
+    /// closed, and clients wait if none is idle.
     pub max_connections: Option<usize>,
-    /// How long a connection of HTTP/1.1 may be idle; `None` for any time.
+    /// Idle limit of a connection of HTTP/1.1; `None` for none.
     pub idle_timeout: Option<Duration>,
     /// Whether clients may speak HTTP/2.
     pub http2: bool,
@@ -55,10 +55,10 @@ impl Default for TransportOptions {
     }
 }
 
-/// How long connections are still accepted at the end: clients may have connected before, and sent their requests.
+/// How long connections are still accepted at shutdown: clients may already have connected and sent requests.
 const LAST_ARRIVALS: Duration = Duration::from_millis(20);
 
-/// When a transport ends. A token alone stands for both stages.
+/// The stages of a transport's shutdown. A token alone stands for both.
 #[derive(Clone, Debug)]
 pub struct End {
     /// Cancelled when no further connections are accepted. Those that are open are served as before.
@@ -75,9 +75,9 @@ impl From<CancellationToken> for End {
 
 /// Serves the faces of `router` on `listener` until its `end`.
 ///
-/// Returns when the last connection is closed; the caller decides how long to wait for that. A connection of HTTP/1.1 is
-/// closed after the next reply, which says so, or when no request came for a while; one of HTTP/2 tells its client which
-/// requests it still answers.
+/// Returns when the last connection is closed; the caller decides how long to wait for that. A connection of HTTP/1.1
+/// is closed after its next reply, which announces the close, or after an idle period; on HTTP/2, a GOAWAY frame names
+/// the requests that are still answered.
 pub async fn serve(
     listener: Listener,
     router: impl Into<Router>,
@@ -121,7 +121,7 @@ pub async fn serve(
     connections.wait().await;
 }
 
-/// The next connection, and its slot if there is a limit.
+/// Accepts the next connection, with a slot if there is a limit.
 async fn accept(listener: &Listener, slots: Option<&Slots>) -> (Arrival, Slot) {
     let arrival = listener.accept().await;
     let slot = match slots {
@@ -131,13 +131,13 @@ async fn accept(listener: &Listener, slots: Option<&Slots>) -> (Arrival, Slot) {
     (arrival, slot)
 }
 
-/// What all connections share.
+/// State shared by all connections.
 struct Transport {
     router: Router,
     options: TransportOptions,
     shutdown: CancellationToken,
-    /// Whether replies announce the end of their connection. It is read for each of them, so it is not asked of the token,
-    /// which has a lock.
+    /// Whether replies announce the end of their connection. Every reply reads it, so it is not left to the token,
+    /// which takes a lock.
     ending: AtomicBool,
 }
 
@@ -167,7 +167,7 @@ async fn converse<S>(stream: S, transport: Arc<Transport>, pace: Pace, identity:
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    // One count for each request that all connections share would be one too many.
+    // Avoids a second reference count per request that all connections share.
     let own = Arc::new((Arc::clone(&transport), pace.clone(), identity));
     let service = service_fn(|request: Request<Incoming>| {
         let own = Arc::clone(&own);
@@ -188,12 +188,12 @@ where
     let stream = TimedWrites::new(stream);
     let backlog = stream.backlog();
     let mut stream = PacedConnection::new(stream, pace.clone());
-    // Each of these ends comes once at most, but the connection is polled for every request.
+    // Each of these events occurs at most once, but the connection is polled for every request.
     let mut quiet = pin!(when_woken(transport.quiet(&pace)));
     let stalled = when_woken(pace.stalled());
-    let left = when_woken(async {
+    let unresponsive = when_woken(async {
         transport.shutdown.cancelled().await;
-        left(|| pace.awaited().filter(|_| !backlog.is_there())).await;
+        client_stalled(|| pace.awaited().filter(|_| !backlog.is_there())).await;
     });
     let served = async {
         let http2 = transport.options.http2
@@ -231,7 +231,7 @@ where
             tracing::debug!("an HTTP connection failed: {error}");
         },
         () = stalled => tracing::debug!("closed an HTTP connection: its client stalled"),
-        () = left => tracing::debug!("closed an HTTP connection at the end: its client did not"),
+        () = unresponsive => tracing::debug!("closed an HTTP connection at shutdown: its client did not close it"),
     }
 }
 

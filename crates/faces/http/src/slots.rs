@@ -1,5 +1,5 @@
-//! A limited number of connections. When all are taken, the one that has been idle longest gives up its slot, so that idle
-//! clients lock nobody out.
+//! A limited number of connections. When all slots are taken, the connection that has been idle longest is closed, so
+//! that idle clients lock out no others.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,12 +22,12 @@ pub(crate) struct Slots {
 pub(crate) type Slot = Option<OwnedSemaphorePermit>;
 
 impl Slots {
-    /// That many slots, for these connections.
+    /// Creates `count` slots for these connections.
     pub(crate) fn new(count: usize, connections: Connections) -> Self {
         Self { free: Arc::new(Semaphore::new(count)), connections }
     }
 
-    /// A slot, as soon as there is one.
+    /// Waits for a slot.
     pub(crate) async fn take(&self) -> Slot {
         let mut next = std::pin::pin!(Arc::clone(&self.free).acquire_owned());
         loop {

@@ -1,4 +1,4 @@
-//! What the tests need: two faces, a server of both, and connections to it.
+//! Test fixtures: two faces, a server with both, and connections to it.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -44,7 +44,7 @@ impl Default for Echo {
 }
 
 impl Echo {
-    /// One for web pages.
+    /// A face for web pages.
     pub(crate) fn with_cors(cors: Cors) -> Self {
         let mut face = Self::default();
         face.properties.cors = cors;
@@ -123,7 +123,7 @@ impl Face for Echo {
     }
 }
 
-/// That many events.
+/// A stream of this many events.
 struct Countdown(usize);
 
 impl EventSource for Countdown {
@@ -140,7 +140,7 @@ impl EventSource for Countdown {
 pub(crate) struct Admin(pub Properties);
 
 impl Admin {
-    /// One whose pages require header `key` with value `v`.
+    /// A face whose pages require header `key` with value `v`.
     pub(crate) fn restricted() -> Self {
         let restrictions = Restrictions::new(["logging:key=v".parse().unwrap()]).unwrap();
         Self::with_access(restrictions.into())
@@ -230,7 +230,7 @@ impl Serving {
         reply
     }
 
-    /// The same as text.
+    /// Like `ask`, with the reply as text.
     pub(crate) async fn ask_text(&self, method: &str, path: &str, headers: &str, body: &str) -> String {
         String::from_utf8(self.ask(method, path, headers, body.as_bytes()).await).unwrap()
     }

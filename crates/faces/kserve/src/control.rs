@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn every_body_without_an_object_has_no_members() {
+    fn bodies_without_an_object_have_no_members() {
         for body in ["", "[]", "3", "null", "{}", "\u{feff}{}", " {} "] {
             assert_eq!(members(body.as_bytes()).unwrap().0.len(), 0, "{body:?}");
         }
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn the_code_tells_why_a_body_cannot_be_parsed() {
+    fn parse_errors_have_the_references_codes() {
         for body in
             ["{", "{a}", "{\"a\":1,}", "{}x", "//c\n{}", " ", "\u{feff}", " \u{feff}{}", "\u{feff}\u{feff}{}"]
         {

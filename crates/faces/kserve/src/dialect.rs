@@ -1,4 +1,4 @@
-//! How requests that come by the routes of another face, such as a cloud's, differ from KServe's own.
+//! Differences of requests from another face, such as a cloud's, to KServe's own.
 
 use std::borrow::Cow;
 
@@ -12,18 +12,18 @@ use crate::KserveHttp;
 use crate::infer::{self, generate};
 use crate::routes::{Call, Operation, ROUTES, Target};
 
-/// The header that says where a body's JSON ends and its binary tensors begin.
+/// Header with the length of a body's JSON part, which the binary tensors follow.
 pub(crate) const HEADER_LENGTH: HeaderName = HeaderName::from_static("inference-header-content-length");
 
 const OCTETS: HeaderValue = HeaderValue::from_static("application/octet-stream");
 
-/// What differs from KServe's own requests. The default is KServe.
+/// Differences from KServe's own requests. The default is KServe.
 #[derive(Clone, Copy, Debug)]
 pub struct Dialect {
     /// The beginning of the content type that ends with the length of a request's JSON, where clients cannot send KServe's
     /// header. Bodies are not compressed then, in either direction.
     pub request_type: Option<&'static str>,
-    /// The same for replies.
+    /// The content type of replies with a binary part.
     pub reply_type: Option<&'static str>,
     /// The reply to a request that failed.
     pub error: fn(&Error) -> Reply,
@@ -35,10 +35,10 @@ impl Default for Dialect {
     }
 }
 
-/// What is asked of a model.
+/// The kind of inference requested.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Inference {
-    /// One response, with tensors as KServe has them.
+    /// One response, with tensors in KServe's form.
     #[default]
     Infer,
     /// One response, as a flat object.
@@ -71,8 +71,8 @@ impl KserveHttp {
         reply
     }
 
-    /// Adds a report of the server's load to the reply to a request for inference, if the request asks for it or the server
-    /// reports always.
+    /// Adds a report of the server's load to an inference reply, if the request asks for one or the server is
+    /// configured to always report.
     pub(crate) fn report_load(&self, reply: &mut Reply, request: &HeaderMap) {
         let reports = self.options.load_reports.as_ref();
         if let Some((name, value)) = reports.and_then(|reports| reports.header(request)) {
@@ -82,8 +82,8 @@ impl KserveHttp {
 }
 
 impl KserveHttp {
-    /// Finds the route of a path, without its first slash, that clients of another face name. They may request inference, and
-    /// what changes nothing.
+    /// Finds the route for a path (without its first slash) named by clients of another face. Only inference and
+    /// read-only actions are permitted.
     pub fn redirected<'a>(&self, path: &'a str) -> RouteMatch<'a> {
         for method in [Method::GET, Method::POST] {
             let RouteMatch::Route(id, params, action) = ROUTES.find_at(&method, path) else { continue };
@@ -104,7 +104,7 @@ impl KserveHttp {
 enum Redirection {
     Open,
     Forbidden,
-    /// As if there were no such route.
+    /// Treated like an unknown route.
     Unknown,
 }
 
@@ -142,10 +142,10 @@ impl Operation {
 }
 
 impl Dialect {
-    /// The length of the JSON part of a body with `length` bytes, if the request announces one.
+    /// The length of the JSON part in a body of `length` bytes, if the request announces one.
     ///
     /// # Errors
-    /// What is announced is not a length, or more than the body has.
+    /// The announced value is not a length, or exceeds the body.
     pub(crate) fn json_length(&self, headers: &HeaderMap, length: usize) -> Result<Option<usize>> {
         let Some(prefix) = self.request_type else {
             let announced = headers.get(HEADER_LENGTH).map(HeaderValue::as_bytes);
@@ -176,21 +176,21 @@ impl Dialect {
         }
     }
 
-    /// How the request's body is compressed; `Err` with an unknown encoding.
+    /// The compression of the request's body; `Err` with an unknown encoding.
     pub(crate) fn encoding_of_request(&self, headers: &HeaderMap) -> Result<Encoding, String> {
         if self.request_type.is_some() { Ok(Encoding::Identity) } else { Encoding::of_request(headers) }
     }
 
-    /// How the reply may be compressed.
+    /// The compression acceptable for the reply.
     pub(crate) fn encoding_of_reply(&self, headers: &HeaderMap) -> Encoding {
         if self.request_type.is_some() { Encoding::Identity } else { Encoding::of_reply(headers) }
     }
 }
 
-/// The length in KServe's header.
+/// Parses the length in KServe's header.
 ///
 /// # Errors
-/// It is not a length, or more than the body has.
+/// The value is not a length, or exceeds the body.
 pub(crate) fn json_length(announced: &[u8], body: usize) -> Result<usize> {
     parsed("Inference-Header-Content-Length", announced, body)
 }
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn the_length_is_in_a_header_or_in_the_content_type() {
+    fn json_length_comes_from_header_or_content_type() {
         let cloud = Dialect { request_type: Some(TYPE), ..Dialect::default() };
         let header = "inference-header-content-length";
         for (dialect, name, value, expected) in [
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_binary_reply_says_where_its_json_ends() {
+    fn binary_reply_announces_its_json_length() {
         for (reply_type, content_type, header) in
             [(None, "application/octet-stream", Some("7")), (Some("a/b;size="), "a/b;size=7", None)]
         {

@@ -22,7 +22,7 @@ use crate::routes::Call;
 /// Answers an inference request.
 ///
 /// # Errors
-/// What is wrong with the request, or why it failed.
+/// The request is invalid, or its execution failed.
 pub(crate) async fn answer(call: &Call<'_>, body: RequestBody) -> Result<Reply> {
     let Call { face, target, .. } = call;
     let version = target.version()?;
@@ -47,7 +47,7 @@ async fn answer_with(
     match face.dialect.encoding_of_request(headers) {
         Ok(Encoding::Identity) => {}
         Ok(Encoding::Gzip | Encoding::Deflate) => {
-            // Rare, so it takes no room in the future of every request.
+            // Boxed because it is rare, so that it takes no space in the future of every request.
             body = Box::pin(http::decompress(body, face.options.input_limit(), face.server.bodies())).await?;
         }
         Err(unknown) => return Ok(http::unknown_encoding(&unknown)),
@@ -73,8 +73,8 @@ async fn answer_with(
     })
 }
 
-/// Decodes a body. `json_length` is the length of its JSON part: all of it if absent, 0 for a raw body. An empty body is raw,
-/// as in the reference.
+/// Decodes a body. `json_length` is the length of its JSON part: all of it if absent, 0 for a raw body. An empty body
+/// is raw, as in the reference.
 fn decoded(
     body: &mut RequestBody,
     json_length: Option<usize>,
@@ -89,7 +89,7 @@ fn decoded(
     }
 }
 
-/// Stamps a trace when the reply was handed to the connection, or is no longer wanted.
+/// Stamps a trace when the reply was handed to the connection or dropped.
 struct SendEnd(Arc<Trace>);
 
 impl Drop for SendEnd {
@@ -98,7 +98,7 @@ impl Drop for SendEnd {
     }
 }
 
-/// A reply that is about to be sent, with stamps on the trace of its request.
+/// A reply that stamps the trace of its request when sent.
 fn traced(reply: Reply, trace: Arc<Trace>) -> Reply {
     trace.stamp("HTTP_SEND_START", Instant::now());
     reply::guarded(reply, SendEnd(trace))

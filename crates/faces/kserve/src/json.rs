@@ -1,7 +1,7 @@
-//! What all readers of JSON bodies share: where the text begins, and the errors.
+//! Common parts of all JSON body readers: the start of the text, and the errors.
 //!
-//! As in the reference, what cannot be parsed is an `Internal` error on every route. Text that is not UTF-8 is not JSON,
-//! but the reference reads it, and refuses unknown names in it with `InvalidArg`.
+//! As in the reference, unparsable bodies are `Internal` errors on every route. Text that is not UTF-8 is not JSON, but
+//! the reference reads it and refuses unknown names in it with `InvalidArg`.
 
 use std::fmt::Display;
 
@@ -13,8 +13,8 @@ pub(crate) fn text(body: &[u8]) -> &[u8] {
     body.strip_prefix("\u{feff}".as_bytes()).unwrap_or(body)
 }
 
-/// The text with `Infinity` and `NaN` in place of `Inf` and `-NaN`, which the reference reads, too; `None` if it has
-/// neither. The reader does not know them, so this is for text that it has refused.
+/// The text with `Infinity` and `NaN` in place of `Inf` and `-NaN`, which the reference accepts, too; `None` if it
+/// contains neither. The reader does not accept them, so this is for texts that it has refused.
 pub(crate) fn respelled(text: &[u8]) -> Option<Vec<u8>> {
     let mut result = Vec::new();
     // Up to where the result has the text.

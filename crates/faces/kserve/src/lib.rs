@@ -56,7 +56,7 @@ pub struct HttpOptions {
 }
 
 impl Default for HttpOptions {
-    /// Triton's limits, and nothing restricted or forwarded.
+    /// Triton's limits, without restrictions or forwarded headers.
     fn default() -> Self {
         Self {
             max_input_size: 64 << 20,
@@ -106,7 +106,7 @@ impl KserveHttp {
         Self { server, options, dialect: Dialect::default(), properties }
     }
 
-    /// The same face for clients of another one, which passes their requests on.
+    /// This face with the dialect of another face, which passes its requests on.
     #[must_use]
     pub fn with_dialect(self, dialect: Dialect) -> Self {
         Self { dialect, ..self }

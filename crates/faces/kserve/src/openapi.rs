@@ -93,7 +93,7 @@ fn operation_id(operation: Operation, path: &str) -> String {
 fn operation(handler: Operation, examples: &[Example]) -> Value {
     let (summary, request, answer) = described(handler);
     let success = match answer {
-        Answer::Nothing => json!({ "description": "It is so, or it is done." }),
+        Answer::Nothing => json!({ "description": "Success, without a body." }),
         Answer::Health(schema) => json!({
             "description": "It is so. The body is empty unless `Accept` names `application/json`.",
             "content": {

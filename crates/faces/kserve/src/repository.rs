@@ -15,8 +15,8 @@ use base64::engine::general_purpose::STANDARD;
 use crate::control::Members;
 use crate::routes::Target;
 
-/// Every known version with its state, and the names of models that were never loaded. A repository in the path means
-/// nothing, as in the reference.
+/// Lists every known version with its state, and the models that were never loaded. A repository in the path is
+/// ignored, as in the reference.
 pub(crate) async fn index(server: &Server, body: RequestBody) -> Result<Reply> {
     let only_ready = Members::optional(body)?.boolean("ready")?.unwrap_or(false);
     Ok(reply::json(StatusCode::OK, &repository_index(server, only_ready).await?))
@@ -39,7 +39,7 @@ pub(crate) async fn unload(server: &Server, target: &Target<'_>, body: RequestBo
     Ok(reply::empty(StatusCode::OK))
 }
 
-/// What a load request gives in place of what is in the repository.
+/// The repository's configuration and files that a load request replaces.
 fn overrides(parameters: Members) -> Result<Overrides> {
     let mut overrides = Overrides::default();
     for (name, value) in parameters {
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn a_load_request_gives_a_configuration_and_files() {
+    fn load_request_overrides_configuration_and_files() {
         let overrides = given(r#"{"parameters":{"config":"{}","file:1/model.onnx":"aGk="}}"#).unwrap();
         assert_eq!(overrides.config.as_deref(), Some("{}"));
         assert_eq!(overrides.files, [("1/model.onnx".into(), Bytes::from_static(b"hi"))]);
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_repository_in_the_path_is_ignored_by_the_index_and_refused_by_load_and_unload() {
+    async fn repository_path_is_ignored_by_index_and_refused_by_load() {
         let serving = serve(empty_server(), http_options()).await;
         for repository in ["x", "models", "a%2Fb", "%20"] {
             let path = format!("/v2/repository/{repository}");

@@ -149,7 +149,7 @@ pub(crate) struct Call<'a> {
 }
 
 impl Call<'_> {
-    /// Who requests an inference, holding what the body takes.
+    /// The sender of an inference request, holding the body's share of the budget.
     pub(crate) fn caller(&self, body: &mut RequestBody) -> Caller {
         Caller::default().with_principal(self.http.caller.principal.clone()).with_body(body.take_share())
     }
@@ -228,8 +228,8 @@ pub(crate) fn not_found() -> Reply {
     reply::error_text(StatusCode::NOT_FOUND, message)
 }
 
-/// Performs an operation. Its future has the size of the largest branch and is moved for every request, so branches other than
-/// inference that wait are boxed.
+/// Performs an operation. Its future has the size of the largest branch and is moved for every request, so branches
+/// other than inference that wait are boxed.
 async fn perform(operation: Operation, call: &Call<'_>, body: RequestBody) -> Result<Reply> {
     let (server, target) = (&call.face.server, &call.target);
     match operation {

@@ -1,4 +1,4 @@
-//! What tests of the face need: a server whose one model follows a script, and connections to it.
+//! Test fixtures of the face: a server with one scripted model, and connections to it.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -71,7 +71,7 @@ impl Serving {
         String::from_utf8(self.send(method, path, headers, body.as_bytes()).await).unwrap()
     }
 
-    /// As [`ask`](Self::ask), with bytes that need not be text.
+    /// Like [`ask`](Self::ask), with bytes that need not be UTF-8.
     pub(crate) async fn send(&self, method: &str, path: &str, headers: &str, body: &[u8]) -> Vec<u8> {
         let mut stream = self.connect().await;
         let length = body.len();

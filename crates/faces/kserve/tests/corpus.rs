@@ -6,11 +6,11 @@ mod http_properties;
 use nereid_testkit::corpus::replay;
 
 #[test]
-fn the_corpus_is_read_as_inference_requests() {
+fn corpus_parses_as_inference_requests() {
     replay("infer", http_properties::infer);
 }
 
 #[test]
-fn the_corpus_is_read_as_generate_requests() {
+fn corpus_parses_as_generate_requests() {
     replay("generate", http_properties::generate);
 }

@@ -1,4 +1,4 @@
-//! A report in the three formats that clients may ask for.
+//! A report in the three formats available to clients.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
@@ -58,7 +58,7 @@ fn text(fields: &[(&str, f64)], named: &BTreeMap<String, f64>) -> String {
         // Writing to a string does not fail.
         let _ = write!(text, "{comma}{name}={value:.6}");
     }
-    // Other names would be read as something else, or cannot be in a header.
+    // Other names would be misparsed, or are invalid in a header.
     let is_plain = |name: &str| name.bytes().all(|byte| byte.is_ascii_graphic() && !b"=,:".contains(&byte));
     for (name, value) in named.iter().filter(|(name, _)| is_plain(name)) {
         let _ = write!(text, ", named_metrics.{name}={value:.6}");
@@ -75,7 +75,7 @@ fn json(fields: &[(&str, f64)], named: &BTreeMap<String, f64>) -> String {
     format!("JSON {}", Value::Object(object))
 }
 
-/// Padded, because Envoy takes no other; those that speak gRPC must take both.
+/// Padded, because Envoy requires it; gRPC implementations must accept both.
 fn binary(load: &Load) -> String {
     let report = OrcaLoadReport {
         cpu_utilization: load.cpu_utilization,

@@ -1,8 +1,8 @@
-//! Load reports: what a server says of its own load with its answers, for balancers (ORCA, open request cost aggregation).
+//! Load reports: servers attach their load to answers, for load balancers (ORCA, open request cost aggregation).
 //!
-//! A client asks with the header `endpoint-load-metrics-format: text`, `json` or `bin`, or the server reports always. The load
-//! is measured when a report is needed, and not again within an interval; in between, a report costs as much as copying a
-//! header. This crate knows headers, and no protocol.
+//! A client requests reports with the header `endpoint-load-metrics-format: text`, `json` or `bin`, or the server
+//! always reports. The load is measured when a report is needed, at most once per interval; in between, a report costs
+//! as much as copying a header. This crate depends on HTTP headers, and on no protocol.
 
 #![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 #![forbid(unsafe_code)]
@@ -20,7 +20,7 @@ use nereid_core::Server;
 use crate::format::Formats;
 use crate::measure::Meter;
 
-/// The request header that asks for a report, and in which format.
+/// Request header that requests a report and selects its format.
 pub const FORMAT: HeaderName = HeaderName::from_static("endpoint-load-metrics-format");
 
 /// The header of a report as text or JSON.
@@ -35,7 +35,7 @@ const INTERVAL: Duration = Duration::from_millis(500);
 /// When the load is reported.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Reporting {
-    /// With the answers to requests that ask.
+    /// With answers to requests that have the header.
     #[default]
     OnRequest,
     /// With every answer to a request for inference.
@@ -55,7 +55,7 @@ struct Shared {
 
 /// A report, ready to send.
 struct Report {
-    /// When the next one is due.
+    /// When the next measurement is due.
     until: Instant,
     formats: Formats,
 }
@@ -74,8 +74,8 @@ impl LoadReports {
         Self(Arc::new(Shared { reporting, server, meter: Meter::new(now), current }))
     }
 
-    /// The header for the answer to a request over HTTP, if the request asks for a report or the server reports always. An
-    /// unknown format gets none.
+    /// The header for an HTTP answer, if the request has the header or the server always reports. Unknown formats
+    /// get none.
     pub fn header(&self, request: &HeaderMap) -> Option<(HeaderName, HeaderValue)> {
         self.header_at(request, Instant::now)
     }
@@ -91,7 +91,7 @@ impl LoadReports {
             None => return None,
         };
         let report = || self.report(now());
-        // Some clients write the formats in capitals, as reports have them.
+        // Some clients write the formats in capitals, like the reports do.
         let (name, value) = match () {
             () if format.eq_ignore_ascii_case(b"text") => (REPORT, report().formats.text.clone()),
             () if format.eq_ignore_ascii_case(b"json") => (REPORT, report().formats.json.clone()),
@@ -101,7 +101,7 @@ impl LoadReports {
         Some((name, value?))
     }
 
-    /// Whether the answer to a call over gRPC has a report as a trailer. Any format asks for it.
+    /// Whether a gRPC call's answer has a report as a trailer. Any value of the header requests one.
     pub fn has_trailer(&self, call: &HeaderMap) -> bool {
         self.0.reporting == Reporting::Always || call.contains_key(FORMAT)
     }
@@ -111,7 +111,7 @@ impl LoadReports {
         Some((BINARY_REPORT, self.report(Instant::now()).formats.binary.clone()?))
     }
 
-    /// The current report, measured anew if it is due.
+    /// The current report, with a new measurement if one is due.
     fn report(&self, now: Instant) -> Guard<Arc<Report>> {
         if self.0.current.load().until <= now
             && let Some(load) = self.0.meter.measure(&self.0.server, now)

@@ -1,10 +1,10 @@
-//! The load of a server: how much its models have to do, and what the process takes of the machine.
+//! The load of a server: the utilization of its models, and the process's share of the machine.
 //!
-//! Rates are those since the measurement before. A model's utilization is the number of its requests in progress, queued ones
-//! included, in relation to what its instances execute at a time: 1 means that all of them are busy, more that requests
-//! wait. The number is the average since the measurement before (by Little's law, from the time that requests took), or
-//! that of the moment if it is greater. The server's utilization is that of its busiest model, since the requests of that one
-//! wait whatever the others do.
+//! Rates cover the time since the previous measurement. A model's utilization is the number of its requests in
+//! progress, queued ones included, divided by the number that its instances execute concurrently: at 1 all instances
+//! are busy, above it requests wait. The number is the average since the previous measurement (by Little's law, from
+//! the requests' durations), or the current number if that is greater. The server's utilization is that of its busiest
+//! model, since that model's requests wait regardless of the others' load.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,17 +16,17 @@ use nereid_core::model_config::ModelConfig;
 use nereid_core::model_config::proto::model_config::SchedulingChoice;
 use nereid_core::{MetricRegistry, MetricValue, Server};
 
-/// How many models have metrics of their own in a report: the busiest. More would make its header too long.
+/// Maximum number of models with their own metrics in a report: the busiest. More would make the header too long.
 const MAX_MODELS: usize = 16;
 
-/// The metrics of TensorRT-LLM's cache, and the label that tells them apart.
+/// Metrics of TensorRT-LLM's cache, and the label that distinguishes them.
 const CACHE: &str = "nv_trt_llm_kv_cache_block_metrics";
 const CACHE_LABEL: &str = "kv_cache_block_type";
 
-/// The unit of the times in `/proc/self/stat`, which is the same on every Linux.
+/// Unit of the times in `/proc/self/stat`, the same on every Linux.
 const TICK: Duration = Duration::from_millis(10);
 
-/// What a report says.
+/// The contents of a report.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Load {
     pub application_utilization: f64,
@@ -39,7 +39,7 @@ pub(crate) struct Load {
 /// Measures a server's load.
 pub(crate) struct Meter(Mutex<Measurement>);
 
-/// What the next measurement is compared with.
+/// The previous measurement, for comparison.
 struct Measurement {
     at: Instant,
     cpu: Duration,
@@ -47,7 +47,7 @@ struct Measurement {
     models: BTreeMap<(String, u64), Counts>,
 }
 
-/// What a model's counters say.
+/// A model's counters.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Counts {
     pub success: u64,
@@ -106,7 +106,7 @@ impl Meter {
     }
 }
 
-/// What Triton reports of a backend that has a cache of keys and values.
+/// Triton's metrics of a backend with a key-value cache.
 fn cache(registry: &MetricRegistry) -> BTreeMap<String, f64> {
     let families = registry.snapshot();
     let family = families.iter().find(|family| family.name == CACHE);
@@ -129,7 +129,7 @@ fn cache(registry: &MetricRegistry) -> BTreeMap<String, f64> {
     named
 }
 
-/// How many requests a model has in progress, on average or at the moment.
+/// Number of a model's requests in progress: on average, or now if that is greater.
 fn in_progress(counts: Counts, before: Counts, passed: Duration, in_flight: u64) -> f64 {
     share(counts.taken.saturating_sub(before.taken), passed).max(in_flight as f64)
 }
@@ -142,7 +142,7 @@ fn rate(count: u64, before: u64, passed: Duration) -> f64 {
     count.saturating_sub(before) as f64 / passed.as_secs_f64()
 }
 
-/// How many requests a model's instances execute at a time; `None` for an ensemble, whose members count.
+/// Number of requests that a model's instances execute concurrently; `None` for an ensemble, whose members count.
 fn capacity(config: &ModelConfig) -> Option<f64> {
     if matches!(config.scheduling_choice, Some(SchedulingChoice::EnsembleScheduling(_))) {
         return None;
@@ -167,7 +167,7 @@ fn cpu_time() -> Duration {
 
 /// The sum of the times in user and kernel mode. See proc_pid_stat(5).
 fn parse_cpu_time(stat: &str) -> Option<Duration> {
-    // The command's name is in parentheses and may contain anything.
+    // The command's name is in parentheses and may contain any characters.
     let (_, fields) = stat.rsplit_once(')')?;
     let mut fields = fields.split_ascii_whitespace().skip(11);
     let ticks: u32 = fields.next()?.parse::<u32>().ok()?.checked_add(fields.next()?.parse().ok()?)?;
@@ -182,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_process_time_is_that_of_both_modes() {
+    fn process_time_includes_user_and_system_mode() {
         let fields = "S 1 2 3 4 5 6 7 8 9 10 250 50 1 1";
         for (name, expected) in [("nereid", Some(3)), ("a b) (c", Some(3))] {
             let time = parse_cpu_time(&format!("12 ({name}) {fields}"));
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_cache_of_keys_and_values_reports_is_passed_on() {
+    fn key_value_cache_metrics_are_forwarded() {
         for (values, expected) in [
             (vec![("used", 30.0), ("max", 120.0), ("tokens_per", 64.0)], vec![0.25, 7680.0]),
             (vec![("used", 30.0), ("max", 0.0), ("tokens_per", 64.0)], vec![]),
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_in_progress_are_the_average_or_the_moment_if_that_is_more() {
+    fn requests_in_progress_are_the_average_or_current_maximum() {
         let taken = |ms| Counts { taken: Duration::from_millis(ms), ..Counts::default() };
         let second = Duration::from_secs(1);
         for (now, before, passed, in_flight, expected) in [
@@ -253,7 +253,7 @@ mod tests {
             (taken(2500), taken(500), second, 0, 2.0),
             (taken(2500), taken(500), second * 4, 0, 0.5),
             (taken(2500), taken(500), second, 3, 3.0),
-            // A model that was loaded anew counts from zero.
+            // A reloaded model counts from zero.
             (taken(100), taken(500), second, 0, 0.0),
         ] {
             assert_eq!(in_progress(now, before, passed, in_flight), expected);

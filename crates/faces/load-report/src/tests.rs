@@ -1,4 +1,4 @@
-//! What is reported, to whom, and how often it is measured.
+//! Contents and recipients of reports, and the frequency of measurements.
 
 use std::collections::BTreeMap;
 
@@ -35,7 +35,7 @@ fn asking(format: &str) -> HeaderMap {
 }
 
 #[test]
-fn a_report_says_the_same_in_every_format() {
+fn formats_have_equal_contents() {
     let formats = Formats::of(&load());
     assert_eq!(
         formats.text.unwrap(),
@@ -58,7 +58,7 @@ fn a_report_says_the_same_in_every_format() {
 }
 
 #[test]
-fn only_those_who_ask_get_a_report_unless_everybody_does() {
+fn reports_are_sent_on_request_or_always() {
     let (on_request, always) = (reports(Reporting::OnRequest), reports(Reporting::Always));
     let none = HeaderMap::new();
     let header = |header: Option<(HeaderName, HeaderValue)>| {
@@ -84,7 +84,7 @@ fn only_those_who_ask_get_a_report_unless_everybody_does() {
 }
 
 #[test]
-fn the_load_is_measured_once_in_an_interval() {
+fn load_is_measured_once_per_interval() {
     let reports = reports(Reporting::OnRequest);
     let begin = Instant::now();
     let due = |after: Duration| {

@@ -13,7 +13,7 @@ use crate::{cache, custom, models, nvml};
 const PINNED_TOTAL: &str = "nv_pinned_memory_pool_total_bytes";
 const PINNED_USED: &str = "nv_pinned_memory_pool_used_bytes";
 
-/// What is exported, and how.
+/// Options of the exported metrics.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MetricsOptions {
     /// Whether the machine's CPU and memory are included.
@@ -104,8 +104,8 @@ impl Exposition {
         Self { repositories: Box::new(repositories), ..self }
     }
 
-    /// The current metrics in Prometheus's text format. Everything is read before anything is written, so locks are held only
-    /// while values are copied.
+    /// The current metrics in Prometheus's text format. All values are read before any text is written, so locks are
+    /// held only while values are copied.
     pub fn text(&self, server: &Server) -> String {
         let rows = models::rows(server);
         let families = self.registry.snapshot();

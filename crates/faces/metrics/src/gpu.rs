@@ -82,7 +82,7 @@ struct State {
     interval: Duration,
     at: Instant,
     last: Vec<Reading>,
-    /// What each had consumed when it was first read.
+    /// Energy consumed by each GPU at its first reading.
     before: BTreeMap<String, f64>,
 }
 

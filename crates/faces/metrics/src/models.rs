@@ -23,9 +23,9 @@ pub(crate) struct Row {
     summaries: Option<[LatencySummary; LatencyPhase::ALL.len()]>,
 }
 
-/// All versions that are ready.
+/// All ready versions.
 pub(crate) fn rows(server: &Server) -> Vec<Row> {
-    // Copied, so that no version is kept from unloading while the rest are read.
+    // Copied, so that reading the rest does not delay any unload.
     let models: Vec<_> = server.models().ready().cloned().collect();
     let has_cache = server.options().response_cache.is_some();
     models.into_iter().map(|model| row(model, has_cache)).collect()
@@ -63,7 +63,8 @@ fn reason_name(reason: FailureReason) -> &'static str {
 fn labels(model: &Model) -> MetricLabels {
     let mut labels = MetricLabels::new();
     for (key, value) in &model.config().metric_tags {
-        // One invalid name would make Prometheus refuse the whole text; names with two leading underscores are reserved.
+        // One invalid name would make Prometheus refuse the whole text; names with two leading underscores are
+        // reserved.
         let name = key.replace(|c: char| !c.is_ascii_alphanumeric(), "_");
         labels.entry(format!("_{}", name.trim_start_matches('_'))).or_insert_with(|| value.clone());
     }
@@ -218,7 +219,7 @@ pub(crate) fn write_gauges(text: &mut Text, rows: &[Row], load_durations: bool) 
     }
 }
 
-/// Writes the histograms, if they are kept.
+/// Writes the histograms, if enabled.
 pub(crate) fn write_histograms(text: &mut Text, rows: &[Row]) {
     let kept: Vec<_> =
         rows.iter().filter_map(|row| Some((&row.labels, row.first_response.as_ref()?))).collect();
@@ -234,7 +235,7 @@ pub(crate) fn write_histograms(text: &mut Text, rows: &[Row]) {
     }
 }
 
-/// Writes the summaries, if they are kept, with these quantiles.
+/// Writes the summaries with these quantiles, if enabled.
 pub(crate) fn write_summaries(text: &mut Text, rows: &[Row], quantiles: &[f64]) {
     let kept: Vec<_> = rows.iter().filter_map(|row| Some((row, row.summaries.as_ref()?))).collect();
     if kept.is_empty() {
@@ -251,7 +252,7 @@ pub(crate) fn write_summaries(text: &mut Text, rows: &[Row], quantiles: &[f64]) 
             text.sample(name, "_count", labels, summary.count);
             text.sample(name, "_sum", labels, summary.sum_us);
             for quantile in quantiles {
-                // Without observations there are no quantiles, but their lines are expected.
+                // Without observations the quantiles are undefined, but collectors expect their lines.
                 let value = summary.quantile(*quantile).unwrap_or(f64::NAN);
                 text.sample(name, "", &labels.and("quantile", &Number(*quantile)), Number(value.round()));
             }

@@ -15,16 +15,17 @@ const MODEL_TOTAL: &str = "nereid_model_fetch_total_bytes";
 pub(crate) const NAMES: [&str; 6] =
     [REACHABLE, FETCHED, ARCHIVE_FETCHED, ARCHIVE_TOTAL, MODEL_FETCHED, MODEL_TOTAL];
 
-/// A repository that is not on this machine.
+/// A remote repository.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RemoteRepository {
-    /// Its address.
+    /// The repository's address.
     pub location: String,
-    /// Whether it could be listed the last time.
+    /// Whether the last listing succeeded.
     pub is_reachable: bool,
-    /// How many bytes of files came from it since the server's start.
+    /// Bytes of files fetched since the server's start.
     pub fetched: u64,
-    /// Of one that arrives as a whole, such as an archive: how many bytes are there, and of how many, while it is fetched.
+    /// Bytes present and total bytes of a repository that is fetched as a whole, such as an archive, while the fetch
+    /// runs.
     pub fetching: Option<(u64, u64)>,
 }
 

@@ -1,8 +1,8 @@
 //! The metrics as an HTTP face.
 //!
-//! As with the reference, `/metrics` and `/metrics/` have the text, any other path is an empty reply, and any method but
-//! GET is refused. A flood on this port takes nothing from inference: connections are limited, idle ones are closed, and
-//! few texts are written at a time, on blocking threads.
+//! As in the reference, `/metrics` and `/metrics/` return the text, any other path an empty reply, and methods other
+//! than GET are refused. A flood on this port does not slow down inference: connections are limited, idle ones are
+//! closed, and few texts are written at a time, on blocking threads.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,12 +20,12 @@ use tokio::task::spawn_blocking;
 
 use crate::Exposition;
 
-/// How many texts are written at a time.
+/// Number of texts written concurrently.
 const MAX_TEXTS: usize = 2;
 
 const TEXT: &str = "text/plain; charset=utf-8";
 
-/// How to serve metrics on a port of their own. Collectors that keep a connection ask once a minute or more often.
+/// Transport options of the metrics port. Collectors with persistent connections poll at least once a minute.
 pub const TRANSPORT: TransportOptions = TransportOptions {
     max_connections: Some(256),
     idle_timeout: Some(Duration::from_secs(150)),
@@ -40,7 +40,7 @@ pub struct Metrics {
     properties: Properties,
 }
 
-/// Whether a path has the metrics, or nothing.
+/// Whether a path serves the metrics or an empty reply.
 #[derive(Clone, Copy, Debug)]
 enum Page {
     Text,

@@ -214,7 +214,7 @@ async fn metrics_of_backends_follow_the_servers_of_the_same_kind() {
 }
 
 #[tokio::test]
-async fn only_get_on_metrics_has_the_text() {
+async fn only_get_on_metrics_returns_the_text() {
     let serving = serving(server(""), exposition()).await;
     for path in ["/metrics", "/metrics/", "/metrics?name=x"] {
         let answer = serving.ask(&format!("GET {path}")).await;

@@ -34,7 +34,7 @@ impl Text {
         }
     }
 
-    /// Writes the samples of a histogram: `counts` has one bucket more than there are `bounds`.
+    /// Writes the samples of a histogram: `counts` has one element more than `bounds`.
     pub(crate) fn histogram(
         &mut self,
         name: &str,
@@ -86,7 +86,7 @@ impl Labels {
 /// Text with line breaks, backslashes and quotes escaped.
 struct Escaped<'a> {
     text: &'a str,
-    /// Whether it is quoted.
+    /// Whether the value is quoted.
     quotes: bool,
 }
 

@@ -1,5 +1,5 @@
-//! What servers do below the HTTP/2 library, on the bytes of a connection: find its frames, and let the client's last
-//! streams in before the connection drains.
+//! Server-side handling of HTTP/2 connections below the library, on raw bytes: finds frames, and admits the client's
+//! last streams before the connection drains.
 
 mod draining;
 mod frames;

@@ -1,12 +1,12 @@
-//! The runtime that faces run on: tokio's, with a cheaper way for other threads to wake its tasks.
+//! The runtime of the faces: tokio's, with a cheaper way for other threads to wake its tasks.
 //!
-//! A model's answer comes from the thread of an instance and wakes the task of a connection. When tokio's threads are all
-//! parked, such a wake-up costs two of them: the thread that takes the task wakes a second one to look for more. A
+//! A model's answer comes from an instance's thread and wakes the task of a connection. When all of tokio's threads are
+//! parked, such a wake-up unparks two of them: the thread that takes the task wakes a second one to look for more. A
 //! future that runs [`relayed`] is woken through an event of the I/O driver instead, which wakes one thread, and one
-//! event covers all answers that come before that thread has looked. When such a future wakes itself while it is polled, it
+//! event covers all answers that arrive before that thread runs. When such a future wakes itself while it is polled, it
 //! is polled again, and no thread is woken for it.
 //!
-//! It knows nothing of servers or protocols.
+//! This module depends on no server or protocol.
 
 mod relay;
 mod when_woken;
@@ -36,10 +36,10 @@ where
     }
 }
 
-/// Starts a runtime with that many I/O threads.
+/// Starts a runtime with `threads` I/O threads.
 ///
 /// # Errors
-/// The system refuses threads, or the event by which other threads wake them.
+/// The system cannot create the threads, or the event by which other threads wake them.
 pub fn start(threads: usize) -> io::Result<Runtime> {
     start_with_relay(threads).map(|(runtime, _)| runtime)
 }

@@ -1,7 +1,7 @@
-//! What faces share below their protocols: listening sockets, the runtime of the I/O threads, pacing of slow clients, and
-//! draining of HTTP/2 connections.
+//! Networking shared by the faces, below their protocols: listening sockets, the runtime of the I/O threads, pacing of
+//! slow clients, and draining of HTTP/2 connections.
 //!
-//! No module uses another, and none knows a server or what is served.
+//! The modules are independent of each other and of the server.
 
 #![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 #![forbid(unsafe_code)]

@@ -1,6 +1,6 @@
 //! Listening sockets: binds an address and accepts connections, in clear text or with TLS.
 //!
-//! All faces use it. It knows no protocol, except the names by which TLS clients choose one.
+//! All faces use this module. It depends on no protocol, except for the ALPN names by which TLS clients choose one.
 
 mod connection;
 mod connections;
@@ -16,7 +16,7 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::time::{Instant, sleep};
 
-use crate::listener::connections::LOOK_INTERVAL;
+use crate::listener::connections::CHECK_INTERVAL;
 pub use connection::Connection;
 pub use connections::{Activity, Awaited, ConnectionGuard, Connections};
 pub use tls::{Tls, TlsError, TlsFiles};
@@ -24,17 +24,17 @@ pub use tls::{Tls, TlsError, TlsFiles};
 /// Connections that wait to be accepted, as in the reference.
 const BACKLOG: u32 = 1024;
 
-/// How long to wait before accepting again when the process is out of file descriptors or memory.
+/// Pause before accepting again when the process is out of file descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// How many idle connections are closed when the process is out of file descriptors, and how long that may take.
+/// Number of idle connections closed when the process is out of file descriptors, and the time limit for that.
 const EVICTED_AT_ONCE: usize = 16;
 const EVICTION_PAUSE: Duration = Duration::from_millis(5);
 
-/// How often failures to accept are logged: there are twenty a second while descriptors are out.
+/// Minimum interval between logged accept failures: while descriptors are out, twenty occur per second.
 const COMPLAINT_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Where to listen.
+/// An address to listen on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
     /// A host name, or an IPv4 or IPv6 address.
@@ -46,15 +46,15 @@ pub struct Address {
 }
 
 impl Address {
-    /// Whether both name the same port. Sharing makes no difference: it is for processes that answer alike.
+    /// Whether both use the same port. Sharing a port makes no difference: it is for processes that serve the same.
     pub fn collides(&self, other: &Self) -> bool {
         self.port != 0 && (&self.host, self.port) == (&other.host, other.port)
     }
 
-    /// Binds the address; nobody can connect yet. Resolves the name, which may block.
+    /// Binds the address; connections are refused until listening. Resolves the name, which may block.
     ///
     /// # Errors
-    /// Why none of the name's addresses can be bound.
+    /// None of the name's addresses can be bound.
     pub fn bind(&self) -> io::Result<BoundAddress> {
         let mut outcome = Err(io::Error::other("the host name has no address"));
         for address in (self.host.as_str(), self.port).to_socket_addrs()? {
@@ -77,7 +77,7 @@ fn bound(address: SocketAddr, share: bool) -> io::Result<TcpSocket> {
     Ok(socket)
 }
 
-/// An address that is bound.
+/// A bound address.
 #[derive(Debug)]
 pub struct BoundAddress {
     socket: TcpSocket,
@@ -106,12 +106,12 @@ pub struct Listener {
     complaints: Complaints,
 }
 
-/// When a failure to accept was last logged.
+/// Time of the last logged accept failure.
 #[derive(Debug, Default)]
 struct Complaints(Mutex<Option<Instant>>);
 
 impl Complaints {
-    /// Whether another failure is to be logged.
+    /// Whether to log another failure.
     fn is_due(&self) -> bool {
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let is_due = last.is_none_or(|last| last.elapsed() >= COMPLAINT_INTERVAL);
@@ -123,21 +123,22 @@ impl Complaints {
 }
 
 impl Listener {
-    /// The same, whose connections are among those of other listeners.
+    /// Shares the registry of open connections with other listeners.
     #[must_use]
     pub fn among(self, connections: &Connections) -> Self {
-        Self { connections: connections.of_another_port(), ..self }
+        Self { connections: connections.for_another_port(), ..self }
     }
 
-    /// The connections of which an idle one makes room when descriptors run out. Who serves a connection registers it.
+    /// The registry of connections from which an idle one is closed when descriptors run out. The face that serves a
+    /// connection registers it.
     pub fn connections(&self) -> &Connections {
         &self.connections
     }
 
-    /// The address, with the port that the system chose.
+    /// The local address, with the port chosen by the system.
     ///
     /// # Errors
-    /// Why the system cannot tell.
+    /// The system's error.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }
@@ -148,7 +149,7 @@ impl Listener {
         loop {
             let accepted = tokio::select! {
                 accepted = self.listener.accept() => accepted,
-                () = sleep(LOOK_INTERVAL) => {
+                () = sleep(CHECK_INTERVAL) => {
                     self.connections.look();
                     continue;
                 }

@@ -1,11 +1,10 @@
-//! How long the server waits for its clients: for the rest of what they began to send, and until they take what is sent
-//! to them.
+//! Time limits for clients: to send the rest of a message, and to read what the server sends.
 //!
-//! A client that stalls would hold memory for as long as it likes, so what has begun must make progress. A byte now and
-//! then is none. All of it costs nothing while clients keep up: a timer begins when something waits.
+//! A stalled client would pin memory indefinitely, so every transfer must keep a minimum rate; single bytes do not
+//! count. Clients that keep up cost nothing: timers start only when the server has to wait.
 //!
-//! It knows no protocol but how HTTP/2's library sends replies. Connections of HTTP/1.1 wait for one thing at a time, and
-//! their face has rules of its own.
+//! This module depends on no protocol except for the way the HTTP/2 library sends replies. HTTP/1.1 connections wait
+//! for one event at a time, and their face implements its own rules.
 
 mod arrival;
 mod leaving;
@@ -15,19 +14,19 @@ mod writes;
 use std::time::Duration;
 
 pub use self::arrival::Arrival;
-pub use self::leaving::left;
+pub use self::leaving::client_stalled;
 pub use self::replies::{Requests, TakenInTime, TimedBody, TimedReplies};
 pub use self::writes::{Backlog, TimedWrites};
 
-/// How long the beginning of something may take from its first byte, and each [`PROGRESS`] of its rest.
+/// Time limit for the first part of a message, from its first byte, and for each further [`PROGRESS`] bytes.
 pub const ARRIVAL: Duration = Duration::from_secs(60);
 
-/// How many bytes are progress, unless they are the last.
+/// Bytes that count as progress, unless they are the last.
 pub const PROGRESS: usize = 4 << 10;
 
-/// How long a client may take nothing of what is sent to it.
+/// How long a client may read nothing of what is sent to it.
 pub const TAKING: Duration = Duration::from_secs(300);
 
-/// How long a client of a connection that ends may do nothing while the server waits for it, and for nothing else. Over
-/// HTTP/2, it may still have to make room for the last piece of a reply.
+/// How long the server waits only for the client of a connection that ends. An HTTP/2 client may still have to grant
+/// window for the last piece of a reply.
 pub const LEAVING: Duration = Duration::from_secs(5);

@@ -1,8 +1,8 @@
 //! Access: authenticators identify the sender of a request, authorizers decide about its action.
 //!
-//! Every transport holds one [`Access`] and asks it twice: for the [`Identity`] behind a request's head, before the body is
-//! read, and for permission, once the action and, where it concerns one, the model are known. How a head looks and how a
-//! refusal is worded is up to the protocol.
+//! Every transport holds one [`Access`] and uses it twice: for the [`Identity`] behind a request's head, before the
+//! body is read, and for permission, once the action and, if it concerns one, the model are known. The protocol defines
+//! the form of heads and refusals.
 
 mod action;
 mod restrictions;
@@ -23,7 +23,7 @@ pub trait Head: Sync {
     fn header(&self, name: &str) -> Option<&[u8]>;
 }
 
-/// Who sends a request, as far as authenticators know. The default is an anonymous client.
+/// The sender of a request, as established by authenticators. The default is an anonymous client.
 #[derive(Clone, Debug, Default)]
 pub struct Identity {
     /// The name that a client's certificate or an authenticator vouches for.
@@ -38,7 +38,7 @@ impl Identity {
         Self { principal, ..Self::default() }
     }
 
-    /// Whether nothing is known of the sender.
+    /// Whether the sender is unknown.
     pub fn is_anonymous(&self) -> bool {
         self.principal.is_none() && self.opened == 0
     }
@@ -64,7 +64,7 @@ pub enum Denied {
     Forbidden(String),
 }
 
-/// The outcome of an authenticator: at once, or later if it has to ask elsewhere.
+/// The outcome of an authenticator: immediate, or a future if it has to query another service.
 pub enum Authentication<'a> {
     /// Known at once.
     Done(Result<Identity, Denied>),
@@ -109,7 +109,7 @@ impl Access {
         self
     }
 
-    /// Whether everybody may do everything, so that nothing need be asked.
+    /// Whether every client may do everything, so that no check is necessary.
     pub fn is_open(&self) -> bool {
         self.authenticators.is_empty() && self.authorizers.is_empty()
     }

@@ -1,7 +1,7 @@
-//! The KServe documents: what the server says of itself and of its models.
+//! The KServe documents that describe the server and its models.
 //!
-//! They are built here from the server, once. Their names and order are those of the protocol's JSON, in which HTTP and the
-//! C interface write them as they are; gRPC copies them into its messages.
+//! This module builds them from the server, for all protocols. Names and order are those of the protocol's JSON: HTTP
+//! and the C interface serialise them unchanged; gRPC copies them into its messages.
 
 mod index;
 mod metadata;

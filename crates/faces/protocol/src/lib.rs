@@ -1,8 +1,8 @@
-//! What the protocols share: the meaning of parameters, settings and headers, the KServe documents, and who may use which
-//! API.
+//! The part common to all protocols: the meaning of parameters, settings and headers, the KServe documents, and access
+//! control.
 //!
-//! The faces (HTTP, gRPC, the C interface) read and write their own wire types; what a name or a value means is decided
-//! here, once. This crate knows no wire format.
+//! The faces (HTTP, gRPC, the C interface) read and write their own wire types; this crate defines the meaning of names
+//! and values once. It depends on no wire format.
 
 #![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 #![forbid(unsafe_code)]
@@ -26,7 +26,7 @@ pub use access::{
 pub use forward::HeaderPattern;
 pub use logging::{LogControl, LogFormat, LogSettings, LogUpdate, LogValue};
 pub use model::{as_invalid_arg, parse_version, resolve_single};
-/// What the bodies of requests in flight take, for transports, which know no server.
+/// The memory budget of request bodies, for transports, which do not depend on the server.
 pub use nereid_core::{BodyBudget, BodyShare, DecompressionError, Principal};
 pub use request_log::{LoggedRequest, REQUEST_LOG};
 pub use status::{grpc_status, http_status};

@@ -31,7 +31,7 @@ impl LogFormat {
         format!("unknown log_format '{name}' (known: 'default', 'ISO8601', 'JSON')")
     }
 
-    /// Its name in options and protocols.
+    /// The format's name in options and protocols.
     pub fn name(self) -> &'static str {
         match self {
             Self::Default => "default",
@@ -41,7 +41,7 @@ impl LogFormat {
     }
 }
 
-/// What is logged, where, and how.
+/// Which messages are logged, where, and in which format.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogSettings {
     /// The file; empty for standard error. Fixed at start.
@@ -116,7 +116,7 @@ pub struct LogUpdate {
 }
 
 impl LogUpdate {
-    /// The error for `log_file`, which is fixed at start.
+    /// The error for `log_file`, which is fixed at startup.
     pub fn file_error() -> Error {
         Error::unsupported(
             "log file location can not be updated through network protocol: log_file is fixed when the server starts",
@@ -171,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_update_changes_what_it_names() {
+    fn update_changes_only_named_settings() {
         let control = LogControl::new(LogSettings { file: "f".into(), ..LogSettings::default() });
         control.update(LogUpdate { info: Some(false), verbose_level: Some(3), ..LogUpdate::default() });
         control.update(LogUpdate { format: Some(LogFormat::Iso8601), ..LogUpdate::default() });

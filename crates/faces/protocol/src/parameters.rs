@@ -10,28 +10,28 @@ use nereid_backend_api::{
 /// The longest id of a sequence, in bytes, as in the reference.
 const MAX_SEQUENCE_ID: usize = 128;
 
-/// Up to this many requested outputs are compared with each other; of more, a set is made.
+/// Up to this many requested outputs are compared pairwise; more go through a set.
 const FEW_OUTPUTS: usize = 16;
 
-/// How many tensors beyond those of its model are read of a request, so that the refusal can say which are wrong.
+/// Tensors read of a request beyond those of its model, so that the refusal can name the wrong ones.
 const SPARE_TENSORS: usize = 64;
 
 /// Begins the names of parameters that clients cannot set.
 const RESERVED_PREFIX: &str = "triton_";
 
-/// Whether a request over HTTP wants its outputs in binary form, unless an output says otherwise.
+/// Whether outputs over HTTP are binary, unless an output overrides it.
 pub const BINARY_DATA_OUTPUT: &str = "binary_data_output";
 /// Whether an output over HTTP is wanted in binary form.
 pub const BINARY_DATA: &str = "binary_data";
 /// The length of an input's binary data over HTTP.
 pub const BINARY_DATA_SIZE: &str = "binary_data_size";
-/// How many of an output's highest values are wanted in its place.
+/// Number of top classes to return in place of the output.
 pub const CLASSIFICATION: &str = "classification";
 /// The shared memory region of an input or an output.
 pub const SHARED_MEMORY_REGION: &str = "shared_memory_region";
-/// Where in the region it begins.
+/// Offset of the tensor in the region.
 pub const SHARED_MEMORY_OFFSET: &str = "shared_memory_offset";
-/// Its length in the region.
+/// Size of the tensor in the region.
 pub const SHARED_MEMORY_BYTE_SIZE: &str = "shared_memory_byte_size";
 
 /// Names that headers cannot set as parameters.
@@ -41,40 +41,40 @@ const NOT_FORWARDED: [&str; 7] =
 /// The value of a parameter, as a face's wire carries it. Reading fails with the face's own error for a value of another
 /// type.
 pub trait WireValue: Sized {
-    /// A boolean.
+    /// The value as a boolean.
     ///
     /// # Errors
-    /// It is of another type.
+    /// The value has another type.
     fn boolean(self, name: &str) -> Result<bool>;
 
-    /// A non-negative integer.
+    /// The value as a non-negative integer.
     ///
     /// # Errors
-    /// It is of another type, or negative.
+    /// The value has another type, or is negative.
     fn count(self, name: &str) -> Result<u64>;
 
-    /// A time in microseconds; 0 for none.
+    /// The value as a time in microseconds; 0 for none.
     ///
     /// # Errors
-    /// It is of another type.
+    /// The value has another type.
     fn micros(self, name: &str) -> Result<u64> {
         self.count(name)
     }
 
-    /// The id of a sequence. 0 and the empty text stand for none.
+    /// The value as a sequence id; 0 and the empty string mean none.
     ///
     /// # Errors
-    /// It is of another type.
+    /// The value has another type.
     fn sequence_id(self, name: &str) -> Result<SequenceId>;
 
-    /// A value that only the model understands.
+    /// The value as a parameter for the model.
     ///
     /// # Errors
-    /// Models know no such type.
+    /// Models have no parameters of this type.
     fn custom(self, name: &str) -> Result<ParameterValue>;
 }
 
-/// The id of a sequence, as clients give it.
+/// A sequence id as sent by clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SequenceId {
     /// A number.
@@ -144,7 +144,7 @@ pub fn check_count(what: &str, given: usize, known: usize) -> Result<()> {
 /// Checks that no output is requested twice.
 ///
 /// # Errors
-/// `InvalidArg` names one that is.
+/// `InvalidArg` names a duplicate.
 pub fn check_requested(outputs: &[RequestedOutput]) -> Result<()> {
     let twice = if outputs.len() <= FEW_OUTPUTS {
         let mut each = outputs.iter().enumerate();
@@ -174,7 +174,7 @@ pub fn unknown_data_type(input: &str, data_type: &str) -> Error {
     Error::invalid_arg(format!("input '{input}': unknown datatype '{data_type}'{hint}"))
 }
 
-/// The data type that somebody means by the name of another library, of a configuration, or in another case.
+/// The data type probably meant by a name from another library or a configuration, or in another case.
 fn meant_data_type(name: &str) -> Option<&'static str> {
     let upper = name.trim().to_ascii_uppercase();
     let bare =
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn an_output_requested_twice_is_found_wherever_it_is() {
+    fn duplicate_output_is_found_at_any_position() {
         for count in [2, 3, FEW_OUTPUTS, FEW_OUTPUTS + 1, 5000] {
             let mut outputs: Vec<_> = (0..count)
                 .map(|index| RequestedOutput { name: format!("o{index}"), ..RequestedOutput::default() })
@@ -307,14 +307,14 @@ mod tests {
     }
 
     #[test]
-    fn other_names_are_the_models_unless_they_are_reserved() {
+    fn unreserved_names_are_model_parameters() {
         assert_eq!(with("temperature", 1).parameters.get("temperature"), Some(&ParameterValue::Bool(true)));
         let error = set_parameter(&mut InferRequest::default(), "triton_x", Any(1)).unwrap_err();
         assert!(error.message().contains("'triton_x'"), "{error}");
     }
 
     #[test]
-    fn other_names_of_data_types_are_understood_in_the_refusal() {
+    fn refusal_suggests_the_data_type_for_foreign_names() {
         for (given, meant) in [
             ("float32", "FP32"),
             ("fp32", "FP32"),

@@ -4,13 +4,13 @@ use nereid_backend_api::{Error, Result};
 use nereid_core::{Overrides, Server};
 use tokio::sync::oneshot;
 
-/// The parameter of an unload request that says whether an ensemble's members are unloaded, too.
+/// Parameter of an unload request: whether to unload an ensemble's members, too.
 pub const UNLOAD_DEPENDENTS: &str = "unload_dependents";
 
 /// A parameter of a load request, by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LoadParameter<'n> {
-    /// A configuration in JSON, in place of the model's own.
+    /// A JSON configuration that replaces the model's own.
     Config,
     /// A file of the model's directory, with its path there.
     File(&'n str),
@@ -52,7 +52,7 @@ pub fn check_repository(name: &str) -> Result<()> {
 pub async fn load(server: &Server, name: &str, overrides: Overrides) -> Result<()> {
     let (done, outcome) = oneshot::channel();
     server.load_model(name, overrides, |result| {
-        // The client may be gone.
+        // The client may have disconnected.
         let _ = done.send(result);
     })?;
     finished(outcome).await

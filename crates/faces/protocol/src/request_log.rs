@@ -8,10 +8,10 @@ use nereid_core::Principal;
 /// The target of the lines, by which the log knows them.
 pub const REQUEST_LOG: &str = "nereid::requests";
 
-/// A request that is logged when it is answered, or given up.
+/// A request that is logged when it is answered or cancelled.
 #[derive(Debug)]
 pub struct LoggedRequest {
-    /// The protocol, and what was asked for.
+    /// The protocol and the target.
     call: String,
     principal: Option<Principal>,
     start: Instant,
@@ -19,8 +19,8 @@ pub struct LoggedRequest {
 }
 
 impl LoggedRequest {
-    /// Begins with the arrival of a request, if requests are logged. `call` names the protocol, and what is asked for;
-    /// `principal` asks for it.
+    /// Starts the log entry of an arriving request, if requests are logged. `call` returns the protocol and the target;
+    /// `principal` is the sender.
     pub fn begin(principal: Option<&Principal>, call: impl FnOnce() -> String) -> Option<Box<Self>> {
         tracing::enabled!(target: REQUEST_LOG, tracing::Level::INFO).then(|| {
             let principal = principal.cloned();
@@ -32,7 +32,7 @@ impl LoggedRequest {
         self.principal.as_ref().map(Principal::name)
     }
 
-    /// Logs the request, when the head of its answer is there. `bytes` is the length of the answer, if that is known.
+    /// Logs the request once the head of its answer is known. `bytes` is the length of the answer, if known.
     pub fn answered(mut self, status: impl Display, bytes: Option<u64>) {
         self.is_answered = true;
         let microseconds = self.microseconds();

@@ -1,4 +1,4 @@
-//! The trace that a client's request is part of, as its headers say (W3C Trace Context).
+//! The trace context of a client's request, from its headers (W3C Trace Context).
 
 use nereid_core::TraceParent;
 
@@ -6,7 +6,7 @@ use nereid_core::TraceParent;
 const PARENT: &str = "traceparent";
 const STATE: &str = "tracestate";
 
-/// Reads the parent of a request's trace from its headers. `None` if there is none, or if it is malformed.
+/// Parses a request's trace parent from its headers. `None` if the header is missing or malformed.
 pub fn trace_parent<'h>(header: impl Fn(&str) -> Option<&'h str>) -> Option<TraceParent> {
     let text = header(PARENT)?.trim();
     let mut parts = text.split('-');
@@ -54,7 +54,7 @@ mod tests {
     const SPAN: &str = "b7ad6b7169203331";
 
     #[test]
-    fn a_parent_is_read_with_its_state() {
+    fn trace_parent_parses_with_its_state() {
         let parent = read(&format!("00-{TRACE}-{SPAN}-01"), Some(" a=1,b=2 ")).unwrap();
         assert_eq!((parent.trace_id[0], parent.trace_id[15]), (0x0a, 0x9c));
         assert_eq!(parent.span_id, [0xb7, 0xad, 0x6b, 0x71, 0x69, 0x20, 0x33, 0x31]);

@@ -1,4 +1,4 @@
-//! Trace settings as clients give them: names and texts.
+//! Trace settings in the form that clients send: names and texts.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -6,10 +6,10 @@ use std::str::FromStr;
 use nereid_backend_api::{Error, Result, TraceLevel};
 use nereid_core::{Change, TraceMode, TraceSettings, TraceUpdate};
 
-/// Sets the trace level by the names of what is traced, or clears it. Unknown names are ignored, as by the reference.
+/// Sets or clears the trace level, by the names of its parts. Unknown names are ignored, as in the reference.
 ///
 /// # Errors
-/// `InvalidArg` for `OFF` beside other names.
+/// `InvalidArg` if `OFF` is combined with other names.
 pub fn set_trace_level(update: &mut TraceUpdate, names: Option<&[&str]>) -> Result<()> {
     update.level = match names {
         None => Change::Clear,
@@ -18,10 +18,10 @@ pub fn set_trace_level(update: &mut TraceUpdate, names: Option<&[&str]>) -> Resu
     Ok(())
 }
 
-/// Sets a numeric trace setting, or clears it if there is no `text`. Unknown settings are ignored, as by the reference.
+/// Sets a numeric trace setting, or clears it if `text` is `None`. Unknown settings are ignored, as in the reference.
 ///
 /// # Errors
-/// `InvalidArg` if `text` is not a number in range, `Unsupported` for `trace_file`, which is fixed at start.
+/// `InvalidArg` if `text` is not a number in range, `Unsupported` for `trace_file`, which is fixed at startup.
 pub fn set_trace_number(update: &mut TraceUpdate, setting: &str, text: Option<&str>) -> Result<()> {
     match setting {
         "trace_rate" => update.rate = number(setting, text, "a non-negative 32-bit integer")?,
@@ -61,7 +61,7 @@ impl From<TraceSettings> for TraceDocument {
         set("trace_rate", settings.rate.to_string());
         set("trace_count", settings.count.to_string());
         set("trace_mode", settings.mode.name().to_owned());
-        // These mean something only in this mode.
+        // These settings apply only in this mode.
         if settings.mode == TraceMode::Triton {
             set("log_frequency", settings.log_frequency.to_string());
             set("trace_file", settings.file);

@@ -1,9 +1,9 @@
 //! The face for Amazon SageMaker: its container contract, answered by KServe's face.
 //!
-//! `/ping` tells whether the server works, `/invocations` asks the one model of an endpoint, and `/models` belongs to
-//! multi-model endpoints, for which SageMaker loads and unloads models by their folders. Requests for inference are
-//! KServe's; where a body has binary tensors, its content type says where its JSON ends, since SageMaker passes on no
-//! other header. This crate knows what a folder of models stands for only by [`Folders`].
+//! `/ping` reports whether the server works, `/invocations` runs the one model of an endpoint, and `/models` belongs to
+//! multi-model endpoints, for which SageMaker loads and unloads models by their folders. Inference requests have
+//! KServe's form; since SageMaker forwards no other header, the content type of bodies with binary tensors contains the
+//! length of their JSON. This crate learns the meaning of a folder of models only through [`Folders`].
 
 #![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 #![forbid(unsafe_code)]
@@ -32,7 +32,7 @@ const BINARY: &str = "application/vnd.sagemaker-triton.binary+json;json-header-s
 /// The header with the archive that a client named, for the log.
 const TARGET: &str = "x-amzn-sagemaker-target-model";
 
-/// What `/ping` tells.
+/// The condition reported by `/ping`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PingMode {
     /// Whether every model is ready.
@@ -57,15 +57,15 @@ impl FromStr for PingMode {
 /// Options of the face.
 #[derive(Clone, Debug, Default)]
 pub struct SageMakerOptions {
-    /// What `/ping` tells.
+    /// The condition reported by `/ping`.
     pub ping: PingMode,
-    /// The model that `/invocations` asks. Without one, they are answered with 404, as in the reference.
+    /// The model of `/invocations`. Without one, they are answered with 404, as in the reference.
     pub model: Option<String>,
-    /// What `/invocations` asks of it.
+    /// The kind of inference of `/invocations`.
     pub inference: Inference,
 }
 
-/// The folders that multi-model endpoints bring.
+/// The model folders of multi-model endpoints.
 pub trait Folders: Send + Sync {
     /// Adds the repository in a folder, whose model is called `name`, and returns its path. It may block.
     ///

@@ -1,10 +1,10 @@
-//! Errors that say that memory ran out: a multi-model endpoint then unloads other models and tries again.
+//! Recognises out-of-memory errors: a multi-model endpoint then unloads other models and tries again.
 
 use hyper::StatusCode;
 use nereid_core::backend_api::Error;
 use nereid_http::{Reply, reply};
 
-/// What frameworks say when memory ran out. The reference's list.
+/// Frameworks' phrases for exhausted memory. The reference's list.
 const WORDS: [&str; 17] = [
     "CUDA out of memory",
     "CUDA_OUT_OF_MEMORY",
@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_lack_of_memory_is_507() {
+    fn only_out_of_memory_errors_are_507() {
         for (message, status) in [
             ("CUDA out of memory. Tried to allocate 2 GiB", 507),
             ("load failed: Internal: MemoryError: x", 507),

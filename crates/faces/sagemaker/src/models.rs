@@ -1,4 +1,4 @@
-//! The models of a multi-model endpoint, which SageMaker brings as folders and names as it likes.
+//! The models of a multi-model endpoint, which SageMaker passes as folders under names of its choice.
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
@@ -17,7 +17,7 @@ use tokio::time::timeout;
 
 use crate::{Folders, memory, target};
 
-/// How long an unload may take. SageMaker waits 360 seconds for its reply.
+/// Time limit of an unload. SageMaker waits 360 seconds for its reply.
 const UNLOAD_TIMEOUT: Duration = Duration::from_secs(350);
 
 /// Folders that no model is loaded from.
@@ -31,7 +31,7 @@ pub(crate) struct Models {
     loaded: Mutex<BTreeMap<String, PathBuf>>,
 }
 
-/// What SageMaker asks to load.
+/// SageMaker's load request.
 #[derive(Deserialize)]
 struct Request {
     #[serde(default)]
@@ -60,14 +60,14 @@ impl Models {
         Self { kserve, folders, loaded: Mutex::default() }
     }
 
-    /// Those that are ready.
+    /// Lists the ready models.
     pub(crate) fn list(&self) -> Reply {
         let (table, loaded) = (self.server().models(), self.lock());
         let ready = loaded.iter().filter(|(name, _)| table.find(name, None).is_ok());
         listed(&List { models: ready.map(|(name, url)| ModelListing { name, url }).collect() })
     }
 
-    /// Where a model is from.
+    /// The source folder of a model.
     pub(crate) fn get(&self, name: &str) -> Reply {
         match self.lock().get(name) {
             Some(url) => listed(&ModelListing { name, url }),
@@ -208,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn folders_are_absolute_and_not_those_of_the_system() {
+    fn folders_must_be_absolute_and_outside_system_folders() {
         for (url, expected) in [
             ("/opt/ml/models/abc/model", Some("/opt/ml/models/abc/model")),
             ("/opt/ml/./models//abc/../d/", Some("/opt/ml/models/d")),

@@ -42,7 +42,7 @@ impl Folders for Registered {
     }
 }
 
-/// Echoes, but for what the first number asks.
+/// Echoes, except for actions selected by the first number.
 fn script(request: Request) {
     let first = request.inputs[0].contiguous().unwrap()[0];
     match first {
@@ -151,7 +151,7 @@ async fn an_endpoint_of_one_model_answers_the_containers_routes() {
 }
 
 #[tokio::test]
-async fn binary_bodies_have_the_length_of_their_json_in_the_content_type() {
+async fn binary_bodies_announce_their_json_length_in_the_content_type() {
     let serving = one_model().await;
     let tensor = [5_i32.to_le_bytes(), 6_i32.to_le_bytes()].concat();
     let body = [BINARY_HEAD.as_bytes(), &tensor].concat();
@@ -174,7 +174,7 @@ async fn binary_bodies_have_the_length_of_their_json_in_the_content_type() {
 }
 
 #[tokio::test]
-async fn models_of_a_multi_model_endpoint_come_and_go() {
+async fn multi_model_endpoint_loads_and_unloads_models() {
     let serving = many_models().await;
     let load = |name: &str, url: &str| format!(r#"{{"model_name":"{name}","url":"{url}"}}"#);
     for (line, body, status, part) in [
@@ -207,13 +207,13 @@ async fn models_of_a_multi_model_endpoint_come_and_go() {
         let (given, reply) = serving.text(line, &body).await;
         assert!(given == status && reply.contains(part), "{line} {body}: {given} {reply}");
     }
-    // A load that failed leaves nothing behind.
+    // A failed load leaves nothing behind.
     let folders: Vec<_> = ["/opt/ml/models/b", "/opt/ml/models/a"].map(PathBuf::from).into();
     assert_eq!(*serving.folders.0.lock().unwrap(), folders);
 }
 
 #[tokio::test]
-async fn restricted_groups_and_limits_hold() {
+async fn restricted_groups_and_limits_apply() {
     let options = SageMakerOptions { model: Some("first".into()), ..SageMakerOptions::default() };
     let restricted = ["inference:k=i", "model-repository:k=m", "health:k=h"];
     let serving = serve(ModelControl::None, options, &restricted).await;

@@ -5,11 +5,11 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// How often the two clocks are read one right after the other.
+/// Number of paired readings of the two clocks.
 const READINGS: usize = 8;
 
-/// One moment, by the monotonic clock and by the one that `Instant` reads, which is the same clock on Linux but does not
-/// tell its time. Of several readings, the one in which the least time went by.
+/// One moment on both clocks: `Instant`, and the monotonic clock, which is the same clock on Linux but with a readable
+/// value. Taken from the reading with the shortest time between the two.
 static MOMENT: LazyLock<(Instant, Duration)> = LazyLock::new(|| {
     let read = |_| {
         let before = Instant::now();
@@ -33,8 +33,8 @@ pub(crate) fn monotonic(at: Instant) -> u64 {
     nanos(since)
 }
 
-/// What turns moments into nanoseconds since the Unix epoch: all of them by the system's clock as it is now, so that
-/// moments stay as far apart as they are, even where that clock is set meanwhile.
+/// Converts moments to nanoseconds since the Unix epoch. All of them use one reading of the system's clock, so that
+/// intervals stay correct even if that clock is set in between.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Epoch {
     instant: Instant,
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn moments_are_as_far_apart_as_they_are_and_follow_the_clock() {
+    fn converted_moments_keep_their_intervals() {
         let (now, step) = (Instant::now(), Duration::from_nanos(17));
         assert_eq!(monotonic(now + step) - monotonic(now), 17);
         let clock = clock_gettime(ClockId::Monotonic);
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn the_epoch_is_that_of_the_system() {
+    fn epoch_matches_the_system_clock() {
         let epoch = Epoch::now();
         let now = Instant::now();
         assert_eq!(epoch.nanos(now + Duration::from_nanos(5)) - epoch.nanos(now), 5);

@@ -19,9 +19,9 @@ use self::spans::SpanRecord;
 /// The collector's address, and what is sent to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CollectorOptions {
-    /// Its address, of which the path belongs to traces.
+    /// The collector's URL, including the path for traces.
     pub url: String,
-    /// What describes this server: names and values. Of a name that is given twice the last value counts.
+    /// Attributes that describe this server, by name. The last value of a repeated name wins.
     pub resource: Vec<(String, String)>,
     /// The most spans that wait to be sent; at least 1.
     pub max_queue_size: usize,
@@ -48,10 +48,10 @@ impl Default for CollectorOptions {
 pub struct Collector(Arc<Batches>);
 
 impl Collector {
-    /// Sends to the collector that the options say. Nobody looks yet whether it is there.
+    /// Sends to the configured collector. Does not connect yet.
     ///
     /// # Errors
-    /// Why the address cannot be one.
+    /// The URL is invalid.
     pub fn new(options: &CollectorOptions) -> Result<Self, String> {
         let client = Client::new(&options.url)?;
         let mut resource = vec![

@@ -1,9 +1,9 @@
 //! Trace files in Triton's format: an array of objects. Each states one fact about the trace with its `id`: the
 //! request, the time of a stage, or a tensor.
 //!
-//! With a log frequency, that many traces go into each of `FILE.0`, `FILE.1` and so on. With a count, the traces go
-//! into the next such file when the count is reached. All others go into `FILE` itself, when their settings or the
-//! server end.
+//! With a log frequency, each of `FILE.0`, `FILE.1` and so on receives this number of traces. With a count, reaching it
+//! writes the traces to the next such file. All others are written to `FILE` itself, when their settings or the server
+//! end.
 //!
 //! A trace is formatted while its request is in progress, and written when complete, by a separate thread
 //! (`writer.rs`).
@@ -33,7 +33,8 @@ pub struct TraceFiles {
 }
 
 impl TraceFiles {
-    /// Writes to this file, and to those named after it. What is there is replaced when the first trace is written.
+    /// Writes to this file, and to files named after it. Existing contents are replaced when the first trace is
+    /// written.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self { writer: Arc::new(Writer::new(path.into())), next: AtomicU64::new(0) }
     }
@@ -70,7 +71,7 @@ impl TraceStream for Stream {
 /// The traces that were drawn by the same settings. Dropped with the last of them and the settings.
 struct Series {
     number: u64,
-    /// How many traces go into each file; 0 for no limit.
+    /// Number of traces per file; 0 for no limit.
     frequency: u32,
     progress: Mutex<Progress>,
     writer: Arc<Writer>,
@@ -80,7 +81,7 @@ struct Series {
 struct Progress {
     begun: u64,
     finished: u64,
-    /// Whether no further one begins.
+    /// Whether no further trace begins.
     all_begun: bool,
 }
 
@@ -96,10 +97,10 @@ impl Drop for Series {
     }
 }
 
-/// One request's trace and those derived from it. Dropped when all of it is there.
+/// One request's trace and those derived from it. Dropped when the trace is complete.
 struct Record {
     series: Arc<Series>,
-    /// What was reported of each trace, by its id.
+    /// Text recorded for each trace, by id.
     texts: Mutex<BTreeMap<u64, String>>,
 }
 
@@ -123,7 +124,7 @@ impl Record {
     }
 }
 
-/// A text as JSON has it.
+/// A text as a JSON string.
 fn json(text: &str) -> serde_json::Value {
     text.into()
 }

@@ -55,7 +55,7 @@ fn strings(contents: &[u8]) -> String {
     text
 }
 
-/// The shortest digits that give the same number; a power of ten is written out only while it is short.
+/// The shortest digits that round-trip; exponents are expanded only while the result is short.
 fn number(value: f64) -> String {
     if plain(value) { value.to_string() } else { format!("{value:e}") }
 }
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_short_or_empty_ends_before() {
+    fn truncated_and_empty_tensors_end_early() {
         check(DataType::Int32, &[1, 0, 0, 0, 2], "1");
         check(DataType::Bytes, b"\x01\0\0\0a\x09\0\0\0b", "\"a\"");
         check(DataType::Fp64, &[], "");

@@ -1,8 +1,8 @@
 //! The face for Google Vertex AI: the routes that it chooses for a container, answered by KServe's face.
 //!
-//! One route tells whether the server is ready, the other one asks the default model. A header makes the latter answer as one
-//! of KServe's routes, among those that change nothing, or as the metrics. Where a body has binary tensors, its content
-//! type says where its JSON ends.
+//! One route reports whether the server is ready, the other one runs the default model. A header turns the latter into
+//! one of KServe's read-only routes, or into the metrics. The content type of bodies with binary tensors contains the
+//! length of their JSON.
 
 #![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 #![forbid(unsafe_code)]
@@ -37,11 +37,11 @@ const POST: &Method = &Method::POST;
 /// Options of the face.
 #[derive(Clone, Debug)]
 pub struct VertexAiOptions {
-    /// The route that tells whether the server is ready.
+    /// The route that reports whether the server is ready.
     pub health: RoutePattern,
     /// The route of requests for inference.
     pub predict: RoutePattern,
-    /// The model that they ask; without one, the server's only model.
+    /// The model of predictions; `None` for the server's only model.
     pub model: Option<String>,
 }
 
@@ -98,10 +98,10 @@ impl VertexAi {
     }
 }
 
-/// The one model that a server serves.
+/// The only model of a server.
 ///
 /// # Errors
-/// It serves none, or several.
+/// The server has none, or several.
 pub fn only_model(server: &Server) -> Result<String> {
     let table = server.models();
     let mut names: Vec<_> = table.ready().map(|model| model.name()).collect();

@@ -76,7 +76,7 @@ impl Serving {
 const PREDICT: &str = "POST /v1/a:predict";
 
 #[tokio::test]
-async fn the_chosen_routes_answer_and_no_others() {
+async fn only_the_configured_routes_answer() {
     let serving = serve(&["first", "second"], Some("second"), &[]).await;
     for (line, body, status, part) in [
         ("GET /health", "", 200, ""),
@@ -96,7 +96,7 @@ async fn the_chosen_routes_answer_and_no_others() {
 }
 
 #[tokio::test]
-async fn a_header_names_another_route_that_changes_nothing() {
+async fn header_redirects_to_read_only_routes() {
     let serving = serve(&["first", "second"], Some("first"), &[]).await;
     for (target, status, part) in [
         ("v2", 200, "extensions"),
@@ -135,7 +135,7 @@ async fn a_header_names_another_route_that_changes_nothing() {
 }
 
 #[tokio::test]
-async fn without_a_default_the_only_model_is_asked() {
+async fn only_model_is_the_default() {
     for (names, status) in [(["only"].as_slice(), 200), (&["one", "two"], 503), (&[], 503)] {
         let serving = serve(names, None, &[]).await;
         assert_eq!(serving.ask(PREDICT, "", ONE.as_bytes()).await.0, status, "{names:?}");
@@ -143,7 +143,7 @@ async fn without_a_default_the_only_model_is_asked() {
 }
 
 #[tokio::test]
-async fn binary_bodies_have_the_length_of_their_json_in_the_content_type() {
+async fn binary_bodies_announce_their_json_length_in_the_content_type() {
     let serving = serve(&["only"], None, &[]).await;
     let body = [BINARY_HEAD.as_bytes(), &5_i32.to_le_bytes(), &6_i32.to_le_bytes()].concat();
     for (length, status) in [(BINARY_HEAD.len(), 200), (9999, 400), (3, 500)] {
@@ -156,7 +156,7 @@ async fn binary_bodies_have_the_length_of_their_json_in_the_content_type() {
 }
 
 #[tokio::test]
-async fn restricted_groups_hold_for_what_the_header_names() {
+async fn restricted_groups_apply_to_redirected_routes() {
     let restricted = ["inference:k=i", "health:k=h", "metadata:k=m"];
     let serving = serve(&["only"], None, &restricted).await;
     for (line, target, key) in [

@@ -12,11 +12,11 @@ use super::report::{AgentNames, Finding, Report};
 
 /// The agents of a server.
 pub struct AgentContext<'a> {
-    /// Those of models that name none.
+    /// Default agents of models that name none.
     pub defaults: Vec<AgentDefault>,
     /// Why an agent of this name and these parameters cannot be used, if it cannot.
     pub refuses: &'a dyn Fn(&NamedAgent) -> Option<String>,
-    /// Where repositories were fetched from, by the folders that they are in.
+    /// Addresses from which repositories were fetched, by local folder.
     pub origins: BTreeMap<PathBuf, String>,
 }
 
@@ -27,7 +27,7 @@ pub(crate) struct Agents<'a> {
 }
 
 impl<'a> Agents<'a> {
-    /// Reads the files of the repositories; what is wrong with one goes to the report.
+    /// Reads the agent files of the repositories and reports their errors.
     pub(crate) fn read(repositories: &[PathBuf], context: &'a AgentContext<'a>, report: &mut Report) -> Self {
         let mut of_repositories = BTreeMap::new();
         for repository in repositories.iter().filter(|repository| repository.is_dir()) {
@@ -43,7 +43,7 @@ impl<'a> Agents<'a> {
         Self { context, of_repositories }
     }
 
-    /// The agents of a model, and those of them that cannot be used.
+    /// The agents of a model; reports those that cannot be used.
     pub(crate) fn check(&self, folder: &CheckedFolder, findings: &mut Vec<Finding>) -> Option<AgentNames> {
         let config = folder.config.as_ref().filter(|config| config.is_read)?;
         let own = own_agents(&config.config);

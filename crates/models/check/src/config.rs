@@ -1,4 +1,4 @@
-//! Checks one model's configuration as far as possible without loading the model, and reports the place of each
+//! Checks one model's configuration as far as possible without loading the model, and reports the location of each
 //! problem.
 
 use std::path::{Path, PathBuf};
@@ -18,14 +18,14 @@ use super::report::Finding;
 
 /// A model's configuration, and where its fields stand.
 pub(crate) struct CheckedConfig {
-    /// The file, or the model's folder where there is none.
+    /// The configuration file, or the model's folder if there is none.
     path: PathBuf,
     places: Places,
     /// The configuration, with the defaults filled in.
     pub config: ModelConfig,
     /// Whether its text was read to the end.
     pub is_read: bool,
-    /// Whether nothing is missing that only a backend could complete.
+    /// Whether the configuration is complete without a backend.
     pub is_whole: bool,
 }
 
@@ -41,8 +41,8 @@ impl CheckedConfig {
     }
 }
 
-/// Reads and checks the configuration of the model `name`; all that is wrong with it goes to `findings`. `None` where
-/// there is nothing to go on with.
+/// Reads and checks the configuration of the model `name`; adds all problems to `findings`. `None` if the configuration
+/// is unusable for further checks.
 pub(crate) fn check(
     folder: &Path,
     name: &str,
@@ -97,7 +97,7 @@ pub(crate) fn check(
     normalise_for(&mut checked.config, &gpus);
     let backend = backend_name(&checked.config);
     let completes = backend.and_then(|backend| context.backends.completes_config(backend));
-    // A backend that is not registered may complete anything; if it is not installed either, that is reported below.
+    // An unregistered backend may complete any part; if it is not installed either, that is reported below.
     let is_completed = context.reading.complete && completes.unwrap_or(true);
     let stage = if is_completed { Stage::BeforeCompletion } else { Stage::Final };
     if let Err(errors) = validate(&checked.config, stage) {
@@ -168,7 +168,7 @@ fn check_name(checked: &mut CheckedConfig, name: &str, folder: &Path, findings: 
     name.clone_into(&mut checked.config.name);
 }
 
-/// What this server has no means for.
+/// Reports features that this server does not support.
 fn check_offered(
     checked: &CheckedConfig,
     name: &str,

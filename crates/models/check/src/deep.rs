@@ -1,4 +1,4 @@
-//! Loads models to find what only their backends can tell. Serves none of them.
+//! Loads models to find problems that only their backends detect, without serving them.
 
 use std::path::Path;
 
@@ -9,8 +9,8 @@ use super::Context;
 use super::model::CheckedFolder;
 use super::report::Finding;
 
-/// Loads each version of a model that would be served, and makes an instance of it. Ensembles are not loaded: how they fit
-/// their members is checked without.
+/// Loads each served version of a model and creates an instance of it. Ensembles are not loaded: their composition is
+/// checked without.
 pub(crate) fn check(folder: &CheckedFolder, context: &Context<'_>) -> Vec<Finding> {
     if folder.is_ensemble() {
         return Vec::new();

@@ -67,7 +67,7 @@ fn check_fit(folders: &[CheckedFolder], report: &mut Report) {
     }
 }
 
-/// A version that a step asks for is served.
+/// Checks that the version requested by each step is served.
 fn check_versions(folders: &[CheckedFolder], report: &mut Report) {
     for (folder, config, path, step) in steps(folders).filter(|(.., step)| step.model_version >= 0) {
         let member = folders.iter().find(|member| member.name == step.model_name);

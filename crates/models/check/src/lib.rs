@@ -1,8 +1,8 @@
 //! Checks model repositories, by default without loading a model.
 //!
-//! Every configuration is read as the server reads it, and every broken rule is reported with its place; folders are
-//! checked for missing and unused files. What only a model's own file can tell is left to its backend: [`complete`]
-//! asks it, for one model. Knows no command line, and prints nothing.
+//! Every configuration is read as the server reads it, and every violation is reported with its location; folders are
+//! checked for missing and unused files. Information in a model's own file is left to its backend: [`complete`] queries
+//! it, for one model. This crate neither parses command lines nor prints.
 
 #![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 #![forbid(unsafe_code)]
@@ -27,9 +27,9 @@ pub use report::{AgentNames, CheckedModel, Finding, Report, Severity};
 pub use repository::check;
 pub use table::draw as draw_table;
 
-/// What models are checked against.
+/// Context of the checks.
 pub struct Context<'a> {
-    /// How model folders are read.
+    /// How to read model folders.
     pub reading: ReadOptions,
     /// The backends of the server.
     pub backends: &'a Backends,
@@ -37,7 +37,7 @@ pub struct Context<'a> {
     pub agents: AgentContext<'a>,
     /// The numbers of the machine's GPUs.
     pub gpus: Vec<i32>,
-    /// Whether models in which no mistake is found are loaded, one after another, to find those that only their backends can
-    /// find.
+    /// Whether models in which no mistake is found are loaded, one after another, to find those that only their
+    /// backends can find.
     pub deep: bool,
 }

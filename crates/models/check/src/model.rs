@@ -13,10 +13,10 @@ use super::Context;
 use super::config::{self, CheckedConfig};
 use super::report::Finding;
 
-/// The folders of a model that are no versions: further configurations, and files for warm-up and initial states.
+/// Subfolders of a model that are not versions: further configurations, and files for warm-up and initial states.
 const FOLDERS: [&str; 3] = ["configs", "warmup", "initial_state"];
 
-/// What became of a model's folder.
+/// The result of checking a model's folder.
 pub(crate) struct CheckedFolder {
     pub name: String,
     /// The folder itself.
@@ -28,7 +28,7 @@ pub(crate) struct CheckedFolder {
 }
 
 impl CheckedFolder {
-    /// What runs the model, if that is known.
+    /// The model's backend, if known.
     pub(crate) fn backend(&self) -> Option<String> {
         let config = &self.config.as_ref().filter(|config| config.is_read)?.config;
         match backend_name(config) {
@@ -39,7 +39,7 @@ impl CheckedFolder {
 }
 
 impl CheckedFolder {
-    /// Whether its configuration is that of an ensemble.
+    /// Whether the model is an ensemble.
     pub(crate) fn is_ensemble(&self) -> bool {
         self.config.as_ref().is_some_and(|config| config.config.platform == ENSEMBLE_PLATFORM)
     }
@@ -110,8 +110,8 @@ fn serve(config: &CheckedConfig, versions: &[i64], findings: &mut Vec<Finding>) 
     choice.served
 }
 
-/// Checks that each version has its model file, where its backend wants one of a certain name. A version that is not
-/// served does no harm without.
+/// Checks that each version contains the model file that its backend requires. Versions that are not served may lack
+/// it.
 fn check_model_files(
     folder: &Path,
     config: &ModelConfig,
@@ -134,7 +134,7 @@ fn check_model_files(
         let Some(filename) = default_model_filename(config) else { continue };
         let Ok(path) = model_files::inside(&version, filename) else { continue };
         match model_files::check(&path) {
-            // What is in a folder is for the backend to tell.
+            // The backend checks the contents of a folder.
             Ok(()) | Err(FileError::NotRegular(Kind::Directory)) => continue,
             Err(error) if !error.is_missing() => {
                 findings.push(finding(format!("cannot read '{filename}': {error}")));
@@ -152,7 +152,7 @@ fn check_model_files(
     }
 }
 
-/// The one name with the same ending, if there is one and only one.
+/// The name with the same extension, if exactly one has it.
 fn same_ending<'a>(filename: &str, names: &[&'a str]) -> Option<&'a str> {
     let ending = Path::new(filename).extension()?;
     let mut same = names.iter().copied().filter(|name| Path::new(name).extension() == Some(ending));
@@ -197,7 +197,7 @@ fn check_named_files(
     }
 }
 
-/// Names what the server passes over, where somebody probably meant something by it.
+/// Reports entries that the server ignores although they probably have a purpose.
 fn check_strays(
     folder: &Path,
     config: Option<&ModelConfig>,
@@ -243,7 +243,7 @@ fn likely_version(name: &str) -> Option<u64> {
     number[..digits].parse().ok()
 }
 
-/// Whether a file beside the versions is there for people, or for a backend that looks for it itself.
+/// Whether a file outside the versions is for human readers, or for a backend that looks for it itself.
 pub(crate) fn is_welcome(name: &str) -> bool {
     let lower = name.to_ascii_lowercase();
     name == "config.pbtxt"
@@ -258,7 +258,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_that_stand_for_a_version_are_known() {
+    fn probable_version_names_are_recognised() {
         for (name, version) in [
             ("01", Some(1)),
             ("v2", Some(2)),
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn the_one_file_of_the_same_kind_is_the_likely_one() {
+    fn only_file_of_the_same_extension_is_suggested() {
         assert_eq!(same_ending("model.onnx", &["notes.txt", "net.onnx"]), Some("net.onnx"));
         assert_eq!(same_ending("model.onnx", &["a.onnx", "b.onnx"]), None);
         assert_eq!(same_ending("model", &["a", "b.onnx"]), None);

@@ -1,4 +1,4 @@
-//! What a check found, and how it is printed for people. The form for programs is in `json`.
+//! The findings of a check and their human-readable form. The machine-readable form is in `json`.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -11,26 +11,26 @@ use crate::table;
 /// Whether what was found keeps a model from being loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Severity {
-    /// It does.
+    /// The model cannot be loaded.
     Error,
-    /// It does not, but is probably a mistake.
+    /// The model can be loaded, but this is probably a mistake.
     Warning,
 }
 
 /// Something that was found: what, and where.
 #[derive(Clone, Debug)]
 pub struct Finding {
-    /// Whether it keeps a model from being loaded.
+    /// Whether the finding prevents loading.
     pub severity: Severity,
     /// The model it is about, unless it is about the repository.
     pub model: Option<String>,
     /// The file or folder it is about.
     pub path: PathBuf,
-    /// Where in the file, if it is known.
+    /// Position in the file, if known.
     pub place: Option<Place>,
     /// The field of the configuration, if it is about one.
     pub field: Option<String>,
-    /// What is wrong, and what would be right.
+    /// The problem, and what would be right.
     pub message: String,
     /// The name that was probably meant. The message has it too.
     pub nearest: Option<String>,
@@ -58,7 +58,7 @@ impl Finding {
         Self { model: Some(model.to_owned()), ..self }
     }
 
-    /// Names the field, and its place if that is known.
+    /// Sets the field, and its position if known.
     pub(crate) fn field(self, field: &str, place: Option<Place>) -> Self {
         Self { field: Some(field.to_owned()).filter(|field| !field.is_empty()), place, ..self }
     }
@@ -79,7 +79,7 @@ impl Finding {
     }
 }
 
-/// `path:line:column: field: message`, as editors and people take it.
+/// `path:line:column: field: message`, the format of compilers and editors.
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.path.display())?;
@@ -96,35 +96,35 @@ impl fmt::Display for Finding {
 /// A model that was checked.
 #[derive(Clone, Debug)]
 pub struct CheckedModel {
-    /// Its name.
+    /// The model's name.
     pub name: String,
     /// The folder of its repository.
     pub repository: PathBuf,
     /// The versions that would be served, ascending.
     pub versions: Vec<i64>,
-    /// Its backend, if it is known.
+    /// The model's backend, if known.
     pub backend: Option<String>,
-    /// The repository agents that would see it, if there are any.
+    /// The model's repository agents, if any.
     pub agents: Option<AgentNames>,
-    /// Whether nothing was found that keeps it from loading.
+    /// Whether the check found no reason that prevents loading.
     pub would_load: bool,
 }
 
 /// The repository agents of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AgentNames {
-    /// Their names, in their order.
+    /// The agents' names, in order.
     pub names: Vec<String>,
-    /// What names them: the model's configuration, the repository's file or an option.
+    /// Source of the names: the model's configuration, the repository's file or an option.
     pub from: &'static str,
 }
 
-/// All that a check found.
+/// The results of a check.
 #[derive(Debug, Default)]
 pub struct Report {
     /// The models, by name.
     pub models: Vec<CheckedModel>,
-    /// What was found, by place.
+    /// The findings, by location.
     pub findings: Vec<Finding>,
 }
 
@@ -139,12 +139,12 @@ impl Report {
         self.findings.iter().filter(move |finding| finding.severity == severity)
     }
 
-    /// The names of the models that something keeps from being loaded.
+    /// Names of the models that cannot be loaded.
     pub(crate) fn failing(&self) -> BTreeSet<String> {
         self.of(Severity::Error).filter_map(|finding| finding.model.clone()).collect()
     }
 
-    /// Puts models and findings into the order in which they are shown: of models by name, of findings by place.
+    /// Sorts models by name and findings by location.
     pub(crate) fn sort(&mut self) {
         self.models.sort_by(|one, other| (&one.name, &one.repository).cmp(&(&other.name, &other.repository)));
         self.findings.sort_by(|one, other| (&one.path, one.place).cmp(&(&other.path, other.place)));
@@ -168,7 +168,7 @@ impl fmt::Display for Report {
         for (heading, severity) in [("Problems", errors), ("Warnings", warnings)] {
             if self.of(severity).next().is_some() {
                 writeln!(f, "\n{heading}:")?;
-                // A name or a value may hold anything; a finding is one line.
+                // Names and values may contain any text; a finding is one line.
                 self.of(severity)
                     .try_for_each(|finding| writeln!(f, "  {}", one_line(&finding.to_string())))?;
             }
@@ -210,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn problems_and_warnings_stand_below_the_models() {
+    fn problems_and_warnings_follow_the_models() {
         let model = |name: &str, would_load| CheckedModel {
             name: name.to_owned(),
             repository: "models".into(),

@@ -69,7 +69,7 @@ fn row(folder: &CheckedFolder, would_load: bool) -> CheckedModel {
     }
 }
 
-/// The folders of models. Other entries beside them are reported.
+/// The folders of models. Other entries next to them are reported.
 fn model_folders(repository: &Path, report: &mut Report) -> Vec<PathBuf> {
     let mut folders = Vec::new();
     if repository.to_str().is_some_and(|location| location.contains("://")) && !repository.exists() {

@@ -1,7 +1,7 @@
 //! Tables for the log, drawn as the reference draws them.
 
-/// A table with a heading and rows of as many cells. It begins with a line break, so that it starts on a line of its
-/// own behind a log line's head.
+/// Formats a table with a heading and rows of equal length. The text begins with a line break, so that in a log message
+/// the table starts on a new line.
 pub fn draw<const N: usize>(heading: [&str; N], rows: &[[String; N]]) -> String {
     let mut widths = heading.map(|cell| cell.chars().count());
     for row in rows {

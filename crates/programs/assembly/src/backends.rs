@@ -54,7 +54,7 @@ pub(crate) fn open(name: &str, config: &BackendsConfig) -> Result<Arc<dyn Backen
     }
 }
 
-/// Where backends are installed, and their settings.
+/// Location of the installed backends, and their settings.
 #[derive(Clone, Debug, Default)]
 pub struct BackendsConfig {
     /// The folder with a folder for each installed backend.
@@ -73,12 +73,12 @@ pub struct BackendSetting {
     pub backend: Option<String>,
     /// The setting's name.
     pub key: String,
-    /// Its value.
+    /// The setting's value.
     pub value: String,
 }
 
 impl BackendsConfig {
-    /// The settings of a backend: its own take precedence over those for all.
+    /// The settings of a backend: its own override those for all.
     pub fn settings_of(&self, backend: &str) -> BackendSettings {
         let for_all = self.settings.iter().filter(|setting| setting.backend.is_none());
         let its_own = self.settings.iter().filter(|setting| setting.backend.as_deref() == Some(backend));
@@ -89,14 +89,14 @@ impl BackendsConfig {
 
 /// The backends of a server.
 pub struct InstalledBackends {
-    /// All of them, as the server's registry.
+    /// All backends, as the server's registry.
     pub registry: Backends,
     /// The libraries built for Triton.
     pub libraries: Arc<LibraryBackends>,
 }
 
 impl InstalledBackends {
-    /// The one place where backends are registered, each with its settings.
+    /// Registers all backends, each with its settings.
     pub(crate) fn new(
         config: &PlatformConfig,
         complete: bool,
@@ -118,7 +118,7 @@ impl InstalledBackends {
         })?);
         let mut registry = Backends::default();
         registry.register("identity", Arc::new(IdentityBackend));
-        // Frameworks are searched when the first model needs one, so a server without such models searches for none.
+        // Frameworks are located when the first model needs one, so a server without such models never searches.
         for (name, completes_config) in LAZY {
             let config = config.clone();
             let capabilities =
@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_backends_own_settings_go_before_those_for_all() {
+    fn backend_settings_override_global_ones() {
         let setting = |backend: Option<&str>, key: &str, value: &str| BackendSetting {
             backend: backend.map(str::to_owned),
             key: key.to_owned(),

@@ -7,21 +7,21 @@ use nereid_core::{ResponseCache, ResponseCaching};
 use nereid_response_cache::{CacheSettings, LocalCache, RedisCache, RedisSettings};
 use nereid_triton_host::LibraryCache;
 
-/// Where responses are cached.
+/// Configuration of the response cache.
 #[derive(Clone, Debug, Default)]
 pub struct CacheConfig {
     /// The cache's name.
     pub name: String,
-    /// Its settings, in their order. Of the same ones, the last counts.
+    /// The cache's settings, in order. The last value of a repeated setting wins.
     pub settings: Vec<(String, String)>,
-    /// The folder with a folder for each installed cache, if one was named. What is there goes before the built-in ones.
+    /// Folder with a subfolder for each installed cache, if configured. Installed caches override built-in ones.
     pub directory: Option<PathBuf>,
 }
 
 /// The names of the built-in caches.
 const BUILT_IN: [&str; 2] = ["local", "redis"];
 
-/// Where Triton's caches are installed, unless an option says otherwise.
+/// Triton's default cache directory.
 const DIRECTORY: &str = "/opt/tritonserver/caches";
 
 /// Opens the cache of a configuration.

@@ -19,21 +19,21 @@ use crate::caches::CacheConfig;
 use crate::faces::Face;
 use crate::platform::PlatformConfig;
 
-/// What to serve, and how.
+/// Configuration of a server.
 pub struct Config {
     /// The model repositories: folders, or addresses in clouds such as `s3://bucket/models`.
     pub repositories: Vec<PathBuf>,
-    /// How to reach repositories in clouds, and where to cache their files.
+    /// Access to repositories in clouds, and the cache of their files.
     pub clouds: CloudOptions,
     /// The repository agents.
     pub agents: AgentConfig,
     /// Whether models of the same name in different repositories are served side by side.
     pub namespacing: bool,
-    /// How model folders are read. The GPUs are those of `platform`.
+    /// How to read model folders. The GPUs are those of `platform`.
     pub reading: ReadOptions,
     /// The models to load at start; `None` for all.
     pub models_at_start: Option<Vec<String>>,
-    /// How the repositories are polled; `None` for never.
+    /// How to poll the repositories; `None` for never.
     pub poll: Option<PollConfig>,
     /// The server itself. `gpus` and `gpu_limits` come from `platform`, `metrics` from the process; without a
     /// `trace_store`, `trace` configures one.
@@ -46,9 +46,9 @@ pub struct Config {
     pub client_shared_memory: bool,
     /// The collector of traces in mode `opentelemetry`, unless the settings of `server.trace` name another.
     pub collector: CollectorOptions,
-    /// Which metrics are exposed. Those of GPUs only if there are GPUs.
+    /// Metrics to expose. GPU metrics require GPUs.
     pub metrics: MetricsOptions,
-    /// When load reports are sent to clients; `None` for never.
+    /// When to send load reports to clients; `None` for never.
     pub load_reports: Option<Reporting>,
     /// The faces: addresses and protocols.
     pub faces: Vec<Box<dyn Face>>,
@@ -87,7 +87,7 @@ impl Default for Config {
     }
 }
 
-/// How the repositories are polled.
+/// How to poll the repositories.
 #[derive(Clone, Debug)]
 pub struct PollConfig {
     /// The time between two polls.

@@ -53,7 +53,7 @@ pub struct FaceContext {
     pub connections: Connections,
     /// Measures the server's load, if it is reported.
     pub load_reports: Option<LoadReports>,
-    /// Cancelled when the server begins to stop. Requests in progress and open sequences continue; everything else may
+    /// Cancelled when the server begins to stop. Requests in progress and open sequences continue; other activity may
     /// end.
     pub closing: CancellationToken,
     /// Cancelled when no request is in progress any more: the face accepts no new connections, and closes the open
@@ -80,10 +80,10 @@ pub trait Face: Send {
     /// The name of its protocol, for messages.
     fn protocol(&self) -> &'static str;
 
-    /// Its name in the log line that says it listens; Triton's words where Triton has the face.
+    /// The face's name in the log line with its address; Triton's wording where Triton has the face.
     fn service(&self) -> &'static str;
 
-    /// Where it listens.
+    /// The face's endpoint.
     fn endpoint(&self) -> &Endpoint;
 
     /// The names of its protocols for ALPN, where it uses TLS.
@@ -96,10 +96,10 @@ pub trait Face: Send {
     fn serve(self: Box<Self>, listener: Listener, context: FaceContext) -> Serving;
 }
 
-/// Where a face listens.
+/// Endpoint of a face.
 #[derive(Clone, Debug)]
 pub struct Endpoint {
-    /// Its address.
+    /// Address to listen on.
     pub address: Address,
     /// The TLS files; `None` serves clear text.
     pub tls: Option<TlsFiles>,

@@ -24,7 +24,7 @@ pub struct GpusConfig {
     pub driver: DriverLibrary,
     /// The lowest compute capability of a usable GPU.
     pub min_compute_capability: f64,
-    /// How much memory backends may borrow.
+    /// Sizes of the memory pools for backends.
     pub pools: PoolSizes,
     /// The share of a GPU's memory, from 0 to 1, above which no model is loaded onto it.
     pub load_limits: BTreeMap<i32, f64>,
@@ -49,12 +49,12 @@ pub enum DriverLibrary {
     System,
     /// At this path, or under this name in the system loader's search path.
     At(String),
-    /// It is not loaded: no GPU memory is used.
+    /// The driver is not loaded: GPU memory is unavailable.
     Unused,
 }
 
 impl DriverLibrary {
-    /// Its name for the system's loader; `None` if it is not loaded.
+    /// Name of the library for the dynamic loader; `None` if it is not loaded.
     pub(crate) fn name(&self) -> Option<&str> {
         match self {
             Self::System => Some(DRIVER_LIBRARY),
@@ -67,7 +67,7 @@ impl DriverLibrary {
 /// The GPUs that this process may use.
 #[derive(Default)]
 pub struct Gpus {
-    /// Their numbers.
+    /// The GPUs' numbers.
     pub numbers: Vec<i32>,
     /// Access to their memory, if the driver's library was loaded.
     pub cuda: Option<Arc<Cuda>>,
@@ -156,7 +156,7 @@ fn uuids(driver: &Path) -> Vec<String> {
     gpus.iter().map(|gpu| uuid(gpu).unwrap_or_default()).collect()
 }
 
-/// How many GPUs CUDA shows: those of the list before the first name that is unknown or repeated.
+/// Number of GPUs visible to CUDA: those listed before the first unknown or repeated name.
 fn visible_count(uuids: &[String], visible: Option<&str>) -> usize {
     let Some(visible) = visible else { return uuids.len() };
     let mut seen = BTreeSet::new();

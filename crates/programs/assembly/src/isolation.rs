@@ -15,10 +15,10 @@ use crate::backends::{self, BackendSetting, BackendsConfig};
 /// The first argument of a process that hosts a backend. The remaining arguments are for [`host`].
 pub const HOST: &str = "host-backend";
 
-/// The environment variable that lets such a process log at level info.
+/// Environment variable that lets such a process log at level info.
 pub const HOST_INFORMS: &str = nereid_isolation::INFORMS;
 
-/// How a backend is isolated from the server unless its settings say otherwise. libtorch hangs on some damaged files.
+/// Default isolation of a backend. libtorch hangs on some damaged files.
 fn by_default(name: &str) -> Isolation {
     match name {
         "pytorch" => Isolation::Load,
@@ -26,10 +26,10 @@ fn by_default(name: &str) -> Isolation {
     }
 }
 
-/// Opens a built-in backend, isolated from the server as its settings say.
+/// Opens a built-in backend, isolated from the server according to its settings.
 ///
 /// # Errors
-/// It cannot be opened, or a setting has an unknown value.
+/// The backend cannot be opened, or a setting has an unknown value.
 pub(crate) fn open(
     name: &str,
     config: &BackendsConfig,
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn isolation_without_a_program_is_refused_only_where_it_is_asked_for() {
+    fn isolation_without_a_program_is_refused_only_if_configured() {
         for (value, refused) in [("none", false), ("load", true), ("process", true), ("half", true)] {
             let settings = vec![setting(Some("onnxruntime"), "isolation", value)];
             let config = BackendsConfig { settings, ..BackendsConfig::default() };

@@ -1,11 +1,11 @@
 //! Builds a running server from a typed configuration, and stops it.
 //!
-//! A [`Config`] says what to serve and on which [faces](Face); a [`Process`] holds what belongs to the process that the
-//! server runs in: the tokio runtime, the registry of the metrics that native backends keep, the handler of memory
-//! faults. [`start`] makes a [`RunningServer`] of both. Several may run in one process.
+//! A [`Config`] describes the server and its [faces](Face); a [`Process`] holds the process-wide parts: the tokio
+//! runtime, the metrics registry of native backends, the handler of memory faults. [`start`] combines both into a
+//! [`RunningServer`]. Several may run in one process.
 //!
-//! This crate knows no command line, no environment of options and no signal, and installs nothing in the process: no log
-//! subscriber, no signal handler. That is up to the program.
+//! This crate does not parse options, read their environment variables or handle signals, and it installs no log
+//! subscriber. The program does that.
 
 #![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 #![forbid(unsafe_code)]

@@ -31,7 +31,7 @@ impl Engine for TractBackend {
     }
 }
 
-/// Makes the embedded engine; the text says why it is used.
+/// Constructor of the embedded engine; the text is the reason for using it.
 type Embedded = fn(BackendSettings, &str) -> Arc<dyn Engine>;
 
 /// The embedded engine, if the server is built with it.
@@ -40,10 +40,10 @@ const EMBEDDED: Option<Embedded> = Some(|settings, why| Arc::new(TractBackend::n
 #[cfg(not(feature = "embedded-engine"))]
 const EMBEDDED: Option<Embedded> = None;
 
-/// Opens the engine that the settings `engine` and `library` choose. `directory` is where backends are installed.
+/// Opens the engine selected by the settings `engine` and `library`. `directory` contains the installed backends.
 ///
 /// # Errors
-/// The settings are invalid, or choose an engine that is not available.
+/// The settings are invalid, or select an unavailable engine.
 pub(crate) fn open(settings: &BackendSettings, directory: &Path) -> Result<Arc<dyn Engine>> {
     open_with(EMBEDDED, settings, directory)
 }
@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn without_the_embedded_engine_models_need_onnx_runtime_and_the_reason_is_given() {
+    fn missing_onnx_runtime_is_reported_without_the_embedded_engine() {
         let folder = tempfile::tempdir().unwrap();
         let broken = folder.path().join("libonnxruntime.so");
         std::fs::write(&broken, "not a library").unwrap();

@@ -1,4 +1,4 @@
-//! What a machine offers to models: its GPUs, memory to borrow, and the installed backends.
+//! The machine's resources for models: GPUs, memory pools, and installed backends.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::backends::{self, BackendsConfig, InstalledBackends};
 use crate::error::StartError;
 use crate::gpus::{Gpus, GpusConfig};
 
-/// Where backends are, and which GPUs are used.
+/// Location of the backends, and the GPUs to use.
 #[derive(Clone, Debug, Default)]
 pub struct PlatformConfig {
     /// The backends.
@@ -18,9 +18,9 @@ pub struct PlatformConfig {
     pub gpus: GpusConfig,
 }
 
-/// What the machine offers.
+/// The machine's resources.
 pub struct Platform {
-    /// Its GPUs.
+    /// The machine's GPUs.
     pub gpus: Gpus,
     /// The memory that backends may borrow.
     pub pools: Arc<Pools>,
@@ -40,7 +40,7 @@ impl Platform {
         Ok(Self { gpus, pools, backends: backends.map_err(StartError::Backends)? })
     }
 
-    /// How model folders are read on this machine.
+    /// The options for reading model folders on this machine.
     pub fn reading(&self, options: ReadOptions) -> ReadOptions {
         ReadOptions { gpus: backends::gpus(&self.gpus.numbers, &self.backends.registry), ..options }
     }

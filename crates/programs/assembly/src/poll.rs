@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_change_ends_the_interval_and_is_not_lost_while_nobody_waits() {
+    async fn change_ends_the_interval_and_is_kept_between_waits() {
         let (changes, start) = (Notify::new(), Instant::now());
         changes.notify_one();
         wait(&changes, false, INTERVAL).await;
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_pending_change_is_polled_again_when_it_is_quiet_or_the_interval_is_over() {
+    async fn pending_change_is_polled_after_a_quiet_time_or_the_interval() {
         let changes = Arc::<Notify>::default();
         let reporting = Arc::clone(&changes);
         let reporter = tokio::spawn(async move {

@@ -1,5 +1,5 @@
-//! What runs the models of backend `python`, and backends that are written in Python: the built-in one, or the library that is
-//! installed for it.
+//! The implementation of backend `python` and of backends written in Python: the built-in one, or the installed
+//! library.
 
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
@@ -10,8 +10,8 @@ use nereid_python::PythonBackend;
 use crate::backends::BackendsConfig;
 use crate::gpus::DriverLibrary;
 
-/// The built-in backend, unless the setting `engine` asks for the installed library. A library in a model's folder goes
-/// before both. Models reach the memory of GPUs through the driver library.
+/// The built-in backend, unless the setting `engine` selects the installed library. A library in a model's folder
+/// overrides both. Models access GPU memory through the driver library.
 ///
 /// # Errors
 /// The setting has an unknown value.

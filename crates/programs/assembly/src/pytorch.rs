@@ -7,11 +7,11 @@ use nereid_backend_api::{Backend, BackendCapabilities, BackendSettings, Error, M
 use nereid_python::PythonBackend;
 use nereid_pytorch::{OpenError, Place, Torch, TorchBackend, class_file, find};
 
-/// Opens the engine that the setting `engine` chooses: libtorch, which the setting `library` names or a search finds,
-/// or the Python of the settings of backend `python`. `directory` is where backends are installed.
+/// Opens the engine selected by the setting `engine`: libtorch, from the setting `library` or a search, or the Python
+/// configured for backend `python`. `directory` contains the installed backends.
 ///
 /// # Errors
-/// No engine is available; the error says what to do.
+/// No engine is available; the error contains a remedy.
 pub(crate) fn open(
     settings: &BackendSettings,
     python: &BackendSettings,

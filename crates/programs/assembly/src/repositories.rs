@@ -12,12 +12,12 @@ use nereid_repository::{LocalStore, ReadOptions, Repositories, Store};
 #[derive(Clone)]
 pub(crate) struct OpenRepositories {
     pub source: Repositories,
-    /// Those in folders on this machine.
+    /// Repositories in folders on this machine.
     pub folders: Vec<PathBuf>,
     clouds: Arc<LazyClouds>,
 }
 
-/// The parts shared by repositories in clouds, made for the first one.
+/// State shared by cloud repositories, created with the first one.
 pub(crate) struct LazyClouds {
     options: CloudOptions,
     made: Mutex<Option<Arc<Clouds>>>,
@@ -54,7 +54,7 @@ impl LazyClouds {
 }
 
 impl OpenRepositories {
-    /// Opens the repositories. Duplicates count once. Reads nothing yet.
+    /// Opens the repositories. Duplicates count once. Does not list them yet.
     ///
     /// # Errors
     /// The first repository that cannot be opened, and why.
@@ -117,11 +117,11 @@ impl Registration {
         self.0.source.register_all(self.open(location)?, names).await
     }
 
-    /// Removes a repository that was added, or one that the server was started with. Its models are served until they are
-    /// unloaded.
+    /// Removes a repository, whether added at run time or configured at startup. Models from it stay available until
+    /// they are unloaded.
     ///
     /// # Errors
-    /// `InvalidArg` if there is no such repository.
+    /// `InvalidArg` for an unknown repository.
     pub fn remove(&self, location: &Path) -> Result<(), Error> {
         self.0.source.unregister_all(self.open(location)?.location())
     }
@@ -137,7 +137,7 @@ impl Registration {
     }
 }
 
-/// Reports unknown addresses as such, and not as missing folders.
+/// Refuses addresses with an unknown scheme, which would otherwise be reported as missing folders.
 fn check_scheme(location: &Path) -> Result<(), String> {
     let Some((scheme, rest)) = location.to_str().and_then(|location| location.split_once(":/")) else {
         return Ok(());
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_decides_between_folder_and_cloud() {
+    fn address_selects_folder_or_cloud() {
         for (locations, folders, has_clouds) in [
             (&["models"][..], 1, false),
             (&["models", "models"], 1, false),
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_cannot_be_used_is_reported() {
+    fn unusable_address_is_reported() {
         for (location, expected) in [
             ("s3://", "model repository 's3://': the name of the bucket or container is missing"),
             ("hdfs://node/models", "addresses with 'hdfs://' are not supported (supported: folders, s3://, "),

@@ -1,7 +1,7 @@
-//! A server's life: bind, serve, load; and in the end drain and unload.
+//! A server's life cycle: bind, serve, load; finally drain and unload.
 //!
-//! The faces listen before any model is loaded: the server is live from then on, and ready when all models that were
-//! asked for at start have been loaded or have failed.
+//! The faces listen before any model is loaded: the server is live from then on, and ready when all initial models have
+//! been loaded or have failed.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -31,10 +31,10 @@ use crate::platform::Platform;
 use crate::repositories::{OpenRepositories, Registration};
 use crate::{caches, poll, traces};
 
-/// How often a server that stops looks whether something is in progress. Requests count where they cost least, so nothing
-/// announces the last one's end.
+/// Polling interval for requests in progress during shutdown. Requests are counted as cheaply as possible, so the end
+/// of the last one is not signalled.
 const WORK_CHECK: Duration = Duration::from_millis(10);
-/// How often the log names the models that a stopping server waits for.
+/// Interval of the log messages that name the models a stopping server waits for.
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The names of the models that failed to load at start, and why; an error if the repositories cannot be read.
@@ -54,13 +54,13 @@ pub struct RunningServer {
     runtime: OwnRuntime,
 }
 
-/// Builds a server, begins to answer on its faces, and to load its models.
+/// Builds a server, starts its faces, and begins to load its models.
 ///
 /// # Errors
-/// What of the configuration cannot be used.
+/// A part of the configuration is unusable.
 pub fn start(config: Config, process: Process) -> std::result::Result<RunningServer, StartError> {
     let runtime = OwnRuntime::new(process.runtime)?;
-    // Bound before anything that takes time, so that a port in use is reported at once.
+    // Bound before any slow step, so that a port in use is reported at once.
     let bound: Vec<_> =
         config.faces.into_iter().map(BoundFace::new).collect::<std::result::Result<_, _>>()?;
     let trace_store = match config.server.trace_store {
@@ -162,7 +162,7 @@ impl RunningServer {
         self.faces.iter().map(|face| (face.protocol, face.address))
     }
 
-    /// Where the models come from.
+    /// The model repositories.
     pub fn repositories(&self) -> &Repositories {
         &self.repositories.source
     }
@@ -182,7 +182,7 @@ impl RunningServer {
         &self.exposition
     }
 
-    /// The driver of the GPUs, if there is one.
+    /// The driver of the GPUs, if any.
     pub fn cuda(&self) -> Option<&Arc<Cuda>> {
         self.cuda.as_ref()
     }
@@ -192,16 +192,16 @@ impl RunningServer {
         &self.runtime.handle
     }
 
-    /// Waits until the models that were asked for at start have been loaded, or have failed.
+    /// Waits until the initial models have been loaded or have failed.
     pub async fn loaded(&self) -> LoadOutcome {
         outcome(self.loaded.clone()).await
     }
 
-    /// Stops in order: refuses new requests of clients, waits for those in progress and for the sequences that have begun,
-    /// ends the connections, and unloads all models.
+    /// Stops in order: refuses new requests of clients, waits for requests in progress and for open sequences, closes
+    /// the connections, and unloads all models.
     ///
     /// # Errors
-    /// It took longer than `deadline`. What is left ends with the process.
+    /// Stopping took longer than `deadline`. The rest ends with the process.
     pub async fn stop(self, deadline: Duration) -> std::result::Result<(), StopError> {
         let Self { server, repositories, faces, closing, shutdown, runtime, .. } = self;
         let handle = runtime.handle.clone();
@@ -210,7 +210,7 @@ impl RunningServer {
             server.begin_shutdown();
             closing.cancel();
             let drained = drain(&server, faces, shutdown, InTime { deadline, end }).await;
-            // Also where requests are still in progress: what was traced of others is kept.
+            // Even with requests in progress: traces of completed ones are kept.
             let closed = spawn_blocking(move || {
                 server.trace().close();
                 repositories.remove_files();
@@ -260,7 +260,7 @@ fn report_in_flight(server: &Server) {
     }
 }
 
-/// Lets what has begun come to its end, and then ends connections and models.
+/// Waits for requests and sequences in progress, then ends connections and models.
 async fn drain(
     server: &Arc<Server>,
     faces: Vec<ServedFace>,
@@ -292,7 +292,7 @@ async fn drain(
     in_time.step(spawn_blocking(move || unloading.unload_all()), StopError::Models).await
 }
 
-/// The outcome of the loads at start, once there is one.
+/// Waits for the outcome of the initial loads.
 pub(crate) async fn outcome(mut loaded: watch::Receiver<Option<LoadOutcome>>) -> LoadOutcome {
     let interrupted = || Err(Error::internal("loading the models was interrupted"));
     match loaded.wait_for(Option::is_some).await {
@@ -354,7 +354,7 @@ impl OwnRuntime {
 
 impl Drop for OwnRuntime {
     fn drop(&mut self) {
-        // Waits for nothing, so it may happen on the runtime's own threads.
+        // Does not block, so it may run on the runtime's own threads.
         if let Some(runtime) = self.own.take() {
             runtime.shutdown_background();
         }

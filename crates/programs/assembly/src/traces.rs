@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn the_collector_gets_what_was_set() {
+    fn collector_receives_the_settings() {
         let given = settings(&[
             ("url", "http://x:1/y"),
             ("resource", "a=b=c"),
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_refused() {
+    fn invalid_settings_are_refused() {
         let refused =
             |name, value| store(&settings(&[(name, value)]), CollectorOptions::default()).unwrap_err();
         assert!(refused("url", "ftp://localhost").contains("'ftp://localhost' is not a collector's address"));

@@ -1,4 +1,5 @@
-//! Two servers in one process: each has models and addresses of its own, and one goes on when the other has stopped.
+//! Two servers in one process: each has its own models and addresses, and one keeps serving after the other has
+//! stopped.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -12,7 +13,7 @@ use tempfile::TempDir;
 
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// A repository with one model that gives its input back.
+/// A repository with one model that echoes its input.
 fn repository(model: &str) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     write_model(folder.path(), model);
@@ -76,7 +77,7 @@ fn stop(running: RunningServer) {
 }
 
 #[test]
-fn two_servers_run_side_by_side_in_one_process() {
+fn two_servers_run_concurrently_in_one_process() {
     let (first_models, second_models) = (repository("first"), repository("second"));
     let first = start(config(first_models.path()), Process::default()).unwrap();
     let second = start(config(second_models.path()), Process::default()).unwrap();
@@ -106,7 +107,7 @@ fn two_servers_run_side_by_side_in_one_process() {
 }
 
 #[test]
-fn a_model_that_does_not_load_is_reported_and_the_others_are_served() {
+fn failed_model_is_reported_and_the_others_are_served() {
     let models = repository("good");
     write_model(models.path(), "bad");
     fs::write(models.path().join("bad/config.pbtxt"), "backend: \"no_such_backend\"").unwrap();

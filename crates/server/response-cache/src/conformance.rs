@@ -14,7 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// A key of a load.
 pub fn key(load: u64, number: u64) -> CacheKey {
     let mut digest = [0; 32];
-    // Digests are spread evenly, like those of requests.
+    // Digests are spread evenly, like the digests of requests.
     for (place, part) in digest.chunks_mut(8).enumerate() {
         let mixed =
             (number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(17 * place as u32) ^ load << 50;
@@ -49,7 +49,7 @@ fn eventually(cache: &dyn ResponseCache, key: &CacheKey, wanted: impl Fn(&CacheE
     }
 }
 
-/// What happens to an entry when another is inserted under its key.
+/// The fate of an entry when another is inserted under its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OldEntries {
     /// The old entry is replaced.

@@ -1,9 +1,9 @@
-//! Encrypted files: ChaCha20-Poly1305 in pieces, so that no file has to fit into memory.
+//! Encrypted files: ChaCha20-Poly1305 in pieces, so that files need not fit into memory.
 //!
-//! A file begins with 7 random bytes. Pieces of 1 MiB follow, each with a tag of 16 bytes; only the last one is shorter, and may be
-//! empty. A piece's nonce is those 7 bytes, its number as 4 bytes, the highest first, and 1 for the last piece or else 0. So pieces
-//! can neither be left out nor exchanged. The additional data is the file's path in the model, so that files cannot be exchanged
-//! either.
+//! A file begins with 7 random bytes. Pieces of 1 MiB follow, each with a tag of 16 bytes; only the last one is
+//! shorter, and may be empty. A piece's nonce consists of those 7 bytes, its number as 4 big-endian bytes, and 1 for
+//! the last piece or else 0. So pieces can neither be omitted nor exchanged. The additional data is the file's path in
+//! the model, so that files cannot be exchanged either.
 
 use std::io::{self, Read, Write};
 
@@ -21,17 +21,17 @@ pub struct Key(LessSafeKey);
 
 impl Key {
     /// # Errors
-    /// It has not [`KEY`] bytes.
+    /// The key does not have [`KEY`] bytes.
     pub fn new(bytes: &[u8]) -> io::Result<Self> {
         let key = UnboundKey::new(&CHACHA20_POLY1305, bytes);
         let key = key.map_err(|_| invalid(&format!("the key has {} bytes, and not {KEY}", bytes.len())))?;
         Ok(Self(LessSafeKey::new(key)))
     }
 
-    /// Decrypts a file of this path. Only what the whole function has written without an error may be used.
+    /// Decrypts the file with this path. Use the output only if the whole function succeeds.
     ///
     /// # Errors
-    /// It is not such a file, was changed, or belongs to another key or path; or the reader's and writer's own.
+    /// The file is malformed, was changed, or belongs to another key or path; or an error of the reader or writer.
     pub fn open(&self, path: &str, mut from: impl Read, mut to: impl Write) -> io::Result<()> {
         let mut prefix = [0; PREFIX];
         from.read_exact(&mut prefix).map_err(|_| invalid("the file is too short"))?;
@@ -50,10 +50,10 @@ impl Key {
         Err(invalid("the file is too long"))
     }
 
-    /// Encrypts a file of this path. Never give the same random bytes to two files.
+    /// Encrypts the file with this path. Never use the same random bytes for two files.
     ///
     /// # Errors
-    /// The reader's and writer's, and for a file that is too long.
+    /// The file is too long, or an error of the reader or writer.
     pub fn seal(
         &self,
         path: &str,

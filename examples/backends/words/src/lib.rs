@@ -1,8 +1,8 @@
 //! An example of a backend: returns a text word by word, as a language model would.
 //!
-//! A decoupled model sends a response for each word, on a thread of its own; any other sends all words at once. It
-//! shows configuration completion, parameters of requests and of the configuration, streaming, cancellation and
-//! errors. See `README.md` beside it for how to build and run it.
+//! A decoupled model sends one response per word, from its own thread; any other sends all words at once. The example
+//! shows configuration completion, parameters of requests and of the configuration, streaming, cancellation and errors.
+//! `README.md` in its folder explains how to build and run it.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -14,19 +14,19 @@ use triton_backend::{
     ModelContext, Parameter, Request, Responder, Result,
 };
 
-/// What all models of this backend share: the default pause.
+/// Settings shared by all models of this backend: the default pause.
 struct Words {
     pause: Duration,
 }
 
-/// One loaded model.
+/// A loaded model.
 struct WordsModel {
     is_decoupled: bool,
     /// Between one word and the next.
     pause: Duration,
 }
 
-/// One instance of it.
+/// An instance of the model.
 struct WordsInstance {
     model: Arc<WordsModel>,
     /// Threads that may still send words. They are joined before the instance ends: they run code of this library.
@@ -77,7 +77,7 @@ impl Instance for WordsInstance {
     fn execute(&mut self, batch: &mut Batch) -> Result<()> {
         self.streams.retain(|stream| !stream.is_finished());
         for request in &*batch {
-            // One request's error is not the other's: it answers this one alone.
+            // An error concerns only its own request, so it is sent as that request's answer.
             if let Err(error) = self.answer(request) {
                 request.fail(error)?;
             }
@@ -94,12 +94,12 @@ impl WordsInstance {
             response.bytes_output("WORD", &[words.len() as i64], &words)?;
             return response.send_last();
         }
-        // The request itself goes back when `execute` returns; the responder answers on.
+        // The request itself is released when `execute` returns; the responder stays valid.
         let responder = request.responder()?;
         let pause = self.model.pause;
         let stream = thread::spawn(move || {
             if let Err(error) = stream(&responder, &words, pause) {
-                // If the client is gone the error reaches nobody; the end is sent anyway.
+                // If the client has left, the error has no receiver; the final response is sent anyway.
                 drop(responder.fail(error));
             }
         });
@@ -117,7 +117,7 @@ impl Drop for WordsInstance {
     }
 }
 
-/// The words that the request asks for.
+/// The words requested.
 fn words_of(request: &Request) -> Result<Vec<String>> {
     let texts = request.input("TEXT")?.to_byte_strings()?;
     let text = texts.first().map(Vec::as_slice).unwrap_or_default();

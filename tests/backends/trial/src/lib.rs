@@ -1,6 +1,6 @@
-//! A backend for tests: does what the request's parameter `do` says, to test the guarantees of `triton-backend`.
+//! A backend for tests of `triton-backend`'s guarantees: the request's parameter `do` selects an action.
 //!
-//! It answers with the output `OUT`, a list of texts. The same library is a batch strategy: it keeps requests whose
+//! The result is the output `OUT`, a list of texts. The same library is a batch strategy: it keeps requests whose
 //! parameter `alone` is true out of batches.
 #![forbid(unsafe_code)]
 
@@ -160,7 +160,7 @@ impl Drop for TrialInstance {
 }
 
 impl TrialInstance {
-    /// What the request wants to know.
+    /// The lines that answer the request.
     fn lines(&self, what: &str, request: &Request) -> Result<Vec<String>> {
         match what {
             "facts" => Ok(self.model.facts.iter().chain(&self.facts).cloned().collect()),
@@ -190,12 +190,12 @@ impl TrialInstance {
         });
         let stopped = stopper.join().map_err(|_| Error::internal("the thread panicked"))?;
         let further = responses.filter(Result::is_ok).count();
-        // All is over, so this does nothing.
+        // The request is finished, so this has no effect.
         let again = canceller.cancel();
         Ok(vec![format!("first {first} stopped {stopped:?} early {} again {again:?}", further < 100)])
     }
 
-    /// Asks another model, and says what it answered.
+    /// Runs another model and returns its answer.
     fn infer(&self, request: &Request) -> Result<Vec<String>> {
         let server = &self.model.server;
         let mut lines =
@@ -228,7 +228,7 @@ fn usage(byte_size: usize) -> MemoryUsage {
     MemoryUsage { kind: MemoryKind::Cpu, device: 0, byte_size }
 }
 
-/// Takes memory of the server's, uses it, and gives it back.
+/// Allocates memory from the server, uses it, and releases it.
 fn memory(manager: MemoryManager) -> Result<Vec<String>> {
     let mut buffer = manager.allocate(5)?;
     let fresh = buffer.to_vec();
@@ -280,7 +280,7 @@ fn answer(request: &Request, lines: &[impl AsRef<[u8]>]) -> Result<()> {
     response.send_last()
 }
 
-/// The same line for each row.
+/// Repeats the line for each row.
 fn answer_batched(request: &Request, line: &str) -> Result<()> {
     let rows = request.input("IN")?.shape().first().copied().unwrap_or(0);
     let lines = vec![line; usize::try_from(rows).unwrap_or(0)];

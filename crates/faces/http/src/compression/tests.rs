@@ -29,7 +29,7 @@ async fn unpacked(packed: Vec<u8>, limit: usize) -> Result<Vec<u8>> {
 }
 
 #[tokio::test]
-async fn a_body_comes_out_as_it_went_in() {
+async fn compressed_body_round_trips() {
     for encoding in [Encoding::Gzip, Encoding::Deflate] {
         // The last one is long enough for another thread, both ways.
         for length in [0, 1, 1000, 200_000] {
@@ -124,7 +124,7 @@ async fn damaged_or_uncompressed_bodies_are_refused() {
 }
 
 #[test]
-fn the_request_names_its_encoding() {
+fn content_encoding_names_the_compression() {
     for (value, encoding) in [
         ("gzip", Encoding::Gzip),
         ("deflate", Encoding::Deflate),
@@ -143,7 +143,7 @@ fn the_request_names_its_encoding() {
 }
 
 #[test]
-fn the_client_gets_the_encoding_it_likes_best() {
+fn reply_uses_the_clients_preferred_encoding() {
     for (accepted, encoding) in [
         ("gzip, deflate", Encoding::Gzip),
         ("gzip;q=0.4,deflate;q=0.5", Encoding::Deflate),

@@ -89,7 +89,7 @@ async fn links_with_the_hash_may_be_cached_for_ever() {
 }
 
 #[tokio::test]
-async fn each_prefix_has_its_own_reply_to_unknown_paths() {
+async fn unknown_paths_get_the_reply_of_their_prefix() {
     let site = site();
     assert!(site.ask_text("GET", "/console/gone", "", "").await.ends_with("no such page"));
     assert!(site.ask_text("GET", "/gone", "", "").await.ends_with(r#"{"error":"Not Found"}"#));

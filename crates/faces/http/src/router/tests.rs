@@ -15,7 +15,7 @@ use crate::cors::Cors;
 use crate::testing::{Admin, Echo, MAX_BODY, request_head, serving, status};
 
 #[tokio::test]
-async fn each_request_goes_to_the_first_face_with_its_route() {
+async fn first_face_with_the_route_handles_the_request() {
     let serving = serving(Router::from(Echo::default()).and(Admin::restricted()));
     let echoed = serving.ask_text("POST", "/echo", "", "body").await;
     assert!(echoed.starts_with("HTTP/1.1 200 OK\r\n") && echoed.ends_with("\r\n\r\nbody"), "{echoed}");
@@ -102,7 +102,7 @@ async fn refused_request_is_answered_before_its_body_arrives() {
 }
 
 #[tokio::test]
-async fn each_face_decides_which_web_pages_may_use_it() {
+async fn cors_is_configured_per_face() {
     let open = Echo::with_cors(Cors::new(vec!["*".parse().unwrap()], &[]));
     let serving = serving(Router::from(open).and(Admin::restricted()));
     let allowed = |reply: &str| reply.contains("\r\naccess-control-allow-origin: *\r\n");
@@ -113,7 +113,7 @@ async fn each_face_decides_which_web_pages_may_use_it() {
 }
 
 #[tokio::test]
-async fn a_restricted_group_opens_only_to_its_key() {
+async fn restricted_group_requires_its_key() {
     let serving = serving(Router::from(Echo::default()).and(Admin::restricted()));
     for (method, headers, expected) in [
         ("GET", "", "403"),
@@ -192,7 +192,7 @@ async fn headers_are_spelled_as_written_in_every_request_of_a_connection() {
 }
 
 #[tokio::test]
-async fn a_body_is_asked_for_before_it_is_sent() {
+async fn expect_continue_is_answered_before_the_body() {
     let serving = serving(Echo::default());
     let mut stream = serving.connect().await;
     let head = request_head("POST", "/echo", "Expect: 100-continue\r\n", 4);

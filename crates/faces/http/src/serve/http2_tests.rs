@@ -57,7 +57,7 @@ async fn ask(client: &mut Client, method: Method, path: &str, body: &str) -> (St
 }
 
 #[tokio::test]
-async fn it_does_what_http1_does() {
+async fn http2_behaves_like_http1() {
     let mut client = connected(Echo::default()).await;
     assert_eq!(ask(&mut client, Method::GET, "/live", "").await.0, StatusCode::OK);
     assert_eq!(ask(&mut client, Method::POST, "/echo", "7").await, (StatusCode::OK, "7".into()));
@@ -71,7 +71,7 @@ async fn it_does_what_http1_does() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_slow_reply_holds_up_no_other_and_an_idle_connection_stays() {
+async fn slow_reply_does_not_delay_others() {
     let face = Echo::default();
     let release = Arc::clone(&face.release);
     let mut client = connected(face).await;
@@ -103,7 +103,7 @@ impl Body for Stalled {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stalled_body_fails_its_own_request_alone() {
+async fn stalled_body_fails_only_its_request() {
     let mut client = connected(Echo::default()).await;
     let start = Instant::now();
     let reply = client.send_request(request(Method::POST, "/echo", Box::pin(Stalled))).await.unwrap();
@@ -136,7 +136,7 @@ impl Body for Pushed {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_early_refusal_lets_a_client_end_its_body_within_limits() {
+async fn early_refusal_discards_the_rest_of_the_body_within_limits() {
     for (method, path, pieces, status, ends) in [
         (Method::POST, "/nowhere", 1, StatusCode::NOT_FOUND, true),
         (Method::POST, "/nowhere", 90, StatusCode::NOT_FOUND, true),
@@ -155,7 +155,7 @@ async fn an_early_refusal_lets_a_client_end_its_body_within_limits() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reply_that_nobody_takes_ends_and_others_go_on() {
+async fn unread_reply_times_out_without_affecting_others() {
     // What the client lets the server send ahead, the seconds between two looks at the reply, and whether all of it is taken.
     for (window, pause, is_whole) in [(1000, 0, true), (1000, 60, true), (0, 60, false), (0, 0, false)] {
         let (near, far) = tokio::io::duplex(1 << 16);

@@ -1,4 +1,4 @@
-//! Connections on real sockets, with time that passes only when nothing else can happen.
+//! Connections on real sockets, with a clock that advances only while every task is idle.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -16,7 +16,7 @@ async fn is_live(stream: &mut TcpStream) -> bool {
     reply[..length].starts_with(b"HTTP/1.1 200 ")
 }
 
-/// How long the server keeps a connection open after these bytes.
+/// How long the server keeps a connection open after receiving these bytes.
 async fn closed_after(serving: &Serving, bytes: &[u8]) -> Duration {
     let mut stream = serving.connect().await;
     stream.write_all(bytes).await.unwrap();
@@ -64,13 +64,13 @@ async fn busy_connections_keep_their_slots_and_others_wait() {
     release.notify_one();
     first.read_exact(&mut reply).await.unwrap();
     assert_eq!(&reply, b"HTTP/1.1 200 ");
-    // The first is idle now, and has to make room.
+    // The first connection is idle now, and has to make room.
     second.read_exact(&mut reply).await.unwrap();
     assert_eq!(&reply, b"HTTP/1.1 200 ");
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_connection_that_has_been_idle_longest_makes_room() {
+async fn longest_idle_connection_makes_room() {
     for limit in [1, 2, 5] {
         let options = TransportOptions { max_connections: Some(limit), ..TransportOptions::default() };
         let serving = serving_with(Echo::default(), options);
@@ -92,7 +92,7 @@ async fn the_connection_that_has_been_idle_longest_makes_room() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn connections_whose_clients_stop_within_a_request_make_room() {
+async fn connections_stopped_within_a_request_make_room() {
     // What they sent, and how many seconds another may have to wait.
     let in_body = request_head("POST", "/echo", "", 5) + "ab";
     for (sent, limit_s) in [("G", 2), ("GET /live HTTP/1.1\r\nHo", 2), (&*in_body, 40)] {
@@ -115,7 +115,7 @@ async fn connections_whose_clients_stop_within_a_request_make_room() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_that_trickles_in_is_given_up_unless_it_ends_in_time() {
+async fn trickling_body_is_given_up_unless_it_ends_in_time() {
     // Bytes at a time, seconds between them, and whether the body of that length is read to its end.
     for (piece, pause, length, is_read) in [
         (1, 20, 100, false),
@@ -169,8 +169,8 @@ async fn every_request_of_a_connection_has_its_principal() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reply_that_nobody_reads_is_given_up() {
-    // Connections in memory take as many bytes as their buffer holds.
+async fn unread_reply_is_given_up() {
+    // In-memory connections accept as many bytes as their buffer holds.
     for (pause, is_read) in [(0, true), (1, true), (400, false)] {
         let (mut near, far) = tokio::io::duplex(1024);
         let (options, shutdown, ending) =
@@ -191,7 +191,7 @@ async fn a_reply_that_nobody_reads_is_given_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_stalls_within_a_head_or_a_body_is_disconnected() {
+async fn client_stalled_in_head_or_body_is_disconnected() {
     let serving = serving(Echo::default());
     for request in [b"GET /li".as_slice(), b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{}"] {
         let waited = closed_after(&serving, request).await;
@@ -200,7 +200,7 @@ async fn a_client_that_stalls_within_a_head_or_a_body_is_disconnected() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_head_that_trickles_in_is_given_up_all_the_same() {
+async fn trickling_head_is_given_up() {
     let (mut reader, mut writer) = serving(Echo::default()).connect().await.into_split();
     let start = Instant::now();
     let trickle = tokio::spawn(async move {
@@ -225,7 +225,7 @@ async fn shutdown_closes_idle_connections_and_accepts_no_new_ones() {
     assert!(TcpStream::connect(address).await.is_err());
 }
 
-/// The head of the reply to one more request, and whether the connection ends with it; nothing if it has ended before.
+/// The head of the reply to another request, and whether the connection ends with it; `None` if it ended before.
 async fn reply_and_end(stream: &mut TcpStream) -> Option<(String, bool)> {
     stream.write_all(b"GET /live HTTP/1.1\r\nHost: x\r\n\r\n").await.ok()?;
     let mut head = Vec::new();
@@ -237,7 +237,7 @@ async fn reply_and_end(stream: &mut TcpStream) -> Option<(String, bool)> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn at_the_end_the_next_reply_of_a_connection_is_its_last_and_says_so() {
+async fn shutdown_announces_the_close_in_the_next_reply() {
     for (pause_ms, is_answered) in
         [(0, true), (1, true), (200, true), (490, true), (600, false), (9000, false)]
     {
@@ -267,7 +267,7 @@ async fn at_the_end_the_next_reply_of_a_connection_is_its_last_and_says_so() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn at_the_end_clients_that_do_nothing_are_not_waited_for() {
+async fn shutdown_does_not_wait_for_idle_clients() {
     const PREFACE: &str = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
     let settings = format!("{PREFACE}\0\0\0\x04\0\0\0\0\0");
     let half_a_frame = format!("{settings}\0\0\x30\x01\x04");
@@ -306,7 +306,7 @@ async fn at_the_end_clients_that_do_nothing_are_not_waited_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_connection_that_was_idle_for_long_is_closed_at_once() {
+async fn long_idle_connection_is_closed_at_once() {
     let serving = serving(Echo::default());
     let mut idle = serving.connect().await;
     assert!(is_live(&mut idle).await);
@@ -318,7 +318,7 @@ async fn a_connection_that_was_idle_for_long_is_closed_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_closing_transport_serves_its_connections_and_those_on_their_way_and_accepts_no_others() {
+async fn closing_transport_serves_open_and_arriving_connections_only() {
     let Serving { address, closing, shutdown, serving } = serving(Echo::default());
     let mut open = TcpStream::connect(address).await.unwrap();
     assert!(is_live(&mut open).await);
@@ -355,7 +355,7 @@ async fn shutdown_waits_for_requests_in_progress() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_that_waits_behind_a_slow_one_is_not_given_up() {
+async fn pipelined_request_behind_a_slow_one_is_kept() {
     let served = serving(Echo::default());
     let mut stream = served.connect().await;
     stream.write_all(request_head("POST", "/hold", "", 0).as_bytes()).await.unwrap();

@@ -1,8 +1,8 @@
 //! Decodes a request's body into an [`InferRequest`].
 //!
-//! The JSON part is read once, front to back, and a tensor's `data` goes straight into its bytes. Binary tensors are slices
-//! of the body. What the reference's parser rejects with status 500 is an `Internal` error here, too; what parses but is
-//! wrong is `InvalidArg`.
+//! The JSON part is read once, front to back, and a tensor's `data` is decoded directly into its bytes. Binary tensors
+//! are slices of the body. Bodies that the reference's parser rejects with status 500 are `Internal` errors here, too;
+//! bodies that parse but are invalid are `InvalidArg`.
 
 use jiter::Jiter;
 use nereid_core::Signature;
@@ -34,7 +34,7 @@ pub(super) struct DecodedRequest {
 /// Decodes a body whose first `length` bytes are JSON.
 ///
 /// # Errors
-/// What is wrong with the request.
+/// The request is invalid.
 pub(super) fn json(
     body: &mut RequestBody,
     length: usize,
@@ -85,10 +85,10 @@ pub(super) fn json(
     Ok(DecodedRequest { request, format: parsed.format, memory })
 }
 
-/// Decodes a body that holds only one input's contents (Triton's raw binary request).
+/// Decodes a body that consists of a single input's contents (Triton's raw binary request).
 ///
 /// # Errors
-/// The model does not take raw requests.
+/// The model does not accept raw requests.
 pub(super) fn raw(body: &mut RequestBody, signature: &Signature, max_input: Limit) -> Result<DecodedRequest> {
     let length = body.len();
     if length > max_input.bytes {
@@ -183,11 +183,11 @@ struct Input {
 
 enum Data {
     Decoded(Elements),
-    /// Its type is not known yet, or JSON cannot represent it: its range in the JSON part.
+    /// The range of the data in the JSON part; its type is not known yet, or JSON cannot represent it.
     Undecoded(usize, usize),
 }
 
-/// What an input says of itself.
+/// The declared fields of an input.
 struct InputHeader {
     name: String,
     data_type: DataType,
@@ -218,10 +218,10 @@ impl<'r> RequestParts<'r> {
         }
     }
 
-    /// The first of duplicate keys counts, as in the reference.
+    /// The first of duplicate keys wins, as in the reference.
     ///
     /// # Errors
-    /// What is wrong with the text.
+    /// The text is invalid.
     fn read(&mut self, header: &[u8]) -> Result<()> {
         let json = &mut Jiter::new(header).with_allow_inf_nan();
         object(json, Key::of, |json, key| match key {
@@ -308,7 +308,7 @@ impl<'r> RequestParts<'r> {
             None if binary => Form::Binary,
             None => Form::Json,
         };
-        // A named output is JSON unless it says otherwise, whatever the request's default.
+        // A named output defaults to JSON regardless of the request's default.
         self.format.named.push((output.name.clone(), form));
         self.request.outputs.push(output);
         Ok(())
@@ -383,7 +383,7 @@ impl Input {
         Ok(Data::Undecoded(start, json.current_index()))
     }
 
-    /// Its name, type and shape.
+    /// The input's name, type and shape.
     fn declared(&mut self) -> Result<InputHeader> {
         let given = [self.data.is_some(), self.binary_size.is_some(), self.region.is_given()];
         if given.into_iter().filter(|given| *given).count() != 1 {

@@ -29,9 +29,9 @@ pub(super) enum Form {
 /// The requested forms of outputs.
 #[derive(Debug, Default)]
 pub(super) struct Format {
-    /// Of outputs that the request does not name.
+    /// Form of outputs that the request does not name.
     pub default: Form,
-    /// Of named outputs.
+    /// Forms of named outputs.
     pub named: Vec<(String, Form)>,
 }
 
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_named_output_has_its_own_form_and_the_others_the_default() {
+    fn named_outputs_override_the_default_form() {
         let format = Format { default: Form::Binary, named: vec![("A".into(), Form::Json)] };
         assert_eq!((format.of("A"), format.of("B")), (Form::Json, Form::Binary));
     }

@@ -1,8 +1,8 @@
 //! The generate extension: one flat JSON object in, one flat JSON object out for each response.
 //!
 //! A member named like an input of the model is that input; any other is a parameter. Outputs become members likewise.
-//! `generate` returns the only response, `generate_stream` any number of them as server-sent events. A response that is an
-//! error has status 400 whatever its code, as in the reference, unless the request was refused before its execution; the
+//! `generate` returns the only response, `generate_stream` any number of them as server-sent events. An error response
+//! has status 400 regardless of its code, as in the reference, unless the request was refused before execution; the
 //! status of a stream is that of its first response.
 
 use std::collections::HashSet;
@@ -31,7 +31,7 @@ use crate::routes::Call;
 /// Replies with the model's only response.
 ///
 /// # Errors
-/// What is wrong with the request, or what went wrong in executing it.
+/// The request is invalid, or its execution failed.
 pub(crate) async fn one(call: &Call<'_>, body: RequestBody) -> Result<Reply> {
     let (model, trace) = begin(call).await?;
     let outcome = one_with(call, &model, body, trace.as_ref()).await;
@@ -48,7 +48,7 @@ async fn one_with(
     let first = answers.next().await;
     answered(trace);
     let first = first.transpose().map_err(|error| of_response(&answers, error))?;
-    // The status is that of the first response, whatever follows, as in the reference.
+    // The first response determines the status, as in the reference.
     Ok(match (first, answers.next().await) {
         (Some(response), None) => {
             let text = call.face.server.bodies().hold(flat(&answers, response)?)?;
@@ -72,10 +72,10 @@ fn of_response(answers: &ResponseStream, error: Error) -> Error {
     if answers.was_executed() { as_invalid_arg(error) } else { error }
 }
 
-/// Replies with an event for each of the model's responses, as they come.
+/// Replies with one event per response of the model, as soon as it is ready.
 ///
 /// # Errors
-/// What is wrong with the request. Later errors are events of their own.
+/// The request is invalid. Later errors are sent as events.
 pub(crate) async fn stream(call: &Call<'_>, body: RequestBody) -> Result<Reply> {
     let (model, trace) = begin(call).await?;
     let outcome = stream_with(call, &model, body, trace.clone()).await;
@@ -117,7 +117,7 @@ fn answered(trace: Option<&Arc<Trace>>) {
     }
 }
 
-/// The reply, also that of an error, with stamps on the trace.
+/// The reply, or the reply to an error, with stamps on the trace.
 fn finish(call: &Call<'_>, outcome: Result<Reply>, trace: Option<Arc<Trace>>) -> Result<Reply> {
     match trace {
         None => outcome,
@@ -239,7 +239,7 @@ impl Members<'_> {
 fn fitted(mut dims: Shape, count: usize) -> Option<Shape> {
     let mut left = i64::try_from(count).ok()?;
     for &dim in dims.iter().filter(|dim| **dim >= 0) {
-        // A dimension of 0 holds no elements, and nothing else fits it.
+        // A dimension of 0 means no elements, and no other shape is compatible.
         if left.checked_rem(dim).unwrap_or(left) != 0 {
             return None;
         }
@@ -255,7 +255,7 @@ fn fitted(mut dims: Shape, count: usize) -> Option<Shape> {
 /// duplicate names counts.
 fn flat(answers: &ResponseStream, response: Response) -> Result<Vec<u8>> {
     let mut json = Vec::with_capacity(256);
-    // A set, since clients choose how many parameters some models give back.
+    // A set, because the number of parameters that a model returns may be under the client's control.
     let mut names: HashSet<String> = HashSet::from(["model_name".into(), "model_version".into()]);
     json.push(b'{');
     if !answers.request_id().is_empty() {

@@ -9,10 +9,11 @@ use nereid_protocol::parameters::{SequenceId, WireValue};
 use super::json_tensor::{float_of, integer, number};
 use crate::json::syntax;
 
-/// Reads an object: calls `member` with what `key` makes of each key; it must read or skip the value. Returns false, having
-/// skipped the value, if it is not an object.
+/// Reads an object: calls `member` with the result of `key` for each key; `member` must read or skip the value. Returns
+/// false, having skipped the value, if it is not an object.
 ///
-/// A key borrows the reader, which `member` needs. What `key` makes of it does not, so no key is copied to be compared.
+/// A key borrows the reader, which `member` needs. The result of `key` does not, so keys are compared without copying
+/// them.
 pub(super) fn object<K>(
     json: &mut Jiter<'_>,
     key: impl Fn(&str) -> K,
@@ -75,7 +76,7 @@ pub(super) fn skip(json: &mut Jiter<'_>) -> Result<()> {
     json.next_skip().map_err(syntax)
 }
 
-/// The next value, as that of a parameter.
+/// The next value, as a parameter.
 pub(super) struct JsonValue<'a, 'j>(pub &'a mut Jiter<'j>);
 
 impl WireValue for JsonValue<'_, '_> {
@@ -110,7 +111,7 @@ impl WireValue for JsonValue<'_, '_> {
                 }
             }
             _ => {
-                // What is no JSON at all is another error.
+                // Malformed JSON is reported by the parser instead.
                 skip(json)?;
                 return Err(Error::invalid_arg(format!(
                     "parameter '{name}' is neither a string nor a number nor a boolean"

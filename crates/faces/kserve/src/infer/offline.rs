@@ -10,10 +10,10 @@ use nereid_shared_memory::Regions;
 use super::{decoded, encode, generate};
 use crate::dialect::json_length;
 
-/// Decodes the body of `infer` that arrived in these pieces, with this `Inference-Header-Content-Length`.
+/// Decodes an `infer` body that arrives in these pieces, with this `Inference-Header-Content-Length`.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The body is not a valid request.
 pub fn infer(
     pieces: &[&[u8]],
     header_length: Option<&[u8]>,
@@ -26,10 +26,10 @@ pub fn infer(
     decoded(&mut body, length, "m", signature, (limit, &Regions::default())).map(|decoded| decoded.request)
 }
 
-/// Decodes the body of `generate`.
+/// Decodes a `generate` body.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The body is not a valid request.
 pub fn generated(json: &[u8], signature: &Signature, max_input: usize) -> Result<InferRequest> {
     generate::decode(json, signature, limit(max_input))
 }

@@ -37,7 +37,7 @@ pub(super) struct RegionPart {
     length: u64,
     /// Whether a region is given, with a name or with what is none.
     is_given: bool,
-    /// What is wrong with the parameters. It counts only if nothing else in the tensor excludes a region.
+    /// The first error in the parameters; reported only if nothing else in the tensor excludes a region.
     wrong: Option<Error>,
 }
 

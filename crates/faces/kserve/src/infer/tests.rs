@@ -47,7 +47,7 @@ async fn elements_that_do_not_fit_the_shape_have_the_code_of_their_type() {
 }
 
 #[tokio::test]
-async fn a_byte_order_mark_is_skipped_once_and_only_at_the_beginning() {
+async fn byte_order_mark_is_skipped_once_at_the_beginning() {
     let serving = serving().await;
     for (mark, expected) in
         [("", 200), ("\u{feff}", 200), ("\u{feff} ", 200), (" \u{feff}", 500), ("\u{feff}\u{feff}", 500)]
@@ -109,7 +109,7 @@ async fn numbers_too_large_for_64_bits_are_refused_wherever_they_are() {
 }
 
 #[tokio::test]
-async fn every_spelling_of_infinity_is_read_wherever_the_type_stands() {
+async fn infinity_spellings_parse_with_the_type_before_or_after() {
     let serving = serving().await;
     let words = "[Inf, -Inf, Infinity, NaN, -NaN]";
     let expected = r#""data":[Infinity,-Infinity,Infinity,NaN,NaN]"#;
@@ -126,7 +126,7 @@ async fn every_spelling_of_infinity_is_read_wherever_the_type_stands() {
 }
 
 #[tokio::test]
-async fn a_region_beside_another_form_is_refused_before_anybody_looks_for_it() {
+async fn region_combined_with_data_is_refused_before_lookup() {
     let serving = serving().await;
     const REGION: &str = "shared_memory_region";
     const SIZE: &str = "shared_memory_byte_size";
@@ -186,7 +186,7 @@ async fn an_output_requested_twice_is_refused_in_every_form() {
 }
 
 #[tokio::test]
-async fn a_reply_without_a_byte_behind_its_json_is_plain_json() {
+async fn reply_without_binary_data_is_plain_json() {
     let serving = serving().await;
     let binary = |name: &str| format!(r#"{{"name":"{name}","parameters":{{"binary_data":true}}}}"#);
     let zero = r#"{"name":"IN1","datatype":"BYTES","shape":[0],"data":[]}"#;
@@ -211,7 +211,7 @@ async fn a_reply_without_a_byte_behind_its_json_is_plain_json() {
 }
 
 #[tokio::test]
-async fn an_empty_body_is_an_empty_raw_tensor_where_the_model_takes_one() {
+async fn empty_body_is_an_empty_raw_tensor_for_models_with_raw_input() {
     let one = |data_type: &str, dims: &str| {
         format!(
             "input {{ name: \"IN0\" data_type: {data_type} dims: {dims} }} output {{ name: \"OUT0\" data_type: {data_type} dims: {dims} }}"

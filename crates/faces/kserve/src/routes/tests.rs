@@ -26,7 +26,7 @@ async fn other_methods_and_paths_are_refused() {
 }
 
 #[tokio::test]
-async fn a_restricted_group_opens_to_its_key_alone() {
+async fn restricted_group_requires_its_key() {
     let restrictions = ["inference,metadata:key-a=one", "health:Key-B=two"].map(|text| text.parse().unwrap());
     let options = HttpOptions { access: Restrictions::new(restrictions).unwrap().into(), ..http_options() };
     let serving = serve(empty_server(), options).await;

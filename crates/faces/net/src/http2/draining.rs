@@ -1,10 +1,10 @@
-//! A connection that drains without losing the streams its client had begun.
+//! A connection that drains without losing streams that its client has already opened.
 //!
-//! The HTTP/2 library announces the end with a GOAWAY frame and a ping. When the client acknowledges the ping it has read
-//! the GOAWAY frame, so the library ignores the streams that come later. But a client writes the acknowledgement ahead of
-//! the streams it was about to send: gRPC's C core does so when busy. The library ignores those too, and it takes the
-//! first WINDOW_UPDATE frame of such a stream for an error of the protocol, which fails every call of the connection. So
-//! the acknowledgement reaches the library a moment later than the client sent it.
+//! The HTTP/2 library announces the end with a GOAWAY frame and a ping. A client that acknowledges the ping has read
+//! the GOAWAY frame, so the library ignores streams that arrive later. But a client may write the acknowledgement ahead
+//! of streams it was about to send: gRPC's C core does so when busy. The library ignores those too, and treats the
+//! first WINDOW_UPDATE frame of such a stream as a protocol error, which fails every call of the connection. So the
+//! acknowledgement is passed to the library with a short delay.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -19,16 +19,16 @@ use tokio::time::{Sleep, sleep};
 
 use crate::http2::frames::Scanner;
 
-/// How long the acknowledgement is held back. Clients send the streams concerned with it, or right after it.
+/// Delay of the acknowledgement. Clients send the affected streams with it, or right after it.
 const HELD: Duration = Duration::from_millis(250);
 
 /// The acknowledgement of the ping that h2 sends with its first GOAWAY frame.
 const ACKNOWLEDGEMENT: &[u8] = b"\x00\x00\x08\x06\x01\x00\x00\x00\x00\x0b\x7b\xa2\xf0\x8b\x9b\xfe\x54";
 
-/// How much is read at once while draining.
+/// Read size while draining.
 const CHUNK: usize = 16 << 10;
 
-/// A connection whose end can be announced. Costs nothing before.
+/// A connection that can be drained. Costs nothing before that.
 #[derive(Debug)]
 pub struct Draining<S> {
     stream: S,
@@ -42,7 +42,7 @@ pub struct Draining<S> {
 #[derive(Debug)]
 pub struct Drain(Arc<AtomicBool>);
 
-/// How far the client's acknowledgement has come.
+/// Progress of the client's acknowledgement.
 #[derive(Debug)]
 enum Acknowledgement {
     /// Not read in whole. These bytes may be its beginning.
@@ -65,7 +65,7 @@ impl Drain {
 }
 
 impl<S> Draining<S> {
-    /// The connection, and what begins its draining.
+    /// Wraps a connection; the second value starts draining.
     pub fn new(stream: S) -> (Self, Drain) {
         let begun = Arc::new(AtomicBool::new(false));
         let drain = Drain(Arc::clone(&begun));
@@ -73,7 +73,7 @@ impl<S> Draining<S> {
         (Self { stream, begun, acknowledgement, ready: BytesMut::new() }, drain)
     }
 
-    /// Takes bytes of the client, and makes them ready in the order in which the library is to read them.
+    /// Accepts bytes from the client and queues them in the order in which the library is to read them.
     fn received(&mut self, bytes: &[u8]) {
         match &mut self.acknowledgement {
             Acknowledgement::Awaited(beginning) => {
@@ -126,14 +126,14 @@ impl<S> Draining<S> {
     }
 }
 
-/// How many of the last of these bytes may begin the acknowledgement.
+/// Number of trailing bytes that may begin the acknowledgement.
 fn possible_beginning(bytes: &[u8]) -> usize {
     let longest = bytes.len().min(ACKNOWLEDGEMENT.len() - 1);
     (1..=longest).rev().find(|&length| bytes.ends_with(&ACKNOWLEDGEMENT[..length])).unwrap_or(0)
 }
 
 impl<S: AsyncRead + Unpin> Draining<S> {
-    /// Reads until something is ready for the library, or the client has closed the connection.
+    /// Reads until bytes are ready for the library, or the client has closed the connection.
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
             self.poll_due(context);
@@ -251,7 +251,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_acknowledgement_comes_after_the_frames_of_the_next_moment(
+        fn acknowledgement_is_delayed_behind_following_frames(
             before in frames(),
             after in frames(),
             size in 1_usize..60,
@@ -261,7 +261,7 @@ mod tests {
             let sent = [&before.concat()[..], ACKNOWLEDGEMENT, &after.concat()].concat();
             let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
             let read = runtime.unwrap().block_on(passed(&sent, size, Duration::from_millis(pause), room));
-            // It stands behind some of the frames that were sent after it; nothing else has changed.
+            // The acknowledgement moves behind some of the frames sent after it; nothing else changes.
             let orders: Vec<_> = (0..=after.len())
                 .map(|count| {
                     let (early, late) = after.split_at(count);
@@ -276,7 +276,7 @@ mod tests {
         }
 
         #[test]
-        fn without_an_acknowledgement_all_passes(before in frames(), size in 1_usize..60, cut in 0_usize..17) {
+        fn bytes_pass_unchanged_without_an_acknowledgement(before in frames(), size in 1_usize..60, cut in 0_usize..17) {
             let sent = [&before.concat()[..], &ACKNOWLEDGEMENT[..cut]].concat();
             let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
             let read = runtime.unwrap().block_on(passed(&sent, size, Duration::ZERO, 1000));

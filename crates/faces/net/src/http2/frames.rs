@@ -9,7 +9,7 @@ pub const HEAD: usize = 9;
 /// The head of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame {
-    /// What it is.
+    /// The frame's type.
     pub kind: Kind,
     /// The stream that it belongs to; 0 for the connection.
     pub stream: u32,
@@ -44,7 +44,7 @@ impl Frame {
         Self { kind, stream, flags: head[4] }
     }
 
-    /// Whether it is the sender's last on its stream.
+    /// Whether the frame is the sender's last on its stream.
     pub fn ends_stream(self) -> bool {
         match self.kind {
             Kind::Data | Kind::Headers => self.flags & 1 != 0,
@@ -53,7 +53,7 @@ impl Frame {
         }
     }
 
-    /// Whether it answers a ping.
+    /// Whether the frame acknowledges a ping.
     pub fn answers(self) -> bool {
         self.kind == Kind::Ping && self.flags & 1 != 0
     }
@@ -65,7 +65,7 @@ pub struct Scanner {
     /// Bytes until the next head.
     skip: usize,
     head: [u8; HEAD],
-    /// How many bytes of the head have been read.
+    /// Bytes of the head read so far.
     have: usize,
 }
 
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_are_found_whatever_the_pieces() {
+    fn frames_are_found_for_any_segmentation() {
         let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
         bytes.extend(frame(4, 0, 0, 0));
         bytes.extend(frame(1, 4, 1, 300));

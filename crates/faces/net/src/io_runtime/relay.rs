@@ -18,26 +18,26 @@ use tokio::net::unix::pipe::Receiver;
 thread_local! {
     /// The relay of the runtime whose I/O thread this is.
     static HERE: RefCell<Option<Arc<Relay>>> = const { RefCell::new(None) };
-    /// Its address, which is quicker to look at.
+    /// The relay's address, for a cheap comparison.
     static ADDRESS: Cell<usize> = const { Cell::new(0) };
     /// The task that this thread polls.
     static POLLED: Cell<Polled> = const { Cell::new(Polled { task: 0, woken: false }) };
 }
 
-/// How often a task that wakes itself is polled at a stretch, before others have their turn.
+/// Consecutive polls of a task that wakes itself, before other tasks run.
 const POLLS: usize = 4;
 
 /// The relay of one runtime.
 pub(crate) struct Relay {
     threads: usize,
-    /// How many of the threads are parked: waiting for events, or for others to unpark them.
+    /// Number of parked threads: waiting for events, or to be unparked.
     parked: AtomicUsize,
-    /// How often one of them was unparked.
+    /// Number of times that a thread was unparked.
     #[cfg(test)]
     unparks: AtomicUsize,
-    /// The end of a pipe: a byte in it tells the driver that there are tasks to wake.
+    /// Write end of a pipe: a byte in it notifies the driver of tasks to wake.
     event: OwnedFd,
-    /// The tasks that are to be woken. A byte is written when it gets its first.
+    /// Tasks to wake. Adding the first one writes the byte.
     woken: Mutex<Vec<Arc<Task>>>,
 }
 
@@ -52,7 +52,7 @@ struct Task {
 struct Polled {
     /// The address of the [`Task`].
     task: usize,
-    /// Whether it has woken itself.
+    /// Whether the task has woken itself.
     woken: bool,
 }
 
@@ -64,7 +64,7 @@ impl Polling {
         Self(POLLED.replace(Polled { task: task.data().addr(), woken: false }))
     }
 
-    /// Whether the task has woken itself since it was last asked.
+    /// Whether the task has woken itself since the last call.
     fn was_woken(&self) -> bool {
         let polled = POLLED.get();
         POLLED.set(Polled { woken: false, ..polled });
@@ -79,7 +79,7 @@ impl Drop for Polling {
 }
 
 impl Relay {
-    /// A relay for that many threads, and what [`listen`](Self::listen) needs.
+    /// Creates a relay for `threads` threads, and the pipe end for [`listen`](Self::listen).
     pub(crate) fn new(threads: usize) -> io::Result<(Arc<Self>, OwnedFd)> {
         let (listener, event) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         let relay = Self {
@@ -123,7 +123,7 @@ impl Relay {
         self.woken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes a task from a thread that is not one of the runtime's.
+    /// Wakes a task from a thread outside the runtime.
     fn wake(task: Arc<Task>) {
         let relay = Arc::clone(&task.relay);
         // Only while all are parked does one of them surely wait for events.
@@ -146,7 +146,7 @@ impl Relay {
     pub(crate) fn listen(self: Arc<Self>, listener: OwnedFd) -> io::Result<impl Future<Output = ()> + Send> {
         let mut event = Receiver::from_owned_fd(listener)?;
         Ok(async move {
-            // Longer than what is in the pipe as a rule, so that one read tells that it is empty.
+            // Usually longer than the pipe's contents, so that one read empties it.
             let mut bytes = [0; 16];
             let mut woken = Vec::new();
             while event.read(&mut bytes).await.is_ok() {
@@ -158,7 +158,7 @@ impl Relay {
 }
 
 impl Task {
-    /// Wakes the task if this is an I/O thread, without touching anything that the threads share.
+    /// Wakes the task if this is an I/O thread, without touching shared state.
     fn wake_here(self: &Arc<Self>) -> bool {
         let polled = POLLED.get();
         if polled.task == Arc::as_ptr(self).addr() {
@@ -214,8 +214,8 @@ impl<F: Future> Future for Relayed<F> {
             *this.task = relay.map(|relay| (own.clone(), Waker::from(Arc::new(Task { waker: own, relay }))));
         }
         let Some((own, waker)) = this.task else { return this.future.poll(context) };
-        // HTTP connections wake themselves with each body. A task that does is polled again at once: as a task that is due, it
-        // would have a parked thread woken to take it.
+        // HTTP connections wake themselves with each body. Polling such a task again at once avoids unparking a thread
+        // to take it.
         let polling = Polling::begin(waker);
         for _ in 0..POLLS {
             let polled = this.future.as_mut().poll(&mut Context::from_waker(waker));

@@ -1,7 +1,8 @@
 //! Polls a future only when it was woken.
 //!
-//! A task that selects among several futures polls all of them, whichever woke it. For one that is woken about once, beside
-//! one that is woken for every request, that is waste, and what it waits for may have a lock that all threads share.
+//! A task that selects among several futures polls all of them at each wake-up. For a future that is woken about once,
+//! next to one that is woken for every request, that is wasteful, and polling it may take a lock that all threads
+//! share.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -72,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_polled_once_for_each_wake_up_however_often_its_task_is() {
+    fn future_is_polled_once_per_wake_up() {
         for wakes in [0, 1, 3] {
             let (polls, waker) = (Cell::new(0), Cell::new(None));
             let future = poll_fn(|context| {
@@ -92,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_future_that_wakes_itself_is_polled_again() {
+    fn self_waking_future_is_polled_again() {
         let mut left = 3;
         let future = poll_fn(|context| {
             left -= 1;
@@ -110,7 +111,7 @@ mod tests {
         for round in 0..2000 {
             let (send, receive) = oneshot::channel();
             let mut woken = Box::pin(when_woken(receive));
-            // One task polls it first, another one waits for it.
+            // One task polls it first, then another waits for it.
             let first = poll_fn(|context| Poll::Ready(woken.as_mut().poll(context).is_ready())).await;
             assert!(!first);
             let waiting = tokio::spawn(async move {

@@ -1,8 +1,8 @@
-//! Open connections, of which the one that has been idle longest makes room for another.
+//! Registry of open connections; closes the one that has been idle longest to make room for another.
 //!
-//! A process has a limited number of file descriptors, and a port may have a limit of its own. Clients pool connections and
-//! leave them open, so at a limit the idle ones go first, and clients that ask for something are never locked out by clients
-//! that do not, or that stop in the middle of a request.
+//! A process has a limited number of file descriptors, and a port may have a limit of its own. Clients pool connections
+//! and leave them open, so at a limit idle ones are closed first. Clients with requests are never locked out by clients
+//! without, or by clients that stop in the middle of a request. that do not, or that stop in the middle of a request.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,17 +12,17 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// How long a new connection stays in any case: its first request may have arrived and not be read yet. So long, too, may
-/// the rest of a request take.
+/// Minimum lifetime of a new connection: its first request may have arrived without being read yet. Also the time limit
+/// for the rest of a request.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// A connection, as far as it is known whether it is idle.
 pub trait Activity: Send + Sync {
-    /// What its client is to send, if nothing else keeps the connection.
+    /// The pending input from the client, if nothing else keeps the connection open.
     fn awaited(&self) -> Option<Awaited>;
 }
 
-/// What a client is to send.
+/// Input expected from a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Awaited {
     /// Another request, after this many. The count may wrap around.
@@ -31,10 +31,10 @@ pub enum Awaited {
     Rest(u32),
 }
 
-/// How often it is looked which connections are idle.
-pub(crate) const LOOK_INTERVAL: Duration = Duration::from_secs(10);
+/// Interval of the check for idle connections.
+pub(crate) const CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
-/// The open connections of a port, which may be among those of several.
+/// The open connections of a port; several ports may share a limit.
 #[derive(Clone, Debug)]
 pub struct Connections {
     open: Arc<Mutex<Open>>,
@@ -46,14 +46,14 @@ struct Open {
     connections: BTreeMap<u64, Connection>,
     opened: u64,
     ports: u64,
-    looked: Instant,
+    checked: Instant,
 }
 
 struct Connection {
     port: u64,
     activity: Arc<dyn Activity>,
     opened: Instant,
-    /// When it was first seen idle, waiting for this.
+    /// When the connection was first seen idle, waiting for this input.
     idle: Option<(Awaited, Instant)>,
     evicted: CancellationToken,
 }
@@ -77,15 +77,15 @@ pub struct ConnectionGuard {
 
 impl Default for Connections {
     fn default() -> Self {
-        let open = Open { connections: BTreeMap::new(), opened: 0, ports: 1, looked: Instant::now() };
+        let open = Open { connections: BTreeMap::new(), opened: 0, ports: 1, checked: Instant::now() };
         Self { open: Arc::new(Mutex::new(open)), port: 0 }
     }
 }
 
 impl Connections {
-    /// Those of another port among these.
+    /// The connections of another port, under the same limit.
     #[must_use]
-    pub fn of_another_port(&self) -> Self {
+    pub fn for_another_port(&self) -> Self {
         let mut open = self.lock();
         let port = open.ports;
         open.ports += 1;
@@ -101,8 +101,8 @@ impl Connections {
     /// Adds a connection. It has to close when `evicted` is cancelled.
     pub fn register(&self, activity: Arc<dyn Activity>, evicted: CancellationToken) -> ConnectionGuard {
         let mut open = self.lock();
-        // Those who accept look while nobody connects.
-        open.look_in_time();
+        // While no client connects, the accept loop performs this check.
+        open.check_if_due();
         let id = open.opened;
         open.opened += 1;
         let connection =
@@ -113,7 +113,7 @@ impl Connections {
 
     /// Looks which connections are idle, if that was long ago.
     pub(crate) fn look(&self) {
-        self.lock().look_in_time();
+        self.lock().check_if_due();
     }
 
     /// Closes the connection of this port that has been idle longest. Returns whether there was an idle one.
@@ -142,8 +142,8 @@ impl Connections {
 }
 
 impl Open {
-    fn look_in_time(&mut self) {
-        if self.looked.elapsed() >= LOOK_INTERVAL {
+    fn check_if_due(&mut self) {
+        if self.checked.elapsed() >= CHECK_INTERVAL {
             self.look();
         }
     }
@@ -151,7 +151,7 @@ impl Open {
     /// Looks which connections are idle. Since when is known as exactly as this is called often.
     fn look(&mut self) {
         let now = Instant::now();
-        self.looked = now;
+        self.checked = now;
         for connection in self.connections.values_mut() {
             let awaited = connection.activity.awaited();
             connection.idle = awaited.map(|awaited| match connection.idle {
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_one_that_has_been_idle_longest_goes_first() {
+    async fn longest_idle_connection_is_evicted_first() {
         for used in [vec![], vec![0], vec![0, 1], vec![2, 0], vec![1, 2, 0, 1]] {
             let fixture = Fixture::new(3);
             for client in &used {
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_that_is_sending_a_request_stays_for_a_moment() {
+    async fn connection_sending_a_request_has_a_grace_period() {
         for (moment, requests) in [(999, 1), (1000, 1), (60_000, 3)] {
             let fixture = Fixture::new(1);
             let client = &fixture.clients[0].0;
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn several_go_at_once() {
+    async fn several_connections_are_evicted_at_once() {
         for (count, expected) in [(0, 0), (1, 1), (3, 3), (9, 5)] {
             let fixture = Fixture::new(5);
             advance(GRACE).await;
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_that_is_closed_is_not_evicted() {
+    async fn closed_connection_is_not_evicted() {
         let mut fixture = Fixture::new(2);
         advance(GRACE).await;
         let (_, evicted, registered) = fixture.clients.remove(0);

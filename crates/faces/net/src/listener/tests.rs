@@ -24,7 +24,7 @@ async fn shout(listener: Listener) {
 }
 
 #[tokio::test]
-async fn without_tls_bytes_pass_as_they_are() {
+async fn plain_connections_pass_bytes_unchanged() {
     let listener = local(0, false).bind().unwrap().listen(None).unwrap();
     let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
     tokio::spawn(shout(listener));

@@ -20,13 +20,13 @@ use tokio_rustls::server::TlsStream;
 
 pub use files::{TlsError, TlsFiles};
 
-/// How often the files are checked.
+/// Interval of the checks for changed files.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long a handshake may take.
+/// Time limit of a handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// How connections are encrypted. Clones share their state.
+/// TLS settings of a listener. Clones share their state.
 #[derive(Clone)]
 pub struct Tls(Arc<Shared>);
 
@@ -41,7 +41,7 @@ struct State {
     config: Arc<ServerConfig>,
     /// The files' stamp when they were last loaded, successfully or not.
     loaded: files::Stamp,
-    /// Their stamp at the last check.
+    /// The files' stamp at the last check.
     seen: files::Stamp,
 }
 
@@ -52,7 +52,7 @@ impl Tls {
     /// Which file cannot be used, and why.
     pub fn new(files: TlsFiles, protocols: &[&str]) -> Result<Self, TlsError> {
         let protocols: Vec<Vec<u8>> = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
-        // Taken before they are read: changes meanwhile are noticed later.
+        // Taken before the files are read, so that concurrent changes are noticed at the next check.
         let stamp = files.stamp();
         let config = files.config(&protocols)?;
         let state = Mutex::new(State { config, loaded: stamp.clone(), seen: stamp });

@@ -7,8 +7,8 @@ use tokio::time::{Sleep, sleep};
 
 use crate::slow_clients::{ARRIVAL, PROGRESS};
 
-/// The time limit of something that arrives in parts. It begins when a part is waited for, and anew with each
-/// [`PROGRESS`].
+/// Time limit of a message that arrives in parts. The clock starts when the server waits for a part, and restarts with
+/// each [`PROGRESS`] bytes.
 #[derive(Debug, Default)]
 pub struct Arrival {
     limit: Option<Pin<Box<Sleep>>>,
@@ -17,7 +17,7 @@ pub struct Arrival {
 }
 
 impl Arrival {
-    /// That many bytes arrived.
+    /// Records that `bytes` bytes arrived.
     pub fn arrived(&mut self, bytes: usize) {
         if self.limit.is_some() {
             self.arrived += bytes;
@@ -32,7 +32,7 @@ impl Arrival {
         *self = Self::default();
     }
 
-    /// More is missing, and nothing is there: ready when that has lasted too long.
+    /// Called while bytes are missing; ready when that has lasted too long.
     pub fn poll_over(&mut self, context: &mut Context<'_>) -> Poll<()> {
         self.limit.get_or_insert_with(|| Box::pin(sleep(ARRIVAL))).as_mut().poll(context)
     }
@@ -49,7 +49,7 @@ mod tests {
 
     use super::*;
 
-    /// Parts of that many bytes arrive that many milliseconds after each other. Returns when they are given up, if they are.
+    /// Receives parts of (bytes, milliseconds before them). Returns the time at which the rest is given up, if it is.
     async fn given_up(parts: &[(usize, u64)]) -> Option<u64> {
         let (mut arrival, start) = (Arrival::default(), Instant::now());
         for (bytes, pause) in parts {
@@ -80,7 +80,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_makes_no_progress_for_a_minute_is_given_up(
+        fn transfer_without_progress_for_a_minute_is_given_up(
             parts in prop::collection::vec((0..6000_usize, (1..90_u64).prop_map(|seconds| seconds * 1000 + 2)), 0..40)
         ) {
             let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_limit_that_has_ended_begins_anew() {
+    async fn expired_limit_restarts() {
         let mut arrival = Arrival::default();
         for _ in 0..5 {
             let start = Instant::now();

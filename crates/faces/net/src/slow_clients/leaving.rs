@@ -1,12 +1,13 @@
-//! Connections that end, and whose clients do not close them: they have vanished, or stopped in the middle of something.
+//! Ending connections that their clients do not close, because they have vanished or stopped in the middle of a
+//! message.
 
 use tokio::time::sleep;
 
 use crate::slow_clients::LEAVING;
 
-/// Returns once the client has left the server waiting, always for the same, for [`LEAVING`] to twice as long. `awaited` tells
-/// what the server waits for, if for nothing but its client.
-pub async fn left<T: PartialEq>(awaited: impl Fn() -> Option<T>) {
+/// Completes once the server has waited for the same input of the client for one to two times [`LEAVING`]. `awaited`
+/// returns that input if the server waits for nothing else.
+pub async fn client_stalled<T: PartialEq>(awaited: impl Fn() -> Option<T>) {
     let mut before = awaited();
     loop {
         sleep(LEAVING).await;
@@ -28,7 +29,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_client_has_left_once_the_same_is_awaited_for_long(
+        fn client_has_stalled_once_the_same_input_is_awaited_for_long(
             changes in prop::collection::vec((100..9000_u64, prop::option::of(0..3_u8)), 0..20)
         ) {
             let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
@@ -42,7 +43,7 @@ mod tests {
                 times.push((times.last().unwrap().0 + 1, Some(9)));
                 let now = || start.elapsed().as_millis() as u64;
                 let at = |time: u64| times.iter().rfind(|(from, _)| *from <= time).unwrap().1;
-                left(|| at(now())).await;
+                client_stalled(|| at(now())).await;
                 let end = now();
                 let limit = LEAVING.as_millis() as u64;
                 prop_assert!(at(end).is_some() && at(end) == at(end - limit));

@@ -1,10 +1,10 @@
-//! Replies over HTTP/2, each of which its client must take.
+//! Replies over HTTP/2, each of which the client must read in time.
 //!
-//! A stream's flow control holds its reply back while the client leaves it unread, and other streams of the connection go
-//! on. The HTTP library sends each reply in a task of its own: it asks the body for a piece when the one before was
-//! accepted, and waits with a piece in hand until flow control has room. So a body that is not asked again, though it gave
-//! a piece, belongs to a client that takes nothing: [`TimedBody`] tells the task, and [`TimedReplies`] ends it, which
-//! resets the stream.
+//! A stream's flow control holds its reply back while the client leaves it unread; other streams of the connection
+//! continue. The HTTP library sends each reply in its own task: it polls the body for a piece when the previous one was
+//! accepted, and then waits with a piece in hand for flow-control window. So a body that returned a piece and is not
+//! polled again belongs to a client that does not read: [`TimedBody`] reports that to the task, and [`TimedReplies`]
+//! ends the task, which resets the stream.
 
 use std::cell::Cell;
 use std::pin::Pin;
@@ -20,28 +20,28 @@ use tokio::time::{Instant, Sleep, sleep};
 
 use crate::slow_clients::TAKING;
 
-/// The longest piece that a body gives at a time: how much a client must take within [`TAKING`].
+/// Largest piece that a body yields: the amount that a client must read within [`TAKING`].
 const PIECE: usize = 64 << 10;
 
-/// The library does not tell when the client took the last piece, so that of a longer reply is short.
+/// The library does not report when the client has read the last piece, so a longer reply ends with a short one.
 const LAST_PIECE: usize = 1 << 10;
 
-/// What is short enough to be given at once.
+/// Replies up to this size are yielded whole.
 const SHORT: usize = 16 << 10;
 
 thread_local! {
-    /// What became of the body of the reply whose task is being polled.
+    /// Progress of the reply body whose task is being polled.
     static BODY: Cell<BodyProgress> = const { Cell::new(BodyProgress::No) };
 }
 
-/// Whether a body was asked for a piece.
+/// Whether a body was polled for a piece.
 #[derive(Clone, Copy, Debug, Default)]
 enum BodyProgress {
     #[default]
     No,
-    /// It has none, so its client is not to blame.
+    /// The body had no piece, so the client is not at fault.
     Empty,
-    /// It gave one.
+    /// The body yielded a piece.
     Gave,
 }
 
@@ -50,7 +50,7 @@ pin_project! {
     pub struct TimedBody<B> {
         #[pin]
         body: B,
-        // What the body gave and the client has not been given.
+        // Bytes received from the body and not yet yielded.
         rest: Bytes,
     }
 }
@@ -111,7 +111,7 @@ impl<B: Body<Data = Bytes>> Body for TimedBody<B> {
     }
 }
 
-/// Spawns the tasks of an HTTP/2 connection, one for each request. Each ends when its client takes nothing of its reply for
+/// Spawns the tasks of an HTTP/2 connection, one per request. Each ends when its client reads nothing of its reply for
 /// [`TAKING`].
 #[derive(Clone, Debug)]
 pub struct TimedReplies<E> {
@@ -127,7 +127,7 @@ pub struct Requests {
 }
 
 impl Requests {
-    /// How many have begun, which may wrap around, if none is in progress.
+    /// Number of tasks started so far, which may wrap around; `None` while one is in progress.
     pub fn idle_after(&self) -> Option<u32> {
         (self.open.load(Ordering::Relaxed) == 0).then(|| self.begun.load(Ordering::Relaxed))
     }

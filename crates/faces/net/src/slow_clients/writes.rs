@@ -17,17 +17,17 @@ pub struct TimedWrites<S> {
     stream: S,
     /// Since the connection took less than it was given.
     limit: Option<Pin<Box<Sleep>>>,
-    /// How much it took since then.
+    /// Bytes read by the client since then.
     taken: usize,
     backlog: Backlog,
 }
 
-/// Whether a connection has something to write that its client does not read.
+/// Whether a connection has unsent bytes that its client does not read.
 #[derive(Clone, Debug, Default)]
 pub struct Backlog(Arc<AtomicBool>);
 
 impl Backlog {
-    /// Whether there is such a thing.
+    /// Whether unsent bytes are pending.
     pub fn is_there(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
@@ -39,7 +39,7 @@ impl<S> TimedWrites<S> {
         Self { stream, limit: None, taken: 0, backlog: Backlog::default() }
     }
 
-    /// What the client leaves unread.
+    /// A handle to the backlog.
     pub fn backlog(&self) -> Backlog {
         self.backlog.clone()
     }
@@ -52,7 +52,7 @@ impl<S> TimedWrites<S> {
         context: &mut Context<'_>,
     ) -> Poll<io::Result<T>> {
         match &outcome {
-            // The usual case costs nothing.
+            // The common case costs nothing.
             Poll::Ready(_) if self.limit.is_none() => outcome,
             Poll::Ready(Ok(taken)) => {
                 self.taken += is_little(taken).unwrap_or(PROGRESS);
@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn writing_fails_once_the_client_has_read_next_to_nothing_for_long() {
+    async fn write_fails_after_the_client_stopped_reading() {
         // Bytes that are read at a time, seconds between them, and whether all is written.
         for (piece, pause, is_written) in [
             (64, 1, true),
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn sockets_that_nobody_reads_fail_and_those_read_slowly_do_not() {
+    async fn unread_sockets_fail_and_slowly_read_ones_do_not() {
         // Bytes that are read at a time, seconds between them, and whether all is written.
         for (piece, pause, is_written) in
             [(0, 60, false), (1 << 16, 30, true), (1 << 16, 290, true), (1 << 16, 400, false)]
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_connection_on_which_nothing_is_sent_may_be_idle() {
+    async fn connection_without_writes_may_be_idle() {
         let (mut near, far) = duplex(512);
         let mut far = TimedWrites::new(far);
         for _ in 0..3 {

@@ -1,8 +1,8 @@
-//! What requests do, as far as rights go.
+//! The actions of requests, for authorization.
 
 use super::ApiGroup;
 
-/// What a request does. Each route and call of every protocol declares one.
+/// The action of a request. Each route and call of every protocol declares one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
     /// Asks whether the server or a model is live or ready.
@@ -42,8 +42,8 @@ pub enum Action {
 }
 
 impl Action {
-    /// The API group with which the action can be restricted by a key. Metrics have a port of their own instead, and pages
-    /// show nothing of the server.
+    /// The API group whose key restricts the action. Metrics are on their own port instead, and pages reveal nothing
+    /// about the server.
     pub const fn group(self) -> Option<ApiGroup> {
         Some(match self {
             Self::Health => ApiGroup::Health,

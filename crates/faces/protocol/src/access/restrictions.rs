@@ -124,7 +124,7 @@ impl Restrictions {
         Ok(all)
     }
 
-    /// The same restrictions with `prefix` before each key's name.
+    /// These restrictions with `prefix` before each key's name.
     #[must_use]
     pub fn prefixed(mut self, prefix: &str) -> Self {
         for key in self.0.iter_mut().flatten() {

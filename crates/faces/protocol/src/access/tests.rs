@@ -16,7 +16,7 @@ fn head<const N: usize>(headers: [(&'static str, &'static str); N]) -> Headers {
     Headers(headers.into())
 }
 
-/// Takes the principal from a header; later, if another header asks for it.
+/// Reads the principal from a header; asynchronously, if another header requests that.
 #[derive(Debug)]
 struct ByHeader;
 
@@ -34,7 +34,7 @@ impl Authenticator for ByHeader {
     }
 }
 
-/// Lets each principal use the models that begin with its name.
+/// Permits each principal the models whose names begin with its own.
 #[derive(Debug)]
 struct OwnModels;
 

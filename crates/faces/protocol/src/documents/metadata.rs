@@ -10,16 +10,16 @@ use crate::EXTENSIONS;
 /// The server's name, version and extensions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ServerMetadata<'s> {
-    /// Its name.
+    /// The server's name.
     pub name: &'s str,
-    /// Its version.
+    /// The server's version.
     pub version: &'s str,
     /// The protocol extensions it offers.
     pub extensions: &'static [&'static str],
 }
 
 impl<'s> ServerMetadata<'s> {
-    /// Of this server.
+    /// The metadata of this server.
     pub fn of(server: &'s Server) -> Self {
         let options = server.options();
         Self { name: &options.name, version: &options.version, extensions: EXTENSIONS }
@@ -29,31 +29,31 @@ impl<'s> ServerMetadata<'s> {
 /// A model's inputs and outputs, and its versions that are ready.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ModelMetadata {
-    /// Its name.
+    /// The model's name.
     pub name: String,
     /// The requested version, or all that are ready.
     pub versions: Vec<String>,
     /// The platform or the backend it runs on.
     pub platform: String,
-    /// Its inputs.
+    /// The model's inputs.
     pub inputs: Vec<TensorMetadata>,
-    /// Its outputs.
+    /// The model's outputs.
     pub outputs: Vec<TensorMetadata>,
 }
 
 /// An input or an output.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TensorMetadata {
-    /// Its name.
+    /// The tensor's name.
     pub name: String,
     /// The name of its data type.
     pub datatype: &'static str,
-    /// Its shape with the batch dimension; -1 for variable sizes.
+    /// The tensor's shape with the batch dimension; -1 for variable sizes.
     pub shape: Vec<i64>,
 }
 
 impl ModelMetadata {
-    /// Of a model, or of one of its versions.
+    /// The metadata of a model, or of one of its versions.
     ///
     /// # Errors
     /// The model is unknown or not ready.

@@ -10,7 +10,7 @@ use serde::Serialize;
 /// The statistics of some models.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Statistics {
-    /// One entry for each version.
+    /// One entry per version.
     pub model_stats: Vec<ModelStatistics>,
 }
 
@@ -21,7 +21,7 @@ pub struct ModelStatistics {
     pub name: String,
     /// The version.
     pub version: String,
-    /// When it last executed, in milliseconds since the Unix epoch; 0 if never.
+    /// Time of the last execution, in milliseconds since the Unix epoch; 0 if never.
     pub last_inference: u64,
     /// Inferences: a request of batch size n counts n times.
     pub inference_count: u64,
@@ -73,7 +73,7 @@ pub struct ResponseStatistics {
     pub cancel: Durations,
 }
 
-/// Memory that a model uses in one place.
+/// A model's memory usage in one place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct MemoryUsage {
     /// The kind of memory.
@@ -81,16 +81,16 @@ pub struct MemoryUsage {
     pub kind: &'static str,
     /// The device.
     pub id: i64,
-    /// How much, in bytes.
+    /// Size in bytes.
     pub byte_size: u64,
 }
 
-/// How often something happened, and how long it took in total.
+/// Number of events and their total duration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Durations {
-    /// How often.
+    /// Number of events.
     pub count: u64,
-    /// How long, in nanoseconds.
+    /// Total duration in nanoseconds.
     pub ns: u64,
 }
 
@@ -101,12 +101,12 @@ impl From<DurationStatistics> for Durations {
 }
 
 impl Statistics {
-    /// Of all models that are ready.
+    /// The statistics of all ready models.
     pub fn of_all(server: &Server) -> Self {
         Self { model_stats: server.models().ready().map(ModelStatistics::of).collect() }
     }
 
-    /// Of a model, or of one of its versions.
+    /// The statistics of a model, or of one of its versions.
     ///
     /// # Errors
     /// The model is unknown or not ready.

@@ -13,10 +13,10 @@ use super::messages::{
     ExportTraceServiceRequest, InstrumentationScope, KeyValue, Resource, ResourceSpans, ScopeSpans, Span,
 };
 
-/// How long the end waits for what is to be sent.
+/// How long shutdown waits for pending spans.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How spans are put together.
+/// How spans are batched.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rules {
     /// The most spans that wait. Further ones are dropped.
@@ -27,7 +27,7 @@ pub(super) struct Rules {
     pub delay: Duration,
 }
 
-/// What waits, and the thread that sends it.
+/// The queue and the thread that sends it.
 #[derive(Debug)]
 pub(super) struct Batches(Arc<Shared>);
 
@@ -35,7 +35,7 @@ pub(super) struct Batches(Arc<Shared>);
 struct Shared {
     rules: Rules,
     client: Client,
-    /// What all spans come from.
+    /// The attributes of the spans' source.
     resource: Vec<KeyValue>,
     queue: Mutex<Queue>,
     changed: Condvar,
@@ -44,7 +44,7 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Queue {
     spans: VecDeque<Span>,
-    /// When the first of them came.
+    /// When the first of them was queued.
     since: Option<Instant>,
     /// The number dropped because too many waited.
     lost: u64,
@@ -94,7 +94,7 @@ impl Batches {
         self.0.lock().spans.iter().cloned().collect()
     }
 
-    /// Sends all that was taken, and takes no more.
+    /// Sends all queued spans and accepts no more.
     pub(super) fn close(&self) {
         let mut queue = self.0.lock();
         queue.closed = true;
@@ -124,7 +124,7 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    /// Sends until there is nothing more and never will be.
+    /// Sends batches until the queue is closed and empty.
     fn send_all(&self, runtime: &Runtime) {
         let mut failing = false;
         while let Some((spans, lost)) = self.next() {

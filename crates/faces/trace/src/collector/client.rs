@@ -18,10 +18,10 @@ use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
-/// How long one attempt may take.
+/// Time limit of one attempt.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How much of an answer is read for the reason of a refusal.
+/// Maximum bytes of an answer read for the reason of a refusal.
 const LONGEST_ANSWER: usize = 64 << 10;
 
 type Fault = Box<dyn Error + Send + Sync>;
@@ -32,7 +32,7 @@ pub(super) struct Client {
     url: Uri,
     host: String,
     port: u16,
-    /// What connections are secured with, if they are.
+    /// TLS configuration; `None` for plain connections.
     tls: Option<Arc<ClientConfig>>,
 }
 
@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_taken_apart() {
+    fn addresses_parse_into_parts() {
         let place = |url: &str| Client::new(url).map(|client| (client.host, client.port));
         assert_eq!(place("http://localhost:4318/v1/traces"), Ok(("localhost".into(), 4318)));
         assert_eq!(place("http://[::1]/x?y=z"), Ok(("::1".into(), 80)));
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_is_refused() {
+    fn malformed_addresses_are_refused() {
         for url in ["", ":4318", "ftp://host/", "http://", "/v1/traces", "http://a b/"] {
             let refused = Client::new(url).unwrap_err();
             assert!(refused.contains("is not a collector's address"), "{refused}");

@@ -19,25 +19,25 @@ use crate::clock::Epoch;
 /// Largest number of events of a span; further ones are only counted.
 const MOST_EVENTS: usize = 1024;
 
-/// The flag of a trace that is recorded.
+/// Trace flag: the trace is recorded.
 const SAMPLED: u8 = 1;
 
 const START: &str = "_START";
 const END: &str = "_END";
 
-/// One request's spans. Dropped when all of it is there.
+/// One request's spans. Dropped when the trace is complete.
 pub(super) struct SpanRecord {
     epoch: Epoch,
     batches: Arc<Batches>,
     trace_id: [u8; 16],
-    /// What others said about the trace.
+    /// The trace state from upstream services.
     trace_state: String,
     open: Mutex<OpenSpans>,
 }
 
 struct OpenSpans {
     root: Span,
-    /// Of each trace by its id, the innermost last.
+    /// Open spans of each trace by its id, the innermost last.
     inner: BTreeMap<u64, Vec<Span>>,
 }
 
@@ -105,7 +105,7 @@ impl SpanRecord {
         open.inner.entry(trace.id()).or_default().push(span);
     }
 
-    /// What a backend hands on to others who take part in the trace (W3C Trace Context).
+    /// The trace context that a backend propagates to other services (W3C Trace Context).
     fn context(&self, span: &Span) -> String {
         let (trace, span) = (hex(&self.trace_id), hex(&span.span_id));
         let mut context = Map::new();
@@ -170,7 +170,7 @@ impl TraceSink for SpanRecord {
         self.end(&mut open, trace, activity, at);
     }
 
-    /// There is no place for tensors in spans.
+    /// Spans cannot hold tensors.
     fn tensor(&self, _: &Arc<Trace>, _: TensorActivity, _: &Tensor) {}
 
     fn stamp(&self, _: &Trace, name: &'static str, at: Instant) {

@@ -1,4 +1,4 @@
-//! What reaches a collector, as it reads it.
+//! Spans as received by a collector.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -57,7 +57,7 @@ fn spans(body: &[u8]) -> ResourceSpans {
 }
 
 #[test]
-fn spans_arrive_in_batches_with_what_describes_the_server() {
+fn spans_arrive_in_batches_with_the_servers_attributes() {
     let (url, received) = collector(2);
     let mut options = CollectorOptions { url, max_export_batch_size: 3, ..CollectorOptions::default() };
     options.resource.push(("service.name".into(), "mine".into()));
@@ -99,7 +99,7 @@ fn fewer_spans_than_a_batch_are_sent_after_the_delay() {
 }
 
 #[test]
-fn a_collector_that_refuses_or_is_not_there_does_not_hold_up_the_end() {
+fn unavailable_collector_does_not_delay_shutdown() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());
     let refusing = thread::spawn(move || answer(listener.accept().unwrap().0, "503 Service Unavailable"));
@@ -108,7 +108,7 @@ fn a_collector_that_refuses_or_is_not_there_does_not_hold_up_the_end() {
     trace(&collector.open(&TraceSettings::default()), "1");
     collector.close();
     refusing.join().unwrap();
-    // The port is free now, and nobody listens there.
+    // The port is free now, so connections are refused.
     let collector = Collector::new(&CollectorOptions { url, ..CollectorOptions::default() }).unwrap();
     trace(&collector.open(&TraceSettings::default()), "1");
     collector.close();
@@ -116,7 +116,7 @@ fn a_collector_that_refuses_or_is_not_there_does_not_hold_up_the_end() {
 }
 
 #[test]
-fn more_spans_than_may_wait_are_lost_and_the_others_are_sent() {
+fn spans_beyond_the_queue_limit_are_dropped() {
     let (url, received) = collector(1);
     let options = CollectorOptions {
         url,

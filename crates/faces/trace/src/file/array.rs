@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::{self, Seek, SeekFrom, Write};
 use std::path::Path;
 
-/// What a file can do.
+/// The file operations needed here.
 pub(super) trait Storage: Write + Seek {
     /// Cuts it off.
     fn cut(&mut self, length: u64) -> io::Result<()>;
@@ -18,16 +18,16 @@ impl Storage for File {
 
 pub(super) struct ArrayFile<S = File> {
     file: S,
-    /// Where the closing bracket stands.
+    /// Offset of the closing bracket.
     end: u64,
 }
 
 impl ArrayFile {
-    /// A file with an empty array, in the place of what may be there.
+    /// Creates a file with an empty array, replacing any existing one.
     pub(super) fn create(path: &Path) -> io::Result<Self> {
         let created = File::create(path).and_then(Self::begin);
         if created.is_err() && fs::metadata(path).is_ok_and(|file| file.is_file()) {
-            // Without a byte, it is no array. That nothing can be written says enough.
+            // An empty file is not an array, so it is removed. The write error is the one to report.
             let _ = fs::remove_file(path);
         }
         created
@@ -40,17 +40,17 @@ impl<S: Storage> ArrayFile<S> {
         Ok(Self { file, end: 1 })
     }
 
-    /// Appends elements, which `text` has with commas between them.
+    /// Appends elements: `text` contains them, separated by commas.
     ///
-    /// They are written behind the closing bracket, and take effect when that is overwritten. So a full disk needs no more
-    /// than to be cut off where the array ended before.
+    /// The elements are written behind the closing bracket, and take effect when the bracket is overwritten. So on a
+    /// full disk, cutting the file off at the old end of the array is enough.
     pub(super) fn append(&mut self, text: &str) -> io::Result<()> {
         let written = self.put(self.end + 1, &[text, "]"].concat());
         let separator = if self.end > 1 { "," } else { " " };
         let written = written.and_then(|()| self.put(self.end, separator));
         match &written {
             Ok(()) => self.end += 1 + text.len() as u64,
-            // If even that cannot be done, the first error says enough.
+            // If that fails as well, the first error is the one to report.
             Err(_) => drop(self.file.cut(self.end + 1)),
         }
         written
@@ -68,7 +68,7 @@ mod tests {
 
     use super::*;
 
-    /// A file on a disk with little room.
+    /// A file on a nearly full disk.
     struct Small {
         contents: io::Cursor<Vec<u8>>,
         room: usize,
@@ -79,7 +79,7 @@ mod tests {
             let left = self.room.saturating_sub(self.contents.position() as usize);
             match bytes.len().min(left) {
                 0 => Err(io::ErrorKind::StorageFull.into()),
-                // As much as there is room for is written before it fails.
+                // Writes as much as fits before it fails.
                 count => self.contents.write(&bytes[..count]),
             }
         }
@@ -103,9 +103,9 @@ mod tests {
     }
 
     proptest! {
-        /// Room comes and goes while elements are appended.
+        /// Free space varies while elements are appended.
         #[test]
-        fn a_full_disk_costs_what_cannot_be_written_and_no_more(
+        fn full_disk_loses_only_elements_that_do_not_fit(
             steps in prop::collection::vec((1..40_usize, 0..200_usize), 0..20),
         ) {
             let mut file = ArrayFile::begin(Small { contents: io::Cursor::default(), room: 2 }).unwrap();
@@ -137,13 +137,13 @@ mod tests {
     }
 
     #[test]
-    fn where_no_file_can_be_that_is_said() {
+    fn impossible_paths_are_reported() {
         assert!(ArrayFile::create(Path::new("/proc/none/a")).is_err());
     }
 
     #[test]
     fn a_full_disk_is_an_error() {
-        // A device that takes nothing.
+        // A device that refuses all writes.
         assert!(ArrayFile::create(Path::new("/dev/full")).is_err());
     }
 }

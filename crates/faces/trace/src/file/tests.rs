@@ -32,7 +32,7 @@ fn ids(path: &Path) -> Vec<String> {
 }
 
 #[test]
-fn a_trace_has_the_reference_s_form() {
+fn trace_has_the_references_format() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("t.json");
     let files = TraceFiles::new(&path);
@@ -81,7 +81,7 @@ fn a_trace_has_the_reference_s_form() {
 }
 
 #[test]
-fn so_many_traces_as_the_frequency_says_go_into_each_file() {
+fn log_frequency_limits_traces_per_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("t.json");
     let files = TraceFiles::new(&path);
@@ -95,7 +95,7 @@ fn so_many_traces_as_the_frequency_says_go_into_each_file() {
 }
 
 #[test]
-fn a_count_that_is_reached_goes_into_a_file_together() {
+fn reached_count_is_written_to_one_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("t.json");
     let files = TraceFiles::new(&path);
@@ -134,7 +134,7 @@ fn streams_that_end_one_after_the_other_share_the_file() {
 }
 
 #[test]
-fn much_is_written_before_there_is_enough_and_none_of_it_twice() {
+fn large_buffers_are_written_early_and_once() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("t.json");
     let files = TraceFiles::new(&path);
@@ -153,7 +153,7 @@ fn much_is_written_before_there_is_enough_and_none_of_it_twice() {
 }
 
 #[test]
-fn a_folder_that_is_not_there_does_not_hold_up_the_end() {
+fn missing_folder_does_not_delay_shutdown() {
     let files = TraceFiles::new("/proc/none/t.json");
     let stream = files.open(&settings(1));
     trace(&stream, "a", false);

@@ -12,24 +12,24 @@ use super::array::ArrayFile;
 /// Most bytes of traces that wait to be written. Further ones are lost.
 const MOST_WAITING: usize = 256 << 20;
 
-/// Most bytes of traces that are kept for a file until its log frequency is reached. Then they are written all the same.
+/// Most bytes of traces buffered for a file before its log frequency is reached. Beyond it they are written early.
 const MOST_KEPT: usize = 1 << 20;
 
-/// How often lost traces are logged: while a disk is full, every write fails.
+/// Minimum interval of log messages about lost traces: while a disk is full, every write fails.
 const COMPLAINT_INTERVAL: Duration = Duration::from_secs(10);
 
-/// How long the end waits for what is to be written.
+/// How long shutdown waits for pending traces.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A trace of which nothing more will be heard.
+/// A complete trace.
 pub(super) struct FinishedTrace {
     /// The number of the series that it belongs to.
     pub series: u64,
-    /// Its objects, with commas between them.
+    /// The trace's objects, separated by commas.
     pub text: String,
-    /// How many traces of the series go into each file; 0 for no limit.
+    /// Number of traces of the series per file; 0 for no limit.
     pub frequency: u32,
-    /// Whether the series has as many traces with it as it should have.
+    /// Whether this trace completes the series' count.
     pub completes: bool,
 }
 
@@ -39,7 +39,7 @@ enum Message {
     End(u64),
 }
 
-/// What waits, and the thread that writes it.
+/// The queue and the thread that writes it.
 #[derive(Debug)]
 pub(super) struct Writer {
     shared: Arc<Shared>,
@@ -57,7 +57,7 @@ struct Queue {
     messages: VecDeque<Message>,
     /// The length of the texts among them.
     bytes: usize,
-    /// How many were lost because too much waited.
+    /// Number of traces lost because the queue was full.
     lost: u64,
     started: bool,
     closed: bool,
@@ -117,7 +117,7 @@ impl Writer {
         }
     }
 
-    /// Writes all that was taken, as if all series had ended, and takes no more.
+    /// Writes all queued traces, as if all series had ended, and accepts no more.
     pub(super) fn close(&self) {
         let mut queue = self.shared.lock();
         queue.closed = true;
@@ -166,34 +166,34 @@ impl Shared {
 /// The files, as the thread has them.
 struct Files<'p> {
     path: &'p Path,
-    /// The number of the next file that is named after the first.
+    /// Index of the next numbered file.
     index: u64,
     main: Option<ArrayFile>,
-    /// Of each series, what waits until there are enough traces for a file.
+    /// Traces of each series that wait for enough to fill a file.
     kept: HashMap<u64, PendingTraces>,
     losses: Losses,
 }
 
-/// What could not be written, and what the log knows of it.
+/// Failed writes, and what was logged about them.
 #[derive(Default)]
 struct Losses {
-    /// How many traces were lost since the log said so.
-    untold: u64,
-    /// When it last did.
-    told: Option<Instant>,
-    /// Whether it was not told of a success since.
+    /// Number of traces lost since the last log message.
+    unreported: u64,
+    /// Time of the last log message.
+    reported_at: Option<Instant>,
+    /// Whether the last logged state is a failure.
     failing: bool,
 }
 
 impl Losses {
     /// Traces are lost. Returns how many to log now, if it is time to.
     fn add(&mut self, traces: u32, now: Instant) -> Option<u64> {
-        self.untold += u64::from(traces);
-        if self.told.is_some_and(|told| now.saturating_duration_since(told) < COMPLAINT_INTERVAL) {
+        self.unreported += u64::from(traces);
+        if self.reported_at.is_some_and(|then| now.saturating_duration_since(then) < COMPLAINT_INTERVAL) {
             return None;
         }
-        (self.told, self.failing) = (Some(now), true);
-        Some(std::mem::take(&mut self.untold))
+        (self.reported_at, self.failing) = (Some(now), true);
+        Some(std::mem::take(&mut self.unreported))
     }
 }
 
@@ -201,12 +201,12 @@ impl Losses {
 struct PendingTraces {
     traces: u32,
     text: String,
-    /// How many traces `text` has.
+    /// Number of traces in `text`.
     unwritten: u32,
     /// The numbered file that they go into, if some of them did already, and its number.
     file: Option<ArrayFile>,
     number: u64,
-    /// Whether the series has a frequency, and so goes into numbered files only.
+    /// Whether the series has a frequency and is therefore written to numbered files only.
     numbered: bool,
     /// Whether some of them went into the first file.
     in_main: bool,
@@ -230,7 +230,7 @@ impl<'p> Files<'p> {
         if enough || trace.completes {
             let numbered = !kept.in_main;
             self.write(&mut kept, numbered);
-            // The next file begins.
+            // The next file is started.
             return;
         }
         if kept.text.len() > MOST_KEPT {
@@ -251,12 +251,12 @@ impl<'p> Files<'p> {
         let mut series: Vec<_> = self.kept.keys().copied().collect();
         series.sort_unstable();
         series.into_iter().for_each(|series| self.end(series));
-        if self.losses.untold > 0 {
-            tracing::error!("{} more traces are lost: they could not be written", self.losses.untold);
+        if self.losses.unreported > 0 {
+            tracing::error!("{} more traces are lost: they could not be written", self.losses.unreported);
         }
     }
 
-    /// Writes what is kept of a series, to its numbered file or to the first one.
+    /// Writes the buffered traces of a series, to its numbered file or to the first one.
     fn write(&mut self, kept: &mut PendingTraces, numbered: bool) {
         let text = std::mem::take(&mut kept.text);
         let traces = std::mem::take(&mut kept.unwritten);
@@ -293,7 +293,7 @@ impl<'p> Files<'p> {
     }
 }
 
-/// What helps against an error, if it is that of the path.
+/// A remedy, if the path caused the error.
 fn hint(error: &io::Error) -> &'static str {
     use io::ErrorKind::{IsADirectory, NotADirectory, NotFound, PermissionDenied, ReadOnlyFilesystem};
     match error.kind() {
@@ -317,10 +317,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lost_traces_are_logged_at_intervals_and_none_is_left_out() {
+    fn all_lost_traces_are_logged_at_intervals() {
         let start = Instant::now();
         let mut losses = Losses::default();
-        for (second, lost, told) in [
+        for (second, lost, reported) in [
             (0, 2, Some(2)),
             (1, 1, None),
             (9, 5, None),
@@ -329,13 +329,13 @@ mod tests {
             (40, 0, Some(3)),
             (60, 4, Some(4)),
         ] {
-            assert_eq!(losses.add(lost, start + Duration::from_secs(second)), told, "after {second} s");
+            assert_eq!(losses.add(lost, start + Duration::from_secs(second)), reported, "after {second} s");
         }
-        assert_eq!(losses.untold, 0);
+        assert_eq!(losses.unreported, 0);
     }
 
     #[test]
-    fn a_hint_goes_with_what_is_wrong_with_the_path() {
+    fn path_errors_have_a_hint() {
         let folder = tempfile::tempdir().unwrap();
         let missing = folder.path().join("none/trace.json");
         for (path, is_hinted) in [(folder.path(), true), (&*missing, true), (Path::new("/dev/full"), false)] {

@@ -98,7 +98,7 @@ fn shapes_follow_from_the_number_of_elements() {
     }
 }
 
-/// A model that answers as many times as parameter `n` says; -1 for an error.
+/// A model that sends as many responses as its parameter `n`; an error for -1.
 fn repeated(request: Request) {
     let response = Response {
         outputs: vec![Tensor { name: "OUT_TEXT".into(), ..request.inputs[0].clone() }],
@@ -162,7 +162,7 @@ async fn generate_answers_no_response_several_and_errors_of_any_code_with_an_err
 }
 
 #[tokio::test]
-async fn a_stream_has_an_event_for_each_response_and_the_status_of_the_first() {
+async fn stream_sends_an_event_per_response_with_the_first_status() {
     let serving = serving(&format!("{CONFIG}{DECOUPLED}"), repeated).await;
     let good = r#"data: {"model_name":"m","model_version":"1","n":N,"OUT_TEXT":"a"}"#;
     for (n, status, events) in [
@@ -185,7 +185,7 @@ async fn a_stream_has_an_event_for_each_response_and_the_status_of_the_first() {
 }
 
 #[tokio::test]
-async fn a_request_that_is_refused_before_its_execution_has_the_status_of_its_error() {
+async fn refused_request_has_the_status_of_its_error() {
     let (begun, executing) = mpsc::channel();
     let (release, released) = mpsc::channel::<()>();
     let released = std::sync::Mutex::new(released);

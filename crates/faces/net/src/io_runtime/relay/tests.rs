@@ -31,7 +31,7 @@ fn settle(relay: &Relay) {
 }
 
 #[test]
-fn every_wake_up_of_many_threads_arrives() {
+fn concurrent_wake_ups_are_all_delivered() {
     const TASKS: usize = 64;
     const ROUNDS: usize = 500;
     let (runtime, _) = runtime(3);
@@ -60,7 +60,7 @@ fn every_wake_up_of_many_threads_arrives() {
 }
 
 #[test]
-fn an_answer_does_not_wait_for_a_busy_thread() {
+fn answer_is_not_delayed_by_a_busy_thread() {
     let (runtime, relay) = runtime(2);
     for _ in 0..100 {
         let (answer, receiver) = oneshot::channel();
@@ -94,7 +94,7 @@ fn tasks_of_a_plain_runtime_are_polled_as_ever() {
 }
 
 #[test]
-fn a_wake_up_after_the_end_of_the_runtime_does_no_harm() {
+fn wake_up_after_runtime_shutdown_is_harmless() {
     let (runtime, relay) = runtime(1);
     let (tell, waker) = mpsc::channel();
     runtime.spawn(relayed(poll_fn(move |context| {
@@ -120,7 +120,7 @@ fn wakes_itself(mut times: usize) -> impl Future<Output = ()> {
 }
 
 #[test]
-fn a_task_that_wakes_itself_ends_however_often_it_does() {
+fn self_waking_task_completes() {
     let (runtime, _) = runtime(2);
     for times in 0..40 {
         runtime.block_on(runtime.spawn(relayed(wakes_itself(times)))).unwrap();
@@ -132,7 +132,7 @@ fn a_task_that_wakes_itself_ends_however_often_it_does() {
 }
 
 #[test]
-fn an_answer_wakes_one_thread_however_often_its_task_wakes_itself() {
+fn answer_to_a_self_waking_task_unparks_one_thread() {
     const ROUNDS: usize = 200;
     for times in 0..POLLS {
         let (runtime, relay) = runtime(4);
@@ -158,7 +158,7 @@ fn an_answer_wakes_one_thread_however_often_its_task_wakes_itself() {
 }
 
 #[test]
-fn a_task_that_wakes_itself_forever_lets_others_have_their_turn() {
+fn endlessly_self_waking_task_does_not_starve_others() {
     let (runtime, _) = runtime(1);
     let ended = Arc::new(AtomicUsize::new(0));
     let sees = Arc::clone(&ended);

@@ -1,9 +1,9 @@
-//! Who a client is, by its certificate.
+//! Derives a client's identity from its certificate.
 
 use rustls::pki_types::CertificateDer;
 use webpki::EndEntityCert;
 
-/// A name is cut after this many characters: it goes into logs.
+/// Names are truncated to this many characters: they are logged.
 const MAX_LENGTH: usize = 256;
 
 /// The object identifier of a common name, 2.5.4.3, as it is encoded.
@@ -16,8 +16,8 @@ const IDENTIFIER: u8 = 0x06;
 /// UTF8String, PrintableString and IA5String.
 const TEXTS: [u8; 3] = [0x0c, 0x13, 0x16];
 
-/// The name in a certificate that was verified: its first URI, as workloads have them, else the common name of its subject, else
-/// its first name of a host. `None` if it has none of these.
+/// The name in a certificate that was verified: its first URI, as workloads have them, else the common name of its
+/// subject, else its first name of a host. `None` if it has none of these.
 pub(crate) fn name(certificate: &CertificateDer<'_>) -> Option<String> {
     let certificate = EndEntityCert::try_from(certificate).ok()?;
     let name = certificate
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_has_the_first_of_its_names() {
+    fn client_has_the_first_name_of_its_certificate() {
         let long = "x".repeat(1000);
         let host = || SanType::DnsName(text("host.example"));
         let workload = || SanType::URI(text("spiffe://example/team/client"));
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_subjects_have_no_name_and_do_no_harm() {
+    fn malformed_subjects_have_no_name() {
         let whole = certificate(&["client"], vec![]);
         let subject = EndEntityCert::try_from(&whole).unwrap().subject().to_vec();
         assert_eq!(common_name(&subject), Some("client"));

@@ -19,7 +19,7 @@ use thiserror::Error;
 pub struct TlsFiles {
     /// The server's certificate chain.
     pub certificate: PathBuf,
-    /// Its private key, not encrypted.
+    /// File of the private key, unencrypted.
     pub key: PathBuf,
     /// The root certificates of clients. With these, only clients with a certificate are accepted.
     pub client_roots: Option<PathBuf>,
@@ -41,7 +41,7 @@ pub enum TlsError {
     Missing {
         /// The file.
         file: PathBuf,
-        /// What it lacks.
+        /// The missing item.
         what: &'static str,
     },
     /// A file is malformed.
@@ -49,7 +49,7 @@ pub enum TlsError {
     Malformed {
         /// The file.
         file: PathBuf,
-        /// What is wrong with it.
+        /// The parser's error.
         error: pem::Error,
     },
     /// Certificate and key are unusable, or do not belong together.
@@ -59,7 +59,7 @@ pub enum TlsError {
         certificate: PathBuf,
         /// The key's file.
         key: PathBuf,
-        /// What is wrong with them.
+        /// The library's error.
         error: rustls::Error,
     },
     /// The root certificates of clients are unusable.
@@ -67,7 +67,7 @@ pub enum TlsError {
     Roots {
         /// The file.
         file: PathBuf,
-        /// What is wrong with them.
+        /// The reason.
         reason: String,
     },
 }

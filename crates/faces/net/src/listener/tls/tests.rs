@@ -22,7 +22,7 @@ async fn handshake(tls: &Tls, client: Arc<ClientConfig>) -> io::Result<client::T
     let connector = TlsConnector::from(client);
     let client = async {
         let mut stream = connector.connect(ServerName::try_from("localhost").unwrap(), near).await?;
-        // A server that refuses the client's certificate says so only now.
+        // A server that refuses the client's certificate reports it only now.
         stream.read_exact(&mut [0]).await?;
         Ok(stream)
     };
@@ -31,7 +31,7 @@ async fn handshake(tls: &Tls, client: Arc<ClientConfig>) -> io::Result<client::T
 }
 
 #[tokio::test]
-async fn the_best_common_protocol_is_chosen() {
+async fn alpn_selects_the_best_common_protocol() {
     let authority = Authority::new();
     let folder = Folder::new(&authority.identity("localhost"));
     let tls = Tls::new(folder.files(), &["h2", "http/1.1"]).unwrap();

@@ -1,4 +1,4 @@
-//! Replies in pieces, to clients that take them or do not.
+//! Replies in pieces, to clients that read them or do not.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -12,7 +12,7 @@ use tokio::sync::mpsc::{Receiver, channel};
 
 use super::*;
 
-/// A body that gives these pieces, each after that many seconds.
+/// A body that yields pieces of (seconds before it, bytes).
 struct Given(VecDeque<(u64, usize)>, Option<Pin<Box<Sleep>>>);
 
 impl Body for Given {
@@ -45,7 +45,7 @@ async fn next(body: &mut TimedBody<Given>) -> Option<Bytes> {
     frame.unwrap().into_data().ok()
 }
 
-/// Sends a body as the library does: it has a piece in hand when it waits for room.
+/// Sends a body as the library does: with a piece in hand while it waits for room.
 async fn sent(mut body: TimedBody<Given>, mut room: Receiver<()>, taken: Arc<Mutex<usize>>) {
     while let Some(piece) = next(&mut body).await {
         if room.recv().await.is_none() {
@@ -55,8 +55,8 @@ async fn sent(mut body: TimedBody<Given>, mut room: Receiver<()>, taken: Arc<Mut
     }
 }
 
-/// How much of a body is taken by a client that takes a piece after each of these pauses and nothing afterwards, and how
-/// long that took, if it ends.
+/// A client reads one piece after each pause and nothing afterwards. Returns the bytes that it read and, if the reply
+/// was ended, the time.
 async fn taken(pieces: &[(u64, usize)], pauses: &[u64]) -> (usize, Option<u64>) {
     let (room, receiver) = channel(1);
     let taken = Arc::new(Mutex::new(0));
@@ -82,7 +82,7 @@ async fn taken(pieces: &[(u64, usize)], pauses: &[u64]) -> (usize, Option<u64>) 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reply_ends_when_its_client_takes_nothing_for_long() {
+async fn reply_ends_when_its_client_stops_reading() {
     let large = &[(0, 10 * PIECE)];
     assert_eq!(taken(large, &[]).await, (0, Some(300)));
     let (length, ended) = taken(large, &[100, 250, 290]).await;
@@ -93,7 +93,7 @@ async fn a_reply_ends_when_its_client_takes_nothing_for_long() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_waits_for_the_model_is_not_to_blame() {
+async fn client_waiting_for_the_model_is_not_timed_out() {
     for seconds in [1, 299, 5000] {
         let (length, ended) = taken(&[(seconds, 10), (seconds, 10), (seconds, 10)], &[0, 0, 0]).await;
         assert_eq!((length, ended), (30, Some(3 * seconds)));
@@ -102,7 +102,7 @@ async fn a_client_that_waits_for_the_model_is_not_to_blame() {
 
 proptest! {
     #[test]
-    fn a_body_in_pieces_is_the_same_body(lengths in prop::collection::vec(0..300_000_usize, 0..8)) {
+    fn split_body_has_equal_contents(lengths in prop::collection::vec(0..300_000_usize, 0..8)) {
         let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
         runtime.block_on(async {
             let mut body = body(lengths.iter().map(|length| (0, *length)));
@@ -119,7 +119,7 @@ proptest! {
     }
 
     #[test]
-    fn what_a_client_may_leave_unseen_of_a_reply_is_short(length in 0..300_000_usize) {
+    fn unmonitored_tail_of_a_reply_is_short(length in 0..300_000_usize) {
         let mut rest = Bytes::from(vec![0; length]);
         let mut last = 0;
         while !rest.is_empty() {

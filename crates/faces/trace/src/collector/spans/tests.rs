@@ -61,7 +61,7 @@ fn attribute<'s>(span: &'s Span, name: &str) -> Option<&'s Attribute> {
 }
 
 #[test]
-fn a_request_lies_in_the_span_around_it_and_has_its_computing_in_it() {
+fn request_span_has_its_parent_and_contains_the_computation() {
     let setup = Setup::new();
     let trace = setup.begin(None);
     trace.stamp("HTTP_RECV_START", Instant::now());
@@ -107,7 +107,7 @@ fn inner_requests_lie_in_the_request_that_makes_them() {
 }
 
 #[test]
-fn a_client_s_trace_goes_on_and_backends_hear_of_it() {
+fn client_trace_context_propagates_to_backends() {
     let setup = Setup::new();
     let parent = TraceParent { trace_id: [7; 16], span_id: [9; 8], flags: 0, state: "a=1".into() };
     let trace = setup.begin(Some(parent));
@@ -139,7 +139,7 @@ fn a_backend_has_spans_of_its_own_but_cannot_end_others() {
 }
 
 #[test]
-fn a_request_that_is_refused_is_a_span_without_one_in_it() {
+fn refused_request_has_no_inner_span() {
     let setup = Setup::new();
     let trace = setup.begin(None);
     drop(RequestTrace::new(Arc::clone(&trace)));
