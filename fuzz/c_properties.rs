@@ -15,8 +15,8 @@ static CONFIG: LazyLock<ModelConfig> = LazyLock::new(|| {
     config
 });
 
-/// A message is refused or comes back as it was; a configuration in it is refused or completed, and then completed already;
-/// a text reaches C up to its first zero byte.
+/// A message is refused or round-trips; a configuration in it is refused or completed, and completing it again changes
+/// nothing; a text reaches C up to its first zero byte.
 pub fn texts(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let as_c_reads_it = offline::text(&text);

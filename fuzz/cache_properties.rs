@@ -4,21 +4,21 @@
 use bytes::Bytes;
 use nereid_core::{CacheEntry, CacheKey, decode_entry, encode_entry, sealed_entry};
 
-/// The bytes are not an entry as they are. As the body of one whose digest is right they are refused, or read as an answer
-/// with right tensors that comes back the same when it is stored again.
+/// The raw bytes are never an entry. With a valid digest added, they are refused, or decode to an answer with valid
+/// tensors that round-trips.
 pub fn entry(data: &[u8]) {
     let key = CacheKey::of(1, [7; 32]);
     if let Ok(entry) = decode_entry(&key, &Bytes::copy_from_slice(data)) {
-        holds(&key, &entry, data.len());
+        assert_valid(&key, &entry, data.len());
     }
     let sealed = Bytes::from(sealed_entry(&key, data));
     assert!(decode_entry(&CacheKey::of(1, [8; 32]), &sealed).is_err());
     if let Ok(entry) = decode_entry(&key, &sealed) {
-        holds(&key, &entry, data.len());
+        assert_valid(&key, &entry, data.len());
     }
 }
 
-fn holds(key: &CacheKey, entry: &CacheEntry, length: usize) {
+fn assert_valid(key: &CacheKey, entry: &CacheEntry, length: usize) {
     let response = entry.response();
     let contents: usize = response.outputs.iter().map(|output| output.byte_size()).sum();
     assert!(contents <= length, "{contents} bytes of tensors in {length} bytes");

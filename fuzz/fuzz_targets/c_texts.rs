@@ -1,4 +1,4 @@
-//! Reads arbitrary bytes as texts that a backend hands over C's boundary.
+//! Reads arbitrary bytes as texts that a backend passes across the C boundary.
 
 #![no_main]
 

@@ -1,5 +1,5 @@
-//! Reads `operators.bin`: Caffe2 nets, with inputs and what Caffe2 computed of them. The crates whose tests use it include this
-//! file as a module.
+//! Reads `operators.bin`: Caffe2 nets, with inputs and the outputs computed by Caffe2. Crates whose tests use it
+//! include this file as a module.
 
 /// The whole file: a message with a field for each case.
 pub(crate) const CASES: &[u8] = include_bytes!("operators.bin");

@@ -1,7 +1,7 @@
 //! Runs the fuzz targets, each for a limited time, on a copy of their corpus.
 //!
-//! Uses the stable compiler: without a sanitizer libFuzzer needs no other, and in code without `unsafe` a sanitizer
-//! finds nothing that a plain build does not. The targets define what is checked.
+//! The targets define the properties. They build with the stable compiler: without a sanitizer libFuzzer needs no
+//! other, and in code without `unsafe` a sanitizer finds no more than a plain build.
 
 use std::fs;
 use std::path::PathBuf;
@@ -48,7 +48,7 @@ enum Target {
     /// Bytes of a gRPC connection to frames, and of a call to messages
     #[value(name = "grpc_bytes")]
     GrpcBytes,
-    /// Texts that a backend hands over C's boundary
+    /// Texts that a backend passes across the C boundary
     #[value(name = "c_texts")]
     CTexts,
     /// An entry of a response cache outside of the server

@@ -129,7 +129,7 @@ impl Step {
         match self {
             Self::Fmt => {
                 show(&mut project.cargo(&["fmt", "--all", "--", "--check"]))?;
-                // The fuzz targets are a workspace of their own.
+                // The fuzz targets are a separate workspace.
                 show(&mut project.cargo(&["fmt", "--manifest-path", "fuzz/Cargo.toml", "--", "--check"]))
             }
             Self::Tidy => tidy::run(project),
@@ -143,7 +143,7 @@ impl Step {
             }
             Self::Unit => {
                 let program = build_tests(project)?;
-                // Behind everything else: it takes what the other steps leave.
+                // Runs at low priority behind the other steps.
                 let mut fuzz = project.command("nice");
                 fuzz.arg(program)
                     .args([FUZZ.2, "--exact", "--nocapture"])
@@ -200,7 +200,7 @@ fn end_to_end(project: &Project, background: &mut BackgroundCommands) -> Result<
     }
     fetch::examples(project)?;
     wheel::pack(project, "dev")?;
-    // The tests of a file share servers and measure, so they run one after the other.
+    // The tests of a file share servers and take measurements, so they run sequentially.
     pytest(project, &["tests/end_to_end", "--dist", "loadfile", "-n", &workers().to_string()])
 }
 

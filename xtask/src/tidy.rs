@@ -39,7 +39,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Prints every problem; an error if there is one.
+/// Prints every problem; fails if there are any.
 pub fn run(project: &Project) -> Result<()> {
     let problems = check(project)?;
     for problem in &problems {

@@ -33,7 +33,7 @@ impl Venv {
 
         let venv = Self { folder: project.scratch(name) };
         let stamp = format!("python {version}\n{requirements}");
-        if venv.is_made_of(&stamp) {
+        if venv.matches_stamp(&stamp) {
             return Ok(venv);
         }
         println!("making the Python environment {}", venv.folder.display());
@@ -66,7 +66,7 @@ impl Venv {
     }
 
     /// Also starts the interpreter: it breaks when the Python that created it is removed.
-    fn is_made_of(&self, stamp: &str) -> bool {
+    fn matches_stamp(&self, stamp: &str) -> bool {
         fs::read_to_string(self.folder.join(STAMP)).is_ok_and(|found| found == stamp)
             && version_of(&self.program("python")).is_ok()
     }
@@ -135,6 +135,6 @@ mod tests {
     fn an_environment_without_its_stamp_is_not_trusted() {
         let folder = tempfile::tempdir().unwrap();
         let venv = Venv { folder: folder.path().to_owned() };
-        assert!(!venv.is_made_of("python 3.11.7\n"));
+        assert!(!venv.matches_stamp("python 3.11.7\n"));
     }
 }

@@ -27,7 +27,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut builder = tonic_prost_build::configure()
         .build_transport(false)
         .client_mod_attribute("inference", "#[cfg(test)]")
-        // What is printed or sent from a map is deterministic, and an empty one costs nothing.
+        // Printed or serialised maps have a deterministic order, and an empty one costs nothing.
         .btree_map(".")
         // A tensor's contents are slices of the message that arrived.
         .bytes(".");

@@ -188,7 +188,7 @@ def test_a_model_that_crashes_or_hangs_gets_another_process(repository, serve, t
         text = 'backend: "pytorch" instance_group { count: 1 kind: KIND_CPU }\n'
         (repository / name / "config.pbtxt").write_text(text + pair("x", "y", [2]))
     server = serve(*IN_PROCESSES, "--backend-config=pytorch,execute-timeout-seconds=3")
-    server.wait_for_log("backend 'pytorch' runs in processes of its own")
+    server.wait_for_log("backend 'pytorch' runs in separate processes")
     server.wait_for_log(r"libtorch given by the setting 'library': \S+/torch/lib/libtorch_cpu.so")
     good = np.array([1.0, 2.0], np.float32)
     for number, end in [(-1.0, r"was killed by signal 11 \(segmentation fault\)"), (-2.0, "did not answer in time")]:

@@ -81,7 +81,7 @@ def test_the_package_of_the_active_python_environment_is_found(start, tmp_path):
 
 def test_the_embedded_engine_serves_if_configured(start):
     server = start("--backend-config=onnxruntime,engine=tract", ORT_DYLIB_PATH=str(onnx_engines.LIBRARY))
-    assert_embedded(server, "engine=tract asks for it")
+    assert_embedded(server, "engine=tract selects it")
     assert "execution providers" not in server.log
 
 
@@ -127,8 +127,8 @@ def test_a_library_of_something_else_is_reported(start, tmp_path):
 @pytest.mark.parametrize(
     ("flags", "told"),
     [
-        ([ORT, "--backend-config=onnxruntime,library=/no/such.so"], "engine=ort asks for ONNX Runtime, but the library"),
-        (["--backend-config=onnxruntime,engine=fast"], "'engine' is 'fast', but takes auto, ort or tract"),
+        ([ORT, "--backend-config=onnxruntime,library=/no/such.so"], "engine=ort selects ONNX Runtime, but the library"),
+        (["--backend-config=onnxruntime,engine=fast"], "'engine' is 'fast', but must be auto, ort or tract"),
     ],
 )
 def test_without_a_usable_engine_the_load_fails_with_the_reason(start, flags, told):

@@ -69,7 +69,7 @@ def test_a_network_answers_in_batches_and_with_every_parameter(write, serve, mod
     }.items():
         write("Network", name, "max_batch_size: 8 dynamic_batching { }\n" + more + declared)
     server = serve()
-    server.wait_for_log("PyTorch's own Python serves TorchScript models and packages: the setting engine=python asks for it")
+    server.wait_for_log("PyTorch's own Python serves TorchScript models and packages: the setting engine=python selects it")
     for name in ("network", "plain", "threads"):
         for values, expected in models[1]["network"] * 2:
             output = answer(server, name, x=np.array(values, np.float32))["OUTPUT__0"]

@@ -318,7 +318,7 @@ def test_damaged_models_are_refused(repository, serve):
 def test_the_settings_choose_the_library(repository, serve):
     models.write(repository, "graph", models.scaled([-1, 3]))
     server = serve("--exit-on-error=false", "--backend-config=tensorflow,engine=both", ready=False)
-    assert "'engine' is 'both', but takes auto, tensorflow or openvino" in reasons(server)["graph"]
+    assert "'engine' is 'both', but must be auto, tensorflow or openvino" in reasons(server)["graph"]
     server = serve("--exit-on-error=false", "--backend-config=tensorflow,library=/no/such.so", ready=False)
     assert "cannot load /no/such.so" in reasons(server)["graph"]
     assert_refused(request(server, "GET", "/v2/models/graph/ready"), 400)

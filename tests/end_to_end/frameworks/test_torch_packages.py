@@ -125,7 +125,7 @@ def test_pytorchs_own_python_serves_packages_too(write, serve, models, python):
     for name in ("names", "mixed"):
         write("Nested", name, nested(*NAMINGS[name]))
     server = serve(python=python, checks=True)
-    server.wait_for_log("PyTorch's own Python serves TorchScript models and packages: the setting engine=python asks for it")
+    server.wait_for_log("PyTorch's own Python serves TorchScript models and packages: the setting engine=python selects it")
     for name in ("names", "mixed"):
         check_cases(server, name, *NAMINGS[name], models[1])
     check_refusals(server, "names")

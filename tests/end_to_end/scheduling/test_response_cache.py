@@ -208,7 +208,7 @@ def test_without_a_cache_nothing_is_cached(repository, serve):
         (["--cache-config=local,size=10"], "must be 1024 bytes or more"),
         (["--cache-config=local,size=x"], "must be a non-negative integer"),
         (["--cache-config=local,other=1"], "needs the setting 'size'"),
-        (["--cache-config=nosuch,size=1048576"], "no response cache 'nosuch'"),
+        (["--cache-config=nosuch,size=1048576"], "response cache 'nosuch' is neither built in"),
         ([LOCAL, "--cache-config=local,coalesce=perhaps"], "must be true or false"),
         ([LOCAL, "--cache-directory=/no/such/folder"], "is not a folder"),
         ([LOCAL, "--cache-config=redis,host=h"], "a server has one"),

@@ -13,7 +13,7 @@ use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 
 use super::client::{Request, get, post};
-use super::load::{Load, Seen};
+use super::load::{Load, LoadResults};
 use super::nvidia::Nvidia;
 use super::programs::{LOAD_CORE, SERVER_CORE};
 use super::reference::setup::request;
@@ -92,7 +92,7 @@ pub struct Options {
 
 /// Requests of one kind.
 enum Requests<'a> {
-    /// To one model, with a share of new ones.
+    /// Requests to one model, with a share of new ones.
     Http { load: Load, connections: u32, every: u32 },
     /// Calls of one model.
     Grpc(grpc::Load<'a>),
@@ -109,7 +109,7 @@ impl Requests<'_> {
     }
 
     /// Sends for some seconds; `run` is the number of the run.
-    fn send(&self, server: &Server, seconds: u32, run: u32) -> Result<Seen> {
+    fn send(&self, server: &Server, seconds: u32, run: u32) -> Result<LoadResults> {
         match self {
             Self::Http { load, connections, every } => {
                 load.run_with(server.address, *connections, seconds, &[every.to_string(), run.to_string()])
@@ -147,7 +147,7 @@ impl Target {
         };
         let (what, found, bound, most) = match self {
             Self::Cpu(most) => ("CPU", ratio(Run::cpu_us_per_request), most, true),
-            Self::Rate(least) => ("requests/s", ratio(|run| run.seen.rate), least, false),
+            Self::Rate(least) => ("requests/s", ratio(|run| run.results.rate), least, false),
         };
         let met = if most { found <= bound } else { found >= bound };
         let (sign, verdict) = (if most { "at most" } else { "at least" }, if met { "met" } else { "MISSED" });
@@ -288,12 +288,12 @@ impl Bench<'_> {
         let once = |server: &Server, requests: &Requests<'_>, seconds| {
             let run = self.runs.replace(self.runs.get() + 1);
             let before = server.cpu()?;
-            let seen = requests.send(server, seconds, run)?;
-            anyhow::Ok(Run { seen, cpu: server.cpu()?.saturating_sub(before) })
+            let results = requests.send(server, seconds, run)?;
+            anyhow::Ok(Run { results, cpu: server.cpu()?.saturating_sub(before) })
         };
         let mut sent = 0;
         while sent <= comparison.warm_up {
-            sent += once(ours, &comparison.ours, WARM_UP_SECONDS)?.seen.requests;
+            sent += once(ours, &comparison.ours, WARM_UP_SECONDS)?.results.requests;
         }
         once(theirs, &comparison.theirs, WARM_UP_SECONDS)?;
         let seconds = self.options.seconds;
@@ -342,11 +342,11 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::bench::load::Seen;
+    use crate::bench::load::LoadResults;
 
     fn pair(ours: (u64, f64), theirs: (u64, f64)) -> Pair {
         let run = |(cpu_us, rate): (u64, f64)| Run {
-            seen: Seen { requests: 1000, rate, p50_us: 1, p99_us: 1 },
+            results: LoadResults { requests: 1000, rate, p50_us: 1, p99_us: 1 },
             cpu: Duration::from_micros(cpu_us * 1000),
         };
         Pair { nereid: run(ours), yardstick: run(theirs) }

@@ -1,4 +1,4 @@
-//! Inference requests over gRPC: what a request costs when the model costs nothing.
+//! Inference requests over gRPC: the cost of a request to a model that does nothing.
 //!
 //! The baseline is a bare tonic service that decodes the same messages and echoes their tensors. Both get the same load
 //! in turn; figures are compared within each pair.
@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result, ensure};
 use clap::{Args, ValueEnum};
 
 use super::http::write_repository;
-use super::load::{Seen, read_seen};
+use super::load::{LoadResults, parse_results};
 use super::programs::on_core;
 use super::server::Server;
 use super::summary::{heading, rows};
@@ -22,7 +22,7 @@ use crate::project::Project;
 /// Requests in flight on one connection, as in a client that shares one.
 const EACH: u32 = 8;
 
-/// How to measure.
+/// Options of the measurement.
 #[derive(Args)]
 pub struct Options {
     /// Length of each run
@@ -43,15 +43,15 @@ pub struct Options {
     /// Measure this server instead of building one (release profile)
     #[arg(long, value_name = "PATH")]
     binary: Option<PathBuf>,
-    /// One more argument for the server; may be repeated
+    /// Additional argument for the server; may be repeated
     #[arg(long, value_name = "ARGUMENT", allow_hyphen_values = true)]
     server_arg: Vec<String>,
 }
 
-/// How requests are sent.
+/// The kind of request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Way {
-    /// Each is a call of its own
+    /// One unary call per request
     Unary,
     /// Requests of one connection share one stream
     Stream,
@@ -102,7 +102,7 @@ impl<'a> Load<'a> {
     }
 
     /// Sends for some seconds. Any error of any request fails the run.
-    pub(super) fn run(&self, server: &Server, seconds: u32) -> Result<Seen> {
+    pub(super) fn run(&self, server: &Server, seconds: u32) -> Result<LoadResults> {
         let address = server.grpc.with_context(|| format!("{} does not serve gRPC", server.name))?;
         let mut load = Command::new(self.program);
         load.args(["load", &address.to_string(), self.way.name()])
@@ -114,7 +114,7 @@ impl<'a> Load<'a> {
             output.status,
             String::from_utf8_lossy(&output.stderr)
         );
-        read_seen(&String::from_utf8_lossy(&output.stdout))
+        parse_results(&String::from_utf8_lossy(&output.stdout))
     }
 }
 

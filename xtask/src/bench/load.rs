@@ -26,7 +26,7 @@ pub struct Load {
 
 /// The results of one run of wrk.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Seen {
+pub struct LoadResults {
     /// Answers that came in.
     pub requests: u64,
     /// Answers a second.
@@ -67,7 +67,7 @@ impl Load {
     }
 
     /// Sends for some seconds over some connections from one thread. Any error of any request fails the run.
-    pub fn run(&self, address: SocketAddr, connections: u32, seconds: u32) -> Result<Seen> {
+    pub fn run(&self, address: SocketAddr, connections: u32, seconds: u32) -> Result<LoadResults> {
         self.run_with(address, connections, seconds, &[])
     }
 
@@ -78,7 +78,7 @@ impl Load {
         connections: u32,
         seconds: u32,
         more: &[String],
-    ) -> Result<Seen> {
+    ) -> Result<LoadResults> {
         let mut wrk = Command::new("wrk");
         wrk.args(["--threads", "1", "--latency", "--timeout", "10s"])
             .args(["--connections", &connections.to_string(), "--duration", &format!("{seconds}s")])
@@ -97,20 +97,20 @@ impl Load {
             output.status,
             String::from_utf8_lossy(&output.stderr)
         );
-        read_seen(&text)
+        parse_results(&text)
     }
 }
 
 /// Reads the line that the script prints; other loads print the same.
-pub(super) fn read_seen(text: &str) -> Result<Seen> {
+pub(super) fn parse_results(text: &str) -> Result<LoadResults> {
     let line = text.lines().find_map(|line| line.strip_prefix("seen "));
-    let line = line.with_context(|| format!("wrk did not say what it saw: {text}"))?;
+    let line = line.with_context(|| format!("wrk printed no results: {text}"))?;
     let value = |name: &str| -> Result<u64> {
         line.split(' ')
             .filter_map(|field| field.split_once('='))
             .find(|(found, _)| *found == name)
             .and_then(|(_, value)| value.parse().ok())
-            .with_context(|| format!("wrk did not say `{name}`: {line}"))
+            .with_context(|| format!("wrk printed no `{name}`: {line}"))
     };
     for kind in ["connect", "read", "write", "status", "timeout"] {
         let count = value(kind)?;
@@ -120,7 +120,7 @@ pub(super) fn read_seen(text: &str) -> Result<Seen> {
     }
     let (requests, duration_us) = (value("requests")?, value("duration_us")?);
     ensure!(requests > 0 && duration_us > 0, "no request was answered: {line}");
-    Ok(Seen {
+    Ok(LoadResults {
         requests,
         rate: requests as f64 / (duration_us as f64 / 1e6),
         p50_us: value("p50_us")?,
@@ -137,23 +137,26 @@ mod tests {
 
     #[test]
     fn a_good_run_is_read() {
-        assert_eq!(read_seen(GOOD).unwrap(), Seen { requests: 500, rate: 250.0, p50_us: 90, p99_us: 300 });
+        assert_eq!(
+            parse_results(GOOD).unwrap(),
+            LoadResults { requests: 500, rate: 250.0, p50_us: 90, p99_us: 300 }
+        );
     }
 
     #[test]
     fn any_failed_request_fails_the_run() {
         for kind in ["connect", "read", "write", "status", "timeout"] {
             let text = GOOD.replace(&format!("{kind}=0"), &format!("{kind}=2"));
-            let error = read_seen(&text).unwrap_err().to_string();
+            let error = parse_results(&text).unwrap_err().to_string();
             assert!(error.starts_with(&format!("2 requests failed ({kind})")), "{error}");
         }
     }
 
     #[test]
     fn incomplete_wrk_output_fails() {
-        assert!(read_seen("Running 1s test\n").is_err());
-        assert!(read_seen(&GOOD.replace(" p99_us=300", "")).is_err());
-        assert!(read_seen(&GOOD.replace("requests=500", "requests=0")).is_err());
-        assert!(read_seen(&GOOD.replace("requests=500", "requests=many")).is_err());
+        assert!(parse_results("Running 1s test\n").is_err());
+        assert!(parse_results(&GOOD.replace(" p99_us=300", "")).is_err());
+        assert!(parse_results(&GOOD.replace("requests=500", "requests=0")).is_err());
+        assert!(parse_results(&GOOD.replace("requests=500", "requests=many")).is_err());
     }
 }

@@ -31,7 +31,7 @@ pub fn descendants(pid: u32) -> Result<Vec<u32>> {
     Ok(family(&all()?, pid).iter().map(|process| process.pid).filter(|found| *found != pid).collect())
 }
 
-/// Whether a process, or a descendant of it, runs the program of that file name.
+/// Whether a process, or a descendant of it, runs the program with this file name.
 pub fn run(pid: u32, program: &str) -> Result<bool> {
     let all = all()?;
     let mut programs = family(&all, pid).into_iter().filter_map(|process| {
@@ -79,7 +79,7 @@ fn all() -> Result<Vec<Process>> {
     Ok(processes)
 }
 
-/// Reads one `/proc/PID/stat`. The name in it may contain blanks and brackets.
+/// Parses one `/proc/PID/stat`. The name in it may contain spaces and parentheses.
 fn process(text: &str) -> Option<Process> {
     let (pid, rest) = text.split_once(" (")?;
     let (_, rest) = rest.rsplit_once(") ")?;

@@ -26,7 +26,7 @@ pub fn traffic(project: &Project) -> Result<PathBuf> {
 pub const SERVER_CORE: u32 = 0;
 pub const LOAD_CORE: u32 = 1;
 
-/// The command on one processor only, if one is given; else as it is. It keeps arguments and environment.
+/// Pins the command to a processor, if given. Keeps arguments and environment.
 pub fn on_core(command: Command, core: Option<u32>) -> Command {
     let Some(core) = core else { return command };
     let mut limited = Command::new("taskset");

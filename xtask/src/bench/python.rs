@@ -16,7 +16,7 @@ use anyhow::{Context as _, Result, ensure};
 use clap::{Args, ValueEnum};
 
 use self::setup::{LARGE, SMALL, Setup};
-use super::load::{Load, Seen, read_seen};
+use super::load::{Load, LoadResults, parse_results};
 use super::report;
 use super::server::Server;
 use super::summary::median;
@@ -145,7 +145,7 @@ impl Prepared {
     }
 
     /// Sends for some seconds. Any error of any request fails the run.
-    fn run(&self, server: &Server, seconds: u32) -> Result<Seen> {
+    fn run(&self, server: &Server, seconds: u32) -> Result<LoadResults> {
         match self {
             Self::Http { load, connections } => load.run(server.address, *connections, seconds),
             Self::Decoupled { program } => {
@@ -156,7 +156,7 @@ impl Prepared {
                     .output()
                     .context("cannot start the load")?;
                 ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-                read_seen(&String::from_utf8_lossy(&output.stdout))
+                parse_results(&String::from_utf8_lossy(&output.stdout))
             }
         }
         .with_context(|| format!("the load on {} failed", server.name))
@@ -170,7 +170,7 @@ impl Kind {
             Self::AddSub8 => "the same, 8 connections",
             Self::Large => "1 MiB in and out, HTTP",
             Self::Decoupled => "1,000 responses of a decoupled model, gRPC stream",
-            Self::Bls => "a request that asks another model, HTTP",
+            Self::Bls => "a request that calls another model, HTTP",
         }
     }
 }

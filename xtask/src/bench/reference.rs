@@ -17,7 +17,7 @@ use clap::{Args, ValueEnum};
 
 use self::setup::Setup;
 use super::client::Request;
-use super::load::{Load, Seen, read_seen};
+use super::load::{Load, LoadResults, parse_results};
 use super::programs::{LOAD_CORE, SERVER_CORE, on_core};
 use super::report;
 use super::server::Server;
@@ -25,10 +25,10 @@ use super::summary::Pair;
 use super::{pairs, programs};
 use crate::project::Project;
 
-/// How long a server idles before its memory at rest is read.
+/// Idle time before a server's memory at rest is read.
 const REST: Duration = Duration::from_millis(500);
 
-/// How to measure.
+/// Options of the measurement.
 #[derive(Args)]
 pub struct Options {
     /// Length of each run
@@ -40,7 +40,7 @@ pub struct Options {
     /// Requests in flight: connections over HTTP, requests on one connection over gRPC
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=512))]
     in_flight: u32,
-    /// Run the server on one processor and the load on another, so that the load takes nothing from the server
+    /// Run the server on one processor and the load on another, so that they do not compete
     #[arg(long)]
     apart: bool,
     /// Loads to measure
@@ -90,7 +90,7 @@ pub(super) struct Both<T> {
 
 /// The figures of both servers that no load affects.
 pub(super) struct Footprint {
-    /// From the start of the process until it is ready, with two small models.
+    /// Time from the start of the process until it is ready, with two small models.
     pub starts: Vec<Both<Duration>>,
     /// Bytes resident then.
     pub at_rest: Vec<Both<u64>>,
@@ -177,7 +177,7 @@ impl Prepared {
     }
 
     /// Sends for some seconds. Any error of any request fails the run.
-    fn run(&self, server: &Server, seconds: u32) -> Result<Seen> {
+    fn run(&self, server: &Server, seconds: u32) -> Result<LoadResults> {
         match self {
             Self::Http { load, connections } => load.run(server.address, *connections, seconds),
             Self::Grpc { program, way, in_flight, bytes, core } => {
@@ -187,7 +187,7 @@ impl Prepared {
                     .args([seconds.to_string(), bytes.to_string()]);
                 let output = on_core(load, *core).output().context("cannot start the load")?;
                 anyhow::ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-                read_seen(&String::from_utf8_lossy(&output.stdout))
+                parse_results(&String::from_utf8_lossy(&output.stdout))
             }
         }
         .with_context(|| format!("the load on {} failed", server.name))

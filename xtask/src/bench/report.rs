@@ -14,7 +14,7 @@ pub fn loads(measured: &[(&str, &[Pair])]) -> String {
         let both = |figure: fn(&Run) -> f64| -> Vec<(f64, f64)> {
             pairs.iter().map(|pair| (figure(&pair.nereid), figure(&pair.yardstick))).collect()
         };
-        let (cpu, rate) = (both(Run::cpu_us_per_request), both(|run| run.seen.rate));
+        let (cpu, rate) = (both(Run::cpu_us_per_request), both(|run| run.results.rate));
         let _ = writeln!(
             text,
             "| {title} | {} µs | {} µs | {} | {} | {} | {} |",
@@ -73,11 +73,11 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::bench::load::Seen;
+    use crate::bench::load::LoadResults;
 
     fn run(rate: f64, cpu_us: u64) -> Run {
-        let seen = Seen { requests: 1000, rate, p50_us: 1, p99_us: 1 };
-        Run { seen, cpu: Duration::from_micros(cpu_us * 1000) }
+        let results = LoadResults { requests: 1000, rate, p50_us: 1, p99_us: 1 };
+        Run { results, cpu: Duration::from_micros(cpu_us * 1000) }
     }
 
     #[test]

@@ -21,13 +21,13 @@ output [ { name: "OUTPUT0", data_type: TYPE_FP32, dims: [ -1 ] } ]
 /// The number of requests for the index.
 const ASKED: usize = 20;
 
-/// How to measure.
+/// Options of the measurement.
 #[derive(Args)]
 pub struct Options {
     /// Number of models
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     models: u32,
-    /// How long to poll the unchanged repository, once a second
+    /// Seconds to poll the unchanged repository, once a second
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=600))]
     seconds: u32,
     /// Measure this server instead of building one (release profile)

@@ -42,7 +42,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts Nereid on a free port of its own choice and waits until the model is ready.
+    /// Starts Nereid on free ports and waits until the model is ready.
     pub fn nereid(binary: &Path, repository: &Path, extra: &[String]) -> Result<Self> {
         let mut command = Command::new(binary);
         command
@@ -54,7 +54,7 @@ impl Server {
         // In this order, as gRPC is served first.
         server.grpc = Some(announced("nereid", &lines, "Started GRPCInferenceService at ")?);
         server.address = announced("nereid", &lines, "Started HTTPService at ")?;
-        // Nothing reads the lines any more, but the pipes are still emptied.
+        // The lines are no longer needed, but the pipes are still drained.
         drop(lines);
         server.wait_for("/v2/models/identity/ready", PAUSE, |answer| answer.status == 200)?;
         Ok(server)
@@ -87,7 +87,7 @@ impl Server {
         let (sender, lines) = sync_channel(LINES);
         follow(child.stdout.take(), sender.clone());
         follow(child.stderr.take(), sender);
-        // From here on a failure ends the server too; its address is not known yet.
+        // From now on a failure ends the server too; its address is not known yet.
         let address = (Ipv4Addr::LOCALHOST, 0).into();
         Ok((Self { name, address, grpc: None, child }, lines))
     }
@@ -134,7 +134,7 @@ impl Server {
         processes::cpu(self.child.id())?.with_context(|| format!("{} has ended", self.name))
     }
 
-    /// Whether the server, or a descendant of it, runs the program of that file name.
+    /// Whether the server, or a descendant of it, runs the program with this file name.
     pub fn runs(&self, program: &str) -> Result<bool> {
         processes::run(self.child.id(), program)
     }
@@ -177,7 +177,7 @@ impl Drop for Server {
         let deadline = Instant::now() + SHUTDOWN;
         while matches!(self.child.try_wait(), Ok(None)) {
             if Instant::now() > deadline {
-                eprintln!("{} does not end when asked to; killing it", self.name);
+                eprintln!("{} does not stop on SIGTERM; killing it", self.name);
                 let _ = self.child.kill();
                 let _ = self.child.wait();
                 return;
@@ -275,10 +275,10 @@ fn announced(name: &str, lines: &Receiver<String>, words: &str) -> Result<Socket
                 seen.push('\n');
             }
             Err(RecvTimeoutError::Timeout) => {
-                bail!("{name} printed no line with `{words}` within {STARTUP:?}; it said:\n{seen}")
+                bail!("{name} printed no line with `{words}` within {STARTUP:?}; its output:\n{seen}")
             }
             Err(RecvTimeoutError::Disconnected) => {
-                bail!("{name} ended before it served; it said:\n{seen}")
+                bail!("{name} ended before it served; its output:\n{seen}")
             }
         }
     }

@@ -3,24 +3,24 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use super::load::Seen;
+use super::load::LoadResults;
 
 /// One run against one server.
 #[derive(Debug, Clone, Copy)]
 pub struct Run {
     /// The results of the load.
-    pub seen: Seen,
+    pub results: LoadResults,
     /// The processor time that the server used during the run.
     pub cpu: Duration,
 }
 
 impl Run {
     pub fn cpu_us_per_request(&self) -> f64 {
-        self.cpu.as_secs_f64() * 1e6 / self.seen.requests as f64
+        self.cpu.as_secs_f64() * 1e6 / self.results.requests as f64
     }
 }
 
-/// Two runs, one right after the other, so that both met the same conditions.
+/// Two consecutive runs, under equal conditions.
 #[derive(Debug, Clone, Copy)]
 pub struct Pair {
     /// Ours.
@@ -29,16 +29,16 @@ pub struct Pair {
     pub yardstick: Run,
 }
 
-/// One figure of a run, by which the servers are compared.
+/// A figure of a run, by which the servers are compared.
 struct Figure {
     title: &'static str,
     of: fn(&Run) -> f64,
 }
 
 const FIGURES: &[Figure] = &[
-    Figure { title: "requests/s", of: |run| run.seen.rate },
-    Figure { title: "p50 us", of: |run| run.seen.p50_us as f64 },
-    Figure { title: "p99 us", of: |run| run.seen.p99_us as f64 },
+    Figure { title: "requests/s", of: |run| run.results.rate },
+    Figure { title: "p50 us", of: |run| run.results.p50_us as f64 },
+    Figure { title: "p99 us", of: |run| run.results.p99_us as f64 },
     Figure { title: "CPU us/request", of: Run::cpu_us_per_request },
 ];
 
@@ -53,8 +53,8 @@ pub fn heading(load: &str) -> String {
     line
 }
 
-/// The table's rows for one load: each pair, the medians, the ratio with its spread. `yardstick` is what the other server
-/// is called.
+/// Formats the table's rows for one load: each pair, the medians, the ratio with its spread. `yardstick` names the other
+/// server.
 pub fn rows(load: &str, yardstick: &str, pairs: &[Pair]) -> String {
     let mut text = String::new();
     for (index, pair) in pairs.iter().enumerate() {
@@ -111,8 +111,8 @@ mod tests {
     use super::*;
 
     fn run(rate: f64, cpu_us: u64) -> Run {
-        let seen = Seen { requests: 1000, rate, p50_us: 80, p99_us: 400 };
-        Run { seen, cpu: Duration::from_micros(cpu_us * 1000) }
+        let results = LoadResults { requests: 1000, rate, p50_us: 80, p99_us: 400 };
+        Run { results, cpu: Duration::from_micros(cpu_us * 1000) }
     }
 
     #[test]

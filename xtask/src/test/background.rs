@@ -70,7 +70,7 @@ impl Background {
 
 impl Drop for Background {
     fn drop(&mut self) {
-        // Nothing to do if it has ended.
+        // No effect if it has ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -40,7 +40,7 @@ enum Allowed {
     Only(&'static [&'static str]),
 }
 
-/// From the top: a floor uses floors above it, and never one below.
+/// From top to bottom: a floor uses floors above it, never those below.
 const FLOORS: &[Floor] = &[
     Floor {
         folder: "crates/api",
@@ -357,7 +357,7 @@ impl Checked<'_> {
 
     fn banned(&self, never: &[&str], why: &str) -> Vec<Problem> {
         let mut problems = Vec::new();
-        for way in self.graph.brought_in(self.package) {
+        for way in self.graph.outside_dependencies(self.package) {
             let (Some(first), Some(last)) = (way.first(), way.last()) else { continue };
             if never.iter().any(|pattern| matches_pattern(pattern, last)) {
                 problems.push(self.problem(

@@ -11,14 +11,14 @@ use super::tree::TextFile;
 const REQUIRED: &[&str] =
     &["ARCHITECTURE.md", "CHANGELOG.md", "COMPATIBILITY.md", "CONTRIBUTING.md", "LICENSE", "README.md"];
 
-/// The documents whose paths are checked, and the folder of more of them. Not the changelog: it describes the past.
+/// Documents whose paths are checked, and a folder with more. The changelog is excluded because it describes the past.
 const CHECKED: &[&str] = &["ARCHITECTURE.md", "COMPATIBILITY.md", "CONTRIBUTING.md", "README.md"];
 const CHECKED_FOLDER: &str = "docs/";
 
 /// Top-level folders of this repository: a path in one of them is checked even if the folder no longer exists.
 const ROOMS: &[&str] = &[".cargo", ".ci", "benches", "crates", "docs", "examples", "proto", "tests", "xtask"];
 
-/// Endings that make a lone file name one of ours.
+/// Extensions that make a bare file name one of ours.
 const LONE_ENDINGS: &[&str] = &[".md", ".toml"];
 
 /// Checks that every required document is among the files.
@@ -76,7 +76,7 @@ fn is_path(text: &str, root: &Path) -> bool {
     }
 }
 
-/// The file that a link leads to, if it leads to one of ours.
+/// The target file of a link, if it is one of ours.
 fn linked(url: &str) -> Option<&str> {
     let path = url.split_once('#').map_or(url, |(path, _)| path);
     let is_elsewhere = path.contains(':') || path.starts_with('/');

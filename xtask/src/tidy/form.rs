@@ -1,4 +1,4 @@
-//! The form of Rust files: an opening doc, a limited length, nothing unfinished.
+//! Checks the form of Rust files: an opening doc, a limited length, no unfinished code.
 
 use ra_ap_rustc_lexer::{DocStyle, TokenKind};
 
@@ -26,7 +26,7 @@ pub fn check(file: &RustFile<'_>) -> Vec<Problem> {
     let length = file.text.lines().count();
     let is_root = matches!(file.name, "lib.rs" | "main.rs");
     if (is_root || length > SMALL) && !opens_with_doc(file) {
-        problems.push(Problem::new(file.path, 1, "opens without a `//!` doc that says what the file is for"));
+        problems.push(Problem::new(file.path, 1, "opens without a `//!` doc that describes its purpose"));
     }
     if !file.is_test() && length > LONGEST {
         problems.push(Problem::new(
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn a_crate_root_and_a_long_file_need_a_doc() {
-        let complaint = "opens without a `//!` doc that says what the file is for";
+        let complaint = "opens without a `//!` doc that describes its purpose";
         check_at("src/lib.rs", "fn a() {}\n", &[&format!("src/lib.rs:1: {complaint}")]);
         check_at("src/main.rs", "// plain\n//! too late\n", &[&format!("src/main.rs:1: {complaint}")]);
         check_at("src/a.rs", &"fn a() {}\n".repeat(41), &[&format!("src/a.rs:1: {complaint}")]);
@@ -160,7 +160,7 @@ mod tests {
     fn library_root_denies_panics() {
         let root = |path: &str, text: &str| {
             let file = TextFile { path: path.to_owned(), text: text.to_owned() };
-            super::check(&RustFile::of(&file).unwrap()).len()
+            check(&RustFile::of(&file).unwrap()).len()
         };
         assert_eq!(root("crates/server/core/src/lib.rs", "//! Core.\n"), 1);
         assert_eq!(root("crates/server/core/src/lib.rs", &format!("//! Core.\n{NO_PANICS}\n")), 0);

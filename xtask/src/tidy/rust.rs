@@ -12,7 +12,7 @@ pub struct RustFile<'a> {
     pub path: &'a str,
     /// The last part of the path.
     pub name: &'a str,
-    /// The whole of it.
+    /// The whole text.
     pub text: &'a str,
     /// All tokens except white space, in order.
     pub tokens: Vec<Token<'a>>,

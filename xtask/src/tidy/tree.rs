@@ -10,7 +10,7 @@ use ignore::WalkBuilder;
 pub struct TextFile {
     /// Relative to the root, with forward slashes.
     pub path: String,
-    /// The whole of it.
+    /// The whole text.
     pub text: String,
 }
 

@@ -102,7 +102,7 @@ impl ScriptedModel {
         Self { completed: completed.into(), ..self }
     }
 
-    /// Forms batches by rules of its own.
+    /// Forms batches by custom rules.
     #[must_use]
     pub fn custom_batching(self, rules: Arc<dyn CustomBatching>) -> Self {
         Self { custom_batching: Some(rules), ..self }

@@ -13,7 +13,7 @@ use nereid_backend_api::{
 
 use crate::{Executions, Recorder};
 
-/// A backend, and one model of it. Requests are distinguished by a number: each has other contents, and of the same shapes.
+/// A backend and one of its models. Requests are numbered: they differ in contents, and have equal shapes.
 pub struct Subject {
     /// The backend.
     pub backend: Arc<dyn Backend>,
@@ -39,7 +39,7 @@ pub type Faulty = (fn() -> InferRequest, &'static str);
 /// Runs all checks.
 ///
 /// # Panics
-/// If one of them fails.
+/// If a check fails.
 pub fn backend(subject: Subject) {
     let suite = Suite(subject);
     suite.a_model_that_is_not_in_order_is_refused_with_the_reason();

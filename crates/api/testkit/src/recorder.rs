@@ -1,4 +1,4 @@
-//! Stands in for the server where a backend is tested by itself: takes its answers, and notes its executions.
+//! Acts as the server in tests of a single backend: receives its answers, and records its executions.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -8,7 +8,7 @@ use nereid_backend_api::{
     Answer, Batch, BatchMonitor, ExecutionTimes, InferRequest, Phase, Request, Responder, ResponseSink,
 };
 
-/// How long a test waits for an answer that never comes.
+/// Time limit for an answer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The receiving end of one request's answers.
@@ -34,12 +34,12 @@ impl Recorder {
         (Request::new(request, batch_size, responder), recorder)
     }
 
-    /// The client goes away.
+    /// Cancels the request as its client would.
     pub fn cancel(&self) {
         self.cancelled.store(true, Ordering::Release);
     }
 
-    /// All answers, once the last one is there.
+    /// All answers, once the last one has arrived.
     ///
     /// # Panics
     /// If it does not come within a minute.
@@ -56,7 +56,7 @@ impl Recorder {
     /// The only answer.
     ///
     /// # Panics
-    /// If it does not come within a minute, or there is not exactly one.
+    /// If the answer does not arrive within a minute, or is not the only one.
     #[track_caller]
     pub fn answer(&self) -> Answer {
         let mut answers = self.answers();
@@ -64,7 +64,7 @@ impl Recorder {
         answers.remove(0)
     }
 
-    /// How often the end of its answers was announced.
+    /// Number of final responses announced.
     pub fn ends(&self) -> usize {
         self.state().ends
     }

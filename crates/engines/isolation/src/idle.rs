@@ -19,7 +19,7 @@ pub(crate) struct Idle(Mutex<IdleProcesses>);
 
 #[derive(Default)]
 struct IdleProcesses {
-    /// Each process with the time at which it became idle.
+    /// The idle processes, each with the time at which it became idle.
     processes: Vec<(Arc<Process>, Instant)>,
     /// Whether a thread is running that ends processes idle for too long.
     is_watched: bool,
@@ -27,7 +27,7 @@ struct IdleProcesses {
 
 impl Idle {
     fn lock(&self) -> MutexGuard<'_, IdleProcesses> {
-        // Nothing panics under this lock.
+        // No code panics while it holds this lock.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -55,7 +55,7 @@ impl Idle {
         let idle = Arc::downgrade(self);
         let watching = thread::Builder::new().name("nereid-trials".to_owned());
         if watching.spawn(move || while Self::watch(&idle) {}).is_err() {
-            // Without that thread, no process stays idle.
+            // Without that thread, processes end at once.
             *waiting = IdleProcesses::default();
         }
     }

@@ -1,4 +1,4 @@
-//! How long a model may take to load.
+//! The time limit of a model's load.
 
 use std::fs;
 use std::path::Path;
@@ -13,7 +13,7 @@ const BYTES_PER_SECOND: u64 = 16 << 20;
 /// The deepest nesting of folders that is measured.
 const MAX_DEPTH: usize = 8;
 
-/// How long a model may take to load, given the folder with its files.
+/// The time limit of a model's load, given the folder with its files.
 pub(crate) fn for_files(folder: &Path) -> Duration {
     FIXED + Duration::from_secs(size(folder, MAX_DEPTH) / BYTES_PER_SECOND)
 }

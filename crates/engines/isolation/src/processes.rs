@@ -1,4 +1,4 @@
-//! Runs the instances of a backend's models in processes of their own.
+//! Runs the instances of a backend's models in separate processes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use nereid_worker_protocol::call;
 use crate::patience;
 use crate::settings::Settings;
 
-/// How long opening the backend may take: it may have to compile something first.
+/// Time limit for opening the backend, which may have to compile code first.
 const OPENING: Duration = Duration::from_secs(600);
 
 /// The environment variable that lets a process log at level info while it opens the backend. Only the first process

@@ -20,11 +20,11 @@ use ring::digest::{Context, SHA256};
 use crate::Error;
 use crate::archive::hex;
 
-/// A folder of this name that only this user can write to: below `$XDG_CACHE_HOME/nereid`, else `~/.cache/nereid`, else a
-/// folder for temporary files. It exists afterwards.
+/// Creates a folder of this name that only this user can write to: in `$XDG_CACHE_HOME/nereid`, else `~/.cache/nereid`,
+/// else a folder for temporary files.
 ///
 /// # Errors
-/// None of them can be used; the last one's cause.
+/// No folder is usable; the cause is the last one's.
 pub fn cache_folder(name: &str) -> Result<PathBuf, Error> {
     let variable = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let candidates = [

@@ -289,10 +289,10 @@ mod tests {
 
     #[test]
     fn pipes_kept_open_by_children_do_not_block() {
-        let begun = Instant::now();
+        let start = Instant::now();
         let (ended, _) = sh("sleep 1000 & echo done", LONG);
         assert_eq!(ended.unwrap().output, b"done\n");
-        assert!(begun.elapsed() < LONG);
+        assert!(start.elapsed() < LONG);
     }
 
     #[test]

@@ -14,7 +14,7 @@ pub enum Error {
     /// The value of `EXECUTION_ENV_PATH` does not lead to an environment.
     #[error("EXECUTION_ENV_PATH '{path}': {cause}")]
     Path {
-        /// The value, with the model's folder in it.
+        /// The value, with the model's folder inserted.
         path: String,
         /// The cause.
         cause: FileError,
@@ -79,7 +79,7 @@ pub enum Error {
     Archive {
         /// The archive's path.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         cause: String,
     },
     /// The list of requirements cannot be read.
@@ -87,7 +87,7 @@ pub enum Error {
     Requirements {
         /// The list's path.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         cause: FileError,
     },
     /// The cache folder cannot be used.
@@ -95,7 +95,7 @@ pub enum Error {
     Cache {
         /// The folder.
         folder: PathBuf,
-        /// Why.
+        /// The cause.
         cause: String,
     },
     /// The system's error.

@@ -94,7 +94,7 @@ impl Interpreter {
         }
         let mut lines = ended.output.split(|byte| *byte == b'\n');
         let mut next = || lines.next().unwrap_or_default();
-        let version = parse(next()).ok_or_else(|| broken("it does not report a version".to_owned()))?;
+        let version = parse(next()).ok_or_else(|| broken("its output has no version".to_owned()))?;
         let implementation = String::from_utf8_lossy(next()).into_owned();
         let flags = String::from_utf8_lossy(next()).into_owned();
         let reported = PathBuf::from(OsString::from_vec(next().to_vec()));
@@ -204,8 +204,8 @@ mod tests {
             ("printf '2.7.18\\ncpython\\n\\n\\n'", Err("is Python 2.7.18; models need 3.9 or newer")),
             ("printf '3.11.13\\npypy\\n\\n\\n'", Err("is pypy; models need CPython")),
             ("printf '3.13.0\\ncpython\\nt\\n\\n'", Err("is the free-threaded build of Python 3.13.0")),
-            ("echo hello", Err("does not work: it does not report a version")),
-            ("echo 3.11", Err("does not work: it does not report a version")),
+            ("echo hello", Err("does not work: its output has no version")),
+            ("echo 3.11", Err("does not work: its output has no version")),
             ("echo cannot find encodings >&2; exit 1", Err("does not work: cannot find encodings")),
             ("kill -SEGV $$", Err("does not work: signal: 11 (SIGSEGV)")),
         ] {

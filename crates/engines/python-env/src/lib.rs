@@ -3,9 +3,9 @@
 //! The first of these applies to a model:
 //!
 //! 1. the environment named by its parameter `EXECUTION_ENV_PATH`: a folder, or an archive written by conda-pack,
-//! unpacked once per content;
+//!    unpacked once per content;
 //! 2. an environment with the packages in the `requirements.txt` next to its configuration, created once per content
-//! and interpreter;
+//!    and interpreter;
 //! 3. the server's interpreter: the one named by its options, else the active virtual environment's, else `python3`.
 //!
 //! Unpacked and installed environments are kept in a cache folder that several servers may share. This crate depends
@@ -92,11 +92,11 @@ pub struct Environment {
     pub variables: Vec<(OsString, Option<OsString>)>,
     /// Description of the environment and its origin, for the log.
     pub origin: String,
-    /// Keeps it in the cache, if it is there.
+    /// Keeps the environment's cache entry, if it has one.
     pub in_use: Option<Arc<InUse>>,
 }
 
-/// The environments of a server's models. Remembers which archives it has read, so that a reload reads none again.
+/// The environments of a server's models. Remembers archives' digests, so that a reload reads no archive again.
 #[derive(Debug)]
 pub struct Environments {
     settings: Settings,
@@ -104,7 +104,7 @@ pub struct Environments {
 }
 
 impl Environments {
-    /// Nothing is looked up or created before the first model needs it.
+    /// The first model that needs an environment triggers all lookups and creation.
     pub fn new(settings: Settings) -> Self {
         Self { settings, digests: Digests::default() }
     }
@@ -145,7 +145,9 @@ impl Environments {
                 let origin =
                     |folder: &Path| format!("{}, unpacked to {}", archive.display(), folder.display());
                 let entry = cache.entry(&format!("archive-{digest}"));
-                entry.with(&unpack, progress, &|folder| self.activated(folder, origin(folder))).map(kept)
+                entry
+                    .with(&unpack, progress, &|folder| self.activated(folder, origin(folder)))
+                    .map(with_entry)
             }
         }
     }
@@ -188,7 +190,7 @@ impl Environments {
             );
             Ok(interpreter.into_environment(variables, origin))
         });
-        opened.map(kept)
+        opened.map(with_entry)
     }
 
     fn cache(&self) -> Result<Cache, Error> {
@@ -200,7 +202,7 @@ impl Environments {
 }
 
 /// An environment of the cache, which keeps it there.
-fn kept((environment, in_use): (Environment, InUse)) -> Environment {
+fn with_entry((environment, in_use): (Environment, InUse)) -> Environment {
     Environment { in_use: Some(Arc::new(in_use)), ..environment }
 }
 

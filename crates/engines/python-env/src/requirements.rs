@@ -109,7 +109,7 @@ pub(crate) fn install(
         let words: Vec<_> = arguments.iter().map(|word| word.to_string_lossy()).collect();
         let what = format!("{} {}", program.display(), words.join(" "));
         let mut command = Command::new(program);
-        // Relative paths in the list are relative to it.
+        // Relative paths in the list are relative to the model's folder.
         command.current_dir(model).args(arguments).env_remove("PYTHONHOME").env_remove("PYTHONPATH");
         // The installer inherits the lock, so that no process removes the folder while it runs, even if this process is
         // killed.

@@ -57,7 +57,7 @@ impl Place {
         assert!(done.success());
     }
 
-    /// A virtual environment with a module `inside` in it.
+    /// A virtual environment that contains a module `inside`.
     fn venv(&self, name: &str) -> PathBuf {
         let python = interpreter::of_server(&Settings::default()).unwrap().0.program;
         let folder = self.at(name);
@@ -145,7 +145,7 @@ fn archive_is_unpacked_once_per_content() {
     assert!(found.interpreter.starts_with(place.at("cache")), "{}", found.interpreter.display());
     assert!(lines.iter().any(|line| line.starts_with("unpacking ")), "{lines:?}");
 
-    // Another model with the same content under another name, and another server.
+    // Another model and server, with equal content under another name.
     fs::rename(place.at("model/env.tar.gz"), place.at("elsewhere.tgz")).unwrap();
     let (again, lines) = place.prepare(Some(place.at("elsewhere.tgz").to_str().unwrap()));
     assert_eq!((again.unwrap().interpreter, lines), (found.interpreter.clone(), Vec::new()));

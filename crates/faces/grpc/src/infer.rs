@@ -43,10 +43,10 @@ pub(crate) struct SubmittedRequest {
 }
 
 impl SubmittedRequest {
-    /// The message of one of its answers.
+    /// Encodes one of its responses as a message.
     ///
     /// # Errors
-    /// Why the answer cannot be read.
+    /// The response cannot be encoded.
     pub(crate) fn encode(&self, response: Response) -> Result<Reply> {
         let reply = encode::encode(&self.answers, response)?;
         self.memory.check()?;

@@ -58,7 +58,7 @@ pub struct GrpcOptions {
     pub log: Arc<LogControl>,
     /// Compression of answers to inference requests.
     pub compression: Compression,
-    /// The load of the server, for the trailers of answers to inference; `None` to report none.
+    /// Load reports for the trailers of inference answers; `None` to send none.
     pub load_reports: Option<LoadReports>,
 }
 
@@ -68,7 +68,7 @@ pub enum Compression {
     /// No compression.
     #[default]
     None,
-    /// With gzip.
+    /// Gzip.
     Gzip,
     /// Deflate or gzip, in the client's order of preference.
     Any,
@@ -85,7 +85,7 @@ impl Face {
     /// Whether the caller of a call with these extensions may do this, with this model if it concerns one.
     ///
     /// # Errors
-    /// Why not.
+    /// The status of a refused call.
     pub fn permit(&self, call: &Extensions, action: Action, model: Option<&str>) -> Result<(), Status> {
         if self.options.access.is_open() {
             return Ok(());

@@ -32,7 +32,7 @@ const MAX_UNVERIFIED_LEN: usize = 1 << 20;
 /// The body of a call.
 pub(crate) struct Messages<B> {
     body: B,
-    /// The head of the next message, and how many bytes of it have arrived.
+    /// The head of the next message, and the number of its bytes received.
     head: [u8; HEAD],
     head_length: usize,
     /// Bytes of the message still missing after its head.

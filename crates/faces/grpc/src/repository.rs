@@ -88,17 +88,18 @@ mod tests {
 
     use super::*;
 
-    fn given(name: &str, value: ParameterChoice) -> Result<Overrides> {
+    fn overrides_from(name: &str, value: ParameterChoice) -> Result<Overrides> {
         let parameter = ModelRepositoryParameter { parameter_choice: Some(value) };
         overrides(BTreeMap::from([(name.to_owned(), parameter)]))
     }
 
     #[test]
     fn load_request_overrides_configuration_and_files() {
-        let config = given("config", ParameterChoice::StringParam("{}".into())).unwrap();
+        let config = overrides_from("config", ParameterChoice::StringParam("{}".into())).unwrap();
         assert_eq!(config.config.as_deref(), Some("{}"));
         let contents = Bytes::from_static(b"hi");
-        let file = given("file:1/model.onnx", ParameterChoice::BytesParam(contents.clone())).unwrap();
+        let file =
+            overrides_from("file:1/model.onnx", ParameterChoice::BytesParam(contents.clone())).unwrap();
         assert_eq!(file.files, [("1/model.onnx".into(), contents)]);
         assert!(overrides(BTreeMap::new()).unwrap().is_empty());
     }
@@ -110,7 +111,7 @@ mod tests {
             ("file:1/model.onnx", ParameterChoice::StringParam("aGk=".into())),
             ("else", ParameterChoice::StringParam(String::new())),
         ] {
-            assert!(given(name, value).is_err(), "{name}");
+            assert!(overrides_from(name, value).is_err(), "{name}");
         }
         let valueless = BTreeMap::from([("config".to_owned(), ModelRepositoryParameter::default())]);
         assert!(overrides(valueless).is_err());

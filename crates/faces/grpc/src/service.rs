@@ -1,6 +1,6 @@
 //! The calls of the service, each dispatched to the file that answers it.
 //!
-//! Calls of inference come here only if their answers may be compressed; `inference.rs` answers the others.
+//! Only inference calls with possibly compressed answers come here; `inference.rs` serves the others.
 
 use std::future::ready;
 use std::pin::Pin;

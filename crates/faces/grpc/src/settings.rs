@@ -1,6 +1,6 @@
 //! Log settings and trace settings, and changes to them.
 //!
-//! Unknown settings are ignored, as by the reference. A change with one wrong setting changes nothing.
+//! Unknown settings are ignored, as in the reference. A request with an invalid setting changes nothing.
 
 use std::collections::BTreeMap;
 

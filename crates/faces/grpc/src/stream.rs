@@ -4,7 +4,7 @@
 //! a response is ready. An error is a message like any other and does not end the stream, unless the client opts in to
 //! that.
 //!
-//! Nothing runs on its own here: requests are read while the answers' stream is polled, which happens while the client
+//! The stream has no task of its own: it reads requests while its answers are polled, which happens while the client
 //! reads. So flow control holds back a client that floods the stream or does not read. Dropping the stream cancels its
 //! requests.
 
@@ -85,7 +85,8 @@ impl<R> InferStream<R>
 where
     R: Stream<Item = std::result::Result<InferMessage, Status>> + Unpin,
 {
-    /// Answers `requests` of a call until the server shuts down. The first of them was awaited since its arrival.
+    /// Serves `requests` of a call until the server shuts down. Tracing counts the wait for the first one from the
+    /// call's arrival.
     pub(crate) fn new(face: Arc<Face>, call: CallContext, requests: R) -> Self {
         let CallContext { metadata, arrived, caller } = call;
         let mut parameters = Parameters::default();

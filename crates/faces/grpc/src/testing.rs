@@ -1,4 +1,4 @@
-//! For the tests: a server with scripted models, and a client that calls it in this process.
+//! Test fixtures: a server with scripted models, and an in-process client.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -104,14 +104,14 @@ pub(crate) fn number(model: &str, id: &str, number: i32) -> ModelInferRequest {
     }
 }
 
-/// Answers with the inputs as they are, under the names of the outputs, and with the request's parameters.
+/// Answers with the inputs as outputs, and with the request's parameters.
 pub(crate) fn echo(request: Request) {
     let response = echoed(&request);
     request.answer(Ok(response));
 }
 
 /// The number in a request's input.
-pub(crate) fn asked_number(request: &Request) -> i32 {
+pub(crate) fn input_number(request: &Request) -> i32 {
     let contents = request.inputs[0].contiguous().unwrap();
     i32::from_le_bytes(contents[..4].try_into().unwrap())
 }

@@ -16,7 +16,7 @@ use tonic::metadata::MetadataMap;
 use crate::Face;
 use crate::proto::ModelInferRequest;
 
-/// Since when a request is awaited.
+/// When the server began to wait for a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ArrivalTime(Instant);
 

@@ -147,7 +147,7 @@ async fn serve_connection<S>(
     let stream = TimedWrites::new(stream);
     let backlog = stream.backlog();
     let guarded = GuardedConnection::new(stream, options.pings);
-    let begun = guarded.begun();
+    let has_started = guarded.has_started();
     let (stream, drain) = Draining::new(guarded);
     let mut protocol =
         Builder::new(TimedReplies::new(nereid_net::io_runtime::Spawner, Arc::clone(&requests)));
@@ -170,7 +170,7 @@ async fn serve_connection<S>(
             () = shutdown.cancelled() => {}
         }
     });
-    let is_silent = when_woken(silent(&begun, FIRST_FRAME_TIMEOUT));
+    let is_silent = when_woken(silent(&has_started, FIRST_FRAME_TIMEOUT));
     let served = async {
         let old = async {
             tokio::select! {
@@ -185,7 +185,7 @@ async fn serve_connection<S>(
                 connection.as_mut().graceful_shutdown();
                 tokio::select! {
                     outcome = connection.as_mut() => outcome,
-                    () = when_woken(silent(&begun, LAST_FRAME_TIMEOUT)) => Ok(()),
+                    () = when_woken(silent(&has_started, LAST_FRAME_TIMEOUT)) => Ok(()),
                     () = when_woken(client_stalled(|| requests.idle_after().filter(|_| !backlog.is_there()))) => Ok(()),
                     () = grace(options, &shutdown) => Ok(()),
                 }
@@ -218,9 +218,9 @@ async fn grace(options: TransportOptions, shutdown: &CancellationToken) {
 }
 
 /// Returns if the client sends no frame in time.
-async fn silent(begun: &AtomicBool, time: Duration) {
+async fn silent(has_started: &AtomicBool, time: Duration) {
     sleep(time).await;
-    if begun.load(Ordering::Relaxed) {
+    if has_started.load(Ordering::Relaxed) {
         std::future::pending().await
     }
 }

@@ -94,7 +94,7 @@ impl RequestBody {
         }
         let mut arriving = IncomingBody::default();
         let watched = pace.progressed(0);
-        // On HTTP/2 the body has a time limit of its own.
+        // On HTTP/2 each body has its own time limit.
         let mut time = Arrival::default();
         loop {
             let next = poll_fn(|context| match Pin::new(&mut *incoming).poll_frame(context) {

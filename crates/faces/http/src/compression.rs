@@ -43,7 +43,7 @@ fn is_zlib(first: u8) -> bool {
 pub enum Encoding {
     /// Not compressed.
     Identity,
-    /// With gzip.
+    /// Gzip.
     Gzip,
     /// In the zlib format.
     Deflate,

@@ -51,7 +51,7 @@ pub struct Cors {
 }
 
 impl Cors {
-    /// For these origins. Pages may read the `exposed` headers of replies.
+    /// Allows these origins. Pages may read the `exposed` headers of replies.
     pub fn new(origins: Vec<Origin>, exposed: &[HeaderName]) -> Self {
         let exposed: Vec<_> = exposed.iter().map(HeaderName::as_str).collect();
         let exposed = HeaderValue::from_str(&exposed.join(", ")).ok().filter(|list| !list.is_empty());
@@ -82,7 +82,7 @@ impl Cors {
             let headers = reply.headers_mut();
             headers.insert(ACCESS_CONTROL_ALLOW_METHODS, METHODS);
             headers.insert(ACCESS_CONTROL_MAX_AGE, MAX_AGE);
-            // Models and restricted groups have headers of their own, so any may be sent.
+            // Models and restricted groups define further headers, so all are allowed.
             if let Some(asked) = head.headers.get(ACCESS_CONTROL_REQUEST_HEADERS) {
                 headers.insert(ACCESS_CONTROL_ALLOW_HEADERS, asked.clone());
             }

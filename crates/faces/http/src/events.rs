@@ -28,7 +28,7 @@ pub fn events(status: StatusCode, first: Option<Vec<u8>>, source: impl EventSour
 struct Events<S> {
     first: Option<Bytes>,
     source: S,
-    /// Nothing is expected from the client while the stream lasts.
+    /// The client is not expected to send anything while the stream lasts.
     _busy: Busy,
 }
 

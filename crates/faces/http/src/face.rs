@@ -55,7 +55,8 @@ pub struct Properties {
 }
 
 impl Default for Properties {
-    /// A face of every path that admits everybody, takes no bodies, and replies 404 where it has no route.
+    /// The properties of a face for every path that admits every client, accepts no bodies, and replies 404 to unknown
+    /// routes.
     fn default() -> Self {
         Self {
             prefix: "/",

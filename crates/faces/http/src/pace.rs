@@ -61,7 +61,7 @@ enum State {
     /// The server is working on `replies` replies. `next`: whether bytes of another request have arrived since; their
     /// delay is not the client's fault.
     Busy { replies: usize, next: bool },
-    /// HTTP/2: requests overlap, and frames arrive at any time. Each body has a timeout of its own, and the connection is
+    /// HTTP/2: requests overlap, and frames arrive at any time. Each body has its own timeout, and the connection is
     /// checked by pings.
     Off,
 }

@@ -67,7 +67,7 @@ impl Pages {
         Self { properties, paths: files.keys().copied().collect(), files }
     }
 
-    /// The link to a file that may be cached for ever. `None` if no file has the path.
+    /// The link to a file, with the hash that makes it permanently cacheable. `None` for an unknown path.
     pub fn link(&self, path: &str) -> Option<String> {
         self.files.get(path).map(|file| format!("{path}?v={}", file.hash))
     }

@@ -137,7 +137,7 @@ fn with_type(status: StatusCode, content_type: HeaderValue, contents: Contents) 
     reply
 }
 
-/// A reply without a body. It has the content type that the reference sends, which some health checks look at.
+/// A reply without a body, with the reference's content type, which some health checks require.
 pub fn empty(status: StatusCode) -> Reply {
     with_type(status, HeaderValue::from_static("text/plain"), Contents::default())
 }
@@ -165,7 +165,7 @@ pub fn status(error: &Error) -> StatusCode {
     StatusCode::from_u16(http_status(error.code())).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
 }
 
-/// `{"error": "..."}` with a status of its own.
+/// `{"error": "..."}` with any status.
 pub fn error_text(status: StatusCode, message: &str) -> Reply {
     json_bytes(status, error_json(message))
 }

@@ -22,7 +22,7 @@ use crate::routes::{Params, RouteId, RouteMatch};
 #[derive(Default)]
 pub struct Router {
     faces: Vec<Box<dyn Face>>,
-    /// Whether any face needs the names of headers as clients wrote them.
+    /// Whether any face needs header names in the client's spelling.
     keeps_spelling: bool,
 }
 
@@ -41,7 +41,7 @@ enum Destination<'a> {
 }
 
 impl Router {
-    /// Adds a face, which comes after those that are there.
+    /// Adds a face, with lower precedence than those added before.
     #[must_use]
     pub fn and(mut self, face: impl Face) -> Self {
         self.keeps_spelling |= face.properties().keeps_spelling;
@@ -49,7 +49,7 @@ impl Router {
         self
     }
 
-    /// Whether any face needs the names of headers as clients wrote them.
+    /// Whether any face needs header names in the client's spelling.
     pub(crate) fn keeps_spelling(&self) -> bool {
         self.keeps_spelling
     }
@@ -158,7 +158,7 @@ async fn admit<'a>(
     if access.is_open() {
         return Ok(Cow::Borrowed(identity));
     }
-    // Rare, so it takes no room in the future of every request.
+    // Boxed because it is rare, so that it takes no space in the future of every request.
     let identified = Box::pin(access.identify(identity.clone(), &Headers(headers))).await;
     let admitted = identified.and_then(|caller| {
         let model = params.get("model");
@@ -180,7 +180,7 @@ impl Head for Headers<'_> {
 async fn refused(reply: Reply, parts: &Parts, body: Incoming) -> Reply {
     // A client that expects `100 Continue` sends no body without it.
     if parts.version == Version::HTTP_2 || !parts.headers.contains_key(EXPECT) {
-        // Rare, so it takes no room in the future of every request.
+        // Boxed because it is rare, so that it takes no space in the future of every request.
         Box::pin(RequestBody::discard(body)).await;
     }
     reply

@@ -34,11 +34,11 @@ pub struct RouteId(pub usize);
 
 /// The outcome of looking for a request's route.
 pub enum RouteMatch<'a> {
-    /// The route, the parameters in the path, and what the request does.
+    /// The route, the parameters in the path, and the request's action.
     Route(RouteId, Params<'a>, Action),
-    /// No route has this path and method; these are the methods of those that have the path, and what the first of them does.
+    /// The path has no route with this method; contains the methods of its routes, and the action of the first.
     Methods(Vec<&'static Method>, Option<Action>),
-    /// The route may not be used.
+    /// Access to the route is refused.
     Refused(Box<Reply>),
 }
 
@@ -49,27 +49,28 @@ impl RouteMatch<'_> {
     }
 }
 
-/// The routes of a face; the first match counts. A path with several methods has one route for each.
+/// The routes of a face; the first match wins. A path with several methods has one route for each.
 #[derive(Debug)]
 pub struct Routes<A: 'static> {
     routes: &'static [Route<A>],
-    /// Whether a path segment, which is never empty, may stand for a parameter.
+    /// Whether a path segment, which is never empty, is valid for a parameter.
     accepts: fn(&str, &str) -> bool,
 }
 
 impl<A: Copy> Routes<A> {
-    /// Routes whose parameters are any segments.
+    /// Routes whose parameters accept any segment.
     pub const fn new(routes: &'static [Route<A>]) -> Self {
         Self { routes, accepts: |_, _| true }
     }
 
-    /// Restricts parameters: `accepts` decides whether a segment may stand for a parameter, given its name.
+    /// Restricts parameters: `accepts` receives a parameter's name and a segment, and decides whether the segment is
+    /// valid.
     #[must_use]
     pub const fn accepting(self, accepts: fn(&str, &str) -> bool) -> Self {
         Self { accepts, ..self }
     }
 
-    /// All of them.
+    /// All routes.
     pub fn all(&self) -> &'static [Route<A>] {
         self.routes
     }

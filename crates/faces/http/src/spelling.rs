@@ -3,8 +3,7 @@
 use hyper::HeaderMap;
 use hyper::header::HeaderName;
 
-/// The headers' names and values. `head` is the request's head as received; a name that is not found there is given in
-/// lowercase.
+/// The headers' names and values. `head` is the request's head as received; names missing from it are lowercase.
 pub(crate) fn spelled<'h>(
     headers: &'h HeaderMap,
     head: &'h [u8],

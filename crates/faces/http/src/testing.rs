@@ -189,7 +189,7 @@ impl Face for Admin {
     }
 }
 
-/// A server on a port of its own.
+/// A server on a free port.
 pub(crate) struct Serving {
     pub address: SocketAddr,
     pub closing: CancellationToken,
@@ -220,7 +220,7 @@ impl Serving {
         TcpStream::connect(self.address).await.unwrap()
     }
 
-    /// The whole reply to one request on a connection of its own.
+    /// Sends one request on a new connection and returns the whole reply.
     pub(crate) async fn ask(&self, method: &str, path: &str, headers: &str, body: &[u8]) -> Vec<u8> {
         let mut stream = self.connect().await;
         let head = request_head(method, path, &format!("Connection: close\r\n{headers}"), body.len());

@@ -8,7 +8,7 @@ use std::fmt::Display;
 use jiter::{JiterError, JiterErrorType, JsonErrorType};
 use nereid_core::backend_api::Error;
 
-/// A body's text, without a byte-order mark before it.
+/// A body's text, without a leading byte-order mark.
 pub(crate) fn text(body: &[u8]) -> &[u8] {
     body.strip_prefix("\u{feff}".as_bytes()).unwrap_or(body)
 }
@@ -17,7 +17,7 @@ pub(crate) fn text(body: &[u8]) -> &[u8] {
 /// contains neither. The reader does not accept them, so this is for texts that it has refused.
 pub(crate) fn respelled(text: &[u8]) -> Option<Vec<u8>> {
     let mut result = Vec::new();
-    // Up to where the result has the text.
+    // Length of the text already copied to the result.
     let mut taken = 0;
     let (mut at, mut in_string) = (0, false);
     while let Some(&byte) = text.get(at) {

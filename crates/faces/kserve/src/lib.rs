@@ -51,7 +51,7 @@ pub struct HttpOptions {
     pub regions: Arc<Regions>,
     /// The log settings, which clients may change.
     pub log: Arc<LogControl>,
-    /// The load of the server, for the headers of answers to inference; `None` to report none.
+    /// Load reports for the headers of inference answers; `None` to send none.
     pub load_reports: Option<LoadReports>,
 }
 
@@ -71,7 +71,7 @@ impl Default for HttpOptions {
     }
 }
 
-/// For pages of these origins, which may read where the JSON of a binary reply ends.
+/// CORS for pages of these origins, which may read the JSON length of a binary reply.
 pub fn cors(origins: Vec<Origin>) -> Cors {
     Cors::new(origins, &[HEADER_LENGTH])
 }

@@ -95,7 +95,7 @@ fn operation(handler: Operation, examples: &[Example]) -> Value {
     let success = match answer {
         Answer::Nothing => json!({ "description": "Success, without a body." }),
         Answer::Health(schema) => json!({
-            "description": "It is so. The body is empty unless `Accept` names `application/json`.",
+            "description": "The condition holds. The body is empty unless `Accept` names `application/json`.",
             "content": {
                 "text/plain": { "schema": { "type": "string", "maxLength": 0 } },
                 "application/json": { "schema": reference(schema) },

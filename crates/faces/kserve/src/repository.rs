@@ -30,7 +30,7 @@ pub(crate) async fn load(server: &Server, target: &Target<'_>, body: RequestBody
     Ok(reply::empty(StatusCode::OK))
 }
 
-/// Unloads a model; replies when it takes no more requests. Unknown parameters are ignored, as in the reference.
+/// Unloads a model; replies once it accepts no more requests. Unknown parameters are ignored, as in the reference.
 pub(crate) async fn unload(server: &Server, target: &Target<'_>, body: RequestBody) -> Result<Reply> {
     check_repository(&target.repository)?;
     let parameters = Members::optional(body)?.object("parameters")?;
@@ -67,18 +67,19 @@ mod tests {
     use super::*;
     use crate::testing::{empty_server, http_options, serve};
 
-    fn given(json: &str) -> Result<Overrides> {
+    fn overrides_from(json: &str) -> Result<Overrides> {
         let body = [Bytes::copy_from_slice(json.as_bytes())].into_iter().collect();
         overrides(Members::optional(body)?.object("parameters")?)
     }
 
     #[test]
     fn load_request_overrides_configuration_and_files() {
-        let overrides = given(r#"{"parameters":{"config":"{}","file:1/model.onnx":"aGk="}}"#).unwrap();
+        let overrides =
+            overrides_from(r#"{"parameters":{"config":"{}","file:1/model.onnx":"aGk="}}"#).unwrap();
         assert_eq!(overrides.config.as_deref(), Some("{}"));
         assert_eq!(overrides.files, [("1/model.onnx".into(), Bytes::from_static(b"hi"))]);
         for nothing in ["", "{}", "[]", "null", r#"{"parameters":{}}"#, r#"{"else":1}"#] {
-            assert!(given(nothing).unwrap().is_empty(), "{nothing}");
+            assert!(overrides_from(nothing).unwrap().is_empty(), "{nothing}");
         }
     }
 
@@ -95,7 +96,7 @@ mod tests {
             (r#"{"parameters":{"else":"1"}}"#, InvalidArg),
             (r#"{"parameters":{"else":1}}"#, InvalidArg),
         ] {
-            assert_eq!(given(json).unwrap_err().code(), code, "{json}");
+            assert_eq!(overrides_from(json).unwrap_err().code(), code, "{json}");
         }
     }
 

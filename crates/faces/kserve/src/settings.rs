@@ -1,7 +1,7 @@
 //! Log settings and trace settings, and changes to them.
 //!
-//! A body of JSON that is not an object changes nothing, and unknown members are ignored, as in the reference. A change with
-//! one wrong member changes nothing.
+//! A JSON body that is not an object changes nothing, and unknown members are ignored, as in the reference. A request
+//! with an invalid member changes nothing.
 
 use std::collections::BTreeMap;
 

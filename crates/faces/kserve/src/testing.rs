@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::HttpOptions;
 
-/// A server on a port of its own.
+/// A server on a free port.
 pub(crate) struct Serving {
     address: SocketAddr,
 }
@@ -50,7 +50,7 @@ fn options() -> ServerOptions {
     }
 }
 
-/// Serves on a port of its own.
+/// Serves on a free port.
 pub(crate) async fn serve(server: Arc<Server>, options: HttpOptions) -> Serving {
     let address = Address { host: "127.0.0.1".into(), port: 0, share: false };
     let listener = address.bind().unwrap().listen(None).unwrap();
@@ -66,7 +66,7 @@ impl Serving {
         TcpStream::connect(self.address).await.unwrap()
     }
 
-    /// The whole reply to one request on a connection of its own.
+    /// Sends one request on a new connection and returns the whole reply.
     pub(crate) async fn ask(&self, method: &str, path: &str, headers: &str, body: &str) -> String {
         String::from_utf8(self.send(method, path, headers, body.as_bytes()).await).unwrap()
     }

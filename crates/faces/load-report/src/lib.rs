@@ -38,7 +38,7 @@ pub enum Reporting {
     /// With answers to requests that have the header.
     #[default]
     OnRequest,
-    /// With every answer to a request for inference.
+    /// With every answer to an inference request.
     Always,
 }
 
@@ -106,7 +106,7 @@ impl LoadReports {
         self.0.reporting == Reporting::Always || call.contains_key(FORMAT)
     }
 
-    /// The trailer for the answer to a call over gRPC.
+    /// The trailer for the answer to a gRPC call.
     pub fn trailer(&self) -> Option<(HeaderName, HeaderValue)> {
         Some((BINARY_REPORT, self.report(Instant::now()).formats.binary.clone()?))
     }

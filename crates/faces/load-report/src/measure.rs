@@ -43,7 +43,7 @@ pub(crate) struct Meter(Mutex<Measurement>);
 struct Measurement {
     at: Instant,
     cpu: Duration,
-    /// By name and version.
+    /// Counters by name and version.
     models: BTreeMap<(String, u64), Counts>,
 }
 

@@ -66,8 +66,8 @@ pub(crate) fn names() -> impl Iterator<Item = &'static str> {
     counters.chain(gauges)
 }
 
-/// Writes the counters of the models that are cached; durations only if requested. As with Triton, the families are there
-/// even if no model is.
+/// Writes the counters of cached models; durations only if requested. As with Triton, the families are present even
+/// without cached models.
 pub(crate) fn write_counters(text: &mut Text, rows: &[Row], durations: bool) {
     if rows.is_empty() {
         return;
@@ -80,7 +80,7 @@ pub(crate) fn write_counters(text: &mut Text, rows: &[Row], durations: bool) {
     }
 }
 
-/// Writes what the cache did and how full it is, if there is one.
+/// Writes the cache's activity and fill level, if there is a cache.
 pub(crate) fn write_gauges(text: &mut Text, server: &Server) {
     let cache = server.options().response_cache.as_ref().filter(|cache| !cache.keeps_metrics());
     let Some(cache) = cache else { return };

@@ -1,4 +1,4 @@
-//! All metrics as one text.
+//! Combines all metrics into one text.
 
 use std::time::Duration;
 

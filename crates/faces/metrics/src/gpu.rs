@@ -12,7 +12,7 @@ use crate::text::{Labels, Number, Text};
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Reading {
     pub uuid: String,
-    /// From 0 to 1.
+    /// Between 0 and 1.
     pub utilization: Option<f64>,
     /// In bytes.
     pub memory_total: Option<f64>,

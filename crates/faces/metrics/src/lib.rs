@@ -1,7 +1,7 @@
 //! The metrics face: everything the server counts, in Prometheus text format, at `/metrics` of a separate port.
 //!
-//! Nothing is counted here: a scrape reads counters that the server keeps anyway, and inference requests never wait for
-//! it. Names and labels are Triton's, so that its dashboards keep working.
+//! This crate counts nothing: a scrape reads counters that the server keeps anyway, and inference requests never wait
+//! for it. Names and labels are Triton's, so that its dashboards keep working.
 
 #![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 #![forbid(unsafe_code)]

@@ -75,7 +75,7 @@ impl Ticks {
         Some(Self { busy: user + nice + system + irq + softirq + steal, idle: idle + iowait })
     }
 
-    /// From 0 to 1; 0 if no time has passed.
+    /// Between 0 and 1; 0 if no time has passed.
     fn utilization_since(self, before: Self) -> f64 {
         // The counters may decrease, according to the manual.
         let busy = self.busy.saturating_sub(before.busy) as f64;

@@ -127,7 +127,7 @@ const DURATIONS: [Counter; 5] = [
 
 const SUCCESS: Counter = Counter {
     name: "nv_inference_request_success",
-    help: "Successful requests, whatever their batch size",
+    help: "Successful requests, regardless of their batch size",
     value: |totals| totals.success,
 };
 const FAILURE: &str = "nv_inference_request_failure";

@@ -4,10 +4,10 @@ use nvml_wrapper::{Device, Nvml};
 
 use crate::gpu::{Reading, Sampler};
 
-/// Opens the library, to read GPUs with it.
+/// Opens the library and returns a sampler that reads GPUs.
 ///
 /// # Errors
-/// Why the library cannot be loaded or does not work.
+/// The library cannot be loaded or does not work.
 pub(crate) fn open() -> Result<Sampler, String> {
     let nvml = Nvml::init().map_err(|error| error.to_string())?;
     Ok(Box::new(move || readings(&nvml)))

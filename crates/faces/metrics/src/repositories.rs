@@ -58,7 +58,7 @@ pub(crate) fn write_gauges(text: &mut Text, repositories: &[RemoteRepository], s
         text.family(
             ARCHIVE_FETCHED,
             "gauge",
-            "Bytes of a repository that is being fetched as a whole that are there",
+            "Bytes fetched so far of a repository that is being fetched as a whole",
         );
         fetching.iter().for_each(|(labels, (fetched, _))| text.sample(ARCHIVE_FETCHED, "", labels, *fetched));
         text.family(ARCHIVE_TOTAL, "gauge", "Bytes of a repository that is being fetched as a whole");
@@ -66,7 +66,7 @@ pub(crate) fn write_gauges(text: &mut Text, repositories: &[RemoteRepository], s
     }
     let fetches = server.fetches();
     for (name, help, is_total) in [
-        (MODEL_FETCHED, "Bytes of a model that is being fetched that are there", false),
+        (MODEL_FETCHED, "Bytes fetched so far of a model that is being fetched", false),
         (MODEL_TOTAL, "Bytes of a model that is being fetched", true),
     ] {
         if !fetches.is_empty() {

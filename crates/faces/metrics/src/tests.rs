@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{Exposition, Metrics, MetricsOptions, PinnedMemory, RemoteRepository, TRANSPORT};
 
-/// Answers a request with the id `bad` with an error, and any other with nothing.
+/// Answers requests with the id `bad` with an error, and others without outputs.
 fn answer(batch: Batch) {
     let outcome = match batch.requests()[0].id.as_str() {
         "bad" => Err(Error::internal("failed on purpose")),
@@ -164,7 +164,7 @@ async fn repositories_that_are_not_on_this_machine_are_included() {
     ] {
         assert!(text.lines().any(|found| found == line), "{line}: {text}");
     }
-    // Nothing is being fetched.
+    // No fetch is in progress.
     assert!(!text.contains("nereid_model_fetch"), "{text}");
 }
 
@@ -261,7 +261,7 @@ async fn a_stalled_client_is_disconnected() {
     let serving = serving(server(""), exposition()).await;
     let mut slow = TcpStream::connect(serving.address).await.unwrap();
     slow.write_all(b"GET /metrics HT").await.unwrap();
-    // Time passes only when nothing else can happen.
+    // The clock advances only while every task is idle.
     tokio::time::pause();
     let mut answer = Vec::new();
     slow.read_to_end(&mut answer).await.unwrap_or_default();

@@ -72,7 +72,7 @@ impl Labels {
         labels.iter().fold(none, |labels, (name, value)| labels.and(name, value))
     }
 
-    /// With one more at the end.
+    /// These labels with another one at the end.
     pub(crate) fn and(&self, name: &str, value: &(impl Display + ?Sized)) -> Self {
         let mut text = self.0.clone();
         let comma = if text.is_empty() { "" } else { "," };
@@ -117,7 +117,7 @@ impl Display for Number {
             f64::INFINITY => f.write_str("+Inf"),
             f64::NEG_INFINITY => f.write_str("-Inf"),
             number if number.fract() == 0.0 && number.abs() < 1e17 => write!(f, "{number}"),
-            // With an exponent, if it is very large or very small.
+            // Very large and very small numbers have an exponent.
             number => write!(f, "{number:?}"),
         }
     }

@@ -87,7 +87,7 @@ impl BoundAddress {
     /// Starts to listen; with `tls`, for TLS only. Call it within a tokio runtime.
     ///
     /// # Errors
-    /// Why the system refuses.
+    /// The system's error.
     pub fn listen(self, tls: Option<Tls>) -> io::Result<Listener> {
         if let Some(tls) = &tls {
             tls.watch();
@@ -160,7 +160,7 @@ impl Listener {
                     let _ = stream.set_nodelay(true);
                     return Arrival { stream, tls: self.tls.clone() };
                 }
-                // The client left before it was accepted.
+                // The client disconnected before it was accepted.
                 Err(error)
                     if matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::ConnectionReset) => {}
                 Err(error) => {
@@ -184,7 +184,7 @@ pub struct Arrival {
 }
 
 impl Arrival {
-    /// Makes the connection ready to be served. With TLS this waits for the client, so call it in a task of its own.
+    /// Prepares the connection for serving. With TLS this waits for the client, so call it in a separate task.
     ///
     /// # Errors
     /// The TLS handshake failed or timed out.

@@ -50,7 +50,7 @@ impl Identity {
     }
 }
 
-/// Why a request is refused.
+/// The reason why a request is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Denied {
     /// The API group is restricted, and this header does not hold its key.
@@ -74,7 +74,7 @@ pub enum Authentication<'a> {
 
 /// Finds who sends a request.
 pub trait Authenticator: fmt::Debug + Send + Sync {
-    /// Completes what is known of the sender so far. Called once per request, before its body is read.
+    /// Adds to the sender's identity. Called once per request, before its body is read.
     fn authenticate<'a>(&'a self, identity: Identity, head: &'a dyn Head) -> Authentication<'a>;
 }
 
@@ -83,11 +83,11 @@ pub trait Authorizer: fmt::Debug + Send + Sync {
     /// Whether the sender may do this, with this model if it concerns one.
     ///
     /// # Errors
-    /// Why not.
+    /// The action is refused.
     fn check(&self, caller: &Identity, action: Action, model: Option<&str>) -> Result<(), Denied>;
 }
 
-/// The authenticators and authorizers of a port, each list in order. The default admits everybody.
+/// The authenticators and authorizers of a port, each list in order. The default admits every client.
 #[derive(Clone, Debug, Default)]
 pub struct Access {
     authenticators: Vec<Arc<dyn Authenticator>>,
@@ -128,7 +128,7 @@ impl Access {
         Ok(identity)
     }
 
-    /// Like [`identify`](Self::identify), as far as no authenticator has to wait; `None` if one has.
+    /// Like [`identify`](Self::identify), without waiting; `None` if an authenticator has to wait.
     pub fn identify_now(&self, mut identity: Identity, head: &dyn Head) -> Option<Result<Identity, Denied>> {
         for authenticator in &self.authenticators {
             identity = match authenticator.authenticate(identity, head) {

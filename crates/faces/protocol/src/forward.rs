@@ -13,7 +13,7 @@ impl HeaderPattern {
     /// Compiles a regular expression, which ignores case unless it begins with `(?-i)`.
     ///
     /// # Errors
-    /// Why the pattern is invalid.
+    /// The regular expression is invalid.
     pub fn new(pattern: &str) -> Result<Self, String> {
         RegexBuilder::new(pattern).case_insensitive(true).build().map(Self).map_err(|error| error.to_string())
     }

@@ -83,7 +83,7 @@ pub enum SequenceId {
     Text(String),
 }
 
-/// Sets a parameter of a request: one with a meaning of its own, or one for the model.
+/// Sets a parameter of a request: a reserved one, or one for the model.
 ///
 /// # Errors
 /// The name is reserved, or the value is of another type.

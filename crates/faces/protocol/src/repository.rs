@@ -58,7 +58,7 @@ pub async fn load(server: &Server, name: &str, overrides: Overrides) -> Result<(
     finished(outcome).await
 }
 
-/// Unloads a model, and the members of an ensemble with it if `with_dependents`; returns when it takes no more requests.
+/// Unloads a model, with an ensemble's members if `with_dependents`; returns once it accepts no more requests.
 ///
 /// # Errors
 /// The model cannot be unloaded.

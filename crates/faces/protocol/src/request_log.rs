@@ -1,4 +1,4 @@
-//! The log of requests: one line for each, once it is answered. While the log does not want it, a request costs one flag.
+//! The log of requests: one line each, once answered. While disabled, a request costs one load of a flag.
 
 use std::fmt::Display;
 use std::time::Instant;

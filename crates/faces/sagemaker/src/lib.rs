@@ -70,7 +70,7 @@ pub trait Folders: Send + Sync {
     /// Adds the repository in a folder, whose model is called `name`, and returns its path. It may block.
     ///
     /// # Errors
-    /// `AlreadyExists` if the repository or the name is there, otherwise why the folder has no model.
+    /// `AlreadyExists` for a registered repository or name, otherwise the reason why the folder has no model.
     fn register(&self, folder: &Path, name: &str) -> Result<PathBuf>;
 
     /// Removes a repository that was added.
@@ -126,7 +126,7 @@ impl SageMaker {
 
     async fn invocations(&self, call: &Call<'_>, body: RequestBody) -> Reply {
         let Some(model) = &self.options.model else {
-            let message = "no model to ask: set SAGEMAKER_TRITON_DEFAULT_MODEL_NAME";
+            let message = "no default model: set SAGEMAKER_TRITON_DEFAULT_MODEL_NAME";
             return reply::error_text(StatusCode::NOT_FOUND, message);
         };
         self.kserve.infer(model, self.options.inference, call, body).await

@@ -97,7 +97,7 @@ impl Models {
             return *refused;
         }
         tracing::info!("loading SageMaker's model '{}'", target(call.headers, &request.model_name));
-        // A task of its own: a client that leaves does not leave a model half registered.
+        // A separate task, so that a disconnecting client does not leave a half-registered model.
         finished(spawn(async move { self.load_model(request).await })).await
     }
 
@@ -117,7 +117,7 @@ impl Models {
         }
     }
 
-    /// Unloads a model, and the members of an ensemble with it. Returns when its memory is free, or not soon enough.
+    /// Unloads a model, with an ensemble's members. Replies once its memory is free, or at the time limit.
     pub(crate) async fn unload(self: Arc<Self>, headers: &HeaderMap, name: &str) -> Reply {
         if !self.lock().contains_key(name) {
             return reply::empty(StatusCode::NOT_FOUND);
@@ -179,7 +179,7 @@ async fn finished(task: JoinHandle<Result<()>>) -> Reply {
     }
 }
 
-/// The folder without detours, if models may be loaded from it.
+/// Canonicalises the folder, if models may be loaded from it.
 fn checked(url: &Path) -> Result<PathBuf> {
     let mut folder = PathBuf::new();
     for part in url.components() {

@@ -23,7 +23,7 @@ const CONFIG: &str = r#"backend: "scripted"
 const ONE: &str = r#"{"inputs":[{"name":"IN0","datatype":"INT32","shape":[2],"data":[5,6]}]}"#;
 const BINARY_HEAD: &str = r#"{"inputs":[{"name":"IN0","datatype":"INT32","shape":[2],"parameters":{"binary_data_size":8}}],"outputs":[{"name":"OUT0","parameters":{"binary_data":true}}]}"#;
 
-/// Folders that need not exist.
+/// Folders that may not exist.
 #[derive(Default)]
 struct Registered(Mutex<Vec<PathBuf>>);
 

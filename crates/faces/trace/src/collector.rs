@@ -16,7 +16,7 @@ use self::client::Client;
 use self::messages::KeyValue;
 use self::spans::SpanRecord;
 
-/// The collector's address, and what is sent to it.
+/// The collector's address, and options of the exported spans.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CollectorOptions {
     /// The collector's URL, including the path for traces.
@@ -27,7 +27,7 @@ pub struct CollectorOptions {
     pub max_queue_size: usize,
     /// The most spans sent at once; at least 1.
     pub max_export_batch_size: usize,
-    /// Fewer are sent when the first of them has waited that long.
+    /// A smaller batch is sent when its first span has waited this long.
     pub schedule_delay: Duration,
 }
 

@@ -68,7 +68,7 @@ impl TraceStream for Stream {
     }
 }
 
-/// The traces that were drawn by the same settings. Dropped with the last of them and the settings.
+/// The traces sampled by the same settings. Dropped with the last of them and the settings.
 struct Series {
     number: u64,
     /// Number of traces per file; 0 for no limit.

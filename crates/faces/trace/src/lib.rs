@@ -1,4 +1,4 @@
-//! Where traces go: into files in Triton's format (`file.rs`), or to an OpenTelemetry collector (`collector.rs`).
+//! Trace sinks: files in Triton's format (`file.rs`), and OpenTelemetry collectors (`collector.rs`).
 //!
 //! Knows neither which requests are traced, nor protocols, nor backends.
 

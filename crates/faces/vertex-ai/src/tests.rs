@@ -126,7 +126,7 @@ async fn header_redirects_to_read_only_routes() {
         ("", 400, ""),
     ] {
         let header = format!("X-Vertex-Ai-Triton-Redirect: {target}\r\n");
-        // The index takes no request for inference.
+        // The index accepts no inference body.
         let body = if target.ends_with("index") { "" } else { ONE };
         let (given, reply) = serving.ask(PREDICT, &header, body.as_bytes()).await;
         assert!(given == status && reply.contains(part), "{target}: {reply}");

@@ -14,7 +14,7 @@ use super::report::{AgentNames, Finding, Report};
 pub struct AgentContext<'a> {
     /// Default agents of models that name none.
     pub defaults: Vec<AgentDefault>,
-    /// Why an agent of this name and these parameters cannot be used, if it cannot.
+    /// The reason why an agent with this name and these parameters cannot be used, if any.
     pub refuses: &'a dyn Fn(&NamedAgent) -> Option<String>,
     /// Addresses from which repositories were fetched, by local folder.
     pub origins: BTreeMap<PathBuf, String>,

@@ -57,11 +57,11 @@ pub(crate) fn check(
             return None;
         }
     };
-    let is_given = path.exists();
+    let exists = path.exists();
     let text = match read(&path, findings) {
         Some(text) => text,
-        None if is_given || !context.reading.complete => {
-            if !is_given {
+        None if exists || !context.reading.complete => {
+            if !exists {
                 findings.push(missing(folder, &path));
             }
             return None;
@@ -79,7 +79,7 @@ pub(crate) fn check(
         );
     }
     let mut checked = CheckedConfig {
-        path: if is_given { path } else { folder.to_owned() },
+        path: if exists { path } else { folder.to_owned() },
         is_read: reading.complete,
         is_whole: false,
         places: reading.places.clone(),
@@ -105,8 +105,8 @@ pub(crate) fn check(
             let mut finding = checked.error(error.field(), error.reason()).knowing(error.nearest());
             let config = &checked.config;
             if error.field() == "backend" && config.backend.is_empty() && config.platform.is_empty() {
-                let beside = entries(folder).unwrap_or_default();
-                finding.message += &hint_at_backend(versions.iter().map(entries_of), &beside);
+                let other_files = entries(folder).unwrap_or_default();
+                finding.message += &hint_at_backend(versions.iter().map(entries_of), &other_files);
             }
             findings.push(finding);
         }
@@ -149,7 +149,7 @@ fn missing(folder: &Path, path: &Path) -> Finding {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     Finding::error(
         folder,
-        format!("has no {name}; it may be missing only when configurations are completed automatically"),
+        format!("has no {name}, which is optional only if configurations are completed automatically"),
     )
 }
 
@@ -161,7 +161,7 @@ fn check_name(checked: &mut CheckedConfig, name: &str, folder: &Path, findings: 
         let whose =
             if other.is_dir() { "which is another model of this repository" } else { "not as its folder" };
         let message = format!(
-            "the configuration is for a model named '{given}', {whose}; leave it out, or write '{name}'"
+            "the configuration is for a model named '{given}', {whose}; omit the name, or set it to '{name}'"
         );
         findings.push(checked.error("name", message).knowing(Some(name)));
     }

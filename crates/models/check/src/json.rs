@@ -1,6 +1,6 @@
 //! The report for programs: one JSON object.
 //!
-//! The form is documented in docs/check.md. Members are added to it, never renamed or removed.
+//! docs/check.md documents the format. Members may be added, but never renamed or removed.
 
 use std::path::Path;
 

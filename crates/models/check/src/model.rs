@@ -1,4 +1,4 @@
-//! Checks one model's folder: its versions, its model files, and the other files that its configuration names.
+//! Checks one model's folder: its versions, its model files, and the other files named by its configuration.
 
 use std::path::{Path, PathBuf};
 

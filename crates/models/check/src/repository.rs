@@ -103,7 +103,7 @@ fn model_folders(repository: &Path, report: &mut Report) -> Vec<PathBuf> {
         }
     }
     if folders.is_empty() {
-        report.findings.push(Finding::warning(repository, "holds no model: a model is a folder in it"));
+        report.findings.push(Finding::warning(repository, "contains no models: each model is a subfolder"));
     }
     folders.sort();
     folders
@@ -130,7 +130,7 @@ fn check_names(folders: &[CheckedFolder], report: &mut Report) {
             let others = paths.iter().enumerate().filter(|(other, _)| *other != index);
             let others: Vec<_> = others.map(|(_, other)| format!("'{}'", other.display())).collect();
             let message =
-                format!("model '{name}' stands in {} too; none of them is loaded", others.join(" and "));
+                format!("model '{name}' also exists in {}; none of them is loaded", others.join(" and "));
             report.findings.push(Finding::error(*path, message).of(name));
         }
     }

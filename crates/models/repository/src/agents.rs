@@ -31,7 +31,7 @@ pub trait Agents: Send + Sync {
     /// The store at an address in a cloud, to which an agent has redirected a model.
     ///
     /// # Errors
-    /// Not an address of a store.
+    /// The text is not an address of a store.
     fn open(&self, address: &str) -> Result<Arc<dyn Store>>;
 }
 

@@ -1,6 +1,6 @@
-//! Where models come from: reads model folders into the specifications that the server loads.
+//! Reads model folders into the specifications that the server loads.
 //!
-//! This crate knows the layout of a repository and nothing of backends, requests or protocols.
+//! This crate implements the layout of repositories. It depends on no backend, request or protocol.
 
 #![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 #![forbid(unsafe_code)]
@@ -8,13 +8,13 @@
 mod agents;
 mod fingerprint;
 mod model_folder;
+mod needed_files;
 mod private_folder;
 mod registered;
 mod route;
 mod sent;
 mod source;
 mod store;
-mod wanted;
 mod watch;
 
 pub use agents::{

@@ -1,4 +1,4 @@
-//! One model's folder: its configuration, its versions, its labels.
+//! Reads one model's folder: its configuration, its versions, its labels.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -56,7 +56,7 @@ impl Gpus {
 }
 
 impl Default for Gpus {
-    /// None for any backend.
+    /// No GPUs for any backend.
     fn default() -> Self {
         Self::new(|_| Vec::new())
     }
@@ -120,7 +120,7 @@ pub(crate) fn read_model_as(
 ///
 /// # Errors
 /// The configuration cannot be read.
-pub(crate) fn given_config(
+pub(crate) fn original_config(
     folder: &Path,
     config: Option<&str>,
     options: &ReadOptions,
@@ -149,7 +149,7 @@ enum Origin<'a> {
     File(&'a Path),
     /// A load request.
     Request,
-    /// None; it is completed from the model's files.
+    /// No configuration; it is completed from the model's files.
     Nowhere,
 }
 
@@ -252,8 +252,8 @@ fn finish_config(
     };
     let nothing_tells = config.backend.is_empty() && config.platform.is_empty();
     let hint = if nothing_tells {
-        let beside = entries(folder).unwrap_or_default();
-        nereid_model_config::hint_at_backend(versions.iter().map(entries_of), &beside)
+        let other_files = entries(folder).unwrap_or_default();
+        nereid_model_config::hint_at_backend(versions.iter().map(entries_of), &other_files)
     } else {
         String::new()
     };
@@ -308,17 +308,17 @@ fn parse_config(path: &Path, options: &ReadOptions) -> Result<ModelConfig> {
     let bytes = model_files::read(path, TEXT_LIMIT).map_err(|error| {
         let missing = !options.complete && error.is_missing();
         let hint = if missing {
-            "; it may be missing only when configurations are completed automatically"
+            "; the file is optional only if configurations are completed automatically"
         } else {
             ""
         };
         let code = if error.is_missing() { ErrorCode::NotFound } else { ErrorCode::InvalidArg };
         Error::new(code, format!("cannot read '{}': {error}{hint}", path.display()))
     })?;
-    // Comments in other encodings do no harm; a name in one is simply not found.
+    // Comments in other encodings are accepted; a name in another encoding matches no file.
     let text = String::from_utf8_lossy(&bytes);
     nereid_model_config::parse_text(&text).map_err(|_| {
-        // Read it again past the first problem, to report all of them.
+        // A lenient second pass continues after the first problem, to report all of them.
         let problems = nereid_model_config::read_text(&text).problems;
         let explained = problems.iter().map(|problem| {
             let error = problem.error();

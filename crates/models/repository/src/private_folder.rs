@@ -14,20 +14,20 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::process::geteuid;
 use tempfile::TempDir;
 
-/// The file in each of them that its server has locked.
+/// The lock file in each server's folder.
 pub(crate) const LOCK: &str = "lock";
 
 /// A folder without a lock file that is younger than this belongs to a server that is starting.
 pub(crate) const UNLOCKED: Duration = Duration::from_secs(60);
 
-/// Nobody else may read what is in it.
+/// Permissions: only the owner has access.
 const PRIVATE: u32 = 0o700;
 
 /// The folder of one server, readable only by its user, removed on drop.
 #[derive(Debug)]
 pub struct PrivateFolder {
     folder: TempDir,
-    /// Locked for as long as it is open.
+    /// Locked while open.
     _lock: File,
 }
 
@@ -82,7 +82,7 @@ fn private_folder(parent: &Path, prefix: &str) -> io::Result<TempDir> {
 
 /// Whether a folder is this user's, and of a server that no longer lives.
 fn is_left_over(folder: &Path) -> bool {
-    // Not through a link: anybody may put one into a folder for temporary files.
+    // Not followed if it is a link: any user may place one in a folder for temporary files.
     let Ok(metadata) = fs::symlink_metadata(folder) else { return false };
     if !metadata.is_dir() || metadata.uid() != geteuid().as_raw() {
         return false;

@@ -8,7 +8,7 @@ use std::pin::Pin;
 
 use bytes::Bytes;
 
-/// Brings objects, by addresses that anybody can read them at for a while.
+/// Fetches objects by URLs that are valid for a while without credentials.
 pub trait Route: Send + Sync + fmt::Debug {
     /// The route's name in messages.
     fn name(&self) -> &str;
@@ -16,10 +16,10 @@ pub trait Route: Send + Sync + fmt::Debug {
     /// Whether objects that the route cannot fetch are fetched from the store.
     fn may_fall_back(&self) -> bool;
 
-    /// Begins to fetch an object, or a range of it. It is driven on a runtime of tokio.
+    /// Starts to fetch an object, or a range of it. Runs on a tokio runtime.
     ///
     /// # Errors
-    /// Why it does not come this way.
+    /// The route cannot fetch the object.
     fn get(&self, object: RoutedObject) -> RouteFuture<'_>;
 
     /// Bytes of an object have arrived.
@@ -32,7 +32,7 @@ pub type RouteFuture<'a> = Pin<Box<dyn Future<Output = Result<RouteAnswer, Route
 /// The way that bytes arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// By the route.
+    /// Through the route.
     Route,
     /// Directly from the store, because the route failed.
     Store,
@@ -70,7 +70,7 @@ pub trait RouteBody: Send {
 /// Result of [`RouteBody::next`].
 pub type NextPiece<'a> = Pin<Box<dyn Future<Output = Option<Result<Bytes, RouteError>>> + Send + 'a>>;
 
-/// Why an object does not come by a route, in one sentence without secrets.
+/// Why a route cannot fetch an object, in one sentence without secrets.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct RouteError(pub String);

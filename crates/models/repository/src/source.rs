@@ -21,12 +21,12 @@ use crate::agents::{
     AGENTS_FILE, Agent, AgentDefault, AgentRun, Agents, AgentsOfRepository, Defaults, NoAgents, own_agents,
 };
 use crate::fingerprint;
-use crate::model_folder::{ReadOptions, given_config, has_config, read_model_as, read_moved_model};
+use crate::model_folder::{ReadOptions, has_config, original_config, read_model_as, read_moved_model};
+use crate::needed_files;
 use crate::registered::RegisteredStores;
 use crate::route::Route;
 use crate::sent::SentFiles;
 use crate::store::{Fetch, FetchedFolder, LocalStore, Object, Store};
-use crate::wanted;
 
 /// Stores that hold a folder for each model. Hidden folders are not models.
 #[derive(Clone, Debug)]
@@ -264,7 +264,7 @@ impl Repositories {
                 guard: LoadGuard::default(),
             };
             return self
-                .seen_by_agents(files, fetched, None, &AgentsOfRepository::default(), progress, as_of)
+                .run_agents(files, fetched, None, &AgentsOfRepository::default(), progress, as_of)
                 .await;
         }
         let store = self.place(&id, as_of).await?;
@@ -273,7 +273,7 @@ impl Repositories {
         let defaults = self.agents.defaults.of(&*store, as_of).await?;
         let route = self.route_of(&defaults)?;
         // The configuration selects the served versions; no others are fetched.
-        let (folder, is_needed) = (&*id.name, &wanted::is_beside_versions);
+        let (folder, is_needed) = (&*id.name, &needed_files::is_outside_versions);
         let fetched =
             store.fetch(Fetch { folder, is_needed, progress, as_of, route: route.as_ref() }).await?;
         let origin = Origin::Source;
@@ -287,11 +287,11 @@ impl Repositories {
             origin,
             guard: LoadGuard::default(),
         };
-        self.seen_by_agents(files, fetched, Some((&store, &objects)), &defaults, progress, as_of).await
+        self.run_agents(files, fetched, Some((&store, &objects)), &defaults, progress, as_of).await
     }
 
     /// Runs a model's agents, if it has any, and fetches the files that are still missing.
-    async fn seen_by_agents(
+    async fn run_agents(
         &self,
         files: ModelFiles,
         fetched: FetchedFolder,
@@ -302,7 +302,7 @@ impl Repositories {
     ) -> Result<ModelFiles> {
         let (model, config) = (&*files.id.name, files.config.as_deref());
         // If the configuration cannot be read, reading the model reports the reason.
-        let written = given_config(&fetched.path, config, &files.options).ok();
+        let written = original_config(&fetched.path, config, &files.options).ok();
         let own = written.as_ref().and_then(own_agents);
         let (named, by) = match &own {
             Some(own) => (own.as_slice(), "its configuration"),
@@ -343,7 +343,8 @@ impl Repositories {
         as_of: Instant,
     ) -> Result<ModelFiles> {
         if let (Some((store, objects)), false) = (store, fetched.is_complete) {
-            let versions = wanted::versions(objects, &fetched.path, files.config.as_deref(), &files.options);
+            let versions =
+                needed_files::versions(objects, &fetched.path, files.config.as_deref(), &files.options);
             let (folder, is_needed) = (&*files.id.name, |path: &str| versions.needs(path));
             let fetch = Fetch { folder, is_needed: &is_needed, progress, as_of, route: None };
             fetched = store.fetch(fetch).await?;

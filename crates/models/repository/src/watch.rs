@@ -15,8 +15,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Watches repositories with all that is in them. `changed` is called from a thread of its own, once or many times
-    /// for each change.
+    /// Watches repositories recursively. `changed` is called from a separate thread, one or more times per change.
     ///
     /// # Errors
     /// The first repository that cannot be watched, and why.

@@ -33,8 +33,7 @@ const MISSING: &[(&str, &str)] = &[
     ),
 ];
 
-/// The backends on framework libraries, with whether their models complete configurations.
-/// configurations.
+/// Backends on framework libraries, and whether their models complete configurations.
 const LAZY: &[(&str, bool)] =
     &[("onnxruntime", true), ("openvino", true), ("tensorflow", true), ("pytorch", false), ("caffe2", true)];
 

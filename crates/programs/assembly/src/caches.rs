@@ -27,7 +27,7 @@ const DIRECTORY: &str = "/opt/tritonserver/caches";
 /// Opens the cache of a configuration.
 ///
 /// # Errors
-/// Why it cannot be used.
+/// The cache cannot be used.
 pub(crate) fn open(config: CacheConfig) -> Result<ResponseCaching, String> {
     let name = &*config.name;
     // Scripts for Triton may name its own folder where it is not installed.
@@ -58,7 +58,7 @@ pub(crate) fn open(config: CacheConfig) -> Result<ResponseCaching, String> {
         }
         (None, _) => {
             return Err(format!(
-                "there is no response cache '{name}' (built in: {}), nor is one installed in --cache-directory",
+                "response cache '{name}' is neither built in (available: {}) nor installed in --cache-directory",
                 BUILT_IN.join(", ")
             ));
         }

@@ -99,7 +99,7 @@ pub struct PollConfig {
 /// The parts of the process that a server uses.
 #[derive(Clone, Default)]
 pub struct Process {
-    /// Runs the faces. Without one, the server starts a runtime of its own.
+    /// Runs the faces. `None` starts a runtime for this server.
     pub runtime: Option<Handle>,
     /// The settings of the process's log, which clients may read and change.
     pub log: Arc<LogControl>,

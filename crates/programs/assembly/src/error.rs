@@ -1,4 +1,4 @@
-//! Why a server did not start, or did not stop in time.
+//! Errors of starting and stopping a server.
 
 use std::io;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use nereid_cuda::CudaError;
 use nereid_net::listener::TlsError;
 use thiserror::Error;
 
-/// Why a server did not start.
+/// The server did not start.
 #[derive(Debug, Error)]
 pub enum StartError {
     /// The runtime's threads could not be started.
@@ -51,7 +51,7 @@ pub enum StartError {
     Traces(String),
 }
 
-/// Why a server did not stop cleanly.
+/// The server did not stop cleanly.
 #[derive(Debug, Error)]
 pub enum StopError {
     /// Requests were still in progress.

@@ -79,7 +79,8 @@ impl Gpus {
         let Some(cuda) = self.cuda.clone() else { return GpuLimits::default() };
         GpuLimits::new(limits.clone(), move |gpu| {
             let used = cuda.memory_in_use(gpu);
-            used.inspect_err(|error| tracing::warn!("cannot tell how full GPU {gpu} is: {error}")).ok()
+            used.inspect_err(|error| tracing::warn!("cannot read the memory usage of GPU {gpu}: {error}"))
+                .ok()
         })
     }
 

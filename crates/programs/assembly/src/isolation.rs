@@ -48,7 +48,7 @@ pub(crate) fn open(
             }
         }
         (Isolation::Process, Some(launch)) => {
-            tracing::info!("backend '{name}' runs in processes of its own");
+            tracing::info!("backend '{name}' runs in separate processes");
             Arc::new(Processes::new(launch, settings, capabilities)?)
         }
         (_, None) if settings.isolation.is_none() => backends::open(name, config)?,
@@ -93,7 +93,8 @@ fn described(mut arguments: impl Iterator<Item = OsString>) -> Option<(String, B
 /// The process was not started by a server.
 pub fn host(arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
     let described = described(arguments);
-    let (name, config) = described.ok_or_else(|| io::Error::other("the arguments are a server's to give"))?;
+    let (name, config) = described
+        .ok_or_else(|| io::Error::other("this program is started by a server, with its arguments"))?;
     nereid_worker::host(&format!("backend {name}"), || backends::open(&name, &config))
 }
 

@@ -63,12 +63,12 @@ fn open_with(
         None | Some("auto") => false,
         Some("ort") => true,
         Some("tract") => {
-            let reason = "the setting engine=tract asks for the embedded engine";
-            return embedded(reason, "the setting engine=tract asks for it");
+            let reason = "the setting engine=tract selects the embedded engine";
+            return embedded(reason, "the setting engine=tract selects it");
         }
         Some(other) => {
             return Err(Error::invalid_arg(format!(
-                "the backend setting 'engine' is '{other}', but takes auto, ort or tract"
+                "the backend setting 'engine' is '{other}', but must be auto, ort or tract"
             )));
         }
     };
@@ -89,7 +89,7 @@ fn open_with(
         Err(OpenError::Unloadable { .. }) if found.place == Place::System => {
             if only_ort {
                 return Err(Error::unavailable(format!(
-                    "the setting engine=ort asks for ONNX Runtime, but {MISSING}"
+                    "the setting engine=ort selects ONNX Runtime, but {MISSING}"
                 )));
             }
             let engine = embedded(MISSING, "no ONNX Runtime library is at hand")?;
@@ -97,7 +97,7 @@ fn open_with(
             Ok(engine)
         }
         Err(error) if only_ort => Err(Error::unavailable(format!(
-            "the setting engine=ort asks for ONNX Runtime, but the library {} cannot be used: {error}",
+            "the setting engine=ort selects ONNX Runtime, but the library {} cannot be used: {error}",
             found.place
         ))),
         Err(error) => {
@@ -121,12 +121,12 @@ mod tests {
         let absent = folder.path().join("absent.so");
         let embedded: Embedded = |_, why| panic!("opened because {why}");
         let cases: [(Option<Embedded>, &str, &Path, &[&str]); 6] = [
-            (None, "tract", &absent, &["engine=tract asks for the embedded engine", "is built without"]),
+            (None, "tract", &absent, &["engine=tract selects the embedded engine", "is built without"]),
             (None, "auto", &absent, &["given by the setting 'library' cannot be used", "is built without"]),
             (None, "auto", &broken, &["given by the setting 'library' cannot be used", "is built without"]),
-            (None, "ort", &broken, &["engine=ort asks for ONNX Runtime", "cannot be used"]),
-            (Some(embedded), "ort", &absent, &["engine=ort asks for ONNX Runtime", "cannot be used"]),
-            (None, "other", &absent, &["takes auto, ort or tract"]),
+            (None, "ort", &broken, &["engine=ort selects ONNX Runtime", "cannot be used"]),
+            (Some(embedded), "ort", &absent, &["engine=ort selects ONNX Runtime", "cannot be used"]),
+            (None, "other", &absent, &["must be auto, ort or tract"]),
         ];
         for (embedded, engine, library, expected) in cases {
             let library = library.to_str().unwrap();

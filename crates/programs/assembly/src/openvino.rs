@@ -34,7 +34,7 @@ pub(crate) fn open_for_tensorflow(
 fn library(settings: &BackendSettings, directory: &Path) -> Result<Arc<OpenVino>> {
     let found = find(settings.get("library").map(PathBuf::from), Some(directory.to_owned()));
     let library = OpenVino::open(&found.path).map_err(|error| match error {
-        // Nothing was found, then: no more than a name was left to try.
+        // The search found nothing: only the library's bare name was left to try.
         OpenError::Unloadable(_) if found.place == Place::System => Error::unavailable(
             "no OpenVINO library was found: not by the setting 'library', nor in the backend directory, the active \
              Python environment or the system; `pip install openvino` in that environment is enough",

@@ -25,7 +25,7 @@ pub(crate) fn built_in(config: &BackendsConfig, driver: &DriverLibrary) -> Resul
         }
         Some("library") => Ok(None),
         Some(other) => Err(Error::invalid_arg(format!(
-            "the setting 'engine' of backend 'python' is '{other}', but takes auto, builtin or library"
+            "the setting 'engine' of backend 'python' is '{other}', but must be auto, builtin or library"
         ))),
     }
 }

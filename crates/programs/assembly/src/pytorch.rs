@@ -21,10 +21,10 @@ pub(crate) fn open(
     let only_library = match settings.get("engine") {
         None | Some("auto") => false,
         Some("library") => true,
-        Some("python") => return in_python("the setting engine=python asks for it"),
+        Some("python") => return in_python("the setting engine=python selects it"),
         Some(other) => {
             return Err(Error::invalid_arg(format!(
-                "the backend setting 'engine' is '{other}', but takes auto, library or python"
+                "the backend setting 'engine' is '{other}', but must be auto, library or python"
             )));
         }
     };

@@ -301,7 +301,7 @@ pub(crate) async fn outcome(mut loaded: watch::Receiver<Option<LoadOutcome>>) ->
     }
 }
 
-/// Loads on a thread of its own, since a load may never end.
+/// Loads on a separate thread, since a load may never end.
 fn load(
     server: &Arc<Server>,
     source: Repositories,

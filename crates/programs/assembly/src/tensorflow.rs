@@ -25,7 +25,7 @@ pub(crate) fn open(
         Some("openvino") => return by_openvino(),
         Some(other) => {
             return Err(Error::invalid_arg(format!(
-                "the backend setting 'engine' is '{other}', but takes auto, tensorflow or openvino"
+                "the backend setting 'engine' is '{other}', but must be auto, tensorflow or openvino"
             )));
         }
     };

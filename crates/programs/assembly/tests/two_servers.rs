@@ -44,7 +44,7 @@ fn address(running: &RunningServer) -> SocketAddr {
     address
 }
 
-/// The status and the body of an answer over a connection of its own.
+/// The status and body of an answer, over a new connection.
 fn ask(address: SocketAddr, method: &str, path: &str, body: &str) -> (u16, String) {
     let mut connection = TcpStream::connect(address).unwrap();
     connection.set_read_timeout(Some(DEADLINE)).unwrap();
@@ -59,7 +59,7 @@ fn ask(address: SocketAddr, method: &str, path: &str, body: &str) -> (u16, Strin
     (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
 }
 
-/// The status of an inference of a value, which has to come back.
+/// The status of an inference whose output must equal its input.
 fn infer(address: SocketAddr, model: &str) -> u16 {
     let body = r#"{"inputs": [{"name": "INPUT0", "datatype": "INT32", "shape": [1], "data": [42]}]}"#;
     let (status, answer) = ask(address, "POST", &format!("/v2/models/{model}/infer"), body);

@@ -71,7 +71,7 @@ fn bars(running: &RunningServer, began: &mut BTreeMap<String, Instant>) -> Vec<S
     }))
 }
 
-/// The bars of some fetches. Those that know nothing yet have none.
+/// The bars of some fetches, except those without any known progress.
 fn lines<'a>(fetches: impl Iterator<Item = PullProgress<'a>>) -> Vec<String> {
     let mut lines: Vec<_> = fetches.filter(|fetch| fetch.total > 0).map(line).collect();
     if lines.len() > MOST {

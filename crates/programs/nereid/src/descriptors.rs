@@ -1,9 +1,9 @@
-//! The process's limit of file descriptors. Each connection takes one, and shells start programs with a limit of 1,024, which
-//! is there for programs of the last century.
+//! The process's limit of file descriptors. Each connection needs one, and shells start programs with a soft limit of
+//! 1,024, kept for programs that use `select`.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Raises the limit as far as the process may do so by itself.
+/// Raises the soft limit to the hard limit.
 pub(crate) fn raise_limit() {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current == maximum {

@@ -13,7 +13,7 @@ use tracing_subscriber::fmt::writer::MakeWriterExt;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// The program of such a process: this process's own file, even if the file was replaced since.
+/// The program of such a process: this process's own file, even if it was replaced since.
 pub(crate) const PROGRAM: &str = "/proc/self/exe";
 
 /// Runs until the server ends it. `arguments` are those after the first.

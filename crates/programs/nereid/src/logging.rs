@@ -43,7 +43,7 @@ fn wants(settings: &LogSettings, level: Level, target: &str) -> bool {
 /// Starts logging, to the terminal if there is one. Called once.
 ///
 /// # Errors
-/// Why the log file cannot be written.
+/// The log file cannot be written.
 pub(crate) fn start(control: &Arc<LogControl>, screen: Option<&Arc<Screen>>) -> Result<(), String> {
     let file = control.settings().file.clone();
     let target = match (file.as_str(), screen) {
@@ -113,7 +113,7 @@ impl<S: Subscriber> Layer<S> for Calls {
     }
 }
 
-/// Passes the events that the current settings want.
+/// Passes the events selected by the current settings.
 fn filter(control: &Arc<LogControl>) -> FilterFn<impl Fn(&Metadata<'_>) -> bool + use<>> {
     let control = Arc::clone(control);
     FilterFn::new(move |metadata: &Metadata<'_>| {
@@ -121,7 +121,7 @@ fn filter(control: &Arc<LogControl>) -> FilterFn<impl Fn(&Metadata<'_>) -> bool 
     })
 }
 
-/// With the value 0, messages are written as they are, without quotes.
+/// The value 0 writes messages unquoted.
 const UNESCAPED: &str = "TRITON_SERVER_ESCAPE_LOG_MESSAGES";
 
 fn escapes(variable: Option<&str>) -> bool {
@@ -154,7 +154,7 @@ where
             LogFormat::Iso8601 => place.write_iso8601(&mut line)?,
             LogFormat::Json => return writeln!(line, "{}", place.object(message)),
         }
-        // A table stands on lines of its own.
+        // Tables start on a new line.
         let text = message.text();
         match text.strip_prefix('\n') {
             Some(table) => writeln!(line, "\n{table}"),
@@ -226,7 +226,7 @@ impl Place<'_> {
         format!("{year}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}")
     }
 
-    /// The line as a JSON object. The fields of a message that has any are members of their own.
+    /// The line as a JSON object. Fields of the message become members.
     fn object(&self, message: Message) -> Value {
         let level = match self.level {
             Level::ERROR => "error",

@@ -234,7 +234,7 @@ impl Options {
     /// The server that these options describe.
     ///
     /// # Errors
-    /// Options that contradict each other, or a variable of the environment that cannot be used.
+    /// Conflicting options, or an unusable environment variable.
     pub(crate) fn config(&self) -> Result<Config, String> {
         let http_host = self.http.address().host;
         let faces = [
@@ -302,7 +302,7 @@ impl Options {
         advice
     }
 
-    /// Options that contradict each other.
+    /// A conflict between options.
     pub(crate) fn contradiction(&self) -> Option<String> {
         let contradiction = || self.models.contradiction().or_else(|| self.cache.contradiction());
         self.wrong_ports().or_else(|| contradiction().map(str::to_owned))
@@ -328,15 +328,13 @@ impl Options {
         let addresses = self.addresses();
         for (index, (option, address)) in addresses.iter().enumerate() {
             if let Some((other, _)) = addresses[..index].iter().find(|(_, other)| other.collides(address)) {
-                return Some(format!(
-                    "{other} and {option} are the same; each protocol needs a port of its own"
-                ));
+                return Some(format!("{other} and {option} are the same; each protocol needs its own port"));
             }
         }
         let sagemaker = self.sagemaker.address()?;
         let others = addresses.iter().filter(|(option, _)| *option != SAGEMAKER_PORT);
-        let mut beside = others.filter(|(_, address)| address.host == sagemaker.host);
-        let (option, address) = beside.find(|(_, address)| !self.sagemaker.allows(address.port))?;
+        let mut on_same_host = others.filter(|(_, address)| address.host == sagemaker.host);
+        let (option, address) = on_same_host.find(|(_, address)| !self.sagemaker.allows(address.port))?;
         Some(format!("{option} is {}, which is not in --sagemaker-safe-port-range", address.port))
     }
 }

@@ -12,7 +12,7 @@ use crate::options::PullOptions;
 pub(crate) fn run(options: &PullOptions) -> ExitCode {
     let is_terminal = stderr().is_terminal();
     let report = |progress: PullProgress<'_>| {
-        // Nothing is known yet, or the model came with its archive.
+        // Without a total, nothing is known yet, or the model came with its archive.
         if is_terminal && progress.total > 0 {
             // A closed terminal is not a failure.
             let _ = write!(stderr(), "\r\x1b[K{}", line(progress));

@@ -32,7 +32,7 @@ pub(crate) fn run(options: &Options, log: Arc<LogControl>, screen: Option<&Scree
     let mut config = options.config()?;
     config.platform.backends.program = Some(hosting::PROGRAM.into());
     descriptors::raise_limit();
-    // From here on a signal ends the server, even while models are still being loaded.
+    // From now on a signal ends the server, even while models are loading.
     let stop = signals::listen(options.exit_timeout())?;
     let runtime = nereid_net::io_runtime::start(options.http.threads())
         .map_err(|error| format!("cannot start the I/O threads: {error}"))?;
@@ -61,7 +61,7 @@ pub(crate) fn run(options: &Options, log: Arc<LogControl>, screen: Option<&Scree
         };
         finish(options, running, ended).await
     });
-    // A load or a poll that hangs may hold one of its threads.
+    // A stuck load or poll may block one of its threads.
     runtime.shutdown_background();
     outcome
 }

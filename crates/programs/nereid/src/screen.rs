@@ -4,11 +4,11 @@ use std::env;
 use std::io::{self, IsTerminal, Stderr, Write, stderr};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Without these, a terminal continues long lines in the next row, and rows could not be counted.
+/// Without these, terminals wrap long lines, and rows could not be counted.
 const CUT_LONG_LINES: &str = "\x1b[?7l";
 const WRAP_LONG_LINES: &str = "\x1b[?7h";
 
-/// A terminal. Whatever is written to it are whole lines, which leave the bars where they are.
+/// A terminal. Only whole lines are written to it, above the bars.
 pub(crate) struct Screen<W = Stderr> {
     state: Mutex<State<W>>,
 }

@@ -203,7 +203,7 @@ impl Server {
     /// The server's metadata, as KServe defines it.
     ///
     /// # Errors
-    /// None is known.
+    /// The metadata is unavailable.
     pub fn metadata(&self) -> Result<Value> {
         json(&ServerMetadata::of(&self.core))
     }

@@ -16,7 +16,7 @@ fn main() -> ExitCode {
         eprintln!("usage: redis_conformance PORT");
         return ExitCode::FAILURE;
     };
-    // Each cache is empty: it has a database of its own.
+    // Each cache uses a separate database, so it is empty.
     let databases = AtomicU64::new(0);
     conformance::check(OldEntries::Go, || {
         let database = databases.fetch_add(1, Ordering::Relaxed).to_string();

@@ -37,7 +37,7 @@ pub fn lookup(cache: &dyn ResponseCache, key: &CacheKey) -> Option<CacheEntry> {
     }
 }
 
-/// The entry of a key, once it is there.
+/// Waits for the entry of a key.
 fn eventually(cache: &dyn ResponseCache, key: &CacheKey, wanted: impl Fn(&CacheEntry) -> bool) -> CacheEntry {
     let begin = Instant::now();
     loop {

@@ -1,4 +1,4 @@
-//! Where responses are cached: in this process's memory, or in Redis.
+//! Response caches: in this process's memory, or in Redis.
 //!
 //! `nereid-core` decides which responses to cache, and under which keys.
 

@@ -91,7 +91,7 @@ impl Name {
     }
 }
 
-/// The digest is as good as random, so a part of it does for a table.
+/// Part of the digest is enough: it is as good as random.
 impl Hash for Name {
     fn hash<H: Hasher>(&self, state: &mut H) {
         state.write_u64(u64::from(self.digest[0]) | u64::from(self.digest[1]) << 32);
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_a_response_cache() {
+    fn local_cache_passes_conformance() {
         conformance::check(OldEntries::Go, || LocalCache::new(1 << 20));
         conformance::check(OldEntries::Go, || LocalCache::new(1 << 30));
     }

@@ -1,10 +1,9 @@
-//! The cache in Redis, which several servers may share.
+//! A response cache in Redis, which several servers may share.
 //!
-//! A lookup takes a short, limited time. When Redis does not answer in it, or the connection ends, lookups find nothing at once
-//! until it answers again; what it costs to find that out, no request pays. Requests share connections: their commands go out
-//! one after the other without waiting for replies.
+//! Lookups have a short time limit. When Redis exceeds it, or the connection ends, all lookups miss immediately until Redis
+//! answers again; requests do not wait for reconnection. Requests share connections, and commands are pipelined.
 //!
-//! Connections belong to a thread of their own. What others wrote under our keys is not trusted: see
+//! A separate thread runs the connections. Entries written by other clients are not trusted: see
 //! [`decode_entry`](nereid_core::decode_entry).
 
 mod connection;
@@ -33,10 +32,10 @@ pub use self::settings::{RedisSettings, TlsSettings};
 /// The largest entry, in bytes.
 const MAX_ENTRY: usize = 64 << 20;
 
-/// How many bytes of entries may wait to be sent. What comes then is not stored.
+/// Maximum bytes of entries waiting to be sent. Further ones are not stored.
 const MAX_UNSENT: usize = 128 << 20;
 
-/// How many commands may wait for a connection's task.
+/// Maximum number of commands waiting for a connection's task.
 const MAX_WAITING: usize = 256;
 
 /// See the module. Its connections end when it is dropped.
@@ -48,7 +47,7 @@ pub struct RedisCache {
 }
 
 impl RedisCache {
-    /// Begins to connect. Redis need not be there.
+    /// Starts to connect. Redis may be unavailable.
     ///
     /// # Errors
     /// Files of TLS that cannot be used, or no thread.
@@ -78,7 +77,7 @@ impl RedisCache {
         Ok(Self { place, links, next: AtomicUsize::new(0), unsent: Arc::default() })
     }
 
-    /// Hands a command to one of the connections that are there; `false` if none takes it.
+    /// Passes a command to one of the open connections; `false` if all are full.
     fn send(&self, mut command: Command) -> bool {
         let start = self.next.fetch_add(1, Relaxed);
         for offset in 0..self.links.len() {

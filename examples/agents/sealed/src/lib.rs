@@ -1,7 +1,8 @@
 //! The repository agent `sealed`: decrypts the files of a model before it is loaded.
 //!
-//! A model's files that end with `.sealed` are decrypted into a folder that the server removes when the model is unloaded; others
-//! are copied. The parameter `key_file` names a file with the key. `cargo run --example seal` encrypts a model.
+//! A model's files that end with `.sealed` are decrypted into a folder that the server removes when the model is
+//! unloaded; others are copied. The parameter `key_file` names a file with the key. `cargo run --example seal` encrypts
+//! a model.
 #![forbid(unsafe_code)]
 
 #[allow(dead_code, reason = "the agent only decrypts")]
@@ -54,7 +55,7 @@ export_agent!(Sealed);
 fn read_key(path: &Path) -> std::io::Result<Key> {
     use std::io::Read;
     let mut bytes = Vec::new();
-    // One byte more than a key has reveals a file that is not a key.
+    // Reading one byte more than a key reveals a file that is not a key.
     File::open(path)?.take(KEY as u64 + 1).read_to_end(&mut bytes)?;
     Key::new(&bytes)
 }

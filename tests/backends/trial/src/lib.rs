@@ -244,7 +244,7 @@ fn memory(manager: MemoryManager) -> Result<Vec<String>> {
 struct Strategy;
 
 impl BatchStrategy for Strategy {
-    /// Whether the batch has any request yet, and whether that one wants to be alone.
+    /// Whether the batch has a request, and whether that request must stay alone.
     type Batch = (bool, bool);
 
     fn start(_: &ModelContext<'_>) -> Result<Self> {

@@ -8,7 +8,7 @@ use cargo_metadata::{DependencyKind, Metadata};
 /// The dependencies of each package, without development dependencies.
 #[derive(Default)]
 pub struct Graph {
-    /// By id, in the order of ids.
+    /// Sorted by id.
     pub(super) packages: BTreeMap<String, Package>,
 }
 
@@ -59,8 +59,8 @@ impl Graph {
         package.uses.iter().filter_map(|id| self.packages.get(id))
     }
 
-    /// The outside crates that a package depends on, each with a shortest path to it, itself at the end.
-    pub(super) fn brought_in<'a>(&'a self, package: &'a Package) -> Vec<Vec<&'a str>> {
+    /// The outside crates that a package depends on, each with a shortest path to it, including itself.
+    pub(super) fn outside_dependencies<'a>(&'a self, package: &'a Package) -> Vec<Vec<&'a str>> {
         let mut ways: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
         let mut queue: VecDeque<(&Package, Vec<&str>)> = VecDeque::from([(package, Vec::new())]);
         while let Some((from, way)) = queue.pop_front() {

@@ -82,7 +82,7 @@ fn creating_an_entry_removes_long_unused_ones() {
     assert_eq!(fs::read_to_string(keep_content(&cache, "unused")).unwrap(), "unused", "it is made again");
 }
 
-/// Makes an entry if it is not there; the file in it.
+/// Creates an entry if it is missing; returns its file.
 fn keep_content(cache: &Cache, key: &str) -> PathBuf {
     drop(keep(cache, key));
     cache.folder.join(key).join("env/content")

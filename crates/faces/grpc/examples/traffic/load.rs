@@ -29,7 +29,7 @@ const WINDOW: u32 = 16 << 20;
 /// The bytes before each message: whether it is compressed, and its length.
 const PREFIX: usize = 5;
 
-/// How requests are made.
+/// The kind of request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// One unary call per request.
@@ -172,7 +172,7 @@ fn call(address: SocketAddr, name: &str) -> Result<Request<()>, http::Error> {
         .body(())
 }
 
-/// Calls one after the other.
+/// Makes calls one after the other.
 async fn calls(
     mut requests: SendRequest<Bytes>,
     address: SocketAddr,
@@ -262,9 +262,7 @@ fn check(answer: &ModelInferResponse, bytes: usize) -> Result<(), Failure> {
         [contents] if contents.len() == bytes && contents.iter().next().is_none_or(|byte| *byte == 0x3f) => {
             Ok(())
         }
-        _ => {
-            Err(format!("the tensor does not come back: {} of them", answer.raw_output_contents.len()).into())
-        }
+        _ => Err(format!("expected one tensor back, got {}", answer.raw_output_contents.len()).into()),
     }
 }
 
@@ -275,7 +273,7 @@ async fn send(body: &mut SendStream<Bytes>, mut bytes: Bytes, end: bool) -> Resu
         let room = if body.capacity() > 0 {
             body.capacity()
         } else {
-            poll_fn(|context| body.poll_capacity(context)).await.ok_or("the server takes nothing more")??
+            poll_fn(|context| body.poll_capacity(context)).await.ok_or("the server closed the stream")??
         };
         let piece = bytes.split_to(room.min(bytes.len()));
         let last = bytes.is_empty();

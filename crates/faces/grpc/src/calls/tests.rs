@@ -4,7 +4,9 @@ use std::sync::{Mutex, mpsc};
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Full};
-use nereid_core::backend_api::{Error, ErrorCode, ParameterValue, Request as Asked, Response as Answer};
+use nereid_core::backend_api::{
+    Error, ErrorCode, ParameterValue, Request as ModelRequest, Response as Answer,
+};
 use nereid_core::{Caller, Interceptor, Model, Step};
 use nereid_protocol::{Access, Authentication, Authenticator, Authorizer, Denied, Restrictions};
 use prost::Message;
@@ -14,7 +16,7 @@ use super::*;
 use crate::proto::grpc_inference_service_client::GrpcInferenceServiceClient;
 use crate::proto::infer_parameter::ParameterChoice;
 use crate::proto::*;
-use crate::testing::{NUMBER, Serving, asked_number, code, echo, echoed, number, parameter};
+use crate::testing::{NUMBER, Serving, code, echo, echoed, input_number, number, parameter};
 
 #[tokio::test]
 async fn answers_carry_names_id_parameters_and_raw_contents() {
@@ -67,7 +69,7 @@ async fn errors_map_to_grpc_status_codes() {
             ErrorCode::AlreadyExists,
             ErrorCode::Cancelled,
         ];
-        let chosen = codes[usize::try_from(asked_number(&request)).unwrap()];
+        let chosen = codes[usize::try_from(input_number(&request)).unwrap()];
         request.answer(Err(Error::new(chosen, "as asked")));
     });
     let mut client = serving.client();
@@ -127,7 +129,7 @@ async fn malformed_messages_are_refused() {
         (b"\0\xff\xff\xff\xff", Code::ResourceExhausted),
         (b"\0\x80\0\0\0", Code::ResourceExhausted),
         (b"\0\x7f\xff\xff\xffab", Code::Internal),
-        // Nothing but defaults: a model without a name.
+        // Only defaults: a model without a name.
         (b"\0\0\0\0\0", Code::NotFound),
     ] {
         let answer = raw(&serving.calls, infer, body).await;
@@ -178,7 +180,7 @@ async fn restricted_group_requires_its_key() {
 struct Callers(Arc<Mutex<Vec<Option<Principal>>>>);
 
 impl Interceptor for Callers {
-    fn intercept(&self, _: &Arc<Model>, _: &mut Asked, caller: &Caller) -> Step {
+    fn intercept(&self, _: &Arc<Model>, _: &mut ModelRequest, caller: &Caller) -> Step {
         self.0.lock().unwrap().push(caller.principal().cloned());
         Step::Proceed
     }
@@ -192,7 +194,7 @@ async fn requests_have_the_principal_of_their_connection() {
     let serving = Serving::with_interceptors(&models, GrpcOptions::default(), interceptors, echo);
     for principal in [None, Some(Principal::new("a")), Some(Principal::new("b"))] {
         let client = GrpcInferenceServiceClient::new(serving.calls.clone().of(principal.clone()));
-        // Plain messages and compressed ones have codecs of their own.
+        // Plain and compressed messages use different codecs.
         for mut client in [client.clone(), client.send_compressed(CompressionEncoding::Gzip)] {
             client.model_infer(number("m", "", 1)).await.unwrap();
             let requests = futures_util::stream::iter([number("m", "", 2), number("m", "", 3)]);
@@ -301,21 +303,21 @@ async fn headers_are_forwarded_as_parameters() {
 /// A model with one instance that holds each request until released, and reports its state then.
 fn holding() -> (Serving, mpsc::Receiver<i32>, mpsc::Sender<()>, mpsc::Receiver<bool>) {
     let (began, begins) = mpsc::channel();
-    let (go_on, goes_on) = mpsc::channel::<()>();
+    let (release, released) = mpsc::channel::<()>();
     let (ended, ends) = mpsc::channel();
-    let goes_on = Mutex::new(goes_on);
-    let serving = Serving::new(NUMBER, move |request: Asked| {
-        began.send(asked_number(&request)).unwrap();
-        goes_on.lock().unwrap().recv().unwrap();
+    let released = Mutex::new(released);
+    let serving = Serving::new(NUMBER, move |request: ModelRequest| {
+        began.send(input_number(&request)).unwrap();
+        released.lock().unwrap().recv().unwrap();
         ended.send(request.responder().is_cancelled()).unwrap();
         request.answer(Ok(Answer::default()));
     });
-    (serving, begins, go_on, ends)
+    (serving, begins, release, ends)
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn disconnected_clients_call_is_cancelled_at_any_stage() {
-    let (serving, begins, go_on, ends) = holding();
+    let (serving, begins, release, ends) = holding();
     let ask = |value| {
         let mut client = serving.client();
         tokio::spawn(async move { client.model_infer(number("m", "", value)).await })
@@ -332,24 +334,24 @@ async fn disconnected_clients_call_is_cancelled_at_any_stage() {
     assert_eq!(model.pending(), 0, "the place in the queue is free");
     executing.abort();
     assert!(executing.await.unwrap_err().is_cancelled());
-    go_on.send(()).unwrap();
+    release.send(()).unwrap();
     assert!(ends.recv().unwrap(), "its backend is notified");
     // The instance is free for another, and what was queued is not executed.
     let last = ask(3);
     assert_eq!(begins.recv().unwrap(), 3);
-    go_on.send(()).unwrap();
+    release.send(()).unwrap();
     assert!(!ends.recv().unwrap());
     last.await.unwrap().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn deadline_ends_call_and_cancels_request() {
-    let (serving, begins, go_on, ends) = holding();
+    let (serving, begins, release, ends) = holding();
     let mut call = Call::new(number("m", "", 1));
     call.set_timeout(Duration::from_millis(20));
     let status = serving.client().model_infer(call).await.unwrap_err();
     assert_eq!(status.code(), Code::DeadlineExceeded);
     assert_eq!(begins.recv().unwrap(), 1);
-    go_on.send(()).unwrap();
+    release.send(()).unwrap();
     assert!(ends.recv().unwrap(), "its backend is notified");
 }

@@ -29,7 +29,7 @@ const SMALL: usize = 1024;
 /// The bytes of a message.
 #[derive(Debug, Default)]
 pub(crate) struct Pieces {
-    /// Not empty while bytes remain.
+    /// Non-empty while bytes remain.
     first: Bytes,
     rest: VecDeque<Bytes>,
     /// Small pieces behind `rest` that are being joined.

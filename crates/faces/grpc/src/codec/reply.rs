@@ -1,4 +1,4 @@
-//! Answers, and how they are encoded: as one buffer of fields and small contents, and large contents as they are.
+//! Answers and their encoding: one buffer of fields and small contents, and large contents without copies.
 
 use std::collections::VecDeque;
 
@@ -17,7 +17,7 @@ const RAW_OUTPUT_CONTENTS: u32 = 6;
 /// The tag of `infer_response` in `ModelStreamInferResponse`.
 const INFER_RESPONSE: u32 = 2;
 
-/// Contents below this size are copied: a frame of their own would cost more.
+/// Contents below this size are copied: a separate frame would cost more.
 const SMALL: usize = 4096;
 
 /// A message that can be encoded into a call's body.
@@ -29,7 +29,7 @@ pub(crate) trait Encode {
     fn write(&self, frames: &mut Frames);
 }
 
-/// An answer to a request.
+/// The answer to a unary call.
 #[derive(Debug, Default)]
 pub(crate) struct Reply {
     /// All of the message but the raw contents.

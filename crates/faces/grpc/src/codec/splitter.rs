@@ -1,6 +1,6 @@
 //! Splits the bytes of a call into its messages (gRPC over HTTP/2: a flag, a length of four bytes, the message).
 //!
-//! No memory is reserved for a length that is announced: a message takes what arrived of it.
+//! An announced length reserves no memory: a message occupies only what has arrived of it.
 
 use bytes::{Buf, Bytes};
 use nereid_core::BodyBudget;
@@ -17,12 +17,12 @@ pub(crate) struct Splitter {
     rest: Bytes,
     head: [u8; HEAD],
     head_length: usize,
-    /// The message that is arriving, and how many bytes of it are missing.
+    /// The partial message, and the number of its missing bytes.
     message: Option<(Pieces, usize)>,
 }
 
 impl Splitter {
-    /// Takes what arrived. Everything before it must have been read.
+    /// Accepts received bytes. Earlier ones must have been read.
     pub(crate) fn arrived(&mut self, bytes: Bytes) {
         self.rest = bytes;
     }
@@ -57,7 +57,7 @@ impl Splitter {
         }
     }
 
-    /// Whether a message has begun to arrive.
+    /// Whether a message is partially received.
     pub(crate) fn is_within(&self) -> bool {
         self.message.is_some() || self.head_length > 0
     }

@@ -1,4 +1,4 @@
-//! Typed contents: elements given one by one, joined into a tensor's bytes.
+//! Typed contents: elements in typed fields, joined into a tensor's bytes.
 
 use bytes::Bytes;
 use nereid_core::backend_api::{DataType, Error, Result, push_bytes_element};
@@ -10,16 +10,16 @@ use crate::proto::InferTensorContents;
 /// # Errors
 /// `InvalidArg` for elements in another type's field.
 pub(super) fn joined(elements: InferTensorContents, data_type: DataType, input: &str) -> Result<Bytes> {
-    let given = given(&elements);
-    let wanted = field(data_type);
-    if let Some(other) = given.iter().find(|(name, there)| *there && Some(*name) != wanted) {
-        return Err(Error::invalid_arg(match wanted {
-            Some(wanted) => format!(
-                "input '{input}' is {data_type}, whose elements belong in {wanted}, not in {}",
+    let populated = populated_fields(&elements);
+    let expected = field(data_type);
+    if let Some(other) = populated.iter().find(|(name, there)| *there && Some(*name) != expected) {
+        return Err(Error::invalid_arg(match expected {
+            Some(expected) => format!(
+                "input '{input}' is {data_type}, whose elements belong in {expected}, not in {}",
                 other.0
             ),
             None => {
-                format!("input '{input}' is {data_type}, whose elements are given in raw_input_contents only")
+                format!("input '{input}' is {data_type}, whose elements must be in raw_input_contents")
             }
         }));
     }
@@ -49,7 +49,7 @@ pub(super) fn joined(elements: InferTensorContents, data_type: DataType, input: 
 }
 
 /// The fields, and whether any is set.
-fn given(elements: &InferTensorContents) -> [(&'static str, bool); 8] {
+fn populated_fields(elements: &InferTensorContents) -> [(&'static str, bool); 8] {
     [
         ("bool_contents", !elements.bool_contents.is_empty()),
         ("int_contents", !elements.int_contents.is_empty()),

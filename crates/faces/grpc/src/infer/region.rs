@@ -22,7 +22,7 @@ impl<'p> RegionPart<'p> {
     /// The part that a tensor's parameters name, if they name one.
     ///
     /// # Errors
-    /// `InvalidArg` for a value of another type, or if one of region and size is missing.
+    /// `InvalidArg` for a value of another type, or if only one of region and size is set.
     pub(super) fn read(tensor: &str, given: &'p BTreeMap<String, InferParameter>) -> Result<Option<Self>> {
         if given.is_empty() {
             return Ok(None);

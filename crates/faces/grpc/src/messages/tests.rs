@@ -86,7 +86,7 @@ async fn long_message_is_held_until_nearly_complete() {
         seen.concat()
     };
     sender.try_send(first.into()).unwrap();
-    // What stands before it does not wait.
+    // Earlier messages are not delayed.
     assert_eq!(next(1), message(1, 1));
     sender.try_send(long[100..2 * MAX_UNVERIFIED_LEN].to_vec().into()).unwrap();
     assert!(next(0).is_empty());

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::stream::iter;
-use nereid_core::backend_api::Request as Asked;
+use nereid_core::backend_api::Request as ModelRequest;
 use tokio::time::timeout;
 use tonic::{Code, Request as Call};
 
@@ -13,7 +13,7 @@ use super::*;
 use crate::GrpcOptions;
 use crate::proto::ModelStreamInferResponse;
 use crate::proto::infer_parameter::ParameterChoice;
-use crate::testing::{NUMBER, Serving, asked_number, echo, echoed, number, parameter};
+use crate::testing::{NUMBER, Serving, echo, echoed, input_number, number, parameter};
 
 const DECOUPLED: &str = "model_transaction_policy { decoupled: true }";
 
@@ -68,7 +68,7 @@ fn serving() -> Serving {
             answers.lock().unwrap().recv_timeout(Duration::from_secs(20)).unwrap();
             echo(request);
         }
-        _ if asked_number(&request) < 0 => request.answer(Err(Error::invalid_arg("negative"))),
+        _ if input_number(&request) < 0 => request.answer(Err(Error::invalid_arg("negative"))),
         _ => {
             echo(request);
             answer.send(()).unwrap();
@@ -78,10 +78,10 @@ fn serving() -> Serving {
 
 /// Sends as many responses as its input's value, then ends; -1: one, flagged as the last; -2: an error, then the end;
 /// -3: a response, then an error as the last.
-fn decoupled(request: Asked) {
+fn decoupled(request: ModelRequest) {
     let response = echoed(&request);
     let responder = request.responder();
-    match asked_number(&request) {
+    match input_number(&request) {
         -1 => responder.finish_with(Ok(response)),
         -2 => {
             responder.send(Err(Error::unavailable("boom")));
@@ -193,14 +193,14 @@ async fn a_decoupled_model_answers_any_number_of_times() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn decoupled_responses_overtake_ordinary_ones() {
-    let (go_on, goes_on) = mpsc::channel::<()>();
-    let goes_on = std::sync::Mutex::new(goes_on);
+    let (release, released) = mpsc::channel::<()>();
+    let released = std::sync::Mutex::new(released);
     let configs = [("m", NUMBER.to_owned()), ("d", format!("{NUMBER} {DECOUPLED}"))];
     let serving = Serving::of_models(&configs, GrpcOptions::default(), move |request| {
         if request.model_name() == "d" {
             return decoupled(request);
         }
-        goes_on.lock().unwrap().recv().unwrap();
+        released.lock().unwrap().recv().unwrap();
         echo(request);
     });
     let mut wrong = number("d", "wrong", 1);
@@ -212,7 +212,7 @@ async fn decoupled_responses_overtake_ordinary_ones() {
     quick.sort();
     assert_eq!(quick, ["quick", "wrong"]);
     for id in ["first", "last"] {
-        go_on.send(()).unwrap();
+        release.send(()).unwrap();
         assert_eq!(next().await, id);
     }
     assert!(answers.message().await.unwrap().is_none());
@@ -222,7 +222,7 @@ async fn decoupled_responses_overtake_ordinary_ones() {
 async fn dropped_stream_cancels_its_requests() {
     let (began, begins) = mpsc::channel();
     let (ended, ends) = mpsc::channel();
-    let serving = Serving::new(&format!("{NUMBER} {DECOUPLED}"), move |request: Asked| {
+    let serving = Serving::new(&format!("{NUMBER} {DECOUPLED}"), move |request: ModelRequest| {
         began.send(()).unwrap();
         while !request.responder().is_cancelled() {
             std::thread::yield_now();
@@ -274,11 +274,11 @@ async fn shutdown_ends_stream_after_pending_answers() {
 /// Sends `count` requests to a model that answers none until the stream accepts no more. Expects the stream to accept
 /// `expected` of them, and to answer all in the end.
 async fn flood(config: &str, count: i32, size: usize, expected: usize) {
-    let (go_on, goes_on) = mpsc::channel::<()>();
-    let goes_on = std::sync::Mutex::new(goes_on);
-    let serving = Serving::new(config, move |request: Asked| {
-        // Held until the other end is dropped.
-        let _ = goes_on.lock().unwrap().recv();
+    let (release, released) = mpsc::channel::<()>();
+    let released = std::sync::Mutex::new(released);
+    let serving = Serving::new(config, move |request: ModelRequest| {
+        // Blocks until the other end is dropped.
+        let _ = released.lock().unwrap().recv();
         echo(request);
     });
     let contents = Bytes::from(vec![0; size]);
@@ -299,7 +299,7 @@ async fn flood(config: &str, count: i32, size: usize, expected: usize) {
         seen
     });
     let model = serving.server.model("m", None).unwrap();
-    // The model has one of them.
+    // The model is executing one of them.
     while model.pending() < expected - 1 {
         tokio::task::yield_now().await;
     }
@@ -307,7 +307,7 @@ async fn flood(config: &str, count: i32, size: usize, expected: usize) {
         tokio::task::yield_now().await;
         assert_eq!(model.pending(), expected - 1, "no more are taken in");
     }
-    drop(go_on);
+    drop(release);
     assert_eq!(reading.await.unwrap(), count);
 }
 

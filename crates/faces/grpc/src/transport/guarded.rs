@@ -27,8 +27,8 @@ const ENHANCE_YOUR_CALM: u32 = 11;
 pub(super) struct GuardedConnection<S> {
     stream: S,
     /// Bytes until the client has sent its preface and the head of a frame.
-    until_begun: usize,
-    begun: Arc<AtomicBool>,
+    until_started: usize,
+    has_started: Arc<AtomicBool>,
     guard: Option<PingGuard>,
 }
 
@@ -42,25 +42,30 @@ struct PingGuard {
     calls: HashSet<u32>,
     /// The highest stream that the client opened.
     highest: u32,
-    /// The frame for a client that pinged too often, and how much of it was sent.
+    /// The frame for a client that pinged too often, and the number of its bytes sent.
     goaway: Option<(Vec<u8>, usize)>,
 }
 
 impl<S> GuardedConnection<S> {
     /// Wraps a connection; `rules` limit its pings.
     pub(super) fn new(stream: S, rules: Option<PingRules>) -> Self {
-        Self { stream, until_begun: PREFACE + HEAD, begun: Arc::default(), guard: rules.map(PingGuard::new) }
+        Self {
+            stream,
+            until_started: PREFACE + HEAD,
+            has_started: Arc::default(),
+            guard: rules.map(PingGuard::new),
+        }
     }
 
     /// Turns true when the client's first frame has arrived.
-    pub(super) fn begun(&self) -> Arc<AtomicBool> {
-        Arc::clone(&self.begun)
+    pub(super) fn has_started(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.has_started)
     }
 
     fn received(&mut self, bytes: &[u8]) {
-        if self.until_begun > 0 {
-            self.until_begun = self.until_begun.saturating_sub(bytes.len());
-            self.begun.store(self.until_begun == 0, Ordering::Relaxed);
+        if self.until_started > 0 {
+            self.until_started = self.until_started.saturating_sub(bytes.len());
+            self.has_started.store(self.until_started == 0, Ordering::Relaxed);
         }
         if let Some(guard) = &mut self.guard {
             guard.received(bytes);
@@ -170,7 +175,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for GuardedConnection<S> {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if self.until_begun == 0 && self.guard.is_none() {
+        if self.until_started == 0 && self.guard.is_none() {
             return Pin::new(&mut self.stream).poll_read(context, buffer);
         }
         let before = buffer.filled().len();

@@ -1,4 +1,4 @@
-//! How often a client may ping: gRPC's rules for ping strikes.
+//! Limits on client pings: gRPC's rules for ping strikes.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use tokio::time::Instant;
 /// The interval between pings of a client without calls, unless it may ping as others do.
 const WITHOUT_CALLS: Duration = Duration::from_secs(2 * 3600);
 
-/// How often a client may ping.
+/// Limits on client pings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PingRules {
-    /// The least time between two pings while the server sends nothing.
+    /// Minimum time between two pings while the server sends nothing.
     pub interval: Duration,
     /// The connection is closed when more pings than this come too soon; 0 for no limit.
     pub max_strikes: u32,

@@ -106,7 +106,7 @@ impl Connection {
         self.pings.ping(Ping::opaque()).await.map(drop)
     }
 
-    /// Why the server ended the connection.
+    /// The reason with which the server ended the connection.
     async fn reason(self) -> Option<Reason> {
         self.ended.await.unwrap().err().and_then(|error| error.reason())
     }

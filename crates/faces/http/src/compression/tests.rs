@@ -106,7 +106,7 @@ async fn decompressed_bodies_count_until_they_are_dropped() {
 async fn damaged_or_uncompressed_bodies_are_refused() {
     let gzip = packed(&[7; 1000], Encoding::Gzip);
     let deflate = packed(&[7; 1000], Encoding::Deflate);
-    // Without zlib's head, it has no checksum either.
+    // Without a zlib header, the stream has no checksum either.
     let bare = &deflate[2..deflate.len() - 4];
     for (what, body) in [
         ("empty", Vec::new()),

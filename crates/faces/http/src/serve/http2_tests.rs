@@ -1,4 +1,4 @@
-//! HTTP/2 in clear text: many requests on one connection, each with a timeout of its own.
+//! HTTP/2 in clear text: concurrent requests on one connection, each with its own timeout.
 
 use std::future::poll_fn;
 use std::task::{Context, Poll};
@@ -19,7 +19,7 @@ use crate::testing::{Echo, MAX_BODY};
 type AnyBody = Pin<Box<dyn Body<Data = Bytes, Error = Infallible> + Send>>;
 type Client = SendRequest<AnyBody>;
 
-/// A client over a connection in memory, on which nothing is under way unseen while time is paused.
+/// A client over an in-memory connection, so that no bytes are in transit while time is paused.
 async fn connected(face: Echo) -> Client {
     let (near, far) = tokio::io::duplex(1 << 16);
     let (options, shutdown) = (TransportOptions::default(), CancellationToken::new());
@@ -156,7 +156,7 @@ async fn early_refusal_discards_the_rest_of_the_body_within_limits() {
 
 #[tokio::test(start_paused = true)]
 async fn unread_reply_times_out_without_affecting_others() {
-    // What the client lets the server send ahead, the seconds between two looks at the reply, and whether all of it is taken.
+    // The client's window, the seconds between two reads of the reply, and whether the reply arrives completely.
     for (window, pause, is_whole) in [(1000, 0, true), (1000, 60, true), (0, 60, false), (0, 0, false)] {
         let (near, far) = tokio::io::duplex(1 << 16);
         let (options, shutdown) = (TransportOptions::default(), CancellationToken::new());
@@ -186,7 +186,7 @@ async fn unread_reply_times_out_without_affecting_others() {
             }
         });
         while !taking.is_finished() {
-            // Without a window, only a reply without a body can be taken.
+            // Without a window, the client can only receive replies without a body.
             assert_eq!(ask(&mut client, Method::GET, "/live", "").await.0, StatusCode::OK);
             sleep(Duration::from_secs(30)).await;
         }

@@ -93,7 +93,7 @@ async fn longest_idle_connection_makes_room() {
 
 #[tokio::test(start_paused = true)]
 async fn connections_stopped_within_a_request_make_room() {
-    // What they sent, and how many seconds another may have to wait.
+    // Bytes sent, and the seconds after which another connection takes the slot.
     let in_body = request_head("POST", "/echo", "", 5) + "ab";
     for (sent, limit_s) in [("G", 2), ("GET /live HTTP/1.1\r\nHo", 2), (&*in_body, 40)] {
         for count in [1, 3] {

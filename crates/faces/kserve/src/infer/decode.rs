@@ -105,7 +105,7 @@ pub(super) fn too_large(what: &str, length: usize, limit: Limit) -> Error {
     Error::invalid_arg(limit.exceeded(&format!("{what} of {length} bytes")))
 }
 
-/// A member of the request, or of one of its inputs or outputs.
+/// A member of the request, or of an input or output.
 #[derive(Clone, Copy)]
 enum Key {
     Id,
@@ -288,7 +288,7 @@ impl<'r> RequestParts<'r> {
             _ => skip(json),
         })?;
         output.name = name.ok_or_else(|| Error::internal("an output lacks 'name'"))?;
-        if region.is_given() && (classification.is_some() || binary) {
+        if region.is_set() && (classification.is_some() || binary) {
             return Err(Error::invalid_arg(format!(
                 "output '{}': a shared memory region excludes 'classification' and 'binary_data'",
                 output.name
@@ -385,7 +385,7 @@ impl Input {
 
     /// The input's name, type and shape.
     fn declared(&mut self) -> Result<InputHeader> {
-        let given = [self.data.is_some(), self.binary_size.is_some(), self.region.is_given()];
+        let given = [self.data.is_some(), self.binary_size.is_some(), self.region.is_set()];
         if given.into_iter().filter(|given| *given).count() != 1 {
             return Err(Error::invalid_arg(
                 "an input takes exactly one of 'data', parameter 'binary_data_size' and parameter \

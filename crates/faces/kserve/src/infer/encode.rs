@@ -100,7 +100,7 @@ pub(super) fn encode(
         }
     }
     json.extend_from_slice(b"]}");
-    // Without a byte behind the JSON, it is a plain JSON reply, as in the reference.
+    // Without binary data, the reply is plain JSON, as in the reference.
     if binary.iter().all(|tensor| tensor.byte_size() == 0) {
         return Ok(json_bytes(StatusCode::OK, budget.hold(json)?));
     }

@@ -234,8 +234,8 @@ impl Members<'_> {
     }
 }
 
-/// `dims` with variable sizes filled in to hold `count` elements: the innermost one takes what the fixed ones leave, the
-/// others are 1. `None` if `count` is not divisible.
+/// `dims` with variable sizes replaced such that they hold `count` elements: the innermost one becomes the quotient,
+/// the others 1. `None` if `count` is not divisible.
 fn fitted(mut dims: Shape, count: usize) -> Option<Shape> {
     let mut left = i64::try_from(count).ok()?;
     for &dim in dims.iter().filter(|dim| **dim >= 0) {

@@ -5,7 +5,7 @@ use nereid_core::backend_api::{DataType, Error, Result, push_bytes_element};
 
 use crate::json::syntax;
 
-/// How deep arrays may nest.
+/// Maximum nesting depth of arrays.
 const MAX_DEPTH: usize = 100;
 
 /// Decoded elements.
@@ -134,7 +134,7 @@ fn float(json: &mut Jiter<'_>, peek: Peek) -> Result<f64> {
 /// `Internal` for a number that is too large.
 pub(super) fn float_of(number: &str) -> Result<f64> {
     match number.parse::<f64>() {
-        // Infinity has a word of its own; digits that overflow to it are too large.
+        // Infinity is spelled as a word; digits that overflow to it are too large.
         Ok(value) if value.is_infinite() && !number.ends_with("Infinity") => {
             Err(Error::internal(format!("the number {number} is too large")))
         }

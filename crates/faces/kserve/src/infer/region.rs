@@ -36,7 +36,7 @@ pub(super) struct RegionPart {
     offset: u64,
     length: u64,
     /// Whether a region is given, with a name or with what is none.
-    is_given: bool,
+    is_set: bool,
     /// The first error in the parameters; reported only if nothing else in the tensor excludes a region.
     wrong: Option<Error>,
 }
@@ -49,7 +49,7 @@ impl RegionPart {
     pub(super) fn read(&mut self, json: &mut Jiter<'_>, parameter: RegionParameter) -> Result<()> {
         let peek = json.peek().map_err(syntax)?;
         if parameter == RegionParameter::Name {
-            self.is_given = true;
+            self.is_set = true;
             if peek == Peek::String {
                 self.name = Some(text(json, SHARED_MEMORY_REGION)?);
             } else {
@@ -70,8 +70,8 @@ impl RegionPart {
     }
 
     /// Whether a region is given, rightly or wrongly.
-    pub(super) fn is_given(&self) -> bool {
-        self.is_given
+    pub(super) fn is_set(&self) -> bool {
+        self.is_set
     }
 
     /// The memory, if a region is given.
@@ -80,7 +80,7 @@ impl RegionPart {
     /// `Internal` for a parameter of the wrong type, otherwise as [`Regions::slice`].
     pub(super) fn find(self, regions: &Regions) -> Result<Option<Slice>> {
         match (self.name, self.wrong) {
-            (_, Some(wrong)) if self.is_given => Err(wrong),
+            (_, Some(wrong)) if self.is_set => Err(wrong),
             (Some(name), _) => regions.slice(&name, self.offset, self.length).map(Some),
             (None, _) => Ok(None),
         }

@@ -10,7 +10,7 @@ const MAX_MODELS: usize = 16;
 /// The most elements of an input in an example; longer ones would not help the reader.
 const MAX_ELEMENTS: usize = 256;
 
-/// A version of a model, and requests to it.
+/// A version of a model, and sample requests to it.
 pub(crate) struct Example {
     pub model: String,
     pub version: u64,

@@ -45,20 +45,20 @@ pub struct Drain(Arc<AtomicBool>);
 /// Progress of the client's acknowledgement.
 #[derive(Debug)]
 enum Acknowledgement {
-    /// Not read in whole. These bytes may be its beginning.
+    /// Partially read: these bytes may be its beginning.
     Awaited(BytesMut),
-    /// Held back until then, while the frames after it pass.
+    /// Delayed until then, while the frames after it pass.
     Held {
         until: Pin<Box<Sleep>>,
         frames: Scanner,
     },
-    /// To be passed on when the frame under way is complete.
+    /// To be passed on when the current frame is complete.
     Due(Scanner),
     Passed,
 }
 
 impl Drain {
-    /// To be called right before the library announces the end.
+    /// Starts draining. Call it right before the library announces the end.
     pub fn begin(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -211,7 +211,7 @@ mod tests {
 
     use super::*;
 
-    /// Frames with contents that look like the beginning of the acknowledgement, or like none of it.
+    /// Frames whose contents resemble the beginning of the acknowledgement, or do not.
     fn frames() -> impl Strategy<Value = Vec<Vec<u8>>> {
         let contents = prop_oneof![
             (0..=ACKNOWLEDGEMENT.len() - 1).prop_map(|length| ACKNOWLEDGEMENT[..length].to_vec()),

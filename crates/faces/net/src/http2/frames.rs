@@ -70,12 +70,12 @@ pub struct Scanner {
 }
 
 impl Scanner {
-    /// For what a client sends.
+    /// Scans a client's bytes, which begin with the preface.
     pub fn of_client() -> Self {
         Self { skip: PREFACE, ..Self::between_frames() }
     }
 
-    /// For what a server sends, or from the beginning of any frame.
+    /// Scans bytes that begin with a frame, as a server's do.
     pub fn between_frames() -> Self {
         Self { skip: 0, head: [0; HEAD], have: 0 }
     }

@@ -111,7 +111,7 @@ impl Relay {
 
     /// Whether the calling thread is an I/O thread of the runtime.
     fn is_here(&self) -> bool {
-        // The thread keeps it alive, so no other one has this address.
+        // The thread keeps the relay alive, so its address is unique.
         ADDRESS.get() == self.address()
     }
 
@@ -126,7 +126,7 @@ impl Relay {
     /// Wakes a task from a thread outside the runtime.
     fn wake(task: Arc<Task>) {
         let relay = Arc::clone(&task.relay);
-        // Only while all are parked does one of them surely wait for events.
+        // Only if all threads are parked is one of them certain to wait for events.
         if relay.parked.load(SeqCst) < relay.threads {
             return task.waker.wake_by_ref();
         }

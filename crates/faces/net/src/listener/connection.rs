@@ -15,7 +15,7 @@ use crate::listener::tls;
 pub enum Connection {
     /// In clear text.
     Plain(TcpStream),
-    /// With TLS, after the handshake.
+    /// A TLS connection, after the handshake.
     Tls(Box<TlsStream<TcpStream>>),
 }
 

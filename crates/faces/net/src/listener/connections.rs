@@ -2,7 +2,7 @@
 //!
 //! A process has a limited number of file descriptors, and a port may have a limit of its own. Clients pool connections
 //! and leave them open, so at a limit idle ones are closed first. Clients with requests are never locked out by clients
-//! without, or by clients that stop in the middle of a request. that do not, or that stop in the middle of a request.
+//! without, or by clients that stop in the middle of a request.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 /// for the rest of a request.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// A connection, as far as it is known whether it is idle.
+/// A connection that can report whether it is idle.
 pub trait Activity: Send + Sync {
     /// The pending input from the client, if nothing else keeps the connection open.
     fn awaited(&self) -> Option<Awaited>;
@@ -59,7 +59,7 @@ struct Connection {
 }
 
 impl Connection {
-    /// Since when it is idle, if it may be closed.
+    /// When the connection became idle, if it may be closed.
     fn may_go(&self) -> Option<Instant> {
         let (awaited, since) = self.idle?;
         let is_new = self.opened.elapsed() < GRACE;
@@ -98,7 +98,7 @@ impl Connections {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a connection. It has to close when `evicted` is cancelled.
+    /// Adds a connection, which must close when `evicted` is cancelled.
     pub fn register(&self, activity: Arc<dyn Activity>, evicted: CancellationToken) -> ConnectionGuard {
         let mut open = self.lock();
         // While no client connects, the accept loop performs this check.

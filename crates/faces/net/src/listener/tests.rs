@@ -11,7 +11,7 @@ fn local(port: u16, share: bool) -> Address {
     Address { host: "127.0.0.1".into(), port, share }
 }
 
-/// Serves one connection after the other: echoes what the client sends, in uppercase.
+/// Serves connections sequentially: echoes the client's bytes in uppercase.
 async fn shout(listener: Listener) {
     loop {
         let Ok(mut connection) = listener.accept().await.open().await else { continue };

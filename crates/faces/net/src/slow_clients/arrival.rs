@@ -27,7 +27,7 @@ impl Arrival {
         }
     }
 
-    /// Nothing is missing any more.
+    /// Records that the message is complete.
     pub fn end(&mut self) {
         *self = Self::default();
     }
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     /// Receives parts of (bytes, milliseconds before them). Returns the time at which the rest is given up, if it is.
-    async fn given_up(parts: &[(usize, u64)]) -> Option<u64> {
+    async fn timeout_of(parts: &[(usize, u64)]) -> Option<u64> {
         let (mut arrival, start) = (Arrival::default(), Instant::now());
         for (bytes, pause) in parts {
             let waiting = poll_fn(|context| arrival.poll_over(context));
@@ -84,7 +84,7 @@ mod tests {
             parts in prop::collection::vec((0..6000_usize, (1..90_u64).prop_map(|seconds| seconds * 1000 + 2)), 0..40)
         ) {
             let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
-            prop_assert_eq!(runtime.block_on(given_up(&parts)), expected(&parts));
+            prop_assert_eq!(runtime.block_on(timeout_of(&parts)), expected(&parts));
         }
     }
 

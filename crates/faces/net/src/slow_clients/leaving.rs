@@ -35,7 +35,7 @@ mod tests {
             let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
             runtime.block_on(async {
                 let start = Instant::now();
-                // What is awaited from when on, in milliseconds. In the end, the same for ever.
+                // The awaited input by start time, in milliseconds. The last one never changes.
                 let mut times = vec![(0, None)];
                 for (pause, awaited) in changes {
                     times.push((times.last().unwrap().0 + pause, awaited));

@@ -56,7 +56,7 @@ pin_project! {
 }
 
 impl<B> TimedBody<B> {
-    /// The body of a reply whose task is one of [`TimedReplies`].
+    /// Wraps the body of a reply whose task was spawned by [`TimedReplies`].
     pub fn new(body: B) -> Self {
         Self { body, rest: Bytes::new() }
     }

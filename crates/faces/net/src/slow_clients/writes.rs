@@ -15,7 +15,7 @@ use crate::slow_clients::{PROGRESS, TAKING};
 #[derive(Debug)]
 pub struct TimedWrites<S> {
     stream: S,
-    /// Since the connection took less than it was given.
+    /// Set since the connection accepted less than it was offered.
     limit: Option<Pin<Box<Sleep>>>,
     /// Bytes read by the client since then.
     taken: usize,
@@ -44,7 +44,8 @@ impl<S> TimedWrites<S> {
         self.backlog.clone()
     }
 
-    /// The outcome of writing `given` bytes. A connection takes all of them, or a good part, while its client reads.
+    /// Handles the outcome of writing `given` bytes. A connection accepts all of them, or a large part, while its
+    /// client reads.
     fn wrote<T>(
         &mut self,
         outcome: Poll<io::Result<T>>,
@@ -158,12 +159,12 @@ mod tests {
             let mut buffer = vec![0; piece];
             while !written.is_finished() {
                 sleep(Duration::from_secs(pause)).await;
-                let mut wanted = piece;
-                while wanted > 0
+                let mut requested = piece;
+                while requested > 0
                     && let Ok(Ok(count @ 1..)) =
-                        timeout(Duration::ZERO, near.read(&mut buffer[..wanted])).await
+                        timeout(Duration::ZERO, near.read(&mut buffer[..requested])).await
                 {
-                    wanted -= count;
+                    requested -= count;
                     tokio::task::yield_now().await;
                 }
             }
@@ -198,13 +199,13 @@ mod tests {
             let (start, mut buffer) = (Instant::now(), vec![0; piece]);
             while !written.is_finished() {
                 sleep(Duration::from_secs(pause)).await;
-                let mut wanted = piece;
-                while wanted > 0
+                let mut requested = piece;
+                while requested > 0
                     && !written.is_finished()
                     && let Ok(Ok(count @ 1..)) =
-                        timeout(Duration::from_secs(1), near.read(&mut buffer[..wanted])).await
+                        timeout(Duration::from_secs(1), near.read(&mut buffer[..requested])).await
                 {
-                    wanted -= count;
+                    requested -= count;
                 }
             }
             let (outcome, end) = written.await.unwrap();

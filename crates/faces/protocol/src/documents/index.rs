@@ -4,7 +4,7 @@ use nereid_backend_api::Result;
 use nereid_core::{FetchStatus, ModelStatus, Server};
 use serde::Serialize;
 
-/// A model of the repository, or one of its versions. What is absent is left out.
+/// A model of the repository, or one of its versions. Absent fields are omitted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct IndexEntry {
     /// The model's name.
@@ -16,7 +16,7 @@ pub struct IndexEntry {
     /// The state's name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<&'static str>,
-    /// Why it is in this state, if there is a reason.
+    /// The reason for the state, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
@@ -44,7 +44,7 @@ fn entries(
 ) -> Vec<IndexEntry> {
     let fetching = |name: &str| fetches.iter().find(|fetch| fetch.id.name == name).map(FetchStatus::describe);
     let entries = index.into_iter().map(|(name, status)| match status {
-        // Its versions are known once its files are there.
+        // The versions are known once the files have been fetched.
         None => match fetching(&name) {
             Some(reason) => IndexEntry {
                 name,

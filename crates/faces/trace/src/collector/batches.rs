@@ -23,7 +23,7 @@ pub(super) struct Rules {
     pub most_waiting: usize,
     /// The most sent at once.
     pub batch: usize,
-    /// Fewer are sent when the first of them has waited that long.
+    /// A smaller batch is sent when its first span has waited this long.
     pub delay: Duration,
 }
 
@@ -80,7 +80,7 @@ impl Batches {
         }
         queue.since.get_or_insert_with(Instant::now);
         queue.spans.push_back(span);
-        // The thread waits for the first of them, and then for enough of them.
+        // The thread waits for the first span, and then for a full batch.
         let woken = queue.spans.len() == 1 || queue.spans.len() == self.0.rules.batch;
         drop(queue);
         if woken {

@@ -37,10 +37,10 @@ pub(super) struct Client {
 }
 
 impl Client {
-    /// An address without a scheme is one of HTTP, as in the reference.
+    /// URLs without a scheme use HTTP, as in the reference.
     ///
     /// # Errors
-    /// Why the address is none, or that no certificate is known by which a collector could show who it is.
+    /// The URL is invalid, or no CA certificates are available to verify the collector.
     pub(super) fn new(url: &str) -> Result<Self, String> {
         let wrong = |why: &str| format!("'{url}' is not a collector's address: {why}");
         let address = if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
@@ -62,7 +62,7 @@ impl Client {
     /// Sends a message.
     ///
     /// # Errors
-    /// Why the collector does not have it.
+    /// The collector did not accept the message.
     pub(super) async fn post(&self, message: Vec<u8>) -> Result<(), String> {
         let outcome = timeout(PATIENCE, self.attempt(message.into())).await;
         let outcome = outcome.unwrap_or_else(|_| Err("it took too long".into()));
@@ -106,7 +106,7 @@ impl Client {
         tokio::pin!(exchange);
         tokio::select! {
             outcome = &mut exchange => outcome,
-            // The connection may end when the answer is there, but not before.
+            // The connection may end after the answer, but not before.
             ended = connection => {
                 ended?;
                 exchange.await
@@ -123,8 +123,7 @@ fn secured() -> Result<ClientConfig, String> {
     if roots.is_empty() {
         let reasons: Vec<_> = found.errors.iter().map(ToString::to_string).collect();
         return Err(format!(
-            "no certificates are found by which a collector could show who it is; SSL_CERT_FILE names a file with some \
-             ({})",
+            "no CA certificates found to verify the collector with; set SSL_CERT_FILE to a file ({})",
             reasons.join(", ")
         ));
     }

@@ -119,7 +119,7 @@ impl SpanRecord {
     fn end(&self, open: &mut OpenSpans, trace: &Trace, activity: Activity<'_>, at: u64) {
         let Some(spans) = open.inner.get_mut(&trace.id()) else { return };
         let ended = match activity {
-            // What was left open within it ends with it.
+            // Spans still open within it end with it.
             Activity::RequestEnd => std::mem::take(spans),
             Activity::ComputeEnd => spans.pop_if(|span| span.name == "compute").into_iter().collect(),
             Activity::Custom(name) => {

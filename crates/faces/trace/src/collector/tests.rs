@@ -126,8 +126,8 @@ fn spans_beyond_the_queue_limit_are_dropped() {
     };
     let batches = Collector::new(&CollectorOptions { max_export_batch_size: 4, ..options }).unwrap();
     let stream = batches.open(&TraceSettings::default());
-    // Nobody is at the other end before they all came: a batch is sent while further ones come, so only a lower bound
-    // of what arrives is known.
+    // The collector reads only after all spans were recorded. Batches are sent while further spans are recorded, so the
+    // number that arrives has only a lower bound.
     (0..50).for_each(|_| trace(&stream, "1"));
     let taken = received.join().unwrap();
     assert_eq!(spans(&taken[0].1).scope_spans[0].spans.len(), 4);

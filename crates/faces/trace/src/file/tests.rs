@@ -123,7 +123,7 @@ fn streams_that_end_one_after_the_other_share_the_file() {
     for id in ["a", "b"] {
         trace(&files.open(&settings(0)), id, false);
     }
-    // One that is still open when the server ends is written, too.
+    // A trace that is still open when the server ends is written, too.
     let open = files.open(&settings(0));
     trace(&open, "c", false);
     files.close();

@@ -35,7 +35,7 @@ pub(super) struct FinishedTrace {
 
 enum Message {
     Finished(FinishedTrace),
-    /// Nothing more comes of that series.
+    /// The end of this series.
     End(u64),
 }
 
@@ -107,7 +107,7 @@ impl Writer {
         self.shared.changed.notify_all();
     }
 
-    /// Nothing more comes of that series.
+    /// Ends a series.
     pub(super) fn end(&self, series: u64) {
         let mut queue = self.shared.lock();
         if queue.started && !queue.closed {
@@ -145,7 +145,7 @@ impl Shared {
             let lost = std::mem::take(&mut queue.lost);
             drop(queue);
             if lost > 0 {
-                tracing::warn!("{lost} traces are lost: they came faster than they could be written");
+                tracing::warn!("lost {lost} traces: they arrived faster than they could be written");
             }
             for message in messages {
                 match message {
@@ -203,12 +203,12 @@ struct PendingTraces {
     text: String,
     /// Number of traces in `text`.
     unwritten: u32,
-    /// The numbered file that they go into, if some of them did already, and its number.
+    /// The numbered file of the series and its number, if one was started.
     file: Option<ArrayFile>,
     number: u64,
     /// Whether the series has a frequency and is therefore written to numbered files only.
     numbered: bool,
-    /// Whether some of them went into the first file.
+    /// Whether some of the traces were written to the first file.
     in_main: bool,
 }
 
@@ -298,7 +298,7 @@ fn hint(error: &io::Error) -> &'static str {
     use io::ErrorKind::{IsADirectory, NotADirectory, NotFound, PermissionDenied, ReadOnlyFilesystem};
     match error.kind() {
         IsADirectory | NotADirectory | NotFound | PermissionDenied | ReadOnlyFilesystem => {
-            "; --trace-config=triton,file= takes a file in a folder that this server may write to"
+            "; --trace-config=triton,file= must name a file in a folder that is writable for this server"
         }
         _ => "",
     }

@@ -128,7 +128,7 @@ impl LoadHooks for Chain {
 }
 
 impl Drop for Chain {
-    /// If an agent refused the model, the others are notified of the failed load.
+    /// If an agent refused the model, the others receive the failed load.
     fn drop(&mut self) {
         self.dropped();
     }

@@ -45,17 +45,17 @@ pub struct AgentsOfRepository {
 /// The agents of all repositories.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Defaults {
-    given: Arc<[AgentDefault]>,
+    configured: Arc<[AgentDefault]>,
     /// The contents of the repositories' own files, with the time of reading, by location.
     read: Arc<Mutex<ReadFiles>>,
 }
 
-/// By location: when a file was read, and its contents.
+/// Parsed files by location, with the time when they were read.
 type ReadFiles = BTreeMap<String, (Instant, Arc<AgentsOfRepository>)>;
 
 impl Defaults {
-    pub(crate) fn new(given: Vec<AgentDefault>) -> Self {
-        Self { given: given.into(), read: Arc::default() }
+    pub(crate) fn new(configured: Vec<AgentDefault>) -> Self {
+        Self { configured: configured.into(), read: Arc::default() }
     }
 
     /// The default agents of the models in a store. A file read at `as_of` or later is recent enough.
@@ -70,16 +70,16 @@ impl Defaults {
         let began = Instant::now();
         let agents = match store.read(AGENTS_FILE, as_of).await? {
             Some(text) => parse(&text, location)?,
-            None => self.given_for(location),
+            None => self.configured_for(location),
         };
         let agents = Arc::new(agents);
         self.read().insert(location.to_owned(), (began, Arc::clone(&agents)));
         Ok(agents)
     }
 
-    fn given_for(&self, location: &str) -> AgentsOfRepository {
-        let given = self.given.iter().filter(|default| default.is_for(location));
-        let agents = given.map(|default| default.agent.clone()).collect();
+    fn configured_for(&self, location: &str) -> AgentsOfRepository {
+        let configured = self.configured.iter().filter(|default| default.is_for(location));
+        let agents = configured.map(|default| default.agent.clone()).collect();
         AgentsOfRepository { agents, is_of_file: false }
     }
 
@@ -92,11 +92,15 @@ impl Defaults {
 ///
 /// # Errors
 /// The repository's file cannot be read, or is invalid.
-pub fn agents_of_folder(folder: &Path, location: &str, given: &[AgentDefault]) -> Result<AgentsOfRepository> {
+pub fn agents_of_folder(
+    folder: &Path,
+    location: &str,
+    configured: &[AgentDefault],
+) -> Result<AgentsOfRepository> {
     let store = LocalStore::new(folder.to_owned());
-    let given = given.iter().filter(|default| default.is_for(location));
-    let given = given.map(|default| AgentDefault { repositories: Vec::new(), ..default.clone() });
-    let agents = block_on(Defaults::new(given.collect()).of(&store, Instant::now()))?;
+    let configured = configured.iter().filter(|default| default.is_for(location));
+    let configured = configured.map(|default| AgentDefault { repositories: Vec::new(), ..default.clone() });
+    let agents = block_on(Defaults::new(configured.collect()).of(&store, Instant::now()))?;
     Ok(AgentsOfRepository::clone(&agents))
 }
 
@@ -141,7 +145,7 @@ mod tests {
 
     use super::*;
 
-    fn given(name: &str, repositories: &[&str]) -> AgentDefault {
+    fn agent_default(name: &str, repositories: &[&str]) -> AgentDefault {
         let agent = NamedAgent { name: name.to_owned(), parameters: Vec::new() };
         AgentDefault { agent, repositories: repositories.iter().map(|&prefix| prefix.to_owned()).collect() }
     }
@@ -153,9 +157,9 @@ mod tests {
     #[test]
     fn options_apply_to_repositories_with_the_prefix() {
         let defaults = Defaults::new(vec![
-            given("a", &["s3://one", "s3://two/models"]),
-            given("b", &[]),
-            given("c", &["/mod"]),
+            agent_default("a", &["s3://one", "s3://two/models"]),
+            agent_default("b", &[]),
+            agent_default("c", &["/mod"]),
         ]);
         for (location, expected) in [
             ("s3://one", &["a", "b"][..]),
@@ -165,7 +169,7 @@ mod tests {
             ("/models", &["b", "c"]),
             ("", &["b"]),
         ] {
-            assert_eq!(names(&defaults.given_for(location)), expected, "{location}");
+            assert_eq!(names(&defaults.configured_for(location)), expected, "{location}");
         }
     }
 
@@ -173,7 +177,7 @@ mod tests {
     fn agents_file_overrides_the_options() {
         let folder = tempfile::tempdir().unwrap();
         let store = LocalStore::new(folder.path().to_owned());
-        let defaults = Defaults::new(vec![given("option", &[])]);
+        let defaults = Defaults::new(vec![agent_default("option", &[])]);
         let read = |as_of| block_on(defaults.of(&store, as_of));
         assert_eq!(names(&read(Instant::now()).unwrap()), ["option"]);
         for (text, expected) in [

@@ -9,10 +9,10 @@ use nereid_core::{AgentContext, AgentFolders, LoadGuard, ModelLocation, Progress
 use nereid_model_config::ModelConfig;
 
 use super::{Agent, Agents, Chain, NamedAgent};
-use crate::model_folder::{ReadOptions, given_config};
+use crate::model_folder::{ReadOptions, original_config};
+use crate::needed_files;
 use crate::route::Route;
 use crate::store::{Fetch, FetchedFolder, Object, Store};
-use crate::wanted;
 
 /// A model before its agents run.
 pub(crate) struct AgentRun<'a> {
@@ -102,7 +102,7 @@ impl AgentRun<'_> {
             ModelLocation::Remote(_) if *location == self.origin() => &self.fetched.path,
             ModelLocation::Remote(_) => return ModelConfig::default(),
         };
-        given_config(folder, None, self.options).unwrap_or_default()
+        original_config(folder, None, self.options).unwrap_or_default()
     }
 
     /// Fetches the versions to be served to this machine.
@@ -112,8 +112,9 @@ impl AgentRun<'_> {
         route: Option<&Arc<dyn Route>>,
         chain: &Chain,
     ) -> Result<PathBuf> {
-        let versions =
-            |objects: &[Object]| wanted::versions(objects, &self.fetched.path, self.config, self.options);
+        let versions = |objects: &[Object]| {
+            needed_files::versions(objects, &self.fetched.path, self.config, self.options)
+        };
         let fetched = match self.store {
             Some((store, objects)) if *location == self.origin() => {
                 let versions = versions(objects);

@@ -170,7 +170,7 @@ fn strict_mode_requires_a_complete_configuration() {
     let folder = repository(&[("1/model.onnx", "")], &["1"]);
     let error = read_with(&folder, &without_completion()).unwrap_err();
     assert!(error.message().contains("config.pbtxt"), "{error}");
-    assert!(error.message().contains("only when configurations are completed"), "{error}");
+    assert!(error.message().contains("only if configurations are completed"), "{error}");
 
     fs::write(folder.path().join("m/config.pbtxt"), "input { name: 'X' }").unwrap();
     assert!(read(&folder).is_ok());

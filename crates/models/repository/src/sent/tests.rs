@@ -1,4 +1,4 @@
-//! Folders of load requests: private, removed at the end, and removed later where there was no end.
+//! Folders of load requests: private, removed at shutdown, or by a later server after a crash.
 
 use std::fs::File;
 use std::os::unix::fs::{MetadataExt, symlink};

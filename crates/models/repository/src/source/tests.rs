@@ -211,7 +211,7 @@ fn repositories_register_and_unregister_under_a_model_name() {
 struct Slow {
     location: &'static str,
     takes: Duration,
-    /// Nothing if it is away.
+    /// `None` if the repository is unavailable.
     models: Option<&'static [&'static str]>,
 }
 

@@ -15,7 +15,7 @@ pub trait StoreUnderTest {
     /// The implementation under test.
     type Store: Store;
 
-    /// The store as it is now.
+    /// Opens the store.
     fn store(&self) -> Self::Store;
 
     /// Writes a file, over the one that has this path.

@@ -21,7 +21,7 @@ const DEPTH: usize = 16;
 /// inode.
 const SMALL: u64 = 64 << 10;
 
-/// A folder on this machine. Links in it are followed: repositories are often put together of them.
+/// A folder on this machine. Links in it are followed: repositories are often assembled from links.
 #[derive(Clone, Debug)]
 pub struct LocalStore {
     root: PathBuf,
@@ -29,7 +29,7 @@ pub struct LocalStore {
 }
 
 impl LocalStore {
-    /// The store in this folder, which need not exist yet.
+    /// The store in this folder, which may not exist yet.
     pub fn new(root: PathBuf) -> Self {
         let location = root.to_string_lossy().into_owned();
         Self { root, location }
@@ -63,7 +63,7 @@ impl LocalStore {
         Ok(objects)
     }
 
-    /// Adds what is below a folder, in the order of [`Store::stat`]. `above` has the folder and those that led to it.
+    /// Adds the contents of a folder, in the order of [`Store::stat`]. `above` contains the folder and its ancestors.
     fn walk(
         &self,
         folder: &Path,

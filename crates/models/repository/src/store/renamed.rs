@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_a_store() {
+    fn store_passes_conformance() {
         check_store(|| Folder(tempfile::tempdir().unwrap()));
     }
 

@@ -8,11 +8,11 @@ use super::{Endpoint, Face, FaceContext, Serving};
 /// gRPC: KServe's service with Triton's extensions.
 #[derive(Clone, Debug)]
 pub struct Grpc {
-    /// Where it listens.
+    /// The endpoint.
     pub endpoint: Endpoint,
     /// The face itself. Its `regions`, `log` and `load_reports` are the server's.
     pub options: GrpcOptions,
-    /// How connections are kept and ended.
+    /// Keepalive and lifetime settings of connections.
     pub transport: TransportOptions,
 }
 

@@ -9,11 +9,11 @@ use super::{Endpoint, Face, FaceContext, Serving};
 /// HTTP: KServe's protocol with Triton's extensions.
 #[derive(Clone, Debug)]
 pub struct Http {
-    /// Where it listens.
+    /// The endpoint.
     pub endpoint: Endpoint,
     /// The face itself. Its `regions`, `log` and `load_reports` are the server's.
     pub options: HttpOptions,
-    /// How connections are kept and ended.
+    /// Limits of connections.
     pub transport: TransportOptions,
 }
 

@@ -8,7 +8,7 @@ use super::{Endpoint, Face, FaceContext, Serving};
 /// Metrics, in Prometheus's text format.
 #[derive(Clone, Debug)]
 pub struct Metrics {
-    /// Where it listens.
+    /// The endpoint.
     pub endpoint: Endpoint,
 }
 

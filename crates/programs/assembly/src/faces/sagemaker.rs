@@ -15,11 +15,11 @@ use super::{Endpoint, Face, FaceContext, Serving};
 /// Amazon SageMaker, for endpoints of one model and of many.
 #[derive(Clone, Debug)]
 pub struct SageMaker {
-    /// Where it listens.
+    /// The endpoint.
     pub endpoint: Endpoint,
     /// The face itself.
     pub options: SageMakerOptions,
-    /// The face that answers inference behind it. Its `regions`, `log` and `load_reports` are the server's.
+    /// Options of the underlying KServe face. Its `regions`, `log` and `load_reports` are the server's.
     pub http: HttpOptions,
 }
 

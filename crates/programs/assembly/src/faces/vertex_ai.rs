@@ -13,11 +13,11 @@ use super::{Endpoint, Face, FaceContext, Serving};
 /// Google Vertex AI, by the routes that it chooses.
 #[derive(Clone, Debug)]
 pub struct VertexAi {
-    /// Where it listens.
+    /// The endpoint.
     pub endpoint: Endpoint,
     /// The face itself.
     pub options: VertexAiOptions,
-    /// The face that answers inference behind it. Its `regions`, `log` and `load_reports` are the server's.
+    /// Options of the underlying KServe face. Its `regions`, `log` and `load_reports` are the server's.
     pub http: HttpOptions,
 }
 

@@ -118,7 +118,7 @@ fn requests_are_logged_by_option_or_verbose_level() {
         assert!(abandoned.contains(r#""gRPC /x status=abandoned microseconds="#), "{abandoned}");
         assert!(abandoned.contains("principal=a client") && !answered.contains("principal"), "{abandoned}");
     }
-    // From the change of a client on.
+    // Changes of the settings take effect immediately.
     let lines = logged(LogSettings::default(), true, |control| {
         request(control);
         control.update(LogUpdate {

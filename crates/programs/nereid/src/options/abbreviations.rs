@@ -87,7 +87,7 @@ fn find<'a>(given: &str, options: &[&'a Arg]) -> Result<Option<(&'a Arg, &'a str
         }
         _ => {
             let candidates: Vec<_> = candidates.iter().map(|(_, name)| format!("--{name}")).collect();
-            Err(format!("'--{given}' is ambiguous: it may be {}", candidates.join(", ")))
+            Err(format!("'--{given}' is ambiguous: it matches {}", candidates.join(", ")))
         }
     }
 }
@@ -174,13 +174,13 @@ mod tests {
             ("--allow-c=1", "--allow-client-shm, --allow-cpu-metrics"),
         ] {
             let name = option.split('=').next().unwrap();
-            let expected = format!("'{name}' is ambiguous: it may be {candidates}");
+            let expected = format!("'{name}' is ambiguous: it matches {candidates}");
             assert_eq!(expanded(&format!("nereid {option}")), Err(expected));
         }
     }
 
     proptest! {
-        /// Whatever an option is cut down to, it stands for that option, or is refused because it may be another.
+        /// Any prefix of an option resolves to that option, or is refused as ambiguous.
         #[test]
         fn abbreviation_never_resolves_to_another_option(which in any::<prop::sample::Index>(), cut in 1_usize..40) {
             let command = Options::command();

@@ -62,8 +62,9 @@ impl ConfigurationOptions {
 
     /// The folder with a folder for each installed backend.
     pub(crate) fn backend_directory(&self) -> PathBuf {
-        let beside = || Some(env::current_exe().ok()?.parent()?.parent()?.join("backends"));
-        let found = self.backend_directory.clone().or_else(|| beside().filter(|folder| folder.is_dir()));
+        let next_to_program = || Some(env::current_exe().ok()?.parent()?.parent()?.join("backends"));
+        let found =
+            self.backend_directory.clone().or_else(|| next_to_program().filter(|folder| folder.is_dir()));
         found.unwrap_or_else(|| PathBuf::from(BACKENDS))
     }
 

@@ -48,13 +48,13 @@ impl CacheOptions {
         })
     }
 
-    /// Options that contradict each other.
+    /// A conflict between options.
     pub(super) fn contradiction(&self) -> Option<&'static str> {
         let mut caches = self.cache_config.iter().map(|setting| &setting.cache);
         let first = caches.next();
         if first.is_some() && self.response_cache_byte_size.is_some() {
             Some(
-                "--response-cache-byte-size is --cache-config=local,size=BYTES; only one of them may be given",
+                "--response-cache-byte-size and --cache-config=local,size=BYTES are the same option; set only one of them",
             )
         } else if caches.any(|cache| Some(cache) != first) {
             Some("--cache-config names several caches; a server has one")

@@ -15,7 +15,7 @@ const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../COMPATIBILITY.
 
 /// Markers around the tables in the page.
 const MARKS: [&str; 2] = [
-    "<!-- Made from the declarations in crates/programs/nereid/src/options: UPDATE_OPTIONS=1 cargo test -p nereid. -->\n",
+    "<!-- Generated from the declarations in crates/programs/nereid/src/options: UPDATE_OPTIONS=1 cargo test -p nereid. -->\n",
     "<!-- End of the tables of options. -->\n",
 ];
 
@@ -42,7 +42,7 @@ const DIFFERS: &[(&[&str], &str)] = &[
     ),
     (
         &["grpc-keepalive-time", "grpc-keepalive-permit-without-calls"],
-        "pings are sent at each interval, whatever else was sent",
+        "pings are sent at each interval, regardless of other frames",
     ),
     (
         &[
@@ -218,7 +218,7 @@ const TRITON: [(&str, &str); 86] = [
     ("trace-rate", "1000"),
     ("vertex-ai-default-model", "digits"),
 ];
-/// Further ones, which contradict one of those.
+/// Further options, which conflict with one of those.
 const FURTHER: [(&str, &str); 3] =
     [("response-cache-byte-size", "1048576"), ("vertex-ai-port", "8080"), ("vertex-ai-thread-count", "8")];
 

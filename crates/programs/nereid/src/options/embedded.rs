@@ -1,4 +1,5 @@
-//! Options that applications set by Triton's C interface are options of this program, and the others have a reason.
+//! Checks that options set by applications through Triton's C interface are options of this program, and that the
+//! others have a reason.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +16,7 @@ const COMMAND_ALONE: &[(&str, &str)] = &[
     ("allow-http", "an application opens no port"),
     ("allow-sagemaker", "an application opens no port"),
     ("allow-vertex-ai", "an application opens no port"),
-    ("disable-auto-complete-config", "strict-model-config says it"),
+    ("disable-auto-complete-config", "covered by strict-model-config"),
     ("grpc-", "an application opens no port"),
     ("http-", "an application opens no port"),
     ("log-", "the log is the process's and not a server's"),
@@ -23,10 +24,10 @@ const COMMAND_ALONE: &[(&str, &str)] = &[
     ("metrics-port", "an application opens no port"),
     ("model-store", "another name of model-repository"),
     ("repository-poll-secs", "an application polls itself"),
-    ("response-cache-byte-size", "cache-config says it"),
+    ("response-cache-byte-size", "covered by cache-config"),
     ("reuse-", "an application opens no port"),
     ("sagemaker-", "an application opens no port"),
-    ("trace-", "an application makes traces itself"),
+    ("trace-", "applications create traces themselves"),
     ("vertex-ai-", "an application opens no port"),
 ];
 

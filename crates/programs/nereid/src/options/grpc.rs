@@ -1,4 +1,4 @@
-//! The options of gRPC: where it is served, how, and who may use which part of it.
+//! The options of gRPC: address, transport, and access.
 
 use std::env;
 use std::num::NonZeroU32;
@@ -14,10 +14,10 @@ use nereid_protocol::{HeaderPattern, Restriction, Restrictions};
 use super::boolean;
 use super::tls::TlsChoice;
 
-/// The longest time in gRPC. It stands for no limit.
+/// The longest time in gRPC, which means no limit.
 const FOR_EVER: u32 = i32::MAX as u32;
 
-/// Triton's hook for tests of clients: seconds that answers to calls other than inference are held back.
+/// Triton's hook for tests of clients: seconds by which answers to calls other than inference are delayed.
 const DELAY: &str = "TRITONSERVER_SERVER_DELAY_GRPC_RESPONSE_SEC";
 
 /// The options of gRPC.
@@ -172,7 +172,7 @@ impl GrpcOptions {
     /// The gRPC face, if gRPC is served.
     ///
     /// # Errors
-    /// Options that contradict each other, or one that another needs.
+    /// Conflicting options, or a missing one.
     pub(crate) fn face(&self) -> Result<Option<Grpc>, String> {
         if !self.allow_grpc {
             return Ok(None);

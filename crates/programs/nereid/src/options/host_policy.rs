@@ -37,7 +37,7 @@ pub(super) fn read(text: &str) -> Result<HostPolicySetting, String> {
     Ok(HostPolicySetting { policy: policy.into(), setting: setting.into(), value: value.into() })
 }
 
-/// All settings together.
+/// Combines all settings.
 pub(super) fn all(given: &[HostPolicySetting]) -> Result<HostPolicies, String> {
     let mut policies = HostPolicies::default();
     for HostPolicySetting { policy, setting, value } in given {

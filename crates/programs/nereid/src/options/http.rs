@@ -1,4 +1,4 @@
-//! The options of HTTP: where it is served, what it takes, and who may use which part of it.
+//! The options of HTTP: address, limits, and access.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -113,7 +113,7 @@ impl HttpOptions {
     /// The HTTP face, if HTTP is served.
     ///
     /// # Errors
-    /// Options that contradict each other, or one that another needs.
+    /// Conflicting options, or a missing one.
     pub(crate) fn face(&self) -> Result<Option<Http>, String> {
         if !self.allow_http {
             return Ok(None);
@@ -125,10 +125,10 @@ impl HttpOptions {
         }))
     }
 
-    /// The options of the face, which hold for the faces of clouds, too.
+    /// The options of the face, which apply to the faces of clouds, too.
     ///
     /// # Errors
-    /// Options that contradict each other.
+    /// Conflicting options.
     pub(super) fn face_options(&self) -> Result<FaceOptions, String> {
         Ok(FaceOptions {
             max_input_size: self.http_max_input_size.get(),

@@ -1,4 +1,4 @@
-//! How much memory the process may use, and the share of it that requests may take by default.
+//! Determines the memory available to the process, and the default share for requests.
 
 use std::fs;
 use std::path::Path;
@@ -38,7 +38,7 @@ fn group_limits(proc: &Path, groups: &Path) -> Vec<u64> {
             }
             _ => continue,
         };
-        // A container may see its own group as the root, and the path as it is outside.
+        // A container may see its own group as the root, with the path from outside.
         let inside = root.join(group.trim_start_matches('/'));
         let candidates = inside.ancestors().take_while(|folder| folder.starts_with(&root));
         limits.extend(

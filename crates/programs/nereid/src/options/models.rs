@@ -119,7 +119,7 @@ impl ModelOptions {
         self.model_load_retry_count
     }
 
-    /// Options that contradict each other.
+    /// A conflict between options.
     pub(super) fn contradiction(&self) -> Option<&'static str> {
         if self.repository_cache_byte_size.is_some() && self.repository_cache_directory.is_none() {
             Some(
@@ -136,7 +136,7 @@ impl ModelOptions {
         } else if self.model_control_mode != ModelControlMode::Explicit {
             Some("--load-model needs --model-control-mode=explicit; other modes load all models")
         } else if self.load_model.len() > 1 && self.load_model.iter().any(|name| name == "*") {
-            Some("--load-model=* loads all models, so no other --load-model may be given")
+            Some("--load-model=* loads all models, so other --load-model options are not allowed")
         } else {
             None
         }

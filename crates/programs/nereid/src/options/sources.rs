@@ -143,7 +143,7 @@ pub(crate) fn names(option: &Arg) -> impl Iterator<Item = &str> {
     option.get_long().into_iter().chain(option.get_visible_aliases().unwrap_or_default())
 }
 
-/// Whether an option takes no value.
+/// Whether an option is a switch without a value.
 pub(crate) fn is_switch(option: &Arg) -> bool {
     matches!(option.get_action(), ArgAction::SetTrue)
 }
@@ -153,7 +153,7 @@ pub(super) fn is_list(option: &Arg) -> bool {
     matches!(option.get_action(), ArgAction::Append)
 }
 
-/// The variable of the environment that stands for an option.
+/// The environment variable of an option.
 pub(super) fn variable_name(option: &str) -> String {
     format!("NEREID_{}", option.replace('-', "_").to_uppercase())
 }
@@ -179,7 +179,7 @@ impl Setting {
     /// Refuses a list for an option that takes one value.
     pub(super) fn check(self, option: &Arg) -> Result<Self, String> {
         match self.is_list && !is_list(option) {
-            true => Err(format!("{}: takes one value, not a list", self.place)),
+            true => Err(format!("{}: expected one value, not a list", self.place)),
             false => Ok(self),
         }
     }

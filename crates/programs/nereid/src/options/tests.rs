@@ -323,7 +323,7 @@ fn abbreviations_work_only_on_the_command_line() {
     assert_eq!((options.http.http_port, options.log.settings().warning), (1, false));
     let error = parsed_with(&["--model-repo=m", "--exit=1"], &[]).unwrap_err();
     assert!(
-        error.contains("'--exit' is ambiguous: it may be --exit-on-error, --exit-timeout-secs"),
+        error.contains("'--exit' is ambiguous: it matches --exit-on-error, --exit-timeout-secs"),
         "{error}"
     );
     let file = config_file("http-po = 1");
@@ -342,7 +342,7 @@ fn help_command_shows_options_in_groups() {
             assert!(help.contains(heading), "{line:?}: {help}");
         }
     }
-    // Each option has a heading of its own; clap's are for those that print.
+    // Each option has a heading; clap's own are for options that print.
     let help = Options::command().render_long_help().to_string();
     let (_, plain) = help.split_once("\nOptions:\n").unwrap();
     let plain = plain.split_once(":\n").map_or(plain, |(plain, _)| plain);
@@ -379,7 +379,7 @@ fn command_line_overrides_environment_overrides_file() {
     // A list on the command line replaces that in the file.
     let options = parsed_with(&["--model-store=c", "--config-file", path], &[]).unwrap();
     assert_eq!(options.models.repositories(), [PathBuf::from("c")]);
-    // In the environment, each value of a list is on a line of its own.
+    // In the environment, a list has one value per line.
     let options = parsed_with(&[], &[("NEREID_MODEL_REPOSITORY", "d\ne f\n")]).unwrap();
     assert_eq!(options.models.repositories(), [PathBuf::from("d"), PathBuf::from("e f")]);
 }
@@ -396,7 +396,7 @@ fn errors_in_other_sources_name_the_source() {
     for (text, expected) in [
         ("id = 'x'\nhtpp-port = 1", "file:2: unknown option 'htpp-port'; did you mean 'http-port'?"),
         ("config-file = 'x'", "file:1: 'config-file' is not allowed in a configuration file"),
-        ("id = ['a', 'b']", "file:1: id: takes one value, not a list"),
+        ("id = ['a', 'b']", "file:1: id: expected one value, not a list"),
         ("[http]\nport = 1", "file:1: unknown option 'http'"),
         ("id = 1979-05-27", "file:1: id: must be a string, a number or a boolean, not a datetime"),
         (

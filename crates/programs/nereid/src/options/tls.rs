@@ -26,9 +26,9 @@ impl TlsChoice<'_> {
         if !self.on && !self.mutual {
             return Ok(None);
         }
-        let asked = if self.mutual { "use-ssl-mutual" } else { "use-ssl" };
+        let option_in_use = if self.mutual { "use-ssl-mutual" } else { "use-ssl" };
         let needed = |file: Option<&Path>, option| {
-            let missing = || format!("--{0}-{asked} needs --{0}-{option}=FILE", self.protocol);
+            let missing = || format!("--{0}-{option_in_use} needs --{0}-{option}=FILE", self.protocol);
             file.map(Path::to_owned).ok_or_else(missing)
         };
         Ok(Some(TlsFiles {
@@ -46,7 +46,7 @@ mod tests {
     const NONE: TlsChoice<'_> =
         TlsChoice { protocol: "http", on: false, mutual: false, certificate: None, key: None, roots: None };
 
-    fn given(on: bool, mutual: bool) -> TlsChoice<'static> {
+    fn choice(on: bool, mutual: bool) -> TlsChoice<'static> {
         let file = |name| Some(Path::new(name));
         TlsChoice { on, mutual, certificate: file("c"), key: file("k"), roots: file("r"), ..NONE }
     }
@@ -54,24 +54,24 @@ mod tests {
     #[test]
     fn tls_is_enabled_by_option() {
         assert_eq!(NONE.files(), Ok(None));
-        assert_eq!(given(false, false).files(), Ok(None));
+        assert_eq!(choice(false, false).files(), Ok(None));
         let files = |roots: Option<&str>| TlsFiles {
             certificate: "c".into(),
             key: "k".into(),
             client_roots: roots.map(Into::into),
         };
-        assert_eq!(given(true, false).files(), Ok(Some(files(None))));
-        assert_eq!(given(true, true).files(), Ok(Some(files(Some("r")))));
-        assert_eq!(given(false, true).files(), Ok(Some(files(Some("r")))));
+        assert_eq!(choice(true, false).files(), Ok(Some(files(None))));
+        assert_eq!(choice(true, true).files(), Ok(Some(files(Some("r")))));
+        assert_eq!(choice(false, true).files(), Ok(Some(files(Some("r")))));
     }
 
     #[test]
     fn missing_tls_option_is_named() {
         for (choice, text) in [
             (TlsChoice { on: true, ..NONE }, "--http-use-ssl needs --http-server-cert=FILE"),
-            (TlsChoice { key: None, ..given(true, false) }, "--http-use-ssl needs --http-server-key=FILE"),
+            (TlsChoice { key: None, ..choice(true, false) }, "--http-use-ssl needs --http-server-key=FILE"),
             (
-                TlsChoice { roots: None, ..given(true, true) },
+                TlsChoice { roots: None, ..choice(true, true) },
                 "--http-use-ssl-mutual needs --http-root-cert=FILE",
             ),
         ] {

@@ -48,7 +48,7 @@ enum TraceSetting {
     Mode(TraceMode),
     File(String),
     LogFrequency(u32),
-    /// For the exporter of mode `opentelemetry`.
+    /// A setting of the exporter of mode `opentelemetry`.
     Exporter(String, String),
     /// An unknown setting, which Triton ignores.
     Unknown(String),
@@ -159,7 +159,7 @@ fn with_defaults(
     Ok(given)
 }
 
-/// Reads `SETTING=VALUE`, which may have `MODE,` before it.
+/// Parses `SETTING=VALUE`, optionally after `MODE,`.
 fn setting(text: &str) -> Result<TraceSetting, String> {
     let (mode, rest) = match text.split_once(',') {
         Some((mode, rest)) => (Some(self::mode(mode)?), rest),
@@ -191,7 +191,7 @@ fn mode(name: &str) -> Result<TraceMode, String> {
     TraceMode::named(name).ok_or_else(|| format!("unknown mode '{name}' (known: triton, opentelemetry)"))
 }
 
-/// The levels, and the other words the reference takes for them.
+/// The levels, with the reference's synonyms.
 fn level(name: &str) -> Result<TraceLevel, String> {
     match name.to_ascii_lowercase().as_str() {
         "off" | "false" => Ok(TraceLevel::default()),

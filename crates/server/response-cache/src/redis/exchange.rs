@@ -74,7 +74,7 @@ pub(super) enum ExchangeEnd {
     Failed(String),
 }
 
-/// Exchanges commands and replies until one of both sides ends.
+/// Exchanges commands and replies until either side ends.
 pub(super) async fn exchange(
     stream: impl Stream,
     commands: &mut mpsc::Receiver<Command>,
@@ -199,7 +199,7 @@ impl<'a> Exchange<'a> {
             return Err("unexpected reply: no request is pending".into());
         };
         if let Reply::Refusal(refusal) = &reply {
-            // Such as a value of another type, or that its memory is full.
+            // For example a value of another type, or exhausted memory.
             tracing::debug!("the response cache in Redis refuses a command: {refusal}");
         }
         if let Pending::Get { key, reply: Some(waits), .. } = pending {

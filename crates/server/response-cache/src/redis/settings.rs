@@ -124,7 +124,7 @@ impl TlsSettings {
 
 impl fmt::Debug for RedisSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Without the password.
+        // Omits the password.
         write!(f, "RedisSettings({}:{}, {:?})", self.host, self.port, self.tls)
     }
 }

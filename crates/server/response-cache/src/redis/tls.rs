@@ -21,7 +21,7 @@ pub(super) struct Tls {
 }
 
 impl Tls {
-    /// With the files that the settings name.
+    /// The TLS configuration with the configured files.
     ///
     /// # Errors
     /// A file that cannot be used.
@@ -55,7 +55,7 @@ fn roots(settings: &TlsSettings) -> Result<RootCertStore, String> {
     }
     if let Some(folder) = &settings.cacert_dir {
         let entries = fs::read_dir(folder).map_err(|error| unusable(folder, &error.to_string()))?;
-        // Files without certificates are nothing unusual there.
+        // Such folders usually contain other files, too.
         let files = entries.flatten().map(|entry| entry.path()).filter(|path| path.is_file());
         roots.add_parsable_certificates(files.flat_map(|file| certificates(&file).unwrap_or_default()));
     }

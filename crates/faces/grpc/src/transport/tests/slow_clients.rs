@@ -51,7 +51,7 @@ fn call(requests: &mut SendRequest<Bytes>, method: &str) -> (ResponseFuture, Sen
     requests.send_request(request, false).unwrap()
 }
 
-/// Whether a call that needs no model is answered.
+/// Whether a call that involves no model is answered.
 async fn answers(requests: &mut SendRequest<Bytes>) -> bool {
     let request = Request::post("http://x/grpc.health.v1.Health/Check");
     let request = request.header("content-type", "application/grpc").body(()).unwrap();
@@ -186,7 +186,7 @@ async fn a_stream_may_wait_between_messages() {
 #[tokio::test(start_paused = true)]
 async fn connection_of_a_client_that_never_reads_is_closed() {
     let (mut near, served) = served(TransportOptions::default(), &server(), &CancellationToken::new());
-    // A client's preface, its settings, and pings that it does not read the answers to.
+    // A client's preface, its settings, and pings whose answers it does not read.
     let mut sent = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0".to_vec();
     for _ in 0..100_000 {
         sent.extend(b"\0\0\x08\x06\0\0\0\0\x0012345678");

@@ -192,7 +192,7 @@ async fn refused_request_has_the_status_of_its_error() {
     let config = format!("{CONFIG} dynamic_batching {{ default_queue_policy {{ max_queue_size: 1 }} }}");
     let serving = serving(&config, move |request| {
         let _ = begun.send(());
-        // An error once the other end is dropped.
+        // Returns an error once the other end is dropped.
         let _ = released.lock().unwrap().recv();
         request.answer(Err(Error::unavailable("not today")));
     })

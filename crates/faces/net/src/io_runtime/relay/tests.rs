@@ -1,4 +1,5 @@
-//! Wake-ups from other threads: none is lost, none waits for a busy thread, and each wakes one thread. Tasks that wake themselves wake none.
+//! Wake-ups from other threads: none is lost, none waits for a busy thread, and each wakes one thread. Tasks that wake
+//! themselves wake none.
 
 use std::future::poll_fn;
 use std::io::{Read, Write};
@@ -107,7 +108,7 @@ fn wake_up_after_runtime_shutdown_is_harmless() {
     assert_eq!(relay.lock().len(), 0);
 }
 
-/// Wakes itself some times before it is ready.
+/// Wakes itself `times` times before it is ready.
 fn wakes_itself(mut times: usize) -> impl Future<Output = ()> {
     poll_fn(move |context| {
         if times == 0 {
@@ -126,7 +127,7 @@ fn self_waking_task_completes() {
         runtime.block_on(runtime.spawn(relayed(wakes_itself(times)))).unwrap();
         // Of two that are polled as one task, both wake that one.
         runtime.block_on(runtime.spawn(relayed(relayed(wakes_itself(times))))).unwrap();
-        // Without a relay, too.
+        // Also without a relay.
         runtime.block_on(relayed(wakes_itself(times)));
     }
 }

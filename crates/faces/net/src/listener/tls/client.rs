@@ -6,7 +6,7 @@ use webpki::EndEntityCert;
 /// Names are truncated to this many characters: they are logged.
 const MAX_LENGTH: usize = 256;
 
-/// The object identifier of a common name, 2.5.4.3, as it is encoded.
+/// The encoded object identifier of a common name, 2.5.4.3.
 const COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
 
 /// The tags of DER that occur in a subject.

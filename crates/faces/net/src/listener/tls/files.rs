@@ -1,4 +1,4 @@
-//! TLS files: reading them, checking them against each other, and detecting changes.
+//! TLS files: reads them, checks them against each other, and detects changes.
 
 use std::fmt;
 use std::fs;
@@ -25,7 +25,7 @@ pub struct TlsFiles {
     pub client_roots: Option<PathBuf>,
 }
 
-/// Why the files cannot be used.
+/// The TLS files are unusable.
 #[derive(Debug, Error)]
 pub enum TlsError {
     /// A file cannot be read.

@@ -105,7 +105,7 @@ async fn a_silent_client_times_out() {
     assert_eq!(tls.accept(far).await.unwrap_err().kind(), ErrorKind::TimedOut);
 }
 
-/// Why these files are refused.
+/// The error for these files.
 #[track_caller]
 fn refused(files: TlsFiles) -> String {
     Tls::new(files, &[]).unwrap_err().to_string()

@@ -13,9 +13,9 @@ use tokio::sync::mpsc::{Receiver, channel};
 use super::*;
 
 /// A body that yields pieces of (seconds before it, bytes).
-struct Given(VecDeque<(u64, usize)>, Option<Pin<Box<Sleep>>>);
+struct TimedPieces(VecDeque<(u64, usize)>, Option<Pin<Box<Sleep>>>);
 
-impl Body for Given {
+impl Body for TimedPieces {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -36,17 +36,17 @@ impl Body for Given {
     }
 }
 
-fn body(pieces: impl IntoIterator<Item = (u64, usize)>) -> TimedBody<Given> {
-    TimedBody::new(Given(pieces.into_iter().collect(), None))
+fn body(pieces: impl IntoIterator<Item = (u64, usize)>) -> TimedBody<TimedPieces> {
+    TimedBody::new(TimedPieces(pieces.into_iter().collect(), None))
 }
 
-async fn next(body: &mut TimedBody<Given>) -> Option<Bytes> {
+async fn next(body: &mut TimedBody<TimedPieces>) -> Option<Bytes> {
     let frame = poll_fn(|context| Pin::new(&mut *body).poll_frame(context)).await?;
     frame.unwrap().into_data().ok()
 }
 
 /// Sends a body as the library does: with a piece in hand while it waits for room.
-async fn sent(mut body: TimedBody<Given>, mut room: Receiver<()>, taken: Arc<Mutex<usize>>) {
+async fn sent(mut body: TimedBody<TimedPieces>, mut room: Receiver<()>, taken: Arc<Mutex<usize>>) {
     while let Some(piece) = next(&mut body).await {
         if room.recv().await.is_none() {
             std::future::pending().await

@@ -16,7 +16,7 @@ struct Setup {
 }
 
 impl Setup {
-    /// Nothing is sent: a batch never comes together.
+    /// Sends nothing: no batch becomes full.
     fn new() -> Self {
         let rules = Rules { most_waiting: 1000, batch: 1000, delay: Duration::from_secs(3600) };
         let client = Client::new("http://127.0.0.1:9/").unwrap();

@@ -14,7 +14,7 @@ use super::*;
 
 type Record = Arc<Mutex<Vec<String>>>;
 
-/// An agent that records its actions, and refuses some of them.
+/// An agent that records its actions and refuses some.
 struct Recorder {
     number: usize,
     refuses: BTreeSet<String>,

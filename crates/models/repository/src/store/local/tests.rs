@@ -26,12 +26,12 @@ impl StoreUnderTest for TempDir {
 }
 
 #[test]
-fn it_is_a_store() {
+fn store_passes_conformance() {
     check_store(|| tempfile::tempdir().unwrap());
 }
 
 #[test]
-fn models_come_from_it() {
+fn model_source_passes_conformance() {
     check_source(|| tempfile::tempdir().unwrap());
 }
 
@@ -118,7 +118,7 @@ fn links_to_parent_folders_are_not_followed() {
     }
 }
 
-/// Each leads to the other, and neither is above it.
+/// Each links to the other, and neither is an ancestor.
 #[test]
 fn mutual_links_are_followed_once() {
     let (folder, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());

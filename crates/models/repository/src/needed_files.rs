@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use crate::model_folder::{ReadOptions, given_config, version_number};
+use crate::model_folder::{ReadOptions, original_config, version_number};
 use crate::store::{Object, ObjectKind};
 
 /// The versions to be served.
@@ -18,7 +18,7 @@ impl Versions {
 }
 
 /// Whether a file is in no version's folder.
-pub(crate) fn is_beside_versions(path: &str) -> bool {
+pub(crate) fn is_outside_versions(path: &str) -> bool {
     version_of(path).is_none()
 }
 
@@ -33,7 +33,7 @@ pub(crate) fn versions(
     let folders = objects.iter().filter(|object| object.kind == ObjectKind::Folder);
     let mut available: Vec<_> = folders.filter_map(|folder| version_number(&folder.path)).collect();
     available.sort_unstable();
-    let policy = given_config(folder, config, options).map(|config| config.version_policy);
+    let policy = original_config(folder, config, options).map(|config| config.version_policy);
     let served =
         policy.map(|policy| nereid_model_config::served_versions(policy.as_ref(), &available).served);
     Versions(served.unwrap_or_default().into_iter().collect())
@@ -80,7 +80,7 @@ mod tests {
         for (path, is_beside) in
             [("config.pbtxt", true), ("1", true), ("01/x", true), ("1/x", false), ("configs/1/x", true)]
         {
-            assert_eq!(is_beside_versions(path), is_beside, "{path}");
+            assert_eq!(is_outside_versions(path), is_beside, "{path}");
         }
     }
 }
