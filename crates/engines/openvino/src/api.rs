@@ -55,11 +55,16 @@ pub(crate) struct Version {
 
 /// Declares the table of functions, and how it is looked up.
 macro_rules! functions {
-    ($($name:ident = $symbol:literal: $signature:ty,)*) => {
+    (
+        $($name:ident = $symbol:literal: $signature:ty,)*
+        ; // Earlier releases lack these.
+        $($new:ident = $new_symbol:literal: $new_signature:ty,)*
+    ) => {
         /// The functions of a library, which is never closed.
         #[derive(Clone, Copy)]
         pub(crate) struct Api {
             $(pub(crate) $name: $signature,)*
+            $(pub(crate) $new: Option<$new_signature>,)*
         }
 
         impl Api {
@@ -76,6 +81,10 @@ macro_rules! functions {
                         // SAFETY: the caller states that the library declares the function so.
                         $name: unsafe { *library.get::<$signature>($symbol.as_bytes()).map_err(|_| $symbol)? },
                     )*
+                    $(
+                        // SAFETY: as above.
+                        $new: unsafe { library.get::<$new_signature>($new_symbol.as_bytes()) }.ok().map(|it| *it),
+                    )*
                 })
             }
         }
@@ -91,7 +100,6 @@ functions! {
 
     core_create = "ov_core_create": unsafe extern "C" fn(*mut *mut Core) -> Status,
     core_free = "ov_core_free": unsafe extern "C" fn(*mut Core),
-    core_add_extension = "ov_core_add_extension": unsafe extern "C" fn(*const Core, *const c_char) -> Status,
     core_read_model = "ov_core_read_model":
         unsafe extern "C" fn(*const Core, *const c_char, *const c_char, *mut *mut Model) -> Status,
     core_read_model_from_memory = "ov_core_read_model_from_memory_buffer":
@@ -134,12 +142,15 @@ functions! {
     tensor_free = "ov_tensor_free": unsafe extern "C" fn(*mut TensorObject),
     tensor_over = "ov_tensor_create_from_host_ptr":
         unsafe extern "C" fn(ElementType, RawShape, *mut c_void, *mut *mut TensorObject) -> Status,
-    tensor_of_strings = "ov_tensor_create_from_string_array":
-        unsafe extern "C" fn(*const *const c_char, usize, RawShape, *mut *mut TensorObject) -> Status,
     tensor_shape = "ov_tensor_get_shape": unsafe extern "C" fn(*const TensorObject, *mut RawShape) -> Status,
     shape_free = "ov_shape_free": unsafe extern "C" fn(*mut RawShape) -> Status,
     tensor_type = "ov_tensor_get_element_type":
         unsafe extern "C" fn(*const TensorObject, *mut ElementType) -> Status,
     tensor_byte_size = "ov_tensor_get_byte_size": unsafe extern "C" fn(*const TensorObject, *mut usize) -> Status,
     tensor_data = "ov_tensor_data": unsafe extern "C" fn(*const TensorObject, *mut *mut c_void) -> Status,
+
+    ; // Earlier releases lack these.
+    core_add_extension = "ov_core_add_extension": unsafe extern "C" fn(*const Core, *const c_char) -> Status,
+    tensor_of_strings = "ov_tensor_create_from_string_array":
+        unsafe extern "C" fn(*const *const c_char, usize, RawShape, *mut *mut TensorObject) -> Status,
 }

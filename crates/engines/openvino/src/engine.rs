@@ -80,10 +80,11 @@ impl OvEngine {
                 })
             }
             Value::Strings(strings) => {
+                let create = library.optional(api.tensor_of_strings, "ov_tensor_create_from_string_array")?;
                 let pointers: Vec<_> = strings.iter().map(|string| string.as_ptr()).collect();
                 // SAFETY: shape and strings live, there are as many as the shape says, and the library copies them.
                 Handle::make(library, api.tensor_free, |tensor| unsafe {
-                    (api.tensor_of_strings)(pointers.as_ptr(), pointers.len(), shape, tensor)
+                    create(pointers.as_ptr(), pointers.len(), shape, tensor)
                 })
             }
         }

@@ -21,7 +21,7 @@ pub enum OpenError {
     #[error(transparent)]
     Unloadable(#[from] LoadError),
     /// It is something else, or too old.
-    #[error("{path} is not the C library of OpenVINO 2024.0 or newer: it does not export {function}")]
+    #[error("{path} is not the C library of OpenVINO 2024.3 or newer: it does not export {function}")]
     Foreign {
         /// The library.
         path: PathBuf,
@@ -71,6 +71,16 @@ impl OpenVino {
     /// Its version, such as `2026.4.1`.
     pub fn version(&self) -> &str {
         &self.version
+    }
+
+    /// A function that earlier releases lack.
+    ///
+    /// # Errors
+    /// Names the function and the release in use.
+    pub(crate) fn optional<F>(&self, function: Option<F>, name: &str) -> Result<F, String> {
+        function.ok_or_else(|| {
+            format!("OpenVINO {} does not export {name}; install a newer release", self.version)
+        })
     }
 
     /// The outcome of a call.

@@ -72,9 +72,11 @@ impl Core {
 
     /// Loads a library with operators of the model's own.
     pub(crate) fn add_extension(&self, path: &str) -> Outcome<()> {
+        let library = &self.0.library;
+        let add = library.optional(library.api.core_add_extension, "ov_core_add_extension")?;
         let path = text(OsStr::new(path))?;
         // SAFETY: core and path live. The operator names the library, and trusts it like the server.
-        self.0.library.check(unsafe { (self.0.library.api.core_add_extension)(self.0.ptr(), path.as_ptr()) })
+        library.check(unsafe { add(self.0.ptr(), path.as_ptr()) })
     }
 }
 
