@@ -47,6 +47,8 @@ pub enum Step {
     E2e,
     /// Models through Dragonfly's real daemon, whose first build takes 20 minutes; runs only if named
     Dragonfly,
+    /// Every promised release of the frameworks' libraries, before a release; runs only if named
+    Versions,
 }
 
 impl fmt::Display for Step {
@@ -60,6 +62,7 @@ impl fmt::Display for Step {
             Self::Build => "build",
             Self::E2e => "e2e",
             Self::Dragonfly => "dragonfly",
+            Self::Versions => "versions",
         })
     }
 }
@@ -113,10 +116,10 @@ impl BackgroundCommands {
 /// The steps to run, in order, without duplicates, with the steps that they require.
 fn plan(named: &[Step]) -> Vec<Step> {
     if named.is_empty() {
-        return Step::value_variants().iter().copied().filter(|step| *step != Step::Dragonfly).collect();
+        return Step::value_variants().iter().copied().filter(|step| !step.only_if_named()).collect();
     }
     let mut plan = named.to_vec();
-    if plan.contains(&Step::E2e) || plan.contains(&Step::Dragonfly) {
+    if plan.iter().any(|step| *step == Step::E2e || step.only_if_named()) {
         plan.push(Step::Build);
     }
     plan.sort();
@@ -125,6 +128,11 @@ fn plan(named: &[Step]) -> Vec<Step> {
 }
 
 impl Step {
+    /// Steps that take long or much space, and need the server's binary.
+    fn only_if_named(self) -> bool {
+        matches!(self, Self::Dragonfly | Self::Versions)
+    }
+
     fn run(self, project: &Project, background: &mut BackgroundCommands) -> Result<()> {
         match self {
             Self::Fmt => {
@@ -155,6 +163,7 @@ impl Step {
             Self::Build => show(&mut project.cargo(&["build", "--workspace", "--all-targets"])),
             Self::E2e => end_to_end(project, background),
             Self::Dragonfly => dragonfly(project),
+            Self::Versions => versions(project),
         }
     }
 }
@@ -207,6 +216,11 @@ fn end_to_end(project: &Project, background: &mut BackgroundCommands) -> Result<
 /// Runs the tests with the daemon, which they build.
 fn dragonfly(project: &Project) -> Result<()> {
     pytest(project, &["tests/end_to_end/clouds/real_dragonfly.py"])
+}
+
+/// Runs the tests with every promised release, which they fetch.
+fn versions(project: &Project) -> Result<()> {
+    pytest(project, &["tests/end_to_end/frameworks/library_versions.py"])
 }
 
 fn pytest(project: &Project, arguments: &[&str]) -> Result<()> {
@@ -269,6 +283,7 @@ mod tests {
     fn end_to_end_step_includes_the_build() {
         assert_eq!(plan(&[Step::E2e]), [Step::Build, Step::E2e]);
         assert_eq!(plan(&[Step::Dragonfly]), [Step::Build, Step::Dragonfly]);
+        assert_eq!(plan(&[Step::Versions]), [Step::Build, Step::Versions]);
     }
 
     #[test]

@@ -11,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 import azurite
 import debian_packages
 import kserve_package
+import library_releases
 import nvidia_bindings
-import onnxruntime_releases
 import python_backend
 import python_interpreters
 import pytriton_package
@@ -56,7 +56,7 @@ STEPS = [
         aoti_models,
         seaweedfs.program,
         silero_package.torchscript,
-        onnxruntime_releases.old,
+        library_releases.old_onnx_runtime,
         kserve_package.prepare,
     ],
 ]
