@@ -220,7 +220,7 @@ outputs = [pb_utils.Tensor("OF", kept["array"])]
         ("ask('m', [], ['B'], flags=-1)", "TypeError: flags must be"),
         ("request.set_flags(-1)", "TypeError: flags must be"),
         ("request.set_flags('x')", "TypeError: flags must be"),
-        ("ask('m', [], ['B']).get_response_sender()", "TritonModelException: only requests that arrived"),
+        ("ask('m', [], ['B']).get_response_sender()", "TritonModelException: only received requests can be answered"),
         ("ask('m', [], ['B']).async_exec()", "RuntimeError: no running event loop"),
         ("pb_utils.TritonError(None)", "TypeError: "),
         ("pb_utils.TritonError('x', 2)", "TypeError: "),

@@ -16,12 +16,12 @@ use std::time::{Duration, Instant};
 use super::tickets::Tickets;
 use super::{Item, Queue, Readiness, Refusal, Ticket};
 
-/// What the rules look at in an item.
+/// The properties of an item that the rules use.
 pub trait BatchItem: Item {
     /// How many items of the batch dimension it holds, at least 1.
     fn batch_size(&self) -> usize;
 
-    /// The level it asks for; 0 if it does not.
+    /// The requested level; 0 if there is none.
     fn priority(&self) -> u64;
 
     /// How long it may wait, if it sets a timeout.
@@ -30,10 +30,10 @@ pub trait BatchItem: Item {
 
 /// Tells which items go together, and prepares them to leave.
 pub trait BatchFormer<T>: Send {
-    /// A batch is begun anew with this item.
+    /// Starts a new batch with this item.
     fn begin(&mut self, first: &T);
 
-    /// Whether an item goes with those of the batch. If it does, it is one of them.
+    /// Whether an item fits the batch. A fitting item joins it.
     fn joins(&mut self, first: &T, item: &T) -> bool;
 
     /// The items leave.
@@ -51,11 +51,11 @@ pub struct Rules {
     pub delay: Duration,
     /// How many levels there are; 0 for one that everybody shares.
     pub levels: u64,
-    /// The priority level of requests that ask for none or an unknown one; 0 if there is one level for all.
+    /// The priority level of requests without a known level; 0 without levels.
     pub default_level: u64,
-    /// What goes for levels without a policy of their own.
+    /// The policy of levels without one of their own.
     pub default_policy: Policy,
-    /// What goes for certain levels.
+    /// The policies of certain levels.
     pub policies: BTreeMap<u64, Policy>,
     /// Nothing leaves until this many requests have been queued once. For tests that need a full queue.
     pub hold: usize,
@@ -75,9 +75,9 @@ pub struct Policy {
     pub max_queue_size: usize,
     /// How long a request may wait.
     pub timeout: Option<Duration>,
-    /// Whether a request may say that it waits less than that.
+    /// Whether a request may shorten the timeout.
     pub allow_timeout_override: bool,
-    /// Whether one that has waited too long gives way to the others of its level, rather than being refused.
+    /// Whether an expired request is delayed behind its level rather than refused.
     pub delays_expired: bool,
 }
 
@@ -108,7 +108,7 @@ pub struct Batcher<T, F> {
 
 struct Level<T> {
     waiting: Tickets<QueuedItem<T>>,
-    /// Those that have waited too long, each under a new number.
+    /// Delayed requests, each under a new number.
     delayed: Tickets<QueuedItem<T>>,
     /// The new numbers of the delayed, by their first ones.
     renumbered: BTreeMap<u64, u64>,
@@ -197,7 +197,7 @@ impl<T: BatchItem, F: BatchFormer<T>> Batcher<T, F> {
         }
     }
 
-    /// Takes an item into a level, whatever the level's policy says.
+    /// Adds an item to a level, regardless of the level's policy.
     pub fn insert(&mut self, level: u64, item: T, expiry: Option<Instant>, now: Instant) -> Ticket {
         let number = self.next_number;
         self.next_number += 1;
@@ -216,14 +216,14 @@ impl<T: BatchItem, F: BatchFormer<T>> Batcher<T, F> {
         Ticket { level, number }
     }
 
-    /// Notes that a request is no longer there.
+    /// Records that a request left.
     fn gone(&mut self, level: u64, waiting: QueuedItem<T>) -> T {
         self.len -= 1;
         self.size -= waiting.item.batch_size();
         if let Some(expiry) = waiting.expiry {
             self.expiries.remove(&(expiry, level, waiting.number));
         }
-        // Clients choose their levels: those that nobody uses any more do not stay.
+        // Clients choose their levels, so empty levels are removed.
         if level != self.rules.default_level && self.levels.get(&level).is_some_and(|items| items.len() == 0)
         {
             self.levels.remove(&level);
@@ -299,7 +299,7 @@ impl<T: BatchItem, F: BatchFormer<T>> Batcher<T, F> {
     }
 }
 
-/// What waits behind a place, or all of it, in the order in which it leaves.
+/// The items behind a place, or all items, in the order in which they leave.
 fn behind<T>(
     levels: &BTreeMap<u64, Level<T>>,
     place: Option<Place>,

@@ -13,7 +13,7 @@ use super::{Fifo, Handoff, Order, RequestFormer, Scheduler, sequence};
 use crate::rate_limiter::Permits;
 use crate::timer::{Ring, Timer};
 
-/// What a scheduler needs besides the configuration.
+/// The context of a scheduler besides its configuration.
 pub struct SchedulerContext<'a> {
     /// How many instances there are.
     pub instances: usize,
@@ -25,7 +25,7 @@ pub struct SchedulerContext<'a> {
     pub timer: &'a Timer,
     /// The numbers of requests in the queue and in the backlog at which a batcher starts.
     pub hold: (usize, usize),
-    /// What every sequence begins with.
+    /// The initial states of every sequence.
     pub states: Vec<SequenceState>,
 }
 

@@ -12,9 +12,9 @@ use super::batcher::{BatchFormer, BatchItem};
 pub struct RequestFormer {
     /// Inputs that all requests of a batch have alike.
     alike: Vec<Alike>,
-    /// Whether requests may leave inputs out. Those of a batch leave out the same.
+    /// Whether inputs are optional. All requests of a batch omit the same inputs.
     optional: bool,
-    /// How many leading dimensions may differ: that of the batch, if there is one.
+    /// The number of leading dimensions that may differ: 1 with a batch dimension, otherwise 0.
     batch_dims: usize,
     custom: Option<Arc<dyn CustomBatching>>,
     building: Option<Box<dyn BatchBuilder>>,
@@ -28,7 +28,7 @@ struct Alike {
 }
 
 impl RequestFormer {
-    /// The rules of a checked configuration; `custom` are those of its backend. With an order, answers keep it.
+    /// The rules of a checked configuration; `custom` holds the backend's rules. An order keeps answers in it.
     pub fn new(
         config: &ModelConfig,
         custom: Option<Arc<dyn CustomBatching>>,
@@ -49,7 +49,7 @@ impl RequestFormer {
         }
     }
 
-    /// Whether two requests may be executed together, as far as the configuration says.
+    /// Whether the configuration lets two requests be executed together.
     pub fn alike(&self, first: &Request, request: &Request) -> bool {
         if self.optional {
             let given = |input: &Tensor| first.inputs.iter().any(|other| other.name == input.name);
@@ -68,7 +68,7 @@ impl RequestFormer {
     }
 }
 
-/// Contents that cannot be read count as different, and so do those of a device: the queue does not wait for copies.
+/// Unreadable contents count as different, and so does device memory: the queue does not wait for copies.
 fn same_contents(one: &Tensor, other: &Tensor) -> bool {
     if one.is_on_device() || other.is_on_device() {
         return false;
@@ -83,7 +83,7 @@ impl BatchFormer<Request> for RequestFormer {
     fn begin(&mut self, first: &Request) {
         self.building = self.custom.as_ref().map(|custom| custom.begin());
         if let Some(building) = &mut self.building {
-            // A batch needs a first request, whatever the backend thinks of it.
+            // A batch needs a first request, even if the backend refuses it.
             building.include(first);
         }
     }

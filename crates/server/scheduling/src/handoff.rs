@@ -1,14 +1,14 @@
 //! Shares a queue between callers and instance threads.
 //!
 //! States of an instance:
-//! - `Executing` -> `Idle`: its thread asks for more and no batch may leave;
-//! - `Idle` -> `Called`: there is a batch for it, or the end has come; its thread wakes up;
+//! - `Executing` -> `Idle`: its thread requests a batch and none may leave;
+//! - `Idle` -> `Called`: a batch is ready, or the scheduler closes; its thread wakes up;
 //! - `Idle` -> `Claimed`: the caller that enqueued executes with it; `Claimed` -> `Called` or `Idle` when that is done;
 //! - `Called` -> `Executing`, or `Idle` again if another instance was faster.
 //!
 //! While a batch waits for more requests, one idle instance is the watcher: it wakes up when the batch has waited long
 //! enough. While all instances execute no watcher is needed, because the first to finish finds the batch. The timer
-//! handles requests whose timeout expires, whatever the instances do.
+//! handles requests whose timeout expires, regardless of the instances.
 
 use std::sync::PoisonError;
 use std::time::Instant;
@@ -52,7 +52,7 @@ enum Activity {
 }
 
 impl<Q: Queue> Handoff<Q> {
-    /// A scheduler for that many instances, none of which is idle before it asks for a batch.
+    /// A scheduler for this number of instances. An instance is idle once its thread requests a batch.
     pub fn new(queue: Q, instances: usize, permits: Option<Permits>, alarm: Option<Alarm>) -> Self {
         let state = State {
             queue,
@@ -104,8 +104,7 @@ impl<Q: Queue> Handoff<Q> {
 
     /// See [`Scheduler::next`](super::Scheduler::next).
     pub fn next(&self, instance: usize) -> Option<Vec<Q::Item>> {
-        // An instance that goes on asks anew in the step in which it gives its resources back: otherwise those that wait
-        // would always be served before it, whatever their priorities.
+        // Release and re-request in one step, so that waiting instances do not always win.
         let mut permit = if self.permits.is_none() { Permit::Granted } else { Permit::Used };
         let mut state = self.lock();
         loop {

@@ -54,7 +54,7 @@ pub trait Scheduler: Send + Sync {
     /// The instance of a claim has executed.
     fn finished(&self, instance: usize);
 
-    /// Takes a request whose client has gone out of the queue, if it is still there, and answers it.
+    /// Removes and answers a cancelled request, if it still waits.
     fn cancel(&self, ticket: Ticket);
 
     /// How many requests wait.
@@ -82,16 +82,16 @@ pub trait Scheduler: Send + Sync {
     fn end_sequences(&self) {}
 }
 
-/// What became of a request.
+/// The outcome of enqueueing a request.
 #[derive(Debug)]
 pub enum Enqueued<T> {
-    /// It waits, and can be taken back by its ticket.
+    /// The request waits, and its ticket can remove it.
     Waits(Ticket),
     /// The caller executes it.
     Claimed(Claim<T>),
-    /// It could not be taken, and was answered so.
+    /// The request was refused and answered.
     Refused,
-    /// It is wrong, and was not answered.
+    /// The request is invalid, and was not answered.
     Wrong(Error),
 }
 
@@ -112,7 +112,7 @@ pub struct Ticket {
 }
 
 impl Ticket {
-    /// Of a scheduler that has one number for each request.
+    /// A ticket of a scheduler with one number for each request.
     pub fn numbered(number: u64) -> Self {
         Self { level: 0, number }
     }
@@ -123,7 +123,7 @@ impl Ticket {
     }
 }
 
-/// What a scheduler hands on.
+/// An entry of a queue.
 pub trait Item: Sized {
     /// Answers it: it will not be executed.
     fn refuse(self, why: Refusal);
@@ -136,15 +136,15 @@ pub enum Refusal {
     Closing,
     /// The queue is full: this is its limit.
     Full(usize),
-    /// It waited longer than it may.
+    /// The request exceeded its timeout in the queue.
     Expired,
     /// The request was cancelled.
     Cancelled,
     /// The limit of sequences that wait for a slot is reached.
     BacklogFull(usize),
-    /// Its sequence waited longer than it may for a slot.
+    /// Its sequence exceeded the timeout of the backlog.
     NoSlot,
-    /// Its sequence is not open.
+    /// The request continues a sequence that is not open.
     NotStarted,
 }
 
@@ -174,10 +174,10 @@ impl Item for Request {
 
 /// The rules by which queued requests leave. It has no clock and no thread: the time is an argument.
 pub(crate) trait Queue {
-    /// What waits.
+    /// The entries.
     type Item: Item;
 
-    /// Takes an item, or gives it back with the reason why not.
+    /// Adds an item, or returns it with the reason for the refusal.
     fn push(&mut self, item: Self::Item, now: Instant) -> Result<Ticket, (Self::Item, Refusal)>;
 
     /// The batch of an item that need not wait in an empty queue; otherwise the item.
@@ -215,7 +215,7 @@ pub enum Readiness {
     Nothing,
     /// At this time, unless something changes before.
     At(Instant),
-    /// It may.
+    /// Now.
     Now,
 }
 

@@ -35,7 +35,7 @@ struct Job {
     fates: Arc<Fates>,
 }
 
-/// What became of each job: 0 as long as nothing did.
+/// The outcome of each job; 0 while there is none.
 struct Fates {
     all: Mutex<Vec<usize>>,
     changed: Condvar,
@@ -120,13 +120,13 @@ impl Queue for Pairs {
     }
 }
 
-/// What a client does with its job.
+/// The action of a client.
 type Client<Q> = fn(&Handoff<Q>, Job);
 
 /// When the scheduler is closed.
 #[derive(Clone, Copy, PartialEq)]
 enum Close {
-    /// When every job has met its fate: nobody may be forgotten meanwhile.
+    /// Waits until every job has an outcome: none may be lost.
     Late,
     /// As soon as all clients have done what they do.
     Early,

@@ -22,7 +22,7 @@ struct Place {
     held: Vec<(Option<Answer>, bool)>,
 }
 
-/// Hands a request's answers on when its turn has come.
+/// Forwards a request's answers once its turn comes.
 struct InTurn {
     order: Arc<Order>,
     number: u64,
@@ -30,7 +30,7 @@ struct InTurn {
 }
 
 impl Order {
-    /// From now on the request's answers wait for those of the requests that were lined up before it.
+    /// Queues the request: its answers wait for those of the requests queued before.
     pub fn line_up(self: &Arc<Self>, request: &mut Request) {
         request.redirect_answers(|sink| {
             let mut line = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -108,7 +108,7 @@ mod tests {
         two.send(Ok(Response::default()));
         three.finish_with(Err(Error::internal("broken")));
         assert!(said().is_empty());
-        // What the first one says is handed on at once.
+        // The first request's answers are forwarded at once.
         one.send(Ok(Response::default()));
         assert_eq!(said(), ["one: answer"]);
         // Dropped unanswered: its turn does not last for ever.

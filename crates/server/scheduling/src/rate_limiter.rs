@@ -23,7 +23,7 @@ pub enum RateLimit {
 /// How much there is of a resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResourceLimit {
-    /// Its name.
+    /// The resource's name.
     pub name: String,
     /// How much there is.
     pub count: usize,
@@ -31,7 +31,7 @@ pub struct ResourceLimit {
     pub device: Option<i32>,
 }
 
-/// What an instance needs while it executes.
+/// The resources that an instance needs while it executes.
 #[derive(Clone, Debug, Default)]
 pub struct Needs {
     /// The name of the instance, for messages.
@@ -58,9 +58,9 @@ pub struct Need {
 /// A resource of one device, or of all together.
 type Key = (Option<i32>, String);
 
-/// What all instances of the server share.
+/// The resources that all instances of the server share.
 pub struct RateLimiter {
-    /// How much there is of what; nothing is said if empty.
+    /// The configured amounts; empty if none is configured.
     limits: Vec<ResourceLimit>,
     state: Mutex<State>,
 }
@@ -69,7 +69,7 @@ pub struct RateLimiter {
 struct State {
     instances: BTreeMap<u64, Instance>,
     next: u64,
-    /// Instances that ask, in the order they asked.
+    /// Waiting instances, in the order of their requests.
     waiting: Vec<u64>,
     taken: BTreeMap<Key, usize>,
 }
@@ -156,7 +156,7 @@ impl RateLimiter {
         Ok(needs)
     }
 
-    /// How much there is by what was said: for all devices together whatever device it was said of.
+    /// The configured limit of a resource. Global limits apply whichever device names them.
     fn limit(&self, name: &str, device: Option<i32>) -> usize {
         let counts = |limit: &&ResourceLimit| {
             limit.name == name && (device.is_none() || limit.device.is_none() || limit.device == device)
@@ -179,7 +179,7 @@ impl RateLimiter {
             return;
         }
         let mut waiting = std::mem::take(&mut state.waiting);
-        // Stable: equals stay in the order they asked.
+        // Stable: equals keep the order of their requests.
         waiting.sort_by_key(|id| state.instances.get(id).map(Instance::rank));
         let mut wanted = BTreeSet::new();
         for id in waiting {
@@ -214,7 +214,7 @@ impl RateLimiter {
 }
 
 impl State {
-    /// A resource is that of a device everywhere, or that of all devices everywhere.
+    /// A resource belongs to one device for all instances, or to all devices for all instances.
     fn check_scopes(&self, needs: &BTreeMap<Key, usize>, instance: &str) -> Result<()> {
         let own = needs.keys();
         let others = self.instances.values().flat_map(|instance| instance.needs.keys());
@@ -256,11 +256,11 @@ impl State {
 /// Whether an instance may execute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Permit {
-    /// It has not asked.
+    /// The instance has not requested resources.
     None,
-    /// It may, once.
+    /// The instance may execute once.
     Granted,
-    /// It has executed, if it was allowed to, and not given back what it needed.
+    /// The instance holds its resources.
     Used,
 }
 
@@ -295,7 +295,7 @@ impl Permits {
         self.limiter.serve(&mut state);
     }
 
-    /// Of these instances of the model, the one that is to go first.
+    /// The first of these instances of the model by priority.
     pub fn first(&self, instances: &[usize]) -> Option<usize> {
         let state = self.limiter.lock();
         let rank = |instance: &usize| state.instances.get(&self.ids[*instance]).map(Instance::rank);

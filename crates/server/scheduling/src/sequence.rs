@@ -43,7 +43,7 @@ impl Place {
     }
 }
 
-/// The scheduler of a model that asks for `sequence_batching`.
+/// The scheduler of a model with `sequence_batching`.
 pub struct SequenceScheduler {
     state: Mutex<State>,
     /// One for each instance: its thread waits there.
@@ -56,7 +56,7 @@ pub struct SequenceScheduler {
 
 struct State {
     sequences: Sequences<Request, RequestPreparer, RequestFormer>,
-    /// The id that the next sequence gets whose client gave none.
+    /// The id of the next sequence without an id of its client.
     next_id: u64,
     closed: bool,
     /// When the alarm rings.
@@ -144,8 +144,7 @@ impl Scheduler for SequenceScheduler {
     }
 
     fn next(&self, instance: usize) -> Option<Vec<Request>> {
-        // An instance that goes on asks anew in the step in which it gives its resources back: otherwise those that wait
-        // would always be served before it, whatever their priorities.
+        // Release and re-request in one step, so that waiting instances do not always win.
         let mut permit = if self.permits.is_none() { Permit::Granted } else { Permit::Used };
         let mut state = self.lock();
         state.sequences.executed(instance, Instant::now());
@@ -171,7 +170,7 @@ impl Scheduler for SequenceScheduler {
                     state = self.lock();
                 }
                 (_, Some(permits)) if permit == Permit::Granted => {
-                    // What was to be executed was cancelled meanwhile.
+                    // The requests of the batch were cancelled in between.
                     drop(state);
                     permits.give_back(instance);
                     permit = Permit::None;

@@ -1,4 +1,4 @@
-//! What [`handoff`](super::handoff) synchronises with: the standard library's. `modelled.rs` puts others in its place.
+//! The locks of [`handoff`](super::handoff): the standard library's. `modelled.rs` substitutes loom's.
 
 pub(super) use std::sync::{Condvar, Mutex, MutexGuard};
 

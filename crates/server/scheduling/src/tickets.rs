@@ -26,7 +26,7 @@ impl<T> Tickets<T> {
         self.slots.len() - self.gaps
     }
 
-    /// Whether there is none.
+    /// Whether there are no tickets.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

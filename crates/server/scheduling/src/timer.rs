@@ -7,9 +7,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::Instant;
 
-/// What an alarm rings.
+/// The target of an alarm.
 pub trait Ring: Send + Sync {
-    /// The time has come. It must not block.
+    /// Called at the set time. Must not block.
     fn ring(&self);
 }
 
@@ -56,7 +56,7 @@ pub struct Alarm {
 }
 
 impl Alarm {
-    /// Rings at that time, whatever was set before.
+    /// Rings at that time, and replaces an earlier one.
     pub fn set(&self, at: Instant) {
         let mut state = self.shared.lock();
         let first = state.alarms.peek().is_none_or(|Reverse(due)| at < due.at);

@@ -4,7 +4,7 @@ mod against_plain_rules;
 
 use super::*;
 
-/// What the tests queue.
+/// The items of the tests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Job {
     id: usize,
@@ -267,7 +267,7 @@ fn what_waited_too_long_may_give_way_to_the_others_of_its_level() {
     let mut queue = Clocked::new(Rules { max_batch_size: 1, ..with_policy(policy) });
     queue = queue.jobs(&[1, 1]).at(5).jobs(&[1]);
     assert_eq!((queue.expire(), queue.batcher.next_expiry()), (vec![], Some(queue.start + ms(10))));
-    // Those that gave way can still be taken out.
+    // Delayed items can still be removed.
     let ticket = queue.tickets[1];
     assert_eq!(queue.batcher.remove(ticket).map(|job| job.id), Some(1));
     assert_eq!((queue.take(), queue.take(), queue.take()), (vec![2], vec![0], vec![]));

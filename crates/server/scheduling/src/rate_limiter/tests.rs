@@ -1,4 +1,4 @@
-//! Who may execute when, with instances that ask from threads of their own.
+//! The order of executions, with instances on threads of their own.
 
 use std::sync::mpsc::channel;
 use std::thread;
@@ -54,7 +54,7 @@ fn a_resource_is_global_everywhere_or_nowhere() {
     assert!(limiter.lock().instances.is_empty() && limiter.lock().taken.values().all(|taken| *taken == 0));
 }
 
-/// Who goes next, of those who wait while the resource is held: their numbers in the order they were served.
+/// The order in which waiting instances are served once the resource is released.
 fn served(before: &[(usize, u64)], priorities: &[u32]) -> Vec<usize> {
     let limiter = RateLimiter::new(Vec::new());
     let needs = |(index, priority): (usize, &u32)| instance(&index.to_string(), *priority, &[("R", 1)]);

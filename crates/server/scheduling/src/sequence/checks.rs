@@ -13,7 +13,7 @@ pub struct SequenceChecks {
 }
 
 impl SequenceChecks {
-    /// Those of a checked configuration, if its model takes sequences.
+    /// The checks of a checked configuration; `None` without sequences.
     pub fn new(config: &ModelConfig) -> Option<Self> {
         let Some(SchedulingChoice::SequenceBatching(batching)) = &config.scheduling_choice else {
             return None;

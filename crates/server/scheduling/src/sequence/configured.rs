@@ -21,7 +21,7 @@ use crate::timer::{Ring, Timer};
 /// The most sequences of a model that may wait for a slot. Each has a request in progress, and the reference sets no limit.
 const MAX_BACKLOG: usize = 16_384;
 
-/// What a sequence batcher needs besides the configuration.
+/// The context of a sequence batcher besides its configuration.
 pub struct SchedulerContext<'a> {
     /// How many instances there are.
     pub instances: usize,
@@ -31,7 +31,7 @@ pub struct SchedulerContext<'a> {
     pub timer: &'a Timer,
     /// Nothing leaves until this many requests wait in slots, and this many in the backlog.
     pub hold: (usize, usize),
-    /// What every sequence begins with.
+    /// The initial states of every sequence.
     pub states: Vec<SequenceState>,
 }
 
@@ -82,7 +82,7 @@ pub fn scheduler(
     })
 }
 
-/// What every sequence of a model begins with. `files` are those that the configuration names, by their names.
+/// The initial states of a model's sequences. `files` holds the files that the configuration names, by name.
 ///
 /// # Errors
 /// Which state cannot be made, and why.

@@ -1,4 +1,4 @@
-//! What the server adds to the requests of a sequence: controls, states, turns.
+//! Controls, states and turns, which the server adds to the requests of a sequence.
 //!
 //! Controls are inputs that tell the model the position of a request in its sequence (`control_input` of a
 //! configuration). Knows nothing of slots and of when requests leave.
@@ -22,15 +22,15 @@ use super::{Place, RequestFormer, SequenceScheduler};
 pub struct RequestPreparer {
     former: RequestFormer,
     controls: Vec<Control>,
-    /// What every sequence begins with.
+    /// The initial states of every sequence.
     states: Vec<SequenceState>,
-    /// Inputs whose values are shapes: a filler has those of the others.
+    /// Inputs whose values are shapes: a filler copies them from another request.
     shape_tensors: Vec<String>,
     observer: Option<Weak<SequenceScheduler>>,
     iterates: bool,
 }
 
-/// An input that tells the model about the sequence.
+/// An input with the position in the sequence.
 struct Control {
     name: String,
     shape: Shape,
@@ -116,7 +116,7 @@ impl Prepare<Request> for RequestPreparer {
         };
         let mut filler = Request::new(request, beside.batch_size(), Responder::new(Arc::new(NoAnswer), None));
         self.give_controls(&mut filler, false);
-        // The model may write states of the filler as it does those of the others: they are nobody's.
+        // The model may write states of the filler, which belong to no sequence.
         let states = beside.states().map(|states| {
             let blank = |state: SequenceState| SequenceState { value: self.blank(&state.value), ..state };
             Arc::new(SequenceStates::new(states.all().into_iter().map(blank).collect()))
@@ -166,7 +166,7 @@ impl Value {
         Self::Flag { data_type, kind, values }
     }
 
-    /// Its type and contents for a request. Where one is not ready, nothing else is to be relied upon.
+    /// Type and contents for a request. Without readiness, the other controls are meaningless.
     fn of_request(&self, request: &Request, ready: bool) -> (DataType, Bytes) {
         match self {
             Self::Flag { data_type, kind, values } => {

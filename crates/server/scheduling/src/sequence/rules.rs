@@ -26,7 +26,7 @@ use super::super::batcher::{BatchFormer, BatchItem, Batcher};
 use super::super::{Queue, Readiness, Refusal, Ticket};
 use super::Place;
 
-/// What the rules look at in a request of a sequence.
+/// The properties of a sequence's request that the rules use.
 pub trait SequenceItem: BatchItem {
     /// The sequence it belongs to.
     fn sequence(&self) -> &CorrelationId;
@@ -34,13 +34,13 @@ pub trait SequenceItem: BatchItem {
     /// Where in it it stands.
     fn flags(&self) -> SequenceFlags;
 
-    /// It comes once more, and is neither the first nor the last.
+    /// A rescheduled request: neither the first nor the last.
     fn repeated(&mut self);
 }
 
 /// Makes requests ready for the model.
 pub trait Prepare<T>: Send {
-    /// What is kept of a sequence.
+    /// The record of a sequence.
     type State: Default + Send;
 
     /// Whether a request goes with the first one of a batch.
@@ -49,7 +49,7 @@ pub trait Prepare<T>: Send {
     /// The request is next in its sequence, and leaves for the model.
     fn prepare(&mut self, item: &mut T, kept: &mut Self::State, place: Place);
 
-    /// What stands in the place of a request, beside one that is prepared.
+    /// The other contents of a slot besides a prepared request.
     fn filler(&mut self, beside: &T) -> T;
 }
 
@@ -83,7 +83,7 @@ pub struct Sequences<T, O: Prepare<T>, F> {
     ids: HashMap<CorrelationId, u64>,
     /// All of which something waits or may come, by their numbers.
     sequences: HashMap<u64, Sequence<T, O::State>>,
-    /// Those that wait for a slot.
+    /// Sequences that wait for a slot.
     backlog: BTreeSet<u64>,
     /// When a sequence has been idle, or has waited for a slot, for too long.
     deadlines: BTreeSet<(Instant, u64)>,
@@ -99,7 +99,7 @@ pub struct Sequences<T, O: Prepare<T>, F> {
 
 struct Sequence<T, K> {
     id: CorrelationId,
-    /// Its slot; `None` in the backlog.
+    /// The slot; `None` in the backlog.
     place: Option<Place>,
     /// Whether further requests may come.
     open: bool,
@@ -124,7 +124,7 @@ struct Lane<T, F> {
 /// A request that has left for the model.
 #[derive(Clone, Copy)]
 struct RequestInModel {
-    /// Its sequence.
+    /// The request's sequence.
     serial: u64,
     number: u64,
 }
@@ -165,7 +165,7 @@ impl<T: SequenceItem, O: Prepare<T>, F: BatchFormer<T>> Sequences<T, O, F> {
         }
     }
 
-    /// What makes requests ready.
+    /// The step that makes requests ready.
     pub fn preparer(&self) -> &O {
         &self.preparer
     }
@@ -180,7 +180,7 @@ impl<T: SequenceItem, O: Prepare<T>, F: BatchFormer<T>> Sequences<T, O, F> {
         !self.ids.is_empty()
     }
 
-    /// Takes a request, or gives it back with the reason why not.
+    /// Adds a request, or returns it with the reason for the refusal.
     pub fn push(&mut self, item: T, now: Instant) -> Result<Ticket, (T, Refusal)> {
         if self.closed {
             return Err((item, Refusal::Closing));
@@ -203,7 +203,7 @@ impl<T: SequenceItem, O: Prepare<T>, F: BatchFormer<T>> Sequences<T, O, F> {
         Ok(Ticket { level: serial, number })
     }
 
-    /// Takes a request out whose client is gone, if it is still there, and those of its sequence behind it.
+    /// Removes a cancelled request, if it still waits, and later requests of its sequence.
     pub fn remove(&mut self, ticket: Ticket, now: Instant) -> Vec<T> {
         let (serial, number) = (ticket.level, ticket.number);
         let mut removed = Vec::new();
@@ -253,7 +253,7 @@ impl<T: SequenceItem, O: Prepare<T>, F: BatchFormer<T>> Sequences<T, O, F> {
         self.deadlines.first().map(|(deadline, _)| *deadline)
     }
 
-    /// The instances for which something has changed since this was asked last.
+    /// The instances that changed since the last call.
     pub fn take_changed(&mut self) -> BTreeSet<usize> {
         std::mem::take(&mut self.take_changed)
     }

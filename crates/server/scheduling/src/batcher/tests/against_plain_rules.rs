@@ -1,5 +1,4 @@
-//! Random traffic through the batcher and through the rules written down plainly: a list that is sorted and gone
-//! through anew each time.
+//! Random traffic through the batcher and through plainly written rules: a list that is sorted each time.
 
 use proptest::collection::vec;
 use proptest::option;
@@ -21,7 +20,7 @@ struct PlainJob {
     job: Job,
     number: u64,
     level: u64,
-    /// How many gave way before it, if it gave way.
+    /// The number of items delayed before it, if it was delayed.
     delayed: Option<u64>,
     since: Instant,
     expiry: Option<Instant>,
@@ -150,7 +149,7 @@ impl Queue for Plain {
 #[derive(Clone, Debug)]
 enum Event {
     Arrives(Job),
-    /// The client of that request, counted from the last one, is gone.
+    /// Cancels a request, counted from the last one.
     Cancelled(usize),
     /// Nothing, for this many microseconds.
     Quiet(u64),
@@ -187,7 +186,7 @@ impl<Q: Queue<Item = Job>> Run<Q> {
         (self.now - self.start).as_micros()
     }
 
-    /// Does what is to be done now.
+    /// Runs everything that is due.
     fn settle(&mut self) {
         let expired: Vec<_> = self.queue.expire(self.now).into_iter().map(|job| job.id).collect();
         if !expired.is_empty() {

@@ -96,7 +96,7 @@ impl<T: SequenceItem, O: Prepare<T>, F: BatchFormer<T>> Sequences<T, O, F> {
         Ok(())
     }
 
-    /// Whether a request is done when it is released, as [`over`](Self::over) tells, rather than when it was executed.
+    /// Whether a request is done when it is released ([`over`](Self::over)), rather than when it was executed.
     pub fn by_turns(&self) -> bool {
         self.rules.iterates || self.lanes.iter().any(|lane| lane.batcher.is_some())
     }

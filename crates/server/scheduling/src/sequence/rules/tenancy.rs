@@ -106,7 +106,7 @@ impl<T: SequenceItem, O: Prepare<T>, F: BatchFormer<T>> Sequences<T, O, F> {
         }
     }
 
-    /// A sequence in the backlog of which nothing waits any more is gone.
+    /// Removes a sequence of the backlog without waiting requests.
     pub(super) fn forget_if_empty(&mut self, serial: u64) {
         let gone = |sequence: &Sequence<_, _>| sequence.place.is_none() && sequence.queue.is_empty();
         if self.sequences.get(&serial).is_some_and(gone) {
@@ -116,7 +116,7 @@ impl<T: SequenceItem, O: Prepare<T>, F: BatchFormer<T>> Sequences<T, O, F> {
         }
     }
 
-    /// Lets requests leave from here on, once as many have come as were asked for.
+    /// Lets requests leave once the configured number has arrived.
     pub(super) fn release_hold(&mut self, now: Instant) {
         let (slots, backlog) = self.rules.hold;
         if (slots, backlog) == (0, 0) {

@@ -193,7 +193,7 @@ fn a_sequence_that_waits_for_a_slot_gets_that_of_the_first_that_ends() {
     assert_eq!((at.run(0), at.run(1)), (vec!["a^"], vec!["b^"]));
     assert_eq!(at.run(1), ["b2"]);
     assert_eq!((at.run(0), at.run(1)), (vec![], vec!["c^"]));
-    // c is over, though its last request has not left: its id begins anew, behind d.
+    // c is over, though its last request has not left: the id starts a new sequence, behind d.
     at.pushed(&["c^:new"]);
     assert_eq!(at.run(1), ["c2"]);
     assert_eq!(at.run(1), ["d^"]);

@@ -10,7 +10,7 @@ use super::*;
 enum Event {
     /// A request of that sequence comes, perhaps the first or the last.
     Comes(u8, bool, bool),
-    /// The client of that request, counted from the last one, is gone.
+    /// Cancels a request, counted from the last one.
     Cancelled(usize),
     /// That instance takes what it may, and is done with what it took before.
     Takes(usize),
@@ -31,13 +31,13 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
-/// What is known of a request that was taken.
+/// The record of an accepted request.
 #[derive(Debug)]
 struct Known {
     ticket: Ticket,
     sequence: CorrelationId,
     place: Option<Place>,
-    /// Whether it is on its way through the model.
+    /// Whether the model executes it.
     working: bool,
     gone: bool,
 }
@@ -111,7 +111,7 @@ impl Run {
             Event::Takes(instance) => {
                 let now = self.at.now();
                 if !self.oldest {
-                    // It asks for more when it is done with what it had.
+                    // An instance requests a batch once it has finished the last.
                     self.at.sequences.executed(*instance, now);
                     self.done(|place| place.instance == *instance, usize::MAX);
                 }
