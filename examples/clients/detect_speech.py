@@ -43,9 +43,7 @@ def probabilities(url, sound):
     with triton.InferenceServerClient(url) as client:
         for start in range(0, len(steps) - CONTEXT, STEP):
             step = steps[None, start : start + CONTEXT + STEP]
-            answer = client.infer(
-                "speech_detector", [given("input", step), given("state", state), given("sr", rate)]
-            )
+            answer = client.infer("speech_detector", [given("input", step), given("state", state), given("sr", rate)])
             state = answer.as_numpy("stateN")
             yield float(answer.as_numpy("output")[0, 0])
 

@@ -1,6 +1,6 @@
 """Writes images/page.pgm: lines of text in several sizes, the last of them upside down.
 
-    python examples/training/make_page.py
+python examples/training/make_page.py
 """
 
 from pathlib import Path

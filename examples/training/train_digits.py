@@ -141,9 +141,7 @@ class Network:
             above, columns2, p["conv2.weight"], pooled.shape
         )
         above = pool_backward(above, mask) * (first > 0)
-        _, gradients["conv1.weight"], gradients["conv1.bias"] = convolve_backward(
-            above, columns1, p["conv1.weight"], images.shape
-        )
+        _, gradients["conv1.weight"], gradients["conv1.bias"] = convolve_backward(above, columns1, p["conv1.weight"], images.shape)
         return gradients
 
     def step(self, gradients, rate):

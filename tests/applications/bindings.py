@@ -1,6 +1,6 @@
 """An application on NVIDIA's package `tritonserver`: prints as JSON what a server inside it answers.
 
-    bindings.py REPOSITORY BACKENDS
+bindings.py REPOSITORY BACKENDS
 """
 
 import dataclasses

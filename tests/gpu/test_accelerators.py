@@ -21,9 +21,7 @@ DIGITS = Path(__file__).resolve().parents[2] / "examples/model_repository/digits
 TENSORRT = 'name: "tensorrt" parameters { key: "precision_mode" value: "FP32" }'
 
 
-@pytest.mark.parametrize(
-    "accelerator", ["", 'name: "cuda"', TENSORRT], ids=["gpu_without_accelerator", "cuda", "tensorrt"]
-)
+@pytest.mark.parametrize("accelerator", ["", 'name: "cuda"', TENSORRT], ids=["gpu_without_accelerator", "cuda", "tensorrt"])
 def test_a_model_on_a_gpu_answers_as_on_the_processor(tmp_path, accelerator):
     model = tmp_path / "digits"
     shutil.copytree(DIGITS, model)

@@ -7,13 +7,13 @@ import os
 import numpy as np
 import pytest
 import tritonclient.http
+from test_gpu_memory import registered, within
+from test_python_gpu import DEVICE_INPUTS, FLAGS, run_on
 
 import gpu_memory
 import nereid_server
 import python_lab
 from http_requests import tensor
-from test_gpu_memory import registered, within
-from test_python_gpu import DEVICE_INPUTS, FLAGS, run_on
 
 
 @pytest.fixture(scope="module")

@@ -73,11 +73,11 @@ def own(backend, model):
 def write(folder):
     for model in MODELS:
         for backend in BACKENDS:
-            extra = f'max_batch_size: {BATCH}\ndynamic_batching {{ }}\ninstance_group {{ count: 1 kind: KIND_CPU }}\n'
+            extra = f"max_batch_size: {BATCH}\ndynamic_batching {{ }}\ninstance_group {{ count: 1 kind: KIND_CPU }}\n"
             extra += f'backend: "{backend}"\ndefault_model_filename: "model.onnx"\n'
             write_model(folder, f"{model}_{backend}", extra, source(model).read_bytes())
     config = f'platform: "tensorflow_graphdef"\nmax_batch_size: {BATCH}\ndynamic_batching {{ }}\n'
-    config += 'instance_group { count: 1 kind: KIND_CPU }\n'
+    config += "instance_group { count: 1 kind: KIND_CPU }\n"
     tensorflow_models.write(folder, f"{CONVOLUTIONS}_tensorflow", GRAPH, config)
 
 

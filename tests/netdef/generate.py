@@ -85,9 +85,34 @@ def x(array):
 
 
 def elementwise():
-    for kind in ["Abs", "Atan", "Ceil", "Cos", "Cosh", "Cube", "Elu", "Erf", "Exp", "Floor", "HardSigmoid", "LeakyRelu",
-                 "Negative", "Relu", "Selu", "Sigmoid", "Sign", "Sin", "Sinh", "Softplus", "Softsign", "Sqr", "Swish",
-                 "Tan", "Tanh", "ThresholdedRelu"]:
+    for kind in [
+        "Abs",
+        "Atan",
+        "Ceil",
+        "Cos",
+        "Cosh",
+        "Cube",
+        "Elu",
+        "Erf",
+        "Exp",
+        "Floor",
+        "HardSigmoid",
+        "LeakyRelu",
+        "Negative",
+        "Relu",
+        "Selu",
+        "Sigmoid",
+        "Sign",
+        "Sin",
+        "Sinh",
+        "Softplus",
+        "Softsign",
+        "Sqr",
+        "Swish",
+        "Tan",
+        "Tanh",
+        "ThresholdedRelu",
+    ]:
         one(kind.lower(), kind, x(numbers(2, 3)))
     for kind in ["Log", "Reciprocal", "Rsqrt", "Sqrt"]:
         one(kind.lower(), kind, x(positive(2, 3)))
@@ -135,8 +160,7 @@ def binary():
     one("add_int32", "Add", {"x": np.arange(6, dtype=np.int32), "y": np.arange(6, dtype=np.int32)})
     for kind in ["EQ", "NE", "GE", "GT", "LE", "LT"]:
         one(kind.lower(), kind, {"x": whole(3, 4).astype(np.int32), "y": whole(3, 4).astype(np.int32)})
-        one(kind.lower() + "_axis", kind, x(whole(3, 4).astype(np.int64)), {"y": whole(3).astype(np.int64)},
-            broadcast=1, axis=0)
+        one(kind.lower() + "_axis", kind, x(whole(3, 4).astype(np.int64)), {"y": whole(3).astype(np.int64)}, broadcast=1, axis=0)
     for kind in ["And", "Or", "Xor"]:
         one(kind.lower(), kind, {"x": numbers(3, 4) > 0, "y": numbers(3, 4)[::-1] > 0})
     for kind in ["Sum", "Max", "Min", "Mean"]:
@@ -156,31 +180,60 @@ def windows():
     one("conv", "Conv", image, weights, kernel=3)
     one("conv_without_bias", "Conv", image, {"w": weights["w"]}, kernel=3, stride=2, pad=1)
     one("conv_lists", "Conv", image, weights, kernels=[3, 3], strides=[2, 1], pads=[1, 0, 2, 1])
-    one("conv_sides", "Conv", image, weights, kernel_h=3, kernel_w=3, stride_h=1, stride_w=2, pad_t=2, pad_l=0, pad_b=1,
-        pad_r=1)
+    one("conv_sides", "Conv", image, weights, kernel_h=3, kernel_w=3, stride_h=1, stride_w=2, pad_t=2, pad_l=0, pad_b=1, pad_r=1)
     one("conv_dilated", "Conv", image, weights, kernel=3, dilation=2)
     one("conv_dilated_lists", "Conv", image, weights, kernel=3, dilations=[1, 3], pad=1)
     one("conv_valid", "Conv", image, weights, kernel=3, stride=2, legacy_pad=1)
     one("conv_same", "Conv", image, weights, kernel=3, stride=2, legacy_pad=2)
-    one("conv_same_even", "Conv", x(numbers(1, 3, 8, 6)), {"w": numbers(4, 3, 2, 2), "b": numbers(4)}, kernel=2, stride=3,
-        legacy_pad=2)
+    one(
+        "conv_same_even",
+        "Conv",
+        x(numbers(1, 3, 8, 6)),
+        {"w": numbers(4, 3, 2, 2), "b": numbers(4)},
+        kernel=2,
+        stride=3,
+        legacy_pad=2,
+    )
     one("conv_groups", "Conv", x(numbers(2, 4, 5, 5)), {"w": numbers(6, 2, 3, 3), "b": numbers(6)}, kernel=3, group=2)
     one("conv_depthwise", "Conv", x(numbers(2, 4, 5, 5)), {"w": numbers(4, 1, 3, 3)}, kernel=3, group=4, pad=1)
-    one("conv_nhwc", "Conv", x(numbers(2, 7, 9, 3)), {"w": numbers(4, 3, 3, 3), "b": numbers(4)}, kernel=3, stride=2,
-        order="NHWC")
+    one("conv_nhwc", "Conv", x(numbers(2, 7, 9, 3)), {"w": numbers(4, 3, 3, 3), "b": numbers(4)}, kernel=3, stride=2, order="NHWC")
     one("conv_1d", "Conv", x(numbers(2, 3, 9)), {"w": numbers(4, 3, 3), "b": numbers(4)}, kernels=[3], pads=[1, 0])
-    one("conv_3d", "Conv", x(numbers(1, 2, 4, 5, 6)), {"w": numbers(3, 2, 2, 2, 2), "b": numbers(3)}, kernels=[2, 2, 2],
-        strides=[1, 2, 1])
+    one(
+        "conv_3d",
+        "Conv",
+        x(numbers(1, 2, 4, 5, 6)),
+        {"w": numbers(3, 2, 2, 2, 2), "b": numbers(3)},
+        kernels=[2, 2, 2],
+        strides=[1, 2, 1],
+    )
     for axes in (1, 2, 3):
-        one("conv_named_%dd" % axes, "Conv%dD" % axes, x(numbers(1, 2, *[4] * axes)), {"w": numbers(2, 2, *[2] * axes)},
-            kernels=[2] * axes)
+        one(
+            "conv_named_%dd" % axes,
+            "Conv%dD" % axes,
+            x(numbers(1, 2, *[4] * axes)),
+            {"w": numbers(2, 2, *[2] * axes)},
+            kernels=[2] * axes,
+        )
     small = x(numbers(2, 3, 4, 5))
     one("conv_transpose", "ConvTranspose", small, {"w": numbers(3, 4, 3, 3), "b": numbers(4)}, kernel=3, stride=2)
     one("conv_transpose_padded", "ConvTranspose", small, {"w": numbers(3, 4, 3, 3)}, kernel=3, stride=2, pad=1, adj=1)
-    one("conv_transpose_groups", "ConvTranspose", x(numbers(2, 4, 4, 5)), {"w": numbers(4, 3, 3, 3), "b": numbers(6)},
-        kernel=3, group=2)
-    one("conv_transpose_nhwc", "ConvTranspose", x(numbers(2, 4, 5, 3)), {"w": numbers(3, 3, 3, 4), "b": numbers(4)},
-        kernel=3, stride=2, order="NHWC")
+    one(
+        "conv_transpose_groups",
+        "ConvTranspose",
+        x(numbers(2, 4, 4, 5)),
+        {"w": numbers(4, 3, 3, 3), "b": numbers(6)},
+        kernel=3,
+        group=2,
+    )
+    one(
+        "conv_transpose_nhwc",
+        "ConvTranspose",
+        x(numbers(2, 4, 5, 3)),
+        {"w": numbers(3, 3, 3, 4), "b": numbers(4)},
+        kernel=3,
+        stride=2,
+        order="NHWC",
+    )
     for kind in ["MaxPool", "AveragePool"]:
         low = "max_pool" if kind == "MaxPool" else "average_pool"
         one(low, kind, image, kernel=3)
@@ -247,8 +300,13 @@ def normalisation():
     one("instance_norm_nhwc", "InstanceNorm", x(numbers(2, 4, 5, 3)), affine, order="NHWC")
     case("layer_norm", [op("LayerNorm", ["x"], ["y", "m", "d"])], x(numbers(3, 5)), ["y"])
     case("layer_norm_axis", [op("LayerNorm", ["x"], ["y", "m", "d"], axis=2, epsilon=0.1)], x(numbers(3, 2, 5)), ["y"])
-    case("layer_norm_affine", [op("LayerNorm", ["x", "s", "b"], ["y", "m", "d"], elementwise_affine=True)],
-         x(numbers(3, 5)), ["y"], {"s": numbers(5), "b": numbers(5)})
+    case(
+        "layer_norm_affine",
+        [op("LayerNorm", ["x", "s", "b"], ["y", "m", "d"], elementwise_affine=True)],
+        x(numbers(3, 5)),
+        ["y"],
+        {"s": numbers(5), "b": numbers(5)},
+    )
     one("normalize", "Normalize", x(numbers(3, 5)))
     one("normalize_axis", "Normalize", x(numbers(3, 5, 2)), axis=1)
 
@@ -257,12 +315,19 @@ def layout():
     two = {"x": numbers(2, 3, 4, 5), "y": numbers(2, 2, 4, 5)}
     case("concat", [op("Concat", ["x", "y"], ["z", "sizes"])], two, ["z"])
     case("concat_axis", [op("Concat", ["x", "y"], ["z", "sizes"], axis=0)], {"x": numbers(2, 3), "y": numbers(4, 3)}, ["z"])
-    case("concat_negative", [op("Concat", ["x", "y"], ["z", "sizes"], axis=-1)],
-         {"x": numbers(2, 3), "y": numbers(2, 1)}, ["z"])
-    case("concat_nhwc", [op("Concat", ["x", "y"], ["z", "sizes"], order="NHWC")],
-         {"x": numbers(2, 4, 5, 3), "y": numbers(2, 4, 5, 2)}, ["z"])
-    case("concat_stacks", [op("Concat", ["x", "y"], ["z", "sizes"], axis=1, add_axis=1)],
-         {"x": numbers(2, 3), "y": numbers(2, 3)[::-1].copy()}, ["z"])
+    case("concat_negative", [op("Concat", ["x", "y"], ["z", "sizes"], axis=-1)], {"x": numbers(2, 3), "y": numbers(2, 1)}, ["z"])
+    case(
+        "concat_nhwc",
+        [op("Concat", ["x", "y"], ["z", "sizes"], order="NHWC")],
+        {"x": numbers(2, 4, 5, 3), "y": numbers(2, 4, 5, 2)},
+        ["z"],
+    )
+    case(
+        "concat_stacks",
+        [op("Concat", ["x", "y"], ["z", "sizes"], axis=1, add_axis=1)],
+        {"x": numbers(2, 3), "y": numbers(2, 3)[::-1].copy()},
+        ["z"],
+    )
     case("depth_concat", [op("DepthConcat", ["x", "y"], ["z", "sizes"])], two, ["z"])
     one("split", "Split", x(numbers(2, 6)), outputs=3, axis=1)
     one("split_sizes", "Split", x(numbers(2, 6)), outputs=2, axis=1, split=[2, 4])
@@ -270,10 +335,19 @@ def layout():
     one("split_input", "Split", x(numbers(2, 6)), {"sizes": np.array([1, 5], np.int32)}, outputs=2, axis=1)
     one("depth_split", "DepthSplit", x(numbers(2, 4, 3, 3)), outputs=2)
     case("reshape", [op("Reshape", ["x"], ["y", "old"], shape=[0, -1])], x(numbers(2, 3, 4)), ["y", "old"])
-    case("reshape_input", [op("Reshape", ["x", "shape"], ["y", "old"])], x(numbers(2, 3, 4)), ["y"],
-         {"shape": np.array([4, -1], np.int64)})
-    case("reshape_computed", [op("Shape", ["like"], ["shape"]), op("Reshape", ["x", "shape"], ["y", "old"])],
-         {"x": numbers(2, 6), "like": numbers(3, 4)}, ["y"])
+    case(
+        "reshape_input",
+        [op("Reshape", ["x", "shape"], ["y", "old"])],
+        x(numbers(2, 3, 4)),
+        ["y"],
+        {"shape": np.array([4, -1], np.int64)},
+    )
+    case(
+        "reshape_computed",
+        [op("Shape", ["like"], ["shape"]), op("Reshape", ["x", "shape"], ["y", "old"])],
+        {"x": numbers(2, 6), "like": numbers(3, 4)},
+        ["y"],
+    )
     one("resize_like", "ResizeLike", {"x": numbers(2, 6), "like": numbers(3, 4)})
     one("flatten", "Flatten", x(numbers(2, 3, 4)))
     one("flatten_axis", "Flatten", x(numbers(2, 3, 4)), axis=2)
@@ -327,41 +401,107 @@ def fills():
 
     summed("constant_fill", op("ConstantFill", [], ["w"], shape=[2, 3], value=1.5), (2, 3))
     summed("constant_fill_zero", op("ConstantFill", [], ["w"], shape=[3]), (2, 3))
-    case("constant_fill_large", [op("ReduceFrontMean", ["w"], ["m"], num_reduce_dim=2), op("Mul", ["x", "m"], ["y"])],
-         x(numbers(2, 3)), ["y"], init=[op("ConstantFill", [], ["w"], shape=[90, 90], value=0.5)])
-    case("constant_fill_int64", [op("Add", ["x", "w"], ["y"])], x(np.arange(6)), ["y"],
-         init=[op("ConstantFill", [], ["w"], shape=[6], value=7, dtype=10)])
-    case("constant_fill_int32", [op("Mul", ["x", "w"], ["y"])], x(np.arange(6, dtype=np.int32)), ["y"],
-         init=[op("ConstantFill", [], ["w"], shape=[6], value=-2, dtype=2)])
+    case(
+        "constant_fill_large",
+        [op("ReduceFrontMean", ["w"], ["m"], num_reduce_dim=2), op("Mul", ["x", "m"], ["y"])],
+        x(numbers(2, 3)),
+        ["y"],
+        init=[op("ConstantFill", [], ["w"], shape=[90, 90], value=0.5)],
+    )
+    case(
+        "constant_fill_int64",
+        [op("Add", ["x", "w"], ["y"])],
+        x(np.arange(6)),
+        ["y"],
+        init=[op("ConstantFill", [], ["w"], shape=[6], value=7, dtype=10)],
+    )
+    case(
+        "constant_fill_int32",
+        [op("Mul", ["x", "w"], ["y"])],
+        x(np.arange(6, dtype=np.int32)),
+        ["y"],
+        init=[op("ConstantFill", [], ["w"], shape=[6], value=-2, dtype=2)],
+    )
     one("constant_fill_like", "ConstantFill", x(numbers(2, 3)), value=2.5)
-    case("constant_fill_of_shape", [op("Shape", ["x"], ["s"]), op("ConstantFill", ["s"], ["f"], value=2.5, input_as_shape=1),
-                                    op("Add", ["x", "f"], ["y"])], x(numbers(2, 3)), ["y"])
-    case("given_double", [op("Cast", ["w"], ["c"], to=1), op("Add", ["x", "c"], ["y"])], x(numbers(2, 3)), ["y"],
-         {"w": numbers(2, 3).astype(np.float64)})
+    case(
+        "constant_fill_of_shape",
+        [op("Shape", ["x"], ["s"]), op("ConstantFill", ["s"], ["f"], value=2.5, input_as_shape=1), op("Add", ["x", "f"], ["y"])],
+        x(numbers(2, 3)),
+        ["y"],
+    )
+    case(
+        "given_double",
+        [op("Cast", ["w"], ["c"], to=1), op("Add", ["x", "c"], ["y"])],
+        x(numbers(2, 3)),
+        ["y"],
+        {"w": numbers(2, 3).astype(np.float64)},
+    )
     case("given_bool", [op("And", ["x", "w"], ["y"])], x(numbers(2, 3) > 0), ["y"], {"w": numbers(2, 3)[::-1] > 0})
-    case("given_bytes", [op("Cast", ["w"], ["c"], to=1), op("Add", ["x", "c"], ["y"])], x(numbers(4)), ["y"],
-         init=[op("GivenTensorByteStringToUInt8Fill", [], ["w"], shape=[4], values=[b"\x00\x01\x80\xff"])])
+    case(
+        "given_bytes",
+        [op("Cast", ["w"], ["c"], to=1), op("Add", ["x", "c"], ["y"])],
+        x(numbers(4)),
+        ["y"],
+        init=[op("GivenTensorByteStringToUInt8Fill", [], ["w"], shape=[4], values=[b"\x00\x01\x80\xff"])],
+    )
 
 
 def nets():
     """Several operators, and the ways in which nets use blobs."""
     w = {"w1": numbers(4, 3, 3, 3), "b1": numbers(4), "w2": numbers(5, 4), "b2": numbers(5)}
-    case("in_place", [op("Conv", ["x", "w1", "b1"], ["c"], kernel=3, pad=1), op("Relu", ["c"], ["c"]),
-                      op("MaxPool", ["c"], ["d"], kernel=2, stride=2), op("AveragePool", ["d"], ["p"], global_pooling=1),
-                      op("FC", ["p", "w2", "b2"], ["f"]), op("Softmax", ["f"], ["s"])], x(numbers(2, 3, 6, 6)), ["s"], w)
-    squeeze = {"s": numbers(2, 3, 1, 1), "sb": numbers(2), "e1": numbers(3, 2, 1, 1), "e1b": numbers(3),
-               "e3": numbers(3, 2, 3, 3), "e3b": numbers(3)}
-    case("fire", [op("Conv", ["x", "s", "sb"], ["fire/s"], kernel=1), op("Relu", ["fire/s"], ["fire/s"]),
-                  op("Conv", ["fire/s", "e1", "e1b"], ["fire/1"], kernel=1), op("Relu", ["fire/1"], ["fire/1"]),
-                  op("Conv", ["fire/s", "e3", "e3b"], ["fire/3"], kernel=3, pad=1), op("Relu", ["fire/3"], ["fire/3"]),
-                  op("Concat", ["fire/1", "fire/3"], ["fire/concat", "fire/sizes"], order="NCHW"),
-                  op("Dropout", ["fire/concat"], ["fire/concat", "mask"], ratio=0.5, is_test=1),
-                  op("AveragePool", ["fire/concat"], ["pool"], global_pooling=1, order="NCHW"),
-                  op("Softmax", ["pool"], ["softmaxout"])], x(numbers(2, 3, 5, 5)), ["softmaxout"], squeeze)
+    case(
+        "in_place",
+        [
+            op("Conv", ["x", "w1", "b1"], ["c"], kernel=3, pad=1),
+            op("Relu", ["c"], ["c"]),
+            op("MaxPool", ["c"], ["d"], kernel=2, stride=2),
+            op("AveragePool", ["d"], ["p"], global_pooling=1),
+            op("FC", ["p", "w2", "b2"], ["f"]),
+            op("Softmax", ["f"], ["s"]),
+        ],
+        x(numbers(2, 3, 6, 6)),
+        ["s"],
+        w,
+    )
+    squeeze = {
+        "s": numbers(2, 3, 1, 1),
+        "sb": numbers(2),
+        "e1": numbers(3, 2, 1, 1),
+        "e1b": numbers(3),
+        "e3": numbers(3, 2, 3, 3),
+        "e3b": numbers(3),
+    }
+    case(
+        "fire",
+        [
+            op("Conv", ["x", "s", "sb"], ["fire/s"], kernel=1),
+            op("Relu", ["fire/s"], ["fire/s"]),
+            op("Conv", ["fire/s", "e1", "e1b"], ["fire/1"], kernel=1),
+            op("Relu", ["fire/1"], ["fire/1"]),
+            op("Conv", ["fire/s", "e3", "e3b"], ["fire/3"], kernel=3, pad=1),
+            op("Relu", ["fire/3"], ["fire/3"]),
+            op("Concat", ["fire/1", "fire/3"], ["fire/concat", "fire/sizes"], order="NCHW"),
+            op("Dropout", ["fire/concat"], ["fire/concat", "mask"], ratio=0.5, is_test=1),
+            op("AveragePool", ["fire/concat"], ["pool"], global_pooling=1, order="NCHW"),
+            op("Softmax", ["pool"], ["softmaxout"]),
+        ],
+        x(numbers(2, 3, 5, 5)),
+        ["softmaxout"],
+        squeeze,
+    )
     residual = {"w": numbers(3, 3, 3, 3), "s": positive(3), "b": numbers(3), "m": numbers(3), "v": positive(3)}
-    case("residual", [op("Conv", ["x", "w"], ["c"], kernel=3, pad=1, no_bias=1),
-                      op("SpatialBN", ["c", "s", "b", "m", "v"], ["n"], is_test=1, momentum=0.9), op("Sum", ["n", "x"], ["sum"]),
-                      op("Relu", ["sum"], ["sum"])], x(numbers(2, 3, 5, 5)), ["sum"], residual)
+    case(
+        "residual",
+        [
+            op("Conv", ["x", "w"], ["c"], kernel=3, pad=1, no_bias=1),
+            op("SpatialBN", ["c", "s", "b", "m", "v"], ["n"], is_test=1, momentum=0.9),
+            op("Sum", ["n", "x"], ["sum"]),
+            op("Relu", ["sum"], ["sum"]),
+        ],
+        x(numbers(2, 3, 5, 5)),
+        ["sum"],
+        residual,
+    )
     case("two_outputs", [op("Exp", ["x"], ["y"]), op("Negative", ["y"], ["z"])], x(numbers(2, 3)), ["z", "y"])
 
 
@@ -392,9 +532,16 @@ def main():
     for group in (elementwise, binary, windows, products, normalisation, layout, reductions, fills, nets):
         group()
     contents = b"".join(
-        field(1, field(1, name.encode()) + field(2, init) + field(3, net)
-              + b"".join(tensor(4, *it) for it in inputs) + b"".join(tensor(5, *it) for it in results))
-        for name, init, net, inputs, results in cases)
+        field(
+            1,
+            field(1, name.encode())
+            + field(2, init)
+            + field(3, net)
+            + b"".join(tensor(4, *it) for it in inputs)
+            + b"".join(tensor(5, *it) for it in results),
+        )
+        for name, init, net, inputs, results in cases
+    )
     with open(os.path.join(HERE, "operators.bin"), "wb") as target:
         target.write(contents)
     print("%d cases, %d bytes" % (len(cases), len(contents)))

@@ -8,6 +8,7 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from test_dragonfly import LENIENT, fetched, write_models
 
 from certificates import Authority
 from cloud_repositories import EXPLICIT, Cloud, answers, load
@@ -15,7 +16,6 @@ from cloud_servers import Proxy, Stall, s3
 from dfdaemon import Dfdaemon, missing_packages
 from http_requests import request
 from nereid_server import running
-from test_dragonfly import LENIENT, fetched, write_models
 
 NAMES = [f"m{number}" for number in range(20)]
 SIZE, LARGE = 2 << 20, 40 << 20

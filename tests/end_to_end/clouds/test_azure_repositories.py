@@ -29,7 +29,11 @@ def cloud(tmp_path_factory):
 
 
 def connection(store, **more):
-    settings = {"AccountName": store.account, "AccountKey": store.key, "BlobEndpoint": store.endpoint()["AZURE_STORAGE_SERVICE_ENDPOINT"]}
+    settings = {
+        "AccountName": store.account,
+        "AccountKey": store.key,
+        "BlobEndpoint": store.endpoint()["AZURE_STORAGE_SERVICE_ENDPOINT"],
+    }
     return ";".join(f"{name}={value}" for name, value in {**settings, **more}.items())
 
 

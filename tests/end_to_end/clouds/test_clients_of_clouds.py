@@ -5,15 +5,15 @@ import os
 
 import httpx
 import pytest
+from test_http_tls import trusting
+from test_sagemaker import Endpoint
+from test_vertex_ai import PREDICT, ROUTES, Container
 
 import kserve_package
 import nereid_server
 from certificates import Authority
-from places import EXAMPLES
 from http_requests import tensor
-from test_http_tls import trusting
-from test_sagemaker import Endpoint
-from test_vertex_ai import PREDICT, ROUTES, Container
+from places import EXAMPLES
 
 DIGITS = [3, 7]
 

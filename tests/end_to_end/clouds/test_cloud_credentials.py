@@ -65,7 +65,9 @@ class Directory:
         elif path in ("/metadata/identity/oauth2/token", "/identity"):
             is_machine = path != "/identity"
             sign = headers.get("metadata") == "true" if is_machine else headers.get("x-identity-header") == "the-header"
-            is_right = sign and asked["resource"] == "https://storage.azure.com" and asked.get("client_id", self.client) == self.client
+            is_right = (
+                sign and asked["resource"] == "https://storage.azure.com" and asked.get("client_id", self.client) == self.client
+            )
         else:
             return 404, {}, b""
         if not is_right:
@@ -100,12 +102,16 @@ def azure_variables(source, folder, host):
     if where == "by the file":
         path = folder / "credentials.json"
         auth_type = "default" if kind in ("principal", "workload") else "managed_identity"
-        path.write_text(json.dumps({"as": {"": {"account_str": Azure.account, "auth_type": auth_type, "client_id": Directory.client}}}))
+        path.write_text(
+            json.dumps({"as": {"": {"account_str": Azure.account, "auth_type": auth_type, "client_id": Directory.client}}})
+        )
         return {**variables, "TRITON_CLOUD_CREDENTIAL_PATH": str(path)}
     return variables
 
 
-SOURCES = [f"{kind}{where}" for kind in ("principal", "workload", "service", "machine") for where in ("", ", by type", ", by the file")]
+SOURCES = [
+    f"{kind}{where}" for kind in ("principal", "workload", "service", "machine") for where in ("", ", by type", ", by the file")
+]
 SOURCES += ["service, with a client", "machine, with a client"]
 
 
@@ -149,7 +155,11 @@ def test_googles_users_are_known_by_their_tokens(source, models, tmp_path):
     given = []
 
     def accounts(path, query, headers):
-        if path != "/o/oauth2/token" or query["refresh_token"] != [user["refresh_token"]] or query["client_secret"] != [user["client_secret"]]:
+        if (
+            path != "/o/oauth2/token"
+            or query["refresh_token"] != [user["refresh_token"]]
+            or query["client_secret"] != [user["client_secret"]]
+        ):
             return 401, {}, b""
         given.append(f"the-token-{len(given)}")
         return 200, {}, json.dumps({"access_token": given[-1], "expires_in": 3600, "token_type": "Bearer"}).encode()
@@ -211,7 +221,9 @@ def test_the_region_is_that_of_the_credentials(source, models, tmp_path):
     credentials = tmp_path / "credentials.json"
     credentials.write_text(json.dumps({"s3": {"": {"key_id": "an-id", "secret_key": "a-secret", "region": "eu-north-1"}}}))
     (tmp_path / ".aws").mkdir()
-    (tmp_path / ".aws" / "config").write_text("[default]\nregion = eu-north-1\naws_access_key_id=an-id\naws_secret_access_key=a-secret\n")
+    (tmp_path / ".aws" / "config").write_text(
+        "[default]\nregion = eu-north-1\naws_access_key_id=an-id\naws_secret_access_key=a-secret\n"
+    )
     variables = {
         "file": {"TRITON_CLOUD_CREDENTIAL_PATH": str(credentials), "AWS_DEFAULT_REGION": "us-west-1"},
         "variables": {**keys, "AWS_REGION": "eu-north-1"},

@@ -13,8 +13,19 @@ from urllib.parse import quote
 import pytest
 
 import nereid_server
-from cloud_repositories import CLOUDS_AND_TLS, EXPLICIT, LIMIT_S, answers, cloud_of, environment, load, name_of, refused
-from cloud_repositories import until, versions
+from cloud_repositories import (
+    CLOUDS_AND_TLS,
+    EXPLICIT,
+    LIMIT_S,
+    answers,
+    cloud_of,
+    environment,
+    load,
+    name_of,
+    refused,
+    until,
+    versions,
+)
 from cloud_servers import SECRET, CutBody, Damage, put_tree
 from google_accounts import UNAUTHORIZED, ServiceAccount
 from http_requests import request

@@ -54,7 +54,9 @@ def test_stores_are_reached_over_tls_by_an_authority_of_ones_own(secure, authori
 
 def test_a_store_whose_certificate_is_not_trusted_is_refused(secure, authority):
     with refused(secure.url("models/repository"), env=environment(**secure.variables())) as server:
-        server.wait_for_log("cannot list .*: the server's certificate is not trusted: UnknownIssuer; AWS_CA_BUNDLE or SSL_CERT_FILE")
+        server.wait_for_log(
+            "cannot list .*: the server's certificate is not trusted: UnknownIssuer; AWS_CA_BUNDLE or SSL_CERT_FILE"
+        )
     # Nor is one that is of another host.
     trusts = {"SSL_CERT_FILE": str(authority.certificate)}
     with Proxy(secure.address, authority.sign("other", "elsewhere", is_here=False), store_has_tls=True) as proxy:
@@ -116,7 +118,11 @@ def platform(path, query, headers):
         names = {**KEYS, "SessionToken": KEYS["Token"], "Expiration": "2100-01-01T00:00:00Z"}
         fields = "".join(f"<{name}>{value}</{name}>" for name, value in names.items())
         what = "AssumeRoleWithWebIdentity"
-        return 200, {}, f"<{what}Response><{what}Result><Credentials>{fields}</Credentials></{what}Result></{what}Response>".encode()
+        return (
+            200,
+            {},
+            f"<{what}Response><{what}Result><Credentials>{fields}</Credentials></{what}Result></{what}Response>".encode(),
+        )
     if path == "/latest/api/token":
         return 200, {}, b"the-session"
     if path.startswith("/latest/meta-data/iam/security-credentials/") and headers.get("x-aws-ec2-metadata-token") != "the-session":

@@ -8,14 +8,28 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from certificates import Authority
-from cloud_repositories import CLOUDS, CLOUDS_AND_TLS, EXPLICIT, LIMIT_S, POLL, Cloud, answers, cloud_of, environment
-from cloud_repositories import load, name_of, refused, until, versions
+from cloud_repositories import (
+    CLOUDS,
+    CLOUDS_AND_TLS,
+    EXPLICIT,
+    LIMIT_S,
+    POLL,
+    Cloud,
+    answers,
+    cloud_of,
+    environment,
+    load,
+    name_of,
+    refused,
+    until,
+    versions,
+)
 from cloud_servers import AWS, KEY, SECRET, Damage, Proxy, Stall, free_port, paged_google, put_tree, s3
-from places import EXAMPLES
 from google_accounts import UNAUTHORIZED, ServiceAccount
 from http_requests import request
 from model_files import write_identity
 from nereid_server import running
+from places import EXAMPLES
 from scrapes import Scrape
 
 
@@ -275,7 +289,10 @@ def test_a_google_key_that_is_refused_is_shown_nowhere(google_in_pages, models, 
         proxy.gate = lambda line, head: None if known.has_signed(head) else UNAUTHORIZED
 
         def variables(account):
-            where = {"CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": f"{proxy.origin}/storage/v1/", "SSL_CERT_FILE": authority.certificate}
+            where = {
+                "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": f"{proxy.origin}/storage/v1/",
+                "SSL_CERT_FILE": authority.certificate,
+            }
             where = {name: str(value) for name, value in where.items()}
             if source == "environment":
                 return environment(**where, GOOGLE_APPLICATION_CREDENTIALS=str(account.path))

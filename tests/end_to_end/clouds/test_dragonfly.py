@@ -9,17 +9,17 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from test_repository_agents import Agents, model
 
 import nereid_server
 from cloud_repositories import EXPLICIT, Cloud, answers, load, refused, until
 from cloud_servers import Proxy, azure, google, s3
-from places import EXAMPLES
 from dragonfly_proxy import DragonflyProxy
 from http_requests import request
 from model_files import write_identity
 from nereid_server import running
+from places import EXAMPLES
 from scrapes import Scrape
-from test_repository_agents import Agents, model
 
 # Models that fail to load keep no server from being ready.
 LENIENT = ["--exit-on-error=false", "--strict-readiness=false"]

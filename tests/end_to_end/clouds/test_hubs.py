@@ -12,11 +12,11 @@ import pytest
 import nereid_server
 from cloud_repositories import EXPLICIT, LIMIT_S, POLL, answers, environment, load, refused, until, versions
 from cloud_servers import Proxy, Stall
-from places import EXAMPLES
 from http_requests import request
 from hubs import TITLE, Delivery, HuggingFace, Registry, Web, archive
 from model_files import write_identity
 from nereid_server import running
+from places import EXAMPLES
 from scrapes import Scrape
 
 
@@ -224,7 +224,9 @@ def test_the_index_and_metrics_say_how_far_an_archive_is(web, models):
                     index = request(server, "POST", "/v2/repository/index").json
                     return next(entry for entry in index if entry["name"] == "a")
 
-                until(lambda: re.match(r"fetching: (2\d{3}|3\d{3}) of 6\d{3} KiB, \d+ KiB/s, \d+ s left$", entry().get("reason", "")))
+                until(
+                    lambda: re.match(r"fetching: (2\d{3}|3\d{3}) of 6\d{3} KiB, \d+ KiB/s, \d+ s left$", entry().get("reason", ""))
+                )
                 repository = {"repository": f"http://{proxy.address}/long.tar"}
                 assert Scrape(server).value("nereid_repository_fetch_bytes", **repository) >= 2 << 20
                 assert Scrape(server).value("nereid_repository_fetch_total_bytes", **repository) > 6 << 20

@@ -100,9 +100,7 @@ def test_nothing_grows_with_the_servers_that_come_and_go(program, folders):
 def test_the_library_exports_the_interface_under_its_name():
     names = subprocess.run(["readelf", "--dynamic", LIBRARY], check=True, capture_output=True, text=True).stdout
     assert "Library soname: [libtritonserver.so]" in names
-    symbols = subprocess.run(
-        ["nm", "--dynamic", "--defined-only", LIBRARY], check=True, capture_output=True, text=True
-    ).stdout
+    symbols = subprocess.run(["nm", "--dynamic", "--defined-only", LIBRARY], check=True, capture_output=True, text=True).stdout
     exported = set(re.findall(r" [A-Z] (\S+)$", symbols, re.MULTILINE))
     own = set(re.findall(r" (NEREID_\w+)\(", (HEADERS / "nereid.h").read_text()))
     assert own and exported == table() | own

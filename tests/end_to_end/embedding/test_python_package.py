@@ -18,8 +18,8 @@ from numpy.lib.stride_tricks import as_strided
 
 import native_backends
 import python_package
-from cloud_servers import s3
 from cloud_repositories import Cloud
+from cloud_servers import s3
 from gates import Gate
 from http_requests import LIMIT_S
 from model_files import config_type
@@ -203,6 +203,7 @@ def test_nothing_is_copied_that_need_not_be(nereid, server):
 
 def test_an_input_is_kept_until_its_request_is_over_and_no_longer(nereid, gated):
     gate, server = gated
+
     class Kept(np.ndarray):
         pass
 

@@ -11,9 +11,7 @@ BODY = {"inputs": [tensor("INPUT0", "INT32", [1], [7])]}
 
 def test_a_restricted_api_group_requires_its_key(repository, serve):
     write_identity(repository, "same", ["INT32"])
-    server = serve(
-        "--http-restricted-api=inference,model-config:admin-key=s=1", "--http-restricted-api=metadata:other=2"
-    )
+    server = serve("--http-restricted-api=inference,model-config:admin-key=s=1", "--http-restricted-api=metadata:other=2")
     for headers in ({}, {"admin-key": "s=2"}, {"other": "s=1"}):
         assert_refused(infer(server, "same", BODY, headers), 403)
         assert_refused(request(server, "GET", "/v2/models/same/config", headers=headers), 403)

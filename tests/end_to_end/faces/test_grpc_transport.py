@@ -109,7 +109,9 @@ def test_grpcurl_learns_the_protocol_from_the_server(serve_identity):
     answer = json.loads(grpcurl(server, "inference.GRPCInferenceService/ModelInfer", flags=flags))
     assert answer["modelName"] == "same"
     assert "message ModelInferRequest" in grpcurl(server, "describe", "inference.ModelInferRequest")
-    config = json.loads(grpcurl(server, "inference.GRPCInferenceService/ModelConfig", flags=("-plaintext", "-d", '{"name": "same"}')))
+    config = json.loads(
+        grpcurl(server, "inference.GRPCInferenceService/ModelConfig", flags=("-plaintext", "-d", '{"name": "same"}'))
+    )
     assert config["config"]["backend"] == "identity"
 
 

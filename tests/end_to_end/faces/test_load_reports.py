@@ -117,9 +117,7 @@ def test_grpc_answers_report_the_load_to_those_who_ask(repository, serve):
     assert read(trailers(server, "ServerLive", {}, form="bin")) is None
 
 
-@pytest.mark.parametrize(
-    ("when", "expected"), [("off", (False, False)), ("on-request", (True, False)), ("always", (True, True))]
-)
+@pytest.mark.parametrize(("when", "expected"), [("off", (False, False)), ("on-request", (True, False)), ("always", (True, True))])
 def test_the_option_says_who_gets_reports(repository, serve, when, expected):
     write_identity(repository, "same", ["INT32"])
     server = serve(f"--load-reports={when}")

@@ -121,9 +121,7 @@ def test_long_lists_over_http_take_linear_work(server, kind):
     assert_linear(server, lambda count: post(server, path, body(count)))
 
 
-@pytest.mark.parametrize(
-    "kind", ["parameters", "inputs", "outputs", "contents", "an input's parameters", "an output's parameters"]
-)
+@pytest.mark.parametrize("kind", ["parameters", "inputs", "outputs", "contents", "an input's parameters", "an output's parameters"])
 @pytest.mark.parametrize("call", ["ModelInfer", "ModelStreamInfer"])
 def test_long_lists_over_grpc_take_linear_work(server, kind, call):
     def send(count):

@@ -145,9 +145,7 @@ def test_models_of_a_multi_model_endpoint_come_from_their_folders(tmp_path, endp
 
 
 def test_a_key_and_the_limit_of_requests_hold(endpoint):
-    endpoint = endpoint(
-        "--http-restricted-api=inference:k=v", "--http-max-body-size=4000", DEFAULT_MODEL_NAME="same"
-    )
+    endpoint = endpoint("--http-restricted-api=inference:k=v", "--http-max-body-size=4000", DEFAULT_MODEL_NAME="same")
     assert endpoint.request("POST", "/invocations", request_of(1))[0] == 403
     assert endpoint.request("POST", "/invocations", request_of(1), {"k": "v"})[0] == 200
     assert endpoint.request("POST", "/invocations", " " * 4001, {"k": "v"})[0] == 413

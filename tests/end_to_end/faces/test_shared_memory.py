@@ -60,9 +60,7 @@ def register(server, name, body):
 
 def placed(name, datatype, shape, region, size, offset=0):
     """An input in a region."""
-    return tensor(
-        name, datatype, shape, shared_memory_region=region, shared_memory_byte_size=size, shared_memory_offset=offset
-    )
+    return tensor(name, datatype, shape, shared_memory_region=region, shared_memory_byte_size=size, shared_memory_offset=offset)
 
 
 def output(name, region, size, offset=0, **more):
@@ -78,9 +76,7 @@ def test_the_client_infers_through_shared_memory(client):
     try:
         shm.set_shared_memory_region(handle, [values])
         client.register_system_shared_memory("io", key, 2 * PAGE)
-        assert client.get_system_shared_memory_status() == [
-            {"name": "io", "key": key, "offset": 0, "byte_size": 2 * PAGE}
-        ]
+        assert client.get_system_shared_memory_status() == [{"name": "io", "key": key, "offset": 0, "byte_size": 2 * PAGE}]
         given = tritonclient.http.InferInput("X", [2, 3], "FP32")
         given.set_shared_memory("io", values.nbytes)
         wanted = tritonclient.http.InferRequestedOutput("Y")

@@ -29,9 +29,7 @@ def server(tmp_path_factory, backends):
     for mode in ("plain", "wrong"):
         write_model(repository, mode, "exercise", IN + parameter("mode", mode))
     write_model(repository, "callee", "exercise", IN + OUT + parameter("mode", "callee"))
-    with nereid_server.running(
-        repository, f"--backend-directory={backends}", "--backend-config=exercise,own-setting=7"
-    ) as server:
+    with nereid_server.running(repository, f"--backend-directory={backends}", "--backend-config=exercise,own-setting=7") as server:
         yield server
 
 

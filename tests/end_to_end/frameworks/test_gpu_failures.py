@@ -7,13 +7,13 @@ import urllib.request
 import numpy as np
 import pytest
 import tritonclient.http
+from test_gpu_memory import TENSORS, VALUES, body, register, within
 
 import gpu_memory
 import native_backends
 import nereid_server
 from http_requests import assert_refused, infer, request, tensor
 from model_files import write_identity
-from test_gpu_memory import TENSORS, VALUES, body, register, within
 
 LIMIT = "--pinned-memory-pool-byte-size=65536", "--cuda-memory-pool-byte-size=0:65536"
 

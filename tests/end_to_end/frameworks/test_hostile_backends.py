@@ -1,12 +1,12 @@
 """Errors of backends that the reference does not survive: the server goes on, and every client is answered."""
 
 import pytest
+from test_backend_interface import IN, report
+from test_misbehaving_backends import TENSORS, do
 
 import native_backends
 import nereid_server
 from native_backends import parameter, write_model
-from test_backend_interface import IN, report
-from test_misbehaving_backends import TENSORS, do
 
 
 @pytest.fixture(scope="module")

@@ -5,9 +5,9 @@ releases.
 import re
 
 import pytest
+from library_versions import ENDINGS, check_release
 
 from library_releases import OLD_ONNX_RUNTIME, RELEASES
-from library_versions import ENDINGS, check_release
 from places import ROOT
 
 

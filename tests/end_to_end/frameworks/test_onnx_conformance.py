@@ -9,9 +9,9 @@ from collections import Counter, defaultdict
 import pytest
 
 import onnx_cases
-from places import EXAMPLES
 from onnx_cases import PASSED, REFUSED, WRONG
 from onnx_engines import FLAGS
+from places import EXAMPLES
 
 TABLE = EXAMPLES.parent / "docs/onnx-conformance.md"
 UPDATE = "UPDATE_ONNX_CONFORMANCE"

@@ -186,9 +186,7 @@ output { name: "SUM" data_type: TYPE_FP32 dims: [ -1 ] }
 
 
 def test_scalars_are_configured_as_one_element(repository, serve):
-    model = OnnxModel(
-        "scalars", [node("Mul", ["A", "B"], ["Y"])], [("A", F, []), ("B", F, ["N"])], [("Y", F, ["N"])]
-    )
+    model = OnnxModel("scalars", [node("Mul", ["A", "B"], ["Y"])], [("A", F, []), ("B", F, ["N"])], [("Y", F, ["N"])])
     write_bare(repository, model)
     server = serve()
     stated = request(server, "GET", "/v2/models/scalars/config").json

@@ -138,7 +138,5 @@ def test_without_a_usable_engine_the_load_fails_with_the_reason(start, flags, to
 
 def test_an_invalid_pool_setting_is_reported(start):
     flags = [ORT, f"--backend-config=onnxruntime,library={onnx_engines.LIBRARY}"]
-    server = start(
-        *flags, "--backend-config=onnxruntime,enable-global-threadpool=2", "--exit-on-error=false", expect_ready=False
-    )
+    server = start(*flags, "--backend-config=onnxruntime,enable-global-threadpool=2", "--exit-on-error=false", expect_ready=False)
     server.wait_for_log("the backend setting 'enable-global-threadpool' is '2', but takes 0 or 1")

@@ -60,9 +60,7 @@ MODELS = {
     "attention": attention(),
     "expand": grown("Expand", [None] * 4, "one", one=floats(1)),
     "constant": grown("ConstantOfShape", [None] * 4),
-    "tile": model(
-        [node("Shape", ["X"], ["S"]), node("Tile", ["X", "S"], ["Y"])], {"X": (F, ["A", "B"])}, {"Y": (F, [None, None])}
-    ),
+    "tile": model([node("Shape", ["X"], ["S"]), node("Tile", ["X", "S"], ["Y"])], {"X": (F, ["A", "B"])}, {"Y": (F, [None, None])}),
     "range": model(
         [
             node("Shape", ["X"], ["S"]),
@@ -81,12 +79,8 @@ MODELS = {
         {"X": (F, [1, "C", 1, 1]), "grid": (F, [1, "H", 1, 2])},
         {"Y": (F, [1, "C", "H", 1])},
     ),
-    "gather": model(
-        [node("Gather", ["X", "I"], ["Y"], axis=1)], {"X": (F, [2, 3]), "I": (I64, ["n"])}, {"Y": (F, [2, "n"])}
-    ),
-    "gather_nd": model(
-        [node("GatherND", ["X", "I"], ["Y"])], {"X": (F, [2, 3]), "I": (I64, ["n", 2])}, {"Y": (F, ["n"])}
-    ),
+    "gather": model([node("Gather", ["X", "I"], ["Y"], axis=1)], {"X": (F, [2, 3]), "I": (I64, ["n"])}, {"Y": (F, [2, "n"])}),
+    "gather_nd": model([node("GatherND", ["X", "I"], ["Y"])], {"X": (F, [2, 3]), "I": (I64, ["n", 2])}, {"Y": (F, ["n"])}),
     "one_hot": model(
         [node("OneHot", ["I", "depth", "values"], ["Y"])],
         {"I": (I64, ["n"])},
@@ -94,9 +88,7 @@ MODELS = {
         depth=np.array([4]),
         values=np.array([0, 1], np.float32),
     ),
-    "top": model(
-        [node("TopK", ["X", "k"], ["Y", "I"], axis=-1)], {"X": (F, [None])}, {"Y": (F, [3])}, k=np.array([3])
-    ),
+    "top": model([node("TopK", ["X", "k"], ["Y", "I"], axis=-1)], {"X": (F, [None])}, {"Y": (F, [3])}, k=np.array([3])),
     "shared": model([node("Add", ["X", "Y"], ["Z"])], {"X": (F, ["n"]), "Y": (F, ["n"])}, {"Z": (F, ["n"])}),
     "largest": model([node("ReduceMax", ["X"], ["Y"], axes=[1])], {"X": (F, ["n", "m"])}, {"Y": (F, ["n", 1])}),
 }
@@ -211,7 +203,10 @@ REFUSED = {
     },
     "gather_nd_scalar": refused(node("GatherND", ["X", "I"], ["Y"]), I=np.int64(1)),
     "gather_nd_deep": refused(node("GatherND", ["X", "I"], ["Y"]), I=np.array([[0, 0, 0]])),
-    **{f"permutation_{number}": refused(node("Transpose", ["X"], ["Y"], perm=perm)) for number, perm in enumerate([[0, 0], [1], [0, 2], [0, 1, 2], [-1, 0]])},
+    **{
+        f"permutation_{number}": refused(node("Transpose", ["X"], ["Y"], perm=perm))
+        for number, perm in enumerate([[0, 0], [1], [0, 2], [0, 1, 2], [-1, 0]])
+    },
     "huge_pad_of_nothing": refused(node("Pad", ["X", "S"], ["Y"]), S=np.array([2**40, 0, 0, 0]), shape=(0, 3)),
     "huge_constant": refused(node("ConstantOfShape", ["S"], ["C"]), node("Add", ["X", "C"], ["Y"]), S=np.array([2**20] * 3)),
     "huge_range": refused(
@@ -220,11 +215,16 @@ REFUSED = {
     "huge_tile": refused(node("Tile", ["X", "S"], ["Y"]), S=np.array([2**31, 2**31])),
     "huge_pad": refused(node("Pad", ["X", "S"], ["Y"]), S=np.array([2**31, 2**31, 0, 0])),
     "reverse": refused(
-        node("LSTM", ["X", "W", "R"], ["Y"], hidden_size=1, direction="reverse"), W=floats(1, 4, 3), R=floats(1, 4, 1), shape=(2, 1, 3)
+        node("LSTM", ["X", "W", "R"], ["Y"], hidden_size=1, direction="reverse"),
+        W=floats(1, 4, 3),
+        R=floats(1, 4, 1),
+        shape=(2, 1, 3),
     ),
     "swish": refused(node("Swish", ["X"], ["Y"], alpha=0.5), opset=24),
     "shift": model(
-        [node("BitShift", ["X", "Z"], ["Y"], direction="LEFT")], {"X": (TensorProto.UINT8, [1]), "Z": (TensorProto.UINT8, [1])}, {"Y": (TensorProto.UINT8, [1])}
+        [node("BitShift", ["X", "Z"], ["Y"], direction="LEFT")],
+        {"X": (TensorProto.UINT8, [1]), "Z": (TensorProto.UINT8, [1])},
+        {"Y": (TensorProto.UINT8, [1])},
     ),
     "crd": refused(node("SpaceToDepth", ["X"], ["Y"], blocksize=2, mode="CRD"), shape=(1, 1, 2, 2)),
     "celu": refused(node("Celu", ["X"], ["Y"], alpha=2.0)),

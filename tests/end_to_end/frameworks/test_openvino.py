@@ -10,16 +10,16 @@ import openvino
 import pytest
 import tritonclient.http
 from openvino import opset13 as ops
+from test_onnx_runtime import in_regions
 from tritonclient.utils import InferenceServerException
 
 import nereid_server
 import openvino_models
-from places import EXAMPLES
 from http_requests import assert_refused, infer, infer_binary, request, tensor
 from model_files import scale_model, write_model
 from openvino_models import TYPES, network, parameter, tensors
+from places import EXAMPLES
 from tensors import given
-from test_onnx_runtime import in_regions
 
 rng = np.random.default_rng(23)
 CORE = openvino.Core()

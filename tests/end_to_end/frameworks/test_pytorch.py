@@ -270,7 +270,11 @@ def test_shapes_that_depend_on_the_data(write, serve):
         ("SumAndDifference", pair("one", "y"), "the model's argument 'other' has no input"),
         ("Twice", pair("x", "y", datatype="BYTES"), "the argument 'x' of the model takes a tensor of numbers"),
         ("Twice", pair("x", "y") + parameter("INTRA_OP_THREAD_COUNT", "all"), "parameter 'INTRA_OP_THREAD_COUNT' is 'all'"),
-        ("Twice", 'platform: "torch_aoti" default_model_filename: "model.pt"\n' + pair("x", "y"), "packages of AOTInductor need libtorch 2.5 or newer"),
+        (
+            "Twice",
+            'platform: "torch_aoti" default_model_filename: "model.pt"\n' + pair("x", "y"),
+            "packages of AOTInductor need libtorch 2.5 or newer",
+        ),
     ],
     ids=["input", "argument", "type", "parameter", "platform"],
 )

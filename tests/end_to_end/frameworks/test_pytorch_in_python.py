@@ -8,12 +8,8 @@ import sysconfig
 
 import numpy as np
 import pytest
-
 import test_isolation
 import test_pytorch
-import torch_package
-from http_requests import request
-from openvino_models import parameter, tensors
 from test_pytorch import (  # noqa: F401 - the same tests, with the servers below
     answer,
     assert_conforms,
@@ -32,6 +28,10 @@ from test_pytorch import (  # noqa: F401 - the same tests, with the servers belo
     test_what_a_model_throws_fails_its_request_alone,
     write,
 )
+
+import torch_package
+from http_requests import request
+from openvino_models import parameter, tensors
 
 
 @pytest.fixture(scope="session")
@@ -115,9 +115,11 @@ def test_what_does_not_fit_is_refused_with_the_reason(write, serve, model, text,
 def test_it_serves_where_there_is_no_compiler(write, serve, tmp_path, monkeypatch):
     write("Twice", "twice", pair("x", "y"))
     # Without the shim that other tests have compiled.
-    monkeypatch.setattr(torch_package, "environment", lambda original=torch_package.environment: original() | {
-        "CXX": "/nowhere/c++", "XDG_CACHE_HOME": str(tmp_path)
-    })
+    monkeypatch.setattr(
+        torch_package,
+        "environment",
+        lambda original=torch_package.environment: original() | {"CXX": "/nowhere/c++", "XDG_CACHE_HOME": str(tmp_path)},
+    )
     server = serve("--backend-config=pytorch,engine=auto", f"--backend-config=pytorch,library={torch_package.LIBRARY_FOLDER}")
     server.wait_for_log("PyTorch's own Python serves TorchScript models and packages: .*`/nowhere/c..` does not start")
     for size in (1, 4, 10_000):

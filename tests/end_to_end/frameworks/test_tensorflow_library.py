@@ -105,8 +105,12 @@ def test_every_type_and_shape_comes_back(repository, serve):
 
 def test_a_graphdef_is_completed_from_the_graph(repository, serve):
     models.write(repository, "graph", models.scaled([-1, 3]))
-    models.write(repository, "named", models.scaled([-1, 3]), GRAPH + "max_batch_size: 4\n"
-                 + declared([("x:0", "FP32", [3])], [("y:0", "FP32", [3])]))
+    models.write(
+        repository,
+        "named",
+        models.scaled([-1, 3]),
+        GRAPH + "max_batch_size: 4\n" + declared([("x:0", "FP32", [3])], [("y:0", "FP32", [3])]),
+    )
     server = serve("--backend-config=tensorflow,default-max-batch-size=5")
     config = request(server, "GET", "/v2/models/graph/config").json
     assert (config["backend"], config["max_batch_size"]) == ("tensorflow", 5)

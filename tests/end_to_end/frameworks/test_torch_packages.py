@@ -12,6 +12,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from test_isolation import answer
+from test_pytorch import pair, reason
 from tritonclient.utils import InferenceServerException
 
 import nereid_server
@@ -19,15 +21,16 @@ import torch_wheel
 from damaged_files import damaged
 from http_requests import request
 from openvino_models import parameter, tensors
-from test_isolation import answer
-from test_pytorch import pair, reason
 
 rng = np.random.default_rng(37)
 FLAGS = [f"--backend-config=pytorch,library={torch_wheel.LIBRARY_FOLDER}"]
 KINDS = ("FP32", "FP32", "INT64", "FP16"), ("FP32", "INT64", "INT64", "BOOL")
 DIMS = ([8], [4], [3], [16]), ([4], [3], [-1], [4])
 # The names that inputs and outputs of `Nested` may have.
-NAMES = ("ARGS[0]", "ARGS[1]", "ARGS[2][k]", "KWARGS[scale]"), ("RESULT[sum]", "RESULT[more][0]", "RESULT[more][1]", "RESULT[all][0]")
+NAMES = (
+    ("ARGS[0]", "ARGS[1]", "ARGS[2][k]", "KWARGS[scale]"),
+    ("RESULT[sum]", "RESULT[more][0]", "RESULT[more][1]", "RESULT[all][0]"),
+)
 NAMINGS = {
     "names": NAMES,
     "numbers": tuple([f"{kind}__{at}" for at in range(4)] for kind in ("INPUT", "OUTPUT")),
@@ -204,8 +207,14 @@ def test_sequences_keep_states(write, serve, python, engine):
 @pytest.mark.parametrize(
     "text, says",
     [
-        (pair("ARGS[0]", "y", (-1, 3)) + tensors("input", ("ARGS[1]", "FP32", [3])), "input 'ARGS[1]' is not an argument of the model's forward"),
-        (pair("x", "RESULT[a]", (-1, 3)) + tensors("output", ("RESULT", "FP32", [-1, 3])), "output 'RESULT[a]' is not one of the model's results ('RESULT')"),
+        (
+            pair("ARGS[0]", "y", (-1, 3)) + tensors("input", ("ARGS[1]", "FP32", [3])),
+            "input 'ARGS[1]' is not an argument of the model's forward",
+        ),
+        (
+            pair("x", "RESULT[a]", (-1, 3)) + tensors("output", ("RESULT", "FP32", [-1, 3])),
+            "output 'RESULT[a]' is not one of the model's results ('RESULT')",
+        ),
         (pair("x", "y", (-1, 3), "BYTES"), "the argument 'ARGS[0]' of the model takes a tensor of numbers"),
     ],
     ids=["input", "output", "type"],

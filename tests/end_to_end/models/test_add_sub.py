@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import tritonclient.http.aio
 
-from places import EXAMPLES
 from http_requests import infer, infer_binary, tensor
+from places import EXAMPLES
 from tensors import given, wanted
 
 OUTPUTS = ("INT_SUM", "INT_DIFF", "FLOAT_SUM", "FLOAT_DIFF")

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import nereid_server
-from places import EXAMPLES
 from model_files import config, scale_model, write_identity, write_model
+from places import EXAMPLES
 
 LIMIT_S = 120
 
@@ -281,7 +281,11 @@ def test_a_good_repository_has_no_problem():
     found = report(EXAMPLES / "model_repository", code=0)
     assert found["ok"] is True and found["problems"] == [] and found["warnings"] == []
     assert [model["name"] for model in found["models"]] == [
-        "add_sub", "digits", "identity_fp32", "read_digit", "scale_pixels",
+        "add_sub",
+        "digits",
+        "identity_fp32",
+        "read_digit",
+        "scale_pixels",
     ]
     assert all(model["would_load"] for model in found["models"])
     assert "would load" in check(EXAMPLES / "model_repository").stdout

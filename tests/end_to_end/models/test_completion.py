@@ -112,9 +112,7 @@ def test_a_model_batches_if_its_tensors_begin_with_a_free_dimension(repository, 
 def test_a_fixed_first_dimension_of_one_tensor_disables_batching(repository, serve):
     nodes = [helper.make_node("Identity", [a], [b]) for a, b in (("A", "C"), ("B", "D"))]
     kinds = (("N", 2), F), ((4,), TensorProto.INT32)
-    inputs, outputs = (
-        [(name, kind, list(shape)) for name, (shape, kind) in zip(names, kinds)] for names in ("AB", "CD")
-    )
+    inputs, outputs = ([(name, kind, list(shape)) for name, (shape, kind) in zip(names, kinds)] for names in ("AB", "CD"))
     write(repository, OnnxModel("mixed", nodes, inputs, outputs))
     config = config_of(serve(), "mixed")
     assert config["max_batch_size"] == 0 and "dynamic_batching" not in config
@@ -124,10 +122,19 @@ def test_a_fixed_first_dimension_of_one_tensor_disables_batching(repository, ser
 
 def test_every_element_type_is_completed(repository, serve):
     kinds = {
-        "BOOL": TensorProto.BOOL, "UINT8": TensorProto.UINT8, "UINT16": TensorProto.UINT16,
-        "UINT32": TensorProto.UINT32, "UINT64": TensorProto.UINT64, "INT8": TensorProto.INT8,
-        "INT16": TensorProto.INT16, "INT32": TensorProto.INT32, "INT64": TensorProto.INT64,
-        "FP16": TensorProto.FLOAT16, "FP32": F, "FP64": TensorProto.DOUBLE, "STRING": TensorProto.STRING,
+        "BOOL": TensorProto.BOOL,
+        "UINT8": TensorProto.UINT8,
+        "UINT16": TensorProto.UINT16,
+        "UINT32": TensorProto.UINT32,
+        "UINT64": TensorProto.UINT64,
+        "INT8": TensorProto.INT8,
+        "INT16": TensorProto.INT16,
+        "INT32": TensorProto.INT32,
+        "INT64": TensorProto.INT64,
+        "FP16": TensorProto.FLOAT16,
+        "FP32": F,
+        "FP64": TensorProto.DOUBLE,
+        "STRING": TensorProto.STRING,
     }
     for name, kind in kinds.items():
         write(repository, identity(name, ["N", 2], kind))
@@ -188,25 +195,39 @@ def test_labels_of_a_given_output_stay(repository, serve):
 # The model, what its configuration says, and words of the explanation.
 MISFITS = {
     "a batch size for a model that takes no batches": (
-        identity("faulty", [2, 3]), "max_batch_size: 2", ["max_batch_size is 2", "input 'X'", "[2, 3]"],
+        identity("faulty", [2, 3]),
+        "max_batch_size: 2",
+        ["max_batch_size is 2", "input 'X'", "[2, 3]"],
     ),
     "no batch size, but shapes without the batch dimension": (
-        scale_model("faulty"), X + Y, ["'X' has shape [3]", "[-1,3] in the model"],
+        scale_model("faulty"),
+        X + Y,
+        ["'X' has shape [3]", "[-1,3] in the model"],
     ),
     "a batch dimension listed among the others": (
-        scale_model("faulty"), "max_batch_size: 4 " + X.replace("[ 3 ]", "[ -1, 3 ]"), ["'X'", "[-1,-1,3]", "[-1,3]"],
+        scale_model("faulty"),
+        "max_batch_size: 4 " + X.replace("[ 3 ]", "[ -1, 3 ]"),
+        ["'X'", "[-1,-1,3]", "[-1,3]"],
     ),
     "a free dimension where the model has a fixed one": (
-        scale_model("faulty"), "max_batch_size: 4 " + X.replace("[ 3 ]", "[ -1 ]"), ["'X'", "[-1,-1]", "[-1,3]"],
+        scale_model("faulty"),
+        "max_batch_size: 4 " + X.replace("[ 3 ]", "[ -1 ]"),
+        ["'X'", "[-1,-1]", "[-1,3]"],
     ),
     "an input with a name alone": (
-        scale_model("faulty"), 'max_batch_size: 4 input { name: "X" }', ["'X' has no data_type", "it is FP32"],
+        scale_model("faulty"),
+        'max_batch_size: 4 input { name: "X" }',
+        ["'X' has no data_type", "it is FP32"],
     ),
     "an input that the model lacks": (
-        scale_model("faulty"), X.replace("X", "OTHER"), ["'OTHER'", "inputs: 'X'"],
+        scale_model("faulty"),
+        X.replace("X", "OTHER"),
+        ["'OTHER'", "inputs: 'X'"],
     ),
     "a preferred batch size without a batch size": (
-        scale_model("faulty"), "dynamic_batching { preferred_batch_size: [ 2 ] }", ["preferred_batch_size"],
+        scale_model("faulty"),
+        "dynamic_batching { preferred_batch_size: [ 2 ] }",
+        ["preferred_batch_size"],
     ),
 }
 

@@ -8,8 +8,8 @@ import onnxruntime
 import pytest
 import tritonclient.http
 
-from places import EXAMPLES
 from http_requests import infer, tensor
+from places import EXAMPLES
 from tensors import given, wanted
 
 LABELS = "zero one two three four five six seven eight nine".split()
@@ -62,9 +62,7 @@ def test_the_model_reads_what_it_has_not_seen(client, digits):
 
 @pytest.mark.parametrize("binary", [True, False], ids=["binary", "JSON"])
 def test_classification_gives_value_index_and_label_of_the_best_classes(client, digits, expected, binary):
-    answer = client.infer(
-        "digits", [given("image", digits[0][:8])], outputs=[wanted("probabilities", binary, classes=3)]
-    )
+    answer = client.infer("digits", [given("image", digits[0][:8])], outputs=[wanted("probabilities", binary, classes=3)])
     assert answer.get_output("probabilities")["datatype"] == "BYTES"
     got = answer.as_numpy("probabilities")
     assert got.shape == (8, 3)

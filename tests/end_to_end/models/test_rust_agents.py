@@ -7,9 +7,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from test_repository_agents import Agents, model, nereid, nvidia
 
 import nereid_server
-from test_repository_agents import Agents, model, nereid, nvidia
 from waiting import eventually
 
 MIB = 1 << 20
@@ -72,7 +72,10 @@ DAMAGES = {
     "another beginning": lambda a, b: (flip(a, 0), b),
     "cut": lambda a, b: (a[:-1], b),
     "cut between pieces": lambda a, b: (a[: 7 + MIB + 16], b),
-    "pieces exchanged": lambda a, b: (a[:7] + a[7 + MIB + 16 : 7 + 2 * (MIB + 16)] + a[7 : 7 + MIB + 16] + a[7 + 2 * (MIB + 16) :], b),
+    "pieces exchanged": lambda a, b: (
+        a[:7] + a[7 + MIB + 16 : 7 + 2 * (MIB + 16)] + a[7 : 7 + MIB + 16] + a[7 + 2 * (MIB + 16) :],
+        b,
+    ),
     "files exchanged": lambda a, b: (b, a),
     "empty": lambda a, b: (b"", b),
 }

@@ -155,8 +155,15 @@ def test_a_client_cannot_name_a_file_outside_of_the_models_folder(repository, se
         fields = [
             {"default_model_filename": name},
             {"output": [{"name": "Y", "data_type": "TYPE_FP32", "dims": [3], "label_filename": f"x/../../{name}"}]},
-            {"model_warmup": [{"name": "w", "batch_size": 1, "inputs": {"X": {"data_type": "TYPE_FP32", "dims": [3],
-                                                                              "input_data_file": name}}}]},
+            {
+                "model_warmup": [
+                    {
+                        "name": "w",
+                        "batch_size": 1,
+                        "inputs": {"X": {"data_type": "TYPE_FP32", "dims": [3], "input_data_file": name}},
+                    }
+                ]
+            },
         ]
         for field in fields:
             for files in ({}, {"file:1/model.onnx": file}):
@@ -181,8 +188,10 @@ def test_a_client_cannot_have_weights_read_from_elsewhere(repository, serve, tmp
             if entry.key == "location":
                 entry.value = location
     server = serve("--model-control-mode=explicit", *FLAGS[engine])
-    parameters = {"config": json.dumps({"backend": "onnxruntime", "max_batch_size": 8}),
-                  "file:1/model.onnx": base64.b64encode(proto.SerializeToString()).decode()}
+    parameters = {
+        "config": json.dumps({"backend": "onnxruntime", "max_batch_size": 8}),
+        "file:1/model.onnx": base64.b64encode(proto.SerializeToString()).decode(),
+    }
     answer = request(server, "POST", "/v2/repository/models/m/load", json.dumps({"parameters": parameters}))
     assert_refused(answer, 400)
     assert "external data" in answer.json["error"], answer.json

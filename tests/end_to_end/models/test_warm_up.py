@@ -5,7 +5,6 @@ import pytest
 import tritonclient.http
 
 import nereid_server
-
 from model_files import scale_model, write_model
 
 WARM_UP = 'model_warmup { name: "w" batch_size: 2 count: 3 inputs { key: "X" value { data_type: TYPE_FP32 dims: [ 3 ] %s } } }'

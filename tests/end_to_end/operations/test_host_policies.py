@@ -1,5 +1,4 @@
-"""Host policies: where instances are created and run, and what backends know of it. The reference behaves the same.
-"""
+"""Host policies: where instances are created and run, and what backends know of it. The reference behaves the same."""
 
 import ctypes
 import json

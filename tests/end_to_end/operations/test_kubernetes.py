@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 import yaml
+from test_envoy import CONFIG, ENVOY
 
 import nereid_server
 from http_requests import request
 from model_files import write_identity
-from test_envoy import CONFIG, ENVOY
 
 MANIFEST = Path(__file__).resolve().parents[3] / "deploy" / "kubernetes" / "nereid.yaml"
 

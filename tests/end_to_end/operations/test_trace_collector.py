@@ -249,8 +249,6 @@ def test_a_refusal_of_the_collector_is_logged(same, serve, collector):
 
 @pytest.mark.parametrize("setting", ["url=ftp://x/", "resource=name", "bsp_max_queue_size=many"])
 def test_invalid_collector_settings_are_refused_at_start(repository, setting):
-    server = nereid_server.refused_start(
-        repository, "--trace-config=mode=opentelemetry", f"--trace-config=opentelemetry,{setting}"
-    )
+    server = nereid_server.refused_start(repository, "--trace-config=mode=opentelemetry", f"--trace-config=opentelemetry,{setting}")
     assert server.exit_code != 0
     assert setting.split("=", 1)[1] in server.log

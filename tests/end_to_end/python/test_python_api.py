@@ -402,7 +402,7 @@ def test_an_exception_is_the_clients_and_its_traceback_the_logs(server, client):
     with pytest.raises(InferenceServerException, match="LookupError: nowhere"):
         python_lab.run(client, "raise LookupError('nowhere')")
     server.wait_for_log(r"Traceback")
-    server.wait_for_log(r'File ..*/lab/1/model\.py.*, line \d+, in execute')
+    server.wait_for_log(r"File ..*/lab/1/model\.py.*, line \d+, in execute")
     with pytest.raises(InferenceServerException, match="SystemExit: 3"):
         python_lab.run(client, "sys.exit(3)")
     assert python_lab.run(client, "result = 1") == 1

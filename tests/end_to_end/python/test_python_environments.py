@@ -144,7 +144,9 @@ def test_requirements_beside_the_configuration_are_installed(tmp_path, numpy_fol
         with tritonclient.http.InferenceServerClient(server.url) as client:
             (reason,) = [it["reason"] for it in client.get_model_repository_index() if it["name"] == "broken"]
         assert "no-such-package==1.2.3" in reason and "install-requirements=false" in reason, reason
-    with serve(repository, cache, "--backend-config=python,install-requirements=false", "--exit-on-error=false", ready=False) as server:
+    with serve(
+        repository, cache, "--backend-config=python,install-requirements=false", "--exit-on-error=false", ready=False
+    ) as server:
         with pytest.raises(InferenceServerException, match="has no available versions"):
             word_of(server, "listed")
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy
 import pytest
 import tritonclient.http
+from test_gpu_memory import registered, within
 
 import device_arrays
 import gpu_memory
@@ -17,7 +18,6 @@ import nereid_server
 import python_lab
 from http_requests import infer, tensor
 from model_files import write_identity
-from test_gpu_memory import registered, within
 
 DEVICE_INPUTS = 'parameters { key: "FORCE_CPU_ONLY_INPUT_TENSORS" value { string_value: "no" } }'
 FLAGS = [*python_lab.FLAGS, "--min-supported-compute-capability=1.0"]
@@ -205,6 +205,7 @@ result = found
     numbers, strings = python_lab.run(client, code)
     assert numbers == [not on_gpu, list(range(700))]
     assert strings == [True, 2]
+
 
 @pytest.mark.parametrize("count", [1, 700, 50_000])
 def test_each_response_of_a_decoupled_model_may_be_on_a_gpu(client, count):

@@ -7,13 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy
 import pytest
 import tritonclient.http
+from test_gpu_memory import body, register, within
+from test_python_gpu import DEVICE_INPUTS, FLAGS, LOOK, run_on, write_lab
 
 import gpu_memory
 import nereid_server
 import python_lab
 from http_requests import assert_refused, infer, tensor
-from test_gpu_memory import body, register, within
-from test_python_gpu import DEVICE_INPUTS, FLAGS, LOOK, run_on, write_lab
 
 NO_POOLS = ["--pinned-memory-pool-byte-size=0", "--cuda-memory-pool-byte-size=0:0"]
 
@@ -39,7 +39,9 @@ def start(serve, models, library, standin):
     """Starts a server with a stand-in for its driver and that of its models."""
 
     def started(*flags, **more):
-        return serve(*FLAGS, *(flags or [f"--cuda-driver-library={library}"]), *NO_POOLS, env=os.environ | standin.environment | more)
+        return serve(
+            *FLAGS, *(flags or [f"--cuda-driver-library={library}"]), *NO_POOLS, env=os.environ | standin.environment | more
+        )
 
     return started
 
@@ -132,7 +134,9 @@ def test_a_call_that_fails_fails_its_request_alone(start, driver, failing):
 def test_in_a_batch_the_request_whose_input_cannot_be_opened_fails_alone(start, driver, failing, repository):
     config = repository / "on_gpu" / "config.pbtxt"
     text = config.read_text()
-    config.write_text(text + "max_batch_size: 3 dynamic_batching { preferred_batch_size: 3 max_queue_delay_microseconds: 60000000 }")
+    config.write_text(
+        text + "max_batch_size: 3 dynamic_batching { preferred_batch_size: 3 max_queue_delay_microseconds: 60000000 }"
+    )
     server = start()
     io = driver.allocate(bytes(64))
     assert register(server, "io", body(io.handle, 64)).status == 200

@@ -47,11 +47,17 @@ def fill(repository):
     (repository / "triple" / "labels.txt").write_text("red\ngreen\nblue\n")
     write_ensemble(repository, "chain", step("double", "IN", "between"), step("triple", "between", "OUT"))
     write_ensemble(
-        repository, "fork", step("double", "IN", "A"), step("triple", "A", "B"), step("double", "A", "C"),
+        repository,
+        "fork",
+        step("double", "IN", "A"),
+        step("triple", "A", "B"),
+        step("double", "A", "C"),
         outputs=("A", "B", "C"),
     )
-    inner = 'step { model_name: "chain" model_version: 1 input_map { key: "IN" value: "IN" } ' \
-            'output_map { key: "OUT" value: "between" } }'
+    inner = (
+        'step { model_name: "chain" model_version: 1 input_map { key: "IN" value: "IN" } '
+        'output_map { key: "OUT" value: "between" } }'
+    )
     write_ensemble(repository, "nested", inner, step("double", "between", "OUT"))
 
 
@@ -118,9 +124,7 @@ def test_tensors_in_shared_memory_go_through_an_ensemble(http):
         output = tritonclient.http.InferRequestedOutput("OUT")
         output.set_shared_memory("ensemble", IN.nbytes, offset=IN.nbytes)
         http.infer("chain", [tensor], outputs=[output])
-        np.testing.assert_array_equal(
-            shm.get_contents_as_numpy(region, np.float32, IN.shape, offset=IN.nbytes), IN * 6
-        )
+        np.testing.assert_array_equal(shm.get_contents_as_numpy(region, np.float32, IN.shape, offset=IN.nbytes), IN * 6)
     finally:
         http.unregister_system_shared_memory("ensemble")
         shm.destroy_shared_memory_region(region)
@@ -240,8 +244,10 @@ def wrong_ensembles(repository):
     fill(repository)
     write_model(repository, "broken", scale_model("broken").config(), b"no model")
     write_identity(repository, "other", ["INT32"])
-    other = 'step { model_name: "other" model_version: -1 input_map { key: "INPUT0" value: "IN" } ' \
-            'output_map { key: "OUTPUT0" value: "OUT" } }'
+    other = (
+        'step { model_name: "other" model_version: -1 input_map { key: "INPUT0" value: "IN" } '
+        'output_map { key: "OUTPUT0" value: "OUT" } }'
+    )
     for name, *steps in (
         ("absent", step("nosuch", "IN", "OUT")),
         ("failing", step("broken", "IN", "OUT")),

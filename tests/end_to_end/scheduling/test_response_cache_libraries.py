@@ -6,11 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from test_response_cache import Asker, cached
 
 import nereid_server
 import python_backend
 from scrapes import Scrape
-from test_response_cache import Asker, cached
 from waiting import eventually
 
 

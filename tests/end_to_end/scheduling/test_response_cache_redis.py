@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tritonclient.grpc
+from test_response_cache import Asker, cached
 
 import nereid_server
 import redis_server
 from certificates import Authority
 from model_files import config, write_model
 from scrapes import Scrape
-from test_response_cache import Asker, cached
 from waiting import eventually
 
 

@@ -179,9 +179,7 @@ class Stream:
         self._client.start_stream(lambda result, error: self._answers.put(error or result))
 
     def send(self, model, value, **how):
-        self._client.async_stream_infer(
-            model, given(tritonclient.grpc, value), enable_empty_final_response=True, **how
-        )
+        self._client.async_stream_infer(model, given(tritonclient.grpc, value), enable_empty_final_response=True, **how)
 
     def read(self, requests=1):
         """The texts, by the requests' ids, or the error."""

@@ -161,8 +161,13 @@ def test_states_begin_as_configured_and_may_be_answered(repository, serve, engin
     http = client.client
     assert [output["name"] for output in http.get_model_metadata("file")["outputs"]] == ["OUT"]
     with pytest.raises(InferenceServerException, match="SUM_OUT"):
-        http.infer("file", given(tritonclient.http, 1), sequence_id=1, sequence_start=True,
-                   outputs=[tritonclient.http.InferRequestedOutput("SUM_OUT")])
+        http.infer(
+            "file",
+            given(tritonclient.http, 1),
+            sequence_id=1,
+            sequence_start=True,
+            outputs=[tritonclient.http.InferRequestedOutput("SUM_OUT")],
+        )
 
 
 @ENGINES

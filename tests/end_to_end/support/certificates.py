@@ -51,9 +51,7 @@ class Authority:
             .not_valid_before(now - _LIFE)
             .not_valid_after(now + _LIFE)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-            .add_extension(
-                x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False
-            )
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
         )
 
     def sign(self, name, *hosts, is_here=True):
@@ -70,9 +68,7 @@ class Authority:
         identity = Identity(self._folder / f"{name}.pem", self._folder / f"{name}.key", certificate.serial_number)
         identity.certificate.write_bytes(_pem(certificate))
         identity.key.write_bytes(
-            key.private_bytes(
-                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-            )
+            key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
         )
         return identity
 

@@ -60,9 +60,7 @@ def write_identity(repository, name, datatypes, max_batch_size=0, dims=(-1,), **
     def tensors(prefix):
         return [(f"{prefix}{index}", datatype, dims) for index, datatype in enumerate(datatypes)]
 
-    extra = "\n".join(
-        f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}' for key, value in parameters.items()
-    )
+    extra = "\n".join(f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}' for key, value in parameters.items())
     text = config(name, "identity", tensors("INPUT"), tensors("OUTPUT"), max_batch_size, extra)
     write_model(repository, name, text)
 

@@ -50,7 +50,9 @@ def outcome(function):
         return type(error).__name__ + ": " + str(error)
 '''
 
-LAB = _PREAMBLE + '''
+LAB = (
+    _PREAMBLE
+    + """
 
 class TritonPythonModel:
     def initialize(self, args):
@@ -65,9 +67,12 @@ class TritonPythonModel:
             result = texts("RESULT", json.dumps(scope["result"]))
             responses.append(pb_utils.InferenceResponse([result, *scope["outputs"]]))
         return responses
-'''
+"""
+)
 
-ASYNC_LAB = _PREAMBLE + '''
+ASYNC_LAB = (
+    _PREAMBLE
+    + """
 
 class TritonPythonModel:
     async def run(self, request):
@@ -78,9 +83,12 @@ class TritonPythonModel:
 
     async def execute(self, requests):
         return list(await asyncio.gather(*[self.run(request) for request in requests]))
-'''
+"""
+)
 
-STREAM_LAB = _PREAMBLE + '''
+STREAM_LAB = (
+    _PREAMBLE
+    + """
 
 class TritonPythonModel:
     def initialize(self, args):
@@ -91,9 +99,12 @@ class TritonPythonModel:
             scope = dict(globals(), request=request, sender=request.get_response_sender(), kept=self.kept)
             exec(code_of(request), scope)
         return None
-'''
+"""
+)
 
-ASYNC_STREAM_LAB = _PREAMBLE + '''
+ASYNC_STREAM_LAB = (
+    _PREAMBLE
+    + """
 
 class TritonPythonModel:
     def initialize(self, args):
@@ -111,7 +122,8 @@ class TritonPythonModel:
             body = "".join("    " + line + "\\n" for line in code_of(request).splitlines())
             exec("async def body():\\n" + body, scope)
             await scope["body"]()
-'''
+"""
+)
 
 _TENSORS = """
 input { name: "CODE" data_type: TYPE_STRING dims: 1 }

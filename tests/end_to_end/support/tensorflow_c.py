@@ -38,8 +38,22 @@ def _library():
         ("TF_NumDims", c_int, c_void_p),
         ("TF_Dim", c_int64, c_void_p, c_int),
         ("TF_DeleteTensor", None, c_void_p),
-        ("TF_SessionRun", None, c_void_p, c_void_p, POINTER(_Output), POINTER(c_void_p), c_int, POINTER(_Output),
-         POINTER(c_void_p), c_int, c_void_p, c_int, c_void_p, c_void_p),
+        (
+            "TF_SessionRun",
+            None,
+            c_void_p,
+            c_void_p,
+            POINTER(_Output),
+            POINTER(c_void_p),
+            c_int,
+            POINTER(_Output),
+            POINTER(c_void_p),
+            c_int,
+            c_void_p,
+            c_int,
+            c_void_p,
+            c_void_p,
+        ),
     ]:
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments

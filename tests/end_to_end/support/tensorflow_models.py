@@ -125,9 +125,7 @@ def convolutions(layers, channels, seed=7):
         weights = rng.normal(0, 1 / np.sqrt(9 * depth), (3, 3, depth, channels)).astype(np.float32)
         nodes.append(constant(f"weights{at}", "FP32", weights))
         strides = integers(1, 1, 1, 1)
-        nodes.append(
-            node(f"conv{at}", "Conv2D", [last, f"weights{at}"], T=type_of("FP32"), strides=strides, padding=text("SAME"))
-        )
+        nodes.append(node(f"conv{at}", "Conv2D", [last, f"weights{at}"], T=type_of("FP32"), strides=strides, padding=text("SAME")))
         last, depth = f"relu{at}", channels
         nodes.append(node(last, "Relu", [f"conv{at}"], T=type_of("FP32")))
     nodes.append(constant("axes", "INT32", np.int32([1, 2])))

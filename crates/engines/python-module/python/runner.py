@@ -130,9 +130,7 @@ def settle(returned, requests, decoupled):
 async def _in_background(coroutine, requests):
     try:
         if await coroutine is not None:
-            raise utils.TritonModelException(
-                "the model is using the decoupled mode and the execute function must return None"
-            )
+            raise utils.TritonModelException("the model is using the decoupled mode and the execute function must return None")
     except BaseException as error:
         import traceback
 

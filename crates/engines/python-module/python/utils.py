@@ -143,9 +143,7 @@ def _check(function, **arguments):
     """Refuses arguments of the wrong type: `name=(value, type)`."""
     for name, (value, kind) in arguments.items():
         if not isinstance(value, kind):
-            raise TypeError(
-                "%s: '%s' must be %s, not %s" % (function, name, kind.__name__, type(value).__name__)
-            )
+            raise TypeError("%s: '%s' must be %s, not %s" % (function, name, kind.__name__, type(value).__name__))
 
 
 def load_model(model_name, config="", files=None):
@@ -180,9 +178,7 @@ def is_model_ready(model_name, model_version=""):
     try:
         version = int(model_version)
     except ValueError:
-        raise TritonModelException(
-            "model '%s': version '%s' is not a number" % (model_name, model_version)
-        ) from None
+        raise TritonModelException("model '%s': version '%s' is not a number" % (model_name, model_version)) from None
     return _native.model_ready(model_name, version)
 
 
@@ -330,9 +326,7 @@ class ModelConfig:
         named = "%s '%s'" % (kind, tensor["name"]) if "name" in tensor else kind
         if any(known not in properties for known in tensor):
             listed = "%s and '%s'" % (", ".join("'%s'" % name for name in properties[:-1]), properties[-1])
-            raise ValueError(
-                "%s in %s '%s' contains property other than %s." % (named, _COMPLETION, model, listed)
-            )
+            raise ValueError("%s in %s '%s' contains property other than %s." % (named, _COMPLETION, model, listed))
         for needed in ("name", "data_type", "dims"):
             if needed not in tensor:
                 raise ValueError("%s in %s '%s' is missing '%s' property." % (named, _COMPLETION, model, needed))
@@ -361,8 +355,7 @@ class ModelConfig:
         model = self._model_config["name"]
         if any(name != "decoupled" for name in transaction_policy_dict):
             raise ValueError(
-                "model transaction property in %s '%s' contains property other than 'decoupled'."
-                % (_COMPLETION, model)
+                "model transaction property in %s '%s' contains property other than 'decoupled'." % (_COMPLETION, model)
             )
         policy = self._model_config.setdefault("model_transaction_policy", {})
         if "decoupled" in transaction_policy_dict:

@@ -106,9 +106,7 @@ class Server:
             for name, version, state, reason in known
         ]
 
-    def load(
-        self, name: str, *, config: Optional[Mapping[str, Any]] = None, files: Optional[Mapping[str, bytes]] = None
-    ) -> Model:
+    def load(self, name: str, *, config: Optional[Mapping[str, Any]] = None, files: Optional[Mapping[str, bytes]] = None) -> Model:
         """Loads or reloads a model, with this configuration, and these files by their paths in the model's folder."""
         text = None if config is None else json.dumps(config)
         contents = {f"file:{path}": bytes(content) for path, content in (files or {}).items()}
