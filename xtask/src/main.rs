@@ -39,8 +39,8 @@ enum Command {
     },
     /// Check the rules of the house that no compiler checks
     Tidy,
-    /// Check licences, banned crates and sources of the dependencies
-    Deny,
+    /// Check licences, banned crates, sources and advisories of the dependencies
+    Deny(deny::Deny),
     /// Look for inputs that break the readers of untrusted data
     Fuzz(fuzz::Fuzz),
     /// Fetch files that the repository does not contain
@@ -68,7 +68,7 @@ fn run(command: Command) -> Result<()> {
     match command {
         Command::Test { steps } => test::run(&project, &steps),
         Command::Tidy => tidy::run(&project),
-        Command::Deny => deny::run(&project),
+        Command::Deny(deny) => deny::run(&project, &deny),
         Command::Fuzz(fuzz) => fuzz::run(&project, &fuzz),
         Command::Fetch(what) => fetch::run(&project, what),
         Command::Wheel(wheel) => wheel::run(&project, &wheel),

@@ -35,7 +35,7 @@ pub enum Step {
     Fmt,
     /// The rules of the house
     Tidy,
-    /// Licences, bans and sources of the dependencies
+    /// Licences, bans, sources and advisories of the dependencies
     Deny,
     /// Lints, warnings refused
     Clippy,
@@ -141,7 +141,7 @@ impl Step {
                 show(&mut project.cargo(&["fmt", "--manifest-path", "fuzz/Cargo.toml", "--", "--check"]))
             }
             Self::Tidy => tidy::run(project),
-            Self::Deny => deny::run(project),
+            Self::Deny => deny::run(project, &deny::Deny::default()),
             Self::Clippy => {
                 for features in [&[][..], &["--no-default-features"]] {
                     let clippy = ["clippy", "--workspace", "--all-targets"];
