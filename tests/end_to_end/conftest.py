@@ -1,6 +1,6 @@
 """Fixtures of the end-to-end tests: real clients against the server's real binary.
 
-pip install -r tests/end_to_end/requirements.txt
+pip install -r tests/end_to_end/requirements.txt   (requirements-quick.txt for the files of quick.txt)
 NEREID_BINARY=target/debug/nereid pytest tests/end_to_end
 """
 

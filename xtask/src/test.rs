@@ -28,6 +28,9 @@ const FUZZ_SECONDS: &str = "120";
 const FUZZ: (&str, &str, &str) =
     ("nereid-tract", "corpus", "other_changes_in_each_run_are_served_or_refused");
 
+/// The packages for the tests of the step `quick`.
+const QUICK_REQUIREMENTS: &str = "requirements-quick.txt";
+
 /// One step of the test run, in order: quick ones first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Step {
@@ -45,6 +48,8 @@ pub enum Step {
     Build,
     /// Real clients against that binary (builds it)
     E2e,
+    /// Those of the tests that need no download but small Python packages (with fmt, tidy, clippy and unit); runs only if named
+    Quick,
     /// Models through Dragonfly's real daemon, whose first build takes 20 minutes; runs only if named
     Dragonfly,
     /// Every promised release of the frameworks' libraries, before a release; runs only if named
@@ -61,6 +66,7 @@ impl fmt::Display for Step {
             Self::Unit => "unit",
             Self::Build => "build",
             Self::E2e => "e2e",
+            Self::Quick => "quick",
             Self::Dragonfly => "dragonfly",
             Self::Versions => "versions",
         })
@@ -72,7 +78,7 @@ pub fn run(project: &Project, named: &[Step]) -> Result<()> {
     let plan = plan(named);
     let start = Instant::now();
     let mut passed = Vec::new();
-    let mut background = BackgroundCommands::default();
+    let mut background = BackgroundCommands { no_fuzz: plan.contains(&Step::Quick), ..Default::default() };
     if plan.contains(&Step::E2e) {
         let mut fetch = project.command(env::current_exe()?);
         background.fetch = Some(Background::start(project, "fetch", fetch.args(["fetch", "tests"]))?);
@@ -104,6 +110,8 @@ struct BackgroundCommands {
     fetch: Option<Background>,
     /// Random changes of ONNX files.
     fuzz: Option<Background>,
+    /// Leaves them out.
+    no_fuzz: bool,
 }
 
 impl BackgroundCommands {
@@ -119,6 +127,9 @@ fn plan(named: &[Step]) -> Vec<Step> {
         return Step::value_variants().iter().copied().filter(|step| !step.only_if_named()).collect();
     }
     let mut plan = named.to_vec();
+    if plan.contains(&Step::Quick) {
+        plan.extend([Step::Fmt, Step::Tidy, Step::Clippy, Step::Unit]);
+    }
     if plan.iter().any(|step| *step == Step::E2e || step.only_if_named()) {
         plan.push(Step::Build);
     }
@@ -128,9 +139,9 @@ fn plan(named: &[Step]) -> Vec<Step> {
 }
 
 impl Step {
-    /// Steps that take long or much space, and need the server's binary.
+    /// Steps outside of the default run. They need the server's binary.
     fn only_if_named(self) -> bool {
-        matches!(self, Self::Dragonfly | Self::Versions)
+        matches!(self, Self::Quick | Self::Dragonfly | Self::Versions)
     }
 
     fn run(self, project: &Project, background: &mut BackgroundCommands) -> Result<()> {
@@ -151,17 +162,20 @@ impl Step {
             }
             Self::Unit => {
                 let program = build_tests(project)?;
-                // Runs at low priority behind the other steps.
-                let mut fuzz = project.command("nice");
-                fuzz.arg(program)
-                    .args([FUZZ.2, "--exact", "--nocapture"])
-                    .env("NEREID_FUZZ_SECONDS", FUZZ_SECONDS);
-                background.fuzz = Some(Background::start(project, "fuzz", &mut fuzz)?);
+                if !background.no_fuzz {
+                    // Runs at low priority behind the other steps.
+                    let mut fuzz = project.command("nice");
+                    fuzz.arg(program)
+                        .args([FUZZ.2, "--exact", "--nocapture"])
+                        .env("NEREID_FUZZ_SECONDS", FUZZ_SECONDS);
+                    background.fuzz = Some(Background::start(project, "fuzz", &mut fuzz)?);
+                }
                 show(&mut project.cargo(&["test", "--workspace"]))
             }
             // Builds the whole workspace with its tests, so that nothing is built twice.
             Self::Build => show(&mut project.cargo(&["build", "--workspace", "--all-targets"])),
             Self::E2e => end_to_end(project, background),
+            Self::Quick => quick(project),
             Self::Dragonfly => dragonfly(project),
             Self::Versions => versions(project),
         }
@@ -170,10 +184,15 @@ impl Step {
 
 /// The Python environment of the end-to-end tests.
 pub fn end_to_end_environment(project: &Project) -> Result<Venv> {
-    let list = project.root.join("tests/end_to_end/requirements.txt");
-    let requirements =
-        fs::read_to_string(&list).with_context(|| format!("cannot read {}", list.display()))?;
-    Venv::with(project, "end-to-end", &requirements)
+    let all = requirements(project, "requirements.txt")?;
+    let quick = requirements(project, QUICK_REQUIREMENTS)?;
+    // The text has to be complete: it identifies the environment.
+    Venv::with(project, "end-to-end", &all.replace(&format!("-r {QUICK_REQUIREMENTS}\n"), &quick))
+}
+
+fn requirements(project: &Project, name: &str) -> Result<String> {
+    let list = project.root.join("tests/end_to_end").join(name);
+    fs::read_to_string(&list).with_context(|| format!("cannot read {}", list.display()))
 }
 
 /// Builds the tests of the workspace. Returns the program with the fuzz test.
@@ -209,22 +228,29 @@ fn end_to_end(project: &Project, background: &mut BackgroundCommands) -> Result<
     }
     fetch::examples(project)?;
     wheel::pack(project, "dev")?;
-    // The tests of a file share servers and take measurements, so they run sequentially.
-    pytest(project, &["tests/end_to_end", "--dist", "loadfile", "-n", &workers().to_string()])
+    let venv = end_to_end_environment(project)?;
+    pytest(project, &venv, &["tests/end_to_end", "--dist", "loadfile", "-n", &workers().to_string()])
+}
+
+/// Runs the listed tests in an environment without large packages.
+fn quick(project: &Project) -> Result<()> {
+    let venv = Venv::with(project, "end-to-end-quick", &requirements(project, QUICK_REQUIREMENTS)?)?;
+    let list = "@tests/end_to_end/quick.txt";
+    pytest(project, &venv, &[list, "--dist", "loadfile", "-n", &workers().to_string()])
 }
 
 /// Runs the tests with the daemon, which they build.
 fn dragonfly(project: &Project) -> Result<()> {
-    pytest(project, &["tests/end_to_end/clouds/real_dragonfly.py"])
+    pytest(project, &end_to_end_environment(project)?, &["tests/end_to_end/clouds/real_dragonfly.py"])
 }
 
 /// Runs the tests with every promised release, which they fetch.
 fn versions(project: &Project) -> Result<()> {
-    pytest(project, &["tests/end_to_end/frameworks/library_versions.py"])
+    pytest(project, &end_to_end_environment(project)?, &["tests/end_to_end/frameworks/library_versions.py"])
 }
 
-fn pytest(project: &Project, arguments: &[&str]) -> Result<()> {
-    let venv = end_to_end_environment(project)?;
+/// Runs tests. Those of a file share servers and take measurements, so a file's run sequentially.
+fn pytest(project: &Project, venv: &Venv, arguments: &[&str]) -> Result<()> {
     show(
         project
             .command(venv.program("python"))
@@ -284,6 +310,10 @@ mod tests {
         assert_eq!(plan(&[Step::E2e]), [Step::Build, Step::E2e]);
         assert_eq!(plan(&[Step::Dragonfly]), [Step::Build, Step::Dragonfly]);
         assert_eq!(plan(&[Step::Versions]), [Step::Build, Step::Versions]);
+        assert_eq!(
+            plan(&[Step::Quick]),
+            [Step::Fmt, Step::Tidy, Step::Clippy, Step::Unit, Step::Build, Step::Quick]
+        );
     }
 
     #[test]
