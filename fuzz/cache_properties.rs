@@ -2,7 +2,7 @@
 //! fuzz target, and on the corpus by an ordinary test.
 
 use bytes::Bytes;
-use nereid_core::{CacheEntry, CacheKey, decode_entry, encode_entry, sealed_entry};
+use nereid_response_cache::{CacheEntry, CacheKey, decode_entry, encode_entry, sealed_entry};
 
 /// The raw bytes are never an entry. With a valid digest added, they are refused, or decode to an answer with valid
 /// tensors that round-trips.

@@ -220,6 +220,13 @@ const EXCEPTIONS: &[Exception] = &[
         why: "protocol is what faces share, and knows no wire format",
     },
     Exception {
+        krate: "nereid-ensemble",
+        workspace: Allowed::Only(&["nereid-backend-api", "nereid-core", "nereid-model-config"]),
+        libraries: Allowed::Floor,
+        never: &[],
+        why: "ensemble is an executor as any other crate could register one, on core's public interface alone",
+    },
+    Exception {
         krate: "nereid-worker-protocol",
         workspace: Allowed::Only(&[]),
         libraries: Allowed::Only(&["range-alloc", "rustix"]),

@@ -1,9 +1,37 @@
 //! Metrics of the response cache: of each model that is cached, and of the cache as a whole.
 
-use nereid_core::{CacheUsage, ResponseCaching, Server, Totals};
+use nereid_core::Totals;
 
 use crate::models::Row;
 use crate::text::{Labels, Number, Text};
+
+/// The activity of a response cache. Durations are in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct ResponseCacheMetrics {
+    /// Lookups that found a response.
+    pub hits: u64,
+    /// Lookups that found none.
+    pub misses: u64,
+    /// Cumulative duration of lookups.
+    pub lookup_ns: u64,
+    /// Cumulative duration of insertions.
+    pub insertion_ns: u64,
+    /// Whether a remote cache can be reached; `None` if the cache is not remote.
+    pub is_available: Option<bool>,
+    /// The fill level, if known.
+    pub fill: Option<ResponseCacheFill>,
+}
+
+/// The fill level of a response cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct ResponseCacheFill {
+    /// Number of responses.
+    pub entries: u64,
+    /// Number of responses evicted so far.
+    pub evictions: u64,
+    /// Used fraction of the memory, from 0 to 1.
+    pub utilization: f64,
+}
 
 struct Counter {
     name: &'static str,
@@ -80,31 +108,27 @@ pub(crate) fn write_counters(text: &mut Text, rows: &[Row], durations: bool) {
     }
 }
 
-/// Writes the cache's activity and fill level, if there is a cache.
-pub(crate) fn write_gauges(text: &mut Text, server: &Server) {
-    let cache = server.options().response_cache.as_ref().filter(|cache| !cache.keeps_metrics());
-    let Some(cache) = cache else { return };
-    let counts = ResponseCaching::counts(cache);
+/// Writes the cache's activity and fill level.
+pub(crate) fn write_gauges(text: &mut Text, cache: &ResponseCacheMetrics) {
     let mut gauge = |name, help, value: f64| {
         text.family(name, "gauge", help);
         text.sample(name, "", &Labels::default(), Number(value));
     };
-    if let Some(is_available) = cache.is_available() {
+    if let Some(is_available) = cache.is_available {
         gauge(
             AVAILABLE,
             "Whether the response cache can be used now: 0 or 1",
             f64::from(u8::from(is_available)),
         );
     }
-    let usage = cache.usage();
-    if let Some(CacheUsage { entries, utilization, .. }) = usage {
+    if let Some(ResponseCacheFill { entries, utilization, .. }) = cache.fill {
         gauge(UTILIZATION, "Used part of the response cache's memory, from 0 to 1", utilization);
         gauge(ENTRIES, "Responses in the response cache", entries as f64);
     }
-    gauge(HITS, "Lookups in the response cache that found a response", counts.hits as f64);
-    gauge(MISSES, "Lookups in the response cache that found none", counts.misses as f64);
-    gauge(LOOKUPS, "Lookups in the response cache", (counts.hits + counts.misses) as f64);
-    if let Some(CacheUsage { evictions, .. }) = usage {
+    gauge(HITS, "Lookups in the response cache that found a response", cache.hits as f64);
+    gauge(MISSES, "Lookups in the response cache that found none", cache.misses as f64);
+    gauge(LOOKUPS, "Lookups in the response cache", (cache.hits + cache.misses) as f64);
+    if let Some(ResponseCacheFill { evictions, .. }) = cache.fill {
         gauge(
             EVICTIONS,
             "Responses that were removed from the response cache to make room",
@@ -113,7 +137,7 @@ pub(crate) fn write_gauges(text: &mut Text, server: &Server) {
     }
     let micros = |ns: u64| (ns / 1000) as f64;
     let help = "Cumulative time spent looking up in the response cache, in microseconds";
-    gauge(LOOKUP_DURATION, help, micros(counts.lookup_ns));
+    gauge(LOOKUP_DURATION, help, micros(cache.lookup_ns));
     let help = "Cumulative time spent storing in the response cache, in microseconds";
-    gauge(INSERTION_DURATION, help, micros(counts.insertion_ns));
+    gauge(INSERTION_DURATION, help, micros(cache.insertion_ns));
 }

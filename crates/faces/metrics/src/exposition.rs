@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use nereid_core::{MetricKind, MetricRegistry, Server};
 
+use crate::cache::{self, ResponseCacheMetrics};
 use crate::gpu::{self, Gpus};
 use crate::machine::{self, Machine};
 use crate::repositories::{self, RemoteRepository};
 use crate::text::{Labels, Text};
-use crate::{cache, custom, models, nvml};
+use crate::{custom, models, nvml};
 
 const PINNED_TOTAL: &str = "nv_pinned_memory_pool_total_bytes";
 const PINNED_USED: &str = "nv_pinned_memory_pool_used_bytes";
@@ -60,6 +61,7 @@ pub struct PinnedMemory {
 pub struct Exposition {
     pinned: Box<dyn Fn() -> PinnedMemory + Send + Sync>,
     repositories: Box<dyn Fn() -> Vec<RemoteRepository> + Send + Sync>,
+    response_cache: Option<Box<dyn Fn() -> Option<ResponseCacheMetrics> + Send + Sync>>,
     options: MetricsOptions,
     registry: MetricRegistry,
     machine: Option<Machine>,
@@ -88,6 +90,7 @@ impl Exposition {
             gpus,
             pinned: Box::new(PinnedMemory::default),
             repositories: Box::new(Vec::new),
+            response_cache: None,
         }
     }
 
@@ -104,10 +107,19 @@ impl Exposition {
         Self { repositories: Box::new(repositories), ..self }
     }
 
+    /// Exposes the response cache as `cache` reports it: cached models, and the cache as a whole unless `cache` returns
+    /// `None`. Without it, there is no cache.
+    pub fn with_response_cache(
+        self,
+        cache: impl Fn() -> Option<ResponseCacheMetrics> + Send + Sync + 'static,
+    ) -> Self {
+        Self { response_cache: Some(Box::new(cache)), ..self }
+    }
+
     /// The current metrics in Prometheus's text format. All values are read before any text is written, so locks are
     /// held only while values are copied.
     pub fn text(&self, server: &Server) -> String {
-        let rows = models::rows(server);
+        let rows = models::rows(server, self.response_cache.is_some());
         let families = self.registry.snapshot();
         let gpus = self.gpus.as_ref().map(Gpus::readings).unwrap_or_default();
         let repositories = (self.repositories)();
@@ -131,7 +143,9 @@ impl Exposition {
         if let Some(machine) = &self.machine {
             machine.write(&mut text);
         }
-        cache::write_gauges(&mut text, server);
+        if let Some(metrics) = self.response_cache.as_ref().and_then(|cache| cache()) {
+            cache::write_gauges(&mut text, &metrics);
+        }
         repositories::write_gauges(&mut text, &repositories, server);
         custom::write(&mut text, &families, MetricKind::Gauge);
         models::write_histograms(&mut text, &rows);

@@ -17,6 +17,7 @@ mod repositories;
 mod service;
 mod text;
 
+pub use cache::{ResponseCacheFill, ResponseCacheMetrics};
 pub use exposition::{Exposition, MetricsOptions, PinnedMemory};
 pub use repositories::RemoteRepository;
 pub use service::{Metrics, TRANSPORT};

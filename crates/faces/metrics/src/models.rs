@@ -23,11 +23,10 @@ pub(crate) struct Row {
     summaries: Option<[LatencySummary; LatencyPhase::ALL.len()]>,
 }
 
-/// All ready versions.
-pub(crate) fn rows(server: &Server) -> Vec<Row> {
+/// All ready versions. `has_cache` tells whether the server has a response cache.
+pub(crate) fn rows(server: &Server, has_cache: bool) -> Vec<Row> {
     // Copied, so that reading the rest does not delay any unload.
     let models: Vec<_> = server.models().ready().cloned().collect();
-    let has_cache = server.options().response_cache.is_some();
     models.into_iter().map(|model| row(model, has_cache)).collect()
 }
 

@@ -18,7 +18,10 @@ use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::{Exposition, Metrics, MetricsOptions, PinnedMemory, RemoteRepository, TRANSPORT};
+use crate::{
+    Exposition, Metrics, MetricsOptions, PinnedMemory, RemoteRepository, ResponseCacheFill,
+    ResponseCacheMetrics, TRANSPORT,
+};
 
 /// Answers requests with the id `bad` with an error, and others without outputs.
 fn answer(batch: Batch) {
@@ -166,6 +169,46 @@ async fn repositories_that_are_not_on_this_machine_are_included() {
     }
     // No fetch is in progress.
     assert!(!text.contains("nereid_model_fetch"), "{text}");
+}
+
+#[tokio::test]
+async fn response_cache_is_exposed_as_far_as_it_reports() {
+    let server = server("response_cache { enable: true }");
+    let text = |report: fn() -> Option<ResponseCacheMetrics>| {
+        let exposition = Exposition::new(MetricsOptions::default(), MetricRegistry::default());
+        exposition.with_response_cache(report).text(&server)
+    };
+    let without = Exposition::new(MetricsOptions::default(), MetricRegistry::default()).text(&server);
+    assert!(!without.contains("nv_cache_num_hits_per_model{") && !without.contains("nv_cache_num_hits "));
+    // A cache that exports its own metrics: only those of models are left.
+    let own = text(|| None);
+    assert!(own.contains("nv_cache_num_hits_per_model{") && !own.contains("nv_cache_num_hits "), "{own}");
+    let local = text(|| {
+        let fill = Some(ResponseCacheFill { entries: 2, evictions: 5, utilization: 0.5 });
+        Some(ResponseCacheMetrics {
+            hits: 3,
+            misses: 4,
+            lookup_ns: 9000,
+            insertion_ns: 8000,
+            fill,
+            ..ResponseCacheMetrics::default()
+        })
+    });
+    for (name, value) in [
+        ("nv_cache_num_hits", "3"),
+        ("nv_cache_num_misses", "4"),
+        ("nv_cache_num_lookups", "7"),
+        ("nv_cache_lookup_duration", "9"),
+        ("nv_cache_insertion_duration", "8"),
+        ("nv_cache_num_entries", "2"),
+        ("nv_cache_num_evictions", "5"),
+        ("nv_cache_util", "0.5"),
+    ] {
+        assert!(local.lines().any(|line| line == format!("{name} {value}")), "{name}: {local}");
+    }
+    assert!(!local.contains("nereid_cache_available"), "{local}");
+    let remote = text(|| Some(ResponseCacheMetrics { is_available: Some(false), ..Default::default() }));
+    assert!(remote.contains("\nnereid_cache_available 0\n") && !remote.contains("nv_cache_util"), "{remote}");
 }
 
 #[tokio::test]

@@ -3,8 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use nereid_core::{ResponseCache, ResponseCaching};
-use nereid_response_cache::{CacheSettings, LocalCache, RedisCache, RedisSettings};
+use nereid_metrics::{ResponseCacheFill, ResponseCacheMetrics};
+use nereid_response_cache::{
+    CacheSettings, LocalCache, RedisCache, RedisSettings, ResponseCache, ResponseCaching,
+};
 use nereid_triton_host::LibraryCache;
 
 /// Configuration of the response cache.
@@ -67,4 +69,25 @@ pub(crate) fn open(config: CacheConfig) -> Result<ResponseCaching, String> {
         tracing::warn!("--cache-config={name},{setting} has no effect: the cache has no such setting");
     }
     Ok(ResponseCaching::new(cache).with_coalescing(coalesce.unwrap_or(false)))
+}
+
+/// The metrics of a cache; `None` if it exports its own.
+pub(crate) fn metrics(caching: &ResponseCaching) -> Option<ResponseCacheMetrics> {
+    if caching.keeps_metrics() {
+        return None;
+    }
+    let counts = caching.counts();
+    let fill = caching.usage().map(|usage| ResponseCacheFill {
+        entries: usage.entries,
+        evictions: usage.evictions,
+        utilization: usage.utilization,
+    });
+    Some(ResponseCacheMetrics {
+        hits: counts.hits,
+        misses: counts.misses,
+        lookup_ns: counts.lookup_ns,
+        insertion_ns: counts.insertion_ns,
+        is_available: caching.is_available(),
+        fill,
+    })
 }

@@ -38,7 +38,7 @@ pub struct Config {
     /// The server itself. `gpus` and `gpu_limits` come from `platform`, `metrics` from the process; without a
     /// `trace_store`, `trace` configures one.
     pub server: ServerOptions,
-    /// The response cache, if any. It becomes `server.response_cache`.
+    /// The response cache, if any. It intercepts requests after `server.interceptors`.
     pub response_cache: Option<CacheConfig>,
     /// Backends and GPUs.
     pub platform: PlatformConfig,

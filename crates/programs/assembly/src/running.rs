@@ -11,6 +11,7 @@ use std::time::Duration;
 use nereid_core::backend_api::{Error, Result};
 use nereid_core::{Server, ServerOptions, Work};
 use nereid_cuda::{Cuda, PoolUsage, Pools};
+use nereid_ensemble::EnsembleFactory;
 use nereid_load_report::LoadReports;
 use nereid_metrics::{Exposition, MetricsOptions, PinnedMemory, RemoteRepository};
 use nereid_net::listener::Connections;
@@ -81,14 +82,19 @@ pub fn start(config: Config, process: Process) -> std::result::Result<RunningSer
         .with_namespacing(config.namespacing)
         .with_agents(Arc::new(agents), config.agents.defaults);
     repositories.source.remove_left_over_files();
-    let response_cache = match (config.server.response_cache, config.response_cache) {
-        (None, Some(cache)) => Some(caches::open(cache).map_err(StartError::Cache)?),
-        (given, _) => given,
-    };
+    let mut interceptors = config.server.interceptors;
+    let caching = config.response_cache.map(caches::open).transpose().map_err(StartError::Cache)?;
+    if let Some(caching) = &caching {
+        // Last, so that the others see requests that are answered from the cache, too.
+        interceptors.add_factory(Arc::new(caching.clone()));
+    }
+    let mut executors = config.server.executors;
+    executors.register(Arc::new(EnsembleFactory));
     let has_gpus = !platform.gpus.numbers.is_empty();
     let server = ServerOptions {
         trace_store,
-        response_cache,
+        interceptors,
+        executors,
         gpus: platform.gpus.numbers.clone(),
         gpu_limits: platform.gpus.limits(&config.platform.gpus.load_limits),
         metrics: process.backend_metrics.clone(),
@@ -101,7 +107,10 @@ pub fn start(config: Config, process: Process) -> std::result::Result<RunningSer
     let pools = Arc::clone(&platform.pools);
     let load_reports = config.load_reports.map(|reporting| LoadReports::new(reporting, Arc::clone(&server)));
     let exposition = Exposition::new(metrics, process.backend_metrics);
-    let exposition = exposition.with_pinned_memory(move || pinned_memory(&pools));
+    let mut exposition = exposition.with_pinned_memory(move || pinned_memory(&pools));
+    if let Some(caching) = caching {
+        exposition = exposition.with_response_cache(move || caches::metrics(&caching));
+    }
     let remote = repositories.clone();
     let exposition = Arc::new(exposition.with_repositories(move || remote_repositories(&remote)));
     // Weak: the metrics of repositories know these, and repositories know which backends use GPUs.

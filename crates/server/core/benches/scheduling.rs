@@ -16,7 +16,8 @@ use nereid_core::backend_api::{
     Backend, Batch, DataType, InferRequest, Instance, InstanceContext, Model, ModelContext, Request,
     Response, Result, Tensor,
 };
-use nereid_core::{Caller, ModelId, ModelSpec, Server, ServerOptions};
+use nereid_core::{Caller, ExecutorFactory, ModelId, ModelSpec, Server, ServerOptions};
+use nereid_ensemble::EnsembleFactory;
 use rustix::thread::{CpuSet, sched_getcpu, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -103,7 +104,8 @@ fn measure(backend: &Timed, scheduling: &str, asked: &'static str, in_flight: us
         model("m", &format!(r#"backend: "timed" {scheduling}"#)),
         model("ensemble", &format!(r#"platform: "ensemble" ensemble_scheduling {{ {steps} }}"#)),
     ]));
-    let options = ServerOptions { load_threads: 1, ..ServerOptions::default() };
+    let executors = [Arc::new(EnsembleFactory) as Arc<dyn ExecutorFactory>].into_iter().collect();
+    let options = ServerOptions { load_threads: 1, executors, ..ServerOptions::default() };
     let server = Server::new(options, backends, source);
     server.start(None).expect("the models are given");
     let statistics = || server.model(asked, None).expect("it is loaded").statistics().snapshot();

@@ -39,7 +39,7 @@ impl fmt::Display for Principal {
 pub struct Caller {
     principal: Option<Principal>,
     permits: SmallVec<[Permit; 2]>,
-    /// Hears how long the request was computed, if an ensemble made it.
+    /// Sums compute times, if a composite model makes the request.
     computed: Option<Arc<ComputeSum>>,
     /// Whether a backend asks, and not a client.
     is_backend: bool,
@@ -92,8 +92,8 @@ impl Caller {
         self.is_remote
     }
 
-    /// An ensemble, whose own request holds the permits.
-    pub(crate) fn ensemble(computed: &Arc<ComputeSum>) -> Self {
+    /// A composite model, whose own request holds the permits.
+    pub(crate) fn composite(computed: &Arc<ComputeSum>) -> Self {
         Self { computed: Some(Arc::clone(computed)), ..Self::default() }
     }
 

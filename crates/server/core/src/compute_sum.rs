@@ -1,14 +1,14 @@
-//! The compute time of all requests that an ensemble made for one of its own.
+//! The compute time of all requests that a composite model made for one of its own.
 //!
-//! Some backends report it only after their answer, so the sum may be complete only after the ensemble's own answer.
+//! Some backends report it after their answer, so the sum may be complete only after the composite model's own answer.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use nereid_statistics::ComputeTimes;
 
-/// The sum over the requests to members. Each is [begun](Self::begin), and then [ended](Self::end).
+/// The sum of compute times over the requests to members.
 #[derive(Default)]
-pub(crate) struct ComputeSum(Mutex<Sum>);
+pub struct ComputeSum(Mutex<Sum>);
 
 #[derive(Default)]
 struct Sum {
@@ -22,12 +22,12 @@ struct Sum {
 type Then = Box<dyn FnOnce(ComputeTimes) + Send>;
 
 impl ComputeSum {
-    /// One more request counts.
+    /// A request has started.
     pub(crate) fn begin(&self) {
         self.lock().open += 1;
     }
 
-    /// A request has ended, and was computed that long if it was successful.
+    /// A request has ended; `times` are the compute times of a successful one.
     pub(crate) fn end(&self, times: Option<ComputeTimes>) {
         let mut sum = self.lock();
         sum.open = sum.open.saturating_sub(1);
@@ -39,8 +39,8 @@ impl ComputeSum {
         Self::report_if_complete(sum);
     }
 
-    /// No further request begins. Calls `then` with the sum once all have ended.
-    pub(super) fn finish(&self, then: impl FnOnce(ComputeTimes) + Send + 'static) {
+    /// No further request starts. Calls `then` with the sum once all have ended.
+    pub fn finish(&self, then: impl FnOnce(ComputeTimes) + Send + 'static) {
         let mut sum = self.lock();
         sum.then = Some(Box::new(then));
         Self::report_if_complete(sum);

@@ -1,99 +1,97 @@
-//! What executes a model's requests: the instances of a backend's model ([`Instances`]), or the graph of an ensemble
-//! ([`crate::ensemble`]). Another kind, such as a remote node, is one more implementation: nothing above distinguishes
-//! them, and [`ExecutorKind`] chooses.
+//! Executors: what executes the requests of a version. Its own kind are the instances of a backend's model
+//! ([`Instances`]); a program that assembles a server registers others, such as ensembles, as [`ExecutorFactory`]s.
 //!
-//! What holds for all of them is tested in `ensemble/tests/executors.rs`.
+//! Rules for all executors are tested in `crates/server/ensemble/src/tests/executors.rs`.
 
+mod backend;
+mod factory;
 mod instances;
-mod kind;
 
 use std::pin::Pin;
 use std::sync::Arc;
 
 use nereid_backend_api::{CorrelationId, MemoryUsage, ReadinessReports, Request, Result};
 
+pub use self::backend::not_offered;
+pub(crate) use self::backend::{BackendFactory, InstanceServices};
+pub(crate) use self::factory::ExecutorKinds;
+pub use self::factory::{BuildError, Executable, ExecutorFactory, Executors, VersionLoad};
 pub(crate) use self::instances::Instances;
-pub(crate) use self::kind::{ExecutorKind, dependencies};
 use crate::model::Model;
 use crate::table::ModelTable;
 use nereid_scheduling::Ticket;
 
-/// Executes requests that were admitted.
-pub(crate) trait Executor: Send + Sync {
-    /// Takes a request, and gives its place in the queue if it waits. One that cannot be taken is answered at once.
+/// Executes admitted requests.
+pub trait Executor: Send + Sync {
+    /// Takes a request. Returns its ticket if it waits in a queue. A request that cannot be taken is answered at once.
     ///
     /// # Errors
-    /// The request is wrong, and was not answered.
+    /// The request is invalid, and was not answered.
     fn submit(&self, request: Request) -> Result<Option<Ticket>>;
 
-    /// Takes back a request whose client has gone: if it waits, it is answered at once.
+    /// Answers a cancelled request if it still waits.
     fn cancel(&self, ticket: Ticket);
 
-    /// How many requests wait here.
+    /// Number of waiting requests.
     fn pending(&self) -> usize;
 
-    /// Takes no further request, finishes those that it has, and ends. Waits until that is done.
+    /// Refuses further requests and blocks until those taken have ended.
     fn close(&self);
 
-    /// Asks all backends behind it whether they would answer. An error says why one would not.
+    /// Checks whether the backends behind it would answer requests.
     fn check_ready(&self) -> Vec<ReadyCheck>;
 
-    /// What a backend of its own, which [`check_ready`](Self::check_ready) asks, reports.
+    /// How its own backend reports changes of the outcome of [`check_ready`](Self::check_ready).
     fn readiness(&self) -> ReadinessReports {
         ReadinessReports::Never
     }
 
-    /// How much memory it takes, as far as that is known.
+    /// Memory in use, if known.
     fn memory_usage(&self) -> Vec<MemoryUsage> {
         Vec::new()
     }
 
-    /// Whether it hands requests to other models, which count and trace their parts themselves.
-    fn delegates(&self) -> bool {
-        false
-    }
-
-    /// The models that it hands requests to.
-    fn members<'a>(&self, _models: &'a ModelTable) -> Vec<&'a Arc<Model>> {
-        Vec::new()
-    }
-
-    /// Whether the members that are served now fit `model`, which this executes, as they did when it was loaded.
-    ///
-    /// # Errors
-    /// What no longer fits.
-    fn still_fits(&self, _model: &Model, _models: &ModelTable) -> Result<bool> {
-        Ok(true)
-    }
-
-    /// The number of its [members](Self::members), if all of them are loaded.
-    fn member_count(&self) -> usize {
-        0
-    }
-
-    /// The instances, where those can be made anew while the model stays loaded.
-    fn instances(&self) -> Option<&Instances> {
+    /// The sequences that clients may continue here, if the executor knows sequences.
+    fn sequences(&self) -> Option<&dyn Sequences> {
         None
     }
 
-    /// Whether further requests of that sequence are welcome.
-    fn goes_on(&self, _sequence: &CorrelationId) -> bool {
+    /// The models that execute its requests, if it executes them by requests to other models.
+    fn composite(&self) -> Option<&dyn Composite> {
+        None
+    }
+}
+
+/// The sequences of an executor. The defaults fit executors whose sequences are open elsewhere.
+pub trait Sequences {
+    /// Whether clients may continue this sequence.
+    fn continues(&self, sequence: &CorrelationId) -> bool;
+
+    /// Whether the executor itself holds an open sequence.
+    fn has_open(&self) -> bool {
         false
     }
 
-    /// Whether clients may continue a sequence here.
-    fn has_sequences(&self) -> bool {
-        false
-    }
-
-    /// Calls `done` once no client can continue a sequence here, perhaps at once. Only the latest callback is called.
-    fn when_sequences_end(&self, done: Box<dyn FnOnce() + Send>) {
+    /// Calls `done` once no sequence is open, possibly at once. Only the latest callback is called.
+    fn when_ended(&self, done: Box<dyn FnOnce() + Send>) {
         done();
     }
 
-    /// No client can continue its sequence any more.
-    fn end_sequences(&self) {}
+    /// Ends all sequences: clients can no longer continue them.
+    fn end(&self) {}
 }
 
-/// What a backend says of its readiness. It takes seconds at most.
-pub(crate) type ReadyCheck = Pin<Box<dyn Future<Output = Result<()>> + Send>>;
+/// An executor that executes requests by requests to other models, its members. They count and trace their parts themselves.
+pub trait Composite {
+    /// The members, one per use; `None` for members that are not served.
+    fn members<'a>(&self, models: &'a ModelTable) -> Vec<Option<&'a Arc<Model>>>;
+
+    /// Whether the members that are served now fit `model`, the model of this executor, as they did when it was loaded.
+    ///
+    /// # Errors
+    /// The reasons why they do not fit at all.
+    fn still_fits(&self, model: &Model, models: &ModelTable) -> Result<bool>;
+}
+
+/// A backend's readiness. It resolves within seconds.
+pub type ReadyCheck = Pin<Box<dyn Future<Output = Result<()>> + Send>>;

@@ -99,7 +99,7 @@ impl InFlight {
             batch_size,
             classes,
             is_decoupled: model.is_decoupled(),
-            is_delegated: model.executor().delegates(),
+            is_delegated: model.is_composite(),
             arrived,
             phases: Default::default(),
             cancelled: CancelSignal::default(),

@@ -1,22 +1,20 @@
-//! Steps between a request's admission and its model's queue: where a response cache, a quota or an on-demand load stands.
+//! Steps between a request's admission and its model's queue, such as a response cache, a quota or an on-demand load.
 //!
-//! Where none is registered this costs a request one branch. An [`Interceptor`] has the request in its own hands, so it may
+//! Without interceptors, this costs a request one branch. An [`Interceptor`] owns the request, so it may
 //! - answer it: the request is not executed, and counts as successful without having been computed;
-//! - refuse it: an answer that is an error, `Unavailable` say;
-//! - let it wait: as a [task](crate::task), which the thread that wakes it runs, so that waiting takes no thread and callers
-//!   that do nothing but register a waker are served, too. Dropping the stream of answers ends the wait, and so does the
-//!   end of the model: the request is then answered `Cancelled` or `Unavailable`;
-//! - watch its answers: [`Request::redirect_answers`] puts a sink of its own between backend and client. A cache looks up
-//!   before the queue, and if it finds nothing it goes on with such a sink, which stores the answers after the last one. They
-//!   have the backend's shapes there, as have those that it gives itself. What takes long is best left until the thread that
-//!   brings the request to the queue is back from there ([`Step::Listen`]): while a sink takes answers, it keeps an instance
-//!   from other requests.
+//! - refuse it, with an error such as `Unavailable` as the answer;
+//! - delay it as a [task](crate::task), which runs on the thread that wakes it: waiting takes no thread, and needs no runtime
+//!   of the caller. Dropping the stream of answers ends the wait, and so does the end of the model: the request is then
+//!   answered `Cancelled` or `Unavailable`;
+//! - observe its answers: [`Request::redirect_answers`] inserts a sink between backend and client. Answers have the backend's
+//!   shapes there, and so must answers of interceptors. A sink keeps the instance busy while it takes answers; slow work
+//!   should wait until the thread that queues the request has returned from the queue ([`Step::Listen`]).
 //!
-//! Requests of one sequence keep their order (`lanes.rs`): one that waits holds up those behind it, and no others.
+//! Requests of one sequence keep their order (`lanes.rs`): a waiting request delays the following ones of its sequence only.
 
+mod factory;
 mod lanes;
 
-use std::fmt;
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,6 +23,7 @@ use std::task::Poll;
 use nereid_backend_api::{CorrelationId, Error, Request, ResponseSink as _, Result};
 use smallvec::SmallVec;
 
+pub use self::factory::{InterceptorFactory, Interceptors, LoadedVersion};
 use self::lanes::{Lanes, Turn};
 use crate::caller::Caller;
 use crate::inflight::{InFlight, Place, ResponseStream};
@@ -34,61 +33,45 @@ use nereid_scheduling::Ticket;
 
 /// Decides about requests before they are queued.
 pub trait Interceptor: Send + Sync {
-    /// Decides about an admitted request. It must not block: what takes time is a [`Step::Wait`].
+    /// Decides about an admitted request. It must not block: slow decisions are a [`Step::Wait`].
     fn intercept(&self, model: &Arc<Model>, request: &mut Request, caller: &Caller) -> Step;
 }
 
-/// What becomes of a request.
+/// The decision about a request.
 pub enum Step {
-    /// The request continues: to the next interceptor, or after the last one to the queue.
+    /// The request continues to the next interceptor or, after the last one, to the queue.
     Proceed,
-    /// The same, and the listener hears when it has come there.
+    /// Like `Proceed`, and the listener is notified once the request was queued.
     Listen(Arc<dyn QueueListener>),
-    /// The interceptor has answered it, or will: the server drops it.
+    /// The interceptor has answered the request, or will: the server drops it.
     Answered,
-    /// That is known later.
+    /// The decision is made later.
     Wait(WaitingStep),
 }
 
-/// Hears when a request has come to the queue.
+/// Is notified once a request was queued.
 pub trait QueueListener: Send + Sync {
-    /// The thread that brought the request to the queue is back from there, whatever became of the request: it may even have been
-    /// executed. Where the client can see an answer as soon as there is one, the thread is only about to go there. Called once;
-    /// the thread holds no instance meanwhile.
+    /// Called once, by the thread that queued the request, after it has returned from the queue: the request may even have been
+    /// executed. If the client could see an answer before that, the call precedes the queue instead. The thread holds no
+    /// instance.
     fn queued(&self);
 }
 
-/// Takes a request that waits, see [`Step::Wait`], and decides later.
+/// Takes a delayed request, see [`Step::Wait`], and decides later.
 pub type WaitingStep = Box<dyn FnOnce(Request) -> Decision + Send>;
 
-/// What an interceptor decides later: the request if it goes on, `None` if it was answered. The future is polled by the
-/// threads that wake it, outside of any runtime.
+/// A later decision: the request if it proceeds, `None` if it was answered. The threads that wake the future poll it, outside
+/// of any runtime.
 pub type Decision = Pin<Box<dyn Future<Output = Option<Request>> + Send>>;
 
-/// The interceptors of a server, in the order in which requests come to them.
-#[derive(Clone, Default)]
-pub struct Interceptors(Vec<Arc<dyn Interceptor>>);
-
-impl FromIterator<Arc<dyn Interceptor>> for Interceptors {
-    fn from_iter<I: IntoIterator<Item = Arc<dyn Interceptor>>>(interceptors: I) -> Self {
-        Self(interceptors.into_iter().collect())
-    }
-}
-
-impl fmt::Debug for Interceptors {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} interceptors", self.0.len())
-    }
-}
-
-/// The way of one model's requests through the interceptors.
+/// Passes the requests to one model through its interceptors.
 pub(crate) struct Gate {
-    interceptors: Interceptors,
+    interceptors: Vec<Arc<dyn Interceptor>>,
     waiting: Arc<TaskGroup>,
     lanes: Arc<Lanes>,
 }
 
-/// The listeners of a request. They hear of the queue when this is dropped, whatever happened.
+/// The listeners of a request, notified on drop.
 #[derive(Default)]
 struct Listeners(SmallVec<[Arc<dyn QueueListener>; 1]>);
 
@@ -98,59 +81,58 @@ impl Drop for Listeners {
     }
 }
 
-/// What the interceptors that decide at once made of a request.
+/// The outcome of the interceptors that decided at once.
 enum Passage {
-    /// It comes to the queue.
+    /// The request may be queued.
     Through,
     Answered,
-    /// It waits for an interceptor; the number is that of the next one.
+    /// The request waits for an interceptor; the number is the index of the next one.
     Wait(usize, WaitingStep),
 }
 
-/// How far a request has come that waits.
+/// The progress of a delayed request.
 enum Progress {
-    /// It comes to the interceptor with that number or, behind the last, to the queue.
+    /// The request is next passed to the interceptor with this index or, after the last, to the queue.
     At(usize, Box<Request>),
-    /// It waits for an interceptor; the number is that of the next one.
+    /// The request waits for an interceptor; the number is the index of the next one.
     Before(usize, Decision),
 }
 
 impl Gate {
-    /// The gate of a model, with an interceptor of its own behind those of all models; `None` where there is nothing to pass.
-    pub(crate) fn new(interceptors: &Interceptors, own: Option<Arc<dyn Interceptor>>) -> Option<Arc<Self>> {
+    /// The gate of a model with these interceptors; `None` if there are none.
+    pub(crate) fn new(interceptors: Vec<Arc<dyn Interceptor>>) -> Option<Arc<Self>> {
         let (waiting, lanes) = (Arc::default(), Arc::default());
-        let interceptors: Interceptors = interceptors.0.iter().cloned().chain(own).collect();
-        (!interceptors.0.is_empty()).then(|| Arc::new(Self { interceptors, waiting, lanes }))
+        (!interceptors.is_empty()).then(|| Arc::new(Self { interceptors, waiting, lanes }))
     }
 
-    /// Whether a request of that sequence is on its way to the queue.
+    /// Whether a request of this sequence has not been queued yet.
     pub(crate) fn holds(&self, sequence: &CorrelationId) -> bool {
         self.lanes.contains(sequence)
     }
 
-    /// Calls `done` once no request of a sequence is on its way to the queue, perhaps at once. Only the latest one is called.
+    /// Calls `done` once all requests of sequences have been queued, possibly at once. Only the latest callback is called.
     pub(crate) fn when_empty(&self, done: Box<dyn FnOnce() + Send>) {
         self.lanes.when_empty(done);
     }
 
-    /// Takes an admitted request to its model's queue, now or when the interceptors let it.
+    /// Passes an admitted request to its model's queue, now or once the interceptors allow it.
     ///
     /// # Errors
-    /// The model does not take the request, and it was not answered.
+    /// The model refuses the request, and it was not answered.
     pub(crate) fn enter(
         self: &Arc<Self>,
         inflight: Arc<InFlight>,
         mut request: Request,
     ) -> Result<ResponseStream> {
         let turn = self.lanes.enter(&request.correlation_id);
-        if turn.as_ref().is_some_and(|turn| !turn.has_come()) {
+        if turn.as_ref().is_some_and(|turn| !turn.is_current()) {
             return Ok(self.wait(inflight, turn, Progress::At(0, Box::new(request))));
         }
         let mut listeners = Listeners::default();
         match self.advance(&inflight, 0, &mut request, &mut listeners) {
             Passage::Through => {
                 let ticket = inflight.enqueue(request);
-                // Nobody can have read an answer yet: the stream of answers comes into being below.
+                // No answer can have been read yet: the stream of answers is created below.
                 drop(listeners);
                 Ok(ResponseStream::new(inflight, ticket?))
             }
@@ -163,7 +145,7 @@ impl Gate {
         }
     }
 
-    /// Takes a request past the interceptors that decide at once, beginning with the one of that number.
+    /// Passes a request to the interceptors from index `first` on, until one delays or answers it.
     fn advance(
         &self,
         inflight: &InFlight,
@@ -171,7 +153,7 @@ impl Gate {
         request: &mut Request,
         listeners: &mut Listeners,
     ) -> Passage {
-        for (number, interceptor) in self.interceptors.0.iter().enumerate().skip(first) {
+        for (number, interceptor) in self.interceptors.iter().enumerate().skip(first) {
             match interceptor.intercept(inflight.model(), request, inflight.caller()) {
                 Step::Proceed => {}
                 Step::Listen(listener) => listeners.0.push(listener),
@@ -182,7 +164,7 @@ impl Gate {
         Passage::Through
     }
 
-    /// The rest of a request's way, as a task.
+    /// Passes a request on as a task.
     fn wait(
         self: &Arc<Self>,
         inflight: Arc<InFlight>,
@@ -191,19 +173,19 @@ impl Gate {
     ) -> ResponseStream {
         let waiting = Arc::new(WaitingRequest { tasks: Arc::clone(&self.waiting), state: Mutex::default() });
         let gate = Arc::clone(self);
-        let (of_task, place) = (Arc::clone(&inflight), Arc::clone(&waiting));
+        let (task_inflight, task_waiting) = (Arc::clone(&inflight), Arc::clone(&waiting));
         let spawned = self.waiting.spawn((turn, progress), |(turn, progress)| async move {
-            // The turn ends when the request is in the queue, or will never be.
+            // The turn ends once the request is queued or answered.
             let mut turn = turn;
-            if let Some(request) = gate.outcome(&of_task, turn.as_mut(), progress).await {
-                match of_task.enqueue(request) {
-                    Ok(ticket) => place.queued(&of_task, ticket),
-                    Err(error) => of_task.deliver(Some(Err(error)), true),
+            if let Some(request) = gate.outcome(&task_inflight, turn.as_mut(), progress).await {
+                match task_inflight.enqueue(request) {
+                    Ok(ticket) => task_waiting.queued(&task_inflight, ticket),
+                    Err(error) => task_inflight.deliver(Some(Err(error)), true),
                 }
             }
         });
         match spawned {
-            Ok(number) => waiting.began(number),
+            Ok(number) => waiting.started(number),
             Err(dropped) => {
                 inflight.deliver(Some(Err(closing(inflight.model()))), true);
                 drop(dropped);
@@ -212,7 +194,7 @@ impl Gate {
         ResponseStream::at(inflight, Place::Waiting(waiting))
     }
 
-    /// The request when it may be queued; `None` if it was answered or cancelled before.
+    /// The request once it may be queued; `None` if it was answered or cancelled before.
     async fn outcome(
         &self,
         inflight: &InFlight,
@@ -221,14 +203,14 @@ impl Gate {
     ) -> Option<Request> {
         let mut decided = pin!(async {
             if let Some(turn) = turn {
-                turn.come().await;
+                turn.wait().await;
             }
             loop {
                 let (first, mut request) = match progress {
                     Progress::At(first, request) => (first, *request),
                     Progress::Before(next, decision) => (next, decision.await?),
                 };
-                // The client may see an answer as soon as there is one, so listeners hear of the queue before.
+                // The client may see an answer at once, so listeners are notified before the queue.
                 match self.advance(inflight, first, &mut request, &mut Listeners::default()) {
                     Passage::Through => return Some(request),
                     Passage::Answered => return None,
@@ -244,14 +226,14 @@ impl Gate {
             } else {
                 return decided.as_mut().poll(context);
             };
-            // Before the request is dropped, which would answer otherwise.
+            // Answer before the request is dropped, which would answer with another error.
             inflight.deliver(Some(Err(ended)), true);
             Poll::Ready(None)
         })
         .await
     }
 
-    /// Answers all that wait, and lets nothing wait any more.
+    /// Answers all delayed requests, and delays no further ones.
     pub(crate) fn close(&self) {
         self.waiting.close();
         self.waiting.wake_all();
@@ -263,7 +245,7 @@ fn closing(model: &Model) -> Error {
     Error::unavailable(format!("model '{}' is being unloaded", model.name()))
 }
 
-/// A request that waits, in the hands of who may take it back.
+/// A delayed request, for its cancellation.
 pub(crate) struct WaitingRequest {
     tasks: Arc<TaskGroup>,
     state: Mutex<WaitState>,
@@ -271,7 +253,7 @@ pub(crate) struct WaitingRequest {
 
 #[derive(Clone, Copy, Default)]
 enum WaitState {
-    /// Its task has not begun.
+    /// The task has not started.
     #[default]
     New,
     Task(u64),
@@ -279,29 +261,29 @@ enum WaitState {
 }
 
 impl WaitingRequest {
-    fn began(&self, task: u64) {
+    fn started(&self, task: u64) {
         let mut state = self.lock();
-        // It may be in the queue already.
+        // The request may be queued already.
         if matches!(*state, WaitState::New) {
             *state = WaitState::Task(task);
         }
     }
 
-    /// The request is in the queue.
+    /// The request was queued.
     fn queued(&self, inflight: &InFlight, ticket: Option<Ticket>) {
         *self.lock() = WaitState::Queued(ticket);
-        // Who cancelled before that did not know the ticket; who cancels afterwards does.
+        // A cancellation before this point did not know the ticket; a later one does.
         if let Some(ticket) = ticket.filter(|_| inflight.is_cancelled()) {
-            inflight.model().forget(ticket);
+            inflight.model().remove_from_queue(ticket);
         }
     }
 
-    /// Takes the request back, which is marked as cancelled.
+    /// Ends the wait of a request that was marked as cancelled.
     pub(crate) fn cancel(&self, model: &Model) {
         let state = *self.lock();
         match state {
             WaitState::Task(number) => self.tasks.wake(number),
-            WaitState::Queued(Some(ticket)) => model.forget(ticket),
+            WaitState::Queued(Some(ticket)) => model.remove_from_queue(ticket),
             WaitState::New | WaitState::Queued(None) => {}
         }
     }

@@ -6,6 +6,9 @@
 #![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 #![forbid(unsafe_code)]
 
+#[cfg(test)]
+extern crate self as nereid_core;
+
 mod admission;
 mod backends;
 mod block_on;
@@ -15,7 +18,6 @@ mod caller;
 mod classification;
 mod completion;
 mod compute_sum;
-mod ensemble;
 mod events;
 mod executor;
 mod gpu_limits;
@@ -31,7 +33,6 @@ mod readiness;
 mod readiness_watch;
 mod reminder;
 mod repository_agent;
-mod response_cache;
 mod server;
 mod signature;
 mod source;
@@ -48,13 +49,20 @@ pub use bodies::{BodyBudget, BodyShare, DecompressionError};
 pub use budget::{Budget, Permit};
 pub use caller::{Caller, Principal};
 pub use completion::{complete_config, try_load};
+pub use compute_sum::ComputeSum;
 pub use events::Changes;
+pub use executor::{
+    BuildError, Composite, Executable, Executor, ExecutorFactory, Executors, ReadyCheck, Sequences,
+    VersionLoad, not_offered,
+};
 pub use gpu_limits::GpuLimits;
 pub use host_policies::HostPolicies;
 pub use inflight::{Canceller, ResponseStream};
-pub use interceptors::{Decision, Interceptor, Interceptors, QueueListener, Step, WaitingStep};
+pub use interceptors::{
+    Decision, Interceptor, InterceptorFactory, Interceptors, LoadedVersion, QueueListener, Step, WaitingStep,
+};
 pub use load_guard::{LoadGuard, LoadHooks};
-pub use model::{Model, Work, not_offered};
+pub use model::{Model, Work};
 pub use nereid_affinity as placement;
 pub use nereid_backend_api as backend_api;
 pub use nereid_backend_api::{
@@ -63,7 +71,7 @@ pub use nereid_backend_api::{
 };
 pub use nereid_model_config as model_config;
 pub use nereid_scheduling::rate_limiter::{RateLimit, ResourceLimit};
-pub use nereid_scheduling::{Claim, Enqueued, Scheduler, Ticket};
+pub use nereid_scheduling::{Claim, Enqueued, Item, Refusal, Scheduler, Ticket};
 pub use nereid_statistics::{
     BatchStatistics, DurationStatistics, FailureReason, InferStatistics, Latencies, LatencyOptions,
     LatencyPhase, LatencySummary, ModelStatistics, ResponseStatistics, Totals,
@@ -72,16 +80,13 @@ pub use readiness_watch::ReadinessWatch;
 pub use repository_agent::{
     AgentAction, AgentContext, AgentFolders, AgentModel, ModelLocation, RepositoryAgent,
 };
-pub use response_cache::{
-    CacheCounts, CacheEntry, CacheKey, CacheLookup, CacheScope, CacheUsage, Malformed, ResponseCache,
-    ResponseCaching, decode_entry, encode_entry, sealed_entry,
-};
 pub use server::{ModelControl, ResolveFuture, Server, ServerOptions};
 pub use signature::{InputSignature, OutputSignature, Signature};
 pub use source::{
     BlockingSource, FetchStatus, FetchedModel, ModelSource, Overrides, Progress, SourceEntry, SourceFuture,
 };
 pub use spec::{Completion, Fingerprint, Labels, ModelId, ModelSpec, Origin};
-pub use table::{ModelStatus, ModelTable, VersionState};
+pub use table::{ModelStatus, ModelTable, ServedModels, VersionState};
+pub use task::TaskGroup;
 pub use trace_control::{TraceControl, TraceParent, TraceStore, TraceStream};
 pub use trace_settings::{Change, TraceMode, TraceSettings, TraceUpdate};

@@ -19,7 +19,7 @@ mod workers;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex};
 
 use arc_swap::ArcSwap;
 use nereid_backend_api::{Error, ErrorCode, ReadinessReports, Result};
@@ -31,20 +31,18 @@ use self::fetch::ModelToLoad;
 use self::forget::ForgetSchedule;
 use self::tasks::Tasks;
 pub(crate) use self::tasks::{Done, Task};
-use crate::backends::Backends;
 use crate::block_on::block_on;
 use crate::events::Events;
-use crate::executor::{ExecutorKind, dependencies};
+use crate::executor::BuildError;
 use crate::model::{Model, Services};
 use crate::readiness_watch::{POLL_INTERVAL, ReadinessPoll};
 use crate::source::{Fetches, ModelSource};
 use crate::spec::ModelSpec;
 use crate::spec::{Fingerprint, ModelId};
-use crate::table::{ModelTable, VersionState};
+use crate::table::{ModelTable, ServedModels, VersionState};
 
 /// All models of a server, and the tasks that change them.
 pub(crate) struct LifeCycle {
-    backends: Backends,
     source: Arc<dyn ModelSource>,
     catalog: Arc<Catalog>,
     fetches: Fetches,
@@ -102,18 +100,12 @@ impl Record {
 }
 
 impl LifeCycle {
-    pub(crate) fn new(
-        backends: Backends,
-        source: Arc<dyn ModelSource>,
-        mut services: Services,
-        limits: Limits,
-    ) -> Arc<Self> {
+    pub(crate) fn new(source: Arc<dyn ModelSource>, mut services: Services, limits: Limits) -> Arc<Self> {
         let table = Arc::<ArcSwap<ModelTable>>::default();
-        services.models = Arc::downgrade(&table);
+        services.models = ServedModels::new(&table);
         let readiness_poll =
-            ReadinessPoll::new(Weak::clone(&services.models), &services.timer, POLL_INTERVAL);
+            ReadinessPoll::new(Arc::downgrade(&table), &services.instances.timer, POLL_INTERVAL);
         Arc::new(Self {
-            backends,
             catalog: Catalog::new(Arc::clone(&source)),
             source,
             fetches: Fetches::new(services.events.clone()),
@@ -180,7 +172,7 @@ impl LifeCycle {
                 )));
             }
         };
-        if dependencies(&spec.config).is_some() && spec.fault.is_none() {
+        if spec.fault.is_none() && self.services.executors.dependencies(&spec).is_some() {
             known.pending = Some(Pending { spec, anew });
             known.needs_reconciling = true;
             return Ok(());
@@ -284,30 +276,32 @@ impl LifeCycle {
         let id = &spec.id;
         let served = self.table.load().version(id, version).and_then(VersionState::model).cloned();
         let served = served.as_deref();
-        let kind = ExecutorKind::of(spec, version, &self.backends, &self.services.peers);
-        let kind = kind.inspect_err(|error| {
-            tracing::error!("failed to load '{id}' version {version}: {error}");
-        })?;
+        if let Some(fault) = &spec.fault {
+            tracing::error!("failed to load '{id}' version {version}: {fault}");
+            return Err(fault.clone());
+        }
         if let Some(kept) = kept {
             tracing::info!("changing the instances of '{id}' version {version}");
             return kept.with_instances(spec, &self.services).inspect_err(|error| {
                 tracing::error!("failed to change the instances of '{id}' version {version}: {error}");
             });
         }
-        let mut retries = if kind.may_recover() { self.limits.retries } else { 0 };
+        let factory = self.services.executors.of(spec);
+        let mut retries = self.limits.retries;
         loop {
             tracing::info!("loading '{id}' version {version}");
             // A panic is the backend's: it takes down its model, not the thread that loads others.
-            let load = || Model::load(spec, version, &kind, &self.services, served);
+            let load = || Model::load(spec, version, factory, &self.services, served);
+            let panicked = || Error::internal("the backend panicked while loading the model");
             let loaded = catch_unwind(AssertUnwindSafe(load))
-                .unwrap_or_else(|_| Err(Error::internal("the backend panicked while loading the model")));
+                .unwrap_or_else(|_| Err(BuildError::temporary(panicked())));
             match loaded {
                 Ok(model) => return Ok(model),
-                Err(error) if retries == 0 => {
+                Err(BuildError { error, is_temporary }) if retries == 0 || !is_temporary => {
                     tracing::error!("failed to load '{id}' version {version}: {error}");
                     return Err(error);
                 }
-                Err(error) => {
+                Err(BuildError { error, .. }) => {
                     tracing::warn!("failed to load '{id}' version {version}, retrying: {error}");
                     retries -= 1;
                 }
@@ -445,7 +439,7 @@ impl LifeCycle {
 
     #[cfg(test)]
     pub(crate) fn limiter(&self) -> Option<Arc<nereid_scheduling::rate_limiter::RateLimiter>> {
-        self.services.limiter.clone()
+        self.services.instances.limiter.clone()
     }
 
     /// Polls backends for clients that watch readiness.

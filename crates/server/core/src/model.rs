@@ -1,9 +1,9 @@
-//! One loaded version of a model: its signature, its executor, its statistics.
+//! A loaded version of a model: signature, executor, statistics.
 
 mod load;
 mod retirement;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -14,72 +14,78 @@ use nereid_backend_api::{
 };
 
 pub(crate) use self::load::Services;
-pub use self::load::not_offered;
 use self::retirement::Retirement;
 use crate::admission::admit;
 use crate::bodies::BodyBudget;
 use crate::caller::Caller;
-use crate::executor::Executor;
+use crate::compute_sum::ComputeSum;
+use crate::executor::{Executor, Instances};
 use crate::inflight::{InFlight, ResponseStream};
 use crate::interceptors::Gate;
 use crate::load_guard::LoadGuard;
-use crate::response_cache::Load;
 use crate::signature::Signature;
-use crate::spec::{Labels, ModelId, ModelSpec, Origin};
+use crate::spec::{Fingerprint, Labels, ModelId, ModelSpec, Origin};
+use crate::table::ModelTable;
 use nereid_scheduling::Ticket;
 use nereid_scheduling::sequence::checks::SequenceChecks;
 use nereid_statistics::ModelStatistics;
 
-/// What a server or a model still has to do, most urgent first.
+/// The remaining work of a server or a model, most urgent first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Work {
     /// Requests are in progress.
     Requests,
     /// No request is in progress, but clients may continue sequences.
     Sequences,
-    /// There is none.
+    /// Nothing is left to be done.
     Nothing,
 }
 
-/// A version of a model that can be asked.
+/// A version of a model that accepts requests.
 pub struct Model {
     id: ModelId,
     version: u64,
-    /// The configuration before it was completed.
+    /// The configuration before completion.
     given: ModelConfig,
     config: ModelConfig,
     signature: Signature,
     sequence_checks: Option<SequenceChecks>,
     labels: BTreeMap<String, Labels>,
     statistics: Arc<ModelStatistics>,
-    /// What tells it from other loads in the response cache.
-    load: Load,
-    /// What requests pass before they are queued, if there is anything.
+    load_number: u64,
+    fingerprint: Fingerprint,
+    /// The interceptors, if there are any.
     gate: Option<Arc<Gate>>,
     executor: Arc<dyn Executor>,
-    /// Why it takes no requests at all, if it takes none.
+    /// Whether other models execute its requests.
+    is_composite: bool,
+    /// The executor, if it is of this kind.
+    instances: Option<Arc<Instances>>,
+    /// The error of all requests, if it accepts none.
     refusal: Option<Error>,
     max_unread: usize,
     bodies: BodyBudget,
     origin: Origin,
-    /// What it follows, if only the instances were changed, until the sequences of that are over.
+    /// The names of the models that its executor makes requests to.
+    dependencies: BTreeSet<String>,
+    /// The version that this one replaced by a change of instances only, until the sequences there have ended.
     predecessor: ArcSwapOption<Model>,
-    /// Ends all of this when its last holder lets go. Last, since fields are dropped in order.
+    /// Ends the version when it is dropped. The last field, since fields are dropped in order.
     retirement: Retirement,
 }
 
 impl Model {
-    /// Whether this has other instances of the model that `other` has, whose sequences continue there.
+    /// Whether this version replaced `other` by a change of instances, and sequences continue there.
     pub(crate) fn follows(&self, other: &Arc<Self>) -> bool {
         self.predecessor.load().as_ref().is_some_and(|predecessor| Arc::ptr_eq(predecessor, other))
     }
 
-    /// `follower` has taken its place in the table. It lasts as long as the follower needs it for its open sequences.
+    /// `follower` has replaced this version in the table. Open sequences continue here until they end.
     pub(crate) fn hand_over(self: &Arc<Self>, follower: &Arc<Self>) {
         let (this, follower) = (Arc::downgrade(self), Arc::downgrade(follower));
         self.when_sequences_end(Box::new(move || {
             let (Some(this), Some(follower)) = (this.upgrade(), follower.upgrade()) else { return };
-            // What it followed itself may still have sequences.
+            // Its own predecessor may still have sequences.
             let earlier = this.predecessor.swap(None);
             follower.predecessor.store(earlier.clone());
             if let Some(earlier) = earlier {
@@ -91,25 +97,35 @@ impl Model {
     /// Calls `done` once no client can continue a sequence here.
     pub(crate) fn when_sequences_end(&self, done: Box<dyn FnOnce() + Send>) {
         let executor = Arc::clone(&self.executor);
-        let queued = move || executor.when_sequences_end(done);
-        // A request that continues one may not be queued yet.
+        let queued = move || match executor.sequences() {
+            Some(sequences) => sequences.when_ended(done),
+            None => done(),
+        };
+        // A request that continues a sequence may not be queued yet.
         match &self.gate {
             Some(gate) => gate.when_empty(Box::new(queued)),
             None => queued(),
         }
     }
 
-    /// No client can continue its sequence any more, here or where it began.
+    /// Ends all sequences, here and in predecessors: clients can no longer continue them.
     pub(crate) fn end_sequences(&self) {
-        self.executor.end_sequences();
+        if let Some(sequences) = self.executor.sequences() {
+            sequences.end();
+        }
         if let Some(predecessor) = self.predecessor.swap(None) {
             predecessor.end_sequences();
         }
     }
 
-    /// What tells it from other loads in the response cache.
-    pub(crate) fn load_identity(&self) -> &[u8; 32] {
-        self.load.identity()
+    /// Distinguishes this load from all others of the process.
+    pub fn load_number(&self) -> u64 {
+        self.load_number
+    }
+
+    /// The fingerprint of the files it was loaded from.
+    pub fn fingerprint(&self) -> &Fingerprint {
+        &self.fingerprint
     }
 
     /// The guard of the files it was loaded from.
@@ -117,78 +133,93 @@ impl Model {
         self.retirement.guard()
     }
 
-    /// Calls `afterwards` when the last holder is gone and the instances have ended.
+    /// Calls `afterwards` once the version has ended, after its last holder is gone.
     pub(crate) fn when_ended(&self, afterwards: impl Fn() + Send + Sync + 'static) {
         self.retirement.then(afterwards);
     }
 
-    /// The holder of the sequence that a request continues, if it began before the instances were changed.
+    /// The predecessor that holds the sequence of a request, if the sequence started before a change of instances.
     fn holder(&self, request: &InferRequest) -> Option<Arc<Self>> {
         if self.sequence_checks.is_none() || request.sequence.start {
             return None;
         }
         let mut model = self.predecessor.load_full()?;
         loop {
-            let goes_on = model.executor.goes_on(&request.correlation_id);
-            if goes_on || model.gate.as_ref().is_some_and(|gate| gate.holds(&request.correlation_id)) {
+            if model.holds_sequence(&request.correlation_id) {
                 return Some(model);
             }
             model = model.predecessor.load_full()?;
         }
     }
 
-    /// Whether `spec` is what this was made from, but for its instances; whether its files have changed, fingerprints
-    /// tell.
+    /// Whether `spec` differs from the specification of this version in the instances only. Changes of files are found by
+    /// fingerprints.
     pub(crate) fn differs_in_instances_only(&self, spec: &ModelSpec) -> bool {
         let groups = self.given.instance_group.clone();
         let same = ModelConfig { instance_group: groups, ..spec.config.clone() } == self.given;
-        same && spec.origin == self.origin
-            && spec.labels == self.labels
-            && self.executor.instances().is_some()
+        same && spec.origin == self.origin && spec.labels == self.labels && self.instances.is_some()
     }
 
-    /// Where its files are from.
-    pub(crate) fn origin(&self) -> Origin {
+    /// The origin of its files.
+    pub fn origin(&self) -> Origin {
         self.origin
     }
 
-    /// Its name and namespace.
+    /// Name and namespace.
     pub fn id(&self) -> &ModelId {
         &self.id
     }
 
-    /// Its name.
+    /// The name.
     pub fn name(&self) -> &str {
         &self.id.name
     }
 
-    /// Its version.
+    /// The version number.
     pub fn version(&self) -> u64 {
         self.version
     }
 
-    /// Its configuration, completed.
+    /// The completed configuration.
     pub fn config(&self) -> &ModelConfig {
         &self.config
     }
 
-    /// Its configuration as it was before it was completed.
-    pub(crate) fn given(&self) -> &ModelConfig {
+    /// The configuration before completion.
+    pub fn given(&self) -> &ModelConfig {
         &self.given
     }
 
-    /// What it takes and gives.
+    /// Inputs and outputs.
     pub fn signature(&self) -> &Signature {
         &self.signature
     }
 
-    /// Whether it answers a request with any number of responses.
+    /// Whether a request may have any number of responses.
     pub fn is_decoupled(&self) -> bool {
         self.config.model_transaction_policy.is_some_and(|policy| policy.decoupled)
     }
 
-    /// What executes its requests.
-    pub(crate) fn executor(&self) -> &dyn Executor {
+    /// The models that execute its requests, if it executes them by requests to others. `None` if one of them is not served.
+    pub fn members<'a>(&self, models: &'a ModelTable) -> Option<Vec<&'a Arc<Self>>> {
+        match self.executor.composite() {
+            Some(composite) => composite.members(models).into_iter().collect(),
+            None => Some(Vec::new()),
+        }
+    }
+
+    /// The names of the models that its executor makes requests to.
+    pub(crate) fn dependencies(&self) -> &BTreeSet<String> {
+        &self.dependencies
+    }
+
+    /// Whether other models execute its requests.
+    pub fn is_composite(&self) -> bool {
+        self.is_composite
+    }
+
+    /// The executor of its requests.
+    pub fn executor(&self) -> &dyn Executor {
         &*self.executor
     }
 
@@ -202,15 +233,17 @@ impl Model {
         &self.bodies
     }
 
-    /// Its counters.
+    /// The counters.
     pub fn statistics(&self) -> &ModelStatistics {
         &self.statistics
     }
 
-    /// Whether it would answer requests, as far as its backend can tell: an error says why it would not. The answer takes
-    /// seconds at most.
+    /// Checks whether its backend would answer requests. It resolves within seconds.
+    ///
+    /// # Errors
+    /// The reason why it would not.
     pub fn ready(&self) -> impl Future<Output = Result<()>> + Send + use<> {
-        // All are asked before any answer is waited for.
+        // Start all checks before waiting for any.
         let checks = self.executor.check_ready();
         async {
             for check in checks {
@@ -220,7 +253,7 @@ impl Model {
         }
     }
 
-    /// How much memory it takes, as far as its backend knows.
+    /// Memory in use, if its backend knows.
     pub fn memory_usage(&self) -> Vec<MemoryUsage> {
         self.executor.memory_usage()
     }
@@ -232,13 +265,13 @@ impl Model {
 
     #[cfg(test)]
     pub(crate) fn pool(&self) -> &crate::instance::Pool {
-        self.executor.instances().expect("the model has instances").pool()
+        self.instances.as_ref().expect("the model has instances").pool()
     }
 
-    /// Takes a request in and queues it, or executes it at once if that takes less than queueing it.
+    /// Queues a request, or executes it at once if that takes less than queueing it.
     ///
     /// # Errors
-    /// What is wrong with the request.
+    /// The reason why the request is refused.
     pub(crate) fn infer(
         self: &Arc<Self>,
         mut request: InferRequest,
@@ -270,31 +303,48 @@ impl Model {
         Ok(stream)
     }
 
-    /// Whether a request continues a sequence that has begun.
-    pub(crate) fn goes_on(&self, request: &InferRequest) -> bool {
+    /// Queues a request made by a composite model for one of its own. It does not count against the server's limits, and its
+    /// compute time is added to `parent`.
+    ///
+    /// # Errors
+    /// The reason why the request is refused.
+    pub fn infer_for(
+        self: &Arc<Self>,
+        request: InferRequest,
+        parent: &Arc<ComputeSum>,
+    ) -> Result<ResponseStream> {
+        self.infer(request, Caller::composite(parent))
+    }
+
+    /// Whether a request continues an open sequence.
+    pub(crate) fn continues_sequence(&self, request: &InferRequest) -> bool {
         let id = &request.correlation_id;
         *id != CorrelationId::None && !request.sequence.start && self.has_sequence(id)
     }
 
-    /// Whether clients may continue that sequence here, or where it began.
-    pub(crate) fn has_sequence(&self, id: &CorrelationId) -> bool {
-        self.executor.goes_on(id)
-            || self.gate.as_ref().is_some_and(|gate| gate.holds(id))
+    /// Whether clients may continue a sequence, here or in a predecessor.
+    pub fn has_sequence(&self, id: &CorrelationId) -> bool {
+        self.holds_sequence(id)
             || self.predecessor.load().as_ref().is_some_and(|predecessor| predecessor.has_sequence(id))
     }
 
-    /// Whether a request of it has not ended, or one of its sequences.
+    fn holds_sequence(&self, id: &CorrelationId) -> bool {
+        self.executor.sequences().is_some_and(|sequences| sequences.continues(id))
+            || self.gate.as_ref().is_some_and(|gate| gate.holds(id))
+    }
+
+    /// Whether requests are in progress or sequences are open.
     pub(crate) fn work(&self) -> Work {
         if self.statistics.in_flight() > 0 {
             return Work::Requests;
         }
         let predecessor = self.predecessor.load();
-        let has_sequences = self.executor.has_sequences()
+        let has_sequences = self.executor.sequences().is_some_and(|sequences| sequences.has_open())
             || predecessor.as_ref().is_some_and(|predecessor| predecessor.work() != Work::Nothing);
         if has_sequences { Work::Sequences } else { Work::Nothing }
     }
 
-    /// Tells the trace of a request, if it has one, that it is taken and queued.
+    /// Starts the trace of a request, if it has one.
     fn begin_trace(&self, request: &mut InferRequest, arrived: Instant) {
         let Some(trace) = &mut request.trace else { return };
         let subject = TraceSubject {
@@ -308,16 +358,16 @@ impl Model {
     }
 
     /// Removes a cancelled request from the queue.
-    pub(crate) fn forget(&self, ticket: Ticket) {
+    pub(crate) fn remove_from_queue(&self, ticket: Ticket) {
         self.executor.cancel(ticket);
     }
 
-    /// How many requests wait to be executed.
+    /// Number of queued requests.
     pub fn pending(&self) -> usize {
         self.executor.pending()
     }
 
-    /// Takes no further request, executes what is queued, and ends the instances.
+    /// Refuses further requests, executes queued ones, and ends the instances.
     pub(crate) fn unload(&self) {
         self.retirement.end();
     }

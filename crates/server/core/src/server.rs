@@ -11,13 +11,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use arc_swap::Guard;
-use nereid_backend_api::{Error, InferRequest, MetricRegistry, NoPeers, Peers, Result};
+use nereid_backend_api::{Error, InferRequest, MetricRegistry, Peers, Result};
 
 use crate::backends::Backends;
 use crate::bodies::BodyBudget;
 use crate::budget::Budget;
 use crate::caller::Caller;
 use crate::events::{Changes, Events};
+use crate::executor::{BackendFactory, ExecutorKinds, Executors, InstanceServices};
 use crate::gpu_limits::GpuLimits;
 use crate::host_policies::HostPolicies;
 use crate::inflight::ResponseStream;
@@ -27,10 +28,9 @@ use crate::model::{Model, Services, Work};
 use crate::peers::{InnerCaller, ServerPeers};
 use crate::readiness_watch::ReadinessWatch;
 use crate::reminder::Reminder;
-use crate::response_cache::ResponseCaching;
 use crate::source::{FetchStatus, ModelSource, Overrides, SourceEntry};
 use crate::spec::ModelId;
-use crate::table::{ModelStatus, ModelTable, VersionState};
+use crate::table::{ModelStatus, ModelTable, ServedModels, VersionState};
 use crate::trace_control::{TraceControl, TraceStore};
 use crate::trace_settings::TraceSettings;
 use nereid_scheduling::rate_limiter::{RateLimit, RateLimiter};
@@ -87,10 +87,10 @@ pub struct ServerOptions {
     pub host_policies: HostPolicies,
     /// Where backends keep metrics of their own.
     pub metrics: MetricRegistry,
-    /// What decides about requests before they are queued.
+    /// The steps before the queues of models, such as a response cache.
     pub interceptors: Interceptors,
-    /// Where responses of models that ask for it are cached.
-    pub response_cache: Option<ResponseCaching>,
+    /// What executes models besides backends, such as ensembles.
+    pub executors: Executors,
 }
 
 /// How models come and go while the server serves.
@@ -133,22 +133,7 @@ impl Server {
             RateLimit::ExecutionCount(resources) => Some(RateLimiter::new(resources.clone())),
         };
         let bodies = BodyBudget::new(options.max_inflight_bytes);
-        let services = Services {
-            timer: Timer::default(),
-            limiter,
-            hold_batches: (options.hold_batches, options.hold_backlog),
-            gpus: options.gpus.clone(),
-            gpu_limits: options.gpu_limits.clone(),
-            host_policies: options.host_policies.clone(),
-            max_unread: options.max_unread,
-            bodies: bodies.clone(),
-            latencies: options.latencies,
-            interceptors: options.interceptors.clone(),
-            response_cache: options.response_cache.clone(),
-            models: Weak::new(),
-            peers: Arc::new(NoPeers),
-            events: Events::default(),
-        };
+        let (backends, events) = (backends.into(), Events::default());
         let slots = (options.max_inflight_requests > 0).then(|| Budget::new(options.max_inflight_requests));
         let limits = Limits {
             fetches: if options.max_fetches == 0 { DEFAULT_FETCHES } else { options.max_fetches },
@@ -157,11 +142,28 @@ impl Server {
         };
         let trace = TraceControl::new(options.trace.clone(), options.trace_store.clone());
         Arc::new_cyclic(|server| {
-            let services = Services {
+            let instances = Arc::new(InstanceServices {
+                timer: Timer::default(),
+                limiter,
+                hold_batches: (options.hold_batches, options.hold_backlog),
+                gpus: options.gpus.clone(),
+                gpu_limits: options.gpu_limits.clone(),
+                host_policies: options.host_policies.clone(),
                 peers: Arc::new(ServerPeers::new(Weak::clone(server), InnerCaller::Backend)),
-                ..services
+                events: events.clone(),
+            });
+            let backends = Arc::new(BackendFactory::new(backends, Arc::clone(&instances)));
+            let services = Services {
+                instances,
+                executors: ExecutorKinds::new(options.executors.clone(), backends),
+                max_unread: options.max_unread,
+                bodies: bodies.clone(),
+                latencies: options.latencies,
+                interceptors: options.interceptors.clone(),
+                models: ServedModels::default(),
+                events,
             };
-            let models = LifeCycle::new(backends.into(), source, services, limits);
+            let models = LifeCycle::new(source, services, limits);
             Self {
                 options,
                 models,
@@ -298,7 +300,7 @@ impl Server {
     ) -> Result<ResponseStream> {
         if self.stopping.load(Ordering::Acquire) {
             // What has begun may come to its end.
-            if !caller.is_backend() && !model.goes_on(&request) {
+            if !caller.is_backend() && !model.continues_sequence(&request) {
                 return Err(Error::unavailable(
                     "Server is stopping, scheduler for model has stopped accepting new inference requests",
                 ));

@@ -1,51 +1,67 @@
-//! The model table: one immutable snapshot that readers take without a lock, and loads and unloads swap.
+//! The model table: an immutable snapshot, which readers load without a lock and loads and unloads replace.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
+use arc_swap::{ArcSwap, Guard};
 use nereid_backend_api::{Error, Result};
 
 use crate::model::Model;
 use crate::spec::ModelId;
 
-/// All models by name and namespace, and of each all versions.
+/// All models by name and namespace, with all their versions.
 ///
-/// Each change makes a new table, which shares what it has of other models with the one before.
+/// Each change makes a new table, which shares the entries of unchanged models with the previous one.
 #[derive(Clone, Default)]
 pub struct ModelTable {
     models: BTreeMap<Arc<str>, Arc<Namespaces>>,
     generation: u64,
 }
 
+/// The served models, for parts of models that look others up. It keeps no model loaded.
+#[derive(Clone, Default)]
+pub struct ServedModels(Weak<ArcSwap<ModelTable>>);
+
+impl ServedModels {
+    pub(crate) fn new(table: &Arc<ArcSwap<ModelTable>>) -> Self {
+        Self(Arc::downgrade(table))
+    }
+
+    /// The models as they are now; `None` once the server has ended.
+    pub fn now(&self) -> Option<Guard<Arc<ModelTable>>> {
+        self.0.upgrade().map(|table| table.load())
+    }
+}
+
 /// The models of one name, by namespace.
 type Namespaces = BTreeMap<String, Entry>;
 
-/// One model: its versions, or why it has none.
+/// A model: its versions, or the reason why it has none.
 #[derive(Clone, Default)]
 struct Entry {
     versions: BTreeMap<u64, VersionState>,
-    /// Set if the model failed before any version was looked at.
+    /// Set if the model failed before any version was tried.
     failure: Option<Error>,
-    /// Whether the server is ready only while this is served: see [`ModelTable::all_ready`].
+    /// Whether the server's readiness requires this model, see [`ModelTable::all_ready`].
     is_required: bool,
-    /// Why the last load failed, if one did since the versions were loaded that are served.
+    /// The error of the last load, if it failed since the served versions were loaded.
     failed_reload: Option<Error>,
-    /// How many loads have failed.
+    /// Number of failed loads.
     load_failures: u64,
 }
 
 /// The state of one version.
 #[derive(Clone)]
 pub enum VersionState {
-    /// It is being loaded, and was not there before.
+    /// The first load is in progress.
     Loading,
-    /// It serves requests.
+    /// Ready for requests.
     Ready(Arc<Model>),
-    /// It takes no more requests and finishes those it has. Each unload has its own number.
+    /// Refuses new requests and finishes those in progress. Each unload has its own number.
     Unloading(u64),
-    /// It was unloaded on request.
+    /// Unloaded on request.
     Unloaded,
-    /// It failed to load, for this reason.
+    /// The load failed for this reason.
     Unavailable(Error),
 }
 
@@ -61,14 +77,14 @@ impl VersionState {
     }
 
     /// The version, if it is ready.
-    pub(crate) fn model(&self) -> Option<&Arc<Model>> {
+    pub fn model(&self) -> Option<&Arc<Model>> {
         match self {
             Self::Ready(model) => Some(model),
             _ => None,
         }
     }
 
-    /// Why it is unavailable, if it is.
+    /// The reason why it is unavailable, if it is.
     pub fn reason(&self) -> Option<&str> {
         match self {
             Self::Loading | Self::Ready(_) | Self::Unloading(_) => None,
@@ -83,16 +99,16 @@ impl VersionState {
 pub struct ModelStatus {
     /// The model.
     pub id: ModelId,
-    /// The version; `None` if the model failed before any version was looked at.
+    /// The version; `None` if the model failed before any version was tried.
     pub version: Option<u64>,
-    /// Its state.
+    /// The state of the version.
     pub state: VersionState,
-    /// Why a version that serves was not replaced by the last load, if that failed.
+    /// The error of the last load, if it failed to replace this served version.
     pub failed_reload: Option<Error>,
 }
 
 impl ModelStatus {
-    /// Why it is in this state, if there is anything to say.
+    /// The reason for this state, if known.
     pub fn reason(&self) -> Option<String> {
         let kept = |error: &Error| format!("still served, as the last load failed: {}", error.message());
         self.failed_reload.as_ref().map(kept).or_else(|| self.state.reason().map(str::to_owned))
@@ -100,12 +116,12 @@ impl ModelStatus {
 }
 
 impl ModelTable {
-    /// The number of changes that led to this table.
+    /// Number of changes before this table.
     pub fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// The next one, without models.
+    /// The next table, without models.
     pub(crate) fn emptied(&self) -> Self {
         Self { models: BTreeMap::new(), generation: self.generation + 1 }
     }
@@ -114,23 +130,23 @@ impl ModelTable {
         self.generation += 1;
     }
 
-    /// The version asked for, or the greatest ready one.
+    /// The requested version, or the latest ready one.
     ///
     /// # Errors
-    /// `NotFound` for an unknown model or version, `Unavailable` for one that did not load, `InvalidArg` for a name that
-    /// models of several namespaces have.
+    /// `NotFound` for an unknown model or version, `Unavailable` for a version that did not load, `InvalidArg` for an ambiguous
+    /// name.
     pub fn find(&self, name: &str, version: Option<u64>) -> Result<&Arc<Model>> {
         let unknown = || Error::not_found(format!("Request for unknown model: '{name}' is not found"));
         self.entry(name)?.ok_or_else(unknown)?.find(name, version)
     }
 
     /// Like [`find`](Self::find), with a namespace.
-    pub(crate) fn find_exactly(&self, id: &ModelId, version: Option<u64>) -> Result<&Arc<Model>> {
+    pub fn find_exactly(&self, id: &ModelId, version: Option<u64>) -> Result<&Arc<Model>> {
         let unknown = || Error::not_found(format!("Request for unknown model: '{id}' is not found"));
         self.get(id).ok_or_else(unknown)?.find(&id.name, version)
     }
 
-    /// The model of that name; among several namespaces, the only one that is loaded, loading or failed.
+    /// The model of this name; among several namespaces, the only one that is loaded, loading or failed.
     fn entry(&self, name: &str) -> Result<Option<&Entry>> {
         let Some(namespaces) = self.models.get(name) else { return Ok(None) };
         if namespaces.len() == 1 {
@@ -182,7 +198,7 @@ impl ModelTable {
         self.models.values().flat_map(|namespaces| namespaces.values())
     }
 
-    /// All ready versions of the models of that name.
+    /// All ready versions of the models of this name.
     pub(crate) fn ready_of(&self, name: &str) -> impl Iterator<Item = &Arc<Model>> {
         self.models.get(name).into_iter().flat_map(|namespaces| namespaces.values()).flat_map(Entry::ready)
     }
@@ -192,17 +208,18 @@ impl ModelTable {
         self.all().flat_map(Entry::ready)
     }
 
-    /// All ready models that hand requests to others, each before its members.
+    /// All ready composite models, each before its members.
     pub(crate) fn dependents_before_members(&self) -> Vec<Arc<Model>> {
         let is_member = |model: &Arc<Model>, of: &Arc<Model>| {
-            of.executor().members(self).iter().any(|member| member.id() == model.id())
+            let members = of.executor().composite().map(|composite| composite.members(self));
+            members.into_iter().flatten().flatten().any(|member| member.id() == model.id())
         };
-        let mut left: Vec<_> = self.ready().filter(|model| model.executor().delegates()).collect();
+        let mut left: Vec<_> = self.ready().filter(|model| model.is_composite()).collect();
         let mut ordered = Vec::new();
         while !left.is_empty() {
             let (inner, outer): (Vec<_>, Vec<_>) =
                 left.iter().partition(|model| left.iter().any(|other| is_member(model, other)));
-            // Models in a circle are never loaded; if they were, this would end all the same.
+            // Models in a cycle are never loaded; if they were, this would still end.
             let (inner, outer) = if outer.is_empty() { (outer, inner) } else { (inner, outer) };
             ordered.extend(outer.into_iter().cloned());
             left = inner;
@@ -210,21 +227,20 @@ impl ModelTable {
         ordered
     }
 
-    /// Whether every model that is required is served, in whatever version, or is being loaded.
+    /// Whether every required model has a version that is served or being loaded.
     ///
-    /// Required are the models that should be served: those to load at start, those that a poll found, and
-    /// those that were loaded since. A load that a client asked for and that failed makes none required: the client has
-    /// its answer. An unload ends it.
+    /// Models to load at start, models found by a poll and models loaded since are required. A failed load by request makes
+    /// no model required: the client knows the outcome. An unload ends the requirement.
     pub fn all_ready(&self) -> bool {
         self.all().filter(|entry| entry.is_required).all(Entry::is_served)
     }
 
-    /// Marks a model as one without which the server is not ready.
+    /// Makes a model required for the server's readiness.
     pub(crate) fn require(&mut self, id: &ModelId) {
         self.entry_mut(id).is_required = true;
     }
 
-    /// Counts a load of a known model that failed. Versions that serve do so with this as a remark.
+    /// Records a failed load of a known model. Its served versions continue, and report the error in the index.
     pub(crate) fn note_failure(&mut self, id: &ModelId, error: &Error) {
         if let Some(entry) = self.get_mut(id) {
             entry.load_failures += 1;
@@ -233,18 +249,18 @@ impl ModelTable {
         }
     }
 
-    /// How many loads have failed, by model, of the known models of which any has.
+    /// Number of failed loads by model, for known models with any.
     pub fn load_failures(&self) -> impl Iterator<Item = (ModelId, u64)> {
         let failed = self.entries().filter(|(_, entry)| entry.load_failures > 0);
         failed.map(|(id, entry)| (id, entry.load_failures))
     }
 
-    /// Whether the last load of the model failed and left it as it was.
+    /// Whether the last load of the model failed and left it unchanged.
     pub(crate) fn has_failed_reload(&self, id: &ModelId) -> bool {
         self.get(id).is_some_and(|entry| entry.failed_reload.is_some())
     }
 
-    /// The remark of [`note_failure`](Self::note_failure) is over.
+    /// Clears the error recorded by [`note_failure`](Self::note_failure).
     pub(crate) fn clear_failed_reload(&mut self, id: &ModelId) {
         if let Some(entry) = self.get_mut(id) {
             entry.failed_reload = None;
@@ -259,12 +275,12 @@ impl ModelTable {
         }
     }
 
-    /// The models of which no version is loaded, being loaded or unloaded, and none is required.
+    /// The models that are not required and have no version that is loaded, being loaded or being unloaded.
     pub(crate) fn idle(&self) -> impl Iterator<Item = ModelId> {
         self.entries().filter(|(_, entry)| entry.is_idle()).map(|(id, _)| id)
     }
 
-    /// Forgets what became of a model.
+    /// Removes a model.
     pub(crate) fn forget(&mut self, id: &ModelId) {
         let name = id.name.as_str();
         if let Some(namespaces) = self.models.get_mut(name).map(Arc::make_mut) {
@@ -275,24 +291,24 @@ impl ModelTable {
         }
     }
 
-    /// The namespaces that have a model of that name.
-    pub(crate) fn namespaces(&self, name: &str) -> impl Iterator<Item = &String> {
+    /// The namespaces that have a model of this name.
+    pub fn namespaces(&self, name: &str) -> impl Iterator<Item = &String> {
         self.models.get(name).into_iter().flat_map(|namespaces| namespaces.keys())
     }
 
     /// The states of a model's versions.
-    pub(crate) fn versions(&self, id: &ModelId) -> impl Iterator<Item = (u64, &VersionState)> {
+    pub fn versions(&self, id: &ModelId) -> impl Iterator<Item = (u64, &VersionState)> {
         let entry = self.get(id);
         entry.into_iter().flat_map(|entry| entry.versions.iter().map(|(version, state)| (*version, state)))
     }
 
-    /// The state of a version; `None` if it is not known.
+    /// The state of a version; `None` if it is unknown.
     pub(crate) fn version(&self, id: &ModelId, version: u64) -> Option<&VersionState> {
         self.get(id)?.versions.get(&version)
     }
 
-    /// Why a model failed before any version was looked at, if it did.
-    pub(crate) fn failure(&self, id: &ModelId) -> Option<&Error> {
+    /// The reason why a model failed before any version was tried, if it did.
+    pub fn failure(&self, id: &ModelId) -> Option<&Error> {
         self.get(id)?.failure.as_ref()
     }
 
@@ -318,7 +334,7 @@ impl ModelTable {
         self.entry_mut(id).failure = Some(error);
     }
 
-    /// Forgets that a model failed.
+    /// Clears the failure of a model.
     pub(crate) fn clear_failure(&mut self, id: &ModelId) {
         let Some(entry) = self.get_mut(id) else { return };
         entry.failure = None;
@@ -327,7 +343,7 @@ impl ModelTable {
         }
     }
 
-    /// Marks failed versions as unloaded, except those still to be served.
+    /// Marks failed versions as unloaded, except those to be served.
     pub(crate) fn clear_unavailable(&mut self, id: &ModelId, served: &[u64]) {
         if let Some(entry) = self.get_mut(id) {
             for (_, state) in entry.versions.iter_mut().filter(|(version, _)| !served.contains(version)) {
@@ -351,7 +367,7 @@ impl Entry {
         !self.is_required && self.versions.values().all(over)
     }
 
-    /// Whether it is loading, ready or failed, and was not unloaded since.
+    /// Whether a version is loading, ready or failed.
     fn is_wanted(&self) -> bool {
         let wanted = |state: &VersionState| {
             matches!(state, VersionState::Loading | VersionState::Ready(_) | VersionState::Unavailable(_))
@@ -380,7 +396,7 @@ impl Entry {
         }
     }
 
-    /// Why it is not served: what became of its latest version, or of the model as a whole.
+    /// The reason why it is not served: that of the model as a whole, or of the latest version.
     fn reason(&self) -> Option<&str> {
         let of_version = || self.versions.values().rev().find_map(VersionState::reason);
         self.failure.as_ref().map(Error::message).or_else(of_version)
@@ -419,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_is_seen_in_its_table_alone_and_copies_nothing_of_other_models() {
+    fn change_affects_the_new_table_only_and_copies_no_other_models() {
         let mut table = ModelTable::default();
         for number in 0..100 {
             table.set_version(&ModelId::plain(format!("m{number}")), 1, VersionState::Unloaded);

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
-pub(crate) use self::group::TaskGroup;
+pub use self::group::TaskGroup;
 
 const IDLE: u8 = 0;
 const RUNNING: u8 = 1;

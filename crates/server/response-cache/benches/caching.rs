@@ -13,8 +13,8 @@ use nereid_core::backend_api::{
     Backend, Batch, DataType, InferRequest, Instance, InstanceContext, Model, ModelContext, Request,
     Response, Result, Tensor,
 };
-use nereid_core::{Caller, ModelId, ModelSpec, ResponseCaching, Server, ServerOptions, block_on};
-use nereid_response_cache::LocalCache;
+use nereid_core::{Caller, Interceptors, ModelId, ModelSpec, Server, ServerOptions, block_on};
+use nereid_response_cache::{LocalCache, ResponseCaching};
 use rustix::time::{ClockId, clock_gettime};
 
 /// Requests of a round, of each case.
@@ -103,8 +103,9 @@ fn server(cache: u64) -> Arc<Server> {
     let models: [(String, Result<ModelSpec>); 2] =
         [model("plain", ""), model("cached", "response_cache { enable: true }")];
     let caching = ResponseCaching::new(Arc::new(LocalCache::new(cache)));
-    let options =
-        ServerOptions { load_threads: 1, response_cache: Some(caching), ..ServerOptions::default() };
+    let mut interceptors = Interceptors::default();
+    interceptors.add_factory(Arc::new(caching));
+    let options = ServerOptions { load_threads: 1, interceptors, ..ServerOptions::default() };
     let backends = BTreeMap::from([("echo".to_owned(), Arc::new(Echo) as Arc<dyn Backend>)]);
     let server = Server::new(options, backends, Arc::new(BTreeMap::from(models)));
     server.start(None).expect("the models are given");

@@ -7,9 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nereid_core::ResponseCache;
 use nereid_response_cache::conformance::{self, OldEntries};
-use nereid_response_cache::{CacheSettings, RedisCache, RedisSettings};
+use nereid_response_cache::{CacheSettings, RedisCache, RedisSettings, ResponseCache};
 
 fn main() -> ExitCode {
     let Some(port) = std::env::args().nth(1) else {

@@ -6,7 +6,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nereid_core::backend_api::{DataType, ParameterValue, Response, Tensor};
-use nereid_core::{CacheEntry, CacheKey, CacheLookup, ResponseCache, block_on};
+use nereid_core::block_on;
+
+use crate::{CacheEntry, CacheKey, CacheLookup, ResponseCache};
 
 /// Time limit until an insertion becomes visible.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -14,7 +14,9 @@ use std::hash::{BuildHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-use nereid_core::{CacheEntry, CacheKey, CacheLookup, CacheScope, CacheUsage, ResponseCache};
+use crate::cache::{CacheLookup, CacheScope, CacheUsage, ResponseCache};
+use crate::entry::CacheEntry;
+use crate::key::CacheKey;
 use quick_cache::sync::Cache;
 use quick_cache::{Lifecycle, OptionsBuilder, Weighter};
 use smallvec::SmallVec;

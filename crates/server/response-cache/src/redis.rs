@@ -4,7 +4,7 @@
 //! answers again; requests do not wait for reconnection. Requests share connections, and commands are pipelined.
 //!
 //! A separate thread runs the connections. Entries written by other clients are not trusted: see
-//! [`decode_entry`](nereid_core::decode_entry).
+//! [`decode_entry`](crate::decode_entry).
 
 mod connection;
 mod exchange;
@@ -20,8 +20,10 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread;
 use std::time::Instant;
 
+use crate::cache::{CacheLookup, CacheScope, ResponseCache};
+use crate::entry::CacheEntry;
+use crate::key::CacheKey;
 use nereid_core::backend_api::{Error, Result};
-use nereid_core::{CacheEntry, CacheKey, CacheLookup, CacheScope, ResponseCache};
 use tokio::runtime;
 use tokio::sync::{mpsc, oneshot};
 

@@ -14,8 +14,10 @@ use std::thread;
 
 use bytes::Bytes;
 use nereid_backend_api::{Error, ErrorCode, Result};
-use nereid_core::{CacheEntry, CacheKey, CacheLookup, CacheScope, ResponseCache, decode_entry, encode_entry};
 use nereid_plugin::{Kind, SearchPath};
+use nereid_response_cache::{
+    CacheEntry, CacheKey, CacheLookup, CacheScope, ResponseCache, decode_entry, encode_entry,
+};
 use serde_json::json;
 use tokio::sync::oneshot;
 use triton_sys::*;

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use nereid_core::ResponseCache as _;
+use nereid_response_cache::ResponseCache as _;
 use nereid_response_cache::conformance::{self, OldEntries, entry, key, lookup};
 use nereid_triton_host::LibraryCache;
 

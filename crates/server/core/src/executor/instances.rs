@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 
 use nereid_backend_api::{CorrelationId, MemoryUsage, ReadinessReports, Request, Result};
 
-use super::{Executor, ReadyCheck};
+use super::{Executor, ReadyCheck, Sequences};
 use crate::instance::Pool;
 use crate::readiness::Readiness;
 use nereid_scheduling::{Enqueued, Scheduler, Ticket};
@@ -23,7 +23,7 @@ impl Instances {
     /// Starts a thread for each instance.
     ///
     /// # Errors
-    /// The system has no further thread. None is left then.
+    /// The system cannot start a thread. Those already started are joined.
     pub(crate) fn start(
         pool: Arc<Pool>,
         scheduler: Arc<dyn Scheduler>,
@@ -71,7 +71,7 @@ impl Executor for Instances {
         self.scheduler.close();
         let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
         for thread in threads {
-            // An instance's thread catches its backend's panics, so there is no outcome to look at.
+            // An instance's thread catches its backend's panics, so joining cannot fail.
             let _ = thread.join();
         }
     }
@@ -88,23 +88,25 @@ impl Executor for Instances {
         self.pool.model().memory_usage()
     }
 
-    fn instances(&self) -> Option<&Instances> {
+    fn sequences(&self) -> Option<&dyn Sequences> {
         Some(self)
     }
+}
 
-    fn goes_on(&self, sequence: &CorrelationId) -> bool {
+impl Sequences for Instances {
+    fn continues(&self, sequence: &CorrelationId) -> bool {
         self.scheduler.goes_on(sequence)
     }
 
-    fn has_sequences(&self) -> bool {
+    fn has_open(&self) -> bool {
         self.scheduler.has_sequences()
     }
 
-    fn when_sequences_end(&self, done: Box<dyn FnOnce() + Send>) {
+    fn when_ended(&self, done: Box<dyn FnOnce() + Send>) {
         self.scheduler.when_sequences_end(done);
     }
 
-    fn end_sequences(&self) {
+    fn end(&self) {
         self.scheduler.end_sequences();
     }
 }

@@ -25,7 +25,7 @@ impl Canceller {
         inflight.cancelled.cancel();
         match &self.place {
             Place::Left => {}
-            Place::Queued(ticket) => inflight.model.forget(*ticket),
+            Place::Queued(ticket) => inflight.model.remove_from_queue(*ticket),
             Place::Waiting(waiting) => waiting.cancel(&inflight.model),
         }
     }

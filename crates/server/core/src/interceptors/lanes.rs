@@ -1,4 +1,4 @@
-//! Requests of one sequence pass the interceptors one after the other.
+//! Orders the requests of each sequence: they pass the interceptors one after the other.
 
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -8,19 +8,19 @@ use std::task::{Context, Poll, Waker};
 use nereid_backend_api::CorrelationId;
 use tokio::sync::{Mutex as Lane, OwnedMutexGuard};
 
-/// The sequences that have a request on its way.
+/// The sequences with requests that have not been queued yet.
 #[derive(Default)]
 pub(super) struct Lanes(Mutex<State>);
 
 #[derive(Default)]
 struct State {
     lanes: HashMap<CorrelationId, Arc<Lane<()>>>,
-    /// Called once there is none.
+    /// Called once no lane is left.
     when_empty: Option<Box<dyn FnOnce() + Send>>,
 }
 
 impl Lanes {
-    /// A turn behind all that entered before; `None` for a request of no sequence.
+    /// A turn after all requests that entered before; `None` for a request without a sequence.
     pub(super) fn enter(self: &Arc<Self>, sequence: &CorrelationId) -> Option<Turn> {
         if *sequence == CorrelationId::None {
             return None;
@@ -28,7 +28,7 @@ impl Lanes {
         let mut state = self.lock();
         let lane = Arc::clone(state.lanes.entry(sequence.clone()).or_default());
         let mut acquiring: Acquiring = Box::pin(lane.lock_owned());
-        // The first poll is what takes a place in the lane, which is fair.
+        // The first poll takes a place in the lane, which is fair.
         let (acquiring, guard) = match acquiring.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(guard) => (None, Some(guard)),
             Poll::Pending => (Some(acquiring), None),
@@ -36,12 +36,12 @@ impl Lanes {
         Some(Turn { acquiring, guard, lanes: Arc::clone(self), sequence: sequence.clone() })
     }
 
-    /// Whether a request of that sequence is on its way.
+    /// Whether a request of this sequence has not been queued yet.
     pub(super) fn contains(&self, sequence: &CorrelationId) -> bool {
         self.lock().lanes.contains_key(sequence)
     }
 
-    /// Calls `done` once no request of any sequence is on its way, perhaps at once. Only the latest one is called.
+    /// Calls `done` once all requests of sequences have been queued, possibly at once. Only the latest callback is called.
     pub(super) fn when_empty(&self, done: Box<dyn FnOnce() + Send>) {
         let mut state = self.lock();
         if !state.lanes.is_empty() {
@@ -59,7 +59,7 @@ impl Lanes {
 
 type Acquiring = Pin<Box<dyn Future<Output = OwnedMutexGuard<()>> + Send>>;
 
-/// A request's turn in its sequence. Dropped, the next one's comes.
+/// A request's turn in its sequence. When it is dropped, the turn of the next request starts.
 pub(super) struct Turn {
     acquiring: Option<Acquiring>,
     guard: Option<OwnedMutexGuard<()>>,
@@ -68,13 +68,13 @@ pub(super) struct Turn {
 }
 
 impl Turn {
-    /// Whether the turn has come.
-    pub(super) fn has_come(&self) -> bool {
+    /// Whether the turn has started.
+    pub(super) fn is_current(&self) -> bool {
         self.guard.is_some()
     }
 
-    /// Waits until the turn has come.
-    pub(super) async fn come(&mut self) {
+    /// Waits until the turn starts.
+    pub(super) async fn wait(&mut self) {
         if let Some(acquiring) = &mut self.acquiring {
             self.guard = Some(acquiring.await);
             self.acquiring = None;
@@ -84,10 +84,10 @@ impl Turn {
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        // The next request's task runs here, perhaps; nothing is locked.
+        // The next request's task may run here; nothing is locked.
         (self.acquiring, self.guard) = (None, None);
         let mut state = self.lanes.lock();
-        // Who enters takes the lane under the same lock, so nobody is about to.
+        // Entering takes the same lock, so no request can enter now.
         if state.lanes.get(&self.sequence).is_some_and(|lane| Arc::strong_count(lane) == 1) {
             state.lanes.remove(&self.sequence);
         }
@@ -104,22 +104,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn turns_come_in_the_order_of_entry_and_lanes_go_when_they_are_empty() {
+    fn turns_start_in_order_of_entry_and_empty_lanes_are_removed() {
         let lanes = Arc::new(Lanes::default());
         let (one, other) = (CorrelationId::Number(1), CorrelationId::Number(2));
         assert!(lanes.enter(&CorrelationId::None).is_none());
         let first = lanes.enter(&one).unwrap();
         let mut turns = [lanes.enter(&one).unwrap(), lanes.enter(&one).unwrap()];
-        assert!(first.has_come() && turns.iter().all(|turn| !turn.has_come()));
-        assert!(lanes.enter(&other).unwrap().has_come() && !lanes.contains(&other));
+        assert!(first.is_current() && turns.iter().all(|turn| !turn.is_current()));
+        assert!(lanes.enter(&other).unwrap().is_current() && !lanes.contains(&other));
         let mut context = Context::from_waker(Waker::noop());
-        let mut come = |turn: &mut Turn| Box::pin(turn.come()).as_mut().poll(&mut context).is_ready();
-        assert!(!come(&mut turns[1]));
+        let mut is_next = |turn: &mut Turn| Box::pin(turn.wait()).as_mut().poll(&mut context).is_ready();
+        assert!(!is_next(&mut turns[1]));
         drop(first);
         let [mut second, mut third] = turns;
-        assert!(come(&mut second) && !come(&mut third));
+        assert!(is_next(&mut second) && !is_next(&mut third));
         drop(second);
-        assert!(come(&mut third));
+        assert!(is_next(&mut third));
         drop(third);
         assert!(!lanes.contains(&one));
     }
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_that_is_given_up_holds_up_nobody() {
+    fn abandoned_turn_does_not_delay_others() {
         let lanes = Arc::new(Lanes::default());
         let sequence = CorrelationId::Text("s".into());
         let first = lanes.enter(&sequence).unwrap();
@@ -155,6 +155,6 @@ mod tests {
         drop(second);
         drop(first);
         let mut context = Context::from_waker(Waker::noop());
-        assert!(Box::pin(third.come()).as_mut().poll(&mut context).is_ready());
+        assert!(Box::pin(third.wait()).as_mut().poll(&mut context).is_ready());
     }
 }

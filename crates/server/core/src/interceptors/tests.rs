@@ -1,4 +1,4 @@
-//! Interceptors as they will come: a cache that answers and stores, a quota that refuses, a load that is waited for.
+//! Typical interceptors: a cache that answers and stores, a quota that refuses, a delay.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -259,7 +259,7 @@ async fn ten_thousand_requests_wait_without_threads_and_go_on_together() {
     let (server, echo) = server(TENSORS, [load as Arc<dyn Interceptor>, Arc::clone(&cache) as _]);
     let threads = || std::fs::read_dir("/proc/self/task").unwrap().count();
     let mut answers: Vec<_> = (0..REQUESTS).map(|_| infer(&server, request(1))).collect();
-    // Other tests run beside this one, on threads of their own.
+    // Other tests run concurrently on their own threads.
     assert!(threads() < REQUESTS / 10);
     assert!(answers.iter_mut().all(|answers| poll(answers).is_pending()));
     assert_eq!((echo.0.lock().unwrap().len(), cache.lookups.load(Ordering::Relaxed)), (0, 0));
@@ -446,7 +446,7 @@ async fn what_a_caller_holds_is_given_back_when_the_request_is_over() {
     }
 }
 
-/// Notes which requests come to the queue, by their numbers.
+/// Records the numbers of the requests that reach the queue.
 #[derive(Clone, Default)]
 struct ListeningInterceptor(Arc<Mutex<Vec<u8>>>);
 

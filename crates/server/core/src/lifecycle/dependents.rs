@@ -12,7 +12,6 @@ use nereid_backend_api::{Error, Result};
 
 use super::tasks::Done;
 use super::{LifeCycle, Record};
-use crate::executor::dependencies;
 use crate::model::Model;
 use crate::spec::ModelId;
 use crate::spec::ModelSpec;
@@ -110,8 +109,9 @@ impl LifeCycle {
     ) -> Result<()> {
         let Some(Pending { spec, anew }) = known.pending.clone() else { return Ok(()) };
         let (mut unfit, mut fits_otherwise) = (Vec::new(), Vec::new());
-        for model in self.served(id).iter().filter(|model| model.executor().delegates()) {
-            match model.executor().still_fits(model, &self.table.load()) {
+        for model in self.served(id) {
+            let Some(composite) = model.executor().composite() else { continue };
+            match composite.still_fits(&model, &self.table.load()) {
                 Ok(true) => {}
                 Ok(false) => fits_otherwise.push((model.version(), None)),
                 Err(error) => {
@@ -166,9 +166,10 @@ impl LifeCycle {
     /// The members of a model, both pending and serving.
     pub(super) fn members_of(&self, id: &ModelId, known: &Record) -> BTreeSet<String> {
         let served = self.served(id);
-        let pending = known.pending.iter().map(|pending| &pending.spec.config);
-        let configs = pending.chain(served.iter().map(|model| model.config()));
-        configs.filter_map(dependencies).flatten().collect()
+        let pending =
+            known.pending.iter().filter_map(|pending| self.services.executors.dependencies(&pending.spec));
+        let served = served.iter().map(|model| model.dependencies().clone());
+        pending.chain(served).flatten().collect()
     }
 }
 

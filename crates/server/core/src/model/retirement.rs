@@ -1,8 +1,7 @@
-//! The end of a version: once its last holder lets go, its instances end on a thread of their own.
+//! The end of a version: once it is no longer referenced, its instances end on a separate thread.
 //!
-//! A caller that found a version in the table holds it, and so does every request until it is answered. The last holder
-//! is often a client's I/O thread or an instance, and neither may run what a backend does when it ends. So all that
-//! ends is handed to a thread that lives for this alone.
+//! Callers that found a version in the table hold it, and so does every request until it is answered. The last holder is often
+//! a client's I/O thread or an instance, and neither may run the clean-up of a backend. A short-lived thread runs it instead.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,21 +13,21 @@ use crate::interceptors::Gate;
 use crate::load_guard::LoadGuard;
 use crate::spec::ModelId;
 
-/// Ends a version when dropped. It is the last field of [`Model`](super::Model), since fields are dropped in order: what
-/// it holds is then held by nobody else.
+/// Ends a version when dropped. It is the last field of [`Model`](super::Model): fields are dropped in order, so the other
+/// references of the version are gone by then.
 pub(super) struct Retirement {
     /// The model and its version.
     id: (ModelId, u64),
     parts: Option<Parts>,
     is_ended: AtomicBool,
     afterwards: OnceLock<Afterwards>,
-    /// Let go of when the backend is done with the files.
+    /// Dropped once the backend no longer uses the files.
     guard: LoadGuard,
 }
 
 type Afterwards = Box<dyn Fn() + Send + Sync>;
 
-/// What runs code of the backend when it ends.
+/// The parts whose end runs code of the backend.
 struct Parts {
     gate: Option<Arc<Gate>>,
     executor: Arc<dyn Executor>,
@@ -50,13 +49,13 @@ impl Retirement {
         &self.guard
     }
 
-    /// Calls `afterwards` when the last holder is gone and all has ended. Only the first one counts.
+    /// Calls `afterwards` once the version has ended. Only the first callback is called.
     pub(super) fn then(&self, afterwards: impl Fn() + Send + Sync + 'static) {
         let _ = self.afterwards.set(Box::new(afterwards));
     }
 
-    /// Takes no further request, executes what is queued, and ends the instances, now and on this thread. The last holder
-    /// then lets go of the rest on its own thread.
+    /// Refuses further requests, executes queued ones, and ends the instances, on the calling thread. The last holder later
+    /// drops the rest on its own thread.
     pub(super) fn end(&self) {
         self.is_ended.store(true, Ordering::Release);
         if let Some(parts) = &self.parts {
@@ -110,7 +109,7 @@ impl Drop for Retirement {
     }
 }
 
-/// Logs that nothing of a version is left: its instances have ended, and the backend let go of it.
+/// Logs that a version is completely unloaded.
 fn report_unloaded((id, version): &(ModelId, u64)) {
     tracing::info!("successfully unloaded '{id}' version {version}");
 }

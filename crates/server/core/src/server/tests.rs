@@ -6,6 +6,8 @@ mod instances;
 mod lifecycle;
 mod priorities;
 mod readiness_watch;
+#[path = "../../tests/executors/relay.rs"]
+mod relay;
 mod schedulers;
 mod sequences;
 mod stopping;
@@ -371,10 +373,6 @@ fn a_model_that_cannot_be_served_as_configured_says_why() {
         (ModelConfig { backend: "nope".into(), ..config() }, "(available: scripted)"),
         (ModelConfig { backend: String::new(), ..config() }, "names no backend"),
         (ModelConfig { instance_group: vec![gpu], ..config() }, "KIND_GPU"),
-        (
-            nereid_model_config::parse_text(r#"backend: "scripted" ensemble_scheduling { }"#).unwrap(),
-            "ensemble_scheduling",
-        ),
     ];
     for (config, expected) in cases {
         let server = server(scripted(echo), vec![spec(config, &[1])]);

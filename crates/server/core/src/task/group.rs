@@ -7,7 +7,7 @@ use super::Task;
 
 /// Tasks by number, until they are done.
 #[derive(Default)]
-pub(crate) struct TaskGroup {
+pub struct TaskGroup {
     state: Mutex<State>,
     idle: Condvar,
 }
@@ -21,7 +21,7 @@ struct State {
 
 impl TaskGroup {
     /// Starts a task for `value` on the calling thread, and gives its number; the value back if the group is closed.
-    pub(crate) fn spawn<T, F>(self: &Arc<Self>, value: T, future: impl FnOnce(T) -> F) -> Result<u64, T>
+    pub fn spawn<T, F>(self: &Arc<Self>, value: T, future: impl FnOnce(T) -> F) -> Result<u64, T>
     where
         F: Future<Output = ()> + Send + 'static,
     {
@@ -45,7 +45,7 @@ impl TaskGroup {
     }
 
     /// Wakes a task, if it is not done.
-    pub(crate) fn wake(&self, number: u64) {
+    pub fn wake(&self, number: u64) {
         let task = self.lock().tasks.get(&number).cloned();
         if let Some(task) = task {
             task.run();
@@ -53,18 +53,18 @@ impl TaskGroup {
     }
 
     /// Starts no further task.
-    pub(crate) fn close(&self) {
+    pub fn close(&self) {
         self.lock().closed = true;
         self.idle.notify_all();
     }
 
     /// Whether it starts no further task.
-    pub(crate) fn is_closed(&self) -> bool {
+    pub fn is_closed(&self) -> bool {
         self.lock().closed
     }
 
     /// Wakes all tasks.
-    pub(crate) fn wake_all(&self) {
+    pub fn wake_all(&self) {
         let tasks: Vec<_> = self.lock().tasks.values().cloned().collect();
         for task in tasks {
             task.run();
@@ -72,7 +72,7 @@ impl TaskGroup {
     }
 
     /// Waits until it is closed and every task is done.
-    pub(crate) fn wait_until_done(&self) {
+    pub fn wait_until_done(&self) {
         let mut state = self.lock();
         while !state.closed || !state.tasks.is_empty() {
             state = self.idle.wait(state).unwrap_or_else(PoisonError::into_inner);

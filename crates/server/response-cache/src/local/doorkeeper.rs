@@ -7,7 +7,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use nereid_core::CacheKey;
+use crate::key::CacheKey;
 
 /// A cache has one slot per this many bytes: about as many slots as small entries fit in.
 const BYTES_PER_PLACE: u64 = 512;

@@ -5,8 +5,10 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
+use crate::encoding::{decode_entry, encode_entry};
+use crate::entry::CacheEntry;
+use crate::key::CacheKey;
 use bytes::{Buf as _, BytesMut};
-use nereid_core::{CacheEntry, CacheKey, decode_entry, encode_entry};
 use tokio::io::{AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, split};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};

@@ -9,23 +9,23 @@ struct Case {
     scheduling: &'static str,
     /// Requests belong to sequences.
     sequences: bool,
-    /// It makes requests to a member, which has the backend.
-    ensemble: bool,
+    /// It relays requests to a member, which has the backend.
+    relays: bool,
 }
 
-const SEQUENCES: Case = Case { scheduling: "", sequences: true, ensemble: false };
+const SEQUENCES: Case = Case { scheduling: "", sequences: true, relays: false };
 
 const CASES: [Case; 6] = [
-    Case { scheduling: "", sequences: false, ensemble: false },
-    Case { scheduling: "dynamic_batching { preferred_batch_size: 4 }", sequences: false, ensemble: false },
-    Case { scheduling: "dynamic_batching { preserve_ordering: true }", sequences: false, ensemble: false },
+    Case { scheduling: "", sequences: false, relays: false },
+    Case { scheduling: "dynamic_batching { preferred_batch_size: 4 }", sequences: false, relays: false },
+    Case { scheduling: "dynamic_batching { preserve_ordering: true }", sequences: false, relays: false },
     Case { scheduling: "sequence_batching { direct { } }", ..SEQUENCES },
     Case { scheduling: "sequence_batching { oldest { max_candidate_sequences: 4 } }", ..SEQUENCES },
     Case {
         scheduling: r#"ensemble_scheduling { step { model_name: "member" model_version: -1
             input_map { key: "IN" value: "IN" } output_map { key: "OUT" value: "OUT" } } }"#,
         sequences: false,
-        ensemble: true,
+        relays: true,
     },
 ];
 
@@ -36,7 +36,7 @@ impl Case {
         let mut scheduled = config();
         scheduled.scheduling_choice =
             nereid_model_config::parse_text(self.scheduling).unwrap().scheduling_choice;
-        if self.ensemble {
+        if self.relays {
             let member = ModelConfig { name: "member".into(), ..config() };
             models.push((
                 "member".to_owned(),
@@ -49,7 +49,8 @@ impl Case {
         }
         nereid_model_config::normalise(&mut scheduled);
         models.push(spec(scheduled, &[1]));
-        let server = server_with(options(), backend, models);
+        let options = ServerOptions { executors: relay::relays(), ..options() };
+        let server = server_with(options, backend, models);
         assert!(server.is_ready(), "{}: {:?}", self.scheduling, index(&server));
         server
     }

@@ -25,7 +25,7 @@ fn assert_refused<T>(outcome: Result<T>, what: &str) {
     assert!(error.message().contains("Server is stopping"), "{what}: {error}");
 }
 
-/// A server of this model `m`, and an ensemble `e` of it.
+/// A server of this model `m`, and a model `e` that relays requests to it.
 fn serving_with_ensemble(scheduling: &str, script: impl Fn(Batch) + Send + Sync + 'static) -> Arc<Server> {
     let scheduling_choice = parse_text(scheduling).unwrap().scheduling_choice;
     let member = ModelConfig { scheduling_choice, ..config() };
@@ -38,7 +38,8 @@ fn serving_with_ensemble(scheduling: &str, script: impl Fn(Batch) + Send + Sync 
     (ensemble.output[0].dims, ensemble.output[0].reshape) = (vec![2, 1], None);
     nereid_model_config::normalise(&mut ensemble);
     let ensemble = ModelSpec::new(ModelId::plain("e"), "e", ensemble, [1]);
-    let options = ServerOptions { model_control: ModelControl::Explicit, ..options() };
+    let options =
+        ServerOptions { model_control: ModelControl::Explicit, executors: relay::relays(), ..options() };
     let models = vec![spec(member, &[1]), ("e".to_owned(), Ok(ensemble))];
     let models: BTreeMap<_, _> = models.into_iter().collect();
     let server = Server::new(options, backends(scripted(script)), Arc::new(models));

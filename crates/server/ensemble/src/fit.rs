@@ -1,34 +1,31 @@
-//! Whether an ensemble fits the models that are served now, and what it becomes with them.
+//! Fits ensembles to the served models: checks their tensors and completes their configuration.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use nereid_backend_api::{Error, ModelConfig, Result};
+use nereid_core::{Labels, Model, ModelId, ModelSpec, ModelTable, VersionState};
 use nereid_model_config::proto::ModelTransactionPolicy;
 use nereid_model_config::proto::model_config::SchedulingChoice;
 use nereid_model_config::{Stage, validate, validate_ensemble};
 
-use super::steps_of;
-use crate::model::Model;
-use crate::spec::ModelId;
-use crate::spec::{Labels, ModelSpec};
-use crate::table::{ModelTable, VersionState};
+use crate::steps_of;
 
 /// Maximum length of a member's failure reason in a message, in characters.
 const REASON: usize = 500;
 
-/// What an ensemble is served as.
+/// An ensemble that fits its members.
 pub(crate) struct EnsembleFit {
-    /// Its configuration with what its members tell: whether it is decoupled, and where each member is from.
+    /// The configuration, completed by the members: whether the ensemble is decoupled, and the namespace of each member.
     pub config: ModelConfig,
-    /// Its labels: those that it has none of are its members'.
+    /// The labels of its outputs; outputs without labels have those of the members.
     pub labels: BTreeMap<String, Labels>,
 }
 
-/// Fits an ensemble to the models that are served.
+/// Fits an ensemble to the served models.
 ///
 /// # Errors
-/// `InvalidArg` with all that keeps it from being served: members that are not, and tensors that do not fit.
+/// `InvalidArg` with all reasons why it cannot be served: missing members, and tensors that do not fit.
 pub(crate) fn fit(spec: &ModelSpec, models: &ModelTable) -> Result<EnsembleFit> {
     let (config, members) = fit_config(&spec.id, &spec.config, models)?;
     let mut labels = spec.labels.clone();
@@ -43,11 +40,11 @@ pub(crate) fn fit(spec: &ModelSpec, models: &ModelTable) -> Result<EnsembleFit> 
     Ok(EnsembleFit { config, labels })
 }
 
-/// Whether an ensemble that is served fits the models that are served now in the same way as when it was fitted.
+/// Whether a served ensemble still fits the served models with the same configuration.
 ///
 /// # Errors
 /// As [`fit()`].
-pub(super) fn still_fits(ensemble: &Model, models: &ModelTable) -> Result<bool> {
+pub(crate) fn still_fits(ensemble: &Model, models: &ModelTable) -> Result<bool> {
     let (config, _) = fit_config(ensemble.id(), ensemble.given(), models)?;
     Ok(config == *ensemble.config())
 }
@@ -81,13 +78,13 @@ fn fit_config(
         let reasons: Vec<_> = unfit.into_iter().collect();
         return Err(Error::invalid_arg(format!("ensemble '{id}' cannot be served: {}", reasons.join("; "))));
     }
-    // Beside the members, whatever may lead from one of them back to the ensemble.
+    // Includes other models, through which a cycle may lead back to the ensemble.
     let mut configs: BTreeMap<_, _> = models.ready().map(|model| (model.name(), model.config())).collect();
     configs.extend(members.iter().map(|member| (member.name(), latest(member, models))));
     let is_decoupled = validate_ensemble(&config, &configs).map_err(of_config)?;
     if is_decoupled && config.response_cache.is_some_and(|cache| cache.enable) {
         return Err(Error::invalid_arg(format!(
-            "ensemble '{id}' is decoupled, as one of its models is: its responses cannot be cached; remove \
+            "ensemble '{id}' is decoupled, like one of its models: its responses cannot be cached; remove \
              'response_cache'"
         )));
     }
@@ -95,7 +92,7 @@ fn fit_config(
     Ok((config, members))
 }
 
-/// As the reference, ensembles are held against the latest version of a model.
+/// Like the reference, ensembles are checked against the latest version of a model.
 fn latest<'a>(member: &'a Arc<Model>, models: &'a ModelTable) -> &'a ModelConfig {
     models.find_exactly(member.id(), None).unwrap_or(member).config()
 }
@@ -103,7 +100,7 @@ fn latest<'a>(member: &'a Arc<Model>, models: &'a ModelTable) -> &'a ModelConfig
 /// The model of a step: one of the ensemble's own namespace, or else the only one of that name.
 ///
 /// # Errors
-/// What is wrong with the model.
+/// The reason why the model cannot be a member.
 fn member(
     ensemble: &ModelId,
     name: &str,
@@ -141,7 +138,7 @@ fn is_ready(state: &VersionState) -> bool {
     matches!(state, VersionState::Ready(_))
 }
 
-/// Why a model has no version that could be asked, as far as that is known.
+/// The known reasons why a model has no ready version.
 fn why(id: &ModelId, models: &ModelTable) -> String {
     let failed = models.failure(id).map(|error| format!(" ({})", error.message()));
     let states = models
@@ -150,7 +147,7 @@ fn why(id: &ModelId, models: &ModelTable) -> String {
     shortened(failed.into_iter().chain(states).collect())
 }
 
-/// The reason of a member may hold those of its own members in turn, and so on.
+/// Limits the length of a reason: reasons of nested ensembles contain those of their members.
 fn shortened(mut reason: String) -> String {
     if let Some((end, _)) = reason.char_indices().nth(REASON) {
         reason.truncate(end);

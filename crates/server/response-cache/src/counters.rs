@@ -1,27 +1,27 @@
-//! What a cache did, over all models. Each thread counts in one of several sets, so that threads rarely write the same memory.
+//! Counters of a cache, over all models. Each thread counts in one of several sets, so that threads rarely share memory.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
-/// More threads than that share sets.
+/// Number of sets. Beyond this many threads, sets are shared.
 const SETS: usize = 16;
 
-/// What a cache did so far. Times are in nanoseconds.
+/// Activity of a cache so far. Times are in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheCounts {
     /// Lookups that found an entry.
     pub hits: u64,
     /// Lookups that found none.
     pub misses: u64,
-    /// Time that lookups took.
+    /// Cumulative duration of lookups.
     pub lookup_ns: u64,
-    /// Time that insertions took.
+    /// Cumulative duration of insertions.
     pub insertion_ns: u64,
 }
 
 #[derive(Default)]
-pub(super) struct Counters([Set; SETS]);
+pub(crate) struct Counters([Set; SETS]);
 
 #[derive(Default)]
 #[repr(align(128))]
@@ -34,18 +34,18 @@ struct Set {
 
 impl Counters {
     /// Counts a lookup.
-    pub(super) fn looked_up(&self, hit: bool, took: Duration) {
+    pub(crate) fn looked_up(&self, hit: bool, took: Duration) {
         let set = self.own();
         if hit { &set.hits } else { &set.misses }.fetch_add(1, Relaxed);
         set.lookup_ns.fetch_add(nanos(took), Relaxed);
     }
 
     /// Counts an insertion.
-    pub(super) fn inserted(&self, took: Duration) {
+    pub(crate) fn inserted(&self, took: Duration) {
         self.own().insertion_ns.fetch_add(nanos(took), Relaxed);
     }
 
-    pub(super) fn snapshot(&self) -> CacheCounts {
+    pub(crate) fn snapshot(&self) -> CacheCounts {
         let sum = |of: fn(&Set) -> &AtomicU64| self.0.iter().map(|set| of(set).load(Relaxed)).sum();
         CacheCounts {
             hits: sum(|set| &set.hits),

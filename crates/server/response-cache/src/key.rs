@@ -1,13 +1,12 @@
-//! What makes two requests equal: a keyed digest of 256 bits.
+//! Keys of requests: keyed digests of 256 bits, which are equal for equal requests.
 //!
-//! It covers the load of the model, the inputs in the order of their names (name, type, shape, contents), the parameters, the
-//! sequence, and which outputs are asked for. It does not cover the id, the priority, the timeout, or how an output is
-//! answered: as classes, in binary, in a region of shared memory.
+//! The digest covers the load of the model, the inputs in the order of their names (name, type, shape, contents), the
+//! parameters, the sequence, and the names of the requested outputs. Id, priority, timeout and the form of an output (classes,
+//! binary, shared memory) do not count.
 //!
-//! For a cache of this server alone the digest is AEGIS's, with a key that is drawn when the process starts: it takes a
-//! fifteenth of a millisecond for a megabyte, and who does not know the key can make no two requests collide. Small requests
-//! have the variant with one lane instead of four, which takes a third of the time for them. Keys that servers share cannot be
-//! secret, so theirs are BLAKE3's.
+//! Caches of this server alone use AEGIS with a random key of the process: a megabyte takes a fifteenth of a millisecond, and
+//! without the key, clients cannot construct collisions. Small requests use the variant with one lane instead of four, which
+//! takes a third of the time for them. Keys that servers share cannot be secret, so shared caches use BLAKE3.
 
 use std::fmt;
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
@@ -15,13 +14,13 @@ use std::sync::OnceLock;
 
 use aegis::aegis128l::Aegis128LMac;
 use aegis::aegis128x4::Aegis128X4Mac;
-use nereid_backend_api::{CorrelationId, InferRequest, ParameterValue, Parameters, Tensor};
+use nereid_core::Signature;
+use nereid_core::backend_api::{CorrelationId, InferRequest, ParameterValue, Parameters, Tensor};
 use smallvec::SmallVec;
 
-use super::CacheScope;
-use crate::signature::Signature;
+use crate::cache::CacheScope;
 
-/// Names an entry.
+/// Identifies an entry.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct CacheKey {
     load: u64,
@@ -35,7 +34,7 @@ impl CacheKey {
         Self { load, digest }
     }
 
-    /// The number of the load that the entry belongs to. It holds for this process.
+    /// The number of the load that the entry belongs to, valid within this process.
     pub fn load(&self) -> u64 {
         self.load
     }
@@ -46,7 +45,7 @@ impl CacheKey {
     }
 }
 
-/// The digest is as good as random, so a part of it does for a table.
+/// The digest is uniformly distributed, so a part of it suffices as hash.
 impl Hash for CacheKey {
     fn hash<H: Hasher>(&self, state: &mut H) {
         let [a, b, c, d, e, f, g, h, ..] = self.digest;
@@ -60,24 +59,24 @@ impl fmt::Debug for CacheKey {
     }
 }
 
-/// The names under which a request's answer may be stored.
+/// The keys under which a request's answer may be stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Keys {
-    /// The one that it is stored under.
+pub(crate) struct Keys {
+    /// The key that the answer is stored under.
     pub own: CacheKey,
-    /// That of the answer with all outputs, if the request asks for some only.
+    /// The key of the answer with all outputs, if the request names only some.
     pub all: Option<CacheKey>,
 }
 
 /// Makes the keys of the requests to one load of a model.
-pub(super) struct KeyMaker {
+pub(crate) struct KeyMaker {
     load: u64,
     start: DigestStart,
 }
 
 impl KeyMaker {
-    /// For a load of that number. `identity` says which model it is; in a shared cache, on all servers.
-    pub(super) fn new(scope: CacheScope, load: u64, identity: &[u8; 32]) -> Self {
+    /// For the load with this number. `identity` identifies the model; in a shared cache, on all servers.
+    pub(crate) fn new(scope: CacheScope, load: u64, identity: &[u8; 32]) -> Self {
         let mut start = match scope {
             CacheScope::Server => {
                 let mut nonce = [0; 16];
@@ -93,9 +92,9 @@ impl KeyMaker {
         Self { load, start }
     }
 
-    /// The keys of an admitted request, all of whose inputs the CPU can read. `members` are the digests of what an ensemble
-    /// consists of.
-    pub(super) fn keys(
+    /// The keys of an admitted request; `None` if an input is not in host memory. `members` is the digest of an ensemble's
+    /// members.
+    pub(crate) fn keys(
         &self,
         request: &InferRequest,
         signature: &Signature,
@@ -107,7 +106,7 @@ impl KeyMaker {
         }
         let mut inputs: SmallVec<[&Tensor; 8]> = request.inputs.iter().collect();
         inputs.sort_unstable_by(|one, other| one.name.cmp(&other.name));
-        // Everything that has a length comes after its length, so no two requests give the same text.
+        // Lengths precede their contents, so different requests have different texts.
         text.number(inputs.len());
         for input in &inputs {
             text.field(input.name.as_bytes());
@@ -150,8 +149,8 @@ impl KeyMaker {
     }
 }
 
-/// A digest of texts that each say what they are.
-pub(super) fn identity<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> [u8; 32] {
+/// A digest of a list of byte strings.
+pub(crate) fn identity<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> [u8; 32] {
     let mut digest = blake3::Hasher::new_derive_key(CONTEXT);
     for part in parts {
         digest.update(&(part.len() as u64).to_le_bytes());
@@ -160,14 +159,14 @@ pub(super) fn identity<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> [u8; 32
     *digest.finalize().as_bytes()
 }
 
-/// Tells our keys from others, and those of one form of keys and entries from those of the next.
+/// Separates these keys from all others. The number changes with the format of keys and entries.
 const CONTEXT: &str = "nereid 2026 response cache 1";
 
 /// The secret key of this process.
 fn process_key() -> &'static [u8; 16] {
     static KEY: OnceLock<[u8; 16]> = OnceLock::new();
     KEY.get_or_init(|| {
-        // It is drawn from the system's random numbers.
+        // Seeded by the system's random numbers.
         let random = RandomState::new();
         let mut key = [0; 16];
         key[..8].copy_from_slice(&random.hash_one(0).to_le_bytes());
@@ -176,9 +175,9 @@ fn process_key() -> &'static [u8; 16] {
     })
 }
 
-/// What every key of a load begins with. The digests of short texts and of long ones have nothing in common, though they have
-/// the same secret: the variants of AEGIS begin in states of their own.
-#[expect(clippy::large_enum_variant, reason = "there is one for each load of a model")]
+/// The common start of all keys of a load. Digests of short and long texts are independent although they share the secret:
+/// the variants of AEGIS start in different states.
+#[expect(clippy::large_enum_variant, reason = "one per load of a model")]
 enum DigestStart {
     Secret { short: Aegis128LMac<32>, long: Box<Aegis128X4Mac<32>> },
     Public(Box<blake3::Hasher>),
@@ -195,7 +194,7 @@ impl DigestStart {
         }
     }
 
-    /// The digest of a text that is no longer than [`GATHERED`].
+    /// The digest of a text of at most [`GATHERED`] bytes.
     fn short(&self, text: &[u8]) -> [u8; 32] {
         match self {
             Self::Secret { short, .. } => {
@@ -215,7 +214,7 @@ impl DigestStart {
     }
 }
 
-/// The digest of a longer text. It has more than a thousand bytes, so it is not moved around.
+/// The digest of a longer text. Its state exceeds a thousand bytes, so it is boxed.
 #[derive(Clone)]
 enum LongDigest {
     Secret(Box<Aegis128X4Mac<32>>),
@@ -238,14 +237,14 @@ impl LongDigest {
     }
 }
 
-/// How much of a text is gathered before it is digested.
+/// Number of bytes gathered before they are digested.
 const GATHERED: usize = 256;
 
-/// What is digested. Small pieces are gathered, since each call costs as much as a hundred bytes do.
+/// A text to be digested. Small pieces are gathered, since each call costs as much as a hundred bytes.
 #[derive(Clone)]
 struct Text<'a> {
     start: &'a DigestStart,
-    /// Of what is not in `gathered`, if there is such.
+    /// The digest of the bytes before `gathered`, if any.
     digest: Option<LongDigest>,
     gathered: [u8; GATHERED],
     length: usize,
@@ -267,7 +266,7 @@ impl<'a> Text<'a> {
         }
     }
 
-    /// Digests what was gathered, and bytes behind it that did not fit.
+    /// Digests the gathered bytes, and further ones that did not fit.
     fn overflow(&mut self, bytes: &[u8]) {
         let digest = self.digest.get_or_insert_with(|| self.start.long());
         digest.update(&self.gathered[..self.length]);

@@ -1,10 +1,10 @@
-//! Random graphs of members that add give what plain evaluation gives, whatever outputs are wanted.
+//! Random graphs of adding members compute the same as plain evaluation, for any requested outputs.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// A step: which of the tensors so far it reads, whether its member batches, and whether its second output is used.
+/// A step: the earlier tensors that it reads, whether its member batches, and whether its second output is used.
 #[derive(Clone, Debug)]
 struct Drawn {
     reads: Vec<usize>,
@@ -64,7 +64,7 @@ impl Graph {
         values
     }
 
-    /// Every tensor but the inputs is an output, so that any of them may be wanted.
+    /// Every tensor but the inputs is an output, so that any of them may be requested.
     fn ensemble(&self, batches: bool) -> ModelSpec {
         let steps = self.order.iter().map(|&index| {
             let step = &self.steps[index];
@@ -91,7 +91,7 @@ fn model(inputs: usize, batches: bool) -> String {
     format!("{}{inputs}", if batches { "batches" } else { "plain" })
 }
 
-/// A member with that many inputs, which adds 1.
+/// A member with `inputs` inputs, which adds 1 to their sum.
 fn adder(inputs: usize, batches: bool) -> (String, Result<ModelSpec>) {
     let (name, mut spec) = member(&model(inputs, batches), &["X", "W", "V"][..inputs].join(" "), "add", 1);
     if !batches {
@@ -107,7 +107,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn they_give_what_plain_evaluation_gives(
+    fn outputs_equal_plain_evaluation(
         graph in graphs(),
         batches in any::<bool>(),
         inputs in prop::collection::vec((-1000_i64..1000, -1000_i64..1000), 1..5),

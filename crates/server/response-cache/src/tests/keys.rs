@@ -1,10 +1,10 @@
-//! Two requests have the same key exactly if a plainly written rule says that they are equal.
+//! Requests have equal keys exactly if they are equal by a plainly written rule.
 
 use super::*;
-use crate::response_cache::key::KeyMaker;
-use crate::signature::Signature;
+use crate::key::KeyMaker;
+use nereid_core::Signature;
 
-/// What a request consists of, plainly.
+/// The parts of a request.
 #[derive(Clone, Debug)]
 pub(super) struct PlainRequest {
     inputs: Vec<(&'static str, Vec<i64>, Vec<u8>)>,
@@ -60,7 +60,7 @@ impl PlainRequest {
 }
 
 pub(super) fn any_request() -> impl Strategy<Value = PlainRequest> {
-    // Few values, so that many requests are equal or nearly so.
+    // Few values, so that many requests are equal or nearly equal.
     let bit = || 0..2_u8;
     let first = prop::collection::vec(bit(), 0..3).prop_map(|it| ("A", vec![it.len() as i64], it));
     let shapes = prop_oneof![Just(vec![1, 2]), Just(vec![2, 1])];
@@ -98,7 +98,7 @@ pub(super) fn any_request() -> impl Strategy<Value = PlainRequest> {
 }
 
 fn signature() -> Signature {
-    Signature::new(&nereid_model_config::parse_text(TENSORS).unwrap()).unwrap()
+    Signature::new(&model_config::parse_text(TENSORS).unwrap()).unwrap()
 }
 
 proptest! {
@@ -110,7 +110,7 @@ proptest! {
             let (first, second) = (of(&one), of(&other));
             prop_assert_eq!(first.own == second.own, one.rule() == other.rule(), "{:?} {:?}", one, other);
             prop_assert_eq!(of(&one), first);
-            // The second key is that of the same request with all outputs.
+            // The second key belongs to the same request with all outputs.
             prop_assert_eq!(first.all.unwrap_or(first.own), of(&one.with_all_outputs()).own);
         }
     }
@@ -146,7 +146,7 @@ fn keys_tell_loads_identities_and_members_apart() {
         assert_eq!(*key(scope, 1, 1, None).digest(), base);
         assert_ne!(*key(scope, 1, 2, None).digest(), base);
         assert_ne!(*key(scope, 1, 1, Some(&[0; 32])).digest(), base);
-        // Other servers, and later loads of the same files, use what is shared.
+        // Other servers, and later loads of the same files, use shared entries.
         assert_eq!(*key(scope, 2, 1, None).digest() == base, scope == CacheScope::Shared);
     }
 }

@@ -1,4 +1,4 @@
-//! What holds for everything that executes requests, instances and graphs alike.
+//! Rules for all executors, tested with instances and with graphs.
 
 use std::task::{Context, Poll, Waker};
 
@@ -9,7 +9,7 @@ fn with_each_kind(test: impl Fn(&Server, &Members, &str)) {
     for (name, input) in [("hold", "X"), ("e", "IN")] {
         let steps = ["hold: X=IN -> Y=OUT"];
         let (server, members) = serving([member("hold", "X", "hold", 0), ensemble("e", "IN", "OUT", &steps)]);
-        assert_eq!(server.model(name, None).unwrap().executor().delegates(), input == "IN");
+        assert_eq!(server.model(name, None).unwrap().is_composite(), input == "IN");
         test(&server, &members, name);
         server.unload_all();
     }
@@ -41,7 +41,7 @@ fn a_request_is_executed_answered_and_counted() {
 }
 
 #[test]
-fn a_request_that_is_taken_back_is_taken_back_where_it_executes() {
+fn cancelled_request_is_cancelled_where_it_executes() {
     with_each_kind(|server, members, name| {
         let answers = asked(server, name);
         let held = members.held(1).remove(0);
@@ -53,7 +53,7 @@ fn a_request_that_is_taken_back_is_taken_back_where_it_executes() {
 }
 
 #[test]
-fn an_error_of_a_backend_fails_its_request_alone() {
+fn error_of_a_backend_fails_one_request_only() {
     with_each_kind(|server, members, name| {
         let (mut failing, mut other) = (asked(server, name), asked(server, name));
         let [first, second] = <[_; 2]>::try_from(members.held(2)).ok().unwrap();
@@ -67,7 +67,7 @@ fn an_error_of_a_backend_fails_its_request_alone() {
 }
 
 #[tokio::test]
-async fn it_is_ready_as_its_backends_are() {
+async fn executor_is_ready_if_its_backends_are() {
     let steps = ["unready: X=IN -> Y=OUT"];
     let (server, _) = serving([member("unready", "X", "unready", 0), ensemble("e", "IN", "OUT", &steps)]);
     for name in ["unready", "e"] {
@@ -81,7 +81,7 @@ async fn it_is_ready_as_its_backends_are() {
 }
 
 #[test]
-fn closed_it_refuses_what_comes_and_finishes_what_it_has() {
+fn closed_executor_refuses_new_requests_and_finishes_others() {
     with_each_kind(|server, members, name| {
         let model = server.model(name, None).unwrap();
         let mut begun = asked(server, name);
@@ -94,7 +94,7 @@ fn closed_it_refuses_what_comes_and_finishes_what_it_has() {
                         assert_eq!(outcome.unwrap_err().code(), ErrorCode::Unavailable);
                         break;
                     }
-                    // It came before the end.
+                    // The request was taken before the end.
                     Poll::Pending => {}
                 }
             }

@@ -1,7 +1,7 @@
 //! One request to an ensemble, from its tensors to its answers.
 //!
-//! A step runs as soon as its inputs are complete. All steps that can run do; the first failure ends the request, and
-//! dropping the answers of the others cancels them.
+//! A step runs as soon as its inputs are complete. The first failure ends the request; dropping the answers of the other
+//! steps cancels them.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::future::poll_fn;
@@ -15,25 +15,22 @@ use nereid_backend_api::{
     Answer, BatchMonitor, Error, ExecutionTimes, InferRequest, Phase, PolicyContents, Request, RequestTrace,
     RequestedOutput, Responder, Response, Result,
 };
+use nereid_core::{ComputeSum, Model, ResponseStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::Shared;
-use super::plan::PlannedStep;
-use super::wave::{Sequence, Value, Wave};
-use crate::caller::Caller;
-use crate::compute_sum::ComputeSum;
-use crate::inflight::ResponseStream;
-use crate::model::Model;
+use crate::graph::Shared;
+use crate::plan::PlannedStep;
+use crate::wave::{Sequence, Value, Wave};
 
 /// The wave of the request itself.
 const REQUEST: u64 = 0;
 
 /// Answers a request to an ensemble.
-pub(super) async fn run(shared: Arc<Shared>, request: Request) {
+pub(crate) async fn run(shared: Arc<Shared>, request: Request) {
     let started = Instant::now();
     let batch_size = request.batch_size();
     let (request, responder, _) = request.into_parts();
-    // What the members report, perhaps only after the answer, is what the ensemble reports.
+    // The ensemble reports the sum of its members' reports, which may arrive after the answer.
     responder.await_report();
     responder.mark(Phase::Started, started);
     let responder = Arc::new(responder);
@@ -43,9 +40,9 @@ pub(super) async fn run(shared: Arc<Shared>, request: Request) {
     };
     let outcome = run.execute().await;
     let (computed, last) = (Arc::clone(&run.computed), run.last.take());
-    // Its end is reported when the request is answered.
+    // The trace ends when the request is answered.
     let _trace = run.template.trace.take();
-    // Requests to members that are still in progress are of no use.
+    // Cancels requests to members that are still in progress.
     drop(run);
     if let Err(error) = outcome {
         return responder.finish_with(Err(in_ensemble(&shared.plan.name, &error)));
@@ -69,7 +66,7 @@ fn in_ensemble(name: &str, error: &Error) -> Error {
     Error::new(error.code(), format!("in ensemble '{name}', {}", error.message()))
 }
 
-/// A step that can run, of a wave.
+/// A step of a wave whose inputs are complete.
 struct Ready {
     wave: u64,
     step: usize,
@@ -79,22 +76,22 @@ struct Ready {
 struct Live {
     ready: Ready,
     answers: ResponseStream,
-    /// Whether its member answers any number of times.
+    /// Whether the member may answer any number of times.
     is_decoupled: bool,
     batch: usize,
     sequence: Sequence,
-    /// Its share of `max_inflight_requests`.
+    /// The permit of `max_inflight_requests`.
     _permit: Option<OwnedSemaphorePermit>,
 }
 
-/// What a run waits for.
+/// Something that a run waits for.
 enum WaitingFor {
     Answer(Live),
     Permit(Ready, Arc<Semaphore>),
 }
 
 enum Event {
-    /// An answer, or that there are no more.
+    /// An answer; `None` after the last.
     Answered(Live, Option<Answer>),
     Permitted(Ready, OwnedSemaphorePermit),
 }
@@ -123,10 +120,10 @@ impl Event {
     }
 }
 
-/// What happened since the last look, the older waves first; nothing if nothing is awaited.
+/// The events since the last poll, older waves first; none if nothing is awaited.
 ///
-/// A look meets what it waits for in no order of its own: a member's second answer may be met before the first, although
-/// the member gave them one after the other. Where members keep the order of their requests, so does the ensemble.
+/// `FuturesUnordered` may yield a member's second answer before the first. Sorting by wave preserves the order of members
+/// that answer in order.
 fn poll_events<F>(awaited: &mut FuturesUnordered<F>, context: &mut Context<'_>) -> Poll<Result<Vec<Event>>>
 where
     F: Future<Output = Result<Event>>,
@@ -146,30 +143,30 @@ where
 struct Run<'a> {
     shared: &'a Shared,
     responder: &'a Responder,
-    /// What all requests to members share with the ensemble's; its inputs have been taken out.
+    /// The ensemble's request without its inputs: the template of all requests to members.
     template: InferRequest,
     /// The member of each step, held so that it is not unloaded in the meantime.
     members: Vec<Option<Arc<Model>>>,
     needed: Vec<bool>,
-    /// The outputs that the client wants, by their place in the plan.
+    /// Indices in the plan of the requested outputs.
     wanted: Vec<usize>,
     batch: usize,
     waves: BTreeMap<u64, Wave>,
     next_wave: u64,
     ready: VecDeque<Ready>,
-    /// How many steps of each rank wait for a permit.
+    /// Number of steps that wait for a permit, by rank.
     throttled: BTreeMap<usize, usize>,
-    /// Decoupled members whose answers are not looked at before those behind them have caught up.
+    /// Decoupled members whose answers are not read until later steps have caught up.
     paused: Vec<Live>,
     computed: Arc<ComputeSum>,
-    /// How many responses were made.
+    /// Number of responses made.
     made: usize,
-    /// The last of them, until it is known whether anything is left to be done.
+    /// The latest response, kept until it is known whether another one follows.
     last: Option<Response>,
 }
 
 impl<'a> Run<'a> {
-    /// With the request's own tensors in place.
+    /// A run with the request's own tensors set.
     fn new(
         shared: &'a Shared,
         mut template: InferRequest,
@@ -184,8 +181,7 @@ impl<'a> Run<'a> {
         let wanted: Vec<_> =
             outputs.filter(|(_, output)| is_wanted(&output.name)).map(|(index, _)| index).collect();
         let needed = plan.needed_for(&wanted);
-        let models = shared.models.upgrade();
-        let models = models.as_ref().map(|models| models.load());
+        let models = shared.models.now();
         let members = plan.steps.iter().zip(&needed).map(|(step, needed)| {
             let gone = || Error::unavailable("the server is stopping");
             let find = || models.as_ref().ok_or_else(gone)?.find_exactly(&step.model, step.version);
@@ -225,7 +221,7 @@ impl<'a> Run<'a> {
         Ok(run)
     }
 
-    /// Runs all steps. The responses but the last are sent when they are made.
+    /// Runs all steps. Sends each response except the last when it is made.
     async fn execute(&mut self) -> Result<()> {
         let mut awaited = FuturesUnordered::new();
         loop {
@@ -293,10 +289,10 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// The decoupled members to be listened to again: nothing that was made of their answers is held up.
+    /// The decoupled members whose answers are read again: no step behind them waits for a permit.
     ///
-    /// A step that is held up waits for requests of its own rank or of one behind, which are never paused for it. So
-    /// somebody can always go on.
+    /// A waiting step waits for requests of its own or a higher rank, which are never paused for it, so some request can
+    /// always continue.
     fn resumed(&mut self) -> Vec<Live> {
         let Some(rank) = self.throttled.keys().next_back().copied() else {
             return std::mem::take(&mut self.paused);
@@ -318,7 +314,7 @@ impl<'a> Run<'a> {
         number
     }
 
-    /// Puts tensors in their places, and responds if the wave has all outputs.
+    /// Sets tensors of a wave, and responds once it has all outputs.
     fn fill(&mut self, number: u64, values: Vec<(usize, Value)>) {
         let plan = &self.shared.plan;
         let Some(wave) = self.waves.get_mut(&number) else { return };
@@ -407,11 +403,11 @@ impl<'a> Run<'a> {
             trace: template.trace.as_ref().map(RequestTrace::child),
         };
         let is_decoupled = member.is_decoupled();
-        let answers = member.infer(request, Caller::ensemble(&self.computed))?;
+        let answers = member.infer_for(request, &self.computed)?;
         Ok(WaitingFor::Answer(Live { ready, answers, is_decoupled, batch, sequence, _permit: permit }))
     }
 
-    /// Contents for host policies of the inputs that a step has from the ensemble's request.
+    /// Contents for host policies of inputs that a step takes from the ensemble's request.
     fn policy_contents(&self, step: &PlannedStep) -> Vec<PolicyContents> {
         let mut found = Vec::new();
         for given in &self.template.policy_contents {
@@ -422,14 +418,14 @@ impl<'a> Run<'a> {
         found
     }
 
-    /// Takes what a member answered.
+    /// Takes a member's answer.
     fn take(&mut self, live: &Live, mut response: Response) -> Result<()> {
         let sequence = live.sequence.of_response(&response.parameters)?;
         let wave = if live.is_decoupled { self.begin_wave() } else { live.ready.wave };
         let step = &self.shared.plan.steps[live.ready.step];
         let values = step.outputs.iter().map(|(name, tensor)| {
             let given = response.outputs.iter().position(|output| output.name == *name);
-            // A step that reads an omitted output runs without it, if it can.
+            // A step that reads an omitted output runs without it, if the input is optional.
             let given = given.map(|index| response.outputs.swap_remove(index));
             (*tensor, Value { tensor: given, batch: live.batch, sequence: Some(sequence.clone()) })
         });
@@ -438,7 +434,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Makes a response of a wave that has all outputs.
+    /// Makes a response from a complete wave.
     fn respond(&mut self, number: u64) {
         let Some(wave) = self.waves.get_mut(&number) else { return };
         let mut response = Response::default();

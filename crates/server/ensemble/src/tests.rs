@@ -1,4 +1,4 @@
-//! Requests to ensembles, through a whole server, with members that do what members do.
+//! Requests to ensembles, through a whole server, with scripted members.
 
 mod executors;
 mod lifecycle;
@@ -15,24 +15,26 @@ use nereid_backend_api::{
 };
 use nereid_testkit::{ScriptedBackend, ScriptedModel, normalised};
 
-use crate::source::ModelSource;
-use crate::spec::ModelId;
-use crate::{Caller, ModelSpec, ResponseStream, Server, ServerOptions};
+use nereid_core::{
+    Caller, ExecutorFactory, ModelId, ModelSource, ModelSpec, ResponseStream, Server, ServerOptions,
+};
 
-/// What the members of a test do, by the parameter `act` of their configuration:
-/// - `add` (also where there is none): output `Y` is the sum of all inputs that are there, and of the parameter `plus`;
-///   output `Z`, if asked for, is three times as much;
+use crate::EnsembleFactory;
+
+/// The behaviour of members, by the parameter `act` of their configuration:
+/// - `add` (the default): output `Y` is the sum of all present inputs and of the parameter `plus`; output `Z`, if requested, is
+///   three times the sum;
 /// - `fail`: an error;
-/// - `repeat`: as many responses as the input says, numbered;
-/// - `hold`: as `add`, but when the test [releases](Members::release) it;
-/// - `unready`: as `add`, but it says that it is not ready;
-/// - `tell`: as `add`, with what the request says of its sequence in the response's parameters.
+/// - `repeat`: numbered responses, their count is the input;
+/// - `hold`: like `add`, once the test [releases](Members::release) the request;
+/// - `unready`: like `add`, but the model is not ready;
+/// - `tell`: like `add`, and the response's parameters contain the request's sequence.
 #[derive(Clone, Default)]
 struct Members {
     held: Arc<Mutex<Vec<Request>>>,
-    /// Whether models whose parameter `act` is `breakable` cannot be loaded.
+    /// Whether loads of models with `act` `breakable` fail.
     broken: Arc<Mutex<bool>>,
-    /// How many models whose parameter `act` is `slow` are being loaded, and wait for the test.
+    /// Number of models with `act` `slow` whose load waits for the test.
     loading: Arc<(Mutex<usize>, Condvar)>,
 }
 
@@ -82,7 +84,7 @@ fn execute(mut batch: Batch, act: &str, plus: i64, held: &Mutex<Vec<Request>>) {
 }
 
 impl Members {
-    /// The requests that are held. Waits until there are `count`.
+    /// The held requests. Waits until there are `count`.
     fn held(&self, count: usize) -> Vec<Request> {
         loop {
             let mut held = self.held.lock().unwrap();
@@ -94,7 +96,7 @@ impl Members {
         }
     }
 
-    /// Answers a request that was held.
+    /// Answers a held request.
     fn release(&self, request: Request) {
         let response = added(&request, 0, "add");
         request.answer(Ok(response));
@@ -141,7 +143,7 @@ fn repeat(request: &Request, ends_with_answer: bool) {
     request.responder().finish();
 }
 
-/// A model of these tests: batches of up to 8 rows of one number, unless `text` says otherwise.
+/// A model with this configuration.
 fn spec(name: &str, text: &str) -> ModelSpec {
     ModelSpec::new(ModelId::plain(name), name, normalised(name, text), [1])
 }
@@ -192,7 +194,8 @@ fn scheduling(steps: &[&str]) -> String {
 }
 
 fn options() -> ServerOptions {
-    ServerOptions { strict_readiness: true, load_threads: 2, ..ServerOptions::default() }
+    let executors = [Arc::new(EnsembleFactory) as Arc<dyn ExecutorFactory>].into_iter().collect();
+    ServerOptions { strict_readiness: true, load_threads: 2, executors, ..ServerOptions::default() }
 }
 
 fn server_of(members: &Members, options: ServerOptions, source: Arc<dyn ModelSource>) -> Arc<Server> {
@@ -229,7 +232,7 @@ fn outputs(response: &Response) -> Vec<(&str, i64)> {
 }
 
 #[tokio::test]
-async fn steps_run_when_their_tensors_are_there_and_share_them() {
+async fn steps_run_once_their_tensors_are_complete_and_share_them() {
     let (server, _) = serving([
         member("one", "X", "add", 1),
         member("two", "X W", "add", 10),
@@ -259,7 +262,7 @@ async fn steps_run_when_their_tensors_are_there_and_share_them() {
 }
 
 #[tokio::test]
-async fn only_the_steps_run_that_lead_to_a_wanted_output() {
+async fn only_steps_that_lead_to_a_requested_output_run() {
     let (server, _) = serving([
         member("one", "X", "add", 1),
         member("other", "X", "add", 10),
@@ -269,12 +272,12 @@ async fn only_the_steps_run_that_lead_to_a_wanted_output() {
         |name: &str| InferRequest { outputs: vec![RequestedOutput::new(name)], ..request(&[("IN", 5)]) };
     assert_eq!(outputs(&ask(&server, "e", wanting("A")).await.unwrap()), [("A", 6)]);
     assert_eq!(server.model("other", None).unwrap().statistics().snapshot().success.count, 0);
-    // What another step reads comes about although nobody asked for it.
+    // The output of a step that another step reads is computed although it is not requested.
     assert_eq!(outputs(&ask(&server, "e", wanting("B")).await.unwrap()), [("B", 16)]);
 }
 
 #[tokio::test]
-async fn what_the_request_says_of_itself_is_passed_on() {
+async fn properties_of_the_request_are_passed_on_to_members() {
     let (server, members) =
         serving([member("hold", "X", "hold", 0), ensemble("e", "IN", "OUT", &["hold: X=IN -> Y=OUT"])]);
     let mut given = request(&[("IN", 5)]);
@@ -292,7 +295,7 @@ async fn what_the_request_says_of_itself_is_passed_on() {
     given.policy_contents = vec![contents("NONE", 6), contents("IN", 7)];
     let mut answers = infer(&server, "e", given).unwrap();
     let held = members.held(1).remove(0);
-    let [own] = &held.policy_contents[..] else { panic!("they are of the one input that the step reads") };
+    let [own] = &held.policy_contents[..] else { panic!("the step reads one input") };
     assert_eq!((own.input.as_str(), own.policy.as_str()), ("X", "near"));
     assert_eq!(own.buffers[0].as_host().unwrap()[..], 7_i64.to_le_bytes());
     assert_eq!((held.id.as_str(), &held.parameters), ("r", &parameters));
@@ -305,7 +308,7 @@ async fn what_the_request_says_of_itself_is_passed_on() {
 }
 
 #[tokio::test]
-async fn a_response_says_of_which_sequence_the_next_step_is() {
+async fn response_of_a_step_sets_the_sequence_of_the_next() {
     let (server, _) = serving([
         member("tell", "X", "tell", 0),
         ensemble("e", "IN", "OUT", &["tell: X=IN -> Y=a", "tell: X=a -> Y=OUT"]),
@@ -318,7 +321,7 @@ async fn a_response_says_of_which_sequence_the_next_step_is() {
 }
 
 #[tokio::test]
-async fn a_step_that_fails_fails_the_request_and_takes_the_others_back() {
+async fn failed_step_fails_the_request_and_cancels_the_others() {
     let (server, members) = serving([
         member("one", "X", "hold", 0),
         member("other", "X", "hold", 0),
@@ -337,7 +340,7 @@ async fn a_step_that_fails_fails_the_request_and_takes_the_others_back() {
 }
 
 #[tokio::test]
-async fn a_request_that_is_taken_back_is_taken_back_from_the_members() {
+async fn cancelled_request_is_cancelled_at_the_members() {
     let (server, members) = serving([
         member("hold", "X", "hold", 0),
         ensemble("inner", "IN", "OUT", &["hold: X=IN -> Y=OUT"]),
@@ -351,12 +354,12 @@ async fn a_request_that_is_taken_back_is_taken_back_from_the_members() {
     let counted = |name: &str| server.model(name, None).unwrap().statistics().snapshot().cancel.count;
     assert_eq!((counted("e"), counted("inner")), (1, 1));
     members.release(held);
-    // The member that would have come next was not asked.
+    // The next member received no request.
     assert_eq!(members.held.lock().unwrap().len(), 0);
 }
 
 #[tokio::test]
-async fn what_does_not_fit_the_member_after_all_is_an_error_of_the_request() {
+async fn request_that_does_not_fit_a_member_fails() {
     let one_row = "backend: 'members' input { name: 'X' data_type: TYPE_INT64 dims: [ 1 ] }
                    output { name: 'Y' data_type: TYPE_INT64 dims: [ 1 ] }";
     let (server, _) = serving([
@@ -372,13 +375,13 @@ async fn what_does_not_fit_the_member_after_all_is_an_error_of_the_request() {
         "{error}"
     );
     assert_eq!(error.code(), ErrorCode::InvalidArg);
-    // The ensemble's own inputs are looked at first.
+    // The ensemble's own inputs are checked first.
     let missing = ask(&server, "e", request(&[])).await.unwrap_err();
     assert!(missing.message().contains("missing 'IN'"), "{missing}");
 }
 
 #[tokio::test]
-async fn what_is_left_out_is_left_out_of_the_step_that_reads_it() {
+async fn omitted_optional_input_is_omitted_from_its_step() {
     let optional = |spec: &mut ModelSpec, index: usize| spec.config.input[index].optional = true;
     let (mut two, mut e) =
         (member("two", "X W", "add", 10), ensemble("e", "A B", "OUT", &["two: X=A W=B -> Y=OUT"]));
@@ -390,7 +393,7 @@ async fn what_is_left_out_is_left_out_of_the_step_that_reads_it() {
 }
 
 #[tokio::test]
-async fn an_ensemble_is_as_ready_as_the_backends_of_its_members() {
+async fn ensemble_is_ready_if_the_backends_of_its_members_are() {
     let (server, _) = serving([
         member("one", "X", "add", 1),
         member("unready", "X", "unready", 1),
@@ -403,4 +406,34 @@ async fn an_ensemble_is_as_ready_as_the_backends_of_its_members() {
     for name in ["bad", "worse"] {
         assert_eq!(ready(name).await.unwrap_err().message(), "not ready on purpose");
     }
+}
+
+#[test]
+fn ensemble_depends_on_the_models_of_its_steps_once_each_and_other_models_on_none() {
+    for (text, expected) in [
+        ("backend: 'x'", None),
+        ("backend: 'x' dynamic_batching { }", None),
+        ("backend: 'x' sequence_batching { }", None),
+        ("ensemble_scheduling { }", Some(vec![])),
+        ("ensemble_scheduling { step { model_name: 'b' } step { model_name: 'a' } }", Some(vec!["a", "b"])),
+        ("ensemble_scheduling { step { model_name: 'b' } step { model_name: 'b' } }", Some(vec!["b"])),
+    ] {
+        let config = nereid_model_config::parse_text(text).unwrap();
+        let found = EnsembleFactory.dependencies(&config);
+        let expected = expected.map(|names| names.into_iter().map(str::to_owned).collect());
+        assert_eq!(found, expected, "{text}");
+        let spec = ModelSpec::new(ModelId::plain("m"), "m", config, [1]);
+        assert_eq!(EnsembleFactory.accepts(&spec), found.is_some(), "{text}");
+    }
+}
+
+#[test]
+fn ensemble_without_steps_is_refused() {
+    let config = nereid_model_config::parse_text("backend: 'members' ensemble_scheduling { }").unwrap();
+    let spec = ModelSpec::new(ModelId::plain("e"), "e", config, [1]);
+    let models = BTreeMap::from([("e".to_owned(), Ok(spec))]);
+    let server = server_of(&Members::default(), options(), Arc::new(models));
+    let failures = server.start(None).unwrap();
+    assert!(failures[0].1.message().contains("ensemble_scheduling"), "{failures:?}");
+    assert!(!server.is_ready());
 }

@@ -11,33 +11,32 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use bytes::Bytes;
-use nereid_backend_api::{
+use nereid_core::backend_api::{
     Buffer, CorrelationId, DataType, Error, InferRequest, ParameterValue, Request, RequestedOutput, Response,
     Result, SequenceFlags, Tensor,
 };
-use nereid_model_config::ModelConfig;
+use nereid_core::model_config::{self, ModelConfig};
+use nereid_core::{
+    BlockingSource, Caller, ExecutorFactory, Fingerprint, InferStatistics, Interceptors, ModelControl,
+    ModelId, ModelSpec, Overrides, ResponseStream, Server, ServerOptions, block_on,
+};
+use nereid_ensemble::EnsembleFactory;
 use nereid_testkit::{Gate, ScriptedBackend};
 use proptest::prelude::*;
 use tokio::sync::oneshot;
 
 use super::*;
-use crate::source::BlockingSource;
-use crate::spec::Fingerprint;
-use crate::{
-    Caller, InferStatistics, ModelControl, ModelId, ModelSpec, Overrides, ResponseStream, Server,
-    ServerOptions,
-};
 
 /// A cache in a map.
 #[derive(Default)]
 struct MapCache {
     entries: Arc<Mutex<HashMap<CacheKey, CacheEntry>>>,
-    /// Lookups are answered by another thread.
+    /// Another thread resolves lookups.
     waits: bool,
-    /// Entries are shared, and those that are found are this one.
+    /// Makes the cache shared, and replaces every entry found.
     poison: Option<CacheEntry>,
     greatest: Option<usize>,
-    /// It admits keys that were asked for before only, these.
+    /// Keys looked up before. If set, only these are admitted.
     known: Option<Mutex<HashSet<[u8; 32]>>>,
     lookups: AtomicUsize,
     forgotten: AtomicU64,
@@ -84,8 +83,8 @@ struct Changing(Mutex<BTreeMap<String, (ModelConfig, u64)>>);
 
 impl Changing {
     fn put(&self, config: &str) {
-        let mut config = nereid_model_config::parse_text(config).unwrap();
-        nereid_model_config::normalise(&mut config);
+        let mut config = model_config::parse_text(config).unwrap();
+        model_config::normalise(&mut config);
         let mut models = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let number = models.len() as u64 + models.values().map(|(_, number)| number).sum::<u64>();
         models.insert(config.name.clone(), (config, number));
@@ -119,12 +118,13 @@ struct World {
     server: Arc<Server>,
     source: Arc<Changing>,
     cache: Arc<MapCache>,
+    caching: ResponseCaching,
     executed: Arc<AtomicUsize>,
     gate: Gate,
 }
 
-/// What the model answers: `Y` tells all that it may depend on, `Z` how often it was executed; but only what is asked for.
-/// An input that begins with 99 is an error, one with 98 is answered twice.
+/// The model's answer, with the requested outputs: `Y` lists everything that it may depend on, `Z` counts executions. An
+/// input that starts with 99 is an error, one with 98 is answered twice.
 fn answered(request: &InferRequest, number: usize) -> Result<Response> {
     let mut reported = Vec::new();
     let mut inputs: Vec<_> = request.inputs.iter().collect();
@@ -178,17 +178,25 @@ fn world_with(
     });
     configs.iter().for_each(|config| source.put(config));
     let cache = Arc::new(cache);
+    let caching = caching(Arc::clone(&cache) as _);
     let options = ServerOptions {
         load_threads: 1,
         model_control: ModelControl::Explicit,
-        response_cache: Some(caching(Arc::clone(&cache) as _)),
+        interceptors: interceptors(&caching),
+        executors: [Arc::new(EnsembleFactory) as Arc<dyn ExecutorFactory>].into_iter().collect(),
         ..ServerOptions::default()
     };
     let backends = BTreeMap::from([("b".to_owned(), Arc::new(backend) as _)]);
     let server = Server::new(options, backends, Arc::clone(&source) as _);
     let failures = server.start(None).unwrap();
     assert!(failures.is_empty(), "{failures:?}");
-    World { server, source, cache, executed, gate }
+    World { server, source, cache, caching, executed, gate }
+}
+
+fn interceptors(caching: &ResponseCaching) -> Interceptors {
+    let mut interceptors = Interceptors::default();
+    interceptors.add_factory(Arc::new(caching.clone()));
+    interceptors
 }
 
 fn plain() -> World {
@@ -210,7 +218,7 @@ impl World {
     }
 
     fn ask(&self, request: InferRequest) -> Result<Response> {
-        crate::block_on(self.begin("m", request).single())
+        block_on(self.begin("m", request).single())
     }
 
     /// Executions, hits, misses, successes, failures.
@@ -249,13 +257,13 @@ fn an_equal_request_is_answered_without_execution() {
         assert_eq!((statistics.inference_count, statistics.execution_count), (2, 0));
         assert_eq!((statistics.compute_infer.count, statistics.queue.count), (2, 3));
         assert!(statistics.cache_hit.ns > 0 && statistics.cache_miss.ns > 0);
-        let counts = world.server.options().response_cache.as_ref().unwrap().counts();
+        let counts = world.caching.counts();
         assert_eq!((counts.hits, counts.misses), (1, 2));
     }
 }
 
 #[test]
-fn models_that_do_not_ask_for_it_do_not_meet_the_cache() {
+fn uncached_models_do_not_look_up_the_cache() {
     let configs = ["", "response_cache { enable: false }"];
     for config in configs {
         let world = world(MapCache::default(), &[format!("name: 'm' {TENSORS} {config}")]);
@@ -295,7 +303,7 @@ fn full() -> MapCache {
 }
 
 #[test]
-fn what_the_cache_does_not_admit_is_a_miss_and_no_more() {
+fn request_that_is_not_admitted_is_a_miss_and_is_not_stored() {
     for waits in [false, true] {
         let world = world(MapCache { waits, ..full() }, &[format!("name: 'm' {TENSORS} {ON}")]);
         for (round, counted) in [[1, 0, 1, 1, 0], [2, 0, 2, 2, 0], [2, 1, 2, 3, 0]].into_iter().enumerate() {
@@ -306,7 +314,7 @@ fn what_the_cache_does_not_admit_is_a_miss_and_no_more() {
         }
         let statistics = world.server.model("m", None).unwrap().statistics().snapshot();
         assert!(statistics.cache_miss.ns > 0);
-        let counts = world.server.options().response_cache.as_ref().unwrap().counts();
+        let counts = world.caching.counts();
         assert_eq!((counts.hits, counts.misses), (1, 2));
         assert!(world.ask(request(&[99])).is_err());
         assert_eq!(world.counted("m"), [3, 1, 3, 3, 1]);
@@ -314,7 +322,7 @@ fn what_the_cache_does_not_admit_is_a_miss_and_no_more() {
 }
 
 #[test]
-fn a_model_that_is_loaded_anew_finds_nothing_of_before() {
+fn reloaded_model_finds_no_earlier_entries() {
     let world = plain();
     world.ask(request(b"abc")).unwrap();
     world.source.put(&format!("name: 'm' {TENSORS} {ON} parameters {{ key: 'a' }}"));
@@ -322,7 +330,7 @@ fn a_model_that_is_loaded_anew_finds_nothing_of_before() {
     let answer = world.ask(request(b"abc")).unwrap();
     assert_eq!(bytes(&answer, "Z"), [1]);
     assert_eq!(world.counted("m"), [2, 0, 1, 1, 0]);
-    // The load before is forgotten when its last holder is gone, on a thread of its own.
+    // The previous load is forgotten on a separate thread, once its last holder is gone.
     while world.cache.forgotten.load(Relaxed) == 0 {
         thread::yield_now();
     }
@@ -330,7 +338,7 @@ fn a_model_that_is_loaded_anew_finds_nothing_of_before() {
 }
 
 #[test]
-fn some_outputs_are_taken_from_the_answer_with_all() {
+fn request_for_some_outputs_is_answered_from_the_entry_with_all() {
     let only = |names: &[&str]| InferRequest {
         outputs: names.iter().map(|name| RequestedOutput::new(*name)).collect(),
         ..request(b"abc")
@@ -340,7 +348,7 @@ fn some_outputs_are_taken_from_the_answer_with_all() {
     for waits in [false, true] {
         let cache = MapCache { waits, ..MapCache::default() };
         let world = world(cache, &[format!("name: 'm' {TENSORS} {ON}")]);
-        // What was asked for in part does not do for the whole.
+        // An answer with some outputs is not used for a request for all.
         assert_eq!(names(world.ask(only(&["Z"])).unwrap()), ["Z"]);
         assert_eq!(names(world.ask(only(&["Z"])).unwrap()), ["Z"]);
         assert_eq!(names(world.ask(only(&["Z", "Y"])).unwrap()), ["Y", "Z"]);
@@ -393,7 +401,7 @@ fn an_entry_keeps_no_memory_but_its_own() {
 }
 
 #[test]
-fn what_others_wrote_is_not_taken_for_an_answer_of_the_model() {
+fn foreign_entry_is_used_only_if_it_fits_the_model() {
     let output = |name: &str, data_type, shape: &[i64], length| {
         CacheEntry::of(&Response::new(vec![Tensor::new(name, data_type, shape, vec![5; length])])).unwrap()
     };
@@ -420,18 +428,18 @@ const ENSEMBLE: &str = "name: 'e' platform: 'ensemble'
         input_map { key: 'A' value: 'I' } output_map { key: 'Z' value: 'O' } } }";
 
 #[test]
-fn ensembles_are_cached_as_a_whole_until_a_member_is_loaded_anew() {
+fn ensembles_are_cached_as_a_whole_until_a_member_is_reloaded() {
     let configs = [format!("name: 'm' {TENSORS}"), format!("{ENSEMBLE} {ON}")];
     let world = world(MapCache::default(), &configs);
     let ask = || {
         let inputs = vec![tensor("I", &[3], b"abc".to_vec())];
         let request = InferRequest { inputs, ..InferRequest::default() };
-        crate::block_on(world.begin("e", request).single()).unwrap()
+        block_on(world.begin("e", request).single()).unwrap()
     };
     let parameters = |response: &Response| response.parameters.iter().len();
     let (first, second) = (ask(), ask());
     assert_eq!((bytes(&first, "O"), bytes(&second, "O")), (vec![0], vec![0]));
-    // What the first says of its sequence is not the second's.
+    // The parameters of the first request's sequence are not stored.
     assert_eq!((parameters(&first), parameters(&second)), (3, 0));
     assert_eq!(world.counted("e"), [1, 1, 1, 2, 0]);
     world.source.put(&format!("name: 'm' {TENSORS} parameters {{ key: 'a' }}"));
@@ -446,7 +454,7 @@ fn members_are_cached_within_an_ensemble_that_is_not() {
     for _ in 0..3 {
         let inputs = vec![tensor("I", &[3], b"abc".to_vec())];
         let request = InferRequest { inputs, ..InferRequest::default() };
-        assert_eq!(bytes(&crate::block_on(world.begin("e", request).single()).unwrap(), "O"), [0]);
+        assert_eq!(bytes(&block_on(world.begin("e", request).single()).unwrap(), "O"), [0]);
     }
     assert_eq!(world.counted("m"), [1, 2, 1, 3, 0]);
     assert_eq!(world.counted("e"), [1, 0, 0, 3, 0]);
@@ -467,7 +475,7 @@ fn a_decoupled_ensemble_is_not_cached() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// A client gets what the model would answer, whatever state the cache is in.
+    /// The answers are the model's, in every state of the cache.
     #[test]
     fn random_traffic_gets_the_models_answers(
         asked in prop::collection::vec(keys::any_request(), 1..40),
@@ -488,11 +496,11 @@ proptest! {
             if expected.outputs.iter().any(|output| output.name == "Y") {
                 prop_assert_eq!(bytes(&answer, "Y"), bytes(&expected, "Y"));
             }
-            // Answered before, as it is or with all outputs.
+            // The same request, or the one with all outputs, was answered before.
             let all = plain.with_all_outputs();
             let is_known = [plain.rule(), all.rule()].iter().any(|rule| known.contains(rule));
             hits += u64::from(is_known);
-            // A full one keeps what was asked for before.
+            // A full cache admits keys that were looked up before.
             if !is_known && (!is_full || !missed.insert(plain.rule())) {
                 known.insert(plain.rule());
             }

@@ -1,53 +1,51 @@
-//! The sink behind a request that was not in the cache: it stores the answer and passes it on, in this order: who has an
-//! answer finds it stored.
+//! The sink of a request that was not found: it stores the answer before it passes it on, so that a client with an answer
+//! finds it stored.
 //!
-//! Until the thread that brought the request to the queue is back from there, the last answer waits for it, and that thread
-//! stores it. If it has executed the request itself, it has released the instance by then. Otherwise other requests would
-//! find the instance taken all that time.
+//! While the thread that queues the request has not returned from the queue, the last answer waits, and that thread stores it.
+//! A thread that executes the request itself has released the instance by then; storing earlier would block the instance.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use nereid_backend_api::{Answer, ParameterValue, Response, ResponseSink};
+use nereid_core::backend_api::{Answer, ParameterValue, Response, ResponseSink};
+use nereid_core::{Model, QueueListener};
 
-use super::caching::Shared;
-use super::entry::{CacheEntry, is_small, size_of_response};
-use super::flights::Flight;
-use super::key::CacheKey;
-use crate::interceptors::QueueListener;
-use crate::model::Model;
+use crate::caching::Shared;
+use crate::entry::{CacheEntry, is_small, size_of_response};
+use crate::flights::Flight;
+use crate::key::CacheKey;
 
-/// See the module.
-pub(super) struct StoringSink {
+/// Stores the answer of one request, see the module.
+pub(crate) struct StoringSink {
     pub client: Arc<dyn ResponseSink>,
     pub shared: Arc<Shared>,
-    /// The model, if the key depends on its members.
+    /// The ensemble and the digest of its members, for keys that depend on members.
     pub ensemble: Option<Box<(Arc<Model>, [u8; 32])>>,
     pub key: CacheKey,
-    /// How long the lookup took.
+    /// Duration of the lookup.
     pub lookup: Duration,
-    /// Whether the answer is to be stored, and not just given to those who wait for it.
+    /// Whether to store the answer, rather than only hand it to the followers of the flight.
     pub admitted: bool,
     pub answers: Mutex<Answers>,
 }
 
-/// What the backend has answered so far.
+/// The backend's answers so far.
 #[derive(Default)]
-pub(super) struct Answers {
+pub(crate) struct Answers {
     flight: Option<Box<Flight>>,
-    /// Whether the request is in the queue, so that there may be somebody who reads its answers.
+    /// Whether the request has been queued, so that its answers may be read.
     queued: bool,
-    /// The last answer, or that there is no further one, if that came earlier.
+    /// The last answer (`None`: no further one), if it arrived before the request was queued.
     last: Option<Option<Answer>>,
     /// The only answer so far.
     single: Option<Response>,
-    /// Whether there was another, or an error before the last.
+    /// Whether a second answer or an early error makes the answer unfit for storing.
     unfit: bool,
 }
 
 impl Answers {
-    /// None yet. Who waits in `flight` gets the answer.
-    pub(super) fn of(flight: Option<Flight>) -> Self {
+    /// No answer yet. The followers of `flight` receive the answer.
+    pub(crate) fn of(flight: Option<Flight>) -> Self {
         Self { flight: flight.map(Box::new), ..Self::default() }
     }
 }
@@ -57,7 +55,7 @@ impl StoringSink {
         self.answers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Stores the answer, if it is the only one, and passes on that it is the last.
+    /// Stores the answer if it is the only one, and delivers it as the last one.
     fn end(&self, mut answers: MutexGuard<'_, Answers>, answer: Option<Answer>) {
         let (flight, single, unfit) = (answers.flight.take(), answers.single.take(), answers.unfit);
         drop(answers);
@@ -88,7 +86,7 @@ impl StoringSink {
         }
     }
 
-    /// Stores an answer. Gives what those get who wait for it, if anybody does.
+    /// Stores an answer. Returns the entry for the followers, if the answer is `awaited`.
     fn keep(&self, response: &Response, awaited: bool) -> Option<CacheEntry> {
         if !self.admitted && !awaited || !self.is_current() {
             return None;
@@ -96,7 +94,7 @@ impl StoringSink {
         let cache = self.shared.cache();
         let limit = if self.admitted { cache.max_entry_size() } else { 0 };
         if !awaited && !is_small(response) && size_of_response(response) > limit {
-            // It would be copied for nobody.
+            // Avoids a useless copy.
             return None;
         }
         let entry = match &self.ensemble {
@@ -115,14 +113,14 @@ impl StoringSink {
         kept
     }
 
-    /// Whether the key is still that of the request: a member that was loaded anew may have had a part in the answer, or not.
+    /// Whether the key is still valid: a member may have been reloaded while the request ran.
     fn is_current(&self) -> bool {
         let Some((ensemble, members)) = self.ensemble.as_deref() else { return true };
         self.shared.members(ensemble) == Some(*members)
     }
 }
 
-/// An ensemble's response without what it says of the request's sequence.
+/// An ensemble's response without the parameters that describe the request's sequence.
 fn without_sequence(response: &Response) -> Response {
     let mut kept = Response::new(response.outputs.clone());
     let of_sequence = |name: &str| matches!(name, "sequence_id" | "sequence_start" | "sequence_end");

@@ -1,4 +1,4 @@
-//! Ensembles of members that answer any number of times, and how many requests a step may have at a time.
+//! Ensembles with decoupled members, and limits of the requests in progress per step.
 
 use nereid_model_config::proto::model_config::SchedulingChoice;
 
@@ -27,7 +27,7 @@ async fn each_response_of_a_decoupled_step_drives_the_rest_once() {
         member("repeat", "X", "repeat", 0),
         member("two", "X W", "add", 0),
         member("ten", "X", "add", 10),
-        // What comes of one response is joined with itself only.
+        // Tensors of one response are joined with each other only.
         ensemble("e", "IN", "OUT", &["repeat: X=IN -> Y=a", "ten: X=a -> Y=b", "two: X=a W=b -> Y=OUT"]),
         ensemble("nested", "IN", "OUT", &["e: IN=IN -> OUT=a", "repeat: X=a -> Y=OUT"]),
     ]);
@@ -47,7 +47,7 @@ async fn each_response_of_a_decoupled_step_drives_the_rest_once() {
 }
 
 #[tokio::test]
-async fn an_answer_is_sent_while_others_are_still_to_come() {
+async fn answer_is_sent_while_others_are_pending() {
     let (server, members) = serving([
         member("count", "X", "count", 0),
         member("hold", "X", "hold", 0),
@@ -64,7 +64,7 @@ async fn an_answer_is_sent_while_others_are_still_to_come() {
 }
 
 #[tokio::test]
-async fn a_step_has_no_more_requests_at_a_time_than_it_may_over_all_requests() {
+async fn step_keeps_its_limit_of_requests_in_progress_over_all_requests() {
     let (server, members) = serving([
         member("repeat", "X", "repeat", 0),
         member("hold", "X", "hold", 0),
@@ -90,7 +90,7 @@ async fn a_step_has_no_more_requests_at_a_time_than_it_may_over_all_requests() {
 }
 
 #[tokio::test]
-async fn decoupled_steps_one_behind_the_other_get_along_with_a_limit_of_one() {
+async fn successive_decoupled_steps_finish_with_a_limit_of_one() {
     let (server, _) = serving([
         member("repeat", "X", "repeat", 0),
         member("ten", "X", "add", 10),
@@ -114,7 +114,7 @@ async fn decoupled_steps_one_behind_the_other_get_along_with_a_limit_of_one() {
 }
 
 #[tokio::test]
-async fn a_request_that_is_taken_back_while_it_is_held_up_leaves_its_place_to_others() {
+async fn cancelled_request_that_waits_for_a_permit_leaves_it_to_others() {
     let (server, members) = serving([
         member("hold", "X", "hold", 0),
         limited(ensemble("e", "IN", "OUT", &["hold: X=IN -> Y=OUT"]), 1),

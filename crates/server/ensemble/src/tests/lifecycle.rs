@@ -1,4 +1,4 @@
-//! Ensembles that come and go with their members.
+//! Ensembles are loaded and unloaded with their members.
 
 use std::sync::mpsc::channel;
 use std::task::{Context, Poll, Waker};
@@ -6,10 +6,9 @@ use std::task::{Context, Poll, Waker};
 use proptest::prelude::*;
 
 use super::*;
-use crate::source::{BlockingSource, Overrides};
-use crate::{Fingerprint, ModelControl, VersionState};
+use nereid_core::{BlockingSource, Fingerprint, ModelControl, Overrides, VersionState};
 
-/// A source whose models change as the test likes. Every change of a model is seen.
+/// A source whose models the test changes. Each change has a new fingerprint.
 #[derive(Clone, Default)]
 struct Changing(Arc<Mutex<BTreeMap<String, (u64, ModelSpec)>>>);
 
@@ -81,20 +80,20 @@ impl World {
         outcome.recv().unwrap().unwrap();
     }
 
-    /// Two looks: the second takes up what the first has seen.
+    /// Polls twice: the second poll loads the changes that the first one saw.
     fn look(&self) {
         for _ in 0..2 {
             self.server.poll(std::time::Duration::from_secs(60)).unwrap();
         }
     }
 
-    /// The names of what can be asked.
+    /// The names of the ready models.
     fn ready(&self) -> String {
         let models = self.server.models();
         models.ready().map(|model| model.name()).collect::<Vec<_>>().join(" ")
     }
 
-    /// Why a model cannot be asked.
+    /// The reason why a model is unavailable.
     fn reason(&self, name: &str) -> String {
         let index = self.server.blocking_index().unwrap();
         let states = index.into_iter().filter(|(known, _)| known == name).filter_map(|(_, status)| status);
@@ -139,7 +138,7 @@ async fn loading_an_ensemble_loads_its_members() {
     assert_eq!(world.ready(), "inner one two");
     world.load("all").unwrap();
     assert_eq!(world.ready(), "all inner one two");
-    // What has changed of the members is taken up, too.
+    // Changed members are reloaded, too.
     world.source.set(member("two", "X", "add", 100));
     world.load("all").unwrap();
     let response = ask(&world.server, "all", request(&[("IN", 5)])).await.unwrap();
@@ -147,7 +146,7 @@ async fn loading_an_ensemble_loads_its_members() {
 }
 
 #[test]
-fn a_member_that_goes_takes_the_ensembles_along_and_brings_them_back() {
+fn unloaded_member_unloads_its_ensembles_and_reloading_it_restores_them() {
     let world = world(ModelControl::Explicit, nested());
     world.load("all").unwrap();
     world.unload("two");
@@ -167,7 +166,7 @@ fn a_member_that_goes_takes_the_ensembles_along_and_brings_them_back() {
     assert_eq!(world.ready(), "inner one two");
 }
 
-/// Which loads and unloads end, and how, when all are asked for at once.
+/// The outcomes of loads and unloads that are submitted together.
 fn outcomes(world: &World, changes: &[(bool, &str)], meanwhile: impl FnOnce()) -> Vec<Result<()>> {
     let outcomes: Vec<_> = changes
         .iter()
@@ -187,7 +186,7 @@ fn outcomes(world: &World, changes: &[(bool, &str)], meanwhile: impl FnOnce()) -
 }
 
 #[test]
-fn a_member_that_is_unloaded_while_its_ensemble_loads_goes_when_that_is_loaded() {
+fn member_unloaded_during_the_load_of_its_ensemble_is_unloaded_afterwards() {
     let slow = member("one", "X", "slow", 1);
     let world = world(ModelControl::Explicit, [inner(), slow, member("two", "X", "add", 10)]);
     let (loading, changed) = &*world.members.loading;
@@ -205,7 +204,7 @@ fn a_member_that_is_unloaded_while_its_ensemble_loads_goes_when_that_is_loaded()
 }
 
 #[test]
-fn a_member_that_is_unloaded_before_its_ensemble_is_read_is_loaded_with_it() {
+fn member_unloaded_before_its_ensemble_is_read_is_loaded_with_it() {
     let world =
         world(ModelControl::Explicit, [inner(), member("one", "X", "add", 1), member("two", "X", "add", 10)]);
     // Nothing can be read.
@@ -222,7 +221,7 @@ fn a_member_that_is_unloaded_before_its_ensemble_is_read_is_loaded_with_it() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 150, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever is unloaded meanwhile: a load never fails by that, and nothing waits for ever.
+    /// A concurrent unload fails no load, and all tasks end.
     #[test]
     fn loads_and_unloads_of_ensembles_and_members_at_once_all_succeed(
         changes in proptest::collection::vec(
@@ -239,7 +238,7 @@ proptest! {
 }
 
 #[test]
-fn what_only_an_ensemble_needed_goes_with_it_if_that_is_wanted() {
+fn members_loaded_for_an_ensemble_are_unloaded_with_it_on_request() {
     let world = world(ModelControl::Explicit, nested());
     world.load("all").unwrap();
     world.unload("all");
@@ -247,7 +246,7 @@ fn what_only_an_ensemble_needed_goes_with_it_if_that_is_wanted() {
     world.load("all").unwrap();
     world.unload_with_dependents("all");
     assert_eq!(world.ready(), "");
-    // What somebody asked for stays, and so does what another ensemble needs.
+    // Models loaded by request stay, and so do members of other ensembles.
     world.load("two").unwrap();
     world.load("all").unwrap();
     world.unload_with_dependents("all");
@@ -261,7 +260,7 @@ fn what_only_an_ensemble_needed_goes_with_it_if_that_is_wanted() {
 }
 
 #[test]
-fn a_member_that_is_changed_so_that_it_no_longer_fits_takes_the_ensemble_along() {
+fn member_that_no_longer_fits_unloads_its_ensemble() {
     let world = world(ModelControl::Poll, nested());
     assert!(world.server.start(None).unwrap().is_empty());
     let (name, mut changed) = member("two", "X", "add", 10);
@@ -290,7 +289,7 @@ fn an_ensemble_follows_members_that_become_decoupled() {
     let before = world.server.model("inner", None).unwrap();
     world.source.set(member("two", "X", "add", 11));
     world.look();
-    // Nothing about the ensemble is other than before: it goes on counting.
+    // The ensemble is unchanged, so the same load continues.
     assert!(Arc::ptr_eq(&before, &world.server.model("inner", None).unwrap()));
     world.source.set(member("two", "X", "repeat", 0));
     world.look();
@@ -301,7 +300,7 @@ fn an_ensemble_follows_members_that_become_decoupled() {
 }
 
 #[test]
-fn an_ensemble_waits_for_a_member_that_fails_and_is_served_when_it_is_mended() {
+fn ensemble_with_a_failed_member_is_served_once_the_member_loads() {
     let world = world(ModelControl::Explicit, [one(), member("two", "X", "breakable", 10), inner()]);
     *world.members.broken.lock().unwrap() = true;
     let error = world.load("inner").unwrap_err();
@@ -343,7 +342,7 @@ fn everything_an_ensemble_lacks_is_reported_at_once() {
 }
 
 #[test]
-fn ensembles_in_a_circle_are_refused_and_served_when_it_is_broken() {
+fn ensembles_in_a_cycle_are_refused_and_served_once_it_is_broken() {
     let step = |name: &str, of: &str| ensemble(name, "IN", "OUT", &[&format!("{of}: IN=IN -> OUT=OUT")]);
     let models = [step("a", "b"), step("b", "c"), step("c", "a"), one()];
     let world = world(ModelControl::Explicit, models);
@@ -366,7 +365,7 @@ fn ensembles_in_a_circle_are_refused_and_served_when_it_is_broken() {
 }
 
 #[test]
-fn ensembles_in_a_circle_do_not_wait_for_each_other_when_a_member_changes() {
+fn ensembles_in_a_cycle_do_not_wait_for_each_other_when_a_member_changes() {
     let step = |name: &str, of: &str| {
         let inner = format!("{of}: IN=a -> OUT=OUT");
         ensemble(name, "IN", "OUT", &["one: X=IN -> Y=a", &inner])
@@ -383,7 +382,7 @@ fn ensembles_in_a_circle_do_not_wait_for_each_other_when_a_member_changes() {
 
 #[test]
 fn reasons_do_not_grow_with_every_ensemble_around_another() {
-    // Each ensemble has the one before it twice, so that reasons told in full would double each time.
+    // Each ensemble contains the previous one twice, so complete reasons would double each time.
     let mut models = BTreeMap::from([("one".to_owned(), member("one", "X", "breakable", 0).1)]);
     for index in 0..40 {
         let inner =
@@ -414,9 +413,9 @@ fn ensembles_end_before_their_members() {
     let ensemble = server.model("e", None).unwrap();
     thread::scope(|scope| {
         let ending = scope.spawn(|| server.unload_all());
-        // Nothing else is taken in as soon as the end has begun.
+        // New requests are refused once unloading has begun.
         loop {
-            let mut other = ensemble.infer(request(&[("IN", 1)]), Caller::default()).unwrap();
+            let mut other = ensemble.infer_for(request(&[("IN", 1)]), &Arc::default()).unwrap();
             let mut context = Context::from_waker(Waker::noop());
             match other.poll_single(&mut context) {
                 Poll::Ready(Err(error)) => {
@@ -426,7 +425,7 @@ fn ensembles_end_before_their_members() {
                 _ => drop(other),
             }
         }
-        // What was begun still has its members, the second step among them.
+        // Requests in progress still have their members, the second step among them.
         assert!(!ending.is_finished());
         members.release(held);
         loop {

@@ -1,14 +1,14 @@
-//! An ensemble's graph as it is executed: tensors and steps by number.
+//! The graph of an ensemble in executable form: tensors and steps are numbers.
 
 use std::collections::BTreeMap;
 
 use nereid_backend_api::{ModelConfig, Shape};
+use nereid_core::ModelId;
 
-use super::steps_of;
-use crate::spec::ModelId;
+use crate::steps_of;
 
 /// The compiled graph.
-pub(super) struct Plan {
+pub(crate) struct Plan {
     /// The ensemble's name.
     pub name: String,
     /// Whether its requests have a batch dimension.
@@ -20,22 +20,22 @@ pub(super) struct Plan {
     /// In the configuration's order.
     pub outputs: Vec<PlannedOutput>,
     pub steps: Vec<PlannedStep>,
-    /// Of each tensor, the steps that read it; a step that reads it several times is there as often.
+    /// The steps that read each tensor; a step that reads a tensor several times is listed as often.
     pub readers: Vec<Vec<usize>>,
-    /// Of each tensor, the step that writes it.
+    /// The step that writes each tensor.
     pub writers: Vec<Option<usize>>,
     /// Maximum number of requests in progress per step; 0 for no limit.
     pub max_inflight: usize,
 }
 
-pub(super) struct PlannedOutput {
+pub(crate) struct PlannedOutput {
     pub name: String,
     pub tensor: usize,
-    /// Its dimensions between the steps, without a batch dimension.
+    /// Dimensions between the steps, without a batch dimension.
     pub dims: Shape,
 }
 
-pub(super) struct PlannedStep {
+pub(crate) struct PlannedStep {
     pub model: ModelId,
     /// `None` for the latest.
     pub version: Option<u64>,
@@ -43,13 +43,13 @@ pub(super) struct PlannedStep {
     pub inputs: Vec<(String, usize)>,
     /// Outputs of the member, and the tensor of each.
     pub outputs: Vec<(String, usize)>,
-    /// Greater than that of every step that it waits for.
+    /// Rank of the step: greater than the ranks of all steps that it waits for.
     pub rank: usize,
 }
 
 impl Plan {
-    /// Of a configuration that was checked.
-    pub(super) fn new(config: &ModelConfig) -> Self {
+    /// Compiles a validated configuration.
+    pub(crate) fn new(config: &ModelConfig) -> Self {
         let ensemble = steps_of(config);
         let mut numbers = BTreeMap::new();
         let mut number = |name: &str| {
@@ -96,8 +96,8 @@ impl Plan {
         }
     }
 
-    /// The steps without which these outputs do not come about.
-    pub(super) fn needed_for(&self, outputs: &[usize]) -> Vec<bool> {
+    /// The steps needed to compute these outputs.
+    pub(crate) fn needed_for(&self, outputs: &[usize]) -> Vec<bool> {
         let mut needed = vec![false; self.steps.len()];
         let mut tensors: Vec<_> = outputs.iter().map(|&output| self.outputs[output].tensor).collect();
         while let Some(tensor) = tensors.pop() {
@@ -110,9 +110,9 @@ impl Plan {
     }
 }
 
-/// Ranks the steps of a graph without circles.
+/// Ranks the steps of an acyclic graph.
 fn rank(steps: &mut [PlannedStep], writers: &[Option<usize>]) {
-    // A step's rank is the length of the longest way to it, so as many rounds as there are steps are enough.
+    // A rank is the length of the longest path to the step, so one round per step is enough.
     for _ in 0..steps.len() {
         let mut changed = false;
         for index in 0..steps.len() {
@@ -138,7 +138,7 @@ mod tests {
             let inputs: String = inputs.collect();
             format!("step {{ model_name: '{model}' {inputs} output_map {{ key: 'Y' value: '{output}' }} }}")
         };
-        // The steps are in the wrong order on purpose.
+        // The steps are out of order on purpose.
         let text = format!(
             "name: 'e' max_batch_size: 4 input {{ name: 'A' }} output {{ name: 'D' dims: [ 3 ] }}
              output {{ name: 'C' dims: [ 6 ] reshape {{ shape: [ 2, 3 ] }} }} output {{ name: 'b' }}
@@ -161,11 +161,11 @@ mod tests {
     }
 
     #[test]
-    fn only_what_leads_to_a_wanted_output_is_needed() {
+    fn only_steps_that_lead_to_a_requested_output_are_needed() {
         let plan = plan();
         assert_eq!(plan.needed_for(&[0]), [true, true, true, false]);
         assert_eq!(plan.needed_for(&[1]), [false, true, false, true]);
-        // An output that another step reads, too.
+        // Another step reads this output, too.
         assert_eq!(plan.needed_for(&[2]), [false, false, true, false]);
         assert_eq!(plan.needed_for(&[1, 2]), [false, true, true, true]);
     }

@@ -1,36 +1,36 @@
-//! Equal requests in progress: one is executed, and the others wait for its answer.
+//! Coalescing of equal requests in progress: one is executed, and the others wait for its answer.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use nereid_backend_api::{Error, ErrorCode, Result};
+use nereid_core::backend_api::{Error, ErrorCode, Result};
 use tokio::sync::oneshot;
 
-use super::entry::CacheEntry;
-use super::key::CacheKey;
+use crate::entry::CacheEntry;
+use crate::key::CacheKey;
 
-/// The answer that those who wait get; or none, and one of them is executed in its place.
+/// The answer for all followers. `None` if there is none: one of the followers is executed instead.
 type Outcome = Option<Result<CacheEntry>>;
 
 /// The requests in progress of one load of a model.
 #[derive(Default)]
-pub(super) struct Flights(Mutex<HashMap<CacheKey, Vec<oneshot::Sender<Outcome>>>>);
+pub(crate) struct Flights(Mutex<HashMap<CacheKey, Vec<oneshot::Sender<Outcome>>>>);
 
-/// What a request is among its equals.
-pub(super) enum FlightRole {
-    /// The one to be executed.
+/// The role of a request among equal ones.
+pub(crate) enum FlightRole {
+    /// The request to be executed.
     Leads(Flight),
-    /// One that waits for the answer.
+    /// A request that waits for the answer.
     Follows(oneshot::Receiver<Outcome>),
 }
 
 impl Flights {
-    pub(super) fn join(self: &Arc<Self>, key: &CacheKey) -> FlightRole {
+    pub(crate) fn join(self: &Arc<Self>, key: &CacheKey) -> FlightRole {
         let mut flights = self.lock();
         match flights.get_mut(key) {
             Some(followers) => {
                 let (sender, receiver) = oneshot::channel();
-                // Those that were cancelled meanwhile make room.
+                // Drop cancelled followers before the list grows.
                 if followers.len() == followers.capacity() {
                     followers.retain(|follower| !follower.is_closed());
                 }
@@ -49,17 +49,17 @@ impl Flights {
     }
 }
 
-/// A request that others may wait for. Dropped, it lets one of them go in its place.
-pub(super) struct Flight {
+/// A request that others may wait for. When it is dropped, one of them is executed instead.
+pub(crate) struct Flight {
     flights: Arc<Flights>,
     key: CacheKey,
     landed: bool,
 }
 
 impl Flight {
-    /// Gives the answer to all who wait.
-    pub(super) fn land(mut self, answer: Result<CacheEntry>) {
-        self.end(&Some(answer).filter(concerns_all));
+    /// Sends the answer to all followers.
+    pub(crate) fn land(mut self, answer: Result<CacheEntry>) {
+        self.end(&Some(answer).filter(applies_to_all));
     }
 
     fn end(&mut self, outcome: &Outcome) {
@@ -67,7 +67,7 @@ impl Flight {
             return;
         }
         let followers = self.flights.lock().remove(&self.key).unwrap_or_default();
-        // Each runs on as soon as it has it, which may take another flight.
+        // Each follower resumes within `send`, and may join another flight.
         followers.into_iter().for_each(|follower| drop(follower.send(outcome.clone())));
     }
 }
@@ -78,7 +78,7 @@ impl Drop for Flight {
     }
 }
 
-/// Whether an answer is the same for all who ask, and not the fate of one request.
-fn concerns_all(answer: &Result<CacheEntry>) -> bool {
+/// Whether an answer applies to all equal requests, rather than to one request only.
+fn applies_to_all(answer: &Result<CacheEntry>) -> bool {
     !matches!(answer.as_ref().map_err(Error::code), Err(ErrorCode::Cancelled | ErrorCode::Unavailable))
 }

@@ -1,25 +1,27 @@
-//! Responses as bytes: `outputs · parameters`; and entries, for caches outside of this process:
+//! The encoding of responses, `outputs · parameters`, and of entries for caches outside of this process,
 //! `magic · key · outputs · parameters · digest`.
 //!
-//! Lengths, counts and dimensions take seven bits in each byte, the lowest first, and the eighth says whether more follow; all
-//! other numbers are little-endian. All that has a length comes after it. Each entry says which key it belongs to, and ends with a digest of all before: one that was cut, mixed up or written by somebody else
-//! is not read. A change of the format changes the magic and, with it, every key.
+//! Lengths, counts and dimensions are LEB128; all other numbers are little-endian. Lengths precede their contents. An entry
+//! contains its key and ends with a digest of all preceding bytes, so truncated, swapped or foreign entries are rejected. A
+//! change of the format changes the magic and thereby every key.
 
 use std::io::{self, Write};
 
 use bytes::Bytes;
-use nereid_backend_api::{Buffer, Buffers, DataType, ParameterValue, Parameters, Response, Shape, Tensor};
+use nereid_core::backend_api::{
+    Buffer, Buffers, DataType, ParameterValue, Parameters, Response, Shape, Tensor,
+};
 
-use super::entry::CacheEntry;
-use super::key::CacheKey;
+use crate::entry::CacheEntry;
+use crate::key::CacheKey;
 
-/// Begins every entry: the format and its version.
+/// Start of every entry: the format and its version.
 const MAGIC: [u8; 8] = *b"nereidR2";
 
-/// The largest number of outputs that memory is reserved for before they are read.
+/// The largest number of outputs for which memory is reserved before they are read.
 const MAX_TRUSTED: usize = 16;
 
-/// The most bytes of a number that is written in groups of seven bits.
+/// Maximum length of a LEB128 number, in bytes.
 const MAX_BITS: usize = 10;
 
 /// Length of the digest at the end.
@@ -42,11 +44,11 @@ const TYPES: [DataType; 14] = [
     DataType::Bytes,
 ];
 
-/// The bytes are not an entry of that key.
+/// The bytes are not an entry of the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed;
 
-/// An entry as bytes.
+/// Encodes an entry.
 #[expect(clippy::expect_used, reason = "a vector grows as needed")]
 pub fn encode_entry(key: &CacheKey, entry: &CacheEntry) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(entry.byte_size() + MAGIC.len() + key.digest().len() + DIGEST);
@@ -57,11 +59,11 @@ pub fn encode_entry(key: &CacheKey, entry: &CacheEntry) -> Vec<u8> {
     bytes
 }
 
-/// Writes a response, all of which is in host memory.
+/// Writes a response in host memory.
 ///
 /// # Errors
-/// It does not fit.
-pub(super) fn write_response(target: &mut impl Write, response: &Response) -> io::Result<()> {
+/// The target is too small.
+pub(crate) fn write_response(target: &mut impl Write, response: &Response) -> io::Result<()> {
     number(target, response.outputs.len())?;
     for output in &response.outputs {
         field(target, output.name.as_bytes())?;
@@ -94,13 +96,13 @@ pub(super) fn write_response(target: &mut impl Write, response: &Response) -> io
     Ok(())
 }
 
-/// Ends an entry with the digest of what it has so far.
+/// Appends the digest of all preceding bytes.
 fn seal(bytes: &mut Vec<u8>) {
     let digest = blake3::hash(bytes);
     bytes.extend_from_slice(&digest.as_bytes()[..DIGEST]);
 }
 
-/// An entry of a key with this body, which need not be right: for tests, whose random bytes would never have the digest.
+/// An entry with this body, valid or not, and the right digest: for tests with random bytes.
 #[doc(hidden)]
 pub fn sealed_entry(key: &CacheKey, body: &[u8]) -> Vec<u8> {
     let mut bytes = [&MAGIC[..], key.digest(), body].concat();
@@ -108,10 +110,10 @@ pub fn sealed_entry(key: &CacheKey, body: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Reads an entry. Its outputs are slices of `bytes`.
+/// Decodes an entry. Its outputs are slices of `bytes`.
 ///
 /// # Errors
-/// The bytes are no entry, one of another key, or damaged.
+/// The bytes are not an entry of this key, or damaged.
 pub fn decode_entry(key: &CacheKey, bytes: &Bytes) -> Result<CacheEntry, Malformed> {
     let end = bytes.len().checked_sub(DIGEST).ok_or(Malformed)?;
     if blake3::hash(&bytes[..end]).as_bytes()[..DIGEST] != bytes[end..] {
@@ -128,11 +130,11 @@ pub fn decode_entry(key: &CacheKey, bytes: &Bytes) -> Result<CacheEntry, Malform
     Ok(CacheEntry::of_parts(response))
 }
 
-/// Reads what [`write_response`] wrote. Copies contents, and does not check them.
+/// Reads the output of [`write_response`]. Copies contents without checking them.
 ///
 /// # Errors
-/// The bytes are no response.
-pub(super) fn read_response(bytes: &[u8]) -> Result<Response, Malformed> {
+/// The bytes are not a response.
+pub(crate) fn read_response(bytes: &[u8]) -> Result<Response, Malformed> {
     Reader { rest: bytes, shared: None }.response()
 }
 
@@ -159,7 +161,7 @@ fn field(target: &mut impl Write, text: &[u8]) -> io::Result<()> {
 
 struct Reader<'a> {
     rest: &'a [u8],
-    /// What `rest` is a part of, for outputs to be slices of it. Without, they are copies.
+    /// The buffer that contains `rest`, for outputs that are slices of it. If `None`, outputs are copies.
     shared: Option<&'a Bytes>,
 }
 
@@ -174,7 +176,7 @@ impl<'a> Reader<'a> {
         self.take(N)?.try_into().map_err(|_| Malformed)
     }
 
-    /// Everything that is left.
+    /// Reads all remaining bytes.
     fn response(mut self) -> Result<Response, Malformed> {
         let count = self.number()?;
         let mut outputs = Vec::with_capacity(count.min(MAX_TRUSTED));
@@ -199,7 +201,7 @@ impl<'a> Reader<'a> {
             let group = u64::from(byte & 0x7f);
             number |= group << (7 * place);
             if byte & 0x80 == 0 {
-                // One way to write a number, and one number for what is written.
+                // Each number has exactly one valid encoding.
                 let is_whole = number >> (7 * place) == group;
                 let is_shortest = place == 0 || byte != 0;
                 return if is_whole && is_shortest { Ok(number) } else { Err(Malformed) };
@@ -276,11 +278,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_written_is_read(entry in entry(), digest in any::<[u8; 32]>()) {
+        fn encoded_entries_are_decoded(entry in entry(), digest in any::<[u8; 32]>()) {
             let key = CacheKey::of(1, digest);
             let bytes = Bytes::from(encode_entry(&key, &entry));
             let read = decode_entry(&key, &bytes).unwrap();
-            // Contents are not compared by what holds them.
+            // Compare contents, not buffers.
             prop_assert_eq!(encode_entry(&key, &read), bytes.to_vec());
             prop_assert_eq!(&read.response().parameters, &entry.response().parameters);
             let shapes = |entry: &CacheEntry| -> Vec<_> {
@@ -290,7 +292,7 @@ mod tests {
         }
 
         #[test]
-        fn nothing_else_is(
+        fn changed_entries_are_rejected(
             entry in entry(), place in any::<prop::sample::Index>(), bit in 0..8_u8, cut in any::<prop::sample::Index>()
         ) {
             let key = CacheKey::of(1, [7; 32]);
@@ -303,7 +305,7 @@ mod tests {
             prop_assert!(decode_entry(&CacheKey::of(1, [8; 32]), &bytes.into()).is_err());
         }
 
-        /// A number has one form, and no other is read.
+        /// A number has one encoding, and others are rejected.
         #[test]
         fn numbers_are_read_as_they_were_written(number: u64, shift in 0..64, more in 1..4_usize) {
             let number = number >> shift;
@@ -323,7 +325,7 @@ mod tests {
             prop_assert_eq!(read(&bytes), Err(Malformed));
         }
 
-        /// Also where somebody takes care that the digest is right.
+        /// Including bytes with a valid digest.
         #[test]
         fn foreign_bytes_do_no_harm(body in prop::collection::vec(any::<u8>(), 0..80), lengths in any::<bool>()) {
             let key = CacheKey::of(1, [7; 32]);

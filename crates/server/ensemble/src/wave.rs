@@ -1,27 +1,27 @@
 //! A wave: the tensors within an ensemble that belong to one response.
 //!
 //! The request itself is a wave, and so is each response of a decoupled step: the steps after it run once for each.
-//! What a wave's steps write belongs to the same wave.
+//! Steps write into the wave that they read from.
 
 use nereid_backend_api::{
     CorrelationId, Error, ParameterValue, Parameters, Result, SequenceFlags, Shape, Tensor,
 };
 
-use super::plan::Plan;
+use crate::plan::Plan;
 
-/// Where in which sequence a request stands that gave a tensor.
+/// The place in a sequence of the request that produced a tensor.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Sequence {
+pub(crate) struct Sequence {
     pub correlation_id: CorrelationId,
     pub flags: SequenceFlags,
 }
 
 impl Sequence {
-    /// The one that a response asks the next requests to be of, if its parameters say so.
+    /// The sequence of the requests that follow a response: overridden by the response's parameters, or unchanged.
     ///
     /// # Errors
-    /// A parameter has another type than it should.
-    pub(super) fn of_response(&self, parameters: &Parameters) -> Result<Self> {
+    /// A parameter has the wrong type.
+    pub(crate) fn of_response(&self, parameters: &Parameters) -> Result<Self> {
         let mut sequence =
             Self { correlation_id: self.correlation_id.clone(), flags: SequenceFlags::default() };
         let mut overrides = false;
@@ -32,7 +32,7 @@ impl Sequence {
         for (name, value) in parameters.iter() {
             match (name, value) {
                 ("sequence_id", ParameterValue::Int(0)) => sequence.correlation_id = CorrelationId::None,
-                // The bits count: numbers over the greatest of an INT64 are written as negative ones.
+                // IDs above the largest INT64 are encoded as negative numbers.
                 ("sequence_id", ParameterValue::Int(id)) => {
                     sequence.correlation_id = CorrelationId::Number(*id as u64);
                 }
@@ -53,8 +53,8 @@ impl Sequence {
         Ok(if overrides { sequence } else { self.clone() })
     }
 
-    /// Says it to the client.
-    pub(super) fn write_to(&self, parameters: &mut Parameters) {
+    /// Writes the sequence into the parameters of a response.
+    pub(crate) fn write_to(&self, parameters: &mut Parameters) {
         let id = match &self.correlation_id {
             CorrelationId::None => ParameterValue::Int(0),
             CorrelationId::Number(id) => ParameterValue::Int(*id as i64),
@@ -66,21 +66,21 @@ impl Sequence {
     }
 }
 
-/// The contents of a tensor of a wave, once it is available.
+/// The contents of an available tensor.
 #[derive(Clone, Debug)]
-pub(super) struct Value {
-    /// `None` if it was omitted: steps that read it run without it.
+pub(crate) struct Value {
+    /// `None` for an omitted tensor: steps that read it run without it.
     pub tensor: Option<Tensor>,
-    /// The batch of the request that gave it; 0 if that had no batch dimension.
+    /// Batch size of the request that produced it; 0 without a batch dimension.
     pub batch: usize,
-    /// Of the request that gave it, if that was to a member.
+    /// The sequence of the request that produced it, if that was a request to a member.
     pub sequence: Option<Sequence>,
 }
 
 impl Value {
-    /// The tensor in the form of a model with these dimensions, which has a batch dimension besides or not: one is added
-    /// or taken away where the other side has none.
-    pub(super) fn shaped_for(mut self, dims: &[i64], batches: bool) -> Self {
+    /// The tensor in the shape of a model with these dimensions. A batch dimension is added or removed where only one side
+    /// has one.
+    pub(crate) fn shaped_for(mut self, dims: &[i64], batches: bool) -> Self {
         let Some(tensor) = &mut self.tensor else { return self };
         if batches && self.batch == 0 {
             if fits(dims, &tensor.shape) {
@@ -97,27 +97,27 @@ fn fits(dims: &[i64], shape: &[i64]) -> bool {
     dims.len() == shape.len() && dims.iter().zip(shape).all(|(dim, size)| *dim < 0 || dim == size)
 }
 
-/// Tensors that belong together, and who still waits for which.
-pub(super) struct Wave {
+/// The tensors of a wave, and the steps that still wait for them.
+pub(crate) struct Wave {
     cells: Vec<Cell>,
-    /// Of each step, how many of its inputs are not there yet.
+    /// Number of missing inputs, by step.
     missing: Vec<usize>,
-    /// How many of the wanted outputs are not there yet.
+    /// Number of missing requested outputs.
     outputs_missing: usize,
-    /// How many requests to members were or will be made in this wave and have not ended.
+    /// Number of requests to members that were scheduled in this wave and have not ended.
     pub open: usize,
 }
 
 #[derive(Clone, Default)]
 struct Cell {
     value: Option<Value>,
-    /// How often it will be read yet.
+    /// Number of reads left.
     reads: usize,
 }
 
 impl Wave {
-    /// Without any tensor. Only the `needed` steps read, and the `wanted` outputs.
-    pub(super) fn new(plan: &Plan, needed: &[bool], wanted: &[usize]) -> Self {
+    /// An empty wave, read by the `needed` steps and the `wanted` outputs.
+    pub(crate) fn new(plan: &Plan, needed: &[bool], wanted: &[usize]) -> Self {
         let reads = |readers: &Vec<usize>| readers.iter().filter(|&&step| needed[step]).count();
         let mut cells: Vec<_> =
             plan.readers.iter().map(|readers| Cell { value: None, reads: reads(readers) }).collect();
@@ -128,8 +128,8 @@ impl Wave {
         Self { cells, missing, outputs_missing: wanted.len(), open: 0 }
     }
 
-    /// A tensor is there. Adds the steps that wait for nothing else now to `ready`.
-    pub(super) fn set(
+    /// Sets a tensor. Adds the steps whose inputs are complete now to `ready`.
+    pub(crate) fn set(
         &mut self,
         plan: &Plan,
         needed: &[bool],
@@ -147,14 +147,14 @@ impl Wave {
     }
 
     /// Sets the number of requested outputs that are present. Returns whether all are, for the first time.
-    pub(super) fn complete_outputs(&mut self, count: usize) -> bool {
+    pub(crate) fn complete_outputs(&mut self, count: usize) -> bool {
         let before = self.outputs_missing;
         self.outputs_missing -= count;
         before > 0 && self.outputs_missing == 0
     }
 
-    /// Reads an available tensor: its last reader gets it, the others a copy that shares its contents.
-    pub(super) fn read(&mut self, tensor: usize) -> Option<Value> {
+    /// Reads an available tensor: the last reader takes it, the others receive a copy that shares its contents.
+    pub(crate) fn read(&mut self, tensor: usize) -> Option<Value> {
         let cell = &mut self.cells[tensor];
         cell.reads = cell.reads.saturating_sub(1);
         if cell.reads == 0 { cell.value.take() } else { cell.value.clone() }
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_dimension_is_added_or_taken_away_where_one_side_has_none() {
+    fn batch_dimension_is_added_or_removed_where_one_side_has_none() {
         assert_eq!(shaped(&[2, 3], 0, &[2, -1], true), [1, 2, 3].into());
         assert_eq!(shaped(&[4, 2, 3], 0, &[2, 3], true), [4, 2, 3].into());
         assert_eq!(shaped(&[1, 2, 3], 1, &[2, 3], false), [2, 3].into());
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_response_may_say_of_which_sequence_the_next_requests_are() {
+    fn response_overrides_the_sequence_of_the_next_requests() {
         let before = Sequence {
             correlation_id: CorrelationId::Number(3),
             flags: SequenceFlags { start: true, end: false },

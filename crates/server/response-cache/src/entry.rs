@@ -1,25 +1,25 @@
-//! An answer in the cache.
+//! Entries of the cache.
 
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use nereid_backend_api::{Buffer, ParameterValue, RequestedOutput, Response, Result, Tensor};
+use nereid_core::backend_api::{Buffer, ParameterValue, RequestedOutput, Response, Result, Tensor};
 
-use super::encoding::{read_response, write_response};
+use crate::encoding::{read_response, write_response};
 
-/// What an allocation takes beside its contents, about.
+/// Approximate overhead of an allocation, in bytes.
 const ALLOCATION: usize = 16;
 
-/// The largest answer that is packed, in bytes. A copy of so few costs less than the allocations that it spares.
+/// The largest packed answer, in bytes. Up to this size, a copy is cheaper than the allocations it saves.
 const PACKED: usize = 1024;
 
-/// An answer that may be given again. Cloning it copies no contents.
+/// A stored answer. Clones share its contents.
 #[derive(Clone, Debug)]
 pub struct CacheEntry(StoredAnswer);
 
 #[derive(Clone, Debug)]
 enum StoredAnswer {
-    /// A small answer in one allocation, as [`write_response`] writes it.
+    /// A small answer in one allocation, written by [`write_response`].
     Packed(Arc<[u8]>),
     Whole(Arc<Whole>),
 }
@@ -31,9 +31,8 @@ struct Whole {
 }
 
 impl CacheEntry {
-    /// An entry of a response. A small one is copied as a whole. Of a larger one, outputs in memory of the server's own are kept
-    /// as they are, and those elsewhere are copied: in regions of clients, on devices, or within something larger that they
-    /// would keep in memory.
+    /// An entry with this response. Small responses are copied as a whole. Larger ones keep outputs that own their host memory,
+    /// and copy outputs in regions of clients, on devices, or within a larger buffer, which they would pin.
     ///
     /// # Errors
     /// A device's driver failed.
@@ -49,8 +48,8 @@ impl CacheEntry {
         Ok(Self::of_parts(kept))
     }
 
-    /// An entry of a response whose outputs may be kept as they are.
-    pub(super) fn of_parts(response: Response) -> Self {
+    /// An entry with a response whose outputs may be retained without a copy.
+    pub(crate) fn of_parts(response: Response) -> Self {
         Self(StoredAnswer::Whole(Arc::new(Whole { byte_size: size_of_response(&response), response })))
     }
 
@@ -62,7 +61,7 @@ impl CacheEntry {
         }
     }
 
-    /// How much memory it takes, in bytes: its contents and all that describes them.
+    /// Memory in use, in bytes: contents and metadata.
     pub fn byte_size(&self) -> usize {
         match &self.0 {
             StoredAnswer::Packed(packed) => packed.len() + 2 * ALLOCATION,
@@ -70,8 +69,8 @@ impl CacheEntry {
         }
     }
 
-    /// The answer for a client that asks for these outputs; for none, all.
-    pub(super) fn answer(&self, outputs: &[RequestedOutput]) -> Response {
+    /// The answer with these outputs, or with all if the list is empty.
+    pub(crate) fn answer(&self, outputs: &[RequestedOutput]) -> Response {
         let is_wanted =
             |output: &Tensor| outputs.is_empty() || outputs.iter().any(|wanted| wanted.name == output.name);
         match &self.0 {
@@ -91,8 +90,8 @@ impl CacheEntry {
     }
 }
 
-/// Whether a response is small enough to be packed, as far as its contents tell.
-pub(super) fn is_small(response: &Response) -> bool {
+/// Whether the contents of a response are small enough to be packed.
+pub(crate) fn is_small(response: &Response) -> bool {
     contents_of(response) <= PACKED
 }
 
@@ -100,13 +99,13 @@ fn contents_of(response: &Response) -> usize {
     response.outputs.iter().map(Tensor::byte_size).sum()
 }
 
-/// A response in one allocation, if it is small and in host memory.
+/// Packs a response, if it is small and in host memory.
 fn packed(response: &Response) -> Option<Arc<[u8]>> {
     if response.outputs.iter().any(Tensor::is_on_device) {
         return None;
     }
     match contents_of(response) {
-        // Clearing more than that takes longer than what is to be written.
+        // Clearing a larger buffer would take longer than the copy.
         0..=128 => packed_within::<192>(response).or_else(|| packed_within::<PACKED>(response)),
         129..=PACKED => packed_within::<PACKED>(response),
         _ => None,
@@ -121,13 +120,13 @@ fn packed_within<const SPACE: usize>(response: &Response) -> Option<Arc<[u8]>> {
     Some(Arc::from(&space[..length]))
 }
 
-#[expect(clippy::expect_used, reason = "written in this process, with the same code")]
+#[expect(clippy::expect_used, reason = "written in this process, by the same code")]
 fn unpacked(packed: &[u8]) -> Response {
     read_response(packed).expect("it was written in this process")
 }
 
-/// What a response takes in memory. Its buffers count as a whole.
-pub(super) fn size_of_response(response: &Response) -> usize {
+/// Memory used by a response. Buffers count in full.
+pub(crate) fn size_of_response(response: &Response) -> usize {
     let tensor = |tensor: &Tensor| {
         let buffers: usize = tensor.buffers.iter().map(|it| it.len() + size_of::<Buffer>()).sum();
         size_of::<Tensor>() + tensor.name.len() + tensor.shape.len() * 8 + buffers + 3 * ALLOCATION
