@@ -146,7 +146,7 @@ impl Interceptor for Cache {
 }
 
 #[tokio::test]
-async fn a_cache_stores_what_was_executed_and_answers_without_executing() {
+async fn cache_stores_answers_and_answers_repeated_requests_without_execution() {
     let cache = Arc::new(Cache::default());
     let (server, echo) = server(TENSORS, [Arc::clone(&cache) as Arc<dyn Interceptor>]);
     assert_eq!(answer(infer(&server, request(7))).await, Ok(7));
@@ -177,7 +177,7 @@ impl Interceptor for Quota {
 }
 
 #[tokio::test]
-async fn a_quota_refuses_and_what_is_behind_it_does_not_see_the_request() {
+async fn quota_refuses_a_request_before_later_interceptors_see_it() {
     let cache = Arc::new(Cache::default());
     let quota: Arc<dyn Interceptor> = Arc::new(Quota(Semaphore::new(1)));
     let (server, _) = server(TENSORS, [quota, Arc::clone(&cache) as _]);
@@ -209,7 +209,7 @@ impl Interceptor for QuotaOfPrincipals {
 }
 
 #[tokio::test]
-async fn a_quota_holds_for_each_principal() {
+async fn quota_applies_to_each_principal() {
     let (server, _) =
         server(TENSORS, [Arc::new(QuotaOfPrincipals(Mutex::default())) as Arc<dyn Interceptor>]);
     let model = server.model("m", None).unwrap();
@@ -252,7 +252,7 @@ impl Interceptor for Load {
 }
 
 #[tokio::test]
-async fn ten_thousand_requests_wait_without_threads_and_go_on_together() {
+async fn ten_thousand_delayed_requests_take_no_threads_and_proceed_together() {
     const REQUESTS: usize = 10_000;
     let (load, permits) = Load::pending();
     let cache = Arc::new(Cache::default());
@@ -273,7 +273,7 @@ async fn ten_thousand_requests_wait_without_threads_and_go_on_together() {
 }
 
 #[test]
-fn a_caller_that_only_registers_a_waker_is_woken() {
+fn caller_that_only_registers_a_waker_is_woken() {
     struct Unpark(thread::Thread);
     impl std::task::Wake for Unpark {
         fn wake(self: Arc<Self>) {
@@ -295,7 +295,7 @@ fn a_caller_that_only_registers_a_waker_is_woken() {
 }
 
 #[test]
-fn a_request_that_is_taken_back_while_it_waits_is_cancelled_and_not_executed() {
+fn request_cancelled_while_it_is_delayed_is_not_executed() {
     let (load, permits) = Load::pending();
     let (server, echo) = server(TENSORS, [load as Arc<dyn Interceptor>]);
     let model = server.model("m", None).unwrap();
@@ -322,7 +322,7 @@ fn a_request_that_is_taken_back_while_it_waits_is_cancelled_and_not_executed() {
 }
 
 #[test]
-fn a_request_that_is_taken_back_behind_its_wait_leaves_the_queue() {
+fn request_cancelled_after_its_delay_leaves_the_queue() {
     let (load, permits) = Load::pending();
     let batching = format!(
         "{TENSORS} max_batch_size: 4 dynamic_batching {{ max_queue_delay_microseconds: 60000000 \
@@ -341,7 +341,7 @@ fn a_request_that_is_taken_back_behind_its_wait_leaves_the_queue() {
 }
 
 #[test]
-fn the_end_of_the_server_answers_those_that_wait() {
+fn unloading_the_server_answers_delayed_requests() {
     let (load, permits) = Load::pending();
     let (server, echo) = server(TENSORS, [load as Arc<dyn Interceptor>]);
     let model = server.model("m", None).unwrap();
@@ -361,7 +361,7 @@ fn the_end_of_the_server_answers_those_that_wait() {
 }
 
 #[test]
-fn an_interceptor_that_loses_a_request_does_not_lose_its_client() {
+fn request_dropped_by_an_interceptor_is_answered() {
     struct Careless;
     impl Interceptor for Careless {
         fn intercept(&self, _: &Arc<Model>, request: &mut Request, _: &Caller) -> Step {
@@ -404,7 +404,7 @@ impl Interceptor for FirstWaits {
 }
 
 #[tokio::test]
-async fn requests_of_a_sequence_keep_their_order_and_hold_up_no_other() {
+async fn requests_of_a_sequence_keep_their_order_and_delay_no_others() {
     let permits = Arc::new(Semaphore::new(0));
     let first_waits = FirstWaits { permits: Arc::clone(&permits), seen: AtomicUsize::new(0) };
     let sequences = format!("{TENSORS} sequence_batching {{ max_sequence_idle_microseconds: 60000000 }}");
@@ -430,7 +430,7 @@ async fn requests_of_a_sequence_keep_their_order_and_hold_up_no_other() {
 }
 
 #[tokio::test]
-async fn what_a_caller_holds_is_given_back_when_the_request_is_over() {
+async fn permits_of_a_caller_are_released_when_the_request_is_over() {
     let (load, permits) = Load::pending();
     let (server, _) = server(TENSORS, [load as Arc<dyn Interceptor>]);
     let bodies = crate::Budget::new(100);
@@ -469,7 +469,7 @@ impl Interceptor for ListeningInterceptor {
 }
 
 #[tokio::test]
-async fn a_listener_hears_once_of_each_request_whatever_becomes_of_it() {
+async fn listener_is_notified_once_for_each_request() {
     for behind_a_wait in [false, true] {
         for behind_the_listener in [false, true] {
             let heard = ListeningInterceptor::default();
