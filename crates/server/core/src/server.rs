@@ -498,10 +498,12 @@ impl Server {
     }
 
     /// Begins to stop: the server is no longer ready, and refuses new requests of clients. Requests in progress go on, with
-    /// all that backends and ensembles ask for them, and clients may go on with their sequences.
+    /// all that backends and ensembles ask for them, and clients may go on with their sequences. Clients that wait for a slow
+    /// source get an error at once.
     pub fn begin_shutdown(&self) {
         self.open.store(false, Ordering::Release);
         self.stopping.store(true, Ordering::Release);
+        self.models.cancel_fetches();
         self.models.events().notify();
     }
 

@@ -100,8 +100,13 @@ impl Catalog {
             refreshes.is_running = false;
         }
         drop(refreshes);
-        self.ended.send_replace(ended);
+        self.ended.send_modify(|last| *last = ended.max(*last));
         again
+    }
+
+    /// Lets all calls, also later ones, have the last listing: the server is stopping, and a source may never answer.
+    pub(crate) fn release(&self) {
+        self.ended.send_replace(u64::MAX);
     }
 
     fn lock(&self) -> MutexGuard<'_, Refreshes> {

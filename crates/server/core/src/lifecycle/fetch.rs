@@ -11,6 +11,7 @@ use nereid_backend_api::{Error, ErrorCode, ReadinessReports, Result};
 use tokio::sync::oneshot;
 
 use super::records::Records;
+use super::workers::shutting_down;
 use super::{LifeCycle, Record, Task};
 use crate::block_on::block_on;
 use crate::source::{FetchedModel, Overrides};
@@ -70,6 +71,7 @@ impl LifeCycle {
         // What does not have to wait is done in any case.
         match block_on(select(fetch, cancelled)) {
             Either::Left((fetched, _)) => Ok(fetched),
+            Either::Right(_) if self.lock().stopping => Err(shutting_down()),
             Either::Right(_) => {
                 Err(Error::unavailable(format!("the load of '{name}' was cancelled by an unload")))
             }

@@ -80,6 +80,8 @@ pub(super) struct Tasks {
     /// How many threads fetch, and how many load.
     pub(super) threads: PerStage<usize>,
     pub(super) closed: bool,
+    /// Whether the server is stopping: nothing waits for a source any more.
+    pub(super) stopping: bool,
     /// What is known of models that were loaded, or tried.
     pub(super) known: BTreeMap<String, Records>,
     pub(super) dependencies: Dependencies,
@@ -232,7 +234,7 @@ impl Tasks {
         let is_cancelled = self.counts.contains_key(&job.name)
             && !self.is_awaited(&job.name)
             && self.waiting.iter().any(is_unload);
-        if !is_cancelled {
+        if !is_cancelled && !self.stopping {
             self.fetching.insert(job.name.clone(), canceller);
         }
         Some((job, records, cancelled))
@@ -275,6 +277,12 @@ impl Tasks {
         let needs_fetch = stage == Stage::Fetch;
         let last = self.waiting.iter().rposition(|job| job.task.needs_fetch() == needs_fetch)?;
         self.remove(last)
+    }
+
+    /// Cancels the fetches in progress, and later ones that would have to wait.
+    pub(super) fn cancel_fetches(&mut self) {
+        self.stopping = true;
+        self.fetching.clear();
     }
 
     /// Takes no further jobs, cancels the fetches in progress, and gives back what waits.

@@ -75,6 +75,12 @@ impl LifeCycle {
         spawned.inspect_err(|error| tracing::error!("cannot start a thread to load models: {error}")).is_ok()
     }
 
+    /// Cancels fetches that wait for their source: the server is stopping. Everything else goes on.
+    pub(crate) fn cancel_fetches(&self) {
+        self.lock().cancel_fetches();
+        self.catalog().release();
+    }
+
     /// Stops taking tasks, refuses the queued ones, and cancels the fetches in progress.
     pub(crate) fn close(&self) {
         let jobs = self.lock().close();
@@ -245,6 +251,6 @@ impl LifeCycle {
     }
 }
 
-fn shutting_down() -> Error {
+pub(super) fn shutting_down() -> Error {
     Error::unavailable("the server is stopping")
 }

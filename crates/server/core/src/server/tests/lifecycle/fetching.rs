@@ -1,6 +1,7 @@
 //! The stage before loading: sources that take their time, and what is heard of the files they give.
 
 use std::collections::BTreeSet;
+use std::future::pending;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::mpsc::Receiver;
 
@@ -8,6 +9,7 @@ use futures_util::FutureExt;
 use tokio::sync::Semaphore;
 
 use super::*;
+use crate::block_on::block_on;
 use crate::source::{BlockingSource, FetchedModel, ModelSource, Progress, SourceEntry, SourceFuture};
 use crate::spec::Origin;
 use crate::{FetchStatus, LoadGuard, LoadHooks};
@@ -21,6 +23,8 @@ struct Remote {
     /// The origin of the files, the number of instances, and whether they can be loaded.
     model: Mutex<(Origin, i32, bool)>,
     listed: AtomicUsize,
+    /// Whether a listing never ends.
+    is_slow: AtomicBool,
     number: AtomicU64,
 }
 
@@ -33,6 +37,7 @@ impl Default for Remote {
             heard: Arc::default(),
             model: Mutex::new((Origin::Source, 1, true)),
             listed: AtomicUsize::default(),
+            is_slow: AtomicBool::default(),
             number: AtomicU64::default(),
         }
     }
@@ -88,6 +93,9 @@ impl ModelSource for Remote {
             self.listed.fetch_add(1, AtomicOrdering::SeqCst);
             if self.permits.is_closed() {
                 return Err(Error::unavailable("the source is gone"));
+            }
+            if self.is_slow.load(AtomicOrdering::SeqCst) {
+                pending::<()>().await;
             }
             let listed = |name: &str| SourceEntry { name: name.into(), ids: Ok(vec![ModelId::plain(name)]) };
             Ok(vec![listed("m")])
@@ -213,6 +221,27 @@ fn an_unload_cancels_a_fetch_that_hangs_and_the_loads_behind_it() {
     source.permits.add_permits(1);
     begin_load(&server, "m").recv_timeout(LONG).unwrap().unwrap();
     assert_eq!(index(&server), ["m/1 READY"]);
+}
+
+#[test]
+fn server_that_begins_to_stop_cancels_fetches_and_listings_that_wait() {
+    let (source, server) = remote(ServerOptions { max_fetches: 2, ..options() });
+    let outcomes: Vec<_> = (0..6).map(|number| begin_load(&server, &format!("m{number}"))).collect();
+    wait_for(|| source.fetching.load(AtomicOrdering::SeqCst) == 2);
+    source.is_slow.store(true, AtomicOrdering::SeqCst);
+    let before = source.listed.load(AtomicOrdering::SeqCst);
+    let (listed, index) = (server.index(), Arc::clone(&server));
+    let waiting = thread::spawn(move || (block_on(listed), block_on(index.index())));
+    wait_for(|| source.listed.load(AtomicOrdering::SeqCst) > before);
+    server.begin_shutdown();
+    for outcome in outcomes {
+        let error = outcome.recv_timeout(LONG).unwrap().unwrap_err();
+        assert!(error.message().contains("stopping"), "{error}");
+    }
+    wait_for(|| waiting.is_finished());
+    let (listed, later) = waiting.join().unwrap();
+    // As far as the source was listed before.
+    assert!(listed.is_ok() && later.is_ok());
 }
 
 #[test]
