@@ -1,6 +1,6 @@
 //! The agent `checksum`: refuses models whose files are not the expected ones.
 //!
-//! Its parameters are `MD5:<file>`, as of Triton's agent, `SHA256:<file>` and `BLAKE3:<file>` with the digest as value; and
+//! The parameters are `MD5:<file>`, as of Triton's agent, `SHA256:<file>` and `BLAKE3:<file>` with the digest as value; and
 //! `MINISIGN:<manifest>` with a public key of minisign, for a signed list of the model's files.
 
 mod digest;

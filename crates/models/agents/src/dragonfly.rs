@@ -1,29 +1,26 @@
 //! The agent `dragonfly`: fetches cloud objects through the proxy of Dragonfly's daemon, which gets them from its
-//! peers, and reads the bucket only if none of them has the object.
+//! peers, and reads the bucket only if no peer has the object.
 //!
 //! The proxy gets plain requests for signed URLs, with headers that identify requests for the same object. The protocol
-//! is that of the proxy of `dragonfly-client`, and of the Dragonfly project's own agent.
+//! matches the proxy of `dragonfly-client` and the Dragonfly project's own agent.
 
 mod metrics;
 mod proxy;
 mod settings;
+mod state;
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
 
 use nereid_core::MetricRegistry;
 use nereid_core::backend_api::Result;
 use nereid_repository::{Route, RouteError, RouteFuture, RoutedObject, Way};
-use tokio::time::Instant;
 
 use self::metrics::RouteCounters;
-use self::proxy::Proxy;
+use self::proxy::{Failure, Proxy};
 pub use self::settings::DragonflySettings;
-
-/// An unreachable proxy is not tried for this long if buckets may replace it.
-const AWAY: Duration = Duration::from_secs(10);
+use self::state::ProxyState;
 
 /// The daemons that models name, each with its own connections and counters.
 pub struct DragonflyRoutes {
@@ -80,8 +77,7 @@ pub struct Dragonfly {
     proxy: Proxy,
     fallback: bool,
     fetched: Arc<RouteCounters>,
-    /// Until when the proxy is not tried, and why.
-    away: Mutex<Option<(Instant, String)>>,
+    state: Arc<ProxyState>,
 }
 
 impl Dragonfly {
@@ -91,15 +87,8 @@ impl Dragonfly {
             fallback: settings.fallback,
             proxy: Proxy::new(settings),
             fetched,
-            away: Mutex::default(),
+            state: Arc::default(),
         }
-    }
-
-    /// The reason why the proxy is not tried now, if so.
-    fn away(&self) -> Option<String> {
-        let away = lock(&self.away);
-        let (_, reason) = away.as_ref().filter(|(until, _)| Instant::now() < *until)?;
-        Some(reason.clone())
     }
 }
 
@@ -114,29 +103,18 @@ impl Route for Dragonfly {
 
     fn get(&self, object: RoutedObject) -> RouteFuture<'_> {
         Box::pin(async move {
-            if let Some(reason) = self.away().filter(|_| self.fallback) {
+            if let Some(reason) = self.state.reason().filter(|_| self.fallback) {
                 return Err(RouteError(reason));
             }
-            match self.proxy.get(object).await {
-                Ok(answer) => {
-                    *lock(&self.away) = None;
-                    Ok(answer)
-                }
-                Err(failure) => {
-                    if failure.is_away {
-                        let first =
-                            lock(&self.away).replace((Instant::now() + AWAY, failure.message.clone()));
-                        if first.is_none() && self.fallback {
-                            tracing::warn!(
-                                "{}: {}; objects come from their buckets instead",
-                                self.name,
-                                failure.message
-                            );
-                        }
-                    }
-                    Err(RouteError(failure.message))
-                }
+            let Failure { message, pause } = match self.proxy.get(object, &self.state).await {
+                Ok(answer) => return Ok(answer),
+                Err(failure) => failure,
+            };
+            let is_first = pause.is_some_and(|pause| self.state.pause(pause, &message));
+            if is_first && self.fallback {
+                tracing::warn!("{}: {message}; objects come from their buckets instead", self.name);
             }
+            Err(RouteError(message))
         })
     }
 

@@ -1,9 +1,10 @@
 //! Requests to the proxy of Dragonfly's daemon.
 //!
-//! A GET with the header `X-Dragonfly-Use-P2P` makes the proxy fetch through its peers, whatever the scheme: the
+//! A GET with the header `X-Dragonfly-Use-P2P` makes the proxy fetch through its peers with any scheme: the
 //! request line has the full URL, even for `https`, and the daemon opens the TLS connection to the bucket.
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -18,12 +19,19 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::settings::DragonflySettings;
+use super::state::ProxyState;
 
 /// The connect timeout: a proxy is on this machine, or near.
 const CONNECT: Duration = Duration::from_secs(5);
 
 /// The read timeout: the proxy may have to read a bucket first.
 const STALL: Duration = Duration::from_secs(60);
+
+/// An unreachable proxy is left alone for this long: finding out again costs little.
+pub(super) const UNREACHABLE: Duration = Duration::from_secs(10);
+
+/// A silent proxy is left alone for this long: each attempt takes as long as [`STALL`].
+pub(super) const SILENT: Duration = Duration::from_secs(300);
 
 /// The proxy of a daemon.
 pub(super) struct Proxy {
@@ -36,8 +44,8 @@ pub(super) struct Proxy {
 /// Why a fetch failed.
 pub(super) struct Failure {
     pub message: String,
-    /// Whether the proxy is unreachable.
-    pub is_away: bool,
+    /// The time that the proxy is left alone, if it is unreachable or silent.
+    pub pause: Option<Duration>,
 }
 
 impl Proxy {
@@ -48,7 +56,7 @@ impl Proxy {
         let mut headers = HeaderMap::new();
         let fixed = [
             ("x-dragonfly-use-p2p", "true".to_owned()),
-            // The header of older daemons, and that of newer ones.
+            // Older and newer daemons use different headers.
             ("x-dragonfly-filter", filter.join("&")),
             ("x-dragonfly-filtered-query-params", filter.join(",")),
         ];
@@ -63,10 +71,15 @@ impl Proxy {
     }
 
     /// Starts to fetch an object, or a range of it.
-    pub(super) async fn get(&self, object: RoutedObject) -> Result<RouteAnswer, Failure> {
+    pub(super) async fn get(
+        &self,
+        object: RoutedObject,
+        state: &Arc<ProxyState>,
+    ) -> Result<RouteAnswer, Failure> {
         let request = self.request(&object)?;
-        let away = |message: String| Failure { message, is_away: true };
-        let failed = |message: String| Failure { message, is_away: false };
+        let away = |message: String| Failure { message, pause: Some(UNREACHABLE) };
+        let silent = |message: String| Failure { message, pause: Some(SILENT) };
+        let failed = |message: String| Failure { message, pause: None };
         let stream = timeout(CONNECT, TcpStream::connect(&self.address)).await;
         let stream = stream.map_err(|_| away("no connection within 5 seconds".into()))?;
         let stream = stream.map_err(|error| away(error.to_string()))?;
@@ -79,13 +92,13 @@ impl Proxy {
             let _ = connection.await;
         });
         let answer = timeout(STALL, sender.send_request(request)).await;
-        let answer = answer.map_err(|_| failed(format!("no answer within {} seconds", STALL.as_secs())))?;
+        let answer = answer.map_err(|_| silent(format!("no answer within {} seconds", STALL.as_secs())))?;
         let answer = answer.map_err(|error| failed(error.to_string()))?;
-        read(answer, object.range).map_err(failed)
+        read(answer, object.range, state).map_err(failed)
     }
 
     fn request(&self, object: &RoutedObject) -> Result<Request<Empty<Bytes>>, Failure> {
-        let invalid = |what: &str| Failure { message: what.to_owned(), is_away: false };
+        let invalid = |what: &str| Failure { message: what.to_owned(), pause: None };
         let url: Uri = object.url.parse().map_err(|_| invalid("the object's address is not one of HTTP"))?;
         let host = url.authority().ok_or_else(|| invalid("the object's address has no host"))?.to_string();
         let mut request = Request::new(Empty::new());
@@ -111,7 +124,11 @@ impl Proxy {
 }
 
 /// The part of a range that an answer contains.
-fn read(answer: Response<Incoming>, range: Option<Range<u64>>) -> Result<RouteAnswer, String> {
+fn read(
+    answer: Response<Incoming>,
+    range: Option<Range<u64>>,
+    state: &Arc<ProxyState>,
+) -> Result<RouteAnswer, String> {
     let (status, headers) = (answer.status(), answer.headers());
     let text = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
     let etag = text(ETAG);
@@ -136,7 +153,8 @@ fn read(answer: Response<Incoming>, range: Option<Range<u64>>) -> Result<RouteAn
             return Err(format!("answers with HTTP status {}{whose}", status.as_u16()));
         }
     };
-    Ok(RouteAnswer { etag, size, body: Box::new(Piece { body: answer.into_body(), skip, left: length }) })
+    let body = Piece { body: answer.into_body(), skip, left: length, state: Arc::clone(state) };
+    Ok(RouteAnswer { etag, size, body: Box::new(body) })
 }
 
 /// A part of a body.
@@ -146,6 +164,7 @@ struct Piece {
     skip: u64,
     /// The number of bytes still expected.
     left: u64,
+    state: Arc<ProxyState>,
 }
 
 impl RouteBody for Piece {
@@ -154,10 +173,14 @@ impl RouteBody for Piece {
             while self.left > 0 {
                 let frame = match timeout(STALL, self.body.frame()).await {
                     Ok(None) => return None,
-                    Ok(Some(Ok(frame))) => frame,
+                    Ok(Some(Ok(frame))) => {
+                        self.state.works();
+                        frame
+                    }
                     Ok(Some(Err(error))) => return Some(Err(RouteError(error.to_string()))),
                     Err(_) => {
                         let message = format!("nothing arrived for {} seconds", STALL.as_secs());
+                        self.state.pause(SILENT, &message);
                         return Some(Err(RouteError(message)));
                     }
                 };

@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 
 use super::*;
 
-/// Answers one request with this text, and gives the request.
+/// Answers one request with this text, and returns the request.
 async fn proxy(answer: Vec<u8>) -> (String, JoinHandle<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
@@ -22,7 +22,7 @@ async fn proxy(answer: Vec<u8>) -> (String, JoinHandle<String>) {
             stream.read_exact(&mut byte).await.unwrap();
             head.push(byte[0]);
         }
-        // Who hears enough does not read the rest.
+        // The client may close the connection early.
         let _ = stream.write_all(&answer).await;
         String::from_utf8(head).unwrap()
     });
@@ -120,7 +120,7 @@ async fn a_proxy_that_is_away_is_left_alone_for_a_while() {
     for route in [&patient, &strict] {
         assert!(read(&**route, object("http://h/x", 5, None)).await.unwrap_err().contains("refused"));
     }
-    // It is there again, but only who has no other way asks it.
+    // The proxy is back, but only the route without a fallback tries it.
     let listener = TcpListener::bind(address).await.unwrap();
     let serving = tokio::spawn(async move {
         loop {
@@ -134,9 +134,48 @@ async fn a_proxy_that_is_away_is_left_alone_for_a_while() {
     });
     assert!(read(&*patient, object("http://h/x", 5, None)).await.unwrap_err().contains("refused"));
     assert_eq!(read(&*strict, object("http://h/x", 5, None)).await.unwrap(), b"hello");
-    tokio::time::advance(AWAY).await;
+    tokio::time::advance(proxy::UNREACHABLE).await;
     assert_eq!(read(&*patient, object("http://h/x", 5, None)).await.unwrap(), b"hello");
     serving.abort();
+}
+
+/// A proxy that is silent once its connection is made, or after this many bytes of its answer, is not tried again by
+/// routes that have buckets to fall back on.
+#[tokio::test(start_paused = true)]
+async fn silent_proxy_holds_up_one_fetch_only() {
+    for sent in [
+        None,
+        Some("HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n"),
+        Some("HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhe"),
+    ] {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = format!("http://{}", listener.local_addr().unwrap());
+        let serving = tokio::spawn(async move {
+            let mut streams = Vec::new();
+            loop {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                stream.write_all(sent.unwrap_or_default().as_bytes()).await.unwrap();
+                streams.push(stream);
+            }
+        });
+        let (patient, strict) = (route(&address, &[]), route(&address, &[("fallback", "false")]));
+        for (route, expected) in [(&patient, [60, 0, 0]), (&strict, [60, 60, 60])] {
+            let mut waited = Vec::new();
+            for _ in 0..3 {
+                let began = tokio::time::Instant::now();
+                let error = read(&**route, object("http://h/x", 5, None)).await.unwrap_err();
+                assert!(error.contains("60 seconds"), "{error}");
+                waited.push(began.elapsed().as_secs());
+            }
+            assert_eq!(waited, expected, "{sent:?}");
+        }
+        // Later it is tried again.
+        tokio::time::advance(proxy::SILENT).await;
+        let began = tokio::time::Instant::now();
+        read(&*patient, object("http://h/x", 5, None)).await.unwrap_err();
+        assert_eq!(began.elapsed().as_secs(), 60);
+        serving.abort();
+    }
 }
 
 #[test]
@@ -154,7 +193,7 @@ fn routes_of_the_same_settings_are_one() {
 }
 
 proptest! {
-    /// A range comes whole from a proxy that knows ranges, and from one that gives everything.
+    /// A range arrives complete from proxies with and without support for ranges.
     #[test]
     fn ranges_come_from_any_proxy(size in 1..3000usize, from in 0..3000usize, length in 1..3000usize, knows in any::<bool>()) {
         let (from, end) = (from % size, (from % size + length).min(size));
