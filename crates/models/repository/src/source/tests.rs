@@ -1,14 +1,16 @@
 //! Models from folders, with and without replacements sent by a client.
 
 use std::fs;
+use std::path::Path;
 use std::time::Duration;
 
 use bytes::Bytes;
-use nereid_core::backend_api::ErrorCode;
+use nereid_core::backend_api::{Error, ErrorCode};
+use nereid_core::{ModelSpec, block_on};
 use tempfile::TempDir;
 
 use super::*;
-use crate::store::Entry;
+use crate::store::{Entry, Fetch, FetchedFolder, Object};
 
 /// Runs all stages of a load at once.
 impl Repositories {
