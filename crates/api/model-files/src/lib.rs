@@ -32,13 +32,13 @@ pub enum FileError {
     Outside,
     /// There is something else in its place.
     NotRegular(Kind),
-    /// It is longer than it may be, in bytes.
+    /// The file exceeds this limit in bytes.
     TooLarge(u64),
     /// The system's error.
     Io(io::Error),
 }
 
-/// What is in the place of a file.
+/// The kind of a directory entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A directory.
@@ -56,7 +56,7 @@ pub enum Kind {
 }
 
 impl FileError {
-    /// Whether there is no such file.
+    /// Whether the file does not exist.
     pub fn is_missing(&self) -> bool {
         matches!(self, Self::Io(error)
             if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory))
@@ -107,8 +107,8 @@ pub fn inside(folder: &Path, name: impl AsRef<Path>) -> Result<PathBuf, FileErro
     if nereid_model_config::stays_in_folder(name) { Ok(folder.join(name)) } else { Err(FileError::Outside) }
 }
 
-/// The file of a model whose configuration gives it this name: in a version's folder or, if a folder of that name is
-/// there, the file `within` it.
+/// The path of a model's file with this name in a version's folder. If the name is that of a folder, the path of the file
+/// `within` the folder.
 ///
 /// # Errors
 /// As [`inside`].
@@ -117,8 +117,8 @@ pub fn model_file(version: &Path, name: &str, within: &str) -> Result<PathBuf, F
     Ok(if path.is_dir() { path.join(within) } else { path })
 }
 
-/// What helps where a model's file is missing: the only file beside it with the same ending, in whatever case, if there is
-/// one, could be meant. Empty where nothing does.
+/// A hint for a missing file of a model: the only file in the same folder with the same ending in upper or lower case.
+/// Empty without such a file.
 pub fn hint_at_missing(path: &Path) -> String {
     let entries = path.parent().and_then(|folder| folder.read_dir().ok()).into_iter().flatten().flatten();
     let ending = |path: &Path| path.extension().map(OsStr::to_ascii_lowercase);
@@ -144,7 +144,7 @@ pub fn check(path: &Path) -> Result<(), FileError> {
 /// Opens a regular file for reading, links followed. Never waits for another process, as opening a FIFO does.
 ///
 /// # Errors
-/// It cannot be opened, or is not a regular file.
+/// The file cannot be opened, or is not regular.
 pub fn open(path: &Path) -> Result<File, FileError> {
     open_regular(path).map(|(file, _)| file)
 }
@@ -161,7 +161,7 @@ pub fn read(path: &Path, limit: u64) -> Result<Vec<u8>, FileError> {
     let mut contents = Vec::new();
     let length = usize::try_from(metadata.len()).map_err(|_| FileError::TooLarge(limit))?;
     contents.try_reserve_exact(length).map_err(io::Error::from)?;
-    // It may be longer than the system says: files of /proc have no length.
+    // The reported length may be too small: files of /proc have none.
     file.take(limit.saturating_add(1)).read_to_end(&mut contents)?;
     if contents.len() as u64 > limit { Err(FileError::TooLarge(limit)) } else { Ok(contents) }
 }

@@ -1,4 +1,4 @@
-//! What is opened and what is not, whatever is in the place of a file.
+//! Regular files are opened; everything else is refused.
 
 use std::fs;
 use std::os::unix::fs::symlink;

@@ -82,7 +82,7 @@ pub(crate) fn hex(context: Context) -> String {
 mod tests {
     use std::fs;
 
-    use tar::{Builder, Header};
+    use tar::{Builder, EntryType, Header};
 
     use super::*;
 
@@ -114,6 +114,44 @@ mod tests {
         assert_eq!(unpacked(&archive(), None), Ok(true));
         let error = unpacked(&archive(), Some(&"0".repeat(32))).unwrap_err();
         assert!(error.ends_with("the archive changed while it was read"), "{error}");
+    }
+
+    /// An archive of entries with these names, kinds and targets of links. Tools refuse to write some of the names.
+    fn archive_of(entries: &[(&str, EntryType, &str)]) -> Vec<u8> {
+        let mut builder = Builder::new(Vec::new());
+        for (name, kind, target) in entries {
+            let mut header = Header::new_ustar();
+            header.set_entry_type(*kind);
+            header.set_mode(0o644);
+            let ustar = header.as_ustar_mut().unwrap();
+            ustar.name[..name.len()].copy_from_slice(name.as_bytes());
+            ustar.linkname[..target.len()].copy_from_slice(target.as_bytes());
+            header.set_size(0);
+            header.set_cksum();
+            builder.append(&header, io::empty()).unwrap();
+        }
+        builder.into_inner().unwrap()
+    }
+
+    #[test]
+    fn archive_that_leads_out_of_its_folder_is_refused() {
+        let outside = tempfile::tempdir().unwrap();
+        let out = outside.path().to_str().unwrap();
+        let file = format!("{out}/written");
+        for entries in [
+            &[("../written", EntryType::Regular, "")][..],
+            &[("bin/../../written", EntryType::Regular, "")],
+            &[(file.as_str(), EntryType::Regular, "")],
+            &[("bin", EntryType::Symlink, out), ("bin/written", EntryType::Regular, "")],
+            &[("bin", EntryType::Symlink, ".."), ("bin/written", EntryType::Regular, "")],
+            &[("bin/python", EntryType::Link, "/etc/passwd")],
+            &[("bin/python", EntryType::Link, "../archive")],
+            &[("bin/null", EntryType::Char, "")],
+        ] {
+            let error = unpacked(&archive_of(entries), None);
+            assert!(error.is_err(), "{entries:?}");
+            assert_eq!(fs::read_dir(&outside).unwrap().count(), 0, "{entries:?}");
+        }
     }
 
     #[test]

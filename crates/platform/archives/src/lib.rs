@@ -107,7 +107,7 @@ impl Format {
 }
 
 /// Unpacks an archive of any format into a folder, which need not be empty: existing files are replaced. With `only`,
-/// entries of a tar file outside that folder are skipped, whatever they are.
+/// all entries of a tar file outside that folder are skipped.
 ///
 /// # Errors
 /// The file is not an archive, exceeds the limits, has a refused entry, or cannot be written. The folder may then

@@ -20,7 +20,7 @@ pub(crate) const INTERVAL: Duration = Duration::from_secs(5);
 /// their sizes.
 ///
 /// # Errors
-/// It is not a tar file, exceeds the limits, or has a refused entry.
+/// The file is not a tar file, exceeds the limits, or has a refused entry.
 pub fn inspect_tar(reader: impl Read, limits: ArchiveLimits, only: Option<&Path>) -> Result<u64, String> {
     let mut archive = Archive::new(reader);
     let (mut bytes, mut entries) = (0_u64, 0_u64);
@@ -58,7 +58,7 @@ fn is_kept(kind: EntryType) -> bool {
 /// Unpacks a tar file into a folder, and reports the progress in bytes. Existing files are replaced.
 ///
 /// # Errors
-/// It has a refused entry, or cannot be written. The folder may then contain a part of it.
+/// An entry is refused or cannot be written. The folder may then contain a part of the archive.
 pub fn unpack_tar(
     reader: impl Read,
     folder: &Path,

@@ -49,7 +49,7 @@ fn zstd(content: &[u8]) -> Vec<u8> {
     ruzstd::encoding::compress_to_vec(content, ruzstd::encoding::CompressionLevel::Fastest)
 }
 
-/// A folder to unpack into, and beside it what must stay as it is.
+/// A folder to unpack into, with files outside that must not change.
 struct Place {
     root: TempDir,
 }

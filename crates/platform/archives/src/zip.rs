@@ -83,7 +83,7 @@ fn read(
     if kept.is_empty() {
         return Err("it is empty".to_owned());
     }
-    // What entries say of their sizes need not be true.
+    // The declared sizes of entries may be wrong.
     let mut left = limits.bytes;
     for KeptEntry { name, is_folder, is_deflated, place } in kept {
         if is_folder {
