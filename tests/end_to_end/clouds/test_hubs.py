@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import subprocess
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -109,6 +110,132 @@ def test_revisions_are_chosen_and_followed(hub, models):
         shutil.copytree(models / "b" / "1", models / "b" / "4")
         hub.put("owner/b", models / "b")
         until(lambda: versions(server, "b") == ["4"])
+
+
+# What sentence-transformers/all-MiniLM-L6-v2 has beside its ONNX files.
+SENTENCE_TRANSFORMER = [
+    ".gitattributes",
+    "1_Pooling/config.json",
+    "README.md",
+    "config.json",
+    "config_sentence_transformers.json",
+    "model.safetensors",
+    "modules.json",
+    "openvino/openvino_model.bin",
+    "openvino/openvino_model.xml",
+    "pytorch_model.bin",
+    "sentence_bert_config.json",
+    "tf_model.h5",
+    "tokenizer.json",
+    "vocab.txt",
+]
+
+
+# How long a stop takes that waits for nothing, on a busy machine.
+PROMPT_S = 15
+
+
+def onnx_model():
+    return (EXAMPLES / "model_repository/add_sub/1/model.onnx").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("files", "path", "model"),
+    [
+        ([*SENTENCE_TRANSFORMER, "onnx/model_O1.onnx", "onnx/model_qint8_arm64.onnx"], "onnx/model.onnx", "all-MiniLM-L6-v2"),
+        (["README.md", "config.json"], "model.onnx", "all-MiniLM-L6-v2"),
+        (["onnx/model.onnx", "onnx/model_fp16.onnx"], "onnx/model_quantized.onnx", "all-MiniLM-L6-v2"),
+        (["onnx/decoder_model.onnx"], "onnx/encoder_model.onnx", "all-MiniLM-L6-v2-encoder_model"),
+        (["model_index.json", "vae_decoder/model.onnx"], "unet/model.onnx", "unet"),
+    ],
+)
+def test_a_repository_in_the_hubs_own_layout_is_one_model(hub, tmp_path, files, path, model):
+    hub.put_files("owner/all-MiniLM-L6-v2", {**dict.fromkeys(files, b"not a model"), path: onnx_model()})
+    is_main = path in ("model.onnx", "onnx/model.onnx")
+    address = "hf://owner/all-MiniLM-L6-v2" + ("" if is_main else f"/{path}" if model != "unet" else "/unet")
+    with running(address, env=of_hub(hub)) as server:
+        assert versions(server, model) == ["1"]
+        assert [entry["name"] for entry in request(server, "POST", "/v2/repository/index").json] == [model]
+    folder = tmp_path / "pulled"
+    outcome = nereid("pull", address, folder, env=of_hub(hub))
+    assert outcome.returncode == 0, outcome.stderr
+    assert outcome.stdout.split() == [str(folder / model)]
+    assert (folder / model / "1" / "model.onnx").read_bytes() == onnx_model()
+    checked = nereid("check", address, env=of_hub(hub))
+    assert checked.returncode == 0 and model in checked.stdout, checked.stdout + checked.stderr
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        (
+            ["onnx/encoder_model.onnx", "onnx/decoder_model.onnx"],
+            "several models; name one of them: hf://owner/odd/onnx/decoder_model.onnx, hf://owner/odd/onnx/encoder_model.onnx",
+        ),
+        (["unet/model.onnx", "vae/model.onnx"], "name one of them: hf://owner/odd/unet, hf://owner/odd/vae"),
+        (["model.safetensors", "pytorch_model.bin"], "only weights in the format PyTorch and safetensors"),
+        (["model-Q4_K_M.gguf"], "only weights in the format GGUF"),
+    ],
+)
+def test_a_repository_of_the_hub_without_one_model_is_refused_everywhere(hub, tmp_path, files, message):
+    hub.put_files("owner/odd", dict.fromkeys(files, b"x"))
+    with refused("hf://owner/odd", env=of_hub(hub)) as server:
+        server.wait_for_log(re.escape(message))
+    for command in (["pull", "hf://owner/odd", tmp_path / "pulled"], ["check", "hf://owner/odd"]):
+        outcome = nereid(*command, env=of_hub(hub))
+        assert outcome.returncode == 1 and message in outcome.stderr, outcome.stderr
+
+
+def test_passwords_and_signatures_of_addresses_are_sent_and_not_shown(models, tmp_path):
+    secrets = ("the-password", "the-signature")
+    with Web("me:the-password").running() as web:
+        web.put("a.zip", archive("zip", models / "a"))
+        address = f"http://me:the-password@{web.address}/a.zip?X-Amz-Signature=the-signature"
+        with running(address, "--log-verbose=1", env=environment()) as server:
+            assert answers(server, "a")
+            shown = f"http://{web.address}/a.zip?X-Amz-Signature=***"
+            assert Scrape(server).value("nereid_repository_reachable", repository=shown) == 1
+            told = server.log + Scrape(server).text + request(server, "POST", "/v2/repository/index").body.decode()
+            assert not [secret for secret in secrets if secret in told]
+        web.files.clear()
+        web.login = "Basic other"
+        with refused(address, env=environment()) as server:
+            server.wait_for_log("cannot look at 'http://.*401")
+            assert not [secret for secret in secrets if secret in server.log]
+        for command in (["pull", address, tmp_path / "pulled"], ["check", address]):
+            outcome = nereid(*command, env=environment())
+            assert outcome.returncode == 1 and "401" in outcome.stderr
+            assert not [secret for secret in secrets if secret in outcome.stdout + outcome.stderr]
+
+
+@pytest.mark.parametrize("what", ["load", "index", "start"])
+def test_a_stop_does_not_wait_for_a_slow_store(web, models, what):
+    web.put("slow.tar", archive("tar", models))
+    with Proxy(web.address) as proxy:
+        if what == "start":
+            proxy.breaks(lambda line: Stall(3) if line.startswith("GET") else None)
+        address = f"http://{proxy.address}/slow.tar"
+        flags = [EXPLICIT, "--load-model=*"] if what == "start" else [EXPLICIT]
+        server = nereid_server.Server(address, *flags, env=environment())
+        try:
+            if what != "start":
+                server.wait_until_ready()
+                web.put("slow.tar", archive("tar", models / "a", "a/"))
+                proxy.breaks(lambda line: Stall(3))
+            with ThreadPoolExecutor() as pool:
+                if what == "load":
+                    asking = pool.submit(load, server, "a")
+                elif what == "index":
+                    asking = pool.submit(request, server, "POST", "/v2/repository/index")
+                assert proxy.stalled.wait(LIMIT_S)
+                began = time.monotonic()
+                server.stop()
+                assert time.monotonic() - began < PROMPT_S
+                if what == "load":
+                    assert asking.result().status != 200
+        finally:
+            server.kill()
+            proxy.resume.set()
 
 
 @pytest.mark.parametrize(
@@ -276,8 +403,7 @@ def test_models_that_stay_as_they_are_are_not_loaded_again(web, delivery, models
 
 
 def test_a_models_only_file_is_served(web):
-    onnx = (EXAMPLES / "model_repository/add_sub/1/model.onnx").read_bytes()
-    url = web.put("sums.onnx", onnx)
+    url = web.put("sums.onnx", onnx_model())
     with running(url, env=environment()) as server:
         assert versions(server, "sums") == ["1"]
 

@@ -21,7 +21,7 @@ def model(tmp_path):
 
 @contextmanager
 def hub(model, authority):
-    with Delivery().running() as delivery, HuggingFace(delivery).running() as hub:
+    with Delivery(authority.sign("delivery")).running() as delivery, HuggingFace(delivery).running() as hub:
         hub.put("owner/a", model)
         hub.private.add("owner/a")
         with Proxy(hub.address, authority.sign("hub")) as proxy:
@@ -38,7 +38,7 @@ def web(model, authority):
 @contextmanager
 def registry(model, authority):
     """Registries on this machine are spoken to without TLS: this one has another name, which a proxy knows."""
-    with Delivery().running() as delivery, Registry(delivery, False).running() as registry:
+    with Delivery(authority.sign("delivery")).running() as delivery, Registry(delivery, False).running() as registry:
         files = [path for path in model.rglob("*") if path.is_file()]
         layers = [(path.read_bytes(), "text/plain", {TITLE: path.relative_to(model).as_posix()}) for path in files]
         registry.put("team/a", "v1", layers)
@@ -46,7 +46,9 @@ def registry(model, authority):
             Proxy(registry.address, authority.sign("registry", "registry.example")) as proxy,
             ForwardProxy(proxy.address) as forward,
         ):
-            yield "oci://registry.example/team/a:v1", {"HTTPS_PROXY": forward.url}, proxy
+            # The layers are on this machine, where a name that may be public does not lead.
+            variables = {"HTTPS_PROXY": forward.url, "NEREID_PRIVATE_REDIRECTS": "true"}
+            yield "oci://registry.example/team/a:v1", variables, proxy
 
 
 @pytest.mark.parametrize("source", [hub, web, registry])
@@ -61,3 +63,15 @@ def test_models_come_over_tls_from_those_who_are_trusted(source, model, tmp_path
         with refused(address, env=environment(**variables)) as server:
             server.wait_for_log("cannot (list|look at) .*: the server's certificate is not trusted: UnknownIssuer")
         assert len(proxy.requests) == before
+
+
+def test_redirects_do_not_lead_to_servers_without_tls(model, tmp_path):
+    authority = Authority(tmp_path, "hubs")
+    env = environment(SSL_CERT_FILE=str(authority.certificate))
+    with Web().running() as web, Delivery().running() as elsewhere:
+        packed = archive("tar.gz", model)
+        web.answer = lambda path, query, headers: (302, {"location": f"{elsewhere.origin}/{elsewhere.put(packed)}?sig=hidden"}, b"")
+        with Proxy(web.address, authority.sign("web")) as proxy, refused(f"{proxy.origin}/a.tar.gz", env=env) as server:
+            server.wait_for_log("redirect from 'https://.*' to 'http://.*sig=\\*\\*\\*' refused: it drops TLS")
+            assert "hidden" not in server.log
+        assert elsewhere.requests == []

@@ -68,6 +68,7 @@ class Host:
             context.load_cert_chain(tls.certificate, tls.key)
             self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
         self.address = f"127.0.0.1:{self._server.server_address[1]}"
+        self.origin = f"{'https' if tls else 'http'}://{self.address}"
 
     @contextmanager
     def running(self):
@@ -82,9 +83,9 @@ class Host:
 class Delivery(Host):
     """Where hubs keep large files, named by their digests."""
 
-    def __init__(self):
+    def __init__(self, tls=None):
         self.files = {}
-        super().__init__(self._answer)
+        super().__init__(self._answer, tls)
 
     def put(self, contents):
         digest = sha256(contents)
@@ -109,15 +110,19 @@ class HuggingFace(Host):
 
     def put(self, repository, folder, revision="main"):
         """A new commit of what is in a folder."""
-        files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()}
+        paths = [path for path in Path(folder).rglob("*") if path.is_file()]
+        self.put_files(repository, {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}, revision)
+
+    def put_files(self, repository, files, revision="main"):
+        """A new commit of files, given by their paths."""
         commit = hashlib.sha1(repr(sorted(files.items())).encode()).hexdigest()
         revisions = self.repositories.setdefault(repository, {})
         revisions[revision] = revisions[commit] = (commit, files)
 
     def _answer(self, path, query, headers):
-        if found := re.match(r"/api/models/(\w+/[\w-]+)/(revision|tree)/(.+)$", path):
+        if found := re.match(r"/api/models/([\w-]+/[\w.-]+)/(revision|tree)/(.+)$", path):
             repository, what, revision = found.groups()
-        elif found := re.match(r"/(\w+/[\w-]+)/resolve/(\w+)/(.+)$", path):
+        elif found := re.match(r"/([\w-]+/[\w.-]+)/resolve/(\w+)/(.+)$", path):
             repository, revision, what = found.groups()
         else:
             return 404, {}, b""
@@ -134,7 +139,7 @@ class HuggingFace(Host):
             contents = files[what]
             if len(contents) < LARGE:
                 return 200, {}, contents
-            return 302, {"location": f"http://{self.delivery.address}/{self.delivery.put(contents)}"}, b""
+            return 302, {"location": f"{self.delivery.origin}/{self.delivery.put(contents)}"}, b""
         # Two to a page.
         begin, names = int(query.get("cursor", ["0"])[0]), sorted(files)
         link = f'<http://{self.address}{quote(path)}?recursive=true&cursor={begin + 2}>; rel="next"'
@@ -196,15 +201,16 @@ class Registry(Host):
             document = self.manifests.get(found.groups())
             return (200, {}, document) if document else (404, {}, b'{"errors": [{"code": "MANIFEST_UNKNOWN"}]}')
         if found := re.match(r"/v2/.+/blobs/sha256:(\w+)$", path):
-            return 307, {"location": f"http://{self.delivery.address}/{found[1]}"}, b""
+            return 307, {"location": f"{self.delivery.origin}/{found[1]}"}, b""
         return 404, {}, b""
 
 
 class Web(Host):
-    """A web server of files."""
+    """A web server of files. With a login, such as `user:password`, it needs that."""
 
-    def __init__(self):
+    def __init__(self, login=None):
         self.files = {}
+        self.login = login and f"Basic {base64.b64encode(login.encode()).decode()}"
         super().__init__(self._answer)
 
     def put(self, name, contents):
@@ -212,6 +218,8 @@ class Web(Host):
         return f"http://{self.address}/{name}"
 
     def _answer(self, path, query, headers):
+        if self.login and headers.get("authorization") != self.login:
+            return 401, {}, b"who is this"
         contents = self.files.get(path)
         if contents is None:
             return 404, {}, b"not here"

@@ -2,8 +2,7 @@
 //! and `REMOVE` are a method and a URL, with `{path}` for an object's key, or `{name}` for the key as one part of a path, and go
 //! with these headers. Credentials are in the environment.
 //!
-//! It is a program and not a test, since the bucket's server is one that the end-to-end tests start, and one that may be told
-//! to misbehave.
+//! This is a program and not a test because the end-to-end tests start the bucket's server, and make it misbehave.
 
 use std::cell::Cell;
 use std::env;

@@ -2,17 +2,16 @@
 
 use std::fmt;
 
+use nereid_http_client::{SafeUrl, redacted};
+use nereid_hubs::HubAddress;
 use thiserror::Error;
 
-use crate::hubs::web::WebKind;
-
-/// The address of a repository.
+/// The address of a repository. Its text form has no secrets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
-    /// As written: it names the repository in messages, and selects its credentials.
-    text: String,
+    url: SafeUrl,
     pub(crate) cloud: Cloud,
-    /// The bucket, or the container.
+    /// The bucket, the container, or the hub's repository.
     pub(crate) bucket: String,
     /// The folder in the bucket, without slashes at its ends; empty for the whole bucket.
     pub(crate) path: String,
@@ -24,7 +23,7 @@ pub(crate) enum Cloud {
     /// S3, or a compatible server at an endpoint such as `http://localhost:9000`.
     S3 {
         /// `None` for Amazon's own, or the endpoint that the environment names.
-        endpoint: Option<String>,
+        endpoint: Option<SafeUrl>,
     },
     /// Google Cloud Storage.
     Google,
@@ -33,27 +32,8 @@ pub(crate) enum Cloud {
         /// The storage account.
         account: String,
     },
-    /// Hugging Face's hub. The bucket is the repository, `owner/name`.
-    HuggingFace {
-        /// A branch, tag or commit.
-        revision: String,
-    },
-    /// A file of the web. The bucket is its URL.
-    Web(WebKind),
-    /// A registry of OCI artifacts. The bucket is the artifact's name.
-    Registry {
-        /// Its host, with a port if it has one.
-        host: String,
-        /// A tag or a digest.
-        reference: String,
-    },
-}
-
-impl Cloud {
-    /// Whether the store is always read as a whole: it has no folders to list.
-    pub(crate) fn is_hub(&self) -> bool {
-        matches!(self, Self::HuggingFace { .. } | Self::Web(_) | Self::Registry { .. })
-    }
+    /// A hub, a registry or a web server, which is always read as a whole: it has no folders to list.
+    Hub(HubAddress),
 }
 
 /// Why an address cannot be used.
@@ -78,12 +58,12 @@ impl Address {
                 Ok((Cloud::Google, bucket, path))
             }
             "as" => azure(rest),
-            "hf" => hugging_face(rest),
-            "oci" => registry(rest),
-            "http" | "https" => web(text),
-            _ => return None,
+            _ => HubAddress::parse(text)?.map(|hub| {
+                let (name, path) = (hub.name.clone(), hub.path.clone());
+                (Cloud::Hub(hub), name, path)
+            }),
         };
-        let error = |problem| AddressError { address: text.to_owned(), problem };
+        let error = |problem| AddressError { address: redacted(text), problem };
         Some(parsed.map_err(error).and_then(|(cloud, bucket, path)| {
             if bucket.is_empty() {
                 return Err(error("the name of the bucket or container is missing"));
@@ -91,38 +71,43 @@ impl Address {
             if path.split('/').any(|part| [".", ".."].contains(&part)) {
                 return Err(error("'.' and '..' are not folders of a bucket"));
             }
-            Ok(Self { text: text.to_owned(), cloud, bucket, path })
+            Ok(Self { url: SafeUrl::new(text), cloud, bucket, path })
         }))
     }
 
-    /// The model's name, if the address holds the files of one model and no folders of models; `None` for buckets,
-    /// which always have folders.
-    pub(crate) fn model(&self) -> Option<&str> {
+    /// The hub's address; `None` for buckets.
+    pub(crate) fn hub(&self) -> Option<&HubAddress> {
         match &self.cloud {
+            Cloud::Hub(hub) => Some(hub),
             Cloud::S3 { .. } | Cloud::Google | Cloud::Azure { .. } => None,
-            Cloud::Web(WebKind::Archive(name) | WebKind::Model(name, _)) => Some(name),
-            Cloud::HuggingFace { .. } | Cloud::Registry { .. } => {
-                let path = if self.path.is_empty() { &self.bucket } else { &self.path };
-                Some(path.rsplit_once('/').map_or(path, |(_, name)| name))
-            }
         }
     }
 
-    /// As it was written.
+    /// The text form, without secrets.
     pub fn as_str(&self) -> &str {
-        &self.text
+        self.url.as_str()
+    }
+
+    /// As it was written. It selects the credentials, and may contain secrets itself.
+    pub(crate) fn with_secrets(&self) -> &str {
+        self.url.with_secrets()
+    }
+
+    /// Secrets in the address, which no message may contain.
+    pub(crate) fn secrets(&self) -> Vec<String> {
+        self.url.secrets()
     }
 }
 
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
+        f.write_str(self.as_str())
     }
 }
 
 type ParsedAddress = Result<(Cloud, String, String), &'static str>;
 
-/// `bucket/path`, or with an endpoint: `host:port/bucket/path`, over `http://` unless the address says `https://`.
+/// `bucket/path`, or with an endpoint: `host:port/bucket/path`, over `http://` by default.
 fn s3(rest: &str) -> ParsedAddress {
     let (scheme, rest) = match rest.split_once("://") {
         Some((scheme @ ("http" | "https"), rest)) => (Some(scheme), rest),
@@ -136,7 +121,7 @@ fn s3(rest: &str) -> ParsedAddress {
     if first.is_empty() {
         return Err("the host of S3 is missing");
     }
-    let endpoint = Some(format!("{}://{first}", scheme.unwrap_or("http")));
+    let endpoint = Some(SafeUrl::new(format!("{}://{first}", scheme.unwrap_or("http"))));
     let (bucket, path) = first_part(&path);
     Ok((Cloud::S3 { endpoint }, bucket, path))
 }
@@ -151,43 +136,6 @@ fn azure(rest: &str) -> ParsedAddress {
     }
     let (container, path) = first_part(&rest);
     Ok((Cloud::Azure { account }, container, path))
-}
-
-/// `owner/name[@revision][/folder]`.
-fn hugging_face(rest: &str) -> ParsedAddress {
-    let missing = "the owner or the name of the repository is missing: hf://owner/model";
-    let (owner, rest) = first_part(rest);
-    let (name, path) = first_part(&rest);
-    let (name, revision) = name.split_once('@').unwrap_or((&name, "main"));
-    if owner.is_empty() || name.is_empty() || revision.is_empty() {
-        return Err(missing);
-    }
-    Ok((Cloud::HuggingFace { revision: revision.to_owned() }, format!("{owner}/{name}"), path))
-}
-
-/// `host/name[:tag]` or `host/name@digest`.
-fn registry(rest: &str) -> ParsedAddress {
-    let (host, name) = first_part(rest);
-    let (name, reference) = match (name.split_once('@'), name.rsplit_once(':')) {
-        (Some(parts), _) | (None, Some(parts)) => parts,
-        (None, None) => (name.as_str(), "latest"),
-    };
-    let is_plain = |text: &str| {
-        !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-:/".contains(&byte))
-    };
-    if host.is_empty() || !is_plain(name) || !is_plain(reference) || reference.contains('/') {
-        return Err("an artifact's address is oci://registry/name:tag or oci://registry/name@sha256:...");
-    }
-    let cloud = Cloud::Registry { host, reference: reference.to_owned() };
-    Ok((cloud, name.to_owned(), String::new()))
-}
-
-/// A URL of an archive, or of a model's only file.
-fn web(url: &str) -> ParsedAddress {
-    let kind = WebKind::of(url).ok_or(
-        "not the address of an archive (.tar.gz, .tgz, .tar.zst, .tar, .zip) or of a model's file (.onnx, .pt, .plan)",
-    )?;
-    Ok((Cloud::Web(kind), url.to_owned(), String::new()))
 }
 
 fn has_port(host: &str) -> bool {
@@ -214,12 +162,10 @@ mod tests {
             Some(Ok(Address { cloud, bucket, path, .. })) => {
                 let of = match cloud {
                     Cloud::S3 { endpoint: None } => "S3".into(),
-                    Cloud::S3 { endpoint: Some(endpoint) } => endpoint,
+                    Cloud::S3 { endpoint: Some(endpoint) } => endpoint.to_string(),
                     Cloud::Google => "Google".into(),
                     Cloud::Azure { account } => format!("Azure {account}"),
-                    Cloud::HuggingFace { revision } => format!("hub {revision}"),
-                    Cloud::Web(kind) => format!("{kind:?}"),
-                    Cloud::Registry { host, reference } => format!("registry {host} {reference}"),
+                    Cloud::Hub(_) => "hub".to_owned(),
                 };
                 format!("{of} [{bucket}] [{path}]")
             }
@@ -227,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_read_as_the_reference_reads_them() {
+    fn address_is_read_as_the_reference_reads_it() {
         for (text, expected) in [
             ("s3://bucket", "S3 [bucket] []"),
             ("s3://bucket/", "S3 [bucket] []"),
@@ -242,27 +188,10 @@ mod tests {
             ("as://account/container/a", "Azure account [container] [a]"),
             ("as://account.blob.core.windows.net/container", "Azure account [container] []"),
             ("as://account/container/a?sas=1", "Azure account [container] [a]"),
-            ("hf://owner/model", "hub main [owner/model] []"),
-            ("hf://owner/model@v1.0/a/b/", "hub v1.0 [owner/model] [a/b]"),
+            ("hf://owner/model@v1.0/a/b/", "hub [owner/model] [a/b]"),
+            ("oci://host:5000/team/model:v1", "hub [team/model] []"),
+            ("https://h/m.zip?x=1", "hub [https://h/m.zip?x=1] []"),
             ("hf://model", "the owner or the name of the repository is missing: hf://owner/model"),
-            ("hf://owner/model@", "the owner or the name of the repository is missing: hf://owner/model"),
-            ("oci://host:5000/team/model:v1", "registry host:5000 v1 [team/model] []"),
-            ("oci://host/model", "registry host latest [model] []"),
-            ("oci://host/model@sha256:ab", "registry host sha256:ab [model] []"),
-            (
-                "oci://host/model name",
-                "an artifact's address is oci://registry/name:tag or oci://registry/name@sha256:...",
-            ),
-            (
-                "oci://host",
-                "an artifact's address is oci://registry/name:tag or oci://registry/name@sha256:...",
-            ),
-            ("https://h/m.zip?x=1", "Archive(\"m\") [https://h/m.zip?x=1] []"),
-            ("http://h/m.onnx", "Model(\"m\", \"1/model.onnx\") [http://h/m.onnx] []"),
-            (
-                "https://h/models/",
-                "not the address of an archive (.tar.gz, .tgz, .tar.zst, .tar, .zip) or of a model's file (.onnx, .pt, .plan)",
-            ),
             ("/models", "local"),
             ("models/s3:/x", "local"),
             ("x://y", "local"),
@@ -282,9 +211,10 @@ mod tests {
         #[test]
         fn any_text_is_an_address_or_not(text in "(s3|gs|as|hf|oci|https|)(://)?[a-z0-9@:/?. -]{0,40}(\\.zip)?") {
             if let Some(Ok(address)) = Address::parse(&text) {
-                prop_assert_eq!(address.as_str(), &text);
+                prop_assert_eq!(address.with_secrets(), &text);
+                prop_assert_eq!(address.as_str(), redacted(&text));
                 prop_assert!(!address.bucket.is_empty());
-                prop_assert!(address.cloud.is_hub() || !address.bucket.contains('/'));
+                prop_assert!(address.hub().is_some() || !address.bucket.contains('/'));
                 prop_assert!(!address.path.starts_with('/') && !address.path.ends_with('/'));
                 prop_assert!(!address.path.contains("//"));
             }

@@ -4,16 +4,51 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use futures_util::TryStreamExt;
+use futures_util::stream::BoxStream;
+use nereid_http_client::{Connector, Environment, Patience};
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 use tokio::sync::Mutex;
 use tokio::time::sleep;
 
 use crate::address::Address;
-use crate::clouds::Patience;
 use crate::connect::{Connection, connect};
-use crate::environment::Environment;
 use crate::errors::{Failure, FailureKind};
-use crate::http::Connector;
+
+/// Limits of the listing of a repository, which is kept in memory.
+#[derive(Clone, Copy, Debug)]
+pub struct ListingLimits {
+    /// The most objects.
+    pub objects: usize,
+    /// The most bytes of their names and ETags.
+    pub bytes: usize,
+}
+
+impl ListingLimits {
+    /// The objects of a listing, or the limit that they exceed.
+    async fn collect(
+        self,
+        mut listing: BoxStream<'static, object_store::Result<ObjectMeta>>,
+    ) -> object_store::Result<Result<Vec<ObjectMeta>, String>> {
+        let (mut objects, mut bytes) = (Vec::new(), 0);
+        while let Some(object) = listing.try_next().await? {
+            bytes += object.location.as_ref().len() + object.e_tag.as_ref().map_or(0, String::len);
+            if objects.len() >= self.objects {
+                return Ok(Err(format!("the listing exceeds the limit of {} objects", self.objects)));
+            }
+            if bytes > self.bytes {
+                return Ok(Err(format!("the listing exceeds the limit of {} bytes of names", self.bytes)));
+            }
+            objects.push(object);
+        }
+        Ok(Ok(objects))
+    }
+}
+
+impl Default for ListingLimits {
+    fn default() -> Self {
+        Self { objects: 500_000, bytes: 64 << 20 }
+    }
+}
 
 /// The bucket of an address.
 pub(crate) struct Bucket {
@@ -21,6 +56,7 @@ pub(crate) struct Bucket {
     environment: Environment,
     connector: Connector,
     pub patience: Patience,
+    listings: ListingLimits,
     /// How many bytes of objects were received from it.
     pub fetched: AtomicU64,
     /// Opened by the first request.
@@ -33,12 +69,14 @@ impl Bucket {
         environment: Environment,
         connector: Connector,
         patience: Patience,
+        listings: ListingLimits,
     ) -> Self {
         Self {
             address,
             environment,
             connector,
             patience,
+            listings,
             fetched: AtomicU64::new(0),
             current: Mutex::default(),
         }
@@ -77,11 +115,12 @@ impl Bucket {
         let path = object_store::path::Path::parse(folder)
             .map_err(|error| Failure::new(FailureKind::NotFound, error.to_string()))?;
         let prefix = (!folder.is_empty()).then_some(path);
-        self.attempt(|store| {
+        let limits = self.listings;
+        let listed = self.attempt(|store| {
             let prefix = prefix.clone();
-            async move { store.list(prefix.as_ref()).try_collect().await }
-        })
-        .await
+            async move { limits.collect(store.list(prefix.as_ref())).await }
+        });
+        listed.await?.map_err(|message| Failure::new(FailureKind::Refused, message))
     }
 
     /// A file at the root of the repository, if it exists.

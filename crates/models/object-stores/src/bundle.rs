@@ -18,6 +18,7 @@ use md5::{Digest, Md5};
 use nereid_archives::{ArchiveLimits, Links};
 use nereid_core::backend_api::{Error, Result};
 use nereid_core::{LoadGuard, Progress, SourceFuture};
+use nereid_hubs::{FILES, HubKind, IMAGE};
 use nereid_repository::{Entry, Fetch, FetchedFolder, Object, Store};
 use object_store::ObjectMeta;
 use tokio::runtime::Handle;
@@ -25,15 +26,13 @@ use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
 use self::files::Files;
-use crate::address::Cloud;
-use crate::clouds::RepositoryStatus;
 use crate::digests::hex;
 use crate::download::Downloader;
 use crate::errors::Failure;
-use crate::hubs::registry::{FILES, IMAGE};
-use crate::listing::stamp;
+use crate::listing::{is_model, stamp};
 use crate::progress::LoggedFetch;
-use crate::store::{FILES as FILES_AT_A_TIME, run};
+use crate::status::RepositoryStatus;
+use crate::tasks::{FILES as FILES_AT_A_TIME, run};
 use crate::trees;
 
 /// The folder of an image that holds its models.
@@ -269,8 +268,8 @@ impl Bundle {
     /// Identifies the contents: the digest, or for web servers the address and the ETag.
     fn key(&self, stamps: &[String]) -> String {
         let address = &self.downloader.bucket.address;
-        let is_registry = matches!(address.cloud, Cloud::Registry { .. });
-        let origin = if is_registry { "" } else { address.as_str() };
+        let is_registry = address.hub().is_some_and(|hub| matches!(hub.kind, HubKind::Registry { .. }));
+        let origin = if is_registry { "" } else { address.with_secrets() };
         hex(&Md5::digest(format!("{LAYOUT}\n{origin}\n{}", stamps.join("\n"))))
     }
 
@@ -341,7 +340,7 @@ impl From<String> for Problem {
 }
 
 impl UnpackedBundle {
-    /// The same, if nothing newer can be known.
+    /// The same contents as of a later time, because no newer ones can be fetched.
     fn known_since(&self, as_of: Instant) -> Self {
         Self {
             stamps: self.stamps.clone(),
@@ -387,11 +386,6 @@ fn root(contents: &Path, folder: &Path, name: &str, is_image: bool) -> std::resu
     }
     fs::rename(&root, folder.join(name)).map_err(|error| error.to_string())?;
     Ok(folder.to_owned())
-}
-
-/// Whether a folder with these entries is that of one model, not of several.
-pub(crate) fn is_model<'a>(mut names: impl Iterator<Item = &'a str>) -> bool {
-    names.any(|name| name == "config.pbtxt" || nereid_repository::version_number(name).is_some())
 }
 
 impl Store for Bundle {

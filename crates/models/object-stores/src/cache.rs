@@ -88,7 +88,7 @@ impl PendingStamp {
     pub(crate) fn run(self) {
         let Self { file, unstamped, before, key } = self;
         let synced = file.sync_data().and_then(|()| {
-            // Unless somebody edited it in the meantime.
+            // A file that was edited in the meantime keeps its time.
             let is_same = file.metadata()?.modified()? == before;
             let times = FileTimes::new().set_accessed(SystemTime::now()).set_modified(stamp(&key));
             if is_same { file.set_times(times) } else { Ok(()) }
@@ -102,9 +102,9 @@ impl PendingStamp {
 
 /// The state of a file.
 pub(crate) enum CachedFile {
-    /// It is complete, and may have to be stamped in the background.
+    /// Complete; may have to be stamped in the background.
     Complete(PathBuf, Option<PendingStamp>),
-    /// It has to be fetched.
+    /// Not in the cache.
     Missing(Partial),
     /// Another task or server fetches it.
     Busy,

@@ -1,24 +1,23 @@
-//! What all repositories in clouds share: a runtime, connections and caches.
+//! Opens repositories in clouds, which share a runtime, connections and caches.
 
 use std::collections::BTreeMap;
 use std::env;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
+use nereid_http_client::{Connector, Environment, Patience};
+use nereid_hubs::{Engines, HubKind, WebKind};
 use nereid_repository::Store;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Semaphore;
 
 use crate::address::{Address, Cloud};
-use crate::bucket::Bucket;
+use crate::bucket::{Bucket, ListingLimits};
 use crate::bundle::Bundle;
 use crate::cache::{Cache, CacheOptions};
 use crate::download::Downloader;
-use crate::environment::Environment;
-use crate::http::Connector;
-use crate::hubs::web::WebKind;
+use crate::status::RepositoryStatus;
 use crate::store::ObjectFolder;
 
 /// The most ranges of files fetched at the same time.
@@ -28,7 +27,7 @@ const CONNECTIONS: usize = 16;
 const THREADS: usize = 4;
 
 /// How to reach clouds, and where to keep files.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct CloudOptions {
     /// Where files are kept.
     pub cache: CacheOptions,
@@ -36,49 +35,10 @@ pub struct CloudOptions {
     pub environment: Environment,
     /// How long servers may be silent.
     pub patience: Patience,
-}
-
-/// How long servers may be silent, and when to retry.
-#[derive(Clone, Copy, Debug)]
-pub struct Patience {
-    /// The limit for a connection to be made.
-    pub connect: Duration,
-    /// The limit for the next bytes to arrive.
-    pub stall: Duration,
-    /// The limit for listing a repository that was listed before.
-    pub listing: Duration,
-    /// The same for a repository whose last listing failed.
-    pub listing_when_away: Duration,
-    /// The most attempts.
-    pub attempts: u32,
-    /// The pause after the first attempt. Later ones are longer.
-    pub first_pause: Duration,
-    /// The interval between reports of a fetch's progress.
-    pub report: Duration,
-}
-
-/// The longest pause between two attempts.
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-
-impl Patience {
-    /// The pause after an attempt, given the number of attempts before it.
-    pub(crate) fn pause(&self, attempts: u32) -> Duration {
-        self.first_pause.saturating_mul(1 << attempts.min(16)).min(LONGEST_PAUSE)
-    }
-}
-
-impl Default for Patience {
-    fn default() -> Self {
-        Self {
-            connect: Duration::from_secs(10),
-            stall: Duration::from_secs(30),
-            listing: Duration::from_secs(15),
-            listing_when_away: Duration::from_secs(3),
-            attempts: 6,
-            first_pause: Duration::from_millis(200),
-            report: Duration::from_secs(10),
-        }
-    }
+    /// How long listings may be.
+    pub listings: ListingLimits,
+    /// Which engines this machine has: they decide between the formats of a hub's models.
+    pub engines: Engines,
 }
 
 impl Default for CloudOptions {
@@ -88,22 +48,16 @@ impl Default for CloudOptions {
             cache: CacheOptions::default(),
             environment: Environment::of_process(),
             patience: Patience::default(),
+            listings: ListingLimits::default(),
+            engines: Arc::new(|_| true),
         }
     }
 }
 
-/// The state of a repository.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RepositoryStatus {
-    /// Its address.
-    pub location: String,
-    /// Whether the last listing succeeded.
-    pub is_reachable: bool,
-    /// How many bytes of files were fetched from it.
-    pub fetched: u64,
-    /// For stores that are fetched as a whole, such as archives: bytes received and total, while a fetch is in
-    /// progress.
-    pub fetching: Option<(u64, u64)>,
+impl fmt::Debug for CloudOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CloudOptions").field("cache", &self.cache).finish_non_exhaustive()
+    }
 }
 
 /// Reports the state of a repository.
@@ -164,19 +118,21 @@ impl Clouds {
 
     fn store(&self, address: Address) -> Result<(Arc<dyn Store>, Status), String> {
         let Some(runtime) = &self.runtime else { return Err("the server is stopping".into()) };
-        let CloudOptions { environment, patience, .. } = self.options.clone();
+        let CloudOptions { environment, patience, listings, engines, .. } = self.options.clone();
         let cache = self.cache(&address.cloud)?;
-        let bucket = Arc::new(Bucket::new(address, environment, self.connector.clone(), patience));
+        let bucket = Bucket::new(address, environment, self.connector.clone(), patience, listings);
+        let bucket = Arc::new(bucket);
         let downloader =
             Downloader { bucket, cache, connections: Arc::clone(&self.connections), etags: Arc::default() };
-        let (cloud, name) = (&downloader.bucket.address.cloud, downloader.bucket.address.model());
-        let is_bundle = matches!(cloud, Cloud::Web(WebKind::Archive(_)) | Cloud::Registry { .. });
-        if let Some(name) = name.filter(|_| is_bundle).map(str::to_owned) {
+        let hub = downloader.bucket.address.hub();
+        let bundle = hub
+            .filter(|hub| matches!(hub.kind, HubKind::Web(WebKind::Archive(_)) | HubKind::Registry { .. }));
+        if let Some(name) = bundle.map(|hub| hub.model().to_owned()) {
             let bundle = Bundle::new(downloader, runtime.handle().clone(), name);
             let status = bundle.clone();
             return Ok((Arc::new(bundle), Box::new(move || status.status())));
         }
-        let folder = ObjectFolder::new(downloader, runtime.handle().clone());
+        let folder = ObjectFolder::new(downloader, runtime.handle().clone(), engines);
         let status = folder.clone();
         Ok((Arc::new(folder), Box::new(move || status.status())))
     }
@@ -196,7 +152,7 @@ impl Clouds {
             Cloud::S3 { .. } => Some("TRITON_AWS_MOUNT_DIRECTORY"),
             Cloud::Google => Some("TRITON_GCS_MOUNT_DIRECTORY"),
             Cloud::Azure { .. } => Some("TRITON_AZURE_MOUNT_DIRECTORY"),
-            Cloud::HuggingFace { .. } | Cloud::Web(_) | Cloud::Registry { .. } => None,
+            Cloud::Hub(_) => None,
         };
         let named = variable.and_then(|name| self.options.environment.get(name)).map(PathBuf::from);
         let temporary = self.options.cache.directory.clone().or(named).unwrap_or_else(env::temp_dir);

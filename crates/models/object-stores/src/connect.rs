@@ -6,10 +6,14 @@
 mod azure;
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 
+use hyper::Uri;
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
+use nereid_http_client::{Connector, Environment, SafeUrl};
+use nereid_hubs::OpenHub;
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::gcp::GoogleCloudStorageBuilder;
 use object_store::signer::Signer;
@@ -17,13 +21,6 @@ use object_store::{ClientOptions, ObjectStore, RetryConfig};
 
 use crate::address::{Address, Cloud};
 use crate::credentials::{CredentialFile, S3Credentials};
-use crate::environment::Environment;
-use crate::http::Connector;
-use crate::hubs::docker::Login;
-use crate::hubs::hugging_face::HuggingFace;
-use crate::hubs::registry::Registry;
-use crate::hubs::web::WebFile;
-use crate::hubs::{Client, Hub, HubStore};
 use crate::locator::{Locator, Public};
 use crate::offered::ASK_S3;
 use crate::platform::Platform;
@@ -55,29 +52,30 @@ pub(crate) async fn connect(
         None => None,
     };
     let no_match = || format!("the file of {CREDENTIAL_FILE} has no credentials for '{address}'");
-    let connecting = Setup { address, environment, connector, public: None, secrets: Vec::new() };
+    let connecting = Setup { address, environment, connector, public: None, secrets: address.secrets() };
     match &address.cloud {
         Cloud::S3 { endpoint } => {
             let given =
-                file.as_ref().map(|file| file.s3(address.as_str()).ok_or_else(no_match)).transpose()?;
-            connecting.s3(endpoint.as_deref(), given).await
+                file.as_ref().map(|file| file.s3(address.with_secrets()).ok_or_else(no_match)).transpose()?;
+            connecting.s3(endpoint.as_ref().map(SafeUrl::with_secrets), given).await
         }
         Cloud::Google => {
-            let given =
-                file.as_ref().map(|file| file.google(address.as_str()).ok_or_else(no_match)).transpose()?;
+            let given = file
+                .as_ref()
+                .map(|file| file.google(address.with_secrets()).ok_or_else(no_match))
+                .transpose()?;
             connecting.google(given.map(String::as_str)).await
         }
         Cloud::Azure { account } => {
-            let given =
-                file.as_ref().map(|file| file.azure(address.as_str()).ok_or_else(no_match)).transpose()?;
+            let given = file
+                .as_ref()
+                .map(|file| file.azure(address.with_secrets()).ok_or_else(no_match))
+                .transpose()?;
             connecting.azure(account, given).await
         }
-        Cloud::HuggingFace { revision } => Ok(connecting.hugging_face(revision)),
-        Cloud::Registry { host, reference } => connecting.registry(host, reference).await,
-        Cloud::Web(_) => {
-            let client = Client(connector.clone());
-            let hub = WebFile { client, url: address.bucket.clone() };
-            Ok(connecting.hub(hub, None))
+        Cloud::Hub(hub) => {
+            let OpenHub { store, hub, secrets } = nereid_hubs::open(hub, environment, connector).await?;
+            Ok(Connection { store, locator: Locator::Hub(hub), secrets })
         }
     }
 }
@@ -92,27 +90,6 @@ struct Setup<'a> {
 }
 
 impl Setup<'_> {
-    fn hugging_face(self, revision: &str) -> Connection {
-        let client = Client(self.connector.clone());
-        let (hub, token) = HuggingFace::new(client, self.environment, &self.address.bucket, revision);
-        self.hub(hub, token)
-    }
-
-    async fn registry(self, host: &str, reference: &str) -> Result<Connection, String> {
-        let client = Client(self.connector.clone());
-        let login = Login::of(self.environment, host).await?;
-        let secrets = login.as_ref().map(Login::secrets).unwrap_or_default();
-        let hub = Registry::new(client, host, &self.address.bucket, reference, login);
-        Ok(self.hub(hub, secrets))
-    }
-
-    fn hub(mut self, hub: impl Hub, secrets: impl IntoIterator<Item = String>) -> Connection {
-        self.secrets.extend(secrets);
-        let hub = Arc::new(hub);
-        let store = HubStore { hub: Arc::clone(&hub), client: Client(self.connector.clone()) };
-        Connection { store: Arc::new(store), locator: Locator::Hub(hub), secrets: self.secrets }
-    }
-
     async fn s3(
         mut self,
         endpoint: Option<&str>,
@@ -160,7 +137,11 @@ impl Setup<'_> {
         let host = endpoint.clone().unwrap_or_else(|| {
             format!("https://s3.{}.amazonaws.com", region.as_deref().unwrap_or("us-east-1"))
         });
+        let style = variable_of_style(self.environment).or_else(|| of_profile("s3.addressing_style"));
+        let is_virtual = is_virtual_hosted(style.as_deref(), &host)?;
+        builder = builder.with_virtual_hosted_style_request(is_virtual);
         if let Some(endpoint) = endpoint {
+            let endpoint = if is_virtual { with_bucket(&endpoint, &self.address.bucket) } else { endpoint };
             builder = builder.with_allow_http(endpoint.starts_with("http://")).with_endpoint(endpoint);
         }
 
@@ -209,7 +190,10 @@ impl Setup<'_> {
             if !is_provided {
                 if is_disabled || !self.is_on(Platform::Amazon).await {
                     builder = builder.with_skip_signature(true);
-                    self.public = Some(Public::new(&host, self.address, None));
+                    self.public = Some(match is_virtual {
+                        true => Public::of_bucket(&with_bucket(&host, &self.address.bucket)),
+                        false => Public::new(&host, self.address, None),
+                    });
                 } else {
                     builder = builder.with_metadata_endpoint(Platform::Amazon.endpoint(self.environment));
                 }
@@ -277,6 +261,33 @@ impl Setup<'_> {
         };
         Ok(Connection { store, locator, secrets: self.secrets })
     }
+}
+
+/// The addressing style of S3 that the environment sets. It is not a credential.
+fn variable_of_style(environment: &Environment) -> Option<String> {
+    environment.get("AWS_S3_ADDRESSING_STYLE")
+}
+
+/// Whether the bucket is part of the host's name. As in Triton, the default is its path.
+fn is_virtual_hosted(style: Option<&str>, endpoint: &str) -> Result<bool, String> {
+    match style {
+        None | Some("path" | "auto") => Ok(false),
+        Some("virtual") => Ok(!has_address(endpoint)),
+        Some(other) => Err(format!("unknown addressing style '{other}' of S3 (known: path, virtual, auto)")),
+    }
+}
+
+/// Whether an endpoint's host is an IP address, which has no subdomains.
+fn has_address(endpoint: &str) -> bool {
+    let uri = endpoint.parse::<Uri>().ok();
+    let host = uri.as_ref().and_then(Uri::host).unwrap_or_default();
+    host.trim_matches(['[', ']']).parse::<IpAddr>().is_ok()
+}
+
+/// The endpoint of a bucket whose name is part of the host's.
+fn with_bucket(endpoint: &str, bucket: &str) -> String {
+    let (scheme, host) = endpoint.split_once("://").unwrap_or(("https", endpoint));
+    format!("{scheme}://{bucket}.{host}")
 }
 
 /// The library does not retry: callers do, because they know how much has arrived.

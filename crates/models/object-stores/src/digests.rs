@@ -15,7 +15,7 @@ use ring::digest::{Context, SHA1_FOR_LEGACY_USE_ONLY, SHA256};
 pub(crate) struct ExpectedDigest {
     pub algorithm: Algorithm,
     pub hex: String,
-    /// Whether it is certainly a digest, and not a value that looks like one.
+    /// Whether this is certainly a digest. An ETag may only look like one.
     pub is_certain: bool,
 }
 
@@ -61,7 +61,7 @@ impl fmt::Display for Algorithm {
 }
 
 impl ExpectedDigest {
-    /// The digest that an ETag contains, or may contain: hubs say which algorithm it is.
+    /// The digest that an ETag contains or may contain. ETags of hubs name the algorithm.
     pub(crate) fn of_etag(etag: &str) -> Option<Self> {
         let (algorithm, hex) = match etag.split_once(':') {
             Some(("sha256", hex)) => (Algorithm::Sha256, hex),
@@ -117,7 +117,7 @@ impl Hasher {
     }
 }
 
-/// Computes the digest of a file of this size while it arrives: `ready` tells how much may be read.
+/// Computes the digest of a file of this size while it arrives. `ready` receives the readable lengths.
 pub(crate) fn digest(
     algorithm: Algorithm,
     file: &File,
@@ -135,6 +135,11 @@ pub(crate) fn digest(
         }
     }
     Ok(hasher.finish())
+}
+
+/// An ETag without its quotes, which some listings omit.
+pub(crate) fn bare(etag: &str) -> &str {
+    etag.trim_matches('"')
 }
 
 pub(crate) fn hex(bytes: &[u8]) -> String {

@@ -11,6 +11,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use md5::{Digest, Md5};
 use nereid_core::Progress;
+use nereid_hubs::HubKind;
 use nereid_repository::Route;
 use object_store::{GetOptions, GetRange, ObjectMeta, ObjectStore};
 use tokio::sync::Semaphore;
@@ -20,18 +21,16 @@ use tokio::time::sleep;
 use crate::address::Cloud;
 use crate::bucket::Bucket;
 use crate::cache::{Cache, CachedFile, Partial};
-use crate::digests::{Algorithm, ExpectedDigest, hex};
+use crate::digests::{Algorithm, ExpectedDigest, bare, hex};
 use crate::errors::{Failure, FailureKind};
 use crate::hashing::{FileDigests, Hashing};
 use crate::listing::stamp;
 use crate::offered::OfferedDigest;
+use crate::progress::REPORTED;
 use crate::routed::{ObjectRoute, Range, RoutedError};
 
 /// The size of a range in bytes.
 const RANGE: u64 = 8 << 20;
-
-/// Progress is reported after this many bytes: each report wakes all waiting tasks.
-pub(crate) const REPORTED: u64 = 1 << 20;
 
 /// The interval between checks of a file that another server fetches.
 const BUSY: Duration = Duration::from_millis(50);
@@ -46,7 +45,7 @@ pub(crate) struct Downloader {
     pub etags: Arc<Etags>,
 }
 
-/// What the ETags of a bucket are known to be.
+/// Whether the ETags of a bucket are digests, as far as known.
 #[derive(Debug, Default)]
 pub(crate) struct Etags(AtomicU8);
 
@@ -140,7 +139,7 @@ impl Downloader {
                 object.size
             );
         }
-        // The response to the first range tells at the latest whether the store sends a digest.
+        // The response to the first range shows at the latest whether the store sends a digest.
         let offered = Arc::new(OnceLock::new());
         let expected = self.known_digest(object, count).await?;
         let start = |expected| Hashing::start(expected, &partial.file, object.size);
@@ -203,7 +202,9 @@ impl Downloader {
             async move { store.get_opts(&location, options).await }
         });
         match asked.await {
-            Ok(answer) => Ok(answer.extensions.get().map(|OfferedDigest(expected)| expected.clone())),
+            Ok(answer) => {
+                Ok(OfferedDigest::in_extensions(&answer.extensions).map(|OfferedDigest(expected)| expected))
+            }
             Err(failure) if matches!(failure.kind, FailureKind::Changed | FailureKind::NotFound) => {
                 Err(changed(object))
             }
@@ -286,11 +287,11 @@ impl Downloader {
         let mut hasher = Md5::new();
         let bucket = &self.bucket.address;
         if let Some(ExpectedDigest { algorithm: Algorithm::Sha256, hex, .. }) = self.expected_digest(object) {
-            // A digest identifies the contents, whatever the source.
+            // A digest identifies the contents in any source.
             return hex;
         }
         // Unchanged files are shared between revisions of a repository.
-        let cloud = if bucket.cloud.is_hub() { "a hub".to_owned() } else { format!("{:?}", bucket.cloud) };
+        let cloud = if bucket.hub().is_some() { "a hub".to_owned() } else { format!("{:?}", bucket.cloud) };
         hasher.update(format!("{cloud}\n{}\n{}\n", bucket.bucket, object.size));
         match &object.e_tag {
             Some(etag) if bucket.cloud.has_etags_of_contents() => hasher.update(etag),
@@ -300,7 +301,7 @@ impl Downloader {
         hex(&hasher.finalize())
     }
 
-    /// The expected digest, if the file's ETag tells.
+    /// The expected digest, if the file's ETag contains one.
     fn expected_digest(&self, object: &ObjectMeta) -> Option<ExpectedDigest> {
         let expected = ExpectedDigest::of_etag(bare(object.e_tag.as_deref()?))?;
         let may_be = self.bucket.address.cloud.has_etags_of_contents()
@@ -333,14 +334,13 @@ impl Downloader {
 }
 
 impl Cloud {
-    /// Whether equal contents have equal ETags, whatever the object's name.
+    /// Whether objects with equal contents have equal ETags.
     fn has_etags_of_contents(&self) -> bool {
         match self {
             Self::S3 { .. } => true,
             // Google's derive from uploads, and Azure's from times.
             Self::Google | Self::Azure { .. } => false,
-            Self::HuggingFace { .. } | Self::Registry { .. } => true,
-            Self::Web(_) => false,
+            Self::Hub(hub) => !matches!(hub.kind, HubKind::Web(_)),
         }
     }
 }
@@ -373,8 +373,8 @@ async fn read(
     if !is_same {
         return Err(ReadError::Changed);
     }
-    if let Some(OfferedDigest(expected)) = answer.extensions.get() {
-        offered.get_or_init(|| expected.clone());
+    if let Some(OfferedDigest(expected)) = OfferedDigest::in_extensions(&answer.extensions) {
+        offered.get_or_init(|| expected);
     }
     let mut body = answer.into_stream();
     let mut unreported = 0;
@@ -409,11 +409,6 @@ async fn read(
 /// Makes a store send an object only if it is unchanged since it was listed.
 fn if_match(object: &ObjectMeta) -> Option<String> {
     object.e_tag.as_deref().map(|etag| format!("\"{}\"", bare(etag)))
-}
-
-/// An ETag without its quotes, which some listings omit.
-pub(crate) fn bare(etag: &str) -> &str {
-    etag.trim_matches('"')
 }
 
 /// The length of a range.

@@ -18,7 +18,7 @@ pub(crate) struct Failure {
 /// The kind of a failure, which decides what to do next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FailureKind {
-    /// There is no such bucket or object.
+    /// The bucket or object does not exist.
     NotFound,
     /// The credentials are insufficient or have expired: newer ones may work.
     Denied,

@@ -10,8 +10,6 @@ use std::time::Instant;
 use nereid_repository::{Entry, Object, ObjectKind};
 use object_store::ObjectMeta;
 
-use crate::bundle::is_model;
-
 /// A listing, of the whole repository or of a folder in it.
 #[derive(Debug)]
 pub(crate) struct Listing {
@@ -54,7 +52,27 @@ impl Listing {
         Self { as_of, nodes: Arc::new(nodes) }
     }
 
-    /// Moves everything into a folder of this name, if the files are those of one model, and not folders of models.
+    /// A listing of one model with these files, given by their paths in the model's folder and in the bucket.
+    pub(crate) fn of_model(
+        as_of: Instant,
+        name: &str,
+        files: &[(String, String)],
+        objects: Vec<ObjectMeta>,
+    ) -> Self {
+        let objects: BTreeMap<_, _> =
+            objects.into_iter().map(|object| (object.location.to_string(), object)).collect();
+        let mut nodes = BTreeMap::from([(name.to_owned(), Node::Folder)]);
+        for (path, file) in files {
+            let Some(object) = objects.get(file) else { continue };
+            for (end, _) in path.match_indices('/') {
+                nodes.insert(format!("{name}/{}", &path[..end]), Node::Folder);
+            }
+            nodes.insert(format!("{name}/{path}"), Node::File(object.clone()));
+        }
+        Self { as_of, nodes: Arc::new(nodes) }
+    }
+
+    /// Moves everything into a folder of this name if the files belong to a single model.
     pub(crate) fn in_model(self, name: &str) -> Self {
         let Self { as_of, nodes } = self;
         let names = nodes.keys().filter(|path| !path.contains('/')).map(String::as_str);
@@ -67,12 +85,12 @@ impl Listing {
         Self { as_of, nodes: Arc::new(nodes) }
     }
 
-    /// The same, if nothing newer can be known.
+    /// The same listing as of a later time.
     pub(crate) fn known_since(&self, as_of: Instant) -> Self {
         Self { as_of, nodes: Arc::clone(&self.nodes) }
     }
 
-    /// Whether it lists nothing.
+    /// Whether the listing has no entries.
     pub(crate) fn is_empty(&self) -> bool {
         self.nodes.is_empty()
     }
@@ -85,7 +103,7 @@ impl Listing {
         }
     }
 
-    /// The entries of a folder; `None` if there is no such folder.
+    /// The entries of a folder; `None` if the folder does not exist.
     pub(crate) fn list(&self, folder: &str) -> Option<Vec<Entry>> {
         let direct = self.below(folder)?.filter(|(path, _)| !path.contains('/'));
         Some(
@@ -95,7 +113,7 @@ impl Listing {
         )
     }
 
-    /// Everything below a folder except editors' temporary files; `None` if there is no such folder.
+    /// All entries below a folder except editors' temporary files; `None` if the folder does not exist.
     pub(crate) fn stat(&self, folder: &str) -> Option<Vec<Object>> {
         let is_left_behind =
             |path: &str| path.split('/').any(|part| part.starts_with('.') || part.ends_with('~'));
@@ -141,6 +159,11 @@ impl Listing {
 pub(crate) struct Contents {
     pub folders: Vec<String>,
     pub files: Vec<(String, ObjectMeta)>,
+}
+
+/// Whether these are the entries of a single model's folder.
+pub(crate) fn is_model<'a>(mut names: impl Iterator<Item = &'a str>) -> bool {
+    names.any(|name| name == "config.pbtxt" || nereid_repository::version_number(name).is_some())
 }
 
 /// Changes whenever the contents do.

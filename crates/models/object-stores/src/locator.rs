@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use nereid_http_client::problem;
+use nereid_hubs::Hub;
 use object_store::path::Path;
 use object_store::signer::{Method, Signer};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use crate::address::Address;
-use crate::hubs::{Hub, problem};
 
 /// How long a signed URL is valid. Fetching a range takes less.
 const VALID: Duration = Duration::from_secs(3600);
@@ -40,6 +41,11 @@ impl Public {
         Self { base, query: query.map(str::to_owned) }
     }
 
+    /// For a bucket that has a host of its own.
+    pub(crate) fn of_bucket(base: &str) -> Self {
+        Self { base: base.trim_end_matches('/').to_owned(), query: None }
+    }
+
     fn url(&self, path: &Path) -> String {
         let query = self.query.as_ref().map_or_else(String::new, |query| format!("?{query}"));
         format!("{}/{}{query}", self.base, utf8_percent_encode(path.as_ref(), PATH))
@@ -58,7 +64,7 @@ impl Locator {
                 let place = hub.place(path, None).await?;
                 let is_public = place.headers.is_empty();
                 is_public
-                    .then_some(place.url)
+                    .then(|| place.url.with_secrets().to_owned())
                     .ok_or_else(|| problem("its files have no addresses for others"))
             }
             Self::Signed(signer) => Ok(signer.signed_url(Method::GET, path, VALID).await?.to_string()),

@@ -7,6 +7,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use hyper::StatusCode;
 use hyper::header::HeaderMap;
+use nereid_http_client::ResponseHeaders;
 
 use crate::digests::{Algorithm, ExpectedDigest, hex};
 
@@ -27,8 +28,14 @@ const OF_S3: [(&str, Algorithm); 5] = [
 pub(crate) struct OfferedDigest(pub ExpectedDigest);
 
 impl OfferedDigest {
+    /// The digest in the answer that a result of the library comes from, if there is one.
+    pub(crate) fn in_extensions(extensions: &hyper::http::Extensions) -> Option<Self> {
+        let answer = extensions.get::<ResponseHeaders>()?;
+        Self::of(&answer.headers, answer.status)
+    }
+
     /// The digest in an answer's headers, if there is one.
-    pub(crate) fn of(headers: &HeaderMap, status: StatusCode) -> Option<Self> {
+    fn of(headers: &HeaderMap, status: StatusCode) -> Option<Self> {
         let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
         // S3 sends the digest of a part, if any, with a part of an object.
         let is_whole = status == StatusCode::OK;

@@ -3,11 +3,9 @@
 use std::time::Duration;
 
 use hyper::{Method, StatusCode};
+use nereid_http_client::{Connector, Environment};
 use object_store::client::{HttpRequest, HttpRequestBody, HttpService};
 use tokio::time::timeout;
-
-use crate::environment::Environment;
-use crate::http::Connector;
 
 /// The metadata services of clouds.
 const ADDRESS: &str = "http://169.254.169.254";

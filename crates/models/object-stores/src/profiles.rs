@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 
-use crate::environment::Environment;
+use nereid_http_client::Environment;
 
 /// The longest file that is read.
 const LIMIT: u64 = 1 << 20;
@@ -45,10 +45,10 @@ impl Profile {
     }
 }
 
-/// The settings of the first section with one of these names. Nested settings are ignored.
+/// The settings of the first section with one of these names. Nested settings are named `group.setting`.
 fn section(text: &str, names: &[&str]) -> Option<BTreeMap<String, String>> {
     let mut settings = None;
-    let mut is_inside = false;
+    let (mut is_inside, mut group) = (false, String::new());
     for line in text.lines() {
         if line.trim().is_empty() || line.trim_start().starts_with(['#', ';']) {
             continue;
@@ -61,12 +61,17 @@ fn section(text: &str, names: &[&str]) -> Option<BTreeMap<String, String>> {
                 settings.get_or_insert_with(BTreeMap::new);
             }
         } else if is_inside
-            && !line.starts_with(char::is_whitespace)
             && let (Some((key, value)), Some(settings)) = (line.split_once('='), settings.as_mut())
         {
             // A comment after a value begins with a space.
             let value = value.split(" #").next().unwrap_or_default().split(" ;").next().unwrap_or_default();
-            settings.insert(key.trim().to_ascii_lowercase(), value.trim().to_owned());
+            let (key, value) = (key.trim().to_ascii_lowercase(), value.trim().to_owned());
+            if line.starts_with(char::is_whitespace) {
+                settings.insert(format!("{group}.{key}"), value);
+            } else {
+                group.clone_from(&key);
+                settings.insert(key, value);
+            }
         }
     }
     settings
@@ -99,6 +104,7 @@ mod tests {
         assert_eq!(values("default"), ["a", "b=c", "x"]);
         assert_eq!(values("other"), ["o", "-", "of-credentials"]);
         assert_eq!(values("only"), ["-", "-", "z"]);
+        assert_eq!(read("other").unwrap().get("s3.region"), Some("nested"));
         assert!(read("none").is_none());
     }
 

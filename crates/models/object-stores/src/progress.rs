@@ -6,6 +6,9 @@ use std::time::Duration;
 use nereid_core::Progress;
 use tokio::time::{Instant, interval_at};
 
+/// Progress is reported after this many bytes: each report wakes all waiting tasks.
+pub(crate) const REPORTED: u64 = 1 << 20;
+
 /// A fetch whose progress is logged.
 pub(crate) struct LoggedFetch<'a> {
     /// The source's address.
@@ -90,7 +93,7 @@ mod tests {
 
     use super::*;
 
-    /// What is logged.
+    /// The log's output.
     #[derive(Clone, Default)]
     struct Lines(Arc<Mutex<Vec<u8>>>);
 

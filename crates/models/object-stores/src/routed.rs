@@ -9,8 +9,9 @@ use nereid_core::Progress;
 use nereid_repository::{Route, RoutedObject, Way};
 use object_store::ObjectMeta;
 
-use crate::download::{REPORTED, bare};
+use crate::digests::bare;
 use crate::locator::Locator;
+use crate::progress::REPORTED;
 
 /// A route for objects.
 #[derive(Clone)]
@@ -22,7 +23,7 @@ pub(crate) struct ObjectRoute {
 /// A range to write to a file.
 pub(crate) struct Range<'a> {
     pub object: &'a ObjectMeta,
-    /// Its beginning, which advances as data is written.
+    /// The first missing byte. Advances as data is written.
     pub from: &'a mut u64,
     pub end: u64,
     pub file: &'a File,

@@ -3,33 +3,28 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Component, Path};
-use std::pin::Pin;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
 use std::time::Instant;
 
 use futures_util::future::{BoxFuture, FutureExt, Shared};
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use nereid_core::backend_api::{Error, Result};
 use nereid_core::{Progress, SourceFuture};
+use nereid_hubs::{Arranged, Engines, HubKind, arrange};
 use nereid_repository::{Entry, Fetch, FetchedFolder, Object, Route, Store};
 use tokio::runtime::Handle;
-use tokio::task::{JoinError, JoinHandle};
 use tokio::time::timeout;
 
-use crate::clouds::RepositoryStatus;
 use crate::download::Downloader;
 use crate::errors::FailureKind;
 use crate::listing::{Contents, Listing};
 use crate::progress::LoggedFetch;
+use crate::status::RepositoryStatus;
+use crate::tasks::{FILES, run};
 
 /// The longest file that is read as a whole.
 const TEXT_LIMIT: u64 = 16 << 20;
-
-/// How many files of a model are fetched at a time. Large ones are fetched in ranges, whose number is limited
-/// separately.
-pub(crate) const FILES: usize = 16;
 
 /// How often a fetch is restarted if files change during it.
 const CHANGES: usize = 3;
@@ -39,18 +34,21 @@ const CHANGES: usize = 3;
 pub(crate) struct ObjectFolder {
     downloader: Downloader,
     runtime: Handle,
+    engines: Engines,
     seen: Arc<Mutex<LatestListings>>,
 }
 
 /// The latest listings.
 #[derive(Default)]
 struct LatestListings {
-    /// Of the whole repository.
+    /// The listing of the whole repository.
     whole: Option<Arc<Listing>>,
-    /// Of single models.
+    /// Listings of single models.
     folders: BTreeMap<String, Arc<Listing>>,
     /// Whether the last listing of the repository failed.
     is_away: bool,
+    /// The chosen file of a hub's repository.
+    chosen: String,
     /// A listing that timed out and is still running. In a slow repository, it may be the only one to complete.
     late: Option<Late>,
 }
@@ -58,8 +56,8 @@ struct LatestListings {
 type Late = Shared<BoxFuture<'static, Result<Arc<Listing>>>>;
 
 impl ObjectFolder {
-    pub(crate) fn new(downloader: Downloader, runtime: Handle) -> Self {
-        Self { downloader, runtime, seen: Arc::default() }
+    pub(crate) fn new(downloader: Downloader, runtime: Handle, engines: Engines) -> Self {
+        Self { downloader, runtime, engines, seen: Arc::default() }
     }
 
     /// A listing that contains this folder, and is not older than `as_of`.
@@ -124,8 +122,8 @@ impl ObjectFolder {
         if seen.is_away && !is_away {
             tracing::info!("'{}' can be listed again", self.location());
         }
-        let late = seen.late.take();
-        *seen = LatestListings { whole: Some(Arc::clone(&listing)), folders: BTreeMap::new(), is_away, late };
+        (seen.whole, seen.is_away) = (Some(Arc::clone(&listing)), is_away);
+        seen.folders.clear();
         Ok(listing)
     }
 
@@ -145,18 +143,40 @@ impl ObjectFolder {
         let path = &bucket.address.path;
         let repository = if path.is_empty() { String::new() } else { format!("{path}/") };
         // A hub is always listed as a whole, and a model in it may have another name.
-        let listed = if bucket.address.cloud.is_hub() { "" } else { folder };
+        let listed = if bucket.address.hub().is_some() { "" } else { folder };
         let objects = bucket.list(format!("{repository}{listed}").trim_end_matches('/')).await;
         let objects =
             objects.map_err(|failure| failure.error(&format!("cannot list '{}'", self.location())))?;
-        let mut listing = Listing::new(began, &repository, objects);
-        if let Some(name) = bucket.address.model() {
-            listing = listing.in_model(name);
-        }
+        let listing = match bucket.address.hub() {
+            None => Listing::new(began, &repository, objects),
+            Some(hub) => {
+                let paths: Vec<_> = objects.iter().map(|object| object.location.as_ref()).collect();
+                let arranged = match hub.kind {
+                    HubKind::HuggingFace { .. } => arrange(hub, &paths, &*self.engines),
+                    HubKind::Web(_) | HubKind::Registry { .. } => Ok(Arranged::AsIs),
+                };
+                match arranged.map_err(Error::invalid_arg)? {
+                    Arranged::AsIs => Listing::new(began, &repository, objects).in_model(hub.model()),
+                    Arranged::Model { name, chosen, files } => {
+                        self.report_choice(&name, &chosen);
+                        return Ok(Listing::of_model(began, &name, &files, objects));
+                    }
+                }
+            }
+        };
         if listing.is_empty() && !repository.is_empty() && folder.is_empty() {
             return Err(Error::not_found(format!("'{}' does not exist", self.location())));
         }
         Ok(listing)
+    }
+
+    /// Logs the chosen file of a hub's repository, once.
+    fn report_choice(&self, name: &str, chosen: &str) {
+        let mut seen = self.seen();
+        if seen.chosen != chosen {
+            tracing::info!("'{}': '{chosen}' is model '{name}'", self.location());
+            chosen.clone_into(&mut seen.chosen);
+        }
     }
 
     /// Makes a folder of links to files of the cache. `None` if an object has changed since it was listed.
@@ -277,35 +297,6 @@ impl Store for ObjectFolder {
 impl std::fmt::Debug for ObjectFolder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ObjectFolder").field("location", &self.location()).finish_non_exhaustive()
-    }
-}
-
-/// Runs a future on the clouds' runtime. Dropping the returned future cancels it.
-pub(crate) fn run<'a, T: Send + 'static>(
-    runtime: &'a Handle,
-    act: impl Future<Output = Result<T>> + Send + 'static,
-) -> SourceFuture<'a, T> {
-    Box::pin(async move {
-        let task = AbortOnDrop(runtime.spawn(act));
-        task.await
-            .unwrap_or_else(|error| Err(Error::unavailable(format!("the request was interrupted: {error}"))))
-    })
-}
-
-/// A task that is aborted when its waiter is dropped.
-struct AbortOnDrop<T>(JoinHandle<T>);
-
-impl<T> Future for AbortOnDrop<T> {
-    type Output = std::result::Result<T, JoinError>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        Pin::new(&mut self.0).poll(context)
-    }
-}
-
-impl<T> Drop for AbortOnDrop<T> {
-    fn drop(&mut self) {
-        self.0.abort();
     }
 }
 

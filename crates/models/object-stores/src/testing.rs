@@ -17,7 +17,7 @@ use futures_util::stream::{self, Stream, StreamExt};
 use http_body_util::StreamBody;
 use hyper::body::{Frame, Incoming};
 use hyper::header::{
-    AUTHORIZATION, CONTENT_LENGTH, CONTENT_RANGE, ETAG, HeaderName, IF_MATCH, LAST_MODIFIED, RANGE,
+    AUTHORIZATION, CONTENT_LENGTH, CONTENT_RANGE, ETAG, HOST, HeaderName, IF_MATCH, LAST_MODIFIED, RANGE,
     RETRY_AFTER,
 };
 use hyper::service::service_fn;
@@ -28,18 +28,18 @@ use percent_encoding::percent_decode_str;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
-use crate::{Address, CacheOptions, CloudOptions, Clouds, Environment, Patience};
+use crate::{Address, CacheOptions, CloudOptions, Clouds, Environment, ListingLimits, Patience};
 
 /// A misbehaviour.
 #[derive(Clone, Debug)]
 pub(crate) enum Fault {
-    /// Answers with this status and a `Retry-After` of that many seconds.
+    /// Answers with this status, and a `Retry-After` of these seconds.
     Status(u16, Option<u64>),
     /// Closes the connection without an answer.
     Reset,
-    /// Closes the connection after that many bytes of the body.
+    /// Closes the connection after these bytes of the body.
     CutAfter(usize),
-    /// Sends that many bytes of the body and then stalls.
+    /// Sends these bytes of the body and then stalls.
     StallAfter(usize),
     /// Sends wrong bytes.
     Damage,
@@ -53,6 +53,7 @@ pub(crate) struct Seen {
     pub key: Option<String>,
     pub range: Option<String>,
     pub authorization: String,
+    pub host: String,
 }
 
 type Rule = Box<dyn FnMut(&Seen) -> Option<Fault> + Send>;
@@ -110,7 +111,7 @@ impl Server {
         self.put_with(key, contents, etag, &[]);
     }
 
-    /// The same, with headers such as those of digests.
+    /// An object with headers, such as those of digests.
     pub(crate) fn put_with(&self, key: &str, contents: &[u8], etag: Option<&str>, headers: &[(&str, &str)]) {
         let headers = headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
         let etag = etag.map_or_else(|| digest(contents), str::to_owned);
@@ -148,6 +149,15 @@ impl Server {
 
 /// Clouds that wait for servers only briefly, with these variables.
 pub(crate) fn clouds_with(cache: CacheOptions, variables: &[(&'static str, &str)]) -> Clouds {
+    limited_clouds(cache, variables, ListingLimits::default())
+}
+
+/// Clouds with limits of listings.
+pub(crate) fn limited_clouds(
+    cache: CacheOptions,
+    variables: &[(&'static str, &str)],
+    listings: ListingLimits,
+) -> Clouds {
     let variables: BTreeMap<_, _> =
         variables.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
     let patience = Patience {
@@ -157,7 +167,7 @@ pub(crate) fn clouds_with(cache: CacheOptions, variables: &[(&'static str, &str)
         ..Patience::default()
     };
     let environment = Environment::new(move |name| variables.get(name).cloned());
-    Clouds::new(CloudOptions { cache, environment, patience }).unwrap()
+    Clouds::new(CloudOptions { cache, environment, patience, listings, ..CloudOptions::default() }).unwrap()
 }
 
 pub(crate) const KEYS: [(&str, &str); 2] =
@@ -187,7 +197,8 @@ fn answer(request: &Request<Incoming>, state: &Mutex<State>) -> io::Result<Respo
     let path = path.strip_prefix("/account").unwrap_or(&path);
     let key = path.strip_prefix("/bucket").unwrap_or(path).trim_start_matches('/').to_owned();
     let key = Some(key).filter(|key| !key.is_empty());
-    let seen = Seen { key, range: header(RANGE), authorization: header(AUTHORIZATION).unwrap_or_default() };
+    let text = |name| header(name).unwrap_or_default();
+    let seen = Seen { key, range: header(RANGE), authorization: text(AUTHORIZATION), host: text(HOST) };
     let mut state = state.lock().unwrap();
     let fault = state.rule.as_mut().and_then(|rule| rule(&seen));
     state.seen.push(seen.clone());

@@ -1,8 +1,8 @@
 //! Unpacked archives, kept for the next start.
 //!
-//! A tree is stored under a key derived from its sources, beside a list of its files with their sizes and times. A tree
+//! A tree is stored under a key derived from its sources, next to a list of its files with their sizes and times. A tree
 //! that differs from its list, after an edit or a power failure, is removed and unpacked again. Servers never use a
-//! tree itself, but links to its files, so that models may add files beside them.
+//! tree itself, but links to its files, so that models may add files of their own.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io;
@@ -256,7 +256,7 @@ mod tests {
         link(place.tree(), &linked).unwrap();
         place.seal();
         assert_eq!(fs::read_to_string(linked.join("m/link")).unwrap(), "contents");
-        // A model's own files are beside the tree's.
+        // A model adds a file.
         fs::write(linked.join("m/own"), "").unwrap();
         assert!(trees.place("key").unwrap().checked().1);
         let [kept] = trees.kept().try_into().ok().unwrap();

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use nereid_core::{Progress, block_on};
-use nereid_object_stores::{Address, CacheOptions, CloudOptions, Clouds};
+use nereid_object_stores::{Address, CacheOptions, CloudOptions, Clouds, redacted};
 use nereid_repository::Fetch;
 
 /// Downloads are staged here until a model is complete, also after a failure, so that the next attempt resumes.
@@ -44,7 +44,7 @@ pub fn pull(
     options: CloudOptions,
     report: &(dyn Fn(PullProgress<'_>) + Sync),
 ) -> Result<Vec<String>, String> {
-    let parsed = Address::parse(address);
+    let (parsed, address) = (Address::parse(address), &*redacted(address));
     let parsed = parsed.ok_or_else(|| {
         format!("'{address}' is not an address (s3://, gs://, as://, hf://, oci://, https://)")
     })?;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nereid_core::backend_api::Error;
-use nereid_object_stores::{Address, CloudOptions, Clouds, RepositoryStatus};
+use nereid_object_stores::{Address, CloudOptions, Clouds, RepositoryStatus, redacted};
 use nereid_repository::{LocalStore, ReadOptions, Repositories, Store};
 
 /// The repositories, and what keeps them open.
@@ -43,6 +43,7 @@ impl LazyClouds {
     pub(crate) fn open(&self, address: &str) -> Result<Arc<dyn Store>, String> {
         let parsed = Address::parse(address);
         let parsed = parsed.ok_or_else(|| {
+            let address = redacted(address);
             format!("'{address}' is not an address of s3://, gs://, as://, hf://, oci:// or https://")
         })?;
         self.get()?.open_for_a_while(parsed.map_err(|error| error.to_string())?)
@@ -152,14 +153,14 @@ fn check_scheme(location: &Path) -> Result<(), String> {
     let hint = if scheme == "file" {
         format!("did you mean '/{rest}'?")
     } else if Address::parse(&whole).is_some() {
-        format!("did you mean '{whole}'?")
+        format!("did you mean '{}'?", redacted(&whole))
     } else {
         format!(
             "addresses with '{scheme}://' are not supported (supported: folders, s3://, gs://, as://, hf://, oci://, \
              https://)"
         )
     };
-    Err(format!("model repository '{}': {hint}", location.display()))
+    Err(format!("model repository '{}': {hint}", redacted(&location.to_string_lossy())))
 }
 
 #[cfg(test)]
@@ -198,9 +199,15 @@ mod tests {
             ("s3:/bucket/models", "model repository 's3:/bucket/models': did you mean 's3://bucket/models'?"),
             ("gs:/bucket", "did you mean 'gs://bucket'?"),
             ("https:/host/models.zip", "did you mean 'https://host/models.zip'?"),
+            (
+                "https:/me:secret@host/models.zip?sig=secret",
+                "'https:/host/models.zip?sig=***': did you mean 'https://host/models.zip?sig=***'?",
+            ),
+            ("ftp://me:secret@host/x?secret", "model repository 'ftp://host/x?***'"),
+            ("https://me:secret@host/x?sig=secret", "model repository 'https://host/x?sig=***'"),
         ] {
             let error = open(&["models", location]).err().unwrap();
-            assert!(error.contains(expected), "{error}");
+            assert!(error.contains(expected) && !error.contains("secret"), "{error}");
         }
     }
 }

@@ -15,7 +15,7 @@ use nereid_ensemble::EnsembleFactory;
 use nereid_load_report::LoadReports;
 use nereid_metrics::{Exposition, MetricsOptions, PinnedMemory, RemoteRepository};
 use nereid_net::listener::Connections;
-use nereid_object_stores::RepositoryStatus;
+use nereid_object_stores::{CloudOptions, RepositoryStatus};
 use nereid_repository::Repositories;
 use nereid_shared_memory::Regions;
 use tokio::runtime::{Handle, Runtime};
@@ -28,6 +28,7 @@ use crate::agents::AllAgents;
 use crate::config::{Config, Process};
 use crate::error::{StartError, StopError};
 use crate::faces::{BoundFace, FaceContext, ServedFace};
+use crate::hub_engines::engines;
 use crate::platform::Platform;
 use crate::repositories::{OpenRepositories, Registration};
 use crate::{caches, poll, traces};
@@ -69,8 +70,8 @@ pub fn start(config: Config, process: Process) -> std::result::Result<RunningSer
         None => traces::store(&config.server.trace, config.collector).map_err(StartError::Traces)?,
     };
     let platform = Platform::find(&config.platform, config.reading.complete)?;
-    let repositories =
-        OpenRepositories::new(&config.repositories, config.clouds, platform.reading(config.reading));
+    let clouds = CloudOptions { engines: engines(&config.platform.backends), ..config.clouds };
+    let repositories = OpenRepositories::new(&config.repositories, clouds, platform.reading(config.reading));
     let mut repositories = repositories.map_err(StartError::Repository)?;
     let agents = AllAgents::new(
         config.agents.directory,

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use nereid_assembly::{CloudOptions, Platform, is_address, pull};
+use nereid_assembly::{BackendsConfig, CloudOptions, Platform, engines, is_address, pull, redacted};
 use nereid_check::{AgentContext, Context};
 use nereid_cuda::PoolSizes;
 use tempfile::TempDir;
@@ -36,7 +36,7 @@ fn check(options: &CheckOptions) -> Result<(String, ExitCode), String> {
     config.backends.program = Some(hosting::PROGRAM.into());
     let platform = Platform::find(&config, reading.complete).map_err(|error| error.to_string())?;
     let agents = options.agents.agents();
-    let fetched = FetchedRepositories::new(&options.repositories)?;
+    let fetched = FetchedRepositories::new(&options.repositories, &config.backends)?;
     let context = Context {
         agents: AgentContext {
             defaults: agents.defaults.clone(),
@@ -62,14 +62,16 @@ fn check(options: &CheckOptions) -> Result<(String, ExitCode), String> {
 struct FetchedRepositories(Vec<(PathBuf, Option<TempDir>)>);
 
 impl FetchedRepositories {
-    fn new(repositories: &[PathBuf]) -> Result<Self, String> {
+    fn new(repositories: &[PathBuf], backends: &BackendsConfig) -> Result<Self, String> {
         let fetch = |location: &PathBuf| {
             if location.exists() || !is_address(location) {
                 return Ok((location.clone(), None));
             }
             let folder = tempfile::tempdir().map_err(|error| format!("cannot make a folder: {error}"))?;
-            pull(&location.to_string_lossy(), folder.path(), CloudOptions::default(), &|_| {})?;
-            Ok((location.clone(), Some(folder)))
+            let clouds = CloudOptions { engines: engines(backends), ..CloudOptions::default() };
+            let address = location.to_string_lossy();
+            pull(&address, folder.path(), clouds, &|_| {})?;
+            Ok((redacted(&address).into(), Some(folder)))
         };
         repositories.iter().map(fetch).collect::<Result<_, _>>().map(Self)
     }

@@ -3,7 +3,7 @@
 use std::io::{IsTerminal, Write, stderr};
 use std::process::ExitCode;
 
-use nereid_assembly::{CloudOptions, PullProgress, pull};
+use nereid_assembly::{BackendsConfig, CloudOptions, PullProgress, engines, pull};
 
 use crate::bars::line;
 use crate::options::PullOptions;
@@ -18,7 +18,8 @@ pub(crate) fn run(options: &PullOptions) -> ExitCode {
             let _ = write!(stderr(), "\r\x1b[K{}", line(progress));
         }
     };
-    let outcome = pull(&options.address, &options.folder, CloudOptions::default(), &report);
+    let clouds = CloudOptions { engines: engines(&BackendsConfig::default()), ..CloudOptions::default() };
+    let outcome = pull(&options.address, &options.folder, clouds, &report);
     if is_terminal {
         let _ = writeln!(stderr());
     }

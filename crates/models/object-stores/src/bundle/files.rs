@@ -19,8 +19,8 @@ const PIECE: usize = 64 << 10;
 pub(super) struct Files {
     root: PathBuf,
     pub store: LocalStore,
-    /// The sizes and stamps of files, by path. A store on the disk gives others whenever the cache makes or removes a link to
-    /// a file.
+    /// The sizes and stamps of files, by path. Stamps of the store itself change whenever the cache adds or removes a link
+    /// to a file.
     stamps: Stamps,
 }
 

@@ -14,7 +14,7 @@ use super::*;
 use crate::testing::{Fault, Server, clouds_with};
 use crate::{Address, CacheOptions, Clouds};
 
-/// What the models are kept in.
+/// The form in which the models are stored.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     /// A tar file of the web.

@@ -1,6 +1,7 @@
 //! Against a server that speaks S3, and misbehaves.
 
 mod each_cloud;
+mod hub;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -316,7 +317,7 @@ fn a_cache_that_was_damaged_by_hand_heals() {
     }
 }
 
-/// The files of the cache, once they are on the disk and nobody holds them.
+/// The files of the cache, once they are synced to the disk and unlocked.
 fn wait_for_stamp(fixture: &Fixture) -> Vec<std::path::PathBuf> {
     loop {
         let paths = fixture.cached();
@@ -651,7 +652,7 @@ fn what_a_route_brings_is_checked_and_what_it_does_not_comes_from_the_bucket() {
             };
             let fetched = block_on(fixture.open().fetch(fetch));
             let [by_route, by_store] = *route.counts.lock().unwrap();
-            // What breaks goes on from there.
+            // A broken range resumes where it broke.
             let succeeds = fallback || matches!(behaviour, Behaviour::Right | Behaviour::Breaks(1..));
             assert_eq!(fetched.is_ok(), succeeds, "{behaviour:?} {fallback}");
             if let Ok(fetched) = fetched {

@@ -1,4 +1,4 @@
-//! Each kind of store: listings, and digests by servers that tell the truth and by servers that do not.
+//! Each kind of store: listings, and correct and wrong digests.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -6,6 +6,8 @@ use md5::{Digest as _, Md5};
 use ring::digest::{SHA1_FOR_LEGACY_USE_ONLY, SHA256};
 
 use super::*;
+use crate::ListingLimits;
+use crate::testing::limited_clouds;
 
 /// The digest's header for some contents.
 type Header = fn(&[u8]) -> (&'static str, String);
@@ -41,11 +43,16 @@ const PARTS: &str = "\"d41d8cd98f00b204e9800998ecf8427e-3\"";
 
 /// As long as nothing is shared, each case is the first of its bucket.
 fn case(server: &Server, cloud: &str) -> (Clouds, Arc<dyn Store>) {
-    case_in(server, cloud, "")
+    case_in(server, cloud, "", ListingLimits::default())
 }
 
-/// The same, with files in a folder for temporary files.
-fn case_in(server: &Server, cloud: &str, temporary: &str) -> (Clouds, Arc<dyn Store>) {
+/// A case with limits of listings, and a folder for temporary files.
+fn case_in(
+    server: &Server,
+    cloud: &str,
+    temporary: &str,
+    listings: ListingLimits,
+) -> (Clouds, Arc<dyn Store>) {
     let mount = match cloud {
         "s3" => "TRITON_AWS_MOUNT_DIRECTORY",
         "gs" => "TRITON_GCS_MOUNT_DIRECTORY",
@@ -61,7 +68,7 @@ fn case_in(server: &Server, cloud: &str, temporary: &str) -> (Clouds, Arc<dyn St
         ("AZURE_STORAGE_KEY", "a2V5"),
         (mount, temporary),
     ];
-    let clouds = clouds_with(CacheOptions::default(), &variables);
+    let clouds = limited_clouds(CacheOptions::default(), &variables, listings);
     let address = match cloud {
         "s3" => server.at("models"),
         "gs" => crate::Address::parse("gs://bucket/models").unwrap().unwrap(),
@@ -89,12 +96,88 @@ fn listings_have_any_number_of_pages() {
 }
 
 #[test]
+fn listing_without_end_is_given_up_at_a_limit() {
+    let server = Server::start();
+    for model in 0..100 {
+        server.put(&format!("models/m{model:02}/1/model.onnx"), b"x");
+    }
+    server.set_page(1);
+    let none = usize::MAX;
+    for cloud in ["s3", "gs", "as"] {
+        for (objects, bytes, pages, message) in [
+            (10, none, 11, "the listing exceeds the limit of 10 objects"),
+            // Keys of 23 bytes, with ETags of at least 32.
+            (none, 200, 4, "the listing exceeds the limit of 200 bytes of names"),
+        ] {
+            let (_clouds, store) = case_in(&server, cloud, "", ListingLimits { objects, bytes });
+            server.requests();
+            let error = block_on(store.list("", Instant::now())).unwrap_err();
+            assert!(error.message().contains(message), "{cloud}: {error}");
+            // It is neither read to its end nor requested again.
+            assert_eq!(server.requests().len(), pages, "{cloud} {message}");
+        }
+        let limits = ListingLimits { objects: 100, bytes: 100 * (23 + 34) };
+        let (_clouds, store) = case_in(&server, cloud, "", limits);
+        assert_eq!(block_on(store.list("", Instant::now())).unwrap().len(), 100, "{cloud}");
+    }
+}
+
+#[test]
+fn bucket_of_s3_is_in_the_path_or_in_the_host_as_configured() {
+    let server = Server::start();
+    server.put("models/m/1/model.onnx", b"x");
+    // The server is the proxy of all hosts.
+    let proxy = format!("http://{}", server.address);
+    let home = tempfile::tempdir().unwrap();
+    fs::create_dir(home.path().join(".aws")).unwrap();
+    let profiles =
+        "[default]\nregion = x\n[profile virtual]\nregion = y\ns3 =\n  addressing_style = virtual\n";
+    fs::write(home.path().join(".aws/config"), profiles).unwrap();
+    let home = ("HOME", home.path().to_str().unwrap());
+    let style = |style: &'static str| ("AWS_S3_ADDRESSING_STYLE", style);
+    for (variables, endpoint, expected) in [
+        (&[][..], "store.example:80", Ok("store.example:80")),
+        (&[style("path")], "store.example:80", Ok("store.example:80")),
+        (&[style("auto")], "store.example:80", Ok("store.example:80")),
+        (&[style("virtual")], "store.example:80", Ok("bucket.store.example:80")),
+        // An address has no subdomains.
+        (&[style("virtual")], "10.1.2.3:80", Ok("10.1.2.3:80")),
+        (&[("AWS_PROFILE", "virtual")], "store.example:80", Ok("bucket.store.example:80")),
+        (&[("AWS_PROFILE", "virtual"), style("path")], "store.example:80", Ok("store.example:80")),
+        (
+            &[style("other")],
+            "store.example:80",
+            Err("unknown addressing style 'other' of S3 (known: path, virtual, auto)"),
+        ),
+    ] {
+        for keys in [&KEYS[..], &[("AWS_EC2_METADATA_DISABLED", "true")]] {
+            let variables = [variables, keys, &[home, ("HTTP_PROXY", &proxy)]].concat();
+            let clouds = clouds_with(CacheOptions::default(), &variables);
+            let address = format!("s3://http://{endpoint}/bucket/models");
+            let store = clouds.open(crate::Address::parse(&address).unwrap().unwrap()).unwrap();
+            let fetched = fetch(&*store, "m").map(|files| files.len());
+            let hosts: std::collections::BTreeSet<_> =
+                server.requests().into_iter().map(|request| request.host).collect();
+            match expected {
+                Ok(host) => {
+                    assert_eq!(fetched.unwrap(), 1, "{variables:?}");
+                    let host = host.trim_end_matches(":80");
+                    assert!(hosts.iter().all(|seen| seen.trim_end_matches(":80") == host), "{hosts:?}");
+                }
+                Err(message) => assert!(fetched.unwrap_err().message().contains(message)),
+            }
+        }
+    }
+}
+
+#[test]
 fn temporary_files_are_where_the_variable_of_the_cloud_says() {
     let server = Server::start();
     server.put("models/m/1/model.onnx", b"x");
     for cloud in ["s3", "gs", "as"] {
         let folder = tempfile::tempdir().unwrap();
-        let (clouds, store) = case_in(&server, cloud, folder.path().to_str().unwrap());
+        let (clouds, store) =
+            case_in(&server, cloud, folder.path().to_str().unwrap(), ListingLimits::default());
         let progress = Progress::default();
         let as_of = Instant::now();
         let fetch = Fetch { folder: "m", is_needed: &|_| true, progress: &progress, as_of, route: None };
@@ -172,7 +255,7 @@ fn a_digest_counts_for_a_fetch_that_is_taken_up() {
     }
     let part =
         fixture.cached().into_iter().find(|path| path.extension().is_some_and(|end| end == "part")).unwrap();
-    // What is there already is damaged meanwhile.
+    // The part that has arrived is damaged.
     let file = fs::File::options().write(true).open(&part).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&file, b"damage", 5).unwrap();
     drop(file);

@@ -10,14 +10,15 @@ use nereid_repository::{Store, check_source};
 use ring::digest::{Algorithm, SHA1_FOR_LEGACY_USE_ONLY, SHA256, digest};
 use tempfile::TempDir;
 
-use super::encoded;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+
 use crate::digests::hex;
 use crate::testing::{Server, clouds_with};
 use crate::{Address, CacheOptions, Clouds};
 
 /// A repository of which each change is a commit.
 struct Commits {
-    /// Its name, which no other has.
+    /// A unique name.
     name: String,
     files: RefCell<BTreeMap<String, Vec<u8>>>,
     server: Server,
@@ -53,7 +54,10 @@ impl Commits {
         };
         let items: Vec<_> = files.iter().map(item).collect();
         let tree = format!("[{}]", items.join(", "));
-        self.server.put(&format!("api/models/{name}/tree/{}", encoded(&commit)), tree.as_bytes());
+        self.server.put(
+            &format!("api/models/{name}/tree/{}", utf8_percent_encode(&commit, NON_ALPHANUMERIC)),
+            tree.as_bytes(),
+        );
         let revision = format!(r#"{{"sha": "{commit}"}}"#);
         self.server.put(&format!("api/models/{name}/revision/main"), revision.as_bytes());
     }

@@ -23,22 +23,22 @@ impl Environment {
     }
 
     /// A variable's value.
-    pub(crate) fn get(&self, name: &str) -> Option<String> {
+    pub fn get(&self, name: &str) -> Option<String> {
         (self.0)(name).filter(|value| !value.is_empty())
     }
 
     /// The value of the first variable that is set.
-    pub(crate) fn first(&self, names: &[&str]) -> Option<String> {
+    pub fn first(&self, names: &[&str]) -> Option<String> {
         names.iter().find_map(|name| self.get(name))
     }
 
     /// Whether a variable is set to something like `true`.
-    pub(crate) fn is_on(&self, name: &str) -> bool {
+    pub fn is_on(&self, name: &str) -> bool {
         self.get(name).is_some_and(|value| ["1", "on", "true", "yes"].contains(&&*value.to_ascii_lowercase()))
     }
 
     /// A file in the user's home folder.
-    pub(crate) fn at_home(&self, path: &str) -> Option<PathBuf> {
+    pub fn at_home(&self, path: &str) -> Option<PathBuf> {
         self.get("HOME").map(|home| PathBuf::from(home).join(path))
     }
 }

@@ -3,10 +3,11 @@
 use async_trait::async_trait;
 use hyper::Method;
 use hyper::header::{CONTENT_LENGTH, ETAG, HeaderMap, LAST_MODIFIED};
+use nereid_http_client::{Client, SafeUrl, number, problem, successful, text};
 use object_store::path::Path;
 use object_store::{Error, ObjectMeta, Result};
 
-use super::{Client, Hub, Place, file_name, number, problem, successful, text};
+use crate::store::{Hub, Place, file_name};
 
 /// The suffixes of archives.
 const ARCHIVES: [&str; 5] = [".tar.gz", ".tgz", ".tar.zst", ".tar", ".zip"];
@@ -15,18 +16,18 @@ const ARCHIVES: [&str; 5] = [".tar.gz", ".tgz", ".tar.zst", ".tar", ".zip"];
 const MODELS: [&str; 3] = [".onnx", ".pt", ".plan"];
 
 /// The object name of an archive.
-pub(crate) const ARCHIVE: &str = "layers/0";
+const ARCHIVE: &str = "layers/0";
 
 /// A file at a URL.
 #[derive(Debug)]
 pub(crate) struct WebFile {
     pub client: Client,
-    pub url: String,
+    pub url: SafeUrl,
 }
 
 /// The kind of file at a URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum WebKind {
+pub enum WebKind {
     /// An archive, with the name of a model in it.
     Archive(String),
     /// A model's only file: the model's name, and the file's path in it.
@@ -52,7 +53,7 @@ impl WebKind {
 impl WebFile {
     /// The file's name as an object.
     fn location(&self) -> Result<Path> {
-        match WebKind::of(&self.url) {
+        match WebKind::of(self.url.with_secrets()) {
             Some(WebKind::Model(_, path)) => Ok(Path::parse(path)?),
             _ => Ok(Path::parse(ARCHIVE)?),
         }

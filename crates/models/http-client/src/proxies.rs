@@ -21,6 +21,8 @@ use tokio::net::TcpStream;
 use tower_service::Service;
 
 use crate::environment::Environment;
+use crate::reach::Reach;
+use crate::resolver::{ReachResolver, refusal};
 
 /// The longest answer to a CONNECT request.
 const ANSWER: usize = 16 << 10;
@@ -38,7 +40,7 @@ pub(crate) struct Proxies {
 /// A proxy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Proxy {
-    /// Its scheme and authority.
+    /// Scheme and authority.
     uri: Uri,
     /// User and password, encoded for the header.
     authorization: Option<String>,
@@ -80,6 +82,11 @@ impl Proxies {
         let mut login = HeaderValue::from_str(proxy.authorization.as_deref()?).ok()?;
         login.set_sensitive(true);
         Some(login)
+    }
+
+    /// Whether a request goes through a proxy.
+    pub(crate) fn covers(&self, uri: &Uri) -> bool {
+        self.of_request(uri).is_some()
     }
 
     /// The proxy for a request.
@@ -156,8 +163,13 @@ impl Direct {
 /// Connects to servers, through proxies where there are some.
 #[derive(Clone, Debug)]
 pub(crate) struct ProxyConnector {
-    pub tcp: HttpConnector,
+    /// Connects to servers of the minimum reach.
+    pub tcp: HttpConnector<ReachResolver>,
+    /// Connects to proxies, wherever they are.
+    pub to_proxies: HttpConnector,
     pub proxies: Proxies,
+    /// The minimum reach of servers.
+    pub minimum: Reach,
 }
 
 impl Service<Uri> for ProxyConnector {
@@ -166,15 +178,22 @@ impl Service<Uri> for ProxyConnector {
     type Future = Pin<Box<dyn Future<Output = Result<Stream, BoxError>> + Send>>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        // Neither resolver ever makes a caller wait here.
         self.tcp.poll_ready(context).map_err(Into::into)
     }
 
     fn call(&mut self, uri: Uri) -> Self::Future {
+        // An address is not resolved, so the resolver does not see it.
+        let host = uri.host().unwrap_or_default();
+        if let Some(reach) = Reach::of_host(host).filter(|reach| *reach < self.minimum) {
+            let refusal = refusal(&format!("'{host}'"), reach);
+            return Box::pin(async move { Err(refusal.into()) });
+        }
         let Some(proxy) = self.proxies.of_request(&uri).cloned() else {
             let connecting = self.tcp.call(uri);
             return Box::pin(async move { Ok(Stream { io: connecting.await?, is_proxied: false }) });
         };
-        let connecting = self.tcp.call(proxy.uri.clone());
+        let connecting = self.to_proxies.call(proxy.uri.clone());
         Box::pin(async move {
             let through = |error: BoxError| format!("proxy '{}': {error}", proxy.uri);
             let io = connecting.await.map_err(|error| through(error.into()))?;

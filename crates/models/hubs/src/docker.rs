@@ -16,7 +16,7 @@ use serde::Deserialize;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use crate::environment::Environment;
+use nereid_http_client::Environment;
 
 /// A helper without output for this long is ended.
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -7,6 +7,7 @@ use std::fmt::Write as _;
 use async_trait::async_trait;
 use hyper::Method;
 use hyper::header::{ACCEPT, AUTHORIZATION, HeaderMap, HeaderValue, WWW_AUTHENTICATE};
+use nereid_http_client::{Client, Origin, SafeUrl, bearer, problem, successful, text};
 use object_store::path::Path;
 use object_store::{Error, ObjectMeta, Result};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
@@ -14,8 +15,8 @@ use ring::digest::{SHA256, digest};
 use serde::Deserialize;
 use tokio::sync::Mutex;
 
-use super::docker::Login;
-use super::{Client, Hub, Place, bearer, problem, successful, text};
+use crate::docker::Login;
+use crate::store::{Hub, Place};
 
 /// The annotation with a file's name.
 const TITLE: &str = "org.opencontainers.image.title";
@@ -28,12 +29,14 @@ const MANIFESTS: &str = "application/vnd.oci.image.manifest.v1+json, application
                          application/vnd.docker.distribution.manifest.v2+json, \
                          application/vnd.docker.distribution.manifest.list.v2+json";
 
-/// Prefixes of object names: archives in the order of their layers, and files by their paths.
-pub(crate) const LAYERS: &str = "layers/";
-pub(crate) const FILES: &str = "files/";
+/// The prefix of the names of objects that are archives, in the order of their layers.
+const LAYERS: &str = "layers/";
+
+/// The prefix of the names of objects that are files, followed by the file's path.
+pub const FILES: &str = "files/";
 
 /// The prefix of layers that belong to an image, of which only the folder `models` is used.
-pub(crate) const IMAGE: &str = "layers/image-";
+pub const IMAGE: &str = "layers/image-";
 
 /// An artifact in a registry.
 #[derive(Debug)]
@@ -52,7 +55,7 @@ pub(crate) struct Registry {
 
 #[derive(Deserialize)]
 struct Manifest {
-    /// Of an index.
+    /// The manifests of an index.
     #[serde(default)]
     manifests: Vec<Descriptor>,
     #[serde(default)]
@@ -99,10 +102,12 @@ impl Registry {
         if let Some(headers) = &*known {
             return Ok(headers.clone());
         }
-        let url = format!("{}/v2/", self.base);
+        let url = SafeUrl::new(format!("{}/v2/", self.base));
         let answer = self.client.send(Method::GET, &url, &HeaderMap::new()).await?;
         let headers = match text(answer.headers(), &WWW_AUTHENTICATE) {
-            Some(challenge) if answer.status().as_u16() == 401 => self.open(&challenge).await?,
+            Some(challenge) if answer.status().as_u16() == 401 => {
+                self.open(&challenge, answer.extensions().get()).await?
+            }
             _ => {
                 successful(answer, &url).await?;
                 HeaderMap::new()
@@ -111,7 +116,8 @@ impl Registry {
         Ok(known.insert(headers).clone())
     }
 
-    async fn open(&self, challenge: &str) -> Result<HeaderMap> {
+    /// The headers for a challenge of the registry, which may name another server for tokens.
+    async fn open(&self, challenge: &str, registry: Option<&Origin>) -> Result<HeaderMap> {
         let basic = match &self.login {
             Some(Login::Basic(basic)) => basic_header(basic),
             Some(Login::Identity(_)) | None => HeaderMap::new(),
@@ -127,10 +133,10 @@ impl Registry {
         let document = if let Some(Login::Identity(token)) = &self.login {
             let token = encoded(token);
             form = format!("grant_type=refresh_token&client_id=nereid&refresh_token={token}&{form}");
-            self.client.post_form(realm, form).await?
+            self.client.post_form(registry, &SafeUrl::new(*realm), form).await?
         } else {
             let url = format!("{realm}{}{form}", if realm.contains('?') { '&' } else { '?' });
-            self.client.document(&url, &basic).await?.1
+            self.client.linked_document(registry, &SafeUrl::new(url), &basic).await?
         };
         let token: Token = serde_json::from_slice(&document).map_err(problem)?;
         let token = token.token.or(token.access_token);
@@ -140,7 +146,7 @@ impl Registry {
     async fn manifest(&self, reference: &str) -> Result<Manifest> {
         let mut headers = self.headers().await?;
         headers.insert(ACCEPT, HeaderValue::from_static(MANIFESTS));
-        let url = format!("{}/v2/{}/manifests/{reference}", self.base, self.name);
+        let url = SafeUrl::new(format!("{}/v2/{}/manifests/{reference}", self.base, self.name));
         let (_, document) = self.client.document(&url, &headers).await?;
         if reference.contains(':') && sha256(&document) != reference {
             return Err(problem(format!("the manifest is not '{reference}'")));
@@ -188,12 +194,12 @@ impl Hub for Registry {
 
     async fn place(&self, _: &Path, version: Option<&str>) -> Result<Place> {
         let digest = version.filter(|digest| is_digest(digest)).ok_or_else(|| problem("no digest"))?;
-        let url = format!("{}/v2/{}/blobs/{digest}", self.base, self.name);
+        let url = SafeUrl::new(format!("{}/v2/{}/blobs/{digest}", self.base, self.name));
         Ok(Place { url, headers: self.headers().await?, is_pinned: true })
     }
 }
 
-/// Of several manifests, the one for this machine, or else the first.
+/// Selects the manifest for this machine, or else the first.
 fn for_this_machine(manifests: &[Descriptor]) -> Option<&Descriptor> {
     let architecture = match std::env::consts::ARCH {
         "x86_64" => "amd64",

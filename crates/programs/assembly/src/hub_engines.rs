@@ -1,0 +1,93 @@
+//! Which engines this machine has, without loading their libraries: they decide between the formats of a hub's models.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use nereid_object_stores::Engines;
+use nereid_openvino::{LibraryLocation, Place};
+
+use crate::backends::BackendsConfig;
+
+/// The folders that the dynamic loader searches in the end.
+const SYSTEM: [&str; 6] = [
+    "/usr/local/lib",
+    "/usr/lib",
+    "/usr/lib64",
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/lib64",
+];
+
+/// The engines that these backends would find.
+pub fn engines(config: &BackendsConfig) -> Engines {
+    let config = config.clone();
+    Arc::new(move |engine| is_here(engine, &config))
+}
+
+fn is_here(engine: &str, config: &BackendsConfig) -> bool {
+    type Find = fn(Option<PathBuf>, Option<PathBuf>) -> LibraryLocation;
+    let has_library = |backend: &str, find: Find| {
+        let setting = config.settings_of(backend).get("library").map(PathBuf::from);
+        let found = find(setting, Some(config.directory.clone()));
+        if found.place == Place::System { is_of_system(&found.path) } else { found.path.exists() }
+    };
+    match engine {
+        "onnxruntime" => {
+            config.settings_of("onnxruntime").get("engine") != Some("tract")
+                && has_library("onnxruntime", nereid_onnxruntime::find)
+        }
+        "openvino" => has_library("openvino", nereid_openvino::find),
+        // OpenVINO runs TensorFlow's models, too.
+        "tensorflow" => {
+            has_library("tensorflow", nereid_tensorflow::find)
+                || has_library("openvino", nereid_openvino::find)
+        }
+        "pytorch" => has_library("pytorch", nereid_pytorch::find),
+        "embedded" => cfg!(feature = "embedded-engine"),
+        other => config.directory.join(other).join(format!("libtriton_{other}.so")).exists(),
+    }
+}
+
+/// Whether the dynamic loader finds a library by its name.
+fn is_of_system(name: &Path) -> bool {
+    let path = env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    env::split_paths(&path).chain(SYSTEM.map(PathBuf::from)).any(|folder| folder.join(name).exists())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::backends::BackendSetting;
+
+    #[test]
+    fn engine_is_here_if_its_library_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let library = folder.path().join("libopenvino_c.so");
+        let backends = folder.path().join("backends");
+        fs::create_dir_all(backends.join("tensorrt")).unwrap();
+        let setting = |backend: &str, key: &str, value: &Path| BackendSetting {
+            backend: Some(backend.to_owned()),
+            key: key.to_owned(),
+            value: value.to_str().unwrap().to_owned(),
+        };
+        let config = BackendsConfig {
+            directory: backends.clone(),
+            settings: vec![
+                setting("openvino", "library", &library),
+                setting("tensorflow", "library", &folder.path().join("none.so")),
+                setting("onnxruntime", "library", &folder.path().join("none.so")),
+            ],
+            program: None,
+        };
+        let found =
+            || ["onnxruntime", "openvino", "tensorflow", "tensorrt"].map(|engine| is_here(engine, &config));
+        assert_eq!(found(), [false, false, false, false]);
+        fs::write(&library, "").unwrap();
+        assert_eq!(found(), [false, true, true, false]);
+        fs::write(backends.join("tensorrt/libtriton_tensorrt.so"), "").unwrap();
+        assert_eq!(found(), [false, true, true, true]);
+    }
+}
