@@ -52,7 +52,7 @@ impl Failure {
             object_store::Error::InvalidPath { .. } | object_store::Error::NotSupported { .. } => {
                 FailureKind::Refused
             }
-            _ if text.contains(BAD_CERTIFICATE) => FailureKind::Refused,
+            _ if text.contains(BAD_CERTIFICATE) || is_refused_redirect(&text) => FailureKind::Refused,
             _ => match status {
                 // The library's error for a range of a file that has become shorter.
                 Some(416) => FailureKind::Changed,
@@ -90,6 +90,11 @@ fn text_of(error: &object_store::Error) -> String {
         cause = error.source();
     }
     text
+}
+
+/// Whether the HTTP client refused to follow a redirect.
+fn is_refused_redirect(text: &str) -> bool {
+    text.split_once("redirect ").is_some_and(|(_, rest)| rest.contains(" refused: "))
 }
 
 /// The status in the library's text.
@@ -182,6 +187,17 @@ mod tests {
             "HTTP error: refused"
         );
         assert_eq!(failure(&"x".repeat(5000)).message.len(), 300);
+    }
+
+    #[test]
+    fn refused_redirect_is_not_tried_again() {
+        for text in [
+            "redirect to '10.0.0.1' refused: a private address",
+            "redirect from 'https://h/a' to 'http://h/a' refused: it drops TLS",
+        ] {
+            assert_eq!(failure(text).kind, FailureKind::Refused, "{text}");
+        }
+        assert_eq!(failure("connection refused: h").kind, FailureKind::Unavailable);
     }
 
     #[test]
