@@ -14,7 +14,7 @@ use serde_json::{Map, Value};
 use time::OffsetDateTime;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Metadata, Subscriber};
-use tracing_subscriber::filter::FilterFn;
+use tracing_subscriber::filter::{FilterFn, dynamic_filter_fn};
 use tracing_subscriber::fmt::format::{FormatEvent, FormatFields, Writer};
 use tracing_subscriber::fmt::writer::BoxMakeWriter;
 use tracing_subscriber::fmt::{self as subscriber, FmtContext};
@@ -71,8 +71,8 @@ pub(crate) fn start(control: &Arc<LogControl>, screen: Option<&Arc<Screen>>) -> 
     Ok(())
 }
 
-/// Starts the log of a library with servers of an application: it writes lines or calls the application's function, as
-/// configured in the process's [`ApplicationLog`]. Nothing else in the process changes. Only the first call counts.
+/// Starts the log of a library with servers of an application: it writes lines, or calls the application's callback if
+/// one is set, as configured in the process's [`ApplicationLog`]. Nothing else in the process changes. Only the first call counts.
 pub fn start_for_applications() {
     let log = ApplicationLog::get();
     let line =
@@ -81,6 +81,7 @@ pub fn start_for_applications() {
         .event_format(line)
         .with_ansi(false)
         .with_writer(move || log)
+        .with_filter(dynamic_filter_fn(|_, _| !log.has_callback()))
         .with_filter(filter(log.control()));
     let calls = Calls(log).with_filter(filter(log.control()));
     // There may be a subscriber where this is linked into a program that has its own.

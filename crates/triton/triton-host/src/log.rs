@@ -63,7 +63,7 @@ impl ApplicationLog {
         &self.control
     }
 
-    /// Whether the application has a callback for messages.
+    /// Whether the application has a callback for messages. The log writes nothing then.
     pub fn has_callback(&self) -> bool {
         self.callback().is_some()
     }
