@@ -11,6 +11,10 @@
  *   forget          is never answered to the end: the request is given back without a last answer
  *   bad_states      requests states that do not exist or do not fit, and answers with the errors
  *
+ * Other requests may have these values of "do":
+ *   write           writes the sum to the state's buffer without an update, and reports where that buffer is
+ *   write_update    the same with an update
+ *
  * Compiled by the tests: cc -shared -fPIC sequences.c -o libtriton_sequences.so
  */
 #include <inttypes.h>
@@ -214,6 +218,29 @@ static void bad_states(Report* r, TRITONBACKEND_Request* request)
     tell(r, "other kind", TRITONBACKEND_StateUpdate((TRITONBACKEND_State*)request));
 }
 
+/* Adds IN to the number in the state's buffer. Reports where the buffer is, and the sum. */
+static void write_state(Report* r, TRITONBACKEND_Request* request, uint32_t dims, bool updates)
+{
+    const int64_t shape[2] = {1, 1};
+    TRITONBACKEND_State* state = NULL;
+    TRITONBACKEND_Input* input = NULL;
+    TRITONSERVER_MemoryType type = TRITONSERVER_MEMORY_CPU;
+    int64_t id = 0;
+    const void* base = NULL;
+    uint64_t size = 0;
+    void* buffer = NULL;
+    fails("input", TRITONBACKEND_RequestInput(request, "SUM_IN", &input));
+    fails("input buffer", TRITONBACKEND_InputBuffer(input, 0, &base, &size, &type, &id));
+    if (fails("state", TRITONBACKEND_StateNew(&state, request, "SUM_OUT", TRITONSERVER_TYPE_INT32, shape, dims))) return;
+    if (fails("state buffer", TRITONBACKEND_StateBuffer(state, &buffer, sizeof(int32_t), &type, &id))) return;
+    int32_t before = 0;
+    memcpy(&before, base, sizeof before);
+    int32_t sum = before + number(request, "IN");
+    memcpy(buffer, &sum, sizeof sum);
+    if (updates) fails("state update", TRITONBACKEND_StateUpdate(state));
+    say(r, "%s buffer, %d", buffer == base ? "same" : "another", sum);
+}
+
 static bool wants(TRITONBACKEND_Request* request, const char* what)
 {
     uint32_t count = 0;
@@ -287,6 +314,10 @@ TRITONSERVER_Error* TRITONBACKEND_ModelInstanceExecute(
         if (wants(request, "bad_states")) {
             Report told = {0};
             bad_states(&told, request);
+            answer(request, NULL, told.text, TRITONSERVER_RESPONSE_COMPLETE_FINAL);
+        } else if (wants(request, "write") || wants(request, "write_update")) {
+            Report told = {0};
+            write_state(&told, request, dims, wants(request, "write_update"));
             answer(request, NULL, told.text, TRITONSERVER_RESPONSE_COMPLETE_FINAL);
         } else {
             int32_t sum = 0;

@@ -155,6 +155,28 @@ def test_states_last_and_may_share_their_memory(models):
         assert sums == ["0", "1", "3", "6"]
 
 
+@pytest.mark.parametrize("does", ["write", "write_update"])
+@pytest.mark.parametrize("strategy, max_batch_size", [("direct { }", 4), ("oldest { }", 0)])
+def test_state_that_shares_its_buffer_is_written_in_place(models, strategy, max_batch_size, does):
+    models.write("own", strategy, KEPT % "", max_batch_size=max_batch_size)
+    models.write("shared", strategy, KEPT % "use_same_buffer_for_input_output: true", max_batch_size=max_batch_size)
+    server = models.serve()
+    shape = (1, 1) if max_batch_size else (1,)
+
+    def written(model, sequence):
+        texts = [ask(server, model, v, sequence, start=v == 1, shape=shape, do=does) for v in (1, 2, 3)]
+        # What was written is the input of a request that only reads.
+        return [*texts, values(ask(server, model, 0, sequence, end=True, shape=shape))["SUM_IN"]]
+
+    in_place = ["same buffer, 1", "same buffer, 3", "same buffer, 6", "6"]
+    # Another sequence begins with the initial value.
+    assert written("shared", 7) == in_place == written("shared", 8)
+    if does == "write_update":
+        assert written("own", 7) == ["another buffer, 1", "another buffer, 3", "another buffer, 6", "6"]
+    else:
+        assert written("own", 7) == ["another buffer, 1", "another buffer, 2", "another buffer, 3", "0"]
+
+
 def test_states_used_wrongly_give_errors_and_stay_what_they_were(models):
     models.write("m", "direct { }", KEPT % "", max_batch_size=0)
     models.write("stateless", "direct { }", max_batch_size=0)

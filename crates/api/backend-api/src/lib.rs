@@ -62,7 +62,7 @@ pub use responder::{Answer, Phase, Responder, ResponseKind, ResponseSink, Respon
 pub use response::Response;
 pub use settings::BackendSettings;
 pub use shape::Shape;
-pub use states::{SequenceState, SequenceStates};
+pub use states::{SequenceState, SequenceStates, StateMemory};
 pub use tensor::{Buffers, Tensor};
 pub use trace::{
     Activity, RequestTrace, TensorActivity, Trace, TraceLevel, TraceShare, TraceSink, TraceSubject,

@@ -15,7 +15,7 @@ use crate::instance::{at, count};
 use crate::names::memory_to_c;
 use crate::parameter::{self, Parameter};
 use crate::reply::Reply;
-use crate::state::State;
+use crate::state::{self, State};
 use crate::text::c_string;
 use crate::trace::TraceObject;
 
@@ -47,10 +47,13 @@ impl RequestObject {
     /// Passes a request to C.
     ///
     /// # Errors
-    /// The handle table is full; the request is answered with an error.
+    /// The handle table is full, or memory for a state cannot be allocated. The request is answered with an error.
     pub(crate) fn give(request: Request, facts: Arc<Facts>) -> Result<Handle<Self>> {
         let batch_size = request.batch_size();
-        let (request, responder, turn) = request.into_parts();
+        let (mut request, responder, turn) = request.into_parts();
+        if let Some(states) = turn.as_ref().and_then(Turn::states) {
+            state::place(states, &mut request)?;
+        }
         let object = Self::new(request, Reply::new(responder, facts))?;
         Handle::give(Arc::new(Self { batch_size, turn, ..object }))
     }

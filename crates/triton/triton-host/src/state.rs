@@ -1,13 +1,16 @@
 //! Implicit states of sequences: how a backend replaces their values.
 
+mod memory;
+
+use std::any::Any;
 use std::ffi::{c_char, c_void};
 use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use bytes::Bytes;
-use nereid_backend_api::{Buffer, DataType, Error, Memory, Result, SequenceStates, Shape};
+use nereid_backend_api::{DataType, Error, InferRequest, Memory, Result, SequenceStates, Shape};
 use triton_sys::*;
 
+use self::memory::WritableMemory;
 use crate::attributes::BufferAttributes;
 use crate::boundary::exports;
 use crate::handle::LentHandle;
@@ -23,8 +26,25 @@ pub(crate) struct State {
 }
 
 struct Contents {
-    bytes: Vec<u8>,
+    memory: Arc<WritableMemory>,
     attributes: LentHandle<BufferAttributes>,
+}
+
+/// Moves states that are updated in place, and the inputs of a request that hold them, to memory that C may write.
+///
+/// # Errors
+/// The memory cannot be allocated.
+pub(crate) fn place(states: &SequenceStates, request: &mut InferRequest) -> Result<()> {
+    let moved = states.place(|contents| {
+        let memory = WritableMemory::copy_of(contents, contents.len())?;
+        Ok((memory.buffer(), memory as Arc<dyn Any + Send + Sync>))
+    })?;
+    for value in moved {
+        if let Some(input) = request.inputs.iter_mut().find(|input| input.name == value.name) {
+            *input = value;
+        }
+    }
+    Ok(())
 }
 
 impl State {
@@ -51,38 +71,43 @@ impl State {
         self.contents.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Allocates memory for the value. Replaces earlier memory unless the size is the same.
+    /// Memory for the value. Replaces earlier memory unless the size is the same. If input and output share memory, this
+    /// is the input's.
     fn allocate(&self, byte_size: u64) -> Result<*mut c_void> {
         let mut contents = self.contents();
-        if let Some(contents) = contents.as_mut().filter(|contents| contents.bytes.len() as u64 == byte_size)
-        {
-            return Ok(contents.bytes.as_mut_ptr().cast());
+        let fits = |memory: &Arc<WritableMemory>| memory.len() as u64 == byte_size;
+        if let Some(contents) = contents.as_ref().filter(|contents| fits(&contents.memory)) {
+            return Ok(contents.memory.address());
         }
-        let no_room =
-            || Error::unavailable(format!("cannot allocate {byte_size} bytes for state '{}'", self.name));
-        let size = usize::try_from(byte_size).map_err(|_| no_room())?;
-        let mut bytes = Vec::new();
-        bytes.try_reserve_exact(size).map_err(|_| no_room())?;
-        // If input and output share memory, the backend expects the current value there.
-        bytes.extend(self.states.shared_value(&self.name).into_iter().flatten().take(size));
-        bytes.resize(size, 0);
-        let address = bytes.as_mut_ptr().cast();
-        let attributes = LentHandle::new(BufferAttributes::new(Memory::HOST, size))?;
-        *contents = Some(Contents { bytes, attributes });
+        let current = self.states.memory(&self.name);
+        let current = current.and_then(|memory| memory.downcast::<WritableMemory>().ok()).filter(fits);
+        let memory = current.map_or_else(|| self.new_memory(byte_size), Ok)?;
+        let address = memory.address();
+        let attributes = LentHandle::new(BufferAttributes::new(Memory::HOST, memory.len()))?;
+        *contents = Some(Contents { memory, attributes });
         Ok(address)
+    }
+
+    /// New memory. If input and output share memory, it begins with the current value.
+    fn new_memory(&self, byte_size: u64) -> Result<Arc<WritableMemory>> {
+        let size = usize::try_from(byte_size).unwrap_or(usize::MAX);
+        let contents = self.states.shared_value(&self.name).unwrap_or_default();
+        WritableMemory::copy_of(&contents, size)
+            .map_err(|error| error.context(format_args!("state '{}'", self.name)))
     }
 
     /// Commits the value for the sequence's next request.
     fn update(&self) -> Result<()> {
-        let contents = self.contents().take().map(|contents| contents.bytes);
-        if contents.is_none() && self.shape.element_count() != Some(0) {
-            return Err(Error::invalid_arg(format!(
-                "state '{}' has no memory, so nothing was written",
-                self.name
-            )));
-        }
-        let buffers = [Buffer::host(Bytes::from(contents.unwrap_or_default()))].into_iter().collect();
-        self.states.update(&self.name, self.data_type, self.shape.clone(), buffers)
+        let memory = match self.contents().take() {
+            Some(contents) => contents.memory,
+            None if self.shape.element_count() == Some(0) => self.new_memory(0)?,
+            None => {
+                let message = format!("state '{}' has no memory, so nothing was written", self.name);
+                return Err(Error::invalid_arg(message));
+            }
+        };
+        let buffer = memory.buffer();
+        self.states.update_in_place(&self.name, self.data_type, self.shape.clone(), buffer, memory)
     }
 }
 
