@@ -10,7 +10,9 @@ import tritonserver
 from tritonfrontend import KServeGrpc, KServeHttp, Metrics
 
 repository, backends, *ports = sys.argv[1:]
-server = tritonserver.Server(model_repository=repository, backend_directory=backends, log_error=True)
+# Models that do not load are no reason to stop.
+options = {"exit_on_error": False, "strict_readiness": False}
+server = tritonserver.Server(model_repository=repository, backend_directory=backends, log_error=True, **options)
 server.start(wait_until_ready=True)
 faces = [
     face(server, face.Options(address="127.0.0.1", port=int(port)))

@@ -11,7 +11,7 @@
  *   let_go      answers, and then whatever is held, and gives back whatever is kept
  *   drop        gives the request back without an answer
  *   many        answers as often as the parameter "count" says, and ends with the flag alone
- *   send_error  answers with an error
+ *   send_error  answers with an error, which has the code of the parameter "count" if there is one
  *   twice       gives the request back twice
  *   answer_twice  sends two last answers
  *   wrong_output  answers with an output that the configuration does not have
@@ -246,7 +246,7 @@ static void start(void* (*work)(void*), void* with)
 
 static void execute(TRITONBACKEND_Request* request)
 {
-    int64_t how_often = 0;
+    int64_t how_often = -1;
     const char* what = deed(request, &how_often);
     if (strcmp(what, "late") == 0) {
         answer(request, 1);
@@ -291,7 +291,9 @@ static void execute(TRITONBACKEND_Request* request)
     } else if (strcmp(what, "send_error") == 0) {
         TRITONBACKEND_Response* response = NULL;
         expect("response", TRITONBACKEND_ResponseNew(&response, request));
-        TRITONSERVER_Error* error = refusal("the answer");
+        TRITONSERVER_Error* error = how_often < 0
+            ? refusal("the answer")
+            : TRITONSERVER_ErrorNew((TRITONSERVER_Error_Code)how_often, "misbehave: an error of that code");
         expect("send", TRITONBACKEND_ResponseSend(response, TRITONSERVER_RESPONSE_COMPLETE_FINAL, error));
         TRITONSERVER_ErrorDelete(error);
         release(request);

@@ -55,7 +55,9 @@ pub use nereid_model_config::{DataType, ModelConfig};
 pub use output::{DeviceOutput, OutputAllocator, OutputBuffer, OutputSpec, PlacedMemory};
 pub use overrides::Overrides;
 pub use parameters::{ParameterValue, Parameters};
-pub use peers::{Answers, Canceller, InnerRequest, NoPeers, PeerModel, Peers, Pending, block_on};
+pub use peers::{
+    Answers, Canceller, InnerRequest, NoPeers, OutputLabels, PeerModel, Peers, Pending, block_on,
+};
 pub use readiness::{ReadinessAnnouncer, ReadinessReports};
 pub use request::{CorrelationId, InferRequest, PolicyContents, Request, RequestedOutput, SequenceFlags};
 pub use responder::{Answer, Phase, Responder, ResponseKind, ResponseSink, ResponseTimes};

@@ -7,6 +7,7 @@
 //! by then. A load or unload started during a load occupies another thread of the `--model-load-thread-count`: a
 //! backend should await such an outcome during execution, not while it loads.
 
+use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -130,7 +131,13 @@ pub trait Answers: Send {
 
     /// The id of the request; empty if it has none.
     fn request_id(&self) -> &str;
+
+    /// The labels of the answering model's outputs; `None` if it has none.
+    fn labels(&self) -> Option<Arc<OutputLabels>>;
 }
+
+/// The label of each index of classification outputs, by the output's name.
+pub type OutputLabels = BTreeMap<String, Vec<String>>;
 
 impl dyn Answers {
     /// The next answer; `None` after the last.

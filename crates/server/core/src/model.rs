@@ -3,14 +3,14 @@
 mod load;
 mod retirement;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 
 use arc_swap::ArcSwapOption;
 use nereid_backend_api::{
-    Activity, CorrelationId, Error, InferRequest, MemoryUsage, ModelConfig, Request, Responder, Result,
-    TensorActivity, TraceSubject,
+    Activity, CorrelationId, Error, InferRequest, MemoryUsage, ModelConfig, OutputLabels, Request, Responder,
+    Result, TensorActivity, TraceSubject,
 };
 
 pub(crate) use self::load::Services;
@@ -50,7 +50,7 @@ pub struct Model {
     config: ModelConfig,
     signature: Signature,
     sequence_checks: Option<SequenceChecks>,
-    labels: BTreeMap<String, Labels>,
+    labels: Arc<OutputLabels>,
     statistics: Arc<ModelStatistics>,
     load_number: u64,
     fingerprint: Fingerprint,
@@ -157,7 +157,7 @@ impl Model {
     pub(crate) fn differs_in_instances_only(&self, spec: &ModelSpec) -> bool {
         let groups = self.given.instance_group.clone();
         let same = ModelConfig { instance_group: groups, ..spec.config.clone() } == self.given;
-        same && spec.origin == self.origin && spec.labels == self.labels && self.instances.is_some()
+        same && spec.origin == self.origin && spec.labels == *self.labels && self.instances.is_some()
     }
 
     /// The origin of its files.
@@ -261,6 +261,11 @@ impl Model {
     /// The labels of an output.
     pub fn labels(&self, output: &str) -> Option<&Labels> {
         self.labels.get(output)
+    }
+
+    /// The labels of all outputs; `None` if the model has none.
+    pub(crate) fn output_labels(&self) -> Option<Arc<OutputLabels>> {
+        (!self.labels.is_empty()).then(|| Arc::clone(&self.labels))
     }
 
     #[cfg(test)]

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use nereid_backend_api::{
     Answer, Answers, Buffers, CancelWatch, Canceller, Error, InnerRequest, MetricRegistry, ModelConfig,
-    Overrides, PeerModel, Peers, Pending, Result, Tensor,
+    OutputLabels, Overrides, PeerModel, Peers, Pending, Result, Tensor,
 };
 
 use crate::caller::Caller;
@@ -137,6 +137,10 @@ impl Answers for InnerAnswers {
 
     fn request_id(&self) -> &str {
         self.stream.request_id()
+    }
+
+    fn labels(&self) -> Option<Arc<OutputLabels>> {
+        self.stream.labels()
     }
 }
 

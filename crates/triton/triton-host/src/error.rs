@@ -1,14 +1,15 @@
 //! C objects of errors.
 
+use std::collections::VecDeque;
 use std::ffi::{CStr, CString, c_char};
 use std::ptr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use nereid_backend_api::{Error, ErrorCode, Result};
 use triton_sys::*;
 
 use crate::boundary::values;
-use crate::handle::Handle;
+use crate::handle::{Handle, LentHandle};
 use crate::text::c_string;
 
 /// An error behind a C handle.
@@ -37,10 +38,21 @@ impl ErrorObject {
     }
 }
 
-/// The error as an object that C may read.
-pub(crate) fn object(error: &Error) -> Arc<ErrorObject> {
-    let code = TRITONSERVER_Error_Code(error.code() as u32);
-    Arc::new(ErrorObject { code, message: c_string(error.message()) })
+/// Number of errors that stay readable although C may not delete them.
+const MAX_UNCLAIMED: usize = 16_384;
+
+/// Errors of responses, oldest first, which C may delete or leave to the server.
+static UNCLAIMED: Mutex<VecDeque<LentHandle<ErrorObject>>> = Mutex::new(VecDeque::new());
+
+/// Passes the error of a response to C. By the header the response owns it, but callers read and delete it after the
+/// response. So it outlives the response, until [`MAX_UNCLAIMED`] later ones were passed.
+pub(crate) fn to_c_unclaimed(error: &Error) -> *mut TRITONSERVER_Error {
+    let pointer = to_c(error);
+    let mut unclaimed = UNCLAIMED.lock().unwrap_or_else(PoisonError::into_inner);
+    unclaimed.push_back(LentHandle::adopt(Handle::of(pointer)));
+    let oldest = if unclaimed.len() > MAX_UNCLAIMED { unclaimed.pop_front() } else { None };
+    drop((unclaimed, oldest));
+    pointer
 }
 
 /// Passes an error to C, which deletes it.
@@ -85,5 +97,26 @@ values! {
 
     fn TRITONSERVER_ErrorMessage(error: *mut TRITONSERVER_Error) -> *const c_char = c"".as_ptr(); {
         error.get()?.message.as_ptr()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(error: *mut TRITONSERVER_Error) -> Result<String> {
+        Handle::<ErrorObject>::of(error).get().map(|error| error.as_error().message().to_owned())
+    }
+
+    #[test]
+    fn unclaimed_errors_are_separate_and_expire_in_order() {
+        let error = Error::not_found("of a response");
+        let [kept, deleted] = [(); 2].map(|()| to_c_unclaimed(&error));
+        Handle::<ErrorObject>::of(deleted).delete().unwrap();
+        assert!(message(deleted).is_err());
+        assert_eq!(message(kept).unwrap(), "of a response");
+        let later: Vec<_> = (0..MAX_UNCLAIMED).map(|_| to_c_unclaimed(&error)).collect();
+        assert!(message(kept).is_err(), "the oldest error stays");
+        assert!(later.iter().all(|error| message(*error).is_ok()));
     }
 }

@@ -1,16 +1,18 @@
 //! A response to an inner request.
 
+use std::collections::BTreeMap;
 use std::ffi::{CString, c_char, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use nereid_backend_api::{Answer, Answers, Buffer, DataType, Error, Memory, Result, Shape, Tensor};
+use nereid_backend_api::{
+    Answer, Answers, Buffer, DataType, Error, Memory, OutputLabels, Result, Shape, Tensor,
+};
 use triton_sys::*;
 
 use crate::allocator::Placement;
 use crate::boundary::exports;
-use crate::error::{self, ErrorObject};
-use crate::handle::LentHandle;
 use crate::instance::{at, count};
 use crate::names::{data_type_to_c, memory_to_c};
 use crate::parameter::{self, Parameter};
@@ -23,7 +25,11 @@ pub(crate) struct InferenceResponse {
     id: CString,
     outputs: Vec<Output>,
     parameters: Vec<Parameter>,
-    error: Option<LentHandle<ErrorObject>>,
+    error: Option<Error>,
+    /// The model's labels, if it has any.
+    labels: Option<Arc<OutputLabels>>,
+    /// Labels that C has read, by the index of their output and class. Their addresses stay valid.
+    read_labels: Mutex<BTreeMap<(u32, usize), CString>>,
 }
 
 struct Output {
@@ -66,7 +72,7 @@ impl InferenceResponse {
             .and_then(|response| Ok((outputs(response.outputs)?, parameter::all(&response.parameters))));
         let (outputs, parameters, error) = match contents {
             Ok((outputs, parameters)) => (outputs, parameters, None),
-            Err(error) => (Vec::new(), Vec::new(), Some(LentHandle::new(error::object(&error))?)),
+            Err(error) => (Vec::new(), Vec::new(), Some(error)),
         };
         Ok(Self {
             model_name: c_string(stream.model_name()),
@@ -75,7 +81,20 @@ impl InferenceResponse {
             outputs,
             parameters,
             error,
+            labels: stream.labels(),
+            read_labels: Mutex::default(),
         })
+    }
+
+    /// The label of a class of an output; null if it has none.
+    fn label(&self, index: u32, class: usize) -> Result<*const c_char> {
+        let output = at(&self.outputs, index, "outputs")?;
+        let name = output.name.to_string_lossy();
+        let label = self.labels.as_ref().and_then(|labels| labels.get(&*name)?.get(class));
+        let Some(label) = label.filter(|label| !label.is_empty()) else { return Ok(ptr::null()) };
+        // Each change is one insertion.
+        let mut read = self.read_labels.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(read.entry((index, class)).or_insert_with(|| c_string(label)).as_ptr())
     }
 }
 
@@ -156,20 +175,18 @@ exports! {
         userp.set(output.user_data.load(Relaxed))?;
     }
 
-    /// Outputs of requests made through this interface are never answered as classes.
+    /// The label stays valid until the response is deleted.
     fn TRITONSERVER_InferenceResponseOutputClassificationLabel(
         inference_response: *mut TRITONSERVER_InferenceResponse,
         index: u32,
-        _class_index: usize,
+        class_index: usize,
         label: *mut *const c_char,
     ) {
-        let response = inference_response.get()?;
-        at(&response.outputs, index, "outputs")?;
-        label.set(ptr::null())?;
+        label.set(inference_response.get()?.label(index, class_index)?)?;
     }
 }
 
-/// The response keeps its error; null means success.
+/// Each call returns a new error, or null for success.
 mod failure {
     use triton_sys::*;
 
@@ -180,7 +197,7 @@ mod failure {
             inference_response: *mut TRITONSERVER_InferenceResponse,
         ) -> *mut TRITONSERVER_Error = std::ptr::null_mut(); {
             match inference_response.get() {
-                Ok(response) => response.error.as_ref().map_or(std::ptr::null_mut(), |error| error.handle().as_c()),
+                Ok(response) => response.error.as_ref().map_or(std::ptr::null_mut(), crate::error::to_c_unclaimed),
                 Err(error) => crate::error::to_c(&error),
             }
         }

@@ -6,7 +6,7 @@ use std::ptr;
 use std::sync::{Arc, OnceLock, Weak};
 
 use bytes::Bytes;
-use nereid_backend_api::{Error, Overrides, Peers, RequestTrace, Result, block_on};
+use nereid_backend_api::{Error, ErrorCode, Overrides, Peers, RequestTrace, Result, block_on};
 use nereid_core::Server;
 use nereid_cuda::Cuda;
 use nereid_model_config::to_json;
@@ -195,9 +195,15 @@ exports! {
         model_version: i64,
         ready: *mut bool,
     ) {
-        let (server, name) = (server.get()?, model_name.read()?);
+        let (server, name, version) = (server.get()?, model_name.read()?, version(model_version)?);
         server.server()?;
-        ready.set(block_on(server.peers()?.model_ready(&name, version(model_version)?)).is_ok())?;
+        ready.set(false)?;
+        match server.peers()?.model(&name, version) {
+            Ok(_) => ready.set(block_on(server.peers()?.model_ready(&name, version)).is_ok())?,
+            // Neither an unknown model nor one that is not served is an error.
+            Err(error) if matches!(error.code(), ErrorCode::NotFound | ErrorCode::Unavailable) => {}
+            Err(error) => return Err(error),
+        }
     }
 
     fn TRITONSERVER_ServerModelBatchProperties(

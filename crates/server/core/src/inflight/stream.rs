@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, ready};
 
-use nereid_backend_api::{Answer, Error, Response, Result};
+use nereid_backend_api::{Answer, Error, OutputLabels, Response, Result};
 
 use super::{InFlight, State};
 use crate::classification;
@@ -76,6 +76,11 @@ impl ResponseStream {
     /// The client's id of the request; empty if it gave none.
     pub fn request_id(&self) -> &str {
         &self.inflight.id
+    }
+
+    /// The labels of the answering model's outputs; `None` if it has none.
+    pub(crate) fn labels(&self) -> Option<Arc<OutputLabels>> {
+        self.inflight.model.output_labels()
     }
 
     /// Cancels the request, for callers that keep waiting for its answers.

@@ -116,7 +116,7 @@ impl Model {
             sequence_checks: SequenceChecks::new(&config),
             config,
             signature,
-            labels,
+            labels: Arc::new(labels),
             statistics,
             gate,
             executor,
