@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
-use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory, FromArgMatches, Parser};
+use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory, FromArgMatches};
 
 use super::abbreviations::expand;
 use super::file::{File, Setting};
@@ -30,10 +30,10 @@ pub(crate) fn parse(
     let arguments = expand(arguments, &Options::command())
         .map_err(|reason| Options::command().error(ErrorKind::UnknownArgument, reason))?;
     let optional = |command: Command| command.mut_args(|arg| arg.required(false));
-    let lenient = optional(Options::command()).mut_subcommands(optional);
+    let lenient = optional(command_line()).mut_subcommands(optional);
     // Errors of the command line itself are reported as if there were no other source.
     let Ok(matches) = lenient.clone().try_get_matches_from(&arguments) else {
-        return Options::try_parse_from(arguments);
+        return Options::from_arg_matches(&command_line().try_get_matches_from(arguments)?);
     };
     let (path, command, given) = match matches.subcommand() {
         Some((name, given)) => (vec![OsString::from(name)], lenient.find_subcommand(name), given),
@@ -47,8 +47,19 @@ pub(crate) fn parse(
     let head = 1 + scope.path.len();
     let mut all = arguments;
     all.splice(head.min(all.len())..head.min(all.len()), added);
-    let matches = Options::command().try_get_matches_from(all)?;
+    let matches = command_line().try_get_matches_from(all)?;
     Options::from_arg_matches(&matches)
+}
+
+/// The declared options. A negative number may follow the name of any option with a value, as in the reference.
+fn command_line() -> Command {
+    let accept = |command: Command| {
+        command.mut_args(|arg| {
+            let takes_values = arg.get_action().takes_values();
+            arg.allow_negative_numbers(takes_values)
+        })
+    };
+    accept(Options::command()).mut_subcommands(accept)
 }
 
 /// The command to run, with its parsed command line.

@@ -432,3 +432,19 @@ fn check_reads_its_options_from_the_servers_file() {
     assert_eq!(check.configurations.read_options().config_name.as_deref(), Some("h100"));
     assert_eq!(check.repositories, [PathBuf::from("a")]);
 }
+
+#[test]
+fn negative_number_after_a_space_is_the_value_of_its_option() {
+    let outcome = |arguments: &[&str]| {
+        let options = parsed_with(&[&["--model-repository=m"], arguments].concat(), &[]);
+        options.map_or_else(|error| error, |options| format!("{options:?}"))
+    };
+    let command = Options::command();
+    for option in declared(&command).filter(|option| !is_switch(option)) {
+        let name = format!("--{}", option.get_long().unwrap());
+        for value in ["-1", "-0.5"] {
+            let joined = format!("{name}={value}");
+            assert_eq!(outcome(&[&name, value]), outcome(&[&joined]), "{joined}");
+        }
+    }
+}

@@ -31,7 +31,7 @@ pub(crate) struct TraceOptions {
     trace_rate: Option<u32>,
 
     /// Deprecated: --trace-config=count=COUNT.
-    #[arg(long, value_name = "COUNT", value_parser = count, allow_negative_numbers = true)]
+    #[arg(long, value_name = "COUNT", value_parser = count)]
     trace_count: Option<i32>,
 
     /// Deprecated: --trace-config=triton,log-frequency=COUNT.
@@ -263,7 +263,7 @@ mod tests {
         ];
         assert_eq!(settings(&new), expected);
         assert_eq!(settings(&old), expected);
-        let both = ["--trace-rate=1", "--trace-config=rate=2", "--trace-count", "-1"];
+        let both = ["--trace-rate=1", "--trace-config=rate=2", "--trace-count=-1"];
         assert_eq!((settings(&both).rate, settings(&both).count), (2, -1));
         assert_eq!(settings(&[]), TraceSettings::default());
         assert_eq!(parsed(&new).unwrap().advice().len(), 0);
