@@ -5,11 +5,13 @@ import os
 import uuid
 from pathlib import Path
 
+import grpc
 import numpy as np
 import pytest
 import tritonclient.http
 import tritonclient.utils.shared_memory as shm
 
+import grpc_requests
 import nereid_server
 from http_requests import assert_refused, infer, request, tensor
 from model_files import scale_model, write_identity
@@ -240,3 +242,37 @@ def test_shared_memory_may_be_disabled_for_clients(memory, repository, serve):
     assert_refused(register(server, "r", {"key": memory(8).name, "byte_size": 8}), 501)
     assert_refused(request(server, "POST", "/v2/systemsharedmemory/unregister"), 501)
     assert request(server, "GET", "/v2/systemsharedmemory/status").json == []
+
+
+@pytest.mark.parametrize("flags, status, code", [((), 404, "NOT_FOUND"), (("--allow-client-shm=false",), 501, "UNIMPLEMENTED")])
+def test_request_naming_an_unregistered_region_is_refused(repository, serve, flags, status, code):
+    write_identity(repository, "same", ["INT32"])
+    server = serve(*flags)
+    in_region = {"shared_memory_region": "r", "shared_memory_byte_size": 8}
+    plain = tensor("INPUT0", "INT32", [2], [1, 2])
+    for given, wanted in [
+        (tensor("INPUT0", "INT32", [2], **in_region), {}),
+        (plain, in_region),
+        (tensor("INPUT0", "INT32", [2], **in_region), in_region),
+        (plain, in_region | {"shared_memory_offset": 4}),
+    ]:
+        body = {"inputs": [given], "outputs": [{"name": "OUTPUT0", "parameters": wanted}]}
+        assert_refused(infer(server, "same", body), status)
+    with grpc.insecure_channel(server.grpc_url) as channel:
+        for places in ["input", "output", "both"]:
+            message = grpc_requests.message()
+            message.outputs.add(name="OUTPUT0")
+            if places != "output":
+                message.raw_input_contents.clear()
+                place(message.inputs[0])
+            if places != "input":
+                place(message.outputs[0])
+            grpc_requests.assert_refused(lambda sent=message: grpc_requests.stub(channel).ModelInfer(sent), grpc.StatusCode[code])
+    # The server goes on.
+    assert infer(server, "same", {"inputs": [plain]}).json["outputs"][0]["data"] == [1, 2]
+
+
+def place(tensor):
+    """Places a gRPC tensor in a region."""
+    tensor.parameters["shared_memory_region"].string_param = "r"
+    tensor.parameters["shared_memory_byte_size"].int64_param = 8

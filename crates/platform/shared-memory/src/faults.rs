@@ -17,22 +17,22 @@ use libc::{c_int, c_void, siginfo_t};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 use rustix::param::page_size;
 
-/// The most mappings at a time.
-pub(crate) const MOST: usize = 16 * 1024;
+/// Maximum number of mappings.
+pub(crate) const MAX_MAPPINGS: usize = 16 * 1024;
 
 struct Entry {
-    /// First address; 0 if the place is free.
+    /// First address; 0 if the entry is free.
     start: AtomicUsize,
-    /// The address behind the last.
+    /// The address after the last.
     end: AtomicUsize,
     broken: AtomicBool,
 }
 
-static TABLE: [Entry; MOST] = [const {
+static TABLE: [Entry; MAX_MAPPINGS] = [const {
     Entry { start: AtomicUsize::new(0), end: AtomicUsize::new(0), broken: AtomicBool::new(false) }
-}; MOST];
+}; MAX_MAPPINGS];
 
-/// Free places below `used`, and how many were ever used.
+/// Indices of free entries, and the number of entries ever used.
 static FREE: Mutex<(Vec<usize>, usize)> = Mutex::new((Vec::new(), 0));
 
 /// The high-water mark, for the handler.
@@ -52,18 +52,18 @@ impl FaultHandler {
     /// installed before.
     ///
     /// # Errors
-    /// What the system reports.
+    /// The system's error.
     pub fn install() -> io::Result<Self> {
         install().map(|()| Self(()))
     }
 }
 
-/// A mapping that is watched over until this is dropped. Drop it before the memory is unmapped.
+/// Watches a mapping until dropped. Drop it before the memory is unmapped.
 #[derive(Debug)]
 pub(crate) struct Watch(usize);
 
 impl Watch {
-    /// Watches over `length` bytes from `start`.
+    /// Watches `length` bytes from `start`.
     ///
     /// # Errors
     /// There are too many mappings.
@@ -71,13 +71,15 @@ impl Watch {
         let mut free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
         let place = match free.0.pop() {
             Some(place) => place,
-            None if free.1 < MOST => {
+            None if free.1 < MAX_MAPPINGS => {
                 free.1 += 1;
                 USED.store(free.1, Ordering::Release);
                 free.1 - 1
             }
             None => {
-                return Err(io::Error::other(format!("{MOST} regions are registered, which is the most")));
+                return Err(io::Error::other(format!(
+                    "{MAX_MAPPINGS} regions are registered already, the maximum"
+                )));
             }
         };
         let entry = &TABLE[place];
@@ -87,7 +89,7 @@ impl Watch {
         Ok(Self(place))
     }
 
-    /// Whether memory was touched that its file no longer has.
+    /// Whether memory past the end of the truncated file was touched.
     pub(crate) fn is_broken(&self) -> bool {
         TABLE[self.0].broken.load(Ordering::Acquire)
     }
@@ -110,12 +112,12 @@ fn install() -> io::Result<()> {
     PAGE.store(page_size(), Ordering::Release);
     // SAFETY: an all-zero sigaction is a valid value of this plain C structure.
     let mut action: libc::sigaction = unsafe { zeroed() };
-    // The address of a function is what this field holds, by SA_SIGINFO one of three arguments.
+    // This field holds a function's address; with SA_SIGINFO, that of a function with three arguments.
     let handler: extern "C" fn(c_int, *mut siginfo_t, *mut c_void) = on_bus;
     action.sa_sigaction = handler as usize;
     action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-    // SAFETY: both pointers are to valid structures; without a new action it only reports the current one. It is kept
-    // before ours is set, since ours asks for it.
+    // SAFETY: both pointers are to valid structures; without a new action, the call only reports the current one. That one
+    // is stored before ours is set, because ours reads it.
     unsafe {
         let mut before: libc::sigaction = zeroed();
         if libc::sigaction(libc::SIGBUS, ptr::null(), &mut before) != 0 {
@@ -139,7 +141,7 @@ extern "C" fn on_bus(signal: c_int, info: *mut siginfo_t, context: *mut c_void) 
     pass_on(signal, info, context);
 }
 
-/// Maps zeroes where a mapping's memory is gone. Returns whether `address` is in a mapping.
+/// Maps zeroes over missing memory of a mapping. Returns whether `address` is in a mapping.
 fn mend(address: usize) -> bool {
     let used = USED.load(Ordering::Acquire);
     let hit = TABLE.iter().take(used).find(|entry| {
@@ -149,10 +151,10 @@ fn mend(address: usize) -> bool {
     let Some(entry) = hit else { return false };
     let page = PAGE.load(Ordering::Acquire);
     let start = address - address % page;
-    // Marked first, so that a reader of the zeroes sees the mark.
+    // Marked before the zeroes appear, so that their reader sees the mark.
     entry.broken.store(true, Ordering::Release);
-    // SAFETY: the page belongs to a mapping of ours, which is in use since it is just being touched, so it is not unmapped
-    // meanwhile. What it held is gone already: replacing it takes away nothing. It is a bare system call.
+    // SAFETY: the page belongs to a mapping of ours. The access that faulted holds a slice of it, so it stays mapped during
+    // the call. Its contents are lost already, so replacing them loses nothing. The call is a bare system call.
     let mended = unsafe {
         mmap_anonymous(
             start as *mut c_void,
@@ -168,16 +170,16 @@ fn mend(address: usize) -> bool {
 fn pass_on(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     let previous = PREVIOUS.get().filter(|action| action.sa_sigaction > libc::SIG_IGN);
     match previous {
-        // SAFETY: the flag says that the address is that of a handler of three arguments, which are the kernel's.
+        // SAFETY: with this flag, the address is that of a handler of three arguments, which are the kernel's.
         Some(action) if action.sa_flags & libc::SA_SIGINFO != 0 => unsafe {
             transmute::<usize, extern "C" fn(c_int, *mut siginfo_t, *mut c_void)>(action.sa_sigaction)(
                 signal, info, context,
             );
         },
-        // SAFETY: without the flag the address is that of a handler of one argument.
+        // SAFETY: without the flag, the address is of a handler with one argument.
         Some(action) => unsafe { transmute::<usize, extern "C" fn(c_int)>(action.sa_sigaction)(signal) },
-        // SAFETY: an all-zero action is the default one. The access is tried again when this returns, and then ends the
-        // process as it would have without us.
+        // SAFETY: an all-zero action is the default one. The access is repeated when the handler returns, and then ends the
+        // process as it would without our handler.
         None => unsafe {
             let default: libc::sigaction = zeroed();
             libc::sigaction(signal, &default, ptr::null_mut());

@@ -12,25 +12,25 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use crate::faults::{FaultHandler, Watch};
 
-/// Mapped memory, unmapped when it is dropped.
+/// Mapped memory, unmapped on drop.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     address: NonNull<u8>,
     length: usize,
-    /// Gone before the memory is.
+    /// Dropped before the memory is unmapped.
     watch: Option<Watch>,
     /// The region's name, for messages.
     name: String,
 }
 
-// SAFETY: it is an address range that stays mapped as long as this lives; what lies there is written by other processes
-// at any time, so threads of this one make no difference.
+// SAFETY: the address range stays mapped as long as the value lives. Other processes may write it at any time, so access
+// from several threads adds nothing.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps `length` bytes of a file from `offset` on, which is a multiple of the page size.
+    /// Maps `length` bytes of a file from `offset`, a multiple of the page size.
     pub(crate) fn new(
         faults: FaultHandler,
         name: &str,
@@ -38,7 +38,7 @@ impl Mapping {
         offset: u64,
         length: usize,
     ) -> io::Result<Self> {
-        // SAFETY: no address is asked for, so nothing that is mapped already is touched.
+        // SAFETY: without a requested address, the system chooses unmapped addresses.
         let address = unsafe {
             mmap(ptr::null_mut(), length, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, file, offset)?
         };
@@ -56,13 +56,13 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         self.watch = None;
-        // SAFETY: the range is the one that was mapped, and every slice of it holds a reference, so none is left.
+        // SAFETY: this range was mapped, and every slice of it holds a reference to `self`, so none is left.
         let unmapped = unsafe { munmap(self.address.as_ptr().cast(), self.length) };
         debug_assert!(unmapped.is_ok());
     }
 }
 
-/// A piece of a region in host memory. It keeps the memory mapped.
+/// A slice of a region in host memory. Keeps the memory mapped.
 #[derive(Clone, Debug)]
 pub(crate) struct HostSlice {
     mapping: Arc<Mapping>,
@@ -77,7 +77,7 @@ impl HostSlice {
         within.then(|| Self { mapping: Arc::clone(mapping), offset, length })
     }
 
-    /// The first `length` bytes of it; `None` if there are fewer.
+    /// The first `length` bytes; `None` if the slice is shorter.
     pub(crate) fn first(&self, length: usize) -> Option<Self> {
         (length <= self.length).then(|| Self { length, ..self.clone() })
     }
@@ -92,19 +92,19 @@ impl HostSlice {
         Buffer::shared(Bytes::from_owner(self.clone()))
     }
 
-    /// The bytes as they are now, in memory of our own.
+    /// A copy of the current bytes.
     pub(crate) fn copied(&self) -> Buffer {
         Buffer::own(self.as_ref().to_vec())
     }
 
-    /// Whether two pieces have a byte in common.
+    /// Whether two slices share a byte.
     pub(crate) fn overlaps(&self, other: &Self) -> bool {
         let (start, other_start) = (self.start() as usize, other.start() as usize);
         start < other_start + other.length && other_start < start + self.length
     }
 
-    /// Says so if the file behind the region turned out to be shorter than it was. What was read from it since may be
-    /// zeroes, and what was written to it lost.
+    /// Checks that the region's file was not truncated. Otherwise bytes read from it may be zeroes, and bytes written to it
+    /// may be lost.
     ///
     /// # Errors
     /// `Unavailable`, with the region's name.
@@ -123,11 +123,10 @@ impl HostSlice {
         unsafe { self.mapping.address.as_ptr().add(self.offset) }
     }
 
-    /// The bytes to write. Only one of these, and no other slice of this process, may be used for them at a time: see
-    /// [`PlacedOutputs`](crate::PlacedOutputs).
+    /// The bytes, writable. No other slice of this process may cover them at the same time: see `PlacedOutputs`.
     pub(crate) fn as_mut_slice(&mut self) -> &mut [u8] {
         // SAFETY: the range is mapped for writing as long as the slice lives, and bytes may have any value. Other
-        // processes may change them meanwhile: nothing here or in a backend concludes from a byte that was read twice.
+        // processes may change them at any time: no code here or in a backend relies on reading the same byte twice.
         unsafe { slice::from_raw_parts_mut(self.start(), self.length) }
     }
 }
@@ -135,7 +134,7 @@ impl HostSlice {
 impl AsRef<[u8]> for HostSlice {
     fn as_ref(&self) -> &[u8] {
         // SAFETY: the range is mapped as long as the slice lives, and bytes may have any value. Other processes may change
-        // them meanwhile: what has to stay as it was checked is copied first.
+        // them at any time: contents that are checked are copied first.
         unsafe { slice::from_raw_parts(self.start(), self.length) }
     }
 }

@@ -7,20 +7,20 @@ use nereid_backend_api::{
 use crate::mapping::HostSlice;
 use crate::slice::{Place, Slice};
 
-/// Where one output goes.
+/// The region slice for an output.
 #[derive(Clone, Debug)]
 pub(crate) struct Placement {
     /// The output's name.
     pub output: String,
-    /// The memory for it. The part that the output does not fill is left unchanged.
+    /// The slice. Bytes past the end of the output stay unchanged.
     pub memory: Slice,
 }
 
-/// Where the outputs of one request go.
+/// The placements of a request's outputs.
 #[derive(Debug)]
 pub(crate) struct PlacedOutputs {
     placements: Vec<Placement>,
-    /// What the request reads.
+    /// The request's inputs in regions.
     inputs: Vec<Slice>,
 }
 
@@ -37,7 +37,7 @@ impl OutputAllocator for PlacedOutputs {
             return Ok(None);
         };
         let memory = placement.memory.first(output.byte_size).ok_or_else(|| {
-            // The reference's code for it.
+            // The reference's error code.
             Error::internal(format!(
                 "output '{}' has {} bytes, but only {} of shared memory are given for it",
                 output.name,
@@ -46,8 +46,8 @@ impl OutputAllocator for PlacedOutputs {
             ))
         })?;
         memory.check()?;
-        // Written elsewhere first if it overlaps what the request reads, or another output, or if the backend would read back
-        // what clients may have overwritten.
+        // Write elsewhere first if the slice overlaps an input or another output, or if the backend reads its outputs back,
+        // which clients may have overwritten by then.
         let others =
             self.placements.iter().filter(|other| other.output != output.name).map(|other| &other.memory);
         let overlaps = self.inputs.iter().chain(others).any(|other| other.overlaps(&memory));

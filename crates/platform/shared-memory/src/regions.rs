@@ -17,20 +17,19 @@ use crate::faults::FaultHandler;
 use crate::mapping::{HostSlice, Mapping};
 use crate::slice::{DeviceSlice, Place, Slice};
 
-/// The Python backend's own memory has names that begin so, unless it is configured otherwise. Clients have no business
-/// there.
+/// Default prefix of the Python backend's own shared memory objects, which clients may not register.
 const RESERVED: &str = "triton_python_backend_shm_region_";
 
-/// What a client registered.
+/// A registered region of system shared memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RegionStatus {
     /// The region's name.
     pub name: String,
     /// The name of the shared memory object.
     pub key: String,
-    /// Where in the object it begins, in bytes.
+    /// Offset of the region in the object, in bytes.
     pub offset: u64,
-    /// Its length in bytes.
+    /// Length in bytes.
     pub byte_size: u64,
 }
 
@@ -76,27 +75,26 @@ impl Region {
 #[derive(Default)]
 pub struct Regions {
     by_name: RwLock<BTreeMap<String, Region>>,
-    /// What keeps the process alive when a region's file is cut short.
+    /// Handles faults when a region's file is truncated.
     faults: Option<FaultHandler>,
     cuda: Option<Arc<Cuda>>,
     closed: bool,
-    /// A further beginning of names that clients may not register.
+    /// Another prefix of objects that clients may not register.
     reserved: Option<String>,
 }
 
 impl Regions {
-    /// No regions yet. Those of the system may be registered where the process has the handler of faults, those of GPUs
-    /// where there is a driver.
+    /// An empty set. System regions need the fault handler, and CUDA regions a driver.
     pub fn new(faults: Option<FaultHandler>, cuda: Option<Arc<Cuda>>) -> Self {
         Self { faults, cuda, ..Self::default() }
     }
 
-    /// Regions that no client may register: there are none.
+    /// A set that stays empty: clients may not use shared memory.
     pub fn closed() -> Self {
         Self { closed: true, ..Self::default() }
     }
 
-    /// Keeps clients from objects whose names begin with `prefix`, too: memory of a backend. An empty one means none.
+    /// Also refuses objects whose names start with `prefix`, which belong to a backend. An empty prefix has no effect.
     #[must_use]
     pub fn with_reserved(mut self, prefix: &str) -> Self {
         let prefix = prefix.trim_start_matches('/');
@@ -122,8 +120,8 @@ impl Regions {
     /// Registers `byte_size` bytes of the object `key` from `offset` on as region `name`.
     ///
     /// # Errors
-    /// `AlreadyExists` if there is a region of that name, `Internal` if there is no such object, `InvalidArg` for a part
-    /// of it that cannot be had, `Unsupported` if clients may register none or the process has no handler of faults.
+    /// `AlreadyExists` if the name is taken; `Internal` if the object cannot be opened; `InvalidArg` for an invalid range of
+    /// it; `Unsupported` if shared memory is disabled or the process has no fault handler.
     pub fn register(&self, name: &str, key: &str, offset: u64, byte_size: u64) -> Result<()> {
         let refuse = |reason: String| {
             Error::invalid_arg(format!("cannot register shared memory region '{name}': {reason}"))
@@ -139,7 +137,7 @@ impl Regions {
         if let Some(prefix) = reserved.find(|prefix| object.starts_with(prefix)) {
             return Err(refuse(format!("keys that begin with '{prefix}' are the Python backend's own")));
         }
-        // Held to the end: of two that register one name, one is refused.
+        // Held until the end, so that only one of two registrations of a name succeeds.
         let mut regions = self.write();
         if regions.contains_key(name) {
             return Err(taken(name));
@@ -179,17 +177,17 @@ impl Regions {
     /// Unregisters a system region. Requests that use it keep it. An unknown name is not an error.
     ///
     /// # Errors
-    /// `Unsupported` if clients may register none.
+    /// `Unsupported` if shared memory is disabled.
     pub fn unregister(&self, name: &str) -> Result<()> {
         self.check_open()?;
         self.forget(|named, region| named == name && region.system().is_some());
         Ok(())
     }
 
-    /// Forgets all regions of the system, likewise.
+    /// Unregisters all system regions, in the same way.
     ///
     /// # Errors
-    /// `Unsupported` if clients may register none.
+    /// `Unsupported` if shared memory is disabled.
     pub fn unregister_all(&self) -> Result<()> {
         self.check_open()?;
         self.forget(|_, region| region.system().is_some());
@@ -198,16 +196,16 @@ impl Regions {
 
     fn forget(&self, which: impl Fn(&str, &Region) -> bool) {
         let removed: Vec<_> = self.write().extract_if(.., |name, region| which(name, region)).collect();
-        // Given back without the lock.
+        // Unmap without the lock.
         drop(removed);
     }
 
-    /// All regions of the system, by name.
+    /// All system regions, ordered by name.
     pub fn all(&self) -> Vec<RegionStatus> {
         self.read().values().filter_map(Region::system).cloned().collect()
     }
 
-    /// One region of the system.
+    /// A system region.
     ///
     /// # Errors
     /// `NotFound` if no region has that name.
@@ -220,15 +218,17 @@ impl Regions {
         }
     }
 
-    /// `length` bytes of a region from `offset` on.
+    /// A range of a region.
     ///
     /// # Errors
-    /// `NotFound` if no region has that name, `InvalidArg` if they exceed it or are none, `Unavailable` if it is broken.
+    /// `NotFound` if no region has that name; `InvalidArg` if the range is empty or exceeds the region; `Unavailable` if the
+    /// region is broken; `Unsupported` if shared memory is disabled.
     pub fn slice(&self, name: &str, offset: u64, length: u64) -> Result<Slice> {
+        self.check_open()?;
         let regions = self.read();
         let region = regions.get(name).ok_or_else(|| unknown(name))?;
         let slice = match (usize::try_from(offset), usize::try_from(length)) {
-            // No part is empty, as with the reference.
+            // Empty ranges are invalid, as in the reference.
             (Ok(start), Ok(length)) if length > 0 => region.slice(start, length),
             _ => None,
         };
@@ -237,7 +237,7 @@ impl Regions {
             let wrong = if offset < size { "offset + byte size" } else { "offset" };
             Error::invalid_arg(format!(
                 "Invalid {wrong} for shared memory region: '{name}' has {size} bytes, {length} bytes at offset {offset} \
-                 are no part of it"
+                 exceed it or are empty"
             ))
         })?;
         slice.check()?;

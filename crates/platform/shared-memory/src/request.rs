@@ -1,4 +1,4 @@
-//! The shared memory of one request: what it reads, and where its outputs go.
+//! The shared memory of a request: its inputs and the placements of its outputs.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use nereid_backend_api::{Buffer, DataType, OutputAllocator, Result};
 use crate::outputs::{PlacedOutputs, Placement};
 use crate::slice::Slice;
 
-/// What a request uses of the regions. Kept until its answer is sent.
+/// The slices of regions that a request uses. Kept until its answer is sent.
 #[derive(Debug, Default)]
 pub struct RequestMemory {
     inputs: Vec<Slice>,
@@ -15,9 +15,8 @@ pub struct RequestMemory {
 }
 
 impl RequestMemory {
-    /// The contents of an input in `memory`. They are read in place, unless they are BYTES: their lengths
-    /// are relied upon once they are checked, and that memory may change at any time. Those in a GPU's memory stay there
-    /// in any case, for who can read them there.
+    /// The contents of an input in `memory`, in place. BYTES in host memory are copied, because the memory may change
+    /// after their lengths were checked. Contents in GPU memory stay there for backends that can read them.
     pub fn input(&mut self, memory: Slice, data_type: DataType) -> Buffer {
         let buffer = memory.input(data_type);
         self.inputs.push(memory);
@@ -29,17 +28,17 @@ impl RequestMemory {
         self.outputs.push(Placement { output, memory });
     }
 
-    /// What places the outputs, if any has a place. To be asked for when all inputs and outputs are known.
+    /// The allocator of the placed outputs; `None` if none is placed. Call it after all inputs and outputs were added.
     pub fn allocator(&self) -> Option<Arc<dyn OutputAllocator>> {
         let placed = || PlacedOutputs::new(self.outputs.clone(), self.inputs.clone());
         (!self.outputs.is_empty()).then(|| Arc::new(placed()) as _)
     }
 
-    /// Whether what was read and written was there. To be asked after the last bytes were read: an output may be an input
-    /// that lies here.
+    /// Checks that the memory existed while it was used. Call it after the last read: an output may be an input in a
+    /// region.
     ///
     /// # Errors
-    /// `Unavailable` if a part of it was cut off meanwhile.
+    /// `Unavailable` if a region was truncated.
     pub fn check(&self) -> Result<()> {
         let outputs = self.outputs.iter().map(|placement| &placement.memory);
         self.inputs.iter().chain(outputs).try_for_each(Slice::check)

@@ -7,7 +7,7 @@ use nereid_cuda::ImportedMemory;
 
 use crate::mapping::HostSlice;
 
-/// A piece of a region. It keeps the memory there.
+/// A slice of a region. Keeps the memory mapped or open.
 #[derive(Clone, Debug)]
 pub struct Slice(pub(crate) Place);
 
@@ -28,22 +28,22 @@ impl Slice {
         }
     }
 
-    /// Whether it holds no byte.
+    /// Whether the length is zero.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The contents of an input in it, see [`RequestMemory::input`](crate::RequestMemory::input).
+    /// The contents of an input in this memory, see [`RequestMemory::input`](crate::RequestMemory::input).
     pub(crate) fn input(&self, data_type: DataType) -> Buffer {
         match &self.0 {
             Place::Host(slice) if data_type == DataType::Bytes => slice.copied(),
             Place::Host(slice) => slice.buffer(),
-            // Readers copy it first.
+            // Readers copy device memory first.
             Place::Device(slice) => slice.buffer(),
         }
     }
 
-    /// The first `length` bytes of it; `None` if there are fewer.
+    /// The first `length` bytes; `None` if the slice is shorter.
     pub(crate) fn first(&self, length: usize) -> Option<Self> {
         match &self.0 {
             Place::Host(slice) => Some(Self(Place::Host(slice.first(length)?))),
@@ -51,7 +51,7 @@ impl Slice {
         }
     }
 
-    /// Whether two pieces have a byte in common.
+    /// Whether two slices share a byte.
     pub(crate) fn overlaps(&self, other: &Self) -> bool {
         match (&self.0, &other.0) {
             (Place::Host(one), Place::Host(other)) => one.overlaps(other),
@@ -60,17 +60,17 @@ impl Slice {
         }
     }
 
-    /// Says so if the memory is not there any more.
+    /// Checks that the memory still exists.
     pub(crate) fn check(&self) -> Result<()> {
         match &self.0 {
             Place::Host(slice) => slice.check(),
-            // Opened memory stays as long as it is open, whatever its owner does.
+            // Imported memory exists until it is closed, even if its owner frees it.
             Place::Device(_) => Ok(()),
         }
     }
 }
 
-/// A piece of a GPU's memory.
+/// A slice of GPU memory.
 #[derive(Clone)]
 pub(crate) struct DeviceSlice {
     memory: Arc<ImportedMemory>,
@@ -93,7 +93,7 @@ impl DeviceSlice {
         self.memory.address() + self.offset as u64
     }
 
-    /// By address: several regions may be the same memory.
+    /// Compares addresses, since several regions may share memory.
     fn overlaps(&self, other: &Self) -> bool {
         self.device() == other.device()
             && self.start() < other.start() + other.length as u64

@@ -25,7 +25,7 @@ pub(crate) fn host(slice: Result<Slice>) -> HostSlice {
     }
 }
 
-/// A shared memory object that is gone when this is dropped.
+/// A shared memory object, removed on drop.
 pub(crate) struct Object {
     pub key: String,
     pub file: File,

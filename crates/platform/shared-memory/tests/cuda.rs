@@ -74,14 +74,14 @@ fn code(outcome: Result<impl Sized>) -> Option<ErrorCode> {
 }
 
 #[test]
-fn a_region_is_registered_read_and_forgotten() {
+fn region_is_registered_read_and_unregistered() {
     let scene = Scene::new();
     scene.register("r").unwrap();
     let status = CudaRegionStatus { name: "r".into(), device_id: 0, byte_size: 64 };
     assert_eq!(scene.regions.cuda_status("r").unwrap(), status);
     assert_eq!(scene.regions.all_cuda(), [status]);
     let mut memory = RequestMemory::default();
-    // BYTES, too, stay on the device until somebody reads them.
+    // BYTES also stay on the device until they are read.
     for data_type in [DataType::Uint8, DataType::Bytes] {
         let input = memory.input(scene.regions.slice("r", 2, 3).unwrap(), data_type);
         assert_eq!((input.memory(), input.len()), (GPU, 3));
@@ -92,7 +92,7 @@ fn a_region_is_registered_read_and_forgotten() {
     scene.regions.unregister_cuda("r").unwrap();
     assert_eq!(code(scene.regions.cuda_status("r")), Some(ErrorCode::NotFound));
     assert_eq!(code(scene.regions.slice("r", 0, 1)), Some(ErrorCode::NotFound));
-    // Who has a part of it can use it to the end.
+    // A slice remains usable after its region is unregistered.
     assert_eq!((input.to_host().unwrap(), scene.standin.memories()), ("89".into(), 1));
     drop((input, memory));
     assert_eq!(scene.standin.memories(), 0);
@@ -100,7 +100,7 @@ fn a_region_is_registered_read_and_forgotten() {
 }
 
 #[test]
-fn what_cannot_be_had_is_refused_and_leaves_nothing_open() {
+fn invalid_registration_is_refused_and_leaves_nothing_open() {
     let scene = Scene::new();
     let handle = scene.client.export().unwrap();
     scene.register("known").unwrap();
@@ -134,7 +134,7 @@ fn what_cannot_be_had_is_refused_and_leaves_nothing_open() {
 }
 
 #[test]
-fn regions_of_gpus_and_of_the_system_are_distinct() {
+fn cuda_and_system_regions_are_distinct() {
     let scene = Scene::new();
     scene.register("r").unwrap();
     assert_eq!(code(scene.regions.register("r", "/nereid-none", 0, 8)), Some(ErrorCode::AlreadyExists));
@@ -145,7 +145,7 @@ fn regions_of_gpus_and_of_the_system_are_distinct() {
 }
 
 #[test]
-fn a_part_lies_within_its_region() {
+fn slice_outside_its_region_is_refused() {
     let scene = Scene::new();
     scene.register("r").unwrap();
     assert_eq!(scene.regions.slice("r", 0, 64).unwrap().len(), 64);
@@ -157,7 +157,7 @@ fn a_part_lies_within_its_region() {
 }
 
 #[test]
-fn an_output_is_there_when_it_is_complete() {
+fn output_is_written_when_complete() {
     let scene = Scene::new();
     scene.register("r").unwrap();
     let outputs = scene.placed(("r", 4), 16, 8);
@@ -175,7 +175,7 @@ fn an_output_is_there_when_it_is_complete() {
 }
 
 #[test]
-fn who_asks_for_the_gpus_memory_gets_it_unless_it_lies_over_an_input() {
+fn device_output_is_placed_in_the_region_unless_it_overlaps_an_input() {
     let scene = Scene::new();
     scene.register("r").unwrap();
     scene.register("again").unwrap();
@@ -195,7 +195,7 @@ fn who_asks_for_the_gpus_memory_gets_it_unless_it_lies_over_an_input() {
 }
 
 #[test]
-fn a_copy_that_fails_is_an_error() {
+fn failed_copy_is_an_error() {
     let scene = Scene::new();
     scene.register("r").unwrap();
     let memory = allocate(&scene.placed(("r", 4), 16, 8), 4, Memory::HOST).unwrap();

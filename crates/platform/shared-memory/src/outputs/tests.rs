@@ -23,14 +23,14 @@ fn placed(regions: &Regions, output: &str, offset: u64, length: u64) -> Placemen
 }
 
 #[test]
-fn an_output_is_written_where_it_is_wanted() {
+fn output_is_written_to_its_placement() {
     let (regions, object) = (regions(), Object::new(100));
     regions.register("r", &object.key, 0, 100).unwrap();
     let outputs =
         PlacedOutputs::new(vec![placed(&regions, "A", 10, 8)], vec![regions.slice("r", 20, 8).unwrap()]);
     let mut memory = allocate(&outputs, "A", 4).unwrap().unwrap();
     memory.as_mut_slice().unwrap().copy_from_slice(b"abcd");
-    // Not copied later: it is there before the answer is.
+    // Written in place, before the answer.
     assert_eq!(object.bytes(10, 5), b"abcd\0");
     assert_eq!(memory.freeze().unwrap().as_host().unwrap().as_ref(), b"abcd");
     assert!(allocate(&outputs, "B", 4).unwrap().is_none());
@@ -38,7 +38,7 @@ fn an_output_is_written_where_it_is_wanted() {
 }
 
 #[test]
-fn an_output_over_an_input_is_there_when_it_is_complete() {
+fn output_over_an_input_is_written_when_complete() {
     let (regions, object) = (regions(), Object::new(100));
     regions.register("r", &object.key, 0, 100).unwrap();
     object.write(0, b"input");
@@ -52,7 +52,7 @@ fn an_output_over_an_input_is_there_when_it_is_complete() {
 }
 
 #[test]
-fn memory_that_is_gone_takes_no_output() {
+fn output_in_missing_memory_is_refused() {
     let (regions, object) = (regions(), Object::new(4096));
     regions.register("r", &object.key, 0, 4096).unwrap();
     let outputs = PlacedOutputs::new(vec![placed(&regions, "A", 0, 8)], Vec::new());

@@ -9,24 +9,23 @@ use nereid_cuda::ImportedMemory;
 use super::{Region, Regions, taken, unknown};
 use crate::faults;
 
-/// What a client registered.
+/// A registered region of CUDA shared memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CudaRegionStatus {
     /// The region's name.
     pub name: String,
-    /// Its GPU.
+    /// The GPU's number.
     pub device_id: i64,
-    /// Its length in bytes.
+    /// Length in bytes.
     pub byte_size: u64,
 }
 
 impl Regions {
-    /// Registers the first `byte_size` bytes of memory of a GPU as region `name`. `handle` is what CUDA gave its owner for
-    /// other processes.
+    /// Registers the first `byte_size` bytes of an allocation on a GPU as region `name`. `handle` is its CUDA IPC handle.
     ///
     /// # Errors
-    /// `AlreadyExists` if there is a region of that name; `InvalidArg` where there is no GPU, if there is no such memory, or
-    /// if it is shorter; `Unsupported` if clients may register none.
+    /// `AlreadyExists` if the name is taken; `InvalidArg` without a GPU, or if the allocation is missing or shorter;
+    /// `Unsupported` if shared memory is disabled.
     pub fn register_cuda(&self, name: &str, handle: &[u8], device_id: i64, byte_size: u64) -> Result<()> {
         let refuse = |reason: String| {
             Error::invalid_arg(format!("cannot register CUDA shared memory region '{name}': {reason}"))
@@ -50,14 +49,17 @@ impl Regions {
             if regions.contains_key(name) {
                 return Err(taken(name));
             }
-            // As many as of the system's.
-            match regions.values().filter_map(Region::cuda).count() < faults::MOST {
+            // The same limit as for system regions.
+            match regions.values().filter_map(Region::cuda).count() < faults::MAX_MAPPINGS {
                 true => Ok(()),
-                false => Err(refuse(format!("there are {} already", faults::MOST))),
+                false => Err(refuse(format!(
+                    "{} regions are registered already, the maximum",
+                    faults::MAX_MAPPINGS
+                ))),
             }
         };
         check(&self.read())?;
-        // It takes its time, so the lock is not held meanwhile.
+        // Slow, so the lock is not held.
         let memory = ImportedMemory::open(cuda, device_id, handle, length);
         let memory = Arc::new(memory.map_err(|error| refuse(error.to_string()))?);
         let mut regions = self.write();
@@ -69,32 +71,32 @@ impl Regions {
         still
     }
 
-    /// Unregisters a GPU region. Requests that use it keep it. An unknown name is not an error.
+    /// Unregisters a CUDA region. Requests that use it keep it. An unknown name is not an error.
     ///
     /// # Errors
-    /// `Unsupported` if clients may register none.
+    /// `Unsupported` if shared memory is disabled.
     pub fn unregister_cuda(&self, name: &str) -> Result<()> {
         self.check_open()?;
         self.forget(|named, region| named == name && region.cuda().is_some());
         Ok(())
     }
 
-    /// Forgets all regions of GPUs, likewise.
+    /// Unregisters all CUDA regions, in the same way.
     ///
     /// # Errors
-    /// `Unsupported` if clients may register none.
+    /// `Unsupported` if shared memory is disabled.
     pub fn unregister_all_cuda(&self) -> Result<()> {
         self.check_open()?;
         self.forget(|_, region| region.cuda().is_some());
         Ok(())
     }
 
-    /// All regions of GPUs, by name.
+    /// All CUDA regions, ordered by name.
     pub fn all_cuda(&self) -> Vec<CudaRegionStatus> {
         self.read().values().filter_map(Region::cuda).cloned().collect()
     }
 
-    /// One region of a GPU.
+    /// A CUDA region.
     ///
     /// # Errors
     /// `NotFound` if no region has that name.

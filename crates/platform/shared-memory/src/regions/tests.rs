@@ -10,7 +10,7 @@ fn code(outcome: Result<impl Sized>) -> Option<ErrorCode> {
 }
 
 #[test]
-fn a_region_is_registered_read_and_forgotten() {
+fn region_is_registered_read_and_unregistered() {
     let (regions, object) = (regions(), Object::new(8192));
     object.write(4096 + 2, b"abc");
     regions.register("r", &object.key, 4096, 100).unwrap();
@@ -18,7 +18,7 @@ fn a_region_is_registered_read_and_forgotten() {
     assert_eq!((regions.all(), regions.status("r").unwrap()), (vec![status.clone()], status));
     let slice = host(regions.slice("r", 2, 3));
     assert_eq!(slice.as_ref(), b"abc");
-    // What another process writes is there at once.
+    // Writes of another process are visible at once.
     object.write(4096 + 2, b"xyz");
     assert_eq!(
         (slice.as_ref(), slice.copied().as_host().unwrap().as_ref()),
@@ -27,13 +27,13 @@ fn a_region_is_registered_read_and_forgotten() {
     assert_eq!(slice.buffer().as_host().unwrap().as_ptr(), slice.as_ref().as_ptr());
     regions.unregister("r").unwrap();
     assert_eq!(code(regions.status("r")), Some(ErrorCode::NotFound));
-    // Who holds a slice can use it to the end.
+    // A slice remains usable after its region is unregistered.
     assert_eq!(slice.as_ref(), b"xyz");
     regions.unregister("r").unwrap();
 }
 
 #[test]
-fn keys_go_with_and_without_a_slash() {
+fn key_works_with_and_without_a_slash() {
     let (regions, object) = (regions(), Object::new(10));
     regions.register("a", &object.key, 0, 10).unwrap();
     regions.register("b", object.key.trim_start_matches('/'), 0, 10).unwrap();
@@ -43,7 +43,7 @@ fn keys_go_with_and_without_a_slash() {
 }
 
 #[test]
-fn what_cannot_be_had_is_refused() {
+fn invalid_registration_is_refused() {
     let (regions, object) = (regions(), Object::new(8192));
     regions.register("known", &object.key, 0, 1).unwrap();
     let key = object.key.as_str();
@@ -72,14 +72,14 @@ fn what_cannot_be_had_is_refused() {
 }
 
 #[test]
-fn without_the_handler_of_faults_no_region_of_the_system_is_registered() {
+fn system_regions_need_the_fault_handler() {
     let object = Object::new(10);
     let refused = Regions::default().register("r", &object.key, 0, 10);
     assert_eq!(code(refused), Some(ErrorCode::Unsupported));
 }
 
 #[test]
-fn the_memory_of_a_backend_is_reserved_under_its_default_and_its_configured_name() {
+fn backend_memory_is_reserved_under_its_default_and_configured_prefix() {
     let object = Object::new(10);
     let key = object.key.trim_start_matches('/');
     for (prefix, is_reserved) in [
@@ -104,16 +104,17 @@ fn the_memory_of_a_backend_is_reserved_under_its_default_and_its_configured_name
 }
 
 #[test]
-fn closed_regions_take_none() {
+fn disabled_shared_memory_refuses_registration_and_use() {
     let (regions, object) = (Regions::closed(), Object::new(10));
     assert_eq!(code(regions.register("r", &object.key, 0, 10)), Some(ErrorCode::Unsupported));
     assert_eq!(code(regions.unregister("r")), Some(ErrorCode::Unsupported));
     assert_eq!(code(regions.unregister_all()), Some(ErrorCode::Unsupported));
+    assert_eq!(code(regions.slice("r", 0, 1)), Some(ErrorCode::Unsupported));
     assert!(regions.all().is_empty());
 }
 
 #[test]
-fn a_slice_lies_within_its_region() {
+fn slice_outside_its_region_is_refused() {
     let (regions, object) = (regions(), Object::new(100));
     regions.register("r", &object.key, 0, 100).unwrap();
     assert_eq!(regions.slice("r", 0, 100).unwrap().len(), 100);
@@ -131,7 +132,7 @@ fn a_slice_lies_within_its_region() {
 }
 
 #[test]
-fn memory_that_is_cut_short_reads_as_zeroes_and_breaks_its_region_alone() {
+fn truncated_memory_reads_as_zeroes_and_breaks_only_its_region() {
     let regions = regions();
     let (object, other) = (Object::new(3 * 4096), Object::new(4096));
     object.write(0, &[7; 3 * 4096]);
@@ -146,14 +147,14 @@ fn memory_that_is_cut_short_reads_as_zeroes_and_breaks_its_region_alone() {
     assert_eq!(code(regions.slice("r", 0, 1)), Some(ErrorCode::Unavailable));
     other.check().unwrap();
     assert_eq!(other.as_ref(), [9; 4096]);
-    // Registered again, it is as good as new.
+    // A new registration of the name works.
     regions.unregister("r").unwrap();
     regions.register("r", &object.key, 0, 4096).unwrap();
     assert_eq!(host(regions.slice("r", 0, 1)).as_ref(), [7]);
 }
 
 #[test]
-fn writing_to_memory_that_is_gone_does_no_harm() {
+fn write_to_missing_memory_is_harmless() {
     let (regions, object) = (regions(), Object::new(4096));
     regions.register("r", &object.key, 0, 4096).unwrap();
     let mut slice = host(regions.slice("r", 0, 4096));
@@ -163,9 +164,9 @@ fn writing_to_memory_that_is_gone_does_no_harm() {
 }
 
 #[test]
-fn places_of_watched_memory_are_used_again() {
+fn entries_of_unmapped_memory_are_reused() {
     let (regions, object) = (regions(), Object::new(1));
-    for _ in 0..crate::faults::MOST + 10 {
+    for _ in 0..crate::faults::MAX_MAPPINGS + 10 {
         regions.register("r", &object.key, 0, 1).unwrap();
         regions.unregister("r").unwrap();
     }
