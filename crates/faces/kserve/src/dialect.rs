@@ -9,8 +9,9 @@ use nereid_http::{self as http, Encoding, Reply, RequestBody, RouteMatch, reply}
 use nereid_protocol::Action;
 
 use crate::KserveHttp;
+use crate::call::{Call, Target};
 use crate::infer::{self, generate};
-use crate::routes::{Call, Operation, ROUTES, Target};
+use crate::routes::{Operation, ROUTES};
 
 /// Header with the length of a body's JSON part, which the binary tensors follow.
 pub(crate) const HEADER_LENGTH: HeaderName = HeaderName::from_static("inference-header-content-length");

@@ -17,7 +17,7 @@ use nereid_http::{self as http, Encoding, Limit, Reply, RequestBody, reply};
 use nereid_protocol::resolve_single;
 use nereid_shared_memory::Regions;
 
-use crate::routes::Call;
+use crate::call::Call;
 
 /// Answers an inference request.
 ///

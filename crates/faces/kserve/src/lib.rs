@@ -7,6 +7,7 @@
 #![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 #![forbid(unsafe_code)]
 
+mod call;
 mod control;
 mod dialect;
 mod infer;

@@ -9,7 +9,7 @@ use nereid_http::{Reply, reply};
 use nereid_protocol::as_invalid_arg;
 use nereid_protocol::documents::{ModelMetadata, ServerMetadata, Statistics};
 
-use crate::routes::Target;
+use crate::call::Target;
 
 pub(crate) fn server_live(server: &Server, headers: &HeaderMap) -> Reply {
     health(server.is_live(), headers, r#"{"live":true}"#)

@@ -12,8 +12,8 @@ use serde_json::Value;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
+use crate::call::Target;
 use crate::control::Members;
-use crate::routes::Target;
 
 /// Lists every known version with its state, and the models that were never loaded. A repository in the path is
 /// ignored, as in the reference.

@@ -1,18 +1,15 @@
 //! The routes of this face, and the operations behind them.
 
-use std::borrow::Cow;
-use std::sync::Arc;
-
 use hyper::http::request::Parts;
-use hyper::{HeaderMap, Method, StatusCode};
-use nereid_core::Caller;
-use nereid_core::backend_api::{InferRequest, Result, Trace};
+use hyper::{Method, StatusCode};
+use nereid_core::backend_api::Result;
 use nereid_http::{
-    self as http, Face, Params, PendingReply, Properties, Reply, RequestBody, Route, RouteId, RouteMatch,
-    Routes, reply,
+    self as http, Face, PendingReply, Properties, Reply, RequestBody, Route, RouteId, RouteMatch, Routes,
+    reply,
 };
-use nereid_protocol::{Action, parse_version, trace_parent};
+use nereid_protocol::Action;
 
+use crate::call::{Call, Target};
 use crate::infer::{self, generate};
 use crate::{KserveHttp, metadata, openapi, repository, settings, shared_memory};
 
@@ -106,74 +103,6 @@ const fn get(path: &'static str, action: Action, operation: Operation) -> Route<
 
 const fn post(path: &'static str, action: Action, operation: Operation) -> Route<Operation> {
     Route::new(Method::POST, path, action, operation)
-}
-
-/// The model, version, region or repository in a path; empty if the path has none.
-#[derive(Default)]
-pub(crate) struct Target<'a> {
-    pub model: Cow<'a, str>,
-    pub version: Option<&'a str>,
-    pub region: Cow<'a, str>,
-    pub repository: Cow<'a, str>,
-}
-
-impl<'a> Target<'a> {
-    fn new(params: &Params<'a>) -> Self {
-        let mut target = Self::default();
-        for (name, value) in params.iter() {
-            match name {
-                "model" => target.model = http::decode(value),
-                "version" => target.version = Some(value),
-                "repository" => target.repository = http::decode(value),
-                _ => target.region = http::decode(value),
-            }
-        }
-        target
-    }
-
-    /// The version as a number; `None` if the path has none.
-    ///
-    /// # Errors
-    /// `InvalidArg` if it exceeds 64 bits.
-    pub(crate) fn version(&self) -> Result<Option<u64>> {
-        self.version.map(|version| parse_version(version, &self.model)).transpose()
-    }
-}
-
-/// A request with a route, without its body.
-pub(crate) struct Call<'a> {
-    pub face: &'a KserveHttp,
-    pub target: Target<'a>,
-    pub headers: &'a HeaderMap,
-    pub http: &'a http::Call<'a>,
-}
-
-impl Call<'_> {
-    /// The sender of an inference request, holding the body's share of the budget.
-    pub(crate) fn caller(&self, body: &mut RequestBody) -> Caller {
-        Caller::default().with_principal(self.http.caller.principal.clone()).with_body(body.take_share())
-    }
-
-    /// The trace of the inference it requests, if it is traced; stamped with the times of arrival.
-    pub(crate) fn draw_trace(&self) -> Option<Arc<Trace>> {
-        let (head, body) = self.http.arrived?;
-        let header = |name: &str| self.headers.get(name)?.to_str().ok();
-        let trace = self.face.server.trace().draw(&self.target.model, || trace_parent(header))?;
-        trace.stamp("HTTP_RECV_START", head);
-        trace.stamp("HTTP_RECV_END", body);
-        Some(trace)
-    }
-
-    /// Adds the headers that are forwarded to models.
-    ///
-    /// # Errors
-    /// `InvalidArg` for a header that cannot be forwarded.
-    pub(crate) fn forward_headers(&self, request: &mut InferRequest) -> Result<()> {
-        match &self.face.options.forwarded_headers {
-            Some(pattern) => pattern.forward(self.http.spelled_headers(), &mut request.parameters),
-            None => Ok(()),
-        }
-    }
 }
 
 impl Face for KserveHttp {

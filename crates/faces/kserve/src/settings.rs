@@ -16,8 +16,8 @@ use nereid_protocol::{
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::call::Call;
 use crate::control::Members;
-use crate::routes::Call;
 
 /// The log settings.
 pub(crate) fn logging(call: &Call<'_>) -> Reply {

@@ -10,8 +10,8 @@ use nereid_shared_memory::{CudaRegionStatus, RegionStatus};
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::call::Call;
 use crate::control::Members;
-use crate::routes::Call;
 
 #[derive(Serialize)]
 struct Region {

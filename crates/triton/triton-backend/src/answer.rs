@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use triton_sys::*;
 
-use crate::batch::Execution;
 use crate::error::{Error, ErrorCode, Result, check};
+use crate::execution::Execution;
 use crate::response::Response;
 
 /// The pending answer to one request.

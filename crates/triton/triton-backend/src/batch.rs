@@ -1,11 +1,12 @@
 //! The requests of one execution.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use triton_sys::*;
 
 use crate::error::{Error, check};
+use crate::execution::Execution;
 use crate::request::Request;
 
 /// The requests to execute together. When `execute` returns, the remaining ones are returned to the server; requests
@@ -14,63 +15,6 @@ pub struct Batch {
     requests: Vec<Request>,
     rows: u64,
     execution: Arc<Execution>,
-}
-
-/// How a model's requests are handled, according to its configuration.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Handling {
-    /// A request has any number of responses.
-    pub(crate) decoupled: bool,
-    /// The first dimension is the batch.
-    pub(crate) batched: bool,
-    /// A request may be executed again.
-    pub(crate) iterative: bool,
-}
-
-/// State shared by the requests of one execution.
-pub(crate) struct Execution {
-    instance: *mut TRITONBACKEND_ModelInstance,
-    pub(crate) handling: Handling,
-    /// Nanoseconds of the monotonic clock, like all times here.
-    pub(crate) start: u64,
-    /// 0 unless the backend reports it.
-    compute_start: AtomicU64,
-    /// 0 unless the backend reports it.
-    compute_end: AtomicU64,
-    pub(crate) any_success: AtomicBool,
-}
-
-// SAFETY: the instance is only passed to functions that report to it, from any thread; it outlives its requests.
-unsafe impl Send for Execution {}
-// SAFETY: as above; all mutable state is atomic.
-unsafe impl Sync for Execution {}
-
-impl Execution {
-    /// An execution that begins now, on an instance that outlives its requests.
-    pub(crate) fn begin(instance: *mut TRITONBACKEND_ModelInstance, handling: Handling) -> Self {
-        Self {
-            instance,
-            handling,
-            start: crate::clock::now(),
-            compute_start: AtomicU64::new(0),
-            compute_end: AtomicU64::new(0),
-            any_success: AtomicBool::new(false),
-        }
-    }
-
-    pub(crate) fn instance(&self) -> *mut TRITONBACKEND_ModelInstance {
-        self.instance
-    }
-
-    pub(crate) fn compute_start(&self) -> u64 {
-        Some(self.compute_start.load(Ordering::Acquire)).filter(|time| *time > 0).unwrap_or(self.start)
-    }
-
-    pub(crate) fn compute_end(&self) -> u64 {
-        Some(self.compute_end.load(Ordering::Acquire))
-            .filter(|time| *time > 0)
-            .unwrap_or_else(crate::clock::now)
-    }
 }
 
 impl Batch {
@@ -97,12 +41,12 @@ impl Batch {
     /// Marks, for the statistics, the end of preparing inputs and the start of the computation. Without it,
     /// preparation counts as computation.
     pub fn mark_compute_start(&self) {
-        self.execution.compute_start.store(crate::clock::now(), Ordering::Release);
+        self.execution.mark_compute_start();
     }
 
     /// Marks, for the statistics, the end of the computation and the start of preparing outputs.
     pub fn mark_compute_end(&self) {
-        self.execution.compute_end.store(crate::clock::now(), Ordering::Release);
+        self.execution.mark_compute_end();
     }
 
     /// Releases the remaining requests; unanswered ones fail with the error, if any.
@@ -125,7 +69,7 @@ impl Batch {
         // SAFETY: the server is executing on the instance, so it lives.
         let outcome = unsafe {
             check(TRITONBACKEND_ModelInstanceReportBatchStatistics(
-                execution.instance,
+                execution.instance(),
                 rows,
                 execution.start,
                 execution.compute_start(),

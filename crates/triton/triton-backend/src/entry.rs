@@ -11,9 +11,10 @@ use std::sync::{Arc, Mutex, TryLockError};
 
 use triton_sys::*;
 
-use crate::batch::{Batch, Execution, Handling};
+use crate::batch::Batch;
 use crate::context::{BackendContext, InstanceContext, ModelContext};
 use crate::error::{Error, ErrorCode, Result, check};
+use crate::execution::{Execution, Handling};
 use crate::request::Request;
 use crate::traits::{Backend, Instance, Model};
 

@@ -97,6 +97,7 @@ mod data;
 #[doc(hidden)]
 pub mod entry;
 mod error;
+mod execution;
 mod infer;
 mod input;
 mod log;

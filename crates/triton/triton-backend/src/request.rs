@@ -12,9 +12,9 @@ use std::time::Duration;
 use triton_sys::*;
 
 use crate::answer::{Answer, Responder};
-use crate::batch::Execution;
 use crate::data::DataType;
 use crate::error::{Error, Result, c_string, check, text};
+use crate::execution::Execution;
 use crate::input::Input;
 use crate::response::Response;
 use crate::state::State;

@@ -17,8 +17,8 @@ use crate::attributes::BufferAttributes;
 use crate::boundary::exports;
 use crate::error;
 use crate::handle::{Handle, LentHandle};
-use crate::inference::callbacks::Release;
 use crate::names::{memory_from_c, memory_to_c};
+use crate::release::Release;
 use crate::text::c_string;
 
 /// An allocator behind a C handle.

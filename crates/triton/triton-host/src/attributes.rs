@@ -5,7 +5,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use nereid_backend_api::{Buffer, IpcHandle, Memory, MemoryUsage, Result};
+use nereid_backend_api::{Buffer, Error, IpcHandle, Memory, MemoryUsage, Result};
 use triton_sys::*;
 
 use crate::boundary::{Out, exports};
@@ -55,6 +55,20 @@ impl BufferAttributes {
         let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
         let (memory, byte_size) = &mut *place;
         change(memory, byte_size)
+    }
+}
+
+/// The address of a buffer.
+pub(crate) fn address(buffer: &Buffer) -> Result<*const c_void> {
+    match (buffer.as_host(), buffer.as_device()) {
+        (Some(bytes), _) => Ok(bytes.as_ptr().cast()),
+        (None, Some(device)) => {
+            let address = usize::try_from(device.address);
+            let address =
+                address.map_err(|_| Error::internal("a device's address does not fit a pointer"))?;
+            Ok(ptr::without_provenance(address))
+        }
+        (None, None) => Err(Error::internal("a buffer has no address")),
     }
 }
 

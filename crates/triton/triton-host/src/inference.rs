@@ -15,8 +15,9 @@ use crate::allocator::Placement;
 use crate::boundary::exports;
 use crate::call::Canceller;
 use crate::handle::Handle;
+use crate::release::Release;
 
-use callbacks::{Callbacks, Release};
+use callbacks::Callbacks;
 use properties::{Levels, Properties};
 use tensors::Tensors;
 

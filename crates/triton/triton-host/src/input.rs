@@ -4,13 +4,13 @@ use std::ffi::{CString, c_char, c_void};
 use std::ptr;
 use std::sync::{Arc, OnceLock};
 
-use nereid_backend_api::{Buffer, Buffers, Error, Result, Tensor};
+use nereid_backend_api::{Buffer, Buffers, Result, Tensor};
 use triton_sys::*;
 
-use crate::attributes::BufferAttributes;
+use crate::attributes::{BufferAttributes, address};
 use crate::boundary::{Out, exports};
 use crate::handle::LentHandle;
-use crate::instance::count;
+use crate::list::count;
 use crate::names::{data_type_to_c, memory_to_c};
 use crate::request::RequestData;
 use crate::text::c_string;
@@ -57,20 +57,6 @@ impl InputObject {
         let all =
             || self.tensor().buffers.iter().flat_map(|buffer| LentHandle::new(BufferAttributes::of(buffer)));
         self.attributes.get_or_init(|| all().collect()).get(index as usize)
-    }
-}
-
-/// The address of a buffer.
-pub(crate) fn address(buffer: &Buffer) -> Result<*const c_void> {
-    match (buffer.as_host(), buffer.as_device()) {
-        (Some(bytes), _) => Ok(bytes.as_ptr().cast()),
-        (None, Some(device)) => {
-            let address = usize::try_from(device.address);
-            let address =
-                address.map_err(|_| Error::internal("a device's address does not fit a pointer"))?;
-            Ok(ptr::without_provenance(address))
-        }
-        (None, None) => Err(Error::internal("a buffer has no address")),
     }
 }
 

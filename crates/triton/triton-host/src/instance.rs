@@ -4,12 +4,13 @@ use std::ffi::{CString, c_char, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use nereid_backend_api::{BatchMonitor, Error, InstanceContext, MemoryUsage, Result};
+use nereid_backend_api::{BatchMonitor, InstanceContext, MemoryUsage, Result};
 use serde_json::json;
 use triton_sys::*;
 
 use crate::boundary::exports;
 use crate::handle::{Handle, LentHandle};
+use crate::list::{at, count};
 use crate::message::Message;
 use crate::model::ModelObject;
 use crate::names::kind_to_c;
@@ -72,18 +73,6 @@ impl InstanceObject {
     pub(crate) fn monitor(&self) -> Option<Arc<dyn BatchMonitor>> {
         self.monitor.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
-}
-
-/// The item at an index.
-pub(crate) fn at<'a, T>(items: &'a [T], index: u32, what: &str) -> Result<&'a T> {
-    items.get(index as usize).ok_or_else(|| {
-        Error::invalid_arg(format!("index {index} is out of bounds: there are {} {what}", items.len()))
-    })
-}
-
-/// The number of items, capped to C's type.
-pub(crate) fn count<T>(items: &[T]) -> u32 {
-    u32::try_from(items.len()).unwrap_or(u32::MAX)
 }
 
 exports! {

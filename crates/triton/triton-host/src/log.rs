@@ -14,8 +14,8 @@ use nereid_protocol::{LogControl, LogFormat, LogUpdate};
 use tracing::Level;
 use triton_sys::*;
 
-use crate::application::start_log;
 use crate::boundary::{exports, values};
+use crate::embedder::start_log;
 use crate::text::c_string;
 
 /// The log of a process whose servers applications create. Its settings apply to all servers, and may change at any

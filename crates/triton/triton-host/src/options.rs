@@ -11,19 +11,8 @@ use nereid_backend_api::{Error, Result};
 use serde_json::{Map, Value};
 use triton_sys::*;
 
-use crate::application;
 use crate::boundary::{Text, exports};
-
-/// The settings of a new server.
-#[derive(Clone, Debug, Default)]
-pub struct Settings {
-    /// Options: the names of the command line without their dashes, and values.
-    pub options: Vec<(Cow<'static, str>, String)>,
-    /// Whether options without an effect are refused, as on the command line.
-    pub is_strict: bool,
-    /// Whether the server opens ports.
-    pub listens: bool,
-}
+use crate::embedder::{Settings, start_log};
 
 /// The options of a server, behind a C handle.
 pub(crate) struct ServerOptions(Mutex<Settings>);
@@ -160,7 +149,7 @@ macro_rules! setters {
 
         exports! {
             fn TRITONSERVER_ServerOptionsNew(options: *mut *mut TRITONSERVER_ServerOptions) {
-                application::start_log();
+                start_log();
                 options.give(Arc::<ServerOptions>::default())?;
             }
 

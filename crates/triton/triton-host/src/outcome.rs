@@ -12,8 +12,9 @@ use nereid_backend_api::{
 use triton_sys::*;
 
 use crate::allocator::Placement;
+use crate::attributes::address;
 use crate::boundary::exports;
-use crate::instance::{at, count};
+use crate::list::{at, count};
 use crate::names::{data_type_to_c, memory_to_c};
 use crate::parameter::{self, Parameter};
 use crate::text::c_string;
@@ -47,18 +48,9 @@ impl Output {
         let (Some(contents), None) = (buffers.next(), buffers.next()) else {
             return Err(Error::internal(format!("output '{}' is not contiguous", tensor.name)));
         };
-        let user_data = AtomicPtr::new(placement.take_user_data(address(&contents)));
+        let user_data = AtomicPtr::new(placement.take_user_data(address(&contents)?));
         let name = c_string(&tensor.name);
         Ok(Self { name, data_type: tensor.data_type, shape: tensor.shape, contents, user_data })
-    }
-}
-
-/// A buffer's address.
-pub(crate) fn address(buffer: &Buffer) -> *const c_void {
-    match (buffer.as_host(), buffer.as_device()) {
-        (Some(bytes), _) => bytes.as_ptr().cast(),
-        (None, Some(device)) => usize::try_from(device.address).map_or(ptr::null(), ptr::without_provenance),
-        (None, None) => ptr::null(),
     }
 }
 
@@ -168,7 +160,7 @@ exports! {
         datatype.set(data_type_to_c(output.data_type))?;
         shape.set(output.shape.as_ptr())?;
         dim_count.set(output.shape.len() as u64)?;
-        base.set(address(&output.contents))?;
+        base.set(address(&output.contents)?)?;
         byte_size.set(output.contents.len())?;
         memory_type.set(memory_to_c(memory))?;
         memory_type_id.set(memory.device)?;

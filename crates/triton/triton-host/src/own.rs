@@ -8,14 +8,14 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 use triton_sys::*;
 
-use crate::application;
 use crate::boundary::exports;
+use crate::embedder::start_log;
 use crate::message::Message;
 use crate::options::ServerOptions;
 
 exports! {
     fn NEREID_ServerOptionsNew(options: *mut *mut TRITONSERVER_ServerOptions) {
-        application::start_log();
+        start_log();
         options.give(Arc::new(ServerOptions::command_line_defaults()))?;
     }
 

@@ -11,7 +11,7 @@ use crate::boundary::exports;
 use crate::handle::{Handle, LentHandle};
 use crate::health::Facts;
 use crate::input::InputObject;
-use crate::instance::{at, count};
+use crate::list::{at, count};
 use crate::names::memory_to_c;
 use crate::parameter::{self, Parameter};
 use crate::reply::Reply;

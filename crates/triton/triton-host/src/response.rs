@@ -11,12 +11,11 @@ use nereid_backend_api::{
 };
 use triton_sys::*;
 
-use crate::attributes::BufferAttributes;
+use crate::attributes::{BufferAttributes, address};
 use crate::boundary::{Out, exports};
 use crate::factory::is_final;
 use crate::handle::{Handle, LentHandle};
-use crate::input::address;
-use crate::instance::at;
+use crate::list::at;
 use crate::names::{data_type_from_c, data_type_to_c, memory_from_c, memory_to_c};
 use crate::reply::Reply;
 use crate::text::c_string;

@@ -13,8 +13,8 @@ use nereid_model_config::to_json;
 use nereid_protocol::repository::LoadParameter;
 use triton_sys::*;
 
-use crate::application::Embedded;
 use crate::boundary::{Out, exports};
+use crate::embedder::Embedded;
 use crate::handle::Handle;
 use crate::inference::{InferenceRequest, version};
 use crate::message::Message;

@@ -25,8 +25,8 @@ use super::encode;
 use super::json_members::{JsonValue, object, text};
 use super::json_tensor;
 use super::traced;
+use crate::call::Call;
 use crate::json::{self, syntax};
-use crate::routes::Call;
 
 /// Replies with the model's only response.
 ///

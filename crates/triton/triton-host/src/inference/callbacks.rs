@@ -1,9 +1,8 @@
-//! Callbacks of an inner request: its release, output placement and responses. Only the release callback is called
-//! here.
+//! Callbacks of an inner request: its release, output placement and responses. None is called here.
 
 use std::ffi::c_void;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering::Relaxed};
+use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
 use nereid_backend_api::Result;
 use nereid_cuda::Cuda;
@@ -13,6 +12,7 @@ use super::InferenceRequest;
 use crate::allocator::{Allocator, Placement};
 use crate::boundary::exports;
 use crate::handle::Handle;
+use crate::release::Release;
 
 /// The request's callbacks.
 pub(crate) struct Callbacks {
@@ -39,12 +39,7 @@ impl Callbacks {
 
     /// Releases the request, once it is armed.
     pub(super) fn release(&self, request: Handle<InferenceRequest>) -> Arc<Release> {
-        Arc::new(Release {
-            function: self.release,
-            request,
-            userp: AtomicPtr::new(self.release_userp.load(Relaxed)),
-            armed: AtomicBool::new(false),
-        })
+        Arc::new(Release::new(self.release, request.as_c(), self.release_userp.load(Relaxed)))
     }
 
     /// The placement of outputs, which holds off the release of the request.
@@ -58,36 +53,6 @@ impl Callbacks {
     ) -> Result<Arc<Placement>> {
         let userp = self.allocator_userp.load(Relaxed);
         Placement::new(self.allocator, userp, Arc::clone(release), cuda.cloned()).map(Arc::new)
-    }
-}
-
-/// Returns the request to its maker when nothing uses its parts any more.
-pub(crate) struct Release {
-    function: TRITONSERVER_InferenceRequestReleaseFn_t,
-    request: Handle<InferenceRequest>,
-    userp: AtomicPtr<c_void>,
-    /// Cleared if the server did not accept the request, and so does not release it.
-    armed: AtomicBool,
-}
-
-impl Release {
-    /// The server has taken the request.
-    pub(super) fn arm(&self) {
-        self.armed.store(true, Relaxed);
-    }
-
-    /// The server has not taken the request after all.
-    pub(crate) fn disarm(&self) {
-        self.armed.store(false, Relaxed);
-    }
-}
-
-impl Drop for Release {
-    fn drop(&mut self) {
-        let Some(function) = self.function.filter(|_| self.armed.load(Relaxed)) else { return };
-        let flags = TRITONSERVER_REQUEST_RELEASE_ALL.0;
-        // SAFETY: the function was registered for this call, with these arguments; it is called once.
-        unsafe { function(self.request.as_c(), flags, self.userp.load(Relaxed)) }
     }
 }
 

@@ -14,9 +14,9 @@ use nereid_backend_api::{
 use nereid_cuda::{Cuda, ForeignMemory};
 use triton_sys::*;
 
-use super::callbacks::Release;
 use crate::boundary::exports;
 use crate::names::{data_type_from_c, memory_from_c};
+use crate::release::Release;
 
 /// The request's tensors.
 #[derive(Default)]

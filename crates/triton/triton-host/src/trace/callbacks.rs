@@ -10,10 +10,10 @@ use serde_json::{Map, Value};
 use triton_sys::*;
 
 use super::TraceObject;
+use crate::attributes::address;
 use crate::clock;
 use crate::handle::Handle;
 use crate::names::{data_type_to_c, memory_to_c};
-use crate::outcome::address;
 use crate::text::c_string;
 
 /// The callbacks of one trace.
@@ -97,7 +97,10 @@ impl TraceSink for Callbacks {
         };
         let joined;
         let (base, memory) = match tensor.buffers.as_slice() {
-            [buffer] => (address(buffer), buffer.memory()),
+            [buffer] => {
+                let Ok(address) = address(buffer) else { return };
+                (address, buffer.memory())
+            }
             _ => {
                 // Pieces in device memory have no single address to report.
                 let Ok(contents) = tensor.contiguous() else { return };
