@@ -377,6 +377,7 @@ static void misuse(char const* repository, char const* backends)
     RECORD(TRITONSERVER_ServerPollModelRepository(NULL));
     MUST(TRITONSERVER_ServerLoadModel(server, "echo"));
     Exchange* exchange = exchange_new(server, "echo", "of a deleted server", 1);
+    RECORD(TRITONSERVER_InferenceRequestAddRequestedOutput(exchange->request, "OUTPUT0"));
     RECORD(TRITONSERVER_ServerInferAsync(NULL, exchange->request, NULL));
     RECORD(TRITONSERVER_ServerInferAsync(server, NULL, NULL));
     RECORD(TRITONSERVER_ServerDelete(server));

@@ -282,10 +282,11 @@ exports! {
     ) {
         let (request, name) = (inference_request.get()?, name.read()?);
         let mut fields = request.fields();
-        let tensors = &mut fields.tensors;
-        if tensors.outputs.iter().all(|known| *known != name) {
-            tensors.outputs.push(name.into_owned());
+        let outputs = &mut fields.tensors.outputs;
+        if outputs.iter().any(|known| *known == name) {
+            return Err(Error::invalid_arg(format!("output '{name}' already exists in request")));
         }
+        outputs.push(name.into_owned());
     }
 
     fn TRITONSERVER_InferenceRequestRemoveRequestedOutput(
