@@ -17,6 +17,7 @@ fn main() {
     let parts = [
         "crates/engines/python-module",
         "crates/platform/cuda-driver",
+        "crates/platform/dylib",
         "crates/engines/python-arrays",
         "crates/engines/worker-protocol",
         "Cargo.lock",

@@ -193,8 +193,8 @@ const EXCEPTIONS: &[Exception] = &[
     },
     Exception {
         krate: "nereid-cuda-driver",
-        workspace: Allowed::Only(&[]),
-        libraries: Allowed::Only(&["libloading", "thiserror", "tracing"]),
+        workspace: Allowed::Only(&["nereid-dylib"]),
+        libraries: Allowed::Only(&["thiserror", "tracing"]),
         never: &[],
         why: "cuda-driver is built into what runs in other processes, and knows neither a server nor models",
     },

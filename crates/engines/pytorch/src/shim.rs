@@ -9,7 +9,7 @@ use std::slice;
 use std::sync::{Arc, OnceLock};
 
 use nereid_backend_api::{DataType, Shape};
-use nereid_dylib::{Binding, InUse, LoadError, open};
+use nereid_dylib::{Binding, InUse, LoadError, open, symbols};
 
 use crate::compile::{self, CompileError};
 use crate::naming::{Argument, Kind};
@@ -105,24 +105,30 @@ type OnArgument = unsafe extern "C" fn(*mut c_void, *const c_char, i32, i32, i32
 type OnOutput = unsafe extern "C" fn(*mut c_void, *const RawOutput);
 type OnText = unsafe extern "C" fn(*mut c_void, *const c_char);
 
-#[derive(Clone, Copy)]
-struct Api {
-    free_text: unsafe extern "C" fn(*mut c_char),
-    load: unsafe extern "C" fn(*const c_char, *mut *mut RawModel) -> *mut c_char,
-    load_package: unsafe extern "C" fn(*const c_char, usize, *mut *mut RawModel) -> *mut c_char,
-    call_spec: unsafe extern "C" fn(*mut RawModel, *mut c_void, OnText) -> *mut c_char,
-    free: unsafe extern "C" fn(*mut RawModel),
-    set_inter_op_threads: unsafe extern "C" fn(i32) -> *mut c_char,
-    arguments: unsafe extern "C" fn(*mut RawModel, *mut c_void, OnArgument) -> *mut c_char,
-    run: unsafe extern "C" fn(
-        *mut RawModel,
-        *const RunOptions,
-        *const RawInput,
-        usize,
-        i32,
-        *mut c_void,
-        OnOutput,
-    ) -> *mut c_char,
+symbols! {
+    /// The shim's functions.
+    struct Api {
+        free_text = "nereid_torch_free_text" => unsafe extern "C" fn(*mut c_char),
+        load = "nereid_torch_load" => unsafe extern "C" fn(*const c_char, *mut *mut RawModel) -> *mut c_char,
+        load_package = "nereid_torch_load_package" =>
+            unsafe extern "C" fn(*const c_char, usize, *mut *mut RawModel) -> *mut c_char,
+        call_spec = "nereid_torch_call_spec" =>
+            unsafe extern "C" fn(*mut RawModel, *mut c_void, OnText) -> *mut c_char,
+        free = "nereid_torch_free" => unsafe extern "C" fn(*mut RawModel),
+        set_inter_op_threads = "nereid_torch_set_inter_op_threads" => unsafe extern "C" fn(i32) -> *mut c_char,
+        arguments = "nereid_torch_arguments" =>
+            unsafe extern "C" fn(*mut RawModel, *mut c_void, OnArgument) -> *mut c_char,
+        run = "nereid_torch_run" =>
+            unsafe extern "C" fn(
+                *mut RawModel,
+                *const RunOptions,
+                *const RawInput,
+                usize,
+                i32,
+                *mut c_void,
+                OnOutput,
+            ) -> *mut c_char,
+    }
 }
 
 /// libtorch, opened with its shim. It stays open for the life of the process.
@@ -149,24 +155,10 @@ impl Torch {
         let shim = compile::shim(path)?;
         // SAFETY: the shim was compiled from our source into a folder that only this user can write to.
         let compiled = unsafe { open(&shim, Binding::Lazy) }?;
-        macro_rules! function {
-            ($name:literal) => {
-                // SAFETY: the source declares the function with this type, and the shim is never closed: its handle
-                // is forgotten below.
-                *unsafe { compiled.get(concat!($name, "\0").as_bytes()) }
-                    .map_err(|_| OpenError::Incomplete { shim: shim.clone(), function: $name })?
-            };
-        }
-        let api = Api {
-            free_text: function!("nereid_torch_free_text"),
-            load: function!("nereid_torch_load"),
-            load_package: function!("nereid_torch_load_package"),
-            call_spec: function!("nereid_torch_call_spec"),
-            free: function!("nereid_torch_free"),
-            set_inter_op_threads: function!("nereid_torch_set_inter_op_threads"),
-            arguments: function!("nereid_torch_arguments"),
-            run: function!("nereid_torch_run"),
-        };
+        // SAFETY: the source declares the functions with these types, and the shim is never closed: its handle is
+        // forgotten below.
+        let api = unsafe { Api::of(&compiled) };
+        let api = api.map_err(|function| OpenError::Incomplete { shim, function })?;
         mem::forget((library, compiled));
         let path = path.to_owned();
         Ok(Arc::new(Self { api, path, umbrella: OnceLock::new(), inter_op_threads: OnceLock::new() }))

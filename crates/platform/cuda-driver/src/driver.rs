@@ -1,10 +1,10 @@
 //! The driver library: found and loaded at run time, with each used function returning a result.
 
-use std::error::Error;
 use std::ffi::{CStr, OsStr, c_char, c_int, c_uint, c_void};
+use std::path::Path;
 use std::ptr;
 
-use libloading::Library;
+use nereid_dylib::{Binding, open, symbols};
 
 use crate::CudaError;
 
@@ -28,17 +28,12 @@ pub const PORTABLE: c_uint = 1;
 /// that convert their codes into results.
 macro_rules! functions {
     ($($symbol:ident => fn $method:ident($($argument:ident: $type:ty),*);)*) => {
-        #[allow(non_snake_case)]
-        struct Functions {
-            $($symbol: unsafe extern "C" fn($($type),*) -> c_int,)*
-        }
-
-        impl Functions {
-            /// # Safety
-            /// The library's functions of these names, if any, have these types, and it is never unloaded.
-            unsafe fn of(library: &Library) -> Result<Self, libloading::Error> {
-                // SAFETY: guaranteed by the caller.
-                unsafe { Ok(Self { $($symbol: *library.get(concat!(stringify!($symbol), "\0").as_bytes())?,)* }) }
+        symbols! {
+            #[allow(non_snake_case)]
+            struct Functions {
+                $($symbol = stringify!($symbol) => unsafe extern "C" fn($($type),*) -> c_int,)*
+                cuGetErrorName = "cuGetErrorName" => Describe,
+                cuGetErrorString = "cuGetErrorString" => Describe,
             }
         }
 
@@ -93,40 +88,33 @@ type Describe = unsafe extern "C" fn(c_int, *mut *const c_char) -> c_int;
 /// The loaded library.
 pub struct Driver {
     functions: Functions,
-    name_of: Describe,
-    text_of: Describe,
 }
 
 impl Driver {
     /// Loads the library, given as a path or a name for the system's loader. It is never unloaded: a driver has
     /// threads of its own.
     pub(crate) fn load(library: &OsStr) -> Result<Self, CudaError> {
-        let failed = |error: libloading::Error| CudaError::NotLoaded {
-            library: library.to_string_lossy().into_owned(),
-            // The system's message is more specific than the name of the failed call.
-            reason: error.source().map_or_else(|| error.to_string(), ToString::to_string),
-        };
+        let failed =
+            |reason| CudaError::NotLoaded { library: library.to_string_lossy().into_owned(), reason };
         // SAFETY: loading runs the library's constructors, which belong to the driver that the system or its operator
         // installed.
-        let loaded = unsafe { Library::new(library) }.map_err(failed)?;
+        let loaded =
+            unsafe { open(Path::new(library), Binding::Lazy) }.map_err(|error| failed(error.reason))?;
         // SAFETY: a library with functions of the driver's names is the driver, whose functions have had these types
         // since the version in their name; it is forgotten below, so it stays loaded.
-        let functions = unsafe { Functions::of(&loaded) }.map_err(failed)?;
-        // SAFETY: as above.
-        let name_of = unsafe { loaded.get::<Describe>(b"cuGetErrorName\0").map(|symbol| *symbol) };
-        // SAFETY: as above.
-        let text_of = unsafe { loaded.get::<Describe>(b"cuGetErrorString\0").map(|symbol| *symbol) };
-        let driver = Self { functions, name_of: name_of.map_err(failed)?, text_of: text_of.map_err(failed)? };
+        let functions = unsafe { Functions::of(&loaded) };
+        let functions = functions.map_err(|name| failed(format!("it does not export {name}")))?;
         std::mem::forget(loaded);
-        Ok(driver)
+        Ok(Self { functions })
     }
 
     fn outcome(&self, call: &'static str, code: c_int) -> Result<(), CudaError> {
         if code == 0 {
             return Ok(());
         }
-        let name = describe(self.name_of, code).unwrap_or_else(|| format!("error {code}"));
-        let text = describe(self.text_of, code).unwrap_or_else(|| "the driver has no description".into());
+        let name = describe(self.functions.cuGetErrorName, code).unwrap_or_else(|| format!("error {code}"));
+        let text = describe(self.functions.cuGetErrorString, code)
+            .unwrap_or_else(|| "the driver has no description".into());
         Err(CudaError::Call { call, code, name, text })
     }
 }

@@ -1,11 +1,11 @@
 //! A plugin's library and the functions in it.
 
-use std::ffi::{CString, c_void};
+use std::ffi::c_void;
 use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use nereid_dylib::{Binding, Library, LoadError, open};
+use nereid_dylib::{Binding, Library, LoadError, open, symbol};
 
 use crate::kind::Kind;
 use crate::soname;
@@ -83,9 +83,7 @@ impl Plugin {
     /// `F` is the type of a pointer to the function of that name.
     pub unsafe fn function<F: Copy>(&self, name: &str) -> Option<F> {
         // SAFETY: the caller's promise; the library is never unloaded.
-        unsafe { self.library.get::<F>(CString::new(name).ok()?.as_bytes_with_nul()) }
-            .ok()
-            .map(|function| *function)
+        unsafe { symbol(&self.library, name) }
     }
 
     /// A function that the library must export.
@@ -98,6 +96,21 @@ impl Plugin {
     pub unsafe fn require<F: Copy>(&self, name: &str) -> Result<F, PluginError> {
         // SAFETY: the caller's promise.
         unsafe { self.function(name) }.ok_or_else(|| self.missing(name))
+    }
+
+    /// A table of functions, declared with [`symbols!`](nereid_dylib::symbols).
+    ///
+    /// # Errors
+    /// A required function is missing; the error names it.
+    ///
+    /// # Safety
+    /// The table's types are those of pointers to the functions.
+    pub unsafe fn table<T>(
+        &self,
+        look_up: unsafe fn(&Library) -> Result<T, &'static str>,
+    ) -> Result<T, PluginError> {
+        // SAFETY: the caller's promise; the library is never unloaded.
+        unsafe { look_up(&self.library) }.map_err(|name| self.missing(name))
     }
 
     /// Checks that the library has a function.

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nereid_backend_api::{Error, Result};
 use nereid_core::{AgentAction, AgentContext, AgentModel, ModelLocation, RepositoryAgent};
+use nereid_dylib::symbols;
 use nereid_plugin::{Kind, PluginError, SearchPath};
 use triton_sys::*;
 
@@ -78,13 +79,21 @@ impl LibraryAgents {
 struct Library {
     /// The agent's name in messages.
     whose: String,
-    initialize: Option<signatures::TRITONREPOAGENT_Initialize>,
-    finalize: Option<signatures::TRITONREPOAGENT_Finalize>,
-    model_initialize: Option<signatures::TRITONREPOAGENT_ModelInitialize>,
-    model_finalize: Option<signatures::TRITONREPOAGENT_ModelFinalize>,
-    action: signatures::TRITONREPOAGENT_ModelAction,
+    functions: Functions,
     /// Locked while the agent is initialized or finalized: neither may overlap with the other.
     agent: Mutex<Users>,
+}
+
+symbols! {
+    /// The functions of an agent; most are optional.
+    struct Functions {
+        action = "TRITONREPOAGENT_ModelAction" => signatures::TRITONREPOAGENT_ModelAction,
+        ;
+        initialize = "TRITONREPOAGENT_Initialize" => signatures::TRITONREPOAGENT_Initialize,
+        finalize = "TRITONREPOAGENT_Finalize" => signatures::TRITONREPOAGENT_Finalize,
+        model_initialize = "TRITONREPOAGENT_ModelInitialize" => signatures::TRITONREPOAGENT_ModelInitialize,
+        model_finalize = "TRITONREPOAGENT_ModelFinalize" => signatures::TRITONREPOAGENT_ModelFinalize,
+    }
 }
 
 /// The initialized agent, and the number of its leases.
@@ -101,17 +110,8 @@ impl Library {
         };
         let plugin = Kind::REPOSITORY_AGENT.load(path, exports::TABLES).map_err(refused)?;
         // SAFETY: each type matches the function of this name in `tritonrepoagent.h`.
-        unsafe {
-            Ok(Self {
-                whose: format!("repository agent '{name}'"),
-                initialize: plugin.function("TRITONREPOAGENT_Initialize"),
-                finalize: plugin.function("TRITONREPOAGENT_Finalize"),
-                model_initialize: plugin.function("TRITONREPOAGENT_ModelInitialize"),
-                model_finalize: plugin.function("TRITONREPOAGENT_ModelFinalize"),
-                action: plugin.require("TRITONREPOAGENT_ModelAction").map_err(refused)?,
-                agent: Mutex::default(),
-            })
-        }
+        let functions = unsafe { plugin.table(Functions::of) }.map_err(refused)?;
+        Ok(Self { whose: format!("repository agent '{name}'"), functions, agent: Mutex::default() })
     }
 
     /// The initialized agent. The last lease finalizes it.
@@ -121,7 +121,7 @@ impl Library {
             Some(agent) => Arc::clone(agent),
             None => {
                 let agent = Arc::new(LentHandle::new(Arc::<AgentObject>::default())?);
-                if let Some(initialize) = self.initialize {
+                if let Some(initialize) = self.functions.initialize {
                     // SAFETY: the argument is a handle of the function's kind.
                     let act = || unsafe { initialize(agent.handle().as_c()) };
                     let outcome = call("TRITONREPOAGENT_Initialize", format_args!("{}", self.whose), act);
@@ -137,7 +137,7 @@ impl Library {
     }
 
     fn finalize(&self, agent: &LentHandle<AgentObject>) {
-        let Some(finalize) = self.finalize else { return };
+        let Some(finalize) = self.functions.finalize else { return };
         // SAFETY: the agent's handle, which no model uses.
         let act = || unsafe { finalize(agent.handle().as_c()) };
         if let Err(error) = call("TRITONREPOAGENT_Finalize", format_args!("{}", self.whose), act) {
@@ -171,7 +171,7 @@ impl RepositoryAgent for Lease {
         let handle = LentHandle::new(Arc::clone(&object))?;
         let lease = self.library.clone().lease()?;
         let model = LibraryModel { model, handle, object, lease };
-        if let Some(initialize) = self.library.model_initialize {
+        if let Some(initialize) = self.library.functions.model_initialize {
             // SAFETY: handles of the function's kinds.
             let act = || unsafe { initialize(model.agent(), model.handle.handle().as_c()) };
             call("TRITONREPOAGENT_ModelInitialize", format_args!("{}", self.library.whose), act)?;
@@ -199,7 +199,7 @@ impl AgentModel for LibraryModel {
         self.object.begin(action);
         let (library, model) = (&self.lease.library, self.handle.handle().as_c());
         // SAFETY: handles of the function's kinds, and an action of the header.
-        let act = || unsafe { (library.action)(self.agent(), model, objects::to_c(action)) };
+        let act = || unsafe { (library.functions.action)(self.agent(), model, objects::to_c(action)) };
         call("TRITONREPOAGENT_ModelAction", format_args!("{}", library.whose), act)
     }
 
@@ -212,7 +212,7 @@ impl Drop for LibraryModel {
     /// As in Triton, runs even if the library failed to initialize the model.
     fn drop(&mut self) {
         let library = &self.lease.library;
-        let Some(finalize) = library.model_finalize else { return };
+        let Some(finalize) = library.functions.model_finalize else { return };
         // SAFETY: handles of the function's kinds.
         let act = || unsafe { finalize(self.agent(), self.handle.handle().as_c()) };
         if let Err(error) = call("TRITONREPOAGENT_ModelFinalize", format_args!("{}", library.whose), act) {

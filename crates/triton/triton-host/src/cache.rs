@@ -14,6 +14,7 @@ use std::thread;
 
 use bytes::Bytes;
 use nereid_backend_api::{Error, ErrorCode, Result};
+use nereid_dylib::symbols;
 use nereid_plugin::{Kind, SearchPath};
 use nereid_response_cache::{
     CacheEntry, CacheKey, CacheLookup, CacheScope, ResponseCache, decode_entry, encode_entry,
@@ -130,9 +131,17 @@ struct Library {
     name: String,
     /// The library's own object.
     cache: AtomicPtr<TRITONCACHE_Cache>,
-    finalize: signatures::TRITONCACHE_CacheFinalize,
-    lookup: signatures::TRITONCACHE_CacheLookup,
-    insert: signatures::TRITONCACHE_CacheInsert,
+    functions: Functions,
+}
+
+symbols! {
+    /// The functions of a cache.
+    struct Functions {
+        initialize = "TRITONCACHE_CacheInitialize" => signatures::TRITONCACHE_CacheInitialize,
+        finalize = "TRITONCACHE_CacheFinalize" => signatures::TRITONCACHE_CacheFinalize,
+        lookup = "TRITONCACHE_CacheLookup" => signatures::TRITONCACHE_CacheLookup,
+        insert = "TRITONCACHE_CacheInsert" => signatures::TRITONCACHE_CacheInsert,
+    }
 }
 
 impl Library {
@@ -140,23 +149,12 @@ impl Library {
         let failed = |error: Error| error.context(format_args!("cache '{name}'"));
         let refused = |error: nereid_plugin::PluginError| failed(Error::invalid_arg(error.to_string()));
         let plugin = Kind::CACHE.load(path, exports::TABLES).map_err(refused)?;
-        macro_rules! function {
-            ($name:ident) => {
-                // SAFETY: the type matches the function of this name in `tritoncache.h`.
-                unsafe { plugin.require::<signatures::$name>(stringify!($name)) }.map_err(refused)?
-            };
-        }
-        let initialize = function!(TRITONCACHE_CacheInitialize);
-        let library = Self {
-            name: name.to_owned(),
-            cache: AtomicPtr::default(),
-            finalize: function!(TRITONCACHE_CacheFinalize),
-            lookup: function!(TRITONCACHE_CacheLookup),
-            insert: function!(TRITONCACHE_CacheInsert),
-        };
+        // SAFETY: each type matches the function of this name in `tritoncache.h`.
+        let functions = unsafe { plugin.table(Functions::of) }.map_err(refused)?;
+        let library = Self { name: name.to_owned(), cache: AtomicPtr::default(), functions };
         let (settings, mut cache) = (c_string(settings), ptr::null_mut());
         // SAFETY: the arguments match the header: a place for the cache, and a text.
-        let act = || unsafe { initialize(&raw mut cache, settings.as_ptr()) };
+        let act = || unsafe { (functions.initialize)(&raw mut cache, settings.as_ptr()) };
         call("TRITONCACHE_CacheInitialize", format_args!("cache '{name}'"), act).map_err(failed)?;
         library.cache.store(cache, Relaxed);
         Ok(library)
@@ -181,7 +179,7 @@ impl Library {
         let (cache, whose) = (self.cache.load(Relaxed), format_args!("cache '{}'", self.name));
         // SAFETY: the cache's own object, a text, and handles of the function's kinds, alive until it returns.
         let act = || unsafe {
-            (self.lookup)(cache, name.as_ptr(), entry.handle().as_c(), allocator.handle().as_c())
+            (self.functions.lookup)(cache, name.as_ptr(), entry.handle().as_c(), allocator.handle().as_c())
         };
         call("TRITONCACHE_CacheLookup", whose, act)?;
         copies.read().ok_or_else(|| Error::not_found("the cache copied nothing"))
@@ -201,7 +199,7 @@ impl Library {
         let (cache, whose) = (self.cache.load(Relaxed), format_args!("cache '{}'", self.name));
         // SAFETY: as in `try_lookup`.
         let act = || unsafe {
-            (self.insert)(cache, name.as_ptr(), entry.handle().as_c(), allocator.handle().as_c())
+            (self.functions.insert)(cache, name.as_ptr(), entry.handle().as_c(), allocator.handle().as_c())
         };
         call("TRITONCACHE_CacheInsert", whose, act)
     }
@@ -214,7 +212,7 @@ impl Drop for Library {
             return;
         }
         // SAFETY: the cache's own object, which has no other users now.
-        let act = || unsafe { (self.finalize)(cache) };
+        let act = || unsafe { (self.functions.finalize)(cache) };
         if let Err(error) = call("TRITONCACHE_CacheFinalize", format_args!("cache '{}'", self.name), act) {
             tracing::warn!("cache '{}' failed to finalize: {error}", self.name);
         }

@@ -3,22 +3,26 @@
 use std::path::Path;
 
 use nereid_backend_api::{Error, Result};
+use nereid_dylib::symbols;
 use nereid_plugin::{Kind, Plugin, PluginError};
 use triton_sys::signatures as entry;
 
 use crate::exports;
 
-/// The functions of a backend; most are optional.
-pub(crate) struct Entries {
-    pub initialize: Option<entry::TRITONBACKEND_Initialize>,
-    pub finalize: Option<entry::TRITONBACKEND_Finalize>,
-    pub attributes: Option<entry::TRITONBACKEND_GetBackendAttribute>,
-    pub model_initialize: Option<entry::TRITONBACKEND_ModelInitialize>,
-    pub model_finalize: Option<entry::TRITONBACKEND_ModelFinalize>,
-    pub instance_initialize: Option<entry::TRITONBACKEND_ModelInstanceInitialize>,
-    pub instance_finalize: Option<entry::TRITONBACKEND_ModelInstanceFinalize>,
-    pub instance_ready: Option<entry::TRITONBACKEND_ModelInstanceReady>,
-    pub execute: entry::TRITONBACKEND_ModelInstanceExecute,
+symbols! {
+    /// The functions of a backend; most are optional.
+    pub(crate) struct Entries {
+        execute = "TRITONBACKEND_ModelInstanceExecute" => entry::TRITONBACKEND_ModelInstanceExecute,
+        ;
+        initialize = "TRITONBACKEND_Initialize" => entry::TRITONBACKEND_Initialize,
+        finalize = "TRITONBACKEND_Finalize" => entry::TRITONBACKEND_Finalize,
+        attributes = "TRITONBACKEND_GetBackendAttribute" => entry::TRITONBACKEND_GetBackendAttribute,
+        model_initialize = "TRITONBACKEND_ModelInitialize" => entry::TRITONBACKEND_ModelInitialize,
+        model_finalize = "TRITONBACKEND_ModelFinalize" => entry::TRITONBACKEND_ModelFinalize,
+        instance_initialize = "TRITONBACKEND_ModelInstanceInitialize" => entry::TRITONBACKEND_ModelInstanceInitialize,
+        instance_finalize = "TRITONBACKEND_ModelInstanceFinalize" => entry::TRITONBACKEND_ModelInstanceFinalize,
+        instance_ready = "TRITONBACKEND_ModelInstanceReady" => entry::TRITONBACKEND_ModelInstanceReady,
+    }
 }
 
 /// The functions of a batching library: all of them are required.
@@ -37,20 +41,7 @@ pub(crate) struct BatchEntries {
 pub(crate) fn open_backend(path: &Path) -> Result<Entries> {
     let library = open(Kind::BACKEND, path)?;
     // SAFETY: each type matches the function of this name in `tritonbackend.h`.
-    let entries = unsafe {
-        Entries {
-            initialize: library.function("TRITONBACKEND_Initialize"),
-            finalize: library.function("TRITONBACKEND_Finalize"),
-            attributes: library.function("TRITONBACKEND_GetBackendAttribute"),
-            model_initialize: library.function("TRITONBACKEND_ModelInitialize"),
-            model_finalize: library.function("TRITONBACKEND_ModelFinalize"),
-            instance_initialize: library.function("TRITONBACKEND_ModelInstanceInitialize"),
-            instance_finalize: library.function("TRITONBACKEND_ModelInstanceFinalize"),
-            instance_ready: library.function("TRITONBACKEND_ModelInstanceReady"),
-            execute: library.require("TRITONBACKEND_ModelInstanceExecute").map_err(refused)?,
-        }
-    };
-    Ok(entries)
+    unsafe { library.table(Entries::of) }.map_err(refused)
 }
 
 /// Loads a batching library; `None` if it has no batching functions.
