@@ -15,7 +15,7 @@ static IN_USE: AtomicUsize = AtomicUsize::new(0);
 pub struct InUse(());
 
 impl InUse {
-    /// A use that begins now.
+    /// Starts a use.
     #[expect(clippy::new_without_default, reason = "a use has a beginning, and no default")]
     pub fn new() -> Self {
         IN_USE.fetch_add(1, Ordering::SeqCst);
@@ -34,8 +34,8 @@ unsafe extern "C" {
     fn _exit(status: c_int) -> !;
 }
 
-/// Ends the process with that status if a library is in use, without the destructors of C and C++. To be called where
-/// the program would end anyway; it returns if that can go its usual way.
+/// Ends the process with this status if a library is in use, without the destructors of C and C++. Call it where the
+/// program ends; it returns if the program can end as usual.
 pub fn leave(status: u8) {
     if IN_USE.load(Ordering::SeqCst) > 0 {
         leave_now(status);
@@ -44,6 +44,6 @@ pub fn leave(status: u8) {
 
 /// Ends the process with that status, without the destructors of C and C++: threads of libraries may still be running.
 pub fn leave_now(status: u8) -> ! {
-    // SAFETY: it takes any status, at any time, and runs nothing more of this program.
+    // SAFETY: the call is valid for any status at any time, and runs no further code of this program.
     unsafe { _exit(status.into()) }
 }

@@ -1,4 +1,4 @@
-//! Where the shared library of a framework may be. Looks at file names; loads nothing.
+//! Finds the shared library of a framework. Reads file names; loads nothing.
 
 use std::env;
 use std::env::consts::DLL_SUFFIX;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use crate::python::{Environment, names, version_in};
 
-/// What the shared library of a framework is called, and which packages contain it.
+/// The name of a framework's shared library, and the packages that contain it.
 ///
 /// libtorch, for example, would be `libtorch`, in the folder `torch/lib` of Python packages.
 #[derive(Clone, Copy, Debug)]
@@ -27,7 +27,7 @@ pub struct Framework {
 pub struct SearchPlaces {
     /// The backend's setting `library`: a file, or a folder that contains it.
     pub setting: Option<PathBuf>,
-    /// The value of the framework's environment variable: likewise.
+    /// The value of the framework's environment variable: a file or a folder, too.
     pub variable: Option<PathBuf>,
     /// The backend directory.
     pub backends: Option<PathBuf>,
@@ -65,14 +65,14 @@ impl fmt::Display for Place {
 /// A library to be loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LibraryLocation {
-    /// Its file, or a bare name for the dynamic loader to search.
+    /// The file, or a bare name that the dynamic loader searches.
     pub path: PathBuf,
     /// Where it was found.
     pub place: Place,
 }
 
 impl SearchPlaces {
-    /// The places that this process's environment names, beside those given.
+    /// The passed places, and those in this process's environment.
     pub fn of_process(framework: &Framework, setting: Option<PathBuf>, backends: Option<PathBuf>) -> Self {
         let variable = |name: &str| env::var_os(name).filter(|value| !value.is_empty());
         let working_directory = env::current_dir().unwrap_or_default();
@@ -86,7 +86,7 @@ impl SearchPlaces {
 }
 
 impl Framework {
-    /// The first place that has the library. The setting and the variable decide even if nothing is there.
+    /// The first place with the library. The setting and the variable win even if the library is missing there.
     pub fn find(&self, places: &SearchPlaces) -> LibraryLocation {
         let variable =
             self.variable.map(Place::Variable).and_then(|place| Some((places.variable.as_ref()?, place)));
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn the_places_are_searched_in_order() {
+    fn places_are_searched_in_order() {
         let root = TempDir::new().unwrap();
         let (backends, python) = (root.path().join("backends"), root.path().join("site-packages"));
         let packages = python.join("onnxruntime/capi");
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_may_be_given_in_place_of_the_file() {
+    fn folder_in_place_of_the_file_is_searched() {
         let root = TempDir::new().unwrap();
         let helper = "libonnxruntime_providers_cuda.so";
         put(root.path(), &[&library(".1.9.0"), &library(".1.31.1"), helper, "README"]);
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn each_framework_has_its_own_names() {
+    fn framework_is_found_by_its_own_names() {
         let root = TempDir::new().unwrap();
         let packages = root.path();
         let framework = |library, python_packages| Framework {

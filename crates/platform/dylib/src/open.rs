@@ -12,9 +12,9 @@ use libloading::os::unix::{Library, RTLD_LAZY, RTLD_LOCAL, RTLD_NOW};
 /// When the functions that a library calls are looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Binding {
-    /// All of them while it is loaded: a missing one fails the load.
+    /// All during the load: a missing function fails it.
     Now,
-    /// Each when it is first called.
+    /// Each on its first call.
     Lazy,
 }
 
@@ -55,9 +55,9 @@ pub unsafe fn open(path: &Path, binding: Binding) -> Result<Library, LoadError> 
     // SAFETY: the caller trusts the library.
     let library = unsafe { Library::open(Some(path), binding | RTLD_LOCAL) };
     library.map_err(|error| {
-        // libloading says only which function failed; the reason is in its source.
+        // libloading's message only names the failed call; the reason is its source.
         let mut error = LoadError::new(path, error.source().unwrap_or(&error));
-        // glibc says of a library for another architecture that there is no such file.
+        // glibc reports a library for another architecture as a missing file.
         if let Some(other) = architecture(path).filter(|architecture| *architecture != ARCH) {
             error.reason = format!("it is built for {other}, not for {ARCH} ({})", error.reason);
         }
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn the_loaders_reason_is_shown_once_with_the_path() {
+    fn load_error_shows_the_path_and_the_loaders_reason_once() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("libtext.so");
         fs::write(&path, "text").unwrap();
@@ -109,7 +109,7 @@ mod tests {
         );
     }
 
-    /// The beginning of a library: its order of bytes, and its machine as it is written.
+    /// The start of an ELF file with this byte order and machine.
     fn library(order: u8, machine: [u8; 2]) -> Vec<u8> {
         let mut header = b"\x7fELF\x02\0\x01".to_vec();
         header[5] = order;
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_library_for_another_architecture_is_reported_as_such() {
+    fn load_error_names_the_architecture_of_a_foreign_library() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("libx.so");
         for (name, order, machine) in [
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_file_is_reported_as_such() {
+    fn load_error_names_a_missing_file() {
         let message = failure(Path::new("/no/such/libx.so"));
         assert!(
             message.starts_with("cannot load /no/such/libx.so: cannot open shared object file"),

@@ -5,15 +5,15 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What identifies the active Python: a process's environment variables and its working directory.
+/// The variables and the working directory that select the active Python.
 pub(crate) struct Environment<'a> {
-    /// The value of a variable, if it has one that is not empty.
+    /// The value of a variable, if set and not empty.
     pub variable: &'a dyn Fn(&str) -> Option<OsString>,
     pub working_directory: PathBuf,
 }
 
 impl Environment<'_> {
-    /// The folders where the active Python finds packages, in its order: those of `PYTHONPATH`, and those of its prefixes.
+    /// The package folders of the active Python in search order: `PYTHONPATH`, then the folders of its prefixes.
     pub(crate) fn package_folders(&self) -> Vec<PathBuf> {
         let path = (self.variable)("PYTHONPATH").unwrap_or_default();
         let named = env::split_paths(&path).filter(|folder| !folder.as_os_str().is_empty());
@@ -21,8 +21,7 @@ impl Environment<'_> {
         named.chain(self.prefixes().iter().flat_map(|prefix| package_folders(prefix))).collect()
     }
 
-    /// The prefixes of the active environment, the most specific first, and at last the one that `pip install --user`
-    /// installs into.
+    /// The prefixes of the active environment, most specific first, and last the prefix of `pip install --user`.
     fn prefixes(&self) -> Vec<PathBuf> {
         let active = ["VIRTUAL_ENV", "CONDA_PREFIX"].iter().filter_map(|name| (self.variable)(name));
         let mut prefixes: Vec<_> = active.map(PathBuf::from).collect();
@@ -59,8 +58,8 @@ impl Environment<'_> {
         Vec::new()
     }
 
-    /// The Pythons that pyenv's shims run: those of `PYENV_VERSION`, or of the nearest `.python-version`, or of pyenv's
-    /// own `version` file.
+    /// The Pythons that pyenv's shims run: from `PYENV_VERSION`, else the nearest `.python-version`, else pyenv's own
+    /// `version` file.
     fn pyenv_versions(&self, root: &Path) -> Vec<PathBuf> {
         let local = self.working_directory.ancestors().map(|folder| folder.join(".python-version"));
         let file = local.chain([root.join("version")]).find_map(|file| fs::read_to_string(file).ok());
@@ -79,7 +78,7 @@ fn words(file: &str) -> Vec<&str> {
     lines.flat_map(str::split_whitespace).collect()
 }
 
-/// A version's folder: the one of that name, or the newest that it abbreviates.
+/// The folder of a version: an exact match, or the newest version with this prefix.
 fn pyenv_prefix(versions: &Path, version: &str) -> Option<PathBuf> {
     let exact = versions.join(version);
     if exact.is_dir() {
@@ -91,7 +90,7 @@ fn pyenv_prefix(versions: &Path, version: &str) -> Option<PathBuf> {
     Some(versions.join(newest))
 }
 
-/// The package folders of a Python prefix, those of the newest Python first.
+/// The package folders of a Python prefix, newest Python first.
 fn package_folders(prefix: &Path) -> Vec<PathBuf> {
     let lib = prefix.join("lib");
     let mut pythons: Vec<_> = names(&lib).filter(|name| name.starts_with("python3")).collect();
@@ -101,7 +100,7 @@ fn package_folders(prefix: &Path) -> Vec<PathBuf> {
     pythons.iter().rev().flat_map(folders).collect()
 }
 
-/// The names in a folder; none if it cannot be read.
+/// The names in a folder; empty if it cannot be read.
 pub(crate) fn names(folder: &Path) -> impl Iterator<Item = String> {
     let entries = fs::read_dir(folder).into_iter().flatten();
     entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok())
@@ -118,7 +117,7 @@ mod tests {
 
     use super::*;
 
-    /// A folder with these files, whose names end the variables' values too.
+    /// A folder with files, which the variables' values are relative to.
     struct Home(TempDir);
 
     impl Home {
@@ -160,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn an_environment_is_active_by_variable_or_by_path() {
+    fn environment_is_active_by_variable_or_path() {
         let home = Home::with(&["venv/bin/python3", "venv/pyvenv.cfg", "later/bin/python3"]);
         let path = ("PATH", "none:venv/bin:later/bin");
         let prefixes = home.prefixes(&[("VIRTUAL_ENV", "active"), path]);
@@ -170,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn the_users_packages_come_last_unless_they_are_hidden() {
+    fn user_packages_come_last_unless_hidden() {
         let home = Home::with(&["venv/bin/python3", "venv/pyvenv.cfg", "plain/bin/python3"]);
         let user = ("HOME", "");
         let plain = ("PATH", "plain/bin");
@@ -182,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn folders_of_pythonpath_come_first() {
+    fn pythonpath_folders_come_first() {
         let home = Home::with(&["venv/bin/python3", "venv/pyvenv.cfg", "venv/lib/python3.11/a"]);
         let path = ("PATH", "venv/bin");
         let own = ["site", "dist"].map(|kind| home.path(&format!("venv/lib/python3.11/{kind}-packages")));
@@ -191,14 +190,14 @@ mod tests {
         assert_eq!(folders(&[path]), own);
         let named = ["one", "two"].map(|name| home.path(name));
         assert_eq!(folders(&[path, ("PYTHONPATH", "one:two")]), [named, own].concat());
-        // As Python, from the folder that the server runs in.
+        // Relative to the working directory, as in Python.
         let variable = |name: &str| (name == "PYTHONPATH").then(|| ":libraries:".into());
         let relative = Environment { variable: &variable, working_directory: home.path("work") };
         assert_eq!(relative.package_folders(), [home.path("work/libraries")]);
     }
 
     #[test]
-    fn behind_pyenvs_shims_is_the_version_that_it_would_run() {
+    fn pyenv_shim_resolves_to_its_selected_version() {
         let home = Home::with(&[
             "pyenv/shims/python3",
             "pyenv/versions/3.9.1/bin/python3",
@@ -219,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_python_of_an_environment_comes_first() {
+    fn newest_python_of_an_environment_comes_first() {
         let home = Home::with(&["lib/python3.9/a", "lib/python3.11/a", "lib/other/a"]);
         let folders = package_folders(&home.path(""));
         let expected = ["python3.11/site", "python3.11/dist", "python3.9/site", "python3.9/dist"];
