@@ -12,7 +12,7 @@ pub fn nereid(project: &Project, given: Option<&Path>) -> Result<PathBuf> {
     if let Some(binary) = given {
         return Ok(binary.to_owned());
     }
-    show(&mut project.cargo(&["build", "--release", "-p", "nereid"]))?;
+    show(&mut project.cargo(&["build", "--release", "-p", "nereid-cli"]))?;
     Ok(project.target.join("release/nereid"))
 }
 

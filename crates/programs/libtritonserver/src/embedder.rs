@@ -29,7 +29,7 @@ impl Embedder for Nereid {
     }
 
     fn start_log(&self) {
-        nereid::c::start_for_applications();
+        nereid_logging::start_for_applications();
     }
 }
 

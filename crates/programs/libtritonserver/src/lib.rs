@@ -30,7 +30,7 @@ extern "C" fn on_load() {
 #[unsafe(no_mangle)]
 #[allow(non_snake_case, reason = "the name is that of the C header")]
 pub extern "C" fn NEREID_Command() -> c_int {
-    nereid::c::command()
+    nereid_cli::command_status()
 }
 
 const _: triton_sys::signatures::NEREID_Command = NEREID_Command;

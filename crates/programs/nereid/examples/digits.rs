@@ -1,4 +1,4 @@
-//! Reads a handwritten digit with a server inside this program: `cargo run --example digits examples/images/digit_3.pgm`.
+//! Reads a handwritten digit with a server inside this program: `cargo run -p nereid --example digits examples/images/digit_3.pgm`.
 
 use std::error::Error;
 use std::path::Path;

@@ -39,46 +39,16 @@
 #![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 #![forbid(unsafe_code)]
 
-mod bars;
 mod builder;
-mod check;
-mod command;
-mod completions;
-mod descriptors;
-mod hosting;
 mod inference;
-mod logging;
-mod options;
-mod pull;
-mod run;
-mod screen;
 mod server;
-mod signals;
 
 pub use nereid_core::backend_api::{
     Buffer, DataType, Error, ErrorCode, ParameterValue, Parameters, Response, Shape, Tensor,
 };
 
-pub use builder::{Builder, option_names};
+pub use nereid_options::option_names;
+
+pub use builder::Builder;
 pub use inference::{Element, Request, Responses, elements, tensor};
 pub use server::Server;
-
-/// The `nereid` command with the arguments of this process: serves, or checks repositories. It owns the process: it
-/// starts the log, handles signals, and ends the process.
-pub fn command() -> std::process::ExitCode {
-    command::main()
-}
-
-/// Internals for the C library. Not part of the stable interface.
-#[doc(hidden)]
-pub mod c {
-    use std::process::ExitCode;
-
-    pub use crate::logging::start_for_applications;
-
-    /// [`command`](crate::command), with the exit status as a number.
-    pub fn command() -> i32 {
-        let status = crate::command();
-        (0..=u8::MAX).find(|number| ExitCode::from(*number) == status).map_or(1, i32::from)
-    }
-}

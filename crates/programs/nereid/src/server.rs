@@ -14,6 +14,7 @@ use nereid_core::backend_api::{Error, Overrides, RequestTrace, Response, Result}
 use nereid_core::{Caller, ModelControl, Server as Core, Work};
 use nereid_cuda::Cuda;
 use nereid_metrics::Exposition;
+use nereid_options::Options;
 use nereid_protocol::documents::{ModelMetadata, ServerMetadata, Statistics, blocking_repository_index};
 use serde_json::Value;
 use tokio::runtime::Runtime;
@@ -22,7 +23,6 @@ use tokio::time::{sleep, timeout};
 
 use crate::builder::Builder;
 use crate::inference::{Request, Responses};
-use crate::options::Options;
 
 /// The interval between checks for work in progress while the server stops.
 const WORK_CHECK: Duration = Duration::from_millis(10);
@@ -88,7 +88,7 @@ impl Server {
         let server = Self {
             core: Arc::clone(running.server()),
             registration: running.registration(),
-            exposition: options.metrics.allow_metrics.then(|| Arc::clone(running.exposition())),
+            exposition: options.keeps_metrics().then(|| Arc::clone(running.exposition())),
             cuda: running.cuda().cloned(),
             addresses: running.addresses().collect(),
             exit_timeout: Mutex::new(options.exit_timeout()),
@@ -97,7 +97,7 @@ impl Server {
         };
         let loaded = running.loaded().await;
         *server.running() = Some(running);
-        if let Err(error) = check(loaded, options.server.exit_on_error) {
+        if let Err(error) = check(loaded, options.exits_on_error()) {
             // Report the failure to load rather than one to stop.
             let _ = server.stop().await;
             return Err(error);

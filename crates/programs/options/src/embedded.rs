@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use nereid_triton_host::SETTERS;
 
 use super::abbreviations::OWN;
-use crate::builder::option_names;
+use super::pairs::option_names;
 
 /// Prefixes of Triton's options without a function in the C interface, with the reason. Options that Triton does not have
 /// need no reason.

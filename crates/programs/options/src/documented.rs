@@ -1,6 +1,6 @@
 //! The tables of options in `COMPATIBILITY.md`, generated from the declarations, and every option of Triton.
 //!
-//! `UPDATE_OPTIONS=1 cargo test -p nereid` regenerates the tables.
+//! `UPDATE_OPTIONS=1 cargo test -p nereid-options` regenerates the tables.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,7 +15,7 @@ const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../COMPATIBILITY.
 
 /// Markers around the tables in the page.
 const MARKS: [&str; 2] = [
-    "<!-- Generated from the declarations in crates/programs/nereid/src/options: UPDATE_OPTIONS=1 cargo test -p nereid. -->\n",
+    "<!-- Generated from the declarations in crates/programs/options: UPDATE_OPTIONS=1 cargo test -p nereid-options. -->\n",
     "<!-- End of the tables of options. -->\n",
 ];
 

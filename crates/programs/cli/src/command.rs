@@ -1,16 +1,15 @@
-//! The command: reads options, and runs a server, checks or pulls a repository, prints completions, or hosts a backend
-//! for a server. It owns the process: log, signals and exit. Other crates do everything else.
+//! Reads the options of this process, and runs what they name.
 
 use std::env;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use clap::CommandFactory;
-use clap::error::ErrorKind;
+use nereid_options::{Command, conflict, parse};
 use nereid_protocol::LogControl;
+use tracing_subscriber::fmt::writer::BoxMakeWriter;
 
 use crate::screen::Screen;
-use crate::{check, completions, hosting, logging, options, pull, run};
+use crate::{check, completions, hosting, pull, run};
 
 /// Runs the command line of this process to completion.
 pub(crate) fn main() -> ExitCode {
@@ -18,20 +17,21 @@ pub(crate) fn main() -> ExitCode {
     if arguments.next().is_some_and(|first| first == nereid_assembly::HOST) {
         return hosting::run(arguments);
     }
-    let options = options::parse(env::args_os().collect(), |name| env::var_os(name))
-        .unwrap_or_else(|error| error.exit());
+    let options =
+        parse(env::args_os().collect(), |name| env::var_os(name)).unwrap_or_else(|error| error.exit());
     match &options.command {
-        Some(options::Command::Check(options)) => return check::run(options),
-        Some(options::Command::Pull(options)) => return pull::run(options),
-        Some(options::Command::Completions(options)) => return completions::print(options.shell),
+        Some(Command::Check(options)) => return check::run(options),
+        Some(Command::Pull(options)) => return pull::run(options),
+        Some(Command::Completions(options)) => return completions::print(options.shell),
         None => {}
     }
     if let Some(reason) = options.contradiction() {
-        options::Options::command().error(ErrorKind::ArgumentConflict, reason).exit();
+        conflict(reason).exit();
     }
-    let log = Arc::new(LogControl::new(options.log.settings()));
+    let log = Arc::new(LogControl::new(options.log_settings()));
     let screen = Screen::of_errors().map(Arc::new);
-    if let Err(reason) = logging::start(&log, screen.as_ref()) {
+    let terminal = screen.clone().map(BoxMakeWriter::new);
+    if let Err(reason) = nereid_logging::start(&log, terminal) {
         eprintln!("error: {reason}");
         return ExitCode::FAILURE;
     }

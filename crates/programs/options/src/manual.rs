@@ -1,6 +1,6 @@
 //! The manual pages in `docs/man`, generated from the declarations.
 //!
-//! `UPDATE_OPTIONS=1 cargo test -p nereid` regenerates them.
+//! `UPDATE_OPTIONS=1 cargo test -p nereid-options` regenerates them.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! The `nereid` command. See [`nereid::command`].
+//! The `nereid` command. See [`nereid_cli::command`].
 
 #![forbid(unsafe_code)]
 
@@ -11,5 +11,5 @@ use nereid_allocator::Heap;
 static HEAP: Heap = Heap;
 
 fn main() -> ExitCode {
-    nereid::command()
+    nereid_cli::command()
 }

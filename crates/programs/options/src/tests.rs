@@ -1,5 +1,7 @@
 //! Command lines, good and bad.
 
+use std::path::PathBuf;
+
 use clap::CommandFactory;
 use nereid_assembly::BackendSetting;
 use nereid_core::{RateLimit, ResourceLimit};
@@ -141,7 +143,7 @@ fn check_accepts_repositories_and_configuration_options() {
     let Some(Command::Check(check)) = options.command else { panic!("{options:?}") };
     assert_eq!(check.repositories, [PathBuf::from("a"), PathBuf::from("b")]);
     assert!(check.json && check.complete.is_none());
-    let reading = check.configurations.read_options();
+    let reading = check.reading();
     assert_eq!((reading.complete, reading.config_name.as_deref()), (false, Some("h100")));
 
     assert!(parsed(&[]).unwrap().command.is_none());
@@ -429,7 +431,7 @@ fn check_reads_its_options_from_the_servers_file() {
     let path = file.path().to_str().unwrap();
     let options = parsed_with(&["check", "a"], &[("NEREID_CONFIG_FILE", path)]).unwrap();
     let Some(Command::Check(check)) = options.command else { panic!("{options:?}") };
-    assert_eq!(check.configurations.read_options().config_name.as_deref(), Some("h100"));
+    assert_eq!(check.reading().config_name.as_deref(), Some("h100"));
     assert_eq!(check.repositories, [PathBuf::from("a")]);
 }
 

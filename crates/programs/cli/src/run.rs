@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use nereid_assembly::{LoadOutcome, Process, RunningServer, start};
 use nereid_core::Server;
+use nereid_options::Options;
 use nereid_protocol::LogControl;
 use nereid_shared_memory::FaultHandler;
 use tokio::sync::oneshot;
@@ -11,7 +12,6 @@ use tokio::sync::oneshot;
 use crate::bars::show_fetches;
 use crate::descriptors;
 use crate::hosting;
-use crate::options::Options;
 use crate::screen::Screen;
 use crate::signals;
 
@@ -26,7 +26,7 @@ pub(crate) fn run(options: &Options, log: Arc<LogControl>, screen: Option<&Scree
     for advice in options.advice() {
         tracing::warn!("{advice}");
     }
-    if let Some(file) = &options.configurations.config_file {
+    if let Some(file) = options.config_file() {
         tracing::info!("reading options from '{}', too", file.display());
     }
     let mut config = options.config()?;
@@ -34,7 +34,7 @@ pub(crate) fn run(options: &Options, log: Arc<LogControl>, screen: Option<&Scree
     descriptors::raise_limit();
     // From now on a signal ends the server, even while models are loading.
     let stop = signals::listen(options.exit_timeout())?;
-    let runtime = nereid_net::io_runtime::start(options.http.threads())
+    let runtime = nereid_net::io_runtime::start(options.io_threads())
         .map_err(|error| format!("cannot start the I/O threads: {error}"))?;
     nereid_allocator::release_freed_memory()
         .map_err(|error| format!("cannot start the thread that releases memory: {error}"))?;
@@ -94,15 +94,15 @@ async fn finish(options: &Options, running: RunningServer, ended: Result<(), Str
 fn check_loaded(options: &Options, server: &Server, loaded: LoadOutcome) -> Result<(), String> {
     let failures = match loaded {
         Ok(failures) => failures,
-        Err(error) if options.server.exit_on_error => return Err(error.to_string()),
+        Err(error) if options.exits_on_error() => return Err(error.to_string()),
         Err(error) => {
             tracing::error!("the server is not live: {error}");
             return Ok(());
         }
     };
     show_models(server);
-    options.vertex_ai.check_model(server)?;
-    if options.server.exit_on_error && !failures.is_empty() {
+    options.check_models(server)?;
+    if options.exits_on_error() && !failures.is_empty() {
         return Err("not every model could be loaded; --exit-on-error=false serves the others".into());
     }
     Ok(())

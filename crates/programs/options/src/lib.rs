@@ -1,37 +1,47 @@
-//! The options. Each is declared once, in the files of this folder, and can be set on the command line, in the
-//! environment or in a file. Names, defaults and meaning are Triton's where it has the option.
+//! The options. Each is declared once, in the files of this crate, and can be set on the command line, in the
+//! environment, in a file, or by the program that a server runs in. Names, defaults and meaning are Triton's where it has
+//! the option.
+//!
+//! [`Options::config`] turns them into the configuration of a server. This crate starts nothing, and leaves the process
+//! alone.
+
+#![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
+#![forbid(unsafe_code)]
 
 mod abbreviations;
 mod agents;
-pub(crate) mod backends;
+mod backends;
 mod cache;
 mod execution;
 mod file;
-pub(crate) mod gpu;
-pub(crate) mod grpc;
+mod gpu;
+mod grpc;
 mod host_policy;
-pub(crate) mod http;
+mod http;
 mod logging;
 mod memory;
-pub(crate) mod metrics;
+mod metrics;
 mod models;
+mod pairs;
 mod sagemaker;
 mod sources;
+mod subcommands;
 mod tls;
-pub(crate) mod trace;
+mod trace;
 mod vertex_ai;
 
 use std::env;
-use std::path::PathBuf;
+use std::path::Path;
 use std::time::Duration;
 
 use clap::builder::{StringValueParser, TypedValueParser};
-use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
-use clap_complete::Shell;
+use clap::error::ErrorKind;
+use clap::{ArgAction, Args, CommandFactory as _, Parser, ValueEnum};
 use nereid_assembly::{CloudOptions, Config, Face, VERSION};
-use nereid_core::ServerOptions;
+use nereid_core::{Server, ServerOptions};
 use nereid_load_report::Reporting;
 use nereid_net::listener::Address;
+use nereid_protocol::LogSettings;
 
 use self::agents::AgentOptions;
 use self::backends::ConfigurationOptions;
@@ -43,8 +53,10 @@ use self::http::HttpOptions;
 use self::logging::LogOptions;
 use self::metrics::MetricsOptions;
 use self::models::ModelOptions;
+pub use self::pairs::{from_pairs, option_names};
 use self::sagemaker::SageMakerOptions;
-pub(crate) use self::sources::{is_switch, names, options as declared, parse, reason};
+pub use self::sources::parse;
+pub use self::subcommands::{CheckOptions, Command, CompletionsOptions, PullOptions};
 use self::trace::TraceOptions;
 use self::vertex_ai::VertexAiOptions;
 
@@ -57,36 +69,37 @@ use self::vertex_ai::VertexAiOptions;
     args_conflicts_with_subcommands = true,
     subcommand_negates_reqs = true
 )]
-pub(crate) struct Options {
+pub struct Options {
+    /// The subcommand, if the command line names one; otherwise it describes a server.
     #[command(subcommand)]
     pub command: Option<Command>,
 
     #[command(flatten)]
-    pub models: ModelOptions,
+    models: ModelOptions,
 
     #[command(flatten)]
     agents: AgentOptions,
 
     #[command(flatten)]
-    pub configurations: ConfigurationOptions,
+    configurations: ConfigurationOptions,
 
     #[command(flatten)]
-    pub server: ServingOptions,
+    server: ServingOptions,
 
     #[command(flatten)]
-    pub execution: ExecutionOptions,
+    execution: ExecutionOptions,
 
     #[command(flatten)]
-    pub http: HttpOptions,
+    http: HttpOptions,
 
     #[command(flatten)]
-    pub grpc: GrpcOptions,
+    grpc: GrpcOptions,
 
     #[command(flatten)]
-    pub metrics: MetricsOptions,
+    metrics: MetricsOptions,
 
     #[command(flatten)]
-    pub pools: PoolOptions,
+    pools: PoolOptions,
 
     #[command(flatten)]
     devices: DeviceOptions,
@@ -98,13 +111,13 @@ pub(crate) struct Options {
     sagemaker: SageMakerOptions,
 
     #[command(flatten)]
-    pub vertex_ai: VertexAiOptions,
+    vertex_ai: VertexAiOptions,
 
     #[command(flatten)]
-    pub trace: TraceOptions,
+    trace: TraceOptions,
 
     #[command(flatten)]
-    pub log: LogOptions,
+    log: LogOptions,
 }
 
 /// The server as a whole.
@@ -122,7 +135,7 @@ pub(crate) struct ServingOptions {
     /// Exit if a model fails to load at start, or a repository cannot be read. If false, the other models are served, and
     /// the server is not live without its repositories.
     #[arg(long, value_name = "BOOL", default_value = "true", value_parser = boolean(), action = ArgAction::Set)]
-    pub exit_on_error: bool,
+    exit_on_error: bool,
 
     /// Seconds to wait for requests in progress at shutdown.
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
@@ -165,66 +178,45 @@ enum LoadReports {
     Always,
 }
 
-/// The subcommands.
-#[derive(Debug, Subcommand)]
-pub(crate) enum Command {
-    Check(Box<CheckOptions>),
-    Pull(PullOptions),
-    Completions(CompletionsOptions),
-}
-
-/// Prints a script that completes options in a shell. In bash: source <(nereid completions bash).
-#[derive(Debug, Args)]
-pub(crate) struct CompletionsOptions {
-    /// The shell.
-    pub shell: Shell,
-}
-
-/// Download the models of a repository into a folder: from s3://, gs://, as://, hf://, oci:// or https://. Resumes an
-/// interrupted download.
-#[derive(Debug, Args)]
-pub(crate) struct PullOptions {
-    /// Address of the models.
-    pub address: String,
-
-    /// The folder that they are put into.
-    pub folder: PathBuf,
-}
-
-/// Checks model repositories, without loading a model unless --deep is given. Exits with 1 if a model would not load.
-#[derive(Debug, Args)]
-pub(crate) struct CheckOptions {
-    /// Model repositories, folders or addresses, checked together as one server would serve them. Those elsewhere are
-    /// fetched, and removed afterwards.
-    #[arg(value_name = "REPOSITORY", required = true)]
-    pub repositories: Vec<PathBuf>,
-
-    /// Load the models without errors, one at a time, with one instance each, to find problems that only their backends
-    /// detect.
-    #[arg(long, conflicts_with = "complete")]
-    pub deep: bool,
-
-    /// Print JSON.
-    #[arg(long)]
-    pub json: bool,
-
-    /// Print the completed configuration of this model instead. Reads the model's file, but creates no instance.
-    #[arg(long, value_name = "MODEL", conflicts_with = "json")]
-    pub complete: Option<String>,
-
-    #[command(flatten)]
-    pub agents: AgentOptions,
-
-    #[command(flatten)]
-    pub configurations: ConfigurationOptions,
-}
-
 const SAGEMAKER_PORT: &str = "--sagemaker-port";
 
 impl Options {
     /// Time limit for requests in progress at shutdown.
-    pub(crate) fn exit_timeout(&self) -> Duration {
+    pub fn exit_timeout(&self) -> Duration {
         Duration::from_secs(self.server.exit_timeout_secs)
+    }
+
+    /// Whether a model that fails to load at start ends the server.
+    pub fn exits_on_error(&self) -> bool {
+        self.server.exit_on_error
+    }
+
+    /// The number of I/O threads.
+    pub fn io_threads(&self) -> usize {
+        self.http.threads()
+    }
+
+    /// Whether the server keeps metrics.
+    pub fn keeps_metrics(&self) -> bool {
+        self.metrics.allow_metrics
+    }
+
+    /// The settings of the log.
+    pub fn log_settings(&self) -> LogSettings {
+        self.log.settings()
+    }
+
+    /// The file that further options were read from.
+    pub fn config_file(&self) -> Option<&Path> {
+        self.configurations.config_file.as_deref()
+    }
+
+    /// Checks the options that name models, once those to load at start are loaded.
+    ///
+    /// # Errors
+    /// An option names a model that is not served.
+    pub fn check_models(&self, server: &Server) -> Result<(), String> {
+        self.vertex_ai.check_model(server)
     }
 
     fn metrics_address(&self) -> Address {
@@ -235,7 +227,7 @@ impl Options {
     ///
     /// # Errors
     /// Conflicting options, or an unusable environment variable.
-    pub(crate) fn config(&self) -> Result<Config, String> {
+    pub fn config(&self) -> Result<Config, String> {
         let http_host = self.http.address().host;
         let faces = [
             self.grpc.face()?.map(boxed),
@@ -291,7 +283,7 @@ impl Options {
     }
 
     /// Warnings about the given options: deprecated, without effect, or not implemented yet.
-    pub(crate) fn advice(&self) -> Vec<String> {
+    pub fn advice(&self) -> Vec<String> {
         let mut advice: Vec<_> = self.configurations.advice().map(str::to_owned).into_iter().collect();
         advice.extend(self.cache.advice().map(str::to_owned));
         advice.extend(self.execution.advice());
@@ -303,7 +295,7 @@ impl Options {
     }
 
     /// A conflict between options.
-    pub(crate) fn contradiction(&self) -> Option<String> {
+    pub fn contradiction(&self) -> Option<String> {
         let contradiction = || self.models.contradiction().or_else(|| self.cache.contradiction());
         self.wrong_ports().or_else(|| contradiction().map(str::to_owned))
     }
@@ -337,6 +329,11 @@ impl Options {
         let (option, address) = on_same_host.find(|(_, address)| !self.sagemaker.allows(address.port))?;
         Some(format!("{option} is {}, which is not in --sagemaker-safe-port-range", address.port))
     }
+}
+
+/// The error of a command line whose options conflict, with the usage.
+pub fn conflict(reason: String) -> clap::Error {
+    Options::command().error(ErrorKind::ArgumentConflict, reason)
 }
 
 /// The words that Triton takes for `true` and `false`, in upper or lower case.

@@ -5,8 +5,7 @@ use std::process::ExitCode;
 
 use clap::CommandFactory as _;
 use clap_complete::{Shell, generate};
-
-use crate::options::Options;
+use nereid_options::Options;
 
 /// Prints the script of a shell.
 pub(crate) fn print(shell: Shell) -> ExitCode {

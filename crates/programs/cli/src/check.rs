@@ -7,11 +7,10 @@ use std::process::ExitCode;
 
 use nereid_assembly::{BackendsConfig, CloudOptions, Platform, engines, is_address, pull, redacted};
 use nereid_check::{AgentContext, Context};
-use nereid_cuda::PoolSizes;
+use nereid_options::CheckOptions;
 use tempfile::TempDir;
 
 use crate::hosting;
-use crate::options::CheckOptions;
 
 /// Prints the findings. Fails if a model or a repository would not load.
 pub(crate) fn run(options: &CheckOptions) -> ExitCode {
@@ -30,12 +29,11 @@ pub(crate) fn run(options: &CheckOptions) -> ExitCode {
 
 /// Runs the checks; returns the text to print and the exit code.
 fn check(options: &CheckOptions) -> Result<(String, ExitCode), String> {
-    let reading = options.configurations.read_options();
-    // No model is loaded, so no memory is reserved.
-    let mut config = options.configurations.platform(PoolSizes { pinned: 0, devices: [].into() });
+    let reading = options.reading();
+    let mut config = options.platform();
     config.backends.program = Some(hosting::PROGRAM.into());
     let platform = Platform::find(&config, reading.complete).map_err(|error| error.to_string())?;
-    let agents = options.agents.agents();
+    let agents = options.agents();
     let fetched = FetchedRepositories::new(&options.repositories, &config.backends)?;
     let context = Context {
         agents: AgentContext {

@@ -1,6 +1,6 @@
 //! The page `docs/options.md`, generated from the declarations.
 //!
-//! `UPDATE_OPTIONS=1 cargo test -p nereid` regenerates it.
+//! `UPDATE_OPTIONS=1 cargo test -p nereid-options` regenerates it.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -14,7 +14,7 @@ const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/options.m
 
 const HEAD: &str = "# Options
 
-<!-- Generated from the declarations in crates/programs/nereid/src/options: UPDATE_OPTIONS=1 cargo test -p nereid. -->
+<!-- Generated from the declarations in crates/programs/options: UPDATE_OPTIONS=1 cargo test -p nereid-options. -->
 
 Set an option
 

@@ -4,9 +4,9 @@ use std::io::{IsTerminal, Write, stderr};
 use std::process::ExitCode;
 
 use nereid_assembly::{BackendsConfig, CloudOptions, PullProgress, engines, pull};
+use nereid_options::PullOptions;
 
 use crate::bars::line;
-use crate::options::PullOptions;
 
 /// Prints the downloaded models.
 pub(crate) fn run(options: &PullOptions) -> ExitCode {

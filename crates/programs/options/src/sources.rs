@@ -23,7 +23,7 @@ pub(super) const CONFIG_FILE: &str = "config-file";
 ///
 /// # Errors
 /// The error, with its source unless that is the command line.
-pub(crate) fn parse(
+pub fn parse(
     arguments: Vec<OsString>,
     variable: impl Fn(&str) -> Option<OsString>,
 ) -> Result<Options, clap::Error> {

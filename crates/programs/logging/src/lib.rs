@@ -1,5 +1,11 @@
 //! Log lines in the reference's forms, on standard error or in a file: `I1121 05:17:31.424305 19339 run.rs:42] "message"`,
 //! or `2026-11-21T05:17:31Z I 19339 run.rs:42] "message"`; or else as JSON objects, one on each line.
+//!
+//! A process has one log: of the program, or of the library for applications. This crate installs it, and knows neither
+//! options nor servers.
+
+#![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
+#![forbid(unsafe_code)]
 
 use std::fmt::{self, Write};
 use std::fs::File;
@@ -23,8 +29,6 @@ use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, Registry};
 
-use crate::screen::Screen;
-
 /// Whether to log an event. Errors, warnings and information are switched separately, as in the reference. Verbose
 /// messages are limited to this project's crates; messages of libraries need level 2.
 fn wants(settings: &LogSettings, level: Level, target: &str) -> bool {
@@ -40,14 +44,14 @@ fn wants(settings: &LogSettings, level: Level, target: &str) -> bool {
     }
 }
 
-/// Starts logging, to the terminal if there is one. Called once.
+/// Starts logging, to the configured file, or else to `terminal` or to standard error. Called once.
 ///
 /// # Errors
 /// The log file cannot be written.
-pub(crate) fn start(control: &Arc<LogControl>, screen: Option<&Arc<Screen>>) -> Result<(), String> {
+pub fn start(control: &Arc<LogControl>, terminal: Option<BoxMakeWriter>) -> Result<(), String> {
     let file = control.settings().file.clone();
-    let target = match (file.as_str(), screen) {
-        ("", Some(screen)) => BoxMakeWriter::new(Arc::clone(screen)),
+    let target = match (file.as_str(), terminal) {
+        ("", Some(terminal)) => terminal,
         ("", None) => BoxMakeWriter::new(io::stderr),
         (path, _) => {
             let file = File::options().create(true).append(true).open(path);

@@ -109,7 +109,7 @@ pub(super) fn default(
 
 #[cfg(test)]
 mod tests {
-    use crate::options::{Options, parse};
+    use crate::{Options, parse};
 
     const ROUTES: [(&str, &str); 2] = [("AIP_HEALTH_ROUTE", "/health"), ("AIP_PREDICT_ROUTE", "/predict")];
     const CLOUD: [(&str, &str); 3] =

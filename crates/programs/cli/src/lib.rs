@@ -1,0 +1,32 @@
+//! The command `nereid`: reads options, and runs a server, checks or pulls a repository, prints completions, or hosts a
+//! backend for a server.
+//!
+//! It owns the process: log, signals and exit. Other crates do everything else. The program `nereid` runs it, and so does
+//! `libtritonserver.so`, for packages that contain the server once.
+
+#![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
+#![forbid(unsafe_code)]
+
+mod bars;
+mod check;
+mod command;
+mod completions;
+mod descriptors;
+mod hosting;
+mod pull;
+mod run;
+mod screen;
+mod signals;
+
+use std::process::ExitCode;
+
+/// Runs the command with the arguments of this process.
+pub fn command() -> ExitCode {
+    command::main()
+}
+
+/// [`command`], with the exit status as a number.
+pub fn command_status() -> i32 {
+    let status = command();
+    (0..=u8::MAX).find(|number| ExitCode::from(*number) == status).map_or(1, i32::from)
+}
