@@ -8,11 +8,12 @@ mod dependencies;
 mod documents;
 mod form;
 mod leaks;
+mod profiles;
 mod rust;
 mod tree;
 mod unsafety;
 
-use std::fmt;
+use std::{fmt, fs};
 
 use anyhow::{Result, bail};
 
@@ -74,6 +75,7 @@ fn check(project: &Project) -> Result<Vec<Problem>> {
     problems.extend(documents::check_required(&files));
     problems.extend(unsafety::check_crates(&metadata, &files));
     problems.extend(dependencies::check(&dependencies::Graph::of(&metadata)));
+    problems.extend(profiles::check(&fs::read_to_string(project.root.join("Cargo.toml"))?, &metadata));
     problems.sort();
     Ok(problems)
 }

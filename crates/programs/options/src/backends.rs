@@ -9,8 +9,8 @@ use nereid_assembly::{BackendSetting, BackendsConfig, GpusConfig, PlatformConfig
 use nereid_cuda::PoolSizes;
 use nereid_repository::ReadOptions;
 
-use super::boolean;
 use super::gpu::DriverOptions;
+use super::values::boolean;
 
 /// Triton's default backend directory.
 const BACKENDS: &str = "/opt/tritonserver/backends";

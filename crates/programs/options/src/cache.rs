@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use super::values::whole;
 use clap::{ArgAction, Args};
 use nereid_assembly::CacheConfig;
 
@@ -19,7 +20,7 @@ pub(crate) struct CacheOptions {
     cache_directory: Option<PathBuf>,
 
     /// Deprecated: --cache-config=local,size=BYTES.
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "BYTES", value_parser = whole::<u64>())]
     response_cache_byte_size: Option<u64>,
 }
 

@@ -5,14 +5,15 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::TypedValueParser;
 use clap::{ArgAction, Args, ValueEnum};
 use nereid_assembly::{Endpoint, Grpc};
 use nereid_grpc::{Compression, GrpcOptions as FaceOptions, PingRules, TransportOptions};
 use nereid_net::listener::{Address, TlsFiles};
 use nereid_protocol::{HeaderPattern, Restriction, Restrictions};
 
-use super::boolean;
 use super::tls::TlsChoice;
+use super::values::{boolean, port, whole, whole_in};
 
 /// The longest time in gRPC, which means no limit.
 const FOR_EVER: u32 = i32::MAX as u32;
@@ -33,7 +34,7 @@ pub(crate) struct GrpcOptions {
     grpc_address: String,
 
     /// Port to serve gRPC on; 0 for any free one.
-    #[arg(long, value_name = "PORT", default_value_t = 8001)]
+    #[arg(long, value_name = "PORT", default_value_t = 8001, value_parser = port())]
     grpc_port: u16,
 
     /// Share the gRPC port with other servers that set this option; the system spreads connections over them.
@@ -87,7 +88,7 @@ pub(crate) struct GrpcOptions {
     grpc_keepalive_permit_without_calls: Option<bool>,
 
     /// Accepted, without effect: the server's pings are not counted.
-    #[arg(long, value_name = "COUNT", default_value_t = 2)]
+    #[arg(long, value_name = "COUNT", default_value_t = 2, value_parser = whole::<u32>())]
     grpc_http2_max_pings_without_data: u32,
 
     /// Limit client pings: minimum milliseconds between two pings while the server sends no data. 300000 if another
@@ -97,7 +98,7 @@ pub(crate) struct GrpcOptions {
 
     /// Limit client pings: close the connection when more than this many come too soon; 0 for no limit. 2 if another
     /// option limits them.
-    #[arg(long, value_name = "COUNT")]
+    #[arg(long, value_name = "COUNT", value_parser = whole::<u32>())]
     grpc_http2_max_ping_strikes: Option<u32>,
 
     /// Milliseconds (±10 %) after which a connection accepts no further calls; 0 for no limit.
@@ -110,15 +111,20 @@ pub(crate) struct GrpcOptions {
     grpc_max_connection_age_grace: u32,
 
     /// Accepted, without effect: calls run on the threads of --http-thread-count.
-    #[arg(long, value_name = "COUNT", default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..=128))]
+    #[arg(long, value_name = "COUNT", default_value_t = 2, value_parser = whole_in::<u32>(2..=128))]
     grpc_infer_thread_count: u32,
 
     /// Accepted, without effect: requests are not pooled.
-    #[arg(long, value_name = "COUNT", default_value_t = 8)]
+    #[arg(long, value_name = "COUNT", default_value_t = 8, value_parser = whole::<u32>())]
     grpc_infer_allocation_pool_size: u32,
 
     /// Accepted, without effect: responses are not pooled.
-    #[arg(long, value_name = "COUNT", hide_default_value = true)]
+    #[arg(
+        long,
+        value_name = "COUNT",
+        hide_default_value = true,
+        value_parser = whole_in::<u32>(1..=u64::from(u32::MAX)).try_map(NonZeroU32::try_from)
+    )]
     grpc_max_response_pool_size: Option<NonZeroU32>,
 }
 
@@ -129,8 +135,8 @@ fn seconds(variable: &str) -> Option<Duration> {
 }
 
 /// A time in milliseconds.
-fn time_from(least: i64) -> clap::builder::RangedI64ValueParser<u32> {
-    clap::value_parser!(u32).range(least..=i64::from(FOR_EVER))
+fn time_from(least: u64) -> impl TypedValueParser<Value = u32> {
+    whole_in(least..=u64::from(FOR_EVER))
 }
 
 /// Levels of compression.

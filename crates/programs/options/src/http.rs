@@ -11,8 +11,8 @@ use nereid_kserve::{HttpOptions as FaceOptions, cors};
 use nereid_net::listener::{Address, TlsFiles};
 use nereid_protocol::{HeaderPattern, Restriction, Restrictions};
 
-use super::boolean;
 use super::tls::TlsChoice;
+use super::values::{boolean, non_zero, port, whole};
 
 /// The options of HTTP.
 #[derive(Debug, Args)]
@@ -27,7 +27,7 @@ pub(crate) struct HttpOptions {
     http_address: String,
 
     /// Port to serve HTTP on; 0 for any free one.
-    #[arg(long, value_name = "PORT", default_value_t = 8000)]
+    #[arg(long, value_name = "PORT", default_value_t = 8000, value_parser = port())]
     pub http_port: u16,
 
     /// Share the HTTP port with other servers that set this option; the system spreads connections over them.
@@ -35,16 +35,16 @@ pub(crate) struct HttpOptions {
     reuse_http_port: bool,
 
     /// I/O threads, for all protocols. Default, and with 0: one per processor.
-    #[arg(long, value_name = "COUNT")]
+    #[arg(long, value_name = "COUNT", value_parser = whole::<usize>())]
     http_thread_count: Option<usize>,
 
     /// Maximum size in bytes of the JSON part of a request, of a tensor in JSON or in a raw body, and of a decompressed
     /// body.
-    #[arg(long, value_name = "BYTES", default_value = "67108864")]
+    #[arg(long, value_name = "BYTES", default_value = "67108864", value_parser = non_zero())]
     http_max_input_size: NonZeroUsize,
 
     /// Maximum size of a request body in bytes.
-    #[arg(long, value_name = "BYTES", default_value_t = i32::MAX as usize)]
+    #[arg(long, value_name = "BYTES", default_value_t = i32::MAX as usize, value_parser = whole::<usize>())]
     http_max_body_size: usize,
 
     /// Forward HTTP headers whose names match this regular expression to models, as request parameters.

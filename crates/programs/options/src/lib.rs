@@ -16,6 +16,7 @@ mod execution;
 mod file;
 mod gpu;
 mod grpc;
+mod help;
 mod host_policy;
 mod http;
 mod logging;
@@ -28,15 +29,15 @@ mod sources;
 mod subcommands;
 mod tls;
 mod trace;
+mod values;
 mod vertex_ai;
 
 use std::env;
 use std::path::Path;
 use std::time::Duration;
 
-use clap::builder::{StringValueParser, TypedValueParser};
 use clap::error::ErrorKind;
-use clap::{ArgAction, Args, CommandFactory as _, Parser, ValueEnum};
+use clap::{ArgAction, Args, Parser, ValueEnum};
 use nereid_assembly::{CloudOptions, Config, Face, VERSION};
 use nereid_core::{Server, ServerOptions};
 use nereid_load_report::Reporting;
@@ -58,6 +59,7 @@ use self::sagemaker::SageMakerOptions;
 pub use self::sources::parse;
 pub use self::subcommands::{CheckOptions, Command, CompletionsOptions, PullOptions};
 use self::trace::TraceOptions;
+use self::values::{boolean, whole};
 use self::vertex_ai::VertexAiOptions;
 
 /// Serves the models of a repository over HTTP and gRPC.
@@ -138,22 +140,22 @@ pub(crate) struct ServingOptions {
     exit_on_error: bool,
 
     /// Seconds to wait for requests in progress at shutdown.
-    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = whole::<u64>())]
     exit_timeout_secs: u64,
 
     /// Requests in progress at a time, over all models, before further ones are refused; 0 for no limit.
-    #[arg(long, value_name = "COUNT", default_value_t = 0)]
+    #[arg(long, value_name = "COUNT", default_value_t = 0, value_parser = whole::<usize>())]
     max_inflight_requests: usize,
 
     /// Bytes of requests and answers in memory at a time, over HTTP and gRPC, as they arrived, as they were
     /// decompressed, and until clients have read them; 0 for no limit. Further ones are refused. By default half of the
     /// memory that the process may use, and at least 1 GiB.
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "BYTES", value_parser = whole::<usize>())]
     max_inflight_bytes: Option<usize>,
 
     /// Bytes of responses to one request, beyond the first response, that may wait for the client to read them before the
     /// request fails; 0 for no limit. Concerns models that send several responses to a request.
-    #[arg(long, value_name = "BYTES", default_value_t = 256 << 20)]
+    #[arg(long, value_name = "BYTES", default_value_t = 256 << 20, value_parser = whole::<usize>())]
     max_unread_response_bytes: usize,
 
     /// When responses to inference requests report the server's load, for load balancers: in the header
@@ -333,21 +335,7 @@ impl Options {
 
 /// The error of a command line whose options conflict, with the usage.
 pub fn conflict(reason: String) -> clap::Error {
-    Options::command().error(ErrorKind::ArgumentConflict, reason)
-}
-
-/// The words that Triton takes for `true` and `false`, in upper or lower case.
-fn boolean() -> impl TypedValueParser<Value = bool> {
-    StringValueParser::new()
-        .try_map(|word| as_boolean(&word).ok_or("must be true, on or 1, or else false, off or 0"))
-}
-
-fn as_boolean(word: &str) -> Option<bool> {
-    match word.to_ascii_lowercase().as_str() {
-        "true" | "on" | "1" => Some(true),
-        "false" | "off" | "0" => Some(false),
-        _ => None,
-    }
+    help::command().error(ErrorKind::ArgumentConflict, reason)
 }
 
 /// A warning for each given option that has no effect, with the reason.

@@ -3,7 +3,7 @@
 use clap::{ArgAction, Args};
 use nereid_protocol::{LogFormat, LogSettings};
 
-use super::boolean;
+use super::values::boolean;
 
 /// The options of the log.
 #[derive(Debug, Args)]

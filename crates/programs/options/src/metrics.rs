@@ -2,13 +2,12 @@
 
 use std::time::Duration;
 
+use super::values::{boolean, port, whole};
 use clap::{ArgAction, Args};
 use nereid_assembly::{Endpoint, Metrics};
 use nereid_core::LatencyOptions;
 use nereid_metrics::MetricsOptions as ExpositionOptions;
 use nereid_net::listener::Address;
-
-use super::boolean;
 
 /// The options of metrics.
 #[derive(Debug, Args)]
@@ -31,11 +30,11 @@ pub(crate) struct MetricsOptions {
     metrics_address: Option<String>,
 
     /// Port to serve metrics on; 0 for any free one.
-    #[arg(long, value_name = "PORT", default_value_t = 8002)]
+    #[arg(long, value_name = "PORT", default_value_t = 8002, value_parser = port())]
     metrics_port: u16,
 
     /// Milliseconds between two samples of the machine's metrics.
-    #[arg(long, value_name = "MILLISECONDS", default_value_t = 2000)]
+    #[arg(long, value_name = "MILLISECONDS", default_value_t = 2000, value_parser = whole::<u64>())]
     metrics_interval_ms: u64,
 
     /// Setting of the latency metrics: counter_latencies (default true), histogram_latencies and summary_latencies

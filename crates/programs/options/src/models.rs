@@ -3,18 +3,17 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::values::{boolean, whole};
 use clap::{ArgAction, Args, ValueEnum};
 use nereid_assembly::{CacheOptions, PollConfig};
 use nereid_core::ModelControl;
-
-use super::boolean;
 
 /// Options of repositories and of the models to load.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Models")]
 pub(crate) struct ModelOptions {
-    /// Model repository: a folder with a subfolder for each model, or its address in a cloud (s3://, gs://, as://). May
-    /// be given several times.
+    /// Model repository: a folder with a subfolder for each model, or an address: a bucket (s3://, gs://, as://), a hub
+    /// (hf://), a registry (oci://) or an archive (https://). May be given several times.
     #[arg(long, visible_alias = "model-store", value_name = "PATH", required = true, action = ArgAction::Append)]
     model_repository: Vec<PathBuf>,
 
@@ -25,7 +24,7 @@ pub(crate) struct ModelOptions {
 
     /// Maximum bytes of files in --repository-cache-directory; the least recently used files are deleted, except those of
     /// loaded models. Default: no limit.
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "BYTES", value_parser = whole::<u64>())]
     repository_cache_byte_size: Option<u64>,
 
     /// Serve models of the same name in different repositories side by side, instead of refusing them. Clients reach
@@ -43,7 +42,7 @@ pub(crate) struct ModelOptions {
 
     /// Seconds between two polls of the repositories, with --model-control-mode=poll. A change is loaded once two polls
     /// agree on it. 0 for no poll.
-    #[arg(long, value_name = "SECONDS", default_value_t = 15)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 15, value_parser = whole::<u64>())]
     repository_poll_secs: u64,
 
     /// With --model-control-mode=poll, also poll the repositories as soon as the file system reports a change. A change
@@ -52,11 +51,11 @@ pub(crate) struct ModelOptions {
     repository_watch: bool,
 
     /// Number of models loaded in parallel; 0 loads them one after the other.
-    #[arg(long, value_name = "COUNT", default_value_t = 4)]
+    #[arg(long, value_name = "COUNT", default_value_t = 4, value_parser = whole::<usize>())]
     model_load_thread_count: usize,
 
     /// Number of retries of a failed load.
-    #[arg(long, value_name = "COUNT", default_value_t = 0)]
+    #[arg(long, value_name = "COUNT", default_value_t = 0, value_parser = whole::<usize>())]
     model_load_retry_count: usize,
 }
 

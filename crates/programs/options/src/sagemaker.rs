@@ -8,8 +8,8 @@ use nereid_kserve::Inference;
 use nereid_net::listener::Address;
 use nereid_sagemaker::{PingMode, SageMakerOptions as FaceOptions};
 
-use super::boolean;
 use super::http::HttpOptions;
+use super::values::{boolean, port, whole};
 
 /// The options of SageMaker.
 #[derive(Debug, Args)]
@@ -20,7 +20,7 @@ pub(crate) struct SageMakerOptions {
     allow_sagemaker: bool,
 
     /// Port to serve SageMaker on, on every address; 0 for any free one.
-    #[arg(long, value_name = "PORT", default_value_t = 8080)]
+    #[arg(long, value_name = "PORT", default_value_t = 8080, value_parser = port())]
     sagemaker_port: u16,
 
     /// Ports allowed for the other protocols. Default: any.
@@ -28,7 +28,7 @@ pub(crate) struct SageMakerOptions {
     sagemaker_safe_port_range: Option<RangeInclusive<u16>>,
 
     /// Threads for SageMaker. Accepted, without effect: requests run on the threads of --http-thread-count.
-    #[arg(long, value_name = "COUNT", default_value_t = 8)]
+    #[arg(long, value_name = "COUNT", default_value_t = 8, value_parser = whole::<u32>())]
     sagemaker_thread_count: u32,
 }
 

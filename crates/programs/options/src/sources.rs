@@ -10,11 +10,13 @@ use std::path::PathBuf;
 
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
-use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory, FromArgMatches};
+use clap::{Arg, ArgAction, ArgMatches, Command, FromArgMatches};
 
+use super::Options;
 use super::abbreviations::expand;
 use super::file::{File, Setting};
-use super::{Options, as_boolean};
+use super::help::{command, with_hint};
+use super::values::as_boolean;
 
 /// The option that names the file.
 pub(super) const CONFIG_FILE: &str = "config-file";
@@ -27,28 +29,31 @@ pub fn parse(
     arguments: Vec<OsString>,
     variable: impl Fn(&str) -> Option<OsString>,
 ) -> Result<Options, clap::Error> {
-    let arguments = expand(arguments, &Options::command())
-        .map_err(|reason| Options::command().error(ErrorKind::UnknownArgument, reason))?;
+    let command = command_line();
+    let arguments = expand(arguments, &command)
+        .map_err(|reason| command.clone().error(ErrorKind::UnknownArgument, reason))?;
     let optional = |command: Command| command.mut_args(|arg| arg.required(false));
-    let lenient = optional(command_line()).mut_subcommands(optional);
+    let lenient = optional(command.clone()).mut_subcommands(optional);
+    let read = |arguments| {
+        let matches = command.clone().try_get_matches_from(arguments).map_err(with_hint)?;
+        Options::from_arg_matches(&matches)
+    };
     // Errors of the command line itself are reported as if there were no other source.
     let Ok(matches) = lenient.clone().try_get_matches_from(&arguments) else {
-        return Options::from_arg_matches(&command_line().try_get_matches_from(arguments)?);
+        return read(arguments);
     };
-    let (path, command, given) = match matches.subcommand() {
+    let (path, subcommand, given) = match matches.subcommand() {
         Some((name, given)) => (vec![OsString::from(name)], lenient.find_subcommand(name), given),
         None => (Vec::new(), None, &matches),
     };
-    let scope = Scope { root: &lenient, path, command: command.unwrap_or(&lenient), given };
-    let added = scope
-        .added(variable)
-        .map_err(|reason| Options::command().error(ErrorKind::ValueValidation, reason))?;
+    let scope = Scope { root: &lenient, path, command: subcommand.unwrap_or(&lenient), given };
+    let added =
+        scope.added(variable).map_err(|reason| command.clone().error(ErrorKind::ValueValidation, reason))?;
     // The program and the subcommand stay in front.
     let head = 1 + scope.path.len();
     let mut all = arguments;
     all.splice(head.min(all.len())..head.min(all.len()), added);
-    let matches = command_line().try_get_matches_from(all)?;
-    Options::from_arg_matches(&matches)
+    read(all)
 }
 
 /// The declared options. A negative number may follow the name of any option with a value, as in the reference.
@@ -59,7 +64,7 @@ fn command_line() -> Command {
             arg.allow_negative_numbers(takes_values)
         })
     };
-    accept(Options::command()).mut_subcommands(accept)
+    accept(command()).mut_subcommands(accept)
 }
 
 /// The command to run, with its parsed command line.

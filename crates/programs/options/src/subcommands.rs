@@ -41,8 +41,8 @@ pub struct PullOptions {
 /// Checks model repositories, without loading a model unless --deep is given. Exits with 1 if a model would not load.
 #[derive(Debug, Args)]
 pub struct CheckOptions {
-    /// Model repositories, folders or addresses, checked together as one server would serve them. Those elsewhere are
-    /// fetched, and removed afterwards.
+    /// Model repositories, checked together as one server would serve them: folders, or addresses (s3://, gs://, as://,
+    /// hf://, oci://, https://), which are fetched and removed afterwards.
     #[arg(value_name = "REPOSITORY", required = true)]
     pub repositories: Vec<PathBuf>,
 

@@ -334,6 +334,30 @@ fn abbreviations_work_only_on_the_command_line() {
 }
 
 #[test]
+fn help_names_every_kind_of_address() {
+    let command = Options::command();
+    let help = |command: &clap::Command, id: &str| {
+        let argument = command.get_arguments().find(|argument| argument.get_id() == id).unwrap();
+        argument.get_help().unwrap().to_string()
+    };
+    let texts = [
+        help(&command, "model_repository"),
+        help(command.find_subcommand("check").unwrap(), "repositories"),
+        command.find_subcommand("pull").unwrap().get_about().unwrap().to_string(),
+    ];
+    let mut known = 0;
+    for scheme in ["s3", "gs", "as", "az", "hf", "oci", "https", "file", "ftp", "memory"] {
+        let address = format!("{scheme}://");
+        let is_known = nereid_assembly::is_address(Path::new(&format!("{address}one/two")));
+        known += usize::from(is_known);
+        for text in &texts {
+            assert_eq!(text.contains(&address), is_known, "{address}: {text}");
+        }
+    }
+    assert!(known >= 6, "{known}");
+}
+
+#[test]
 fn help_command_shows_options_in_groups() {
     for line in [["nereid", "help"].as_slice(), &["nereid", "--help"], &["nereid", "help", "check"]] {
         let arguments = line.iter().map(Into::into).collect();
@@ -403,7 +427,7 @@ fn errors_in_other_sources_name_the_source() {
         ("id = 1979-05-27", "file:1: id: must be a string, a number or a boolean, not a datetime"),
         (
             "http-port = 70000",
-            "file:1: http-port: invalid value '70000' for '--http-port <PORT>': 70000 is not in 0..=65535",
+            "file:1: http-port: invalid value '70000' for '--http-port <PORT>': must be a port: a whole number from 0 to 65535, where 0 is any free port",
         ),
         (
             "disable-auto-complete-config = 'maybe'",

@@ -8,8 +8,8 @@ use nereid_core::Server;
 use nereid_net::listener::Address;
 use nereid_vertex_ai::{RoutePattern, VertexAiOptions as FaceOptions, only_model};
 
-use super::boolean;
 use super::http::HttpOptions;
+use super::values::{boolean, port, whole};
 
 /// The options of Vertex AI.
 #[derive(Debug, Args)]
@@ -22,11 +22,11 @@ pub(crate) struct VertexAiOptions {
 
     /// Port to serve Vertex AI on, on every address; 0 for any free one. Defaults to AIP_HTTP_PORT of the environment,
     /// if set.
-    #[arg(long, value_name = "PORT", default_value_t = 8080)]
+    #[arg(long, value_name = "PORT", default_value_t = 8080, value_parser = port())]
     vertex_ai_port: u16,
 
     /// Threads for Vertex AI. Accepted, without effect: requests run on the threads of --http-thread-count.
-    #[arg(long, value_name = "COUNT", default_value_t = 8)]
+    #[arg(long, value_name = "COUNT", default_value_t = 8, value_parser = whole::<u32>())]
     vertex_ai_thread_count: u32,
 
     /// Model for predictions that name none. Default: the only model served at start.
