@@ -18,7 +18,7 @@ struct ConfiguredTensor<'a> {
     dims: Dims<'a>,
 }
 
-/// What the configuration requires of the graph's dimensions.
+/// The configuration's requirements for the graph's dimensions.
 enum Dims<'a> {
     /// These behind the batch dimension; where they have -1, so must the graph.
     Exactly(&'a [i64]),
@@ -243,7 +243,7 @@ fn sequence_batching(config: &ModelConfig) -> Option<&ModelSequenceBatching> {
     }
 }
 
-/// The control inputs, which tell the model about the sequence and are not listed as inputs, with their types.
+/// The control inputs with their types. They inform the model about the sequence and are not listed as inputs.
 fn controls(config: &ModelConfig) -> impl Iterator<Item = (&str, Option<DataType>)> {
     let inputs = sequence_batching(config).into_iter().flat_map(|sequence| &sequence.control_input);
     inputs.flat_map(|input| {

@@ -20,7 +20,7 @@ impl Contents {
     /// The contents of some of `total` equal parts.
     ///
     /// # Errors
-    /// `InvalidArg` if a string is longer than its length prefix can say.
+    /// `InvalidArg` if a string is too long for its length prefix.
     pub fn part(&self, range: Range<usize>, total: usize) -> Result<Buffer> {
         let cut = |len: usize| {
             let part = len.checked_div(total).unwrap_or(0);

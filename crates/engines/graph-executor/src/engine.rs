@@ -11,9 +11,9 @@ use crate::signature::Port;
 /// An input of one run.
 #[derive(Debug)]
 pub struct RunInput<T> {
-    /// Its shape, which the port accepts.
+    /// The shape, which the port accepts.
     pub shape: Shape,
-    /// Its contents, which fit the shape.
+    /// The contents, which fit the shape.
     pub value: T,
 }
 
@@ -28,7 +28,7 @@ pub struct Target {
 /// Runs a graph: one instance's session of a framework.
 ///
 /// For each run the executor calls [`gather`](Self::gather) for each input, then [`run`](Self::run) once, then
-/// [`read`](Self::read) for each output that a request asks for. All calls come from the instance's thread, and requests
+/// [`read`](Self::read) for each output that a request wants. All calls come from the instance's thread, and requests
 /// of one batch whose inputs do not fit together become several runs. An error fails the requests of its run and no
 /// others; the engine must be ready for the next run.
 pub trait Engine: Send {

@@ -33,7 +33,7 @@ struct Group {
 
 /// A request's part of an output.
 struct Part {
-    /// Its range among the output's units: batch items or elements.
+    /// The request's range among the output's units: batch items or elements.
     range: Range<usize>,
     /// The number of units that the whole output has.
     total: usize,
@@ -176,7 +176,7 @@ impl GraphModel {
         Ok(inputs)
     }
 
-    /// What fills an input up to the size of batches that the graph takes. `shape` becomes the shape of both.
+    /// Zeros that fill an input up to the size of the graph's batches. `shape` becomes the shape of both.
     fn padding(&self, port: &Port, shape: &mut Shape) -> Result<Option<Tensor>> {
         let Some(size) = self.padded_to.map(|size| size as i64) else { return Ok(None) };
         let Some(first) = shape.first_mut().filter(|first| **first < size) else { return Ok(None) };
@@ -307,7 +307,7 @@ impl GraphModel {
     }
 }
 
-/// Checks a tensor against the rules of all engines, then those of this one.
+/// Checks a tensor against the rules of all engines, then the rules of this one.
 fn check<E: Engine>(engine: &E, port: &Port, tensor: &Tensor) -> Result<()> {
     if tensor.data_type != port.data_type {
         return Err(Error::invalid_arg(format!(

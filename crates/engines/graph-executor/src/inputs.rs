@@ -27,11 +27,11 @@ pub enum Source {
         /// A request may leave it out: the model has a value for it.
         optional: bool,
     },
-    /// It is made for the batch.
+    /// The executor makes the input for the batch.
     Batch(BatchInput),
 }
 
-/// The names of the optional inputs of a configuration. `has_value` says whether the model has a value for an input.
+/// The names of the optional inputs of a configuration. `has_value` returns whether the model has a value for an input.
 ///
 /// # Errors
 /// An input cannot be optional: the model has no value for it, or takes batches. And the errors of `has_value`.
@@ -109,7 +109,7 @@ fn check_batch_input(batch_input: &BatchInput, ports: &[Port]) -> Result<()> {
 }
 
 impl Input {
-    /// Its shape in a run of that request alone; `None` if the request leaves an optional input out.
+    /// The input's shape in a run of this request alone; `None` if the request omits an optional input.
     ///
     /// # Errors
     /// `InvalidArg` if the request lacks an input that it needs.
@@ -131,14 +131,14 @@ impl Input {
             };
             return Ok(Some([count.ok_or_else(too_large)?].into()));
         }
-        // A configuration cannot say that an input is a scalar: it says [1].
+        // A configuration declares a scalar as [1].
         if self.port.is_scalar() && tensor.shape.element_count() == Some(1) {
             return Ok(Some(Shape::scalar()));
         }
         Ok(Some(tensor.shape.clone()))
     }
 
-    /// Its shape in a request of one item, if that is the same for all requests.
+    /// The input's shape in a request of one item, if all requests have the same.
     pub(crate) fn fixed_shape(&self, batching: bool) -> Option<Shape> {
         if !matches!(self.source, Source::Requests { ragged: false, .. }) {
             return None;

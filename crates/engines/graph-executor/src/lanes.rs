@@ -41,7 +41,7 @@ impl Lanes {
 impl Instance for Lanes {
     fn execute(&mut self, batch: Batch) {
         if let Some(batches) = &self.batches {
-            // Sending fails only if all lanes are gone; then the batch is dropped, which fails its requests.
+            // Sending fails only if all lanes have ended; then the batch is dropped, which fails its requests.
             let _ = batches.send(batch);
         }
     }

@@ -22,7 +22,7 @@ pub struct GraphModel {
     /// The outputs that the engine computes, in the order in which it returns them.
     pub outputs: Vec<Output>,
     /// The size of the batches that the graph takes, if it takes no others: smaller ones are filled up with zeros, and
-    /// what the graph answers to these is dropped. The ports say that the size is variable.
+    /// the graph's results for these are dropped. The ports declare the size as variable.
     pub padded_to: Option<usize>,
 }
 
@@ -31,13 +31,13 @@ pub struct GraphModel {
 pub struct Output {
     /// The graph's output.
     pub port: Port,
-    /// The shape of responses instead of the graph's: a scalar has the dimensions that the configuration says.
+    /// The shape of responses instead of the graph's: a scalar has the dimensions of the configuration.
     pub shape: Option<Shape>,
     /// How it is scattered to the requests, if not along the batch dimension.
     pub scatter: Option<BatchOutput>,
     /// Whether responses contain it.
     pub in_response: bool,
-    /// Whether it replaces a state of its request's sequence.
+    /// Whether the output replaces a state of its request's sequence.
     pub is_state: bool,
 }
 
@@ -98,7 +98,7 @@ impl Output {
         self.in_response && request.wants(&self.port.name)
     }
 
-    /// Whether it replaces a state of the request's sequence. Fillers have no sequence.
+    /// Whether the output replaces a state of the request's sequence. Fillers have no sequence.
     pub(crate) fn updates_state(&self, request: &Request) -> bool {
         self.is_state && !request.is_filler() && request.states().is_some()
     }

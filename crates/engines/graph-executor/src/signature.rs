@@ -18,11 +18,11 @@ pub struct Signature {
 /// One input or output.
 #[derive(Clone, Debug)]
 pub struct Port {
-    /// Its name in the graph.
+    /// The port's name in the graph.
     pub name: String,
     /// The type of its elements.
     pub data_type: DataType,
-    /// Its dimensions; `None` if its rank is open.
+    /// The dimensions; `None` if the rank is open.
     pub dims: Option<Dims>,
 }
 
@@ -43,7 +43,7 @@ impl Signature {
 }
 
 impl Port {
-    /// Whether it is a single value without dimensions.
+    /// Whether the port is a single value without dimensions.
     pub fn is_scalar(&self) -> bool {
         self.dims.as_ref().is_some_and(|dims| dims.is_empty())
     }

@@ -13,7 +13,7 @@ use nereid_graph_executor::{
 };
 use nereid_model_config::{normalise, parse_text};
 
-/// What the graph got in one run: the shape and bytes of each input.
+/// The inputs of the graph in one run: the shape and bytes of each.
 type Run = Vec<Option<(Vec<i64>, Vec<u8>)>>;
 
 /// Computes one output, its first input with 1 added to each byte. Refuses tensors with a byte 13, and fails runs with a
@@ -302,7 +302,7 @@ fn a_configuration_says_what_a_model_takes_whose_file_does_not() {
     assert_eq!(error.message(), "input 'A' has no data_type in the configuration");
 }
 
-/// An instance whose executions end once as many as the barrier counts are in progress, or panic.
+/// An instance whose executions end when the barrier's number of them are in progress, or panic.
 struct Together(Arc<Barrier>, bool);
 
 impl Instance for Together {

@@ -1,4 +1,4 @@
-//! What the server costs on top of ONNX Runtime: the time of a request from the server's door to its answer, beside a
+//! The server's cost on top of ONNX Runtime: the time of a request from the server's door to its answer, compared with a
 //! run of the same model, input and thread count through the `ort` crate alone; and how much of ONNX Runtime's
 //! throughput with full batches remains when the server forms the batches.
 //!

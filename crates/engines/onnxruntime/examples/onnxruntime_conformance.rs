@@ -1,7 +1,7 @@
-//! Runs the conformance suite of backends on ONNX Runtime: `onnxruntime_conformance LIBRARY FOLDER`. The model in `FOLDER/1` gives FP32
-//! `X` [N,3], times two, as `Y`.
+//! Runs the conformance suite of backends on ONNX Runtime: `onnxruntime_conformance LIBRARY FOLDER`. The model in `FOLDER/1` returns
+//! FP32 `X` [N,3], times two, as `Y`.
 //!
-//! It is a program and not a test, since the library is one that the end-to-end tests bring along.
+//! This is a program and not a test, since the end-to-end tests provide the library.
 
 use std::env;
 use std::path::PathBuf;

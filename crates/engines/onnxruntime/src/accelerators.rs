@@ -1,7 +1,7 @@
 //! Execution accelerators of a configuration: ONNX Runtime's providers other than the CPU's.
 //!
-//! A configuration that requests a provider that the library lacks is refused. Names and parameters are those of
-//! Triton's backend.
+//! A configuration that requests a provider that the library lacks is refused. Names and parameters are the same as
+//! in Triton's backend.
 
 use std::collections::BTreeMap;
 

@@ -104,7 +104,7 @@ impl Binding {
         for (at, name) in self.outputs.iter().enumerate() {
             let target = wanted.get_mut(at).and_then(Option::as_mut);
             let value = target.map(|target| over(&self.host, target)).transpose()?;
-            // SAFETY: as above, of the output's memory; it is borrowed mutably, so nobody else looks at it.
+            // SAFETY: as above, of the output's memory, which is borrowed mutably and therefore not shared.
             unsafe {
                 let status = match &value {
                     Some(value) => (api.BindOutput)(bound, name.as_ptr(), value.ptr()),

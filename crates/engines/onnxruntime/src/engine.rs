@@ -62,7 +62,7 @@ impl OrtEngine {
         };
         let mut outputs = self.binding.run(&self.options, &feeds, &mut written);
         if outputs.is_err() && written.iter().any(Option::is_some) {
-            // A model may declare other shapes than it gives, which the library lets pass where it chooses the memory.
+            // A model may declare other shapes than it returns, which the library accepts if it chooses the memory.
             outputs = self.binding.run(&self.options, &feeds, &mut []);
             self.declares_truly &= outputs.is_err();
         }

@@ -1,7 +1,7 @@
 //! Checks the files that an ONNX file keeps weights in, before the library opens them.
 //!
-//! The library opens whatever a location names, and waits for a FIFO or reads a device without an end. It also takes one
-//! location for an address in its own memory. So a location has to name a regular file in the folder of the ONNX file.
+//! The library opens every location without a check: it waits for a FIFO, reads a device without an end, and takes one location
+//! for an address in its own memory. So a location has to name a regular file in the folder of the ONNX file.
 
 use std::path::Path;
 
@@ -60,7 +60,7 @@ fn tensors(nodes: &[NodeProto]) -> Vec<&TensorProto> {
 }
 
 // The few fields of onnx.proto that lead to locations; the others, weights above all, are passed over. Recursion ends
-// where the decoder's limit is, which is that of the library.
+// at the decoder's limit, which equals the library's.
 
 #[derive(Clone, PartialEq, Message)]
 struct ModelProto {

@@ -1,11 +1,11 @@
 //! Runs ONNX models on ONNX Runtime, whose library is loaded at run time.
 //!
 //! [`find`] searches for the library, which [`OnnxRuntime::open`] loads and sets up, once in the life of the process. A
-//! model's file is `model.onnx` in its version's folder, or what `default_model_filename` says; a folder of that name
+//! model's file is `model.onnx` in its version's folder, or the one that `default_model_filename` names; a folder of that name
 //! may take its place, with `model.onnx` and its external data.
 //!
-//! Each instance has its own session, as in Triton. By default, the instances of a model share the processors: each
-//! session has as many threads as there are processors per instance.
+//! Each instance has its own session, as in Triton. By default, the instances of a model share the processors evenly:
+//! each session has its share as threads.
 //!
 //! Unsafe code is in three files: `library.rs`, which loads the library, `binding.rs`, which runs sessions on bound
 //! memory, and `memory.rs`, which reads and writes tensors. The rest goes through the `ort` crate's safe calls.
@@ -142,7 +142,7 @@ impl OnnxRuntimeBackend {
             initializers.into_iter().filter(|port| config.input.iter().any(|input| input.name == port.name)),
         );
         let mut graph = GraphModel::new(&context.name, &config, signature, &optional)?;
-        // ONNX Runtime's backend for Triton answers in the order of the names, whatever the configuration's is.
+        // ONNX Runtime's backend for Triton sorts the outputs by name, and ignores the order of the configuration.
         graph.outputs.sort_by(|one, other| one.port.name.cmp(&other.port.name));
         Ok(OrtModel {
             graph: Arc::new(graph),
@@ -226,7 +226,7 @@ fn panic_message(panic: &(dyn Any + Send)) -> &str {
     owned.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without a message")
 }
 
-/// What ONNX Runtime says, on one line.
+/// An error message of ONNX Runtime, on one line.
 fn with_path(path: &Path, error: &ort::Error<impl Sized>) -> Error {
     Error::invalid_arg(format!("ONNX Runtime cannot load {}: {}", path.display(), one_line(error.message())))
 }

@@ -27,18 +27,18 @@ pub enum OpenError {
     /// The dynamic loader rejects it.
     #[error(transparent)]
     Unloadable(#[from] LoadError),
-    /// It is something else.
+    /// The file is another library.
     #[error("{path} is not ONNX Runtime: it does not export OrtGetApiBase")]
     Foreign {
         /// The library.
         path: PathBuf,
     },
-    /// It lacks functions that are called.
+    /// The library lacks functions that are called.
     #[error("{path} is ONNX Runtime {version}, but 1.{} or newer is needed", ort::MINOR_VERSION)]
     TooOld {
         /// The library.
         path: PathBuf,
-        /// Its version.
+        /// The library's version.
         version: String,
     },
     /// A setting of the backend is wrong.
@@ -49,9 +49,9 @@ pub enum OpenError {
     Failed {
         /// The library.
         path: PathBuf,
-        /// Its version.
+        /// The library's version.
         version: String,
-        /// What it says.
+        /// The version that the library reports.
         why: String,
     },
 }
@@ -71,7 +71,7 @@ impl OnnxRuntime {
     /// # Errors
     /// Says why this library cannot be used. Another one can be tried afterwards, unless this one failed to start.
     pub fn open(path: &Path, settings: &BackendSettings) -> Result<Arc<Self>, OpenError> {
-        // Starting the library is no time to exit, either.
+        // The process may not exit while the library starts, either.
         let _alive = InUse::new();
         let (version, _library) = probe(path)?;
         let failed = |why: &str| OpenError::Failed {
@@ -101,7 +101,7 @@ impl OnnxRuntime {
         Ok(Arc::new(Self { version, providers, has_global_pool }))
     }
 
-    /// Its version, such as `1.31.1`.
+    /// The library's version, such as `1.31.1`.
     pub fn version(&self) -> &str {
         &self.version
     }
@@ -111,7 +111,7 @@ impl OnnxRuntime {
         &self.providers
     }
 
-    /// Whether it can run on GPUs.
+    /// Whether the library can run on GPUs.
     pub(crate) fn has_cuda(&self) -> bool {
         self.providers.iter().any(|provider| provider == CUDA)
     }
@@ -138,7 +138,7 @@ static ENVIRONMENT: OnceLock<Arc<Environment>> = OnceLock::new();
 
 /// Releases the environment when the process exits.
 ///
-/// The crate `ort` does so from the last destructors of this program, after those of the library. Releases of ONNX Runtime
+/// The crate `ort` does so from the last destructors of this program, after the library's own. Releases of ONNX Runtime
 /// from 1.19 to 1.22 crash there. Functions that are registered here run before the destructors of libraries that were
 /// loaded earlier.
 fn release_at_exit(environment: Arc<Environment>) -> io::Result<()> {
@@ -187,27 +187,27 @@ struct ApiBase {
     version: unsafe extern "C" fn() -> *const c_char,
 }
 
-/// The version of a library that is new enough, and the library, for as long as nobody else holds it.
+/// The version of a library that is new enough, and the library, which stays loaded until another holder exists.
 fn probe(path: &Path) -> Result<(String, Library), OpenError> {
     // SAFETY: loading runs the library's initialisers. It is the file that the operator names or installed as ONNX
     // Runtime, and trusted as such, as any backend library is.
     let library = unsafe { open(path, Binding::Lazy) }?;
     let foreign = || OpenError::Foreign { path: path.to_owned() };
     // SAFETY: every version of ONNX Runtime declares the symbol as this function, and a library that exports it claims
-    // to be one. It takes nothing and gives a static structure, whose first two members never changed.
+    // to be one. It takes nothing and returns a static structure, whose first two members never changed.
     let base = unsafe {
         let get = library.get::<unsafe extern "C" fn() -> *const ApiBase>(b"OrtGetApiBase\0");
         get.map_err(|_| foreign())?().as_ref()
     };
     let base = base.ok_or_else(foreign)?;
-    // SAFETY: the function takes nothing and gives a static string that ends with a zero byte.
+    // SAFETY: the function takes nothing and returns a static string that ends with a zero byte.
     let version = unsafe {
         let version = (base.version)();
         if version.is_null() { None } else { Some(CStr::from_ptr(version).to_string_lossy().into_owned()) }
     };
     let version = version.ok_or_else(foreign)?;
     let is_new_enough = matches!(major_and_minor(&version), Some((1, minor)) if minor >= ort::MINOR_VERSION);
-    // SAFETY: the function takes a version of the API and gives a static structure, or null where it lacks that version.
+    // SAFETY: the function takes a version of the API and returns a static structure, or null if it lacks that version.
     let has_api = is_new_enough && unsafe { !(base.get_api)(ort::MINOR_VERSION).is_null() };
     if !has_api {
         return Err(OpenError::TooOld { path: path.to_owned(), version });

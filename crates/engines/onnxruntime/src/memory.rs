@@ -126,7 +126,7 @@ fn strings(shape: &Shape, parts: &[&Tensor]) -> Result<DynTensor> {
 fn write_string(tensor: &mut DynTensor, index: usize, element: &[u8]) -> ort::Result<()> {
     let mut buffer: *mut c_char = ptr::null_mut();
     // SAFETY: the tensor is one of strings, owned by the caller alone. The library refuses an index outside of it, and
-    // otherwise gives the address of a string of `element.len()` bytes, which nothing else refers to.
+    // otherwise returns the address of a string of `element.len()` bytes, which nothing else refers to.
     unsafe {
         let resize = ort::api().GetResizedStringTensorElementBuffer;
         let status = resize(tensor.ptr_mut(), index, element.len(), &raw mut buffer);
@@ -138,7 +138,7 @@ fn write_string(tensor: &mut DynTensor, index: usize, element: &[u8]) -> ort::Re
 
 fn read_strings(value: &DynValue, count: usize) -> ort::Result<Vec<Vec<u8>>> {
     let mut size = 0;
-    // SAFETY: the value is a tensor of strings, as its type said; `size` is valid to write.
+    // SAFETY: the value is a tensor of strings, as its type shows; `size` is valid to write.
     unsafe {
         ort::Error::result_from_status((ort::api().GetStringTensorDataLength)(value.ptr(), &raw mut size))?;
     }
@@ -162,12 +162,12 @@ fn read_strings(value: &DynValue, count: usize) -> ort::Result<Vec<Vec<u8>>> {
 #[derive(Debug)]
 pub(crate) struct Raw {
     value: DynValue,
-    /// Its bytes, if they could not stay in place.
+    /// A copy of the bytes, if they could not stay in place.
     copy: Option<Bytes>,
 }
 
 impl Raw {
-    /// An output of a run over inputs at these addresses. A graph may give an input back as an output; since the input
+    /// An output of a run over inputs at these addresses. A graph may return an input as an output; since the input
     /// belongs to a request that ends before its response is sent, such an output is copied.
     pub(crate) fn of(value: DynValue, inputs: &[Range<usize>]) -> Result<Self> {
         let (element, shape) = typed(&value)?;
@@ -181,7 +181,7 @@ impl Raw {
         Ok(Self { value: memory.value, copy })
     }
 
-    /// Its shape and contents, if it has the type that the model declares.
+    /// The shape and contents, if the type is the one that the model declares.
     pub(crate) fn read(self, declared: DataType) -> Result<(Shape, Contents)> {
         let (element, shape) = typed(&self.value)?;
         if element != declared {
@@ -219,7 +219,7 @@ struct Memory {
 }
 
 impl Memory {
-    /// Of a tensor that is neither empty nor made of strings.
+    /// The address of a tensor that is neither empty nor made of strings.
     fn of(value: DynValue, element: DataType, shape: &Shape) -> Result<Self> {
         if !value.memory_info().is_cpu_accessible() {
             return Err(Error::unsupported("it lies in device memory, which this backend does not read"));
@@ -241,5 +241,5 @@ impl AsRef<[u8]> for Memory {
     }
 }
 
-// SAFETY: the address is that of the value's memory, which any thread may read and the last holder free.
+// SAFETY: the address is the value's memory, which any thread may read and the last holder free.
 unsafe impl Send for Memory {}

@@ -1,6 +1,6 @@
 //! Turns a model's configuration into options of ONNX Runtime's sessions.
 //!
-//! Names and meaning are those of Triton's backend, except for the default number of threads: see
+//! Names and meaning are the same as in Triton's backend, except for the default number of threads: see
 //! [`SessionOptions::of`].
 
 use std::num::NonZeroUsize;
@@ -72,7 +72,7 @@ enum Level {
 enum Threads {
     /// The global pool of all sessions.
     Shared,
-    /// Its own: threads within operators and, if operators run in parallel, across them.
+    /// Threads of the session's own: within operators and, if operators run in parallel, across them.
     Own { intra: usize, inter: usize },
 }
 

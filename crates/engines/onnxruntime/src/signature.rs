@@ -7,7 +7,7 @@ use ort::value::{TensorElementType, ValueType};
 
 use crate::declared::DeclaredTensors;
 
-/// Inputs that a request must give, and outputs, in the file's order.
+/// Inputs that a request must have, and outputs, in the file's order.
 pub(crate) fn of_session(session: &Session, declared: &DeclaredTensors) -> Result<Signature> {
     let inputs = session.inputs().iter().map(|it| port("input", it.name(), it.dtype(), declared));
     let outputs = session.outputs().iter().map(|it| port("output", it.name(), it.dtype(), declared));
@@ -31,7 +31,7 @@ fn port(role: &str, name: &str, kind: &ValueType, declared: &DeclaredTensors) ->
             "{role} '{name}' of the model has element type {ty}, which the protocol lacks"
         ))
     })?;
-    // Without dimensions it is a scalar, or of open rank: the library does not say which.
+    // Without dimensions it is a scalar, or of open rank: the library does not distinguish them.
     let is_open = shape.is_empty() && declared.rank_is_open(name);
     let dims: Dims = shape.iter().map(|&dim| (dim >= 0).then_some(dim)).collect();
     Ok(Port { name: name.to_owned(), data_type, dims: (!is_open).then_some(dims) })

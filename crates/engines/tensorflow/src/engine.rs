@@ -154,7 +154,7 @@ fn strings_of(output: &OwnTensor, count: usize) -> Result<Vec<Vec<u8>>, String> 
     }
     let (api, first) = (&output.library.api, contents.as_ptr().cast::<TString>());
     let strings = (0..count).map(|at| {
-        // SAFETY: the tensor is alive and holds that many strings. The library reports the length of each.
+        // SAFETY: the tensor is alive and holds `count` strings. The library reports the length of each.
         unsafe {
             let string = first.add(at);
             let (data, len) = ((api.string_data)(string), (api.string_size)(string));

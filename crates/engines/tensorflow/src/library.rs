@@ -17,7 +17,7 @@ pub enum OpenError {
     /// The dynamic loader rejects it.
     #[error(transparent)]
     Unloadable(#[from] LoadError),
-    /// It is another library, or too old.
+    /// The file is another library, or too old.
     #[error("{path} is not the library of TensorFlow 2: it does not export {function}")]
     Foreign {
         /// The library.
@@ -53,7 +53,7 @@ impl TensorFlow {
         Ok(Arc::new(Self { api, version }))
     }
 
-    /// Its version, such as `2.21.0`.
+    /// The library's version, such as `2.21.0`.
     pub fn version(&self) -> &str {
         &self.version
     }

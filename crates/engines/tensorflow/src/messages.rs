@@ -1,6 +1,6 @@
 //! The parts that we read or write of TensorFlow's files and options.
 //!
-//! Field numbers are those of TensorFlow's `saved_model.proto`, `meta_graph.proto`, `tensor_shape.proto` and `config.proto`.
+//! Field numbers are from TensorFlow's `saved_model.proto`, `meta_graph.proto`, `tensor_shape.proto` and `config.proto`.
 
 use std::collections::BTreeMap;
 

@@ -1,12 +1,12 @@
-//! What a model's configuration and the backend's settings choose: threads, sessions, signature.
+//! The choices of a model's configuration and the backend's settings: threads, sessions, signature.
 //!
-//! Names and meaning are those of Triton's backend. Opens no files.
+//! Names and meaning are the same as in Triton's backend. Opens no files.
 
 use nereid_backend_api::{BackendSettings, Error, ModelConfig, Result};
 
 use crate::messages::ConfigProto;
 
-/// What a model's configuration chooses.
+/// The choices of a model's configuration.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Options {
     pub(crate) session: ConfigProto,

@@ -31,7 +31,7 @@ const SAVED_MODEL: &str = "saved_model.pb";
 /// How deep the folders of a SavedModel may be nested.
 const DEPTH: usize = 4;
 
-/// Operations without a result that a request could ask for.
+/// Operations without a result that a request could want.
 const WITHOUT_RESULT: [&str; 4] = ["Assert", "Const", "NoOp", "Placeholder"];
 
 /// A model's files, from which sessions are made.
@@ -258,7 +258,7 @@ fn port(role: &str, named: NamedTensor) -> Result<Port> {
     Ok(Port { name, data_type, dims })
 }
 
-/// The tags of the graph to serve: `serve`, or those of the first graph if none has that tag.
+/// The tags of the graph to serve: `serve`, or the tags of the first graph if none has that tag.
 fn tags(saved_model: &[u8]) -> Vec<String> {
     let default = || vec![DEFAULT_TAG.to_owned()];
     // The library reports what is wrong with a damaged file.

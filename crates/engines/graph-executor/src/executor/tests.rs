@@ -112,7 +112,7 @@ fn execute(contents: &[&Bytes]) -> [Vec<Place>; 3] {
     run(contents, None, &[Some(4)])
 }
 
-/// The same with outputs where `allocator` wants them, of a model that declares its output's dimensions behind the batch.
+/// Responses with outputs where `allocator` wants them, of a model that declares its output's dimensions after the batch.
 fn run(contents: &[&Bytes], allocator: Option<Arc<Wanted>>, dims: &[Option<i64>]) -> [Vec<Place>; 3] {
     let port = |name: &str| Port {
         name: name.into(),
