@@ -110,7 +110,8 @@ fn check_loaded(options: &Options, server: &Server, loaded: LoadOutcome) -> Resu
 
 /// A reason on one line that fits a terminal. The log has the full text.
 fn shortened(reason: &str) -> String {
-    let line = reason.split_whitespace().collect::<Vec<_>>().join(" ");
+    let parts = reason.split(|character: char| character.is_whitespace() || character.is_control());
+    let line = parts.filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ");
     match line.char_indices().nth(SHOWN) {
         Some((end, _)) => format!("{}...", &line[..end]),
         None => line,
@@ -130,5 +131,6 @@ fn show_models(server: &Server) {
             [model.id.to_string(), version, state]
         })
         .collect();
-    tracing::info!("{}", nereid_check::draw_table(["Model", "Version", "Status"], &rows));
+    let table = nereid_check::draw_table(["Model", "Version", "Status"], &rows);
+    tracing::info!(log.table = true, "{table}");
 }

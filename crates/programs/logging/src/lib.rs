@@ -159,9 +159,10 @@ where
             LogFormat::Iso8601 => place.write_iso8601(&mut line)?,
             LogFormat::Json => return writeln!(line, "{}", place.object(message)),
         }
-        // Tables start on a new line.
+        // Tables start on a new line. A text that merely looks like one is quoted: models and clients choose texts.
+        let is_table = message.is_table;
         let text = message.text();
-        match text.strip_prefix('\n') {
+        match text.strip_prefix('\n').filter(|_| is_table) {
             Some(table) => writeln!(line, "\n{table}"),
             None if self.escapes => writeln!(line, "{}", Quoted(&text)),
             None => writeln!(line, "{text}"),
@@ -263,6 +264,8 @@ struct Message {
     /// Source file named by the event itself: a backend in a library reports its own location instead of the call site.
     file: Option<String>,
     line: Option<i64>,
+    /// Whether the message is a table of the server's.
+    is_table: bool,
 }
 
 impl Message {
@@ -300,7 +303,10 @@ impl Visit for Message {
     }
 
     fn record_bool(&mut self, field: &Field, value: bool) {
-        self.fields.push((field.name(), value.into()));
+        match field.name() {
+            "log.table" => self.is_table = value,
+            name => self.fields.push((name, value.into())),
+        }
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {

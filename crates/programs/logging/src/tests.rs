@@ -64,12 +64,23 @@ proptest! {
     #[test]
     fn messages_are_json_strings_on_one_line(message: String, more in "[\\p{C}\\p{Z}\"'\\\\ -~]*") {
         let message = message + &more;
-        let line = logged(LogSettings::default(), true, |_| tracing::info!("a{message}"));
+        let line = logged(LogSettings::default(), true, |_| tracing::info!("{message}"));
         let quoted = line.strip_suffix('\n').unwrap().split_once("] ").unwrap().1;
         prop_assert!(!quoted.contains(char::is_control), "{quoted}");
         let read: String = serde_json::from_str(quoted).unwrap();
-        prop_assert_eq!(read, format!("a{message}"));
+        prop_assert_eq!(read, message);
     }
+}
+
+#[test]
+fn table_starts_on_a_line_of_its_own_and_a_message_like_it_does_not() {
+    let text = "\nE0101 00:00:00.000000 1 x.rs:1] forged";
+    let table = logged(LogSettings::default(), true, |_| tracing::info!(log.table = true, "{text}"));
+    assert!(table.ends_with(&format!("{text}\n")), "{table}");
+    let line = logged(LogSettings::default(), true, |_| tracing::info!("{text}"));
+    assert_eq!(line.matches('\n').count(), 1, "{line}");
+    let object = logged(with_format(LogFormat::Json), true, |_| tracing::info!(log.table = true, "{text}"));
+    assert!(!object.contains("log.table"), "{object}");
 }
 
 #[test]
