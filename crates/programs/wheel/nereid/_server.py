@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import sys
 import weakref
 from typing import Any, Iterable, Mapping, NamedTuple, Optional, Union
 
@@ -13,6 +14,9 @@ from ._requests import AsyncResponses, Responses
 
 _Path = Union[str, "os.PathLike[str]"]
 _started: weakref.WeakSet[Server]
+
+# The setting that names the interpreter of Python models.
+_INTERPRETER = "python,python="
 
 
 class ModelState(NamedTuple):
@@ -33,7 +37,8 @@ class Server:
     `model_repository` is a folder or an address such as `s3://bucket/models`, or a list of them. Options are those of the
     command line, with underscores: `Server("models", model_control_mode="explicit", load_model=["a", "b"])`. A dictionary
     holds settings: `backend_config={"onnxruntime": {"engine": "tract"}}`. With `listen=True` the server opens the ports that
-    the options configure.
+    the options configure. Models in Python run with this interpreter unless they or
+    `backend_config={"python": {"python": PATH}}` name another.
     """
 
     def __init__(
@@ -51,6 +56,9 @@ class Server:
             if name.startswith("log-"):
                 raise InvalidArgumentError(f"logging is per process: use nereid.configure_log() instead of {name}")
             self._options += [(name, text) for text in _texts(value)]
+        if sys.executable and not any(text.startswith(_INTERPRETER) for _, text in self._options):
+            # Models see the packages of this interpreter, also if its environment is not activated.
+            self._options.append(("backend-config", _INTERPRETER + sys.executable))
         self._listen = listen
         self._server: Optional[native.Server] = None
 
