@@ -15,6 +15,9 @@ use crate::Error;
 /// Bytes kept of each stream: the beginning of stdout, the end of stderr.
 const KEPT: usize = 1 << 20;
 
+/// The interval between reports of a program that is still running.
+const REPORT: Duration = Duration::from_secs(60);
+
 /// Limits of the lines and characters quoted in an error message.
 const WORDS: (usize, usize) = (12, 2000);
 
@@ -27,7 +30,7 @@ pub(crate) struct ProgramOutput {
 }
 
 /// Runs the command, with empty standard input unless it is set. `line` receives each line of both streams as it is
-/// written.
+/// written, and each minute how long the program has been running.
 ///
 /// # Errors
 /// The program does not start, or exceeds the limit. The caller checks the exit status.
@@ -37,6 +40,17 @@ pub(crate) fn run(
     limit: Duration,
     input: Option<Stdio>,
     line: &mut dyn FnMut(&str),
+) -> Result<ProgramOutput, Error> {
+    run_reporting(command, what, limit, input, line, REPORT)
+}
+
+fn run_reporting(
+    command: &mut Command,
+    what: &str,
+    limit: Duration,
+    input: Option<Stdio>,
+    line: &mut dyn FnMut(&str),
+    interval: Duration,
 ) -> Result<ProgramOutput, Error> {
     use std::os::unix::process::CommandExt as _;
     let failed = |cause| Error::Io { what: format!("cannot run {what}"), cause };
@@ -49,7 +63,9 @@ pub(crate) fn run(
         .map_err(failed)?;
     let mut group = Group { child, is_over: false };
     let mut streams = [Stream::default(), Stream::default()];
-    let ended = group.watch(&mut streams, Instant::now() + limit, line).map_err(failed)?;
+    let started = Instant::now();
+    let mut reports = Reports { what, started, limit, interval, next: started + interval };
+    let ended = group.watch(&mut streams, &mut reports, line).map_err(failed)?;
     let [output, errors] = streams.map(|stream| stream.kept);
     if !ended {
         return Err(Error::Slow { what: what.to_owned(), words: last_words(&errors), limit });
@@ -77,6 +93,26 @@ impl ProgramOutput {
     }
 }
 
+/// Reports, at an interval, that a program is still running.
+struct Reports<'a> {
+    what: &'a str,
+    started: Instant,
+    limit: Duration,
+    interval: Duration,
+    next: Instant,
+}
+
+impl Reports<'_> {
+    fn report(&mut self, now: Instant, line: &mut dyn FnMut(&str)) {
+        if now < self.next {
+            return;
+        }
+        self.next = now + self.interval;
+        let (elapsed, limit) = (now.duration_since(self.started).as_secs(), self.limit.as_secs());
+        line(&format!("{} has been running for {elapsed} s (limit: {limit} s)", self.what));
+    }
+}
+
 /// A running program and what it started.
 struct Group {
     child: Child,
@@ -97,7 +133,7 @@ impl Group {
     fn watch(
         &mut self,
         streams: &mut [Stream; 2],
-        deadline: Instant,
+        reports: &mut Reports<'_>,
         line: &mut dyn FnMut(&str),
     ) -> std::io::Result<bool> {
         let process = pidfd_open(Pid::from_child(&self.child), PidfdFlags::empty())?;
@@ -106,10 +142,13 @@ impl Group {
             return Err(std::io::Error::other("the program has no output"));
         };
         let mut is_running = true;
+        let deadline = reports.started + reports.limit;
         loop {
             let now = Instant::now();
+            reports.report(now, line);
             // What is in the pipes when the program has ended is read; what others keep them open for is not waited for.
-            let left = if is_running { deadline.saturating_duration_since(now) } else { Duration::ZERO };
+            let next = deadline.min(reports.next);
+            let left = if is_running { next.saturating_duration_since(now) } else { Duration::ZERO };
             let read = |stream: &Stream| if stream.is_over { PollFlags::empty() } else { PollFlags::IN };
             let mut waits = [
                 PollFd::from_borrowed_fd(output.as_fd(), read(&streams[0])),
@@ -272,6 +311,17 @@ mod tests {
                 std::thread::yield_now();
             }
         }
+    }
+
+    #[test]
+    fn silent_program_is_reported_until_it_ends() {
+        let mut lines = Vec::new();
+        let mut command = Command::new("sh");
+        command.args(["-c", "sleep 0.5"]);
+        let mut line = |line: &str| lines.push(line.to_owned());
+        run_reporting(&mut command, "sleep", LONG, None, &mut line, Duration::from_millis(100)).unwrap();
+        assert!(!lines.is_empty() && lines.len() <= 5, "{lines:?}");
+        assert!(lines.iter().all(|line| line == "sleep has been running for 0 s (limit: 60 s)"), "{lines:?}");
     }
 
     #[test]

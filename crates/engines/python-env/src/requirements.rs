@@ -20,9 +20,15 @@ use crate::interpreter::{Interpreter, find};
 /// Name of the list next to the model's configuration.
 pub(crate) const FILE: &str = "requirements.txt";
 
+/// Runs an installer for as long as the server lives.
+const GUARD: &str = include_str!("guard.py");
+
 /// Said where an installation fails.
 const WAY_OUT: &str =
     "--backend-config=python,install-requirements=false runs the model without its requirements.txt";
+
+/// Said where an installation takes too long.
+const LONGER: &str = "--backend-config=python,install-timeout-seconds=N allows more time";
 
 /// Reads a model's list; `None` if it is missing or lists nothing.
 pub(crate) fn read(model: &Path) -> Result<Option<String>, Error> {
@@ -108,7 +114,9 @@ pub(crate) fn install(
     let run = |program: &Path, arguments: &[OsString]| {
         let words: Vec<_> = arguments.iter().map(|word| word.to_string_lossy()).collect();
         let what = format!("{} {}", program.display(), words.join(" "));
-        let mut command = Command::new(program);
+        // An installer that outlived the server would hold the environment's lock.
+        let mut command = Command::new(&base.program);
+        command.args(["-I", "-S", "-c", GUARD, &std::process::id().to_string()]).arg(program);
         // Relative paths in the list are relative to the model's folder.
         command.current_dir(model).args(arguments).env_remove("PYTHONHOME").env_remove("PYTHONPATH");
         // The installer inherits the lock, so that no process removes the folder while it runs, even if this process is
@@ -145,6 +153,10 @@ pub(crate) fn install(
     let outcome = run(tool, &make).and_then(|_| run(installer, &install));
     outcome.map(drop).map_err(|error| match error {
         Error::Failed { what, words } => Error::Failed { what, words: format!("{words}\n{WAY_OUT}") },
+        Error::Slow { what, words, limit } => {
+            let words = format!("{words}\n{LONGER}, and {WAY_OUT}");
+            Error::Slow { what, words: words.trim_start().to_owned(), limit }
+        }
         error => error,
     })
 }
@@ -195,5 +207,55 @@ mod tests {
             assert_ne!(key(text, one, &base(7)), key(text, one, &base(8)));
             assert_ne!(key(text, one, &base(7)), key(&format!("{text}#"), one, &base(7)));
         }
+    }
+
+    /// The processes whose command line contains a text.
+    fn running_with(text: &str) -> usize {
+        let all = std::fs::read_dir("/proc").unwrap().flatten();
+        let lines = all.filter_map(|entry| std::fs::read_to_string(entry.path().join("cmdline")).ok());
+        lines.filter(|line| line.contains(text)).count()
+    }
+
+    #[test]
+    fn installer_ends_with_the_server_and_with_everything_it_started() {
+        // A server that starts an installer, which starts another process, and ends once both run.
+        let server = r#"
+import os, subprocess, sys, time
+guard, seconds = sys.argv[1:]
+installer = "sleep %s & sleep %s" % (seconds, seconds)
+line = [sys.executable, "-c", guard, str(os.getpid()), "sh", "-c", installer]
+started = subprocess.Popen(line, start_new_session=True, stdout=subprocess.PIPE)
+def command(pid):
+    try:
+        return open("/proc/%s/cmdline" % pid).read()
+    except OSError:
+        return ""
+# This process, the guard, the shell and its two processes.
+while sum(seconds in command(pid) for pid in os.listdir("/proc") if pid.isdigit()) < 5:
+    time.sleep(0.05)
+"#;
+        let seconds = format!("98765.{}", std::process::id());
+        let ended = Command::new("python3").args(["-c", server, GUARD, &seconds]).status().unwrap();
+        assert!(ended.success());
+        let deadline = std::time::Instant::now() + Duration::from_secs(60);
+        while running_with(&seconds) > 0 {
+            assert!(std::time::Instant::now() < deadline, "an installer outlives its server");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    #[test]
+    fn end_of_an_installer_is_that_of_its_guard() {
+        let server = std::process::id().to_string();
+        for (script, expected) in [("exit 0", Some(0)), ("exit 7", Some(7)), ("kill -9 $$", None)] {
+            let mut command = Command::new("python3");
+            command.args(["-I", "-S", "-c", GUARD, &server, "sh", "-c", script]);
+            let ended = command::run(&mut command, "sh", Duration::from_secs(60), None, &mut |_| {}).unwrap();
+            assert_eq!(ended.status.code(), expected, "{script}: {}", ended.words());
+        }
+        let mut command = Command::new("python3");
+        command.args(["-I", "-S", "-c", GUARD, &server, "/no/such/installer"]);
+        let ended = command::run(&mut command, "it", Duration::from_secs(60), None, &mut |_| {}).unwrap();
+        assert_eq!(ended.words(), "cannot run /no/such/installer: No such file or directory");
     }
 }

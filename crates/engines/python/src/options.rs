@@ -31,6 +31,8 @@ impl Options {
         let path = |key| settings.get(key).filter(|value| !value.is_empty()).map(PathBuf::from);
         environments.interpreter = path("python").or(environments.interpreter);
         environments.cache = path("environment-cache").or(environments.cache);
+        environments.installation =
+            seconds(settings, "install-timeout-seconds")?.unwrap_or(environments.installation);
         if let Some(value) = settings.get("install-requirements") {
             environments.installs_requirements = flag("install-requirements", value)?;
         }
