@@ -150,7 +150,7 @@ def test_damaged_files_do_not_bring_the_server_down(repository, serve, torch_fol
 
 
 WHILE_LOADING = {
-    "CrashesWhileLoading": r"was killed by signal 11 (segmentation fault)",
+    "CrashesWhileLoading": r"was killed by signal 11 (SIGSEGV: segmentation fault)",
     "HangsWhileLoading": "was killed, because it did not answer in time",
 }
 
@@ -191,7 +191,7 @@ def test_a_model_that_crashes_or_hangs_gets_another_process(repository, serve, t
     server.wait_for_log("backend 'pytorch' runs in separate processes")
     server.wait_for_log(r"libtorch given by the setting 'library': \S+/torch/lib/libtorch_cpu.so")
     good = np.array([1.0, 2.0], np.float32)
-    for number, end in [(-1.0, r"was killed by signal 11 \(segmentation fault\)"), (-2.0, "did not answer in time")]:
+    for number, end in [(-1.0, r"was killed by signal 11 \(SIGSEGV: segmentation fault\)"), (-2.0, "did not answer in time")]:
         np.testing.assert_array_equal(answer(server, "one", x=good)["y"], good * 2)
         with pytest.raises(InferenceServerException, match=f"the process of model instance 'one_0(_0)?' .*{end}"):
             answer(server, "one", x=np.array([number, 0.0], np.float32))

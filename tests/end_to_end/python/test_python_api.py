@@ -2,6 +2,7 @@
 
 import json
 import queue
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import ml_dtypes
@@ -41,6 +42,21 @@ class TritonPythonModel:
                 time.sleep(0.01)
         sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 """
+# Answers once, a second later.
+SLOW = """
+import threading
+import numpy
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        for request in requests:
+            threading.Timer(1, self.answer, [request.get_response_sender()]).start()
+
+    def answer(self, sender):
+        tensor = pb_utils.Tensor("NUMBER", numpy.array([7], dtype=numpy.int32))
+        sender.send(pb_utils.InferenceResponse([tensor]), flags=1)
+"""
 REPEAT_CONFIG = """
 backend: "python" model_transaction_policy { decoupled: true }
 input { name: "COUNT" data_type: TYPE_INT32 dims: 1 } output { name: "NUMBER" data_type: TYPE_INT32 dims: 1 }
@@ -56,9 +72,10 @@ def server(tmp_path_factory):
     python_lab.write(repository, "stream_lab", python_lab.STREAM_LAB, decoupled)
     python_lab.write(repository, "async_stream_lab", python_lab.ASYNC_STREAM_LAB, decoupled)
     write_identity(repository, "identity", ["FP32"])
-    (repository / "repeat" / "1").mkdir(parents=True)
-    (repository / "repeat" / "1" / "model.py").write_text(REPEAT)
-    (repository / "repeat" / "config.pbtxt").write_text(REPEAT_CONFIG)
+    for name, model in [("repeat", REPEAT), ("slow", SLOW)]:
+        (repository / name / "1").mkdir(parents=True)
+        (repository / name / "1" / "model.py").write_text(model)
+        (repository / name / "config.pbtxt").write_text(REPEAT_CONFIG)
     with nereid_server.running(repository, *python_lab.FLAGS) as server:
         yield server
 
@@ -206,6 +223,8 @@ outputs = [pb_utils.Tensor("OF", kept["array"])]
     [
         ("pb_utils.Tensor('', numpy.zeros(1))", "TritonModelException: Tensor name cannot be an empty string."),
         ("pb_utils.Tensor('X', [1])", "TypeError: Tensor() takes a str and a numpy.ndarray"),
+        ("pb_utils.Tensor(b'\\xff', numpy.zeros(1))", "UnicodeDecodeError: "),
+        ("pb_utils.Tensor(5, numpy.zeros(1))", "TypeError: expected str or bytes, found 'int'"),
         ("pb_utils.Tensor('X', numpy.zeros(1, complex))", "TritonModelException: NumPy dtype is not supported."),
         ("pb_utils.Tensor.from_dlpack('X', 5)", "TritonModelException: tensor 'X': expected a DLPack capsule"),
         ("texts('X', 'a').to_dlpack()", "TritonModelException: DLPack does not have support for string tensors."),
@@ -216,10 +235,12 @@ outputs = [pb_utils.Tensor("OF", kept["array"])]
         ("ask('m', [None], ['B'])", "TritonModelException: Input tensor for request with id '' and model name 'm'"),
         ("ask('m', [], [''])", "TritonModelException: Requested output name for request"),
         ("ask('m', [], ['B'], correlation_id=1.5)", "TritonModelException: Correlation ID must be integer or string"),
-        ("ask('m', [], ['B'], correlation_id=-1)", "OverflowError: a correlation id must be from 0"),
-        ("ask('m', [], ['B'], flags=-1)", "TypeError: flags must be"),
-        ("request.set_flags(-1)", "TypeError: flags must be"),
-        ("request.set_flags('x')", "TypeError: flags must be"),
+        ("ask('m', [], ['B'], correlation_id=-1)", "RuntimeError: a correlation id must be from 0"),
+        ("ask('m', [], ['B'], correlation_id=None)", "TypeError: "),
+        ("ask('m', [], ['B'], trace=None)", "TypeError: expected an object of type InferenceTrace"),
+        ("ask('m', [], ['B'], flags=-1)", "TypeError: expected an int in the range"),
+        ("request.set_flags(-1)", "TypeError: expected an int in the range"),
+        ("request.set_flags('x')", "TypeError: expected an int"),
         ("ask('m', [], ['B']).get_response_sender()", "TritonModelException: only received requests can be answered"),
         ("ask('m', [], ['B']).async_exec()", "RuntimeError: no running event loop"),
         ("pb_utils.TritonError(None)", "TypeError: "),
@@ -320,6 +341,33 @@ return [answers, streamed, later]
 """
     expected = [[[number] for number in range(20)], [0, 1, 2], [0, 1]]
     assert python_lab.run(client, code, model="async_lab") == expected
+
+
+def test_coroutines_wait_for_first_responses_side_by_side(client):
+    code = """
+import time
+async def one():
+    responses = await ask("slow", [tensor("COUNT", [1], "int32")], ["NUMBER"]).async_exec(decoupled=True)
+    began = time.monotonic()
+    found = [int(output.as_numpy()[0]) for response in responses for output in response.output_tensors()]
+    return found, time.monotonic() - began
+found = await asyncio.gather(*[one() for _ in range(4)])
+return [[numbers, waited < 0.5] for numbers, waited in found]
+"""
+    began = time.monotonic()
+    assert python_lab.run(client, code, model="async_lab") == [[[7], True]] * 4
+    assert time.monotonic() - began < 3
+
+
+def test_exhausted_responses_start_again_with_iter_alone(client):
+    code = """
+responses = ask("repeat", [tensor("COUNT", [2], "int32")], ["NUMBER"]).exec(decoupled=True)
+def number(response):
+    return [int(output.as_numpy()[0]) for output in response.output_tensors()]
+whole = [number(response) for response in responses]
+result = [whole, outcome(lambda: next(responses)), outcome(lambda: next(responses)), number(next(iter(responses)))]
+"""
+    assert python_lab.run(client, code) == [[[0], [1], []], "StopIteration: ", "StopIteration: ", [0]]
 
 
 def test_an_inner_request_is_cancelled_in_the_middle(client):

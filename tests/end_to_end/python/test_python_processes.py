@@ -4,10 +4,14 @@ are unharmed, and a process that died is started again.
 
 import json
 import os
+import re
 import resource
+import shutil
+import signal
 import subprocess
 import sys
 import textwrap
+import time
 from http.client import HTTPConnection
 from pathlib import Path
 
@@ -20,6 +24,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
 import nereid_server
+import python_lab
 from scrapes import Scrape
 from waiting import eventually
 
@@ -83,6 +88,8 @@ class TritonPythonModel:
         if what == "print":
             print("printed\\nin two lines")
             print("complained", file=sys.stderr)
+        if what.startswith("log "):
+            pb_utils.Logger.log_info(what.removeprefix("log "))
         if what == "pid":
             return answer(str(os.getpid()))
         return answer(what)
@@ -289,6 +296,7 @@ class TritonPythonModel:
 BROKEN = {
     "syntax": ("def nonsense(:", "SyntaxError"),
     "import": ("import a_module_that_nobody_has", "a_module_that_nobody_has"),
+    "while_imported": ("def deeper():\n    raise LookupError('while it is imported')\ndeeper()", "while it is imported"),
     "no_class": ("x = 1", "TritonPythonModel"),
     "initialize": (CLASS.format(body="def initialize(self, args): raise KeyError('lost')"), "KeyError: 'lost'"),
     "exits": (CLASS.format(body="def initialize(self, args): import os; os._exit(9)"), "exited with status 9"),
@@ -346,6 +354,9 @@ def test_models_that_do_not_load_say_why_and_leak_nothing(repository, serve):
         for name, (_, reason) in BROKEN.items():
             assert reason in fail(name), name
         assert "model.py" in fail("missing")
+        # The log has all frames of an exception: also those within an import, and those outside of it.
+        for where in [r"while_imported/1/model\.py.*line 3, in <module>", r"while_imported/1/model\.py.*line 2, in deeper", "in _find"]:
+            server.wait_for_log(where)
         assert eventually(lambda: not children(server.pid))
         before, memory = held(server.pid), resident(server.pid)
         for _ in range(200):
@@ -377,6 +388,138 @@ class TritonPythonModel:
     def execute(self, requests):
         return [pb_utils.InferenceResponse([]) for _ in requests]
 """
+
+
+def test_a_model_without_a_configuration_has_no_tensors(repository, serve):
+    put(repository, "bare", CLASS.format(body="").replace("[]", "[pb.InferenceResponse([]) for _ in requests]"), "")
+    model = repository / "bare" / "1" / "model.py"
+    model.write_text("import triton_python_backend_utils as pb\n" + model.read_text())
+    for name in ("empty", "backend_alone"):
+        shutil.copytree(repository / "bare", repository / name)
+    (repository / "bare" / "config.pbtxt").unlink()
+    (repository / "backend_alone" / "config.pbtxt").write_text('backend: "python"')
+    server = serve(*FLAGS, "--load-model=*")
+    with tritonclient.http.InferenceServerClient(server.url, network_timeout=60) as client:
+        for name in ("bare", "empty", "backend_alone"):
+            config = client.get_model_config(name)
+            assert (config["input"], config["output"], config["max_batch_size"]) == ([], [], 0)
+            assert client.infer(name, []).get_response()["outputs"] == []
+            tensor = tritonclient.http.InferInput("X", [1], "INT8").set_data_from_numpy(numpy.zeros(1, "int8"))
+            with pytest.raises(InferenceServerException, match="expected 0 inputs but got 1 inputs"):
+                client.infer(name, [tensor])
+
+
+def test_a_stopped_process_does_not_hold_up_the_end_of_the_server(repository, serve):
+    put(repository, "obedient", OBEDIENT + "\n    def finalize(self):\n        print('finalised')\n")
+    server = serve(*FLAGS, "--load-model=obedient")
+    with tritonclient.http.InferenceServerClient(server.url) as client:
+        os.kill(int(ask(client, "pid")), signal.SIGSTOP)
+    began = time.monotonic()
+    server.stop()
+    assert time.monotonic() - began < 10
+    server.wait_for_log("obedient_0.*finalised")
+
+
+@pytest.mark.parametrize("text", ["a\nE0101 00:00:00.000000 1 x.rs:1] one", "\nE0101 two", "\r\x1b[2Jthree", "\n\nfour"])
+def test_what_a_model_logs_is_one_line_without_control_characters(client, models, text):
+    forged = text[-3:]
+    ask(client, "log " + text)
+    models.wait_for_log(re.escape(forged) + '"$')
+    (line,) = [line for line in models.log.splitlines() if line.endswith(forged + '"')]
+    assert line.startswith("I") and line.isprintable(), line
+
+
+# Answers a small request with a large tensor.
+LARGE = """
+import numpy
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        tensor = pb_utils.Tensor("OUT", numpy.arange(5000, dtype="float32"))
+        return [pb_utils.InferenceResponse([tensor]) for _ in requests]
+"""
+LARGE_CONFIG = """
+backend: "python" input { name: "IN" data_type: TYPE_FP32 dims: 1 } output { name: "OUT" data_type: TYPE_FP32 dims: -1 }
+"""
+
+
+def test_an_answer_that_cannot_be_mapped_fails_alone(repository, serve):
+    python_lab.write(repository, "lab")
+    put(repository, "large", LARGE, LARGE_CONFIG)
+    server = serve(*FLAGS, "--load-model=*")
+    code = """
+import resource
+def large():
+    answer = ask("large", [tensor("IN", [1], "float32")], ["OUT"]).exec()
+    return answer.error().message() if answer.has_error() else float(answer.output_tensors()[0].as_numpy().sum())
+
+soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+with open("/proc/self/statm") as sizes:
+    mapped = int(sizes.read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (mapped + (32 << 20), hard))
+failed = [outcome(large) for _ in range(3)]
+resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+result = [failed, [large() for _ in range(3)]]
+"""
+    with tritonclient.http.InferenceServerClient(server.url, network_timeout=60) as client:
+        failed, answers = python_lab.run(client, code)
+        assert all("'OUT': cannot map its shared memory: Cannot allocate memory" in reason for reason in failed), failed
+        assert answers == [sum(range(5000))] * 3
+        assert client.is_model_ready("lab")
+
+
+# Answers with a tensor of as many dimensions as its input says.
+WIDE = """
+import ctypes
+import numpy
+import triton_python_backend_utils as pb_utils
+
+class Tensor(ctypes.Structure):
+    _fields_ = [("data", ctypes.c_void_p), ("device", ctypes.c_int32 * 2), ("dimensions", ctypes.c_int32),
+                ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16),
+                ("shape", ctypes.c_void_p), ("strides", ctypes.c_void_p), ("offset", ctypes.c_uint64),
+                ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p)]
+
+new_capsule = ctypes.pythonapi.PyCapsule_New
+new_capsule.restype = ctypes.py_object
+new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+
+class TritonPythonModel:
+    kept = []
+
+    def wide(self, dimensions):
+        data, shape = (ctypes.c_float * 1)(7), (ctypes.c_int64 * dimensions)(*[1] * dimensions)
+        tensor = Tensor(ctypes.addressof(data), (1, 0), dimensions, 2, 32, 1, ctypes.addressof(shape))
+        self.kept.append((data, shape, tensor))
+        return pb_utils.Tensor.from_dlpack("OUT", new_capsule(ctypes.addressof(tensor), b"dltensor", None))
+
+    def execute(self, requests):
+        dimensions = [int(request.inputs()[0].as_numpy()[0]) for request in requests]
+        return [pb_utils.InferenceResponse([self.wide(number)]) for number in dimensions]
+"""
+
+
+@pytest.mark.parametrize(("dimensions", "is_answered"), [(1, True), (33, True), (64, True), (65, False), (5_000_000, False)])
+def test_outputs_have_64_dimensions_at_most(wide, dimensions, is_answered):
+    tensor = tritonclient.http.InferInput("IN", [1], "FP32")
+    tensor.set_data_from_numpy(numpy.array([dimensions], dtype=numpy.float32))
+    with tritonclient.http.InferenceServerClient(wide.url, network_timeout=60) as client:
+        if is_answered:
+            (output,) = client.infer("wide", [tensor]).get_response()["outputs"]
+            assert output["shape"] == [1] * dimensions
+        else:
+            reason = f"tensor 'OUT': it has {dimensions} dimensions, but may have 64 at most"
+            with pytest.raises(InferenceServerException, match=reason):
+                client.infer("wide", [tensor])
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory):
+    repository = tmp_path_factory.mktemp("wide")
+    put(repository, "wide", WIDE, LARGE_CONFIG)
+    with nereid_server.running(repository, *FLAGS, "--load-model=wide") as server:
+        yield server
 
 
 def test_the_instances_of_a_model_start_side_by_side(repository, serve):

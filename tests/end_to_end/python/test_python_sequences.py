@@ -12,6 +12,7 @@ import tritonclient.grpc
 from tritonclient.utils import InferenceServerException
 
 import python_backend
+import python_lab
 
 TOLD = """
 import numpy as np
@@ -159,3 +160,51 @@ def test_sequences_are_answered_in_the_order_of_their_requests_if_configured(rep
     assert set(times) == {2000, 1000, 100} and min(times.values()) >= 2, times
     times = finished(server, "ordered", [100, 2000, 1000])
     assert times[100] < 2 <= min(times[1000], times[2000]), times
+
+
+# Reschedules each request, and answers it as its name says.
+RESCHEDULES = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        responses = []
+        for request in requests:
+            response = pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array([["once"]], dtype=np.object_))])
+            if "HOW" == "sends":
+                request.get_response_sender().send(response)
+            request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
+            responses.append(response if "HOW" == "returns" else None)
+        return responses
+"""
+PLAIN = CONFIG.partition("sequence_batching")[0].format()
+
+
+_REFUSED = "Expected a None object in the execute function return list for rescheduled request, found type"
+
+
+@pytest.mark.parametrize(
+    ("iterative", "how", "expected"),
+    [
+        (True, "returns", _REFUSED),
+        (True, "sends", "once"),
+        (False, "returns", _REFUSED),
+        (False, "sends", "once"),
+        (False, "is silent", "needs sequence_batching with iterative_sequence"),
+    ],
+)
+def test_a_request_that_is_rescheduled_and_answered_ends(repository, serve, iterative, how, expected):
+    model = RESCHEDULES.replace("HOW", how)
+    put(repository, "model", model, "direct { } iterative_sequence: true")
+    if not iterative:
+        (repository / "model" / "config.pbtxt").write_text(PLAIN)
+    server = serve(*python_lab.FLAGS)
+    tensor = tritonclient.grpc.InferInput("IN", [1, 1], "INT32")
+    tensor.set_data_from_numpy(np.array([[1]], np.int32))
+    with tritonclient.grpc.InferenceServerClient(server.grpc_url) as client:
+        try:
+            answer = client.infer("model", [tensor], client_timeout=30).as_numpy("OUT").item().decode()
+        except InferenceServerException as error:
+            answer = str(error)
+    assert expected in answer

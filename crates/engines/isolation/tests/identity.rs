@@ -99,7 +99,7 @@ fn model_failing_its_trial_is_not_loaded_in_the_server() {
         (
             "aborts",
             ErrorCode::InvalidArg,
-            "was killed by signal 6 (aborted); it is not loaded into the server",
+            "was killed by signal 6 (SIGABRT: aborted); it is not loaded into the server",
         ),
         ("hangs", ErrorCode::InvalidArg, "did not answer in time; it is not loaded into the server"),
         ("refuses", ErrorCode::Unsupported, "it refuses"),
@@ -153,7 +153,9 @@ fn missing_host_program_skips_only_default_trials() {
 
 #[test]
 fn unopenable_backend_is_refused_with_the_reason() {
-    for (behaviour, part) in [("refuses", "it refuses"), ("aborts", "was killed by signal 6 (aborted)")] {
+    for (behaviour, part) in
+        [("refuses", "it refuses"), ("aborts", "was killed by signal 6 (SIGABRT: aborted)")]
+    {
         let error =
             Processes::new(launch(behaviour), SETTINGS, BackendCapabilities::default()).err().unwrap();
         assert!(error.message().contains(part), "{error}");
@@ -173,14 +175,14 @@ fn execute(instance: &mut dyn Instance, id: &str, size: usize) -> Result<usize, 
 #[test]
 fn crashed_process_fails_its_requests_and_is_restarted() {
     let processes = processes(Settings { execute: Some(Duration::from_secs(2)), ..SETTINGS });
-    for (load, part) in [("aborts", "(aborted)"), ("hangs", "in time"), ("refuses", "it refuses")] {
+    for (load, part) in [("aborts", "(SIGABRT: aborted)"), ("hangs", "in time"), ("refuses", "it refuses")] {
         let error = processes.load(context(load)).err().unwrap();
         assert!(error.message().contains(part), "{load}: {error}");
     }
     let model = processes.load(context("")).unwrap();
     let mut instance = model.create_instance(InstanceContext::new("m_0", InstanceKind::Cpu)).unwrap();
     for (id, part) in [
-        ("aborts", "'m_0' was killed by signal 6 (aborted)"),
+        ("aborts", "'m_0' was killed by signal 6 (SIGABRT: aborted)"),
         ("hangs", "did not answer in time"),
         ("refuses", "it refuses"),
     ] {

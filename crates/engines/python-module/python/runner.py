@@ -51,11 +51,11 @@ def _find(arguments):
 
 
 def complete(pairs):
-    """The model's configuration in JSON, completed by the model; None if it completes nothing."""
+    """The model's configuration in JSON, completed by the model. A model that completes nothing is served as configured."""
     arguments = dict(pairs)
     found = _find(arguments)
     if not hasattr(found, "auto_complete_config"):
-        return None
+        return arguments["model_config"]
     completed = found.auto_complete_config(utils.ModelConfig(arguments["model_config"]))
     if not isinstance(completed, utils.ModelConfig):
         raise utils.TritonModelException(

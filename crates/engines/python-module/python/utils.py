@@ -139,47 +139,39 @@ def get_model_dir():
     return _model_dir
 
 
-def _check(function, **arguments):
-    """Refuses arguments of the wrong type: `name=(value, type)`."""
-    for name, (value, kind) in arguments.items():
-        if not isinstance(value, kind):
-            raise TypeError("%s: '%s' must be %s, not %s" % (function, name, kind.__name__, type(value).__name__))
-
-
 def load_model(model_name, config="", files=None):
     """Loads or reloads a model, and waits until it is ready.
 
     `config` is a configuration in JSON to take in place of the model's own. `files` are files to take in place of the model's
     own: bytes, by their paths, each of which begins with "file:".
     """
-    _check("load_model()", model_name=(model_name, str), config=(config, str))
     if files is None:
         files = {}
     if not isinstance(files, dict):
         raise TritonModelException(
             "failed to load model '%s', files should be a dictionary of file paths and file contents" % model_name
         )
-    for path, contents in files.items():
-        _check("load_model()", path=(path, str), contents=(contents, bytes))
-    _native.load(model_name, config or None, list(files.items()))
+    _native.load(model_name, config, [_file(path, contents) for path, contents in files.items()])
+
+
+def _file(path, contents):
+    if isinstance(path, bytes):
+        path = path.decode()
+    if not isinstance(path, str):
+        raise RuntimeError("load_model(): the paths of files must be str, not %s" % type(path).__name__)
+    if not isinstance(contents, bytes):
+        raise TypeError("load_model(): the contents of file '%s' must be bytes, not %s" % (path, type(contents).__name__))
+    return path, contents
 
 
 def unload_model(model_name, unload_dependents=False):
     """Unloads a model; with `unload_dependents`, also the models that only it uses."""
-    _check("unload_model()", model_name=(model_name, str), unload_dependents=(unload_dependents, bool))
     _native.unload(model_name, unload_dependents)
 
 
 def is_model_ready(model_name, model_version=""):
     """Whether a model, or that version of it, would answer requests."""
-    _check("is_model_ready()", model_name=(model_name, str), model_version=(model_version, str))
-    if not model_version:
-        return _native.model_ready(model_name, -1)
-    try:
-        version = int(model_version)
-    except ValueError:
-        raise TritonModelException("model '%s': version '%s' is not a number" % (model_name, model_version)) from None
-    return _native.model_ready(model_name, version)
+    return _native.model_ready(model_name, model_version)
 
 
 class Logger:
@@ -247,6 +239,16 @@ class Metric:
             raise TritonModelException("%s() does not support metrics of kind %s" % (operation, self._kind.name))
 
 
+def _label(text):
+    if isinstance(text, (bytes, bytearray, memoryview)):
+        raise TypeError("the names and values of labels must be str, not %s" % type(text).__name__)
+    try:
+        text.encode()
+    except (AttributeError, UnicodeEncodeError):
+        raise TritonModelException("the names and values of labels must be str") from None
+    return text
+
+
 class MetricFamily:
     """Metrics of one name and kind, which differ by their labels."""
 
@@ -255,7 +257,6 @@ class MetricFamily:
     HISTOGRAM = MetricKind.HISTOGRAM
 
     def __init__(self, name, description, kind):
-        _check("MetricFamily()", name=(name, str), description=(description, str), kind=(kind, MetricKind))
         self._handle = _native.new_family(name, description, kind)
         self._kind = kind
 
@@ -264,15 +265,13 @@ class MetricFamily:
         labels = {} if labels is None else labels
         if not isinstance(labels, dict):
             raise TritonModelException("labels must be a dictionary, not %s" % type(labels).__name__)
-        for key, value in labels.items():
-            if not isinstance(key, str) or not isinstance(value, str):
-                raise TritonModelException("the names and values of labels must be str")
+        labels = [(_label("None" if key is None else key), _label(value)) for key, value in labels.items()]
         if self._kind == MetricKind.HISTOGRAM:
             if not isinstance(buckets, list):
                 raise TritonModelException("a histogram needs its buckets, a list of numbers")
         elif buckets is not None:
             raise TritonModelException("only histograms have buckets")
-        return Metric(self._handle.metric(list(labels.items()), [float(bound) for bound in buckets or ()]), self._kind)
+        return Metric(self._handle.metric(labels, [float(bound) for bound in buckets or ()]), self._kind)
 
 
 _COMPLETION = "auto-complete-config function for model"

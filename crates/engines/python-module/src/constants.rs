@@ -1,8 +1,9 @@
 //! Enumerations, and the exception that models raise and see.
 
 use pyo3::create_exception;
-use pyo3::exceptions::PyException;
+use pyo3::exceptions::{PyException, PyValueError};
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 
 create_exception!(
     c_python_backend_utils,
@@ -42,11 +43,33 @@ macro_rules! enumeration {
                 *self as i32
             }
 
+            /// The member with this number.
+            #[new]
+            fn new(value: i32) -> PyResult<Self> {
+                let found = Self::MEMBERS.iter().find(|(_, member)| *member as i32 == value);
+                found.map(|(_, member)| *member).ok_or_else(|| {
+                    PyValueError::new_err(format!(concat!("{} is not a valid ", $shown), value))
+                })
+            }
+
+            /// The members by their names.
+            #[classattr]
+            fn __members__(python: Python<'_>) -> PyResult<Py<PyDict>> {
+                let members = PyDict::new(python);
+                for (name, member) in Self::MEMBERS {
+                    members.set_item(*name, *member)?;
+                }
+                Ok(members.unbind())
+            }
+
             fn __index__(&self) -> i32 {
                 *self as i32
             }
 
-            /// The member with this number.
+            fn __str__(&self) -> String {
+                format!(concat!($shown, ".{}"), self.name())
+            }
+
             fn __hash__(&self) -> i32 {
                 *self as i32
             }

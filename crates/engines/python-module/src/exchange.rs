@@ -55,11 +55,19 @@ impl Exchange {
         self.state().reschedule = reschedule;
     }
 
-    /// Whether the request returns to its scheduler. If so, this exchange has ended.
-    pub fn is_rescheduled(&self) -> bool {
+    /// Whether the model wants the request to return to its scheduler.
+    pub fn is_to_be_rescheduled(&self) -> bool {
+        self.state().reschedule
+    }
+
+    /// Whether the request returns to its scheduler. If so, this exchange has ended. A request that has all its responses
+    /// does not return.
+    pub fn reschedule(&self) -> bool {
         let mut state = self.state();
-        state.closed |= state.reschedule;
-        state.reschedule
+        let answered = state.closed || (state.responded && !self.decoupled);
+        let returns = state.reschedule && !answered;
+        state.closed |= returns;
+        returns
     }
 
     /// Ends the exchange because the server answers the request.

@@ -6,6 +6,7 @@
 
 #![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 
+mod arguments;
 mod constants;
 mod exchange;
 mod gpu;

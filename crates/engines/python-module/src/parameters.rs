@@ -19,6 +19,14 @@ enum Value {
 pub struct Parameters {
     values: Vec<(String, Value)>,
     received: bool,
+    /// What the protocol cannot represent, if anything.
+    unsendable: Option<Unsendable>,
+}
+
+/// Parameters that a model may read again, but not send.
+struct Unsendable {
+    json: Py<PyAny>,
+    reason: String,
 }
 
 impl Parameters {
@@ -31,7 +39,7 @@ impl Parameters {
             WireValue::Text(value) => Value::Text(value.to_owned()),
         };
         let values = parameters.into_iter().map(|(name, given)| (name.to_owned(), value(given))).collect();
-        Self { values, received: true }
+        Self { values, received: true, unsendable: None }
     }
 
     /// The parameters in a dictionary, which may be absent.
@@ -43,7 +51,8 @@ impl Parameters {
                 given.get_type().str()?
             )));
         };
-        let mut parameters = Vec::with_capacity(given.len());
+        let mut parameters = Self { values: Vec::with_capacity(given.len()), ..Self::default() };
+        let mut refusal = None;
         for (name, value) in given {
             let Ok(name) = name.cast::<PyString>() else {
                 let found = name.get_type().str()?;
@@ -51,21 +60,36 @@ impl Parameters {
                     "Expect parameters keys to have type str, found type {found}"
                 )));
             };
-            let value = if let Ok(value) = value.cast::<PyBool>() {
-                Value::Bool(value.is_true())
+            let converted = if let Ok(value) = value.cast::<PyBool>() {
+                Ok(Value::Bool(value.is_true()))
             } else if value.is_instance_of::<PyInt>() {
-                Value::Int(value.extract()?)
+                value.extract().map(Value::Int)
             } else if let Ok(value) = value.cast::<PyString>() {
-                Value::Text(value.to_cow()?.into_owned())
+                value.to_cow().map(|text| Value::Text(text.into_owned()))
             } else {
                 let found = value.get_type().str()?;
                 return Err(exception(format!(
                     "Expect parameters values to have type bool/int/str, found type {found}"
                 )));
             };
-            parameters.push((name.to_cow()?.into_owned(), value));
+            match converted.and_then(|value| Ok((name.to_cow()?.into_owned(), value))) {
+                Ok(parameter) => parameters.values.push(parameter),
+                Err(error) => {
+                    let (name, error) = (name.repr()?, error.value(given.py()).to_string());
+                    refusal.get_or_insert_with(|| format!("parameter {name} cannot be sent: {error}"));
+                }
+            }
         }
-        Ok(Self { values: parameters, received: false })
+        if let Some(reason) = refusal {
+            let json = given.py().import("json")?.call_method1("dumps", (given,))?.unbind();
+            parameters.unsendable = Some(Unsendable { json, reason });
+        }
+        Ok(parameters)
+    }
+
+    /// Why the parameters cannot be sent, if they cannot.
+    pub fn refusal(&self) -> Option<&str> {
+        self.unsendable.as_ref().map(|unsendable| unsendable.reason.as_str())
     }
 
     /// The parameters in the protocol's form.
@@ -84,6 +108,9 @@ impl Parameters {
     /// The parameters as JSON, formatted as in the reference: by Python's `json` if the model set them, without
     /// spaces if they were received.
     pub fn to_json(&self, python: Python<'_>) -> PyResult<Py<PyAny>> {
+        if let Some(unsendable) = &self.unsendable {
+            return Ok(unsendable.json.clone_ref(python));
+        }
         if self.values.is_empty() {
             return Ok(PyString::new(python, "{}").into_any().unbind());
         }

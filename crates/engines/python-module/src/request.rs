@@ -1,14 +1,16 @@
 //! `InferenceRequest`: a received request, or a request to another model.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use nereid_worker_protocol::tensor as wire;
-use pyo3::exceptions::{PyOverflowError, PyTypeError};
+use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyInt, PySet, PyString};
 
+use crate::arguments::{Flag, Integer, Left, Names, ServerText, Text};
 use crate::constants::{MemoryType, exception};
 use crate::exchange::{Exchange, ResponseSender};
 use crate::inner::InnerCall;
@@ -88,16 +90,29 @@ impl InferenceRequest {
     }
 }
 
-/// The flags of a request: [`wire::SEQUENCE_START`] and [`wire::SEQUENCE_END`].
-struct Flags(u32);
+impl Default for Correlation {
+    fn default() -> Self {
+        Self::Number(0)
+    }
+}
 
-impl<'py> FromPyObject<'_, 'py> for Flags {
+impl FromPyObject<'_, '_> for Correlation {
     type Error = PyErr;
 
-    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
-        let flags =
-            object.extract().map_err(|_| PyTypeError::new_err("flags must be an int from 0 to 2^32 - 1"))?;
-        Ok(Self(flags))
+    fn extract(object: Borrowed<'_, '_, PyAny>) -> PyResult<Self> {
+        if object.is_none() {
+            return Err(PyTypeError::new_err("a correlation id must be an int or a str, not None"));
+        }
+        if object.is_instance_of::<PyInt>() {
+            let number = object.extract().map(Self::Number);
+            return number
+                .map_err(|_| PyRuntimeError::new_err("a correlation id must be from 0 to 2^64 - 1"));
+        }
+        if object.is_instance_of::<PyString>() {
+            let text = object.extract().map(Self::Text);
+            return text.map_err(|_| PyRuntimeError::new_err("a correlation id cannot be encoded in UTF-8"));
+        }
+        Err(exception("Correlation ID must be integer or string"))
     }
 }
 
@@ -123,12 +138,11 @@ pub struct PreferredMemory(Option<i32>);
 #[pymethods]
 impl PreferredMemory {
     #[new]
-    #[pyo3(signature = (preferred_memory_type, preferred_device_id = 0))]
-    fn new(preferred_memory_type: MemoryType, preferred_device_id: i64) -> Self {
+    #[pyo3(signature = (preferred_memory_type, preferred_device_id = Integer(0)))]
+    fn new(preferred_memory_type: MemoryType, preferred_device_id: Integer<i64>) -> Self {
         // For a GPU that does not exist, the outputs are in CPU memory.
-        let gpu =
-            (preferred_memory_type == MemoryType::Gpu).then(|| preferred_device_id.try_into().unwrap_or(-1));
-        Self(gpu)
+        let device = || preferred_device_id.0.try_into().unwrap_or(-1);
+        Self((preferred_memory_type == MemoryType::Gpu).then(device))
     }
 }
 
@@ -136,60 +150,53 @@ impl PreferredMemory {
 impl InferenceRequest {
     #[new]
     #[pyo3(signature = (
-        request_id = String::new(), correlation_id = None, inputs = None, requested_output_names = None,
-        model_name = None, model_version = -1, flags = Flags(0), timeout = 0, preferred_memory = None, trace = None,
-        parameters = None,
+        request_id = Text::default(), correlation_id = Correlation::default(), inputs = None,
+        requested_output_names = None, model_name = None, model_version = Integer(-1), flags = Integer(0),
+        timeout = Integer(0), preferred_memory = Left::default(), trace = Left::default(), parameters = None,
     ))]
     #[expect(clippy::too_many_arguments, reason = "the models' interface")]
     fn new(
-        request_id: String,
-        correlation_id: Option<&Bound<'_, PyAny>>,
+        request_id: Text,
+        correlation_id: Correlation,
         inputs: Option<Tensors>,
-        requested_output_names: Option<Vec<String>>,
-        model_name: Option<String>,
-        model_version: i64,
-        flags: Flags,
-        timeout: u64,
-        preferred_memory: Option<&Bound<'_, PreferredMemory>>,
-        trace: Option<&Bound<'_, InferenceTrace>>,
+        requested_output_names: Option<Names>,
+        model_name: Option<ServerText>,
+        model_version: Integer<i64>,
+        flags: Integer<u32>,
+        timeout: Integer<u64>,
+        preferred_memory: Left<PreferredMemory>,
+        trace: Left<InferenceTrace>,
         parameters: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
-        let (Some(inputs), Some(outputs), Some(model)) = (inputs, requested_output_names, model_name) else {
+        let (Some(inputs), Some(Names(outputs)), Some(ServerText(model))) =
+            (inputs, requested_output_names, model_name)
+        else {
             return Err(PyTypeError::new_err(
                 "InferenceRequest() needs inputs, requested_output_names and model_name",
             ));
         };
-        let whose =
-            || format!("for request with id '{request_id}' and model name '{model}' should not be empty.");
+        let Text(id) = request_id;
+        let whose = || format!("for request with id '{id}' and model name '{model}' should not be empty.");
         let inputs: Option<Vec<_>> = inputs.0.into_iter().collect();
         let inputs = inputs.ok_or_else(|| exception(format!("Input tensor {}", whose())))?;
         if outputs.iter().any(String::is_empty) {
             return Err(exception(format!("Requested output name {}", whose())));
         }
-        let correlation = match correlation_id {
-            None => Correlation::Number(0),
-            Some(text) if text.is_instance_of::<PyString>() => Correlation::Text(text.extract()?),
-            Some(number) if number.is_instance_of::<PyInt>() => Correlation::Number(
-                number
-                    .extract()
-                    .map_err(|_| PyOverflowError::new_err("a correlation id must be from 0 to 2^64 - 1"))?,
-            ),
-            Some(_) => return Err(exception("Correlation ID must be integer or string")),
-        };
+        let trace = trace.0.as_ref().map(Py::get);
         Ok(Self {
-            correlation,
+            correlation: correlation_id,
             flags: flags.0.into(),
-            timeout,
+            timeout: timeout.0,
             parameters: Parameters::from_python(parameters)?,
             outputs,
             inputs,
-            trace: trace.and_then(|trace| trace.get().context.clone()),
-            parent: trace.map_or(0, |trace| trace.get().handle),
-            preferred_gpu: preferred_memory.and_then(|memory| memory.get().0),
-            version: model_version,
+            trace: trace.and_then(|trace| trace.context.clone()),
+            parent: trace.map_or(0, |trace| trace.handle),
+            preferred_gpu: preferred_memory.0.and_then(|memory| memory.get().0),
+            version: model_version.0,
             exchange: None,
             sender: PyOnceLock::new(),
-            id: request_id,
+            id,
             model,
         })
     }
@@ -215,7 +222,7 @@ impl InferenceRequest {
         self.flags.load(Ordering::Relaxed)
     }
 
-    fn set_flags(&self, flags: Flags) {
+    fn set_flags(&self, flags: Integer<u32>) {
         self.flags.store(flags.0, Ordering::Relaxed);
     }
 
@@ -238,9 +245,9 @@ impl InferenceRequest {
         PySet::new(python, &self.outputs)
     }
 
-    fn set_release_flags(&self, flags: u32) -> PyResult<()> {
+    fn set_release_flags(&self, flags: Integer<u32>) -> PyResult<()> {
         let exchange = self.exchange()?;
-        exchange.set_reschedule(flags == RELEASE_RESCHEDULE);
+        exchange.set_reschedule(flags.0 == RELEASE_RESCHEDULE);
         Ok(())
     }
 
@@ -253,37 +260,47 @@ impl InferenceRequest {
         self.exchange.as_ref().map_or(Ok(false), |exchange| exchange.is_cancelled(python))
     }
 
-    #[pyo3(signature = (decoupled = false))]
-    fn exec(slf: &Bound<'_, Self>, decoupled: bool) -> PyResult<Option<Py<PyAny>>> {
+    #[pyo3(signature = (decoupled = Flag(false)))]
+    fn exec(slf: &Bound<'_, Self>, decoupled: Flag) -> PyResult<Option<Py<PyAny>>> {
         let python = slf.py();
-        if decoupled {
+        if decoupled.0 {
             return Ok(Some(runner::calls(python)?.call_method1("ResponseIterator", (slf,))?.unbind()));
         }
         let response = InnerCall::new(python, slf, false, None)?.next(python)?;
         response.map(|response| Ok(Py::new(python, response)?.into_any())).transpose()
     }
 
-    #[pyo3(signature = (decoupled = false))]
-    fn async_exec<'py>(slf: &Bound<'py, Self>, decoupled: bool) -> PyResult<Bound<'py, PyAny>> {
-        runner::calls(slf.py())?.call_method1("async_exec", (slf, decoupled))
+    #[pyo3(signature = (decoupled = Flag(false)))]
+    fn async_exec<'py>(slf: &Bound<'py, Self>, decoupled: Flag) -> PyResult<Bound<'py, PyAny>> {
+        runner::calls(slf.py())?.call_method1("async_exec", (slf, decoupled.0))
     }
 }
 
 impl InferenceRequest {
+    /// Why the request cannot be sent to another model, if it cannot.
+    pub fn refusal(&self) -> Option<String> {
+        if self.version < -1 {
+            return Some(format!("model '{}' has no version {}", self.model, self.version));
+        }
+        self.parameters.refusal().map(str::to_owned)
+    }
+
     fn exchange(&self) -> PyResult<&Arc<Exchange>> {
         self.exchange.as_ref().ok_or_else(|| exception("only received requests can be answered"))
     }
 }
 
-/// The input of that name, if any.
+/// The input of that name, if any. The name may be any object, and is compared as Python does.
 #[pyfunction]
 pub fn get_input_tensor_by_name(
     python: Python<'_>,
     inference_request: &Bound<'_, PyAny>,
-    name: &str,
+    name: &Bound<'_, PyAny>,
 ) -> PyResult<Option<Py<PyAny>>> {
-    if let Ok(request) = inference_request.cast::<InferenceRequest>() {
-        let found = request.get().inputs.iter().find(|input| input.get().name() == name);
+    if let (Ok(request), Ok(name)) =
+        (inference_request.cast::<InferenceRequest>(), name.extract::<Cow<'_, str>>())
+    {
+        let found = request.get().inputs.iter().find(|input| input.get().name() == &*name);
         return Ok(found.map(|input| input.clone_ref(python).into_any()));
     }
     // A test double of a request.

@@ -2,9 +2,9 @@
 
 use nereid_worker_protocol::Message;
 use nereid_worker_protocol::tensor::{Failure, Response};
-use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 
+use crate::arguments::{self, Text};
 use crate::constants::{ErrorCode, exception};
 use crate::parameters::Parameters;
 use crate::tensor::Tensor;
@@ -20,8 +20,8 @@ pub struct TritonError {
 impl TritonError {
     #[new]
     #[pyo3(signature = (message, code = ErrorCode::Internal))]
-    fn new(message: String, code: ErrorCode) -> Self {
-        Self { message, code }
+    fn new(message: Text, code: ErrorCode) -> Self {
+        Self { message: message.0, code }
     }
 
     #[pyo3(name = "message")]
@@ -122,8 +122,6 @@ impl InferenceResponse {
         let outputs: Option<Vec<_>> = output_tensors.0.into_iter().collect();
         let outputs =
             outputs.ok_or_else(|| exception("Output tensor for inference response should not be empty."))?;
-        // As in the reference, an error excludes outputs.
-        let outputs = if error.is_some() { Vec::new() } else { outputs };
         Ok(Self { outputs, error, parameters: Parameters::from_python(parameters)? })
     }
 
@@ -154,21 +152,17 @@ impl<'py> FromPyObject<'_, 'py> for Tensors {
     type Error = PyErr;
 
     fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
-        let wrong = || {
-            let found = object.get_type().name().map_or_else(|_| "?".to_owned(), |name| name.to_string());
-            PyTypeError::new_err(format!("expected a list of Tensor objects, found '{found}'"))
-        };
-        if object.is_none() || object.is_instance_of::<Tensor>() {
-            return Err(wrong());
-        }
-        let tensors = object.try_iter().map_err(|_| wrong())?.map(|tensor| {
-            let tensor = tensor?;
+        let expected = "a list of Tensor objects";
+        let tensors = arguments::elements(&object, expected, |tensor| {
             if tensor.is_none() {
-                Ok(None)
-            } else {
-                Ok(Some(tensor.cast_into::<Tensor>().map_err(|_| wrong())?.unbind()))
+                return Ok(None);
             }
+            let tensor = tensor.cast_into::<Tensor>().map_err(|error| {
+                let found = error.into_inner();
+                arguments::refused(&found, expected)
+            })?;
+            Ok(Some(tensor.unbind()))
         });
-        Ok(Self(tensors.collect::<PyResult<_>>()?))
+        tensors.map(Self)
     }
 }

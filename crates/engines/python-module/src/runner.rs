@@ -88,8 +88,7 @@ pub fn serve(python: Python<'_>, calls: Channel) -> PyResult<()> {
             Err(error) => return Err(PyOSError::new_err(error.to_string())),
         };
         let answer = Runner::answer(&mut runner, python, &call).unwrap_or_else(|error| {
-            // The traceback goes to the log.
-            error.display(python);
+            log_traceback(python, &error);
             Answer::Failed(error_text(python, &error))
         });
         let answer = answer.write(python, &mut sender)?;
@@ -100,6 +99,16 @@ pub fn serve(python: Python<'_>, calls: Channel) -> PyResult<()> {
             receiver.receive()
         });
     }
+}
+
+/// Prints an exception with its traceback, for the log. CPython before 3.12 prints the traceback of the exception object,
+/// which lacks the frames that were left since it was last caught.
+fn log_traceback(python: Python<'_>, error: &PyErr) {
+    if let Some(traceback) = error.traceback(python) {
+        // Without it, the exception is printed as it is.
+        let _ = error.value(python).setattr("__traceback__", traceback);
+    }
+    error.display(python);
 }
 
 /// The answer to a call of the server.
@@ -291,18 +300,24 @@ impl Runner {
                 returned.len()
             )));
         }
-        let response = |response: Bound<'py, PyAny>| {
+        let response = |(response, request): (Bound<'py, PyAny>, &Bound<'py, InferenceRequest>)| {
             if response.is_none() {
                 return Ok(None);
             }
+            let unexpected = |expected: &str, found: &Bound<'py, PyAny>| {
+                let found = found.get_type().str().map_or_else(|_| "?".into(), |name| name.to_string());
+                exception(format!("Expected {expected}, found type '{found}'."))
+            };
+            if request.get().exchange.as_ref().is_some_and(|exchange| exchange.is_to_be_rescheduled()) {
+                let expected = "a None object in the execute function return list for rescheduled request";
+                return Err(unexpected(expected, &response));
+            }
             response.cast_into::<InferenceResponse>().map(Some).map_err(|error| {
-                let found = error.into_inner().get_type().str().map_or_else(|_| "?".into(), |name| name.to_string());
-                exception(format!(
-                    "Expected an 'InferenceResponse' object in the execute function return list, found type '{found}'."
-                ))
+                let expected = "an 'InferenceResponse' object in the execute function return list";
+                unexpected(expected, &error.into_inner())
             })
         };
-        returned.iter().map(response).collect::<PyResult<_>>().map(Some)
+        returned.iter().zip(requests).map(response).collect::<PyResult<_>>().map(Some)
     }
 }
 
@@ -313,7 +328,7 @@ fn write_outcome(
     response: Option<&Bound<'_, InferenceResponse>>,
 ) {
     let Some(exchange) = &request.exchange else { return answer.later_outcome() };
-    if exchange.is_rescheduled() {
+    if exchange.reschedule() {
         return answer.reschedule_outcome();
     }
     match response {

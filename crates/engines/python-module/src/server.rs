@@ -6,6 +6,7 @@ use nereid_worker_protocol::side::{
 use nereid_worker_protocol::{Message, side};
 use pyo3::prelude::*;
 
+use crate::arguments::{Flag, Float, ServerText};
 use crate::constants::{LogLevel, MetricKind, exception};
 use crate::side::Side;
 
@@ -42,13 +43,13 @@ fn unexpected() -> PyErr {
 #[pyfunction]
 pub fn load(
     python: Python<'_>,
-    model: &str,
-    config: Option<&str>,
+    model: ServerText,
+    config: ServerText,
     files: Vec<(String, Vec<u8>)>,
 ) -> PyResult<()> {
     ask(python, LOAD, |message| {
-        message.text(model);
-        message.optional_text(config);
+        message.text(&model.0);
+        message.optional_text(Some(config.0.as_str()).filter(|config| !config.is_empty()));
         message.count(files.len());
         for (path, contents) in &files {
             message.text(path);
@@ -61,21 +62,24 @@ pub fn load(
 
 /// Unloads a model.
 #[pyfunction]
-pub fn unload(python: Python<'_>, model: &str, dependents: bool) -> PyResult<()> {
+pub fn unload(python: Python<'_>, model: ServerText, dependents: Flag) -> PyResult<()> {
     ask(python, UNLOAD, |message| {
-        message.text(model);
-        message.bool(dependents);
+        message.text(&model.0);
+        message.bool(dependents.0);
         Ok(())
     })
     .map(drop)
 }
 
-/// Whether a model would answer requests; -1 for any version.
+/// Whether a model would answer requests; an empty version for any.
 #[pyfunction]
-pub fn model_ready(python: Python<'_>, model: &str, version: i64) -> PyResult<bool> {
+pub fn model_ready(python: Python<'_>, model: ServerText, version: ServerText) -> PyResult<bool> {
+    let (ServerText(model), ServerText(version)) = (model, version);
+    let number = if version.is_empty() { Some(-1) } else { version_number(&version) };
+    let number = number.ok_or_else(|| exception(format!("model '{model}': '{version}' is not a version")))?;
     let answered = ask(python, MODEL_READY, |message| {
-        message.text(model);
-        message.i64(version);
+        message.text(&model);
+        message.i64(number);
         Ok(())
     });
     match answered? {
@@ -84,12 +88,21 @@ pub fn model_ready(python: Python<'_>, model: &str, version: i64) -> PyResult<bo
     }
 }
 
+/// The number with which a text begins, as in the reference, which accepts what follows; `None` if it is not a version.
+fn version_number(text: &str) -> Option<i64> {
+    let text =
+        text.trim_start_matches(|character: char| character.is_ascii_whitespace() || character == '\u{b}');
+    let text = text.strip_prefix('+').unwrap_or(text);
+    let end = text.find(|character: char| !character.is_ascii_digit()).unwrap_or(text.len());
+    text[..end].parse().ok()
+}
+
 /// Writes a line to the server's log.
 #[pyfunction]
-pub fn log(python: Python<'_>, message: &str, level: LogLevel) -> PyResult<()> {
+pub fn log(python: Python<'_>, message: ServerText, level: LogLevel) -> PyResult<()> {
     Side::get()?.send(python, LOG, |line| {
         line.u8(level as u8);
-        line.text(message);
+        line.text(&message.0);
         Ok(())
     })
 }
@@ -109,14 +122,14 @@ fn handle(answered: ReplyValue) -> PyResult<MetricHandle> {
 #[pyfunction]
 pub fn new_family(
     python: Python<'_>,
-    name: &str,
-    description: &str,
+    name: ServerText,
+    description: ServerText,
     kind: MetricKind,
 ) -> PyResult<MetricHandle> {
     handle(ask(python, NEW_FAMILY, |message| {
         message.u8(kind as u8);
-        message.text(name);
-        message.text(description);
+        message.text(&name.0);
+        message.text(&description.0);
         Ok(())
     })?)
 }
@@ -141,16 +154,16 @@ impl MetricHandle {
         }
     }
 
-    fn increment(&self, python: Python<'_>, by: f64) -> PyResult<()> {
-        self.operate(python, side::METRIC_INCREMENT, by).map(drop)
+    fn increment(&self, python: Python<'_>, by: Float) -> PyResult<()> {
+        self.operate(python, side::METRIC_INCREMENT, by.0).map(drop)
     }
 
-    fn set(&self, python: Python<'_>, value: f64) -> PyResult<()> {
-        self.operate(python, side::METRIC_SET, value).map(drop)
+    fn set(&self, python: Python<'_>, value: Float) -> PyResult<()> {
+        self.operate(python, side::METRIC_SET, value.0).map(drop)
     }
 
-    fn observe(&self, python: Python<'_>, value: f64) -> PyResult<()> {
-        self.operate(python, side::METRIC_OBSERVE, value).map(drop)
+    fn observe(&self, python: Python<'_>, value: Float) -> PyResult<()> {
+        self.operate(python, side::METRIC_OBSERVE, value.0).map(drop)
     }
 }
 

@@ -33,7 +33,7 @@ struct Calls {
     ended: Option<String>,
     /// Number of threads that wait for `changed`.
     waiting: usize,
-    /// Calls with a `notify` callback, and their replies.
+    /// Calls with a `notify` callback, once for each reply.
     notifications: VecDeque<u64>,
     /// Number of open calls with a `notify` callback.
     notified: usize,
@@ -48,6 +48,18 @@ struct Call {
 }
 
 impl Calls {
+    /// The callback of a call, which is kept only while more replies may arrive: it may refer to the call's owner.
+    fn callback(&mut self, python: Python<'_>, number: u64) -> Option<Py<PyAny>> {
+        let is_last = self.ended.is_some();
+        let call = self.open.get_mut(&number)?;
+        if !is_last && !call.finished {
+            return Some(call.notify.as_ref()?.clone_ref(python));
+        }
+        let notify = call.notify.take()?;
+        self.notified -= 1;
+        Some(notify)
+    }
+
     fn is_pending(&self, number: u64) -> bool {
         let is_open = |call: &Call| call.answers.is_empty() && !call.finished;
         self.ended.is_none() && self.open.get(&number).is_some_and(is_open)
@@ -69,6 +81,13 @@ impl Answer {
         reader.u64().and_then(|_| reader.bool()).map_err(|error| exception(error.to_string()))?;
         Ok(reader)
     }
+}
+
+/// Frees the shared memory of a reply that nothing else reads: reading takes hold of it, and dropping frees it.
+fn discard(incoming: &Incoming) {
+    let mut reader = incoming.reader();
+    // A malformed reply holds nothing.
+    let _ = reader.u64().and_then(|_| reader.bool()).and_then(|_| reader.reply().map(drop));
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -126,7 +145,7 @@ impl Side {
             .map_err(|error| exception(format!("cannot send to the server: {error}")))
     }
 
-    /// Begins a call. `notify` is called, without arguments, for each reply.
+    /// Begins a call. `notify` is called, without arguments, when replies have arrived; it is dropped after the last.
     pub fn begin(
         &'static self,
         python: Python<'_>,
@@ -187,6 +206,11 @@ impl Side {
         lock(&self.calls).is_pending(number)
     }
 
+    /// Whether all replies to a call have been taken.
+    pub fn is_over(&self, number: u64) -> bool {
+        lock(&self.calls).open.get(&number).is_none_or(|call| call.finished && call.answers.is_empty())
+    }
+
     fn wait_for_reply(&self, number: u64) -> Result<MutexGuard<'_, Calls>, String> {
         let mut calls = lock(&self.calls);
         while calls.is_pending(number) {
@@ -207,7 +231,10 @@ impl Side {
             calls.notified -= usize::from(forgotten.as_ref().is_some_and(|call| call.notify.is_some()));
             forgotten
         };
-        forgotten.is_some_and(|call| !call.finished)
+        forgotten.is_some_and(|call| {
+            call.answers.iter().for_each(discard);
+            !call.finished
+        })
     }
 
     /// Receives a message, or waits until another thread has received one.
@@ -243,13 +270,15 @@ impl Side {
         let mut reader = incoming.reader();
         let head = reader.u64().and_then(|number| Ok((number, reader.bool()?)));
         let (number, last) = head.map_err(|error| error.to_string())?;
-        // The reply is dropped if its call was forgotten.
-        if let Some(call) = calls.open.get_mut(&number) {
-            call.finished = last;
-            call.answers.push_back(incoming);
-            if call.notify.is_some() {
-                calls.notifications.push_back(number);
-            }
+        let Some(call) = calls.open.get_mut(&number) else {
+            // Its call was forgotten.
+            discard(&incoming);
+            return Ok(());
+        };
+        call.finished = last;
+        call.answers.push_back(incoming);
+        if call.notify.is_some() {
+            calls.notifications.push_back(number);
         }
         Ok(())
     }
@@ -285,10 +314,7 @@ impl Side {
 
     fn notify(&self, number: u64) {
         Python::attach(|python| {
-            let notify = lock(&self.calls)
-                .open
-                .get(&number)
-                .and_then(|call| Some(call.notify.as_ref()?.clone_ref(python)));
+            let notify = lock(&self.calls).callback(python, number);
             if let Some(Err(error)) = notify.map(|notify| notify.call0(python)) {
                 error.print(python);
             }

@@ -10,6 +10,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyDict;
 
+use crate::arguments::Text;
 use crate::constants::exception;
 use crate::gpu::{self, GpuMemory};
 
@@ -70,6 +71,10 @@ impl Tensor {
             wire::Contents::Inline(bytes) => bytes.len(),
             wire::Contents::Region(region) => region.len(),
             wire::Contents::Device(contents) => usize::try_from(contents.length).unwrap_or(usize::MAX),
+            wire::Contents::Unmapped(error) => {
+                let name = tensor.name;
+                return Err(exception(format!("tensor '{name}': cannot map its shared memory: {error}")));
+            }
         };
         if data_type.size() > 0 && length != received {
             return Err(wrong("contents do not fit its shape"));
@@ -101,6 +106,7 @@ impl Tensor {
                 Contents::Array
             }
             wire::Contents::Inline(bytes) => Contents::Wire(bytes.into()),
+            wire::Contents::Unmapped(_) => return Err(wrong("contents are missing")),
         };
         Ok(Self { name: tensor.name.to_owned(), data_type, shape: tensor.shape, contents, device, array })
     }
@@ -247,6 +253,10 @@ fn import(python: Python<'_>, name: String, object: &Bound<'_, PyAny>) -> PyResu
         Refusal::Tensor(reason) => refused(reason),
     })?;
     let ImportedTensor { managed, data_type, shape, strides, device } = imported;
+    if shape.len() > wire::MAX_DIMENSIONS {
+        let (dimensions, most) = (shape.len(), wire::MAX_DIMENSIONS);
+        return Err(refused(format!("it has {dimensions} dimensions, but may have {most} at most")));
+    }
     let data = managed.data();
     let memory = Memory::managed(python, managed)?;
     let Some(strides) = strides else {
@@ -289,13 +299,9 @@ fn export<'py>(tensor: &Bound<'py, Tensor>) -> PyResult<Bound<'py, PyAny>> {
 #[pymethods]
 impl Tensor {
     #[new]
-    fn new(python: Python<'_>, name: &Bound<'_, PyAny>, array: &Bound<'_, PyAny>) -> PyResult<Self> {
-        let Ok(text) = name.extract::<String>() else {
-            return Err(PyTypeError::new_err(format!(
-                "Tensor(): the name must be a str, not '{}'",
-                name.get_type().name()?
-            )));
-        };
+    #[pyo3(signature = (name, array, /))]
+    fn new(python: Python<'_>, name: Text, array: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let Text(text) = name;
         if text.is_empty() && Array::of(array)?.is_some() {
             return Err(exception("Tensor name cannot be an empty string."));
         }
@@ -344,7 +350,9 @@ impl Tensor {
     }
 
     #[staticmethod]
-    fn from_dlpack(python: Python<'_>, name: String, tensor: &Bound<'_, PyAny>) -> PyResult<Self> {
+    #[pyo3(signature = (name, tensor, /))]
+    fn from_dlpack(python: Python<'_>, name: Text, tensor: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let Text(name) = name;
         if name.is_empty() {
             return Err(exception("Tensor name cannot be an empty string."));
         }

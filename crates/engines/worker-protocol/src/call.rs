@@ -43,19 +43,19 @@ pub const FINALIZED: u16 = 70;
 /// Answers any call that failed.
 pub const FAILED: u16 = 71;
 
-/// The instance can be asked whether it is [ready](READY).
+/// The instance answers [`READY`].
 pub const REPORTS_READINESS: u32 = 1;
 
-/// What became of a request.
+/// The outcome of a request.
 #[derive(Debug)]
 pub enum Outcome<'a> {
-    /// Its one response.
+    /// The only response.
     Response(Response<'a>),
-    /// It failed. Responses sent before count.
+    /// An error. Responses sent before are valid.
     Failure(Failure<'a>),
-    /// It is answered on the side channel, now or later.
+    /// Responses arrive on the side channel, now or later.
     Later,
-    /// It is to be executed again. Responses sent before count.
+    /// The request returns to its scheduler. Responses sent before are valid.
     Reschedule,
 }
 
@@ -88,7 +88,7 @@ impl<'a> Reader<'a> {
     /// The outcome of a request.
     ///
     /// # Errors
-    /// It is malformed.
+    /// The outcome is malformed.
     pub fn outcome(&mut self) -> Result<Outcome<'a>, Malformed> {
         Ok(match self.u8()? {
             0 => Outcome::Response(self.response()?),

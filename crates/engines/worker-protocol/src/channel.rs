@@ -12,7 +12,7 @@ use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, shutdown, so
 use crate::backlog::Backlog;
 use crate::codec::{Malformed, Reader, Writer};
 use crate::frame::Frame;
-use crate::memory::{Mapping, Segments};
+use crate::memory::Segments;
 use crate::pool::{LentRegion, MAX_INLINE, Pool, Trimmer};
 use crate::socket::{FrameReader, send};
 
@@ -70,7 +70,7 @@ pub struct Closer(Arc<OwnedFd>);
 impl Closer {
     /// Ends it.
     pub fn close(&self) {
-        // Fails if the other end is gone, which is as well.
+        // An error means that the other end has closed the connection already.
         let _ = shutdown(&*self.0, Shutdown::Both);
     }
 }
@@ -91,7 +91,7 @@ pub struct Sender {
     /// Kept for the next message.
     payload: Vec<u8>,
     sent: u64,
-    /// What could not be sent yet, if the sender never waits.
+    /// Unsent frames, if the sender never waits.
     backlog: Option<Backlog>,
 }
 
@@ -117,7 +117,7 @@ impl Sender {
     /// Sends of the backlog what the other end takes now.
     ///
     /// # Errors
-    /// The other end is gone.
+    /// The connection is closed.
     pub fn flush(&mut self) -> io::Result<()> {
         self.backlog.as_mut().map_or(Ok(()), |backlog| backlog.flush(&self.socket))
     }
@@ -134,7 +134,7 @@ impl Sender {
         }
     }
 
-    /// What gives memory back that messages used.
+    /// Releases the memory that messages used.
     pub fn trimmer(&self) -> Trimmer {
         Trimmer(Arc::clone(&self.pool))
     }
@@ -185,7 +185,7 @@ impl Message<'_> {
     /// `fill` finds there is undefined.
     ///
     /// # Errors
-    /// There is no memory. Nothing was appended.
+    /// The system is out of memory. Nothing was appended.
     pub fn contents(&mut self, length: usize, fill: impl FnOnce(&mut [u8])) -> io::Result<()> {
         if length <= MAX_INLINE {
             self.writer.u8(0);
@@ -222,7 +222,7 @@ impl Message<'_> {
     /// Sends it. Waits while the other end does not read, unless there is a [backlog](Sender::keep_backlog).
     ///
     /// # Errors
-    /// The other end is gone, or the message is longer than [`MAX_FRAME`](crate::MAX_FRAME).
+    /// The connection is closed, or the message is longer than [`MAX_FRAME`](crate::MAX_FRAME).
     pub fn send(self) -> io::Result<()> {
         self.send_with(None)
     }
@@ -285,7 +285,7 @@ impl Receiver {
     /// The next message that has arrived completely; `None` at the end of the connection.
     ///
     /// # Errors
-    /// `WouldBlock` if there is none yet; otherwise as for [`receive`](Self::receive).
+    /// `WouldBlock` if no message has arrived completely; otherwise as for [`receive`](Self::receive).
     pub fn try_receive(&mut self) -> io::Result<Option<Incoming>> {
         self.next(false)
     }
@@ -300,7 +300,7 @@ impl Receiver {
             let (number, length) = (reader.u32()?, reader.u64()?);
             reader.end()?;
             let file = self.frames.claim_fd().ok_or(Malformed("a segment comes without its file"))?;
-            Arc::make_mut(&mut self.segments).add(number, Mapping::open(&file, length)?)?;
+            Arc::make_mut(&mut self.segments).add(number, file, length)?;
         }
     }
 
@@ -334,7 +334,7 @@ pub struct Incoming {
 }
 
 impl Incoming {
-    /// What it is: a constant of [`call`](crate::call) or [`side`](crate::side).
+    /// The message's kind: a constant of [`call`](crate::call) or [`side`](crate::side).
     pub fn kind(&self) -> u16 {
         self.frame.kind
     }

@@ -135,8 +135,8 @@ impl<'a> Reader<'a> {
         Self { segments: Some(segments), ..self }
     }
 
-    /// Contents that are in shared memory.
-    pub(crate) fn region(&mut self) -> Result<Region, Malformed> {
+    /// Contents in shared memory; the error of the system if it cannot be mapped.
+    pub(crate) fn region(&mut self) -> Result<io::Result<Region>, Malformed> {
         let (segment, offset, length) = (self.u32()?, self.u64()?, self.u64()?);
         self.segments.ok_or(Malformed("unknown segment"))?.region(segment, offset, length)
     }
@@ -178,7 +178,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The next bytes, as many as said.
+    /// The next `count` bytes.
     ///
     /// # Errors
     /// There are fewer.
@@ -201,7 +201,7 @@ impl<'a> Reader<'a> {
     /// A text.
     ///
     /// # Errors
-    /// It is longer than the payload, or not UTF-8.
+    /// The text is longer than the payload, or not UTF-8.
     pub fn text(&mut self) -> Result<&'a str, Malformed> {
         std::str::from_utf8(self.bytes()?).map_err(|_| Malformed("a text is not UTF-8"))
     }

@@ -11,9 +11,9 @@ pub(crate) const HEADER: usize = 8;
 /// A frame as it was received.
 #[derive(Debug)]
 pub struct Frame {
-    /// What it is: a constant of [`call`](crate::call) or [`side`](crate::side).
+    /// The kind: a constant of [`call`](crate::call) or [`side`](crate::side).
     pub kind: u16,
-    /// Its contents.
+    /// The contents.
     pub payload: Vec<u8>,
 }
 

@@ -5,8 +5,8 @@
 //!
 //! - the *call channel* carries one [call](call) of the server at a time, and its answer. The thread that calls waits on the
 //!   socket itself, so an answer wakes no other thread first.
-//! - the *side channel* carries what the process has to say at any time, from any of its threads, and what the server
-//!   answers to that: responses from other threads, inner requests, loads, metrics, the log ([`side`]).
+//! - the *side channel* carries messages of the process at any time, from any of its threads, and the server's
+//!   replies: responses from other threads, inner requests, loads, metrics, the log ([`side`]).
 //!
 //! A [frame](frame) has a kind and a payload of [plain values](codec). Contents of tensors up to [`MAX_INLINE`] bytes
 //! travel in the payload; larger ones in shared memory ([`memory`]). Each direction of each channel has a [pool](pool) of its

@@ -6,14 +6,14 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::{self, NonNull};
 use std::slice;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::fs::{
     FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate,
     memfd_create,
 };
-use rustix::io::Errno;
+use rustix::io::{Errno, pwrite};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use crate::codec::Malformed;
@@ -80,23 +80,12 @@ unsafe impl Sync for Mapping {}
 
 impl Mapping {
     fn new(file: impl AsFd, length: usize) -> io::Result<Arc<Self>> {
-        // SAFETY: no address is asked for, so nothing that is mapped already is touched.
+        // SAFETY: the system chooses the address, so no existing mapping is touched.
         let address = unsafe {
             mmap(ptr::null_mut(), length, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, file, 0)?
         };
         let address = NonNull::new(address.cast()).ok_or_else(|| io::Error::other("mapped at address 0"))?;
         Ok(Arc::new(Self { address, length }))
-    }
-
-    /// Maps a file that the other end sent.
-    pub(crate) fn open(file: impl AsFd, length: u64) -> io::Result<Arc<Self>> {
-        let seals = fcntl_get_seals(&file).map_err(|_| Malformed("a segment is not a memory file"))?;
-        let actual = u64::try_from(fstat(&file)?.st_size).unwrap_or(0);
-        if !seals.contains(SealFlags::SHRINK) || actual != length || length == 0 {
-            return Err(Malformed("a segment can be cut short, or is not as long as it should be").into());
-        }
-        let length = usize::try_from(length).map_err(|_| Malformed("a segment is too long"))?;
-        Self::new(file, length)
     }
 
     fn at(&self, offset: usize) -> *mut u8 {
@@ -129,11 +118,11 @@ impl Mapping {
         self.state(offset).load(Ordering::Acquire) == FREE
     }
 
-    /// The contents of a region, to be written. Nobody else of this process may use them meanwhile.
+    /// The contents of a region, for writing. The caller has the only reference of this process to them.
     #[expect(clippy::mut_from_ref, reason = "the pool hands out each region once")]
     pub(crate) fn contents_mut(&self, offset: usize, length: usize) -> &mut [u8] {
         assert!(offset.checked_add(length).is_some_and(|end| end <= self.length));
-        // SAFETY: the range is within the mapping, and the pool has given it to nobody else. The other process may write
+        // SAFETY: the range is within the mapping, and the pool lends each region once. The other process may write
         // there at any time: nothing is concluded from bytes that were read.
         unsafe { slice::from_raw_parts_mut(self.at(offset), length) }
     }
@@ -155,26 +144,17 @@ pub struct Region {
 }
 
 impl Region {
-    /// A region of a mapping, as the other end names it.
-    fn of(mapping: &Arc<Mapping>, offset: u64, length: u64) -> Result<Self, Malformed> {
-        let end = offset.checked_add(length).filter(|end| *end <= mapping.length as u64);
-        if end.is_none() || offset < REGION_HEADER as u64 || !offset.is_multiple_of(REGION_HEADER as u64) {
-            return Err(Malformed("a region is not within its segment"));
-        }
-        Ok(Self { mapping: Arc::clone(mapping), offset: offset as usize, length: length as usize })
-    }
-
-    /// Where it begins. It may be written there, if nobody reads it at the same time.
+    /// The address of the contents. The caller may write there while no other thread reads.
     pub fn as_ptr(&self) -> *mut u8 {
         self.mapping.at(self.offset)
     }
 
-    /// Its length in bytes.
+    /// The length in bytes.
     pub fn len(&self) -> usize {
         self.length
     }
 
-    /// Whether it has no bytes.
+    /// Whether the length is 0.
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
@@ -200,22 +180,90 @@ impl fmt::Debug for Region {
     }
 }
 
+/// A segment that the other end has announced.
+#[derive(Debug)]
+struct AnnouncedSegment {
+    length: usize,
+    state: Mutex<SegmentState>,
+}
+
+#[derive(Debug)]
+enum SegmentState {
+    /// Not mapped yet, or the last attempt failed.
+    Unmapped(OwnedFd),
+    Mapped(Arc<Mapping>),
+}
+
+impl AnnouncedSegment {
+    /// Checks a file that the other end sent. It is mapped with the first region, so that a failure, such as a lack of
+    /// memory, is one of that region and not of the channel.
+    fn new(file: OwnedFd, length: u64) -> io::Result<Self> {
+        let seals = fcntl_get_seals(&file).map_err(|_| Malformed("a segment is not a memory file"))?;
+        let actual = u64::try_from(fstat(&file)?.st_size).unwrap_or(0);
+        if !seals.contains(SealFlags::SHRINK) || actual != length || length == 0 {
+            return Err(Malformed("a segment can be cut short, or is not as long as it should be").into());
+        }
+        let length = usize::try_from(length).map_err(|_| Malformed("a segment is too long"))?;
+        Ok(Self { length, state: Mutex::new(SegmentState::Unmapped(file)) })
+    }
+
+    /// A region, as the other end names it.
+    fn region(&self, offset: u64, length: u64) -> Result<io::Result<Region>, Malformed> {
+        let end = offset.checked_add(length).filter(|end| *end <= self.length as u64);
+        if end.is_none() || offset < REGION_HEADER as u64 || !offset.is_multiple_of(REGION_HEADER as u64) {
+            return Err(Malformed("a region is not within its segment"));
+        }
+        let mapping = self.mapping(offset);
+        Ok(mapping.map(|mapping| Region { mapping, offset: offset as usize, length: length as usize }))
+    }
+
+    /// The mapping. If it fails, the region at the offset is freed.
+    fn mapping(&self, offset: u64) -> io::Result<Arc<Mapping>> {
+        // Each change is one assignment.
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let file = match &*state {
+            SegmentState::Mapped(mapping) => return Ok(Arc::clone(mapping)),
+            SegmentState::Unmapped(file) => file,
+        };
+        match Mapping::new(file, self.length) {
+            Ok(mapping) => {
+                *state = SegmentState::Mapped(Arc::clone(&mapping));
+                Ok(mapping)
+            }
+            Err(error) => {
+                // Without a mapping, the state in front of the region is written through the file. If that fails, the
+                // place stays lent until the channel ends.
+                let _ = pwrite(file, &FREE.to_ne_bytes(), offset - REGION_HEADER as u64);
+                Err(error)
+            }
+        }
+    }
+}
+
 /// The segments that the other end has announced, by their numbers.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Segments(Vec<Arc<Mapping>>);
+pub(crate) struct Segments(Vec<Arc<AnnouncedSegment>>);
 
 impl Segments {
     /// Adds the next one.
-    pub(crate) fn add(&mut self, number: u32, mapping: Arc<Mapping>) -> Result<(), Malformed> {
+    ///
+    /// # Errors
+    /// The file is not sealed or has another length, or the number is not the next one.
+    pub(crate) fn add(&mut self, number: u32, file: OwnedFd, length: u64) -> io::Result<()> {
         if number as usize != self.0.len() || self.0.len() == MAX_SEGMENTS {
-            return Err(Malformed("a segment has the wrong number"));
+            return Err(Malformed("a segment has the wrong number").into());
         }
-        self.0.push(mapping);
+        self.0.push(Arc::new(AnnouncedSegment::new(file, length)?));
         Ok(())
     }
 
-    pub(crate) fn region(&self, number: u32, offset: u64, length: u64) -> Result<Region, Malformed> {
-        let mapping = self.0.get(number as usize).ok_or(Malformed("unknown segment"))?;
-        Region::of(mapping, offset, length)
+    /// A region; the error of the system if its segment cannot be mapped.
+    pub(crate) fn region(
+        &self,
+        number: u32,
+        offset: u64,
+        length: u64,
+    ) -> Result<io::Result<Region>, Malformed> {
+        self.0.get(number as usize).ok_or(Malformed("unknown segment"))?.region(offset, length)
     }
 }

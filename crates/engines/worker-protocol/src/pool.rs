@@ -63,7 +63,7 @@ impl Pool {
     /// A region for contents of that length.
     ///
     /// # Errors
-    /// There is no memory for it.
+    /// The system is out of memory.
     pub(crate) fn lend(&mut self, length: usize) -> io::Result<LentRegion> {
         self.unswept += 1;
         self.untrimmed += 1;

@@ -1,12 +1,12 @@
-//! The side channel: what the process says at any time. What expects an [`ANSWER`] begins with a number (u64) that the process
-//! chooses, other than those that are in use.
+//! The side channel: messages of the process at any time. A message that expects an [`ANSWER`] begins with a number (u64) that
+//! the process chooses; numbers in use are not chosen again.
 //!
 //! | message | its values | its answers |
 //! |---|---|---|
 //! | [`RESPOND`] | handle of the request u64, final bool, [reply](Reply) | |
 //! | [`RELEASE`] | handle of the request u64: no response follows, and the request gets an error if it has no final one | |
 //! | [`IS_CANCELLED`] | number, handle of the request | bool |
-//! | [`INFER`] | number, handle of the request that it is made for or 0, model text, version i64 (-1 for any), decoupled bool, request, count of inputs, inputs | responses or failures; the last says so |
+//! | [`INFER`] | number, handle of the outer request or 0, model text, version i64 (-1 for any), decoupled bool, request, count of inputs, inputs | responses or failures, the last one marked |
 //! | [`CANCEL`] | number of the [`INFER`] | |
 //! | [`LOAD`] | number, model text, optional text: configuration, count of files, for each its path as text and its bytes | done |
 //! | [`UNLOAD`] | number, model text, dependents bool | done |
@@ -24,7 +24,7 @@
 //! | [`ANSWER`] | number, last bool, [reply](Reply) |
 //!
 //! A request that is answered with one response over this channel gets it with `final`. A failure is answered with one of code
-//! and words, whatever was asked.
+//! and text, whatever the message.
 
 use crate::codec::{Malformed, Reader, Writer};
 use crate::tensor::{Failure, Response, Value};
@@ -56,7 +56,7 @@ pub const DROP_METRIC: u16 = 139;
 /// A line for the log.
 pub const LOG: u16 = 140;
 
-/// Answers what the process asked.
+/// The reply to a message of the process.
 pub const ANSWER: u16 = 192;
 
 /// Reads a metric.
@@ -68,7 +68,7 @@ pub const METRIC_SET: u8 = 2;
 /// Adds a value to a histogram.
 pub const METRIC_OBSERVE: u8 = 3;
 
-/// What a message replies with.
+/// The contents of a reply.
 #[derive(Debug)]
 pub enum Reply<'a> {
     /// Nothing: only that it was the last.
@@ -77,13 +77,13 @@ pub enum Reply<'a> {
     Response(Response<'a>),
     /// A failure.
     Failure(Failure<'a>),
-    /// It was done.
+    /// Success without a value.
     Done,
     /// Yes or no.
     Bool(bool),
     /// A number.
     Number(f64),
-    /// What the server made.
+    /// The handle of an object of the server.
     Handle(u64),
 }
 
@@ -133,7 +133,7 @@ impl<'a> Reader<'a> {
     /// A reply.
     ///
     /// # Errors
-    /// It is malformed.
+    /// The reply is malformed.
     pub fn reply(&mut self) -> Result<Reply<'a>, Malformed> {
         Ok(match self.u8()? {
             0 => Reply::Nothing,

@@ -20,7 +20,7 @@ const BUFFER: usize = 64 << 10;
 /// Largest part of a payload for which memory is taken before it has arrived.
 const MAX_UNVERIFIED: usize = 1 << 20;
 
-/// File descriptors that were received but not asked for.
+/// Limit of received file descriptors that no frame has claimed.
 const MAX_UNCLAIMED: usize = 16;
 
 /// Sends a frame, and a file descriptor with it. Waits while the other end does not read.
@@ -66,7 +66,7 @@ pub(crate) fn send_from(
 #[derive(Debug)]
 pub(crate) struct FrameReader {
     buffer: Box<[u8]>,
-    /// What of the buffer was not taken yet.
+    /// The unread part of the buffer.
     filled: std::ops::Range<usize>,
     /// The frame of which a part has arrived, and how long it becomes.
     partial: Option<(Frame, usize)>,

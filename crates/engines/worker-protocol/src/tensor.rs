@@ -1,4 +1,4 @@
-//! What requests and responses are made of, in both channels. Texts and small contents borrow from the message.
+//! Requests, responses and their parts, in both channels. Texts and small contents borrow from the message.
 
 use std::io;
 
@@ -6,16 +6,19 @@ use crate::channel::Message;
 use crate::codec::{Malformed, Reader, Writer};
 use crate::memory::Region;
 
-/// A tensor as it was received.
+/// Largest number of dimensions of a tensor, as in numpy.
+pub const MAX_DIMENSIONS: usize = 64;
+
+/// A received tensor.
 #[derive(Debug)]
 pub struct Tensor<'a> {
-    /// Its name.
+    /// The name.
     pub name: &'a str,
     /// The type of its elements, by its number in Triton's C interface: BOOL is 1, BYTES 13, BF16 14.
     pub data_type: u8,
-    /// Its dimensions.
+    /// The dimensions, outermost first.
     pub shape: Vec<i64>,
-    /// Its elements, row-major and little-endian; those of BYTES each after its length (u32).
+    /// The elements, row-major and little-endian. Each element of BYTES follows its length (u32).
     pub contents: Contents<'a>,
 }
 
@@ -28,6 +31,8 @@ pub enum Contents<'a> {
     Region(Region),
     /// In memory of a device.
     Device(DeviceContents),
+    /// In shared memory that cannot be mapped, for example for lack of memory. The channel stays usable.
+    Unmapped(io::Error),
 }
 
 /// Contents in memory of a device, which a third process shares. Only a server sends them, to processes that read such
@@ -36,7 +41,7 @@ pub enum Contents<'a> {
 pub struct DeviceContents {
     /// The device's number.
     pub device: u32,
-    /// What opens the memory: CUDA's `cudaIpcMemHandle_t`.
+    /// The handle that opens the memory: CUDA's `cudaIpcMemHandle_t`.
     pub handle: [u8; 64],
     /// Where the contents begin in what the handle opens.
     pub offset: u64,
@@ -50,7 +55,7 @@ impl Contents<'_> {
         match self {
             Self::Inline(bytes) => Some(bytes),
             Self::Region(region) => Some(region.as_ref()),
-            Self::Device(_) => None,
+            Self::Device(_) | Self::Unmapped(_) => None,
         }
     }
 }
@@ -88,7 +93,7 @@ pub struct Request<'a> {
     pub handle: u64,
     /// The client's id; may be empty.
     pub id: &'a str,
-    /// Its sequence.
+    /// The sequence.
     pub correlation: Correlation<'a>,
     /// [`SEQUENCE_START`] and [`SEQUENCE_END`].
     pub flags: u32,
@@ -100,7 +105,7 @@ pub struct Request<'a> {
     pub trace: Option<&'a str>,
     /// The requested outputs; none for all.
     pub outputs: Vec<&'a str>,
-    /// Its parameters.
+    /// The parameters.
     pub parameters: Vec<(&'a str, Value<'a>)>,
 }
 
@@ -113,9 +118,9 @@ pub const SEQUENCE_END: u32 = 2;
 /// A response as it was received.
 #[derive(Debug, Default)]
 pub struct Response<'a> {
-    /// Its outputs.
+    /// The outputs.
     pub outputs: Vec<Tensor<'a>>,
-    /// Its parameters.
+    /// The parameters.
     pub parameters: Vec<(&'a str, Value<'a>)>,
 }
 
@@ -124,7 +129,7 @@ pub struct Response<'a> {
 pub struct Failure<'a> {
     /// The code.
     pub code: u8,
-    /// What was wrong.
+    /// The error's text.
     pub message: &'a str,
 }
 
@@ -190,7 +195,7 @@ impl Message<'_> {
     /// A tensor whose contents, of `length` bytes, `fill` writes.
     ///
     /// # Errors
-    /// There is no memory for the contents. [Truncate](Message::truncate) the message to where the tensor began.
+    /// The system is out of memory. [Truncate](Message::truncate) the message to where the tensor began.
     pub fn tensor(
         &mut self,
         name: &str,
@@ -225,13 +230,13 @@ impl<'a> Reader<'a> {
     /// A tensor.
     ///
     /// # Errors
-    /// It is malformed. Whether contents fit type and shape is not checked.
+    /// The tensor is malformed. Whether contents fit type and shape is not checked.
     pub fn tensor(&mut self) -> Result<Tensor<'a>, Malformed> {
         let (name, data_type) = (self.text()?, self.u8()?);
         let shape = (0..self.count(8)?).map(|_| self.i64()).collect::<Result<_, _>>()?;
         let contents = match self.u8()? {
             0 => Contents::Inline(self.bytes()?),
-            1 => Contents::Region(self.region()?),
+            1 => self.region()?.map_or_else(Contents::Unmapped, Contents::Region),
             2 => Contents::Device(self.device_contents()?),
             _ => return Err(Malformed("unknown kind of contents")),
         };
@@ -273,7 +278,7 @@ impl<'a> Reader<'a> {
     /// A request and its inputs.
     ///
     /// # Errors
-    /// It is malformed.
+    /// The value is malformed.
     pub fn request(&mut self) -> Result<(Request<'a>, Vec<Tensor<'a>>), Malformed> {
         let request = Request {
             handle: self.u64()?,
@@ -297,7 +302,7 @@ impl<'a> Reader<'a> {
     /// A response: parameters, then outputs.
     ///
     /// # Errors
-    /// It is malformed.
+    /// The value is malformed.
     pub fn response(&mut self) -> Result<Response<'a>, Malformed> {
         Ok(Response { parameters: self.parameters()?, outputs: self.tensors()? })
     }
@@ -305,7 +310,7 @@ impl<'a> Reader<'a> {
     /// An error.
     ///
     /// # Errors
-    /// It is malformed.
+    /// The value is malformed.
     pub fn failure(&mut self) -> Result<Failure<'a>, Malformed> {
         Ok(Failure { code: self.u8()?, message: self.text()? })
     }

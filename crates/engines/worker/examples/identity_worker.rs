@@ -20,7 +20,7 @@ use nereid_worker_protocol::tensor::{self as wire, Failure, Value};
 use nereid_worker_protocol::worker::{Connection, connect};
 use nereid_worker_protocol::{Incoming, Message, Sender, side};
 
-/// Takes its time to say that it is ready.
+/// Reports its readiness late.
 const SLOW: &str = "slow to be ready";
 
 fn main() {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use nereid_worker_protocol::{Channel, Incoming};
 
-/// The channel, when nobody uses it.
+/// The channel while it is idle.
 #[derive(Debug)]
 pub(crate) struct Calls {
     place: Mutex<Place>,
@@ -17,7 +17,7 @@ pub(crate) struct Calls {
 #[derive(Debug)]
 struct Place {
     channel: Option<LimitedChannel>,
-    /// Those who wait for it. Waking nobody would take a call of the system too.
+    /// Number of waiting callers. Waking without any would still cost a system call.
     waiting: usize,
 }
 
@@ -82,7 +82,7 @@ impl Calls {
         self.place.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The channel, once nobody else uses it; `None` if that takes longer than a limit.
+    /// The channel, once it is idle; `None` if that takes longer than the limit.
     pub(crate) fn take(&self, limit: Option<Duration>) -> Option<ChannelInUse<'_>> {
         let mut place = self.lock();
         if place.channel.is_none() {

@@ -11,11 +11,12 @@ use nereid_backend_api::{
 use nereid_model_config::proto;
 use nereid_worker_protocol::Message;
 use nereid_worker_protocol::tensor::{
-    self as wire, Contents, Correlation, DeviceContents, Failure, SEQUENCE_END, SEQUENCE_START, Value,
+    self as wire, Contents, Correlation, DeviceContents, Failure, MAX_DIMENSIONS, SEQUENCE_END,
+    SEQUENCE_START, Value,
 };
 use smallvec::SmallVec;
 
-/// The code of an error, as the protocol has it.
+/// An error in the protocol's form.
 pub(crate) fn failure(error: &Error) -> Failure<'_> {
     Failure { code: error.code() as u8, message: error.message() }
 }
@@ -63,13 +64,13 @@ fn parameters(values: Vec<(&str, Value<'_>)>) -> Parameters {
     parameters
 }
 
-/// Whether a request of a model with these outputs asks for one of them.
+/// Whether a request of a model with these outputs requests one of them.
 pub(crate) fn wants(request: &Request, outputs: &[String], output: &str) -> bool {
     request.wants(output) && (!request.outputs.is_empty() || outputs.iter().any(|known| known == output))
 }
 
-/// Appends a request of a model with these outputs, without its inputs. With `takes_states`, it asks for the outputs that replace
-/// the states of its sequence as well.
+/// Appends a request of a model with these outputs, without its inputs. With `takes_states`, the outputs that replace the
+/// states of its sequence are requested as well.
 pub(crate) fn put_request(
     message: &mut Message<'_>,
     handle: u64,
@@ -147,7 +148,7 @@ fn number(data_type: DataType) -> u8 {
 /// Appends a tensor.
 ///
 /// # Errors
-/// There is no memory for it, or a device's driver failed.
+/// The system is out of shared memory, or a device's driver failed.
 pub(crate) fn put_tensor(message: &mut Message<'_>, tensor: &Tensor) -> Result<()> {
     let name = &tensor.name;
     let on_host: SmallVec<[Bytes; 2]> = tensor.buffers.iter().map(Buffer::to_host).collect::<Result<_>>()?;
@@ -175,13 +176,21 @@ fn tensor(tensor: wire::Tensor<'_>) -> Result<Tensor> {
     let data_type = data_type.and_then(DataType::from_proto).ok_or_else(|| {
         Error::internal(format!("tensor '{}': unknown datatype {}", tensor.name, tensor.data_type))
     })?;
+    let wrong = |what: String| Error::internal(format!("tensor '{}': {what}", tensor.name));
+    if tensor.shape.len() > MAX_DIMENSIONS {
+        return Err(wrong(format!(
+            "has {} dimensions, but may have {MAX_DIMENSIONS} at most",
+            tensor.shape.len()
+        )));
+    }
     let contents = match tensor.contents {
         Contents::Inline(bytes) => Buffer::host(Bytes::copy_from_slice(bytes)),
         Contents::Region(region) if data_type == DataType::Bytes => Buffer::own(region.as_ref().to_vec()),
         Contents::Region(region) => Buffer::shared_with_model(Bytes::from_owner(region)),
-        Contents::Device(_) => {
-            return Err(Error::internal(format!(
-                "tensor '{}': processes share no device memory",
+        Contents::Device(_) => return Err(wrong("processes share no device memory".to_owned())),
+        Contents::Unmapped(error) => {
+            return Err(Error::unavailable(format!(
+                "tensor '{}': cannot map its shared memory: {error}",
                 tensor.name
             )));
         }

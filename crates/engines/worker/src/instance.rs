@@ -24,7 +24,7 @@ pub struct WorkerInstance {
 }
 
 impl WorkerInstance {
-    /// An instance in a worker's process. `outputs` are those of the model: other outputs of the process are dropped.
+    /// An instance in a worker's process. `outputs` lists the model's outputs: others are dropped.
     pub fn new(worker: Arc<Worker>, outputs: Vec<String>) -> Self {
         let others = Workers::default();
         Self { worker, outputs, others, takes_states: false, reads_device_memory: false }
@@ -38,7 +38,7 @@ impl WorkerInstance {
         self
     }
 
-    /// Its process opens inputs that are in memory of a device, where it can.
+    /// The process opens inputs in device memory itself, where it can.
     #[must_use]
     pub fn reading_device_memory(mut self) -> Self {
         self.reads_device_memory = true;

@@ -15,7 +15,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 pub struct Launch {
     /// The program.
     pub program: PathBuf,
-    /// Its arguments.
+    /// The program's arguments.
     pub arguments: Vec<OsString>,
     /// Variables of its environment to set, or to remove. It inherits the others.
     pub variables: Vec<(OsString, Option<OsString>)>,

@@ -9,6 +9,12 @@ use std::os::unix::process::ExitStatusExt;
 use nereid_backend_api::Error;
 use rustix::process::{Pid, Signal, kill_process_group};
 
+/// The limit for a process to exit after it closed a connection.
+pub(crate) const CLOSING: Duration = Duration::from_secs(2);
+
+/// Why a process that closed a connection and did not exit was killed.
+pub(crate) const CLOSED: &str = "has closed its connection to the server";
+
 /// A process that was killed ends within this, or the system is in trouble.
 const KILLED: Duration = Duration::from_secs(10);
 
@@ -27,7 +33,7 @@ struct State {
     verdict: Option<String>,
     /// How it ended.
     end: Option<Arc<str>>,
-    /// The server has asked it to end.
+    /// The server is ending the process.
     leaving: bool,
 }
 
@@ -41,7 +47,7 @@ impl Life {
         self.lock().pid = Some(pid);
     }
 
-    /// The server asks it to end: that is no failure.
+    /// Marks the process as ending by the server's will, which is no failure.
     pub(crate) fn leave(&self) {
         self.lock().leaving = true;
     }
@@ -60,7 +66,15 @@ impl Life {
         }
     }
 
-    /// It has ended, and may be waited for: what it has started is killed.
+    /// Resumes a process that a signal has stopped, so that it can end.
+    pub(crate) fn resume(&self) {
+        if let Some(pid) = self.lock().pid {
+            // Fails if it has ended by itself.
+            let _ = kill_process_group(pid, Signal::CONT);
+        }
+    }
+
+    /// Kills what a process has started that has ended and was not waited for.
     pub(crate) fn bury(&self) {
         let mut state = self.lock();
         if let Some(pid) = state.pid.take() {
@@ -107,21 +121,59 @@ pub(crate) fn lost(name: &str, end: &str) -> Error {
 fn describe(status: ExitStatus) -> String {
     match (status.code(), status.signal()) {
         (Some(code), _) => format!("exited with status {code}"),
-        (None, Some(signal)) => format!("was killed by signal {signal}{}", name(signal)),
+        (None, Some(signal)) => format!("was killed by signal {signal}{}", describe_signal(signal)),
         (None, None) => "has ended".to_owned(),
     }
 }
 
-/// The names of the signals that processes die of.
-fn name(signal: i32) -> &'static str {
-    match signal {
-        4 => " (illegal instruction)",
-        6 => " (aborted)",
-        7 => " (bus error)",
-        8 => " (arithmetic error)",
-        9 => " (killed, perhaps because memory ran out)",
-        11 => " (segmentation fault)",
-        15 => " (terminated)",
-        _ => "",
+/// The name of a signal and its usual reason, in brackets; empty for signals without a name.
+fn describe_signal(signal: i32) -> String {
+    let name = match signal {
+        1 => "SIGHUP",
+        2 => "SIGINT",
+        3 => "SIGQUIT",
+        4 => "SIGILL: illegal instruction",
+        5 => "SIGTRAP",
+        6 => "SIGABRT: aborted",
+        7 => "SIGBUS: bus error",
+        8 => "SIGFPE: arithmetic error",
+        9 => "SIGKILL: killed, perhaps because memory ran out",
+        10 => "SIGUSR1",
+        11 => "SIGSEGV: segmentation fault",
+        12 => "SIGUSR2",
+        13 => "SIGPIPE",
+        14 => "SIGALRM",
+        15 => "SIGTERM: terminated",
+        16 => "SIGSTKFLT",
+        24 => "SIGXCPU: limit of processor time",
+        25 => "SIGXFSZ: limit of a file's size",
+        26 => "SIGVTALRM",
+        27 => "SIGPROF",
+        29 => "SIGIO",
+        30 => "SIGPWR",
+        31 => "SIGSYS: forbidden system call",
+        _ => return String::new(),
+    };
+    format!(" ({name})")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn end_by_a_signal_names_the_signal() {
+        for (signal, expected) in [
+            (11, "was killed by signal 11 (SIGSEGV: segmentation fault)"),
+            (9, "was killed by signal 9 (SIGKILL: killed, perhaps because memory ran out)"),
+            (6, "was killed by signal 6 (SIGABRT: aborted)"),
+            (31, "was killed by signal 31 (SIGSYS: forbidden system call)"),
+            (1, "was killed by signal 1 (SIGHUP)"),
+            (13, "was killed by signal 13 (SIGPIPE)"),
+            (40, "was killed by signal 40"),
+        ] {
+            assert_eq!(describe(ExitStatus::from_raw(signal)), expected);
+        }
+        assert_eq!(describe(ExitStatus::from_raw(7 << 8)), "exited with status 7");
     }
 }

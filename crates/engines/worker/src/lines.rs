@@ -1,11 +1,11 @@
-//! What a process prints, line by line.
+//! Splits the output of a process into lines.
 
 use std::os::fd::OwnedFd;
 
 /// Longer lines are cut into pieces.
 const MAX_LINE: usize = 16 << 10;
 
-/// Read at most this much at a time, so that a process that prints without end keeps nobody else waiting.
+/// Read at most this much at a time, so that a process that prints without end does not delay other work.
 const READ: usize = 16 << 10;
 
 /// One of a process's outputs.

@@ -9,7 +9,7 @@ use nereid_worker_protocol::{Malformed, Reader};
 /// Most handles of one process.
 const MAX_HANDLES: usize = 1 << 16;
 
-/// What a process has made.
+/// The families and metrics that a process holds.
 #[derive(Default)]
 pub(crate) struct Metrics {
     handles: HashMap<u64, FamilyOrMetric>,

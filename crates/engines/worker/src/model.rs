@@ -207,7 +207,7 @@ impl Model for WorkerModel {
             shared_inputs: SharedInputs::InPlace,
             creates_instances_in_parallel: true,
             reads_device_memory: self.shared.program.reads_device_memory(),
-            // The server's side sees processes end and start; what a model says of itself is known by asking it.
+            // The server's side sees processes end and start. A model's own readiness has to be polled.
             readiness: match self.shared.reports_readiness.load(Ordering::Relaxed) {
                 true => ReadinessReports::WhenAsked,
                 false => ReadinessReports::Announced,

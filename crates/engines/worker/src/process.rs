@@ -12,12 +12,9 @@ use crate::calls::{Calls, LimitedChannel};
 use crate::convert;
 use crate::label::Label;
 use crate::launch::Launch;
-use crate::life::{Life, lost};
+use crate::life::{CLOSED, CLOSING, Life, lost};
 use crate::requests::Requests;
 use crate::supervisor::Supervisor;
-
-/// The limit for a process to exit after it closed its connection.
-const CLOSING: Duration = Duration::from_secs(2);
 
 /// The time limits of a process.
 #[derive(Clone, Copy, Debug)]
@@ -79,7 +76,7 @@ impl Process {
     /// unexpectedly, `ended` is called with the reason, on a thread that it must not block.
     ///
     /// # Errors
-    /// It cannot be started, ends at once, or does not speak the protocol.
+    /// The process cannot be started, ends at once, or breaks the protocol.
     pub fn start(
         launch: &Launch,
         name: &str,
@@ -237,10 +234,7 @@ impl Process {
                 self.life.kill_and_wait("was killed, because it did not answer in time")
             }
             Some(error) if error.kind() == InvalidData => return self.broke_protocol(&error),
-            _ => self
-                .life
-                .wait(CLOSING)
-                .unwrap_or_else(|| self.life.kill_and_wait("has closed its connection to the server")),
+            _ => self.life.wait(CLOSING).unwrap_or_else(|| self.life.kill_and_wait(CLOSED)),
         };
         CallError::Lost(lost(&self.name.get(), &end))
     }
@@ -248,7 +242,7 @@ impl Process {
     /// Asks the instance whether it is ready.
     ///
     /// # Errors
-    /// It is not ready, or did not answer in time.
+    /// The instance is not ready, or did not answer in time.
     pub fn ready(&self) -> Result<()> {
         let limit = self.limits.ready;
         let slow = |what: &str| {
@@ -303,6 +297,7 @@ impl Process {
             return Ok(());
         }
         self.life.leave();
+        self.life.resume();
         let outcome = self.finalize();
         self.closers.iter().for_each(Closer::close);
         if self.life.wait(self.limits.finish).is_none() {
@@ -325,7 +320,7 @@ impl Drop for Process {
     fn drop(&mut self) {
         self.life.leave();
         self.closers.iter().for_each(Closer::close);
-        self.life.kill("was killed, because nobody needs it any more");
+        self.life.kill("was stopped: no longer used");
     }
 }
 

@@ -29,13 +29,13 @@ struct Progress {
 #[derive(Debug)]
 pub(crate) struct HeldRequest {
     pub request: Arc<Request>,
-    /// Its turn in a sequence, until the process has executed it. Dropped after the request has been answered.
+    /// The turn in a sequence, until the process has executed the request. Dropped after the request has been answered.
     turn: Option<Turn>,
 }
 
 impl HeldRequest {
     fn new(mut request: Request) -> Self {
-        // Requests that only fill a batch have a turn that says so.
+        // The turn of a filler belongs to no sequence.
         let turn = if request.is_filler() { None } else { request.take_turn() };
         Self { request: Arc::new(request), turn }
     }
@@ -45,8 +45,13 @@ impl HeldRequest {
         self.turn.as_ref()?.states().map(|states| &**states)
     }
 
-    /// Returns the request to its scheduler.
+    /// Returns the request to its scheduler. If its model has no iterative sequences, the request gets an error.
     pub(crate) fn reschedule(self) {
+        if !self.turn.as_ref().is_some_and(Turn::iterates) {
+            return self.request.responder().finish_with(Err(Error::invalid_arg(
+                "the model rescheduled a request, which needs sequence_batching with iterative_sequence: true",
+            )));
+        }
         match Arc::try_unwrap(self.request) {
             Ok(mut request) => {
                 if let Some(turn) = self.turn {
@@ -54,7 +59,7 @@ impl HeldRequest {
                 }
                 request.reschedule();
             }
-            // Shared only while the side channel answers a question about it, and the process asked none.
+            // Shared only while the side channel serves a message about it, and the process has sent none.
             Err(request) => request.responder().finish_with(Err(Error::internal(
                 "the request cannot be executed again: it is in use elsewhere",
             ))),
@@ -156,8 +161,8 @@ impl Requests {
         }
     }
 
-    /// Waits until that many messages of the side channel were handled. Returns `false` on a timeout: the process
-    /// claims to have sent more than it did.
+    /// Waits until that many messages of the side channel were handled. Returns `false` on a timeout: fewer
+    /// messages arrived than the process reported.
     pub(crate) fn await_side(&self, sent: u64) -> bool {
         let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
         if progress.handled >= sent {

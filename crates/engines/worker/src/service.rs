@@ -1,4 +1,4 @@
-//! What a process says on its side channel, and what the server answers to it.
+//! Serves the side channel of a process: its messages, and the server's replies.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -26,7 +26,7 @@ use crate::wake::Tasks;
 /// While more bytes than this wait for a process to read them, its inner requests get no further answers.
 const MAX_BACKLOG: usize = 1 << 20;
 
-/// What precedes the path of a file that comes with a load, as in load requests of clients.
+/// Prefix of the path of a file in a load, as in load requests of clients.
 const FILE: &str = "file:";
 
 /// Serves one process. Everything happens on one thread.
@@ -44,7 +44,7 @@ pub(crate) struct Service {
 #[derive(Clone)]
 struct Answers {
     sender: Rc<RefCell<Sender>>,
-    /// What cancels the inner requests, by their numbers.
+    /// The cancellers of inner requests, by their numbers.
     inner: Rc<RefCell<HashMap<u64, Option<Canceller>>>>,
     /// Inner requests whose answers the process does not read.
     waiting: Rc<RefCell<Vec<Waker>>>,
@@ -67,7 +67,7 @@ impl Service {
     /// Sends of what waits what the process takes now. Whether anything is left.
     pub(crate) fn flush(&self) -> bool {
         let mut sender = self.answers.sender.borrow_mut();
-        // If the process is gone, that shows elsewhere.
+        // The end of a process is handled elsewhere.
         let _ = sender.flush();
         let left = sender.backlog();
         drop(sender);
@@ -80,7 +80,7 @@ impl Service {
     /// Handles a message.
     ///
     /// # Errors
-    /// It makes no sense.
+    /// The message is malformed.
     pub(crate) fn handle(&mut self, incoming: &Incoming, tasks: &mut Tasks) -> Result<(), Malformed> {
         let mut reader = incoming.reader();
         let reader = &mut reader;
@@ -232,7 +232,7 @@ pub(crate) fn deliver(responder: &Responder, answer: Option<Answer>, last: bool)
 }
 
 impl Answers {
-    /// Sends a message. If the process is gone, that shows elsewhere.
+    /// Sends a message. The end of the process is handled elsewhere.
     fn send(&self, kind: u16, write: impl FnOnce(&mut Message<'_>) -> Result<()>) -> bool {
         let mut sender = self.sender.borrow_mut();
         let mut message = sender.message(kind);
@@ -333,13 +333,13 @@ impl Answers {
 
 /// How the answers to an inner request ended.
 enum AnswersEnd {
-    /// The last one said so.
+    /// The last answer was marked as such.
     WithAnswer,
-    /// That was said after the last one.
+    /// A separate message follows the last answer.
     After,
 }
 
-/// The error of an inner request, as models know it: they see no codes but this and that of a cancellation.
+/// The error of an inner request. Models see two codes: internal errors and cancellations.
 fn inner_failure(error: &Error) -> Failure<'_> {
     let code = match error.code() {
         ErrorCode::Cancelled => ErrorCode::Cancelled,

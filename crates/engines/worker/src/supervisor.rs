@@ -13,13 +13,13 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::label::Label;
 use crate::launch::{Launch, SpawnedProcess};
-use crate::life::{Life, lost};
+use crate::life::{CLOSED, CLOSING, Life, lost};
 use crate::lines::Lines;
 use crate::requests::Requests;
 use crate::service::Service;
 use crate::wake::Tasks;
 
-/// The interval between checks for memory to give back.
+/// The interval between releases of unused memory.
 const TRIM_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The most messages handled in a row.
@@ -70,9 +70,11 @@ impl Supervisor {
             tasks,
             service,
             unhandled: false,
+            closed: None,
         };
         let mut trimmed = Instant::now();
-        while watch.wait(&ended, TRIM_INTERVAL.saturating_sub(trimmed.elapsed())) {
+        while watch.wait(&ended, watch.patience(TRIM_INTERVAL.saturating_sub(trimmed.elapsed()))) {
+            watch.end_if_closed();
             if trimmed.elapsed() >= TRIM_INTERVAL {
                 trimmed = Instant::now();
                 trimmer.trim();
@@ -107,9 +109,23 @@ struct Watch<'a> {
     service: Service,
     /// Received messages may be unhandled: the socket does not signal them.
     unhandled: bool,
+    /// When the process closed its side channel.
+    closed: Option<Instant>,
 }
 
 impl Watch<'_> {
+    /// How long to wait, at most `patience`.
+    fn patience(&self, patience: Duration) -> Duration {
+        self.closed.map_or(patience, |closed| patience.min(CLOSING.saturating_sub(closed.elapsed())))
+    }
+
+    /// Kills a process that closed its side channel and did not end.
+    fn end_if_closed(&mut self) {
+        if self.closed.take_if(|closed| closed.elapsed() >= CLOSING).is_some() && !self.life.is_leaving() {
+            self.life.kill(CLOSED);
+        }
+    }
+
     /// Waits for the next event, and handles it. Returns `false` once the process has ended.
     fn wait(&mut self, ended: &OwnedFd, patience: Duration) -> bool {
         let mut fds: Vec<(Source, BorrowedFd<'_>)> =
@@ -148,7 +164,7 @@ impl Watch<'_> {
         !happened.contains(&Source::End)
     }
 
-    /// Handles messages of the side channel, up to a limit. Returns `false` if there are no more for now.
+    /// Handles messages of the side channel, up to a limit. Returns `false` once none is left.
     fn serve(&mut self, most: usize) -> bool {
         for _ in 0..most {
             let Some(receiver) = &mut self.receiver else { return false };
@@ -162,8 +178,16 @@ impl Watch<'_> {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
                 Err(error) => {
                     self.receiver = None;
-                    if error.kind() == io::ErrorKind::InvalidData {
-                        self.life.kill(format!("was killed, because it broke the protocol: {error}"));
+                    // Without its side channel, the process cannot respond or make calls.
+                    match error.kind() {
+                        io::ErrorKind::InvalidData => {
+                            self.life.kill(format!("was killed, because it broke the protocol: {error}"));
+                        }
+                        // It is usually about to end, by itself or because the server closed the channel.
+                        io::ErrorKind::UnexpectedEof => self.closed = Some(Instant::now()),
+                        _ => self
+                            .life
+                            .kill(format!("was killed, because its messages cannot be received: {error}")),
                     }
                     return false;
                 }

@@ -48,7 +48,7 @@ impl Tasks {
         self.tasks.push(Box::pin(task));
     }
 
-    /// What is readable once a future can go on.
+    /// A file that is readable once a future can continue.
     pub(crate) fn bell(&self) -> BorrowedFd<'_> {
         self.bell.file.as_fd()
     }

@@ -42,16 +42,16 @@ pub trait WorkerEvents: Send + Sync {
 /// The state of a worker.
 #[derive(Clone, Debug)]
 pub enum State {
-    /// Its process is running.
+    /// The process is running.
     Running(Arc<Process>),
-    /// Its process died, and is being restarted.
+    /// The process died, and is being restarted.
     Restarting {
         /// How it died, or why it did not start.
         reason: Arc<str>,
         /// Deaths and failed starts in a row, before this one.
         attempt: u32,
     },
-    /// It was shut down.
+    /// The worker was shut down.
     Stopped,
 }
 
@@ -172,7 +172,7 @@ impl Worker {
         }
     }
 
-    /// Its state.
+    /// The current state.
     pub fn state(&self) -> State {
         self.lock().state.clone()
     }
@@ -180,7 +180,7 @@ impl Worker {
     /// The running process. Waits a while for a restart.
     ///
     /// # Errors
-    /// No process is running; the error says why.
+    /// No process is running; the error has the reason.
     pub(crate) fn running(self: &Arc<Self>) -> Result<Arc<Process>> {
         self.notice();
         let inner = self.lock();
@@ -236,7 +236,7 @@ impl Worker {
         drop(self.changed.wait_timeout_while(inner, patience, restarting));
     }
 
-    /// Whether its process is running and, if `ask`, reports that it is ready.
+    /// Whether the process is running and, if `ask`, reports that it is ready.
     ///
     /// # Errors
     /// The reason why it is not.

@@ -54,7 +54,7 @@ impl Model for ModelInProcesses {
     }
 }
 
-/// What tells the processes of this suite from those of other tests.
+/// An argument that distinguishes the processes of this suite from those of other tests.
 fn argument() -> String {
     format!("conforms, for {}", std::process::id())
 }
@@ -179,7 +179,7 @@ fn whatever_a_process_does_its_requests_are_answered_and_the_next_ones_too() {
         ("wrong size", vec![Err("INT32 of shape [100] takes 400".to_owned())], false),
         ("an outcome too many", vec![Err("broke the protocol".to_owned())], true),
         ("exits", vec![Err("'m_0' exited with status 7".to_owned())], true),
-        ("aborts", vec![Err("'m_0' was killed by signal 6 (aborted)".to_owned())], true),
+        ("aborts", vec![Err("'m_0' was killed by signal 6 (SIGABRT: aborted)".to_owned())], true),
         ("hangs", vec![Err("did not answer in time".to_owned())], true),
     ] {
         let (mut instance, worker, restarts) = instance(limits);
@@ -287,4 +287,20 @@ fn a_process_that_dies_while_it_is_idle_is_started_again() {
     assert_eq!(process.wait().as_deref(), Some("was killed by the test"));
     assert_eq!(execute(&mut instance, &[""]), [[Ok(20_000)]]);
     assert_eq!(restarts.load(Ordering::Relaxed), 1);
+}
+
+#[test]
+fn instance_whose_process_is_stopped_ends_at_once() {
+    let behaviour = format!("is stopped, for {}", std::process::id());
+    let (mut instance, worker, _) = instance_that(&behaviour, Limits::default());
+    assert_eq!(execute(&mut instance, &[""]), [[Ok(20_000)]]);
+    let pid = std::fs::read_dir("/proc").unwrap().flatten().find(|entry| {
+        std::fs::read_to_string(entry.path().join("cmdline")).is_ok_and(|line| line.contains(&behaviour))
+    });
+    let pid = pid.unwrap().file_name();
+    assert!(std::process::Command::new("kill").arg("-STOP").arg(pid).status().unwrap().success());
+    let began = Instant::now();
+    drop(instance);
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    assert!(matches!(worker.state(), State::Stopped));
 }

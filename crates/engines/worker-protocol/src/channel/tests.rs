@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::thread;
 
 use proptest::prelude::*;
-use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 
 use super::*;
 use crate::call::{self, Outcome};
@@ -43,6 +43,43 @@ fn small_contents_travel_in_the_message_and_large_ones_beside_it() {
         assert_eq!(matches!(tensor.contents, Contents::Region(_)), beside, "{length} bytes");
     }
     assert_eq!(one.sender.sent(), 6);
+}
+
+#[test]
+fn segment_that_cannot_be_mapped_fails_its_tensors_alone() {
+    let (mut one, mut other) = pair();
+    let file = memfd_create("sealed", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+    ftruncate(&file, 1 << 20).unwrap();
+    // The last of these refuses mappings to write.
+    fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::FUTURE_WRITE).unwrap();
+    let mut segment = Writer::default();
+    segment.count(0);
+    segment.u64(1 << 20);
+    send(&one.sender, SEGMENT, &segment.0, Some(file.as_fd())).unwrap();
+    let mut message = one.sender.message(7);
+    for offset in [64, 128] {
+        message.text("X");
+        message.u8(2);
+        message.count(0);
+        message.u8(1);
+        message.count(0);
+        message.u64(offset);
+        message.u64(1);
+    }
+    put(&mut message, "Y", b"in the message");
+    message.send().unwrap();
+    let incoming = other.receiver.receive().unwrap().unwrap();
+    let mut reader = incoming.reader();
+    for _ in 0..2 {
+        let contents = reader.tensor().unwrap().contents;
+        assert!(
+            matches!(&contents, Contents::Unmapped(error) if error.kind() == ErrorKind::PermissionDenied),
+            "{contents:?}"
+        );
+    }
+    assert_eq!(reader.tensor().unwrap().contents.as_host().unwrap(), b"in the message");
+    one.sender.message(8).send().unwrap();
+    assert_eq!(other.receiver.receive().unwrap().unwrap().kind(), 8);
 }
 
 #[test]
@@ -247,7 +284,7 @@ fn a_file_that_could_be_cut_short_is_not_mapped() {
 /// Where a tensor's contents are, as a process may claim.
 fn claim(segment: u32, offset: u64, length: u64) -> io::Result<usize> {
     let (mut one, mut other) = pair();
-    // So that there is a segment 0.
+    // Creates segment 0.
     let mut message = one.sender.message(1);
     put(&mut message, "X", &[1; 10_000]);
     message.send().unwrap();

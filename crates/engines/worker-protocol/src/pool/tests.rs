@@ -1,11 +1,11 @@
-//! The allocator, and whether regions keep their contents whatever else happens.
+//! Tests of the allocator: regions keep their contents until they are freed.
 
 use std::sync::Arc;
 
 use proptest::prelude::*;
 
 use super::*;
-use crate::memory::{Mapping, Segments};
+use crate::memory::Segments;
 
 #[test]
 fn memory_that_is_not_in_use_is_given_back_after_a_quiet_interval() {
@@ -53,7 +53,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// What one end writes is what the other reads, for as long as it keeps the region.
+    /// One end reads what the other wrote for as long as it keeps the region.
     #[test]
     fn regions_keep_their_contents_until_they_are_freed(steps in steps()) {
         let (mut pool, mut theirs) = (Pool::default(), Segments::default());
@@ -66,11 +66,11 @@ proptest! {
                     let lent = pool.lend(length).unwrap();
                     pool.contents_mut(&lent, length).fill(value);
                     for (number, (segment, length)) in pool.segments().enumerate().skip(known) {
-                        theirs.add(number as u32, Mapping::open(&segment.file, length as u64).unwrap()).unwrap();
+                        theirs.add(number as u32, segment.file.try_clone().unwrap(), length as u64).unwrap();
                         known = number + 1;
                     }
                     let region = theirs.region(lent.segment as u32, lent.offset() as u64, length as u64);
-                    held.push((value, Arc::new(region.unwrap())));
+                    held.push((value, Arc::new(region.unwrap().unwrap())));
                 }
                 Step::Free(which) if !held.is_empty() => drop(held.swap_remove(which % held.len())),
                 Step::Free(_) => {}

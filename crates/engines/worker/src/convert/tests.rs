@@ -111,3 +111,22 @@ fn a_process_that_names_device_memory_is_refused() {
     let error = tensor(arrived).unwrap_err();
     assert_eq!(error.message(), "tensor 'X': processes share no device memory");
 }
+
+#[test]
+fn tensor_has_64_dimensions_at_most() {
+    for (dimensions, expected) in [(0, true), (1, true), (64, true), (65, false), (100_000, false)] {
+        let arrived = wire::Tensor {
+            name: "X",
+            data_type: number(DataType::Int8),
+            shape: vec![1; dimensions],
+            contents: Contents::Inline(&[7]),
+        };
+        match tensor(arrived) {
+            Ok(tensor) => assert_eq!((tensor.shape.len(), expected), (dimensions, true)),
+            Err(error) => {
+                let reason = format!("tensor 'X': has {dimensions} dimensions, but may have 64 at most");
+                assert_eq!((error.message(), expected), (reason.as_str(), false));
+            }
+        }
+    }
+}
