@@ -15,8 +15,9 @@ mod splitter;
 
 use std::ops::Deref;
 
+use bytes::Bytes;
 use http::HeaderMap;
-use nereid_core::backend_api::{Buffer, Buffers};
+use nereid_core::backend_api::{Buffer, Buffers, Error};
 use nereid_core::{BodyBudget, BodyShare};
 use prost::Message as _;
 use tonic::Status;
@@ -36,6 +37,8 @@ pub(crate) struct InferMessage {
     pub message: ModelInferRequest,
     /// The raw contents of inputs, in order.
     pub raw: Vec<Buffers>,
+    /// The typed contents of inputs, in order, if they were joined when the message was decoded.
+    pub joined: Vec<Option<Result<Bytes, Error>>>,
     /// The message's share of the server's budget.
     pub share: BodyShare,
 }
@@ -56,7 +59,7 @@ impl From<ModelInferRequest> for InferMessage {
     fn from(mut message: ModelInferRequest) -> Self {
         let raw = std::mem::take(&mut message.raw_input_contents);
         let raw = raw.into_iter().map(|bytes| Buffers::from_buf([Buffer::host(bytes)])).collect();
-        Self { message, raw, share: BodyShare::default() }
+        Self { message, raw, ..Self::default() }
     }
 }
 

@@ -8,6 +8,7 @@ mod region;
 
 use std::sync::Arc;
 
+pub(crate) use contents::joined_contents;
 use http::Extensions;
 use nereid_core::backend_api::{InferRequest, Parameters, Response, Result, Tensor};
 use nereid_core::{Caller, Model, ResponseStream};

@@ -94,16 +94,28 @@ impl GrpcInferenceService for Service {
         &self,
         request: Request<ModelStatisticsRequest>,
     ) -> Answer<ModelStatisticsResponse> {
-        self.0.permit(request.extensions(), Action::Statistics, Some(&request.get_ref().name))?;
-        let ModelStatisticsRequest { name, version } = request.into_inner();
-        answer(statistics::of(&self.0.server, &name, &version))
+        let (_, extensions, ModelStatisticsRequest { name, version }) = request.into_parts();
+        let model = Some(name.as_str()).filter(|name| !name.is_empty());
+        self.0.permit(&extensions, Action::Statistics, model)?;
+        let mut statistics = statistics::of(&self.0.server, &name, &version);
+        if let Ok(all) = &mut statistics {
+            all.model_stats
+                .retain(|model| self.0.permit(&extensions, Action::Statistics, Some(&model.name)).is_ok());
+        }
+        answer(statistics)
     }
 
     async fn repository_index(
         &self,
         request: Request<RepositoryIndexRequest>,
     ) -> Answer<RepositoryIndexResponse> {
-        answer(repository::index(&self.0.server, request.get_ref()).await)
+        let mut index = repository::index(&self.0.server, request.get_ref()).await;
+        if let Ok(index) = &mut index {
+            // The caller may see the index; each model in it may have rights of its own.
+            let may_see = |name: &str| self.0.permit(request.extensions(), Action::Index, Some(name)).is_ok();
+            index.models.retain(|model| may_see(&model.name));
+        }
+        answer(index)
     }
 
     async fn repository_model_load(

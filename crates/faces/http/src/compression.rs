@@ -1,7 +1,7 @@
 //! Compressed bodies: gzip and deflate (in HTTP the zlib format; raw deflate, which some clients send, is accepted,
 //! too).
 //!
-//! Short bodies are compressed and decompressed inline, longer ones on a blocking thread. Decompression stops at a
+//! Short bodies are compressed and decompressed inline, longer ones as [long work](long_work). Decompression stops at a
 //! limit, so a small body cannot become a huge one.
 
 use std::fmt::Display;
@@ -15,9 +15,8 @@ use flate2::write::{GzEncoder, ZlibEncoder};
 use hyper::header::{ACCEPT_ENCODING, CONTENT_ENCODING, HeaderValue};
 use hyper::{HeaderMap, Response};
 use nereid_backend_api::{Error, Result};
-use nereid_protocol::{BodyBudget, DecompressionError};
+use nereid_protocol::{BodyBudget, DecompressionError, long_work};
 use smallvec::SmallVec;
-use tokio::task::spawn_blocking;
 
 use crate::body::{Limit, RequestBody};
 use crate::reply::{self, Contents, Pieces, Reply};
@@ -105,13 +104,8 @@ pub async fn decompress(body: RequestBody, limit: Limit, budget: &BodyBudget) ->
     if body.len() <= SHORT_COMPRESSED {
         return decompressed(body, limit, budget);
     }
-    let (turn, budget) = (budget.turn_to_decompress().await, budget.clone());
-    let task = spawn_blocking(move || {
-        // Holds the turn until the end, even if the caller was dropped.
-        let _turn = turn;
-        decompressed(body, limit, &budget)
-    });
-    task.await.map_err(|error| Error::internal(format!("decompressing failed: {error}")))?
+    let budget = budget.clone();
+    long_work::run(move || decompressed(body, limit, &budget)).await?
 }
 
 fn decompressed(mut body: RequestBody, limit: Limit, budget: &BodyBudget) -> Result<RequestBody> {
@@ -170,15 +164,15 @@ pub async fn compress(reply: Reply, encoding: Encoding, budget: &BodyBudget) -> 
         }
     };
     let compressed = if body.len() <= SHORT_PLAIN {
-        compressed(&body, encoding)
+        Ok(compressed(&body, encoding))
     } else {
-        spawn_blocking(move || compressed(&body, encoding))
-            .await
-            .unwrap_or_else(|error| Err(io::Error::other(error)))
+        long_work::run(move || compressed(&body, encoding)).await
     };
-    let compressed = compressed
-        .map_err(|error| Error::internal(format!("cannot compress the reply: {error}")))
-        .and_then(|bytes| budget.hold(bytes));
+    let compressed = compressed.and_then(|outcome| {
+        let bytes =
+            outcome.map_err(|error| Error::internal(format!("cannot compress the reply: {error}")))?;
+        budget.hold(bytes)
+    });
     match compressed {
         Ok(bytes) => {
             head.headers.insert(CONTENT_ENCODING, HeaderValue::from_static(name));

@@ -52,18 +52,14 @@ impl<S: EventSource> Body for Events<S> {
 fn event(data: &[u8]) -> Bytes {
     let mut event = Vec::with_capacity(data.len() + 8);
     event.extend_from_slice(b"data: ");
-    let mut bytes = data.iter().copied().peekable();
-    while let Some(byte) = bytes.next() {
-        match byte {
-            b'\r' | b'\n' => {
-                if byte == b'\r' {
-                    bytes.next_if_eq(&b'\n');
-                }
-                event.extend_from_slice(b"\ndata: ");
-            }
-            byte => event.push(byte),
-        }
+    let mut rest = data;
+    while let Some(end) = rest.iter().position(|byte| matches!(byte, b'\r' | b'\n')) {
+        event.extend_from_slice(&rest[..end]);
+        event.extend_from_slice(b"\ndata: ");
+        let broken = if rest[end..].starts_with(b"\r\n") { 2 } else { 1 };
+        rest = &rest[end + broken..];
     }
+    event.extend_from_slice(rest);
     event.extend_from_slice(b"\n\n");
     event.into()
 }

@@ -41,6 +41,8 @@ impl Members {
             Ok(Value::Object(members)) => Ok(Self(members)),
             Ok(_) => Ok(Self::default()),
             Err(_) if std::str::from_utf8(body).is_err() => Err(json::not_utf8()),
+            // The library has no code for it.
+            Err(error) if error.to_string().starts_with("recursion limit") => Err(json::too_deep()),
             Err(error) => Err(json::malformed(error)),
         }
     }
@@ -127,6 +129,14 @@ mod tests {
         }
         for body in [b"{\"a\":\"\xff\"}".as_slice(), b"{\"\xc3\":1}", b"\xff\xfe{\0}\0"] {
             assert_eq!(members(body).unwrap_err().code(), ErrorCode::InvalidArg, "{body:?}");
+        }
+    }
+
+    #[test]
+    fn deep_nesting_is_an_invalid_argument() {
+        for depth in [300, 100_000] {
+            let body = format!(r#"{{"x":{}{}}}"#, "[".repeat(depth), "]".repeat(depth));
+            assert_eq!(members(body.as_bytes()).unwrap_err().code(), ErrorCode::InvalidArg);
         }
     }
 

@@ -11,8 +11,8 @@ mod region;
 use std::sync::Arc;
 use std::time::Instant;
 
-use nereid_core::backend_api::{Buffer, Buffers, RequestTrace, Result, Trace};
-use nereid_core::{Model, Signature};
+use nereid_core::backend_api::{Buffer, Buffers, RequestTrace, Response, Result, Trace};
+use nereid_core::{Model, ResponseStream, Signature, long_work};
 use nereid_http::{self as http, Encoding, Limit, Reply, RequestBody, reply};
 use nereid_protocol::resolve_single;
 use nereid_shared_memory::Regions;
@@ -54,7 +54,12 @@ async fn answer_with(
     }
     let length = face.dialect.json_length(headers, body.len())?;
     let limits = (face.options.input_limit(), &*face.options.regions);
-    let decoded = decoded(&mut body, length, &target.model, model.signature(), limits)?;
+    let decoded = if long_work::is_long(length.unwrap_or(body.len())) {
+        // Boxed because it is rare, as above.
+        Box::pin(decoded_elsewhere(call, model, &mut body, length)).await?
+    } else {
+        decoded(&mut body, length, &target.model, model.signature(), limits)?
+    };
     let decode::DecodedRequest { mut request, format, memory } = decoded;
     call.forward_headers(&mut request)?;
     request.trace = trace.map(|trace| RequestTrace::new(Arc::clone(trace)));
@@ -65,12 +70,46 @@ async fn answer_with(
         trace.stamp("INFER_RESPONSE_COMPLETE", Instant::now());
     }
     let response = response?;
-    let reply = encode::encode(&answers, response, &format, &face.dialect, face.server.bodies())?;
+    let reply = if long_work::is_long(format.text_size(&response)) {
+        Box::pin(encoded_elsewhere(call, answers, response, format)).await?
+    } else {
+        encode::encode(&answers, response, &format, &face.dialect, face.server.bodies())?
+    };
     memory.check()?;
     Ok(match face.dialect.encoding_of_reply(headers) {
         Encoding::Identity => reply,
         encoding => Box::pin(http::compress(reply, encoding, face.server.bodies())).await,
     })
+}
+
+/// Like [`decoded`], on another thread.
+async fn decoded_elsewhere(
+    call: &Call<'_>,
+    model: &Arc<Model>,
+    body: &mut RequestBody,
+    json_length: Option<usize>,
+) -> Result<decode::DecodedRequest> {
+    let (limit, regions) = (call.face.options.input_limit(), Arc::clone(&call.face.options.regions));
+    let (name, model, mut taken) =
+        (call.target.model.clone().into_owned(), Arc::clone(model), std::mem::take(body));
+    let (rest, decoded) = long_work::run(move || {
+        let decoded = decoded(&mut taken, json_length, &name, model.signature(), (limit, &*regions));
+        (taken, decoded)
+    })
+    .await?;
+    *body = rest;
+    decoded
+}
+
+/// Encodes a response on another thread.
+async fn encoded_elsewhere(
+    call: &Call<'_>,
+    answers: ResponseStream,
+    response: Response,
+    format: encode::Format,
+) -> Result<Reply> {
+    let (dialect, budget) = (call.face.dialect, call.face.server.bodies().clone());
+    long_work::run(move || encode::encode(&answers, response, &format, &dialect, &budget)).await?
 }
 
 /// Decodes a body. `json_length` is the length of its JSON part: all of it if absent, 0 for a raw body. An empty body

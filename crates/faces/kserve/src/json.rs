@@ -63,10 +63,16 @@ pub(crate) fn not_utf8() -> Error {
     Error::invalid_arg("the request's JSON is not valid UTF-8")
 }
 
+/// The error for objects and arrays that are nested too deep, wherever they are.
+pub(crate) fn too_deep() -> Error {
+    Error::invalid_arg("the request's JSON is nested too deep")
+}
+
 /// The error of the reader.
 pub(crate) fn syntax(error: JiterError) -> Error {
     match error.error_type {
         JiterErrorType::JsonError(JsonErrorType::InvalidUnicodeCodePoint) => not_utf8(),
+        JiterErrorType::JsonError(JsonErrorType::RecursionLimitExceeded) => too_deep(),
         _ => malformed(error),
     }
 }

@@ -6,10 +6,10 @@ use nereid_core::Server;
 use nereid_core::backend_api::Result;
 use nereid_core::model_config::to_json;
 use nereid_http::{Reply, reply};
-use nereid_protocol::as_invalid_arg;
 use nereid_protocol::documents::{ModelMetadata, ServerMetadata, Statistics};
+use nereid_protocol::{Action, as_invalid_arg};
 
-use crate::call::Target;
+use crate::call::{Call, Target};
 
 pub(crate) fn server_live(server: &Server, headers: &HeaderMap) -> Reply {
     health(server.is_live(), headers, r#"{"live":true}"#)
@@ -73,12 +73,16 @@ pub(crate) fn configuration(server: &Server, target: &Target<'_>) -> Result<Repl
 }
 
 /// Statistics of the model that the path names, or of all without a target.
-pub(crate) fn statistics(server: &Server, target: Option<&Target<'_>>) -> Result<Reply> {
-    let statistics = match target {
-        None => Statistics::of_all(server),
-        // The reference's code for unknown models.
-        Some(target) => Statistics::of(server, &target.model, target.version()?).map_err(as_invalid_arg)?,
-    };
+pub(crate) fn statistics(server: &Server, target: &Target<'_>) -> Result<Reply> {
+    // The reference's code for unknown models.
+    let statistics = Statistics::of(server, &target.model, target.version()?).map_err(as_invalid_arg)?;
+    Ok(reply::json(StatusCode::OK, &statistics))
+}
+
+/// The statistics of all models that the caller may see.
+pub(crate) fn all_statistics(call: &Call<'_>) -> Result<Reply> {
+    let mut statistics = Statistics::of_all(&call.face.server);
+    statistics.model_stats.retain(|model| call.http.permit(Action::Statistics, &model.name).is_ok());
     Ok(reply::json(StatusCode::OK, &statistics))
 }
 

@@ -3,8 +3,9 @@
 use bytes::Bytes;
 use hyper::StatusCode;
 use nereid_core::backend_api::{Error, Result};
-use nereid_core::{Overrides, Server};
+use nereid_core::{Overrides, Server, long_work};
 use nereid_http::{Reply, RequestBody, reply};
+use nereid_protocol::Action;
 use nereid_protocol::documents::repository_index;
 use nereid_protocol::repository::{self, LoadParameter, UNLOAD_DEPENDENTS, check_repository};
 use serde_json::Value;
@@ -12,21 +13,27 @@ use serde_json::Value;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-use crate::call::Target;
+use crate::call::{Call, Target};
 use crate::control::Members;
 
 /// Lists every known version with its state, and the models that were never loaded. A repository in the path is
 /// ignored, as in the reference.
-pub(crate) async fn index(server: &Server, body: RequestBody) -> Result<Reply> {
+pub(crate) async fn index(call: &Call<'_>, body: RequestBody) -> Result<Reply> {
     let only_ready = Members::optional(body)?.boolean("ready")?.unwrap_or(false);
-    Ok(reply::json(StatusCode::OK, &repository_index(server, only_ready).await?))
+    let mut entries = repository_index(&call.face.server, only_ready).await?;
+    // The caller may see the index; each model in it may have rights of its own.
+    entries.retain(|entry| call.http.permit(Action::Index, &entry.name).is_ok());
+    Ok(reply::json(StatusCode::OK, &entries))
 }
 
 /// Loads a model; replies when it is loaded.
 pub(crate) async fn load(server: &Server, target: &Target<'_>, body: RequestBody) -> Result<Reply> {
     check_repository(&target.repository)?;
-    let parameters = Members::optional(body)?.object("parameters")?;
-    repository::load(server, &target.model, overrides(parameters)?).await?;
+    // Files of models may be in it.
+    let overrides =
+        long_work::run_sized(body.len(), || overrides(Members::optional(body)?.object("parameters")?))
+            .await??;
+    repository::load(server, &target.model, overrides).await?;
     Ok(reply::empty(StatusCode::OK))
 }
 

@@ -4,11 +4,9 @@
 //! have taken them. A length that a client announces counts for nothing, unless it can never fit.
 
 use std::io::{self, Read};
-use std::sync::Arc;
 
 use bytes::Bytes;
 use nereid_backend_api::{Error, Result};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::budget::{Budget, Permit};
 
@@ -20,14 +18,7 @@ const STEP: usize = 16 << 10;
 
 /// How many bytes of requests and answers may be in flight. Its clones share it.
 #[derive(Clone, Debug, Default)]
-pub struct BodyBudget(Option<Limits>);
-
-#[derive(Clone, Debug)]
-struct Limits {
-    bytes: Budget,
-    /// Bodies are decompressed a few at a time: were all that arrive at once, none might get enough of the budget.
-    decompressors: Arc<Semaphore>,
-}
+pub struct BodyBudget(Option<Budget>);
 
 impl BodyBudget {
     /// One without a limit.
@@ -35,13 +26,11 @@ impl BodyBudget {
 
     /// A budget of that many bytes; 0 for no limit.
     pub fn new(bytes: usize) -> Self {
-        let turns = std::thread::available_parallelism().map_or(1, usize::from);
-        let limited = || Limits { bytes: Budget::new(bytes), decompressors: Arc::new(Semaphore::new(turns)) };
-        Self((bytes > 0).then(limited))
+        Self((bytes > 0).then(|| Budget::new(bytes)))
     }
 
     fn bytes(&self) -> Option<&Budget> {
-        self.0.as_ref().map(|limited| &limited.bytes)
+        self.0.as_ref()
     }
 
     /// These bytes of an answer, which count until nobody has any of them.
@@ -58,13 +47,6 @@ impl BodyBudget {
     pub fn hold_anyway(&self, bytes: Bytes) -> Bytes {
         let share = self.bytes().filter(|_| bytes.len() > UNCOUNTED);
         BodyShare(share.map(|budget| budget.acquire_anyway(bytes.len()))).attached_to(bytes)
-    }
-
-    /// Waits for a turn to decompress a body, which lasts until the permit is dropped.
-    pub async fn turn_to_decompress(&self) -> Option<OwnedSemaphorePermit> {
-        let limited = self.0.as_ref()?;
-        // The semaphore is never closed.
-        Arc::clone(&limited.decompressors).acquire_owned().await.ok()
     }
 
     /// Whether a body of this length, which has not arrived yet, could fit at all.

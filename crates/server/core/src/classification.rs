@@ -70,20 +70,11 @@ impl Classes<'_> {
         read: fn([u8; N]) -> T,
         print: impl Fn(T) -> String,
     ) -> Result<Vec<u8>> {
-        let values: Vec<T> = self.contents.as_chunks::<N>().0.iter().map(|bytes| read(*bytes)).collect();
+        let values = self.contents.as_chunks::<N>().0;
         let mut contents = Vec::new();
         for item in values.chunks_exact(self.elements.max(1)).take(self.items) {
-            let mut indices: Vec<usize> = (0..item.len()).collect();
-            // Highest first, the lower index first among equals; what cannot be compared (NaN) goes last.
-            indices.sort_by(|&a, &b| {
-                let unordered = |index: usize| item[index].partial_cmp(&item[index]).is_none();
-                item[b]
-                    .partial_cmp(&item[a])
-                    .unwrap_or_else(|| unordered(a).cmp(&unordered(b)))
-                    .then(Ordering::Equal)
-            });
-            for &index in indices.iter().take(self.count) {
-                let mut element = format!("{}:{index}", print(item[index]));
+            for (index, value) in highest(item.iter().map(|bytes| read(*bytes)), self.count) {
+                let mut element = format!("{}:{index}", print(value));
                 let label = self.labels.and_then(|labels| labels.get(index));
                 if let Some(label) = label.filter(|label| !label.is_empty()) {
                     element.push(':');
@@ -96,9 +87,38 @@ impl Classes<'_> {
     }
 }
 
+/// The `count` highest values with their indices, highest first, the lower index first among equals. Values that cannot be
+/// compared (NaN) go last. Takes time in proportion to the number of values, and memory for twice `count`.
+fn highest<T: PartialOrd + Copy>(values: impl Iterator<Item = T>, count: usize) -> Vec<(usize, T)> {
+    let is_nan = |value: T| value.partial_cmp(&value).is_none();
+    let order = |a: &(usize, T), b: &(usize, T)| {
+        let by_value = b.1.partial_cmp(&a.1).unwrap_or_else(|| is_nan(a.1).cmp(&is_nan(b.1)));
+        by_value.then(a.0.cmp(&b.0))
+    };
+    let mut best: Vec<(usize, T)> = Vec::new();
+    // The last of the highest values so far, once there are `count` of them.
+    let mut last: Option<(usize, T)> = None;
+    for candidate in values.enumerate() {
+        if last.as_ref().is_some_and(|last| order(&candidate, last) == Ordering::Greater) {
+            continue;
+        }
+        best.push(candidate);
+        if best.len() == count.saturating_mul(2).max(1) {
+            best.select_nth_unstable_by(count.saturating_sub(1), order);
+            best.truncate(count);
+            last = best.last().copied();
+        }
+    }
+    best.sort_unstable_by(order);
+    best.truncate(count);
+    best
+}
+
 #[cfg(test)]
 mod tests {
     use nereid_backend_api::BytesElements;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
 
     use super::*;
 
@@ -146,6 +166,23 @@ mod tests {
     fn among_equals_the_lower_index_is_first_and_not_a_number_is_last() {
         let top = top(&floats([4], &[f32::NAN, 1.0, 1.0, f32::NEG_INFINITY]), 4, false, None).unwrap();
         assert_eq!(texts(&top), ["1.000000:1", "1.000000:2", "-inf:3", "NaN:0"]);
+    }
+
+    proptest! {
+        #[test]
+        fn highest_values_are_those_of_a_full_sort(
+            values in vec(prop_oneof![(-4..4_i8).prop_map(f32::from), Just(f32::NAN), Just(-0.0)], 0..200),
+            count in 0_usize..220,
+        ) {
+            let mut sorted: Vec<_> = values.iter().copied().enumerate().collect();
+            // Stable: equal values stay in the order of their indices.
+            sorted.sort_by(|(_, a), (_, b)| {
+                b.partial_cmp(a).unwrap_or_else(|| a.is_nan().cmp(&b.is_nan()))
+            });
+            sorted.truncate(count);
+            let indices = |values: Vec<(usize, f32)>| values.into_iter().map(|(index, _)| index).collect::<Vec<_>>();
+            prop_assert_eq!(indices(highest(values.into_iter(), count)), indices(sorted));
+        }
     }
 
     #[test]

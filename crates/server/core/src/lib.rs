@@ -27,6 +27,7 @@ mod instance;
 mod interceptors;
 mod lifecycle;
 mod load_guard;
+pub mod long_work;
 mod model;
 mod peers;
 mod readiness;

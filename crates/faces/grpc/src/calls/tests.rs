@@ -274,6 +274,25 @@ async fn calls_pass_the_authenticator_and_the_models_authorizer() {
             let compressed = compressed.clone().model_infer(by("ann", number(model, "", 1))).await;
             assert_eq!(code(compressed), expected);
         }
+        let index = RepositoryIndexRequest::default();
+        let index = client.repository_index(by("ann", index)).await.unwrap().into_inner().models;
+        assert_eq!(index.iter().map(|model| model.name.as_str()).collect::<Vec<_>>(), ["ann"]);
+        let all = ModelStatisticsRequest::default();
+        let all = client.model_statistics(by("ann", all)).await.unwrap().into_inner().model_stats;
+        assert_eq!(all.iter().map(|model| model.name.as_str()).collect::<Vec<_>>(), ["ann"]);
+        for model in ["ann", "bob"] {
+            let expected = if model == "ann" { Code::Ok } else { Code::PermissionDenied };
+            let load = RepositoryModelLoadRequest {
+                model_name: model.into(),
+                ..RepositoryModelLoadRequest::default()
+            };
+            assert_eq!(code(client.repository_model_load(by("ann", load)).await), expected);
+        }
+        let unload = RepositoryModelUnloadRequest {
+            model_name: "bob".into(),
+            ..RepositoryModelUnloadRequest::default()
+        };
+        assert_eq!(code(client.repository_model_unload(by("ann", unload)).await), Code::PermissionDenied);
         let requests = futures_util::stream::iter([other, own]);
         let mut answers = client.model_stream_infer(by("ann", requests)).await.unwrap().into_inner();
         let refused = answers.message().await.unwrap().unwrap();

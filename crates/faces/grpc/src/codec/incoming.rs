@@ -4,17 +4,19 @@ use std::borrow::Borrow;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use futures_util::stream::Stream;
 use http::HeaderMap;
 use http_body::Body;
-use nereid_core::BodyBudget;
+use nereid_core::{BodyBudget, long_work};
 use nereid_net::slow_clients::Arrival;
-use tonic::codegen::StdError;
+use tonic::codegen::{BoxFuture, StdError};
 use tonic::{Code, Status};
 
 use super::{InferMessage, Pieces, Splitter};
+use crate::infer::joined_contents;
 use crate::messages::{late, poll_late};
+use crate::status;
 
 /// The messages of a call.
 pub(crate) struct Incoming<B, L = BodyBudget> {
@@ -26,6 +28,8 @@ pub(crate) struct Incoming<B, L = BodyBudget> {
     ended: bool,
     /// Deadline for the rest of a partially received message.
     arrival: Arrival,
+    /// The message received last, while it is decoded on another thread.
+    decoding: Option<BoxFuture<InferMessage, Status>>,
 }
 
 impl<B, L> Incoming<B, L>
@@ -42,6 +46,7 @@ where
             trailers: None,
             ended: false,
             arrival: Arrival::default(),
+            decoding: None,
         }
     }
 
@@ -104,9 +109,39 @@ where
         if self.ended {
             return Poll::Ready(None);
         }
-        let message = ready!(self.poll_pieces(context))
-            .map(|pieces| pieces.and_then(|pieces| pieces.decode(self.budget.borrow())));
-        self.ended = !matches!(message, Some(Ok(_)));
-        Poll::Ready(message)
+        if self.decoding.is_none() {
+            let pieces = ready!(self.poll_pieces(context));
+            match pieces {
+                Some(Ok(pieces)) if is_long(&pieces) => {
+                    self.decoding = Some(Box::pin(decoded_elsewhere(pieces, self.budget.borrow().clone())));
+                }
+                other => {
+                    let message =
+                        other.map(|pieces| pieces.and_then(|pieces| pieces.decode(self.budget.borrow())));
+                    self.ended = !matches!(message, Some(Ok(_)));
+                    return Poll::Ready(message);
+                }
+            }
+        }
+        let Some(decoding) = &mut self.decoding else { return Poll::Ready(None) };
+        let message = ready!(decoding.as_mut().poll(context));
+        self.decoding = None;
+        self.ended = message.is_err();
+        Poll::Ready(Some(message))
     }
+}
+
+/// Whether decoding a message takes long.
+fn is_long(pieces: &Pieces) -> bool {
+    long_work::is_long(pieces.remaining()) && long_work::is_long(pieces.decoded_size())
+}
+
+/// Decodes a message and joins its typed contents on another thread.
+async fn decoded_elsewhere(pieces: Pieces, budget: BodyBudget) -> Result<InferMessage, Status> {
+    let work = long_work::run(move || {
+        let mut message = pieces.decode(&budget)?;
+        message.joined = joined_contents(&mut message.message.inputs);
+        Ok(message)
+    });
+    work.await.map_err(|error| status::of(&error))?
 }

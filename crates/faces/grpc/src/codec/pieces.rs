@@ -7,11 +7,10 @@ use nereid_core::backend_api::{Buffer, Buffers};
 use nereid_core::{BodyBudget, BodyShare};
 use prost::DecodeError;
 use prost::Message as _;
-use prost::encoding::{DecodeContext, WireType, check_wire_type, decode_key, decode_varint};
+use prost::encoding::{DecodeContext, WireType, check_wire_type, decode_key, decode_varint, skip_field};
 use tonic::Status;
 
 use super::InferMessage;
-use crate::proto::ModelInferRequest;
 use crate::status;
 
 /// The tag of `raw_input_contents` in `ModelInferRequest`.
@@ -71,7 +70,7 @@ impl Pieces {
         let mut uncounted = UNCOUNTED_TENSORS;
         let malformed = |error: DecodeError| Status::internal(error.to_string());
         let share = std::mem::take(&mut self.share);
-        let mut decoded = InferMessage { message: ModelInferRequest::default(), raw: Vec::new(), share };
+        let mut decoded = InferMessage { share, ..InferMessage::default() };
         while self.has_remaining() {
             let tensors = decoded.message.inputs.len() + decoded.message.outputs.len() + decoded.raw.len();
             if tensors >= uncounted {
@@ -98,6 +97,24 @@ impl Pieces {
             }
         }
         Ok(decoded)
+    }
+
+    /// Bytes of the message that are decoded rather than sliced off: all but raw contents, as far as they are well-formed.
+    pub(crate) fn decoded_size(&self) -> usize {
+        let (first, rest) = (self.first.clone(), self.rest.clone());
+        let mut left = Self { first, rest, remaining: self.remaining, ..Self::default() };
+        let mut size = 0;
+        while let Ok((tag, wire_type)) = decode_key(&mut left) {
+            if wire_type == WireType::LengthDelimited {
+                let Ok(length) = decode_varint(&mut left) else { break };
+                let length = usize::try_from(length).unwrap_or(usize::MAX).min(left.remaining);
+                left.advance(length);
+                size += if tag == RAW_INPUT_CONTENTS { 0 } else { length };
+            } else if skip_field(wire_type, tag, &mut left, DecodeContext::default()).is_err() {
+                break;
+            }
+        }
+        size
     }
 
     /// Slices off the next `count` bytes without copying; `None` if fewer are left.
@@ -164,6 +181,7 @@ mod tests {
 
     use super::*;
     use crate::proto::model_infer_request::{InferInputTensor, InferRequestedOutputTensor};
+    use crate::proto::{InferTensorContents, ModelInferRequest};
 
     fn pieces(message: &ModelInferRequest) -> Pieces {
         let mut pieces = Pieces::default();
@@ -191,6 +209,31 @@ mod tests {
                     "{count} of {inputs}, {outputs}, {raw}"
                 );
                 assert!(pieces(&message).decode(&BodyBudget::UNLIMITED).is_ok());
+            }
+        }
+    }
+
+    #[test]
+    fn decoded_size_excludes_raw_contents_and_survives_malformed_messages() {
+        for (typed, raw) in [(0, 0), (0, 100_000), (100_000, 0), (70_000, 200_000)] {
+            let contents = InferTensorContents { fp32_contents: vec![0.5; typed], ..Default::default() };
+            let message = ModelInferRequest {
+                inputs: vec![InferInputTensor { contents: Some(contents), ..Default::default() }],
+                raw_input_contents: vec![vec![7; raw].into(); 3],
+                ..ModelInferRequest::default()
+            };
+            let encoded = message.encode_to_vec();
+            for split in [1, 1000, encoded.len()] {
+                let mut pieces = Pieces::default();
+                encoded.chunks(split).for_each(|piece| pieces.push(Bytes::copy_from_slice(piece)));
+                pieces.end_small();
+                let size = pieces.decoded_size();
+                assert!((typed * 4..typed * 4 + 64).contains(&size), "{typed}, {raw}: {size}");
+            }
+            for length in 0..encoded.len().min(40) {
+                let mut pieces = Pieces::default();
+                pieces.push(Bytes::copy_from_slice(&encoded[..length]));
+                assert!(pieces.decoded_size() <= length);
             }
         }
     }

@@ -4,6 +4,17 @@ use bytes::Bytes;
 use nereid_core::backend_api::{DataType, Error, Result, push_bytes_element};
 
 use crate::proto::InferTensorContents;
+use crate::proto::model_infer_request::InferInputTensor;
+
+/// Joins the typed contents of inputs, which are left empty. `None` for inputs without contents or of an unknown type.
+pub(crate) fn joined_contents(inputs: &mut [InferInputTensor]) -> Vec<Option<Result<Bytes>>> {
+    let join = |input: &mut InferInputTensor| {
+        let data_type = DataType::from_protocol_name(&input.datatype)?;
+        let elements = std::mem::take(input.contents.as_mut()?);
+        Some(joined(elements, data_type, &input.name))
+    };
+    inputs.iter_mut().map(join).collect()
+}
 
 /// The contents. Whole numbers that a narrower type does not hold wrap around, as they do in the reference.
 ///

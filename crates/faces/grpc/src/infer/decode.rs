@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use bytes::Bytes;
 use nereid_core::backend_api::{
     Buffer, Buffers, DataType, Error, InferRequest, RequestedOutput, Result, Shape, Tensor,
 };
@@ -34,14 +35,14 @@ pub(super) struct DecodedRequest {
 /// # Errors
 /// The request is invalid.
 pub(super) fn decode(message: InferMessage, regions: &Regions) -> Result<DecodedRequest> {
-    let InferMessage { message, raw, .. } = message;
+    let InferMessage { message, raw, joined, .. } = message;
     let mut decoded = DecodedRequest {
         request: InferRequest { id: message.id, ..InferRequest::default() },
         memory: RequestMemory::default(),
         empty_final: false,
     };
     decoded.read_parameters(message.parameters)?;
-    decoded.read_inputs(message.inputs, raw, regions)?;
+    decoded.read_inputs(message.inputs, (raw, joined), regions)?;
     decoded.read_outputs(message.outputs, regions)?;
     decoded.request.allocator = decoded.memory.allocator();
     Ok(decoded)
@@ -63,14 +64,15 @@ impl DecodedRequest {
     fn read_inputs(
         &mut self,
         inputs: Vec<InferInputTensor>,
-        raw: Vec<Buffers>,
+        (raw, joined): (Vec<Buffers>, Vec<Option<Result<Bytes>>>),
         regions: &Regions,
     ) -> Result<()> {
+        let mut joined = joined.into_iter();
         let (given, is_raw) = (raw.len(), !raw.is_empty());
         let mut raw = raw.into_iter();
         self.request.inputs.reserve_exact(inputs.len());
         for input in inputs {
-            let name = input.name;
+            let (name, joined) = (input.name, joined.next().flatten());
             let data_type = DataType::from_protocol_name(&input.datatype)
                 .ok_or_else(|| unknown_data_type(&name, &input.datatype))?;
             let region = RegionPart::read(&name, &input.parameters)?;
@@ -88,7 +90,10 @@ impl DecodedRequest {
                          the two"
                     )));
                 }
-                (None, Some(contents)) => one(Buffer::host(contents::joined(contents, data_type, &name)?)),
+                (None, Some(contents)) => {
+                    let joined = joined.unwrap_or_else(|| contents::joined(contents, data_type, &name));
+                    one(Buffer::host(joined?))
+                }
                 (None, None) => raw.next().ok_or_else(|| {
                     Error::invalid_arg(format!(
                         "input '{name}' has no contents: the request has {given} raw_input_contents"

@@ -11,9 +11,8 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use flate2::bufread::{GzDecoder, ZlibDecoder};
 use http::HeaderMap;
 use http_body::{Body, Frame};
-use nereid_core::{BodyBudget, DecompressionError};
+use nereid_core::{BodyBudget, DecompressionError, long_work};
 use nereid_net::slow_clients::Arrival;
-use tokio::task::spawn_blocking;
 use tonic::Status;
 use tonic::codegen::{BoxFuture, StdError};
 
@@ -97,15 +96,9 @@ fn head(flag: u8, length: usize) -> Bytes {
     head.freeze()
 }
 
-/// Decompresses a long message on a blocking thread, when it is its turn.
+/// Decompresses a long message on another thread.
 async fn elsewhere(format: Format, pieces: Pieces, budget: BodyBudget) -> Result<Bytes, Status> {
-    let turn = budget.turn_to_decompress().await;
-    let task = spawn_blocking(move || {
-        // Holds the turn until the end, even if the caller was dropped.
-        let _turn = turn;
-        decompressed(format, pieces, &budget)
-    });
-    task.await.map_err(|error| Status::internal(format!("decompressing failed: {error}")))?
+    long_work::run(move || decompressed(format, pieces, &budget)).await.map_err(|error| status::of(&error))?
 }
 
 fn decompressed(format: Format, mut pieces: Pieces, budget: &BodyBudget) -> Result<Bytes, Status> {

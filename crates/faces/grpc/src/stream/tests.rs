@@ -6,13 +6,16 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::stream::iter;
 use nereid_core::backend_api::Request as ModelRequest;
+use tokio::runtime::Builder;
+use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 use tonic::{Code, Request as Call};
 
 use super::*;
 use crate::GrpcOptions;
-use crate::proto::ModelStreamInferResponse;
 use crate::proto::infer_parameter::ParameterChoice;
+use crate::proto::model_infer_request::InferRequestedOutputTensor;
+use crate::proto::{InferTensorContents, ModelStreamInferResponse, ServerLiveRequest};
 use crate::testing::{NUMBER, Serving, echo, echoed, input_number, number, parameter};
 
 const DECOUPLED: &str = "model_transaction_policy { decoupled: true }";
@@ -321,4 +324,56 @@ async fn flood_of_large_requests_is_held_back_by_the_byte_limit() {
     let size = 2 << 20;
     let taken_in = load::MAX_BYTES.div_ceil(size + load::REQUEST_BYTES);
     flood(&NUMBER.replace("dims: [ 1 ]", "dims: [ -1 ]"), 150, size, taken_in).await;
+}
+
+/// Typed contents of many elements and classes of a large output take long: only long work may use the runtime's
+/// blocking thread, which is occupied.
+#[test]
+fn calls_are_answered_while_another_call_waits_for_long_work() {
+    const COUNT: i64 = 100_000;
+    let config = r#"
+        input { name: "IN" data_type: TYPE_INT32 dims: [ -1 ] }
+        output { name: "OUT" data_type: TYPE_INT32 dims: [ -1 ] }
+    "#;
+    let mut typed = number("m", "a", 0);
+    typed.inputs[0].shape = vec![COUNT];
+    let mut classified = typed.clone();
+    typed.raw_input_contents.clear();
+    let contents = InferTensorContents { int_contents: (0..COUNT as i32).collect(), ..Default::default() };
+    typed.inputs[0].contents = Some(contents);
+    classified.raw_input_contents = vec![(0..COUNT as i32).flat_map(i32::to_le_bytes).collect()];
+    classified.outputs = vec![InferRequestedOutputTensor {
+        name: "OUT".into(),
+        parameters: [("classification".into(), parameter(ParameterChoice::Int64Param(2)))].into(),
+    }];
+    let runtime = Builder::new_current_thread().enable_all().max_blocking_threads(1).build().unwrap();
+    runtime.block_on(async {
+        let serving = Serving::new(config, echo);
+        for (request, expected) in [
+            (typed, (COUNT - 1).to_le_bytes()[..4].to_vec()),
+            (classified, b"\x0b\0\0\x0099999:99999\x0b\0\0\x0099998:99998".to_vec()),
+        ] {
+            let (open, gate) = mpsc::channel::<()>();
+            let occupied = spawn_blocking(move || gate.recv());
+            let (mut unary, mut stream) = (serving.client(), serving.client());
+            let answer = tokio::spawn({
+                let request = request.clone();
+                async move { unary.model_infer(request).await.unwrap().into_inner() }
+            });
+            let streamed = tokio::spawn(async move {
+                let mut answers = stream.model_stream_infer(iter([request])).await.unwrap().into_inner();
+                answers.message().await.unwrap().unwrap().infer_response.unwrap()
+            });
+            for _ in 0..50 {
+                serving.client().server_live(ServerLiveRequest {}).await.unwrap();
+                sleep(Duration::from_millis(2)).await;
+            }
+            assert!(!answer.is_finished() && !streamed.is_finished());
+            open.send(()).unwrap();
+            occupied.await.unwrap().unwrap();
+            for answer in [answer.await.unwrap(), streamed.await.unwrap()] {
+                assert!(answer.raw_output_contents[0].ends_with(&expected));
+            }
+        }
+    });
 }

@@ -39,6 +39,12 @@ impl Format {
     fn of(&self, output: &str) -> Form {
         self.named.iter().find(|(name, _)| name == output).map_or(self.default, |(_, form)| *form)
     }
+
+    /// Size in bytes of the outputs that become JSON.
+    pub(super) fn text_size(&self, response: &Response) -> usize {
+        let texts = response.outputs.iter().filter(|output| self.of(&output.name) == Form::Json);
+        texts.map(Tensor::byte_size).sum()
+    }
 }
 
 /// Encodes a response.

@@ -6,6 +6,7 @@
 //! status of a stream is that of its first response.
 
 use std::collections::HashSet;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
@@ -15,7 +16,7 @@ use jiter::Jiter;
 use nereid_core::backend_api::{
     Buffer, Buffers, Error, InferRequest, RequestTrace, Response, Result, Shape, Tensor, Trace,
 };
-use nereid_core::{InputSignature, Model, ResponseStream, Signature};
+use nereid_core::{InputSignature, Model, ResponseStream, Signature, long_work};
 use nereid_http::{Encoding, EventSource, Limit, Reply, RequestBody, events, reply};
 use nereid_protocol::as_invalid_arg;
 use nereid_protocol::parameters::WireValue;
@@ -44,15 +45,15 @@ async fn one_with(
     body: RequestBody,
     trace: Option<&Arc<Trace>>,
 ) -> Result<Reply> {
-    let mut answers = ask(call, model, body, trace)?;
+    let mut answers = ask(call, model, body, trace).await?;
     let first = answers.next().await;
     answered(trace);
     let first = first.transpose().map_err(|error| of_response(&answers, error))?;
     // The first response determines the status, as in the reference.
     Ok(match (first, answers.next().await) {
         (Some(response), None) => {
-            let text = call.face.server.bodies().hold(flat(&answers, response)?)?;
-            reply::json_bytes(StatusCode::OK, text)
+            let text = written(Arc::new(Source::of(&answers)), response).await?;
+            reply::json_bytes(StatusCode::OK, call.face.server.bodies().hold(text)?)
         }
         (first, _) => {
             let count = if first.is_some() { "several responses" } else { "no response" };
@@ -88,20 +89,23 @@ async fn stream_with(
     body: RequestBody,
     trace: Option<Arc<Trace>>,
 ) -> Result<Reply> {
-    let mut answers = ask(call, model, body, trace.as_ref())?;
+    let mut answers = ask(call, model, body, trace.as_ref()).await?;
+    let source = Arc::new(Source::of(&answers));
     let first = answers.next().await;
     let (status, first) = match first {
         None => (StatusCode::OK, None),
         Some(answer) => {
             answered(trace.as_ref());
-            let outcome = answer
-                .map_err(|error| of_response(&answers, error))
-                .and_then(|response| flat(&answers, response));
+            let outcome = match answer {
+                Ok(response) => written(Arc::clone(&source), response).await,
+                Err(error) => Err(of_response(&answers, error)),
+            };
             let status = outcome.as_ref().err().map_or(StatusCode::OK, reply::status);
             (status, Some(data(outcome)))
         }
     };
-    Ok(events(status, first, Responses { answers, trace }, call.http.busy()))
+    let responses = Responses { answers, source, writing: None, trace };
+    Ok(events(status, first, responses, call.http.busy()))
 }
 
 /// The requested model, and the request's trace if it is traced.
@@ -126,7 +130,7 @@ fn finish(call: &Call<'_>, outcome: Result<Reply>, trace: Option<Arc<Trace>>) ->
 }
 
 /// Sends the request to the model.
-fn ask(
+async fn ask(
     call: &Call<'_>,
     model: &Arc<Model>,
     mut body: RequestBody,
@@ -141,7 +145,12 @@ fn ask(
         return Err(too_large("the request's JSON", length, limit));
     }
     let json = body.take_joined(length).unwrap_or_default();
-    let mut request = decode(&json, model.signature(), limit)?;
+    let mut request = if long_work::is_long(length) {
+        let model = Arc::clone(model);
+        long_work::run(move || decode(&json, model.signature(), limit)).await??
+    } else {
+        decode(&json, model.signature(), limit)?
+    };
     call.forward_headers(&mut request)?;
     request.trace = trace.map(|trace| RequestTrace::new(Arc::clone(trace)));
     face.server.infer(model, request, call.caller(&mut body))
@@ -251,22 +260,49 @@ fn fitted(mut dims: Shape, count: usize) -> Option<Shape> {
     (left == 1).then_some(dims)
 }
 
+/// The request and the model that responses name.
+struct Source {
+    request: String,
+    model: String,
+    version: u64,
+}
+
+impl Source {
+    fn of(answers: &ResponseStream) -> Self {
+        Self {
+            request: answers.request_id().to_owned(),
+            model: answers.model_name().to_owned(),
+            version: answers.model_version(),
+        }
+    }
+}
+
+/// A response as JSON, written on another thread if it is long.
+async fn written(source: Arc<Source>, response: Response) -> Result<Vec<u8>> {
+    long_work::run_sized(size(&response), move || flat(&source, &response)).await?
+}
+
+/// Size of a response's outputs in bytes.
+fn size(response: &Response) -> usize {
+    response.outputs.iter().map(Tensor::byte_size).sum()
+}
+
 /// A response as a flat object: id, model and version, then parameters, then outputs, as in the reference. The first of
 /// duplicate names counts.
-fn flat(answers: &ResponseStream, response: Response) -> Result<Vec<u8>> {
+fn flat(source: &Source, response: &Response) -> Result<Vec<u8>> {
     let mut json = Vec::with_capacity(256);
     // A set, because the number of parameters that a model returns may be under the client's control.
     let mut names: HashSet<String> = HashSet::from(["model_name".into(), "model_version".into()]);
     json.push(b'{');
-    if !answers.request_id().is_empty() {
+    if !source.request.is_empty() {
         json.extend_from_slice(b"\"id\":");
-        encode::string(&mut json, answers.request_id())?;
+        encode::string(&mut json, &source.request)?;
         json.push(b',');
         names.insert("id".into());
     }
     json.extend_from_slice(b"\"model_name\":");
-    encode::string(&mut json, answers.model_name())?;
-    encode::version(&mut json, answers.model_version())?;
+    encode::string(&mut json, &source.model)?;
+    encode::version(&mut json, source.version)?;
     let mut is_new = |json: &mut Vec<u8>, name: &str| -> Result<bool> {
         if !names.insert(name.to_owned()) {
             return Ok(false);
@@ -302,17 +338,35 @@ fn data(outcome: Result<Vec<u8>>) -> Vec<u8> {
     outcome.unwrap_or_else(|error| reply::error_json(error.message()).into_bytes())
 }
 
+/// The data of an event while it is written.
+type PendingEvent = Pin<Box<dyn Future<Output = Result<Vec<u8>>> + Send>>;
+
 /// The responses of a model as events. Dropped early, as when the client disconnects, they cancel the request.
 struct Responses {
     answers: ResponseStream,
+    source: Arc<Source>,
+    /// The event of the response read last, while it is written.
+    writing: Option<PendingEvent>,
     trace: Option<Arc<Trace>>,
 }
 
 impl EventSource for Responses {
     fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<Option<Vec<u8>>> {
-        let Some(answer) = ready!(self.answers.poll_next(context)) else { return Poll::Ready(None) };
-        answered(self.trace.as_ref());
-        Poll::Ready(Some(data(answer.and_then(|response| flat(&self.answers, response)))))
+        if self.writing.is_none() {
+            let Some(answer) = ready!(self.answers.poll_next(context)) else { return Poll::Ready(None) };
+            answered(self.trace.as_ref());
+            match answer {
+                Ok(response) if long_work::is_long(size(&response)) => {
+                    self.writing = Some(Box::pin(written(Arc::clone(&self.source), response)));
+                }
+                Ok(response) => return Poll::Ready(Some(data(flat(&self.source, &response)))),
+                Err(error) => return Poll::Ready(Some(data(Err(error)))),
+            }
+        }
+        let Some(writing) = &mut self.writing else { return Poll::Ready(None) };
+        let outcome = ready!(writing.as_mut().poll(context));
+        self.writing = None;
+        Poll::Ready(Some(data(outcome)))
     }
 }
 

@@ -1,5 +1,11 @@
 //! Statuses and headers of whole requests, as the reference answers them.
 
+use std::sync::{Arc, mpsc};
+
+use tokio::runtime::Builder;
+use tokio::task::spawn_blocking;
+
+use crate::HttpOptions;
 use crate::testing::{Serving, echo, http_options, serve, server};
 
 const CONFIG: &str = r#"
@@ -126,6 +132,25 @@ async fn infinity_spellings_parse_with_the_type_before_or_after() {
 }
 
 #[tokio::test]
+async fn deep_nesting_is_refused_with_400_wherever_it_is() {
+    let limits = HttpOptions { max_input_size: 1 << 20, max_body_size: 1 << 20, ..http_options() };
+    let serving = serve(server(CONFIG, echo), limits).await;
+    for depth in [300, 1500] {
+        for (open, close) in [("[", "]"), (r#"{"a":"#, "}")] {
+            let nested = format!("{}1{}", open.repeat(depth), close.repeat(depth));
+            for rest in [format!(r#","x":{nested}"#), format!(r#","parameters":{{"x":{nested}}}"#)] {
+                assert_eq!(status(&serving, body(ONE, &rest)).await, 400, "{depth} {open}");
+            }
+            let input = format!(r#"{{"name":"IN0","datatype":"INT32","shape":[1],"data":[7],"x":{nested}}}"#);
+            assert_eq!(status(&serving, body(&input, "")).await, 400, "{depth} {open}");
+            let generate = format!(r#"{{"IN0":7,"x":{nested}}}"#);
+            let answer = serving.post("/v2/models/m/generate", &generate).await;
+            assert!(answer.starts_with("HTTP/1.1 400 "), "{depth} {open}: {answer}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn region_combined_with_data_is_refused_before_lookup() {
     let serving = serving().await;
     const REGION: &str = "shared_memory_region";
@@ -232,4 +257,58 @@ async fn empty_body_is_an_empty_raw_tensor_for_models_with_raw_input() {
         let answer = serving.post("/v2/models/m/generate", "").await;
         assert!(answer.starts_with("HTTP/1.1 500 "), "{answer}");
     }
+}
+
+/// Each request below has one long computation: only long work may use the runtime's blocking thread, which is occupied.
+#[test]
+fn connections_are_served_while_another_request_waits_for_long_work() {
+    const COUNT: usize = 100_000;
+    let numbers = vec!["7"; COUNT].join(",");
+    let raw = [7_u8, 0, 0, 0].repeat(COUNT);
+    let json_in = |rest: &str| {
+        body(&format!(r#"{{"name":"IN0","datatype":"INT32","shape":[{COUNT}],"data":[{numbers}]}}"#), rest)
+    };
+    let raw_in = |rest: &str| {
+        let size = raw.len();
+        let input = format!(
+            r#"{{"name":"IN0","datatype":"INT32","shape":[{COUNT}],"parameters":{{"binary_data_size":{size}}}}}"#
+        );
+        let json = body(&input, rest);
+        let header = format!("Inference-Header-Content-Length: {}\r\n", json.len());
+        (header, [json.as_bytes(), &raw].concat())
+    };
+    let binary_out = r#","parameters":{"binary_data_output":true}"#;
+    let classes = r#","outputs":[{"name":"OUT0","parameters":{"binary_data":true,"classification":2}}]"#;
+    let generate = format!(r#"{{"IN0":[{numbers}]}}"#);
+    let (json_out, classified, compressed) = (raw_in(""), raw_in(classes), raw_in(binary_out));
+    let cases = [
+        ("infer", String::new(), json_in(binary_out).into_bytes()),
+        ("infer", json_out.0, json_out.1),
+        ("infer", classified.0, classified.1),
+        ("infer", format!("{}Accept-Encoding: gzip\r\n", compressed.0), compressed.1),
+        ("generate", String::new(), generate.clone().into_bytes()),
+        ("generate_stream", String::new(), generate.into_bytes()),
+    ];
+    let runtime = Builder::new_current_thread().enable_all().max_blocking_threads(1).build().unwrap();
+    runtime.block_on(async {
+        let limits = HttpOptions { max_input_size: 1 << 20, max_body_size: 1 << 20, ..http_options() };
+        let serving = Arc::new(serve(server(CONFIG, echo), limits).await);
+        for (route, headers, body) in cases {
+            let (open, gate) = mpsc::channel::<()>();
+            let occupied = spawn_blocking(move || gate.recv());
+            let client = Arc::clone(&serving);
+            let path = format!("/v2/models/m/{route}");
+            let label = format!("{route} {headers}");
+            let answer = tokio::spawn(async move { client.send("POST", &path, &headers, &body).await });
+            for _ in 0..50 {
+                let health = serving.ask("GET", "/v2/health/live", "", "").await;
+                assert!(health.starts_with("HTTP/1.1 200 "), "{label}: {health}");
+            }
+            assert!(!answer.is_finished(), "{label} was answered by an I/O thread");
+            open.send(()).unwrap();
+            occupied.await.unwrap().unwrap();
+            let answer = answer.await.unwrap();
+            assert!(answer.starts_with(b"HTTP/1.1 200 "), "{label}: {}", answer[..200].escape_ascii());
+        }
+    });
 }

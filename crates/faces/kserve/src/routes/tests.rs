@@ -1,7 +1,12 @@
 //! Known and unknown paths and methods, restricted groups, and forwarded headers.
 
+use std::sync::Arc;
+
+use nereid_core::Principal;
 use nereid_core::backend_api::ParameterValue;
-use nereid_protocol::Restrictions;
+use nereid_protocol::{
+    Access, Action, Authentication, Authenticator, Authorizer, Denied, Head, Identity, Restrictions,
+};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::testing::{echo, empty_server, http_options, request, serve, server};
@@ -50,6 +55,59 @@ async fn restricted_group_requires_its_key() {
     ] {
         let answer = serving.ask(method, path, headers, "").await;
         assert_eq!(status(&answer), expected, "{method} {path} {headers}");
+    }
+}
+
+/// Lets each client see the model of its name alone.
+#[derive(Debug)]
+struct ByName;
+
+impl Authenticator for ByName {
+    fn authenticate<'a>(&'a self, identity: Identity, head: &'a dyn Head) -> Authentication<'a> {
+        let name = String::from_utf8_lossy(head.header("user").unwrap_or_default());
+        Authentication::Done(Ok(identity.with_principal(Principal::new(name))))
+    }
+}
+
+impl Authorizer for ByName {
+    fn check(&self, caller: &Identity, _: Action, model: Option<&str>) -> Result<(), Denied> {
+        let name = caller.principal.as_ref().map_or("", Principal::name);
+        match model {
+            Some(model) if model != name => Err(Denied::Forbidden(format!("{name} may not"))),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[tokio::test]
+async fn rights_by_model_apply_to_every_route_and_to_lists() {
+    let access = Access::default().with_authenticator(Arc::new(ByName)).with_authorizer(Arc::new(ByName));
+    let serving = serve(server(CONFIG, echo), HttpOptions { access, ..http_options() }).await;
+    for (method, path) in [
+        ("GET", "/v2/models/m"),
+        ("GET", "/v2/models/m/config"),
+        ("GET", "/v2/models/m/ready"),
+        ("GET", "/v2/models/m/stats"),
+        ("GET", "/v2/models/m/versions/1/stats"),
+        ("GET", "/v2/models/m/trace/setting"),
+        ("POST", "/v2/models/m/trace/setting"),
+        ("POST", "/v2/models/m/infer"),
+        ("POST", "/v2/models/m/generate"),
+        ("POST", "/v2/models/m/generate_stream"),
+        ("POST", "/v2/repository/models/m/load"),
+        ("POST", "/v2/repository/models/m/unload"),
+    ] {
+        let body = if path.ends_with("infer") { BODY } else { "{}" };
+        let refused = serving.ask(method, path, "user: x\r\n", body).await;
+        assert_eq!(status(&refused), "403", "{method} {path}");
+        let answer = serving.ask(method, path, "user: m\r\n", body).await;
+        assert_ne!(status(&answer), "403", "{method} {path}");
+    }
+    for (method, path) in [("GET", "/v2/models/stats"), ("POST", "/v2/repository/index")] {
+        for (user, is_seen) in [("m", true), ("x", false)] {
+            let answer = serving.ask(method, path, &format!("user: {user}\r\n"), "").await;
+            assert!(status(&answer) == "200" && answer.contains(r#""name":"m""#) == is_seen, "{answer}");
+        }
     }
 }
 

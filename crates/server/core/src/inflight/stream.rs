@@ -4,11 +4,13 @@ use std::future::poll_fn;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, ready};
 
-use nereid_backend_api::{Answer, Error, OutputLabels, Response, Result};
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use nereid_backend_api::{Answer, Error, OutputLabels, Response, Result, Tensor};
 
 use super::{InFlight, State};
-use crate::classification;
 use crate::interceptors::WaitingRequest;
+use crate::{classification, long_work};
 use nereid_scheduling::Ticket;
 
 /// Cancels a request from elsewhere than its stream. It keeps nothing of the request once that is over.
@@ -50,6 +52,8 @@ pub struct ResponseStream {
     is_over: bool,
     /// Whether the answer read last was given as the last.
     ended_with_answer: bool,
+    /// The answer read last, while its outputs are classified on another thread.
+    classifying: Option<BoxFuture<'static, Result<Response>>>,
 }
 
 impl ResponseStream {
@@ -60,7 +64,7 @@ impl ResponseStream {
 
     /// Of a request that is in that place.
     pub(crate) fn at(inflight: Arc<InFlight>, place: Place) -> Self {
-        Self { inflight, place, is_over: false, ended_with_answer: false }
+        Self { inflight, place, is_over: false, ended_with_answer: false, classifying: None }
     }
 
     /// Name of the model that answers.
@@ -95,6 +99,9 @@ impl ResponseStream {
 
     /// [`next`](Self::next) as a poll function.
     pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Answer>> {
+        if self.classifying.is_some() {
+            return self.poll_classified(context).map(Some);
+        }
         if self.is_over {
             return Poll::Ready(None);
         }
@@ -107,7 +114,10 @@ impl ResponseStream {
         self.is_over = state.is_over();
         self.ended_with_answer = self.is_over && state.finished_with_answer;
         drop(state);
-        Poll::Ready(answer.map(|answer| answer.and_then(|response| self.classified(response))))
+        match answer {
+            Some(Ok(response)) => self.classify(response, context).map(Some),
+            other => Poll::Ready(other),
+        }
     }
 
     /// The answer of a model that gives exactly one.
@@ -120,12 +130,15 @@ impl ResponseStream {
 
     /// [`single`](Self::single) as a poll function.
     pub fn poll_single(&mut self, context: &mut Context<'_>) -> Poll<Result<Response>> {
-        let (first, more) = ready!(self.poll_first_two(context));
-        Poll::Ready(match first {
-            Some(Ok(_)) if more => Err(self.wrong_count("more than one answer")),
-            Some(answer) => answer.and_then(|response| self.classified(response)),
-            None => Err(self.wrong_count("no answer")),
-        })
+        if self.classifying.is_some() {
+            return self.poll_classified(context);
+        }
+        match ready!(self.poll_first_two(context)) {
+            (Some(Ok(_)), true) => Poll::Ready(Err(self.wrong_count("more than one answer"))),
+            (Some(Ok(response)), false) => self.classify(response, context),
+            (Some(Err(error)), _) => Poll::Ready(Err(error)),
+            (None, _) => Poll::Ready(Err(self.wrong_count("no answer"))),
+        }
     }
 
     /// The first answer of a model that should give exactly one, whatever follows it.
@@ -133,11 +146,14 @@ impl ResponseStream {
     /// # Errors
     /// The answer's own error, or `Internal` if there was none.
     pub fn poll_first(&mut self, context: &mut Context<'_>) -> Poll<Result<Response>> {
-        let (first, _) = ready!(self.poll_first_two(context));
-        Poll::Ready(match first {
-            Some(answer) => answer.and_then(|response| self.classified(response)),
-            None => Err(self.wrong_count("no answer")),
-        })
+        if self.classifying.is_some() {
+            return self.poll_classified(context);
+        }
+        match ready!(self.poll_first_two(context)).0 {
+            Some(Ok(response)) => self.classify(response, context),
+            Some(Err(error)) => Poll::Ready(Err(error)),
+            None => Poll::Ready(Err(self.wrong_count("no answer"))),
+        }
     }
 
     /// The first answer, and whether there is a second one.
@@ -176,15 +192,47 @@ impl ResponseStream {
         Error::internal(format!("model '{model}' returned {count}, but exactly one was expected"))
     }
 
-    fn classified(&self, mut response: Response) -> Result<Response> {
-        let batched = self.inflight.model.signature().max_batch_size > 0;
-        for (name, count) in &self.inflight.classes {
-            if let Some(output) = response.outputs.iter_mut().find(|output| output.name == *name) {
-                *output =
-                    classification::top(output, *count as usize, batched, self.inflight.model.labels(name))?;
+    /// Classifies the outputs that the request wants as classes; large ones on another thread.
+    fn classify(&mut self, mut response: Response, context: &mut Context<'_>) -> Poll<Result<Response>> {
+        let Self { inflight, .. } = self;
+        if inflight.classes.is_empty() {
+            return Poll::Ready(Ok(response));
+        }
+        let classified = response.outputs.iter().filter(|output| inflight.classes_of(output).is_some());
+        if !long_work::is_long(classified.map(Tensor::byte_size).sum()) {
+            return Poll::Ready(inflight.classify(&mut response).map(|()| response));
+        }
+        let inflight = Arc::clone(inflight);
+        let work = long_work::run(move || inflight.classify(&mut response).map(|()| response));
+        self.classifying = Some(work.map(Result::flatten).boxed());
+        self.poll_classified(context)
+    }
+
+    /// The answer that is being classified.
+    fn poll_classified(&mut self, context: &mut Context<'_>) -> Poll<Result<Response>> {
+        let Some(classifying) = &mut self.classifying else {
+            return Poll::Ready(Err(Error::internal("no answer is being classified")));
+        };
+        let outcome = ready!(classifying.poll_unpin(context));
+        self.classifying = None;
+        Poll::Ready(outcome)
+    }
+}
+
+impl InFlight {
+    /// How many classes the request wants of an output; `None` for its contents.
+    fn classes_of(&self, output: &Tensor) -> Option<usize> {
+        self.classes.iter().find(|(name, _)| *name == output.name).map(|(_, count)| *count as usize)
+    }
+
+    fn classify(&self, response: &mut Response) -> Result<()> {
+        let batched = self.model.signature().max_batch_size > 0;
+        for output in &mut response.outputs {
+            if let Some(count) = self.classes_of(output) {
+                *output = classification::top(output, count, batched, self.model.labels(&output.name))?;
             }
         }
-        Ok(response)
+        Ok(())
     }
 }
 

@@ -8,7 +8,8 @@ use h2::{FlowControl, SendStream};
 use tokio::time::{pause, resume};
 
 use super::*;
-use crate::proto::ModelInferRequest;
+use crate::proto::{ModelInferRequest, ModelStreamInferResponse};
+use crate::testing::echoed;
 
 /// A model that echoes any number of bytes.
 const BYTES: &str = r#"
@@ -18,7 +19,14 @@ const BYTES: &str = r#"
 
 /// Connects to that model, with a flow-control window of `window` bytes for each answer.
 async fn connected(window: u32) -> (SendRequest<Bytes>, JoinHandle<Result<(), h2::Error>>) {
-    let serving = Serving::new(BYTES, echo);
+    connected_to(Serving::new(BYTES, echo), window).await
+}
+
+/// Like `connected`, to any server.
+async fn connected_to(
+    serving: Serving,
+    window: u32,
+) -> (SendRequest<Bytes>, JoinHandle<Result<(), h2::Error>>) {
     let (near, far) = duplex(1 << 20);
     tokio::spawn(serve_connection(
         far,
@@ -164,6 +172,44 @@ async fn stalled_message_fails_only_its_call() {
             assert!(answers(&mut requests).await && !connection.is_finished());
             sending.abort();
         }
+    }
+}
+
+/// The stream must neither lose responses nor end early, however small the client's window.
+#[tokio::test]
+async fn slow_reader_of_a_decoupled_stream_gets_every_response() {
+    const RESPONSES: usize = 10_000;
+    for window in [2000, 1 << 20] {
+        let config = format!("{BYTES} model_transaction_policy {{ decoupled: true }}");
+        let serving = Serving::new(&config, |request| {
+            let response = echoed(&request);
+            let responder = request.responder();
+            (0..RESPONSES).for_each(|_| responder.send(Ok(response.clone())));
+            responder.finish();
+        });
+        let (mut requests, _connection) = connected_to(serving, window).await;
+        let (answer, mut body) = call(&mut requests, "ModelStreamInfer");
+        body.send_data(message(3), true).unwrap();
+        let mut answer = answer.await.unwrap().into_body();
+        let mut received = Vec::new();
+        while let Some(data) = answer.data().await {
+            let data = data.unwrap();
+            // The model is far ahead of the client.
+            tokio::task::yield_now().await;
+            answer.flow_control().release_capacity(data.len()).unwrap();
+            received.extend_from_slice(&data);
+        }
+        let trailers = answer.trailers().await.unwrap().unwrap();
+        assert_eq!(trailers["grpc-status"], "0", "window {window}");
+        let (mut count, mut rest) = (0, received.as_slice());
+        while let [0, a, b, c, d, left @ ..] = rest {
+            let (message, left) = left.split_at(u32::from_be_bytes([*a, *b, *c, *d]) as usize);
+            let message = ModelStreamInferResponse::decode(message).unwrap();
+            assert_eq!(message.error_message, "");
+            assert_eq!(message.infer_response.unwrap().raw_output_contents[0], [7; 3].as_slice());
+            (count, rest) = (count + 1, left);
+        }
+        assert_eq!((count, rest.len()), (RESPONSES, 0), "window {window}");
     }
 }
 

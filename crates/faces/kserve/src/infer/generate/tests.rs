@@ -76,8 +76,14 @@ fn requests_that_cannot_be_mapped_are_refused() {
         let error = decoded(json).err().unwrap_or_else(|| panic!("{json} was accepted"));
         assert_eq!(nereid_protocol::http_status(error.code()), status, "{json}: {error}");
     }
-    let long = format!(r#"{{"IN_TEXT": "a", "IN_LIST": [{}1]}}"#, "1,".repeat(300));
-    assert!(decoded(&long).err().unwrap().message().contains("--http-max-input-size"));
+    let list = format!("[{}1]", "1,".repeat(300));
+    for long in [
+        format!(r#"{{"IN_TEXT": "a", "IN_LIST": {list}}}"#),
+        format!(r#"{{"IN_TEXT": "a", "parameters": {{"IN_LIST": {list}}}}}"#),
+        format!(r#"{{"parameters": {{"IN_TEXT": "{}"}}, "IN_LIST": [1, 2]}}"#, "a".repeat(1015)),
+    ] {
+        assert!(decoded(&long).err().unwrap().message().contains("--http-max-input-size"), "{long}");
+    }
 }
 
 #[test]
