@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
+use hyper::header::HeaderValue;
 use hyper::http::request::Parts;
 use hyper::{HeaderMap, Method, StatusCode};
 use nereid_core::backend_api::Result;
@@ -29,7 +30,7 @@ use crate::models::Models;
 /// The content type of bodies with binary tensors, up to the length of their JSON.
 const BINARY: &str = "application/vnd.sagemaker-triton.binary+json;json-header-size=";
 
-/// The header with the archive that a client named, for the log.
+/// The header with the archive that a client named. Loads, requests and unloads of a model carry the same.
 const TARGET: &str = "x-amzn-sagemaker-target-model";
 
 /// The condition reported by `/ping`.
@@ -133,9 +134,9 @@ impl SageMaker {
     }
 }
 
-/// The archive that a client named, or else the model.
-fn target<'a>(headers: &'a HeaderMap, model: &'a str) -> &'a str {
-    headers.get(TARGET).and_then(|value| value.to_str().ok()).unwrap_or(model)
+/// The archive that a client named.
+fn target(headers: &HeaderMap) -> Option<&[u8]> {
+    headers.get(TARGET).map(HeaderValue::as_bytes)
 }
 
 static ROUTES: Routes<Operation> = Routes::new({
@@ -143,6 +144,7 @@ static ROUTES: Routes<Operation> = Routes::new({
         Route::new(Method::POST, "/invocations", Action::Infer, Operation::Invocations),
         Route::new(Method::GET, "/ping", Action::Health, Operation::Ping),
         Route::new(Method::POST, "/models/{model}/invoke", Action::Infer, Operation::Invoke),
+        Route::new(Method::GET, "/models/{model}/invoke", Action::Index, Operation::Get),
         Route::new(Method::GET, "/models", Action::Index, Operation::List),
         Route::new(Method::GET, "/models/", Action::Index, Operation::List),
         Route::new(Method::POST, "/models", Action::Load, Operation::Load),
@@ -159,7 +161,15 @@ impl Face for SageMaker {
     }
 
     fn find<'a>(&self, head: &'a Parts) -> RouteMatch<'a> {
-        ROUTES.find(head)
+        match ROUTES.find(head) {
+            // As in the reference, a wrong method is 400 here and 405 elsewhere.
+            RouteMatch::Methods(methods, _)
+                if !methods.is_empty() && head.uri.path().starts_with("/models") =>
+            {
+                RouteMatch::none()
+            }
+            found => found,
+        }
     }
 
     fn times_arrival(&self) -> bool {
@@ -172,7 +182,7 @@ impl Face for SageMaker {
             match ROUTES.handler(route) {
                 Some(Operation::Ping) => self.ping().await,
                 Some(Operation::Invocations) => self.invocations(call, body).await,
-                Some(Operation::List) => self.models.list(),
+                Some(Operation::List) => self.models.list(call),
                 Some(Operation::Load) => Arc::clone(&self.models).load(call, body).await,
                 Some(Operation::Get) => self.models.get(&model),
                 Some(Operation::Unload) => Arc::clone(&self.models).unload(call.headers, &model).await,

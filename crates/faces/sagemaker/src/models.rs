@@ -1,5 +1,6 @@
 //! The models of a multi-model endpoint, which SageMaker passes as folders under names of its choice.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use tokio::task::{JoinHandle, spawn, spawn_blocking};
 use tokio::time::timeout;
 
-use crate::{Folders, memory, target};
+use crate::{Folders, TARGET, memory, target};
 
 /// Time limit of an unload. SageMaker waits 360 seconds for its reply.
 const UNLOAD_TIMEOUT: Duration = Duration::from_secs(350);
@@ -27,8 +28,17 @@ const NOT_MODELS: [&str; 3] = ["/dev", "/proc", "/sys"];
 pub(crate) struct Models {
     kserve: KserveHttp,
     folders: Arc<dyn Folders>,
-    /// The repositories, by the names of their models.
-    loaded: Mutex<BTreeMap<String, PathBuf>>,
+    /// By their names.
+    loaded: Mutex<BTreeMap<String, LoadedModel>>,
+}
+
+/// A model that was loaded.
+#[derive(Clone)]
+struct LoadedModel {
+    /// Folder of the model's repository.
+    url: PathBuf,
+    /// The archive that the load named, or else the model.
+    target: String,
 }
 
 /// SageMaker's load request.
@@ -60,25 +70,46 @@ impl Models {
         Self { kserve, folders, loaded: Mutex::default() }
     }
 
-    /// Lists the ready models.
-    pub(crate) fn list(&self) -> Reply {
+    /// Lists the ready models that the caller may see.
+    pub(crate) fn list(&self, call: &Call<'_>) -> Reply {
         let (table, loaded) = (self.server().models(), self.lock());
         let ready = loaded.iter().filter(|(name, _)| table.find(name, None).is_ok());
-        listed(&List { models: ready.map(|(name, url)| ModelListing { name, url }).collect() })
+        let ready = ready.filter(|(name, _)| call.permit(Action::Index, name).is_ok());
+        let models = ready.map(|(name, model)| ModelListing { name, url: &model.url }).collect();
+        listed(&List { models })
     }
 
     /// The source folder of a model.
     pub(crate) fn get(&self, name: &str) -> Reply {
         match self.lock().get(name) {
-            Some(url) => listed(&ModelListing { name, url }),
+            Some(model) => listed(&ModelListing { name, url: &model.url }),
             None => reply::empty(StatusCode::NOT_FOUND),
+        }
+    }
+
+    /// Checks that a model is loaded, from the archive that the request's headers name, if they name one. A client that may
+    /// use one model must not reach another by a header.
+    fn check(&self, name: &str, headers: &HeaderMap) -> Result<(), Box<Reply>> {
+        let Some(model) = self.lock().get(name).cloned() else {
+            return Err(Box::new(reply::empty(StatusCode::NOT_FOUND)));
+        };
+        match target(headers) {
+            Some(target) if target != model.target.as_bytes() => {
+                let message = format!(
+                    "model '{name}' was loaded from '{}', not from '{}', which {TARGET} names",
+                    model.target,
+                    String::from_utf8_lossy(target)
+                );
+                Err(Box::new(reply::error_text(StatusCode::BAD_REQUEST, &message)))
+            }
+            _ => Ok(()),
         }
     }
 
     /// Sends a request to a model.
     pub(crate) async fn invoke(&self, name: &str, call: &Call<'_>, body: RequestBody) -> Reply {
-        if !self.lock().contains_key(name) {
-            return reply::empty(StatusCode::NOT_FOUND);
+        if let Err(refused) = self.check(name, call.headers) {
+            return *refused;
         }
         self.kserve.infer(name, Inference::Infer, call, body).await
     }
@@ -96,18 +127,20 @@ impl Models {
         if let Err(refused) = call.permit(Action::Load, &request.model_name) {
             return *refused;
         }
-        tracing::info!("loading SageMaker's model '{}'", target(call.headers, &request.model_name));
+        let target = target(call.headers).map(String::from_utf8_lossy);
+        let target = target.map_or_else(|| request.model_name.clone(), Cow::into_owned);
+        tracing::info!("loading SageMaker's model '{target}'");
         // A separate task, so that a disconnecting client does not leave a half-registered model.
-        finished(spawn(async move { self.load_model(request).await })).await
+        finished(spawn(async move { self.load_model(request, target).await })).await
     }
 
-    async fn load_model(&self, Request { model_name: name, url }: Request) -> Result<()> {
+    async fn load_model(&self, Request { model_name: name, url }: Request, target: String) -> Result<()> {
         let (folders, model) = (Arc::clone(&self.folders), name.clone());
         let registered = spawn_blocking(move || folders.register(&checked(&url)?, &model));
         let path = registered.await.map_err(|panic| Error::internal(panic.to_string()))??;
         match repository::load(self.server(), &name, Overrides::default()).await {
             Ok(()) => {
-                self.lock().insert(name, path);
+                self.lock().insert(name, LoadedModel { url: path, target });
                 Ok(())
             }
             Err(error) => {
@@ -119,10 +152,10 @@ impl Models {
 
     /// Unloads a model, with an ensemble's members. Replies once its memory is free, or at the time limit.
     pub(crate) async fn unload(self: Arc<Self>, headers: &HeaderMap, name: &str) -> Reply {
-        if !self.lock().contains_key(name) {
-            return reply::empty(StatusCode::NOT_FOUND);
+        if let Err(refused) = self.check(name, headers) {
+            return *refused;
         }
-        tracing::info!("unloading SageMaker's model '{}'", target(headers, name));
+        tracing::info!("unloading SageMaker's model '{name}'");
         let name = name.to_owned();
         finished(spawn(async move { self.unload_model(&name).await })).await
     }
@@ -135,8 +168,8 @@ impl Models {
                 UNLOAD_TIMEOUT.as_secs()
             );
         }
-        if let Some(path) = self.lock().remove(name) {
-            self.folders.unregister(&path);
+        if let Some(model) = self.lock().remove(name) {
+            self.folders.unregister(&model.url);
         }
         Ok(())
     }
@@ -145,7 +178,7 @@ impl Models {
         self.kserve.server()
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, PathBuf>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, LoadedModel>> {
         self.loaded.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

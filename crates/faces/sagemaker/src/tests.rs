@@ -189,6 +189,12 @@ async fn multi_model_endpoint_loads_and_unloads_models() {
             r#"{"modelName":"h1","modelUrl":"/opt/ml/models/a"},{"modelName":"h2""#,
         ),
         ("GET /models/h2", String::new(), 200, r#"{"modelName":"h2","modelUrl":"/opt/ml/models/b"}"#),
+        ("GET /models/h2/invoke", String::new(), 200, r#"{"modelName":"h2","modelUrl":"/opt/ml/models/b"}"#),
+        ("GET /models/h3/invoke", String::new(), 404, ""),
+        ("PUT /models/h1", String::new(), 400, ""),
+        ("POST /models/h1", load("h1", "/opt/ml/models/a"), 400, ""),
+        ("DELETE /models", String::new(), 400, ""),
+        ("PUT /models/h1/invoke", ONE.into(), 400, ""),
         ("POST /models/h1/invoke", ONE.into(), 200, r#""model_name":"h1""#),
         ("POST /models/h1/invoke", ONE.replace('5', "1"), 507, "out of memory"),
         ("POST /models/h1/invoke", ONE.replace('5', "2"), 400, "something else"),
@@ -210,6 +216,66 @@ async fn multi_model_endpoint_loads_and_unloads_models() {
     // A failed load leaves nothing behind.
     let folders: Vec<_> = ["/opt/ml/models/b", "/opt/ml/models/a"].map(PathBuf::from).into();
     assert_eq!(*serving.folders.0.lock().unwrap(), folders);
+}
+
+#[tokio::test]
+async fn model_is_reached_only_with_the_archive_that_it_was_loaded_from() {
+    let serving = many_models().await;
+    let load = |name: &str| format!(r#"{{"model_name":"{name}","url":"/opt/ml/models/{name}"}}"#);
+    let header = |target: &str| format!("X-Amzn-SageMaker-Target-Model: {target}\r\n");
+    let (none, a, b) = (String::new(), header("a.tar.gz"), header("b.tar.gz"));
+    for (name, target) in [("h1", &a), ("h2", &none)] {
+        assert_eq!(serving.ask("POST /models", target, load(name).as_bytes()).await.0, 200);
+    }
+    for (name, target, status) in [
+        ("h1", &none, 200),
+        ("h1", &a, 200),
+        ("h1", &b, 400),
+        ("h1", &header("h1"), 400),
+        ("h1", &header("\u{e9}"), 400),
+        ("h2", &none, 200),
+        ("h2", &header("h2"), 200),
+        ("h2", &a, 400),
+        ("h3", &a, 404),
+    ] {
+        let invoke = format!("POST /models/{name}/invoke");
+        assert_eq!(serving.ask(&invoke, target, ONE.as_bytes()).await.0, status, "{name} {target}");
+        if status == 400 {
+            assert_eq!(serving.ask(&format!("DELETE /models/{name}"), target, b"").await.0, 400);
+        }
+    }
+    assert_eq!(serving.ask("DELETE /models/h1", &a, b"").await.0, 200);
+    assert_eq!(serving.ask("DELETE /models/h2", &none, b"").await.0, 200);
+}
+
+#[tokio::test]
+async fn other_spellings_of_a_path_open_no_restricted_group() {
+    let options = SageMakerOptions { model: Some("first".into()), ..SageMakerOptions::default() };
+    let restricted = ["inference:k=i", "model-repository:k=m"];
+    let serving = serve(ModelControl::None, options, &restricted).await;
+    for line in [
+        "POST //invocations",
+        "POST /invocations/",
+        "POST /%69nvocations",
+        "POST /x/../invocations",
+        "POST /./invocations",
+        "POST /invocations?x",
+        "POST /invocations#x",
+        "POST /models//invoke",
+        "POST /models/../invocations",
+        "POST /models/%2e%2e/invoke",
+        "POST /models/a%2fb/invoke",
+        "POST /MODELS",
+        "POST /models;x",
+        "GET /models//",
+        "DELETE /models/../models/first",
+        "POST http://x/models",
+        "POST /v2/models/first/infer",
+    ] {
+        let (status, reply) = serving.text(line, ONE).await;
+        assert!(matches!(status, 400 | 403 | 404), "{line}: {status} {reply}");
+        assert!(!reply.contains("outputs") && !reply.contains("models\":"), "{line}: {reply}");
+    }
 }
 
 #[tokio::test]
