@@ -2,9 +2,24 @@
 //!
 //! The HTTP/2 library announces the end with a GOAWAY frame and a ping. A client that acknowledges the ping has read
 //! the GOAWAY frame, so the library ignores streams that arrive later. But a client may write the acknowledgement ahead
-//! of streams it was about to send: gRPC's C core does so when busy. The library ignores those too, and treats the
-//! first WINDOW_UPDATE frame of such a stream as a protocol error, which fails every call of the connection. So the
-//! acknowledgement is passed to the library with a short delay.
+//! of streams it was about to send: gRPC's C core does so when busy. So the acknowledgement is passed to the library
+//! with a short delay.
+//!
+//! # The defect in h2
+//!
+//! Seen with h2 0.4.20 below hyper 1.12.0, and gRPC's C core (grpcio 1.60 and later) as the client.
+//!
+//! 1. A server calls `graceful_shutdown` while the client opens streams. h2 sends GOAWAY(2^31-1) and a ping.
+//! 2. The client sends the acknowledgement, then HEADERS of a stream that it opened before it read the GOAWAY.
+//! 3. On the acknowledgement, h2 sends GOAWAY with the last stream accepted so far. `Inner::recv_headers` then ignores the
+//!    later HEADERS (`id > max_stream_id`) and does not record that their stream was opened.
+//! 4. The client grants the stream window. `Inner::recv_window_update` does not find the stream, and `ensure_not_idle` takes
+//!    it for one that was never opened: GOAWAY(PROTOCOL_ERROR), which fails every call of the connection, answered ones
+//!    included. `recv_data` and `recv_reset` check `max_stream_id` first; `recv_window_update` does not.
+//!
+//! Expected: frames of streams above the announced one are ignored (RFC 9113, section 6.8). A check of `max_stream_id` in
+//! `recv_window_update` mends step 4; this module could go once the second GOAWAY also waits for streams in flight (step 3),
+//! which the RFC recommends at least one round-trip for.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
