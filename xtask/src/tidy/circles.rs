@@ -12,8 +12,6 @@ use super::rust::{RustFile, Token};
 /// The most modules of a circle.
 const LIMIT: usize = 5;
 
-/// Crates with larger circles, and how large these are today: they may only shrink.
-
 /// The modules that each module of a crate imports, by the crate's folder.
 #[derive(Default)]
 pub struct Imports(BTreeMap<String, BTreeMap<String, BTreeSet<String>>>);
@@ -31,21 +29,16 @@ impl Imports {
         modules.entry(module.to_owned()).or_default().extend(imported(&file.tokens));
     }
 
-    /// Reports circles that are too large, and exceptions that are not needed any more.
+    /// Reports circles that are too large.
     pub fn check(&self) -> Vec<Problem> {
         let mut problems = Vec::new();
         for (folder, modules) in &self.0 {
             let path = format!("{folder}/src/lib.rs");
             let largest = circles(modules).into_iter().max_by_key(BTreeSet::len).unwrap_or_default();
-            let exception = EXCEPTIONS.iter().find(|(krate, _)| krate == folder).map(|(_, size)| *size);
             let size = largest.len();
-            if size > exception.unwrap_or(LIMIT) {
+            if size > LIMIT {
                 let names = largest.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
                 problems.push(Problem::new(&path, 1, format!("{size} modules import each other: {names}")));
-            } else if let Some(allowed) = exception.filter(|allowed| size < *allowed) {
-                let message =
-                    format!("the largest circle has {size} modules now: lower tidy's {allowed} to that");
-                problems.push(Problem::new(&path, 1, message));
             }
         }
         problems
@@ -161,15 +154,5 @@ mod tests {
         let files =
             [("f/k/src/a.rs", "use crate::b;"), ("f/k/src/b.rs", "use crate::c;"), ("f/k/src/c.rs", "")];
         assert_eq!(circles(&imports(&files).0["crates/f/k"]), Vec::<BTreeSet<String>>::new());
-    }
-
-    #[test]
-    fn exception_is_lowered_once_the_circle_has_shrunk() {
-        for (folder, _) in EXCEPTIONS {
-            let folder = folder.trim_start_matches("crates/");
-            let paths = ["a", "b"].map(|module| format!("{folder}/src/{module}.rs"));
-            let problems = imports(&[(&paths[0], "use crate::b;"), (&paths[1], "use crate::a;")]).check();
-            assert!(problems[0].to_string().contains("has 2 modules now"), "{problems:?}");
-        }
     }
 }

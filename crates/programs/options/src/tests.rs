@@ -7,6 +7,7 @@ use nereid_assembly::BackendSetting;
 use nereid_core::{RateLimit, ResourceLimit};
 use nereid_cuda::PoolSizes;
 
+use super::sources::{is_switch, options as declared};
 use super::*;
 
 fn parsed(arguments: &[&str]) -> Result<Options, clap::Error> {
