@@ -64,7 +64,7 @@ fn check(project: &Project) -> Result<Vec<Problem>> {
     let mut imports = circles::Imports::default();
     for file in &files {
         problems.extend(leaks::check(file));
-        problems.extend(documents::check_paths(file, &project.root));
+        problems.extend(documents::check_paths(file, &files, &project.root));
         if let Some(source) = RustFile::of(file) {
             imports.add(&source);
             problems.extend(form::check(&source));

@@ -30,8 +30,8 @@ pub fn check_required(files: &[TextFile]) -> Vec<Problem> {
         .collect()
 }
 
-/// Checks the paths that a document names in backticks, and its links to files.
-pub fn check_paths(file: &TextFile, root: &Path) -> Vec<Problem> {
+/// Checks the paths that a document names in backticks, and its links to files. `files` has the files of the repository.
+pub fn check_paths(file: &TextFile, files: &[TextFile], root: &Path) -> Vec<Problem> {
     let is_document = CHECKED.contains(&file.path.as_str())
         || file.path.starts_with(CHECKED_FOLDER) && file.path.ends_with(".md");
     if !is_document {
@@ -44,6 +44,7 @@ pub fn check_paths(file: &TextFile, root: &Path) -> Vec<Problem> {
             Event::Code(text) if is_path(text, root) => {
                 (&**text, vec![root.join(&**text), folder.join(&**text)])
             }
+            Event::Code(text) if is_short_path(text) && !names_source(text, files) => (&**text, Vec::new()),
             Event::Start(Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. }) => {
                 match linked(dest_url) {
                     Some(path) => (&**dest_url, vec![folder.join(path)]),
@@ -76,6 +77,20 @@ fn is_path(text: &str, root: &Path) -> bool {
     }
 }
 
+/// Whether code in a text looks like a Rust file of a crate, written without the folders above the crate: `core/src/model.rs`,
+/// or `core/model.rs`.
+fn is_short_path(text: &str) -> bool {
+    let is_plain = text.chars().all(|c| c.is_ascii_alphanumeric() || "._-/".contains(c));
+    is_plain && text.ends_with(".rs") && text.find('/').is_some_and(|slash| slash > 0)
+}
+
+/// Whether a path ends like the short one, folders named `src` aside.
+fn names_source(short: &str, files: &[TextFile]) -> bool {
+    let without_src = |path: &str| path.split('/').filter(|name| *name != "src").collect::<Vec<_>>().join("/");
+    let short = format!("/{}", without_src(short));
+    files.iter().any(|file| without_src(&file.path).ends_with(&short))
+}
+
 /// The target file of a link, if it is one of ours.
 fn linked(url: &str) -> Option<&str> {
     let path = url.split_once('#').map_or(url, |(path, _)| path);
@@ -102,8 +117,9 @@ mod tests {
         for name in ["crates/server/core/src/lib.rs", "deny.toml", "docs/start.md"] {
             fs::write(folder.path().join(name), "").unwrap();
         }
-        let found: Vec<_> =
-            check_paths(&file(path, text), folder.path()).iter().map(Problem::to_string).collect();
+        let files = [file("crates/server/core/src/lib.rs", "")];
+        let problems = check_paths(&file(path, text), &files, folder.path());
+        let found: Vec<_> = problems.iter().map(Problem::to_string).collect();
         assert_eq!(found, expected, "{text}");
     }
 
@@ -129,6 +145,18 @@ mod tests {
     fn paths_that_exist_are_fine_from_the_root_and_from_the_document() {
         check("README.md", "`crates/server/core`, `crates/server/core/`, `deny.toml`, `docs/start.md`", &[]);
         check("docs/more.md", "`start.md`, `crates/server/core/src/lib.rs`", &[]);
+    }
+
+    #[test]
+    fn short_path_of_a_source_file_ends_a_path_of_the_repository() {
+        check("README.md", "`core/src/lib.rs`, `core/lib.rs`, `server/core/src/lib.rs`, `lib.rs`", &[]);
+        for gone in ["core/src/gone.rs", "ore/lib.rs", "models/core/lib.rs", "core/tests/lib.rs"] {
+            check(
+                "docs/more.md",
+                &format!("See `{gone}`."),
+                &[&format!("docs/more.md:1: names `{gone}`, which does not exist")],
+            );
+        }
     }
 
     #[test]
