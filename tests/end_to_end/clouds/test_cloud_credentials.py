@@ -13,11 +13,12 @@ import pytest
 
 from certificates import Authority
 from cloud_repositories import EXPLICIT, answers, cloud_of, environment, refused
-from cloud_servers import Azure, ForwardProxy, Proxy, free_port, paged_google, put_tree, s3
+from cloud_servers import Azure, ForwardProxy, Proxy, paged_google, put_tree, s3
 from google_accounts import UNAUTHORIZED
 from hubs import Host
 from model_files import write_identity
 from nereid_server import running
+from ports import free_port
 
 
 @pytest.fixture(scope="module")

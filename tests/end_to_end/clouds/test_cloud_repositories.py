@@ -24,12 +24,13 @@ from cloud_repositories import (
     until,
     versions,
 )
-from cloud_servers import AWS, KEY, SECRET, Damage, Proxy, Stall, free_port, paged_google, put_tree, s3
+from cloud_servers import AWS, KEY, SECRET, Damage, Proxy, Stall, paged_google, put_tree, s3
 from google_accounts import UNAUTHORIZED, ServiceAccount
 from http_requests import request
 from model_files import write_identity
 from nereid_server import running
 from places import EXAMPLES
+from ports import free_port
 from scrapes import Scrape
 
 

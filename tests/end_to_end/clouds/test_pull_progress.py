@@ -50,7 +50,7 @@ def delivered(make):
     with ExitStack() as stack:
         delivery = stack.enter_context(Delivery().running())
         proxy = stack.enter_context(Proxy(delivery.address))
-        through = SimpleNamespace(address=proxy.address, put=delivery.put)
+        through = SimpleNamespace(address=proxy.address, origin=proxy.origin, put=delivery.put)
         yield proxy, stack.enter_context(make(through).running())
 
 

@@ -16,7 +16,7 @@ import tritonclient.grpc
 
 import native_backends
 import nvidia_bindings
-import python_backend
+from ports import free_ports
 
 APPLICATIONS = Path(__file__).resolve().parents[2] / "applications"
 CONFIG = """max_batch_size: 4
@@ -63,7 +63,7 @@ def test_a_server_within_python(version, folders):
 
 @each_version
 def test_nvidias_own_servers_over_our_core(version, folders):
-    http, grpc, metrics = python_backend.free_ports(3)
+    http, grpc, metrics = free_ports(3)
     program = nvidia_bindings.start(version, APPLICATIONS / "frontends.py", *folders, http, grpc, metrics)
     try:
         # NVIDIA's servers log there, too. The output ends with the program.

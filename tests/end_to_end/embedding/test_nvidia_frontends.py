@@ -21,9 +21,9 @@ import grpc_requests
 import native_backends
 import nereid_server
 import nvidia_bindings
-import python_backend
 from gates import Gate
 from native_backends import parameter
+from ports import free_ports
 
 PROGRAM = Path(__file__).resolve().parents[2] / "applications" / "frontends.py"
 LIMIT_S = 90
@@ -78,7 +78,7 @@ def own(folders):
 @pytest.fixture(scope="module", params=nvidia_bindings.VERSIONS)
 def nvidia(request, folders):
     """NVIDIA's faces over our library."""
-    http, grpc_port, metrics = python_backend.free_ports(3)
+    http, grpc_port, metrics = free_ports(3)
     program = nvidia_bindings.start(request.param, PROGRAM, *folders, http, grpc_port, metrics)
     try:
         assert "serving\n" in iter(program.stdout.readline, ""), program.stderr.read()

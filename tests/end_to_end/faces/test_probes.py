@@ -15,9 +15,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 import nereid_server
 import probe_scripts
-from cloud_servers import free_port
 from http_requests import request
 from model_files import config, write_identity, write_model
+from ports import free_port
 from waiting import eventually
 
 EMPTY, ERROR = (0, "text/plain"), "an error"
@@ -121,7 +121,7 @@ def test_status_body_and_headers_are_as_recorded_from_the_reference(server, stat
         else:
             # An answer to HEAD has no body.
             assert int(length) > 0 and content_type == "application/json", (method, path)
-            assert method == "HEAD" or len(answer.body) == int(length) and answer.json["error"], (method, path)
+            assert method == "HEAD" or (len(answer.body) == int(length) and answer.json["error"]), (method, path)
 
 
 @pytest.mark.parametrize("path", HEALTH)

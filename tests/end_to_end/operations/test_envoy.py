@@ -2,7 +2,6 @@
 
 import json
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -18,6 +17,7 @@ import tritonclient.grpc
 import nereid_server
 from http_requests import LIMIT_S, tensor
 from model_files import write_identity
+from ports import free_port
 from scrapes import Scrape
 from waiting import eventually
 
@@ -26,13 +26,6 @@ CONFIG = Path(__file__).resolve().parents[3] / "deploy" / "envoy" / "envoy.yaml"
 ENVOY = Path(sys.prefix) / "bin" / "envoy"
 BODY = json.dumps({"inputs": [tensor("INPUT0", "INT32", [1], [7])]})
 WORKERS = 6
-
-
-def free_port():
-    """A port that nobody listens on now."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return taken.getsockname()[1]
 
 
 class Fleet:

@@ -190,13 +190,13 @@ outputs = [pb_utils.Tensor.from_dlpack("OF", given)]
     [("GPU", 0, True), ("GPU", 99, False), ("GPU", -1, False), ("GPU", 2**40, False), ("CPU", 0, False), (None, 0, False)],
 )
 def test_outputs_of_other_models_come_where_they_are_preferred(client, memory, device, on_gpu):
-    preferred = f"pb_utils.PreferredMemory(pb_utils.TRITONSERVER_MEMORY_{memory}, {device})" if memory else "None"
+    preferred = f", preferred_memory=pb_utils.PreferredMemory(pb_utils.TRITONSERVER_MEMORY_{memory}, {device})" if memory else ""
     code = f"""
 theirs = device_arrays.Array(driver, numpy.arange(700, dtype="float32"))
 inputs = [pb_utils.Tensor.from_dlpack("INPUT0", theirs)]
 found = []
 for model, inputs in [("identity", inputs), ("texts", [texts("INPUT0", "a", "b")])]:
-    answer = ask(model, inputs, ["OUTPUT0"], preferred_memory={preferred}).exec()
+    answer = ask(model, inputs, ["OUTPUT0"]{preferred}).exec()
     output = answer.output_tensors()[0]
     values = output.as_numpy() if output.is_cpu() else device_arrays.consume(driver, output)[3]
     found.append([output.is_cpu(), values.tolist() if model == "identity" else len(values)])

@@ -4,14 +4,14 @@ starts this one instead, and its own clients ask for the functions.
 
 import json
 
-import python_backend
 import pytriton_package
+from ports import free_ports
 
 LIMIT_S = 120
 
 
 def test_functions_that_pytriton_binds_are_served_to_its_clients():
-    ports = python_backend.free_ports(3)
+    ports = free_ports(3)
     done = pytriton_package.run(pytriton_package.PROGRAM, *ports, limit_s=LIMIT_S)
     assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads(done.stdout.splitlines()[-1])

@@ -27,16 +27,11 @@ from urllib.parse import quote, urlencode
 import httpx
 
 import azurite
+from ports import free_port
 
 START_LIMIT_S = 60
 KEY, SECRET = "the-key-id", "the-very-secret-key"
 AWS = {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_DEFAULT_REGION": "us-east-1"}
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from pathlib import Path
 import grpc
 import yaml
 
-from cloud_servers import free_port
+from ports import free_ports
 from waiting import eventually
 
 VERSION = "1.5.10"
@@ -91,7 +91,7 @@ class Dfdaemon:
         folder.mkdir()
         self.folder = folder
         self._scheduler = Scheduler()
-        ports = [free_port() for _ in range(7)]
+        ports = free_ports(7)
         here = "127.0.0.1"
         self.address = f"http://{here}:{ports[0]}"
         self._port = ports[0]

