@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import json
+import os
 import re
 import signal
 import sys
@@ -22,6 +23,7 @@ from cloud_repositories import Cloud
 from cloud_servers import s3
 from gates import Gate
 from http_requests import LIMIT_S
+from http_requests import request as http_request
 from model_files import config_type
 from python_interpreters import NEWEST, OLDEST, environments
 from waiting import eventually
@@ -51,6 +53,17 @@ class TritonPythonModel:
             if count < 0:
                 sender.send(pb_utils.InferenceResponse(error=pb_utils.TritonError("cannot go on")))
             sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
+
+PREFIX = """
+import sys
+import numpy
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        tensor = pb_utils.Tensor("OUTPUT0", numpy.array([sys.prefix.encode()], dtype=object))
+        return [pb_utils.InferenceResponse([tensor]) for _ in requests]
 """
 
 
@@ -93,7 +106,7 @@ def repository(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def server(nereid, repository):
-    with nereid.Server(repository, backend_config={"python": {"python": sys.executable}}, exit_timeout_secs=2) as server:
+    with nereid.Server(repository, exit_timeout_secs=2) as server:
         yield server
 
 
@@ -534,6 +547,33 @@ with nereid.Server(sys.argv[1], model_control_mode="explicit", load_model=["numb
     code, lines, errors = python_package.run(installed, program, repository, python=python)
     expected = ["[[1, 2]]", "[b'a', b'b']", f"(3, {minor})"]
     assert (code, lines) == (0, expected), errors
+
+
+@pytest.fixture
+def prefix_model(tmp_path, monkeypatch):
+    """A repository whose model answers with the folder of its Python. No environment is active, as in a service's unit."""
+    active = os.path.join(os.environ.get("VIRTUAL_ENV", sys.prefix), "bin")
+    monkeypatch.delenv("VIRTUAL_ENV", raising=False)
+    monkeypatch.setenv("PATH", os.pathsep.join(entry for entry in os.environ["PATH"].split(os.pathsep) if entry != active))
+    config = """input { name: "INPUT0" data_type: TYPE_BOOL dims: 1 } output { name: "OUTPUT0" data_type: TYPE_STRING dims: 1 }"""
+    native_backends.write_model(tmp_path / "prefixes", "prefix", "python", config)
+    (tmp_path / "prefixes" / "prefix" / "1" / "model.py").write_text(PREFIX)
+    return tmp_path / "prefixes"
+
+
+def test_models_run_in_the_environment_of_the_program_that_has_the_server(nereid, prefix_model):
+    for options in [{}, {"backend_config": {"python": {"shm-default-byte-size": "1048576"}}}]:
+        with nereid.Server(prefix_model, **options) as server:
+            assert answer(server.model("prefix").infer({"INPUT0": np.array([True])})) == [sys.prefix.encode()], options
+    with pytest.raises(nereid.Error, match="/no/such/python"):
+        nereid.Server(prefix_model, backend_config={"python": {"python": "/no/such/python"}}).start()
+
+
+def test_models_run_in_the_environment_of_the_command(installed, prefix_model):
+    with python_package.serve(installed, prefix_model) as server:
+        request = {"inputs": [{"name": "INPUT0", "shape": [1], "datatype": "BOOL", "data": [True]}]}
+        answered = http_request(server, "POST", "/v2/models/prefix/infer", body=json.dumps(request)).json
+        assert answered["outputs"][0]["data"] == [sys.prefix]
 
 
 def test_processes_that_are_forked_have_no_server_but_may_make_one(installed, repository):
