@@ -15,11 +15,11 @@ from statistics import median
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "end_to_end" / "support"))
 
-from cloud_repositories import EXPLICIT, environment, load  # noqa: E402
-from cloud_servers import AWS  # noqa: E402
-from model_files import write_identity  # noqa: E402
-from nereid_server import running  # noqa: E402
-from python_backend import BACKENDS, nvidia_server  # noqa: E402
+from cloud_repositories import EXPLICIT, environment, load
+from cloud_servers import AWS
+from model_files import write_identity
+from nereid_server import running
+from python_backend import BACKENDS, nvidia_server
 
 RANGE = 8 << 20
 CONNECTIONS = 16

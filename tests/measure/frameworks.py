@@ -136,7 +136,7 @@ class OwnBatches:
 
 def run_own_batches(backend, model, processor):
     """Prints the rate of some batches for each line that it reads."""
-    name, shape = SHAPES[model]
+    _name, shape = SHAPES[model]
     values = np.random.default_rng(2).uniform(-1, 1, (BATCH, *shape)).astype(np.float32)
     os.sched_setaffinity(0, {int(processor)})
     run = own(backend, model)

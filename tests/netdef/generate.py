@@ -13,6 +13,7 @@ import glob
 import os
 import struct
 import zlib
+from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -53,7 +54,7 @@ def fill(name, array):
     return op(kind, [], [name], shape=list(array.shape), values=[plain(it) for it in array.ravel()])
 
 
-def case(name, ops, inputs, outputs, weights={}, init=()):
+def case(name, ops, inputs, outputs, weights=MappingProxyType({}), init=()):
     """A net of these operators. Its weights are filled, and the outputs are what Caffe2 computes."""
     init_net, net = caffe2_pb2.NetDef(), caffe2_pb2.NetDef()
     net.name = init_net.name = name
@@ -74,7 +75,7 @@ def case(name, ops, inputs, outputs, weights={}, init=()):
     cases.append((name, init_net.SerializeToString(), net.SerializeToString(), list(inputs.items()), results))
 
 
-def one(name, kind, inputs, weights={}, outputs=1, **arguments):
+def one(name, kind, inputs, weights=MappingProxyType({}), outputs=1, **arguments):
     """A net of one operator, whose inputs come first and whose weights follow."""
     made = ["out%d" % at for at in range(outputs)] if isinstance(outputs, int) else outputs
     case(name, [op(kind, list(inputs) + list(weights), made, **arguments)], inputs, made, weights)

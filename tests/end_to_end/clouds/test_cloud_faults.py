@@ -226,7 +226,7 @@ class Tokens:
         self.given = 0
 
     def answer(self, path, query, headers):
-        if path.endswith("/token") or path.endswith("/container"):
+        if path.endswith(("/token", "/container")):
             self.given += 1
             token = f"the-token-{self.given}-of-the-platform"
             keys = {"AccessKeyId": token, "SecretAccessKey": "secret", "Token": token, "Expiration": "2100-01-01T00:00:00Z"}

@@ -257,7 +257,7 @@ def test_what_the_hub_refuses_is_reported_at_start(hub, models, address, token, 
 
 def test_a_file_that_is_not_what_the_hub_says_is_refused(hub, models):
     hub.put("owner/damaged", models)
-    commit, files = hub.repositories["owner/damaged"]["main"]
+    _commit, files = hub.repositories["owner/damaged"]["main"]
     with running("hf://owner/damaged", EXPLICIT, env=of_hub(hub)) as server:
         good = dict(files)
 

@@ -183,7 +183,7 @@ def test_elements_of_bytes_come_back_as_they_were(nereid, server):
         (objects[::-2], elements[::-2]),
         (objects[:0], []),
         (elements, elements),
-        (texts, ["".encode(), b"a", "\u00e4\u20ac".encode()]),
+        (texts, [b"", b"a", "\u00e4\u20ac".encode()]),
         (["x", "yz"], [b"x", b"yz"]),
         (np.array([b"fixed", b"x"]), [b"fixed", b"x"]),
         (np.array([1, None], dtype=object), [b"1", b"None"]),

@@ -4,11 +4,11 @@ import asyncio
 import queue
 import threading
 import time
+from pathlib import Path
 
 import grpc
 import pytest
 import tritonclient.grpc as triton
-import tritonclient.grpc.aio
 from tritonclient.utils import InferenceServerException
 
 import nereid_server
@@ -187,7 +187,7 @@ def test_a_client_that_does_not_read_is_held_back(server, channel):
             yield payload
 
     def resident():
-        status = open(f"/proc/{server.pid}/status").read()
+        status = Path(f"/proc/{server.pid}/status").read_text()
         return int(status.split("VmRSS:")[1].split()[0]) << 10
 
     stop = threading.Event()

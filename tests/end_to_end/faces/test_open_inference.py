@@ -166,7 +166,7 @@ DAMAGES = {
 
 @pytest.mark.parametrize("schema,damage", DAMAGES)
 def test_the_definition_notices_wrong_answers(server, schema, damage):
-    at = dict(MODEL_NAME="int32", MODEL_VERSION="1")
+    at = {"MODEL_NAME": "int32", "MODEL_VERSION": "1"}
     answers = {
         "inference_response": lambda: infer(server, "int32", {"inputs": [tensor("INPUT0", "INT32", [1, 1], [1])]}),
         "metadata_model_response": lambda: REST.ask(server, "GET", MODEL, **at),

@@ -73,7 +73,11 @@ def large_torchscript(repository, torch_folder):
 
 def openvino_network(repository, _):
     weights = np.random.default_rng(5).standard_normal((3, 3)).astype(np.float32)
-    compute = lambda x: {"y": openvino_models.ops.matmul(x, weights @ np.linalg.inv(weights) * 2, False, False)}
+    factor = weights @ np.linalg.inv(weights) * 2
+
+    def compute(x):
+        return {"y": openvino_models.ops.matmul(x, factor, False, False)}
+
     openvino_models.write(repository, network("sound", [("x", "FP32", [-1, 3])], compute))
     return repository / "sound/1/model.xml"
 

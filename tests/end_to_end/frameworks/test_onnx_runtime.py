@@ -18,7 +18,7 @@ from onnx import TensorProto, helper
 import nereid_server
 import onnx_engines
 from http_requests import assert_refused, infer, request, tensor
-from model_files import OnnxModel, config, scale_model, write_model
+from model_files import OnnxModel, scale_model, write_model
 from tensors import given, wanted
 
 F, S = TensorProto.FLOAT, TensorProto.STRING

@@ -114,7 +114,7 @@ def values(kind, shape):
     if kind == "BYTES":
         return np.resize(np.array([b"a", b"", "käse ".encode() * 100], np.object_), shape)
     dtype = np.dtype(kind.lower().replace("fp", "float"))
-    if dtype == bool:
+    if dtype.kind == "b":
         return rng.integers(0, 2, shape).astype(bool)
     if dtype.kind == "f":
         return np.resize(np.array([0.1, -np.inf, np.finfo(dtype).max], dtype), shape)

@@ -228,7 +228,7 @@ def test_what_a_model_throws_fails_its_request_alone(write, serve):
     for number in (4.0, -1.0, 9.0, -4.0, 16.0):
         values = np.full(3, number, np.float32)
         if number < 0:
-            with pytest.raises(InferenceServerException, match="PyTorch failed: .*a negative number"):
+            with pytest.raises(InferenceServerException, match=r"PyTorch failed: .*a negative number"):
                 answer(server, "refuses", x=values)
         else:
             np.testing.assert_array_equal(answer(server, "refuses", x=values)["y"], np.sqrt(values))

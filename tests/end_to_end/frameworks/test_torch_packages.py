@@ -108,7 +108,7 @@ def arrays(values, kinds):
 def check_cases(server, name, sources, targets, cases):
     for inputs, expected in cases:
         outputs = answer(server, name, **dict(zip(sources, arrays(inputs, KINDS[0]))))
-        for target, kind, value in zip(targets, KINDS[1], arrays(expected, KINDS[1])):
+        for target, value in zip(targets, arrays(expected, KINDS[1])):
             found = outputs[target]
             assert (found.dtype, found.shape[0]) == (value.dtype, value.shape[0])
             np.testing.assert_allclose(found, value.reshape(found.shape), rtol=1e-5, atol=1e-6, err_msg=f"{name} {target}")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import nereid_server
-from model_files import config, scale_model, write_identity, write_model
+from model_files import scale_model, write_identity, write_model
 from places import EXAMPLES
 
 LIMIT_S = 120

@@ -94,7 +94,7 @@ def test_a_model_batches_if_its_tensors_begin_with_a_free_dimension(repository, 
     for name, (shape, *_) in SHAPES.items():
         write(repository, identity(name, shape))
     server = serve()
-    for name, (shape, batch, dims, reshape) in SHAPES.items():
+    for name, (_shape, batch, dims, reshape) in SHAPES.items():
         config = config_of(server, name)
         assert config["max_batch_size"] == batch, name
         assert ("dynamic_batching" in config) == (batch > 1), name

@@ -83,7 +83,7 @@ def test_nothing_is_loaded_unless_requested(explicit):
 
 
 def test_a_model_is_unloaded_and_loaded_again(explicit):
-    client, server = explicit
+    client, _server = explicit
     client.load_model("scale")
     client.unload_model("scale")
     assert not client.is_model_ready("scale")
@@ -153,7 +153,7 @@ def test_configuration_errors_are_distinguished_from_version_errors(explicit, re
 
 
 def test_a_configuration_and_files_are_given_with_the_request(explicit, repository):
-    client, server = explicit
+    client, _server = explicit
     client.load_model("scale")
     own = client.get_model_config("scale")
     client.load_model("scale", config=json.dumps(dict(own, max_batch_size=2)))

@@ -181,7 +181,10 @@ def test_a_configuration_that_changes_while_the_model_is_loaded_is_taken_up_next
     write(count=3)
     gate.open()
     loading.join()
-    groups = lambda: request(server, "GET", "/v2/models/slow/config").json["instance_group"][0]["count"]
+
+    def groups():
+        return request(server, "GET", "/v2/models/slow/config").json["instance_group"][0]["count"]
+
     assert (outcome, groups()) == ([200], 1)
     assert load(server, "slow").status == 200
     assert groups() == 3

@@ -3,7 +3,6 @@
 import os
 import resource
 import socket
-import time
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
 

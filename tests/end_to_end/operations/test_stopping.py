@@ -15,7 +15,7 @@ import tritonclient.http
 from tritonclient.utils import InferenceServerException
 
 import nereid_server
-from http_requests import LIMIT_S, infer, request, tensor
+from http_requests import LIMIT_S, infer, tensor
 from model_files import write_identity
 from scrapes import Scrape
 from waiting import eventually

@@ -11,7 +11,6 @@ from test_gpu_memory import body, register, within
 from test_python_gpu import DEVICE_INPUTS, FLAGS, LOOK, run_on, write_lab
 
 import gpu_memory
-import nereid_server
 import python_lab
 from http_requests import assert_refused, infer, tensor
 

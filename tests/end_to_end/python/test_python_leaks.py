@@ -4,12 +4,12 @@ descriptors and processes.
 
 import pytest
 import tritonclient.http
+from test_python_api import REPEAT, REPEAT_CONFIG
 
 import nereid_server
 import processes
 import python_lab
 from model_files import write_identity
-from test_python_api import REPEAT, REPEAT_CONFIG
 from waiting import eventually
 
 FEW, MANY = 10, 150

@@ -204,7 +204,7 @@ def test_models_in_python_conform_as_a_backend(tmp_path):
 
 
 def test_memory_that_runs_out_fails_the_request_alone(client):
-    with pytest.raises(InferenceServerException, match="MemoryError|signal 9"):
+    with pytest.raises(InferenceServerException, match=r"MemoryError|signal 9"):
         ask(client, "allocate")
     assert ask(client, "on") == "on"
 
@@ -265,7 +265,10 @@ def test_shared_memory_that_runs_out_fails_the_request_alone(repository, serve):
             length, pid = ask(5)
             assert length == 5
             # An input, for which the server takes memory, and an output, for which the process does.
-            with Limited(server.pid, 32 << 20), pytest.raises(InferenceServerException, match="'IN': cannot take .* shared memory"):
+            with (
+                Limited(server.pid, 32 << 20),
+                pytest.raises(InferenceServerException, match=r"'IN': cannot take .* shared memory"),
+            ):
                 ask(5, elements)
             with Limited(pid, 128 << 20), pytest.raises(InferenceServerException, match="memory"):
                 ask(100 << 20)
@@ -355,7 +358,11 @@ def test_models_that_do_not_load_say_why_and_leak_nothing(repository, serve):
             assert reason in fail(name), name
         assert "model.py" in fail("missing")
         # The log has all frames of an exception: also those within an import, and those outside of it.
-        for where in [r"while_imported/1/model\.py.*line 3, in <module>", r"while_imported/1/model\.py.*line 2, in deeper", "in _find"]:
+        for where in [
+            r"while_imported/1/model\.py.*line 3, in <module>",
+            r"while_imported/1/model\.py.*line 2, in deeper",
+            "in _find",
+        ]:
             server.wait_for_log(where)
         assert eventually(lambda: not children(server.pid))
         before, memory = held(server.pid), resident(server.pid)

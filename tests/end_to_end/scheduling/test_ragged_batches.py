@@ -16,7 +16,7 @@ from model_files import OnnxModel, config, write_model
 from tensors import given
 
 node = helper.make_node
-F, I = TensorProto.FLOAT, TensorProto.INT32
+F, INT = TensorProto.FLOAT, TensorProto.INT32
 CONNECTIONS = 8
 
 DYNAMIC = "dynamic_batching { max_queue_delay_microseconds: 20000 }"
@@ -47,7 +47,7 @@ def segment_sums():
             node("Sub", ["after", "before"], ["segments"]),
             node("Unsqueeze", ["segments", "inner"], ["SUM"]),
         ],
-        [("X", F, ["elements"]), ("BOUNDS", I, ["bounds"])],
+        [("X", F, ["elements"]), ("BOUNDS", INT, ["bounds"])],
         [("SUM", F, ["requests", 1])],
         {
             "axis": np.array(0),
@@ -92,8 +92,8 @@ def counts():
             node("Mul", ["X", "zero"], ["zeros"]),
             node("Add", ["zeros", "largest"], ["L"]),
         ],
-        [("X", F, ["elements"]), ("LARGEST", F, ["largest"]), *((source, I, made[source][1]) for source in made)],
-        [("L", F, ["elements"]), *((out, I, ["requests", 1]) for _, _, out in made.values())],
+        [("X", F, ["elements"]), ("LARGEST", F, ["largest"]), *((source, INT, made[source][1]) for source in made)],
+        [("L", F, ["elements"]), *((out, INT, ["requests", 1]) for _, _, out in made.values())],
         {"inner": np.array([1]), "zero": np.zeros(1, np.float32)},
     )
     inputs = [batch_input(kind, source) for source, (kind, _, _) in made.items()]

@@ -14,7 +14,6 @@ from test_response_cache import Asker, cached
 import nereid_server
 import redis_server
 from certificates import Authority
-from model_files import config, write_model
 from scrapes import Scrape
 from waiting import eventually
 

@@ -403,7 +403,7 @@ CELLS = {
     for kind, argument in arguments.items()
 } | SINGLE
 
-_MODEL = '''
+_MODEL = """
 import collections
 import copy
 import enum
@@ -533,7 +533,7 @@ class TritonPythonModel:
             output = pb_utils.Tensor("RESULT", numpy.array([result.encode()], dtype=object))
             answers.append(pb_utils.InferenceResponse([output]))
         return answers
-'''
+"""
 
 _ECHO = """
 import triton_python_backend_utils as pb_utils

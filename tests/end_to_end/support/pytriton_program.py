@@ -82,7 +82,7 @@ def ask(url):
         batched = lists(client.infer_batch(np.stack([a, ones]), np.stack([a * 10, ones * 10])))
         known = client.model_config
     with ModelClient(url, "upper", access_token=KEY) as client:
-        words = [["hello".encode()], ["grün".encode()]]
+        words = [[b"hello"], ["grün".encode()]]
         text = client.infer_batch(np.array(words, dtype=object))["text"]
     return {
         "sample": sample,

@@ -51,7 +51,9 @@ def _fetch():
         for deb in debs.glob("*.deb"):
             subprocess.run(["dpkg-deb", "-x", deb, HOME], check=True)
     except (OSError, subprocess.CalledProcessError) as error:
-        raise RuntimeError(f"redis-server is needed, and its package cannot be fetched ({error}): apt-get install redis-server")
+        raise RuntimeError(
+            f"redis-server is needed, and its package cannot be fetched ({error}): apt-get install redis-server"
+        ) from error
 
 
 class Redis:

@@ -69,7 +69,7 @@ def _fetch():
             link = ["cc", "-shared", "-x", "c", "/dev/null", "-o", stub, f"-Wl,-soname,lib{name}"]
             subprocess.run(link, check=True)
     except (OSError, subprocess.CalledProcessError) as error:
-        raise RuntimeError(f"libtorch is needed, and Debian 12's packages of it cannot be fetched ({error})")
+        raise RuntimeError(f"libtorch is needed, and Debian 12's packages of it cannot be fetched ({error})") from error
     shutil.rmtree(debs)
     LIBRARY_FOLDER.mkdir(parents=True, exist_ok=True)
     for name in ("libtorch_cpu.so", "libc10.so"):

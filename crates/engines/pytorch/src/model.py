@@ -198,7 +198,7 @@ class TritonPythonModel:
         if isinstance(results, dict):
             found, count = results.get(name), len(results)
         else:
-            is_many = isinstance(results, tuple) or isinstance(results, list) and all(map(torch.is_tensor, results))
+            is_many = isinstance(results, tuple) or (isinstance(results, list) and all(map(torch.is_tensor, results)))
             many = results if is_many else (results,)
             found, count = many[place] if place < len(many) else None, len(many)
         if found is None:

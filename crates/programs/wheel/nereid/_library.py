@@ -10,8 +10,8 @@ LIBRARY = PACKAGE / "lib" / "libtritonserver.so"
 # Keeps the library loaded. Backends that the server loads find its functions, too.
 _library = ctypes.CDLL(os.fspath(LIBRARY), mode=ctypes.RTLD_GLOBAL)
 
-from . import nereid_native as native  # noqa: E402
-from .nereid_native import (  # noqa: E402
+from . import nereid_native as native
+from .nereid_native import (
     AlreadyExistsError,
     CancelledError,
     Error,

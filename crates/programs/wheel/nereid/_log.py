@@ -60,7 +60,7 @@ def _report(callback: Callable[[LogRecord], object]) -> None:
         level, *rest = record
         try:
             callback(LogRecord(_LEVELS[level], *rest))
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:
             # A callback that fails must not lose the messages after this one.
             threading.excepthook(threading.ExceptHookArgs([type(error), error, error.__traceback__, _thread]))
 

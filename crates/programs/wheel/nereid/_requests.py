@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import weakref
-from typing import Optional
+from typing import ClassVar, Optional
 
 from ._library import Response, native
 
@@ -77,7 +77,7 @@ class AsyncResponses:
 class _Loop:
     """The requests that an event loop waits for. The server's threads wake it through a pipe."""
 
-    _all: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Loop] = weakref.WeakKeyDictionary()
+    _all: ClassVar[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Loop]] = weakref.WeakKeyDictionary()
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._signal = native.Signal()

@@ -278,6 +278,6 @@ def _stop_all() -> None:
     for server in list(_started):
         try:
             server.stop()
-        except Exception:  # noqa: BLE001, S110
+        except Exception:
             # The process ends, and so does the server.
             pass
