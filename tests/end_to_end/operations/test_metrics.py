@@ -28,6 +28,8 @@ COUNTERS = [
     "nv_inference_compute_input_duration_us",
     "nv_inference_compute_infer_duration_us",
     "nv_inference_compute_output_duration_us",
+]
+CACHE_COUNTERS = [
     "nv_cache_num_hits_per_model",
     "nv_cache_hit_duration_per_model",
     "nv_cache_num_misses_per_model",
@@ -78,13 +80,17 @@ def test_requests_of_all_protocols_are_counted_before_they_are_answered(reposito
     assert 0 < sum(scrape.value(f"nv_inference_{part}_duration_us", **labels) for part in parts) <= whole
 
 
-def test_families_are_those_of_the_reference_in_its_order(repository, serve):
-    echo(repository, "echo")
+@pytest.mark.parametrize(
+    ("extra", "of_cache"),
+    [("", []), ("response_cache { enable: false }", []), ("response_cache { enable: true }", CACHE_COUNTERS)],
+)
+def test_families_are_those_of_the_reference_in_its_order(repository, serve, extra, of_cache):
+    echo(repository, "echo", extra)
     server = serve()
     kinds = Scrape(server).kinds
-    assert list(kinds) == COUNTERS + GAUGES
+    assert list(kinds) == COUNTERS + of_cache + GAUGES
     assert set(kinds.values()) == {"counter", "gauge"}
-    assert all(kinds[name] == "counter" for name in COUNTERS)
+    assert all(kinds[name] == "counter" for name in COUNTERS + of_cache)
 
 
 def test_metrics_of_the_machine_are_exposed(repository, serve):

@@ -199,7 +199,8 @@ def test_without_a_cache_nothing_is_cached(repository, serve):
         asker.unary([1])
     assert asker.counts() == [2, 0, 0]
     scrape = Scrape(server)
-    assert "nv_cache_num_hits_per_model" in scrape.kinds and "nv_cache_num_lookups" not in scrape.kinds
+    assert scrape.value("nv_cache_num_hits_per_model", model="m", version="1") == 0
+    assert "nv_cache_num_lookups" not in scrape.kinds
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-//! Metrics of the response cache: of each model that is cached, and of the cache as a whole.
+//! Metrics of the response cache: of each model that enables it, and of the cache as a whole.
 
 use nereid_core::Totals;
 
@@ -94,15 +94,16 @@ pub(crate) fn names() -> impl Iterator<Item = &'static str> {
     counters.chain(gauges)
 }
 
-/// Writes the counters of cached models; durations only if requested. As with Triton, the families are present even
-/// without cached models.
+/// Writes the counters of the models that enable the cache; durations only if requested. As in Triton, the counters are
+/// present and zero if the server has no cache, and no other model has them.
 pub(crate) fn write_counters(text: &mut Text, rows: &[Row], durations: bool) {
+    let rows: Vec<_> = rows.iter().filter(|row| row.enables_cache).collect();
     if rows.is_empty() {
         return;
     }
     for counter in COUNTERS.iter().filter(|counter| durations || !counter.is_duration) {
         text.family(counter.name, "counter", counter.help);
-        for row in rows.iter().filter(|row| row.is_cached) {
+        for row in &rows {
             text.sample(counter.name, "", &row.labels, (counter.value)(&row.totals));
         }
     }

@@ -107,8 +107,8 @@ impl Exposition {
         Self { repositories: Box::new(repositories), ..self }
     }
 
-    /// Exposes the response cache as `cache` reports it: cached models, and the cache as a whole unless `cache` returns
-    /// `None`. Without it, there is no cache.
+    /// Exposes the response cache as a whole as `cache` reports it, unless that returns `None`. The counters of models do
+    /// not depend on it.
     pub fn with_response_cache(
         self,
         cache: impl Fn() -> Option<ResponseCacheMetrics> + Send + Sync + 'static,
@@ -119,7 +119,7 @@ impl Exposition {
     /// The current metrics in Prometheus's text format. All values are read before any text is written, so locks are
     /// held only while values are copied.
     pub fn text(&self, server: &Server) -> String {
-        let rows = models::rows(server, self.response_cache.is_some());
+        let rows = models::rows(server);
         let families = self.registry.snapshot();
         let gpus = self.gpus.as_ref().map(Gpus::readings).unwrap_or_default();
         let repositories = (self.repositories)();

@@ -15,22 +15,22 @@ pub(crate) struct Row {
     /// The labels for each reason of failure.
     reasons: [Labels; FailureReason::ALL.len()],
     pub totals: Totals,
-    /// Whether its responses are cached.
-    pub is_cached: bool,
+    /// Whether its configuration enables the response cache; the server may have none.
+    pub enables_cache: bool,
     pending: usize,
     load_seconds: f64,
     first_response: Option<HistogramValue>,
     summaries: Option<[LatencySummary; LatencyPhase::ALL.len()]>,
 }
 
-/// All ready versions. `has_cache` tells whether the server has a response cache.
-pub(crate) fn rows(server: &Server, has_cache: bool) -> Vec<Row> {
+/// All ready versions.
+pub(crate) fn rows(server: &Server) -> Vec<Row> {
     // Copied, so that reading the rest does not delay any unload.
     let models: Vec<_> = server.models().ready().cloned().collect();
-    models.into_iter().map(|model| row(model, has_cache)).collect()
+    models.into_iter().map(row).collect()
 }
 
-fn row(model: Arc<Model>, has_cache: bool) -> Row {
+fn row(model: Arc<Model>) -> Row {
     let labels = labels(&model);
     let reasons = FailureReason::ALL.map(|reason| {
         let mut labels = labels.clone();
@@ -42,7 +42,7 @@ fn row(model: Arc<Model>, has_cache: bool) -> Row {
         labels: Labels::new(&labels),
         reasons,
         totals: statistics.totals(),
-        is_cached: has_cache && model.config().response_cache.is_some_and(|cache| cache.enable),
+        enables_cache: model.config().response_cache.is_some_and(|cache| cache.enable),
         pending: model.pending(),
         load_seconds: statistics.load_duration().as_secs_f64(),
         first_response: statistics.latencies().and_then(Latencies::first_response),
@@ -242,11 +242,11 @@ pub(crate) fn write_summaries(text: &mut Text, rows: &[Row], quantiles: &[f64]) 
     }
     for ((name, help), phase) in SUMMARIES.into_iter().zip(LatencyPhase::ALL) {
         let of_cache = matches!(phase, LatencyPhase::CacheHit | LatencyPhase::CacheMiss);
-        if of_cache && !kept.iter().any(|(row, _)| row.is_cached) {
+        if of_cache && !kept.iter().any(|(row, _)| row.enables_cache) {
             continue;
         }
         text.family(name, "summary", help);
-        for (Row { labels, .. }, summaries) in kept.iter().filter(|(row, _)| row.is_cached || !of_cache) {
+        for (Row { labels, .. }, summaries) in kept.iter().filter(|(row, _)| row.enables_cache || !of_cache) {
             let summary = &summaries[phase as usize];
             text.sample(name, "_count", labels, summary.count);
             text.sample(name, "_sum", labels, summary.sum_us);

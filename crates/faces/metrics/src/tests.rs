@@ -178,8 +178,6 @@ async fn response_cache_is_exposed_as_far_as_it_reports() {
         let exposition = Exposition::new(MetricsOptions::default(), MetricRegistry::default());
         exposition.with_response_cache(report).text(&server)
     };
-    let without = Exposition::new(MetricsOptions::default(), MetricRegistry::default()).text(&server);
-    assert!(!without.contains("nv_cache_num_hits_per_model{") && !without.contains("nv_cache_num_hits "));
     // A cache that exports its own metrics: only those of models are left.
     let own = text(|| None);
     assert!(own.contains("nv_cache_num_hits_per_model{") && !own.contains("nv_cache_num_hits "), "{own}");
@@ -209,6 +207,42 @@ async fn response_cache_is_exposed_as_far_as_it_reports() {
     assert!(!local.contains("nereid_cache_available"), "{local}");
     let remote = text(|| Some(ResponseCacheMetrics { is_available: Some(false), ..Default::default() }));
     assert!(remote.contains("\nnereid_cache_available 0\n") && !remote.contains("nv_cache_util"), "{remote}");
+}
+
+#[tokio::test]
+async fn cache_families_of_models_depend_on_their_configuration_alone() {
+    for (config, enables) in [
+        ("", false),
+        ("response_cache { }", false),
+        ("response_cache { enable: false }", false),
+        ("response_cache { enable: true }", true),
+    ] {
+        let server = server(config);
+        let without = exposition();
+        let with = exposition().with_response_cache(|| Some(ResponseCacheMetrics::default()));
+        for (exposition, has_cache) in [(without, false), (with, true)] {
+            let text = exposition.text(&server);
+            let families: Vec<_> = text
+                .lines()
+                .filter_map(|line| line.strip_prefix("# TYPE nv_cache_")?.split(' ').next())
+                .filter(|name| name.ends_with("_per_model"))
+                .collect();
+            let expected = [
+                "num_hits_per_model",
+                "hit_duration_per_model",
+                "num_misses_per_model",
+                "miss_duration_per_model",
+                "hit_summary_per_model",
+                "miss_summary_per_model",
+            ];
+            assert_eq!(families, if enables { &expected[..] } else { &[] }, "{config}, {has_cache}: {text}");
+            for family in ["nv_cache_num_hits_per_model", "nv_cache_miss_summary_per_model_count"] {
+                // One for each version.
+                assert_eq!(samples(&text, family).len(), if enables { 2 } else { 0 }, "{family}: {text}");
+            }
+            assert_eq!(text.contains("\nnv_cache_num_lookups 0\n"), has_cache, "{config}: {text}");
+        }
+    }
 }
 
 #[tokio::test]
