@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::values::whole;
+use super::values::byte_size;
 use clap::{ArgAction, Args};
 use nereid_assembly::CacheConfig;
 
@@ -20,7 +20,7 @@ pub(crate) struct CacheOptions {
     cache_directory: Option<PathBuf>,
 
     /// Deprecated: --cache-config=local,size=BYTES.
-    #[arg(long, value_name = "BYTES", value_parser = whole::<u64>())]
+    #[arg(long, value_name = "BYTES", value_parser = byte_size())]
     response_cache_byte_size: Option<u64>,
 }
 

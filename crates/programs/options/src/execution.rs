@@ -4,7 +4,7 @@ use clap::{ArgAction, Args, ValueEnum};
 use nereid_core::{HostPolicies, RateLimit, ResourceLimit};
 
 use super::host_policy::{self, HostPolicySetting};
-use super::values::whole;
+use super::values::int;
 use super::without_effect;
 
 /// Options of model execution.
@@ -27,7 +27,7 @@ pub(crate) struct ExecutionOptions {
     host_policy: Vec<HostPolicySetting>,
 
     /// Accepted, without effect: no separate threads copy tensors.
-    #[arg(long, value_name = "COUNT", default_value_t = 0, value_parser = whole::<u32>())]
+    #[arg(long, value_name = "COUNT", default_value_t = 0, value_parser = int::<u32>())]
     buffer_manager_thread_count: u32,
 }
 

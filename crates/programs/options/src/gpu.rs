@@ -7,7 +7,7 @@ use nereid_assembly::DriverLibrary;
 use nereid_cuda::PoolSizes;
 use nereid_triton_host::LibraryOptions;
 
-use super::values::{boolean, whole};
+use super::values::{boolean, byte_size};
 use super::without_effect;
 
 /// Which GPUs are used: the same for serving and for checking.
@@ -40,7 +40,7 @@ impl DriverOptions {
 #[command(next_help_heading = "GPUs")]
 pub(crate) struct PoolOptions {
     /// Bytes of pinned host memory that backends may borrow, if there is a GPU; 0 for none.
-    #[arg(long, value_name = "BYTES", default_value_t = PoolSizes::PINNED, value_parser = whole::<u64>())]
+    #[arg(long, value_name = "BYTES", default_value_t = PoolSizes::PINNED, value_parser = byte_size())]
     pub pinned_memory_pool_byte_size: u64,
 
     /// Bytes of a GPU's memory that backends may borrow; 0 for none. May be given several times; the last value for a

@@ -13,7 +13,7 @@ use nereid_net::listener::{Address, TlsFiles};
 use nereid_protocol::{HeaderPattern, Restriction, Restrictions};
 
 use super::tls::TlsChoice;
-use super::values::{boolean, port, whole, whole_in};
+use super::values::{INT_MAX, boolean, int, port, whole_in};
 
 /// The longest time in gRPC, which means no limit.
 const FOR_EVER: u32 = i32::MAX as u32;
@@ -88,7 +88,7 @@ pub(crate) struct GrpcOptions {
     grpc_keepalive_permit_without_calls: Option<bool>,
 
     /// Accepted, without effect: the server's pings are not counted.
-    #[arg(long, value_name = "COUNT", default_value_t = 2, value_parser = whole::<u32>())]
+    #[arg(long, value_name = "COUNT", default_value_t = 2, value_parser = int::<u32>())]
     grpc_http2_max_pings_without_data: u32,
 
     /// Limit client pings: minimum milliseconds between two pings while the server sends no data. 300000 if another
@@ -98,7 +98,7 @@ pub(crate) struct GrpcOptions {
 
     /// Limit client pings: close the connection when more than this many come too soon; 0 for no limit. 2 if another
     /// option limits them.
-    #[arg(long, value_name = "COUNT", value_parser = whole::<u32>())]
+    #[arg(long, value_name = "COUNT", value_parser = int::<u32>())]
     grpc_http2_max_ping_strikes: Option<u32>,
 
     /// Milliseconds (±10 %) after which a connection accepts no further calls; 0 for no limit.
@@ -115,7 +115,7 @@ pub(crate) struct GrpcOptions {
     grpc_infer_thread_count: u32,
 
     /// Accepted, without effect: requests are not pooled.
-    #[arg(long, value_name = "COUNT", default_value_t = 8, value_parser = whole::<u32>())]
+    #[arg(long, value_name = "COUNT", default_value_t = 8, value_parser = int::<u32>())]
     grpc_infer_allocation_pool_size: u32,
 
     /// Accepted, without effect: responses are not pooled.
@@ -123,7 +123,7 @@ pub(crate) struct GrpcOptions {
         long,
         value_name = "COUNT",
         hide_default_value = true,
-        value_parser = whole_in::<u32>(1..=u64::from(u32::MAX)).try_map(NonZeroU32::try_from)
+        value_parser = whole_in::<u32>(1..=INT_MAX).try_map(NonZeroU32::try_from)
     )]
     grpc_max_response_pool_size: Option<NonZeroU32>,
 }

@@ -120,7 +120,7 @@ mod tests {
         for (option, expected) in [
             ("--http-port=abc", "must be a port: a whole number from 0 to 65535"),
             ("--grpc-port=70000", "must be a port: a whole number from 0 to 65535"),
-            ("--exit-timeout-secs=soon", "must be a whole number from 0 to 18446744073709551615"),
+            ("--exit-timeout-secs=soon", "must be a whole number from 0 to 2147483647"),
             ("--grpc-keepalive-time=-1", "must be a whole number from 1 to 2147483647"),
         ] {
             let error = printed(&["nereid", "--model-repository=m", option]);

@@ -12,7 +12,7 @@ use nereid_net::listener::{Address, TlsFiles};
 use nereid_protocol::{HeaderPattern, Restriction, Restrictions};
 
 use super::tls::TlsChoice;
-use super::values::{boolean, non_zero, port, whole};
+use super::values::{boolean, int, non_zero, port, whole};
 
 /// The options of HTTP.
 #[derive(Debug, Args)]
@@ -35,7 +35,7 @@ pub(crate) struct HttpOptions {
     reuse_http_port: bool,
 
     /// I/O threads, for all protocols. Default, and with 0: one per processor.
-    #[arg(long, value_name = "COUNT", value_parser = whole::<usize>())]
+    #[arg(long, value_name = "COUNT", value_parser = int::<usize>())]
     http_thread_count: Option<usize>,
 
     /// Maximum size in bytes of the JSON part of a request, of a tensor in JSON or in a raw body, and of a decompressed

@@ -59,7 +59,7 @@ use self::sagemaker::SageMakerOptions;
 pub use self::sources::parse;
 pub use self::subcommands::{CheckOptions, Command, CompletionsOptions, PullOptions};
 use self::trace::TraceOptions;
-use self::values::{boolean, whole};
+use self::values::{boolean, int, whole};
 use self::vertex_ai::VertexAiOptions;
 
 /// Serves the models of a repository over HTTP and gRPC.
@@ -140,7 +140,7 @@ pub(crate) struct ServingOptions {
     exit_on_error: bool,
 
     /// Seconds to wait for requests in progress at shutdown.
-    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = whole::<u64>())]
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = int::<u64>())]
     exit_timeout_secs: u64,
 
     /// Requests in progress at a time, over all models, before further ones are refused; 0 for no limit.

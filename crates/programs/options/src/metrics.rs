@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::values::{boolean, port, whole};
+use super::values::{boolean, int, port};
 use clap::{ArgAction, Args};
 use nereid_assembly::{Endpoint, Metrics};
 use nereid_core::LatencyOptions;
@@ -34,7 +34,7 @@ pub(crate) struct MetricsOptions {
     metrics_port: u16,
 
     /// Milliseconds between two samples of the machine's metrics.
-    #[arg(long, value_name = "MILLISECONDS", default_value_t = 2000, value_parser = whole::<u64>())]
+    #[arg(long, value_name = "MILLISECONDS", default_value_t = 2000, value_parser = int::<u64>())]
     metrics_interval_ms: u64,
 
     /// Setting of the latency metrics: counter_latencies (default true), histogram_latencies and summary_latencies

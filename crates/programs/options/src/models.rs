@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::values::{boolean, whole};
+use super::values::{boolean, int, whole};
 use clap::{ArgAction, Args, ValueEnum};
 use nereid_assembly::{CacheOptions, PollConfig};
 use nereid_core::ModelControl;
@@ -42,7 +42,7 @@ pub(crate) struct ModelOptions {
 
     /// Seconds between two polls of the repositories, with --model-control-mode=poll. A change is loaded once two polls
     /// agree on it. 0 for no poll.
-    #[arg(long, value_name = "SECONDS", default_value_t = 15, value_parser = whole::<u64>())]
+    #[arg(long, value_name = "SECONDS", default_value_t = 15, value_parser = int::<u64>())]
     repository_poll_secs: u64,
 
     /// With --model-control-mode=poll, also poll the repositories as soon as the file system reports a change. A change
@@ -51,11 +51,11 @@ pub(crate) struct ModelOptions {
     repository_watch: bool,
 
     /// Number of models loaded in parallel; 0 loads them one after the other.
-    #[arg(long, value_name = "COUNT", default_value_t = 4, value_parser = whole::<usize>())]
+    #[arg(long, value_name = "COUNT", default_value_t = 4, value_parser = int::<usize>())]
     model_load_thread_count: usize,
 
     /// Number of retries of a failed load.
-    #[arg(long, value_name = "COUNT", default_value_t = 0, value_parser = whole::<usize>())]
+    #[arg(long, value_name = "COUNT", default_value_t = 0, value_parser = int::<usize>())]
     model_load_retry_count: usize,
 }
 

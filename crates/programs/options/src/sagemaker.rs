@@ -9,7 +9,7 @@ use nereid_net::listener::Address;
 use nereid_sagemaker::{PingMode, SageMakerOptions as FaceOptions};
 
 use super::http::HttpOptions;
-use super::values::{boolean, port, whole};
+use super::values::{boolean, int, port};
 
 /// The options of SageMaker.
 #[derive(Debug, Args)]
@@ -28,7 +28,7 @@ pub(crate) struct SageMakerOptions {
     sagemaker_safe_port_range: Option<RangeInclusive<u16>>,
 
     /// Threads for SageMaker. Accepted, without effect: requests run on the threads of --http-thread-count.
-    #[arg(long, value_name = "COUNT", default_value_t = 8, value_parser = whole::<u32>())]
+    #[arg(long, value_name = "COUNT", default_value_t = 8, value_parser = int::<u32>())]
     sagemaker_thread_count: u32,
 }
 

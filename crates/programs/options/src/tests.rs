@@ -234,6 +234,48 @@ fn invalid_values_are_refused() {
 }
 
 #[test]
+fn numbers_have_the_limits_of_the_reference() {
+    let ints = [
+        "exit-timeout-secs",
+        "repository-poll-secs",
+        "model-load-thread-count",
+        "model-load-retry-count",
+        "http-thread-count",
+        "sagemaker-thread-count",
+        "vertex-ai-thread-count",
+        "buffer-manager-thread-count",
+        "metrics-interval-ms",
+        "grpc-infer-allocation-pool-size",
+        "grpc-max-response-pool-size",
+        "grpc-keepalive-time",
+        "grpc-keepalive-timeout",
+        "grpc-http2-max-pings-without-data",
+        "grpc-http2-max-ping-strikes",
+        "grpc-http2-min-recv-ping-interval-without-data",
+        "grpc-max-connection-age",
+        "grpc-max-connection-age-grace",
+        "log-verbose",
+    ];
+    let sizes = ["pinned-memory-pool-byte-size", "response-cache-byte-size"];
+    let ints = ints.map(|name| (name, i32::MAX as u64));
+    let sizes = sizes.map(|name| (name, i64::MAX as u64));
+    for (name, limit) in ints.into_iter().chain(sizes) {
+        for (value, is_valid) in [
+            (1, true),
+            (u128::from(limit), true),
+            (u128::from(limit) + 1, false),
+            (u128::from(limit) * 2 + 1, false),
+            (u128::from(limit) * 2 + 2, false),
+            (1 << 64, false),
+            (99_999_999_999_999_999_999, false),
+        ] {
+            let parsed = parsed(&[&format!("--{name}={value}")]);
+            assert_eq!(parsed.is_ok(), is_valid, "--{name}={value}");
+        }
+    }
+}
+
+#[test]
 fn booleans_accept_the_references_words_in_any_case() {
     for (word, expected) in [
         ("true", Some(true)),

@@ -5,6 +5,9 @@ use std::ops::RangeInclusive;
 
 use clap::builder::{StringValueParser, TypedValueParser};
 
+/// The largest count or time of Triton's options.
+pub(super) const INT_MAX: u64 = i32::MAX as u64;
+
 /// The words that Triton takes for `true` and `false`, in upper or lower case.
 pub(super) fn boolean() -> impl TypedValueParser<Value = bool> {
     StringValueParser::new()
@@ -25,6 +28,19 @@ where
     T: TryFrom<u64> + Clone + Send + Sync + 'static,
 {
     whole_in(0..=u64::MAX >> (64 - 8 * size_of::<T>()))
+}
+
+/// A whole number in the range of Triton's options for counts and times.
+pub(super) fn int<T>() -> impl TypedValueParser<Value = T>
+where
+    T: TryFrom<u64> + Clone + Send + Sync + 'static,
+{
+    whole_in(0..=INT_MAX)
+}
+
+/// A number of bytes in the range of Triton's options for sizes.
+pub(super) fn byte_size() -> impl TypedValueParser<Value = u64> {
+    whole_in(0..=i64::MAX.unsigned_abs())
 }
 
 /// A whole number in a range.

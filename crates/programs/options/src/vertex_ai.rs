@@ -9,7 +9,7 @@ use nereid_net::listener::Address;
 use nereid_vertex_ai::{RoutePattern, VertexAiOptions as FaceOptions, only_model};
 
 use super::http::HttpOptions;
-use super::values::{boolean, port, whole};
+use super::values::{boolean, int, port};
 
 /// The options of Vertex AI.
 #[derive(Debug, Args)]
@@ -26,7 +26,7 @@ pub(crate) struct VertexAiOptions {
     vertex_ai_port: u16,
 
     /// Threads for Vertex AI. Accepted, without effect: requests run on the threads of --http-thread-count.
-    #[arg(long, value_name = "COUNT", default_value_t = 8, value_parser = whole::<u32>())]
+    #[arg(long, value_name = "COUNT", default_value_t = 8, value_parser = int::<u32>())]
     vertex_ai_thread_count: u32,
 
     /// Model for predictions that name none. Default: the only model served at start.

@@ -118,6 +118,11 @@ fn cache_settings(cache: &Text, json: &Text) -> Result<Vec<String>> {
     Ok(settings.into_iter().map(setting).collect())
 }
 
+/// A number as an option of the command line, whose range ends earlier: any larger value means the same.
+fn int(value: u64) -> String {
+    value.min(i32::MAX.unsigned_abs().into()).to_string()
+}
+
 fn load_limit(kind: TRITONSERVER_InstanceGroupKind, device: c_int, fraction: f64) -> Result<String> {
     if device < 0 {
         return Err(Error::invalid_arg(format!("the device is {device}; expected a non-negative number")));
@@ -188,7 +193,7 @@ setters! {
         device: c_int,
     ) => add "rate-limit-resource" = one(resource(&resource_name, resource_count, device)?);
     fn TRITONSERVER_ServerOptionsSetPinnedMemoryPoolByteSize(size: u64)
-        => set "pinned-memory-pool-byte-size" = size.to_string();
+        => set "pinned-memory-pool-byte-size" = size.min(i64::MAX.unsigned_abs()).to_string();
     fn TRITONSERVER_ServerOptionsSetCudaMemoryPoolByteSize(gpu_device: c_int, size: u64)
         => add "cuda-memory-pool-byte-size" = one(format!("{gpu_device}:{size}"));
     fn TRITONSERVER_ServerOptionsSetCudaVirtualAddressSize(gpu_device: c_int, cuda_virtual_address_size: usize)
@@ -206,13 +211,13 @@ setters! {
     fn TRITONSERVER_ServerOptionsSetStrictReadiness(strict: bool)
         => set "strict-readiness" = strict.to_string();
     fn TRITONSERVER_ServerOptionsSetExitTimeout(timeout: c_uint)
-        => set "exit-timeout-secs" = timeout.to_string();
+        => set "exit-timeout-secs" = int(timeout.into());
     fn TRITONSERVER_ServerOptionsSetBufferManagerThreadCount(thread_count: c_uint)
-        => set "buffer-manager-thread-count" = thread_count.to_string();
+        => set "buffer-manager-thread-count" = int(thread_count.into());
     fn TRITONSERVER_ServerOptionsSetModelLoadThreadCount(thread_count: c_uint)
-        => set "model-load-thread-count" = thread_count.to_string();
+        => set "model-load-thread-count" = int(thread_count.into());
     fn TRITONSERVER_ServerOptionsSetModelLoadRetryCount(retry_count: c_uint)
-        => set "model-load-retry-count" = retry_count.to_string();
+        => set "model-load-retry-count" = int(retry_count.into());
     fn TRITONSERVER_ServerOptionsSetModelNamespacing(enable_namespace: bool)
         => set "model-namespacing" = enable_namespace.to_string();
     fn TRITONSERVER_ServerOptionsSetEnablePeerAccess(enable_peer_access: bool)
@@ -223,7 +228,7 @@ setters! {
     fn TRITONSERVER_ServerOptionsSetCpuMetrics(cpu_metrics: bool)
         => set "allow-cpu-metrics" = cpu_metrics.to_string();
     fn TRITONSERVER_ServerOptionsSetMetricsInterval(metrics_interval_ms: u64)
-        => set "metrics-interval-ms" = metrics_interval_ms.to_string();
+        => set "metrics-interval-ms" = int(metrics_interval_ms);
     fn TRITONSERVER_ServerOptionsSetBackendDirectory(backend_dir: *const c_char)
         => set "backend-directory" = text(&backend_dir)?;
     fn TRITONSERVER_ServerOptionsSetRepoAgentDirectory(repoagent_dir: *const c_char)
@@ -248,4 +253,23 @@ setters! {
         setting: *const c_char,
         value: *const c_char,
     ) => add "metrics-config" = one(named_setting(&name, &setting, &value)?);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_beyond_the_options_range_become_its_end() {
+        for (value, expected) in [
+            (0, "0"),
+            (7, "7"),
+            (2_147_483_647, "2147483647"),
+            (2_147_483_648, "2147483647"),
+            (u32::MAX.into(), "2147483647"),
+            (u64::MAX, "2147483647"),
+        ] {
+            assert_eq!(int(value), expected);
+        }
+    }
 }
