@@ -203,10 +203,18 @@ def test_without_a_cache_nothing_is_cached(repository, serve):
     assert "nv_cache_num_lookups" not in scrape.kinds
 
 
+@pytest.mark.parametrize("size", [192, 200])
+def test_a_cache_too_small_for_any_answer_holds_up_no_request(repository, serve, size):
+    cached(repository)
+    asker = Asker(serve(f"--cache-config=local,size={size}"))
+    assert [asker.unary([1, 2]) for _ in range(3)] == [[1, 2]] * 3
+    assert asker.counts() == [3, 0, 3]
+
+
 @pytest.mark.parametrize(
     ("flags", "reason"),
     [
-        (["--cache-config=local,size=10"], "must be 1024 bytes or more"),
+        (["--cache-config=local,size=10"], "must be 192 bytes or more"),
         (["--cache-config=local,size=x"], "must be a non-negative integer"),
         (["--cache-config=local,other=1"], "needs the setting 'size'"),
         (["--cache-config=nosuch,size=1048576"], "response cache 'nosuch' is neither built in"),

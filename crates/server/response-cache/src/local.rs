@@ -23,8 +23,8 @@ use smallvec::SmallVec;
 
 use self::doorkeeper::Doorkeeper;
 
-/// The smallest size that a cache may have, in bytes.
-pub const MIN_SIZE: u64 = 1024;
+/// The smallest size that a cache may have, in bytes: Triton's. No entry fits into so small a cache.
+pub const MIN_SIZE: u64 = 192;
 
 /// Minimum size of a shard, if there are several: an entry cannot be larger than a shard.
 const MIN_SHARD: u64 = 16 << 20;
@@ -355,7 +355,7 @@ mod tests {
 
     #[test]
     fn largest_entry_fits_and_a_larger_one_is_refused() {
-        for size in [MIN_SIZE, 4096, 1 << 20, 100 << 20] {
+        for size in [1024, 4096, 1 << 20, 100 << 20] {
             let cache = LocalCache::new(size);
             let length = cache.max_entry_size() / 2;
             let greatest = cache.max_entry_size() - (entry(0, length).byte_size() - length);
@@ -363,6 +363,20 @@ mod tests {
             assert!(found(&cache, 1), "{greatest} of {size}");
             cache.insert(&key(1, 2), entry(2, greatest + 200));
             assert!(!found(&cache, 2), "{size}");
+        }
+    }
+
+    #[test]
+    fn smallest_caches_store_nothing_or_what_fits() {
+        for size in [MIN_SIZE, 200, 256, 400, 600, 1000] {
+            let cache = LocalCache::new(size);
+            for (number, length) in [0, 1, 8, 64, 500, 10_000].into_iter().enumerate() {
+                let (number, entry) = (number as u64, entry(7, length));
+                let fits = entry.byte_size() as u64 <= size;
+                cache.insert(&key(1, number), entry);
+                assert!(fits || !found(&cache, number), "{length} of {size}");
+                assert!(cache.usage().unwrap().utilization <= 1.0, "{length} of {size}");
+            }
         }
     }
 

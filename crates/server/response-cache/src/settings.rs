@@ -122,8 +122,15 @@ mod tests {
     }
 
     #[test]
+    fn sizes_of_the_reference_are_accepted() {
+        for size in [192, 200, 1000, 1023, 1024, 1 << 20, 1 << 40] {
+            assert_eq!(settings(&[("size", &size.to_string())]).local_size(), Ok(size));
+        }
+    }
+
+    #[test]
     fn invalid_values_are_refused_with_the_expected_form() {
-        for size in ["10", "0", "-1", "x", "1.5", "1023", "18446744073709551616"] {
+        for size in ["10", "0", "-1", "x", "1.5", "191", "18446744073709551616"] {
             let error = settings(&[("size", size)]).local_size().unwrap_err().to_string();
             assert!(error.contains(&format!("is '{size}', must be ")), "{error}");
         }
