@@ -105,8 +105,9 @@ def test_tls_users_and_passwords(repository, serve, tmp_path, user):
         ask.unary([1])
         assert eventually(lambda: ask.unary([1]) == [1] and ask.counts()[1] > 0)
         other = Authority(tmp_path, "of-nobody")
+        refused = nereid_server.refused_start(repository, *flags(redis, *tls, "password=other", *who[1:]))
+        assert refused.exit_code != 0 and "WRONGPASS" in refused.log
         wrong = [
-            ([*tls, "password=other", *who[1:]], "WRONGPASS"),
             ([f"cacert={other.certificate}", *who], "TLS"),
             # Without a certificate of its own.
             ([tls[0], *who], "cannot be used"),
@@ -117,6 +118,24 @@ def test_tls_users_and_passwords(repository, serve, tmp_path, user):
                 asker_without = Asker(server)
                 assert asker_without.unary([1]) == [1] and asker_without.counts() == [1, 0, 1]
                 assert not available(server)
+
+
+@pytest.mark.parametrize(
+    ("requires", "settings", "reason"),
+    [
+        (["--requirepass", "secret"], ["password=other"], "WRONGPASS"),
+        (["--requirepass", "secret"], [], "NOAUTH"),
+        (["--requirepass", "secret"], ["user=nobody", "password=secret"], "WRONGPASS"),
+        ([], ["password=secret"], "ERR AUTH"),
+        (["--databases", "2"], ["db=2"], "DB index is out of range"),
+        (["--user", "cache", "on", ">secret", "~*", "+get"], ["user=cache", "password=secret"], "NOPERM"),
+    ],
+)
+def test_settings_that_redis_refuses_end_the_start(repository, tmp_path, requires, settings, reason):
+    cached(repository)
+    with redis_server.running(tmp_path, *requires) as redis:
+        refused = nereid_server.refused_start(repository, *flags(redis, *settings))
+    assert refused.exit_code != 0 and reason in refused.log
 
 
 def test_what_others_wrote_is_no_answer(repository, serve, redis):

@@ -1,5 +1,7 @@
 //! A response cache in Redis, which several servers may share.
 //!
+//! A cache whose login or database Redis refuses cannot be made; a Redis that is unavailable is tried again.
+//!
 //! Lookups have a short time limit. When Redis exceeds it, or the connection ends, all lookups miss immediately until Redis
 //! answers again; requests do not wait for reconnection. Requests share connections, and commands are pipelined.
 //!
@@ -17,6 +19,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::mpsc::sync_channel;
 use std::thread;
 use std::time::Instant;
 
@@ -27,7 +30,7 @@ use nereid_core::backend_api::{Error, Result};
 use tokio::runtime;
 use tokio::sync::{mpsc, oneshot};
 
-use self::connection::{Link, Place};
+use self::connection::{ConnectError, Link, Place};
 use self::exchange::{Command, Share};
 pub use self::settings::{RedisSettings, TlsSettings};
 
@@ -49,26 +52,36 @@ pub struct RedisCache {
 }
 
 impl RedisCache {
-    /// Starts to connect. Redis may be unavailable.
+    /// Connects, and blocks for as long as that may take. Redis may be unavailable: further attempts follow.
     ///
     /// # Errors
-    /// Files of TLS that cannot be used, or no thread.
+    /// Redis refuses the login or the database; files of TLS that cannot be used; no thread.
     pub fn new(settings: RedisSettings) -> std::result::Result<Self, String> {
         let place = Arc::new(Place::new(settings)?);
         let runtime = runtime::Builder::new_current_thread().enable_io().enable_time().build();
         let no_thread = |error: io::Error| format!("cannot start the thread of the response cache: {error}");
         let runtime = runtime.map_err(no_thread)?;
         let mut links = Vec::new();
-        let mut running = Vec::new();
+        let mut ends = Vec::new();
         for _ in 0..place.settings.pool_size {
             let (sender, commands) = mpsc::channel(MAX_WAITING);
             let link = Arc::<Link>::default();
-            running.push(connection::run(Arc::clone(&place), Arc::clone(&link), commands));
+            ends.push((Arc::clone(&link), commands));
             links.push((link, sender));
         }
+        let (refusal, refused) = sync_channel(1);
+        let shared = Arc::clone(&place);
         let body = move || {
             runtime.block_on(async {
-                let tasks: Vec<_> = running.into_iter().map(tokio::spawn).collect();
+                let mut first = match shared.connect().await {
+                    // The receiver waits for it.
+                    Err(ConnectError::Settings(why)) => return drop(refusal.send(why)),
+                    other => Some(other),
+                };
+                drop(refusal);
+                let connect =
+                    |(link, commands)| connection::run(Arc::clone(&shared), link, commands, first.take());
+                let tasks: Vec<_> = ends.into_iter().map(connect).map(tokio::spawn).collect();
                 for task in tasks {
                     // A panic in one ends that connection alone.
                     let _ = task.await;
@@ -76,6 +89,12 @@ impl RedisCache {
             });
         };
         thread::Builder::new().name("response-cache".into()).spawn(body).map_err(no_thread)?;
+        if let Ok(why) = refused.recv() {
+            return Err(format!(
+                "the response cache in Redis at {} refuses its settings: {why}",
+                place.name()
+            ));
+        }
         Ok(Self { place, links, next: AtomicUsize::new(0), unsent: Arc::default() })
     }
 
@@ -132,3 +151,6 @@ impl ResponseCache for RedisCache {
         Some(self.links.iter().any(|(link, _)| link.is_up()))
     }
 }
+
+#[cfg(test)]
+mod tests;

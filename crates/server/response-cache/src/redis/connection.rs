@@ -1,11 +1,13 @@
 //! The life cycle of a connection: connect, serve commands, reconnect after a pause.
 
+use std::io;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::BytesMut;
+use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
@@ -21,6 +23,48 @@ const WAITS: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(5)
 
 /// A connection that lasted this long resets the pause.
 const GOOD: Duration = Duration::from_secs(10);
+
+/// The start of each refusal that blames the settings. Redis also refuses while it loads its data or has too many clients,
+/// which passes.
+const SETTINGS_REFUSALS: [&str; 10] = [
+    "WRONGPASS ",
+    "NOAUTH ",
+    "NOPERM ",
+    "DENIED ",
+    "ERR AUTH ",
+    "ERR Client sent AUTH",
+    "ERR invalid password",
+    "ERR DB index",
+    "ERR invalid DB index",
+    "ERR SELECT ",
+];
+
+/// The reason why a connection failed.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub(super) enum ConnectError {
+    /// Redis refuses the login or the database of the settings.
+    #[error("{0}")]
+    Settings(String),
+    /// Any other failure, which may pass.
+    #[error("{0}")]
+    Unavailable(String),
+}
+
+impl ConnectError {
+    fn refused(refusal: String) -> Self {
+        if SETTINGS_REFUSALS.iter().any(|start| refusal.starts_with(start)) {
+            Self::Settings(refusal)
+        } else {
+            Self::Unavailable(refusal)
+        }
+    }
+}
+
+impl From<io::Error> for ConnectError {
+    fn from(error: io::Error) -> Self {
+        Self::Unavailable(error.to_string())
+    }
+}
 
 /// The Redis server, shared by all connections.
 pub(super) struct Place {
@@ -56,7 +100,8 @@ impl Place {
         Ok(Self { settings, tls, up: AtomicUsize::new(0), is_reported: AtomicBool::new(false) })
     }
 
-    fn name(&self) -> String {
+    /// Host and port.
+    pub(super) fn name(&self) -> String {
         format!("{}:{}", self.settings.host, self.settings.port)
     }
 
@@ -80,16 +125,22 @@ impl Place {
         }
     }
 
-    /// Makes a connection that answers.
-    async fn connect(&self) -> Result<Box<dyn Stream>, String> {
+    /// Makes a connection that answers, within the time limit of the settings.
+    pub(super) async fn connect(&self) -> Result<Box<dyn Stream>, ConnectError> {
+        let limit = self.settings.connect_timeout;
+        let late = |_| ConnectError::Unavailable(format!("no answer within {} ms", limit.as_millis()));
+        timeout(limit, self.open()).await.map_err(late)?
+    }
+
+    async fn open(&self) -> Result<Box<dyn Stream>, ConnectError> {
         let RedisSettings { host, port, .. } = &self.settings;
-        let socket = TcpStream::connect((host.as_str(), *port)).await.map_err(|error| error.to_string())?;
-        socket.set_nodelay(true).map_err(|error| error.to_string())?;
+        let socket = TcpStream::connect((host.as_str(), *port)).await?;
+        socket.set_nodelay(true)?;
         let mut stream: Box<dyn Stream> = match &self.tls {
             None => Box::new(socket),
             Some(Tls { connector, name }) => {
                 let secured = connector.connect(name.clone(), socket).await;
-                Box::new(secured.map_err(|error| format!("TLS: {error}"))?)
+                Box::new(secured.map_err(|error| ConnectError::Unavailable(format!("TLS: {error}")))?)
             }
         };
         greet(&mut stream, &self.settings).await?;
@@ -97,8 +148,9 @@ impl Place {
     }
 }
 
-/// Says who we are, and which database we use.
-async fn greet(stream: &mut impl Stream, settings: &RedisSettings) -> Result<(), String> {
+/// Logs in, and selects the database.
+async fn greet(stream: &mut impl Stream, settings: &RedisSettings) -> Result<(), ConnectError> {
+    let unavailable = |why: &str| ConnectError::Unavailable(why.to_owned());
     let db = settings.db.to_string();
     let mut commands: Vec<Vec<&[u8]>> = Vec::new();
     match (&settings.user, &settings.password) {
@@ -117,34 +169,42 @@ async fn greet(stream: &mut impl Stream, settings: &RedisSettings) -> Result<(),
     for command in commands {
         let mut written = Vec::new();
         write_command(&mut written, &command);
-        stream.write_all(&written).await.map_err(|error| error.to_string())?;
-        stream.flush().await.map_err(|error| error.to_string())?;
+        stream.write_all(&written).await?;
+        stream.flush().await?;
         loop {
             match replies.next(&mut arrived) {
                 Ok(Some(Reply::Line(_))) => break,
-                Ok(Some(Reply::Refusal(refusal))) => return Err(refusal),
+                Ok(Some(Reply::Refusal(refusal))) => return Err(ConnectError::refused(refusal)),
                 Ok(Some(Reply::Value(_))) | Err(NotRedis) => {
-                    return Err("the server does not speak Redis's protocol".into());
+                    return Err(unavailable("the server does not speak Redis's protocol"));
                 }
                 Ok(None) => {}
             }
-            if stream.read_buf(&mut arrived).await.map_err(|error| error.to_string())? == 0 {
-                return Err("the server closed the connection".into());
+            if stream.read_buf(&mut arrived).await? == 0 {
+                return Err(unavailable("the server closed the connection"));
             }
         }
     }
     Ok(())
 }
 
-/// Maintains a connection until all command senders are dropped.
-pub(super) async fn run(place: Arc<Place>, link: Arc<Link>, mut commands: mpsc::Receiver<Command>) {
+/// Maintains a connection until all command senders are dropped, starting with the outcome of the `first` attempt, if it
+/// was made.
+pub(super) async fn run(
+    place: Arc<Place>,
+    link: Arc<Link>,
+    mut commands: mpsc::Receiver<Command>,
+    mut first: Option<Result<Box<dyn Stream>, ConnectError>>,
+) {
     let mut wait = WAITS[0];
     loop {
-        let limit = place.settings.connect_timeout;
-        let why = match timeout(limit, place.connect()).await {
-            Err(_) => format!("no answer within {} ms", limit.as_millis()),
-            Ok(Err(why)) => why,
-            Ok(Ok(stream)) => {
+        let connected = match first.take() {
+            Some(connected) => connected,
+            None => place.connect().await,
+        };
+        let why = match connected {
+            Err(error) => error.to_string(),
+            Ok(stream) => {
                 let begin = Instant::now();
                 place.came_up(&link);
                 let ended = exchange(stream, &mut commands, &place.settings).await;
