@@ -8,8 +8,6 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
-use http_body::Frame;
-use http_body_util::BodyExt as _;
 use nereid_core::Server;
 use nereid_load_report::LoadReports;
 use nereid_protocol::{Action, Head, Identity, Principal};
@@ -27,7 +25,7 @@ use crate::messages::{InflatedBody, MAX_MESSAGE_SIZE, Messages, compression};
 use crate::proto::grpc_inference_service_server::GrpcInferenceServiceServer;
 use crate::service::Service;
 use crate::tracing::ArrivalTime;
-use crate::{Compression, Face, GrpcOptions, codec, deadline, status, tracing};
+use crate::{Face, GrpcOptions, codec, deadline, status, tracing};
 
 /// Begins the name of a header that holds the key of a restricted part of the protocol.
 pub const RESTRICTED_PREFIX: &str = "triton-grpc-protocol-";
@@ -39,8 +37,7 @@ const SERVICE: &str = "/inference.GRPCInferenceService/";
 #[derive(Clone)]
 pub struct Calls {
     face: Arc<Face>,
-    /// Answers the calls of inference that are compressed, either way.
-    inference: GrpcInferenceServiceServer<Service>,
+    /// Answers calls other than inference.
     others: GrpcInferenceServiceServer<Service>,
     companions: Arc<Companions>,
     /// The caller, as far as the connection knows it.
@@ -50,7 +47,6 @@ pub struct Calls {
 impl Calls {
     /// The calls of this server. Streams of requests end when `shutdown` comes, and what they have is answered.
     pub fn new(server: Arc<Server>, options: GrpcOptions, shutdown: CancellationToken) -> Self {
-        let compression = options.compression;
         let companions = Arc::new(Companions::new(&server, &shutdown));
         let face = Arc::new(Face { server, options, shutdown });
         let others = GrpcInferenceServiceServer::new(Service(Arc::clone(&face)))
@@ -58,8 +54,7 @@ impl Calls {
             .max_encoding_message_size(MAX_MESSAGE_SIZE)
             .accept_compressed(CompressionEncoding::Gzip)
             .accept_compressed(CompressionEncoding::Deflate);
-        let inference = compressing(others.clone(), compression);
-        Self { face, inference, others, companions, identity: Identity::default() }
+        Self { face, others, companions, identity: Identity::default() }
     }
 
     /// The calls of a connection.
@@ -78,19 +73,6 @@ impl Calls {
         let reports = self.face.options.load_reports.as_ref()?;
         let asks = reports.has_trailer(call.headers()) && action(call.uri().path()) == Action::Infer;
         asks.then(|| reports.clone())
-    }
-}
-
-fn compressing(
-    service: GrpcInferenceServiceServer<Service>,
-    compression: Compression,
-) -> GrpcInferenceServiceServer<Service> {
-    match compression {
-        Compression::None => service,
-        Compression::Gzip => service.send_compressed(CompressionEncoding::Gzip),
-        Compression::Any => {
-            service.send_compressed(CompressionEncoding::Deflate).send_compressed(CompressionEncoding::Gzip)
-        }
     }
 }
 
@@ -216,8 +198,8 @@ impl Calls {
         PendingAnswer::Called { answer, limit }
     }
 
-    /// Dispatches a call to the service with uncompressed messages, unless their format is unknown. `counts`: whether
-    /// the messages still have to be charged to the budget.
+    /// Dispatches a call with uncompressed messages; tonic refuses those in an unknown format. `counts`: whether the
+    /// messages still have to be charged to the budget.
     fn dispatch<B>(
         &self,
         action: Action,
@@ -228,21 +210,11 @@ impl Calls {
         B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
         B::Error: Into<StdError> + Send + 'static,
     {
-        let is_inference = action == Action::Infer;
-        if is_inference && codec::applies(request.headers(), self.face.options.compression) {
+        if action == Action::Infer && codec::applies(request.headers()) {
             return inference::call(&self.face, request, counts);
         }
         let budget = self.face.body_budget(counts).clone();
-        let request = request.map(|body| Messages::new(body, budget));
-        if !is_inference {
-            return self.others.clone().call(request);
-        }
-        let answer = self.inference.clone().call(request);
-        let budget = self.face.server.bodies().clone();
-        Box::pin(async move {
-            let held = move |frame: Frame<Bytes>| frame.map_data(|bytes| budget.hold_anyway(bytes));
-            answer.await.map(|response| response.map(|body| Body::new(body.map_frame(held))))
-        })
+        self.others.clone().call(request.map(|body| Messages::new(body, budget)))
     }
 }
 

@@ -4,9 +4,10 @@
 //! input contents are slices of the received frames ([`Incoming`], [`Pieces`]), and raw output contents are sent from
 //! the backend's buffers ([`Outgoing`]). prost decodes and encodes all other fields.
 //!
-//! Compressed requests are decompressed first ([`Inflated`](crate::messages::Inflated)). Compressed answers have to be
-//! joined and copied anyway, so tonic encodes them: [`applies`] decides.
+//! Compressed requests are decompressed first ([`InflatedBody`](crate::messages::InflatedBody)); answers are compressed by
+//! a [`Compressor`].
 
+mod compressor;
 mod incoming;
 mod outgoing;
 mod pieces;
@@ -17,18 +18,16 @@ use std::ops::Deref;
 
 use bytes::Bytes;
 use http::HeaderMap;
+use nereid_core::BodyShare;
 use nereid_core::backend_api::{Buffer, Buffers, Error};
-use nereid_core::{BodyBudget, BodyShare};
-use prost::Message as _;
-use tonic::Status;
 
+pub(crate) use self::compressor::Compressor;
 pub(crate) use self::incoming::Incoming;
 pub(crate) use self::outgoing::Outgoing;
 pub(crate) use self::pieces::Pieces;
 pub(crate) use self::reply::{Reply, StreamReply};
 pub(crate) use self::splitter::Splitter;
 use crate::proto::ModelInferRequest;
-use crate::{Compression, status};
 
 /// A request's message.
 #[derive(Default)]
@@ -41,18 +40,6 @@ pub(crate) struct InferMessage {
     pub joined: Vec<Option<Result<Bytes, Error>>>,
     /// The message's share of the server's budget.
     pub share: BodyShare,
-}
-
-impl InferMessage {
-    /// A message decoded by tonic, charged to the budget.
-    ///
-    /// # Errors
-    /// The budget has no room for it.
-    pub(crate) fn counted(message: ModelInferRequest, budget: &BodyBudget) -> Result<Self, Status> {
-        let mut share = BodyShare::default();
-        share.cover(budget, message.encoded_len()).map_err(|error| status::of(&error))?;
-        Ok(Self { share, ..Self::from(message) })
-    }
 }
 
 impl From<ModelInferRequest> for InferMessage {
@@ -71,10 +58,9 @@ impl Deref for InferMessage {
     }
 }
 
-/// Whether this codec can serve a call with these headers: neither side compresses.
-pub(crate) fn applies(headers: &HeaderMap, compression: Compression) -> bool {
-    let compresses = compression != Compression::None && headers.contains_key("grpc-accept-encoding");
-    !compresses && headers.get("grpc-encoding").is_none_or(|encoding| encoding == "identity")
+/// Whether this codec can read the messages of a call with these headers: they are not compressed, or no longer.
+pub(crate) fn applies(headers: &HeaderMap) -> bool {
+    headers.get("grpc-encoding").is_none_or(|encoding| encoding == "identity")
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The calls ModelInfer and ModelStreamInfer, with the codec of our own.
+//! The calls ModelInfer and ModelStreamInfer.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use tonic::body::Body;
 use tonic::codegen::{BoxFuture, StdError};
 use tonic::metadata::MetadataMap;
 
-use crate::codec::{Incoming, Outgoing};
+use crate::codec::{Compressor, Incoming, Outgoing};
 use crate::infer::CallContext;
 use crate::stream::InferStream;
 use crate::{Face, infer, status};
@@ -31,14 +31,15 @@ where
 {
     let (Parts { uri, headers, extensions, .. }, body) = request.into_parts();
     let face = Arc::clone(face);
+    let compressor = Compressor::new(&headers, face.options.compression, face.server.bodies());
     if uri.path().ends_with("/ModelStreamInfer") {
         let requests = Incoming::new(body, face.body_budget(counts).clone());
-        let response = stream(face, headers, &extensions, requests);
+        let response = stream(face, headers, &extensions, requests, compressor);
         return Box::pin(async move { Ok(response) });
     }
     // Boxed directly: an async block around it would reserve space for the whole call a second time.
     Box::pin(
-        single(face, headers, extensions, body, counts)
+        single(face, headers, extensions, body, counts, compressor)
             .map(|answer| Ok(answer.unwrap_or_else(Status::into_http))),
     )
 }
@@ -50,6 +51,7 @@ async fn single<B>(
     extensions: Extensions,
     body: B,
     counts: bool,
+    compressor: Option<Compressor>,
 ) -> Result<Response<Body>, Status>
 where
     B: http_body::Body<Data = Bytes> + Unpin,
@@ -69,7 +71,7 @@ where
     let call = CallContext::new(MetadataMap::from_headers(headers), &extensions);
     match infer::answer(&face, &call, &mut message).await {
         (Ok(reply), trace) => {
-            let mut response = Outgoing::response(iter([Ok(reply)]));
+            let mut response = Outgoing::response(iter([Ok(reply)]), compressor);
             if let Some(trace) = trace {
                 response.extensions_mut().insert(trace);
             }
@@ -90,11 +92,12 @@ fn stream<B>(
     headers: HeaderMap,
     extensions: &Extensions,
     requests: Incoming<B>,
+    compressor: Option<Compressor>,
 ) -> Response<Body>
 where
     B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
     B::Error: Into<StdError> + Send + 'static,
 {
     let call = CallContext::new(MetadataMap::from_headers(headers), extensions);
-    Outgoing::response(InferStream::new(face, call, requests))
+    Outgoing::response(InferStream::new(face, call, requests), compressor)
 }

@@ -33,7 +33,7 @@ pub fn infer(pieces: &[&[u8]]) -> Result<InferRequest> {
     infer::decoded(message, &Regions::default())
 }
 
-/// Decodes the ModelInfer message of a compressed call, with prost.
+/// Decodes a ModelInfer message with prost, to compare with [`infer`].
 ///
 /// # Errors
 /// The message is not a valid request.

@@ -1,28 +1,27 @@
-//! The calls of the service, each dispatched to the file that answers it.
-//!
-//! Only inference calls with possibly compressed answers come here; `inference.rs` serves the others.
+//! The calls of the service, each dispatched to the file that answers it. Inference is in `inference.rs`.
 
-use std::future::ready;
-use std::pin::Pin;
 use std::sync::Arc;
 
-use futures_util::stream::{Stream, TryStreamExt};
+use futures_util::stream::Empty;
 use nereid_core::backend_api::Result;
 use nereid_protocol::Action;
 use tonic::{Request, Response, Status, Streaming, async_trait};
 
-use crate::codec::{InferMessage, Reply, StreamReply};
-use crate::infer::CallContext;
 use crate::proto::grpc_inference_service_server::GrpcInferenceService;
 use crate::proto::*;
-use crate::stream::InferStream;
-use crate::{Face, infer, metadata, repository, settings, shared_memory, statistics, status};
+use crate::{Face, metadata, repository, settings, shared_memory, statistics, status};
 
 /// Answers the calls.
 pub(crate) struct Service(pub(crate) Arc<Face>);
 
 type StreamItem = std::result::Result<ModelStreamInferResponse, Status>;
 type Answer<T> = std::result::Result<Response<T>, Status>;
+
+/// The answer to inference calls, which `inference.rs` serves. Only calls with an unknown compression get as far as tonic,
+/// which refuses them before it calls the service.
+fn not_decompressed<T>() -> Answer<T> {
+    Err(Status::unimplemented("the compression of the call's messages is not supported"))
+}
 
 fn answer<T>(outcome: Result<T>) -> Answer<T> {
     outcome.map(Response::new).map_err(|error| status::of(&error))
@@ -61,33 +60,17 @@ impl GrpcInferenceService for Service {
         answer(metadata::configuration(&self.0.server, &name, &version))
     }
 
-    async fn model_infer(&self, request: Request<ModelInferRequest>) -> Answer<ModelInferResponse> {
-        let (metadata, extensions, message) = request.into_parts();
-        self.0.permit(&extensions, Action::Infer, Some(&message.model_name))?;
-        let call = CallContext::new(metadata, &extensions);
-        let mut message = InferMessage::counted(message, self.0.server.bodies())?;
-        let (outcome, trace) = infer::answer(&self.0, &call, &mut message).await;
-        let mut answer = answer(outcome.map(Reply::into_message));
-        match (trace, &mut answer) {
-            (Some(trace), Ok(response)) => drop(response.extensions_mut().insert(trace)),
-            (Some(trace), Err(_)) => trace.end(),
-            (None, _) => {}
-        }
-        answer
+    async fn model_infer(&self, _: Request<ModelInferRequest>) -> Answer<ModelInferResponse> {
+        not_decompressed()
     }
 
-    type ModelStreamInferStream = Pin<Box<dyn Stream<Item = StreamItem> + Send>>;
+    type ModelStreamInferStream = Empty<StreamItem>;
 
     async fn model_stream_infer(
         &self,
-        request: Request<Streaming<ModelInferRequest>>,
+        _: Request<Streaming<ModelInferRequest>>,
     ) -> Answer<Self::ModelStreamInferStream> {
-        let (metadata, extensions, requests) = request.into_parts();
-        let call = CallContext::new(metadata, &extensions);
-        let budget = self.0.server.bodies().clone();
-        let requests = requests.and_then(move |message| ready(InferMessage::counted(message, &budget)));
-        let conversation = InferStream::new(Arc::clone(&self.0), call, requests);
-        Ok(Response::new(Box::pin(conversation.map_ok(StreamReply::into_message))))
+        not_decompressed()
     }
 
     async fn model_statistics(

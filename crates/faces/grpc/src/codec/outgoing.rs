@@ -1,7 +1,8 @@
-//! The body of a call's answer: its messages as they come, then the trailers with the status.
+//! The body of a call's answer: its messages as they come, compressed if the client accepts that, then the trailers with
+//! the status.
 
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use futures_util::stream::{Stream, StreamExt};
@@ -9,7 +10,9 @@ use http::{HeaderMap, HeaderValue, Response, header};
 use http_body::{Body as HttpBody, Frame};
 use tonic::Status;
 use tonic::body::Body;
+use tonic::codegen::BoxFuture;
 
+use super::compressor::Compressor;
 use super::reply::{Encode, Frames};
 
 /// Available messages are sent together until they fill this.
@@ -22,6 +25,9 @@ const SUCCESS: HeaderValue = HeaderValue::from_static("0");
 pub(crate) struct Outgoing<S> {
     messages: S,
     frames: Frames,
+    compressor: Option<Compressor>,
+    /// The message received last, while it is compressed on another thread.
+    compressing: Option<BoxFuture<Bytes, Status>>,
     /// The call's final status, set after the last message.
     status: Option<Result<(), Status>>,
     ended: bool,
@@ -33,11 +39,41 @@ where
     M: Encode + 'static,
 {
     /// The response to a call that has these messages.
-    pub(crate) fn response(messages: S) -> Response<Body> {
-        let body = Self { messages, frames: Frames::default(), status: None, ended: false };
+    pub(crate) fn response(messages: S, compressor: Option<Compressor>) -> Response<Body> {
+        let encoding = compressor.as_ref().map(Compressor::encoding);
+        let frames = Frames::default();
+        let body = Self { messages, frames, compressor, compressing: None, status: None, ended: false };
         let mut response = Response::new(Body::new(body));
-        response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+        if let Some(encoding) = encoding {
+            headers.insert("grpc-encoding", HeaderValue::from_static(encoding));
+        }
         response
+    }
+
+    /// Encodes a message, or begins to compress it.
+    fn encode(&mut self, message: &M) -> Result<(), Status> {
+        let Some(compressor) = &self.compressor else { return self.frames.encode(message) };
+        let pieces = Frames::pieces(message)?;
+        if Compressor::is_short(pieces.iter().map(Bytes::len).sum()) {
+            self.frames.append(&compressor.compress(&pieces)?);
+        } else {
+            self.compressing = Some(compressor.compress_elsewhere(pieces));
+        }
+        Ok(())
+    }
+
+    /// Polls the message that is being compressed, if there is one.
+    fn poll_compressed(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        if let Some(task) = &mut self.compressing {
+            match ready!(task.as_mut().poll(context)) {
+                Ok(message) => self.frames.append(&message),
+                Err(status) => self.status = Some(Err(status)),
+            }
+            self.compressing = None;
+        }
+        Poll::Ready(())
     }
 
     /// Polls the next piece of the messages; `None` after the last one, when `status` is set.
@@ -46,12 +82,15 @@ where
             if let Some(frame) = self.frames.next_complete() {
                 return Poll::Ready(Some(frame));
             }
+            if self.poll_compressed(context).is_pending() {
+                return self.frames.next().map_or(Poll::Pending, |frame| Poll::Ready(Some(frame)));
+            }
             if self.status.is_some() || self.frames.buffered() >= ENOUGH {
                 return Poll::Ready(self.frames.next());
             }
             match self.messages.poll_next_unpin(context) {
                 Poll::Ready(Some(message)) => {
-                    let encoded = message.and_then(|message| self.frames.encode(&message));
+                    let encoded = message.and_then(|message| self.encode(&message));
                     self.status = encoded.err().map(Err);
                 }
                 Poll::Ready(None) => self.status = Some(Ok(())),

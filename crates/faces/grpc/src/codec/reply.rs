@@ -38,36 +38,12 @@ pub(crate) struct Reply {
     pub raw: Vec<Buffers>,
 }
 
-impl Reply {
-    /// The message with its contents joined.
-    pub(crate) fn into_message(mut self) -> ModelInferResponse {
-        self.response.raw_output_contents = self.raw.iter().map(joined).collect();
-        self.response
-    }
-}
-
-/// The contents as one run of bytes.
-fn joined(contents: &Buffers) -> Bytes {
-    match contents.as_slice() {
-        [buffer] => buffer.as_host().cloned().unwrap_or_default(),
-        several => several.iter().filter_map(Buffer::as_host).flatten().copied().collect(),
-    }
-}
-
 /// An answer in a stream.
 #[derive(Debug)]
 pub(crate) struct StreamReply {
     /// Empty for an answer without an error.
     pub error_message: String,
     pub reply: Reply,
-}
-
-impl StreamReply {
-    /// The message with its contents joined.
-    pub(crate) fn into_message(self) -> ModelStreamInferResponse {
-        let infer_response = Some(self.reply.into_message());
-        ModelStreamInferResponse { error_message: self.error_message, infer_response }
-    }
 }
 
 impl Encode for Reply {
@@ -125,12 +101,7 @@ impl Frames {
     /// # Errors
     /// The message is too long.
     pub(crate) fn encode(&mut self, message: &impl Encode) -> Result<(), Status> {
-        let length = message.length();
-        if length > MAX_MESSAGE_SIZE {
-            return Err(Status::out_of_range(format!(
-                "response of {length} bytes exceeds the limit of {MAX_MESSAGE_SIZE} bytes"
-            )));
-        }
+        let length = checked_length(message)?;
         self.buffer.reserve(HEAD + length.min(SMALL));
         self.buffer.put_u8(0);
         self.buffer.put_u32(length as u32);
@@ -138,7 +109,20 @@ impl Frames {
         Ok(())
     }
 
-    fn append(&mut self, contents: &Bytes) {
+    /// The pieces of a message, without its head.
+    ///
+    /// # Errors
+    /// The message is too long.
+    pub(crate) fn pieces(message: &impl Encode) -> Result<Vec<Bytes>, Status> {
+        let mut frames = Self::default();
+        frames.buffer.reserve(checked_length(message)?.min(SMALL));
+        message.write(&mut frames);
+        frames.end_buffer();
+        Ok(frames.complete.into())
+    }
+
+    /// Appends bytes; large ones are not copied.
+    pub(crate) fn append(&mut self, contents: &Bytes) {
         if contents.len() < SMALL {
             self.buffer.extend_from_slice(contents);
         } else {
@@ -168,4 +152,18 @@ impl Frames {
     pub(crate) fn buffered(&self) -> usize {
         self.buffer.len()
     }
+}
+
+/// The length of a message.
+///
+/// # Errors
+/// `OutOfRange` if the message is too long.
+fn checked_length(message: &impl Encode) -> Result<usize, Status> {
+    let length = message.length();
+    if length > MAX_MESSAGE_SIZE {
+        return Err(Status::out_of_range(format!(
+            "response of {length} bytes exceeds the limit of {MAX_MESSAGE_SIZE} bytes"
+        )));
+    }
+    Ok(length)
 }

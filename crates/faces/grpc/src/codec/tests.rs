@@ -1,19 +1,23 @@
 //! The codec compared with prost: equal messages for any segmentation, without copies of the contents.
 
 use std::convert::Infallible;
+use std::io::Read;
 
 use bytes::{BufMut, Bytes};
 use futures_util::stream::{StreamExt, iter};
 use http::{HeaderMap, HeaderValue};
 use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
+use nereid_core::BodyBudget;
 use nereid_core::backend_api::Tensor;
 use prost::Message;
 use tonic::{Code, Status};
 
 use super::reply::{Encode, Frames};
 use super::*;
-use crate::proto::ModelInferResponse;
+use crate::Compression;
+use crate::messages::{Format, HEAD};
+use crate::proto::{ModelInferResponse, ModelStreamInferResponse};
 use crate::testing::number;
 
 /// A request with raw contents of these sizes among other fields.
@@ -126,15 +130,25 @@ fn encoded(message: &impl Encode) -> Vec<Bytes> {
     std::iter::from_fn(|| frames.next()).collect()
 }
 
+/// The message of prost, with its contents joined.
+fn joined(Reply { mut response, raw }: Reply) -> ModelInferResponse {
+    response.raw_output_contents = raw.iter().map(|contents| bytes_of(contents).into()).collect();
+    response
+}
+
+fn joined_in_stream(StreamReply { error_message, reply }: StreamReply) -> ModelStreamInferResponse {
+    ModelStreamInferResponse { error_message, infer_response: Some(joined(reply)) }
+}
+
 #[test]
 fn replies_encode_as_with_prost() {
     let cases: [&[&[usize]]; 4] = [&[], &[&[]], &[&[0], &[5]], &[&[300, 4096, 2], &[], &[9000, 9000]]];
     for contents in cases {
-        let expected = framed(&reply(contents).into_message());
+        let expected = framed(&joined(reply(contents)));
         assert_eq!(encoded(&reply(contents)).concat(), expected);
         for error_message in ["", "an error"] {
             let in_stream = || StreamReply { error_message: error_message.into(), reply: reply(contents) };
-            assert_eq!(encoded(&in_stream()).concat(), framed(&in_stream().into_message()));
+            assert_eq!(encoded(&in_stream()).concat(), framed(&joined_in_stream(in_stream())));
         }
     }
 }
@@ -151,7 +165,14 @@ fn large_contents_are_not_copied_and_small_ones_are_inlined() {
 
 /// The data and the trailers of an answer with these messages.
 async fn sent(messages: Vec<Result<StreamReply, Status>>) -> (Vec<Bytes>, HeaderMap) {
-    let mut body = Outgoing::response(iter(messages)).into_body();
+    sent_by(None, messages).await
+}
+
+async fn sent_by(
+    compressor: Option<Compressor>,
+    messages: Vec<Result<StreamReply, Status>>,
+) -> (Vec<Bytes>, HeaderMap) {
+    let mut body = Outgoing::response(iter(messages), compressor).into_body();
     let (mut data, mut trailers) = (Vec::new(), None);
     while let Some(frame) = body.frame().await {
         match frame.unwrap().into_data() {
@@ -166,7 +187,7 @@ async fn sent(messages: Vec<Result<StreamReply, Status>>) -> (Vec<Bytes>, Header
 async fn an_answer_ends_with_its_status() {
     let message = || StreamReply { error_message: String::new(), reply: reply(&[&[5]]) };
     let (data, trailers) = sent(vec![Ok(message()), Ok(message())]).await;
-    let expected = framed(&message().into_message()).repeat(2);
+    let expected = framed(&joined_in_stream(message())).repeat(2);
     assert_eq!(data, [expected], "messages that are there leave together");
     assert_eq!(
         trailers,
@@ -174,21 +195,88 @@ async fn an_answer_ends_with_its_status() {
     );
 
     let (data, trailers) = sent(vec![Ok(message()), Err(Status::aborted("why")), Ok(message())]).await;
-    assert_eq!(data.concat(), framed(&message().into_message()));
+    assert_eq!(data.concat(), framed(&joined_in_stream(message())));
     assert_eq!([&trailers["grpc-status"], &trailers["grpc-message"]], ["10", "why"]);
     assert!(sent(Vec::new()).await.0.is_empty());
 }
 
+fn headers(name: &'static str, value: &'static str) -> HeaderMap {
+    HeaderMap::from_iter([(name.parse().unwrap(), HeaderValue::from_static(value))])
+}
+
+fn compressor(accepted: &'static str, enabled: Compression) -> Option<Compressor> {
+    Compressor::new(&headers("grpc-accept-encoding", accepted), enabled, &BodyBudget::UNLIMITED)
+}
+
 #[test]
-fn compressed_calls_use_tonics_codec() {
-    let headers = |name: &'static str, value| {
-        HeaderMap::from_iter([(name.parse().unwrap(), HeaderValue::from_static(value))])
-    };
-    let accepts = headers("grpc-accept-encoding", "identity, gzip");
-    assert!(applies(&HeaderMap::new(), Compression::Gzip) && applies(&accepts, Compression::None));
-    assert!(!applies(&accepts, Compression::Any));
-    assert!(applies(&headers("grpc-encoding", "identity"), Compression::None));
-    for encoding in ["gzip", "deflate", "unknown"] {
-        assert!(!applies(&headers("grpc-encoding", encoding), Compression::None), "{encoding}");
+fn messages_in_other_formats_are_left_to_tonic() {
+    assert!(applies(&HeaderMap::new()) && applies(&headers("grpc-encoding", "identity")));
+    assert!(!applies(&headers("grpc-encoding", "snappy")));
+}
+
+#[test]
+fn answers_are_compressed_in_the_first_accepted_format_that_is_enabled() {
+    use Compression::{Any, Gzip, None as Off};
+    for (accepted, enabled, expected) in [
+        ("identity, deflate, gzip", Off, None),
+        ("identity, deflate, gzip", Gzip, Some(Format::Gzip)),
+        ("identity, deflate, gzip", Any, Some(Format::Deflate)),
+        ("gzip,deflate", Any, Some(Format::Gzip)),
+        (" gzip ", Any, Some(Format::Gzip)),
+        ("deflate", Gzip, None),
+        ("identity", Any, None),
+        ("GZIP, snappy", Any, None),
+        ("", Any, None),
+    ] {
+        let format = compressor(accepted, enabled).map(|compressor| compressor.encoding());
+        assert_eq!(format, expected.map(Format::name), "{accepted}, {enabled:?}");
+    }
+    assert!(Compressor::new(&HeaderMap::new(), Any, &BodyBudget::UNLIMITED).is_none());
+}
+
+/// The first of these messages, decompressed, and what follows it.
+fn decompressed(format: Format, body: &[u8]) -> (Vec<u8>, &[u8]) {
+    let (head, rest) = body.split_at(HEAD);
+    assert_eq!(head[0], 1);
+    let (message, rest) = rest.split_at(u32::from_be_bytes(head[1..].try_into().unwrap()) as usize);
+    let mut plain = Vec::new();
+    match format {
+        Format::Gzip => flate2::read::GzDecoder::new(message).read_to_end(&mut plain),
+        Format::Deflate => flate2::read::ZlibDecoder::new(message).read_to_end(&mut plain),
+    }
+    .unwrap();
+    (plain, rest)
+}
+
+#[tokio::test]
+async fn compressed_answers_are_the_messages_in_order() {
+    let sizes: [&[usize]; 5] =
+        [&[5], &[], &[70_000], &[100, 60_000, 5000, 300_000, 7], &[64 << 10, 1, 2_000_000]];
+    for format in [Format::Gzip, Format::Deflate] {
+        for end in [None, Some(Status::aborted("why"))] {
+            let message = |sizes| StreamReply { error_message: "e".into(), reply: reply(&[sizes, &[9]]) };
+            let messages = sizes.map(|sizes| Ok(message(sizes))).into_iter().chain(end.clone().map(Err));
+            let (data, trailers) =
+                sent_by(compressor(format.name(), Compression::Any), messages.collect()).await;
+            let data = data.concat();
+            let mut rest = data.as_slice();
+            for sizes in sizes {
+                let (plain, left) = decompressed(format, rest);
+                assert_eq!(plain, framed(&joined_in_stream(message(sizes)))[HEAD..], "{sizes:?}");
+                rest = left;
+            }
+            assert!(rest.is_empty());
+            assert_eq!(trailers["grpc-status"], if end.is_some() { "10" } else { "0" });
+        }
+    }
+}
+
+#[test]
+fn head_of_a_compressed_call_names_the_format() {
+    for (accepted, expected) in [("gzip", Some("gzip")), ("deflate", Some("deflate")), ("identity", None)] {
+        let messages = iter([Ok(StreamReply { error_message: String::new(), reply: reply(&[]) })]);
+        let response = Outgoing::response(messages, compressor(accepted, Compression::Any));
+        let encoding = response.headers().get("grpc-encoding").map(|value| value.to_str().unwrap());
+        assert_eq!(encoding, expected);
     }
 }

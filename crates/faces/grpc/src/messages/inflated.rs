@@ -32,14 +32,25 @@ pub(crate) enum Format {
     Deflate,
 }
 
+impl Format {
+    /// The format with this name in headers.
+    pub(crate) fn named(name: &[u8]) -> Option<Self> {
+        [Self::Gzip, Self::Deflate].into_iter().find(|format| format.name().as_bytes() == name)
+    }
+
+    /// The name in headers.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Gzip => "gzip",
+            Self::Deflate => "deflate",
+        }
+    }
+}
+
 /// Removes the message encoding from the headers of a call and returns its format; `None` if the messages are not
 /// compressed or the format is unknown.
 pub(crate) fn compression(headers: &mut HeaderMap) -> Option<Format> {
-    let format = match headers.get("grpc-encoding")?.as_bytes() {
-        b"gzip" => Format::Gzip,
-        b"deflate" => Format::Deflate,
-        _ => return None,
-    };
+    let format = Format::named(headers.get("grpc-encoding")?.as_bytes())?;
     headers.remove("grpc-encoding");
     Some(format)
 }

@@ -9,14 +9,15 @@ use nereid_core::backend_api::Request as ModelRequest;
 use tokio::runtime::Builder;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
+use tonic::codec::CompressionEncoding;
 use tonic::{Code, Request as Call};
 
 use super::*;
-use crate::GrpcOptions;
 use crate::proto::infer_parameter::ParameterChoice;
 use crate::proto::model_infer_request::InferRequestedOutputTensor;
 use crate::proto::{InferTensorContents, ModelStreamInferResponse, ServerLiveRequest};
 use crate::testing::{NUMBER, Serving, echo, echoed, input_number, number, parameter};
+use crate::{Compression, GrpcOptions};
 
 const DECOUPLED: &str = "model_transaction_policy { decoupled: true }";
 
@@ -326,8 +327,8 @@ async fn flood_of_large_requests_is_held_back_by_the_byte_limit() {
     flood(&NUMBER.replace("dims: [ 1 ]", "dims: [ -1 ]"), 150, size, taken_in).await;
 }
 
-/// Typed contents of many elements and classes of a large output take long: only long work may use the runtime's
-/// blocking thread, which is occupied.
+/// Typed contents of many elements, classes of a large output and its compression take long: only long work may use the
+/// runtime's blocking thread, which is occupied.
 #[test]
 fn calls_are_answered_while_another_call_waits_for_long_work() {
     const COUNT: i64 = 100_000;
@@ -338,24 +339,32 @@ fn calls_are_answered_while_another_call_waits_for_long_work() {
     let mut typed = number("m", "a", 0);
     typed.inputs[0].shape = vec![COUNT];
     let mut classified = typed.clone();
+    let mut compressed = typed.clone();
     typed.raw_input_contents.clear();
     let contents = InferTensorContents { int_contents: (0..COUNT as i32).collect(), ..Default::default() };
     typed.inputs[0].contents = Some(contents);
     classified.raw_input_contents = vec![(0..COUNT as i32).flat_map(i32::to_le_bytes).collect()];
+    compressed.raw_input_contents.clone_from(&classified.raw_input_contents);
     classified.outputs = vec![InferRequestedOutputTensor {
         name: "OUT".into(),
         parameters: [("classification".into(), parameter(ParameterChoice::Int64Param(2)))].into(),
     }];
     let runtime = Builder::new_current_thread().enable_all().max_blocking_threads(1).build().unwrap();
     runtime.block_on(async {
-        let serving = Serving::new(config, echo);
-        for (request, expected) in [
-            (typed, (COUNT - 1).to_le_bytes()[..4].to_vec()),
-            (classified, b"\x0b\0\0\x0099999:99999\x0b\0\0\x0099998:99998".to_vec()),
+        let options = GrpcOptions { compression: Compression::Any, ..GrpcOptions::default() };
+        let serving = Serving::of_models(&[("m", config.into())], options, echo);
+        let plain = serving.client();
+        let compressing = |format| serving.client().accept_compressed(format);
+        let last = (COUNT - 1).to_le_bytes()[..4].to_vec();
+        for (request, client, expected) in [
+            (typed, plain.clone(), last.clone()),
+            (classified, plain, b"\x0b\0\0\x0099999:99999\x0b\0\0\x0099998:99998".to_vec()),
+            (compressed.clone(), compressing(CompressionEncoding::Gzip), last.clone()),
+            (compressed, compressing(CompressionEncoding::Deflate), last),
         ] {
             let (open, gate) = mpsc::channel::<()>();
             let occupied = spawn_blocking(move || gate.recv());
-            let (mut unary, mut stream) = (serving.client(), serving.client());
+            let (mut unary, mut stream) = (client.clone(), client);
             let answer = tokio::spawn({
                 let request = request.clone();
                 async move { unary.model_infer(request).await.unwrap().into_inner() }
