@@ -50,6 +50,17 @@ impl Serving {
         interceptors: Interceptors,
         script: impl Fn(Request) + Send + Sync + 'static,
     ) -> Self {
+        let server_options = ServerOptions { interceptors, ..ServerOptions::default() };
+        Self::with_server_options(configs, options, server_options, script)
+    }
+
+    /// Like `serving`, with options of the server.
+    pub(crate) fn with_server_options(
+        configs: &[(&str, String)],
+        options: GrpcOptions,
+        server_options: ServerOptions,
+        script: impl Fn(Request) + Send + Sync + 'static,
+    ) -> Self {
         let backend: Arc<dyn Backend> = Arc::new(ScriptedBackend::answering(script));
         let spec = |(name, text): &(&str, String)| {
             let spec = ModelSpec::new(ModelId::plain(*name), *name, config(name, text), [1]);
@@ -61,8 +72,7 @@ impl Serving {
             version: "0".into(),
             load_threads: 1,
             model_control: ModelControl::Explicit,
-            interceptors,
-            ..ServerOptions::default()
+            ..server_options
         };
         let backends = BTreeMap::from([("scripted".to_owned(), backend)]);
         let server = Server::new(server_options, backends, Arc::new(source));

@@ -2,6 +2,7 @@
 
 mod coalescing;
 mod keys;
+mod ordering;
 mod storing;
 
 use std::collections::{BTreeMap, HashMap, HashSet};

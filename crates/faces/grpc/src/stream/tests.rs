@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::stream::iter;
+use nereid_core::ServerOptions;
 use nereid_core::backend_api::Request as ModelRequest;
 use tokio::runtime::Builder;
 use tokio::task::spawn_blocking;
@@ -273,6 +274,50 @@ async fn shutdown_ends_stream_after_pending_answers() {
     serving.shutdown.cancel();
     let end = timeout(Duration::from_secs(20), answers.message()).await.unwrap();
     assert_eq!(end.unwrap_err().code(), Code::Unavailable);
+}
+
+/// A client that reads slowly loses responses only with an error in their place: it never takes the end of a stream for
+/// the end of the responses.
+#[tokio::test]
+async fn responses_beyond_the_limit_of_unread_ones_end_with_an_error() {
+    for (count, max_unread, is_complete) in
+        [(2, 4096, true), (1000, 1 << 20, true), (1000, 0, true), (1000, 100, false), (20_000, 4000, false)]
+    {
+        for ends_at_error in [false, true] {
+            let case = format!("{count} responses, {max_unread} bytes, status: {ends_at_error}");
+            let (done, finished) = mpsc::channel();
+            let configs = [("d", format!("{NUMBER} {DECOUPLED}"))];
+            let server = ServerOptions { max_unread, ..ServerOptions::default() };
+            let serving =
+                Serving::with_server_options(&configs, GrpcOptions::default(), server, move |request| {
+                    decoupled(request);
+                    done.send(()).unwrap();
+                });
+            let mut call = Call::new(iter(vec![number("d", "r", count)]));
+            call.metadata_mut().insert(END_AT_ERROR, ends_at_error.to_string().parse().unwrap());
+            let mut answers = serving.client().model_stream_infer(call).await.unwrap().into_inner();
+            let mut message = answers.message().await;
+            // The client reads on when the model has sent everything.
+            finished.recv().unwrap();
+            let (mut seen, mut error, mut code) = (0, String::new(), Code::Ok);
+            loop {
+                match message {
+                    Ok(Some(message)) if message.error_message.is_empty() => seen += 1,
+                    Ok(Some(message)) => error = message.error_message,
+                    Ok(None) => break,
+                    Err(status) => {
+                        code = status.code();
+                        break;
+                    }
+                }
+                message = answers.message().await;
+            }
+            assert_eq!(seen == count, is_complete, "{case}: {seen}");
+            assert_eq!(error.is_empty(), is_complete || ends_at_error, "{case}: {error}");
+            let expected = if is_complete || !ends_at_error { Code::Ok } else { Code::Unavailable };
+            assert_eq!(code, expected, "{case}");
+        }
+    }
 }
 
 /// Sends `count` requests to a model that answers none until the stream accepts no more. Expects the stream to accept
