@@ -217,13 +217,14 @@ def test_a_missing_collector_is_logged_and_delays_nothing(same, serve, collector
     server = serve(*flags(gone))
     for _ in range(20):
         assert ask(server).status == 200
-    line = server.wait_for_log("spans are lost").string
+    line = server.wait_for_log("does not take spans").string
     assert line.startswith("E") and gone.url in line
-    # It is there now.
+    # It is there now: nothing was lost.
     with otlp_collector.running(gone.port) as back:
         ask(server, "after")
         back.wait_for(lambda it: any(span.attributes.get("triton.request_id") == "after" for span in it.spans), "no")
-        server.wait_for_log("spans reach the collector .* again")
+        server.wait_for_log("spans reach the collector .* again; 0 were lost")
+        assert len(back.wait_for_spans(3 * 21)) == 3 * 21
 
 
 def test_a_collector_is_verified_by_its_certificate(same, serve, tmp_path):
@@ -236,15 +237,33 @@ def test_a_collector_is_verified_by_its_certificate(same, serve, tmp_path):
     with otlp_collector.running(identity=Authority(tmp_path, "unknown").sign("impostor")) as impostor:
         server = serve(*flags(impostor), env=os.environ | {"SSL_CERT_FILE": str(known.certificate)})
         ask(server)
-        assert "certificate" in server.wait_for_log("spans are lost").string
+        assert "certificate" in server.wait_for_log("does not take spans").string
         assert impostor.spans == []
 
 
-def test_a_refusal_of_the_collector_is_logged(same, serve, collector):
-    collector.status = 503
+@pytest.mark.parametrize("status", [429, 502, 503, 504])
+def test_spans_wait_for_a_collector_that_is_unavailable(same, serve, collector, status):
+    collector.status = status
     server = serve(*flags(collector))
     ask(server)
-    assert "503" in server.wait_for_log("spans are lost").string
+    assert str(status) in server.wait_for_log("does not take spans").string
+    collector.wait_for(lambda it: it.messages >= 2, "the spans are not sent again")
+    collector.status = 200
+    collector.wait_for_spans(3)
+    server.wait_for_log("spans reach the collector .* again; 0 were lost")
+
+
+@pytest.mark.parametrize("status", [400, 404, 413, 500])
+def test_refused_spans_are_lost_and_counted(same, serve, collector, status):
+    collector.status = status
+    whole = ["opentelemetry,bsp_schedule_delay=3600000", "opentelemetry,bsp_max_export_batch_size=3"]
+    server = serve(*flags(collector, "level=TIMESTAMPS", "rate=1", *whole))
+    ask(server)
+    assert str(status) in server.wait_for_log("does not take spans").string
+    collector.status = 200
+    ask(server, "after")
+    collector.wait_for_spans(3)
+    server.wait_for_log("spans reach the collector .* again; 3 were lost")
 
 
 @pytest.mark.parametrize("setting", ["url=ftp://x/", "resource=name", "bsp_max_queue_size=many"])

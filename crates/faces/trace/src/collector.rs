@@ -1,5 +1,6 @@
 //! Traces as spans, sent to an OpenTelemetry collector: OTLP over HTTP, in protobuf.
 
+mod backoff;
 mod batches;
 mod client;
 mod messages;
@@ -11,6 +12,7 @@ use std::time::Duration;
 use nereid_backend_api::TraceSink;
 use nereid_core::{TraceParent, TraceSettings, TraceStore, TraceStream};
 
+use self::backoff::RetryRules;
 use self::batches::{Batches, Rules};
 use self::client::Client;
 use self::messages::KeyValue;
@@ -53,6 +55,10 @@ impl Collector {
     /// # Errors
     /// The URL is invalid.
     pub fn new(options: &CollectorOptions) -> Result<Self, String> {
+        Self::with_retries(options, RetryRules::default())
+    }
+
+    fn with_retries(options: &CollectorOptions, retry: RetryRules) -> Result<Self, String> {
         let client = Client::new(&options.url)?;
         let mut resource = vec![
             ("telemetry.sdk.language", "rust"),
@@ -69,6 +75,7 @@ impl Collector {
             // More than may wait never come together.
             batch: options.max_export_batch_size.clamp(1, options.max_queue_size.max(1)),
             delay: options.schedule_delay,
+            retry,
         };
         Ok(Self(Arc::new(Batches::new(rules, client, resource))))
     }

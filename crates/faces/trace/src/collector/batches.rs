@@ -1,13 +1,18 @@
 //! The thread that sends spans to the collector in batches. Requests never wait for it.
+//!
+//! A batch that the collector cannot take now is sent again after growing pauses, while further spans wait. Spans beyond the
+//! queue's limit and abandoned batches are lost, and counted.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use prost::Message;
 use tokio::runtime::Runtime;
 
+use super::backoff::{Backoff, RetryRules};
 use super::client::Client;
 use super::messages::{
     ExportTraceServiceRequest, InstrumentationScope, KeyValue, Resource, ResourceSpans, ScopeSpans, Span,
@@ -25,6 +30,8 @@ pub(super) struct Rules {
     pub batch: usize,
     /// A smaller batch is sent when its first span has waited this long.
     pub delay: Duration,
+    /// When a batch is sent again.
+    pub retry: RetryRules,
 }
 
 /// The queue and the thread that sends it.
@@ -126,7 +133,8 @@ impl Shared {
 
     /// Sends batches until the queue is closed and empty.
     fn send_all(&self, runtime: &Runtime) {
-        let mut failing = false;
+        // The spans lost since the collector failed, if it does.
+        let mut outage = None;
         while let Some((spans, lost)) = self.next() {
             if lost > 0 {
                 tracing::warn!(
@@ -134,23 +142,48 @@ impl Shared {
                      --trace-config=opentelemetry,bsp_max_queue_size= lets more of them wait"
                 );
             }
-            let count = spans.len();
-            match runtime.block_on(self.client.post(self.encode(spans))) {
-                Ok(()) if failing => {
-                    failing = false;
-                    tracing::info!("spans reach the collector at {} again", self.client.url());
+            let count = spans.len() as u64;
+            match self.send(runtime, self.encode(spans).into(), &mut outage) {
+                Ok(()) => {
+                    if let Some(lost) = outage.take() {
+                        let url = self.client.url();
+                        tracing::info!("spans reach the collector at {url} again; {lost} were lost");
+                    }
                 }
-                Ok(()) => {}
-                Err(error) if failing => {
-                    tracing::debug!("{count} spans are lost: {error}");
+                Err(why) => {
+                    tracing::debug!("{count} spans are lost: {why}");
+                    outage = Some(outage.unwrap_or_default() + count);
                 }
-                Err(error) => {
-                    failing = true;
-                    tracing::error!(
-                        "{count} spans are lost, and so are those that follow until it is mended: {error}; \
-                         --trace-config=opentelemetry,url= takes the collector's address for traces over HTTP"
-                    );
-                }
+            }
+        }
+        if let Some(lost) = outage {
+            tracing::warn!("{lost} spans are lost: the collector at {} did not take them", self.client.url());
+        }
+    }
+
+    /// Sends a batch, again while the collector is unavailable; only once when the queue is closed. Reports the begin of an
+    /// `outage`.
+    ///
+    /// # Errors
+    /// The reason why the batch is lost.
+    fn send(&self, runtime: &Runtime, message: Bytes, outage: &mut Option<u64>) -> Result<(), String> {
+        let mut backoff = Backoff::new(self.rules.retry);
+        loop {
+            let Err(error) = runtime.block_on(self.client.post(message.clone())) else { return Ok(()) };
+            if outage.is_none() {
+                *outage = Some(0);
+                tracing::error!(
+                    "{}; until it does, spans wait, and are lost if they wait for too long; \
+                     --trace-config=opentelemetry,url= takes the collector's address for traces over HTTP",
+                    error.why
+                );
+            }
+            let pause = backoff.pause(error.retry_after, fastrand::f64()).filter(|_| error.is_temporary);
+            let Some(pause) = pause else { return Err(error.why) };
+            let is_open = |queue: &mut Queue| !queue.closed;
+            let waited = self.changed.wait_timeout_while(self.lock(), pause, is_open);
+            if waited.unwrap_or_else(PoisonError::into_inner).0.closed {
+                return Err(error.why);
             }
         }
     }

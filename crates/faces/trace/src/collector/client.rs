@@ -1,14 +1,15 @@
 //! Sends spans to the collector: a POST over HTTP/1.1, with or without TLS, each on its own connection.
 
 use std::error::Error;
+use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::client::conn::http1;
-use hyper::header::{CONTENT_TYPE, HOST, USER_AGENT};
-use hyper::{Request, Uri};
+use hyper::header::{CONTENT_TYPE, HOST, RETRY_AFTER, USER_AGENT};
+use hyper::{HeaderMap, Request, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -25,6 +26,24 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const LONGEST_ANSWER: usize = 64 << 10;
 
 type Fault = Box<dyn Error + Send + Sync>;
+
+/// The reason why a collector did not accept a message.
+#[derive(Debug)]
+pub(super) struct PostError {
+    /// The reason in words.
+    pub why: String,
+    /// Whether another attempt may succeed.
+    pub is_temporary: bool,
+    /// The collector's request to wait this long before the next attempt.
+    pub retry_after: Option<Duration>,
+}
+
+/// The collector's answer to a message.
+struct Answer {
+    status: StatusCode,
+    retry_after: Option<Duration>,
+    reason: String,
+}
 
 /// Knows where the collector is.
 #[derive(Debug)]
@@ -59,17 +78,29 @@ impl Client {
         &self.url
     }
 
-    /// Sends a message.
+    /// Sends a message once.
     ///
     /// # Errors
     /// The collector did not accept the message.
-    pub(super) async fn post(&self, message: Vec<u8>) -> Result<(), String> {
-        let outcome = timeout(PATIENCE, self.attempt(message.into())).await;
-        let outcome = outcome.unwrap_or_else(|_| Err("it took too long".into()));
-        outcome.map_err(|error| format!("the collector at {} did not take them: {error}", self.url))
+    pub(super) async fn post(&self, message: Bytes) -> Result<(), PostError> {
+        let failed = |is_temporary, retry_after, why: &dyn Display| PostError {
+            why: format!("the collector at {} does not take spans: {why}", self.url),
+            is_temporary,
+            retry_after,
+        };
+        match timeout(PATIENCE, self.attempt(message)).await {
+            Ok(Ok(answer)) if answer.status.is_success() => Ok(()),
+            Ok(Ok(Answer { status, retry_after, reason })) => Err(failed(
+                is_temporary(status),
+                retry_after,
+                &format_args!("{status} {}", reason.escape_debug()),
+            )),
+            Ok(Err(fault)) => Err(failed(true, None, &fault)),
+            Err(_) => Err(failed(true, None, &"it took too long")),
+        }
     }
 
-    async fn attempt(&self, message: Bytes) -> Result<(), Fault> {
+    async fn attempt(&self, message: Bytes) -> Result<Answer, Fault> {
         let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
         match &self.tls {
             None => self.send(stream, message).await,
@@ -81,7 +112,7 @@ impl Client {
         }
     }
 
-    async fn send<S>(&self, stream: S, message: Bytes) -> Result<(), Fault>
+    async fn send<S>(&self, stream: S, message: Bytes) -> Result<Answer, Fault>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
@@ -94,14 +125,11 @@ impl Client {
             .body(Full::new(message))?;
         let exchange = async {
             let answer = sender.send_request(request).await?;
-            let status = answer.status();
-            if status.is_success() {
-                return Ok(());
-            }
+            let (status, retry_after) = (answer.status(), retry_after(answer.headers()));
             let reason = Limited::new(answer.into_body(), LONGEST_ANSWER).collect().await;
             let reason = reason.map(|body| body.to_bytes()).unwrap_or_default();
-            let reason = String::from_utf8_lossy(&reason);
-            Err(Fault::from(format!("{status} {}", reason.escape_debug())))
+            let reason = String::from_utf8_lossy(&reason).into_owned();
+            Ok(Answer { status, retry_after, reason })
         };
         tokio::pin!(exchange);
         tokio::select! {
@@ -113,6 +141,16 @@ impl Client {
             }
         }
     }
+}
+
+/// Whether a message with this answer may be accepted later (OTLP 1.x, "Retryable Response Codes").
+fn is_temporary(status: StatusCode) -> bool {
+    matches!(status.as_u16(), 429 | 502 | 503 | 504)
+}
+
+/// The pause that a collector requests, in whole seconds. Dates are ignored: clocks may differ.
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok().map(Duration::from_secs)
 }
 
 /// Trusts the machine's certificates, or those that `SSL_CERT_FILE` names.
@@ -146,6 +184,23 @@ mod tests {
         assert_eq!(place("[::1]:4318"), Ok(("::1".into(), 4318)));
         let url = |url: &str| Client::new(url).map(|client| client.url.to_string());
         assert_eq!(url("localhost:4318/v1/traces"), url("http://localhost:4318/v1/traces"));
+    }
+
+    #[test]
+    fn retry_after_is_read_as_seconds() {
+        for (value, expected) in [
+            ("0", Some(0)),
+            (" 120 ", Some(120)),
+            ("1.5", None),
+            ("-1", None),
+            ("soon", None),
+            ("Wed, 21 Oct 2026 07:28:00 GMT", None),
+            ("99999999999999999999", None),
+        ] {
+            let headers = HeaderMap::from_iter([(RETRY_AFTER, value.parse().unwrap())]);
+            assert_eq!(retry_after(&headers), expected.map(Duration::from_secs), "{value}");
+        }
+        assert_eq!(retry_after(&HeaderMap::new()), None);
     }
 
     #[test]

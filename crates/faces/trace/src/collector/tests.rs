@@ -13,7 +13,7 @@ use super::*;
 /// The head of a request, in small letters, and its body.
 type Received = (String, Vec<u8>);
 
-/// Reads one request over HTTP, and answers it.
+/// Reads one request over HTTP, and answers it; without a status, closes the connection.
 fn answer(mut stream: TcpStream, status: &str) -> Received {
     let mut read = Vec::new();
     let head = loop {
@@ -31,15 +31,23 @@ fn answer(mut stream: TcpStream, status: &str) -> Received {
     let received = body.len();
     body.resize(length.trim().parse().unwrap(), 0);
     stream.read_exact(&mut body[received..]).unwrap();
-    write!(stream, "HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n").unwrap();
+    if !status.is_empty() {
+        write!(stream, "HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n").unwrap();
+    }
     (text, body)
 }
 
 /// A collector that accepts a number of messages.
 fn collector(messages: usize) -> (String, JoinHandle<Vec<Received>>) {
+    answering(vec!["200 OK"; messages])
+}
+
+/// A collector that answers its messages with these statuses.
+fn answering(statuses: Vec<&'static str>) -> (String, JoinHandle<Vec<Received>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/v1/traces", listener.local_addr().unwrap());
-    let take = move || (0..messages).map(|_| answer(listener.accept().unwrap().0, "200 OK")).collect();
+    let take =
+        move || statuses.into_iter().map(|status| answer(listener.accept().unwrap().0, status)).collect();
     (url, thread::spawn(take))
 }
 
@@ -113,6 +121,57 @@ fn unavailable_collector_does_not_delay_shutdown() {
     trace(&collector.open(&TraceSettings::default()), "1");
     collector.close();
     trace(&collector.open(&TraceSettings::default()), "after the end");
+}
+
+/// The bodies that a collector receives which answers with these statuses, while two requests are traced.
+fn sent(statuses: Vec<&'static str>, limit: Duration) -> Vec<Vec<u8>> {
+    let (url, received) = answering(statuses);
+    // Each request is two spans.
+    let options = CollectorOptions { url, max_export_batch_size: 2, ..CollectorOptions::default() };
+    let retry = RetryRules { first: Duration::from_millis(1), longest: Duration::from_millis(2), limit };
+    let collector = Collector::with_retries(&options, retry).unwrap();
+    let stream = collector.open(&TraceSettings::default());
+    trace(&stream, "1");
+    trace(&stream, "2");
+    let received = received.join().unwrap();
+    collector.close();
+    received.into_iter().map(|(_, body)| body).collect()
+}
+
+#[test]
+fn unavailable_collector_gets_the_same_spans_again() {
+    for status in [
+        "429 Too Many Requests",
+        "502 Bad Gateway",
+        "503 Service Unavailable",
+        "503 Service Unavailable\r\nretry-after: 0",
+        "504 Gateway Timeout",
+        // No answer.
+        "",
+    ] {
+        for failures in [1, 2, 5] {
+            let statuses = [vec![status; failures], vec!["200 OK"; 2]].concat();
+            let bodies = sent(statuses, Duration::from_secs(60));
+            assert!(bodies[..=failures].iter().all(|body| *body == bodies[0]), "{status}, {failures}");
+            assert_ne!(bodies[failures + 1], bodies[0], "{status}, {failures}");
+        }
+    }
+}
+
+#[test]
+fn refused_spans_are_not_sent_again() {
+    for (status, limit) in [
+        ("400 Bad Request", 60),
+        ("401 Unauthorized", 60),
+        ("404 Not Found", 60),
+        ("413 Content Too Large", 60),
+        ("500 Internal Server Error", 60),
+        ("503 Service Unavailable\r\nretry-after: 61", 60),
+        ("503 Service Unavailable", 0),
+    ] {
+        let bodies = sent(vec![status, "200 OK"], Duration::from_secs(limit));
+        assert_ne!(bodies[0], bodies[1], "{status}");
+    }
 }
 
 #[test]

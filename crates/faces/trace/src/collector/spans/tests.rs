@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use nereid_backend_api::{RequestTrace, TraceLevel, TraceSubject};
 
+use super::super::backoff::RetryRules;
 use super::super::batches::Rules;
 use super::super::client::Client;
 use super::super::messages::{AnyValue, Value as Attribute};
@@ -18,7 +19,8 @@ struct Setup {
 impl Setup {
     /// Sends nothing: no batch becomes full.
     fn new() -> Self {
-        let rules = Rules { most_waiting: 1000, batch: 1000, delay: Duration::from_secs(3600) };
+        let (delay, retry) = (Duration::from_secs(3600), RetryRules::default());
+        let rules = Rules { most_waiting: 1000, batch: 1000, delay, retry };
         let client = Client::new("http://127.0.0.1:9/").unwrap();
         Self { batches: Arc::new(Batches::new(rules, client, Vec::new())) }
     }
