@@ -35,6 +35,33 @@ async fn an_idle_connection_stays_open_for_hours() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn only_targets_that_are_no_text_end_the_connection() {
+    let serving = serving(Echo::default());
+    for (target, status, stays_open) in [
+        (b"/live".as_slice(), "200", true),
+        (b"/live#x", "200", true),
+        (b"/live#", "200", true),
+        (b"/live?a#b", "200", true),
+        (b"/live%23x", "404", true),
+        ("/\u{e9}".as_bytes(), "404", true),
+        ("/live/\u{4e2d}".as_bytes(), "404", true),
+        (b"/\xe9", "400", false),
+        (b"/live\xff", "400", false),
+        // The first bytes of a character.
+        (b"/live\xe4\xb8", "400", false),
+    ] {
+        let mut stream = serving.connect().await;
+        let head = [b"GET ", target, b" HTTP/1.1\r\nHost: x\r\n\r\n"].concat();
+        stream.write_all(&head).await.unwrap();
+        let mut reply = [0; 1024];
+        let length = stream.read(&mut reply).await.unwrap();
+        let reply = String::from_utf8_lossy(&reply[..length]);
+        assert!(reply.starts_with(&format!("HTTP/1.1 {status} ")), "{target:?}: {reply}");
+        assert_eq!(is_live(&mut stream).await, stays_open, "{target:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_idle_timeout_closes_idle_connections() {
     let options =
         TransportOptions { idle_timeout: Some(Duration::from_secs(150)), ..TransportOptions::default() };
