@@ -4,6 +4,7 @@ import json
 import random
 import socket
 import struct
+import subprocess
 from contextlib import suppress
 
 import pytest
@@ -83,6 +84,18 @@ def test_a_body_over_the_limit_is_answered_with_413(server):
     assert_refused(infer(server, "scale", padded(BODY_LIMIT + 1)), 413)
     assert_refused(infer_binary(server, "scale", *rows(BODY_LIMIT // 12 + 1)), 413)
     assert_answers_well(server)
+
+
+@pytest.mark.parametrize("megabytes", [0.1, 1, 4, 9, 40])
+@pytest.mark.parametrize("protocol", ["--http1.1", "--http2-prior-knowledge"])
+@pytest.mark.parametrize(("path", "expected"), [("v2/models/scale/infer", "413"), ("v2/nothing", "404")])
+def test_curl_gets_the_answer_to_a_body_that_is_not_read(server, tmp_path, megabytes, protocol, path, expected):
+    body = tmp_path / "body"
+    body.write_bytes(bytes(int(megabytes * 1e6)))
+    command = ["curl", "-s", protocol, "-o", tmp_path / "answer", "-w", "%{http_code}", "--data-binary", f"@{body}"]
+    outcome = subprocess.run([*command, f"http://{server.url}/{path}"], capture_output=True, text=True, timeout=LIMIT_S)
+    assert (outcome.stdout, outcome.returncode) == (expected, 0), outcome.stderr
+    assert "error" in json.loads((tmp_path / "answer").read_text())
 
 
 @pytest.mark.parametrize("declared", [BODY_LIMIT + 1, 10**12, 2**63 - 1])

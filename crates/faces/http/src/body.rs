@@ -13,7 +13,7 @@ use hyper::body::Incoming;
 use nereid_net::slow_clients::Arrival;
 use nereid_protocol::{BodyBudget, BodyShare};
 use smallvec::SmallVec;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::pace::Pace;
 use crate::reply::{self, Reply, error_text};
@@ -65,6 +65,9 @@ struct IncomingBody {
 /// Maximum bytes of a refused body to discard, and the time limit.
 const MAX_DISCARDED: usize = 8 << 20;
 const DISCARD_TIME: Duration = Duration::from_secs(1);
+
+/// Time between the reply to a refused request on HTTP/2 and the reset of its unread body.
+const LINGER_TIME: Duration = Duration::from_secs(1);
 
 /// Shorter pieces are joined, except the first: a body that arrives byte by byte would otherwise take many times its
 /// size.
@@ -132,22 +135,34 @@ impl RequestBody {
     }
 
     /// Discards the rest of a refused request's body, within limits: clients that are still sending see the end of
-    /// their connection, or over HTTP/2 the reset of their stream, instead of the reply before it.
-    pub(crate) async fn discard(mut incoming: Incoming) {
+    /// their connection, or over HTTP/2 the reset of their stream, instead of the reply before it. Returns a body that did
+    /// not end.
+    pub(crate) async fn discard(mut incoming: Incoming) -> Option<Incoming> {
         // The end of a body that announces more would not be reached.
         if incoming.size_hint().lower() > MAX_DISCARDED as u64 {
-            return;
+            return Some(incoming);
         }
         let mut discarded = 0;
         let rest = async {
             while discarded <= MAX_DISCARDED && !incoming.is_end_stream() {
                 match poll_fn(|context| Pin::new(&mut incoming).poll_frame(context)).await {
                     Some(Ok(frame)) => discarded += frame.data_ref().map_or(0, Bytes::len),
-                    Some(Err(_)) | None => return,
+                    Some(Err(_)) | None => return true,
                 }
             }
+            incoming.is_end_stream()
         };
-        let _ = timeout(DISCARD_TIME, rest).await;
+        let has_ended = timeout(DISCARD_TIME, rest).await.unwrap_or(false);
+        (!has_ended).then_some(incoming)
+    }
+
+    /// Keeps the unread rest of a refused body on HTTP/2 until the client has had time to read the reply and to stop.
+    /// Dropping it resets the stream, and some clients report that instead of the reply (curl before 8).
+    pub(crate) fn linger(incoming: Incoming) {
+        tokio::spawn(async move {
+            sleep(LINGER_TIME).await;
+            drop(incoming);
+        });
     }
 
     /// The number of bytes left.

@@ -181,7 +181,11 @@ async fn refused(reply: Reply, parts: &Parts, body: Incoming) -> Reply {
     // A client that expects `100 Continue` sends no body without it.
     if parts.version == Version::HTTP_2 || !parts.headers.contains_key(EXPECT) {
         // Boxed because it is rare, so that it takes no space in the future of every request.
-        Box::pin(RequestBody::discard(body)).await;
+        if let Some(rest) = Box::pin(RequestBody::discard(body)).await
+            && parts.version == Version::HTTP_2
+        {
+            RequestBody::linger(rest);
+        }
     }
     reply
 }
