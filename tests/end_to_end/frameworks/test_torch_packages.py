@@ -10,8 +10,10 @@ import sysconfig
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
+import tritonclient.http
 from test_isolation import answer
 from test_pytorch import pair, reason
 from tritonclient.utils import InferenceServerException
@@ -144,6 +146,22 @@ def check_refusals(server, name):
         else:
             with pytest.raises(InferenceServerException, match="PyTorch failed: "):
                 answer(server, name, **wrong)
+
+
+@pytest.mark.parametrize("engine", ["library", "python"])
+def test_packages_take_and_return_bf16(write, serve, python, engine):
+    write("Affine", "affine", tensors("input", ("INPUT__0", "BF16", [-1, 3])) + tensors("output", ("OUTPUT__0", "BF16", [-1, 3])))
+    server = serve(python=python if engine == "python" else None)
+    with tritonclient.http.InferenceServerClient(server.url, network_timeout=60) as client:
+        for rows in (1, 2, 9):
+            # Integers up to 256 are exact in BF16.
+            values = rng.integers(-80, 80, (rows, 3)).astype(ml_dtypes.bfloat16)
+            given = tritonclient.http.InferInput("INPUT__0", [rows, 3], "BF16")
+            given.set_data_from_numpy(values)
+            answer = client.infer("affine", [given])
+            assert answer.get_output("OUTPUT__0")["datatype"] == "BF16"
+            found = answer.as_numpy("OUTPUT__0").astype(np.float32)
+            np.testing.assert_array_equal(found, values.astype(np.float32) * 3 + 1)
 
 
 def test_inputs_that_a_package_was_not_compiled_for_fail_their_request_alone(write, serve):

@@ -1,4 +1,4 @@
-"""Compiles two small models with AOTInductor, and prints what one of them answers in PyTorch's own Python. Run by
+"""Compiles three small models with AOTInductor, and prints what one of them answers in PyTorch's own Python. Run by
 `torch_wheel.models`; the tests do not import it.
 """
 
@@ -18,6 +18,13 @@ HOW["aot_inductor.check_lowerbound"] = False
 class Twice(torch.nn.Module):
     def forward(self, x):
         return x * 2
+
+
+class Affine(torch.nn.Module):
+    """Computes in the type of its input."""
+
+    def forward(self, x):
+        return x * 3 + 1
 
 
 class Nested(torch.nn.Module):
@@ -49,6 +56,7 @@ def nested(batch):
 torch.manual_seed(5)
 batch = {0: torch.export.Dim("batch", min=1, max=4096)}
 compile(Twice(), (torch.randn(4, 3),), {}, {"x": batch})
+compile(Affine(), (torch.randn(4, 3).bfloat16(),), {}, {"x": batch})
 model = Nested()
 compile(model, *nested(4), {"x": batch, "memory": batch, "options": {"k": batch}, "scale": batch})
 cases = []
