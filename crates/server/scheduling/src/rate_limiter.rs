@@ -1,9 +1,9 @@
 //! Limits how many instances execute at a time, over all models, by resources that each of them needs.
 //!
-//! An instance asks before it executes. Those that ask are served by priority: the number of executions so far, times
-//! the priority of the instance's group (a greater priority is served less often), and then in the order they asked.
-//! One that cannot be served yet reserves the resources it needs against those behind it, so that it does not starve;
-//! others proceed.
+//! An instance requests its resources before it executes. Waiting instances are served by rank: the number of executions
+//! so far, times the priority of the instance's group (a greater priority is served less often). Of equal ranks, the more
+//! urgent group goes first, then the earlier request. An instance that cannot be served yet reserves the resources it needs
+//! against those behind it, so that it does not starve; others proceed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -83,8 +83,10 @@ struct Instance {
 }
 
 impl Instance {
-    fn rank(&self) -> u64 {
-        self.executions.saturating_mul(self.priority)
+    /// The place among waiting instances, the smallest first. A tie goes to the more urgent group: otherwise the others
+    /// would execute more often than their priority allows.
+    fn rank(&self) -> (u64, u64) {
+        (self.executions.saturating_mul(self.priority), self.priority)
     }
 }
 

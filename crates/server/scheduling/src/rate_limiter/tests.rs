@@ -93,6 +93,56 @@ fn those_who_executed_less_often_go_first_weighed_by_their_priority() {
     // Three executions that count once against two that count twice; priority 0 counts as 1.
     assert_eq!(served(&[(0, 3), (1, 2)], &[0, 2]), [0, 1]);
     assert_eq!(served(&[(0, 5), (1, 2)], &[0, 2]), [1, 0]);
+    // Of equal ranks, the more urgent priority goes first, and then the earlier request.
+    assert_eq!(served(&[], &[3, 2, 1]), [2, 1, 0]);
+    assert_eq!(served(&[(0, 2), (1, 4), (2, 2)], &[2, 1, 2]), [1, 0, 2]);
+}
+
+/// The instances that execute while all of them have work all the time, in order.
+fn executions(priorities: &[u32], count: usize) -> Vec<usize> {
+    let limiter = RateLimiter::new(Vec::new());
+    let needs = |(index, priority): (usize, &u32)| instance(&index.to_string(), *priority, &[("R", 1)]);
+    let permits = limiter.register(priorities.iter().enumerate().map(needs).collect()).unwrap();
+    let holder = limiter.register(vec![instance("holder", 1, &[("R", 1)])]).unwrap();
+    holder.acquire(0);
+    let order = Mutex::new(Vec::new());
+    thread::scope(|scope| {
+        for index in 0..priorities.len() {
+            let (permits, order) = (&permits, &order);
+            scope.spawn(move || {
+                loop {
+                    // Releases and requests in one step, as an instance with queued requests does.
+                    permits.acquire(index);
+                    let mut order = order.lock().unwrap();
+                    if order.len() == count {
+                        break;
+                    }
+                    order.push(index);
+                }
+                permits.executed(index);
+            });
+        }
+        while limiter.waiting() < priorities.len() {
+            thread::yield_now();
+        }
+        holder.executed(0);
+    });
+    order.into_inner().unwrap()
+}
+
+#[test]
+fn a_less_urgent_instance_never_executes_more_often_than_its_priority_allows() {
+    for priorities in [[1, 2], [2, 1], [1, 3], [2, 3], [5, 2], [1, 1]] {
+        let order = executions(&priorities, 125);
+        let mut counts = [0, 0];
+        for index in order {
+            let other = 1 - index;
+            let (own, others) = (counts[index] * priorities[index], counts[other] * priorities[other]);
+            let is_next = own < others || (own == others && priorities[index] <= priorities[other]);
+            assert!(is_next, "{priorities:?}: {index} executes after {counts:?}");
+            counts[index] += 1;
+        }
+    }
 }
 
 #[test]
