@@ -11,7 +11,7 @@ from model_files import scale_model
 
 ASK = {"inputs": [tensor("X", "FP32", [1, 3], [1.0, 2.0, 3.0])]}
 NAMESPACES = "--model-namespacing=true"
-DUPLICATE = {"name": "both", "version": "", "state": "UNAVAILABLE"}
+DUPLICATE = {"name": "both", "state": "UNAVAILABLE"}
 
 
 @pytest.fixture

@@ -133,14 +133,14 @@ def test_a_load_that_fails_says_why_and_leaves_what_is_served(explicit, reposito
     ("text", "version", "status"),
     [
         # Errors of the configuration alone are found before any version is read.
-        (identity("max_batch_size: -1"), "", 500),
-        (identity("no_such_field: 1"), "", 500),
+        (identity("max_batch_size: -1"), None, 500),
+        (identity("no_such_field: 1"), None, 500),
         (identity().replace("identity", "no_such_backend"), "1", 400),
         (identity().replace("[ 2 ]", "[ 0 ]"), "1", 400),
         (identity().replace("[ 2 ]", "[ 2 ] reshape { shape: [ 3 ] }"), "1", 400),
         (identity().replace('"OUTPUT0"', '"OUTPUT0" label_filename: "gone.txt"'), "1", 400),
         (identity("instance_group { kind: KIND_GPU }"), "1", 400),
-        (identity("version_policy { specific { versions: [ 7 ] } }"), "", 400),
+        (identity("version_policy { specific { versions: [ 7 ] } }"), None, 400),
     ],
 )
 def test_configuration_errors_are_distinguished_from_version_errors(explicit, repository, text, version, status):
@@ -148,7 +148,7 @@ def test_configuration_errors_are_distinguished_from_version_errors(explicit, re
     write_model(repository, "wrong", text)
     assert_refused(request(server, "POST", "/v2/repository/models/wrong/load"), status)
     (entry,) = [entry for entry in client.get_model_repository_index() if entry["name"] == "wrong"]
-    assert (entry["version"], entry["state"]) == (version, "UNAVAILABLE")
+    assert (entry.get("version"), entry["state"]) == (version, "UNAVAILABLE")
     assert entry["reason"]
 
 

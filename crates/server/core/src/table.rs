@@ -76,6 +76,11 @@ impl VersionState {
         }
     }
 
+    /// Whether it is neither served nor about to be, and nothing of it is left to end.
+    fn is_over(&self) -> bool {
+        matches!(self, Self::Unloaded | Self::Unavailable(_))
+    }
+
     /// The version, if it is ready.
     pub fn model(&self) -> Option<&Arc<Model>> {
         match self {
@@ -176,14 +181,19 @@ impl ModelTable {
     /// Every known version, by name and version.
     pub fn index(&self) -> impl Iterator<Item = ModelStatus> {
         self.entries().flat_map(|(id, entry)| {
-            let failed = entry.failure.iter().map(|error| (None, VersionState::Unavailable(error.clone())));
-            let versions = entry.versions.iter().map(|(version, state)| (Some(*version), state.clone()));
+            let failure = || entry.failure.clone().map(VersionState::Unavailable);
+            // The last failure concerns every version that is not served. It has no version if none is known.
+            let failed = failure().filter(|_| entry.versions.is_empty()).map(|failed| (None, failed));
+            let versions = entry.versions.iter().map(|(version, state)| {
+                let failed = failure().filter(|_| state.is_over());
+                (Some(*version), failed.unwrap_or_else(|| state.clone()))
+            });
             let status = move |(version, state)| {
                 let failed_reload =
                     entry.failed_reload.clone().filter(|_| matches!(state, VersionState::Ready(_)));
                 ModelStatus { id: id.clone(), version, state, failed_reload }
             };
-            failed.chain(versions).map(status).collect::<Vec<_>>()
+            failed.into_iter().chain(versions).map(status).collect::<Vec<_>>()
         })
     }
 
@@ -362,9 +372,7 @@ impl Entry {
     }
 
     fn is_idle(&self) -> bool {
-        let over =
-            |state: &VersionState| matches!(state, VersionState::Unloaded | VersionState::Unavailable(_));
-        !self.is_required && self.versions.values().all(over)
+        !self.is_required && self.versions.values().all(VersionState::is_over)
     }
 
     /// Whether a version is loading, ready or failed.
@@ -381,7 +389,13 @@ impl Entry {
                 Some(VersionState::Ready(model)) => Ok(model),
                 Some(state) => Err(Error::unavailable(format!(
                     "Request for unknown model: '{name}' version {version} is not at ready state{}",
-                    because(state.reason())
+                    because(
+                        self.failure
+                            .as_ref()
+                            .filter(|_| state.is_over())
+                            .map(Error::message)
+                            .or(state.reason())
+                    )
                 ))),
                 None => Err(Error::not_found(format!(
                     "Request for unknown model: '{name}' version {version} is not found"

@@ -9,11 +9,10 @@ use serde::Serialize;
 pub struct IndexEntry {
     /// The model's name.
     pub name: String,
-    /// The version; empty for a model whose versions are unknown. `None` for a model that was never loaded, as for the
-    /// fields below.
+    /// The version; `None` for a model whose versions are unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
-    /// The state's name.
+    /// The state's name; `None` for a model that was never loaded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<&'static str>,
     /// The reason for the state, if any.
@@ -46,17 +45,14 @@ fn entries(
     let entries = index.into_iter().map(|(name, status)| match status {
         // The versions are known once the files have been fetched.
         None => match fetching(&name) {
-            Some(reason) => IndexEntry {
-                name,
-                version: Some(String::new()),
-                state: Some("LOADING"),
-                reason: Some(reason),
-            },
+            Some(reason) => {
+                IndexEntry { name, state: Some("LOADING"), reason: Some(reason), ..IndexEntry::default() }
+            }
             None => IndexEntry { name, ..IndexEntry::default() },
         },
         Some(status) => IndexEntry {
             name,
-            version: Some(status.version.map_or_else(String::new, |version| version.to_string())),
+            version: status.version.map(|version| version.to_string()),
             state: Some(status.state.name()),
             reason: status.reason().or_else(|| fetching(&status.id.name)),
         },

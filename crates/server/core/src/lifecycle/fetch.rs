@@ -86,9 +86,11 @@ impl LifeCycle {
         records: &mut Records,
         as_of: Instant,
     ) -> Vec<FetchOutcome> {
-        let mut ids = if overrides.files.is_empty() { self.ids(name, as_of).await } else { Vec::new() };
-        if ids.is_empty() {
-            ids.push(ModelId::plain(name));
+        let plain = ModelId::plain(name);
+        let mut ids = self.ids(name, as_of).await;
+        let is_listed = ids.contains(&plain);
+        if ids.is_empty() || !overrides.files.is_empty() {
+            ids = vec![plain];
         }
         let mut fetched = Vec::new();
         for id in ids {
@@ -96,6 +98,10 @@ impl LifeCycle {
             let prepared = self.source.prepare(&id, &preparing.progress, as_of).await;
             drop(preparing);
             let fingerprint = match prepared {
+                // In a source with namespaces, the files of a request belong to none of its models.
+                Ok(()) if !overrides.files.is_empty() && !is_listed => {
+                    Err(Error::not_found(format!("no repository has a model '{id}'")))
+                }
                 Ok(()) => self.source.fingerprint(&id, as_of).await,
                 Err(error) => Err(error),
             };

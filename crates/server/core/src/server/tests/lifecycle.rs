@@ -46,6 +46,9 @@ impl BlockingSource for Changing {
         let (versions, fingerprint) =
             self.0.lock().unwrap().clone().filter(|_| id.name == "m").ok_or_else(gone)?;
         let given = overrides.config.as_deref().unwrap_or("4 1");
+        if given == "unreadable" {
+            return Err(Error::invalid_arg("its configuration is wrong"));
+        }
         let numbers: Vec<_> = given.split(' ').map(|number| number.parse().unwrap()).collect();
         let group = ModelInstanceGroup { count: numbers[1], ..ModelInstanceGroup::default() };
         let config = ModelConfig { max_batch_size: numbers[0], instance_group: vec![group], ..config() };
@@ -293,6 +296,46 @@ async fn a_load_that_fails_leaves_what_is_served() {
     world.source.remove();
     assert_eq!(world.load().unwrap_err().code(), ErrorCode::Internal);
     ask(&world.server, request()).await.unwrap();
+}
+
+#[test]
+fn a_model_that_is_not_served_has_one_entry_for_each_version_with_its_last_failure() {
+    for files in [Vec::new(), vec![("1/model".into(), "".into())]] {
+        let overrides = || Overrides { config: Some("unreadable".into()), files: files.clone() };
+        for (versions, loaded) in
+            [(&[][..], false), (&[1][..], true), (&[1, 2][..], true), (&[1, 9][..], false)]
+        {
+            let world = world(ModelControl::Explicit);
+            world.server.start(Some(Vec::new())).unwrap();
+            if !versions.is_empty() {
+                world.source.set(1, &versions.iter().map(|version| (*version, 1)).collect::<Vec<_>>());
+                assert_eq!(world.load().is_ok(), loaded);
+                // A model that is served is not concerned.
+                if loaded {
+                    let before = world.settled();
+                    world.load_with(overrides()).unwrap_err();
+                    assert_eq!(world.settled(), before);
+                    world.unload().unwrap();
+                    world.settled();
+                }
+            }
+            world.load_with(overrides()).unwrap_err();
+            let failed = |version: &u64| format!("m/{version} UNAVAILABLE: its configuration is wrong");
+            let mut expected: Vec<_> = versions.iter().map(failed).collect();
+            if versions.is_empty() {
+                expected.push("m UNAVAILABLE: its configuration is wrong".to_owned());
+            }
+            assert_eq!(world.settled(), expected);
+            for version in [None, versions.first().copied()] {
+                let error = infer_version(&world.server, version, request()).err().unwrap();
+                assert!(error.message().ends_with(": its configuration is wrong"), "{error}");
+            }
+            world.unload().unwrap();
+            let gone: Vec<_> =
+                versions.iter().map(|version| format!("m/{version} UNAVAILABLE: unloaded")).collect();
+            assert_eq!(world.settled(), if gone.is_empty() { vec!["m".to_owned()] } else { gone });
+        }
+    }
 }
 
 #[tokio::test]

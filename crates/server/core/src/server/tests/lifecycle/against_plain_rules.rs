@@ -140,12 +140,13 @@ impl Plain {
             .iter()
             .map(|(version, state)| match state {
                 State::Serves(_) => format!("m/{version} READY"),
+                _ if self.empty => format!("m/{version} UNAVAILABLE: model 'm' has no version to serve"),
                 State::Unloaded => format!("m/{version} UNAVAILABLE: unloaded"),
                 State::Failed => format!("m/{version} UNAVAILABLE: broken"),
             })
             .collect();
-        if self.empty {
-            lines.insert(0, "m UNAVAILABLE: model 'm' has no version to serve".into());
+        if self.empty && lines.is_empty() {
+            lines.push("m UNAVAILABLE: model 'm' has no version to serve".into());
         }
         if lines.is_empty() && is_listed {
             lines.push("m".into());

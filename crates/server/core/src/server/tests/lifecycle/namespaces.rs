@@ -27,7 +27,7 @@ impl BlockingSource for Spaces {
     fn read(&self, id: &ModelId, overrides: &Overrides) -> Result<ModelSpec> {
         let sent = (!overrides.files.is_empty()).then(Fingerprint::default);
         let fingerprint = sent.map_or_else(|| self.fingerprint_of(id), Ok)?;
-        if fingerprint.whole == 9 {
+        if fingerprint.whole == 9 || overrides.config.as_deref() == Some("broken") {
             return Err(Error::invalid_arg("its configuration is wrong"));
         }
         let (_, spec) = spec(config(), &[1]);
@@ -95,7 +95,7 @@ fn a_name_is_loaded_and_unloaded_in_all_namespaces_that_have_it() {
     let error = load(&server, Overrides::default()).unwrap_err();
     assert_eq!(error.code(), ErrorCode::Internal);
     assert_eq!(reached(&server).unwrap(), "two");
-    assert!(index(&server).contains(&"m UNAVAILABLE: its configuration is wrong".to_owned()));
+    assert!(index(&server).contains(&"m/1 UNAVAILABLE: its configuration is wrong".to_owned()));
     assert_eq!(
         load(&serving(ModelControl::Explicit, &[]).1, Overrides::default()).unwrap_err().code(),
         ErrorCode::Internal
@@ -112,6 +112,24 @@ fn files_that_come_with_a_request_are_a_model_of_no_namespace() {
     assert_eq!(reached(&server).unwrap_err().code(), ErrorCode::InvalidArg);
     done(|done| server.unload_model("m", done)).unwrap();
     assert_eq!(server.models().ready().count(), 0);
+}
+
+#[test]
+fn files_of_a_request_that_cannot_be_loaded_leave_nothing_in_the_index() {
+    for spaces in [&[("one", 1)][..], &[("one", 1), ("two", 2)], &[]] {
+        let (_, server) = serving(ModelControl::Explicit, spaces);
+        let before = index(&server);
+        for loaded_before in [false, !spaces.is_empty()] {
+            if loaded_before {
+                load(&server, Overrides::default()).unwrap();
+            }
+            let before = if loaded_before { index(&server) } else { before.clone() };
+            let sent =
+                Overrides { config: Some("broken".into()), files: vec![("1/model".into(), "".into())] };
+            assert_eq!(load(&server, sent).unwrap_err().code(), ErrorCode::Internal);
+            assert_eq!(index(&server), before);
+        }
+    }
 }
 
 #[test]
