@@ -332,7 +332,6 @@ impl Server {
         let listed = listed?;
         let names = only.unwrap_or(listed);
         let (done, outcomes) = channel();
-        let mut unfinished: BTreeSet<_> = names.iter().cloned().collect();
         let loads = names.into_iter().map(|name| {
             let (done, model) = (done.clone(), name.clone());
             let ended: Done = Box::new(move |outcome| done.send((model, outcome)).unwrap_or_default());
@@ -344,13 +343,10 @@ impl Server {
         let (mut failures, mut reminder) = (Vec::new(), Reminder::new(Instant::now()));
         loop {
             match outcomes.recv_timeout(reminder.left(Instant::now())) {
-                Ok((name, outcome)) => {
-                    unfinished.remove(&name);
-                    failures.extend(outcome.err().map(|error| (name, error)));
-                }
+                Ok((name, outcome)) => failures.extend(outcome.err().map(|error| (name, error))),
                 Err(RecvTimeoutError::Timeout) => {
                     if reminder.is_due(Instant::now()) {
-                        self.models.remind_of(&unfinished);
+                        tracing::warn!("{}", self.models.progress());
                     }
                 }
                 Err(RecvTimeoutError::Disconnected) => break,

@@ -63,6 +63,18 @@ impl Dependencies {
         self.members.iter().filter(move |(_, members)| members.contains(name)).map(|(user, _)| user)
     }
 
+    /// The models that a model is a member of, at any depth.
+    pub(super) fn all_users(&self, name: &str) -> BTreeSet<String> {
+        let mut found = BTreeSet::new();
+        let mut left: Vec<_> = self.users(name).collect();
+        while let Some(user) = left.pop() {
+            if found.insert(user.clone()) {
+                left.extend(self.users(user));
+            }
+        }
+        found
+    }
+
     /// Marks a model as loaded only because another needs it.
     pub(super) fn imply(&mut self, name: &str) {
         self.implied.insert(name.to_owned());

@@ -182,13 +182,20 @@ impl Tasks {
         awaited.contains(name)
     }
 
-    /// Whether a job is being done of a model, or was fetched for.
-    pub(super) fn is_busy(&self, name: &str) -> bool {
-        self.busy.contains(name)
-    }
-
     pub(super) fn is_concerned(&self, name: &str) -> bool {
         self.busy.contains(name) || self.counts.contains_key(name)
+    }
+
+    /// The models whose loads are in progress, and how many others wait for theirs. A loaded model that only waits for its
+    /// ensembles is neither.
+    pub(super) fn progress(&self) -> (BTreeSet<&String>, usize) {
+        let fetched: BTreeSet<_> = self.fetched.iter().map(|(job, ..)| &job.name).collect();
+        let loading = self.loading.iter().chain(self.reconciling.keys());
+        let running: BTreeSet<_> = loading.filter(|name| !fetched.contains(name)).collect();
+        let queued = self.waiting.iter().filter(|job| !matches!(job.task, Task::Unload { .. }));
+        let waiting: BTreeSet<_> = queued.map(|job| &job.name).chain(fetched).collect();
+        let waiting = waiting.difference(&running).count();
+        (running, waiting)
     }
 
     /// The first job that can be done now: nobody does one of the same model, none of the same model waits before it, and

@@ -12,6 +12,7 @@ use super::fetch::FetchOutcome;
 use super::records::{Records, all};
 use super::tasks::{CAPACITY, Done, Job, Stage, Task, Tasks};
 use crate::source::Overrides;
+use crate::spec::ModelId;
 
 impl LifeCycle {
     /// Queues a task for the worker threads.
@@ -212,6 +213,9 @@ impl LifeCycle {
         tasks.dependencies.set(&name, members);
         if is_unload {
             tasks.dependencies.request(&name);
+            if has_changed {
+                self.release_users(&tasks, &name);
+            }
         }
         if !records.is_empty() {
             tasks.known.insert(name.clone(), records);
@@ -237,17 +241,32 @@ impl LifeCycle {
         self.forget_if_many();
     }
 
-    /// Logs which loads have not ended.
-    pub(crate) fn remind_of(&self, unfinished: &BTreeSet<String>) {
+    /// The server is ready without the models that lose a member by a client's unload: the client accepts that they are gone.
+    fn release_users(&self, tasks: &Tasks, member: &str) {
+        let users = tasks.dependencies.all_users(member);
+        if users.is_empty() {
+            return;
+        }
+        self.change(|table| {
+            for name in &users {
+                let namespaces: Vec<_> = table.namespaces(name).cloned().collect();
+                for namespace in namespaces {
+                    table.release(&ModelId { name: name.clone(), namespace });
+                }
+            }
+        });
+    }
+
+    /// The loads in progress and the number of those that wait, for the log.
+    pub(crate) fn progress(&self) -> String {
         let tasks = self.lock();
-        let (running, waiting): (Vec<_>, Vec<_>) = unfinished.iter().partition(|name| tasks.is_busy(name));
-        drop(tasks);
+        let (running, waiting) = tasks.progress();
         let running: Vec<_> = running.into_iter().map(|name| format!("'{name}'")).collect();
-        let waiting = match waiting.len() {
+        let waiting = match waiting {
             0 => String::new(),
             count => format!("; {count} more are waiting"),
         };
-        tracing::warn!("still loading {}{waiting}", running.join(", "));
+        format!("still loading {}{waiting}", running.join(", "))
     }
 }
 

@@ -1,5 +1,5 @@
 //! An executor outside of the crate: relays the requests of a model to another one. Models whose configuration has
-//! `ensemble_scheduling` relay to the model of their first step.
+//! `ensemble_scheduling` relay to the model of their first step, and depend on those of all steps.
 
 use std::collections::BTreeSet;
 use std::future::poll_fn;
@@ -23,46 +23,53 @@ pub(crate) fn relays() -> Executors {
 
 struct RelayFactory;
 
-/// The name of the model that a relay sends requests to.
-fn target(config: &ModelConfig) -> Option<&str> {
+/// The names of the models that a relay depends on. It sends requests to the first one.
+fn members(config: &ModelConfig) -> Option<Vec<String>> {
     match &config.scheduling_choice {
-        Some(SchedulingChoice::EnsembleScheduling(ensemble)) => Some(&ensemble.step.first()?.model_name),
+        Some(SchedulingChoice::EnsembleScheduling(ensemble)) => {
+            Some(ensemble.step.iter().map(|step| step.model_name.clone()).collect())
+        }
         _ => None,
     }
 }
 
 impl ExecutorFactory for RelayFactory {
     fn accepts(&self, spec: &ModelSpec) -> bool {
-        target(&spec.config).is_some()
+        members(&spec.config).is_some()
     }
 
     fn dependencies(&self, config: &ModelConfig) -> Option<BTreeSet<String>> {
-        Some(BTreeSet::from([target(config)?.to_owned()]))
+        Some(members(config)?.into_iter().collect())
     }
 
     fn build(&self, load: &VersionLoad<'_>) -> Result<Executable, BuildError> {
         let config = load.spec.config.clone();
         let relay = Relay {
-            target: target(&config).unwrap_or_default().to_owned(),
+            members: members(&config).unwrap_or_default(),
             models: load.models.clone(),
             runs: Arc::default(),
         };
-        relay.find()?;
+        relay.find_all()?;
         let statistics = load.statistics(&config);
         Ok(Executable::new(config, load.spec.labels.clone(), statistics, Arc::new(relay)))
     }
 }
 
 struct Relay {
-    target: String,
+    members: Vec<String>,
     models: ServedModels,
     runs: Arc<TaskGroup>,
 }
 
 impl Relay {
+    /// The model that gets the requests.
     fn find(&self) -> Result<Arc<Model>> {
+        self.find_all()?.into_iter().next().ok_or_else(|| Error::internal("a relay without a step"))
+    }
+
+    fn find_all(&self) -> Result<Vec<Arc<Model>>> {
         let models = self.models.now().ok_or_else(|| Error::unavailable("the server has ended"))?;
-        models.find(&self.target, None).cloned()
+        self.members.iter().map(|member| models.find(member, None).cloned()).collect()
     }
 }
 
@@ -136,10 +143,10 @@ impl Sequences for Relay {
 
 impl Composite for Relay {
     fn members<'a>(&self, models: &'a ModelTable) -> Vec<Option<&'a Arc<Model>>> {
-        vec![models.find(&self.target, None).ok()]
+        self.members.iter().map(|member| models.find(member, None).ok()).collect()
     }
 
     fn still_fits(&self, _: &Model, models: &ModelTable) -> Result<bool> {
-        models.find(&self.target, None).map(|_| true)
+        self.members.iter().try_for_each(|member| models.find(member, None).map(drop)).map(|()| true)
     }
 }
