@@ -10,7 +10,8 @@ use nereid_model_config::proto::ModelInstanceGroup;
 use nereid_model_config::proto::model_instance_group::{Kind, SecondaryDevice};
 
 use crate::{
-    BackendCapabilities, Batch, MemoryUsage, ModelCapabilities, Peers, ReadinessAnnouncer, Request, Result,
+    BackendCapabilities, Batch, Intake, MemoryUsage, ModelCapabilities, Next, Peers, ReadinessAnnouncer,
+    Request, Result,
 };
 
 /// Runs one kind of model. The server has one object per backend.
@@ -133,6 +134,30 @@ pub trait Instance: Send {
     /// Executes a batch. The instance owns the requests and answers each, now or later; a request dropped unanswered
     /// gets an error. May block.
     fn execute(&mut self, batch: Batch);
+
+    /// Whether the instance takes requests by itself, while others are executing: continuous batching. The server then calls
+    /// [`run`](Self::run), and [`execute`](Self::execute) for the warm-up only. Read once, after the instance was created; all
+    /// instances of a model must agree.
+    ///
+    /// The queue of such a model ignores preferred batch sizes, delays and custom batching rules. It cannot have
+    /// `sequence_batching`.
+    fn executes_continuously(&self) -> bool {
+        false
+    }
+
+    /// Executes requests from `intake` until it has [ended](Next::Ended) and all of them are answered. Called on the instance's
+    /// own thread.
+    ///
+    /// If it panics or returns early, the server answers the requests that it took and calls it again.
+    fn run(&mut self, mut intake: Intake) {
+        loop {
+            match intake.try_next(|_| true) {
+                Next::Request(batch) => self.execute(batch),
+                Next::Ended => return,
+                Next::Full | Next::Nothing => intake.wait(),
+            }
+        }
+    }
 }
 
 /// The model to load.

@@ -17,6 +17,7 @@ mod cancellation;
 mod capabilities;
 mod elements;
 mod error;
+mod intake;
 mod memory;
 mod metrics;
 mod output;
@@ -46,6 +47,7 @@ pub use cancellation::{CancelSignal, CancelWatch, Cancellation};
 pub use capabilities::{BackendCapabilities, ModelCapabilities, SharedInputs};
 pub use elements::{BytesElements, push_bytes_element};
 pub use error::{Error, ErrorCode, Result};
+pub use intake::{Intake, IntakeSource, Next};
 pub use memory::{Buffer, DeviceBuffer, DeviceMemory, IpcHandle, Memory, MemoryKind, MemoryUsage};
 pub use metrics::{
     FamilySnapshot, HistogramValue, Metric, MetricFamily, MetricKind, MetricLabels, MetricRegistry,

@@ -1,5 +1,7 @@
 //! Instances of a model: planning, creation, and the threads they execute on.
 
+mod continuous;
+
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,6 +16,7 @@ use nereid_backend_api::{
 use nereid_model_config::proto::ModelInstanceGroup;
 use nereid_model_config::proto::model_instance_group::Kind;
 
+use self::continuous::Runner;
 use crate::host_policies::{PlacedInstance, in_place};
 use nereid_scheduling::Scheduler;
 use nereid_scheduling::rate_limiter::{Need, Needs};
@@ -150,17 +153,23 @@ pub(crate) struct Pool {
     model: Arc<dyn nereid_backend_api::Model>,
     capabilities: ModelCapabilities,
     monitor: Arc<dyn BatchMonitor>,
+    /// Whether the instances take requests by themselves.
+    is_continuous: bool,
     cost: Cost,
 }
+
+type SharedInstance = Arc<Mutex<Box<dyn Instance>>>;
 
 struct Slot {
     /// What it was made as, and where it executes.
     placed: PlacedInstance,
     /// Locked only by the thread that the scheduler lets execute. So the lock is contended only while an instance goes from
     /// one pool to the next, which both have requests for it.
-    instance: Arc<Mutex<Box<dyn Instance>>>,
+    instance: SharedInstance,
     /// Whether another pool had it before.
     is_kept: bool,
+    /// See [`Instance::executes_continuously`].
+    is_continuous: bool,
 }
 
 impl Slot {
@@ -187,21 +196,38 @@ impl Pool {
         for placed in instances {
             let kept = kept(&placed);
             let is_kept = kept.is_some();
-            let made = || new.next().map(|instance| Arc::new(Mutex::new(instance)));
-            let Some(instance) = kept.or_else(made) else {
+            let made = || {
+                let instance = new.next()?;
+                let is_continuous = instance.executes_continuously();
+                Some((Arc::new(Mutex::new(instance)), is_continuous))
+            };
+            let Some((instance, is_continuous)) = kept.or_else(made) else {
                 return Err(Error::internal(format!("instance '{}' was not made", placed.context.name)));
             };
             let slots = if placed.context.passive { &mut passive } else { &mut slots };
-            slots.push(Slot { placed, instance, is_kept });
+            slots.push(Slot { placed, instance, is_kept, is_continuous });
+        }
+        let is_continuous = slots.first().is_some_and(|slot: &Slot| slot.is_continuous);
+        if let Some(other) = slots.iter().find(|slot| slot.is_continuous != is_continuous) {
+            return Err(Error::internal(format!(
+                "instances '{}' and '{}' differ: either all instances of a model execute continuously, or none",
+                slots[0].name(),
+                other.name()
+            )));
         }
         let capabilities = model.capabilities();
-        Ok(Self { slots, passive, model, capabilities, monitor, cost: Cost::default() })
+        Ok(Self { slots, passive, model, capabilities, monitor, is_continuous, cost: Cost::default() })
     }
 
-    /// The instance that was made like this.
-    fn find(&self, placed: &PlacedInstance) -> Option<Arc<Mutex<Box<dyn Instance>>>> {
+    /// The instance that was made like this, and whether it executes continuously.
+    fn find(&self, placed: &PlacedInstance) -> Option<(SharedInstance, bool)> {
         let slot = self.slots.iter().chain(&self.passive).find(|slot| slot.placed == *placed)?;
-        Some(Arc::clone(&slot.instance))
+        Some((Arc::clone(&slot.instance), slot.is_continuous))
+    }
+
+    /// Whether the instances take requests by themselves.
+    pub(crate) fn is_continuous(&self) -> bool {
+        self.is_continuous
     }
 
     /// Whether another pool had the instance before.
@@ -222,7 +248,8 @@ impl Pool {
     /// Whether executing the request costs less than handing it to another thread: executions of the model were short
     /// of late, its backend says that this one will not block, and its instances may execute anywhere.
     pub(crate) fn runs_at_once(&self, request: &Request) -> bool {
-        self.cost.mean() < AT_ONCE
+        !self.is_continuous
+            && self.cost.mean() < AT_ONCE
             && self.slots.iter().all(|slot| slot.placed.placement.is_any())
             && self.model.runs_at_once(request)
             && !request.touches_device()
@@ -285,10 +312,28 @@ impl Pool {
                 // It was made there, so this is news. What it is given can be answered all the same.
                 tracing::error!("instance '{}': cannot apply its host policy: {error}", slot.name());
             }
+            if self.is_continuous {
+                return self.run(instance, &scheduler);
+            }
             while let Some(requests) = scheduler.next(instance) {
                 self.execute(instance, requests);
             }
         })
+    }
+
+    /// Lets an instance take requests by itself, until the scheduler is closed and empty.
+    fn run(&self, instance: usize, scheduler: &Arc<dyn Scheduler>) {
+        let slot = &self.slots[instance];
+        let _counters = on_instance(instance);
+        let runner = Runner {
+            name: slot.name(),
+            number: instance,
+            scheduler,
+            monitor: &self.monitor,
+            capabilities: self.capabilities,
+        };
+        // An instance that another pool had before runs here once that pool has ended.
+        runner.run(&mut **slot.instance.lock().unwrap_or_else(PoisonError::into_inner));
     }
 }
 

@@ -62,6 +62,11 @@ pub struct Rules {
 }
 
 impl Rules {
+    /// These rules for requests that leave at once, each by itself.
+    pub fn one_at_a_time(self) -> Self {
+        Self { max_batch_size: 1, preferred: BTreeSet::new(), delay: Duration::ZERO, ..self }
+    }
+
     /// The greatest preferred size; 0 if none is preferred.
     fn most_preferred(&self) -> usize {
         self.preferred.last().copied().unwrap_or(0)
@@ -346,6 +351,10 @@ impl<T: BatchItem, F: BatchFormer<T>> Queue for Batcher<T, F> {
             Ok(_) => Readiness::Now,
             Err(readiness) => readiness,
         }
+    }
+
+    fn first(&self) -> Option<&T> {
+        behind(&self.levels, None).next().map(|(_, waiting)| &waiting.item)
     }
 
     fn take(&mut self, now: Instant) -> Vec<T> {

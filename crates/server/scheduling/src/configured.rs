@@ -27,11 +27,13 @@ pub struct SchedulerContext<'a> {
     pub hold: (usize, usize),
     /// The initial states of every sequence.
     pub states: Vec<SequenceState>,
+    /// Whether instances take requests one at a time, see [`Pulls`](super::Pulls).
+    pub is_continuous: bool,
 }
 
 /// The scheduler of a checked configuration.
 pub fn scheduler(config: &ModelConfig, context: SchedulerContext<'_>) -> Arc<dyn Scheduler> {
-    let SchedulerContext { instances, custom, permits, timer, hold, states } = context;
+    let SchedulerContext { instances, custom, permits, timer, hold, states, is_continuous } = context;
     if let Some(SchedulingChoice::SequenceBatching(batching)) = &config.scheduling_choice {
         let context = sequence::configured::SchedulerContext { instances, permits, timer, hold, states };
         return sequence::configured::scheduler(config, batching, context);
@@ -40,6 +42,7 @@ pub fn scheduler(config: &ModelConfig, context: SchedulerContext<'_>) -> Arc<dyn
         return Arc::new(Handoff::new(Fifo::default(), instances, permits, None));
     };
     let rules = Rules { hold: hold.0, ..rules(batching, config.max_batch_size) };
+    let (rules, custom) = if is_continuous { (rules.one_at_a_time(), None) } else { (rules, custom) };
     let order = batching.preserve_ordering.then(Arc::<Order>::default);
     let batcher = Batcher::new(rules, RequestFormer::new(config, custom, order));
     Arc::new_cyclic(|scheduler: &Weak<Handoff<_>>| {

@@ -35,6 +35,10 @@ impl<T: Item> Queue for Fifo<T> {
         if self.items.is_empty() { Readiness::Nothing } else { Readiness::Now }
     }
 
+    fn first(&self) -> Option<&T> {
+        self.items.first()
+    }
+
     fn take(&mut self, _now: Instant) -> Vec<T> {
         self.items.pop().into_iter().map(|(_, item)| item).collect()
     }

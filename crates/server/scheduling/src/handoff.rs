@@ -4,7 +4,11 @@
 //! - `Executing` -> `Idle`: its thread requests a batch and none may leave;
 //! - `Idle` -> `Called`: a batch is ready, or the scheduler closes; its thread wakes up;
 //! - `Idle` -> `Claimed`: the caller that enqueued executes with it; `Claimed` -> `Called` or `Idle` when that is done;
-//! - `Called` -> `Executing`, or `Idle` again if another instance was faster.
+//! - `Called` -> `Executing`, or `Idle` again if another instance was faster;
+//! - `Idle` -> `Woken` -> `Executing`: an event of the instance's own ended its wait.
+//!
+//! An instance with continuous batching takes requests by [`try_next`](Handoff::try_next) while it executes others. It is
+//! idle while it waits with room for more; without room, it parks until it is woken, and the queue does not call it.
 //!
 //! While a batch waits for more requests, one idle instance is the watcher: it wakes up when the batch has waited long
 //! enough. While all instances execute no watcher is needed, because the first to finish finds the batch. The timer
@@ -14,7 +18,7 @@ use std::sync::PoisonError;
 use std::time::Instant;
 
 use super::sync::{Condvar, Mutex, MutexGuard, wait};
-use super::{Claim, Enqueued, Item, Queue, Readiness, Refusal, Ticket};
+use super::{Claim, Enqueued, Item, Pulled, Queue, Readiness, Refusal, Ticket};
 use crate::rate_limiter::{Permit, Permits};
 use crate::timer::Alarm;
 
@@ -32,6 +36,8 @@ pub struct Handoff<Q> {
 struct State<Q> {
     queue: Q,
     instances: Vec<Activity>,
+    /// The instances that were woken by events of their own and have not noticed yet.
+    woken: Vec<bool>,
     /// The idle instances. The last one is called first: its caches are the warmest.
     idle: Vec<usize>,
     /// The idle instance that wakes up by itself.
@@ -48,6 +54,7 @@ enum Activity {
     Executing,
     Idle,
     Called,
+    Woken,
     Claimed,
 }
 
@@ -57,6 +64,7 @@ impl<Q: Queue> Handoff<Q> {
         let state = State {
             queue,
             instances: vec![Activity::Executing; instances],
+            woken: vec![false; instances],
             idle: Vec::with_capacity(instances),
             watcher: None,
             called: 0,
@@ -143,9 +151,93 @@ impl<Q: Queue> Handoff<Q> {
         }
     }
 
+    /// See [`Pulls::try_next`](super::Pulls::try_next).
+    pub fn try_next(
+        &self,
+        instance: usize,
+        is_idle: bool,
+        fits: &mut dyn FnMut(&Q::Item) -> bool,
+    ) -> Pulled<Q::Item> {
+        let now = Instant::now();
+        let mut state = self.refuse_expired(self.lock(), now);
+        match state.queue.readiness(now) {
+            Readiness::Now => {}
+            Readiness::Nothing if state.closed => return Pulled::Closed,
+            Readiness::Nothing | Readiness::At(_) => return Pulled::Nothing,
+        }
+        let has_room = is_idle || state.queue.first().is_some_and(fits);
+        if !has_room || !self.permits.as_ref().is_none_or(|permits| permits.pull(instance, is_idle)) {
+            // It may have been called for the request, which another instance may take.
+            self.notify(state, now);
+            return Pulled::Full;
+        }
+        let batch = state.queue.take(now);
+        self.notify(state, now);
+        Pulled::Taken(batch)
+    }
+
+    /// See [`Pulls::wait`](super::Pulls::wait).
+    pub fn wait(&self, instance: usize, is_idle: bool) {
+        let Some(permits) = self.permits.as_ref().filter(|_| is_idle) else {
+            self.await_request(instance);
+            return;
+        };
+        // An instance needs no resources until there is a request for it.
+        permits.give_back(instance);
+        while self.await_request(instance) {
+            permits.acquire(instance);
+            if self.lock().queue.readiness(Instant::now()) == Readiness::Now {
+                return;
+            }
+            // Another instance was faster.
+            permits.give_back(instance);
+        }
+    }
+
+    /// Waits until a request may leave; `false` if the wait ended for another reason.
+    fn await_request(&self, instance: usize) -> bool {
+        let mut state = self.lock();
+        loop {
+            let now = Instant::now();
+            state = self.refuse_expired(state, now);
+            if std::mem::take(&mut state.woken[instance]) {
+                // Another instance may be sooner done with what this one was called for.
+                self.notify(state, now);
+                return false;
+            }
+            state = match state.queue.readiness(now) {
+                Readiness::Now => return true,
+                Readiness::Nothing if state.closed => return false,
+                Readiness::Nothing => self.rest(state, instance, None),
+                Readiness::At(time) => self.rest(state, instance, Some(time)),
+            };
+        }
+    }
+
+    /// See [`Pulls::park`](super::Pulls::park).
+    pub fn park(&self, instance: usize) {
+        let mut state = self.lock();
+        while !std::mem::take(&mut state.woken[instance]) {
+            state = wait(&self.calls[instance], state, None);
+        }
+    }
+
+    /// See [`Pulls::wake`](super::Pulls::wake).
+    pub fn wake(&self, instance: usize) {
+        let mut state = self.lock();
+        state.woken[instance] = true;
+        if state.instances[instance] == Activity::Idle {
+            state.leave_idle(Some(instance));
+            state.instances[instance] = Activity::Woken;
+        }
+        drop(state);
+        self.calls[instance].notify_one();
+    }
+
     /// See [`Scheduler::finished`](super::Scheduler::finished).
     pub fn finished(&self, instance: usize) {
         let mut state = self.lock();
+        debug_assert_eq!(state.instances[instance], Activity::Claimed);
         if state.queue.len() == 0 && !state.closed {
             state.instances[instance] = Activity::Idle;
             state.idle.push(instance);
@@ -229,7 +321,7 @@ impl<Q: Queue> Handoff<Q> {
         self.lock()
     }
 
-    /// The instance is idle until it is called or, if nobody else does, watches a batch until it may leave.
+    /// The instance is idle until it is called. If no other one is the watcher, it also watches a batch until it may leave.
     fn rest<'a>(
         &'a self,
         mut state: MutexGuard<'a, State<Q>>,
@@ -241,7 +333,8 @@ impl<Q: Queue> Handoff<Q> {
         if batch_leaves.is_some() && state.watcher.is_none() {
             state.watcher = Some(instance);
         }
-        while state.instances[instance] != Activity::Called {
+        // It may wake up for no reason while it is idle or claimed.
+        while !matches!(state.instances[instance], Activity::Called | Activity::Woken) {
             let deadline = batch_leaves.filter(|_| state.watcher == Some(instance));
             if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
                 state.leave_idle(Some(instance));
@@ -250,8 +343,10 @@ impl<Q: Queue> Handoff<Q> {
             }
             state = wait(&self.calls[instance], state, deadline);
         }
+        if state.instances[instance] == Activity::Called {
+            state.called -= 1;
+        }
         state.instances[instance] = Activity::Executing;
-        state.called -= 1;
         state
     }
 }

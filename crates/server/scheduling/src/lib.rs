@@ -80,6 +80,46 @@ pub trait Scheduler: Send + Sync {
 
     /// No client can continue its sequence any more.
     fn end_sequences(&self) {}
+
+    /// This scheduler for instances that take requests by themselves; `None` if it does not support them.
+    fn pulls(&self) -> Option<&dyn Pulls> {
+        None
+    }
+}
+
+/// A scheduler for instances that take requests while they execute others. They do not call [`Scheduler::next`].
+pub trait Pulls: Send + Sync {
+    /// Takes the next request if it `fits`. An instance that `is_idle` holds no request and takes any. Does not block, except
+    /// for the lock.
+    fn try_next(
+        &self,
+        instance: usize,
+        is_idle: bool,
+        fits: &mut dyn FnMut(&Request) -> bool,
+    ) -> Pulled<Request>;
+
+    /// Waits until a request may leave the queue, the scheduler is closed and empty, or the instance is woken. Only for an
+    /// instance that has room.
+    fn wait(&self, instance: usize, is_idle: bool);
+
+    /// Waits until the instance is woken.
+    fn park(&self, instance: usize);
+
+    /// Ends the current or the next wait of an instance.
+    fn wake(&self, instance: usize);
+}
+
+/// The outcome of [`Pulls::try_next`].
+#[derive(Debug, PartialEq, Eq)]
+pub enum Pulled<T> {
+    /// The requests that left the queue, which execute together.
+    Taken(Vec<T>),
+    /// The next request does not fit, or instances of other models are served first.
+    Full,
+    /// No request may leave.
+    Nothing,
+    /// The scheduler is closed, and no request is left.
+    Closed,
 }
 
 /// The outcome of enqueueing a request.
@@ -186,6 +226,9 @@ pub(crate) trait Queue {
     /// Whether a batch may leave.
     fn readiness(&mut self, now: Instant) -> Readiness;
 
+    /// The item that leaves first.
+    fn first(&self) -> Option<&Self::Item>;
+
     /// The batch that may leave now; empty if none may.
     fn take(&mut self, now: Instant) -> Vec<Self::Item>;
 
@@ -242,6 +285,33 @@ impl<Q: Queue<Item = Request> + Send> Scheduler for Handoff<Q> {
 
     fn close(&self) {
         Handoff::close(self);
+    }
+
+    fn pulls(&self) -> Option<&dyn Pulls> {
+        Some(self)
+    }
+}
+
+impl<Q: Queue<Item = Request> + Send> Pulls for Handoff<Q> {
+    fn try_next(
+        &self,
+        instance: usize,
+        is_idle: bool,
+        fits: &mut dyn FnMut(&Request) -> bool,
+    ) -> Pulled<Request> {
+        Handoff::try_next(self, instance, is_idle, fits)
+    }
+
+    fn wait(&self, instance: usize, is_idle: bool) {
+        Handoff::wait(self, instance, is_idle);
+    }
+
+    fn park(&self, instance: usize) {
+        Handoff::park(self, instance);
+    }
+
+    fn wake(&self, instance: usize) {
+        Handoff::wake(self, instance);
     }
 }
 

@@ -8,7 +8,7 @@ use loom::thread;
 
 use self::handoff::Handoff;
 use super::fifo::Fifo;
-use super::{Claim, Enqueued, Item, Queue, Readiness, Refusal, Ticket};
+use super::{Claim, Enqueued, Item, Pulled, Queue, Readiness, Refusal, Ticket};
 
 #[expect(clippy::duplicate_mod, reason = "the same source over other locks is what this is about")]
 #[path = "handoff.rs"]
@@ -61,8 +61,8 @@ fn execute(batch: Vec<Job>) {
     batch.iter().for_each(|job| job.end(EXECUTED));
 }
 
-/// Jobs leave in pairs, or by themselves once nothing more comes: the first one of a pair waits for its time, which
-/// does not come here, so that somebody has to call whoever watches it.
+/// Jobs leave in pairs, or alone once the queue is closed. The first one of a pair waits for a time that never comes here, so
+/// its watcher has to be called.
 #[derive(Default)]
 struct Pairs {
     jobs: Fifo<Job>,
@@ -86,6 +86,10 @@ impl Queue for Pairs {
             1 if !self.closed => Readiness::At(now + Duration::from_secs(3600)),
             _ => Readiness::Now,
         }
+    }
+
+    fn first(&self) -> Option<&Job> {
+        self.jobs.first()
     }
 
     fn take(&mut self, now: Instant) -> Vec<Job> {
@@ -123,6 +127,9 @@ impl Queue for Pairs {
 /// The action of a client.
 type Client<Q> = fn(&Handoff<Q>, Job);
 
+/// The loop of an instance's thread, until the scheduler is closed and empty.
+type Instance<Q> = fn(&Handoff<Q>, usize);
+
 /// When the scheduler is closed.
 #[derive(Clone, Copy, PartialEq)]
 enum Close {
@@ -138,19 +145,31 @@ fn explore<Q>(instances: usize, close: Close, clients: &'static [Client<Q>])
 where
     Q: Queue<Item = Job> + Default + Send + 'static,
 {
+    explore_with(execute_batches, PREEMPTIONS, instances, close, clients);
+}
+
+/// How often a thread may lose its turn while it could continue.
+const PREEMPTIONS: usize = 2;
+
+/// [`explore`] with instances of this kind, and with more preemptions.
+fn explore_with<Q>(
+    run: Instance<Q>,
+    preemptions: usize,
+    instances: usize,
+    close: Close,
+    clients: &'static [Client<Q>],
+) where
+    Q: Queue<Item = Job> + Default + Send + 'static,
+{
     let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(2);
+    model.preemption_bound = Some(preemptions);
     model.check(move || {
         let handoff = Arc::new(Handoff::new(Q::default(), instances, None, None));
         let fates = Arc::new(Fates { all: Mutex::new(vec![0; clients.len()]), changed: Condvar::new() });
         let workers: Vec<_> = (0..instances)
             .map(|instance| {
                 let handoff = Arc::clone(&handoff);
-                thread::spawn(move || {
-                    while let Some(batch) = handoff.next(instance) {
-                        execute(batch);
-                    }
-                })
+                thread::spawn(move || run(&handoff, instance))
             })
             .collect();
         let others: Vec<_> = clients[1..]
@@ -177,6 +196,46 @@ where
             assert!(*fate == EXECUTED || *fate == REFUSED, "{fate}");
         }
     });
+}
+
+fn execute_batches<Q: Queue<Item = Job>>(handoff: &Handoff<Q>, instance: usize) {
+    while let Some(batch) = handoff.next(instance) {
+        execute(batch);
+    }
+}
+
+/// Takes jobs as they come, with room for any number.
+fn pull<Q: Queue<Item = Job>>(handoff: &Handoff<Q>, instance: usize) {
+    loop {
+        match handoff.try_next(instance, true, &mut |_| false) {
+            Pulled::Taken(batch) => execute(batch),
+            Pulled::Closed => return,
+            Pulled::Full | Pulled::Nothing => handoff.wait(instance, true),
+        }
+    }
+}
+
+/// Has room for one job. An event reports its end, here at once.
+fn pull_into_one_slot<Q: Queue<Item = Job>>(handoff: &Handoff<Q>, instance: usize) {
+    let mut held = Vec::new();
+    loop {
+        match handoff.try_next(instance, held.is_empty(), &mut |_| false) {
+            Pulled::Taken(batch) => {
+                held = batch;
+                handoff.wake(instance);
+                continue;
+            }
+            Pulled::Closed if held.is_empty() => return,
+            Pulled::Full | Pulled::Closed => handoff.park(instance),
+            Pulled::Nothing => handoff.wait(instance, held.is_empty()),
+        }
+        execute(std::mem::take(&mut held));
+    }
+}
+
+fn queue_and_wake<Q: Queue<Item = Job>>(handoff: &Handoff<Q>, job: Job) {
+    handoff.enqueue(job, false);
+    handoff.wake(0);
 }
 
 fn queue<Q: Queue<Item = Job>>(handoff: &Handoff<Q>, job: Job) {
@@ -222,6 +281,11 @@ fn a_client_that_executes_and_one_that_does_not() {
 }
 
 #[test]
+fn a_client_that_executes_while_the_instance_wakes_up_for_no_reason() {
+    explore_with::<Fifo<Job>>(execute_batches, 3, 1, Close::Late, &[queue_or_execute, queue_and_wake]);
+}
+
+#[test]
 fn a_client_that_goes_away() {
     explore::<Fifo<Job>>(1, Close::Late, &[queue_and_cancel, queue]);
 }
@@ -250,4 +314,24 @@ fn half_a_pair_whose_other_half_goes_away() {
 #[test]
 fn half_a_pair_at_the_end() {
     explore::<Pairs>(1, Close::Early, &[queue_then_close]);
+}
+
+#[test]
+fn instances_that_take_jobs_by_themselves() {
+    explore_with::<Fifo<Job>>(pull, PREEMPTIONS, 1, Close::Late, &[queue, queue]);
+    explore_with::<Fifo<Job>>(pull, PREEMPTIONS, 1, Close::Early, &[queue_then_close, queue_and_cancel]);
+    explore_with::<Fifo<Job>>(pull, PREEMPTIONS, 2, Close::Late, &[queue]);
+}
+
+#[test]
+fn an_instance_that_is_woken_while_requests_come() {
+    explore_with::<Fifo<Job>>(pull, PREEMPTIONS, 1, Close::Late, &[queue_and_wake, queue]);
+    explore_with::<Fifo<Job>>(pull, PREEMPTIONS, 2, Close::Early, &[queue_and_wake]);
+}
+
+#[test]
+fn an_instance_that_parks_while_its_slot_is_taken() {
+    explore_with::<Fifo<Job>>(pull_into_one_slot, PREEMPTIONS, 1, Close::Late, &[queue, queue]);
+    explore_with::<Fifo<Job>>(pull_into_one_slot, PREEMPTIONS, 1, Close::Early, &[queue, queue_and_wake]);
+    explore_with::<Fifo<Job>>(pull_into_one_slot, PREEMPTIONS, 2, Close::Late, &[queue]);
 }

@@ -79,6 +79,8 @@ struct Instance {
     priority: u64,
     executions: u64,
     holds: bool,
+    /// Whether the instance has taken a request since it acquired its resources.
+    has_pulled: bool,
     granted: Arc<Condvar>,
 }
 
@@ -128,7 +130,10 @@ impl RateLimiter {
             ids.push(id);
             let priority = u64::from(instance.priority.max(1));
             let granted = Arc::default();
-            state.instances.insert(id, Instance { needs, priority, executions: 0, holds: false, granted });
+            state.instances.insert(
+                id,
+                Instance { needs, priority, executions: 0, holds: false, has_pulled: false, granted },
+            );
         }
         drop(state);
         // Dropped, it takes back what was registered before the one that was refused.
@@ -200,7 +205,7 @@ impl RateLimiter {
                 *state.taken.entry(key).or_default() += count;
             }
             if let Some(instance) = state.instances.get_mut(&id) {
-                instance.holds = true;
+                (instance.holds, instance.has_pulled) = (true, false);
                 instance.granted.notify_one();
             }
         }
@@ -288,6 +293,30 @@ impl Permits {
         if state.executed(self.ids[instance]) {
             self.limiter.serve(&mut state);
         }
+    }
+
+    /// Counts an execution of an instance that takes requests while it executes others. `false` if it must not take one now:
+    /// it holds no resources, or another instance that waits for them goes first. An instance that `is_idle` then releases its
+    /// resources.
+    pub fn pull(&self, instance: usize, is_idle: bool) -> bool {
+        let mut state = self.limiter.lock();
+        let id = self.ids[instance];
+        let Some(own) = state.instances.get(&id).filter(|own| own.holds) else { return false };
+        let goes_first = |other: &Instance| {
+            other.rank() < own.rank() && other.needs.keys().any(|key| own.needs.contains_key(key))
+        };
+        let waiting = state.waiting.iter().filter_map(|id| state.instances.get(id));
+        if own.has_pulled && waiting.into_iter().any(goes_first) {
+            if is_idle {
+                state.give_back(id);
+                self.limiter.serve(&mut state);
+            }
+            return false;
+        }
+        if let Some(own) = state.instances.get_mut(&id) {
+            (own.has_pulled, own.executions) = (true, own.executions + 1);
+        }
+        true
     }
 
     /// The instance may execute and does not.

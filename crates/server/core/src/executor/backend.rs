@@ -124,6 +124,15 @@ impl InstanceServices {
         let permits = self.limiter.as_ref().map(|limiter| limiter.register(needs)).transpose()?;
         let custom = model.custom_batching();
         let pool = Arc::new(Pool::new(model, instances, kept, Arc::clone(&statistics) as _)?);
+        if pool.is_continuous()
+            && matches!(config.scheduling_choice, Some(SchedulingChoice::SequenceBatching(_)))
+        {
+            return Err(Error::invalid_arg(format!(
+                "model '{}': its backend executes requests continuously, which sequence_batching does not support; use \
+                 dynamic_batching or none",
+                spec.id.name
+            )));
+        }
         warm_up(&pool, &config, &signature, &spec.warm_up_files, &statistics)?;
         let states = match &config.scheduling_choice {
             Some(SchedulingChoice::SequenceBatching(batching)) => {
@@ -138,6 +147,7 @@ impl InstanceServices {
             timer: &self.timer,
             hold: self.hold_batches,
             states,
+            is_continuous: pool.is_continuous(),
         };
         let scheduler = configured::scheduler(&config, context);
         let readiness = Readiness::new(pool.model(), &self.timer, self.events.clone(), readiness::LIMIT);

@@ -2,6 +2,7 @@
 
 mod answers;
 mod batching;
+mod continuous;
 mod instances;
 mod lifecycle;
 mod priorities;

@@ -192,3 +192,34 @@ fn a_permit_given_back_is_not_an_execution() {
     permits.executed(0);
     assert_eq!(limiter.lock().instances[&0].executions, 1);
 }
+
+#[test]
+fn an_instance_that_takes_requests_by_itself_yields_to_those_that_executed_less_often() {
+    let limiter = RateLimiter::new(Vec::new());
+    let needs = [("a", "R", 1), ("b", "R", 1), ("c", "S", 1)];
+    let needs = needs.map(|(name, resource, priority)| instance(name, priority, &[(resource, 1)]));
+    let permits = limiter.register(needs.to_vec()).unwrap();
+    assert!(!permits.pull(0, true), "it holds nothing");
+    permits.acquire(0);
+    permits.acquire(2);
+    for is_idle in [true, false, false, true] {
+        assert!(permits.pull(0, is_idle) && permits.pull(2, is_idle));
+    }
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| permits.acquire(1));
+        while limiter.waiting() == 0 {
+            thread::yield_now();
+        }
+        // Keeps the resource while it executes, and releases it once it is idle.
+        assert!(!permits.pull(0, false) && permits.pull(2, false));
+        assert!(!waiting.is_finished());
+        assert!(!permits.pull(0, true));
+        waiting.join().unwrap();
+    });
+    assert!(permits.pull(1, true));
+    assert_eq!([0, 1, 2].map(|id| limiter.lock().instances[&id].executions), [4, 1, 5]);
+    permits.give_back(1);
+    permits.acquire(0);
+    // Each acquisition allows at least one request.
+    assert!(permits.pull(0, true));
+}

@@ -26,6 +26,15 @@ struct PlainJob {
     expiry: Option<Instant>,
 }
 
+impl PlainJob {
+    fn place(&self) -> (u64, bool, u64) {
+        match self.delayed {
+            None => (self.level, false, self.number),
+            Some(delayed) => (self.level, true, delayed),
+        }
+    }
+}
+
 impl Plain {
     fn policy(&self, level: u64) -> Policy {
         self.rules.policies.get(&level).unwrap_or(&self.rules.default_policy).clone()
@@ -33,10 +42,7 @@ impl Plain {
 
     fn in_order(&self) -> Vec<PlainJob> {
         let mut jobs = self.jobs.clone();
-        jobs.sort_by_key(|job| match job.delayed {
-            None => (job.level, false, job.number),
-            Some(delayed) => (job.level, true, delayed),
-        });
+        jobs.sort_by_key(PlainJob::place);
         jobs
     }
 
@@ -96,6 +102,10 @@ impl Queue for Plain {
 
     fn readiness(&mut self, now: Instant) -> Readiness {
         self.decide(now).map_or_else(|readiness| readiness, |_| Readiness::Now)
+    }
+
+    fn first(&self) -> Option<&Job> {
+        self.jobs.iter().min_by_key(|job| job.place()).map(|job| &job.job)
     }
 
     fn take(&mut self, now: Instant) -> Vec<Job> {
@@ -196,8 +206,10 @@ impl<Q: Queue<Item = Job>> Run<Q> {
             if self.busy_until[instance] > self.now || self.queue.readiness(self.now) != Readiness::Now {
                 continue;
             }
+            let first = self.queue.first().map(|job| job.id);
             let batch = self.queue.take(self.now);
             assert!(!batch.is_empty(), "a batch may leave and none does");
+            assert_eq!(first, Some(batch[0].id));
             let size: usize = batch.iter().map(|job| job.size).sum();
             self.busy_until[instance] = self.now + Duration::from_micros(40 + 10 * size as u64);
             self.acts.push(Act::Leaves(self.micros(), batch.into_iter().map(|job| job.id).collect()));
@@ -309,9 +321,9 @@ proptest! {
 
     #[test]
     fn random_traffic_goes_as_the_rules_say(
-        (rules, events) in any_rules().prop_flat_map(|rules| {
+        (rules, events) in (any_rules(), any::<bool>()).prop_flat_map(|(rules, one_at_a_time)| {
             let most = rules.max_batch_size;
-            (Just(rules), events(most))
+            (Just(if one_at_a_time { rules.one_at_a_time() } else { rules }), events(most))
         }),
         instances in 1..4_usize,
     ) {
@@ -337,7 +349,7 @@ proptest! {
         for act in &acts {
             if let Act::Leaves(_, ids) = act {
                 let size: usize = ids.iter().map(|id| jobs[*id].size).sum();
-                prop_assert!(size <= rules.max_batch_size);
+                prop_assert!(size <= rules.max_batch_size || ids.len() == 1);
                 prop_assert!(ids.iter().all(|id| jobs[*id].shape == jobs[ids[0]].shape));
                 left.extend(ids.iter().copied());
             }
