@@ -245,6 +245,10 @@ impl Worker {
         if ask { process.ready() } else { Ok(()) }
     }
 
+    fn is_stopped(&self) -> bool {
+        matches!(self.lock().state, State::Stopped)
+    }
+
     /// Ends the process without a restart.
     pub fn stop(&self) {
         let state = std::mem::replace(&mut self.lock().state, State::Stopped);
@@ -269,9 +273,10 @@ impl Workers {
         workers.push(Arc::downgrade(worker));
     }
 
-    /// The current workers.
+    /// The current workers. Those that were stopped are not among them, though their instances may still be ending.
     pub fn all(&self) -> Vec<Arc<Worker>> {
-        self.lock().iter().filter_map(Weak::upgrade).collect()
+        let workers = self.lock().iter().filter_map(Weak::upgrade).collect::<Vec<_>>();
+        workers.into_iter().filter(|worker| !worker.is_stopped()).collect()
     }
 
     /// A running process.

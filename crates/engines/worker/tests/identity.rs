@@ -253,7 +253,11 @@ fn while_a_process_starts_again_its_instance_executes_in_those_of_others() {
         assert!(execute(&mut one, &["aborts"])[0][0].is_err());
         assert_eq!(execute(&mut one, &[""]), [[Ok(20_000)]]);
     }
+    assert_eq!(workers.all().len(), 2);
     one_worker.stop();
+    // An instance that ends does not make its model unready.
+    assert!(one_worker.ready(false).is_err());
+    assert!(workers.all().iter().all(|worker| Arc::ptr_eq(worker, &other_worker)));
     for _ in 0..3 {
         assert_eq!(execute(&mut one, &[""]), [[Ok(20_000)]], "the other process executes");
     }
