@@ -1,6 +1,7 @@
 //! Instances of a model: planning, creation, and the threads they execute on.
 
 mod continuous;
+mod kept;
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -17,6 +18,7 @@ use nereid_model_config::proto::ModelInstanceGroup;
 use nereid_model_config::proto::model_instance_group::Kind;
 
 use self::continuous::Runner;
+use self::kept::Planned;
 use crate::host_policies::{PlacedInstance, in_place};
 use nereid_scheduling::Scheduler;
 use nereid_scheduling::rate_limiter::{Need, Needs};
@@ -189,18 +191,18 @@ impl Pool {
         kept: Option<&Self>,
         monitor: Arc<dyn BatchMonitor>,
     ) -> Result<Self> {
-        let kept = |placed: &PlacedInstance| kept?.find(placed);
-        let new: Vec<_> = instances.iter().filter(|placed| kept(placed).is_none()).cloned().collect();
-        let mut new = create(&*model, new)?.into_iter();
+        let planned = kept::plan(instances, kept.map(Self::all_slots).unwrap_or_default());
+        let new = planned.iter().filter(|planned| planned.kept.is_none());
+        let mut new = create(&*model, new.map(|planned| planned.placed.clone()).collect())?.into_iter();
         let (mut slots, mut passive) = (Vec::new(), Vec::new());
-        for placed in instances {
-            let kept = kept(&placed);
+        for Planned { placed, kept } in planned {
             let is_kept = kept.is_some();
             let made = || {
                 let instance = new.next()?;
                 let is_continuous = instance.executes_continuously();
                 Some((Arc::new(Mutex::new(instance)), is_continuous))
             };
+            let kept = kept.map(|slot| (Arc::clone(&slot.instance), slot.is_continuous));
             let Some((instance, is_continuous)) = kept.or_else(made) else {
                 return Err(Error::internal(format!("instance '{}' was not made", placed.context.name)));
             };
@@ -219,10 +221,8 @@ impl Pool {
         Ok(Self { slots, passive, model, capabilities, monitor, is_continuous, cost: Cost::default() })
     }
 
-    /// The instance that was made like this, and whether it executes continuously.
-    fn find(&self, placed: &PlacedInstance) -> Option<(SharedInstance, bool)> {
-        let slot = self.slots.iter().chain(&self.passive).find(|slot| slot.placed == *placed)?;
-        Some((Arc::clone(&slot.instance), slot.is_continuous))
+    fn all_slots(&self) -> Vec<&Slot> {
+        self.slots.iter().chain(&self.passive).collect()
     }
 
     /// Whether the instances take requests by themselves.

@@ -19,7 +19,8 @@ mod workers;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use nereid_backend_api::{Error, ErrorCode, ReadinessReports, Result};
@@ -34,7 +35,7 @@ pub(crate) use self::tasks::{Done, Task};
 use crate::block_on::block_on;
 use crate::events::Events;
 use crate::executor::BuildError;
-use crate::model::{Model, Services};
+use crate::model::{Model, Retirements, Services};
 use crate::readiness_watch::{POLL_INTERVAL, ReadinessPoll};
 use crate::source::{Fetches, ModelSource};
 use crate::spec::ModelSpec;
@@ -51,9 +52,15 @@ pub(crate) struct LifeCycle {
     limits: Limits,
     tasks: Mutex<Tasks>,
     unloadings: AtomicU64,
+    retirements: Arc<Retirements>,
+    /// Versions that left the table, as long as they are held.
+    retired: Mutex<Vec<Weak<Model>>>,
     forgetting: ForgetSchedule,
     readiness_poll: Arc<ReadinessPoll>,
 }
+
+/// How long a load that changes the instances of a model waits for the end of those that it removes.
+const REMOVAL_LIMIT: Duration = if cfg!(test) { Duration::from_secs(1) } else { Duration::from_secs(5) };
 
 /// How much runs in parallel, and how often a failed load is retried.
 pub(crate) struct Limits {
@@ -114,6 +121,8 @@ impl LifeCycle {
             limits,
             tasks: Mutex::default(),
             unloadings: AtomicU64::new(0),
+            retirements: Arc::default(),
+            retired: Mutex::default(),
             forgetting: ForgetSchedule::default(),
             readiness_poll,
         })
@@ -399,11 +408,20 @@ impl LifeCycle {
             Some(VersionState::Ready(model)) => Some(Arc::clone(model)),
             _ => None,
         });
+        let replaced: Vec<_> = replaced.collect();
+        drop(before);
+        let mut changed = Vec::new();
         for model in replaced {
             model.guard().withdraw();
+            model.retire(&self.retirements);
+            self.retired().push(Arc::downgrade(&model));
             let followers = versions.iter().filter_map(|(_, follower)| follower.as_ref());
             match followers.into_iter().find(|follower| follower.follows(&model)) {
-                Some(follower) => model.hand_over(follower),
+                Some(follower) => {
+                    model.hand_over(follower);
+                    // With open sequences, the version ends much later.
+                    changed.extend((!follower.follows(&model)).then_some(model.load_number()));
+                }
                 None => model.end_sequences(),
             }
             let (this, id, version) = (Arc::downgrade(self), id.clone(), model.version());
@@ -414,6 +432,25 @@ impl LifeCycle {
                 }
             });
         }
+        // Removed instances end before the load is done, unless requests keep them.
+        changed.into_iter().for_each(|load| self.retirements.wait_for(load, REMOVAL_LIMIT));
+    }
+
+    /// Versions that left the table and are still held.
+    fn retired(&self) -> MutexGuard<'_, Vec<Weak<Model>>> {
+        let mut retired = self.retired.lock().unwrap_or_else(PoisonError::into_inner);
+        retired.retain(|model| model.strong_count() > 0);
+        retired
+    }
+
+    /// See [`retired`](Self::retired).
+    pub(crate) fn retired_models(&self) -> Vec<Arc<Model>> {
+        self.retired().iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Waits until no version that left the table is ending.
+    pub(crate) fn wait_for_retirements(&self) {
+        self.retirements.wait();
     }
 
     /// Marks a version that was taken out of service as unloaded.

@@ -15,6 +15,7 @@ use nereid_backend_api::{
 
 pub(crate) use self::load::Services;
 use self::retirement::Retirement;
+pub(crate) use self::retirement::Retirements;
 use crate::admission::admit;
 use crate::bodies::BodyBudget;
 use crate::caller::Caller;
@@ -131,6 +132,11 @@ impl Model {
     /// The guard of the files it was loaded from.
     pub(crate) fn guard(&self) -> &LoadGuard {
         self.retirement.guard()
+    }
+
+    /// Records in `all` that the version has left the table and has not ended.
+    pub(crate) fn retire(&self, all: &Arc<Retirements>) {
+        self.retirement.begin(self.load_number, all);
     }
 
     /// Calls `afterwards` once the version has ended, after its last holder is gone.

@@ -503,19 +503,22 @@ impl Server {
         self.models.events().notify();
     }
 
-    /// What the models that are served still have to do.
+    /// The remaining work of the models, including versions that are being unloaded.
     pub fn work(&self) -> Work {
-        self.models().ready().map(|model| model.work()).min().unwrap_or(Work::Nothing)
+        let retired = self.models.retired_models();
+        let models = self.models();
+        models.ready().chain(&retired).map(|model| model.work()).min().unwrap_or(Work::Nothing)
     }
 
-    /// Executes what is queued and ends all instances.
+    /// Executes queued requests and ends all instances, including those of versions that are being unloaded.
     pub fn unload_all(&self) {
         self.models.close();
         // What has begun needs its members.
         let dependents = self.models().dependents_before_members();
         dependents.iter().for_each(|dependent| dependent.unload());
         drop(dependents);
-        let models: Vec<_> = self.models.clear().ready().cloned().collect();
+        let mut models: Vec<_> = self.models.clear().ready().cloned().collect();
+        models.extend(self.models.retired_models());
         let threads = models.len().min(UNLOADS);
         let models = Mutex::new(models.into_iter());
         let next = || models.lock().unwrap_or_else(PoisonError::into_inner).next();
@@ -527,6 +530,7 @@ impl Server {
             }
         };
         thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(unload))));
+        self.models.wait_for_retirements();
     }
 }
 

@@ -3,15 +3,61 @@
 //! Callers that found a version in the table hold it, and so does every request until it is answered. The last holder is often
 //! a client's I/O thread or an instance, and neither may run the clean-up of a backend. A short-lived thread runs it instead.
 
+use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::Builder;
+use std::time::Duration;
 
 use crate::executor::Executor;
 use crate::interceptors::Gate;
 use crate::load_guard::LoadGuard;
 use crate::spec::ModelId;
+
+/// The versions of a server that left the table and have not ended.
+#[derive(Default)]
+pub(crate) struct Retirements {
+    /// The numbers of their loads.
+    loads: Mutex<BTreeSet<u64>>,
+    ended: Condvar,
+}
+
+impl Retirements {
+    fn begin(self: &Arc<Self>, load: u64) -> Ending {
+        self.lock().insert(load);
+        Ending { load, all: Arc::clone(self) }
+    }
+
+    /// Waits until all have ended.
+    pub(crate) fn wait(&self) {
+        let left = |loads: &mut BTreeSet<u64>| !loads.is_empty();
+        drop(self.ended.wait_while(self.lock(), left).unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Waits until a version has ended, but no longer than `limit`.
+    pub(crate) fn wait_for(&self, load: u64, limit: Duration) {
+        let is_left = |loads: &mut BTreeSet<u64>| loads.contains(&load);
+        drop(self.ended.wait_timeout_while(self.lock(), limit, is_left));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeSet<u64>> {
+        self.loads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A version that left the table; dropped when it has ended.
+struct Ending {
+    load: u64,
+    all: Arc<Retirements>,
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.all.lock().remove(&self.load);
+        self.all.ended.notify_all();
+    }
+}
 
 /// Ends a version when dropped. It is the last field of [`Model`](super::Model): fields are dropped in order, so the other
 /// references of the version are gone by then.
@@ -21,6 +67,8 @@ pub(super) struct Retirement {
     parts: Option<Parts>,
     is_ended: AtomicBool,
     afterwards: OnceLock<Afterwards>,
+    /// Set once the version has left the table.
+    ending: Mutex<Option<Ending>>,
     /// Dropped once the backend no longer uses the files.
     guard: LoadGuard,
 }
@@ -41,12 +89,24 @@ impl Retirement {
         guard: LoadGuard,
     ) -> Self {
         let parts = Some(Parts { gate, executor });
-        Self { id, parts, is_ended: AtomicBool::new(false), afterwards: OnceLock::new(), guard }
+        Self {
+            id,
+            parts,
+            is_ended: AtomicBool::new(false),
+            afterwards: OnceLock::new(),
+            ending: Mutex::default(),
+            guard,
+        }
     }
 
     /// The guard of the version's files.
     pub(super) fn guard(&self) -> &LoadGuard {
         &self.guard
+    }
+
+    /// Records that the version has left the table, until it has ended.
+    pub(super) fn begin(&self, load: u64, all: &Arc<Retirements>) {
+        *self.ending.lock().unwrap_or_else(PoisonError::into_inner) = Some(all.begin(load));
     }
 
     /// Calls `afterwards` once the version has ended. Only the first callback is called.
@@ -61,6 +121,8 @@ impl Retirement {
         if let Some(parts) = &self.parts {
             parts.end();
         }
+        let ending = self.ending.lock().unwrap_or_else(PoisonError::into_inner).take();
+        drop(ending);
     }
 }
 
@@ -85,6 +147,7 @@ impl Drop for Retirement {
             return;
         }
         let (id, guard) = (self.id.clone(), std::mem::take(&mut self.guard));
+        let ending = self.ending.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         let spawned = Builder::new().name("nereid-drain".into()).spawn(move || {
             let ended = catch_unwind(AssertUnwindSafe(|| {
                 parts.end();
@@ -101,6 +164,7 @@ impl Drop for Retirement {
                 }
             }
             afterwards.into_iter().for_each(|afterwards| afterwards());
+            drop(ending);
         });
         if let Err(error) = spawned {
             let id = &self.id.0;

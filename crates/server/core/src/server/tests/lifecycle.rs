@@ -4,6 +4,7 @@ mod against_plain_rules;
 mod events;
 mod fetching;
 mod forgetting;
+mod instances;
 mod members;
 mod namespaces;
 mod readiness;
