@@ -1,11 +1,11 @@
-//! What scheduling costs: CPU time of the whole process for each request, from `Server::infer` to its answer, with a
+//! The cost of scheduling: CPU time of the whole process for each request, from `Server::infer` to its answer, with a
 //! backend that does nothing; and how much of its time an instance executes, with one that takes a millisecond.
 //!
 //! Run it with `cargo xtask bench scheduling`. Clients are tasks on one I/O thread, each with one request at a time.
 //!
 //! The first table is for all processors. With few requests in flight it shows above all what it costs to wake an idle
 //! processor, which depends on the machine. The second one is for one processor, where waking a thread is a switch. The
-//! last one shows what an ensemble of two steps costs beside the two requests that it makes.
+//! last one shows the cost of an ensemble of two steps in addition to its two requests.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -90,7 +90,7 @@ fn model(name: &str, text: &str) -> (String, Result<ModelSpec>) {
     (name.to_owned(), Ok(spec))
 }
 
-/// What to measure: the model `asked`, and the number of requests in flight.
+/// Measures the model `asked` with this number of requests in flight.
 fn measure(backend: &Timed, scheduling: &str, asked: &'static str, in_flight: usize) -> Row {
     let step = |read: &str, write: &str| {
         format!(

@@ -4,8 +4,7 @@ use nereid_backend_api::{Error, InferRequest, Result, Shape, Tensor};
 
 use crate::signature::{InputSignature, Signature, reshaped};
 
-/// Admits a request to the model of that name, or says what is wrong with it. Returns its batch size (1 for a model without
-/// batching).
+/// Checks a request against the model's signature. Returns its batch size (1 for a model without batching).
 pub(crate) fn admit(request: &mut InferRequest, signature: &Signature, model: &str) -> Result<usize> {
     check(request, signature, model).map_err(|error| match request.id.as_str() {
         "" => error,

@@ -112,7 +112,7 @@ impl Backends {
         }
     }
 
-    /// Checks that there is a backend for a model, without building one.
+    /// Checks that a backend exists for a model, without building one.
     ///
     /// # Errors
     /// As [`select`](Self::select).

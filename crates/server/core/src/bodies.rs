@@ -1,7 +1,7 @@
 //! The bytes of requests and answers in flight, over all faces and models, and their limit.
 //!
-//! What counts is what lies in memory: bytes that arrived, or came out of a decompressor, and those of answers until clients
-//! have taken them. A length that a client announces counts for nothing, unless it can never fit.
+//! Only bytes in memory count: those that arrived or were decompressed, and those of answers until clients have taken them. A
+//! length that a client announces does not count, but is refused if it can never fit.
 
 use std::io::{self, Read};
 
@@ -24,7 +24,7 @@ impl BodyBudget {
     /// One without a limit.
     pub const UNLIMITED: Self = Self(None);
 
-    /// A budget of that many bytes; 0 for no limit.
+    /// A budget of `bytes`; 0 for no limit.
     pub fn new(bytes: usize) -> Self {
         Self((bytes > 0).then(|| Budget::new(bytes)))
     }
@@ -33,17 +33,17 @@ impl BodyBudget {
         self.0.as_ref()
     }
 
-    /// These bytes of an answer, which count until nobody has any of them.
+    /// Bytes of an answer, which count until their last reference is dropped.
     ///
     /// # Errors
-    /// `Unavailable` if there is no room for them.
+    /// `Unavailable` if the budget has no room for them.
     pub fn hold(&self, bytes: impl Into<Bytes>) -> Result<Bytes> {
         let (bytes, mut share) = (bytes.into(), BodyShare::default());
         share.cover(self, bytes.len())?;
         Ok(share.attached_to(bytes))
     }
 
-    /// The same for a form of them that takes their place: it counts though there may be no room.
+    /// Like [`hold`](Self::hold), for re-encoded bytes that replace the original; may exceed the budget.
     pub fn hold_anyway(&self, bytes: Bytes) -> Bytes {
         let share = self.bytes().filter(|_| bytes.len() > UNCOUNTED);
         BodyShare(share.map(|budget| budget.acquire_anyway(bytes.len()))).attached_to(bytes)
@@ -75,23 +75,23 @@ const FIRST_RESERVE: usize = 1 << 20;
 /// Why a body was not decompressed.
 #[derive(Debug)]
 pub enum DecompressionError {
-    /// It is not what it should be, or ends early.
+    /// The compressed data is malformed or truncated.
     Invalid(io::Error),
-    /// It is longer than it may be.
+    /// The decompressed body exceeds its limit.
     TooLong,
     /// The budget has no room for it.
     NoRoom(Error),
 }
 
-/// What one request takes of a [`BodyBudget`]. Dropped, it is given back.
+/// The part of a [`BodyBudget`] that one request holds until this is dropped.
 #[derive(Debug, Default)]
 pub struct BodyShare(Option<Permit>);
 
 impl BodyShare {
-    /// Grows to cover a body of which that many bytes are in memory.
+    /// Grows to cover a body with this many bytes in memory.
     ///
     /// # Errors
-    /// `Unavailable` if the budget has not that many left.
+    /// `Unavailable` if the budget is exhausted.
     #[inline]
     pub fn cover(&mut self, budget: &BodyBudget, bytes: usize) -> Result<()> {
         if bytes <= UNCOUNTED { Ok(()) } else { self.cover_long(budget, bytes) }
@@ -120,7 +120,7 @@ impl BodyShare {
         )))
     }
 
-    /// Reads what comes out of a decompressor to its end, covering it as it comes. `compressed` bytes are in memory beside it.
+    /// Reads the output of a decompressor to its end, and grows with it. `compressed` bytes are in memory as well.
     ///
     /// # Errors
     /// See [`DecompressionError`].
@@ -144,7 +144,7 @@ impl BodyShare {
         }
     }
 
-    /// These bytes, which hold the share until nobody has any of them.
+    /// Bytes that hold the share until their last reference is dropped.
     pub fn attached_to(self, bytes: impl Into<Bytes>) -> Bytes {
         let bytes = bytes.into();
         if self.0.is_none() { bytes } else { Bytes::from_owner(SharedBytes { bytes, _share: self }) }
@@ -233,7 +233,7 @@ mod tests {
     }
 
     proptest! {
-        /// Bodies arrive in turns; each is refused when its bytes would exceed the budget, and gives all back.
+        /// Bodies arrive in turns; each is refused when its bytes would exceed the budget, and releases all of its share.
         #[test]
         fn what_is_in_memory_never_exceeds_the_budget(arrivals in prop::collection::vec((0..8_usize, 0..200_000_usize), 0..100)) {
             let budget = BodyBudget::new(1 << 20);

@@ -10,17 +10,17 @@ use crate::budget::Permit;
 use crate::compute_sum::ComputeSum;
 use nereid_statistics::ComputeTimes;
 
-/// Who a caller is, as its transport knows it: the subject of a client's certificate. Cheap to clone.
+/// The identity of a caller, as its transport knows it: the subject of a client's certificate. Cheap to clone.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Principal(Arc<str>);
 
 impl Principal {
-    /// The one of this name.
+    /// The principal of this name.
     pub fn new(name: impl Into<Arc<str>>) -> Self {
         Self(name.into())
     }
 
-    /// Its name.
+    /// The name.
     pub fn name(&self) -> &str {
         &self.0
     }
@@ -32,36 +32,36 @@ impl fmt::Display for Principal {
     }
 }
 
-/// Who makes a request. The default is a client that holds nothing yet.
+/// The origin of a request. The default is a client that holds nothing yet.
 ///
-/// What a caller holds is released when the request is over: answered, and released by the backend.
+/// Permits of a caller are released when the request is over: answered, and released by the backend.
 #[derive(Default)]
 pub struct Caller {
     principal: Option<Principal>,
     permits: SmallVec<[Permit; 2]>,
     /// Sums compute times, if a composite model makes the request.
     computed: Option<Arc<ComputeSum>>,
-    /// Whether a backend asks, and not a client.
+    /// Whether a backend makes the request, not a client.
     is_backend: bool,
     /// Whether answers count in the server's [`BodyBudget`](crate::BodyBudget) until it has taken them.
     is_remote: bool,
 }
 
 impl Caller {
-    /// The same, known by its transport.
+    /// This caller, with the principal that its transport knows.
     #[must_use]
     pub fn with_principal(mut self, principal: Option<Principal>) -> Self {
         self.principal = principal;
         self
     }
 
-    /// Who it is; `None` for clients without a certificate. Requests of ensembles and backends have none: the request that
-    /// they serve has it.
+    /// The principal; `None` for clients without a certificate. Requests of ensembles and backends have none: the request
+    /// that they serve has it.
     pub fn principal(&self) -> Option<&Principal> {
         self.principal.as_ref()
     }
 
-    /// The same, holding a part of a budget until the request is over. A face may take it before it reads a body.
+    /// This caller, with a permit of a budget until the request is over. A face may acquire it before it reads a body.
     #[must_use]
     pub fn with_permit(mut self, permit: Permit) -> Self {
         self.permits.push(permit);
@@ -73,7 +73,7 @@ impl Caller {
         Self { is_backend: true, ..Self::default() }
     }
 
-    /// Whether a backend asks.
+    /// Whether a backend makes the request.
     pub(crate) fn is_backend(&self) -> bool {
         self.is_backend
     }
@@ -87,7 +87,7 @@ impl Caller {
         self
     }
 
-    /// Whether it is elsewhere, and may be slow to take its answer.
+    /// Whether the caller is in another process, and may be slow to take its answer.
     pub(crate) fn is_remote(&self) -> bool {
         self.is_remote
     }

@@ -11,10 +11,10 @@ use crate::backends::Backends;
 use crate::instance::plan_instances;
 use crate::spec::{Completion, ModelSpec};
 
-/// Loads a version and gives it with the configuration to serve it by.
+/// Loads a version. Returns the model and the configuration to serve it with.
 ///
 /// # Errors
-/// Says why it cannot be served.
+/// The reason why it cannot be served.
 pub(crate) fn load(
     spec: &ModelSpec,
     version: u64,
@@ -34,7 +34,7 @@ pub(crate) fn load(
 /// defaults. Makes no instance.
 ///
 /// # Errors
-/// Says why the version cannot be served.
+/// The reason why the version cannot be served.
 pub fn complete_config(spec: &ModelSpec, version: u64, backends: &Backends) -> Result<ModelConfig> {
     if let Some(fault) = &spec.fault {
         return Err(fault.clone());
@@ -47,7 +47,7 @@ pub fn complete_config(spec: &ModelSpec, version: u64, backends: &Backends) -> R
 /// Loads a version and makes one instance of it, on a machine with these GPUs, and ends both again.
 ///
 /// # Errors
-/// Says why the version cannot be served.
+/// The reason why the version cannot be served.
 pub fn try_load(spec: &ModelSpec, version: u64, backends: &Backends, gpus: &[i32]) -> Result<()> {
     if let Some(fault) = &spec.fault {
         return Err(fault.clone());
@@ -89,7 +89,7 @@ fn completed(spec: &ModelSpec, handed_back: Option<&ModelConfig>) -> Result<Mode
     Ok(config)
 }
 
-/// What completion added, for the log: operators who tune the model need to know what was chosen.
+/// The values that completion added, for the log: operators who tune the model need to know them.
 fn changes(given: &ModelConfig, completed: &ModelConfig) -> Option<String> {
     let mut changes = Vec::new();
     if given.input != completed.input {

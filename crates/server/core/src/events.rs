@@ -33,7 +33,7 @@ pub struct Changes(watch::Receiver<u64>);
 
 impl Changes {
     /// Waits for a generation later than the last one returned (or than the subscription), and returns it; `None` once
-    /// the server is gone. What is read from the server afterwards is at least that recent.
+    /// the server has ended. State read from the server afterwards is at least that recent.
     pub async fn next(&mut self) -> Option<u64> {
         self.0.changed().await.ok()?;
         Some(*self.0.borrow_and_update())

@@ -12,7 +12,7 @@ use crate::instance::gpus_of;
 /// The share of a GPU's memory that is in use, from 0 to 1; `None` if it is not known.
 type Usage = dyn Fn(i32) -> Option<f64> + Send + Sync;
 
-/// How full GPUs may be when a model is loaded onto them. There are no limits by default.
+/// The largest share of a GPU's memory in use at which models are still loaded onto it. Unlimited by default.
 #[derive(Clone, Default)]
 pub struct GpuLimits {
     limits: BTreeMap<i32, f64>,
@@ -20,7 +20,7 @@ pub struct GpuLimits {
 }
 
 impl GpuLimits {
-    /// A limit from 0 to 1 for each of some GPUs, and what tells the share of a GPU's memory that is in use, or `None`.
+    /// Limits from 0 to 1 by GPU. `usage` returns the share of a GPU's memory that is in use, if known.
     pub fn new(
         limits: BTreeMap<i32, f64>,
         usage: impl Fn(i32) -> Option<f64> + Send + Sync + 'static,

@@ -25,7 +25,7 @@ impl HostPolicies {
     /// [`problem`](Self::problem) of the policy's instances, and no concern of others.
     ///
     /// # Errors
-    /// There is no such setting.
+    /// The setting is unknown.
     pub fn set(&mut self, policy: &str, setting: &str, value: &str) -> std::result::Result<(), SettingError> {
         let policy = self.0.entry(policy.to_owned()).or_default();
         match policy.placement.set(setting, value) {
@@ -57,7 +57,7 @@ impl HostPolicies {
     }
 }
 
-/// An instance that is to be made, and where.
+/// An instance to create, and its placement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PlacedInstance {
     pub context: InstanceContext,

@@ -30,7 +30,7 @@ use crate::model::Model;
 use nereid_scheduling::Ticket;
 use nereid_statistics::{ComputeTimes, FailureReason, RequestOutcome};
 
-/// What the server keeps of a request while a scheduler and a backend have it.
+/// The server's part of a request while a scheduler and a backend have the rest.
 pub(crate) struct InFlight {
     model: Arc<Model>,
     id: String,
@@ -45,16 +45,16 @@ pub(crate) struct InFlight {
     /// Nanoseconds from `arrived` to the beginning of each phase; 0 if it was not reached.
     phases: [AtomicU64; 3],
     cancelled: CancelSignal,
-    /// Whether it has passed the interceptors: what is answered before was not computed.
+    /// Whether the request has passed the interceptors. Requests answered before were not computed.
     queued: AtomicBool,
-    /// Whether the backend reports how long the execution took, before the last answer or after it. Otherwise the phases
-    /// that were marked tell.
+    /// Whether the backend reports the times of the execution, before or after the last answer. Otherwise the marked phases
+    /// count.
     awaits_report: AtomicBool,
     state: Mutex<State>,
     /// How often the state was locked.
     #[cfg(test)]
     locked: std::sync::atomic::AtomicUsize,
-    /// Its trace, if it is traced.
+    /// The trace, if the request is traced.
     trace: Option<Arc<TraceShare>>,
     caller: Caller,
 }
@@ -69,10 +69,10 @@ struct State {
     failed: bool,
     /// Whether there was any answer.
     answered: bool,
-    /// How many answers a decoupled model gave, and the time from `arrived` to the last one.
+    /// The number of answers of a decoupled model, and the time from `arrived` to the last one.
     responses: usize,
     last_response: Duration,
-    /// How long the backend said that the execution took.
+    /// The times of the execution as reported by the backend.
     reported: Option<ComputeTimes>,
     /// The request is counted as successful, and its backend has not reported yet.
     lacks_report: bool,
@@ -123,12 +123,12 @@ impl InFlight {
         self.model.executor().submit(request)
     }
 
-    /// The model that was asked.
+    /// The requested model.
     pub(crate) fn model(&self) -> &Arc<Model> {
         &self.model
     }
 
-    /// Who asked.
+    /// The origin of the request.
     pub(crate) fn caller(&self) -> &Caller {
         &self.caller
     }
@@ -160,7 +160,7 @@ impl InFlight {
     /// The answer, whose outputs count until the client has taken them.
     ///
     /// # Errors
-    /// There is no room for it.
+    /// The budget has no room for it.
     fn held(&self, mut response: Response) -> Result<Response> {
         for output in &mut response.outputs {
             for buffer in output.buffers.iter_mut().filter(|buffer| !buffer.is_placed()) {
@@ -188,7 +188,7 @@ impl InFlight {
         self.phases[Phase::Started as usize].load(Ordering::Relaxed) != 0
     }
 
-    /// Whether the marked phases tell how long it was computed.
+    /// Whether the compute time follows from the marked phases.
     fn is_measured(&self, state: &State) -> bool {
         state.reported.is_none() && !self.awaits_report.load(Ordering::Acquire)
     }
@@ -290,7 +290,7 @@ impl InFlight {
             0 => Duration::from_nanos(self.phases[Phase::Started as usize].load(Ordering::Relaxed)),
             _ => state.last_response,
         };
-        // Outputs are handed on as they are made: there is no time between the two.
+        // Outputs are forwarded as they are made, so no time passes between the two.
         let duration = now.saturating_sub(before);
         self.model.statistics().record_response(state.responses, kind, duration, Some(Duration::ZERO));
         state.responses += 1;
@@ -378,7 +378,7 @@ impl ResponseSink for InFlight {
     }
 
     fn report(&self, times: ExecutionTimes) {
-        // What an ensemble reports is the sum of what its members' own traces tell.
+        // The times of an ensemble are the sum of its members', which have traces of their own.
         if let Some(share) = self.trace.as_ref().filter(|_| !self.is_delegated) {
             share.trace().report_execution(&times);
         }

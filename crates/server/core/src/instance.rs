@@ -24,13 +24,13 @@ use nereid_scheduling::Scheduler;
 use nereid_scheduling::rate_limiter::{Need, Needs};
 use nereid_statistics::on_instance;
 
-/// The instances a configuration asks for, on a machine with these GPUs: one on the processor if it asks for none.
+/// The configured instances on a machine with these GPUs: one on the CPU if none is configured.
 ///
-/// Their names are the reference's: the group's name, or `<model>_<group>` if it has none, and behind it the number
-/// of the instance. Each comes with what it needs to execute, if executions are limited.
+/// They are named as in the reference: the group's name, or `<model>_<group>` if it has none, followed by the number of the
+/// instance. Each has the resources that it needs to execute, if executions are limited.
 ///
 /// # Errors
-/// `InvalidArg` for a group that asks for a GPU which is not there.
+/// `InvalidArg` for a group on a GPU that is not available.
 pub(crate) fn plan_instances(
     model: &str,
     config: &ModelConfig,
@@ -92,13 +92,13 @@ fn group_name(model: &str, index: usize, group: &ModelInstanceGroup) -> String {
     if group.name.is_empty() { format!("{model}_{index}") } else { group.name.clone() }
 }
 
-/// The GPUs, of those of the machine, that instances of a model run on.
+/// The GPUs of the machine that instances of a model run on.
 pub(crate) fn gpus_of<'a>(config: &'a ModelConfig, gpus: &'a [i32]) -> impl Iterator<Item = i32> + 'a {
     let groups = config.instance_group.iter().filter(|group| group.kind() == Kind::Gpu);
     groups.flat_map(move |group| if group.gpus.is_empty() { gpus } else { &group.gpus }).copied()
 }
 
-/// What the instances of a group run on: as many on each of these as the group counts.
+/// The devices of a group. `count` instances run on each of them.
 fn kinds(name: &str, group: &ModelInstanceGroup, gpus: &[i32]) -> Result<Vec<InstanceKind>> {
     match group.kind() {
         Kind::Auto | Kind::Cpu => return Ok(vec![InstanceKind::Cpu]),
@@ -150,7 +150,7 @@ fn create(
 pub(crate) struct Pool {
     // Dropped in this order: a backend may count on its model to outlive the instances.
     slots: Vec<Slot>,
-    /// Those that are given no requests. A backend may have a use for them of its own.
+    /// Instances that receive no requests. A backend may use them for its own purposes.
     passive: Vec<Slot>,
     model: Arc<dyn nereid_backend_api::Model>,
     capabilities: ModelCapabilities,
@@ -163,7 +163,7 @@ pub(crate) struct Pool {
 type SharedInstance = Arc<Mutex<Box<dyn Instance>>>;
 
 struct Slot {
-    /// What it was made as, and where it executes.
+    /// The context it was created with, and its placement.
     placed: PlacedInstance,
     /// Locked only by the thread that the scheduler lets execute. So the lock is contended only while an instance goes from
     /// one pool to the next, which both have requests for it.
@@ -235,7 +235,7 @@ impl Pool {
         self.slots[instance].is_kept
     }
 
-    /// What the instances share.
+    /// The model that the instances share.
     pub(crate) fn model(&self) -> Arc<dyn nereid_backend_api::Model> {
         Arc::clone(&self.model)
     }
@@ -245,8 +245,8 @@ impl Pool {
         self.slots.len()
     }
 
-    /// Whether executing the request costs less than handing it to another thread: executions of the model were short
-    /// of late, its backend says that this one will not block, and its instances may execute anywhere.
+    /// Whether executing the request costs less than handing it to another thread: recent executions of the model were short,
+    /// its backend will not block on this request, and its instances may execute anywhere.
     pub(crate) fn runs_at_once(&self, request: &Request) -> bool {
         !self.is_continuous
             && self.cost.mean() < AT_ONCE

@@ -5,8 +5,8 @@
 //! and one of these threads.
 //!
 //! A load becomes visible only as a whole: when every version to be served is loaded, all of them enter the table in
-//! one step. If one fails, the previous versions stay. A replaced or unloaded version still takes requests from those
-//! who found it in the table before; when nobody holds it any more, its instances end.
+//! one step. If one fails, the previous versions stay. A replaced or unloaded version still takes requests from callers
+//! that found it in the table before; once it is no longer referenced, its instances end.
 
 mod catalog;
 mod dependents;
@@ -69,7 +69,7 @@ pub(crate) struct Limits {
     pub retries: usize,
 }
 
-/// What the life cycle remembers of a model.
+/// The life cycle's record of a model.
 #[derive(Clone, Default)]
 struct Record {
     /// The fingerprint of what is served now.
@@ -80,7 +80,7 @@ struct Record {
     seen: Option<Fingerprint>,
     /// The pending specification, if it depends on other models.
     pending: Option<Pending>,
-    /// Whether it was read since it was reconciled with these.
+    /// Whether the model was read since it was reconciled with its members.
     needs_reconciling: bool,
 }
 
@@ -140,7 +140,7 @@ impl LifeCycle {
         before
     }
 
-    /// What the source lists.
+    /// The listing of the source.
     pub(crate) fn catalog(&self) -> &Arc<Catalog> {
         &self.catalog
     }
@@ -217,7 +217,7 @@ impl LifeCycle {
                 && served.versions.get(&version) == spec.fingerprint.versions.get(&version)
         };
         let reports = |model: &Model| model.executor().readiness() != ReadinessReports::Never;
-        // Versions whose backend says that they cannot serve as they are.
+        // Versions whose backend reports that they cannot serve as they are.
         let unhealthy: BTreeSet<_> = table
             .versions(id)
             .filter_map(|(version, state)| Some((version, state.model()?)))
@@ -274,7 +274,7 @@ impl LifeCycle {
         let versions: Vec<_> = loaded.iter().map(|(version, _)| *version).collect();
         let states = loaded.into_iter().map(|(version, model)| (version, Some(model)));
         self.replace(id, states.chain(gone.into_iter().map(|version| (version, None))).collect());
-        // Who reads this may ask for the model: only from here on is it found.
+        // Logged last: a reader of the log may request the model at once.
         for version in versions {
             tracing::info!("successfully loaded '{id}' version {version}");
         }
@@ -456,7 +456,7 @@ impl LifeCycle {
     /// Marks a version that was taken out of service as unloaded.
     fn unloaded(&self, id: &ModelId, version: u64, number: u64) {
         self.change(|table| {
-            // Unless it was loaded again meanwhile.
+            // Unless it was loaded again since.
             if matches!(table.version(id, version), Some(VersionState::Unloading(other)) if *other == number)
             {
                 table.set_version(id, version, VersionState::Unloaded);

@@ -6,14 +6,14 @@ use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
 use nereid_backend_api::{Error, Result};
 
-/// What a source does when a load of its files goes on. Each is called at most once, on a thread that may block, and
+/// A source's reactions to the progress of a load. Each is called at most once, on a thread that may block, and
 /// never with a lock held: first [`loaded`](Self::loaded) or [`failed`](Self::failed), after `loaded` also
 /// [`unloading`](Self::unloading), and [`dropped`](Self::dropped) at the end in any case.
 pub trait LoadHooks: Send + Sync {
     /// All versions to be served are loaded, and in the model table.
     fn loaded(&self) {}
 
-    /// It could not be loaded. Of an ensemble, which may be loaded later all the same, the first outcome counts.
+    /// The load failed. For an ensemble, which may still be loaded later, the first outcome counts.
     fn failed(&self, _error: &Error) {}
 
     /// No version loaded from these files is in the model table any more. Requests in progress are still answered.
@@ -89,7 +89,7 @@ impl GuardState {
 
 impl Drop for GuardState {
     fn drop(&mut self) {
-        // A load that found nothing to change, or a server that is gone, took no version out of the table.
+        // Not called yet if the load changed nothing or the server has ended.
         self.unloading();
         self.hooks.dropped();
     }

@@ -26,7 +26,7 @@ pub fn is_long(bytes: usize) -> bool {
 }
 
 /// Runs `work` on a blocking thread when its turn comes, or on the caller's thread outside of a runtime. Dropping the
-/// future gives up the turn; work that has begun runs to its end.
+/// future abandons the turn; work that has begun runs to its end.
 ///
 /// # Errors
 /// `Internal` if the work panicked, `Unavailable` if the runtime ended first.
@@ -47,7 +47,7 @@ pub async fn run<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -
 /// Runs `work` on this many bytes: like [`run`] if it is long, else at once.
 ///
 /// # Errors
-/// Those of [`run`].
+/// See [`run`].
 pub async fn run_sized<T: Send + 'static>(
     bytes: usize,
     work: impl FnOnce() -> T + Send + 'static,

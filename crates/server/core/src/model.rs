@@ -139,7 +139,7 @@ impl Model {
         self.retirement.begin(self.load_number, all);
     }
 
-    /// Calls `afterwards` once the version has ended, after its last holder is gone.
+    /// Calls `afterwards` once the version has ended, after its last reference was dropped.
     pub(crate) fn when_ended(&self, afterwards: impl Fn() + Send + Sync + 'static) {
         self.retirement.then(afterwards);
     }

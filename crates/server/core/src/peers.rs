@@ -1,4 +1,4 @@
-//! The server as its backends, or the application around it, ask it: [`Peers`] over a reference that does not keep the server alive.
+//! The server's interface for its backends and the application around it: [`Peers`] over a weak reference to the server.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -16,7 +16,7 @@ use crate::lifecycle::Done;
 use crate::model::Model;
 use crate::server::Server;
 
-/// Who makes a server's inner requests.
+/// The origin of inner requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum InnerCaller {
     /// A backend, which may need the answers for requests that it executes.
@@ -144,7 +144,7 @@ impl Answers for InnerAnswers {
     }
 }
 
-/// A loaded model that is asked.
+/// A loaded model, for questions of a backend.
 struct Peer {
     server: Weak<Server>,
     asker: InnerCaller,
@@ -234,7 +234,7 @@ impl Future for Promise {
     }
 }
 
-/// Settles a promise that nobody will keep any more.
+/// Settles a promise when its holder is dropped.
 struct PromiseGuard(Promise);
 
 impl Drop for PromiseGuard {

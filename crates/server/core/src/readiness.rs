@@ -1,7 +1,7 @@
 //! Readiness of models whose backends can report it.
 //!
-//! A backend may answer late or never. So it is asked on a separate thread, one question per model at a time: later
-//! callers wait for the same answer, and nobody waits longer than [`LIMIT`].
+//! A backend may answer late or never. So the check runs on a separate thread, one per model at a time: later callers wait for
+//! the same answer, for at most [`LIMIT`].
 
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,7 +19,7 @@ use nereid_scheduling::timer::{Alarm, Ring, Timer};
 /// A backend that has not answered after this long is not ready.
 pub(crate) const LIMIT: Duration = Duration::from_secs(5);
 
-/// A model that is asked.
+/// The readiness checks of a model.
 pub(crate) struct Readiness {
     model: Arc<dyn Model>,
     alarm: Alarm,
@@ -53,12 +53,12 @@ impl Readiness {
         })
     }
 
-    /// What the backend reports. It may begin to at any time.
+    /// How the backend reports its readiness. May change at any time.
     pub(crate) fn reports(&self) -> ReadinessReports {
         self.model.capabilities().readiness
     }
 
-    /// Asks. The answer is an error where the model is not ready, and says why.
+    /// Checks the model. The error is the reason why it is not ready.
     pub(crate) fn ask(self: &Arc<Self>) -> impl Future<Output = Result<()>> + Send + use<> {
         // Not worth a thread where the answer is known.
         let question = (self.reports() != ReadinessReports::Never).then(|| self.question());
@@ -96,7 +96,7 @@ impl Readiness {
         self.settle(question, answer);
     }
 
-    /// Answers those who asked. A change of the answer is an event.
+    /// Answers the waiting callers. A change of the answer is an event.
     fn settle(&self, question: &Question, answer: Result<()>) {
         let is_ready = question.settle(answer);
         if self.was_ready.swap(is_ready, Ordering::Relaxed) != is_ready {

@@ -1,7 +1,7 @@
 //! Clients that watch whether the server is ready.
 //!
-//! What the model table and announcing backends report are events. Backends that can only be asked are polled here, all
-//! of them in one place, and only while somebody watches; a changed answer is an event like any other.
+//! Changes of the model table and of announcing backends are events. All other backends are polled here, in one place, and
+//! only while there is a watcher; a changed answer is an event like any other.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ pub struct ReadinessWatch {
     server: Arc<Server>,
     changes: Changes,
     known: Option<bool>,
-    /// What has backends polled, where their answers count.
+    /// Keeps backends polled, where their answers count.
     watcher: Option<Watcher>,
 }
 
@@ -33,8 +33,8 @@ impl ReadinessWatch {
         Self { changes: server.changes(), server, known: None, watcher }
     }
 
-    /// Whether the server is [ready](Server::ready): at once the first time, and later as soon as that has changed.
-    /// It loses nothing if it is dropped before it completes.
+    /// Whether the server is [ready](Server::ready): at once the first time, and later as soon as that has changed. Safe to drop
+    /// before it completes: no change is lost.
     pub async fn next(&mut self) -> bool {
         loop {
             // What changes from here on leads to another round.
@@ -68,7 +68,7 @@ impl Drop for Watcher {
     }
 }
 
-/// Polls the backends that can only be asked.
+/// Polls the backends that announce nothing.
 pub(crate) struct ReadinessPoll {
     models: Weak<ArcSwap<ModelTable>>,
     alarm: Alarm,
@@ -98,8 +98,7 @@ impl ReadinessPoll {
         }
     }
 
-    /// Asks the backends, if anybody watches. Gives how many it asked, and does not wait for their answers: a changed
-    /// one is announced.
+    /// Starts a check of the backends, if there is a watcher, and returns their number. Changed answers are announced.
     pub(crate) fn poll(&self) -> usize {
         if self.lock().watchers == 0 {
             return 0;

@@ -25,7 +25,7 @@ impl Reminder {
         self.next.saturating_duration_since(now)
     }
 
-    /// Whether it is time for one. The next comes after twice the pause.
+    /// Whether a reminder is due. The next one is due after twice the pause.
     pub(crate) fn is_due(&mut self, now: Instant) -> bool {
         let is_due = now >= self.next;
         if is_due {

@@ -1,7 +1,7 @@
 //! Repository agents: they see a model before it is loaded, may put other files in its place, and learn what becomes of it.
 //!
-//! What runs them is a source of models; the life cycle knows none of them, but reports to their
-//! [`LoadGuard`]. An agent is code of somebody else: it may block, and it may fail.
+//! Sources of models run them; the life cycle knows none of them, but reports to their [`LoadGuard`]. An agent is foreign
+//! code: it may block, and it may fail.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -20,7 +20,7 @@ pub trait RepositoryAgent: Send + Sync {
     /// The agent does not take the model, which fails its load.
     fn begin(&self, context: AgentContext) -> Result<Box<dyn AgentModel>>;
 
-    /// Whether the agent has to find a model's files on this machine. Those of models in clouds are fetched before then.
+    /// Whether the agent needs a model's files on this machine. Files in clouds are fetched before.
     fn needs_files(&self) -> bool {
         false
     }
@@ -28,26 +28,25 @@ pub trait RepositoryAgent: Send + Sync {
 
 /// A model in an agent's hands.
 pub trait AgentModel: Send + Sync {
-    /// Tells the agent what happens to the model. Calls for one model come one after another, in the order of
-    /// [`AgentAction`].
+    /// Notifies the agent of a step of the model. Calls for one model are sequential, in the order of [`AgentAction`].
     ///
     /// # Errors
-    /// The agent's own. That of [`AgentAction::Load`] fails the load; any other is only logged.
+    /// The agent's own. An error at [`AgentAction::Load`] fails the load; others are only logged.
     fn act(&self, action: AgentAction) -> Result<()>;
 
     /// Where the model is after the agent has seen it.
     fn location(&self) -> ModelLocation;
 }
 
-/// What an agent gets of a model.
+/// A model, as passed to an agent.
 pub struct AgentContext {
     /// The model's name.
     pub model: String,
-    /// Where it is: as its repository has it, or as the agent before this one left it.
+    /// The location of its files: in the repository, or as changed by the agent before this one.
     pub location: ModelLocation,
-    /// Its configuration as it is written there; an empty one if there is none.
+    /// The configuration as written there; empty if it has none.
     pub config: ModelConfig,
-    /// What the configuration gives the agent.
+    /// The agent's parameters in the configuration.
     pub parameters: Vec<(String, String)>,
     /// Where the agent may put files.
     pub folders: AgentFolders,
@@ -71,18 +70,18 @@ impl fmt::Display for ModelLocation {
     }
 }
 
-/// What happens to a model. `LoadFail` follows `Load` in place of `LoadComplete`, and is the last then.
+/// The steps of a model. `LoadFail` may follow `Load` in place of `LoadComplete`, and is then the last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AgentAction {
-    /// It is about to be loaded.
+    /// The model is about to be loaded.
     Load,
-    /// It is loaded, and serves.
+    /// The model is loaded and serves.
     LoadComplete,
-    /// It could not be loaded.
+    /// The load failed.
     LoadFail,
-    /// It serves no longer.
+    /// The model no longer serves.
     Unload,
-    /// It is unloaded.
+    /// The model is unloaded.
     UnloadComplete,
 }
 
@@ -101,7 +100,7 @@ impl AgentFolders {
     /// Makes one.
     ///
     /// # Errors
-    /// What the system reports.
+    /// The system's error.
     pub fn acquire(&self) -> Result<(PathBuf, LoadGuard)> {
         (self.0)()
     }

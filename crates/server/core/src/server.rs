@@ -43,14 +43,14 @@ const DEFAULT_FETCHES: usize = 16;
 /// How many models are unloaded in parallel when the server stops: a backend may take seconds for one.
 const UNLOADS: usize = 16;
 
-/// What is fixed when the server starts.
+/// The options of a server, fixed when it starts.
 #[derive(Clone, Debug, Default)]
 pub struct ServerOptions {
     /// The name it answers with.
     pub name: String,
     /// The version it answers with.
     pub version: String,
-    /// Whether it is ready only when every model is.
+    /// Whether the server is ready only when every model is.
     pub strict_readiness: bool,
     /// How many models are fetched side by side; 0 for 16.
     pub max_fetches: usize,
@@ -66,8 +66,8 @@ pub struct ServerOptions {
     pub max_inflight_requests: usize,
     /// The most bytes of requests and answers of clients elsewhere in flight, over all faces; 0 for no limit.
     pub max_inflight_bytes: usize,
-    /// The most bytes of unread answers to one request, beside the first of them; 0 for no limit. A request with more
-    /// fails: its backend is never held up.
+    /// The most bytes of unread answers to one request after the first one; 0 for no limit. A request with more fails: its
+    /// backend is never delayed.
     pub max_unread: usize,
     /// Which distributions of latencies are kept of each model.
     pub latencies: LatencyOptions,
@@ -77,7 +77,7 @@ pub struct ServerOptions {
     pub trace_store: Option<Arc<dyn TraceStore>>,
     /// The number of queued requests at which each model's batcher starts: for tests that need a full queue.
     pub hold_batches: usize,
-    /// The same for requests of sequences that wait for a slot.
+    /// Like `hold_batches`, for requests of sequences that wait for a slot.
     pub hold_backlog: usize,
     /// The numbers of the GPUs that instances may run on.
     pub gpus: Vec<i32>,
@@ -89,14 +89,14 @@ pub struct ServerOptions {
     pub metrics: MetricRegistry,
     /// The steps before the queues of models, such as a response cache.
     pub interceptors: Interceptors,
-    /// What executes models besides backends, such as ensembles.
+    /// Executors of models besides backends, such as ensembles.
     pub executors: Executors,
 }
 
 /// How models come and go while the server serves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ModelControl {
-    /// All are loaded at the start, and that is that.
+    /// Models are loaded once, at startup.
     #[default]
     None,
     /// Clients load and unload them.
@@ -177,23 +177,23 @@ impl Server {
         })
     }
 
-    /// The server as its backends ask it. It does not keep the server alive.
+    /// The server's interface for its backends. It does not keep the server alive.
     pub fn peers(self: &Arc<Self>) -> Arc<dyn Peers> {
         Arc::new(ServerPeers::new(Arc::downgrade(self), InnerCaller::Backend))
     }
 
-    /// The same for the application that the server is in: its requests are those of a client, which are refused once the
+    /// The interface for the application that the server is in: its requests count as a client's, which are refused once the
     /// server stops.
     pub fn peers_of_application(self: &Arc<Self>) -> Arc<dyn Peers> {
         Arc::new(ServerPeers::new(Arc::downgrade(self), InnerCaller::Application))
     }
 
-    /// What was fixed when it started.
+    /// The options.
     pub fn options(&self) -> &ServerOptions {
         &self.options
     }
 
-    /// What the requests and answers in flight may take in memory. Faces count what arrives.
+    /// The budget of the memory for requests and answers in flight. Faces count requests as they arrive.
     pub fn bodies(&self) -> &BodyBudget {
         &self.bodies
     }
@@ -229,14 +229,14 @@ impl Server {
         self.stopping.load(Ordering::Acquire)
     }
 
-    /// Whether requests are welcome and, with `strict_readiness`, every model is served that is to be: see
-    /// [`ModelTable::all_ready`]. What backends say of their models is not asked for, see [`ready`](Self::ready).
+    /// Whether requests are welcome and, with `strict_readiness`, every required model is served: see
+    /// [`ModelTable::all_ready`]. Ignores the readiness of backends, see [`ready`](Self::ready).
     pub fn is_ready(&self) -> bool {
         self.open.load(Ordering::Acquire) && (!self.options.strict_readiness || self.models().all_ready())
     }
 
-    /// Whether requests are welcome and, with `strict_readiness`, every model is loaded and its backend says that it is
-    /// ready. The answer takes seconds at most.
+    /// Whether requests are welcome and, with `strict_readiness`, every model is loaded and its backend reports it as ready.
+    /// Resolves within seconds.
     pub async fn ready(&self) -> bool {
         if !self.is_ready() {
             return false;
@@ -244,7 +244,7 @@ impl Server {
         if !self.options.strict_readiness {
             return true;
         }
-        // All are asked before any answer is waited for.
+        // Start all checks before waiting for any.
         let asked: Vec<_> = self.models().ready().map(|model| (model.id().clone(), model.ready())).collect();
         for (id, answer) in asked {
             if let Err(error) = answer.await {
@@ -255,10 +255,10 @@ impl Server {
         true
     }
 
-    /// Whether a version of a model would answer requests. The answer takes seconds at most.
+    /// Whether a version of a model would answer requests. Resolves within seconds.
     ///
     /// # Errors
-    /// Why it would not: there is no such model, it is not served, or what its backend says.
+    /// The reason why it would not: the model is unknown or not served, or its backend is not ready.
     pub async fn model_ready(&self, name: &str, version: Option<u64>) -> Result<()> {
         let answer = self.model(name, version)?.ready();
         answer.await
@@ -275,7 +275,7 @@ impl Server {
     /// The version of a model that a request with this name and version goes to, for the request that follows. Each
     /// request finds its model here, once, and takes it to [`infer`](Self::infer).
     ///
-    /// It answers at once. What has to be waited for before a model is there is waited for here.
+    /// It answers at once. Waiting for a model to become available belongs here.
     ///
     /// # Errors
     /// As [`model`](Self::model).
@@ -285,13 +285,12 @@ impl Server {
 
     /// Takes a request in. Its answers come through the stream, once it is scheduled and executed.
     ///
-    /// It never blocks. A model whose executions are shorter than the way to another thread, and whose backend says
-    /// so, may be executed on the calling thread.
+    /// Never blocks. If executions of the model are shorter than the hand-off to another thread, and its backend allows it, the
+    /// request may be executed on the calling thread.
     ///
     /// # Errors
-    /// What keeps the request from being queued: a request that does not fit the model, too many requests in progress, or
-    /// a server that is stopping.
-    /// A queue that is full answers through the stream.
+    /// The request does not fit the model, too many requests are in progress, or the server is stopping. A full queue answers
+    /// through the stream.
     pub fn infer(
         &self,
         model: &Arc<Model>,
@@ -299,7 +298,7 @@ impl Server {
         mut caller: Caller,
     ) -> Result<ResponseStream> {
         if self.stopping.load(Ordering::Acquire) {
-            // What has begun may come to its end.
+            // Requests and sequences that have begun may end.
             if !caller.is_backend() && !model.continues_sequence(&request) {
                 return Err(Error::unavailable(
                     "Server is stopping, scheduler for model has stopped accepting new inference requests",
@@ -357,8 +356,8 @@ impl Server {
         Ok(failures)
     }
 
-    /// Loads a model, or loads it anew if it has changed or something is overridden; `done` hears of the outcome. The
-    /// models that an ensemble consists of are loaded, too.
+    /// Loads a model, or reloads it if it has changed or something is overridden, and calls `done` with the outcome. The members
+    /// of an ensemble are loaded, too.
     ///
     /// # Errors
     /// `Unavailable` where clients do not control models, `InvalidArg` for a name that no model can have.
@@ -374,8 +373,8 @@ impl Server {
         Ok(())
     }
 
-    /// Unloads a model, and the ensembles that it is part of. `done` hears when they take no further requests; those that
-    /// they have are still answered.
+    /// Unloads a model, and the ensembles that it is part of. Calls `done` once they take no further requests; requests in
+    /// progress are still answered.
     ///
     /// # Errors
     /// `Unavailable` where clients do not control models, `InvalidArg` for a name that no model can have.
@@ -383,8 +382,8 @@ impl Server {
         self.unload(name, false, done)
     }
 
-    /// Unloads a model as [`unload_model`](Self::unload_model) does, and the models that it consists of where nobody asked
-    /// for them and no other ensemble does.
+    /// Unloads a model like [`unload_model`](Self::unload_model), and those of its members that were loaded only for it and that
+    /// no other ensemble uses.
     ///
     /// # Errors
     /// `Unavailable` where clients do not control models, `InvalidArg` for a name that no model can have.
@@ -423,11 +422,11 @@ impl Server {
         }
     }
 
-    /// Polls the source for changes and takes up those that are complete: models and versions that have come, gone
-    /// or changed. A change is complete when two polls have seen the same of it. Waits until all is done, but no longer
-    /// than it has patience for: models that are still being loaded are left to it, and passed over until they are.
+    /// Polls the source for changes and applies those that are complete: new, removed and changed models and versions. A change
+    /// is complete when two polls saw the same state. Waits for the loads for as long as `patience`; further polls skip models
+    /// that are still being loaded.
     ///
-    /// Gives whether some change was seen that waits for another poll.
+    /// Returns whether a change was seen that waits for another poll.
     ///
     /// # Errors
     /// The source cannot be listed; everything stays as it is.
@@ -453,12 +452,12 @@ impl Server {
         Ok(self.models.awaits_poll())
     }
 
-    /// The repository's index: every version of the models of the source and of those that are served, and the models of the
-    /// source of which no version is known. What became of other models is forgotten. A name
-    /// that stands for several of the source, which cannot be served, is there with that as the reason.
+    /// The repository's index: every version of the models of the source and of served models, and the models of the source
+    /// without a known version. Other models are forgotten. A name of several models of the source, none of which can be
+    /// served, is listed with the reason.
     ///
-    /// The calling thread reads no source. Where the server polls, the last poll tells what the source has; otherwise it
-    /// is listed on another thread, once for all who ask meanwhile.
+    /// The calling thread reads no source. If the server polls, the index uses the listing of the last poll; otherwise the source
+    /// is listed on another thread, once for all waiting callers.
     ///
     /// # Errors
     /// The source cannot be listed.
@@ -482,7 +481,7 @@ impl Server {
         index(&self.models.forget_gone(&listing), &listing)
     }
 
-    /// What the last poll listed, where the server polls.
+    /// The listing of the last poll, if the server polls.
     fn polled(&self) -> Option<Arc<Listing>> {
         let polls = self.options.model_control == ModelControl::Poll;
         polls.then(|| self.models.catalog().last()).flatten()
@@ -493,8 +492,8 @@ impl Server {
         self.models.fetches().status()
     }
 
-    /// Begins to stop: the server is no longer ready, and refuses new requests of clients. Requests in progress go on, with
-    /// all that backends and ensembles ask for them, and clients may go on with their sequences. Clients that wait for a slow
+    /// Begins to stop: the server is no longer ready, and refuses new requests of clients. Requests in progress continue, with
+    /// the inner requests of backends and ensembles, and clients may continue their sequences. Clients that wait for a slow
     /// source get an error at once.
     pub fn begin_shutdown(&self) {
         self.open.store(false, Ordering::Release);
@@ -525,7 +524,7 @@ impl Server {
         let unload = || {
             while let Some(model) = next() {
                 model.unload();
-                // Its instances end here, unless somebody else still has it.
+                // The instances end here, unless the version is still referenced elsewhere.
                 drop(model);
             }
         };

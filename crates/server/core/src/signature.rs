@@ -17,11 +17,11 @@ pub struct Signature {
 /// One input.
 #[derive(Clone, Debug)]
 pub struct InputSignature {
-    /// Its name.
+    /// The name.
     pub name: String,
     /// Type of its elements.
     pub data_type: DataType,
-    /// Its dimensions without the batch dimension; -1 where any size goes.
+    /// The dimensions without the batch dimension; -1 for any size.
     pub dims: Shape,
     /// The dimensions the backend sees instead, if they differ.
     pub reshape: Option<Shape>,
@@ -32,13 +32,13 @@ pub struct InputSignature {
 /// One output.
 #[derive(Clone, Debug)]
 pub struct OutputSignature {
-    /// Its name.
+    /// The name.
     pub name: String,
     /// Type of its elements.
     pub data_type: DataType,
-    /// Its dimensions without the batch dimension; -1 where any size goes.
+    /// The dimensions without the batch dimension; -1 for any size.
     pub dims: Shape,
-    /// The dimensions the backend gives instead, if they differ.
+    /// The dimensions of the backend's output, if they differ.
     pub reshape: Option<Shape>,
 }
 
@@ -150,8 +150,8 @@ impl Signature {
 }
 
 impl OutputSignature {
-    /// Turns the shape a backend gave into the one clients see. `batched` says whether a batch dimension leads.
-    /// A shape that does not fit the configuration is left as the backend gave it.
+    /// Converts a backend's shape into the client's. `batched` if the batch dimension comes first. `None` if the shape does not
+    /// fit the configuration, and stays as it is.
     pub(crate) fn client_shape(&self, given: &Shape, batched: bool) -> Option<Shape> {
         let reshape = self.reshape.as_ref()?;
         let (batch, rest) = given.split_at_checked(usize::from(batched))?;

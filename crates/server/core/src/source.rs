@@ -18,14 +18,13 @@ pub(crate) use self::progress::Fetches;
 pub use self::progress::{FetchStatus, Progress};
 use crate::spec::{Fingerprint, ModelId, ModelSpec};
 
-/// What a source's methods return. It is driven on a thread that may block and belongs to no runtime, and dropped to cancel
-/// it.
+/// The future of a source's methods. It is polled on a thread that may block and belongs to no runtime; dropping cancels it.
 pub type SourceFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
 
 /// A repository, or several. What implements it knows files or buckets; the server does not.
 ///
-/// A source that is far away need not be asked about each model: what it learned at `as_of` or later is new enough. So a poll
-/// of many models costs the one listing that it begins with.
+/// A remote source may answer from its last listing if that is as recent as `as_of`. So a poll of many models costs one
+/// listing.
 pub trait ModelSource: Send + Sync {
     /// The current models, ascending by name, each name once.
     ///
@@ -40,8 +39,8 @@ pub trait ModelSource: Send + Sync {
     /// Several models in one namespace have the name, so that none can be served.
     fn find<'a>(&'a self, name: &'a str, as_of: Instant) -> SourceFuture<'a, Vec<ModelId>>;
 
-    /// Waits until the source can tell what a model is now, where something has to arrive for that, and reports how far it is.
-    /// Without this, a source may answer by what it knew before.
+    /// Waits until the source knows the current state of a model, if something has to arrive for that, and reports the progress.
+    /// Without this, a source may answer from older knowledge.
     fn prepare<'a>(
         &'a self,
         _id: &'a ModelId,
@@ -51,7 +50,7 @@ pub trait ModelSource: Send + Sync {
         Box::pin(async { Ok(()) })
     }
 
-    /// What tells whether a model has changed, without reading more than it must.
+    /// A summary that changes with the model, computed without reading more than necessary.
     ///
     /// # Errors
     /// `NotFound` if the model does not exist.

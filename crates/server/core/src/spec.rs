@@ -1,4 +1,4 @@
-//! A model's specification: what its repository says, before anything is loaded.
+//! A model's specification: its description in the repository, before anything is loaded.
 
 mod identity;
 
@@ -18,10 +18,9 @@ use crate::load_guard::LoadGuard;
 pub enum Completion {
     /// The configuration has to be whole.
     Off,
-    /// What the configuration leaves out may be completed.
+    /// Missing parts of the configuration may be completed.
     Allowed,
-    /// There is no configuration but what followed from the model's files so far: a backend that completes nothing
-    /// cannot serve the model.
+    /// The model has no configuration file: a backend that completes nothing cannot serve it.
     Needed,
 }
 
@@ -31,11 +30,11 @@ pub type Labels = Vec<String>;
 /// A model as its repository describes it.
 #[derive(Clone)]
 pub struct ModelSpec {
-    /// Its name and namespace.
+    /// Name and namespace.
     pub id: ModelId,
-    /// Its folder.
+    /// The model's folder.
     pub directory: PathBuf,
-    /// Its configuration, with the defaults filled in, checked as far as it has come.
+    /// The configuration with defaults, checked as far as it is complete.
     pub config: ModelConfig,
     /// Whether its backend completes the configuration.
     pub completion: Completion,
@@ -47,7 +46,7 @@ pub struct ModelSpec {
     pub warm_up_files: BTreeMap<String, Bytes>,
     /// The files that its sequences' states begin with, by their names.
     pub state_files: BTreeMap<String, Bytes>,
-    /// What is wrong with it although it was read: each of its versions fails with this.
+    /// A fault found after the configuration was read: each version fails with it.
     pub fault: Option<Error>,
     /// How it looked when it was read.
     pub fingerprint: Fingerprint,
@@ -82,7 +81,7 @@ impl ModelSpec {
         }
     }
 
-    /// What its backend gets to load a version.
+    /// The context for its backend to load a version.
     pub(crate) fn context(&self, version: u64, peers: &Arc<dyn Peers>) -> ModelContext {
         ModelContext {
             name: self.id.name.clone(),

@@ -76,7 +76,7 @@ impl VersionState {
         }
     }
 
-    /// Whether it is neither served nor about to be, and nothing of it is left to end.
+    /// Whether the version is neither served, nor being loaded or unloaded.
     fn is_over(&self) -> bool {
         matches!(self, Self::Unloaded | Self::Unavailable(_))
     }
@@ -410,7 +410,7 @@ impl Entry {
         }
     }
 
-    /// The reason why it is not served: that of the model as a whole, or of the latest version.
+    /// The reason why the model is not served: of the model as a whole, or of the latest version.
     fn reason(&self) -> Option<&str> {
         let of_version = || self.versions.values().rev().find_map(VersionState::reason);
         self.failure.as_ref().map(Error::message).or_else(of_version)

@@ -1,6 +1,6 @@
 //! Runs futures without a thread or a runtime of their own: the thread that wakes a task polls it.
 //!
-//! States: `Idle` -> `Running` (a thread polls it) -> `Woken` (meanwhile: it is polled once more) -> ... -> `Idle`.
+//! States: `Idle` -> `Running` (a thread polls it) -> `Woken` (during the poll: polled once more) -> ... -> `Idle`.
 //!
 //! A task woken by a thread that polls another one already waits until that one is idle. So tasks that wake each other do
 //! not grow the stack, and what one does while it is polled may wake any other.
@@ -95,7 +95,7 @@ impl Wake for Task {
     }
 }
 
-/// Runs a task, and those that this thread wakes meanwhile.
+/// Runs a task, and those that it wakes on this thread.
 fn run(task: Arc<Task>) {
     let is_within_another = NEXT.with_borrow_mut(|next| match next {
         Some(next) => {

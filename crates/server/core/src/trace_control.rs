@@ -20,26 +20,26 @@ pub struct TraceParent {
     pub trace_id: [u8; 16],
     /// The id of the span that the request was made in, not all zeroes.
     pub span_id: [u8; 8],
-    /// The flags. The lowest says that the client records its part.
+    /// The flags. The lowest is set if the client records its part.
     pub flags: u8,
-    /// State of other tracing systems, to be passed on unchanged; empty if there is none.
+    /// State of other tracing systems, passed on unchanged; may be empty.
     pub state: String,
 }
 
 /// Where traces go.
 pub trait TraceStore: fmt::Debug + Send + Sync {
-    /// What takes the traces of requests that are drawn while these settings hold. It is dropped when they no longer
-    /// hold and the last of its traces is over.
+    /// Opens a stream for the traces of requests sampled under these settings. It is dropped when the settings have changed and
+    /// its last trace is over.
     fn open(&self, settings: &TraceSettings) -> Arc<dyn TraceStream>;
 
     /// Stores what it has. What is traced after that is lost. It may take its time.
     fn close(&self);
 }
 
-/// What takes the traces of requests that were drawn by the same settings.
+/// Receives the traces of requests sampled under the same settings.
 pub trait TraceStream: Send + Sync {
-    /// A request is going to be traced, perhaps as part of a `parent` that its client sent. `last` says that no
-    /// further one is, unless the settings change: the requested number was counted.
+    /// Begins the trace of a request, perhaps as part of a `parent` that its client sent. With `last`, no further one follows
+    /// unless the settings change, because the configured count is reached.
     ///
     /// The sampled trace receives events of the request until it is dropped.
     fn begin(&self, parent: Option<TraceParent>, last: bool) -> Arc<dyn TraceSink>;
@@ -66,11 +66,11 @@ struct AllSpecified {
 #[derive(Clone)]
 struct Live {
     global: Arc<Setting>,
-    /// Of models that set something.
+    /// The settings of models that have their own.
     models: BTreeMap<String, Arc<Setting>>,
 }
 
-/// Settings that hold, and how far they have come.
+/// Settings in force, and their counters.
 struct Setting {
     settings: TraceSettings,
     drawn: Mutex<SamplerState>,
@@ -147,7 +147,7 @@ impl TraceControl {
         self.on.load(Ordering::Relaxed)
     }
 
-    /// Decides whether a request to that model is traced. `parent` is asked only in modes in which clients decide, too.
+    /// Decides whether a request to this model is traced. Calls `parent` only in modes in which clients decide, too.
     pub fn draw(&self, model: &str, parent: impl FnOnce() -> Option<TraceParent>) -> Option<Arc<Trace>> {
         if !self.is_on() {
             return None;
@@ -166,11 +166,10 @@ impl TraceControl {
         self.live.load().of(model).current()
     }
 
-    /// Changes the settings of a model, or those for all, and gives what they then are. They begin to draw anew.
+    /// Changes the settings of a model or the general ones, restarts their sampling, and returns the result.
     ///
     /// # Errors
-    /// `InvalidArg` if these settings, or those of a model that follows them, could not trace what they are to trace.
-    /// Nothing is changed then.
+    /// `InvalidArg` if these settings, or those of a model that inherits them, cannot work. Nothing is changed then.
     pub fn update(&self, model: Option<&str>, update: &TraceUpdate) -> Result<TraceSettings> {
         // It is replaced as a whole, so a panic while it was locked leaves nothing half-done.
         let mut specified = self.specified.lock().unwrap_or_else(PoisonError::into_inner);
@@ -222,7 +221,7 @@ impl TraceControl {
     }
 }
 
-/// What is set, where a count that is set has come down to what is left of it.
+/// The specified settings, with the rest of a specified count.
 fn left(specified: SpecifiedSettings, live: &Setting) -> SpecifiedSettings {
     SpecifiedSettings { count: specified.count.map(|_| live.drawn().left), ..specified }
 }

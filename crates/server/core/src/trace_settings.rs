@@ -33,7 +33,7 @@ impl TraceMode {
 /// The settings that hold for a model, or for all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceSettings {
-    /// What is traced.
+    /// The level of detail.
     pub level: TraceLevel,
     /// One in this many requests is traced.
     pub rate: u32,
@@ -45,7 +45,7 @@ pub struct TraceSettings {
     pub file: String,
     /// Where traces go. The file and its frequency mean something in mode `triton` alone.
     pub mode: TraceMode,
-    /// What else is set for the mode: names and values.
+    /// Further settings of the mode: names and values.
     pub mode_settings: Vec<(String, String)>,
 }
 
@@ -64,7 +64,7 @@ impl Default for TraceSettings {
 }
 
 impl TraceSettings {
-    /// What is wrong with them, if they are to trace anything.
+    /// Checks settings that trace anything.
     pub(crate) fn check(&self, whose: &str) -> Result<()> {
         let wrong = if self.level.is_off() {
             return Ok(());
@@ -81,15 +81,15 @@ impl TraceSettings {
     }
 }
 
-/// What an update does to one setting.
+/// The effect of an update on one setting.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Change<T> {
-    /// It stays as it is.
+    /// Keep the value.
     #[default]
     Keep,
-    /// It follows the next more general settings again.
+    /// Inherit the more general settings again.
     Clear,
-    /// It is this from now on.
+    /// Set the value.
     Set(T),
 }
 
@@ -116,7 +116,7 @@ pub struct TraceUpdate {
     pub log_frequency: Change<u32>,
 }
 
-/// What is set, over more general settings.
+/// Which settings override more general ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SpecifiedSettings {
     pub level: Option<TraceLevel>,

@@ -51,13 +51,13 @@ pub(crate) fn warm_up(
     Ok(())
 }
 
-/// What each request of a warm-up has, and how many of them are one execution.
+/// The inputs of each request of a warm-up, and the number of requests in one execution.
 struct Sample<'a> {
     inputs: &'a [Tensor],
     batch_size: u32,
 }
 
-/// One execution of as many requests as the sample's batch has, each with a batch of one.
+/// One execution of the sample's batch: a request for each item.
 fn run(
     pool: &Pool,
     instance: usize,
@@ -88,7 +88,7 @@ fn run(
     received.iter().find_map(Answer::err).map_or(Ok(()), Err)
 }
 
-/// Whether an input is one that the server gives to requests of sequences: a control or a state.
+/// Whether the server adds this input to requests of sequences: a control or a state.
 fn servers_own(config: &ModelConfig, name: &str) -> bool {
     let Some(SchedulingChoice::SequenceBatching(batching)) = &config.scheduling_choice else { return false };
     batching.control_input.iter().any(|control| control.name == name)

@@ -1,4 +1,4 @@
-//! What an open sequence that waits for its next request takes: memory of the process, measured alone in its process.
+//! The memory of an open sequence that waits for its next request, measured in a process of its own.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -17,7 +17,7 @@ const SEQUENCES: usize = 10_000;
 /// The most that one of them may take, in bytes.
 const MOST: usize = 2048;
 
-/// A server of a model with as many slots as there are sequences.
+/// A server of a model with a slot for each sequence.
 fn server(states: &str) -> Arc<Server> {
     let text = format!(
         r#"name: "m" backend: "scripted" max_batch_size: 8
@@ -68,7 +68,7 @@ fn an_open_sequence_takes_little_memory() {
     if let Ok(case) = env::var(CASE) {
         return measure(CASES[case.parse::<usize>().unwrap()]);
     }
-    // What one case gave back, another one would use again.
+    // Another case in the same process would reuse the memory that this one freed.
     for case in 0..CASES.len() {
         let mut itself = Command::new(env::current_exe().unwrap());
         let output = itself.args(["--nocapture"]).env(CASE, case.to_string()).output().unwrap();

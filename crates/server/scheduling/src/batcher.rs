@@ -87,8 +87,8 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// How long a request may wait that asks for `asked`. As in the reference it can only make the time shorter: where
-    /// there is no limit there is none to be made shorter.
+    /// How long a request with a timeout of its own (`asked`) may wait. As in the reference, it can only shorten the timeout
+    /// of its level, and sets none where the level has none.
     fn timeout(&self, asked: Option<Duration>) -> Option<Duration> {
         let allowed = self.timeout?;
         let asked = asked.filter(|asked| self.allow_timeout_override && *asked < allowed);

@@ -38,13 +38,13 @@ use crate::timer::Ring;
 
 /// Decides which requests of a model are executed together, when, and by which of its instances.
 ///
-/// An instance is idle, or executes what [`next`](Self::next) or [`enqueue`](Self::enqueue) gave it. Instances go by
-/// numbers from 0.
+/// An instance is idle, or executes requests from [`next`](Self::next) or [`enqueue`](Self::enqueue). Instances are numbered
+/// from 0.
 pub trait Scheduler: Send + Sync {
     /// Takes a request. One that cannot be taken is answered at once.
     ///
-    /// With `at_once`, the caller offers to execute: if the request may leave by itself, nothing waits before it and
-    /// an instance is idle, it gets both back, and says [`finished`](Self::finished) when it has executed.
+    /// With `at_once`, the caller offers to execute: if the request may leave by itself, nothing waits before it and an
+    /// instance is idle, the caller gets both back, and calls [`finished`](Self::finished) after the execution.
     fn enqueue(&self, request: Request, at_once: bool) -> Enqueued<Request>;
 
     /// The requests that an instance executes next on its own thread, at least one. Waits for them; `None` once the
@@ -182,7 +182,7 @@ pub enum Refusal {
     Cancelled,
     /// The limit of sequences that wait for a slot is reached.
     BacklogFull(usize),
-    /// Its sequence exceeded the timeout of the backlog.
+    /// The request's sequence exceeded the timeout of the backlog.
     NoSlot,
     /// The request continues a sequence that is not open.
     NotStarted,

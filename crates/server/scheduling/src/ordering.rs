@@ -30,7 +30,7 @@ struct InTurn {
 }
 
 impl Order {
-    /// Queues the request: its answers wait for those of the requests queued before.
+    /// Queues the request: its answers wait for the answers to requests queued before.
     pub fn line_up(self: &Arc<Self>, request: &mut Request) {
         request.redirect_answers(|sink| {
             let mut line = self.0.lock().unwrap_or_else(PoisonError::into_inner);

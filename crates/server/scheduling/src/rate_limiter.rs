@@ -99,8 +99,7 @@ pub struct Permits {
 }
 
 impl RateLimiter {
-    /// A limiter that knows how much there is of what. If nothing is said, there is of each resource as much as the
-    /// neediest instance needs.
+    /// A limiter of these resources. Without limits, there is as much of each resource as the neediest instance needs.
     pub fn new(limits: Vec<ResourceLimit>) -> Arc<Self> {
         Arc::new(Self { limits, state: Mutex::default() })
     }
@@ -163,7 +162,7 @@ impl RateLimiter {
         Ok(needs)
     }
 
-    /// The configured limit of a resource. Global limits apply whichever device names them.
+    /// The configured limit of a resource. Global limits apply regardless of the device in the setting.
     fn limit(&self, name: &str, device: Option<i32>) -> usize {
         let counts = |limit: &&ResourceLimit| {
             limit.name == name && (device.is_none() || limit.device.is_none() || limit.device == device)

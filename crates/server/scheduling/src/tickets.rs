@@ -26,7 +26,7 @@ impl<T> Tickets<T> {
         self.slots.len() - self.gaps
     }
 
-    /// Whether there are no tickets.
+    /// Whether the queue is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -24,10 +24,10 @@ pub struct LatencyOptions {
 /// The one family whose buckets a configuration may set.
 const FIRST_RESPONSE: &str = "nv_inference_first_response_histogram_ms";
 
-/// Its buckets otherwise, in milliseconds.
+/// The default buckets, in milliseconds.
 const BOUNDS_MS: [f64; 4] = [100.0, 500.0, 2000.0, 5000.0];
 
-/// What is kept of a version.
+/// The distributions of latencies of a version.
 pub struct Latencies {
     first_response: Option<Histogram>,
     summaries: Option<[Summary; Phase::ALL.len()]>,
@@ -39,7 +39,7 @@ impl fmt::Debug for Latencies {
     }
 }
 
-/// What part of a request a summary is about. The numbers are places in the lists of them.
+/// The part of a request that a summary describes. The numbers are indices of lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// The whole, from arrival to answer.
@@ -72,7 +72,7 @@ impl Phase {
 }
 
 impl Latencies {
-    /// What `options` ask for of a model with this configuration, if they ask for anything.
+    /// The distributions that `options` enable for a model with this configuration, if any.
     pub fn new(options: LatencyOptions, config: &ModelConfig) -> Option<Self> {
         let first_response = options.histograms.then(|| Histogram::new(bounds_ms(config)));
         let summaries = options.summaries.then(|| Phase::ALL.map(|_| Summary::new(Instant::now())));
@@ -133,7 +133,7 @@ impl Latencies {
     }
 }
 
-/// The bounds that a checked configuration asks for: they ascend.
+/// The bounds of a checked configuration, ascending.
 fn bounds_ms(config: &ModelConfig) -> Vec<f64> {
     let mut bounds = BOUNDS_MS.to_vec();
     for control in config.model_metrics.iter().flat_map(|metrics| &metrics.metric_control) {
@@ -193,7 +193,7 @@ const BINS: u32 = 2048;
 struct Summary(Mutex<Window>);
 
 struct Window {
-    /// Of microseconds.
+    /// Sketches in microseconds.
     parts: [DDSketch; PARTS],
     current: usize,
     /// When the current part began.

@@ -93,9 +93,9 @@ pub struct ResponseStatistics {
     pub success: DurationStatistics,
     /// Responses that hold an error.
     pub fail: DurationStatistics,
-    /// Responses that only say that there are no more.
+    /// Empty responses that mark the end.
     pub empty_response: DurationStatistics,
-    /// Responses that say that the request was cancelled.
+    /// Responses that report a cancellation.
     pub cancel: DurationStatistics,
 }
 

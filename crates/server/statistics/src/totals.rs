@@ -1,4 +1,4 @@
-//! What metrics count of a version: its statistics, continued across reloads.
+//! The counters of a version for metrics: its statistics, continued across reloads.
 //!
 //! Nothing is counted twice: a version that replaces another keeps its counters, and adds them when read. Requests that
 //! the older version still answers are counted too.
@@ -13,9 +13,9 @@ use super::{DurationStatistics, Latencies, ModelStatistics, nanos};
 /// Why a request failed. The numbers are places in [`Totals::failures`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailureReason {
-    /// Its backend failed, or did not answer.
+    /// The backend failed, or did not answer.
     Backend,
-    /// It was cancelled before it was executed.
+    /// The request was cancelled before it was executed.
     Cancelled,
     /// Anything else.
     Other,
@@ -71,12 +71,12 @@ impl AddAssign for Totals {
     }
 }
 
-/// What was counted before by those whose place a version took.
+/// The counters of earlier versions that this one replaced.
 #[derive(Debug, Default)]
 pub(super) struct Earlier {
-    /// Of those that count no more.
+    /// The sum of versions that have ended.
     sum: Totals,
-    /// Those that may still answer requests.
+    /// Versions that may still answer requests.
     counting: Vec<Arc<ModelStatistics>>,
 }
 
@@ -95,7 +95,7 @@ impl ModelStatistics {
     fn succeeding(before: &Arc<Self>) -> Self {
         let mut earlier = Earlier { sum: before.earlier.sum, counting: vec![Arc::clone(before)] };
         for older in &before.earlier.counting {
-            // Only `before` has it: its version is gone, and it counts no more.
+            // Only `before` refers to it: its version has ended, so the counters are final.
             if Arc::strong_count(older) == 1 {
                 earlier.sum += older.counters.totals();
             } else {
@@ -105,7 +105,7 @@ impl ModelStatistics {
         Self { earlier, ..Self::default() }
     }
 
-    /// What metrics count.
+    /// The counters for metrics.
     pub fn totals(&self) -> Totals {
         let mut totals = self.earlier.sum;
         let counting = self.earlier.counting.iter().map(Arc::as_ref);

@@ -1,4 +1,4 @@
-//! What a request must have to be admitted, and what it looks like afterwards.
+//! Requests that are admitted or refused, and their form after admission.
 
 use nereid_backend_api::{DataType, ErrorCode, RequestedOutput};
 

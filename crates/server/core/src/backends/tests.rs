@@ -1,4 +1,4 @@
-//! Which backend a model gets, and what it reports when there is none.
+//! The choice of a model's backend, and the errors for missing ones.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -61,7 +61,7 @@ fn registry(find: fn() -> Lookup) -> Backends {
     backends
 }
 
-/// The name of the backend that is chosen, or why there is none.
+/// The name of the selected backend, or the reason why none was selected.
 fn selected(backends: &Backends, backend: &str) -> String {
     let model = model(backend);
     let loaded = backends.select(&model).and_then(|backend| backend.load(model));

@@ -1,4 +1,4 @@
-//! What becomes of the configuration that a backend hands back.
+//! Configurations that backends complete.
 
 use std::sync::{Arc, Mutex};
 

@@ -57,12 +57,12 @@ pub struct ResponseStream {
 }
 
 impl ResponseStream {
-    /// Of a request that waits in the queue if it has a ticket.
+    /// The stream of a request, which waits in the queue if it has a ticket.
     pub(crate) fn new(inflight: Arc<InFlight>, ticket: Option<Ticket>) -> Self {
         Self::at(inflight, ticket.map_or(Place::Left, Place::Queued))
     }
 
-    /// Of a request that is in that place.
+    /// The stream of a request in this place.
     pub(crate) fn at(inflight: Arc<InFlight>, place: Place) -> Self {
         Self { inflight, place, is_over: false, ended_with_answer: false, classifying: None }
     }
@@ -77,7 +77,7 @@ impl ResponseStream {
         self.inflight.model.version()
     }
 
-    /// The client's id of the request; empty if it gave none.
+    /// The client's id of the request; may be empty.
     pub fn request_id(&self) -> &str {
         &self.inflight.id
     }
@@ -120,10 +120,10 @@ impl ResponseStream {
         }
     }
 
-    /// The answer of a model that gives exactly one.
+    /// The answer of a model that sends exactly one.
     ///
     /// # Errors
-    /// The answer's own error, or `Internal` if there were none or several.
+    /// The answer's own error, or `Internal` unless exactly one answer was sent.
     pub async fn single(&mut self) -> Result<Response> {
         poll_fn(|context| self.poll_single(context)).await
     }
@@ -141,10 +141,10 @@ impl ResponseStream {
         }
     }
 
-    /// The first answer of a model that should give exactly one, whatever follows it.
+    /// The first answer of a model that should send exactly one. Further answers are ignored.
     ///
     /// # Errors
-    /// The answer's own error, or `Internal` if there was none.
+    /// The answer's own error, or `Internal` if none was sent.
     pub fn poll_first(&mut self, context: &mut Context<'_>) -> Poll<Result<Response>> {
         if self.classifying.is_some() {
             return self.poll_classified(context);
@@ -163,7 +163,7 @@ impl ResponseStream {
             state.wait(context);
             return Poll::Pending;
         }
-        // All that there is has come, or more than there should be.
+        // The answers have ended, or exceed the one expected.
         let (first, second) = (state.unread.pop(), state.unread.pop());
         self.is_over = state.is_over();
         self.ended_with_answer = self.is_over && state.finished_with_answer;
@@ -176,7 +176,7 @@ impl ResponseStream {
         self.inflight.is_started() || self.inflight.is_delegated && self.inflight.is_queued()
     }
 
-    /// Whether the answer read last was given as the last: none follows, and the backend did not say so afterwards.
+    /// Whether the backend marked the answer read last as the last one, rather than ending the stream afterwards.
     pub fn ended_with_answer(&self) -> bool {
         self.ended_with_answer
     }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use nereid_backend_api::{Answer, ParameterValue, Tensor};
 
-/// What an answer takes beside its contents: an estimate, so that many empty answers count too.
+/// Estimated size of an answer without its contents, so that many empty answers count too.
 const OVERHEAD: usize = 512;
 
 /// Answers in the order they were given.
@@ -13,13 +13,13 @@ pub(super) struct UnreadAnswers {
     /// The first one. Nearly always the only one, so it costs no allocation and is not weighed.
     next: Option<Answer>,
     later: VecDeque<Answer>,
-    /// What the later ones take, in bytes.
+    /// The size of the later ones, in bytes.
     weight: usize,
 }
 
 impl UnreadAnswers {
-    /// Whether the answer may wait with the others: there is none, or together the later ones take `limit` bytes at most.
-    /// With limit 0 any number may wait.
+    /// Whether the answer may wait with the others: it is the first, or the later ones together have at most `limit` bytes.
+    /// With limit 0, any number may wait.
     pub(super) fn has_room(&self, answer: &Answer, limit: usize) -> bool {
         self.next.is_none() || limit == 0 || self.weight.saturating_add(weight(answer)) <= limit
     }

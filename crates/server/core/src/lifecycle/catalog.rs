@@ -1,4 +1,4 @@
-//! What the source lists: a snapshot for those who may not wait for files to be read.
+//! The listing of the source: a snapshot for callers that must not wait for files to be read.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::Builder;
@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use crate::block_on::block_on;
 use crate::source::{ModelSource, SourceEntry};
 
-/// What a source lists, ascending by name.
+/// The models of a source, ascending by name.
 pub(crate) type Listing = Result<Vec<SourceEntry>>;
 
 /// The last listing of a source.
@@ -49,7 +49,7 @@ impl Catalog {
         self.last.load_full()
     }
 
-    /// A listing that begins after this call, on another thread. Those who ask meanwhile share the next one.
+    /// A listing that begins after this call, on another thread. Callers that arrive while one runs share the next one.
     pub(crate) fn refreshed(self: &Arc<Self>) -> impl Future<Output = Arc<Listing>> + Send + use<> {
         let mut ended = self.ended.subscribe();
         let awaited = self.request();

@@ -85,7 +85,7 @@ impl Dependencies {
         self.implied.remove(name);
     }
 
-    /// Whether a model was loaded only for others that are all gone.
+    /// Whether a model was loaded only for others, all of which are unloaded.
     pub(super) fn is_left_over(&self, name: &str) -> bool {
         self.implied.contains(name) && self.users(name).next().is_none()
     }
@@ -152,7 +152,7 @@ impl LifeCycle {
         outcome
     }
 
-    /// Fails every version of a model that was to be served.
+    /// Fails every version of a model's specification.
     fn refuse(&self, spec: &ModelSpec, error: &Error) -> Error {
         let id = &spec.id;
         tracing::error!("failed to load '{id}': {error}");

@@ -1,7 +1,7 @@
-//! The stage before loading: finds out what changed, and fetches the files of what is to be loaded.
+//! The stage before loading: detects changes, and fetches the files of models to load.
 //!
-//! It has threads of its own, one for each fetch in progress, so that a slow source holds up no load of a model whose files
-//! are there. A fetch that has to wait is dropped when its model is to be unloaded or the server ends.
+//! The stage has threads of its own, one for each fetch in progress, so that a slow source delays no load of a model whose
+//! files are present. A waiting fetch is dropped when an unload of its model is requested or the server ends.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -17,20 +17,20 @@ use crate::block_on::block_on;
 use crate::source::{FetchedModel, Overrides};
 use crate::spec::{Fingerprint, ModelId, Origin};
 
-/// What to do with a model.
+/// The next step for a model.
 pub(super) enum FetchOutcome {
     /// Load it.
     Model(ModelToLoad),
-    /// Nothing: it is served as the source has it.
+    /// Nothing: the served model is up to date.
     Unchanged(ModelId),
-    /// Unload it, as it is no longer in the source.
+    /// Unload it: it was removed from the source.
     Gone(ModelId),
     /// Nothing: the source could not be read.
     Unknown(Error),
 }
 
 impl FetchOutcome {
-    /// Whether a model is to be loaded or unloaded, or has been requested.
+    /// Whether a model needs to be loaded or unloaded, or has been requested.
     pub(super) fn needs_work(&self) -> bool {
         matches!(self, Self::Model(_) | Self::Unchanged(_) | Self::Gone(_))
     }
@@ -39,19 +39,19 @@ impl FetchOutcome {
 /// A model whose files were fetched, or could not be.
 pub(super) struct ModelToLoad {
     pub id: ModelId,
-    /// Taken before the files were fetched: a change that comes meanwhile is one to be taken up later.
+    /// Computed before the files were fetched, so that a change during the fetch is detected later.
     pub fingerprint: Result<Fingerprint>,
     pub files: Result<Box<dyn FetchedModel>>,
 }
 
-/// What cancels a fetch when it is dropped.
+/// Cancels a fetch when dropped.
 pub(super) type Canceller = oneshot::Sender<()>;
 
 impl LifeCycle {
     /// Asks the source what a task has to do, and fetches the models to load.
     ///
     /// # Errors
-    /// It was cancelled while it waited for the source.
+    /// The fetch was cancelled while it waited for the source.
     pub(super) fn fetch_for(
         &self,
         name: &str,
@@ -117,7 +117,7 @@ impl LifeCycle {
         fetched
     }
 
-    /// Whether a model is served as the source has it, so that nothing would come of loading it again.
+    /// Whether the served model is up to date and healthy, so that loading it again would change nothing.
     async fn is_served(&self, id: &ModelId, now: &Fingerprint, record: &Record) -> bool {
         if record.served.as_ref() != Some(now) || record.failed.is_some() || record.pending.is_some() {
             return false;

@@ -1,8 +1,8 @@
-//! What became of models that are gone is forgotten: clients choose the names of what they load, and may do so for ever.
+//! Forgets the state of models that are gone: clients choose the names of models to load, so the table would grow forever.
 //!
-//! A model is gone when the source does not list it, no version of it is loaded, being loaded or unloaded, and the server
-//! was not asked to serve it. The index is made of a listing, so each index forgets. Where nobody asks for one, the source is
-//! listed when many models are idle.
+//! A model is gone when the source does not list it, no version of it is loaded, being loaded or unloaded, and it is not
+//! required. Each request for the index lists the source and forgets. Without such requests, the source is listed when many
+//! models are idle.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::table::ModelTable;
 /// As many idle models are not worth listing the source for.
 const FEW: usize = 256;
 
-/// When the source is listed next to forget what is gone.
+/// Decides when the source is listed next.
 #[derive(Default)]
 pub(super) struct ForgetSchedule {
     /// How many idle models were left the last time.
@@ -25,8 +25,8 @@ pub(super) struct ForgetSchedule {
 }
 
 impl LifeCycle {
-    /// Forgets the models that are gone, by a listing of the source. Returns the table in which they were found: an index made
-    /// of it leaves out what was forgotten, and nothing that went meanwhile.
+    /// Forgets the models that are gone, by a listing of the source. Returns the table in which they were found: an index of it
+    /// leaves out these models only.
     pub(crate) fn forget_gone(&self, listing: &Listing) -> Arc<ModelTable> {
         let table = self.table().load_full();
         let Ok(listed) = listing else { return table };
@@ -51,7 +51,7 @@ impl LifeCycle {
         table
     }
 
-    /// Forgets what is gone once there are twice as many idle models as were left the last time.
+    /// Forgets models once the number of idle ones has doubled since the last time.
     pub(super) fn forget_if_many(self: &Arc<Self>) {
         let enough = 2 * self.forgetting.left.load(Ordering::Relaxed).max(FEW);
         if self.table().load().idle().nth(enough).is_none()

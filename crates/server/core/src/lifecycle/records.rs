@@ -1,4 +1,4 @@
-//! All models of one name, in whatever namespaces: clients and polls name them together.
+//! All models of one name, in all namespaces: clients and polls name them together.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -42,7 +42,7 @@ impl Records {
 }
 
 impl LifeCycle {
-    /// Does with each model of a name what the source said.
+    /// Applies the outcomes of a fetch to the models of a name.
     pub(super) fn apply_fetched(
         self: &Arc<Self>,
         fetched: Vec<FetchOutcome>,

@@ -1,4 +1,4 @@
-//! The task queue: tasks of one model run in order, those of different models in parallel.
+//! The task queue: tasks of one model run in order, tasks of different models in parallel.
 //!
 //! A task that needs the source goes through two stages, fetching and loading; others are done at once. Threads take them
 //! from here ([`workers`](super::workers)).
@@ -31,7 +31,7 @@ pub(crate) enum Task {
         /// When it was requested: older knowledge of the source is outdated.
         as_of: Instant,
     },
-    /// Reload it if two polls in a row saw the same change; unload it if it is gone.
+    /// Reload it if two polls in a row saw the same change; unload it if it was removed.
     Poll {
         /// When the poll began.
         as_of: Instant,
@@ -51,7 +51,7 @@ pub(crate) enum Task {
 }
 
 impl Task {
-    /// Whether the source is asked before anything is done.
+    /// Whether the task needs the source before it can run.
     fn needs_fetch(&self) -> bool {
         matches!(self, Self::Load { .. } | Self::Poll { .. })
     }
@@ -69,11 +69,11 @@ pub(super) struct Tasks {
     direct: usize,
     /// Models that a job is being done of, or was fetched for.
     busy: BTreeSet<String>,
-    /// Those of them that it may load.
+    /// The busy models whose job may load them.
     loading: BTreeSet<String>,
-    /// Those of them that are being reconciled, with the models that they came after.
+    /// The busy models that are being reconciled, with the models that they waited for.
     reconciling: BTreeMap<String, BTreeSet<String>>,
-    /// What cancels the fetches in progress, by model.
+    /// Cancellers of the fetches in progress, by model.
     fetching: BTreeMap<String, Canceller>,
     /// Jobs whose models are fetched, and what is known of these models.
     fetched: VecDeque<(Job, Records, Vec<FetchOutcome>)>,
@@ -82,7 +82,7 @@ pub(super) struct Tasks {
     pub(super) closed: bool,
     /// Whether the server is stopping: nothing waits for a source any more.
     pub(super) stopping: bool,
-    /// What is known of models that were loaded, or tried.
+    /// Records of models that were loaded, or failed to load.
     pub(super) known: BTreeMap<String, Records>,
     pub(super) dependencies: Dependencies,
 }
@@ -134,8 +134,8 @@ impl Tasks {
         self.waiting.insert(index, job);
     }
 
-    /// Where the reconciliation of a model is queued: before those of the models that wait for it. So a job waits for
-    /// earlier ones alone.
+    /// The place of a model's reconciliation in the queue: before reconciliations of models that wait for it. So a job waits
+    /// for earlier ones alone.
     fn place_of_reconciling(&self, name: &str) -> usize {
         self.waiting.iter().position(|job| job.after.contains(name)).unwrap_or(self.waiting.len())
     }
@@ -175,7 +175,7 @@ impl Tasks {
         }
     }
 
-    /// Whether a job waits for those of a model.
+    /// Whether a job waits for jobs of this model.
     fn is_awaited(&self, name: &str) -> bool {
         let mut awaited = BTreeSet::new();
         self.waiting.iter().for_each(|job| self.dependencies.add_members(&job.after, &mut awaited));
@@ -198,9 +198,9 @@ impl Tasks {
         (running, waiting)
     }
 
-    /// The first job that can be done now: nobody does one of the same model, none of the same model waits before it, and
-    /// none of the models that it comes after is concerned by one that is being done or waits before it. Nor does an unload
-    /// overtake the models that wait for its model, directly or not: they were asked for first. It is busy from now on.
+    /// The first job that can run now, and its records: no job of the same model runs or waits before it, and no job of the
+    /// models that it waits for. Nor does an unload overtake earlier requests for models that depend on its model, directly or
+    /// not. The model is busy from now on.
     fn next(&mut self, needs_fetch: bool) -> Option<(Job, Records)> {
         let mut passed = BTreeSet::new();
         let mut awaited = BTreeSet::new();
@@ -230,7 +230,7 @@ impl Tasks {
         Some((job, records))
     }
 
-    /// The next job to fetch for, and what tells that this is cancelled.
+    /// The next job to fetch for, and the signal of its cancellation.
     pub(super) fn next_to_fetch(&mut self) -> Option<(Job, Records, Receiver<()>)> {
         if self.backlog(Stage::Fetch) == 0 {
             return None;
@@ -247,7 +247,7 @@ impl Tasks {
         Some((job, records, cancelled))
     }
 
-    /// Its models are fetched.
+    /// Queues a job whose models are fetched.
     pub(super) fn push_fetched(&mut self, job: Job, records: Records, fetched: Vec<FetchOutcome>) {
         self.fetched.push_back((job, records, fetched));
     }
@@ -292,7 +292,7 @@ impl Tasks {
         self.fetching.clear();
     }
 
-    /// Takes no further jobs, cancels the fetches in progress, and gives back what waits.
+    /// Takes no further jobs, cancels the fetches in progress, and returns the waiting jobs.
     pub(super) fn close(&mut self) -> Vec<Job> {
         self.closed = true;
         self.counts.clear();
@@ -367,7 +367,7 @@ impl Tasks {
         self.insert(place, Job { name: name.to_owned(), task, after, done });
     }
 
-    /// Unloads those of an unloaded model's members that were there because of it, if `with_members`.
+    /// Unloads the members of an unloaded model that were loaded only for it, if `with_members`.
     pub(super) fn unload_left_over(
         &mut self,
         members: &BTreeSet<String>,

@@ -20,7 +20,7 @@ impl LifeCycle {
         self.submit_all([(name, task, done)]);
     }
 
-    /// Queues tasks before any of them starts, so that a model waits for its members whatever the order.
+    /// Queues tasks before any of them starts, so that a model waits for its members in any order.
     pub(crate) fn submit_all(self: &Arc<Self>, new: impl IntoIterator<Item = (String, Task, Done)>) {
         let mut tasks = self.lock();
         let mut refused = Vec::new();
@@ -41,7 +41,7 @@ impl LifeCycle {
         refused.into_iter().for_each(|(done, error)| done(Err(error)));
     }
 
-    /// Starts a thread for each stage that has more to do than the calling thread, which goes on with `own`. Every thread
+    /// Starts a thread for each stage that has more to do than the calling thread, which continues with `own`. Every thread
     /// that takes a job does this, too.
     fn spawn_workers(self: &Arc<Self>, mut tasks: MutexGuard<'_, Tasks>, own: Option<Stage>) {
         for (stage, limit) in [(Stage::Fetch, self.limits.fetches), (Stage::Load, self.limits.loads)] {
@@ -76,7 +76,7 @@ impl LifeCycle {
         spawned.inspect_err(|error| tracing::error!("cannot start a thread to load models: {error}")).is_ok()
     }
 
-    /// Cancels fetches that wait for their source: the server is stopping. Everything else goes on.
+    /// Cancels fetches that wait for their source, because the server is stopping. Everything else continues.
     pub(crate) fn cancel_fetches(&self) {
         self.lock().cancel_fetches();
         self.catalog().release();
@@ -241,7 +241,7 @@ impl LifeCycle {
         self.forget_if_many();
     }
 
-    /// The server is ready without the models that lose a member by a client's unload: the client accepts that they are gone.
+    /// Models that lose a member by a client's unload no longer count for the server's readiness: the unload implies theirs.
     fn release_users(&self, tasks: &Tasks, member: &str) {
         let users = tasks.dependencies.all_users(member);
         if users.is_empty() {

@@ -1,4 +1,4 @@
-//! The end of a version: once it is no longer referenced, its instances end on a separate thread.
+//! Ends versions: once one is no longer referenced, its instances end on a separate thread.
 //!
 //! Callers that found a version in the table hold it, and so does every request until it is answered. The last holder is often
 //! a client's I/O thread or an instance, and neither may run the clean-up of a backend. A short-lived thread runs it instead.
@@ -60,7 +60,7 @@ impl Drop for Ending {
 }
 
 /// Ends a version when dropped. It is the last field of [`Model`](super::Model): fields are dropped in order, so the other
-/// references of the version are gone by then.
+/// references of the version have been dropped by then.
 pub(super) struct Retirement {
     /// The model and its version.
     id: (ModelId, u64),

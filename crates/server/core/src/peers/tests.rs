@@ -1,4 +1,4 @@
-//! A backend whose models ask the server: for answers, for streams, for loads, at every time of their lives.
+//! A backend whose models call the server: for answers, streams and loads, at every time of their lives.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -13,12 +13,12 @@ use nereid_backend_api::{
 use super::*;
 use crate::{ModelControl, ModelId, ModelSpec, ServerOptions};
 
-/// What each model does follows from its name; what `asker` asks, from the id of the request.
+/// The behaviour of each model follows from its name; the calls of `asker` from the id of the request.
 #[derive(Clone)]
 struct Asking {
     /// Hears of each request that `held` holds.
     held: Sender<()>,
-    /// What models were given, kept beyond their lives.
+    /// The peers of models, kept after these have ended.
     peers: Arc<Mutex<Vec<Arc<dyn Peers>>>>,
 }
 
@@ -150,7 +150,7 @@ fn world() -> World {
 }
 
 impl World {
-    /// What `asker` makes of this.
+    /// The answer of `asker`.
     fn ask(&self, id: &str) -> Result<Response> {
         block_on(self.begin(id).single())
     }

@@ -1,4 +1,4 @@
-//! Backends that say that they are ready, that they are not, that take their time, and that panic.
+//! Backends that are ready, not ready, slow to answer, or panic.
 
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -71,7 +71,7 @@ async fn a_backend_that_does_not_answer_is_not_ready_until_it_does() {
     let error = readiness.ask().await.unwrap_err();
     assert_eq!(error.code(), ErrorCode::Unavailable);
     assert!(error.message().contains("within 20 ms"), "{error}");
-    // The next one does not wait for as long again, and is no further question.
+    // The next caller waits for the rest of the time only, and starts no second check.
     assert_eq!(readiness.ask().await, Err(error));
     assert_eq!(model.questions.load(SeqCst), 1);
     sender.send(Ok(())).unwrap();

@@ -31,7 +31,7 @@ use nereid_testkit::{Gate, ScriptedBackend, ScriptedModel};
 use super::*;
 use crate::{Fingerprint, ModelSpec};
 
-/// What a scripted instance does with each batch.
+/// The execution of a batch by a scripted instance.
 type Script = fn(Batch);
 
 /// A backend whose instances follow a script; the load of a version other than 1 fails.
@@ -196,19 +196,19 @@ async fn a_decoupled_backend_answers_as_often_as_it_likes() {
     }
     assert_eq!(count, 2);
     let statistics = server.model("m", None).unwrap().statistics().snapshot();
-    // Responses are counted by their place only where the configuration says that there may be several.
+    // Responses are counted by their index only if the model is decoupled.
     assert_eq!((statistics.success.count, statistics.responses.len()), (1, 0));
     assert_eq!(ask(&server, request()).await.unwrap_err().code(), ErrorCode::Internal);
 }
 
-/// A server whose model answers each request 1,000 times, 2 KiB each, unless told that nobody wants more.
+/// A server whose model answers each request 1,000 times, 2 KiB each, unless the request is cancelled.
 fn streaming(max_unread: usize) -> Arc<Server> {
     let script: Script = |batch| {
         for request in batch.into_requests() {
             let responder = request.into_responder();
             for _ in 0..1000 {
                 if responder.is_cancelled() {
-                    // A careless backend goes on all the same.
+                    // A careless backend continues.
                     responder.send(Ok(Response::default()));
                     responder.send(Err(Error::cancelled("nobody wants it")));
                     break;
@@ -234,7 +234,7 @@ async fn a_client_that_does_not_read_its_answers_loses_its_request_and_holds_up_
     let server = streaming(1 << 20);
     let model = server.model("m", None).unwrap();
     let mut unread = infer(&server, request()).unwrap();
-    // The one instance is free for others, though nobody has read anything yet.
+    // The one instance is free for others, though no answer has been read yet.
     let other = infer(&server, request()).unwrap();
     while model.statistics().snapshot().fail.count < 2 {
         thread::yield_now();
@@ -315,7 +315,7 @@ async fn a_request_whose_client_is_gone_leaves_the_queue_unexecuted() {
     let model = server.model("m", None).unwrap();
     let gone = infer(&server, request()).unwrap();
     assert_eq!(model.pending(), 1);
-    // It leaves at once, not when an instance comes to it.
+    // The request leaves at once, not when an instance reaches it.
     drop(gone);
     assert_eq!((model.pending(), model.statistics().snapshot().cancel.count), (0, 1));
     let mut last = infer(&server, request()).unwrap();

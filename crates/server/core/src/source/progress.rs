@@ -39,7 +39,7 @@ impl Progress {
         (self.counts.fetched.load(Ordering::Relaxed), self.counts.total.load(Ordering::Relaxed))
     }
 
-    /// Subscribes to reports. Those of other fetches for the same server count, too.
+    /// Subscribes to reports, including those of the server's other fetches.
     pub fn reports(&self) -> Changes {
         self.events.subscribe()
     }
@@ -52,7 +52,7 @@ pub struct FetchStatus {
     pub id: ModelId,
     /// The number of bytes received.
     pub fetched: u64,
-    /// How many bytes are to be fetched, as far as the source knows.
+    /// The number of bytes to fetch, as far as known.
     pub total: u64,
     /// For how long it has been in progress.
     pub elapsed: Duration,

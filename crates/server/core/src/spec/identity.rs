@@ -13,7 +13,7 @@ pub struct ModelId {
 }
 
 impl ModelId {
-    /// The model of that name where there are no namespaces.
+    /// The model of this name, without a namespace.
     pub fn plain(name: impl Into<String>) -> Self {
         Self { name: name.into(), namespace: String::new() }
     }

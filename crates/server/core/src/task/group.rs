@@ -20,7 +20,7 @@ struct State {
 }
 
 impl TaskGroup {
-    /// Starts a task for `value` on the calling thread, and gives its number; the value back if the group is closed.
+    /// Starts a task for `value` on the calling thread, and returns its number; returns the value if the group is closed.
     pub fn spawn<T, F>(self: &Arc<Self>, value: T, future: impl FnOnce(T) -> F) -> Result<u64, T>
     where
         F: Future<Output = ()> + Send + 'static,
@@ -58,7 +58,7 @@ impl TaskGroup {
         self.idle.notify_all();
     }
 
-    /// Whether it starts no further task.
+    /// Whether the group starts no further task.
     pub fn is_closed(&self) -> bool {
         self.lock().closed
     }

@@ -8,7 +8,7 @@ use nereid_backend_api::{Activity, Tensor, TensorActivity, TraceLevel};
 use super::*;
 use crate::trace_settings::Change;
 
-/// Counts the streams that are open, and what they were asked to begin.
+/// Counts the open streams, and the traces that they began.
 #[derive(Debug, Default)]
 struct Counting {
     open: Arc<AtomicUsize>,
@@ -142,11 +142,11 @@ fn one_in_so_many_requests_is_drawn_until_enough_were() {
     assert_eq!(drawn(&control, "m", 12), [3, 6]);
     assert_eq!(control.settings(None).count, 0);
     assert_eq!(*store.begun.lock().unwrap(), [(false, false), (false, true)]);
-    // A new count begins anew, and what is left of it is recorded.
+    // A new count starts over, and the rest of it is recorded.
     control.update(None, &count(5)).unwrap();
     assert_eq!(drawn(&control, "m", 7), [3, 6]);
     assert_eq!(control.settings(None).count, 3);
-    // A change to another setting does not give back what is used up.
+    // A change to another setting does not restore a used count.
     assert_eq!(control.update(None, &rate(1)).unwrap().count, 3);
     assert_eq!(drawn(&control, "m", 5), [1, 2, 3]);
 }
@@ -199,7 +199,7 @@ fn a_request_with_a_parent_is_traced_whatever_the_rate() {
     assert!(control.draw("m", || None).is_none());
     assert!(control.draw("m", parent).is_some());
     assert_eq!(*store.begun.lock().unwrap(), [(true, false)]);
-    // In the other mode clients have no say.
+    // In the other mode, clients cannot decide.
     let (control, _) = counting(TraceSettings { level: ON, rate: 2, ..with_file() });
     assert!(control.draw("m", parent).is_none());
 }

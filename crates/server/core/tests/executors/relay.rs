@@ -1,5 +1,5 @@
 //! An executor outside of the crate: relays the requests of a model to another one. Models whose configuration has
-//! `ensemble_scheduling` relay to the model of their first step, and depend on those of all steps.
+//! `ensemble_scheduling` relay to the model of their first step, and depend on the models of all steps.
 
 use std::collections::BTreeSet;
 use std::future::poll_fn;

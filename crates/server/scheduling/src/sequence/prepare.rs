@@ -1,7 +1,7 @@
 //! Controls, states and turns, which the server adds to the requests of a sequence.
 //!
-//! Controls are inputs that tell the model the position of a request in its sequence (`control_input` of a
-//! configuration). Knows nothing of slots and of when requests leave.
+//! Controls are inputs with the position of a request in its sequence (`control_input` of a configuration). Knows nothing of
+//! slots and of when requests leave.
 
 use std::sync::{Arc, Weak};
 use std::time::Instant;
@@ -45,8 +45,7 @@ enum Value {
 }
 
 impl RequestPreparer {
-    /// What a checked configuration asks for. `observer` is notified of turns, if there is one; `states` is what each sequence
-    /// begins with.
+    /// The preparer of a checked configuration. `observer`, if any, is notified of turns; each sequence begins with `states`.
     pub fn new(
         config: &ModelConfig,
         batching: &ModelSequenceBatching,

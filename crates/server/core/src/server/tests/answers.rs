@@ -1,4 +1,4 @@
-//! What becomes of answers, in whatever order backends and readers come: they are counted once, and before they are read.
+//! Answers in every order of backends and readers: each is counted once, before it is read.
 
 use std::sync::mpsc::Receiver;
 use std::task::{Context, Poll, Waker};
@@ -63,7 +63,7 @@ fn answers_to_clients_elsewhere_that_find_no_room_fail_their_requests_until_othe
     assert_eq!((statistics.success.count, statistics.fail.count), (4 + 3 + 3, 3));
 }
 
-/// What the backend or the reader does next.
+/// The next step of the backend or the reader.
 #[derive(Clone, Copy, Debug)]
 enum Act {
     Send { fails: bool },

@@ -1,7 +1,7 @@
 //! Requests that wait, leave together, give up or are limited: the schedulers between real clients and instances.
 //!
-//! The rules of time are tested where time stands still, beside the batcher. Here nothing is said of how long something
-//! takes, only of what happens while something else cannot.
+//! The rules of time are tested on a simulated clock, with the batcher. These tests assert only what happens while something
+//! else cannot.
 
 use nereid_backend_api::{BatchBuilder, CustomBatching, Request};
 

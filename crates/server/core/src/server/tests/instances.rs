@@ -1,4 +1,4 @@
-//! Which instances a backend is asked to make, and which of them are given requests.
+//! The instances that a backend has to create, and those of them that receive requests.
 
 use std::sync::Condvar;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -69,7 +69,7 @@ async fn a_model_of_passive_instances_alone_is_ready_and_refuses_requests() {
     server.unload_all();
 }
 
-/// An instance whose end takes until as many others are ending, or a long time.
+/// An instance that ends only when all others are ending, too.
 struct SlowEnd(Arc<(Mutex<usize>, Condvar)>);
 
 impl Drop for SlowEnd {
@@ -145,7 +145,7 @@ fn processors() -> Vec<usize> {
 #[derive(Clone, Default)]
 struct Placed(Arc<Mutex<Vec<Noticed>>>);
 
-/// What happened, and on which processors.
+/// An event, and the processors it happened on.
 type Noticed = (String, Vec<usize>);
 
 impl Placed {
@@ -182,7 +182,7 @@ async fn instances_are_made_warmed_up_and_run_where_their_policy_places_them() {
     let options = ServerOptions { host_policies, ..options() };
     let groups = "instance_group { name: 'a' host_policy: 'left' }";
     let server = server_with(options, backend.backend(), vec![spec(with_groups(groups), &[1])]);
-    // Never on the thread that asks, however short its executions were of late.
+    // Never on the caller's thread, however short recent executions were.
     server.model("m", None).unwrap().pool().pretend_cost(Duration::from_nanos(1));
     ask(&server, request()).await.unwrap();
     let made = format!("a_0: {{\"cpu-cores\": \"{cores}\"}}");

@@ -1,4 +1,4 @@
-//! Models that come and go while clients ask, from a source that changes.
+//! Models that are loaded and unloaded while clients send requests, from a source that changes.
 
 mod against_plain_rules;
 mod events;
@@ -19,7 +19,7 @@ use crate::source::{BlockingSource, Overrides};
 struct Changing(Mutex<Option<(Vec<u64>, Fingerprint)>>, AtomicBool);
 
 impl Changing {
-    /// The model has these versions, each with a number that tells its contents.
+    /// The model has these versions, each with a number for its contents.
     fn set(&self, whole: u64, versions: &[(u64, u64)]) {
         let fingerprint = Fingerprint { whole, versions: versions.iter().copied().collect(), config: 0 };
         let numbers = versions.iter().map(|(version, _)| *version).collect();
@@ -65,7 +65,7 @@ impl BlockingSource for Changing {
     }
 }
 
-/// Counts the loads of a backend. Version 9 is broken, and so is any while the test says so.
+/// Counts the loads of a backend. Version 9 is broken, and all are while `broken` is set.
 #[derive(Clone, Default)]
 struct Counting {
     loads: Arc<AtomicU64>,
@@ -165,7 +165,7 @@ fn a_server_whose_source_cannot_be_read_is_not_live_until_a_poll_reads_it() {
             server.poll(Duration::from_secs(60)).unwrap();
             assert!(server.is_live() && server.is_ready());
             assert_eq!(index(&server), ["m/1 READY"]);
-            // Later on, what is served goes on without the source.
+            // Later, served models need no source.
             source.set_readable(false);
             server.poll(Duration::from_secs(60)).unwrap_err();
             assert!(server.is_live() && server.is_ready());
@@ -253,7 +253,7 @@ fn a_load_makes_a_version_anew_whose_backend_says_that_it_is_not_ready() {
         let backend = ScriptedBackend::new(move |context| {
             seen.lock().unwrap().push(context.version);
             let (version, broken) = (context.version, Arc::clone(&broken));
-            // What is made anew is well again.
+            // A reloaded version is healthy again.
             broken.lock().unwrap().retain(|broken| *broken != version);
             Ok(ScriptedModel::new(echo).ready(move || {
                 let is_broken = broken.lock().unwrap().contains(&version);
@@ -382,7 +382,7 @@ async fn instances_are_changed_without_loading_the_model_anew() {
         assert_eq!((world.loads(), model().pool().len()), (0, count));
         assert_eq!(model().config().instance_group[0].count, i32::try_from(count).unwrap());
     }
-    // It goes on counting.
+    // The counters continue.
     assert_eq!(model().statistics().snapshot().success.count, 3);
     // With anything else it is another model.
     world.load_with(with_config("2 2")).unwrap();

@@ -17,7 +17,7 @@ const SCHEDULERS: [(&str, bool); 4] = [
     ("sequence_batching { oldest { max_candidate_sequences: 4 } }", true),
 ];
 
-/// A model of one instance that needs all of the resource, and some with which nobody else is concerned.
+/// A model of one instance that needs all of the shared resource, and one of its own.
 fn model(name: &str, priority: u32, scheduling: &str) -> (String, Result<ModelSpec>) {
     let text = format!(
         r#"instance_group {{ count: 1 rate_limiter {{ priority: {priority} resources {{ name: "R" count: 4 }}
@@ -39,7 +39,7 @@ fn asked(sequences: bool, number: u64) -> InferRequest {
     asked
 }
 
-/// The names of the models in the order of their executions, where each has as many requests.
+/// The names of the models in the order of their executions, with this number of requests for each.
 fn executions(priorities: &[u32], (scheduling, sequences): (&str, bool), requests: u64) -> Vec<String> {
     let order = Arc::new(Mutex::new(Vec::new()));
     let (gate, seen) = (Gate::default(), Arc::clone(&order));
@@ -51,7 +51,7 @@ fn executions(priorities: &[u32], (scheduling, sequences): (&str, bool), request
         let name = batch.requests()[0].model_name().to_owned();
         let mut seen = seen.lock().unwrap();
         seen.push(name.clone());
-        // As if it took long: the others have time to ask, as long as they have requests.
+        // As if it took long: the others have time to request the resource while they have requests.
         let left = |name: &String| (seen.iter().filter(|seen| *seen == name).count() as u64) + 1 < requests;
         let all_left = (0..=others).all(|index| left(&format!("m{index}")));
         drop(seen);

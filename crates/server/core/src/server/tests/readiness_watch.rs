@@ -15,7 +15,7 @@ struct Patient {
 }
 
 impl Patient {
-    /// A server of this model, which announces changes or has to be asked.
+    /// A server of this model, which announces changes or has to be polled.
     fn serve(&self, announces: bool, strict_readiness: bool) -> Arc<Server> {
         let is_ill = Arc::clone(&self.is_ill);
         let model = ScriptedModel::new(echo).ready(move || match is_ill.load(SeqCst) {

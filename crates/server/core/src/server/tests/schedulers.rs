@@ -1,4 +1,4 @@
-//! What holds for every scheduler: the conformance suite, which each of them runs behind a whole server.
+//! The conformance suite of schedulers. Each of them runs it behind a whole server.
 
 use nereid_backend_api::{CorrelationId, SequenceFlags};
 
@@ -9,7 +9,7 @@ struct Case {
     scheduling: &'static str,
     /// Requests belong to sequences.
     sequences: bool,
-    /// It relays requests to a member, which has the backend.
+    /// Whether the model relays requests to a member, which has the backend.
     relays: bool,
 }
 
@@ -76,7 +76,7 @@ impl Case {
     }
 }
 
-/// Checks that the one answer, and no further one, is that of the request with this number.
+/// Checks that exactly one answer was sent, and that it answers the request with this number.
 async fn assert_answered(case: &Case, number: u8, mut answers: ResponseStream) {
     let response = answers.next().await.expect("an answer").unwrap_or_else(|error| {
         panic!("{}: request {number} failed: {error}", case.scheduling);
@@ -101,7 +101,7 @@ fn every_request_is_answered_once_however_many_ask_at_the_same_time() {
                     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
                     let numbers = (0..50).map(|number| client * 50 + number);
                     let sent: Vec<_> = numbers.map(|number| (number, case.send(server, number))).collect();
-                    // The last one is asked for first: an answer that is not read holds up no other.
+                    // The last answer is read first: an unread answer delays no other.
                     for (number, answers) in sent.into_iter().rev() {
                         runtime.block_on(assert_answered(case, number, answers));
                     }

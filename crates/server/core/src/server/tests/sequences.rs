@@ -10,7 +10,7 @@ use nereid_scheduling::rate_limiter::ResourceLimit;
 struct Given(Mutex<ModelConfig>);
 
 impl Given {
-    /// It looks different when its number of instances is.
+    /// Differs with the number of instances.
     fn looks(&self) -> Fingerprint {
         let count = self.0.lock().unwrap().instance_group[0].count;
         Fingerprint { config: count.unsigned_abs().into(), ..Fingerprint::default() }
@@ -32,7 +32,7 @@ impl BlockingSource for Given {
     }
 }
 
-/// Sequences that may be idle for an hour, in slots of one instance unless the test asks for more.
+/// Sequences that may be idle for an hour, in slots of this number of instances.
 fn configured(strategy: &str, instances: i32) -> ModelConfig {
     let text = format!("sequence_batching {{ {strategy} max_sequence_idle_microseconds: 3600000000 }}");
     let scheduling = nereid_model_config::parse_text(&text).unwrap().scheduling_choice;
@@ -60,7 +60,7 @@ fn unload(server: &Server) {
     outcome.recv().unwrap().unwrap();
 }
 
-/// What the index says when nothing is being unloaded any more.
+/// The index once no version is being unloaded.
 fn settled(server: &Server) -> Vec<String> {
     loop {
         let index = index(server);

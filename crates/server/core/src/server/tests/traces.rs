@@ -1,4 +1,4 @@
-//! What a trace reports of a request's way through the server.
+//! The reports of a trace on a request's way through the server.
 
 use std::sync::Mutex;
 
@@ -8,7 +8,7 @@ use nereid_backend_api::{
 
 use super::*;
 
-/// Writes down what it hears.
+/// Records the activities of a trace.
 #[derive(Default)]
 struct Heard(Mutex<Vec<String>>);
 

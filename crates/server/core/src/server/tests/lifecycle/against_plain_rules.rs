@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// What a version's file holds. Some contents cannot be loaded.
+/// The contents of a version's file. Some cannot be loaded.
 type Content = u64;
 
 fn is_broken(content: Content) -> bool {
@@ -53,7 +53,7 @@ struct Plain {
     served: Option<(u64, BTreeMap<u64, Content>)>,
     failed: Option<(u64, BTreeMap<u64, Content>)>,
     seen: Option<(u64, BTreeMap<u64, Content>)>,
-    /// It has no versions at all.
+    /// Whether the last load found no versions at all.
     empty: bool,
     /// Whether the server is not ready without it.
     required: bool,
@@ -62,7 +62,7 @@ struct Plain {
 }
 
 impl Plain {
-    /// Whether it succeeds.
+    /// Loads the model, and returns whether that succeeds.
     fn load(&mut self) -> bool {
         let Some((whole, versions)) = self.folder.clone() else { return false };
         let serving = self.states.values().any(|state| matches!(state, State::Serves(_)));

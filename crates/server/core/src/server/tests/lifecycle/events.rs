@@ -1,4 +1,4 @@
-//! What subscribers hear, and how versions end.
+//! Events that subscribers receive, and the end of versions.
 
 use std::sync::atomic::AtomicUsize;
 
@@ -29,7 +29,7 @@ fn every_change_is_announced_after_it_is_visible() {
     block_on(async { while changes.next().await.is_some() {} });
 }
 
-/// Asks for the index whenever the log says that one of these versions is loaded.
+/// Reads the index whenever one of these versions is logged as loaded.
 struct Reader(Arc<Server>, [u64; 2], Arc<Mutex<Vec<Vec<String>>>>);
 
 impl tracing::Subscriber for Reader {
@@ -64,7 +64,8 @@ impl tracing::Subscriber for Reader {
 #[test]
 fn the_log_says_that_a_model_is_loaded_once_it_is_served() {
     let (world, seen) = (world(ModelControl::Explicit), Arc::default());
-    // Models are loaded on threads of the server, so the reader hears of the whole process: no other test has these versions.
+    // Models are loaded on threads of the server, so the reader sees the log of the whole process: no other test has these
+    // versions.
     let versions = [1001, 1002];
     world.source.set(1, &versions.map(|version| (version, 1)));
     world.server.start(Some(Vec::new())).unwrap();

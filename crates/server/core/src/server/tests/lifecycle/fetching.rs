@@ -1,4 +1,4 @@
-//! The stage before loading: sources that take their time, and what is heard of the files they give.
+//! The stage before loading: slow sources, and the hooks of the files that they fetch.
 
 use std::collections::BTreeSet;
 use std::future::pending;
@@ -60,7 +60,7 @@ impl Drop for Counted<'_> {
     }
 }
 
-/// Notes what it hears.
+/// Records the calls of its hooks.
 struct Hears(String, Arc<Mutex<Vec<String>>>);
 
 impl Hears {
@@ -277,7 +277,7 @@ fn a_guard_hears_each_step_once_and_in_order() {
     heard(&["0 unloading", "1 loaded"]);
     drop(held);
     heard(&["0 dropped"]);
-    // A load that fails lets go of its files at once.
+    // A failed load releases its files at once.
     *source.model.lock().unwrap() = (Origin::Request(2), 1, false);
     load().unwrap_err();
     heard(&["2 failed", "2 dropped"]);
@@ -288,7 +288,7 @@ fn a_guard_hears_each_step_once_and_in_order() {
     heard(&["3 loaded", "3 unloading", "3 dropped"]);
     begin_unload(&server, "now").recv_timeout(LONG).unwrap().unwrap();
     heard(&["1 unloading", "1 dropped"]);
-    // A server that ends lets go of all.
+    // A server that ends releases all files.
     *source.model.lock().unwrap() = (Origin::Source, 1, true);
     load().unwrap();
     server.unload_all();
@@ -393,7 +393,7 @@ fn a_model_that_has_not_changed_is_not_read_again() {
         (1, true)
     );
     assert_eq!(reads(&load), (0, true));
-    // Files of a request are others than those of the source.
+    // Files of a request differ from the source's.
     assert_eq!(reads(&|| load_with(files())), (1, true));
     assert_eq!(reads(&load), (1, true));
     begin_unload(&server, "m").recv_timeout(LONG).unwrap().unwrap();

@@ -1,4 +1,4 @@
-//! Models that are gone are forgotten, however many names there were.
+//! Models that are gone are forgotten, for any number of names.
 
 use super::*;
 

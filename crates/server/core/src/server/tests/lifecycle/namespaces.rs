@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Models named `m` in namespaces, each with a number that tells its contents; 9 is one that cannot be read.
+/// Models named `m` in namespaces, each with a number for its contents; 9 cannot be read.
 #[derive(Default)]
 struct Spaces(Mutex<BTreeMap<String, u64>>);
 
@@ -87,7 +87,7 @@ fn a_name_is_loaded_and_unloaded_in_all_namespaces_that_have_it() {
     assert_eq!(reached(&server).unwrap_err().code(), ErrorCode::InvalidArg);
     done(|done| server.unload_model("m", done)).unwrap();
     assert_eq!(reached(&server).unwrap_err().code(), ErrorCode::NotFound);
-    // What is left of the name is no longer ambiguous.
+    // The name is no longer ambiguous.
     source.set(&[("two", 2)]);
     load(&server, Overrides::default()).unwrap();
     assert_eq!(reached(&server).unwrap(), "two");

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// What is in the place of a model.
+/// The contents of a model's folder.
 #[derive(Clone, Copy, Debug)]
 enum Folder {
     /// One that loads.
@@ -67,7 +67,7 @@ type Case =
 /// whether the server is ready in the end.
 #[rustfmt::skip]
 const CASES: &[Case] = &[
-    // At the start, everything in the repository is to be served, or what the operator names.
+    // At the start, every model of the repository is required, or those that the operator names.
     (Never, None, &[], &[], true),
     (Never, None, &[("a", Good(1))], &[], true),
     (Never, None, &[("a", Good(1)), ("b", Broken(1))], &[], false),
@@ -77,7 +77,7 @@ const CASES: &[Case] = &[
     (Explicit, Some(&["a"]), &[("a", Good(1)), ("b", Broken(1))], &[], true),
     (Explicit, Some(&["b"]), &[("b", Broken(1))], &[], false),
     (Explicit, Some(&["c"]), &[], &[], false),
-    // A load that fails later was answered; what was asked for before is served all the same, or is not.
+    // The client knows the outcome of a later load that fails; models required before still count.
     (Explicit, Some(&["a"]), &[("a", Good(1)), ("b", Broken(1))], &[Load("b")], true),
     (Explicit, Some(&["a"]), &[("a", Good(1)), ("b", Unreadable)], &[Load("b")], true),
     (Explicit, Some(&["a"]), &[("a", Good(1))], &[Load("c")], true),
@@ -92,7 +92,7 @@ const CASES: &[Case] = &[
     (Explicit, Some(&["b"]), &[("b", Broken(1))], &[Put("b", Good(1)), Load("b")], true),
     (Explicit, Some(&["b"]), &[("b", Broken(1))], &[Unload("b")], true),
     (Explicit, Some(&["c"]), &[], &[Unload("c")], true),
-    // The repository says what is to be served.
+    // The repository determines the required models.
     (Polls, None, &[("a", Good(1))], &[Put("b", Broken(1)), Poll, Poll], false),
     (Polls, None, &[("a", Good(1))], &[Put("b", Unreadable), Poll, Poll], false),
     (Polls, None, &[("a", Good(1))], &[Put("b", NoModel), Poll, Poll], true),

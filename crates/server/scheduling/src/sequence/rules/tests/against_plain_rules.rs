@@ -47,7 +47,7 @@ struct Run {
     oldest: bool,
     slots: usize,
     known: Vec<Known>,
-    /// Which sequences of which id further requests are taken for, and when nothing more was to be done for them.
+    /// The serial numbers of the open sequences, by id.
     running: HashMap<CorrelationId, u64>,
     on_their_way: VecDeque<(usize, Place)>,
 }
