@@ -42,6 +42,7 @@ mod table;
 mod task;
 mod trace_control;
 mod trace_settings;
+mod versions;
 mod warm_up;
 
 pub use backends::Backends;
@@ -81,7 +82,7 @@ pub use readiness_watch::ReadinessWatch;
 pub use repository_agent::{
     AgentAction, AgentContext, AgentFolders, AgentModel, ModelLocation, RepositoryAgent,
 };
-pub use server::{ModelControl, ResolveFuture, Server, ServerOptions};
+pub use server::{ModelControl, Server, ServerOptions};
 pub use signature::{InputSignature, OutputSignature, Signature};
 pub use source::{
     BlockingSource, FetchStatus, FetchedModel, ModelSource, Overrides, Progress, SourceEntry, SourceFuture,
@@ -91,3 +92,4 @@ pub use table::{ModelStatus, ModelTable, ServedModels, VersionState};
 pub use task::TaskGroup;
 pub use trace_control::{TraceControl, TraceParent, TraceStore, TraceStream};
 pub use trace_settings::{Change, TraceMode, TraceSettings, TraceUpdate};
+pub use versions::{Choice, ModelRequest, RequestHead, ResolveFuture, VersionChooser, VersionChoosers};

@@ -1,12 +1,9 @@
 //! The server as every face sees it: health, models, and [`Server::infer`].
 
 use std::collections::BTreeSet;
-use std::future::{Ready, ready};
-use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::task::{Context, Poll};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -33,6 +30,7 @@ use crate::spec::ModelId;
 use crate::table::{ModelStatus, ModelTable, ServedModels, VersionState};
 use crate::trace_control::{TraceControl, TraceStore};
 use crate::trace_settings::TraceSettings;
+use crate::versions::{ModelRequest, RequestHead, ResolveFuture, VersionChoosers};
 use nereid_scheduling::rate_limiter::{RateLimit, RateLimiter};
 use nereid_scheduling::timer::Timer;
 use nereid_statistics::LatencyOptions;
@@ -91,6 +89,8 @@ pub struct ServerOptions {
     pub interceptors: Interceptors,
     /// Executors of models besides backends, such as ensembles.
     pub executors: Executors,
+    /// The models whose requests do not simply go to the latest version.
+    pub versions: VersionChoosers,
 }
 
 /// How models come and go while the server serves.
@@ -272,15 +272,32 @@ impl Server {
         self.models().find(name, version).cloned()
     }
 
-    /// The version of a model that a request with this name and version goes to, for the request that follows. Each
-    /// request finds its model here, once, and takes it to [`infer`](Self::infer).
+    /// Finds the model of the request that follows. Each request does this once, and passes the model to
+    /// [`infer`](Self::infer).
     ///
-    /// It answers at once. Waiting for a model to become available belongs here.
+    /// Resolves at once, unless the model has a [`VersionChooser`](crate::VersionChooser) that lets the request wait.
     ///
     /// # Errors
-    /// As [`model`](Self::model).
+    /// As [`model`](Self::model), or the chooser's own.
     pub fn resolve(&self, name: &str, version: Option<u64>) -> ResolveFuture {
-        ResolveFuture(ready(self.model(name, version)))
+        self.resolve_with(name, version, RequestHead::default)
+    }
+
+    /// [`resolve`](Self::resolve) for a request with this head, which is only read for models with a chooser.
+    ///
+    /// # Errors
+    /// See there.
+    pub fn resolve_with(
+        &self,
+        name: &str,
+        version: Option<u64>,
+        head: impl FnOnce() -> RequestHead,
+    ) -> ResolveFuture {
+        let Some(chooser) = self.options.versions.of(name) else {
+            return ResolveFuture::done(self.model(name, version));
+        };
+        let request = ModelRequest { name: name.to_owned(), version, head: head() };
+        ResolveFuture::choose(chooser, request, &self.models)
     }
 
     /// Takes a request in. Its answers come through the stream, once it is scheduled and executed.
@@ -530,18 +547,6 @@ impl Server {
         };
         thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(unload))));
         self.models.wait_for_retirements();
-    }
-}
-
-/// A model that a request looks for, see [`Server::resolve`].
-#[must_use = "futures do nothing unless polled"]
-pub struct ResolveFuture(Ready<Result<Arc<Model>>>);
-
-impl Future for ResolveFuture {
-    type Output = Result<Arc<Model>>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        Pin::new(&mut self.0).poll(context)
     }
 }
 

@@ -82,6 +82,11 @@ impl LifeCycle {
         self.catalog().release();
     }
 
+    /// Whether the server is stopping.
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.lock().stopping
+    }
+
     /// Stops taking tasks, refuses the queued ones, and cancels the fetches in progress.
     pub(crate) fn close(&self) {
         let jobs = self.lock().close();

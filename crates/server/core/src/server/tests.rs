@@ -13,6 +13,7 @@ mod schedulers;
 mod sequences;
 mod stopping;
 mod traces;
+mod versions;
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
