@@ -535,6 +535,51 @@ def test_the_instances_of_a_model_start_side_by_side(repository, serve):
     assert len(children(server.pid)) == 6
 
 
+# Notes its life in a file beside the model's folder.
+NOTED = """
+import os, time
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.file = os.path.join(args["model_repository"], "..", "..", "noted.txt")
+        self.note("started")
+
+    def note(self, what):
+        with open(self.file, "a") as file:
+            print(what, file=file)
+
+    def finalize(self):
+        time.sleep(0.2)
+        self.note("finalized")
+"""
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [
+        # Each with how many instances start and are finalized before the load is answered.
+        [("count: 2", 2, 0), ("count: 1", 0, 1), ("count: 3", 2, 0), ("count: 1", 0, 2), ("count: 2", 1, 0), ("count: 1", 0, 1)],
+        [("count: 1", 1, 0), ("count: 2 name: 'renamed'", 1, 0), ("count: 1", 0, 1), ("count: 4", 3, 0), ("count: 4 name: 'x'", 0, 0)],
+    ],
+)
+def test_instances_stay_when_their_number_or_name_changes_and_removed_ones_are_finalized_first(repository, serve, groups):
+    put(repository, "noted", NOTED, CONFIG)
+    server = serve(*FLAGS)
+    noted = repository.parent / "noted.txt"
+    started = finalized = 0
+    with tritonclient.http.InferenceServerClient(server.url) as client:
+        for group, starts, ends in groups:
+            (repository / "noted" / "config.pbtxt").write_text(CONFIG + f"instance_group {{ kind: KIND_CPU {group} }}")
+            client.load_model("noted")
+            started, finalized = started + starts, finalized + ends
+            lines = noted.read_text().split()
+            assert (lines.count("started"), lines.count("finalized")) == (started, finalized), group
+            assert client.is_model_ready("noted") and client.is_server_ready()
+    server.terminate()
+    assert server.wait_for_exit() == 0
+    assert noted.read_text().split().count("finalized") == started
+
+
 def test_settings_without_a_meaning_are_taken_and_named_once(repository, serve):
     for name in ("one", "two"):
         put(repository, name, OBEDIENT, CONFIG)
