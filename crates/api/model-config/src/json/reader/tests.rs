@@ -97,7 +97,7 @@ const REFUSED: &[(&str, &str)] = &[
     (
         "{\"input\": [{\"data_type\": \"TYPE_FLOAT\"}]}",
         "line 1, column 26: field 'input[0].data_type': \"TYPE_FLOAT\" is not a value of DataType; did you mean \
-         'TYPE_FP16'?",
+         'TYPE_FP32'?",
     ),
     (
         "{\"input\": [{\"data_type\": \"\"}]}",
