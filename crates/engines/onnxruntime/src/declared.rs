@@ -93,6 +93,12 @@ fn rank_is_open(role: &str, info: &ValueInfoProto) -> Result<bool> {
         Some(Kind::Tensor(tensor)) => tensor,
         other => {
             let what = match other {
+                Some(kind) if kind.is_of_zip_map() => {
+                    return Err(Error::unsupported(format!(
+                        "{role} '{name}' of the model is a map for each row, but requests and responses carry tensors \
+                         only: convert the model with options={{\"zipmap\": False}} (skl2onnx)"
+                    )));
+                }
                 Some(Kind::Sequence(_)) => "a sequence",
                 Some(Kind::Map(_)) => "a map",
                 Some(Kind::Optional(_)) => "an optional value",
@@ -157,7 +163,7 @@ enum Kind {
     #[prost(message, tag = "1")]
     Tensor(TensorType),
     #[prost(message, tag = "4")]
-    Sequence(Anything),
+    Sequence(Box<SequenceType>),
     #[prost(message, tag = "5")]
     Map(Anything),
     #[prost(message, tag = "7")]
@@ -166,6 +172,20 @@ enum Kind {
     Sparse(Anything),
     #[prost(message, tag = "9")]
     Optional(Anything),
+}
+
+impl Kind {
+    /// Whether this is the type of the operator ZipMap, which converters of classifiers add: a sequence of maps.
+    fn is_of_zip_map(&self) -> bool {
+        let Self::Sequence(sequence) = self else { return false };
+        matches!(sequence.element.as_ref().and_then(|kind| kind.value.as_ref()), Some(Self::Map(_)))
+    }
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct SequenceType {
+    #[prost(message, optional, tag = "1")]
+    element: Option<TypeProto>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -193,6 +213,11 @@ mod tests {
         Some(Kind::Tensor(TensorType { elem_type, shape }))
     }
 
+    fn sequence(element: Option<Kind>) -> Kind {
+        let element = element.map(|kind| TypeProto { value: Some(kind) });
+        Kind::Sequence(Box::new(SequenceType { element }))
+    }
+
     #[test]
     fn an_open_rank_differs_from_a_scalar() {
         assert!(DeclaredTensors::of(&file("X", tensor(1, None))).unwrap().rank_is_open("X"));
@@ -203,7 +228,9 @@ mod tests {
     #[test]
     fn what_is_not_a_tensor_is_refused_by_its_kind() {
         for (kind, reported) in [
-            (Kind::Sequence(Anything {}), "input 'X' of the model is a sequence"),
+            (sequence(None), "input 'X' of the model is a sequence"),
+            (sequence(tensor(1, None)), "input 'X' of the model is a sequence"),
+            (sequence(Some(sequence(Some(Kind::Map(Anything {}))))), "input 'X' of the model is a sequence"),
             (Kind::Map(Anything {}), "input 'X' of the model is a map"),
             (Kind::Optional(Anything {}), "input 'X' of the model is an optional value"),
             (Kind::Sparse(Anything {}), "input 'X' of the model is a sparse tensor"),
@@ -212,6 +239,14 @@ mod tests {
             let error = DeclaredTensors::of(&file("X", Some(kind))).unwrap_err();
             assert!(error.message().starts_with(reported), "{error}");
         }
+    }
+
+    #[test]
+    fn maps_of_a_classifier_are_refused_with_the_option_of_its_converter() {
+        let error =
+            DeclaredTensors::of(&file("Y", Some(sequence(Some(Kind::Map(Anything {})))))).unwrap_err();
+        assert!(error.message().contains("'Y' of the model is a map for each row"), "{error}");
+        assert!(error.message().contains("options={\"zipmap\": False}"), "{error}");
     }
 
     #[test]
