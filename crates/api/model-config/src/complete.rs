@@ -4,6 +4,7 @@
 //! are left to [`normalise`](crate::normalise).
 
 use crate::DataType;
+use crate::foreign_formats;
 use crate::proto::model_config::SchedulingChoice;
 use crate::proto::{
     ModelConfig, ModelDynamicBatching, ModelInput, ModelOutput, ModelSequenceBatching, ModelTensorReshape,
@@ -163,8 +164,8 @@ pub fn model_file_names() -> impl Iterator<Item = &'static str> {
 }
 
 /// A hint for the user if [`complete_backend`] found nothing: the only file that could be the model's but has another
-/// name, or is outside the version folders; otherwise the known names. `versions` has the contents of the version
-/// folders.
+/// name, or is outside the version folders; or how to serve a file of another format; otherwise the known names.
+/// `versions` has the contents of the version folders.
 pub fn hint_at_backend(
     versions: impl IntoIterator<Item = (i64, Vec<FolderEntry>)>,
     beside: &[FolderEntry],
@@ -189,6 +190,18 @@ pub fn hint_at_backend(
     if let Some((name, file)) = only(beside) {
         let version = versions.first().map_or(1, |(version, _)| *version);
         return format!("; '{name}' must be in the folder of a version, as '{version}/{}'", file.name);
+    }
+    let advice = |entries: &[FolderEntry]| {
+        let (name, advice) = foreign_formats::advice(entries.iter().map(|entry| entry.name.as_str()))?;
+        Some((name.to_owned(), advice))
+    };
+    if let Some((version, (name, advice))) =
+        versions.iter().find_map(|(version, entries)| Some((version, advice(entries)?)))
+    {
+        return format!("; the folder of version {version} has '{name}', {advice}");
+    }
+    if let Some((name, advice)) = advice(beside) {
+        return format!("; '{name}' is {advice}");
     }
     let files: Vec<_> = model_file_names().collect();
     format!("; no version folder contains a file that implies one ({})", files.join(", "))

@@ -10,6 +10,7 @@ mod backend;
 mod complete;
 mod data_files;
 mod data_type;
+mod foreign_formats;
 mod json;
 mod normalise;
 pub mod proto;
@@ -25,6 +26,7 @@ pub use complete::{
 };
 pub use data_files::{DataFile, DataFileKind, data_files};
 pub use data_type::DataType;
+pub use foreign_formats::hint_at_other_format;
 pub use json::{JsonError, from_json, to_json};
 pub use normalise::{normalise, normalise_for, prefer_groups};
 pub use proto::ModelConfig;

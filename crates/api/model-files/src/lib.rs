@@ -117,18 +117,21 @@ pub fn model_file(version: &Path, name: &str, within: &str) -> Result<PathBuf, F
     Ok(if path.is_dir() { path.join(within) } else { path })
 }
 
-/// A hint for a missing file of a model: the only file in the same folder with the same ending in upper or lower case.
-/// Empty without such a file.
+/// A hint for a missing file of a model: the only file in the same folder with the same ending in upper or lower case, or a
+/// file of another format and how to serve it. Empty without such a file.
 pub fn hint_at_missing(path: &Path) -> String {
     let entries = path.parent().and_then(|folder| folder.read_dir().ok()).into_iter().flatten().flatten();
     let ending = |path: &Path| path.extension().map(OsStr::to_ascii_lowercase);
     let same = |other: &Path| other.extension().is_some() && ending(other) == ending(path);
-    let mut others = entries.map(|entry| entry.path()).filter(|other| same(other) && other.is_file());
+    let mut names: Vec<_> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    let is_file = |name: &String| path.with_file_name(name).is_file();
+    let mut others = names.iter().filter(|name| same(Path::new(name)) && is_file(name));
     match (others.next(), others.next()) {
-        (Some(other), None) => {
-            let name = other.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        (Some(name), None) => {
             format!("; the only such file is '{name}': rename it, or set default_model_filename: \"{name}\"")
         }
+        (None, _) => nereid_model_config::hint_at_other_format(names.iter().map(String::as_str)),
         _ => String::new(),
     }
 }

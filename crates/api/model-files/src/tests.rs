@@ -132,3 +132,19 @@ fn the_only_file_with_the_ending_of_a_missing_one_is_hinted_at() {
     assert!(hint().contains("default_model_filename: \"Model.ONNX\""), "{}", hint());
     assert_eq!(hint_at_missing(Path::new("/no/such/folder/model.onnx")), "");
 }
+
+#[test]
+fn a_file_of_another_format_is_hinted_at() {
+    for (missing, names, expected) in [
+        ("model.onnx", &["model.pkl"][..], "; the folder has 'model.pkl', a file of Python objects: convert"),
+        ("model.pt", &["config.json", "model.safetensors"], "; the folder has 'model.safetensors', weights"),
+        ("model.pt", &["mine.pt", "model.safetensors"], "; the only such file is 'mine.pt'"),
+        ("model.pt", &["one.pt", "two.pt", "model.safetensors"], ""),
+        ("model.py", &["notes.txt"], ""),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        names.iter().for_each(|name| fs::write(folder.path().join(name), "").unwrap());
+        let hint = hint_at_missing(&folder.path().join(missing));
+        assert!(hint.starts_with(expected) && hint.is_empty() == expected.is_empty(), "{names:?}: {hint}");
+    }
+}

@@ -255,6 +255,22 @@ fn only_candidate_file_is_hinted_at() {
     }
 }
 
+#[test]
+fn file_of_another_format_is_hinted_at_with_its_remedy() {
+    for (file, remedy) in [
+        ("model.pkl", "a file of Python objects: convert the model to ONNX"),
+        ("model.safetensors", "weights without the model's graph: export the model to ONNX"),
+        ("model.tflite", "a TensorFlow Lite model, which OpenVINO reads: set backend: \"openvino\""),
+        ("model.engine", "a TensorRT plan: rename it to 'model.plan'"),
+    ] {
+        let hint = format!("; the folder of version 4 has '{file}', {remedy}");
+        check_hint(&[&["notes.txt"], &["config.json", file]], &["other.h5"], &hint);
+        check_hint(&[&[]], &["config.pbtxt", "3/", file], &format!("; '{file}' is {remedy}"));
+        // A file that only needs another name comes first.
+        check_hint(&[&[file, "mine.onnx"]], &[], "rename it to 'model.onnx'");
+    }
+}
+
 #[track_caller]
 fn check_adoption(own: &str, completed: &str, expected: &str) {
     let mut config = parse_text(own).unwrap();
