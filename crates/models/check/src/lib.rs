@@ -25,7 +25,7 @@ pub use agents::AgentContext;
 pub use complete::complete;
 pub use report::{AgentNames, CheckedModel, Finding, Report, Severity};
 pub use repository::check;
-pub use table::draw as draw_table;
+pub use table::{draw as draw_table, wrap as wrap_cell};
 
 /// Context of the checks.
 pub struct Context<'a> {

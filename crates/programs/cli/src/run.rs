@@ -15,8 +15,8 @@ use crate::hosting;
 use crate::screen::Screen;
 use crate::signals;
 
-/// The most characters of a reason in the table of models.
-const SHOWN: usize = 100;
+/// The most characters on a line of a name or state in the table of models.
+const CELL_WIDTH: usize = 100;
 
 /// Serves until a signal. Shows the progress of downloads on the terminal, if there is one.
 ///
@@ -108,16 +108,6 @@ fn check_loaded(options: &Options, server: &Server, loaded: LoadOutcome) -> Resu
     Ok(())
 }
 
-/// A reason on one line that fits a terminal. The log has the full text.
-fn shortened(reason: &str) -> String {
-    let parts = reason.split(|character: char| character.is_whitespace() || character.is_control());
-    let line = parts.filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ");
-    match line.char_indices().nth(SHOWN) {
-        Some((end, _)) => format!("{}...", &line[..end]),
-        None => line,
-    }
-}
-
 fn show_models(server: &Server) {
     let rows: Vec<_> = server
         .models()
@@ -126,9 +116,10 @@ fn show_models(server: &Server) {
             let version = model.version.map_or_else(|| "-".to_owned(), |version| version.to_string());
             let state = match model.reason() {
                 None => model.state.name().to_owned(),
-                Some(reason) => format!("{}: {}", model.state.name(), shortened(&reason)),
+                Some(reason) => format!("{}: {reason}", model.state.name()),
             };
-            [model.id.to_string(), version, state]
+            let wrap = |text: &str| nereid_check::wrap_cell(text, CELL_WIDTH);
+            [wrap(&model.id.to_string()), version, wrap(&state)]
         })
         .collect();
     let table = nereid_check::draw_table(["Model", "Version", "Status"], &rows);
