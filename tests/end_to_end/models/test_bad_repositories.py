@@ -77,9 +77,45 @@ def test_strict_readiness_counts_broken_models(repository, serve, strict, status
     assert server.ready_status() == status
 
 
-def test_an_empty_repository_is_served(serve):
+def test_an_empty_repository_is_served_with_a_warning(serve):
     server = serve()
     assert request(server, "GET", "/v2").status == 200
+    server.wait_for_log(r"^W.* has no models: each needs a folder of its own, such as <model>/1/model.onnx")
+
+
+def test_a_folder_in_place_of_a_repository_is_explained(repository):
+    scale_model("good").write(repository / "models")
+    (repository / "docs").mkdir()
+    for folder, explanation in [
+        (repository, "has no models, but its folder 'models' looks like a repository: name that folder"),
+        (repository / "models" / "good", "looks like a model: name the folder above it, which is the repository"),
+    ]:
+        server = nereid_server.refused_start(folder)
+        assert f"model repository '{folder}' {explanation}" in server.log, server.log
+
+
+def test_the_table_at_the_start_shows_whole_reasons(repository, serve):
+    names = {"short": "X", "long" * 40: "NOT_THERE_" * 30}
+    for name, tensor_name in names.items():
+        text = backend([(tensor_name, "FP32", [4])], OUTPUTS).replace('"faulty"', f'"{name}"')
+        write_model(repository, name, text, GRAPH)
+    server = serve("--exit-on-error=false", ready=False)
+    server.wait_until_loaded()
+    server.wait_for_log(r"\| Model +\| Version \| Status")
+    rows, table = {}, [line for line in server.log.splitlines() if line.startswith("| ")]
+    for line in table[1:]:
+        model, version, status = (cell.strip() for cell in line.strip("|").split("|"))
+        if version:
+            last = rows[model] = ["", []]
+        else:
+            last[0] += model
+        last[1].append(status)
+    index = {it["name"]: it for it in request(server, "POST", "/v2/repository/index").json}
+    assert set(index) == set(names)
+    for name, entry in index.items():
+        shown = next("".join(status) for start, (rest, status) in rows.items() if start + rest == name)
+        whole = f"{entry['state']}: {entry['reason']}"
+        assert shown.replace(" ", "") == whole.replace(" ", ""), server.log
 
 
 def test_only_the_newest_version_is_served_by_default(repository, serve):

@@ -5,7 +5,7 @@ use std::fs;
 use std::io::{Error, ErrorKind};
 use std::path::{Path, PathBuf};
 
-use nereid_repository::AGENTS_FILE;
+use nereid_repository::{AGENTS_FILE, Misplaced};
 
 use super::agents::Agents;
 use super::model::{self, CheckedFolder};
@@ -86,6 +86,10 @@ fn model_folders(repository: &Path, report: &mut Report) -> Vec<PathBuf> {
             return folders;
         }
     };
+    if let Some(misplaced) = Misplaced::find(repository) {
+        report.findings.push(Finding::error(repository, misplaced.to_string()));
+        return folders;
+    }
     for entry in entries {
         let path = entry.path();
         let name = entry.file_name().to_string_lossy().into_owned();
@@ -103,7 +107,8 @@ fn model_folders(repository: &Path, report: &mut Report) -> Vec<PathBuf> {
         }
     }
     if folders.is_empty() {
-        report.findings.push(Finding::warning(repository, "contains no models: each model is a subfolder"));
+        let message = "has no models: each needs a folder of its own, such as <model>/1/model.onnx";
+        report.findings.push(Finding::warning(repository, message));
     }
     folders.sort();
     folders

@@ -23,9 +23,9 @@ pub use agents::{
 pub use model_folder::{Gpus, ReadOptions, config_path, entries, read_model, version_number};
 pub use private_folder::PrivateFolder;
 pub use route::{NextPiece, Route, RouteAnswer, RouteBody, RouteError, RouteFuture, RoutedObject, Way};
-pub use source::Repositories;
 #[cfg(feature = "conformance")]
 pub use source::conformance::check_source;
+pub use source::{Misplaced, Repositories};
 #[cfg(feature = "conformance")]
 pub use store::conformance;
 pub use store::{Entry, Fetch, FetchedFolder, LocalStore, Object, ObjectKind, Store};

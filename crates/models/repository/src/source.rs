@@ -3,6 +3,7 @@
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
 mod files;
+mod misplaced;
 mod naming;
 mod oddities;
 mod registration;
@@ -20,6 +21,7 @@ use nereid_core::{
     FetchedModel, Fingerprint, ModelId, ModelSource, Overrides, Progress, SourceEntry, SourceFuture,
 };
 
+pub use self::misplaced::Misplaced;
 use crate::agents::{AgentDefault, Agents, Defaults, NoAgents};
 use crate::fingerprint;
 use crate::model_folder::ReadOptions;

@@ -323,7 +323,7 @@ fn load(
         let began = std::time::Instant::now();
         let outcome = server.start(only);
         if outcome.is_ok() {
-            source.oddities(began).iter().for_each(|oddity| tracing::info!("{oddity}"));
+            source.oddities(began).iter().for_each(|oddity| tracing::warn!("{oddity}"));
         }
         done.send_replace(Some(outcome));
     });

@@ -6,13 +6,14 @@ use std::time::Instant;
 
 use nereid_core::block_on;
 
-use super::Repositories;
 use super::naming::is_model_name;
+use super::{Misplaced, Repositories};
 use crate::agents::AGENTS_FILE;
 use crate::store::Store;
 
 impl Repositories {
-    /// Warns about probable mistakes: repositories without models, and stray files next to model folders.
+    /// Probable mistakes, with what to do about them: repositories without models, folders that are not repositories, and
+    /// stray files next to model folders.
     ///
     /// Stores may answer with data that they learned at `as_of` or later.
     pub fn oddities(&self, as_of: Instant) -> Vec<String> {
@@ -20,6 +21,9 @@ impl Repositories {
             let location = store.location();
             // If it cannot be read, the loads report that.
             let entries = block_on(store.list("", as_of)).unwrap_or_default();
+            if let Some(misplaced) = Misplaced::of_store(&**store, as_of) {
+                return vec![format!("model repository '{location}' {misplaced}")];
+            }
             let (folders, mut files): (Vec<_>, Vec<_>) =
                 entries.into_iter().partition(|entry| entry.is_folder);
             files.retain(|file| could_be_of_a_model(&file.name) && file.name != AGENTS_FILE);
@@ -34,8 +38,13 @@ impl Repositories {
                 )
             });
             let is_empty = !folders.iter().any(|folder| is_model_name(&folder.name));
-            let empty = is_empty.then(|| format!("model repository '{location}' has no models"));
-            empty.into_iter().chain(stray)
+            let empty = is_empty.then(|| {
+                format!(
+                    "model repository '{location}' has no models: each needs a folder of its own, such as \
+                     <model>/1/model.onnx"
+                )
+            });
+            empty.into_iter().chain(stray).collect()
         };
         self.stores.iter().flat_map(of_store).collect()
     }

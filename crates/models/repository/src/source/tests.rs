@@ -170,8 +170,12 @@ fn oddities_report_empty_repositories_and_stray_model_files() {
             .replace(folder.path().to_str().unwrap(), "R")
     };
     assert_eq!(of(&["m"], &["README.md", "LICENSE", ".hidden.onnx"]), "");
-    assert_eq!(of(&[], &[]), "model repository 'R' has no models");
-    assert_eq!(of(&[".git"], &[]), "model repository 'R' has no models");
+    let empty =
+        "model repository 'R' has no models: each needs a folder of its own, such as <model>/1/model.onnx";
+    assert_eq!(of(&[], &[]), empty);
+    assert_eq!(of(&[".git"], &[]), empty);
+    let model = "model repository 'R' looks like a model: name the folder above it, which is the repository";
+    assert_eq!(of(&[], &["config.pbtxt"]), model);
     let stray = of(&["m"], &["b.onnx", "a.onnx", "config.pbtxt"]);
     assert!(stray.starts_with("model repository 'R': 'a.onnx', 'b.onnx', 'config.pbtxt' beside"), "{stray}");
     let many: Vec<_> = (0..9).map(|number| format!("{number}.py")).collect();
