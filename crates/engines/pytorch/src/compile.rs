@@ -9,6 +9,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{self, Command};
+use std::time::Instant;
 
 use nereid_python_env::cache_folder;
 
@@ -65,7 +66,12 @@ pub(crate) fn shim(library: &Path) -> Result<PathBuf, CompileError> {
         return Ok(compiled);
     }
     let includes = includes(library)?;
-    tracing::info!("compiling the shim for {}", library.display());
+    tracing::info!(
+        "compiling the shim for {} with `{}`, once for this libtorch: its models wait for that, usually 10 to 30 seconds",
+        library.display(),
+        compiler()
+    );
+    let began = Instant::now();
     // Written under another name first, so that servers that start at the same time never see a partial file.
     let part = folder.join(format!("part-{}-{:016x}", process::id(), key(library)));
     let source = part.with_extension("cpp");
@@ -75,6 +81,7 @@ pub(crate) fn shim(library: &Path) -> Result<PathBuf, CompileError> {
     fs::remove_file(&source).map_err(kept)?;
     outcome?;
     fs::rename(&part, &compiled).map_err(kept)?;
+    tracing::info!("compiled the shim in {:.1} s", began.elapsed().as_secs_f64());
     Ok(compiled)
 }
 
