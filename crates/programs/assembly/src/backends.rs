@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use nereid_backend_api::{Backend, BackendCapabilities, BackendSettings, Error, Result};
+use nereid_backend_api::{Backend, BackendCapabilities, BackendFinder as _, BackendSettings, Error, Result};
 use nereid_core::Backends;
 use nereid_cuda::Pools;
 use nereid_identity::IdentityBackend;
@@ -19,7 +19,7 @@ use crate::python;
 use crate::pytorch;
 use crate::tensorflow;
 
-/// Backends that are available only as libraries built for Triton, and what to install.
+/// Backends that are not built in, and what to install.
 const MISSING: &[(&str, &str)] = &[
     (
         "tensorrt",
@@ -30,6 +30,22 @@ const MISSING: &[(&str, &str)] = &[
         "dali",
         "DALI pipelines need NVIDIA DALI and Triton's backend for it: `pip install nvidia-dali-cuda120`, and put \
          libtriton_dali.so into the folder 'dali' of the backend directory (--backend-directory)",
+    ),
+    (
+        "fil",
+        "the Forest Inference Library needs Triton's backend for it: put libtriton_fil.so into the folder 'fil' of the \
+         backend directory (--backend-directory); or convert the forest (XGBoost, LightGBM, scikit-learn) to ONNX with \
+         onnxmltools or skl2onnx, and serve it with backend 'onnxruntime' and ONNX Runtime (pip install onnxruntime)",
+    ),
+    (
+        "vllm",
+        "vLLM's backend is written in Python: put its model.py and the files beside it into the folder 'vllm' of the \
+         backend directory (--backend-directory), and install vLLM in the Python environment of the models",
+    ),
+    (
+        "tensorrtllm",
+        "TensorRT-LLM engines need NVIDIA's TensorRT-LLM and Triton's backend for it: put libtriton_tensorrtllm.so into the \
+         folder 'tensorrtllm' of the backend directory (--backend-directory)",
     ),
 ];
 
@@ -126,7 +142,10 @@ impl InstalledBackends {
                 isolation::open(name, &config, capabilities)
             });
         }
-        for (backend, reason) in MISSING {
+        let installed = libraries.installed();
+        for (backend, reason) in
+            MISSING.iter().filter(|(backend, _)| !installed.iter().any(|name| name == backend))
+        {
             registry.refuse(*backend, Error::unavailable(*reason));
         }
         if let Some(python) = python {
