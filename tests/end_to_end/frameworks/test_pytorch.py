@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -273,13 +274,31 @@ def test_shapes_that_depend_on_the_data(write, serve):
         (
             "Twice",
             'platform: "torch_aoti" default_model_filename: "model.pt"\n' + pair("x", "y"),
-            "packages of AOTInductor need libtorch 2.5 or newer",
+            'it is TorchScript, and not a package of AOTInductor: set platform: \\"pytorch_libtorch\\"',
         ),
+        ("Twice", "max_batch_size: 0", "list all inputs and outputs in config.pbtxt"),
     ],
-    ids=["input", "argument", "type", "parameter", "platform"],
+    ids=["input", "argument", "type", "parameter", "platform", "tensors"],
 )
 def test_what_does_not_fit_is_refused_with_the_reason(write, serve, model, text, says):
     write(model, "model", text)
+    assert says in reason(serve, "model")
+
+
+@pytest.mark.parametrize(
+    "names, platform, says",
+    [
+        (["archive/data.pkl", "archive/data/0"], "pytorch_libtorch", "it has pickled Python objects, as torch.save writes them"),
+        (["p/data/aotinductor/model/c.so"], "pytorch_libtorch", "it is a package of AOTInductor, and not TorchScript"),
+        (["p/data/aotinductor/model/c.so"], "torch_aoti", "packages of AOTInductor need libtorch 2.5 or newer"),
+    ],
+    ids=["state_dict", "package", "old"],
+)
+def test_other_files_of_pytorch_are_refused_with_what_they_are(write, serve, repository, names, platform, says):
+    write("Twice", "model", f'platform: "{platform}" default_model_filename: "model.pt"\n' + pair("x", "y"))
+    with zipfile.ZipFile(repository / "model" / "1" / "model.pt", "w") as archive:
+        for name in names:
+            archive.writestr(name, "x")
     assert says in reason(serve, "model")
 
 

@@ -7,9 +7,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from onnx import TensorProto, helper
 
 import nereid_server
-from model_files import scale_model, write_identity, write_model
+from model_files import OnnxModel, scale_model, write_identity, write_model
 from places import EXAMPLES
 
 LIMIT_S = 120
@@ -436,6 +437,44 @@ def test_a_deep_check_finds_what_only_a_load_tells(repository):
     for name in ("other", "text", "torn"):
         shutil.rmtree(repository / name)
     assert report(repository, "--deep", code=0)["ok"]
+
+
+CELU = OnnxModel(
+    "celu",
+    [helper.make_node("Celu", ["X"], ["Y"], alpha=2.0)],
+    [("X", TensorProto.FLOAT, [3])],
+    [("Y", TensorProto.FLOAT, [3])],
+).serialized()
+
+# Backend, more of the configuration, the model's file and contents, an option of the engine, and words of the problem.
+WITHOUT_AN_ENGINE = {
+    "libtorch": ("pytorch", TENSORS, "model.pt", b"", "pytorch,library=/no/such.so", "the libtorch given by the setting 'library'"),
+    "OpenVINO": ("openvino", "", "model.xml", b"", "openvino,library=/no/such.so", "the OpenVINO library given by the setting"),
+    "ONNX Runtime": ("onnxruntime", "", "model.onnx", CELU, "onnxruntime,engine=ort", "/no/such.so does not exist"),
+    "operator": ("onnxruntime", "", "model.onnx", CELU, "onnxruntime,engine=tract", "does not serve: Celu; install ONNX Runtime"),
+    "tensors": ("pytorch", "", "model.pt", b"", "pytorch,engine=python", "list all inputs and outputs"),
+    "pickle": ("pytorch", TENSORS, "model.pt", b"\x80\x02" + bytes(20), "pytorch,engine=python", "pickled Python objects"),
+    "fil": ("fil", TENSORS, "xgboost.json", b"{}", "onnxruntime,engine=tract", "libtriton_fil.so"),
+}
+
+
+@pytest.mark.parametrize("case", WITHOUT_AN_ENGINE)
+def test_a_model_that_no_engine_would_serve_is_a_problem(repository, case):
+    backend, text, file, contents, option, words = WITHOUT_AN_ENGINE[case]
+    write(repository, "m/config.pbtxt", f'backend: "{backend}"\n{text}')
+    write(repository, f"m/1/{file}", contents)
+    options = ["--backend-config=onnxruntime,library=/no/such.so", f"--backend-config={option}"]
+    found = report(repository, *options, code=1)
+    assert [words in problem["message"] for problem in found["problems"]] == [True], found
+    assert not found["models"][0]["would_load"]
+
+
+def test_the_requirements_of_a_model_in_python_are_used(repository):
+    write(repository, "m/config.pbtxt", 'backend: "python"\n' + TENSORS)
+    write(repository, "m/1/model.py")
+    write(repository, "m/requirements.txt", "numpy")
+    found = report(repository, code=0)
+    assert found["warnings"] == []
 
 
 @pytest.mark.parametrize("word", ["help", "--help"])

@@ -16,6 +16,7 @@
 
 mod compile;
 mod engine;
+mod format;
 mod naming;
 mod options;
 mod package;
@@ -32,7 +33,7 @@ use std::thread::available_parallelism;
 use nereid_archives::{ArchiveLimits, verify_zip};
 use nereid_backend_api::{
     Backend, BackendCapabilities, DataType, Error, Instance, InstanceContext, InstanceKind, Model,
-    ModelContext, Result,
+    ModelConfig, ModelContext, Result,
 };
 use nereid_dylib::{Framework, SearchPlaces};
 use nereid_graph_executor::{Executor, GraphModel, Signature};
@@ -82,6 +83,8 @@ impl TorchBackend {
 
     fn load_model(&self, context: &ModelContext) -> Result<TorchModel> {
         let config = &context.config;
+        check_config(config)?;
+        check_file(context)?;
         let options = Options::of(config, self.processors)?;
         let name = &context.name;
         let without_effect = options::without_effect(config);
@@ -219,6 +222,32 @@ impl Model for TorchModel {
         };
         let engine = TorchEngine { module, plan: Arc::clone(&self.plan) };
         Ok(Box::new(Executor::new(Arc::clone(&self.plan.model), engine)))
+    }
+}
+
+/// Checks that a configuration lists tensors, which files of PyTorch do not declare.
+///
+/// # Errors
+/// It lists none.
+pub fn check_config(config: &ModelConfig) -> Result<()> {
+    if config.input.is_empty() && config.output.is_empty() {
+        return Err(Error::invalid_arg(
+            "TorchScript and packages of AOTInductor do not declare the types and dimensions of their tensors: list all inputs \
+             and outputs in config.pbtxt",
+        ));
+    }
+    Ok(())
+}
+
+/// Checks that a model's file has the format of its platform, as far as that is known without libtorch.
+///
+/// # Errors
+/// The file's format, and what to do about it.
+pub fn check_file(context: &ModelContext) -> Result<()> {
+    let path = model_file(context)?;
+    match format::mismatch(&path, &context.config.platform) {
+        Some(reason) => Err(Error::invalid_arg(format!("PyTorch cannot load {}: {reason}", path.display()))),
+        None => Ok(()),
     }
 }
 

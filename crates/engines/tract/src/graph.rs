@@ -114,14 +114,7 @@ impl OnnxFile {
         };
         quantisation::register(&mut engine.op_register);
         repairs::register(&mut engine.op_register);
-        let unsupported = operators::unsupported(&self.proto, &self.graph);
-        if !unsupported.is_empty() {
-            return Err(Error::unsupported(format!(
-                "{} uses what the embedded engine does not serve: {}; {HINT}",
-                self.path.display(),
-                Vec::from_iter(unsupported).join(", ")
-            )));
-        }
+        self.check_operators()?;
         self.check_names()?;
         let symbols = symbols::of_graph(&self.graph);
         forget_dimension_names(&mut self.graph);
@@ -149,6 +142,22 @@ impl OnnxFile {
             Error::invalid_arg(format!("the embedded engine cannot load {}: {why}", self.path.display()))
         })?;
         Ok(Graph { template, rules, extremes, symbols })
+    }
+
+    /// Checks that the engine has the operators and opsets of the file.
+    ///
+    /// # Errors
+    /// The operators and opsets that it lacks.
+    pub(crate) fn check_operators(&self) -> Result<()> {
+        let unsupported = operators::unsupported(&self.proto, &self.graph);
+        if unsupported.is_empty() {
+            return Ok(());
+        }
+        Err(Error::unsupported(format!(
+            "{} uses what the embedded engine does not serve: {}; {HINT}",
+            self.path.display(),
+            Vec::from_iter(unsupported).join(", ")
+        )))
     }
 
     /// Checks that each tensor has one origin, which the engine takes for granted.

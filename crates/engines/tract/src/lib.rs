@@ -108,6 +108,16 @@ impl Backend for TractBackend {
     }
 }
 
+/// Checks that the engine has the operators of a model, without loading it. A file that cannot be read passes: the load
+/// reports the reason.
+///
+/// # Errors
+/// The operators and opsets that the engine lacks.
+pub fn check_operators(context: &ModelContext) -> Result<()> {
+    let filename = default_model_filename(&context.config).unwrap_or(DEFAULT_FILENAME);
+    OnnxFile::read(&context.version_directory(), filename).map_or(Ok(()), |file| file.check_operators())
+}
+
 struct TractModel {
     graph: Arc<GraphModel>,
     engine: TractEngine,

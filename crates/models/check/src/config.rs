@@ -30,6 +30,18 @@ pub(crate) struct CheckedConfig {
 }
 
 impl CheckedConfig {
+    /// The context in which a version in this folder would be loaded.
+    pub(crate) fn context(&self, folder: &Path, version: u64, context: &Context<'_>) -> ModelContext {
+        ModelContext {
+            name: self.config.name.clone(),
+            version,
+            directory: folder.to_owned(),
+            config: self.config.clone(),
+            complete: context.reading.complete,
+            peers: Arc::new(NoPeers),
+        }
+    }
+
     /// An error of the field at this path.
     pub(crate) fn error(&self, field: &str, message: impl Into<String>) -> Finding {
         Finding::error(&self.path, message).field(field, self.places.find(field))
@@ -97,6 +109,16 @@ pub(crate) fn check(
     normalise_for(&mut checked.config, &gpus);
     let backend = backend_name(&checked.config);
     let completes = backend.and_then(|backend| context.backends.completes_config(backend));
+    if !exists
+        && completes == Some(false)
+        && let Some(backend) = backend
+    {
+        let message = format!(
+            "has no config.pbtxt, and backend '{backend}' does not complete one: write a config.pbtxt that lists all inputs \
+             and outputs"
+        );
+        findings.push(Finding::error(folder, message));
+    }
     // An unregistered backend may complete any part; if it is not installed either, that is reported below.
     let is_completed = context.reading.complete && completes.unwrap_or(true);
     let stage = if is_completed { Stage::BeforeCompletion } else { Stage::Final };
@@ -177,20 +199,28 @@ fn check_offered(
     findings: &mut Vec<Finding>,
 ) {
     let config = &checked.config;
-    let model = ModelContext {
-        name: name.to_owned(),
-        version: versions.last().and_then(|&version| u64::try_from(version).ok()).unwrap_or(1),
-        directory: folder.to_owned(),
-        config: config.clone(),
-        complete: context.reading.complete,
-        peers: Arc::new(NoPeers),
-    };
-    if let Some(backend) = backend_name(config)
-        && let Err(error) = context.backends.check(&model)
-    {
-        let field = if config.backend.is_empty() { "platform" } else { "backend" };
-        let nearest = nearest_name(backend, context.backends.names());
-        findings.push(checked.error(field, error.message()).meaning(nearest));
+    let version = versions.last().and_then(|&version| u64::try_from(version).ok()).unwrap_or(1);
+    let model = checked.context(folder, version, context);
+    if let Some(backend) = backend_name(config) {
+        // The backend may follow from the platform.
+        let field = match checked.places.find("backend") {
+            None if checked.places.find("platform").is_some() => "platform",
+            _ => "backend",
+        };
+        if let Err(error) = context.backends.check(&model) {
+            // The name of a backend that must be installed first is right.
+            let is_known = context.backends.names().any(|name| name == backend);
+            let nearest = nearest_name(backend, context.backends.names()).filter(|_| !is_known);
+            findings.push(checked.error(field, error.message()).meaning(nearest));
+        } else if let Err(error) = context.engines.check_engine(&model) {
+            findings.push(checked.error(field, error.message()));
+        }
+        // Without a file, the missing file was reported.
+        if checked.path != folder
+            && let Err(error) = context.engines.check_config(&model)
+        {
+            findings.push(Finding::error(&checked.path, error.message()));
+        }
     }
     for (field, error) in not_offered(name, config, &context.gpus) {
         findings.push(checked.error(&field, error.message()));

@@ -1,8 +1,8 @@
 //! Checks model repositories, by default without loading a model.
 //!
 //! Every configuration is read as the server reads it, and every violation is reported with its location; folders are
-//! checked for missing and unused files. Information in a model's own file is left to its backend: [`complete`] queries
-//! it, for one model. This crate neither parses command lines nor prints.
+//! checked for missing and unused files. What is quickly known of a model's own file comes from its [engine](Engines); the
+//! rest is left to its backend: [`complete`] queries it, for one model. This crate neither parses command lines nor prints.
 
 #![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 #![forbid(unsafe_code)]
@@ -11,6 +11,7 @@ mod agents;
 mod complete;
 mod config;
 mod deep;
+mod engines;
 mod ensemble;
 mod json;
 mod model;
@@ -23,6 +24,7 @@ use nereid_repository::ReadOptions;
 
 pub use agents::AgentContext;
 pub use complete::complete;
+pub use engines::Engines;
 pub use report::{AgentNames, CheckedModel, Finding, Report, Severity};
 pub use repository::check;
 pub use table::{draw as draw_table, wrap as wrap_cell};
@@ -33,6 +35,8 @@ pub struct Context<'a> {
     pub reading: ReadOptions,
     /// The backends of the server.
     pub backends: &'a Backends,
+    /// The engines of the backends.
+    pub engines: &'a dyn Engines,
     /// The repository agents of the server.
     pub agents: AgentContext<'a>,
     /// The numbers of the machine's GPUs.
@@ -41,3 +45,6 @@ pub struct Context<'a> {
     /// backends can find.
     pub deep: bool,
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,9 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
+use nereid_core::Backends;
 use nereid_core::model_config::{
     ENSEMBLE_PLATFORM, FolderEntry, ModelConfig, backend_name, data_files, default_model_filename,
-    model_file_names, nearest_name, served_versions, to_text,
+    hint_at_other_format, model_file_names, nearest_name, served_versions, to_text,
 };
 use nereid_model_files::{self as model_files, FileError, Kind};
 use nereid_repository::{entries, own_agents, version_number};
@@ -80,11 +81,11 @@ pub(crate) fn check(
     if let Some(config) = readable {
         let versions = versions.iter().map(|&version| (version, served.contains(&version)));
         if !brings_files(&config.config) {
-            check_model_files(folder, &config.config, versions, findings);
+            check_model_files(folder, config, versions, context, findings);
         }
         check_named_files(folder, config, &found, findings);
     }
-    check_strays(folder, readable.map(|config| &config.config), &found, findings);
+    check_strays(folder, readable.map(|config| &config.config), &found, context, findings);
     CheckedFolder { name: name.to_owned(), path: folder.to_owned(), versions: served, config }
 }
 
@@ -110,16 +111,18 @@ fn serve(config: &CheckedConfig, versions: &[i64], findings: &mut Vec<Finding>) 
     choice.served
 }
 
-/// Checks that each version contains the model file that its backend requires. Versions that are not served may lack
-/// it.
+/// Checks that each version contains the model file that its backend requires, and that the engine would take it.
+/// Versions that are not served may lack it.
 fn check_model_files(
     folder: &Path,
-    config: &ModelConfig,
+    checked: &CheckedConfig,
     versions: impl Iterator<Item = (i64, bool)>,
+    context: &Context<'_>,
     findings: &mut Vec<Finding>,
 ) {
-    for (version, is_served) in versions {
-        let version = folder.join(version.to_string());
+    let config = &checked.config;
+    for (number, is_served) in versions {
+        let version = folder.join(number.to_string());
         let finding = |message: String| match is_served {
             true => Finding::error(&version, message),
             false => Finding::warning(&version, format!("{message}; it is not served")),
@@ -135,7 +138,14 @@ fn check_model_files(
         let Ok(path) = model_files::inside(&version, filename) else { continue };
         match model_files::check(&path) {
             // The backend checks the contents of a folder.
-            Ok(()) | Err(FileError::NotRegular(Kind::Directory)) => continue,
+            Ok(()) | Err(FileError::NotRegular(Kind::Directory)) => {
+                let number = u64::try_from(number).ok().filter(|_| is_served);
+                let model = number.map(|number| checked.context(folder, number, context));
+                if let Some(Err(error)) = model.map(|model| context.engines.check_file(&model)) {
+                    findings.push(finding(error.message().to_owned()));
+                }
+                continue;
+            }
             Err(error) if !error.is_missing() => {
                 findings.push(finding(format!("cannot read '{filename}': {error}")));
                 continue;
@@ -148,7 +158,11 @@ fn check_model_files(
         }
         let names: Vec<_> = held.iter().map(|entry| entry.name.as_str()).collect();
         let nearest = nearest_name(filename, names.iter().copied()).or_else(|| same_ending(filename, &names));
-        findings.push(finding(format!("has no '{filename}'")).meaning(nearest));
+        let other = match nearest {
+            Some(_) => String::new(),
+            None => hint_at_other_format(names.iter().copied()),
+        };
+        findings.push(finding(format!("has no '{filename}'{other}")).meaning(nearest));
     }
 }
 
@@ -202,8 +216,11 @@ fn check_strays(
     folder: &Path,
     config: Option<&ModelConfig>,
     found: &[FolderEntry],
+    context: &Context<'_>,
     findings: &mut Vec<Finding>,
 ) {
+    let of_python: &[&str] =
+        if may_be_python(config, context.backends) { &["requirements.txt"] } else { &[] };
     let named = config.map(to_text).unwrap_or_default();
     let filename = config.and_then(default_model_filename);
     for FolderEntry { name, is_folder } in found {
@@ -227,8 +244,11 @@ fn check_strays(
             }
         } else if Some(name.as_str()) == filename || model_file_names().any(|file| file == name) {
             findings.push(Finding::warning(path, "a model file must be in a version folder"));
-        } else if !is_welcome(name) && !named.contains(&format!("{name}\"")) {
-            let nearest = nearest_name(name, ["config.pbtxt"].into_iter());
+        } else if !is_welcome(name)
+            && !of_python.contains(&name.as_str())
+            && !named.contains(&format!("{name}\""))
+        {
+            let nearest = nearest_name(name, ["config.pbtxt"].into_iter().chain(of_python.iter().copied()));
             findings.push(Finding::warning(path, "unused file").meaning(nearest));
         }
     }
@@ -241,6 +261,13 @@ fn likely_version(name: &str) -> Option<u64> {
     let number = number.trim_start_matches(['_', '-', '+', ' ']);
     let digits = number.len() - number.trim_start_matches(|letter: char| letter.is_ascii_digit()).len();
     number[..digits].parse().ok()
+}
+
+/// Whether a model may be one in Python, which has a `requirements.txt`: also if its backend is not built in, which may be
+/// written in Python, or unknown.
+fn may_be_python(config: Option<&ModelConfig>, backends: &Backends) -> bool {
+    let is_built_in = |backend| backend != "python" && backends.completes_config(backend).is_some();
+    config.and_then(backend_name).is_none_or(|backend| !is_built_in(backend))
 }
 
 /// Whether a file outside the versions is for human readers, or for a backend that looks for it itself.

@@ -22,7 +22,7 @@ use flate2::read::MultiGzDecoder;
 
 pub use crate::root::check_links;
 pub use crate::tar::{inspect_tar, unpack_tar};
-pub use crate::zip::verify_zip;
+pub use crate::zip::{verify_zip, zip_names};
 use crate::zstd::Zstd;
 
 /// How large an archive may become.

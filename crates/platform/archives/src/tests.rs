@@ -384,6 +384,29 @@ fn zip_files_that_lead_out_or_grow_too_large_are_refused() {
 }
 
 #[test]
+fn names_in_a_zip_file_are_listed_without_its_contents() {
+    let names = |archive: &[u8]| {
+        let place = Place::new();
+        let path = place.root.path().join("listed.zip");
+        fs::write(&path, archive).unwrap();
+        zip_names(File::open(&path).unwrap(), ArchiveLimits { bytes: 9999, entries: 3 })
+    };
+    let mut damaged = zip_by(CompressionMethod::STORE, &[("m/", b""), ("m/a", &[7; 1000]), ("b", b"")]);
+    assert_eq!(names(&damaged).unwrap(), ["m/", "m/a", "b"]);
+    damaged[500] = 8;
+    assert_eq!(names(&damaged).unwrap(), ["m/", "m/a", "b"]);
+    for (archive, part) in [
+        (zip(&[("../a", b"x")]), "leads out"),
+        (zip(&[("a", b""), ("b", b""), ("c", b""), ("d", b"")]), "it has more than 3 entries"),
+        (b"not a zip file".to_vec(), ""),
+        (damaged[..1200].to_vec(), ""),
+    ] {
+        let error = names(&archive).unwrap_err();
+        assert!(error.contains(part), "{part}: {error}");
+    }
+}
+
+#[test]
 fn zip_files_are_not_written_through_links_that_are_there() {
     for name in ["l/secret", "l/new/x", "l/"] {
         let place = Place::new();

@@ -5,7 +5,7 @@ use std::io::{self, Read, copy};
 use std::path::{Component, Path};
 
 use flate2::read::DeflateDecoder;
-use rawzip::{CompressionMethod, RECOMMENDED_BUFFER_SIZE, ZipArchive, ZipArchiveEntryWayfinder};
+use rawzip::{CompressionMethod, FileReader, RECOMMENDED_BUFFER_SIZE, ZipArchive, ZipArchiveEntryWayfinder};
 use rustix::fs::Mode;
 
 use crate::ArchiveLimits;
@@ -41,6 +41,16 @@ pub fn verify_zip(file: File, limits: ArchiveLimits) -> Result<(), String> {
     })
 }
 
+/// The names of a zip file's entries, in the file's order. Reads no contents.
+///
+/// # Errors
+/// The file is not a zip file that [`unpack`](crate::unpack) would accept.
+pub fn zip_names(file: File, limits: ArchiveLimits) -> Result<Vec<String>, String> {
+    let mut buffer = vec![0; RECOMMENDED_BUFFER_SIZE];
+    let archive = ZipArchive::from_file(file, &mut buffer).map_err(|error| error.to_string())?;
+    Ok(entries(&archive, &mut buffer, limits)?.into_iter().map(|entry| entry.name).collect())
+}
+
 /// An entry's contents, with how many bytes of them to take at most; `None` for a folder.
 type Contents<'a> = Option<(&'a mut dyn Read, u64)>;
 
@@ -52,9 +62,37 @@ fn read(
 ) -> Result<(), String> {
     let mut buffer = vec![0; RECOMMENDED_BUFFER_SIZE];
     let archive = ZipArchive::from_file(file, &mut buffer).map_err(|error| error.to_string())?;
-    let too_large = || format!("it has more than {} bytes", limits.bytes);
+    // The declared sizes of entries may be wrong.
+    let mut left = limits.bytes;
+    for KeptEntry { name, is_folder, is_deflated, place } in entries(&archive, &mut buffer, limits)? {
+        if is_folder {
+            accept(&name, None)?;
+            continue;
+        }
+        let entry = archive.get_entry(place).map_err(|error| format!("'{name}': {error}"))?;
+        let data = entry.reader();
+        let contents: Box<dyn Read> =
+            if is_deflated { Box::new(DeflateDecoder::new(data)) } else { Box::new(data) };
+        // Compares sizes and checksums.
+        let mut contents = entry.verifying_reader(contents);
+        let taken = accept(&name, Some((&mut contents, left.saturating_add(1))))?;
+        left = left.checked_sub(taken).ok_or_else(|| too_large(limits))?;
+    }
+    Ok(())
+}
+
+fn too_large(limits: ArchiveLimits) -> String {
+    format!("it has more than {} bytes", limits.bytes)
+}
+
+/// The entries of a zip file, all of which may be kept.
+fn entries(
+    archive: &ZipArchive<FileReader>,
+    buffer: &mut [u8],
+    limits: ArchiveLimits,
+) -> Result<Vec<KeptEntry>, String> {
     let (mut kept, mut bytes) = (Vec::new(), 0_u64);
-    let mut entries = archive.entries(&mut buffer);
+    let mut entries = archive.entries(buffer);
     while let Some(entry) = entries.next_entry().map_err(|error| error.to_string())? {
         let name = std::str::from_utf8(entry.file_path().as_bytes());
         let name = name.map_err(|_| "the name of an entry is not UTF-8".to_owned())?.to_owned();
@@ -73,7 +111,7 @@ fn read(
         };
         bytes = bytes.saturating_add(entry.uncompressed_size_hint());
         if bytes > limits.bytes {
-            return Err(too_large());
+            return Err(too_large(limits));
         }
         if kept.len() as u64 >= limits.entries {
             return Err(format!("it has more than {} entries", limits.entries));
@@ -83,21 +121,5 @@ fn read(
     if kept.is_empty() {
         return Err("it is empty".to_owned());
     }
-    // The declared sizes of entries may be wrong.
-    let mut left = limits.bytes;
-    for KeptEntry { name, is_folder, is_deflated, place } in kept {
-        if is_folder {
-            accept(&name, None)?;
-            continue;
-        }
-        let entry = archive.get_entry(place).map_err(|error| format!("'{name}': {error}"))?;
-        let data = entry.reader();
-        let contents: Box<dyn Read> =
-            if is_deflated { Box::new(DeflateDecoder::new(data)) } else { Box::new(data) };
-        // Compares sizes and checksums.
-        let mut contents = entry.verifying_reader(contents);
-        let taken = accept(&name, Some((&mut contents, left.saturating_add(1))))?;
-        left = left.checked_sub(taken).ok_or_else(too_large)?;
-    }
-    Ok(())
+    Ok(kept)
 }

@@ -1,23 +1,13 @@
 //! Which engines this machine has, without loading their libraries: they decide between the formats of a hub's models.
 
-use std::env;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use nereid_object_stores::Engines;
-use nereid_openvino::{LibraryLocation, Place};
+use nereid_openvino::LibraryLocation;
 
 use crate::backends::BackendsConfig;
-
-/// The folders that the dynamic loader searches in the end.
-const SYSTEM: [&str; 6] = [
-    "/usr/local/lib",
-    "/usr/lib",
-    "/usr/lib64",
-    "/usr/lib/x86_64-linux-gnu",
-    "/usr/lib/aarch64-linux-gnu",
-    "/lib64",
-];
+use crate::installed;
 
 /// The engines that these backends would find.
 pub fn engines(config: &BackendsConfig) -> Engines {
@@ -29,8 +19,7 @@ fn is_here(engine: &str, config: &BackendsConfig) -> bool {
     type Find = fn(Option<PathBuf>, Option<PathBuf>) -> LibraryLocation;
     let has_library = |backend: &str, find: Find| {
         let setting = config.settings_of(backend).get("library").map(PathBuf::from);
-        let found = find(setting, Some(config.directory.clone()));
-        if found.place == Place::System { is_of_system(&found.path) } else { found.path.exists() }
+        installed::check(&find(setting, Some(config.directory.clone())), backend, "").is_ok()
     };
     match engine {
         "onnxruntime" => {
@@ -49,15 +38,10 @@ fn is_here(engine: &str, config: &BackendsConfig) -> bool {
     }
 }
 
-/// Whether the dynamic loader finds a library by its name.
-fn is_of_system(name: &Path) -> bool {
-    let path = env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
-    env::split_paths(&path).chain(SYSTEM.map(PathBuf::from)).any(|folder| folder.join(name).exists())
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::path::Path;
 
     use super::*;
     use crate::backends::BackendSetting;

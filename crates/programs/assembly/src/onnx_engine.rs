@@ -9,8 +9,12 @@ use nereid_onnxruntime::{OnnxRuntime, OnnxRuntimeBackend, OpenError, Place, find
 #[cfg(feature = "embedded-engine")]
 use nereid_tract::TractBackend;
 
+use crate::installed;
+
 const MISSING: &str = "no ONNX Runtime library was found: not by the setting 'library' or ORT_DYLIB_PATH, nor in the \
                        backend directory, the active Python environment or the system";
+
+const BY_SETTING: &str = "the setting engine=tract selects the embedded engine";
 
 /// A backend for ONNX models, which may also come from memory.
 pub(crate) trait Engine: Backend {
@@ -40,6 +44,73 @@ const EMBEDDED: Option<Embedded> = Some(|settings, why| Arc::new(TractBackend::n
 #[cfg(not(feature = "embedded-engine"))]
 const EMBEDDED: Option<Embedded> = None;
 
+/// What the setting `engine` selects.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Choice {
+    Auto,
+    OnnxRuntime,
+    Embedded,
+}
+
+impl Choice {
+    fn of(settings: &BackendSettings) -> Result<Self> {
+        match settings.get("engine") {
+            None | Some("auto") => Ok(Self::Auto),
+            Some("ort") => Ok(Self::OnnxRuntime),
+            Some("tract") => Ok(Self::Embedded),
+            Some(other) => Err(Error::invalid_arg(format!(
+                "the backend setting 'engine' is '{other}', but must be auto, ort or tract"
+            ))),
+        }
+    }
+}
+
+/// An engine that [`open`] would choose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Expected {
+    OnnxRuntime,
+    Embedded,
+}
+
+/// The engine that [`open`] would choose if the library that it finds can be used. Loads nothing.
+///
+/// # Errors
+/// The settings are invalid, or select an unavailable engine.
+pub(crate) fn expected(settings: &BackendSettings, directory: &Path) -> Result<Expected> {
+    let embedded = |reason: &str| match EMBEDDED {
+        Some(_) => Ok(Expected::Embedded),
+        None => Err(without_embedded(reason)),
+    };
+    let choice = Choice::of(settings)?;
+    if choice == Choice::Embedded {
+        return embedded(BY_SETTING);
+    }
+    let found = find(settings.get("library").map(PathBuf::from), Some(directory.to_owned()));
+    match installed::check(&found, "ONNX Runtime library", MISSING) {
+        Ok(()) => Ok(Expected::OnnxRuntime),
+        Err(missing) if choice == Choice::OnnxRuntime => Err(only_onnx_runtime(missing.message())),
+        Err(missing) => embedded(missing.message()),
+    }
+}
+
+fn only_onnx_runtime(reason: &str) -> Error {
+    Error::unavailable(format!("the setting engine=ort selects ONNX Runtime, but {reason}"))
+}
+
+fn without_embedded(reason: &str) -> Error {
+    Error::unavailable(format!("{reason}; this server is built without the embedded engine"))
+}
+
+/// Checks that the embedded engine has the operators of a model's file.
+#[cfg(feature = "embedded-engine")]
+pub(crate) use nereid_tract::check_operators as check_embedded;
+
+/// Never called: there is no embedded engine.
+#[cfg(not(feature = "embedded-engine"))]
+pub(crate) fn check_embedded(_: &ModelContext) -> Result<()> {
+    Ok(())
+}
+
 /// Opens the engine selected by the settings `engine` and `library`. `directory` contains the installed backends.
 ///
 /// # Errors
@@ -55,23 +126,13 @@ fn open_with(
 ) -> Result<Arc<dyn Engine>> {
     let embedded = |reason: &str, why: &str| match embedded {
         Some(embedded) => Ok(embedded(settings.clone(), why)),
-        None => {
-            Err(Error::unavailable(format!("{reason}; this server is built without the embedded engine")))
-        }
+        None => Err(without_embedded(reason)),
     };
-    let only_ort = match settings.get("engine") {
-        None | Some("auto") => false,
-        Some("ort") => true,
-        Some("tract") => {
-            let reason = "the setting engine=tract selects the embedded engine";
-            return embedded(reason, "the setting engine=tract selects it");
-        }
-        Some(other) => {
-            return Err(Error::invalid_arg(format!(
-                "the backend setting 'engine' is '{other}', but must be auto, ort or tract"
-            )));
-        }
-    };
+    let choice = Choice::of(settings)?;
+    if choice == Choice::Embedded {
+        return embedded(BY_SETTING, "the setting engine=tract selects it");
+    }
+    let only_ort = choice == Choice::OnnxRuntime;
     let library = settings.get("library").map(PathBuf::from);
     let found = find(library, Some(directory.to_owned()));
     match OnnxRuntime::open(&found.path, settings) {
@@ -88,18 +149,15 @@ fn open_with(
         // The search found nothing: only the library's bare name was left to try.
         Err(OpenError::Unloadable { .. }) if found.place == Place::System => {
             if only_ort {
-                return Err(Error::unavailable(format!(
-                    "the setting engine=ort selects ONNX Runtime, but {MISSING}"
-                )));
+                return Err(only_onnx_runtime(MISSING));
             }
             let engine = embedded(MISSING, "no ONNX Runtime library is at hand")?;
             tracing::info!("{MISSING}; the embedded engine serves ONNX models");
             Ok(engine)
         }
-        Err(error) if only_ort => Err(Error::unavailable(format!(
-            "the setting engine=ort selects ONNX Runtime, but the library {} cannot be used: {error}",
-            found.place
-        ))),
+        Err(error) if only_ort => {
+            Err(only_onnx_runtime(&format!("the library {} cannot be used: {error}", found.place)))
+        }
         Err(error) => {
             let reason = format!("the ONNX Runtime library {} cannot be used: {error}", found.place);
             let engine = embedded(&reason, "the ONNX Runtime library that was found cannot be used")?;

@@ -5,7 +5,46 @@ use std::sync::Arc;
 
 use nereid_backend_api::{Backend, BackendCapabilities, BackendSettings, Error, Model, ModelContext, Result};
 use nereid_python::PythonBackend;
-use nereid_pytorch::{OpenError, Place, Torch, TorchBackend, class_file, find};
+use nereid_pytorch::{OpenError, Place, Torch, TorchBackend, check_config, check_file, class_file, find};
+
+use crate::installed;
+
+const MISSING: &str = "no libtorch was found: not by the setting 'library', nor in the backend directory, the active Python \
+                       environment or the system; `pip install torch` in that environment is enough, with a C++ compiler \
+                       beside it";
+
+/// What the setting `engine` selects.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Choice {
+    Auto,
+    Library,
+    Python,
+}
+
+impl Choice {
+    fn of(settings: &BackendSettings) -> Result<Self> {
+        match settings.get("engine") {
+            None | Some("auto") => Ok(Self::Auto),
+            Some("library") => Ok(Self::Library),
+            Some("python") => Ok(Self::Python),
+            Some(other) => Err(Error::invalid_arg(format!(
+                "the backend setting 'engine' is '{other}', but must be auto, library or python"
+            ))),
+        }
+    }
+}
+
+/// Checks that libtorch is installed, unless PyTorch's own Python is selected. Loads nothing.
+///
+/// # Errors
+/// As [`open`].
+pub(crate) fn check(settings: &BackendSettings, directory: &Path) -> Result<()> {
+    if Choice::of(settings)? == Choice::Python {
+        return Ok(());
+    }
+    let found = find(settings.get("library").map(PathBuf::from), Some(directory.to_owned()));
+    installed::check(&found, "libtorch", MISSING)
+}
 
 /// Opens the engine selected by the setting `engine`: libtorch, from the setting `library` or a search, or the Python
 /// configured for backend `python`. `directory` contains the installed backends.
@@ -18,27 +57,18 @@ pub(crate) fn open(
     directory: &Path,
 ) -> Result<Arc<dyn Backend>> {
     let in_python = |why: &str| InPython::open(python, directory, why);
-    let only_library = match settings.get("engine") {
-        None | Some("auto") => false,
-        Some("library") => true,
-        Some("python") => return in_python("the setting engine=python selects it"),
-        Some(other) => {
-            return Err(Error::invalid_arg(format!(
-                "the backend setting 'engine' is '{other}', but must be auto, library or python"
-            )));
-        }
-    };
+    let choice = Choice::of(settings)?;
+    if choice == Choice::Python {
+        return in_python("the setting engine=python selects it");
+    }
     let found = find(settings.get("library").map(PathBuf::from), Some(directory.to_owned()));
     let torch = match Torch::open(&found.path) {
         Ok(torch) => torch,
         // The search found nothing: only the library's bare name was left to try.
         Err(OpenError::Unloadable(_)) if found.place == Place::System => {
-            return Err(Error::unavailable(
-                "no libtorch was found: not by the setting 'library', nor in the backend directory, the active Python \
-                 environment or the system; `pip install torch` in that environment is enough, with a C++ compiler beside it",
-            ));
+            return Err(Error::unavailable(MISSING));
         }
-        Err(OpenError::NoShim(error)) if !only_library => return in_python(&error.to_string()),
+        Err(OpenError::NoShim(error)) if choice != Choice::Library => return in_python(&error.to_string()),
         Err(error) => {
             return Err(Error::unavailable(format!("the libtorch {} cannot be used: {error}", found.place)));
         }
@@ -66,6 +96,9 @@ impl InPython {
 impl Backend for InPython {
     fn load(&self, context: ModelContext) -> Result<Box<dyn Model>> {
         let name = context.name.clone();
+        check_config(&context.config)
+            .and_then(|()| check_file(&context))
+            .map_err(|error| error.context(format_args!("model '{name}'")))?;
         self.python.load_class(context, self.class.clone()).map_err(|error| {
             error.context(format_args!("model '{name}' needs PyTorch's own Python ({})", self.why))
         })

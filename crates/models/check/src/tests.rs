@@ -1,0 +1,236 @@
+//! Repositories with models for several engines, on a machine that lacks some of them.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use nereid_core::backend_api::{Error, ModelContext, Result};
+use tempfile::TempDir;
+
+use super::*;
+
+/// Engines of which one is missing, and one refuses every file.
+struct Machine {
+    missing: &'static str,
+    refusing: &'static str,
+}
+
+impl Engines for Machine {
+    fn check_engine(&self, model: &ModelContext) -> Result<()> {
+        match model.config.backend == self.missing {
+            true => Err(Error::unavailable("its library is not installed")),
+            false => Ok(()),
+        }
+    }
+
+    fn check_config(&self, model: &ModelContext) -> Result<()> {
+        match model.config.backend == "pytorch" && model.config.input.is_empty() {
+            true => Err(Error::invalid_arg("list all inputs")),
+            false => Ok(()),
+        }
+    }
+
+    fn check_file(&self, model: &ModelContext) -> Result<()> {
+        match model.config.backend == self.refusing {
+            true => Err(Error::unsupported(format!("refuses version {}", model.version))),
+            false => Ok(()),
+        }
+    }
+}
+
+const TENSORS: &str =
+    "input { name: 'x' data_type: TYPE_FP32 dims: 1 } output { name: 'y' data_type: TYPE_FP32 dims: 1 }";
+
+/// Writes the files, which have no contents but for configurations.
+fn repository(files: &[(&str, &str)]) -> TempDir {
+    let root = tempfile::tempdir().unwrap();
+    for (name, contents) in files {
+        let path = root.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, contents).unwrap();
+    }
+    root
+}
+
+fn check(repository: &Path, machine: &Machine) -> Report {
+    let mut backends = Backends::default();
+    for (name, completes_config) in [("onnxruntime", true), ("pytorch", false), ("python", true)] {
+        backends.register_lazy(name, completes_config, || Err(Error::internal("a check opens no backend")));
+    }
+    backends.refuse("tensorrt", Error::unavailable("install TensorRT"));
+    let agents = AgentContext { defaults: Vec::new(), refuses: &|_| None, origins: BTreeMap::new() };
+    let context = Context {
+        reading: ReadOptions::default(),
+        backends: &backends,
+        engines: machine,
+        agents,
+        gpus: Vec::new(),
+        deep: false,
+    };
+    super::check(&[repository.to_owned()], &context)
+}
+
+/// The findings as `path: field: message`, relative to the repository.
+fn findings(repository: &TempDir, machine: &Machine, severity: Severity) -> Vec<String> {
+    let report = check(repository.path(), machine);
+    let found = report.of(severity).map(|finding| {
+        let path = finding.path.strip_prefix(repository.path()).unwrap().display().to_string();
+        [Some(path), finding.field.clone(), Some(finding.message.clone())]
+    });
+    found.map(|parts| parts.into_iter().flatten().collect::<Vec<_>>().join(": ")).collect()
+}
+
+const ALL_INSTALLED: Machine = Machine { missing: "", refusing: "" };
+
+#[test]
+fn model_without_an_engine_would_not_load() {
+    let torch = format!("backend: 'pytorch' {TENSORS}");
+    let repository = repository(&[
+        ("onnx/config.pbtxt", "backend: 'onnxruntime'"),
+        ("onnx/1/model.onnx", ""),
+        ("bare/1/model.onnx", ""),
+        ("torch/config.pbtxt", &torch),
+        ("torch/1/model.pt", ""),
+    ]);
+    for (missing, expected) in [
+        ("", &[][..]),
+        ("openvino", &[]),
+        ("pytorch", &["torch/config.pbtxt: backend: its library is not installed"]),
+        (
+            "onnxruntime",
+            &[
+                "bare: backend: its library is not installed",
+                "onnx/config.pbtxt: backend: its library is not installed",
+            ],
+        ),
+    ] {
+        let machine = Machine { missing, refusing: "" };
+        assert_eq!(findings(&repository, &machine, Severity::Error), expected, "{missing}");
+        let failing =
+            check(repository.path(), &machine).models.iter().filter(|model| !model.would_load).count();
+        assert_eq!(failing, expected.len(), "{missing}");
+    }
+}
+
+#[test]
+fn engine_refuses_the_files_of_served_versions() {
+    let machine = Machine { missing: "", refusing: "onnxruntime" };
+    let repository = repository(&[
+        ("all/config.pbtxt", "backend: 'onnxruntime' version_policy { all { } }"),
+        ("all/1/model.onnx", ""),
+        ("all/2/model.onnx", ""),
+        ("newest/1/model.onnx", ""),
+        ("newest/3/model.onnx", ""),
+        ("empty/config.pbtxt", "backend: 'onnxruntime'"),
+        ("empty/1/notes.txt", ""),
+        ("script/config.pbtxt", "backend: 'python'"),
+        ("script/1/model.py", ""),
+    ]);
+    assert_eq!(
+        findings(&repository, &machine, Severity::Error),
+        [
+            "all/1: refuses version 1",
+            "all/2: refuses version 2",
+            "empty/1: has no 'model.onnx'",
+            "newest/3: refuses version 3",
+        ]
+    );
+}
+
+#[test]
+fn backend_that_completes_nothing_needs_a_configuration() {
+    for (files, expected) in [
+        (
+            &[("m/1/model.pt", "")][..],
+            "m: has no config.pbtxt, and backend 'pytorch' does not complete one: write a config.pbtxt that lists all inputs and \
+             outputs",
+        ),
+        (
+            &[("m/1/model.pt", ""), ("m/config.pbtxt", "backend: 'pytorch'")],
+            "m/config.pbtxt: list all inputs",
+        ),
+        (&[("m/1/model.onnx", "")], ""),
+        (&[("m/1/model.onnx", ""), ("m/config.pbtxt", "backend: 'onnxruntime'")], ""),
+    ] {
+        let found = findings(&repository(files), &ALL_INSTALLED, Severity::Error);
+        assert_eq!(found.join("\n"), expected, "{files:?}");
+    }
+}
+
+#[test]
+fn only_an_unknown_backend_has_a_suggestion() {
+    for (config, expected) in [
+        ("backend: 'tensorrt'", "backend: install TensorRT"),
+        ("platform: 'tensorrt_plan'", "platform: install TensorRT"),
+        (
+            "backend: 'tensort'",
+            "backend: model 'm': backend 'tensort' is not installed (available: onnxruntime, python, pytorch); did \
+          you mean 'tensorrt'?",
+        ),
+        (
+            "backend: 'phyton'",
+            "backend: model 'm': backend 'phyton' is not installed (available: onnxruntime, python, pytorch); did \
+          you mean 'python'?",
+        ),
+        (
+            "backend: 'mine'",
+            "backend: model 'm': backend 'mine' is not installed (available: onnxruntime, python, pytorch)",
+        ),
+    ] {
+        let files = [("m/config.pbtxt", &*format!("{config} {TENSORS}")), ("m/1/model.plan", "")];
+        let found = findings(&repository(&files), &ALL_INSTALLED, Severity::Error);
+        assert_eq!(found, [format!("m/config.pbtxt: {expected}")], "{config}");
+    }
+}
+
+#[test]
+fn requirements_are_used_by_models_that_may_be_in_python() {
+    for (config, file, expected) in [
+        ("backend: 'python'", "requirements.txt", ""),
+        ("backend: 'my_python_backend'", "requirements.txt", ""),
+        ("backend: 'python'", "requirement.txt", "unused file; did you mean 'requirements.txt'?"),
+        ("backend: 'python'", "config.pbtx", "unused file; did you mean 'config.pbtxt'?"),
+        ("backend: 'onnxruntime'", "requirements.txt", "unused file"),
+    ] {
+        let path = format!("m/{file}");
+        let repository = repository(&[
+            ("m/config.pbtxt", config),
+            ("m/1/model.py", ""),
+            ("m/1/model.onnx", ""),
+            (&path, ""),
+        ]);
+        let expected = if expected.is_empty() { String::new() } else { format!("{path}: {expected}") };
+        assert_eq!(
+            findings(&repository, &ALL_INSTALLED, Severity::Warning).join("\n"),
+            expected,
+            "{config} {file}"
+        );
+    }
+}
+
+#[test]
+fn folder_in_place_of_a_repository_is_one_problem() {
+    for (files, expected) in [
+        (
+            &[("docs/a.md", ""), ("models/m/1/model.onnx", ""), ("models/n/1/model.onnx", "")][..],
+            ": has no models, but its folder 'models' looks like a repository: name that folder",
+        ),
+        (
+            &[("config.pbtxt", "backend: 'onnxruntime'"), ("1/model.onnx", "")],
+            ": looks like a model: name the folder above it, which is the repository",
+        ),
+    ] {
+        let repository = repository(files);
+        assert_eq!(findings(&repository, &ALL_INSTALLED, Severity::Error), [expected]);
+        let report = check(repository.path(), &ALL_INSTALLED);
+        assert!(report.models.is_empty() && !report.is_good(), "{report}");
+    }
+}
+
+#[test]
+fn empty_repository_is_a_warning_with_what_to_do() {
+    let repository = repository(&[]);
+    let warnings = findings(&repository, &ALL_INSTALLED, Severity::Warning);
+    assert_eq!(warnings, [": has no models: each needs a folder of its own, such as <model>/1/model.onnx"]);
+    assert!(check(repository.path(), &ALL_INSTALLED).is_good());
+}
