@@ -3,6 +3,7 @@
 //! Knows the order of the steps and how to start each, not what they check.
 
 mod background;
+mod sanitize;
 
 use std::env;
 use std::fmt;
@@ -54,6 +55,8 @@ pub enum Step {
     Dragonfly,
     /// Every promised release of the frameworks' libraries, before a release; runs only if named
     Versions,
+    /// Tests of the crates with unsafe code under AddressSanitizer; runs only if named
+    Sanitize,
 }
 
 impl fmt::Display for Step {
@@ -69,6 +72,7 @@ impl fmt::Display for Step {
             Self::Quick => "quick",
             Self::Dragonfly => "dragonfly",
             Self::Versions => "versions",
+            Self::Sanitize => "sanitize",
         })
     }
 }
@@ -130,7 +134,7 @@ fn plan(named: &[Step]) -> Vec<Step> {
     if plan.contains(&Step::Quick) {
         plan.extend([Step::Fmt, Step::Tidy, Step::Clippy, Step::Unit]);
     }
-    if plan.iter().any(|step| *step == Step::E2e || step.only_if_named()) {
+    if plan.iter().any(|step| step.needs_binary()) {
         plan.push(Step::Build);
     }
     plan.sort();
@@ -139,9 +143,14 @@ fn plan(named: &[Step]) -> Vec<Step> {
 }
 
 impl Step {
-    /// Steps outside of the default run. They need the server's binary.
+    /// Steps outside of the default run.
     fn only_if_named(self) -> bool {
-        matches!(self, Self::Quick | Self::Dragonfly | Self::Versions)
+        matches!(self, Self::Quick | Self::Dragonfly | Self::Versions | Self::Sanitize)
+    }
+
+    /// Steps that start the server's development binary.
+    fn needs_binary(self) -> bool {
+        matches!(self, Self::E2e | Self::Quick | Self::Dragonfly | Self::Versions)
     }
 
     fn run(self, project: &Project, background: &mut BackgroundCommands) -> Result<()> {
@@ -178,6 +187,7 @@ impl Step {
             Self::Quick => quick(project),
             Self::Dragonfly => dragonfly(project),
             Self::Versions => versions(project),
+            Self::Sanitize => sanitize::run(project),
         }
     }
 }
@@ -303,6 +313,7 @@ mod tests {
     #[test]
     fn named_steps_run_once_and_in_the_fixed_order() {
         assert_eq!(plan(&[Step::Unit, Step::Fmt, Step::Unit]), [Step::Fmt, Step::Unit]);
+        assert_eq!(plan(&[Step::Sanitize]), [Step::Sanitize]);
     }
 
     #[test]

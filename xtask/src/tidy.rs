@@ -20,6 +20,8 @@ use anyhow::{Result, bail};
 use crate::project::Project;
 use rust::RustFile;
 
+pub use unsafety::UNSAFE_CRATES;
+
 /// Something that breaks a rule, and where.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Problem {

@@ -10,7 +10,7 @@ use super::rust::{RustFile, Token};
 use super::tree::TextFile;
 
 /// The crates that may hold unsafe code, by folder. Every other forbids it.
-const UNSAFE_CRATES: &[&str] = &[
+pub const UNSAFE_CRATES: &[&str] = &[
     "crates/engines/onnxruntime",
     "crates/engines/openvino",
     "crates/engines/python-module",
