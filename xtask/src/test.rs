@@ -41,7 +41,7 @@ pub enum Step {
     Tidy,
     /// Licences, bans, sources and advisories of the dependencies
     Deny,
-    /// Lints, warnings refused
+    /// Lints and links of the documentation, warnings refused
     Clippy,
     /// Rust tests of the whole workspace
     Unit,
@@ -167,7 +167,8 @@ impl Step {
                     let clippy = ["clippy", "--workspace", "--all-targets"];
                     show(project.cargo(&clippy).args(features).args(["--", "-D", "warnings"]))?;
                 }
-                Ok(())
+                let mut doc = project.cargo(&["doc", "--workspace", "--no-deps"]);
+                show(doc.env("RUSTDOCFLAGS", "-D warnings"))
             }
             Self::Unit => {
                 let program = build_tests(project)?;

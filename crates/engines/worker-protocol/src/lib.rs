@@ -3,13 +3,13 @@
 //!
 //! There are two [channels](Channel) between them, each a Unix socket:
 //!
-//! - the *call channel* carries one [call](call) of the server at a time, and its answer. The thread that calls waits on the
+//! - the *call channel* carries one [`call`] of the server at a time, and its answer. The thread that calls waits on the
 //!   socket itself, so an answer wakes no other thread first.
 //! - the *side channel* carries messages of the process at any time, from any of its threads, and the server's
 //!   replies: responses from other threads, inner requests, loads, metrics, the log ([`side`]).
 //!
-//! A [frame](frame) has a kind and a payload of [plain values](codec). Contents of tensors up to [`MAX_INLINE`] bytes
-//! travel in the payload; larger ones in shared memory ([`memory`]). Each direction of each channel has a [pool](pool) of its
+//! A frame (`frame`) has a kind and a payload of [plain values](codec). Contents of tensors up to [`MAX_INLINE`] bytes
+//! travel in the payload; larger ones in shared memory (`memory`). Each direction of each channel has a pool (`pool`) of its
 //! own, which only its sender allocates from. The receiver frees a place by an atomic in front of it: without a message.
 //!
 //! Neither end trusts the other: lengths, counts, offsets and kinds are checked, and memory is mapped only if it cannot be cut

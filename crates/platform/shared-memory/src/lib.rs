@@ -6,7 +6,7 @@
 //! - No value in a region is relied upon after a check. Contents whose structure matters (BYTES) are copied out first;
 //!   contents of GPU memory are, whenever the CPU reads them.
 //! - A file that is truncated after registration does not end the process. Touching the missing part raises SIGBUS;
-//!   [`faults`] maps zeroes there, and the region is broken from then on.
+//!   `faults` maps zeroes there, and the region is broken from then on.
 //! - A mapping lives as long as any slice of it, even after its region is unregistered.
 
 #![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]

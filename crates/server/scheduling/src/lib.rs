@@ -2,10 +2,10 @@
 //!
 //! Instances pull: there is no thread between the caller that enqueues and the instance that executes. Where the
 //! hand-off to the instance's thread would cost more than the execution, the caller may execute itself: see [`Claim`].
-//! The [rate limiter](rate_limiter) limits executions of all models, and the [timer](timer) rings when requests expire.
+//! The [rate limiter](rate_limiter) limits executions of all models, and the [`timer`] rings when requests expire.
 //!
-//! A scheduler has two parts. A [`Queue`] holds the rules by which requests leave, alone or in batches, and is a plain
-//! value: time is an argument. [`Handoff`] shares a queue between those who enqueue and the instances' threads.
+//! A scheduler has two parts. A `Queue` holds the rules by which requests leave, alone or in batches, and is a plain
+//! value: time is an argument. `Handoff` shares a queue between those who enqueue and the instances' threads.
 //!
 //! Knows no model, no backend and no server: requests, instances and permits are all that it sees.
 

@@ -1,7 +1,7 @@
 //! Schedules the requests of sequences to the instances that hold their slots.
 //!
 //! A sequence stays with one instance, so instances do not take from a common queue as they do in
-//! [`handoff`](super::handoff): each waits for its own sequences, and is woken when they change. The end of a request's
+//! `handoff`: each waits for its own sequences, and is woken when they change. The end of a request's
 //! [`Turn`] releases the next request of its sequence.
 //!
 //! [`Turn`]: nereid_backend_api::Turn

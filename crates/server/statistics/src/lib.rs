@@ -1,7 +1,7 @@
 //! Counters of a model: how often, how long, in batches of which size (Triton's statistics extension).
 //!
 //! Counters only grow and are read without stopping writers, so a snapshot taken under load may be off by a request
-//! between two of its fields. Each instance writes its own ([`counters`]).
+//! between two of its fields. Each instance writes its own (`counters`).
 //!
 //! Knows no model and no server.
 
