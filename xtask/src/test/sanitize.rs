@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result};
 use crate::project::{Project, show};
 use crate::tidy::UNSAFE_CRATES;
 
-/// Crates without tests of their own: those of other crates and of clients run their code.
+/// Crates without tests of their own. Tests of other crates and of clients run their code.
 const LEFT_OUT: &[&str] = &[
     "crates/engines/python-arrays",
     "crates/engines/python-module",

@@ -5,9 +5,9 @@
 /// A format, by the endings of its files.
 struct Format {
     endings: &'static [&'static str],
-    /// What a file of it is.
+    /// Describes a file of the format.
     what: &'static str,
-    /// How to serve it. `{name}` is the name of the file.
+    /// The way to serve such a model. `{name}` stands for the file's name.
     remedy: &'static str,
 }
 

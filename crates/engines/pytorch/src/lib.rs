@@ -228,7 +228,7 @@ impl Model for TorchModel {
 /// Checks that a configuration lists tensors, which files of PyTorch do not declare.
 ///
 /// # Errors
-/// It lists none.
+/// The configuration lists no tensor.
 pub fn check_config(config: &ModelConfig) -> Result<()> {
     if config.input.is_empty() && config.output.is_empty() {
         return Err(Error::invalid_arg(

@@ -1,4 +1,4 @@
-//! What the engines of a machine know about models before they load them.
+//! Checks of models by the engines of a machine, before a model is loaded.
 
 use nereid_core::backend_api::{ModelContext, Result};
 
@@ -7,7 +7,7 @@ pub trait Engines {
     /// Checks that an engine for the model's backend is installed.
     ///
     /// # Errors
-    /// None is; the error says what to install.
+    /// The library to install.
     fn check_engine(&self, model: &ModelContext) -> Result<()>;
 
     /// Checks that the configuration lists what the engine cannot find out.
@@ -19,6 +19,6 @@ pub trait Engines {
     /// Checks the file of a version.
     ///
     /// # Errors
-    /// The engine would refuse the file.
+    /// The reason why the engine would refuse the file.
     fn check_file(&self, model: &ModelContext) -> Result<()>;
 }

@@ -1,4 +1,4 @@
-//! What is known about models before they are loaded: whether an engine is installed for them, and what it would refuse.
+//! Checks of models before they are loaded: whether their engine is installed, and whether it would refuse them.
 //!
 //! Loads neither libraries nor models.
 
@@ -27,7 +27,7 @@ impl EngineCheck {
     /// Checks that the library of a model's framework is installed.
     ///
     /// # Errors
-    /// No engine would serve the model; the error says what to install.
+    /// The library to install, if no engine would serve the model.
     pub fn check_engine(&self, model: &ModelContext) -> Result<()> {
         match self.check_built_in(model) {
             Err(_) if self.is_of_library(model) => Ok(()),
@@ -49,7 +49,7 @@ impl EngineCheck {
     /// Checks the file of a version, as far as that is quick.
     ///
     /// # Errors
-    /// The engine would refuse the file; the error says why, and what to do.
+    /// The reason why the engine would refuse the file, and what to do.
     pub fn check_file(&self, model: &ModelContext) -> Result<()> {
         if self.is_of_library(model) {
             return Ok(());

@@ -44,7 +44,7 @@ const EMBEDDED: Option<Embedded> = Some(|settings, why| Arc::new(TractBackend::n
 #[cfg(not(feature = "embedded-engine"))]
 const EMBEDDED: Option<Embedded> = None;
 
-/// What the setting `engine` selects.
+/// The values of the setting `engine`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Choice {
     Auto,
@@ -105,7 +105,7 @@ fn without_embedded(reason: &str) -> Error {
 #[cfg(feature = "embedded-engine")]
 pub(crate) use nereid_tract::check_operators as check_embedded;
 
-/// Never called: there is no embedded engine.
+/// Without an embedded engine, no model gets this far.
 #[cfg(not(feature = "embedded-engine"))]
 pub(crate) fn check_embedded(_: &ModelContext) -> Result<()> {
     Ok(())

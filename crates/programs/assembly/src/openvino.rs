@@ -21,7 +21,7 @@ fn locate(settings: &BackendSettings, directory: &Path) -> LibraryLocation {
 /// Checks that the library is installed. Loads nothing.
 ///
 /// # Errors
-/// It is not; the error says what to do about it.
+/// The library is missing, and what to do about it.
 pub(crate) fn check(settings: &BackendSettings, directory: &Path) -> Result<()> {
     installed::check(&locate(settings, directory), "OpenVINO library", MISSING)
 }

@@ -13,7 +13,7 @@ const MISSING: &str = "no libtorch was found: not by the setting 'library', nor 
                        environment or the system; `pip install torch` in that environment is enough, with a C++ compiler \
                        beside it";
 
-/// What the setting `engine` selects.
+/// The values of the setting `engine`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Choice {
     Auto,

@@ -11,7 +11,7 @@ use crate::{installed, openvino};
 const MISSING: &str = "no TensorFlow library was found: not by the setting 'library', nor in the backend directory, the active \
                        Python environment or the system; `pip install tensorflow` in that environment is enough";
 
-/// What the settings `engine` and `library` select.
+/// The engine that the settings `engine` and `library` select.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Choice {
     Auto,

@@ -1,7 +1,7 @@
-//! Suggests names for mistyped ones, and the schema's names for those of other systems.
+//! Suggests the schema's names for mistyped names, and for names that other systems use.
 
-/// Other systems' names of element types, without prefix and in lower case, and the schema's. The width of `int` and
-/// `long` is that of PyTorch and of C on 64-bit Linux.
+/// Other systems' names of element types, without prefix and in lower case, and the schema's. `int` and `long` are as wide
+/// as in PyTorch, and in C on 64-bit Linux.
 const DATA_TYPES: &[(&str, &[&str])] = &[
     ("TYPE_BOOL", &["boolean", "bit"]),
     ("TYPE_UINT8", &["byte", "ubyte", "uchar", "quint8", "u8"]),

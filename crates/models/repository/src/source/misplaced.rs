@@ -13,7 +13,7 @@ use crate::store::{Entry, LocalStore, Store};
 /// With more folders, nothing is claimed: stores may be remote, and each list takes a request.
 const MAX_FOLDERS: usize = 40;
 
-/// What a repository is instead.
+/// The kind of folder that was named in place of a repository.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Misplaced {
     /// The folder above the repository, which has this name.
@@ -36,12 +36,12 @@ impl fmt::Display for Misplaced {
 }
 
 impl Misplaced {
-    /// What a local folder is, if it looks like something else than a repository.
+    /// Judges a local folder. `None` if it may be a repository.
     pub fn find(repository: &Path) -> Option<Self> {
         Self::of_store(&LocalStore::new(repository.to_owned()), Instant::now())
     }
 
-    /// What a store is, if it looks like something else than a repository. Folders that cannot be read look like nothing.
+    /// Judges a store. `None` if it may be a repository. Unreadable folders count as empty.
     pub(super) fn of_store(store: &dyn Store, as_of: Instant) -> Option<Self> {
         let list = |folder: &str| block_on(store.list(folder, as_of)).unwrap_or_default();
         let entries = list("");
