@@ -9,6 +9,7 @@ import numpy as np
 import openvino
 import pytest
 import tritonclient.http
+from onnx import TensorProto, helper
 from openvino import opset13 as ops
 from test_onnx_runtime import in_regions
 from tritonclient.utils import InferenceServerException
@@ -16,7 +17,7 @@ from tritonclient.utils import InferenceServerException
 import nereid_server
 import openvino_models
 from http_requests import assert_refused, infer, infer_binary, request, tensor
-from model_files import scale_model, write_model
+from model_files import OnnxModel, scale_model, write_model
 from openvino_models import TYPES, network, parameter, tensors
 from places import EXAMPLES
 from tensors import given
@@ -68,8 +69,8 @@ REAL = {
 
 
 def own_python(path, inputs):
-    """What OpenVINO answers in Python, by any name of the outputs."""
-    compiled = CORE.compile_model(path, "CPU")
+    """What OpenVINO answers in Python, by any name of the outputs. Models of other frameworks compute in FP32."""
+    compiled = CORE.compile_model(path, "CPU", {} if path.suffix == ".xml" else {"INFERENCE_PRECISION_HINT": "f32"})
     outputs = compiled(inputs)
     return {name: outputs[port] for port in compiled.outputs for name in port.names}
 
@@ -87,6 +88,42 @@ def test_real_models_answer_as_in_openvinos_own_python(repository, serve):
             assert outputs, name
             for output, values in outputs.items():
                 np.testing.assert_allclose(values, expected[output], rtol=1e-5, atol=1e-5, err_msg=f"{name} {output}")
+
+
+def test_a_model_of_another_framework_keeps_its_precision_unless_asked(repository, serve):
+    weights = floats(256, 256)
+    product = OnnxModel(
+        "product",
+        [helper.make_node("MatMul", ["X", "W"], ["Y"])],
+        [("X", TensorProto.FLOAT, ["N", 256])],
+        [("Y", TensorProto.FLOAT, ["N", 256])],
+        {"W": weights},
+    )
+    extra = 'backend: "openvino" default_model_filename: "model.onnx" instance_group { kind: KIND_CPU }\n'
+    asked = {"kept": "", "no": parameter("HINT_BF16", "NO"), "yes": parameter("HINT_BF16", "YES")}
+    for name, parameters in asked.items():
+        write_model(repository, name, extra + parameters, product.serialized())
+    openvino_models.write(repository, network("own", [("X", "FP32", [-1, 256])], lambda x: {"Y": ops.matmul(x, weights, False, False)}))
+    server = serve()
+    precisions = {}
+    for name in (*asked, "own"):
+        line = server.wait_for_log(rf"model '{name}' version 1 is served by OpenVINO .* on CPU \(precision: (\w+), ")
+        precisions[name] = line.group(1)
+    # What the processor computes in BF16 is OpenVINO's own choice.
+    own = repository / "own" / "1" / "model.xml"
+    assert precisions["kept"] == precisions["no"] == "f32" and precisions["own"] == precision(own)
+    assert precisions["yes"] == precision(own, INFERENCE_PRECISION_HINT="bf16")
+    given = floats(3, 256)
+    exact = given.astype(np.float64) @ weights.astype(np.float64)
+    for name in ("kept", "no"):
+        np.testing.assert_allclose(answer(server, name, X=given)["Y"], exact, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(answer(server, "yes", X=given)["Y"], exact, rtol=0.1, atol=0.5)
+
+
+def precision(path, **properties):
+    """The precision that OpenVINO chooses in Python."""
+    compiled = CORE.compile_model(path, "CPU", properties)
+    return compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
 
 
 def test_a_model_that_openvino_cannot_convert_is_refused_with_its_reason(repository, serve):
@@ -264,7 +301,7 @@ def test_parameters_reach_the_library(repository, serve):
         ("streams", r"\d+", 2, 2),
         ("instances", r"\d+", 2, 1),
     ):
-        details = rf"threads: {threads}, streams: {streams}, in flight: {in_flight} to an instance"
+        details = rf"precision: \w+, threads: {threads}, streams: {streams}, in flight: {in_flight} to an instance"
         server.wait_for_log(rf"model '{name}' version 1 is served by OpenVINO \S+ on CPU \({details}\)")
         with ThreadPoolExecutor(8) as clients:
             list(clients.map(lambda size: in_batches(server, name, [size]), [1, 2, 3, 4] * 10))

@@ -51,6 +51,8 @@ def test_a_saved_model_is_completed_and_served_by_the_names_of_its_signature(rep
     assert_scales(server, "three", "given", "scaled", 3.0)
     assert_scales(server, "half", "given", "scaled", 0.5)
     server.wait_for_log(r"OpenVINO \S+ serves TensorFlow models")
+    for name in ("three", "half"):
+        server.wait_for_log(rf"model '{name}' version 1 is served by OpenVINO \S+ in place of TensorFlow on CPU \(precision: f32, ")
 
 
 @pytest.mark.parametrize("configured", [None, "x", "x:0"])

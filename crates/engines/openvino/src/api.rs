@@ -25,7 +25,7 @@ macro_rules! opaque {
 
 opaque!(Core Model CompiledNetwork Request TensorObject Port);
 
-/// Lower and upper bound of a dimension or of a rank, both included; -1 is no bound.
+/// Lower and upper bound of a dimension or of a rank, both included; -1 stands for an open bound.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Bounds {

@@ -28,7 +28,7 @@ pub(crate) struct OvEngine {
     spare: RefCell<Vec<Words>>,
 }
 
-/// The indexes of inputs and outputs among those of the network.
+/// The indexes of the model's inputs and outputs in the network.
 #[derive(Clone, Debug)]
 pub(crate) struct Places {
     pub(crate) inputs: Vec<usize>,
@@ -82,7 +82,7 @@ impl OvEngine {
             Value::Strings(strings) => {
                 let create = library.optional(api.tensor_of_strings, "ov_tensor_create_from_string_array")?;
                 let pointers: Vec<_> = strings.iter().map(|string| string.as_ptr()).collect();
-                // SAFETY: shape and strings live, there are as many as the shape says, and the library copies them.
+                // SAFETY: shape and strings live, their number fits the shape, and the library copies them.
                 Handle::make(library, api.tensor_free, |tensor| unsafe {
                     create(pointers.as_ptr(), pointers.len(), shape, tensor)
                 })
@@ -101,8 +101,8 @@ impl OvEngine {
         })?;
         let (mut number, mut size, mut data) = (ElementType::default(), 0, ptr::null_mut());
         let mut raw = RawShape { rank: 0, dims: ptr::null_mut() };
-        // SAFETY: the tensor lives, and the places are valid to write. The library gives as many dimensions as it says,
-        // which are freed once they were read.
+        // SAFETY: the tensor lives, and the places are valid to write. The library reports the number of
+        // dimensions with them; they are freed after they were read.
         let shape: Shape = unsafe {
             library.check((api.tensor_type)(tensor.ptr(), &raw mut number))?;
             library.check((api.tensor_byte_size)(tensor.ptr(), &raw mut size))?;
@@ -252,8 +252,8 @@ fn read_strings(contents: &[u8], shape: &Shape) -> Result<Vec<Vec<u8>>, String> 
     if contents.len() != count * size_of::<CxxString>() {
         return Err("the library keeps strings in an unknown form".to_owned());
     }
-    // SAFETY: the tensor's elements are that many strings, which the library built: each has that size only in the form
-    // declared above, in which the address points to as many bytes as the length says. They live as long as the tensor.
+    // SAFETY: the tensor has `count` strings, which the library built: an element of this size can only have the form
+    // declared above, an address and a length. The strings live as long as the tensor.
     let strings = unsafe { slice::from_raw_parts(contents.as_ptr().cast::<CxxString>(), count) };
     let string = |string: &CxxString| {
         if string.len == 0 || string.data.is_null() {

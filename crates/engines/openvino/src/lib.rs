@@ -1,8 +1,8 @@
 //! Runs models on OpenVINO, whose library is loaded at run time.
 //!
 //! [`find`] searches for the library, which [`OpenVino::open`] loads. A model's file is `model.xml` in its version's
-//! folder, with its weights beside it in `model.bin`, or what `default_model_filename` says: an ONNX file, a TensorFlow
-//! SavedModel or frozen graph, a TFLite file, or whatever else the library reads.
+//! folder, with its weights next to it in `model.bin`, or the file that `default_model_filename` names: an ONNX file, a
+//! TensorFlow SavedModel or frozen graph, a TFLite file, or any other format of the library.
 //!
 //! The instances of a model share the compiled network, so that its weights are in memory once; each has a place of its
 //! own to run in.
@@ -38,7 +38,7 @@ use nereid_model_files as model_files;
 use crate::engine::{OvEngine, Places};
 use crate::network::PreparedNetwork;
 use crate::objects::{CompiledNetwork, Core};
-use crate::options::Options;
+use crate::options::{Options, PRECISION};
 
 pub use crate::library::{OpenError, OpenVino};
 pub use nereid_dylib::{LibraryLocation, Place};
@@ -75,13 +75,13 @@ pub struct OpenVinoBackend {
 /// Whose models the backend serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
-    /// Those of backend `openvino`.
+    /// Models of backend `openvino`.
     OpenVino,
-    /// Those of backend `tensorflow`: GraphDef and SavedModel. Their tensors go by the names of their operations.
+    /// Models of backend `tensorflow`: GraphDef and SavedModel. Their tensors have the names of their operations.
     TensorFlow,
 }
 
-/// What a model may ask of TensorFlow, and the value that OpenVINO serves.
+/// Parameters for TensorFlow, each with the one value that OpenVINO serves.
 const TENSORFLOW_PARAMETERS: [(&str, &str); 3] =
     [("TF_GRAPH_TAG", "serve"), ("TF_SIGNATURE_DEF", "serving_default"), ("TF_INIT_OPS_FILE", "")];
 
@@ -103,7 +103,7 @@ impl OpenVinoBackend {
             check_tensorflow(&config)?;
         }
         let path = model_path(context)?;
-        let options = Options::of(&config)?;
+        let options = Options::of(&config, !is_own_format(&path))?;
         let core = self.core(&options)?;
         let keeps_values = keeps_values(&path)?;
         let prepared = PreparedNetwork::read(&self.library, &core, &path, &config, &options, self.dialect)?;
@@ -151,8 +151,12 @@ impl Backend for OpenVinoBackend {
         let model = self
             .load_model(&context)
             .map_err(|error| error.context(format_args!("model '{}'", context.name)))?;
+        let instead = match self.dialect {
+            Dialect::OpenVino => "",
+            Dialect::TensorFlow => " in place of TensorFlow",
+        };
         tracing::info!(
-            "model '{}' version {} is served by OpenVINO {}{}",
+            "model '{}' version {} is served by OpenVINO {}{instead}{}",
             context.name,
             context.version,
             self.library.version(),
@@ -194,8 +198,8 @@ impl OvModel {
         Ok(fresh)
     }
 
-    /// How many runs an instance has in flight: its share of those that keep the device busy, which are more than one where
-    /// `PERFORMANCE_HINT` or `NUM_STREAMS` ask for it. The requests of a sequence build on each other, so they go one by one.
+    /// How many runs an instance has in flight: its share of the runs that keep the device busy, which `PERFORMANCE_HINT` and
+    /// `NUM_STREAMS` raise above one. The requests of a sequence depend on each other, so they run one by one.
     fn lanes(&self, compiled: &CompiledNetwork) -> usize {
         if self.is_sequential {
             return 1;
@@ -211,9 +215,10 @@ impl OvModel {
         let describe = |(device, compiled): (&String, &Arc<CompiledNetwork>)| {
             let property = |key| compiled.property(key).unwrap_or_else(|| "?".to_owned());
             let (threads, streams) = (property("INFERENCE_NUM_THREADS"), property("NUM_STREAMS"));
-            let lanes = self.lanes(compiled);
+            let (precision, lanes) = (property(PRECISION), self.lanes(compiled));
             format!(
-                " on {device} (threads: {threads}, streams: {streams}, in flight: {lanes} to an instance)"
+                " on {device} (precision: {precision}, threads: {threads}, streams: {streams}, \
+                 in flight: {lanes} to an instance)"
             )
         };
         compiled.iter().map(describe).collect()
@@ -269,7 +274,7 @@ fn model_path(context: &ModelContext) -> Result<PathBuf> {
         Ok(path)
     });
     let found = found.map_err(|error| Error::cannot_read(&path, &error))?;
-    // The library reads weights beside the file by itself.
+    // The library reads weights next to the file by itself.
     let weights = found.with_extension("bin");
     if found.is_file() && found != weights && weights.exists() {
         model_files::check(&weights).map_err(|error| Error::cannot_read(&weights, &error))?;
@@ -277,10 +282,15 @@ fn model_path(context: &ModelContext) -> Result<PathBuf> {
     Ok(found)
 }
 
-/// Whether the network has variables, which keep their values from one run to the next. C's interface does not tell, but
-/// in the library's own format the file names the operator.
+/// Whether the file is in the library's own format.
+fn is_own_format(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "xml")
+}
+
+/// Whether the network has variables, which keep their values from one run to the next. C's interface does not
+/// report them, but in the library's own format the file names the operator.
 fn keeps_values(path: &Path) -> Result<bool> {
-    if path.extension().is_none_or(|extension| extension != "xml") {
+    if !is_own_format(path) {
         return Ok(false);
     }
     let description =

@@ -1,4 +1,4 @@
-//! Opens OpenVINO's library: looks its functions up, asks its version, and learns how it numbers element types.
+//! Opens OpenVINO's library: looks its functions up, reads its version, and learns how it numbers element types.
 //!
 //! Does not know where to find the library.
 
@@ -20,7 +20,7 @@ pub enum OpenError {
     /// The dynamic loader rejects it.
     #[error(transparent)]
     Unloadable(#[from] LoadError),
-    /// It is something else, or too old.
+    /// Another library, or one that is too old.
     #[error("{path} is not the C library of OpenVINO 2024.3 or newer: it does not export {function}")]
     Foreign {
         /// The library.
@@ -33,7 +33,7 @@ pub enum OpenError {
     Failed {
         /// The library.
         path: PathBuf,
-        /// What it says.
+        /// The library's message.
         why: String,
     },
 }
@@ -68,7 +68,7 @@ impl OpenVino {
         Ok(Arc::new(Self { api, types, version }))
     }
 
-    /// Its version, such as `2026.4.1`.
+    /// The library's version, such as `2026.4.1`.
     pub fn version(&self) -> &str {
         &self.version
     }
@@ -86,8 +86,8 @@ impl OpenVino {
     /// The outcome of a call.
     ///
     /// # Errors
-    /// What the library says, on one line. It keeps one message for the whole process, so where calls fail at the same
-    /// time, it may be the other one's.
+    /// The library's message, on one line. The library has one message for the whole process, so when two calls fail at
+    /// once, it may belong to the other call.
     pub(crate) fn check(&self, status: Status) -> Result<(), String> {
         check(&self.api, status)
     }
@@ -141,7 +141,7 @@ fn version(api: &Api) -> Result<String, String> {
     }
 }
 
-/// The types that both sides know, by OpenVINO's names for each: as the type of a parameter, and as that of a port.
+/// The types that both sides know, with OpenVINO's names for each: as the type of a parameter, and as the type of a port.
 const TYPES: [(DataType, &str, &str); 14] = [
     (DataType::Bool, "boolean", "BOOL"),
     (DataType::Bf16, "bf16", "BF16"),
@@ -159,8 +159,8 @@ const TYPES: [(DataType, &str, &str); 14] = [
     (DataType::Bytes, "string", "STRING"),
 ];
 
-/// How a library numbers the types of elements. Releases inserted new types among the old ones, so the library itself is
-/// asked: a model with an input of each type says how each is numbered.
+/// How a library numbers the types of elements. Releases inserted new types among the old ones, so the numbers are
+/// read from the library itself: from a model with an input of each type.
 #[derive(Default)]
 pub(crate) struct ElementTypes([ElementType; TYPES.len()]);
 

@@ -1,4 +1,4 @@
-//! Reads a model's network, gives its inputs the dimensions that the configuration asks for, and describes it.
+//! Reads a model's network, reshapes its inputs to the configured dimensions, and describes it.
 //!
 //! Knows nothing of how it is run.
 
@@ -18,7 +18,7 @@ use crate::options::{Batching, Options};
 /// A dimension of any size.
 const ANY: Bounds = Bounds { min: 0, max: -1 };
 
-/// What TensorFlow adds to an operation's name for its first output.
+/// TensorFlow's suffix for the first output of an operation.
 const FIRST_OUTPUT: &str = ":0";
 
 type Shape = SmallVec<[Bounds; 4]>;
@@ -35,7 +35,7 @@ impl PreparedNetwork {
     /// Reads the network and reshapes it.
     ///
     /// # Errors
-    /// What the library says of the file, or of the dimensions.
+    /// The library rejects the file or the dimensions.
     pub(crate) fn read(
         library: &OpenVino,
         core: &Core,
@@ -138,7 +138,7 @@ fn dimension(dim: i64) -> Bounds {
     if dim < 0 { ANY } else { exactly(dim) }
 }
 
-/// Which of the inputs a port is, by the one of its names that the library prefers.
+/// The index of a port among the inputs, found by the name that the library prefers.
 fn index_of(network: &Network, port: &objects::Port) -> Result<Option<usize>, String> {
     let Some(name) = port.name() else { return Ok(None) };
     for at in 0..network.input_count()? {
@@ -149,8 +149,8 @@ fn index_of(network: &Network, port: &objects::Port) -> Result<Option<usize>, St
     Ok(None)
 }
 
-/// The size of the batches that the network takes, if it is fixed. The signature then says that it is variable, because
-/// smaller batches are padded.
+/// The batch size of the network, if it is fixed. The signature then declares it variable, because smaller batches are
+/// padded.
 fn fixed_batch(signature: &mut Signature, max_batch_size: i32) -> Result<Option<usize>> {
     let ports = signature.inputs.iter_mut().chain(&mut signature.outputs);
     let firsts = ports.filter_map(|port| Some((&port.name, port.dims.as_mut()?.first_mut()?)));
@@ -196,7 +196,7 @@ fn signature(
     })
 }
 
-/// What the tensors of a network are called.
+/// The names of a network's tensors.
 struct Names {
     /// The library's name of a tensor, and the configuration's.
     configured: Vec<(String, String)>,

@@ -89,7 +89,7 @@ impl Network {
         let (library, path) = (&core.0.library, text(path.as_os_str())?);
         let read = library.api.core_read_model;
         // SAFETY: core and path live, the place is valid to write, and without a second path the library looks for
-        // weights beside the file.
+        // weights next to the file.
         Handle::make(library, library.api.model_free, |model| unsafe {
             read(core.0.ptr(), path.as_ptr(), ptr::null(), model)
         })
@@ -100,7 +100,7 @@ impl Network {
     pub(crate) fn from_text(core: &Core, text: &str) -> Outcome<Self> {
         let library = &core.0.library;
         let read = library.api.core_read_model_from_memory;
-        // SAFETY: core and text live, the length is the text's, there are no weights, and the place is valid to write.
+        // SAFETY: core and text live, the length is the text's, no weights are passed, and the place is valid to write.
         Handle::make(library, library.api.model_free, |model| unsafe {
             read(core.0.ptr(), text.as_ptr().cast(), text.len(), ptr::null(), model)
         })
@@ -152,7 +152,7 @@ impl Network {
         Handle::make(&self.0.library, self.0.library.api.port_free, get).map(Port)
     }
 
-    /// Gives inputs other dimensions. The library computes those of all others from them.
+    /// Changes the dimensions of inputs. The library derives the dimensions of all other tensors.
     pub(crate) fn reshape(&mut self, inputs: &[(usize, Vec<Bounds>)]) -> Outcome<()> {
         let indexes: Vec<_> = inputs.iter().map(|(index, _)| *index).collect();
         let mut dims: Vec<_> = inputs.iter().map(|(_, dims)| dims.clone()).collect();
@@ -163,7 +163,7 @@ impl Network {
                 PartialShape { rank: Bounds { min: rank, max: rank }, dims: dims.as_mut_ptr() }
             })
             .collect();
-        // SAFETY: both lists have that many entries, each shape has as many dimensions as it says, and all of it lives
+        // SAFETY: both lists have `shapes.len()` entries, each shape's rank is the length of its list, and all of it lives
         // until the call ends. The library writes to none of it.
         self.0.library.check(unsafe {
             (self.0.library.api.model_reshape)(self.0.ptr(), indexes.as_ptr(), shapes.as_ptr(), shapes.len())
@@ -191,8 +191,8 @@ impl Network {
         let compile = library.api.core_compile_model;
         let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = given;
         let (count, model) = (words.len(), self.0.ptr());
-        // SAFETY: core, model, device and words live, and the place is valid to write. The library reads as many words as
-        // `count` says, which are the first ones.
+        // SAFETY: core, model, device and words live, and the place is valid to write. The library reads the
+        // first `count` words.
         Handle::make(library, library.api.compiled_free, |compiled| unsafe {
             compile(
                 core.0.ptr(),
@@ -254,8 +254,8 @@ impl Port {
     pub(crate) fn dims(&self) -> Outcome<Option<SmallVec<[Bounds; 4]>>> {
         let api = &self.0.library.api;
         let mut shape = PartialShape { rank: Bounds { min: 0, max: 0 }, dims: ptr::null_mut() };
-        // SAFETY: the port lives, and the place is valid to write. The library writes as many dimensions as the rank
-        // says where that is fixed, and they are freed once they were read.
+        // SAFETY: the port lives, and the place is valid to write. If the rank is fixed, the library writes
+        // that number of dimensions, which are freed after they were read.
         unsafe {
             self.0.library.check((api.port_shape)(self.0.ptr(), &raw mut shape))?;
             let is_open = shape.rank.min != shape.rank.max;
@@ -300,7 +300,7 @@ impl CompiledNetwork {
     }
 }
 
-/// A text as C has it.
+/// A text as a C string.
 fn text(text: &OsStr) -> Outcome<CString> {
     CString::new(text.as_bytes()).map_err(|_| format!("{} contains a zero byte", text.display()))
 }

@@ -1,14 +1,14 @@
 //! Turns a model's configuration into what its network is made with: device, properties, and the dimensions of inputs.
 //!
-//! Names and meaning of the parameters are those of Triton's backend. Opens nothing.
+//! The parameters have the names and meanings of Triton's backend. Opens nothing.
 
 use nereid_backend_api::{Error, InstanceKind, ModelConfig, Result};
 use nereid_model_config::proto::model_instance_group::Kind;
 
-/// What a model's configuration chooses.
+/// The choices of a model's configuration.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Options {
-    /// `TARGET_DEVICE`; by default, what an instance's kind says.
+    /// `TARGET_DEVICE`; by default, the kind of an instance decides.
     device: Option<String>,
     /// Properties by the library's names.
     pub(crate) properties: Vec<(String, String)>,
@@ -36,14 +36,19 @@ pub(crate) enum Batching {
 /// Parameters that are passed on under the same name, if they are a number of threads.
 const THREADS: [&str; 2] = ["INFERENCE_NUM_THREADS", "COMPILATION_NUM_THREADS"];
 
+/// The property for the type that the device computes floating-point numbers in.
+pub(crate) const PRECISION: &str = "INFERENCE_PRECISION_HINT";
+
 const HINTS: [&str; 3] = ["LATENCY", "THROUGHPUT", "CUMULATIVE_THROUGHPUT"];
 
 impl Options {
-    /// Reads a configuration. By default, the instances of a model run side by side: the device has as many streams.
+    /// Reads a configuration. By default, each instance of a model has a stream, and a `foreign` model, of another
+    /// framework's format, computes with the precision of its types: the CPU plug-in prefers BF16 where the processor has it,
+    /// which the framework itself would not.
     ///
     /// # Errors
     /// `InvalidArg` for an invalid parameter, by name.
-    pub(crate) fn of(config: &ModelConfig) -> Result<Self> {
+    pub(crate) fn of(config: &ModelConfig, foreign: bool) -> Result<Self> {
         let parameter = |key: &str| config.parameters.get(key).map(|value| value.string_value.trim());
         let flag = |key: &str| match parameter(key) {
             None => Ok(false),
@@ -69,8 +74,8 @@ impl Options {
                 known.ok_or_else(|| wrong("PERFORMANCE_HINT", value, &HINTS.join(", ")))?,
             );
         }
-        if parameter("HINT_BF16").is_some() {
-            set("INFERENCE_PRECISION_HINT", if flag("HINT_BF16")? { "bf16" } else { "f32" });
+        if foreign || parameter("HINT_BF16").is_some() {
+            set(PRECISION, if flag("HINT_BF16")? { "bf16" } else { "f32" });
         }
         match parameter("NUM_STREAMS") {
             Some(value) => {
@@ -133,13 +138,17 @@ mod tests {
     use super::*;
 
     fn options(parameters: &[(&str, &str)], more: &str) -> Result<Options> {
+        options_of(parameters, more, false)
+    }
+
+    fn options_of(parameters: &[(&str, &str)], more: &str, foreign: bool) -> Result<Options> {
         let parameters: String = parameters
             .iter()
             .map(|(key, value)| {
                 format!("parameters {{ key: '{key}' value {{ string_value: '{value}' }} }}\n")
             })
             .collect();
-        Options::of(&normalised("m", &format!("backend: 'openvino' {more}\n{parameters}")))
+        Options::of(&normalised("m", &format!("backend: 'openvino' {more}\n{parameters}")), foreign)
     }
 
     fn property(key: &str, value: &str, more: &str) -> Vec<(String, String)> {
@@ -163,6 +172,23 @@ mod tests {
             assert_eq!(property(key, value, one), [(name.to_owned(), expected.to_owned())], "{key}={value}");
         }
         assert!(property("SOMETHING_ELSE", "1", one).is_empty());
+    }
+
+    #[test]
+    fn a_foreign_model_keeps_its_precision_unless_bf16_is_chosen() {
+        let one = "instance_group { count: 1 kind: KIND_CPU }";
+        for (parameters, own, foreign) in [
+            (&[][..], None, Some("f32")),
+            (&[("HINT_BF16", "NO")], Some("f32"), Some("f32")),
+            (&[("HINT_BF16", "YES")], Some("bf16"), Some("bf16")),
+        ] {
+            for (is_foreign, expected) in [(false, own), (true, foreign)] {
+                let properties = options_of(parameters, one, is_foreign).unwrap().properties;
+                let expected: Vec<_> =
+                    expected.iter().map(|value| (PRECISION.to_owned(), (*value).to_owned())).collect();
+                assert_eq!(properties, expected, "{parameters:?} {is_foreign}");
+            }
+        }
     }
 
     #[test]

@@ -80,6 +80,6 @@ pub(crate) fn open(
     if only_tensorflow {
         return Err(Error::unavailable(why));
     }
-    tracing::info!("{why}; OpenVINO serves TensorFlow models");
+    tracing::warn!("{why}; OpenVINO serves TensorFlow models");
     by_openvino().map_err(|error| error.context(why))
 }
