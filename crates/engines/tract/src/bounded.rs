@@ -1,6 +1,6 @@
 //! Runs the engine's planning on a thread of its own, for a limited time.
 //!
-//! Planning cannot be interrupted, and some graphs keep it busy without end. The caller goes on when the time is over,
+//! Planning cannot be interrupted, and some graphs keep it busy without end. The caller continues when the time is over,
 //! and the thread is abandoned. Few may be, of one model and of all together: after that, work is refused until one of them
 //! ends.
 
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 /// How many threads of one model may be abandoned at a time.
 const MOST_ABANDONED: usize = 2;
-/// How many threads of all models may be, those of earlier loads included.
+/// How many threads of all models may be, including threads of earlier loads.
 const MOST_TOGETHER: usize = 16;
 /// The engine recurses over graphs and dimensions. Only what is touched takes memory.
 const STACK: usize = 256 << 20;
@@ -32,7 +32,7 @@ impl Bounded {
         Self { together: Arc::clone(together), ..Self::default() }
     }
 
-    /// The result of `work`, or the reason why there is none.
+    /// The result of `work`, or the reason why it was not run to its end.
     pub(crate) fn run<T: Send + 'static>(
         &self,
         limit: Duration,

@@ -6,7 +6,7 @@ use nereid_backend_api::{ModelConfig, Result};
 
 use crate::limits::parameter;
 
-/// The parameter of a model's configuration that says how many plans are kept.
+/// The parameter of a model's configuration for the number of cached plans.
 const PLAN_CACHE_SIZE: &str = "plan_cache_size";
 const MOST_PLANS: NonZeroUsize = NonZeroUsize::new(32).unwrap();
 const FEWEST_PLANS: NonZeroUsize = NonZeroUsize::new(4).unwrap();
@@ -14,8 +14,8 @@ const FEWEST_PLANS: NonZeroUsize = NonZeroUsize::new(4).unwrap();
 /// model, so that the copies stay below this many bytes.
 const PLANS_MEMORY: usize = 1 << 30;
 
-/// How many plans to keep: what the parameter `plan_cache_size` says, or else what suits a model whose weights take
-/// that many bytes.
+/// How many plans to keep: the parameter `plan_cache_size`, or else a number that suits a model with `weights` bytes of
+/// weights.
 pub(crate) fn plan_cache_size(config: &ModelConfig, weights: usize) -> Result<NonZeroUsize> {
     if let Some(plans) = parameter(config, PLAN_CACHE_SIZE)? {
         let plans = usize::try_from(plans).unwrap_or(usize::MAX);

@@ -1,7 +1,7 @@
 //! Converts tensors between the server's raw bytes and the engine's typed, aligned memory.
 //!
 //! An input is copied once, into memory aligned for the engine's kernels. An output is passed on without a copy, except
-//! strings, which get their length prefixes. Knows nothing of batches: the caller says what to join and where to cut.
+//! strings, which get their length prefixes. Knows nothing of batches: the caller chooses what to join and where to cut.
 
 use bytes::Bytes;
 use nereid_backend_api::{BytesElements, DataType, Error, Result, Shape, Tensor};
@@ -16,7 +16,7 @@ use tract_onnx::tract_core::internal::{bail, ensure, vector_size};
 use crate::guard::guarded;
 use crate::signature::datum_type;
 
-/// Checks that strings are text, which the engine asks of them.
+/// Checks that strings are text, as the engine requires.
 pub(crate) fn check(port: &Port, tensor: &Tensor) -> Result<()> {
     if port.data_type == DataType::Bytes {
         texts(&[tensor], |text| std::str::from_utf8(text).map(drop))?;
@@ -103,7 +103,7 @@ fn texts<T>(parts: &[&Tensor], read: impl Fn(&[u8]) -> Result<T, std::str::Utf8E
     Ok(texts)
 }
 
-/// The contents of what the engine gave for the output `port`.
+/// The contents of the engine's value for the output `port`.
 pub(crate) fn contents(port: &Port, value: TValue) -> Result<Contents> {
     let declared = datum_type(port.data_type);
     guarded(|| {

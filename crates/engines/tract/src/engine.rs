@@ -15,7 +15,7 @@ use crate::plans::{Plans, Shapes};
 #[derive(Clone)]
 pub(crate) struct TractEngine {
     pub(crate) plans: Arc<Plans>,
-    /// What the file has for each input that a request may leave out, in the graph's order.
+    /// The file's value for each input that a request may leave out, in the graph's order.
     pub(crate) defaults: Arc<[Option<TValue>]>,
 }
 

@@ -1,4 +1,4 @@
-//! Reads the files beside an ONNX file that hold its weights. The engine checks that their names stay in the folder.
+//! Reads the files next to an ONNX file that hold its weights. The engine checks that their names stay in the folder.
 
 use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;

@@ -1,6 +1,6 @@
 //! Reads an ONNX file into the engine's graph, and makes that graph executable for given input shapes.
 //!
-//! Knows nothing of requests, nor of what the model's configuration says about its tensors.
+//! Knows nothing of requests, nor of the tensors in the model's configuration.
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -25,14 +25,15 @@ use tract_onnx::tract_core::internal::{anyhow, ensure};
 use tract_onnx::{Onnx, onnx};
 
 use crate::DEFAULT_FILENAME;
-use crate::analysis::{self, Rules};
+use crate::analysis;
 use crate::external_data::RegularFiles;
 use crate::guard::guarded;
+use crate::rules::Rules;
 use crate::symbols::{self, Symbols};
 use crate::values::ValueChecks;
-use crate::{operators, quantisation, repairs, signature, verify};
+use crate::{conditions, operators, repairs, signature, verify, widening};
 
-/// What helps where the embedded engine does not serve a model.
+/// The advice for models that the embedded engine does not serve.
 const HINT: &str = "install ONNX Runtime, which runs them (pip install onnxruntime)";
 
 /// An ONNX file as read, not yet parsed by the engine.
@@ -71,7 +72,7 @@ impl OnnxFile {
         }
     }
 
-    /// The value that the file has for an input: that of an initializer which is listed as an input too.
+    /// The file's value for an input: the initializer of its name, if the file lists that as an input too.
     pub(crate) fn initial_value(&self, name: &str) -> Result<Option<EngineTensor>> {
         let listed = self.graph.input.iter().any(|input| input.name == name);
         let Some(initializer) = self.graph.initializer.iter().find(|it| listed && it.name == name) else {
@@ -106,14 +107,13 @@ impl OnnxFile {
 
     /// Converts the graph into the engine's, pruned to what `outputs` need, in that order.
     pub(crate) fn into_graph(mut self, outputs: &[String]) -> Result<Graph> {
-        let mut engine = Onnx {
+        let engine = Onnx {
+            op_register: widening::operators(),
             provider: Arc::new(RegularFiles),
             // Exporters leave stale shapes of inner tensors behind; the engine infers them itself.
             ignore_value_info: true,
             ..onnx()
         };
-        quantisation::register(&mut engine.op_register);
-        repairs::register(&mut engine.op_register);
         self.check_operators()?;
         self.check_names()?;
         let symbols = symbols::of_graph(&self.graph);
@@ -148,7 +148,8 @@ impl OnnxFile {
     ///
     /// # Errors
     /// The operators and opsets that it lacks.
-    pub(crate) fn check_operators(&self) -> Result<()> {
+    pub(crate) fn check_operators(&mut self) -> Result<()> {
+        conditions::resolve(&mut self.graph).map_err(|error| error.context(self.path.display()))?;
         let unsupported = operators::unsupported(&self.proto, &self.graph);
         if unsupported.is_empty() {
             return Ok(());
@@ -175,7 +176,7 @@ impl OnnxFile {
     }
 }
 
-/// The operators that ask for a largest or smallest value.
+/// The operators that compute a largest or smallest value.
 const EXTREMES: [&str; 3] = ["ReduceMax", "ReduceMin", "GlobalMaxPool"];
 
 /// Drops the nodes that these outputs do not need: the engine infers with all that it has, but our rules are only checked
@@ -202,7 +203,7 @@ fn complete(node: &mut NodeProto) {
     let is_constant = |mode: &AttributeProto| mode.name == "mode" && mode.s == b"constant";
     let has_mode = node.attribute.iter().any(|attribute| attribute.name == "mode");
     if node.op_type == "Pad" && has_mode && !node.attribute.iter().any(is_constant) && node.input.len() == 3 {
-        // With a value to pad with, the engine pads with it whatever the mode is.
+        // The engine pads with the value, if it has one, in every mode.
         node.input.truncate(2);
     }
     if node.op_type == "ConstantOfShape" && node.attribute.is_empty() {
@@ -222,7 +223,7 @@ fn complete(node: &mut NodeProto) {
     }
 }
 
-/// What the engine calls a node.
+/// The engine's name of a node.
 fn engine_name(node: &NodeProto) -> Option<&str> {
     let named = if node.name.is_empty() { node.output.first()? } else { &node.name };
     Some(named)
@@ -232,7 +233,7 @@ fn engine_name(node: &NodeProto) -> Option<&str> {
 pub(crate) struct Graph {
     template: InferenceModel,
     rules: Rules,
-    /// The nodes that ask for a largest or smallest value.
+    /// The nodes that compute a largest or smallest value.
     extremes: Vec<String>,
     pub(crate) symbols: Symbols,
 }
@@ -255,6 +256,10 @@ impl Graph {
         analysis::analyse(&mut model, &self.rules, memory)?;
         let mut typed = model.into_typed()?;
         repairs::stabilise(&mut typed)?;
+        repairs::protect(&mut typed)?;
+        verify::verify(&typed, memory)?;
+        // Shapes that no longer fit show an optimisation that is wrong.
+        let typed = typed.into_decluttered()?;
         verify::verify(&typed, memory)?;
         let optimised = typed.into_optimized()?;
         verify::check_memory(&optimised, memory)?;

@@ -11,7 +11,7 @@ use tract_onnx::prelude::TractResult;
 /// tract prints whole nodes and tensors into its errors; the cause is at the front.
 const LONGEST: usize = 1000;
 
-/// Runs `work` and says in one line why it failed.
+/// Runs `work`; a failure is described in one line.
 pub(crate) fn guarded<T>(work: impl FnOnce() -> TractResult<T>) -> Result<T, String> {
     // An error is put into words inside, since printing one runs the engine's code as well.
     let outcome = catch_unwind(AssertUnwindSafe(|| work().map_err(|error| one_line(&format!("{error:#}")))));

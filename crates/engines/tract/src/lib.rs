@@ -1,18 +1,19 @@
 //! Runs ONNX models with tract, an engine in pure Rust that needs no library.
 //!
-//! It replaces ONNX Runtime where that is not installed, and logs one line for each model it loads. It has fewer
+//! The engine replaces ONNX Runtime where that is not installed, and logs one line for each model it loads. It has fewer
 //! operators and runs on the CPU only, with one thread per instance.
 //!
-//! A model's file is `model.onnx` in its version's folder, or what `default_model_filename` says; external data is
-//! beside it. Inputs, outputs and batching that the configuration leaves out are completed from the file.
+//! A model's file is `model.onnx` in its version's folder, or the one that `default_model_filename` names; external data
+//! is next to it. Inputs, outputs and batching that the configuration leaves out are completed from the file.
 //!
 //! Input shapes may vary: a plan is optimised for each set of shapes when it is first seen, with weights laid out for
 //! its kernels. The parameter `plan_cache_size` of a model's configuration limits how many plans are kept: by default
 //! 32, or fewer (at least 4) where their weights would take more than 1 GiB.
 //!
-//! A request cannot make the engine run without end, allocate without limit or read what is not its own: `operators`
-//! says what is served, `analysis` and `verify` check shapes and sizes before a plan is made, `bounded` limits the time that
-//! takes, and `values` checks what operators hold while a plan runs.
+//! A request cannot make the engine run without end, allocate without limit or read foreign memory: `operators` lists what
+//! is served, `rules`, `analysis` and `verify` check attributes, shapes and sizes before a plan is made, `bounded` limits the
+//! time for that, and `values` checks tensors while a plan runs. What the engine computes wrong is replaced: by `elementwise`,
+//! `indexing`, `quantisation`, `repairs`, `slices` and `widening`.
 //!
 //! The crate knows nothing of the server: it only implements the traits of `nereid-backend-api`.
 
@@ -22,21 +23,28 @@
 mod analysis;
 mod bounded;
 mod cache_size;
+mod conditions;
 mod convert;
+mod elementwise;
 mod engine;
 mod external_data;
 mod graph;
 mod guard;
+mod indexing;
 mod limits;
 mod operators;
 mod plans;
 mod quantisation;
 mod repairs;
+mod rules;
 mod scratch;
 mod signature;
+mod slices;
 mod symbols;
 mod values;
 mod verify;
+mod widening;
+mod windows;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -56,7 +64,7 @@ use crate::limits::Limits;
 use crate::plans::Plans;
 use crate::signature::datum_type;
 
-/// Name and version of the engine, as the log gives them.
+/// Name and version of the engine, for the log.
 pub const ENGINE: &str = "tract 0.23";
 
 const DEFAULT_FILENAME: &str = "model.onnx";
@@ -115,7 +123,7 @@ impl Backend for TractBackend {
 /// The operators and opsets that the engine lacks.
 pub fn check_operators(context: &ModelContext) -> Result<()> {
     let filename = default_model_filename(&context.config).unwrap_or(DEFAULT_FILENAME);
-    OnnxFile::read(&context.version_directory(), filename).map_or(Ok(()), |file| file.check_operators())
+    OnnxFile::read(&context.version_directory(), filename).map_or(Ok(()), |mut file| file.check_operators())
 }
 
 struct TractModel {
@@ -171,7 +179,7 @@ fn load(
     file.free_inputs(config.input.iter().map(|input| input.name.as_str()));
     let signature = file.signature()?;
     let mut model = GraphModel::new(&context.name, &config, signature, &optional)?;
-    // ONNX Runtime's backend for Triton answers in the order of the names, whatever the configuration's is.
+    // ONNX Runtime's backend for Triton answers in the order of the names, not of the configuration.
     model.outputs.sort_by(|one, other| one.port.name.cmp(&other.port.name));
     let names: Vec<_> = model.outputs.iter().map(|output| output.port.name.clone()).collect();
     let plan_cache_size = cache_size::plan_cache_size(&config, file.weights())?;

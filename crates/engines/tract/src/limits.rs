@@ -1,4 +1,4 @@
-//! What a model may take: time to plan and to run, and memory for the tensors of one run.
+//! The limits of a model: time to plan and to run, and memory for the tensors of one run.
 
 use std::time::Duration;
 

@@ -2,14 +2,14 @@
 //!
 //! An operator is here if ONNX's own conformance cases for it pass, with the attributes and attribute values that they
 //! cover. `tests/end_to_end/frameworks/test_onnx_conformance.py` runs these cases. Everything else is refused while a model loads:
-//! the engine knows more operators, but some of them give wrong values, and others trust what a file says.
+//! the engine knows more operators, but some of them compute wrong values, and others trust the file.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 
 use tract_onnx::pb::attribute_proto::AttributeType;
-use tract_onnx::pb::{AttributeProto, GraphProto, ModelProto, NodeProto};
+use tract_onnx::pb::{AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto};
 
-/// The opsets that are served. An older one gives some of these operators another meaning, a newer one may.
+/// The opsets that are served. In older ones, some of these operators have another meaning; in newer ones, they may.
 const OPSETS: std::ops::RangeInclusive<i64> = 6..=28;
 const ML_OPSETS: std::ops::RangeInclusive<i64> = 1..=5;
 const ML: &str = "ai.onnx.ml";
@@ -186,7 +186,7 @@ const OPERATORS: &[(&str, &[&str])] = &[
 /// Operators of the domain for classical machine learning.
 const ML_OPERATORS: &[(&str, &[&str])] = &[("ArrayFeatureExtractor", &[])];
 
-/// What of a model is not served, each operator or opset in words, sorted.
+/// The operators and opsets of a model that are not served, in words, sorted.
 pub(crate) fn unsupported(model: &ModelProto, graph: &GraphProto) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for opset in &model.opset_import {
@@ -200,7 +200,31 @@ pub(crate) fn unsupported(model: &ModelProto, graph: &GraphProto) -> BTreeSet<St
         }
     }
     collect(graph, &mut found);
+    // Its meaning changed: ONNX Runtime's masks of older versions are empty.
+    let is_old = |opset: &OperatorSetIdProto| {
+        matches!(opset.domain.as_str(), "" | "ai.onnx") && opset.version < DROPOUT_MASKS
+    };
+    if model.opset_import.iter().any(is_old) && has_dropout_mask(graph) {
+        found.insert(format!("the mask of a Dropout before opset {DROPOUT_MASKS}"));
+    }
     found
+}
+
+/// The opset from which on the mask of a Dropout that drops nothing is true.
+const DROPOUT_MASKS: i64 = 12;
+
+/// Whether something reads the mask of a Dropout.
+fn has_dropout_mask(graph: &GraphProto) -> bool {
+    let masks =
+        graph.node.iter().filter(|node| node.op_type == "Dropout").filter_map(|node| node.output.get(1));
+    let mut masks = masks.filter(|name| !name.is_empty());
+    let read: HashSet<_> = graph
+        .node
+        .iter()
+        .flat_map(|node| &node.input)
+        .chain(graph.output.iter().map(|output| &output.name))
+        .collect();
+    masks.any(|mask| read.contains(mask))
 }
 
 /// Adds the operators that are not served, also those in the bodies of loops and conditions.

@@ -1,9 +1,10 @@
-//! QuantizeLinear and DequantizeLinear, in place of the engine's own.
+//! QuantizeLinear, DequantizeLinear and DynamicQuantizeLinear, in place of the engine's own.
 //!
 //! The engine takes any operators between a DequantizeLinear and a QuantizeLinear that keep the shape for element-wise, and
 //! replaces them all by a table of 256 values: a Softmax in between came out as ones. Its table also expects inputs of the
 //! type of the outputs, and its QuantizeLinear multiplies by the reciprocal of the scale, which rounds other values up, and
-//! overflows for large ones. The operators here have no such rewrites, divide, and saturate.
+//! overflows for large ones; so does its DynamicQuantizeLinear, whose scale of zeros is 0. The operators here have no such
+//! rewrites, divide, and saturate.
 
 use std::fmt::Debug;
 
@@ -17,6 +18,7 @@ use tract_onnx::pb::NodeProto;
 pub(crate) fn register(operators: &mut OnnxOpRegister) {
     operators.insert("QuantizeLinear", |_, node| builder(node, Direction::Quantize));
     operators.insert("DequantizeLinear", |_, node| builder(node, Direction::Dequantize));
+    operators.insert("DynamicQuantizeLinear", |_, _| Ok((expand(Dynamic), vec![])));
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -250,6 +252,80 @@ impl TypedOp for Scalar {
         change: &AxisOp,
     ) -> TractResult<Option<AxisChangeConsequence>> {
         Ok(Some(AxisChangeConsequence::new(model, node, None, change)))
+    }
+
+    as_op!();
+}
+
+/// DynamicQuantizeLinear: numbers as UINT8, with the scale and the zero point that suit them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Dynamic;
+
+impl Dynamic {
+    /// The scale and the zero point for numbers in a range, which includes 0. Zeros have any scale: this one is ONNX Runtime's.
+    fn parameters(numbers: &[f32]) -> (f32, f32) {
+        let low = numbers.iter().copied().fold(0.0, f32::min);
+        let high = numbers.iter().copied().fold(0.0, f32::max);
+        let scale = if high == low { 1.0 } else { (high - low) / 255.0 };
+        (scale, (0.0 - low / scale).clamp(0.0, 255.0).round_ties_even())
+    }
+}
+
+impl Expansion for Dynamic {
+    fn name(&self) -> StaticName {
+        Op::name(self)
+    }
+
+    fn nboutputs(&self) -> TractResult<usize> {
+        Ok(3)
+    }
+
+    fn rules<'r, 'p: 'r, 's: 'r>(
+        &'s self,
+        solver: &mut Solver<'r>,
+        inputs: &'p [TensorProxy],
+        outputs: &'p [TensorProxy],
+    ) -> InferenceResult {
+        check_input_arity(inputs, 1)?;
+        check_output_arity(outputs, 3)?;
+        solver.equals(&inputs[0].datum_type, f32::datum_type())?;
+        solver.equals(&inputs[0].shape, &outputs[0].shape)?;
+        for (output, datum_type) in outputs.iter().zip([DatumType::U8, DatumType::F32, DatumType::U8]) {
+            solver.equals(&output.datum_type, datum_type)?;
+        }
+        solver.equals(&outputs[1].rank, 0)?;
+        solver.equals(&outputs[2].rank, 0)
+    }
+
+    fn wire(&self, prefix: &str, model: &mut TypedModel, inputs: &[OutletId]) -> TractResult<TVec<OutletId>> {
+        model.wire_node(prefix, self.clone(), inputs)
+    }
+}
+
+impl Op for Dynamic {
+    fn name(&self) -> StaticName {
+        "DynamicQuantise".into()
+    }
+
+    op_as_typed_op!();
+}
+
+impl EvalOp for Dynamic {
+    op_out_of_plan!();
+
+    fn eval(&self, _: &EvalContext<'_>, inputs: TVec<TValue>) -> TractResult<TVec<TValue>> {
+        let input = &inputs[0];
+        let (scale, zero_point) = Self::parameters(input.try_as_plain_ram()?.as_slice::<f32>()?);
+        let quantise = Scalar { direction: Direction::Quantize, scale, zero_point, quantised: DatumType::U8 };
+        let values = quantise.quantise(input, |value| value as u8)?;
+        Ok(tvec!(values.into_tvalue(), tensor0(scale).into_tvalue(), tensor0(zero_point as u8).into_tvalue()))
+    }
+}
+
+impl TypedOp for Dynamic {
+    fn output_facts(&self, inputs: &[&TypedFact]) -> TractResult<TVec<TypedFact>> {
+        let values = DatumType::U8.fact(inputs[0].shape.clone());
+        Ok(tvec!(values, DatumType::F32.scalar_fact(), DatumType::U8.scalar_fact()))
     }
 
     as_op!();

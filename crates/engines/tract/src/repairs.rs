@@ -1,8 +1,12 @@
-//! Operators that the engine refuses or computes badly, put right.
+//! Operators that the engine refuses or computes badly, put right, and graphs that its optimiser would change for wrong ones.
 
 use tract_hir::internal::*;
 use tract_hir::ops::math::{Exp, Ln, add, max, min, sub};
+use tract_hir::tract_core::ops::array::{MultiBroadcastTo, Tile};
+use tract_hir::tract_core::ops::binary::TypedBinOp;
+use tract_hir::tract_core::ops::cnn::{Conv, PaddingSpec};
 use tract_hir::tract_core::ops::element_wise::ElementWiseOp;
+use tract_hir::tract_core::ops::logic::Iff;
 use tract_hir::tract_core::ops::nn::{Reduce, Reducer};
 use tract_onnx::model::{OnnxOpRegister, ParsingContext};
 use tract_onnx::onnx;
@@ -25,6 +29,66 @@ pub(crate) fn register(operators: &mut OnnxOpRegister) {
     });
 }
 
+/// Changes what the optimiser would make something else of:
+///
+/// - a strided convolution over every other element, which it moves across operators that need all elements, such as a Softmax,
+///   or joins with the padding of an earlier one: convolutions have explicit padding of a kind that it leaves alone;
+/// - a broadcast before a product, which it drops even along the axis that is summed up.
+pub(crate) fn protect(model: &mut TypedModel) -> TractResult<()> {
+    for id in 0..model.nodes.len() {
+        let node = &model.nodes[id];
+        if let Some(conv) = node.op_as::<Conv>() {
+            let mut conv = conv.clone();
+            let spec = &mut conv.pool_spec;
+            let shape = spec.data_format.shape(model.outlet_fact(node.inputs[0])?.shape.to_tvec())?;
+            let padding = spec.computed_padding(shape.hw_dims());
+            let before = padding.iter().map(|dim| dim.pad_before.to_usize()).collect::<Result<_, _>>()?;
+            let after = padding.iter().map(|dim| dim.pad_after.to_usize()).collect::<Result<_, _>>()?;
+            spec.padding = PaddingSpec::ExplicitOnnxPool(before, after, false);
+            model.nodes[id].op = Box::new(conv);
+        } else if node.op_is::<MultiBroadcastTo>() || node.op_is::<Tile>() {
+            let absorbs = |inlet: &InletId| {
+                model.nodes[inlet.node].op_is::<TypedBinOp>() || model.nodes[inlet.node].op_is::<Iff>()
+            };
+            if !node.outputs[0].successors.iter().all(absorbs) {
+                model.nodes[id].op = Box::new(Opaque(node.op.clone()));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// An operator that the optimiser knows nothing of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Opaque(Box<dyn TypedOp>);
+
+impl Op for Opaque {
+    fn name(&self) -> StaticName {
+        self.0.name()
+    }
+
+    op_as_typed_op!();
+}
+
+impl EvalOp for Opaque {
+    fn eval(&self, context: &EvalContext<'_>, inputs: TVec<TValue>) -> TractResult<TVec<TValue>> {
+        self.0.eval(context, inputs)
+    }
+
+    fn eval_out_of_plan(&self, inputs: TVec<TValue>) -> TractResult<Option<TVec<TValue>>> {
+        self.0.eval_out_of_plan(inputs)
+    }
+}
+
+impl TypedOp for Opaque {
+    fn output_facts(&self, inputs: &[&TypedFact]) -> TractResult<TVec<TypedFact>> {
+        let facts = self.0.output_facts(inputs)?;
+        Ok(facts.into_iter().map(|fact| fact.without_value()).collect())
+    }
+
+    as_op!();
+}
+
 /// Subtracts the largest element before each ReduceLogSumExp and adds it afterwards. The engine takes the exponentials of
 /// the elements themselves, which all become 0, or infinite, where they are far from 0.
 pub(crate) fn stabilise(model: &mut TypedModel) -> TractResult<()> {
@@ -39,7 +103,7 @@ pub(crate) fn stabilise(model: &mut TypedModel) -> TractResult<()> {
             let value = tensor0(value).cast_to_dt(datum_type)?.into_owned().broadcast_into_rank(rank)?;
             patch.add_const(format!("{name}.{what}"), value)
         };
-        // Differences of infinite numbers are no numbers.
+        // A difference of infinite numbers would be NaN.
         let largest = match datum_type {
             DatumType::F16 => 65504.0,
             DatumType::F64 => f64::MAX,

@@ -1,6 +1,6 @@
 //! The memory that the engine takes to compute a node, besides its inputs and output.
 //!
-//! It is a small multiple of these but for the operators here, where a few numbers can make it any amount.
+//! The amount is a small multiple of these but for the operators here, where a few numbers can make it arbitrarily large.
 
 use tract_onnx::pb::NodeProto;
 use tract_onnx::prelude::{InferenceFact, TractResult};
@@ -13,7 +13,7 @@ const RESAMPLED: u64 = 4 * (size_of::<usize>() + size_of::<f32>()) as u64;
 /// The bytes for an element that a window covers: its place in the window, and in the input.
 const COVERED: u64 = 2 * size_of::<usize>() as u64;
 
-/// What decides how much memory it is.
+/// The kinds of operators, by what decides the amount.
 pub(crate) enum Scratch {
     /// Tile repeats one axis after the other.
     Repeats,
@@ -26,7 +26,7 @@ pub(crate) enum Scratch {
 
 pub(crate) struct Window {
     of: Kind,
-    /// None if only the weights tell.
+    /// None if only the weights have it.
     kernel: Option<Vec<u64>>,
     strides: Vec<u64>,
     dilations: Vec<u64>,

@@ -1,4 +1,4 @@
-//! What an ONNX file declares: the names, types and dimensions of its inputs and outputs.
+//! The signature in an ONNX file: the names, types and dimensions of inputs and outputs.
 //!
 //! Read from the file's protobuf alone. Knows nothing of the model's configuration, nor of how the graph is run.
 

@@ -1,4 +1,4 @@
-//! Named dimensions that several inputs share: a request has to give them one size.
+//! Named dimensions that several inputs share: in a request, they must have one size.
 
 use std::collections::HashMap;
 
@@ -7,7 +7,7 @@ use tract_onnx::pb::GraphProto;
 use tract_onnx::pb::tensor_shape_proto::dimension::Value as Dimension;
 use tract_onnx::pb::type_proto::Value as Type;
 
-/// What exporters write for a dimension of any size.
+/// The names that exporters write for a dimension of any size.
 const ANY: [&str; 5] = ["", "?", "-1", "None", "unk"];
 
 /// The named dimensions of a graph's inputs, by input and axis.

@@ -1,8 +1,12 @@
 //! Loads models made here and runs them through the backend's public traits.
 
+mod attributes;
 mod completion;
+mod conditions;
 mod conformance;
+mod elementwise;
 mod execution;
+mod indexing;
 mod loading;
 pub(crate) mod onnx;
 mod optional;
@@ -10,6 +14,8 @@ mod quantisation;
 mod ragged;
 mod repairs;
 pub(crate) mod server;
+mod slices;
+mod widening;
 
 use nereid_backend_api::{BytesElements, DataType, Response, Tensor, push_bytes_element};
 

@@ -1,12 +1,12 @@
-//! Checks of values between the operators of a run, where the engine would give wrong values instead of an error.
+//! Checks of values between the operators of a run, where the engine would compute wrong values instead of failing.
 
 use tract_onnx::prelude::{Datum, DatumType, TValue, TVec, Tensor, TractResult, f16, tract_ndarray};
 use tract_onnx::tract_core::internal::{TypedModel, TypedNode, ensure};
-use tract_onnx::tract_core::ops::array::{Gather, GatherNd, OneHot};
+use tract_onnx::tract_core::ops::array::{Gather, OneHot};
 use tract_onnx::tract_core::ops::nn::{Reduce, Reducer};
 use tract_onnx::tract_hir::tract_num_traits::Float;
 
-/// What to check of each node of a plan, by the node's number.
+/// The checks of a plan's nodes, by the node's number.
 pub(crate) struct ValueChecks {
     nodes: Vec<Option<ValueCheck>>,
 }
@@ -14,14 +14,13 @@ pub(crate) struct ValueChecks {
 enum ValueCheck {
     /// Indices, which the engine takes for others where they are out of range.
     Gather(Gather),
-    GatherNd(GatherNd),
     OneHot(usize),
-    /// An extreme of nothing but infinities, for which the engine gives the largest finite number.
+    /// An extreme of nothing but infinities, which the engine takes for the largest finite number.
     Extreme(Reduce),
 }
 
 impl ValueChecks {
-    /// The checks for a plan. `extremes` are the names of the nodes of the file that ask for a largest or smallest value.
+    /// The checks for a plan. `extremes` are the names of the file's nodes that compute a largest or smallest value.
     pub(crate) fn new(model: &TypedModel, extremes: &[String]) -> Self {
         Self { nodes: model.nodes().iter().map(|node| ValueCheck::of(node, extremes)).collect() }
     }
@@ -35,12 +34,8 @@ impl ValueChecks {
     ) -> TractResult<TVec<TValue>> {
         match self.nodes.get(node).and_then(Option::as_ref) {
             None => return eval(inputs),
-            Some(ValueCheck::Gather(op)) => check(&inputs[1], |_| inputs[0].shape()[op.axis])?,
-            Some(ValueCheck::GatherNd(op)) => {
-                let depth = inputs[1].shape().last().copied().unwrap_or(1).max(1);
-                check(&inputs[1], |at| inputs[0].shape()[op.batch_dims + at % depth])?;
-            }
-            Some(&ValueCheck::OneHot(depth)) => check(&inputs[0], |_| depth)?,
+            Some(ValueCheck::Gather(op)) => check(&inputs[1], inputs[0].shape()[op.axis])?,
+            Some(&ValueCheck::OneHot(depth)) => check(&inputs[0], depth)?,
             Some(ValueCheck::Extreme(op)) => {
                 let input = inputs[0].clone();
                 let mut outputs = eval(inputs)?;
@@ -59,9 +54,6 @@ impl ValueCheck {
         if let Some(op) = node.op_as::<Gather>() {
             return Some(Self::Gather(op.clone()));
         }
-        if let Some(op) = node.op_as::<GatherNd>() {
-            return Some(Self::GatherNd(op.clone()));
-        }
         if let Some(op) = node.op_as::<OneHot>() {
             return Some(Self::OneHot(op.dim));
         }
@@ -73,11 +65,10 @@ impl ValueCheck {
     }
 }
 
-/// Checks that indices, each by its position, are within a dimension or count from its end.
-fn check(indices: &TValue, dim: impl Fn(usize) -> usize) -> TractResult<()> {
-    let indices = indices.cast_to::<i64>()?;
-    for (at, &index) in indices.try_as_plain_ram()?.as_slice::<i64>()?.iter().enumerate() {
-        let dim = dim(at) as i64;
+/// Checks that indices are within a dimension or count from its end.
+fn check(indices: &TValue, dim: usize) -> TractResult<()> {
+    let (indices, dim) = (indices.cast_to::<i64>()?, dim as i64);
+    for &index in indices.try_as_plain_ram()?.as_slice::<i64>()? {
         ensure!((-dim..dim).contains(&index), "index {index} is out of range for a dimension of {dim}");
     }
     Ok(())

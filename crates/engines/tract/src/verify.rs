@@ -9,9 +9,7 @@ use tract_onnx::prelude::{TVec, TractResult};
 use tract_onnx::tract_core::internal::{
     AxisOp, ShapeFact, TractErrorContext, TypedFact, TypedModel, TypedNode, bail, ensure,
 };
-use tract_onnx::tract_core::ops::array::{
-    GatherElements, MultiBroadcastTo, ScatterElements, Slice, Topk, TypedConcat,
-};
+use tract_onnx::tract_core::ops::array::{MultiBroadcastTo, Slice, Topk, TypedConcat};
 use tract_onnx::tract_core::ops::binary::TypedBinOp;
 use tract_onnx::tract_core::ops::cast::Cast;
 use tract_onnx::tract_core::ops::cnn::{Conv, Deconv, MaxPool, PoolSpec, SumPool};
@@ -163,11 +161,6 @@ fn verify_shapes(node: &TypedNode, inputs: &[&[usize]], memory: u64) -> TractRes
         ensure!(op.axes.iter().all(|&axis| axis < inputs[0].len()), "axes {:?} are out of range", op.axes);
     } else if let Some(op) = node.op_as::<MultiBroadcastTo>() {
         verify_broadcast(inputs[0], &op.shape)?;
-    } else if let Some(op) = node.op_as::<GatherElements>() {
-        verify_elements(op.axis, inputs[0], inputs[1])?;
-    } else if let Some(op) = node.op_as::<ScatterElements>() {
-        ensure!(inputs[1] == inputs[2], "indices {:?} and updates {:?} differ", inputs[1], inputs[2]);
-        verify_elements(op.axis, inputs[0], inputs[1])?;
     } else if let Some(op) = node.op_as::<LstmEpilogue>() {
         let (gates, state) = (inputs[0], inputs[1]);
         ensure!(
@@ -204,16 +197,6 @@ fn verify_window(pool: &PoolSpec, inputs: &[&[usize]]) -> TractResult<()> {
     for step in steps.into_iter().flatten() {
         ensure!(step.len() == pool.kernel_shape.len() && !step.contains(&0), "a window with {step:?}");
     }
-    Ok(())
-}
-
-/// Checks that indices along `axis` are within the other dimensions of the data.
-fn verify_elements(axis: usize, data: &[usize], indices: &[usize]) -> TractResult<()> {
-    let fits = |(at, (index, data)): (usize, (&usize, &usize))| at == axis || index <= data;
-    ensure!(
-        axis < data.len() && data.len() == indices.len() && indices.iter().zip(data).enumerate().all(fits),
-        "indices {indices:?} do not fit data {data:?}"
-    );
     Ok(())
 }
 

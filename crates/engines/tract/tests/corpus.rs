@@ -37,7 +37,7 @@ const FEW: usize = 16;
 /// How many changed files are tried of each.
 const CHANGES: usize = 20;
 
-/// For how many seconds of processor time other changes are tried in each run. `cargo xtask test` asks for two minutes.
+/// For how many seconds of processor time other changes are tried in each run. `cargo xtask test` sets two minutes.
 const SECONDS: &str = "NEREID_FUZZ_SECONDS";
 
 #[test]
@@ -117,7 +117,7 @@ fn other_changes_in_each_run_are_served_or_refused() {
     println!("{} changed files in {seconds} s of processor time", tried.into_inner());
 }
 
-/// Gives each thread of a test, and each test beside it, the memory of a model.
+/// Limits memory to the needs of a model for each thread of a test, and for each test that runs with it.
 fn limit_memory() {
     let threads = available_parallelism().map_or(1, usize::from);
     MEMORY.set_limit(2 * threads * MEMORY_OF_A_MODEL).expect("they have not taken that much yet");

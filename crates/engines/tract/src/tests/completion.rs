@@ -1,4 +1,4 @@
-//! What is completed from a file, through the backend's traits. The rules themselves are tested where they stand.
+//! Completion from a file, through the backend's traits. The rules themselves are tested where they stand.
 
 use nereid_backend_api::{BackendSettings, DataType, ErrorCode, ModelConfig};
 use nereid_model_config::proto::model_config::SchedulingChoice;

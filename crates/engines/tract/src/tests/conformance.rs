@@ -1,4 +1,4 @@
-//! The conformance suite of backends, on a model that gives text back.
+//! The conformance suite of backends, on a model that returns its text.
 
 use std::sync::Arc;
 

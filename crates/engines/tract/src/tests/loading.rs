@@ -1,4 +1,4 @@
-//! What is refused at load, and how the refusal reads.
+//! Refusals at load, and their messages.
 
 use nereid_backend_api::{DataType, ErrorCode, InstanceContext, InstanceKind};
 use nereid_model_config::proto::{ModelParameter, ModelTensorReshape};

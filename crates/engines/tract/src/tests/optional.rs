@@ -8,7 +8,7 @@ use super::onnx::{file, floats, graph, node, port};
 use super::server::{config, refusal, serve};
 use super::{fp32, fp32_output};
 
-/// Y = X * W, where W is one number and has the value that `value` gives.
+/// Y = X * W, where W is one number, initialised with `value`.
 fn product(w: &[i64], value: Vec<TensorProto>) -> Vec<u8> {
     let inputs = vec![port("X", Element::Float, &[-1]), port("W", Element::Float, w)];
     let nodes = vec![node("Mul", &["X", "W"], &["Y"])];

@@ -56,7 +56,7 @@ fn values() -> Vec<f32> {
     (0..ROWS * COLUMNS).map(|index| ((index * 7919) % 101) as f32 / 9.0 - 5.0).collect()
 }
 
-/// What a model of these nodes makes of X.
+/// The values of Y in a model of these nodes, for X.
 fn run(nodes: Vec<NodeProto>, constants: Vec<TensorProto>, x: &[f32], dims: &[i64]) -> Vec<f32> {
     let inputs = vec![port("X", Element::Float, &[ROWS, COLUMNS])];
     let outputs = vec![port("Y", Element::Float, dims)];
@@ -146,5 +146,29 @@ fn quotients_round_to_even_without_the_detour_of_a_reciprocal() {
         let found = run(nodes, parameters.constants("q").to_vec(), &x, &[ROWS, COLUMNS]);
         let expected: Vec<f32> = x.iter().map(|value| parameters.rounded(*value)).collect();
         assert_eq!(found, expected, "scale {scale}");
+    }
+}
+
+#[test]
+fn the_range_of_the_numbers_decides_their_dynamic_scale() {
+    for x in [
+        vec![0.0; 15],
+        values(),
+        values().iter().map(|value| value.abs() + 1.0).collect(),
+        values().iter().map(|value| -value.abs() - 1.0).collect(),
+        [1e-20, 0.0, -3e-20].repeat(5),
+    ] {
+        let low = x.iter().copied().fold(0.0, f32::min);
+        let high = x.iter().copied().fold(0.0, f32::max);
+        let scale = if low == high { 1.0 } else { (high - low) / 255.0 };
+        let zero_point = (-low / scale).round_ties_even();
+        let nodes = vec![
+            node("DynamicQuantizeLinear", &["X"], &["Q", "scale", "zero_point"]),
+            with_int(node("Cast", &["Q"], &["Y"]), "to", Element::Float as i64),
+        ];
+        let found = run(nodes, vec![], &x, &[ROWS, COLUMNS]);
+        let expected: Vec<f32> =
+            x.iter().map(|x| ((x / scale).round_ties_even() + zero_point).clamp(0.0, 255.0)).collect();
+        assert_eq!(found, expected, "{x:?}");
     }
 }

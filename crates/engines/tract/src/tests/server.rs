@@ -78,13 +78,18 @@ pub(crate) struct Served {
 
 /// Loads a model that is in order.
 pub(crate) fn serve(file: &[u8], config: ModelConfig) -> Served {
+    try_serve(file, config).unwrap()
+}
+
+/// Loads a model that may be refused.
+pub(crate) fn try_serve(file: &[u8], config: ModelConfig) -> Result<Served> {
     let batching = config.max_batch_size > 0;
-    let model = load_from(&folder(file), config).unwrap();
+    let model = load_from(&folder(file), config)?;
     let context = InstanceContext::new("m_0", InstanceKind::Cpu);
     let instance = model.create_instance(context).unwrap();
     let batch_size =
         if batching { |inputs: &[Tensor]| inputs[0].shape[0] as usize } else { |_: &[Tensor]| 1 };
-    Served { instance, batch_size, monitor: Arc::default() }
+    Ok(Served { instance, batch_size, monitor: Arc::default() })
 }
 
 impl Served {

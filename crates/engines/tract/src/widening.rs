@@ -1,0 +1,236 @@
+//! FP16 in FP32: operators that round within compute with FP32, and only their results are rounded.
+//!
+//! The engine adds up FP16 in FP16, so that sums lose most digits, and squares and powers overflow. ONNX Runtime computes with
+//! FP32 on processors, too.
+
+use std::collections::HashMap;
+use std::fmt::Debug;
+use std::sync::LazyLock;
+
+use tract_hir::internal::*;
+use tract_hir::tract_core::ops::cast::cast;
+use tract_onnx::model::{OnnxOpRegister, ParsingContext};
+use tract_onnx::onnx;
+use tract_onnx::pb::NodeProto;
+
+use crate::{elementwise, indexing, quantisation, repairs, slices};
+
+/// Operators whose results in FP16 would differ from rounded ones in FP32.
+const OPERATORS: [&str; 66] = [
+    "Acos",
+    "Acosh",
+    "Asin",
+    "Asinh",
+    "Atan",
+    "Atanh",
+    "AveragePool",
+    "BatchNormalization",
+    "Conv",
+    "ConvTranspose",
+    "Cos",
+    "Cosh",
+    "CumSum",
+    "Einsum",
+    "Elu",
+    "Erf",
+    "Exp",
+    "GRU",
+    "Gelu",
+    "Gemm",
+    "GlobalAveragePool",
+    "GridSample",
+    "GroupNormalization",
+    "HardSigmoid",
+    "HardSwish",
+    "InstanceNormalization",
+    "LRN",
+    "LSTM",
+    "LayerNormalization",
+    "LeakyRelu",
+    "Log",
+    "LogSoftmax",
+    "LpNormalization",
+    "MatMul",
+    "Mean",
+    "MeanVarianceNormalization",
+    "Mish",
+    "Mod",
+    "PRelu",
+    "Pow",
+    "RMSNormalization",
+    "RNN",
+    "Reciprocal",
+    "ReduceL1",
+    "ReduceL2",
+    "ReduceLogSum",
+    "ReduceLogSumExp",
+    "ReduceMean",
+    "ReduceProd",
+    "ReduceSum",
+    "ReduceSumSquare",
+    "Resize",
+    "RotaryEmbedding",
+    "Selu",
+    "Shrink",
+    "Sigmoid",
+    "Sin",
+    "Sinh",
+    "Softmax",
+    "Softplus",
+    "Softsign",
+    "Sum",
+    "Swish",
+    "Tan",
+    "Tanh",
+    "ThresholdedRelu",
+];
+
+/// The builders of all operators, the engine's or those in their place.
+pub(crate) fn operators() -> OnnxOpRegister {
+    let mut operators = NARROW.clone();
+    for name in OPERATORS {
+        operators.insert(name, widened);
+    }
+    operators
+}
+
+/// The builders of operators that compute with the types of their inputs.
+static NARROW: LazyLock<OnnxOpRegister> = LazyLock::new(|| {
+    let mut operators = onnx().op_register;
+    elementwise::register(&mut operators);
+    indexing::register(&mut operators);
+    quantisation::register(&mut operators);
+    repairs::register(&mut operators);
+    slices::register(&mut operators);
+    operators
+});
+
+fn widened(
+    context: &ParsingContext<'_>,
+    node: &NodeProto,
+) -> TractResult<(Box<dyn InferenceOp>, Vec<String>)> {
+    let builder = NARROW.0.get(&node.op_type).context("the operator is known")?;
+    let (operator, closure) = builder(context, node)?;
+    Ok((Box::new(Widened(operator)), closure))
+}
+
+/// An operator that computes with FP32 if an input is FP16.
+#[derive(Clone, Debug)]
+struct Widened(Box<dyn InferenceOp>);
+
+impl PartialEq for Widened {
+    fn eq(&self, _: &Self) -> bool {
+        false
+    }
+}
+
+impl Eq for Widened {}
+
+impl Op for Widened {
+    fn name(&self) -> StaticName {
+        self.0.name()
+    }
+
+    not_a_typed_op!();
+}
+
+impl EvalOp for Widened {
+    fn eval_out_of_plan(&self, inputs: TVec<TValue>) -> TractResult<Option<TVec<TValue>>> {
+        if inputs.iter().all(|input| input.datum_type() != DatumType::F16) {
+            return self.0.eval_out_of_plan(inputs);
+        }
+        let wide = inputs.iter().map(|input| change(input, DatumType::F16, DatumType::F32));
+        let Some(outputs) = self.0.eval_out_of_plan(wide.collect::<TractResult<_>>()?)? else {
+            return Ok(None);
+        };
+        let narrow = outputs.iter().map(|output| change(output, DatumType::F32, DatumType::F16));
+        narrow.collect::<TractResult<_>>().map(Some)
+    }
+}
+
+/// The tensor in another type, if it has the first one.
+fn change(tensor: &TValue, from: DatumType, to: DatumType) -> TractResult<TValue> {
+    if tensor.datum_type() != from {
+        return Ok(tensor.clone());
+    }
+    Ok(tensor.cast_to_dt(to)?.into_owned().into_tvalue())
+}
+
+impl InferenceOp for Widened {
+    fn infer_facts(
+        &mut self,
+        inputs: TVec<&InferenceFact>,
+        outputs: TVec<&InferenceFact>,
+        observed: TVec<&InferenceFact>,
+    ) -> TractResult<(TVec<InferenceFact>, TVec<InferenceFact>, TVec<InferenceFact>)> {
+        self.0.infer_facts(inputs, outputs, observed)
+    }
+
+    fn observe_outlets(&self, model: &InferenceModel, node: &InferenceNode) -> TractResult<Vec<OutletId>> {
+        self.0.observe_outlets(model, node)
+    }
+
+    fn nboutputs(&self) -> TractResult<usize> {
+        self.0.nboutputs()
+    }
+
+    fn to_typed(
+        &self,
+        source: &InferenceModel,
+        node: &InferenceNode,
+        target: &mut TypedModel,
+        mapping: &std::collections::HashMap<OutletId, OutletId>,
+    ) -> TractResult<TVec<OutletId>> {
+        let inputs: TVec<OutletId> = node.inputs.iter().map(|input| mapping[input]).collect();
+        let facts = inputs.iter().map(|input| target.outlet_fact(*input).cloned());
+        let facts = facts.collect::<TractResult<TVec<_>>>()?;
+        if facts.iter().all(|fact| fact.datum_type != DatumType::F16) {
+            return self.0.to_typed(source, node, target, mapping);
+        }
+
+        // The operator by itself, on inputs of FP32.
+        let mut alone = InferenceModel::default();
+        let (mut sources, mut given) = (TVec::new(), TVec::new());
+        for (at, (input, fact)) in inputs.iter().zip(&facts).enumerate() {
+            let name = format!("{}.wide{at}", node.name);
+            let datum_type = if fact.datum_type == DatumType::F16 { DatumType::F32 } else { fact.datum_type };
+            if let Some(constant) = &fact.konst {
+                sources.push(alone.add_const(name, constant.cast_to_dt(datum_type)?.into_owned())?);
+                continue;
+            }
+            sources.push(alone.add_source(&name, InferenceFact::dt_shape(datum_type, fact.shape.to_tvec()))?);
+            given.push(if datum_type == fact.datum_type {
+                *input
+            } else {
+                target.wire_node(name, cast(datum_type), &[*input])?[0]
+            });
+        }
+        let outputs = alone.wire_node(&node.name, self.0.clone(), &sources)?;
+        alone.select_output_outlets(&outputs)?;
+        let alone = alone.into_typed()?;
+
+        // Its parts, in the graph.
+        let mut parts: HashMap<OutletId, OutletId> =
+            alone.input_outlets()?.iter().copied().zip(given).collect();
+        for id in alone.eval_order()? {
+            let part = alone.node(id);
+            if parts.contains_key(&OutletId::new(id, 0)) {
+                continue;
+            }
+            let inputs: TVec<OutletId> = part.inputs.iter().map(|input| parts[input]).collect();
+            let made = target.wire_node(&part.name, part.op.clone(), &inputs)?;
+            parts
+                .extend(made.into_iter().enumerate().map(|(slot, outlet)| (OutletId::new(id, slot), outlet)));
+        }
+        let narrow = |(at, output): (usize, &OutletId)| {
+            let outlet = parts[output];
+            if target.outlet_fact(outlet)?.datum_type != DatumType::F32 {
+                return Ok(outlet);
+            }
+            Ok(target.wire_node(format!("{}.narrow{at}", node.name), cast(DatumType::F16), &[outlet])?[0])
+        };
+        alone.output_outlets()?.iter().enumerate().map(narrow).collect()
+    }
+
+    as_op!();
+}
