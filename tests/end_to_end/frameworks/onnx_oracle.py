@@ -1,0 +1,182 @@
+"""Whether an engine's answer to a random graph is right, and the smallest part of a graph whose answer is not.
+
+ONNX Runtime without optimisations is the measure. Two engines round differently, and a graph may turn the smallest difference
+into another index or another integer, so an element counts only as far as it is the same when each tensor of the graph has noise
+of the size of rounding.
+"""
+
+import numpy as np
+from onnx import ModelProto, helper, numpy_helper
+
+from random_onnx_graphs import port, run
+
+# What rounding and approximated functions may change, relative to the largest element of a tensor.
+NOISE = {"float16": 4e-3, "float32": 1e-5, "float64": 1e-7}
+NOISY_RUNS = 24
+MOST_INTEGER = 1e9
+# A difference has to be that many times as large as those that noise makes.
+MARGIN = 4
+
+
+def noisy(model, values, rng):
+    """The model with noise behind each of its tensors and in its scales; `values` are its tensors without."""
+    changed = ModelProto()
+    changed.CopyFrom(model)
+    graph = changed.graph
+    produced = {}
+
+    def disturb(name):
+        value = values[name]
+        level = NOISE.get(value.dtype.name)
+        if level is None or not value.size:
+            return
+        noise = (rng.uniform(-1, 1, value.shape) * level * np.abs(value.astype(float)).max()).astype(value.dtype)
+        graph.initializer.append(numpy_helper.from_array(noise, f"{name}_noise"))
+        graph.node.append(helper.make_node("Add", [produced.get(name, name), f"{name}_noise"], [f"{name}_noisy"]))
+        produced[name] = f"{name}_noisy"
+
+    scales = {name for node in graph.node if "Linear" in node.op_type for name in node.input}
+    for constant in graph.initializer:
+        value = numpy_helper.to_array(constant)
+        if constant.name in scales and value.dtype.kind == "f":
+            change = 1 + rng.uniform(-1, 1, value.shape) * NOISE[value.dtype.name]
+            constant.CopyFrom(numpy_helper.from_array((value * change).astype(value.dtype), constant.name))
+    del graph.node[:]
+    for described in model.graph.input:
+        disturb(described.name)
+    for node in model.graph.node:
+        copy = type(node)()
+        copy.CopyFrom(node)
+        copy.input[:] = [produced.get(name, name) for name in node.input]
+        graph.node.append(copy)
+        for name in filter(None, node.output):
+            disturb(name)
+    for output in graph.output:
+        if output.name in produced:
+            output.name = produced[output.name]
+    return changed
+
+
+def tensors(model, feed):
+    """The values of all tensors of a model, its inputs included; None if ONNX Runtime does not take the inputs."""
+    exposed = ModelProto()
+    exposed.CopyFrom(model)
+    names = [name for node in model.graph.node for name in node.output if name]
+    del exposed.graph.output[:]
+    exposed.graph.output.extend(type(model.graph.output[0])(name=name) for name in names)
+    values = run(exposed, feed)
+    return values and {name: np.asarray(value) for name, value in {**values, **feed}.items()}
+
+
+def difference(model, feed, answer, expected):
+    """How an answer differs from what ONNX Runtime gives, in words; empty if noise explains it."""
+    suspicious = {}
+    for name, right in expected.items():
+        got, right = np.asarray(answer[name]), np.asarray(right)
+        # The protocol has no tensors without dimensions.
+        right = right.reshape(right.shape or (1,))
+        if got.shape != right.shape or got.dtype != right.dtype:
+            return f"{name}: {got.dtype} {list(got.shape)} instead of {right.dtype} {list(right.shape)}"
+        beyond = distance(got, right) > allowed(right)
+        if beyond.any():
+            suspicious[name] = (got, right, beyond)
+    if not suspicious:
+        return ""
+    rng, values = np.random.default_rng(1), tensors(model, feed)
+    if not all(map(is_defined, values.values())):
+        return ""
+    runs = [run(noisy(model, values, rng), feed) for _ in range(NOISY_RUNS)]
+    runs = [list(outputs.values()) for outputs in runs if outputs]
+    positions = [output.name for output in model.graph.output]
+    for name, (got, right, beyond) in suspicious.items():
+        others = [np.asarray(outputs[positions.index(name)]).reshape(-1) for outputs in runs]
+        others = [other.reshape(right.shape) for other in others if other.size == right.size]
+        if len(others) < len(runs) or not runs:
+            continue
+        spread = np.max([distance(other, right) for other in others], axis=0)
+        different = beyond.sum()
+        beyond &= distance(got, right) > allowed(right) + MARGIN * spread
+        # Of an integer that noise changes nothing is known, nor of numbers that it makes infinite.
+        beyond &= (spread == 0) if right.dtype.kind not in "f" else np.isfinite(spread)
+        # Where noise explains some differences, such as the largest of equal numbers, it explains their neighbours, too.
+        if 2 * beyond.sum() > different:
+            at = tuple(int(place) for place in np.argwhere(beyond)[0])
+            return f"{name}{list(at)}: {got[at]} instead of {right[at]}; {beyond.sum()} of {beyond.size} elements differ"
+    return ""
+
+
+def is_defined(value):
+    """Whether a tensor has only numbers that ONNX defines further operators on: finite, and no integers near an overflow."""
+    if value.dtype.kind == "f":
+        return np.isfinite(value).all()
+    return value.dtype.kind == "b" or (np.abs(value.astype(float)) < MOST_INTEGER).all()
+
+
+def distance(one, other):
+    """How far apart elements are; 0 for two of no number, infinite for one."""
+    with np.errstate(all="ignore"):
+        apart = np.abs(one.astype(float) - other.astype(float))
+        apart[(one == other) | (np.isnan(one.astype(float)) & np.isnan(other.astype(float)))] = 0
+        return np.nan_to_num(apart, nan=np.inf, posinf=np.inf)
+
+
+def allowed(right):
+    """The difference that rounding alone explains."""
+    level = NOISE.get(right.dtype.name, 0)
+    finite = np.abs(right.astype(float))[np.isfinite(right.astype(float))] if level else np.zeros(0)
+    # Engines flush the smallest numbers to 0.
+    least = float(np.finfo(right.dtype).tiny) if level else 0
+    return level * (finite.max(initial=0) + np.nan_to_num(np.abs(right.astype(float)), posinf=0)) * 2 + least
+
+
+def smallest(model, feed, fails):
+    """The smallest part of the model that still `fails(model, feed)`, with its inputs."""
+    values = tensors(model, feed)
+    names = [name for node in model.graph.node for name in node.output if name]
+    for name in names:
+        part = cut(model, values, [name], set())
+        if fails(*part):
+            break
+    else:
+        return model, feed
+    given = set()
+    for other in names:
+        if other == name:
+            continue
+        tried = cut(model, values, [name], given | {other})
+        if len(tried[0].graph.node) < len(part[0].graph.node) and fails(*tried):
+            given.add(other)
+            part = tried
+    return part
+
+
+def cut(model, values, outputs, given):
+    """The nodes between some tensors, which become inputs, and outputs; with the values of these inputs."""
+    needed, nodes = list(outputs), []
+    wanted = set()
+    makers = {name: node for node in model.graph.node for name in node.output}
+    while needed:
+        name = needed.pop()
+        node = makers.get(name)
+        if not name or name in wanted:
+            continue
+        wanted.add(name)
+        if node is not None and name not in given:
+            needed += node.input
+    nodes = [node for node in model.graph.node if any(name in wanted and name not in given for name in node.output)]
+    read = {name for node in nodes for name in node.input}
+    part = ModelProto()
+    part.CopyFrom(model)
+    graph = part.graph
+    for field in (graph.node, graph.input, graph.output, graph.initializer):
+        del field[:]
+    graph.node.extend(nodes)
+    graph.initializer.extend(it for it in model.graph.initializer if it.name in read)
+    declared = {described.name: described for described in model.graph.input}
+    made = {name for node in nodes for name in node.output}
+    inputs = [name for name in values if name in read and name not in made]
+    for name in inputs:
+        value = values[name]
+        graph.input.append(declared.get(name) or port(name, value.dtype, value.shape))
+    graph.output.extend(port(name, values[name].dtype, [None] * values[name].ndim) for name in outputs)
+    return part, {name: values[name] for name in inputs}

@@ -1,0 +1,109 @@
+"""Random graphs in the embedded engine: each answer is that of ONNX Runtime, or the graph is refused.
+
+NEREID_GRAPH_SECONDS=3600 runs as long as that, and NEREID_GRAPH_SEED=7 the graph of one seed.
+"""
+
+import json
+import os
+import time
+from collections import Counter
+
+import numpy as np
+import tritonclient.http
+from tritonclient.utils import InferenceServerException, np_to_triton_dtype
+
+import nereid_server
+import onnx_oracle
+import random_onnx_graphs
+from onnx_engines import FLAGS
+
+SECONDS = float(os.environ.get("NEREID_GRAPH_SECONDS", "45"))
+SEED = os.environ.get("NEREID_GRAPH_SEED")
+CONFIG = json.dumps({"backend": "onnxruntime", "max_batch_size": 0, "instance_group": [{"kind": "KIND_CPU", "count": 1}]})
+# As many different failures are enough to read.
+MOST_FAILURES = int(os.environ.get("NEREID_GRAPH_FAILURES", "5"))
+# Dimensions are the files' own, without a batch.
+EMBEDDED = [*FLAGS["tract"], "--backend-config=default-max-batch-size=0", "--model-control-mode=explicit"]
+PANIC = "the engine panicked"
+
+
+class Embedded:
+    """The embedded engine behind a server's client."""
+
+    def __init__(self, client):
+        self.client = client
+        self.outcomes = Counter()
+
+    def answers(self, model, feeds):
+        """The answer to each of the inputs: the outputs by name, or the error. A model that is refused has no answers."""
+        try:
+            self.client.load_model("graph", config=CONFIG, files={"file:1/model.onnx": model.SerializeToString()})
+        except InferenceServerException as error:
+            self.outcomes["refused models"] += 1
+            return [str(error) for _ in feeds]
+        try:
+            return [self._answer(model, feed) for feed in feeds]
+        finally:
+            self.client.unload_model("graph")
+
+    def _answer(self, model, feed):
+        inputs = []
+        for name, value in feed.items():
+            shape = list(value.shape) or [1]
+            inputs.append(tritonclient.http.InferInput(name, shape, np_to_triton_dtype(value.dtype)))
+            inputs[-1].set_data_from_numpy(value.reshape(shape))
+        try:
+            answer = self.client.infer("graph", inputs)
+        except InferenceServerException as error:
+            self.outcomes["refused requests"] += 1
+            return str(error)
+        self.outcomes["answers"] += 1
+        return {output.name: answer.as_numpy(output.name) for output in model.graph.output}
+
+    def failure(self, model, feeds):
+        """What is wrong with the answers, in words, and the inputs; None if nothing is."""
+        expected = [random_onnx_graphs.run(model, feed) for feed in feeds]
+        known = [(feed, right) for feed, right in zip(feeds, expected, strict=True) if right]
+        for (feed, right), answer in zip(known, self.answers(model, [feed for feed, _ in known]), strict=True):
+            if isinstance(answer, dict):
+                why = onnx_oracle.difference(model, feed, answer, right)
+            else:
+                why = answer if PANIC in answer else ""
+            if why:
+                return why, feed
+        return None
+
+    def describe(self, graph, why, feed):
+        """A failure, and the smallest graph that shows it."""
+
+        def fails(part, given):
+            return all(given[it.name].ndim for it in part.graph.input) and self.failure(part, [given])
+
+        part, given = onnx_oracle.smallest(graph.model, feed, fails)
+        small = random_onnx_graphs.Graph(graph.seed, part)
+        why = (self.failure(part, [given]) or (why, feed))[0]
+        inputs = "\n".join(f"{name} {list(value.shape)} = {np.array2string(value.ravel(), threshold=40)}" for name, value in given.items())
+        return f"{why}\n{small}\n{inputs}"
+
+
+def test_each_answer_is_that_of_onnx_runtime_or_refused(tmp_path):
+    first = int(SEED) if SEED else time.time_ns() // 1000 % 2**40
+    print(f"seeds from {first}; NEREID_GRAPH_SEED=... runs one of them again")
+    end, failures, tried = time.monotonic() + SECONDS, [], 0
+    with nereid_server.running(tmp_path, *EMBEDDED) as server:
+        with tritonclient.http.InferenceServerClient(server.url, network_timeout=120, connection_timeout=120) as client:
+            embedded = Embedded(client)
+            for seed in [first] if SEED else range(first, 2**62):
+                if time.monotonic() > end or len(failures) >= MOST_FAILURES:
+                    break
+                graph = random_onnx_graphs.make(seed)
+                if graph is None:
+                    continue
+                tried += 1
+                found = embedded.failure(graph.model, graph.feeds)
+                if found:
+                    failures.append(embedded.describe(graph, *found))
+    print(f"{tried} graphs: {dict(embedded.outcomes)}")
+    assert not failures, "\n\n".join(failures)
+    # Most graphs are served, or the test would show little.
+    assert SEED or embedded.outcomes["answers"] > tried
