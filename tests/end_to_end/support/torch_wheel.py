@@ -95,14 +95,14 @@ def models(program):
         if not printed.exists():
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()
-            answers = _run(program, folder)
+            answers = run(program, folder)
             printed.write_text(answers)
     return folder, json.loads(printed.read_text())
 
 
-def _run(program, *arguments):
-    """Runs a Python program with PyTorch, and returns the last line that it prints."""
-    variables = os.environ | environment() | {"PYTHONPATH": str(PYTHON)}
+def run(program, *arguments, packages=PYTHON):
+    """Runs a Python program with PyTorch, from these packages, and returns the last line that it prints."""
+    variables = os.environ | environment() | {"PYTHONPATH": str(packages)}
     command = [sys.executable, "-W", "ignore", program, *map(str, arguments)]
     outcome = subprocess.run(command, env=variables, capture_output=True, text=True)
     assert outcome.returncode == 0, outcome.stderr

@@ -22,6 +22,7 @@ mod options;
 mod package;
 mod python;
 mod shim;
+mod vision;
 
 use std::ffi::CString;
 use std::fs::File;

@@ -78,13 +78,27 @@ def _of_control(control):
     return {"name": control["name"], "data_type": kind}
 
 
+def _load_script(path):
+    """Reads a TorchScript file. torchvision is imported only for a model that has its operators."""
+    try:
+        return torch.jit.load(path, map_location="cpu")
+    except RuntimeError as error:
+        if "torchvision::" not in str(error):
+            raise
+    try:
+        import torchvision  # noqa: F401
+    except ImportError as error:
+        _refuse("the model has operators of torchvision, which cannot be imported: %s" % error)
+    return torch.jit.load(path, map_location="cpu")
+
+
 class _Script:
     """A TorchScript model."""
 
     names = None
 
     def __init__(self, path, optimized):
-        self._module = torch.jit.load(path, map_location="cpu").eval()
+        self._module = _load_script(path).eval()
         self._optimized = optimized
         self._schema = self._module.forward.schema.arguments[1:]
         self.arguments = [(it.name, _takes(it.type), not it.has_default_value()) for it in self._schema]

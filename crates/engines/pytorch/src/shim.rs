@@ -14,6 +14,7 @@ use nereid_dylib::{Binding, InUse, LoadError, open, symbols};
 use crate::compile::{self, CompileError};
 use crate::naming::{Argument, Kind};
 use crate::package::CallSpec;
+use crate::vision;
 
 /// The type of strings, which are not tensors in libtorch.
 const STRINGS: i32 = -1;
@@ -138,6 +139,8 @@ pub struct Torch {
     path: PathBuf,
     /// Whether packages find their required `libtorch.so`, or else the reason why not.
     umbrella: OnceLock<Result<(), String>>,
+    /// Whether torchvision's operators are registered, or else the reason why not.
+    torchvision: OnceLock<Result<(), String>>,
     /// The number of threads that run parts of models in parallel, once a model has set it.
     inter_op_threads: OnceLock<Result<i32, String>>,
 }
@@ -161,7 +164,13 @@ impl Torch {
         let api = api.map_err(|function| OpenError::Incomplete { shim, function })?;
         mem::forget((library, compiled));
         let path = path.to_owned();
-        Ok(Arc::new(Self { api, path, umbrella: OnceLock::new(), inter_op_threads: OnceLock::new() }))
+        Ok(Arc::new(Self {
+            api,
+            path,
+            umbrella: OnceLock::new(),
+            torchvision: OnceLock::new(),
+            inter_op_threads: OnceLock::new(),
+        }))
     }
 
     /// Loads a library with the name of the one that packages of AOTInductor need besides `libtorch_cpu.so`: libtorch's
@@ -176,6 +185,34 @@ impl Torch {
             Ok(())
         };
         self.umbrella.get_or_init(open).clone()
+    }
+
+    /// Loads torchvision's library, which registers its operators. Called for the first model that has one of them.
+    fn open_torchvision(&self) -> Result<(), String> {
+        let open_one = |library: &Path| -> Result<(), String> {
+            // SAFETY: loading runs the library's initialisers. It is installed with libtorch, and trusted like it.
+            let opened = unsafe { open(library, Binding::Lazy) }.map_err(|error| error.to_string())?;
+            // It stays open for the life of the process, like libtorch.
+            mem::forget(opened);
+            Ok(())
+        };
+        let open_all = || {
+            let library = vision::library(&self.path).ok_or(
+                "torchvision has it, which is not installed next to libtorch; `pip install torchvision` in the environment \
+                 of torch is enough",
+            )?;
+            let folder = self.path.parent().unwrap_or(Path::new("."));
+            for companion in
+                vision::COMPANIONS.map(|name| folder.join(name)).iter().filter(|path| path.is_file())
+            {
+                // The library reports what it lacks.
+                let _ = open_one(companion);
+            }
+            open_one(&library).map_err(|why| format!("torchvision has it, but cannot be loaded: {why}"))?;
+            tracing::info!("operators of torchvision: {}", library.display());
+            Ok(())
+        };
+        self.torchvision.get_or_init(open_all).clone()
     }
 
     /// Sets the number of threads that run parts of models in parallel. The process has one such number, which the
@@ -263,9 +300,18 @@ impl Module {
     pub(crate) fn load(torch: &Arc<Torch>, path: &Path) -> Result<Self, String> {
         let in_use = InUse::new();
         let path = CString::new(path.as_os_str().as_bytes()).map_err(|error| error.to_string())?;
-        let mut model = ptr::null_mut();
-        // SAFETY: the path is alive, and the result pointer is valid for writes.
-        torch.check(unsafe { (torch.api.load)(path.as_ptr(), &raw mut model) })?;
+        let load = || {
+            let mut model = ptr::null_mut();
+            // SAFETY: the path is alive, and the result pointer is valid for writes.
+            torch.check(unsafe { (torch.api.load)(path.as_ptr(), &raw mut model) }).map(|()| model)
+        };
+        let model = match load() {
+            Err(why) if why.contains(vision::NAMESPACE) => {
+                torch.open_torchvision().map_err(|reason| format!("{why} {reason}"))?;
+                load()?
+            }
+            outcome => outcome?,
+        };
         let model = NonNull::new(model).ok_or("libtorch returned no model")?;
         Ok(Self { model, torch: Arc::clone(torch), _in_use: in_use })
     }
