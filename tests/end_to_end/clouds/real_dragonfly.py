@@ -157,7 +157,7 @@ def test_an_object_that_was_overwritten_comes_as_it_is_now(amazon, tmp_path, dae
     assert hashlib.sha256(new).hexdigest() in digests(tmp_path / "cache")
 
 
-def test_what_a_killed_daemon_does_not_bring_comes_from_the_bucket(amazon, tmp_path, daemon):
+def test_a_killed_daemon_leaves_the_rest_to_the_bucket(amazon, tmp_path, daemon):
     expected, size = write_repository(tmp_path / "models")
     amazon.put("killed", tmp_path / "models")
     flags = [EXPLICIT, f"--repository-cache-directory={tmp_path / 'cache'}"]

@@ -60,7 +60,7 @@ def models(tmp_path_factory):
     return folder
 
 
-def test_what_goes_wrong_on_the_way_does_no_harm(cloud, models, tmp_path):
+def test_faults_in_transit_do_no_harm(cloud, models, tmp_path):
     """Every fault is of another model, so that one server is enough."""
     cloud.put("faults", models)
     cache = tmp_path / "cache"

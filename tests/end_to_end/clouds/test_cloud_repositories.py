@@ -236,7 +236,7 @@ def test_a_store_that_breaks_now_and_then_delivers_in_the_end(amazon, models, fa
         assert max(seen.values()) >= 3
 
 
-def test_what_is_damaged_on_the_way_is_noticed(cloud, models):
+def test_damage_in_transit_is_detected(cloud, models):
     cloud.put("damaged", models)
     with cloud.proxy() as proxy:
         url, env = cloud.url("damaged", proxy.origin), cloud.environment(proxy.origin)

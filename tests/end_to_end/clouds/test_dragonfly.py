@@ -99,7 +99,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_what_does_not_come_by_the_proxy_comes_from_the_bucket(amazon, tmp_path, fault):
+def test_files_that_the_proxy_fails_to_bring_come_from_the_bucket(amazon, tmp_path, fault):
     prefix = fault.replace(" ", "-")
     sizes = write_models(tmp_path / "models", ["a", "b"])
     amazon.put(prefix, tmp_path / "models")

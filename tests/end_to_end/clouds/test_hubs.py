@@ -247,7 +247,7 @@ def test_a_stop_does_not_wait_for_a_slow_store(web, models, what):
         ("hf://owner", HuggingFace.token, "the owner or the name of the repository is missing"),
     ],
 )
-def test_what_the_hub_refuses_is_reported_at_start(hub, models, address, token, message):
+def test_refusals_of_the_hub_are_reported_at_start(hub, models, address, token, message):
     hub.put("owner/secret", models)
     hub.private.add("owner/secret")
     with refused(address, env={**of_hub(hub), "HF_TOKEN": token}) as server:
@@ -296,7 +296,7 @@ def unpacked(cache):
 
 
 @pytest.mark.parametrize("kind", ["archive", "artifact", "image"])
-def test_what_is_unpacked_is_kept_for_the_next_start(web, delivery, models, tmp_path, kind):
+def test_unpacked_archives_are_kept_for_the_next_start(web, delivery, models, tmp_path, kind):
     contents = archive("tar.gz", models, "models/" if kind == "image" else "")
     with Registry(delivery, False).running() as registry:
         annotations = {TITLE: "x", "io.deis.oras.content.unpack": "true"} if kind == "artifact" else {}
@@ -477,7 +477,7 @@ def test_logins_come_from_the_programs_that_docker_uses(delivery, models, tmp_pa
             assert not [secret for secret in (registry.password, registry.identity, registry.login) if secret in server.log]
 
 
-def test_what_a_registry_refuses_is_reported_at_start(registry, models, tmp_path):
+def test_refusals_of_a_registry_are_reported_at_start(registry, models, tmp_path):
     artifacts(registry, models)
     for artifact, message in [("team/nothing:v1", "MANIFEST_UNKNOWN"), (f"team/car@sha256:{'0' * 64}", "MANIFEST_UNKNOWN")]:
         with refused(f"oci://{registry.address}/{artifact}", env=of_registry(registry, tmp_path)) as server:
@@ -559,7 +559,7 @@ def test_a_pull_that_is_interrupted_goes_on_where_it_was(web, models, tmp_path):
         (["http://127.0.0.1:1/x.zip", "x"], "[Cc]onnect"),
     ],
 )
-def test_what_cannot_be_pulled_is_reported(tmp_path, arguments, message):
+def test_failed_pulls_are_reported(tmp_path, arguments, message):
     address, folder = arguments
     outcome = nereid("pull", address, tmp_path / folder, env=environment())
     assert outcome.returncode == 1

@@ -454,7 +454,7 @@ def test_a_repository_in_a_cloud_is_registered(nereid, repository, tmp_path, mon
                 server.load("far")
 
 
-def test_what_is_wrong_with_options_is_said(nereid, repository):
+def test_wrong_options_are_explained(nereid, repository):
     for options, reason in [
         ({"no_such_option": 1}, "unknown option 'no-such-option'"),
         ({"exit_timeout_secs": "soon"}, "exit-timeout-secs"),

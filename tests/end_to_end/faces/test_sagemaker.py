@@ -171,7 +171,7 @@ def test_nothing_is_served_unless_it_is_allowed(repository, serve):
         ([], {"SAGEMAKER_TRITON_INFERENCE_TYPE": "chat"}, "SAGEMAKER_TRITON_INFERENCE_TYPE"),
     ],
 )
-def test_what_cannot_be_served_is_refused_at_start(repository, monkeypatch, flags, variables, words):
+def test_unusable_settings_are_refused_at_start(repository, monkeypatch, flags, variables, words):
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     server = nereid_server.refused_start(repository, "--allow-sagemaker=1", "--sagemaker-port=0", *flags)

@@ -66,7 +66,7 @@ def test_an_endpoint_of_many_models_starts_without_any(repository):
         (["a"], {"SAGEMAKER_TRITON_DEFAULT_MODEL_NAME": "c"}, "has no model 'c'"),
     ],
 )
-def test_what_cannot_be_served_is_refused(repository, names, variables, words):
+def test_unusable_settings_are_refused(repository, names, variables, words):
     for name in names:
         write_identity(repository, name, ["INT32"])
     env = environment(repository, {"NEREID": "echo", **variables})

@@ -146,7 +146,7 @@ def test_inputs_and_outputs_mix_with_others(client, server, memory):
         ({"key": "triton_python_backend_shm_region_1", "byte_size": 8}, 400),
     ],
 )
-def test_what_cannot_be_registered_is_refused(server, memory, body, status):
+def test_invalid_regions_are_refused(server, memory, body, status):
     if isinstance(body, dict) and body.get("key") == "KEY":
         body = body | {"key": memory(2 * PAGE).name}
     assert_refused(register(server, "r", body), status)

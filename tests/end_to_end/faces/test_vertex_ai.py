@@ -137,7 +137,7 @@ def test_the_mode_of_predictions_serves_nothing_else(repository):
         (["a"], [], {"AIP_PREDICT_ROUTE": "/p(", "AIP_HEALTH_ROUTE": "/h"}, "AIP_PREDICT_ROUTE"),
     ],
 )
-def test_what_cannot_be_served_is_refused_at_start(repository, monkeypatch, names, flags, variables, words):
+def test_unusable_settings_are_refused_at_start(repository, monkeypatch, names, flags, variables, words):
     for name in names:
         write_identity(repository, name, ["INT32"])
     for name, value in variables.items():

@@ -7,7 +7,6 @@ of the size of rounding.
 
 import numpy as np
 from onnx import ModelProto, helper, numpy_helper
-
 from random_onnx_graphs import port, run
 
 # What rounding and approximated functions may change, relative to the largest element of a tensor.

@@ -9,7 +9,6 @@ import numpy as np
 import onnx
 import onnxruntime
 from onnx import helper, numpy_helper
-
 from random_onnx_operators import BOOL, F16, F32, F64, I8, I32, I64, KINDS, U8
 
 OPSETS = [7, 9, 10, 11, 12, 13, 13, 14, 15, 16, 17, 17, 18, 19, 20, 21, 22, 23]
@@ -231,9 +230,7 @@ class Draft:
             if len(self.nodes) >= target:
                 break
             x = self.tensors[-1] if self.chance(0.7) else self.choose(self.tensors)
-            kinds = [
-                kind for kind in KINDS if x.dtype in kind[0] and x.rank >= kind[2] and self.opset >= kind[3] and x.value.size
-            ]
+            kinds = [kind for kind in KINDS if x.dtype in kind[0] and x.rank >= kind[2] and self.opset >= kind[3] and x.value.size]
             if kinds:
                 chances = np.array([kind[1] for kind in kinds], float)
                 kinds[self.rng.choice(len(kinds), p=chances / chances.sum())][4](self, x)

@@ -107,7 +107,14 @@ def arithmetic(draft, x):
 @kind(*NUMBERS, weight=2)
 def comparison(draft, x):
     # Numbers that are equal but for their rounding are no sign of a defect.
-    op = draft.choose(["Less", *([] if x.dtype in FLOATS else ["Equal"]), "Greater", *(["LessOrEqual", "GreaterOrEqual"] if draft.opset >= 12 else [])])
+    op = draft.choose(
+        [
+            "Less",
+            *([] if x.dtype in FLOATS else ["Equal"]),
+            "Greater",
+            *(["LessOrEqual", "GreaterOrEqual"] if draft.opset >= 12 else []),
+        ]
+    )
     draft.add(op, [x, draft.partner(x)])
 
 
@@ -150,7 +157,9 @@ def gemm(draft, x):
     inner, outer = x.shape[1 - turned], draft.size()
     turns = draft.choose([0, 1])
     weights = draft.weights((outer, inner) if turns else (inner, outer), x.dtype)
-    bias = [draft.weights(draft.choose([(outer,), (1, outer), (x.shape[turned], outer), (1,)]), x.dtype)] if draft.chance(0.7) else []
+    bias = (
+        [draft.weights(draft.choose([(outer,), (1, outer), (x.shape[turned], outer), (1,)]), x.dtype)] if draft.chance(0.7) else []
+    )
     scales = {"alpha": 0.5, "beta": 2.0} if draft.chance(0.3) else {}
     draft.add("Gemm", [x, weights, *bias], transA=turned, transB=turns, **scales)
 

@@ -161,7 +161,7 @@ def test_regions_are_listed_and_unregistered(client, grpc_client, memory):
     assert client.get_cuda_shared_memory_status() == []
 
 
-def test_what_cannot_be_registered_is_refused(client, server, memory):
+def test_invalid_regions_are_refused(client, server, memory):
     allocated = memory(b"", 64)
     good = body(allocated.handle, 64)
     for wrong, status in [

@@ -63,7 +63,7 @@ def test_a_net_with_weights_is_completed_and_takes_batches(repository, serve_net
             np.testing.assert_allclose(response.as_numpy("s"), row[None], 1e-5, 1e-5)
 
 
-def test_what_cannot_be_served_is_refused_by_name(repository, serve):
+def test_unsupported_models_are_refused_by_name(repository, serve):
     case = CASES["relu"]
     # Another operator's name of the same length.
     netdef_cases.write(repository, case._replace(name="unknown", net=case.net.replace(b"Relu", b"Bell")))

@@ -17,7 +17,7 @@ from tritonclient.utils import InferenceServerException
 import nereid_server
 import openvino_models
 from http_requests import assert_refused, infer, infer_binary, request, tensor
-from model_files import OnnxModel, scale_model, write_model
+from model_files import OnnxModel, write_model
 from openvino_models import TYPES, network, parameter, tensors
 from places import EXAMPLES
 from tensors import given
@@ -103,7 +103,9 @@ def test_a_model_of_another_framework_keeps_its_precision_unless_asked(repositor
     asked = {"kept": "", "no": parameter("HINT_BF16", "NO"), "yes": parameter("HINT_BF16", "YES")}
     for name, parameters in asked.items():
         write_model(repository, name, extra + parameters, product.serialized())
-    openvino_models.write(repository, network("own", [("X", "FP32", [-1, 256])], lambda x: {"Y": ops.matmul(x, weights, False, False)}))
+    openvino_models.write(
+        repository, network("own", [("X", "FP32", [-1, 256])], lambda x: {"Y": ops.matmul(x, weights, False, False)})
+    )
     server = serve()
     precisions = {}
     for name in (*asked, "own"):

@@ -223,7 +223,7 @@ def test_numbers_and_arguments_with_defaults(write, serve):
         np.testing.assert_allclose(output, values**power + values, rtol=1e-5)
 
 
-def test_what_a_model_throws_fails_its_request_alone(write, serve):
+def test_an_exception_of_a_model_fails_its_request_alone(write, serve):
     write("Refuses", "refuses", pair("x", "y"))
     server = serve()
     for number in (4.0, -1.0, 9.0, -4.0, 16.0):
@@ -280,7 +280,7 @@ def test_shapes_that_depend_on_the_data(write, serve):
     ],
     ids=["input", "argument", "type", "parameter", "platform", "tensors"],
 )
-def test_what_does_not_fit_is_refused_with_the_reason(write, serve, model, text, says):
+def test_mismatches_are_refused_with_the_reason(write, serve, model, text, says):
     write(model, "model", text)
     assert says in reason(serve, "model")
 

@@ -18,6 +18,7 @@ from test_pytorch import (  # noqa: F401 - the same tests, with the servers belo
     test_a_dictionary_has_the_inputs_by_name,
     test_a_model_that_writes_to_its_input_does_not_change_the_requests,
     test_a_real_model_that_remembers_answers_as_in_pytorchs_own_python,
+    test_an_exception_of_a_model_fails_its_request_alone,
     test_an_output_of_another_type_fails_the_request,
     test_every_type_and_shape_goes_through_as_it_is,
     test_inputs_and_outputs_are_named_as_in_triton,
@@ -25,7 +26,6 @@ from test_pytorch import (  # noqa: F401 - the same tests, with the servers belo
     test_requests_join_to_batches,
     test_shapes_that_depend_on_the_data,
     test_strings_go_as_lists,
-    test_what_a_model_throws_fails_its_request_alone,
     write,
 )
 
@@ -105,7 +105,7 @@ def test_sequences_keep_their_states(write, serve, strategy):
     ],
     ids=["input", "argument", "type", "parameter"],
 )
-def test_what_does_not_fit_is_refused_with_the_reason(write, serve, model, text, says):
+def test_mismatches_are_refused_with_the_reason(write, serve, model, text, says):
     write(model, "model", text)
     server = serve("--exit-on-error=false", ready=False)
     assert request(server, "GET", "/v2/models/model/ready").status == 400

@@ -9,12 +9,12 @@ import time
 from collections import Counter
 
 import numpy as np
+import onnx_oracle
+import random_onnx_graphs
 import tritonclient.http
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 import nereid_server
-import onnx_oracle
-import random_onnx_graphs
 from onnx_engines import FLAGS
 
 SECONDS = float(os.environ.get("NEREID_GRAPH_SECONDS", "45"))
@@ -82,7 +82,9 @@ class Embedded:
         part, given = onnx_oracle.smallest(graph.model, feed, fails)
         small = random_onnx_graphs.Graph(graph.seed, part)
         why = (self.failure(part, [given]) or (why, feed))[0]
-        inputs = "\n".join(f"{name} {list(value.shape)} = {np.array2string(value.ravel(), threshold=40)}" for name, value in given.items())
+        inputs = "\n".join(
+            f"{name} {list(value.shape)} = {np.array2string(value.ravel(), threshold=40)}" for name, value in given.items()
+        )
         return f"{why}\n{small}\n{inputs}"
 
 

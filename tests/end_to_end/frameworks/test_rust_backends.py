@@ -166,7 +166,7 @@ def test_a_request_to_another_model_can_be_stopped(server):
     assert time.monotonic() - start < 15
 
 
-def test_what_a_request_has(server):
+def test_properties_of_a_request(server):
     assert do(server, "request", sequence=5) == [
         "id outer",
         "sequence number 0 false false",

@@ -79,7 +79,7 @@ def test_a_graphdef_is_served_by_the_names_of_its_operations(repository, serve, 
         ("TF_INIT_OPS_FILE", "init_ops.json", True),
     ],
 )
-def test_what_only_tensorflow_can_do_is_refused_by_name(repository, serve, key, value, fails):
+def test_operations_that_only_tensorflow_has_are_refused_by_name(repository, serve, key, value, fails):
     config = 'platform: "tensorflow_savedmodel"\n' + parameter(key, value)
     tensorflow_models.write(repository, "model", tensorflow_models.scaled([-1, 3]), config, shape=[-1, 3])
     if fails:
@@ -109,7 +109,7 @@ def test_a_damaged_model_is_refused(repository, serve):
         ("model.dali", "DALI pipelines need NVIDIA DALI and Triton's backend for it: "),
     ],
 )
-def test_what_cannot_be_built_in_says_what_to_install(repository, serve, file, says):
+def test_missing_frameworks_name_what_to_install(repository, serve, file, says):
     folder = repository / "model" / "1"
     folder.mkdir(parents=True)
     (folder / file).write_bytes(b"anything")

@@ -237,7 +237,7 @@ def test_sequences_keep_states(write, serve, python, engine):
     ],
     ids=["input", "output", "type"],
 )
-def test_what_does_not_fit_is_refused_with_the_reason(write, serve, text, says):
+def test_mismatches_are_refused_with_the_reason(write, serve, text, says):
     write("Twice", "model", text)
     assert says in reason(serve, "model")
 

@@ -49,7 +49,10 @@ def flags(engine, packages, folder):
     """The flags for an engine with torch from these packages."""
     if engine == "library":
         return [f"--backend-config=pytorch,library={packages / 'torch/lib'}"]
-    return [f"--backend-config=python,python={environment(folder / 'environment', packages)}", "--backend-config=pytorch,engine=python"]
+    return [
+        f"--backend-config=python,python={environment(folder / 'environment', packages)}",
+        "--backend-config=pytorch,engine=python",
+    ]
 
 
 @pytest.mark.usefixtures("write")
@@ -73,5 +76,7 @@ def test_a_detector_answers_as_in_pytorchs_own_python(serve, detector, engine, t
 )
 def test_without_torchvision_the_refusal_names_it(serve, engine, says, tmp_path):
     own = flags(engine, torch_wheel.PYTHON, tmp_path)
-    line = reason(lambda *more, **how: serve(*own, *more, env=os.environ | torch_wheel.environment(), limit_s=300, **how), "detector")
+    line = reason(
+        lambda *more, **how: serve(*own, *more, env=os.environ | torch_wheel.environment(), limit_s=300, **how), "detector"
+    )
     assert says in line

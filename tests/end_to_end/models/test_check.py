@@ -313,7 +313,7 @@ def test_a_model_in_two_repositories_is_found_in_both(repository, tmp_path):
     ]
 
 
-def test_what_the_check_says_is_what_the_server_does(planted, serve):
+def test_the_check_predicts_the_server(planted, serve):
     would_load = {model["name"]: model["would_load"] for model in report(planted, code=1)["models"]}
     server = serve("--exit-on-error=false", ready=False)
     for name, expected in would_load.items():
@@ -410,7 +410,7 @@ def test_a_configuration_is_completed_from_the_model(repository, serve):
 @pytest.mark.parametrize(
     ("name", "reason"), [("scal", "did you mean 'scale'?"), ("broken", "config.pbtxt:1:1"), ("wrong", "model.onnx")]
 )
-def test_what_cannot_be_completed_is_explained(repository, name, reason):
+def test_incomplete_configurations_are_explained(repository, name, reason):
     scale_model("scale").write(repository)
     write(repository, "broken/config.pbtxt", "nonsense")
     write_model(repository, "wrong", 'backend: "onnxruntime"', b"no model")

@@ -159,7 +159,7 @@ PARTIAL = {
 }
 
 
-def test_what_a_configuration_says_stays_and_the_rest_is_completed(repository, serve):
+def test_completion_keeps_what_the_configuration_has(repository, serve):
     for name, (text, *_) in PARTIAL.items():
         write(repository, scale_model(name), text)
     server = serve()
@@ -233,7 +233,7 @@ MISFITS = {
 
 
 @pytest.mark.parametrize("what", MISFITS)
-def test_what_does_not_fit_the_model_is_refused(repository, serve, what):
+def test_configurations_that_do_not_fit_the_model_are_refused(repository, serve, what):
     model, text, words = MISFITS[what]
     write(repository, model, text)
     why = refused(serve("--exit-on-error=false", ready=False), "faulty")

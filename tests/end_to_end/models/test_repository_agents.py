@@ -252,7 +252,7 @@ FAILS |= {"not_initialized", "missing_agent", "invalid"}
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_what_agents_refuse_is_not_served(stories, scenario):
+def test_models_that_agents_refuse_are_not_served(stories, scenario):
     assert stories["nereid"][scenario][-1] == (None if scenario in FAILS else 0)
 
 

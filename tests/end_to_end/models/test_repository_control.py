@@ -357,7 +357,7 @@ def test_a_change_before_the_repository_is_watched_is_followed(repository, gate)
         server.kill()
 
 
-def test_what_python_compiles_beside_a_model_is_no_change(repository, serve):
+def test_compiled_python_files_are_no_change_of_a_model(repository, serve):
     scaled(repository, 2.0)
     server = serve("--model-control-mode=explicit", "--load-model=scale")
     cache = repository / "scale" / "1" / "__pycache__"

@@ -81,7 +81,7 @@ DAMAGES = {
 }
 
 
-def test_what_was_changed_is_refused(tmp_path, repository, agents):
+def test_changed_files_are_refused(tmp_path, repository, agents):
     numbers = random.Random(8)
     key = tmp_path / "key"
     for name in [*DAMAGES, "right"]:

@@ -260,7 +260,7 @@ class TritonPythonModel:
 """
 
 
-def test_what_a_python_model_asks_is_a_trace_within_its_own(same, repository, serve, file):
+def test_inner_requests_of_a_python_model_are_traced_within_its_own(same, repository, serve, file):
     python_backend.prepare()
     config = 'backend: "python" input { name: "VALUE" data_type: TYPE_INT32 dims: 2 }'
     config += ' output { name: "RESULT" data_type: TYPE_INT32 dims: 2 }'

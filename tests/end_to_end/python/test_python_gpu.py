@@ -167,7 +167,7 @@ def test_other_inputs_of_such_a_model_are_in_cpu_memory(client, server, driver):
     assert found == [True, [1, 0], [1.0, 2.0], True, ["ab", ""]]
 
 
-def test_what_a_model_makes_of_an_input_on_the_gpu_is_its_output(client, server, driver):
+def test_outputs_computed_from_gpu_inputs_are_served(client, server, driver):
     values = numpy.arange(100, dtype=numpy.float32)
     io = registered(client, "io", driver.allocate(values.tobytes(), 1024))
     code = """

@@ -164,7 +164,7 @@ def test_a_traceback_is_in_the_log_with_file_and_line(client, models):
     models.wait_for_log(r'obedient_0: .*obedient/1/model.py\\\\?", line \d+, in act')
 
 
-def test_what_a_model_prints_is_in_the_log_under_its_name(client, models):
+def test_printed_lines_of_a_model_are_logged_under_its_name(client, models):
     assert ask(client, "print") == "print"
     models.wait_for_log(r"^I.*obedient_0: in two lines")
     models.wait_for_log(r"^W.*obedient_0: complained")
@@ -428,7 +428,7 @@ def test_a_stopped_process_does_not_hold_up_the_end_of_the_server(repository, se
 
 
 @pytest.mark.parametrize("text", ["a\nE0101 00:00:00.000000 1 x.rs:1] one", "\nE0101 two", "\r\x1b[2Jthree", "\n\nfour"])
-def test_what_a_model_logs_is_one_line_without_control_characters(client, models, text):
+def test_log_messages_of_a_model_are_one_line_without_control_characters(client, models, text):
     forged = text[-3:]
     ask(client, "log " + text)
     models.wait_for_log(re.escape(forged) + '"$')
@@ -559,7 +559,13 @@ class TritonPythonModel:
     [
         # Each with how many instances start and are finalized before the load is answered.
         [("count: 2", 2, 0), ("count: 1", 0, 1), ("count: 3", 2, 0), ("count: 1", 0, 2), ("count: 2", 1, 0), ("count: 1", 0, 1)],
-        [("count: 1", 1, 0), ("count: 2 name: 'renamed'", 1, 0), ("count: 1", 0, 1), ("count: 4", 3, 0), ("count: 4 name: 'x'", 0, 0)],
+        [
+            ("count: 1", 1, 0),
+            ("count: 2 name: 'renamed'", 1, 0),
+            ("count: 1", 0, 1),
+            ("count: 4", 3, 0),
+            ("count: 4 name: 'x'", 0, 0),
+        ],
     ],
 )
 def test_instances_stay_when_their_number_or_name_changes_and_removed_ones_are_finalized_first(repository, serve, groups):

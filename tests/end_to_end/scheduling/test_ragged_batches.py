@@ -156,7 +156,7 @@ def test_one_request_gets_what_belongs_to_it(client, values):
     np.testing.assert_array_equal(answer, values * 2)
 
 
-def test_what_is_made_for_a_batch_of_one_request(client):
+def test_batch_inputs_of_one_request(client):
     answer = client.infer("counts", [given("X", row(7, 8, 9))])
     assert {name: answer.as_numpy(name).tolist() for name in "CEIFL"} == {
         "C": [[3]],

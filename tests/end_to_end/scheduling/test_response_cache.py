@@ -223,7 +223,7 @@ def test_a_cache_too_small_for_any_answer_holds_up_no_request(repository, serve,
         ([LOCAL, "--cache-config=redis,host=h"], "a server has one"),
     ],
 )
-def test_what_cannot_be_used_is_refused_at_start(repository, flags, reason):
+def test_unusable_flags_are_refused_at_start(repository, flags, reason):
     server = nereid_server.refused_start(repository, *flags)
     assert server.exit_code != 0 and reason in server.log
 

@@ -67,7 +67,7 @@ def test_it_makes_room_and_is_used_by_many_at_once(repository, serve, directory)
     ("settings", "reason"),
     [(["size=x"], "cache 'local'"), (["other=1"], "cache 'local'"), (["size=1"], "cache 'local'")],
 )
-def test_what_it_refuses_is_told(repository, directory, settings, reason):
+def test_refusals_are_passed_on(repository, directory, settings, reason):
     flags = [f"--cache-config=local,{setting}" for setting in settings]
     server = nereid_server.refused_start(repository, directory, *flags)
     assert server.exit_code != 0 and reason in server.log

@@ -138,7 +138,7 @@ def test_settings_that_redis_refuses_end_the_start(repository, tmp_path, require
     assert refused.exit_code != 0 and reason in refused.log
 
 
-def test_what_others_wrote_is_no_answer(repository, serve, redis):
+def test_foreign_entries_are_no_answer(repository, serve, redis):
     cached(repository)
     # Reading the largest takes its time.
     _, ask = asker(serve, redis, "socket_timeout=10000")

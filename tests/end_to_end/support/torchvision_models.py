@@ -5,7 +5,6 @@
 import json
 import sys
 from pathlib import Path
-from typing import Tuple
 
 import torch
 import torchvision
@@ -17,7 +16,7 @@ CASES = 4
 class Detector(torch.nn.Module):
     """The boxes that are left of overlapping ones, and what is in them."""
 
-    def forward(self, boxes, scores, image) -> Tuple[torch.Tensor, torch.Tensor]:
+    def forward(self, boxes, scores, image) -> tuple[torch.Tensor, torch.Tensor]:
         kept = torchvision.ops.nms(boxes, scores, 0.4)
         regions = torch.cat([torch.zeros(boxes.shape[0], 1), boxes], 1)
         return kept, torchvision.ops.roi_align(image, regions, [2, 3])

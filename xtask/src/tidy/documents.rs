@@ -86,7 +86,8 @@ fn is_short_path(text: &str) -> bool {
 
 /// Whether a path ends like the short one, folders named `src` aside.
 fn names_source(short: &str, files: &[TextFile]) -> bool {
-    let without_src = |path: &str| path.split('/').filter(|name| *name != "src").collect::<Vec<_>>().join("/");
+    let without_src =
+        |path: &str| path.split('/').filter(|name| *name != "src").collect::<Vec<_>>().join("/");
     let short = format!("/{}", without_src(short));
     files.iter().any(|file| without_src(&file.path).ends_with(&short))
 }

@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_tensor_is_refused_by_its_kind() {
+    fn value_of_another_kind_is_refused_as_a_tensor() {
         for (kind, reported) in [
             (sequence(None), "input 'X' of the model is a sequence"),
             (sequence(tensor(1, None)), "input 'X' of the model is a sequence"),

@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_onnx_has_no_locations() {
+    fn file_that_is_not_onnx_has_no_locations() {
         let folder = tempfile::tempdir().unwrap();
         for contents in [b"".as_slice(), b"not a model", &[0xff; 64]] {
             check(contents, folder.path()).unwrap();

@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_in_the_tables_is_refused_by_name() {
+    fn unlisted_operator_is_refused_by_name() {
         let with_text = |op, name: &str, value: &str| {
             let mut node = node(op, &["X"], &["Y"]);
             let r#type = AttributeType::String as i32;

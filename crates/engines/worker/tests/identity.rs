@@ -166,7 +166,7 @@ fn execute(instance: &mut WorkerInstance, ids: &[&str]) -> Vec<Vec<Result<usize,
 }
 
 #[test]
-fn whatever_a_process_does_its_requests_are_answered_and_the_next_ones_too() {
+fn misbehaving_process_answers_its_requests_and_the_next_ones() {
     let limits = Limits { execute: Some(Duration::from_millis(500)), ..Limits::default() };
     let good = vec![Ok(20_000)];
     for (id, expected, dies) in [

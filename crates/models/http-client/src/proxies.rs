@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_proxy_is_refused_without_its_password() {
+    fn invalid_proxy_is_refused_without_its_password() {
         for wrong in ["https://me:secret@p", "socks5://me:secret@p", "http://", "http://me:secret@"] {
             let error = proxies(&[("HTTP_PROXY", wrong)]).unwrap_err();
             assert!(error.starts_with("HTTP_PROXY is not") && !error.contains("secret"), "{error}");

@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_reported_without_its_contents() {
+    fn malformed_file_is_reported_without_its_contents() {
         for text in [
             "",
             "{",

@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_linked_stays_and_is_not_removed() {
+    fn linked_tree_survives_a_clean_up() {
         let folder = tempfile::tempdir().unwrap();
         let trees = Trees(folder.path().join("trees"));
         let place = trees.place("key").unwrap();

@@ -98,7 +98,7 @@ impl Place {
 use EntryType::{Block, Char, Directory, Fifo, GNUSparse, Link, Regular, Symlink};
 
 #[test]
-fn what_tools_write_is_unpacked() {
+fn archives_of_common_tools_are_unpacked() {
     let entries: Entries<'_> = &[
         (Directory, "./", "", b""),
         (Directory, "bin/", "", b""),

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_reference_program_writes_is_read() {
+    fn archive_of_the_reference_program_is_read() {
         // `zstd -19`
         let frame = [
             0x28, 0xb5, 0x2f, 0xfd, 0x04, 0x68, 0xdd, 0x00, 0x00, 0x78, 0x6d, 0x6f, 0x64, 0x65, 0x6c, 0x73,
@@ -135,7 +135,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_compressed_is_read(parts in vec(vec(0_u8..9, 0..5000), 0..5)) {
+        fn compressed_contents_round_trip(parts in vec(vec(0_u8..9, 0..5000), 0..5)) {
             let frames: Vec<_> = parts.iter().flat_map(|part| frame(part)).collect();
             prop_assert_eq!(read(&frames).unwrap(), parts.concat());
         }

@@ -235,7 +235,7 @@ mod tests {
     proptest! {
         /// Bodies arrive in turns; each is refused when its bytes would exceed the budget, and releases all of its share.
         #[test]
-        fn what_is_in_memory_never_exceeds_the_budget(arrivals in prop::collection::vec((0..8_usize, 0..200_000_usize), 0..100)) {
+        fn memory_never_exceeds_the_budget(arrivals in prop::collection::vec((0..8_usize, 0..200_000_usize), 0..100)) {
             let budget = BodyBudget::new(1 << 20);
             let mut bodies: Vec<(BodyShare, usize)> = (0..8).map(|_| Default::default()).collect();
             for (body, bytes) in arrivals {

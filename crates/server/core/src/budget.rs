@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_already_may_exceed_the_capacity() {
+    fn acquire_anyway_may_exceed_the_capacity() {
         let budget = Budget::new(2);
         let over = budget.acquire_anyway(5);
         assert!(budget.is_exhausted() && budget.try_acquire(0).is_none());

@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_takes_a_place_goes_on_counting_and_what_it_replaced_may_still_count() {
+    fn successor_continues_the_counters_and_its_predecessor_may_still_count() {
         let first = Arc::new(ModelStatistics::default());
         success(&first);
         let second = Arc::new(ModelStatistics::succeeding(&first));

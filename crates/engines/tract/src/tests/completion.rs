@@ -95,7 +95,7 @@ fn the_default_batch_size_is_a_setting() {
 }
 
 #[test]
-fn what_does_not_fit_the_file_is_refused() {
+fn configuration_that_does_not_fit_the_file_is_refused() {
     let x = ("X", DataType::Fp32, [3].as_slice());
     let message = refusal(&identity(Element::Float, &[2, 3]), config(2, &[], &[]));
     assert!(message.contains("max_batch_size is 2, but input 'X'"), "{message}");

@@ -34,7 +34,7 @@ fn the_configuration_may_name_another_file_or_a_folder() {
 }
 
 #[test]
-fn what_is_not_onnx_or_cut_short_is_refused() {
+fn foreign_or_truncated_file_is_refused() {
     let whole = identity(Element::Float, &[3]);
     for contents in [b"just some text".as_slice(), b"", &whole[..whole.len() / 2], &whole[..whole.len() - 1]]
     {

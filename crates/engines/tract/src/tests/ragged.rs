@@ -116,7 +116,7 @@ fn an_output_is_cut_apart_by_the_shapes_of_an_input() {
 }
 
 #[test]
-fn what_an_output_holds_beyond_the_last_request_is_nobodys() {
+fn surplus_rows_of_an_output_are_dropped() {
     let inputs = vec![port("X", Element::Float, &[-1])];
     let longer = vec![with_int(node("Concat", &["X", "X"], &["Y"]), "axis", 0)];
     let longer = file(graph(inputs.clone(), longer, vec![port("Y", Element::Float, &[-1])], vec![]));

@@ -177,7 +177,7 @@ fn a_broadcast_before_a_product_counts_each_of_its_elements() {
 }
 
 #[test]
-fn what_onnx_and_onnx_runtime_define_otherwise_is_refused() {
+fn operators_that_onnx_and_onnx_runtime_define_differently_are_refused() {
     let pool = with_int(with_ints(node("MaxPool", &["X"], &["Y"]), "kernel_shape", &[3]), "ceil_mode", 1);
     let text = |mut node: NodeProto, name: &str, value: &str| {
         let r#type = AttributeType::String as i32;

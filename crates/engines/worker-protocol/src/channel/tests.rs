@@ -240,7 +240,7 @@ fn a_sender_with_a_backlog_waits_for_nobody_and_loses_nothing() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused() {
+fn malformed_message_is_refused() {
     for (what, bytes) in [
         ("garbage", &b"GET / HTTP/1.1\r\n\r\n"[..]),
         ("a frame that is too long", &[1, 0, 0, 64, 1, 0, 0, 0]),

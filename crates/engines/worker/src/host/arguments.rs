@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_described_is_found_again() {
+    fn described_model_round_trips() {
         let config = nereid_testkit::normalised("m", "max_batch_size: 3 backend: 'x'");
         for (version, complete, kind) in [
             (1, false, InstanceKind::Cpu),

@@ -142,7 +142,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_written_is_read(files in prop::collection::btree_map("[a-z0-9][a-z0-9 ()=/.]{0,12}", "[0-9a-f]{64}", 0..5)) {
+        fn written_list_is_read_back(files in prop::collection::btree_map("[a-z0-9][a-z0-9 ()=/.]{0,12}", "[0-9a-f]{64}", 0..5)) {
             let plain: String = files.iter().map(|(file, digest)| format!("{digest}  {file}\n")).collect();
             let tagged: String = files.iter().map(|(file, digest)| format!("BLAKE3 ({file}) = {digest}\n")).collect();
             for (text, algorithm) in [(plain, Algorithm::Sha256), (tagged, Algorithm::Blake3)] {

@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_used_is_reported() {
+    fn invalid_settings_file_is_reported() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("dragonfly.json");
         let path = path.to_str().unwrap();

@@ -82,7 +82,7 @@ async fn the_proxy_is_asked_for_the_whole_address_with_dragonflys_headers() {
 }
 
 #[tokio::test]
-async fn what_the_proxy_cannot_bring_is_an_error() {
+async fn failed_fetch_through_the_proxy_is_an_error() {
     let range = || Some(2..4);
     for (bytes, range, expected) in [
         (answer("503 Service Unavailable", "", b""), None, "answers with HTTP status 503"),

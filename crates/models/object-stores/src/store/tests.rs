@@ -128,7 +128,7 @@ fn one_listing_tells_of_all_models() {
 }
 
 #[test]
-fn what_is_in_the_cache_is_not_fetched_again() {
+fn cached_file_is_not_fetched_again() {
     let fixture = Fixture::new();
     fixture.server.put("models/m/1/model.onnx", &bytes(1000));
     fixture.server.put("models/m/config.pbtxt", b"config");
@@ -252,7 +252,7 @@ fn a_server_that_never_recovers_is_given_up() {
 }
 
 #[test]
-fn what_is_damaged_on_the_way_is_noticed() {
+fn damage_in_transit_is_detected() {
     let fixture = Fixture::new();
     fixture.server.put("models/good/1/model.onnx", b"good");
     fixture.fetch("good").unwrap();
@@ -619,7 +619,7 @@ impl Route for TestRoute {
 }
 
 #[test]
-fn what_a_route_brings_is_checked_and_what_it_does_not_comes_from_the_bucket() {
+fn routed_files_are_checked_and_missing_ones_come_from_the_bucket() {
     let files =
         [("m/1/small", vec![7; 1000]), ("m/1/empty", Vec::new()), ("m/1/large", vec![9; (8 << 20) + 5])];
     let total: u64 = files.iter().map(|(_, contents)| contents.len() as u64).sum();

@@ -41,7 +41,7 @@ fn complete(completion: Completion, text: &str, handed_back: Option<&str>) -> Re
 }
 
 #[test]
-fn what_the_backend_completed_is_normalised_as_if_it_had_been_given() {
+fn backend_completion_is_normalised_like_a_written_configuration() {
     let handed = format!("max_batch_size: 6 dynamic_batching {{ }} {WHOLE}");
     for completion in [Completion::Allowed, Completion::Needed] {
         let completed = complete(completion, "", Some(&handed)).unwrap();
@@ -67,7 +67,7 @@ fn without_a_configuration_a_backend_that_completes_nothing_is_refused() {
 }
 
 #[test]
-fn what_comes_out_of_completion_has_to_be_right() {
+fn completed_configuration_is_validated() {
     let without_type = "input { name: 'X' dims: [ 3 ] }";
     for handed_back in [None, Some(without_type)] {
         let error = complete(Completion::Allowed, without_type, handed_back).unwrap_err();

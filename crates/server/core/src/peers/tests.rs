@@ -195,7 +195,7 @@ fn an_inner_request_is_cancelled_with_its_parent_or_by_itself() {
 }
 
 #[test]
-fn what_could_cancel_a_request_keeps_nothing_of_it_once_it_is_over() {
+fn canceller_keeps_nothing_of_a_finished_request() {
     let world = world();
     let echo = world.server.model("echo", None).unwrap();
     let holders = Arc::strong_count(&echo);
@@ -242,7 +242,7 @@ fn backends_may_ask_while_the_server_stops() {
 }
 
 #[test]
-fn what_cannot_be_asked_is_refused() {
+fn unknown_model_or_version_is_refused() {
     let world = world();
     assert_eq!(world.refusal("nobody").0, ErrorCode::NotFound);
     let peers = world.server.peers();

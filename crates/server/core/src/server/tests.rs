@@ -159,7 +159,7 @@ async fn an_output_may_be_answered_as_classes() {
 }
 
 #[tokio::test]
-async fn what_a_backend_does_wrong_fails_its_request_and_the_model_goes_on() {
+async fn backend_mistake_fails_its_request_and_the_model_serves_on() {
     let scripts: [(Script, ErrorCode); 4] = [
         (|batch| drop(batch), ErrorCode::Internal),
         (|_| panic!("the backend's own fault"), ErrorCode::Internal),

@@ -96,7 +96,7 @@ fn a_model_follows_the_general_settings_in_what_it_does_not_set() {
 }
 
 #[test]
-fn what_is_cleared_follows_again() {
+fn cleared_trace_setting_follows_the_default_again() {
     let control = plain(TraceSettings { rate: 10, ..TraceSettings::default() });
     control.update(None, &rate(77)).unwrap();
     control.update(Some("m"), &rate(3)).unwrap();

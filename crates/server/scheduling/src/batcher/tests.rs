@@ -234,7 +234,7 @@ fn a_full_level_takes_no_more() {
 }
 
 #[test]
-fn what_waits_too_long_is_refused_at_its_time() {
+fn request_is_refused_when_its_queue_timeout_ends() {
     let policy = Policy { timeout: Some(ms(5)), ..Policy::default() };
     let mut queue = Clocked::new(with_policy(policy)).jobs(&[1]).at(2).jobs(&[1]);
     assert_eq!(queue.batcher.next_expiry(), Some(queue.start + ms(5)));
@@ -262,7 +262,7 @@ fn a_request_may_make_its_time_shorter_only_where_it_is_allowed_and_there_is_a_t
 }
 
 #[test]
-fn what_waited_too_long_may_give_way_to_the_others_of_its_level() {
+fn delayed_request_gives_way_to_others_of_its_priority_level() {
     let policy = Policy { timeout: Some(ms(5)), delays_expired: true, ..Policy::default() };
     let mut queue = Clocked::new(Rules { max_batch_size: 1, ..with_policy(policy) });
     queue = queue.jobs(&[1, 1]).at(5).jobs(&[1]);

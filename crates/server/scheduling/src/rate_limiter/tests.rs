@@ -24,7 +24,7 @@ fn limit(name: &str, count: usize, device: Option<i32>) -> ResourceLimit {
 }
 
 #[test]
-fn what_an_instance_could_never_get_is_refused_when_it_is_loaded() {
+fn unobtainable_resources_are_refused_at_load() {
     let limiter = RateLimiter::new(vec![limit("R", 4, Some(0)), limit("R", 2, None), limit("S", 9, Some(1))]);
     limiter.register(vec![instance("a", 0, &[("R", 4)])]).unwrap();
     for (needs, in_message) in [

@@ -365,7 +365,7 @@ async fn an_engine_without_room_leaves_requests_to_others() {
 }
 
 #[tokio::test]
-async fn what_is_queued_and_in_slots_is_executed_when_the_model_is_unloaded_or_the_server_stops() {
+async fn queued_and_held_requests_are_executed_before_an_unload_or_a_stop_ends() {
     for scheduling in SCHEDULINGS {
         for stops in [false, true] {
             let device = Device::with_slots(2);

@@ -494,7 +494,7 @@ fn a_change_is_taken_up_when_two_looks_have_seen_the_same_of_it() {
 }
 
 #[test]
-fn what_failed_at_the_start_is_taken_up_when_it_is_mended() {
+fn model_that_failed_at_start_loads_once_it_is_mended() {
     let world = world(ModelControl::Poll);
     world.backend.broken.store(true, AtomicOrdering::Relaxed);
     world.server.start(None).unwrap();

@@ -109,7 +109,7 @@ async fn sequences_that_have_begun_go_on_and_new_ones_are_refused() {
 }
 
 #[tokio::test]
-async fn whatever_becomes_of_requests_none_is_left_in_progress() {
+async fn no_request_is_left_in_progress() {
     let scripts: [Script; 5] = [
         echo,
         |batch| drop(batch),

@@ -358,7 +358,7 @@ fn the_oldest_of_all_sequences_go_together_and_one_of_each_at_a_time() {
 }
 
 #[test]
-fn what_is_cancelled_in_the_batcher_leaves_it() {
+fn cancelled_request_leaves_the_batcher() {
     let mut at =
         oldest(rules(2), 1, batcher::Rules { delay: ms(50), preferred: [4].into(), ..batches_of(4) });
     at.pushed(&["a^", "a:a2", "b^"]);

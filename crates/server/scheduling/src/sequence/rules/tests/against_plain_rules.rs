@@ -196,7 +196,7 @@ impl Run {
 
 proptest! {
     #[test]
-    fn whatever_comes_sequences_keep_their_order_and_their_slots(
+    fn sequences_keep_their_order_and_their_slots(
         events in vec(event(), 0..80),
         slots in 1..4_usize,
         by_age in any::<bool>(),
