@@ -32,6 +32,9 @@ const FUZZ: (&str, &str, &str) =
 /// The packages for the tests of the step `quick`.
 const QUICK_REQUIREMENTS: &str = "requirements-quick.txt";
 
+/// The package that carries ruff.
+const RUFF: &str = "ruff==0.17.6\n";
+
 /// One step of the test run, in order: quick ones first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Step {
@@ -41,6 +44,8 @@ pub enum Step {
     Tidy,
     /// Licences, bans, sources and advisories of the dependencies
     Deny,
+    /// Lints and formatting of the Python code, by ruff
+    Python,
     /// Lints and links of the documentation, warnings refused
     Clippy,
     /// Rust tests of the whole workspace
@@ -49,7 +54,7 @@ pub enum Step {
     Build,
     /// Real clients against that binary (builds it)
     E2e,
-    /// Those of the tests that need no download but small Python packages (with fmt, tidy, clippy and unit); runs only if named
+    /// Those of the tests that need no download but small Python packages (with fmt, tidy, python, clippy and unit); runs only if named
     Quick,
     /// Models through Dragonfly's real daemon, whose first build takes 20 minutes; runs only if named
     Dragonfly,
@@ -65,6 +70,7 @@ impl fmt::Display for Step {
             Self::Fmt => "fmt",
             Self::Tidy => "tidy",
             Self::Deny => "deny",
+            Self::Python => "python",
             Self::Clippy => "clippy",
             Self::Unit => "unit",
             Self::Build => "build",
@@ -132,7 +138,7 @@ fn plan(named: &[Step]) -> Vec<Step> {
     }
     let mut plan = named.to_vec();
     if plan.contains(&Step::Quick) {
-        plan.extend([Step::Fmt, Step::Tidy, Step::Clippy, Step::Unit]);
+        plan.extend([Step::Fmt, Step::Tidy, Step::Python, Step::Clippy, Step::Unit]);
     }
     if plan.iter().any(|step| step.needs_binary()) {
         plan.push(Step::Build);
@@ -162,6 +168,7 @@ impl Step {
             }
             Self::Tidy => tidy::run(project),
             Self::Deny => deny::run(project, &deny::Deny::default()),
+            Self::Python => python(project),
             Self::Clippy => {
                 for features in [&[][..], &["--no-default-features"]] {
                     let clippy = ["clippy", "--workspace", "--all-targets"];
@@ -191,6 +198,13 @@ impl Step {
             Self::Sanitize => sanitize::run(project),
         }
     }
+}
+
+/// Checks the Python code by the rules in `ruff.toml`.
+fn python(project: &Project) -> Result<()> {
+    let ruff = Venv::with(project, "ruff", RUFF)?.program("ruff");
+    show(project.command(&ruff).args(["check", "--quiet", "--no-cache"]))?;
+    show(project.command(&ruff).args(["format", "--check", "--quiet", "--no-cache"]))
 }
 
 /// The Python environment of the end-to-end tests.
@@ -307,7 +321,16 @@ mod tests {
     fn no_arguments_select_every_step_in_order() {
         assert_eq!(
             plan(&[]),
-            [Step::Fmt, Step::Tidy, Step::Deny, Step::Clippy, Step::Unit, Step::Build, Step::E2e]
+            [
+                Step::Fmt,
+                Step::Tidy,
+                Step::Deny,
+                Step::Python,
+                Step::Clippy,
+                Step::Unit,
+                Step::Build,
+                Step::E2e
+            ]
         );
     }
 
@@ -324,7 +347,7 @@ mod tests {
         assert_eq!(plan(&[Step::Versions]), [Step::Build, Step::Versions]);
         assert_eq!(
             plan(&[Step::Quick]),
-            [Step::Fmt, Step::Tidy, Step::Clippy, Step::Unit, Step::Build, Step::Quick]
+            [Step::Fmt, Step::Tidy, Step::Python, Step::Clippy, Step::Unit, Step::Build, Step::Quick]
         );
     }
 
