@@ -4,6 +4,7 @@
 //! listed, not just the first.
 
 mod circles;
+mod comments;
 mod dependencies;
 mod documents;
 mod form;
@@ -64,16 +65,19 @@ fn check(project: &Project) -> Result<Vec<Problem>> {
     let metadata = project.metadata()?;
     let mut problems = Vec::new();
     let mut imports = circles::Imports::default();
+    let mut comments = comments::Comments::default();
     for file in &files {
         problems.extend(leaks::check(file));
         problems.extend(documents::check_paths(file, &files, &project.root));
         if let Some(source) = RustFile::of(file) {
             imports.add(&source);
+            comments.add(&source);
             problems.extend(form::check(&source));
             problems.extend(unsafety::check_notes(&source));
         }
     }
     problems.extend(imports.check());
+    problems.extend(comments.check());
     problems.extend(documents::check_required(&files));
     problems.extend(unsafety::check_crates(&metadata, &files));
     problems.extend(dependencies::check(&dependencies::Graph::of(&metadata)));

@@ -90,19 +90,19 @@ pub struct SageMaker {
 /// An operation of this face.
 #[derive(Clone, Copy, Debug)]
 enum Operation {
-    /// Tells whether the server works.
+    /// Reports the server's health.
     Ping,
-    /// Asks the endpoint's one model.
+    /// Sends a request to the endpoint's only model.
     Invocations,
     /// Lists the models of a multi-model endpoint.
     List,
-    /// Loads one.
+    /// Loads a model.
     Load,
-    /// Tells where one is from.
+    /// Describes a model.
     Get,
-    /// Unloads one.
+    /// Unloads a model.
     Unload,
-    /// Asks one.
+    /// Sends a request to a model.
     Invoke,
 }
 
