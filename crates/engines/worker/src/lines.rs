@@ -25,7 +25,7 @@ impl Lines {
         let mut buffer = [0; READ];
         match rustix::io::read(pipe, &mut buffer) {
             Ok(count) if count > 0 => {
-                self.take(&buffer[..count], report);
+                self.take(buffer.get(..count).unwrap_or(&buffer), report);
                 true
             }
             Err(rustix::io::Errno::INTR) => true,
@@ -48,17 +48,15 @@ impl Lines {
     fn take(&mut self, mut printed: &[u8], report: &mut dyn FnMut(&str)) {
         while !printed.is_empty() {
             let room = MAX_LINE.saturating_sub(self.partial.len());
-            let seen = &printed[..printed.len().min(room)];
-            let (line, used) = match seen.iter().position(|byte| *byte == b'\n') {
-                Some(end) => (&seen[..end], end + 1),
-                None if seen.len() < room => {
-                    self.partial.extend_from_slice(seen);
-                    return;
-                }
-                None => (seen, seen.len()),
+            let seen = printed.get(..room).unwrap_or(printed);
+            let mut lines = seen.splitn(2, |byte| *byte == b'\n');
+            self.partial.extend_from_slice(lines.next().unwrap_or_default());
+            let used = match lines.next() {
+                Some(rest) => seen.len() - rest.len(),
+                None if seen.len() < room => return,
+                None => seen.len(),
             };
-            printed = &printed[used..];
-            self.partial.extend_from_slice(line);
+            printed = printed.get(used..).unwrap_or_default();
             let line = std::mem::take(&mut self.partial);
             report(String::from_utf8_lossy(&line).trim_end_matches('\r'));
         }

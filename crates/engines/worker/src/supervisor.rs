@@ -202,7 +202,7 @@ impl Watch<'_> {
             0 => tracing::info!("{name}: {line}"),
             _ => tracing::warn!("{name}: {line}"),
         };
-        self.output[index].read(&mut report)
+        self.output.get_mut(index).is_some_and(|lines| lines.read(&mut report))
     }
 
     /// Handles the messages that the process sent before it ended.
@@ -215,9 +215,11 @@ impl Watch<'_> {
                     break;
                 }
             }
-            self.output[index].pipe = None;
             let name = self.name;
-            self.output[index].end(&mut |line| tracing::info!("{name}: {line}"));
+            if let Some(lines) = self.output.get_mut(index) {
+                lines.pipe = None;
+                lines.end(&mut |line| tracing::info!("{name}: {line}"));
+            }
         }
     }
 }

@@ -82,8 +82,9 @@ impl<B> Messages<B> {
                 if self.head_length == 0 {
                     begin = piece.len() - rest.len();
                 }
-                let some = rest.len().min(HEAD - self.head_length);
-                rest.copy_to_slice(&mut self.head[self.head_length..][..some]);
+                let room = self.head.get_mut(self.head_length..).unwrap_or_default();
+                let some = rest.len().min(room.len());
+                rest.copy_to_slice(room.split_at_mut(some).0);
                 self.head_length += some;
                 if self.head_length == HEAD {
                     self.head_length = 0;

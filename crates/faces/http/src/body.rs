@@ -199,8 +199,9 @@ impl RequestBody {
         }
         self.len -= count;
         let mut missing = count;
-        while missing > 0 {
-            let piece = &mut self.pieces[self.next];
+        while missing > 0
+            && let Some(piece) = self.pieces.get_mut(self.next)
+        {
             if piece.len() > missing {
                 take(piece.split_to(missing));
                 return Ok(());

@@ -54,10 +54,10 @@ fn event(data: &[u8]) -> Bytes {
     event.extend_from_slice(b"data: ");
     let mut rest = data;
     while let Some(end) = rest.iter().position(|byte| matches!(byte, b'\r' | b'\n')) {
-        event.extend_from_slice(&rest[..end]);
+        let (line, broken) = rest.split_at(end);
+        event.extend_from_slice(line);
         event.extend_from_slice(b"\ndata: ");
-        let broken = if rest[end..].starts_with(b"\r\n") { 2 } else { 1 };
-        rest = &rest[end + broken..];
+        rest = broken.strip_prefix(b"\r\n").or_else(|| broken.get(1..)).unwrap_or_default();
     }
     event.extend_from_slice(rest);
     event.extend_from_slice(b"\n\n");

@@ -123,7 +123,7 @@ impl Pace {
         }
         if let Some(head) = &mut progress.head {
             let room = MAX_HEAD_KEPT.saturating_sub(head.len());
-            head.extend_from_slice(&bytes[..bytes.len().min(room)]);
+            head.extend_from_slice(bytes.get(..room).unwrap_or(bytes));
         }
     }
 
@@ -240,13 +240,16 @@ impl<S: AsyncRead + Unpin> PacedConnection<S> {
     pub(crate) async fn detect_http2(&mut self) -> io::Result<bool> {
         let mut first = [0; HTTP2.len()];
         let mut length = 0;
-        while HTTP2.starts_with(&first[..length]) && length < first.len() {
-            match self.read(&mut first[length..]).await? {
+        while let Some((read, room)) = first.split_at_mut_checked(length)
+            && HTTP2.starts_with(read)
+            && !room.is_empty()
+        {
+            match self.read(room).await? {
                 0 => break,
                 count => length += count,
             }
         }
-        self.first = Bytes::copy_from_slice(&first[..length]);
+        self.first = Bytes::copy_from_slice(first.get(..length).unwrap_or(&first));
         let http2 = first == HTTP2;
         if http2 {
             self.pace.lock().turn_off();

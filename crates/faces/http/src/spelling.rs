@@ -14,10 +14,12 @@ pub(crate) fn spelled<'h>(
 /// The name as the client wrote it.
 fn spelling<'h>(head: &'h [u8], name: &HeaderName) -> Option<&'h str> {
     let length = name.as_str().len();
-    let line = head.split(|byte| *byte == b'\n').find(|line| {
-        line.get(length) == Some(&b':') && line[..length].eq_ignore_ascii_case(name.as_str().as_bytes())
+    let spelled = head.split(|byte| *byte == b'\n').find_map(|line| {
+        let (spelled, rest) = line.split_at_checked(length)?;
+        let is_name = rest.first() == Some(&b':') && spelled.eq_ignore_ascii_case(name.as_str().as_bytes());
+        is_name.then_some(spelled)
     })?;
-    std::str::from_utf8(&line[..length]).ok()
+    std::str::from_utf8(spelled).ok()
 }
 
 #[cfg(test)]

@@ -20,8 +20,9 @@ pub(crate) fn respelled(text: &[u8]) -> Option<Vec<u8>> {
     // Length of the text already copied to the result.
     let mut taken = 0;
     let (mut at, mut in_string) = (0, false);
-    while let Some(&byte) = text.get(at) {
-        let rest = &text[at..];
+    while let Some(rest) = text.get(at..)
+        && let Some(&byte) = rest.first()
+    {
         let word = |word: &str| {
             rest.starts_with(word.as_bytes())
                 && rest.get(word.len()).is_none_or(|byte| !byte.is_ascii_alphanumeric())
@@ -33,13 +34,13 @@ pub(crate) fn respelled(text: &[u8]) -> Option<Vec<u8>> {
                 1
             }
             b'I' if !in_string && word("Inf") => {
-                result.extend_from_slice(&text[taken..at]);
+                result.extend_from_slice(text.get(taken..at).unwrap_or_default());
                 result.extend_from_slice(b"Infinity");
                 taken = at + 3;
                 3
             }
             b'-' if !in_string && word("-NaN") => {
-                result.extend_from_slice(&text[taken..at]);
+                result.extend_from_slice(text.get(taken..at).unwrap_or_default());
                 taken = at + 1;
                 4
             }
@@ -49,7 +50,7 @@ pub(crate) fn respelled(text: &[u8]) -> Option<Vec<u8>> {
     if taken == 0 {
         return None;
     }
-    result.extend_from_slice(&text[taken..]);
+    result.extend_from_slice(text.get(taken..).unwrap_or_default());
     Some(result)
 }
 

@@ -17,8 +17,9 @@ pub(crate) fn document(routes: &[Route<Operation>], version: &str, examples: &[E
     for Route { method, path, action, handler } in routes {
         let item = paths.entry(*path).or_insert_with(|| json!({ "parameters": parameters(path, examples) }));
         let mut operation = operation(*handler, examples);
-        operation["operationId"] = json!(operation_id(*handler, path));
-        operation["tags"] = json!(action.group().map(|group| format!("{group:?}")).as_slice());
+        set(&mut operation, "operationId", json!(operation_id(*handler, path)));
+        let tags = action.group().map(|group| format!("{group:?}"));
+        set(&mut operation, "tags", json!(tags.as_slice()));
         item[method.as_str().to_ascii_lowercase()] = operation;
     }
     json!({
@@ -134,10 +135,17 @@ fn operation(handler: Operation, examples: &[Example]) -> Value {
             Operation::Generate | Operation::GenerateStream => Some(example.generate.clone()),
             _ => None,
         });
-        operation["requestBody"] =
-            json!({ "required": required, "content": { "application/json": content } });
+        let content = json!({ "required": required, "content": { "application/json": content } });
+        set(&mut operation, "requestBody", content);
     }
     operation
+}
+
+/// Sets a member of an object.
+fn set(object: &mut Value, name: &str, value: Value) {
+    if let Some(members) = object.as_object_mut() {
+        members.insert(name.to_owned(), value);
+    }
 }
 
 enum Answer {

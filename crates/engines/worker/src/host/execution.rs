@@ -141,8 +141,11 @@ impl Answers {
 impl ResponseSink for Sink {
     fn deliver(&self, answer: Option<Answer>, last: bool) {
         let mut given = self.answers.lock();
-        if let Some(answer) = answer {
-            given.answers[self.at] = Some(answer);
+        // An answer after the last one finds no place: the batch was taken.
+        if let Some(answer) = answer
+            && let Some(place) = given.answers.get_mut(self.at)
+        {
+            *place = Some(answer);
         }
         given.ended += usize::from(last);
         drop(given);
@@ -155,4 +158,22 @@ struct NoExecutionCounts;
 
 impl BatchMonitor for NoExecutionCounts {
     fn executed(&self, _: usize, _: ExecutionTimes) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_after_a_batch_was_taken_are_dropped() {
+        let answers = Arc::new(Answers::default());
+        let sinks = [answers.sink(0), answers.sink(1)];
+        let error = |text| Some(Err(Error::internal(text)));
+        sinks[1].deliver(error("second"), true);
+        sinks[0].deliver(error("first"), true);
+        let taken: Vec<_> = answers.wait(2).into_iter().map(|answer| answer.err().unwrap()).collect();
+        assert_eq!(taken.iter().map(Error::message).collect::<Vec<_>>(), ["first", "second"]);
+        sinks[0].deliver(error("late"), true);
+        assert!(answers.wait(1).is_empty());
+    }
 }

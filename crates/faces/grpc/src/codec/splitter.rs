@@ -46,8 +46,9 @@ impl Splitter {
                 pieces.end_small();
                 return Ok(self.message.take().map(|(pieces, _)| (self.head[0], pieces)));
             }
-            let length = self.rest.len().min(HEAD - self.head_length);
-            self.rest.copy_to_slice(&mut self.head[self.head_length..][..length]);
+            let room = self.head.get_mut(self.head_length..).unwrap_or_default();
+            let length = self.rest.len().min(room.len());
+            self.rest.copy_to_slice(room.split_at_mut(length).0);
             self.head_length += length;
             if self.head_length < HEAD {
                 return Ok(None);

@@ -120,7 +120,7 @@ impl PingGuard {
         };
         for piece in pieces {
             let seen = count.min(piece.len());
-            sent.read(&piece[..seen], &mut see);
+            sent.read(piece.split_at(seen).0, &mut see);
             count -= seen;
             if count == 0 {
                 return;
@@ -138,8 +138,8 @@ impl PingGuard {
         if !self.sent.is_between_frames() {
             return Poll::Ready(Ok(()));
         }
-        while *written < frame.len() {
-            let count = ready!(Pin::new(&mut *stream).poll_write(context, &frame[*written..]))?;
+        while let Some(rest) = frame.get(*written..).filter(|rest| !rest.is_empty()) {
+            let count = ready!(Pin::new(&mut *stream).poll_write(context, rest))?;
             if count == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }

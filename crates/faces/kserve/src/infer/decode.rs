@@ -453,7 +453,8 @@ impl Data {
         let elements = match self {
             Self::Decoded(elements) => elements,
             Self::Undecoded(start, end) => {
-                json_tensor::decode(&mut Jiter::new(&header[start..end]).with_allow_inf_nan(), data_type)?
+                let text = header.get(start..end).unwrap_or_default();
+                json_tensor::decode(&mut Jiter::new(text).with_allow_inf_nan(), data_type)?
             }
         };
         if elements.count != count {

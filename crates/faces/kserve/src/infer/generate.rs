@@ -173,7 +173,7 @@ fn decode_text(json: &[u8], signature: &Signature, limit: Limit) -> Result<Infer
             let start = reader.current_index();
             members.request.id = text(reader, "id")?;
             // It also is a member like any other.
-            let value = &json[start..reader.current_index()];
+            let value = json.get(start..reader.current_index()).unwrap_or_default();
             members.read(&mut Jiter::new(value), key)
         }
         "parameters" if signature.input("parameters").is_some() => {
