@@ -5,7 +5,6 @@
 //! shapes when a plan is made, and each index when it runs.
 
 use std::fmt::Debug;
-use std::ops::{AddAssign, MulAssign};
 
 use tract_hir::internal::*;
 use tract_hir::tract_core::ops::array::ScatterReduction;
@@ -225,7 +224,7 @@ impl Indexed {
         self.scatter::<T>(data, indices, updates, |element, value| element.clone_from(value))
     }
 
-    fn reduce<T: Datum + Copy + PartialOrd + AddAssign + MulAssign>(
+    fn reduce<T: Datum + Copy + PartialOrd + Wrapping>(
         &self,
         data: &mut Tensor,
         indices: &Tensor,
@@ -234,14 +233,45 @@ impl Indexed {
     ) -> TractResult<()> {
         self.scatter::<T>(data, indices, updates, |element, &value| match reduction {
             ScatterReduction::None => *element = value,
-            ScatterReduction::Add => *element += value,
-            ScatterReduction::Mul => *element *= value,
+            ScatterReduction::Add => *element = element.sum(value),
+            ScatterReduction::Mul => *element = element.product(value),
             ScatterReduction::Min if value < *element => *element = value,
             ScatterReduction::Max if value > *element => *element = value,
             ScatterReduction::Min | ScatterReduction::Max => {}
         })
     }
 }
+
+/// Numbers whose sums and products wrap around if they are integers.
+trait Wrapping {
+    fn sum(self, other: Self) -> Self;
+    fn product(self, other: Self) -> Self;
+}
+
+macro_rules! wrapping {
+    ($($integer:ty),*; $($float:ty),*) => {
+        $(impl Wrapping for $integer {
+            fn sum(self, other: Self) -> Self {
+                self.wrapping_add(other)
+            }
+
+            fn product(self, other: Self) -> Self {
+                self.wrapping_mul(other)
+            }
+        })*
+        $(impl Wrapping for $float {
+            fn sum(self, other: Self) -> Self {
+                self + other
+            }
+
+            fn product(self, other: Self) -> Self {
+                self * other
+            }
+        })*
+    };
+}
+
+wrapping!(u8, u16, u32, u64, i8, i16, i32, i64; f16, f32, f64);
 
 impl Expansion for Indexed {
     fn name(&self) -> StaticName {

@@ -37,6 +37,9 @@ pub(crate) struct Rule {
     scalars: Vec<usize>,
     outputs: usize,
     windows: Option<Windows>,
+    /// The attribute `pads` of a Pad.
+    pads: Option<Vec<i64>>,
+    mode: Vec<u8>,
     /// Whether a Resize has the coordinate transformation `align_corners`.
     aligns_corners: bool,
     pub(crate) scratch: Scratch,
@@ -81,6 +84,8 @@ impl Rule {
                 .collect(),
             outputs: node.output.len(),
             windows: Windows::new(node),
+            pads: list("pads"),
+            mode: node.attribute.iter().find(|it| it.name == "mode").map_or_else(Vec::new, |it| it.s.clone()),
             aligns_corners: node.attribute.iter().any(|it| it.s == b"align_corners"),
             scratch: Scratch::new(node),
         }
@@ -187,6 +192,15 @@ impl Rule {
                     check_indices(&indices, depth)?;
                 }
             }
+            "Pad" => {
+                if let Some(pads) = self.pads.clone().or_else(|| inputs.get(1).and_then(numbers)) {
+                    let padded = match axes.is_empty() {
+                        true => (0..rank(0).unwrap_or(0)).collect(),
+                        false => axes,
+                    };
+                    self.check_pads(&pads, &padded, &known(0).unwrap_or_default())?;
+                }
+            }
             // ONNX's definition has the size before it is rounded, and ONNX Runtime the one behind.
             "Resize" if self.aligns_corners => {
                 let scales = inputs.iter().skip(1).find_map(scales);
@@ -245,6 +259,27 @@ impl Rule {
             divides,
             "a dimension of {dim} does not divide into the parts that {attribute} {parts} asks for"
         );
+        Ok(())
+    }
+
+    /// Checks the pads of some axes: the engine cannot crop, and takes elements that it pads with from beyond a dimension.
+    fn check_pads(&self, pads: &[i64], axes: &[i64], sizes: &[i64]) -> TractResult<()> {
+        ensure!(pads.len() == 2 * axes.len(), "{} pads for {} axes", pads.len(), axes.len());
+        ensure!(pads.iter().all(|pad| *pad >= 0), "negative pads {pads:?} are not served");
+        let most = |size: i64| match self.mode.as_slice() {
+            b"reflect" => size - 1,
+            b"edge" if size == 0 => 0,
+            _ => i64::MAX,
+        };
+        for (at, axis) in axes.iter().enumerate() {
+            let axis = if *axis < 0 { axis + sizes.len() as i64 } else { *axis } as usize;
+            let Some(&size) = sizes.get(axis) else { continue };
+            let pad = pads[at].max(pads[at + axes.len()]);
+            ensure!(
+                pad == 0 || pad <= most(size),
+                "a dimension of {size} has too few elements for pads of {pad}"
+            );
+        }
         Ok(())
     }
 

@@ -1,8 +1,9 @@
 //! Attributes and constants that ONNX does not allow are refused when the model loads, and nothing panics on the way.
 
 use nereid_backend_api::DataType;
+use tract_onnx::pb::attribute_proto::AttributeType;
 use tract_onnx::pb::tensor_proto::DataType as Element;
-use tract_onnx::pb::{NodeProto, TensorProto};
+use tract_onnx::pb::{AttributeProto, NodeProto, TensorProto};
 
 use super::onnx::{file_of_version, floats, graph, ints, node, port, with_int, with_ints};
 use super::server::{config, folder, load_from, serve};
@@ -226,6 +227,30 @@ fn instance_normalization_needs_a_scale_and_a_bias_for_each_channel() {
     }
     for (scale, bias) in [(&[1][..], &[1][..]), (&[3], &[3]), (&[2], &[1]), (&[0], &[0])] {
         model(scale, bias).refused("do not fit");
+    }
+}
+
+#[test]
+fn pads_that_crop_or_lack_elements_are_refused() {
+    let pad = |mode: &str, pads: &[i64], y: &[i64]| {
+        let mut node = node("Pad", &["X", "pads"], &["Y"]);
+        node.attribute.push(AttributeProto {
+            name: "mode".into(),
+            r#type: AttributeType::String as i32,
+            s: mode.into(),
+            ..AttributeProto::default()
+        });
+        Model::new(13, node, vec![ints("pads", &[pads.len() as i64], pads)], &[2, 3], y)
+    };
+    for mode in ["constant", "edge", "reflect"] {
+        pad(mode, &[1, 2, 0, 2], &[3, 7]).served();
+        pad(mode, &[0, -1, 0, 0], &[2, 2]).refused("negative pads");
+        pad(mode, &[0, 0, -70_000, 0], &[2, 3]).refused("negative pads");
+        pad(mode, &[1, 1, 1], &[3, 4]).refused("3 pads for 2 axes");
+    }
+    pad("edge", &[5, 9, 0, 0], &[7, 12]).served();
+    for pads in [[2, 0, 0, 0], [0, 0, 2, 0], [0, 3, 0, 0], [0, 0, 0, 65_537]] {
+        pad("reflect", &pads, &[2 + pads[0] + pads[2], 3 + pads[1] + pads[3]]).refused("too few elements");
     }
 }
 

@@ -261,6 +261,23 @@ fn elements_are_those_of_the_definition() {
 }
 
 #[test]
+fn integers_that_overflow_wrap_around() {
+    let bytes = |numbers: &[i64]| numbers.iter().flat_map(|number| number.to_le_bytes()).collect::<Vec<u8>>();
+    for (reduction, expected) in [("add", i64::MIN), ("mul", -2)] {
+        let case = Case { operator: "ScatterND", attribute: 0, reduction, data: &[2], indices: &[1, 1] };
+        let update = if reduction == "add" { 1 } else { 2 };
+        let initializers = vec![ints("I", &[1, 1], &[1]), ints("U", &[1], &[update])];
+        let (inputs, outputs) =
+            (vec![port("D", Element::Int64, &[2])], vec![port("Y", Element::Int64, &[2])]);
+        let file = file_of_version(graph(inputs, vec![case.node()], outputs, initializers), 18);
+        let config = config(0, &[("D", DataType::Int64, &[2])], &[("Y", DataType::Int64, &[2])]);
+        let given = Tensor::new("D", DataType::Int64, [2], bytes(&[5, i64::MAX]));
+        let response = try_serve(&file, config).unwrap().infer(vec![given]).unwrap();
+        assert_eq!(response.outputs[0].contiguous().unwrap()[..], bytes(&[5, expected]), "{reduction}");
+    }
+}
+
+#[test]
 fn an_index_out_of_range_is_an_error() {
     for case in cases().into_iter().filter(|case| matches!(case.reduction, "none" | "max")) {
         let Some((data, indices, updates)) = values(&case) else { continue };
