@@ -16,6 +16,8 @@ MOST_OPERATORS = 8
 MOST_ELEMENTS = 20_000
 LARGEST = 1e4
 INPUT_SETS = 3
+# Numbers that an axis, a size or an index had better not be.
+ODD_NUMBERS = [0, 1, -1, 2, -2, 3, 5, -7, 257, 65_537, 2**31, 2**32, 2**32 + 1, -(2**33), 2**63 - 1, -(2**63)]
 # How often the inputs are of a type.
 INPUT_TYPES = [F32] * 10 + [F16] * 3 + [U8, I8, I64, I32, F64, BOOL]
 
@@ -274,6 +276,31 @@ class Draft:
                 values = self.numbers(shape, tensor.dtype)
                 feed[tensor.name] = values if self.chance(0.9) or tensor.dtype == BOOL else np.zeros_like(values)
             yield feed
+
+
+def damage(model, rng):
+    """A copy of a model with one of its numbers exchanged: of an attribute, or of a constant that is an axis, a size or an index.
+    None if it has none."""
+    damaged = onnx.ModelProto()
+    damaged.CopyFrom(model)
+    graph = damaged.graph
+    number = ODD_NUMBERS[rng.integers(len(ODD_NUMBERS))]
+    places = []
+    for attribute in (attribute for node in graph.node for attribute in node.attribute):
+        if attribute.type == onnx.AttributeProto.INT and attribute.name not in ("to", "dtype"):
+            places.append(lambda attribute=attribute: setattr(attribute, "i", number))
+        for at in range(len(attribute.ints)):
+            places.append(lambda ints=attribute.ints, at=at: ints.__setitem__(at, number))
+    for constant in graph.initializer:
+        value = numpy_helper.to_array(constant)
+        if value.dtype == np.int64 and value.size:
+            value = value.copy()
+            value.flat[rng.integers(value.size)] = number
+            places.append(lambda it=constant, value=value: it.CopyFrom(numpy_helper.from_array(value, it.name)))
+    if not places:
+        return None
+    places[rng.integers(len(places))]()
+    return damaged
 
 
 def useful(value):

@@ -1,4 +1,4 @@
-"""Random graphs in the embedded engine: each answer is that of ONNX Runtime, or the graph is refused.
+"""Random graphs in the embedded engine: each answer is that of ONNX Runtime, or the graph is refused; and damaged ones.
 
 NEREID_GRAPH_SECONDS=3600 runs as long as that, and NEREID_GRAPH_SEED=7 the graph of one seed.
 """
@@ -10,6 +10,7 @@ from collections import Counter
 
 import numpy as np
 import onnx_oracle
+import pytest
 import random_onnx_graphs
 import tritonclient.http
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
@@ -17,7 +18,9 @@ from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 import nereid_server
 from onnx_engines import FLAGS
 
-SECONDS = float(os.environ.get("NEREID_GRAPH_SECONDS", "45"))
+SECONDS = float(os.environ.get("NEREID_GRAPH_SECONDS", "40"))
+# Damaged graphs get this part of the time in addition.
+DAMAGED = 4
 SEED = os.environ.get("NEREID_GRAPH_SEED")
 CONFIG = json.dumps({"backend": "onnxruntime", "max_batch_size": 0, "instance_group": [{"kind": "KIND_CPU", "count": 1}]})
 # As many different failures are enough to read.
@@ -88,24 +91,57 @@ class Embedded:
         return f"{why}\n{small}\n{inputs}"
 
 
-def test_each_answer_is_that_of_onnx_runtime_or_refused(tmp_path):
+@pytest.fixture(scope="module")
+def embedded(tmp_path_factory):
+    """The embedded engine of a server."""
+    with nereid_server.running(tmp_path_factory.mktemp("graphs"), *EMBEDDED) as server:
+        with tritonclient.http.InferenceServerClient(server.url, network_timeout=120, connection_timeout=120) as client:
+            yield Embedded(client)
+
+
+def graphs(seconds):
+    """Random graphs for as long as that, or the one that NEREID_GRAPH_SEED names."""
     first = int(SEED) if SEED else time.time_ns() // 1000 % 2**40
     print(f"seeds from {first}; NEREID_GRAPH_SEED=... runs one of them again")
-    end, failures, tried = time.monotonic() + SECONDS, [], 0
-    with nereid_server.running(tmp_path, *EMBEDDED) as server:
-        with tritonclient.http.InferenceServerClient(server.url, network_timeout=120, connection_timeout=120) as client:
-            embedded = Embedded(client)
-            for seed in [first] if SEED else range(first, 2**62):
-                if time.monotonic() > end or len(failures) >= MOST_FAILURES:
-                    break
-                graph = random_onnx_graphs.make(seed)
-                if graph is None:
-                    continue
-                tried += 1
-                found = embedded.failure(graph.model, graph.feeds)
-                if found:
-                    failures.append(embedded.describe(graph, *found))
+    end = time.monotonic() + seconds
+    for seed in [first] if SEED else range(first, 2**62):
+        if time.monotonic() > end:
+            return
+        graph = random_onnx_graphs.make(seed)
+        if graph:
+            yield graph
+
+
+def test_each_answer_is_that_of_onnx_runtime_or_refused(embedded):
+    embedded.outcomes.clear()
+    failures, tried = [], 0
+    for graph in graphs(SECONDS):
+        tried += 1
+        found = embedded.failure(graph.model, graph.feeds)
+        if found:
+            failures.append(embedded.describe(graph, *found))
+        if len(failures) >= MOST_FAILURES:
+            break
     print(f"{tried} graphs: {dict(embedded.outcomes)}")
     assert not failures, "\n\n".join(failures)
     # Most graphs are served, or the test would show little.
     assert SEED or embedded.outcomes["answers"] > tried
+
+
+def test_a_damaged_graph_is_refused_without_a_panic(embedded):
+    embedded.outcomes.clear()
+    failures, tried = [], 0
+    for graph in graphs(SECONDS / DAMAGED):
+        damaged = random_onnx_graphs.damage(graph.model, np.random.default_rng(graph.seed))
+        if damaged is None:
+            continue
+        tried += 1
+        # ONNX Runtime takes some that ONNX does not allow, so that only panics show a defect.
+        for answer in embedded.answers(damaged, graph.feeds[:1]):
+            if PANIC in str(answer):
+                failures.append(f"{answer}\n{random_onnx_graphs.Graph(graph.seed, damaged)}")
+        if len(failures) >= MOST_FAILURES:
+            break
+    print(f"{tried} graphs: {dict(embedded.outcomes)}")
+    assert not failures, "\n\n".join(failures)
+    assert SEED or embedded.outcomes["refused models"] + embedded.outcomes["refused requests"] > tried / 10
