@@ -9,7 +9,8 @@
 //! The protocol is that of `nereid-worker-protocol`. Processes are not trusted: one that breaks the protocol is killed,
 //! and its requests get an error. This crate knows no language and no framework.
 
-#![deny(clippy::expect_used, clippy::indexing_slicing, clippy::panic, clippy::unwrap_used)]
+#![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
+#![deny(clippy::indexing_slicing)]
 #![forbid(unsafe_code)]
 
 mod calls;

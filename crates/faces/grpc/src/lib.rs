@@ -3,7 +3,8 @@
 //! Wire types live here and nowhere else; every call converts to and from the server's own types and calls
 //! [`Server`]. This crate knows of no repository, no backend and no other face.
 
-#![deny(clippy::expect_used, clippy::indexing_slicing, clippy::panic, clippy::unwrap_used)]
+#![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
+#![deny(clippy::indexing_slicing)]
 #![forbid(unsafe_code)]
 
 mod calls;

@@ -4,7 +4,8 @@
 //! listener. The router itself answers requests without a route, with 404 or 405, requests that may not be made, and
 //! requests whose body is too long or too slow. This crate knows no server, no model, and nothing of what faces answer.
 
-#![deny(clippy::expect_used, clippy::indexing_slicing, clippy::panic, clippy::unwrap_used)]
+#![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
+#![deny(clippy::indexing_slicing)]
 #![forbid(unsafe_code)]
 
 mod body;

@@ -4,7 +4,8 @@
 //! [`Server`]. Connections and routing are `crates/faces/http`'s. This crate knows no repository, no backend and no
 //! other face.
 
-#![deny(clippy::expect_used, clippy::indexing_slicing, clippy::panic, clippy::unwrap_used)]
+#![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
+#![deny(clippy::indexing_slicing)]
 #![forbid(unsafe_code)]
 
 mod call;
