@@ -97,7 +97,11 @@ def arithmetic(draft, x):
     if op == "Pow":
         exponent = draft.choose([2, 3, 0.5, 1, -1]) if x.dtype in FLOATS else draft.choose([2, 3])
         other = draft.constant(np.array(exponent, x.dtype)) if draft.chance(0.7) else other
-    pair = [x, other] if op in ("Pow", "PRelu") or draft.chance(0.6) else [other, x]
+    is_integer = x.dtype not in FLOATS
+    if op in ("Div", "Mod") and is_integer:
+        # A division of integers by 0 ends the process with ONNX Runtime in it.
+        other = draft.constant(np.array(draft.choose([1, 2, 3, 7, -1, -2, -5]), x.dtype))
+    pair = [x, other] if op in ("Pow", "PRelu") or (op in ("Div", "Mod") and is_integer) or draft.chance(0.6) else [other, x]
     if op in ("Sum", "Mean", "Min", "Max") and draft.chance(0.3):
         pair.append(draft.partner(x))
     attributes = {"fmod": 1} if op == "Mod" and x.dtype in FLOATS else {}
@@ -261,7 +265,8 @@ REDUCTIONS = ["Sum", "Mean", "Max", "Min", "Prod", "L1", "L2", "SumSquare", "Log
 @kind(*NUMBERS, weight=8, rank=1)
 def reduction(draft, x):
     # Roots and logarithms are no integers, and ONNX leaves open how they are rounded.
-    op = "Reduce" + draft.choose([op for op in REDUCTIONS if x.dtype in FLOATS or op[0] != "L" or op == "L1"])
+    # The mean of no integers is a division by 0.
+    op = "Reduce" + draft.choose(REDUCTIONS if x.dtype in FLOATS else ["Sum", "Max", "Min", "Prod", "L1", "SumSquare"])
     attributes = {"keepdims": draft.choose([0, 1])}
     inputs = [x]
     if draft.chance(0.85):
@@ -458,8 +463,11 @@ def triangle(draft, x):
 
 @kind(I64, I32, weight=3, opset=11)
 def one_hot(draft, x):
+    depth = draft.choose([4, 9])
+    if not ((-depth <= x.value) & (x.value < depth)).all():
+        return
     values = draft.constant(np.array([0, 1], draft.choose([np.float32, np.int64])))
-    draft.add("OneHot", [x, draft.constant(np.array([draft.choose([4, 9])], np.int64)), values], axis=draft.choose([-1, 0]))
+    draft.add("OneHot", [x, draft.constant(np.array([depth], np.int64)), values], axis=draft.choose([-1, 0]))
 
 
 @kind(F32, F16, weight=2, rank=3, opset=11)
