@@ -76,7 +76,10 @@ impl Windows {
         let sizes = input.get(2..).unwrap_or_default();
         let kernel = self.kernel.as_deref().or(weights.get(2..)).unwrap_or_default();
         let fits = |list: &Option<Vec<i64>>, count: usize, least: i64| {
-            list.as_ref().is_none_or(|list| list.len() == count && list.iter().all(|number| *number >= least))
+            list.as_ref().is_none_or(|list| {
+                list.len() == count
+                    && list.iter().all(|&number| number >= least && i32::try_from(number).is_ok())
+            })
         };
         ensure!(
             kernel.len() == sizes.len() && kernel.iter().all(|size| *size > 0),
