@@ -3,9 +3,8 @@ because tensors without elements still make it panic, which fails their own requ
 """
 
 import numpy as np
-from test_random_onnx_graphs import MOST_FAILURES, PANIC, SECONDS, SEED, embedded, graphs  # noqa: F401 - a fixture
-
 import random_onnx_graphs
+from test_random_onnx_graphs import MOST_FAILURES, PANIC, SECONDS, SEED, embedded, graphs  # noqa: F401 - a fixture
 
 
 def test_a_damaged_graph_is_refused_without_a_panic(embedded):

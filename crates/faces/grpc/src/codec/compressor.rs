@@ -74,7 +74,9 @@ impl Compressor {
         .map_err(failed)?;
         // Incompressible contents grow by less than a thousandth, and messages have 2 GiB at most.
         let length = (compressed.len() - HEAD) as u32;
-        compressed[1..HEAD].copy_from_slice(&length.to_be_bytes());
+        if let Some([_, bytes @ ..]) = compressed.first_chunk_mut::<HEAD>() {
+            *bytes = length.to_be_bytes();
+        }
         Ok(self.budget.hold_anyway(compressed.into()))
     }
 
