@@ -1,6 +1,6 @@
 """Random graphs in the embedded engine: each answer is that of ONNX Runtime, or the graph is refused.
 
-NEREID_GRAPH_SECONDS=3600 runs as long as that, and NEREID_GRAPH_SEED=7 the graph of one seed.
+NEREID_GRAPH_SECONDS=3600 tries new graphs for an hour, and NEREID_GRAPH_SEED=7 the graph of one seed.
 """
 
 import json
@@ -18,7 +18,10 @@ from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 import nereid_server
 from onnx_engines import FLAGS
 
-SECONDS = float(os.environ.get("NEREID_GRAPH_SECONDS", "40"))
+SECONDS = os.environ.get("NEREID_GRAPH_SECONDS")
+# Without that variable, the graphs are the same in each run, as many as that many seconds allow.
+USUAL_SEEDS = range(1, 2001)
+USUAL_SECONDS = 40
 SEED = os.environ.get("NEREID_GRAPH_SEED")
 CONFIG = json.dumps({"backend": "onnxruntime", "max_batch_size": 0, "instance_group": [{"kind": "KIND_CPU", "count": 1}]})
 # As many different failures are enough to read.
@@ -97,12 +100,16 @@ def embedded(tmp_path_factory):
             yield Embedded(client)
 
 
-def graphs(seconds):
-    """Random graphs for as long as that, or the one that NEREID_GRAPH_SEED names."""
-    first = int(SEED) if SEED else time.time_ns() // 1000 % 2**40
-    print(f"seeds from {first}; NEREID_GRAPH_SEED=... runs one of them again")
+def graphs():
+    """The usual graphs, new ones for NEREID_GRAPH_SECONDS, or the one of NEREID_GRAPH_SEED."""
+    seeds, seconds = USUAL_SEEDS, USUAL_SECONDS
+    if SEED:
+        seeds = [int(SEED)]
+    elif SECONDS:
+        seeds, seconds = range(time.time_ns() // 1000 % 2**40, 2**62), float(SECONDS)
+    print(f"seeds from {seeds[0]}; NEREID_GRAPH_SEED=... runs one of them again")
     end = time.monotonic() + seconds
-    for seed in [first] if SEED else range(first, 2**62):
+    for seed in seeds:
         if time.monotonic() > end:
             return
         graph = random_onnx_graphs.make(seed)
@@ -113,7 +120,7 @@ def graphs(seconds):
 def test_each_answer_is_that_of_onnx_runtime_or_refused(embedded):
     embedded.outcomes.clear()
     failures, tried = [], 0
-    for graph in graphs(SECONDS):
+    for graph in graphs():
         tried += 1
         found = embedded.failure(graph.model, graph.feeds)
         if found:
