@@ -32,8 +32,8 @@ const FUZZ: (&str, &str, &str) =
 /// The packages for the tests of the step `quick`.
 const QUICK_REQUIREMENTS: &str = "requirements-quick.txt";
 
-/// The package that carries ruff.
-const RUFF: &str = "ruff==0.17.6\n";
+/// The packages that check Python code, and numpy for its types.
+const PYTHON_CHECKS: &str = "mypy==2.4.1\nnumpy==2.4.6\nruff==0.17.6\n";
 
 /// One step of the test run, in order: quick ones first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
@@ -44,7 +44,7 @@ pub enum Step {
     Tidy,
     /// Licences, bans, sources and advisories of the dependencies
     Deny,
-    /// Lints and formatting of the Python code, by ruff
+    /// Lints and formatting of the Python code, and types of its package
     Python,
     /// Lints and links of the documentation, warnings refused
     Clippy,
@@ -200,11 +200,14 @@ impl Step {
     }
 }
 
-/// Checks the Python code by the rules in `ruff.toml`.
+/// Checks the Python code by the rules in `ruff.toml`, and the types of the package for Python, which its users' checkers read.
 fn python(project: &Project) -> Result<()> {
-    let ruff = Venv::with(project, "ruff", RUFF)?.program("ruff");
+    let venv = Venv::with(project, "python-checks", PYTHON_CHECKS)?;
+    let ruff = venv.program("ruff");
     show(project.command(&ruff).args(["check", "--quiet", "--no-cache"]))?;
-    show(project.command(&ruff).args(["format", "--check", "--quiet", "--no-cache"]))
+    show(project.command(&ruff).args(["format", "--check", "--quiet", "--no-cache"]))?;
+    let mut mypy = project.command(venv.program("mypy"));
+    show(mypy.arg("--cache-dir").arg(project.scratch("mypy")).arg("crates/programs/wheel/nereid"))
 }
 
 /// The Python environment of the end-to-end tests.

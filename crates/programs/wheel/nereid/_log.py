@@ -57,9 +57,9 @@ def configure_log(
 
 def _report(callback: Callable[[LogRecord], object]) -> None:
     while (record := native.next_record(True)) is not None:
-        level, *rest = record
+        level, file, line, micros, message = record
         try:
-            callback(LogRecord(_LEVELS[level], *rest))
+            callback(LogRecord(_LEVELS[level], file, line, micros, message))
         except Exception as error:
             # A callback that fails must not lose the messages after this one.
             threading.excepthook(threading.ExceptHookArgs([type(error), error, error.__traceback__, _thread]))

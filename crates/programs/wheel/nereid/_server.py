@@ -48,8 +48,8 @@ class Server:
         listen: bool = False,
         **options: Any,
     ) -> None:
-        one = isinstance(model_repository, (str, os.PathLike))
-        repositories = [model_repository] if one else list(model_repository)
+        repositories: Iterable[_Path]
+        repositories = [model_repository] if isinstance(model_repository, (str, os.PathLike)) else model_repository
         self._options = [("model-repository", os.fspath(path)) for path in repositories]
         for name, value in options.items():
             name = name.replace("_", "-")
