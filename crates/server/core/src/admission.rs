@@ -46,7 +46,7 @@ fn check_names(request: &InferRequest, signature: &Signature, model: &str) -> Re
                 None => unexpected,
             });
         }
-        if request.inputs[..index].iter().any(|other| other.name == tensor.name) {
+        if request.inputs.iter().take(index).any(|other| other.name == tensor.name) {
             return Err(Error::invalid_arg(format!("model '{model}': duplicate input '{}'", tensor.name)));
         }
     }

@@ -183,9 +183,14 @@ impl InFlight {
         self.queued.load(Ordering::Relaxed)
     }
 
+    #[expect(clippy::indexing_slicing, reason = "one place for each phase")]
+    fn phase(&self, phase: Phase) -> &AtomicU64 {
+        &self.phases[phase as usize]
+    }
+
     /// Whether its execution has begun.
     fn is_started(&self) -> bool {
-        self.phases[Phase::Started as usize].load(Ordering::Relaxed) != 0
+        self.phase(Phase::Started).load(Ordering::Relaxed) != 0
     }
 
     /// Whether the compute time follows from the marked phases.
@@ -287,7 +292,7 @@ impl InFlight {
             Some(Err(_)) => ResponseKind::Error,
         };
         let before = match state.responses {
-            0 => Duration::from_nanos(self.phases[Phase::Started as usize].load(Ordering::Relaxed)),
+            0 => Duration::from_nanos(self.phase(Phase::Started).load(Ordering::Relaxed)),
             _ => state.last_response,
         };
         // Outputs are forwarded as they are made, so no time passes between the two.
@@ -358,7 +363,7 @@ impl ResponseSink for InFlight {
     fn mark(&self, phase: Phase, at: Instant) {
         let since = at.saturating_duration_since(self.arrived).as_nanos();
         let nanos = u64::try_from(since).unwrap_or(u64::MAX).max(1);
-        self.phases[phase as usize].store(nanos, Ordering::Relaxed);
+        self.phase(phase).store(nanos, Ordering::Relaxed);
     }
 
     fn is_cancelled(&self) -> bool {

@@ -210,10 +210,14 @@ impl Pool {
             slots.push(Slot { placed, instance, is_kept, is_continuous });
         }
         let is_continuous = slots.first().is_some_and(|slot: &Slot| slot.is_continuous);
-        if let Some(other) = slots.iter().find(|slot| slot.is_continuous != is_continuous) {
+        let differing = slots.windows(2).find_map(|pair| match pair {
+            [one, other] if one.is_continuous != other.is_continuous => Some((one, other)),
+            _ => None,
+        });
+        if let Some((one, other)) = differing {
             return Err(Error::internal(format!(
                 "instances '{}' and '{}' differ: either all instances of a model execute continuously, or none",
-                slots[0].name(),
+                one.name(),
                 other.name()
             )));
         }
@@ -230,9 +234,14 @@ impl Pool {
         self.is_continuous
     }
 
+    #[expect(clippy::indexing_slicing, reason = "a scheduler has as many instances as its pool has slots")]
+    fn slot(&self, instance: usize) -> &Slot {
+        &self.slots[instance]
+    }
+
     /// Whether another pool had the instance before.
     pub(crate) fn is_kept(&self, instance: usize) -> bool {
-        self.slots[instance].is_kept
+        self.slot(instance).is_kept
     }
 
     /// The model that the instances share.
@@ -279,7 +288,7 @@ impl Pool {
         requests: Vec<Request>,
         monitor: Arc<dyn BatchMonitor>,
     ) -> Result<()> {
-        in_place(&self.slots[instance].placed.placement, || {
+        in_place(&self.slot(instance).placed.placement, || {
             self.execute_uncounted(instance, requests, monitor);
             Ok(())
         })
@@ -287,7 +296,7 @@ impl Pool {
 
     /// Executes requests on the calling thread. Reports to `monitor` only.
     fn execute_uncounted(&self, instance: usize, requests: Vec<Request>, monitor: Arc<dyn BatchMonitor>) {
-        let slot = &self.slots[instance];
+        let slot = self.slot(instance);
         let mut batch = Batch::new(requests, monitor);
         batch.copy_inputs_for(&self.capabilities);
         if batch.requests().is_empty() {
@@ -306,8 +315,8 @@ impl Pool {
         instance: usize,
         scheduler: Arc<dyn Scheduler>,
     ) -> io::Result<JoinHandle<()>> {
-        Builder::new().name(self.slots[instance].name().to_owned()).spawn(move || {
-            let slot = &self.slots[instance];
+        Builder::new().name(self.slot(instance).name().to_owned()).spawn(move || {
+            let slot = self.slot(instance);
             if let Err(error) = slot.placed.placement.apply() {
                 // It was made there, so this is news. What it is given can be answered all the same.
                 tracing::error!("instance '{}': cannot apply its host policy: {error}", slot.name());
@@ -323,7 +332,7 @@ impl Pool {
 
     /// Lets an instance take requests by itself, until the scheduler is closed and empty.
     fn run(&self, instance: usize, scheduler: &Arc<dyn Scheduler>) {
-        let slot = &self.slots[instance];
+        let slot = self.slot(instance);
         let _counters = on_instance(instance);
         let runner = Runner {
             name: slot.name(),

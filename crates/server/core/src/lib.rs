@@ -4,6 +4,7 @@
 //! and no C; models come from a source, and backends are registered by the program that assembles the server.
 
 #![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
+#![deny(clippy::indexing_slicing)]
 #![forbid(unsafe_code)]
 
 #[cfg(test)]

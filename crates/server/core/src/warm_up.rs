@@ -234,6 +234,7 @@ impl ResponseSink for Listener {
         }
     }
 
+    #[expect(clippy::indexing_slicing, reason = "one place for each phase")]
     fn mark(&self, phase: Phase, at: Instant) {
         let since = at.saturating_duration_since(self.arrived).as_nanos();
         self.phases[phase as usize].store(u64::try_from(since).unwrap_or(u64::MAX).max(1), Ordering::Relaxed);
