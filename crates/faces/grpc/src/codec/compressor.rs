@@ -30,11 +30,11 @@ pub(crate) struct Compressor {
 impl Compressor {
     /// A compressor for the first enabled format that the call's headers accept, if any.
     pub(crate) fn new(headers: &HeaderMap, enabled: Compression, budget: &BodyBudget) -> Option<Self> {
-        let is_enabled = |format: &Format| match enabled {
-            Compression::None => false,
-            Compression::Gzip => *format == Format::Gzip,
-            Compression::Any => true,
-        };
+        // Clients list their formats in each call, also if the server compresses nothing.
+        if enabled == Compression::None {
+            return None;
+        }
+        let is_enabled = |format: &Format| enabled == Compression::Any || *format == Format::Gzip;
         let accepted = headers.get("grpc-accept-encoding")?.to_str().ok()?;
         let formats = accepted.split(',').filter_map(|name| Format::named(name.trim().as_bytes()));
         Some(Self { format: { formats }.find(is_enabled)?, budget: budget.clone() })
