@@ -92,7 +92,13 @@ impl Framework {
             self.variable.map(Place::Variable).and_then(|place| Some((places.variable.as_ref()?, place)));
         let setting = places.setting.as_ref().map(|path| (path, Place::Setting));
         if let Some((path, place)) = setting.or(variable) {
-            return LibraryLocation { path: self.in_folder(path).unwrap_or_else(|| path.clone()), place };
+            let path = match self.in_folder(path) {
+                Some(found) => found,
+                // Opening it then fails with the name of the missing file.
+                None if path.is_dir() => path.join(self.file_name()),
+                None => path.clone(),
+            };
+            return LibraryLocation { path, place };
         }
         let backend = places.backends.as_ref().map(|folder| folder.join(self.backend));
         if let Some(path) = backend.and_then(|folder| self.in_folder(&folder)) {
@@ -101,12 +107,17 @@ impl Framework {
         if let Some(path) = places.python.iter().find_map(|folder| self.in_packages(folder)) {
             return LibraryLocation { path, place: Place::Python };
         }
-        LibraryLocation { path: format!("{}{DLL_SUFFIX}", self.library).into(), place: Place::System }
+        LibraryLocation { path: self.file_name().into(), place: Place::System }
+    }
+
+    /// The library's file name without a version.
+    fn file_name(&self) -> String {
+        format!("{}{DLL_SUFFIX}", self.library)
     }
 
     /// The library in a folder: the one without a version in its name, or else the newest.
     fn in_folder(&self, folder: &Path) -> Option<PathBuf> {
-        let unversioned = format!("{}{DLL_SUFFIX}", self.library);
+        let unversioned = self.file_name();
         // Helpers such as `libonnxruntime_providers_shared.so` continue differently.
         let start = format!("{}.", self.library);
         let newest = names(folder)
@@ -185,6 +196,19 @@ mod tests {
         assert_eq!(ONNX_RUNTIME.find(&places).path, root.path().join(library(".1.31.1")));
         put(root.path(), &[&library("")]);
         assert_eq!(ONNX_RUNTIME.find(&places).path, root.path().join(library("")));
+    }
+
+    #[test]
+    fn folder_without_the_library_leads_to_the_missing_file() {
+        let root = TempDir::new().unwrap();
+        put(root.path(), &["onnxruntime_pybind11_state.so", "README"]);
+        for (folder, expected) in [
+            (root.path().to_owned(), root.path().join(library(""))),
+            (root.path().join("none"), root.path().join("none")),
+        ] {
+            let places = SearchPlaces { setting: Some(folder), ..SearchPlaces::default() };
+            assert_eq!(ONNX_RUNTIME.find(&places).path, expected);
+        }
     }
 
     #[test]
