@@ -86,7 +86,7 @@ struct Branch {
 }
 
 impl Branch {
-    /// Renames the tensors that the branch makes. Its outputs become those of the If `node`.
+    /// Renames the tensors of the branch. The branch's outputs take the names of the outputs of the If `node`.
     fn new(mut graph: GraphProto, node: &NodeProto, names: &mut HashSet<String>) -> Result<Self> {
         if graph.output.len() != node.output.len() {
             return Err(Error::invalid_arg(format!(

@@ -75,7 +75,7 @@ impl Bounds {
 }
 
 impl Slices {
-    /// What is left of dimensions of these sizes.
+    /// The cuts in dimensions of these sizes.
     fn cuts(&self, sizes: &[TDim]) -> TractResult<Vec<Cut>> {
         let count = self.starts.len();
         let axes = self.axes.clone().unwrap_or_else(|| (0..count as i64).collect());

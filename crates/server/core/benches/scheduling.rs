@@ -90,7 +90,7 @@ fn model(name: &str, text: &str) -> (String, Result<ModelSpec>) {
     (name.to_owned(), Ok(spec))
 }
 
-/// Measures the model `asked` with this number of requests in flight.
+/// Measures the named model with this number of requests in flight.
 fn measure(backend: &Timed, scheduling: &str, asked: &'static str, in_flight: usize) -> Row {
     let step = |read: &str, write: &str| {
         format!(

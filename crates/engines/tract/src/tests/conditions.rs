@@ -36,7 +36,7 @@ fn branch(factor: f32) -> GraphProto {
     graph(vec![], nodes, vec![port("product", Element::Float, &[2])], vec![floats("factor", &[], &[factor])])
 }
 
-/// A branch whose result is that of another condition.
+/// A branch that returns the result of another condition.
 fn nested(condition: &str, then: GraphProto, r#else: GraphProto) -> GraphProto {
     let nodes = vec![condition_on(condition, "product", then, r#else)];
     graph(vec![], nodes, vec![port("product", Element::Float, &[2])], vec![])

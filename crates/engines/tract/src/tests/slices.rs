@@ -21,7 +21,7 @@ fn places(size: i64, start: i64, end: i64, step: i64) -> Vec<i64> {
     places
 }
 
-/// What a Slice of X, of this shape, makes of it: the shape and the numbers.
+/// The shape and the numbers of a Slice of X, which has this shape.
 fn run(version: i64, shape: &[i64], slices: [&[i64]; 4]) -> Result<(Vec<i64>, Vec<f32>), String> {
     let [starts, ends, axes, _] = slices;
     let names = ["starts", "ends", "axes", "steps"];

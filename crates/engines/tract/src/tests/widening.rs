@@ -1,4 +1,4 @@
-//! FP16: results are those of FP32, rounded.
+//! Operators on FP16 return the rounded results of FP32.
 
 use nereid_backend_api::{DataType, Tensor};
 use tract_onnx::pb::tensor_proto::DataType as Element;
