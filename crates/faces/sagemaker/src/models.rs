@@ -194,8 +194,9 @@ fn listed(document: &impl Serialize) -> Reply {
 /// Returns when no version of a model is being unloaded.
 async fn ended(server: &Server, name: &str) {
     let mut changes = server.changes();
-    let is_of_unload =
-        |status: ModelStatus| status.id.name == name && matches!(status.state, VersionState::Unloading(_));
+    let is_of_unload = |status: ModelStatus| {
+        status.id.name == name && matches!(status.state, VersionState::Unloading { .. })
+    };
     let is_unloading = || server.models().index().any(is_of_unload);
     while is_unloading() && changes.next().await.is_some() {}
 }

@@ -10,6 +10,7 @@
 
 mod catalog;
 mod dependents;
+mod evict;
 mod fetch;
 mod forget;
 mod records;
@@ -82,6 +83,8 @@ struct Record {
     pending: Option<Pending>,
     /// Whether the model was read since it was reconciled with its members.
     needs_reconciling: bool,
+    /// Whether what is served was loaded with files or a configuration of a client.
+    is_overridden: bool,
 }
 
 impl Record {
@@ -190,6 +193,9 @@ impl LifeCycle {
         let fingerprint = spec.fingerprint.clone();
         let guard = spec.guard.clone();
         let outcome = self.apply(spec, anew, known.served.as_ref());
+        if outcome.is_ok() {
+            known.is_overridden = anew;
+        }
         guard.report(&outcome);
         self.note_outcome(&id, &outcome);
         known.note(fingerprint, &outcome);
@@ -386,6 +392,16 @@ impl LifeCycle {
 
     /// Replaces serving versions, or takes them out of service (`None`), in one step.
     fn replace(self: &Arc<Self>, id: &ModelId, versions: Vec<(u64, Option<Arc<Model>>)>) {
+        self.replace_or_evict(id, versions, false);
+    }
+
+    /// See [`replace`](Self::replace). With `is_eviction`, versions that are taken out of service can be loaded again.
+    fn replace_or_evict(
+        self: &Arc<Self>,
+        id: &ModelId,
+        versions: Vec<(u64, Option<Arc<Model>>)>,
+        is_eviction: bool,
+    ) {
         let number = self.unloadings.fetch_add(1, Ordering::Relaxed);
         versions.iter().filter_map(|(_, model)| model.as_ref()).for_each(|model| model.guard().serve());
         let before = self.table.rcu(|table| {
@@ -396,7 +412,7 @@ impl LifeCycle {
                         table.require(id);
                         VersionState::Ready(Arc::clone(model))
                     }
-                    None => VersionState::Unloading(number),
+                    None => VersionState::Unloading { number, is_eviction },
                 };
                 table.set_version(id, *version, state);
             }
@@ -453,14 +469,15 @@ impl LifeCycle {
         self.retirements.wait();
     }
 
-    /// Marks a version that was taken out of service as unloaded.
+    /// Marks a version that was taken out of service as unloaded or evicted.
     fn unloaded(&self, id: &ModelId, version: u64, number: u64) {
-        self.change(|table| {
-            // Unless it was loaded again since.
-            if matches!(table.version(id, version), Some(VersionState::Unloading(other)) if *other == number)
-            {
-                table.set_version(id, version, VersionState::Unloaded);
+        self.change(|table| match table.version(id, version) {
+            Some(VersionState::Unloading { number: other, is_eviction }) if *other == number => {
+                let state = if *is_eviction { VersionState::Evicted } else { VersionState::Unloaded };
+                table.set_version(id, version, state);
             }
+            // Loaded again since.
+            _ => {}
         });
     }
 

@@ -423,6 +423,22 @@ impl Server {
         Ok(())
     }
 
+    /// Unloads a model to free its memory, and calls `done` once it takes no further requests. The model stays wanted: the server
+    /// is as ready as before, and [`load_evicted`](Self::load_evicted) loads it again. For the server's own decisions, in every
+    /// model control mode.
+    ///
+    /// Fails for a model that others consist of, and for one that could not be loaded again.
+    pub fn evict_model(&self, name: &str, done: impl FnOnce(Result<()>) + Send + 'static) {
+        self.models.submit(name.to_owned(), Task::Evict, Box::new(done));
+    }
+
+    /// Loads an evicted model as it is in the source now, and calls `done` with the outcome.
+    pub fn load_evicted(&self, name: &str, done: impl FnOnce(Result<()>) + Send + 'static) {
+        let (overrides, as_of) = (Overrides::default(), Instant::now());
+        let task = Task::Load { overrides, with_members: true, is_required: false, as_of };
+        self.models.submit(name.to_owned(), task, Box::new(done));
+    }
+
     fn check_control(&self, name: &str) -> Result<()> {
         if self.stopping.load(Ordering::Acquire) {
             return Err(Error::unavailable("Server is stopping: it takes no further loads and unloads"));

@@ -57,10 +57,17 @@ pub enum VersionState {
     Loading,
     /// Ready for requests.
     Ready(Arc<Model>),
-    /// Refuses new requests and finishes those in progress. Each unload has its own number.
-    Unloading(u64),
+    /// Refuses new requests and finishes those in progress.
+    Unloading {
+        /// The number of the unload.
+        number: u64,
+        /// Whether the version is [`Evicted`](Self::Evicted) afterwards.
+        is_eviction: bool,
+    },
     /// Unloaded on request.
     Unloaded,
+    /// Unloaded to free its memory. The model is still wanted, and can be loaded again for its next request.
+    Evicted,
     /// The load failed for this reason.
     Unavailable(Error),
 }
@@ -71,14 +78,19 @@ impl VersionState {
         match self {
             Self::Loading => "LOADING",
             Self::Ready(_) => "READY",
-            Self::Unloading(_) => "UNLOADING",
-            Self::Unloaded | Self::Unavailable(_) => "UNAVAILABLE",
+            Self::Unloading { .. } => "UNLOADING",
+            Self::Unloaded | Self::Evicted | Self::Unavailable(_) => "UNAVAILABLE",
         }
     }
 
     /// Whether the version is neither served, nor being loaded or unloaded.
     fn is_over(&self) -> bool {
-        matches!(self, Self::Unloaded | Self::Unavailable(_))
+        matches!(self, Self::Unloaded | Self::Evicted | Self::Unavailable(_))
+    }
+
+    /// Whether the version was evicted, or will be once its requests in progress end.
+    pub fn is_evicted(&self) -> bool {
+        matches!(self, Self::Evicted | Self::Unloading { is_eviction: true, .. })
     }
 
     /// The version, if it is ready.
@@ -92,8 +104,9 @@ impl VersionState {
     /// The reason why it is unavailable, if it is.
     pub fn reason(&self) -> Option<&str> {
         match self {
-            Self::Loading | Self::Ready(_) | Self::Unloading(_) => None,
+            Self::Loading | Self::Ready(_) | Self::Unloading { .. } => None,
             Self::Unloaded => Some("unloaded"),
+            Self::Evicted => Some("evicted"),
             Self::Unavailable(error) => Some(error.message()),
         }
     }
@@ -151,7 +164,7 @@ impl ModelTable {
         self.get(id).ok_or_else(unknown)?.find(&id.name, version)
     }
 
-    /// The model of this name; among several namespaces, the only one that is loaded, loading or failed.
+    /// The model of this name; among several namespaces, the only one that is loaded, loading, evicted or failed.
     fn entry(&self, name: &str) -> Result<Option<&Entry>> {
         let Some(namespaces) = self.models.get(name) else { return Ok(None) };
         if namespaces.len() == 1 {
@@ -237,7 +250,7 @@ impl ModelTable {
         ordered
     }
 
-    /// Whether every required model has a version that is served or being loaded.
+    /// Whether every required model has a version that is served, being loaded, or evicted and free to be loaded again.
     ///
     /// Models to load at start, models found by a poll and models loaded since are required. A failed load by request makes
     /// no model required: the client knows the outcome. An unload ends the requirement.
@@ -353,12 +366,14 @@ impl ModelTable {
         }
     }
 
-    /// Marks failed versions as unloaded, except those to be served.
+    /// Marks failed and evicted versions as unloaded, except those to be served.
     pub(crate) fn clear_unavailable(&mut self, id: &ModelId, served: &[u64]) {
         if let Some(entry) = self.get_mut(id) {
             for (_, state) in entry.versions.iter_mut().filter(|(version, _)| !served.contains(version)) {
-                if matches!(state, VersionState::Unavailable(_)) {
-                    *state = VersionState::Unloaded;
+                match state {
+                    VersionState::Unavailable(_) | VersionState::Evicted => *state = VersionState::Unloaded,
+                    VersionState::Unloading { is_eviction, .. } => *is_eviction = false,
+                    VersionState::Loading | VersionState::Ready(_) | VersionState::Unloaded => {}
                 }
             }
         }
@@ -367,20 +382,24 @@ impl ModelTable {
 
 impl Entry {
     fn is_served(&self) -> bool {
-        let served = |state: &VersionState| matches!(state, VersionState::Ready(_) | VersionState::Loading);
-        self.versions.values().any(served)
+        self.versions.values().any(|state| match state {
+            VersionState::Ready(_) | VersionState::Loading => true,
+            _ => state.is_evicted() && self.failure.is_none(),
+        })
     }
 
     fn is_idle(&self) -> bool {
         !self.is_required && self.versions.values().all(VersionState::is_over)
     }
 
-    /// Whether a version is loading, ready or failed.
+    /// Whether a version is loading, ready, evicted or failed.
     fn is_wanted(&self) -> bool {
-        let wanted = |state: &VersionState| {
-            matches!(state, VersionState::Loading | VersionState::Ready(_) | VersionState::Unavailable(_))
-        };
-        self.versions.values().any(wanted)
+        self.versions.values().any(|state| match state {
+            VersionState::Loading | VersionState::Ready(_) | VersionState::Unavailable(_) => true,
+            VersionState::Unloading { .. } | VersionState::Unloaded | VersionState::Evicted => {
+                state.is_evicted()
+            }
+        })
     }
 
     fn find(&self, name: &str, version: Option<u64>) -> Result<&Arc<Model>> {
@@ -433,6 +452,7 @@ mod tests {
     const CHANGES: &[fn(&mut ModelTable, &ModelId)] = &[
         |table, id| table.set_version(id, 1, VersionState::Loading),
         |table, id| table.set_version(id, 2, VersionState::Unavailable(Error::internal("broken"))),
+        |table, id| table.set_version(id, 1, VersionState::Evicted),
         |table, id| table.set_failure(id, Error::internal("broken")),
         |table, id| table.clear_failure(id),
         |table, id| table.clear_unavailable(id, &[]),

@@ -41,6 +41,8 @@ pub(crate) enum Task {
         /// Whether to unload the members that were loaded only for it, too.
         with_members: bool,
     },
+    /// Unload it until it is needed again.
+    Evict,
     /// Reconcile a model, whose specification is already read, with its members.
     Reconcile {
         /// The outcome of reading it.

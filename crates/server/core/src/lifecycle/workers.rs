@@ -184,6 +184,7 @@ impl LifeCycle {
                 self.unload_every(name, records);
                 Ok(())
             }
+            Task::Evict => self.evict_every(name, records),
             Task::Reconcile { so_far, circle } => {
                 let so_far = std::mem::replace(so_far, Ok(()));
                 all([so_far, self.reconcile_all(name, circle.as_ref(), records)])

@@ -2,6 +2,7 @@
 
 mod against_plain_rules;
 mod events;
+mod evicting;
 mod fetching;
 mod forgetting;
 mod instances;
@@ -132,6 +133,16 @@ impl World {
         outcome.recv().unwrap()
     }
 
+    fn evict(&self) -> Result<()> {
+        evict(&self.server, "m")
+    }
+
+    fn load_evicted(&self) -> Result<()> {
+        let (done, outcome) = channel();
+        self.server.load_evicted("m", move |result| done.send(result).unwrap());
+        outcome.recv().unwrap()
+    }
+
     /// The index once nothing is being unloaded.
     fn settled(&self) -> Vec<String> {
         loop {
@@ -142,6 +153,12 @@ impl World {
             thread::yield_now();
         }
     }
+}
+
+fn evict(server: &Server, name: &str) -> Result<()> {
+    let (done, outcome) = channel();
+    server.evict_model(name, move |result| done.send(result).unwrap());
+    outcome.recv().unwrap()
 }
 
 #[test]

@@ -35,6 +35,8 @@ enum Event {
     Changes(Option<(u64, BTreeMap<u64, Content>)>),
     Load,
     Unload,
+    Evict,
+    LoadEvicted,
     Poll,
 }
 
@@ -42,6 +44,7 @@ enum Event {
 enum State {
     Serves(Content),
     Unloaded,
+    Evicted,
     Failed,
 }
 
@@ -83,7 +86,7 @@ impl Plain {
             .map(|(v, c)| (*v, *c))
             .collect();
         for (version, state) in &mut self.states {
-            if *state == State::Failed && !versions.contains_key(version) {
+            if matches!(state, State::Failed | State::Evicted) && !versions.contains_key(version) {
                 *state = State::Unloaded;
             }
         }
@@ -115,6 +118,21 @@ impl Plain {
         self.required = false;
     }
 
+    /// Evicts the served versions, and returns whether there are any.
+    fn evict(&mut self) -> bool {
+        let served = self.states.values_mut().filter(|state| matches!(state, State::Serves(_)));
+        served.map(|state| *state = State::Evicted).count() > 0
+    }
+
+    /// Whether the model counts as served for the server's readiness.
+    fn is_served(&self) -> bool {
+        self.states.values().any(|state| match state {
+            State::Serves(_) => true,
+            State::Evicted => !self.empty,
+            State::Unloaded | State::Failed => false,
+        })
+    }
+
     fn poll(&mut self) {
         self.polled = Some(self.folder.is_some());
         if self.folder.is_none() {
@@ -142,6 +160,7 @@ impl Plain {
                 State::Serves(_) => format!("m/{version} READY"),
                 _ if self.empty => format!("m/{version} UNAVAILABLE: model 'm' has no version to serve"),
                 State::Unloaded => format!("m/{version} UNAVAILABLE: unloaded"),
+                State::Evicted => format!("m/{version} UNAVAILABLE: evicted"),
                 State::Failed => format!("m/{version} UNAVAILABLE: broken"),
             })
             .collect();
@@ -162,10 +181,21 @@ fn folders() -> impl Strategy<Value = Option<(u64, BTreeMap<u64, Content>)>> {
 
 fn events(control: ModelControl) -> impl Strategy<Value = Vec<Event>> {
     let event = match control {
-        ModelControl::Explicit => {
-            prop_oneof![4 => folders().prop_map(Event::Changes), 5 => Just(Event::Load), 2 => Just(Event::Unload)].boxed()
-        }
-        _ => prop_oneof![2 => folders().prop_map(Event::Changes), 5 => Just(Event::Poll)].boxed(),
+        ModelControl::Explicit => prop_oneof![
+            4 => folders().prop_map(Event::Changes),
+            5 => Just(Event::Load),
+            2 => Just(Event::Unload),
+            2 => Just(Event::Evict),
+            1 => Just(Event::LoadEvicted),
+        ]
+        .boxed(),
+        _ => prop_oneof![
+            2 => folders().prop_map(Event::Changes),
+            5 => Just(Event::Poll),
+            1 => Just(Event::Evict),
+            1 => Just(Event::LoadEvicted),
+        ]
+        .boxed(),
     };
     proptest::collection::vec(event, 1..24)
 }
@@ -194,6 +224,8 @@ fn check(control: ModelControl, events: &[Event]) {
                 world.unload().unwrap();
                 plain.unload();
             }
+            Event::Evict => assert_eq!(world.evict().is_ok(), plain.evict()),
+            Event::LoadEvicted => assert_eq!(world.load_evicted().is_ok(), plain.load()),
             Event::Poll => {
                 world.server.poll(Duration::MAX).unwrap();
                 plain.poll();
@@ -210,8 +242,7 @@ fn check(control: ModelControl, events: &[Event]) {
             };
             assert_eq!(served, expected, "version {version} after {event:?}");
         }
-        let is_served = plain.states.values().any(|state| matches!(state, State::Serves(_)));
-        assert_eq!(world.server.is_ready(), is_served || !plain.required, "after {event:?}");
+        assert_eq!(world.server.is_ready(), plain.is_served() || !plain.required, "after {event:?}");
     }
 }
 

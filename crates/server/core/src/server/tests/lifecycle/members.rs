@@ -7,7 +7,7 @@ use super::*;
 const STEP: &str = r#"input_map { key: "IN" value: "IN" } output_map { key: "OUT" value: "OUT" }"#;
 
 /// A model that depends on these.
-fn depending(name: &str, members: &[&str]) -> (String, Result<ModelSpec>) {
+pub(super) fn depending(name: &str, members: &[&str]) -> (String, Result<ModelSpec>) {
     let step = |member: &&str| format!("step {{ model_name: '{member}' model_version: -1 {STEP} }}");
     let steps: String = members.iter().map(step).collect();
     let text = format!("ensemble_scheduling {{ {steps} }}");
@@ -20,12 +20,12 @@ fn depending(name: &str, members: &[&str]) -> (String, Result<ModelSpec>) {
 }
 
 /// A model of a backend; only version 1 can be loaded.
-fn plain(name: &str, version: u64) -> (String, Result<ModelSpec>) {
+pub(super) fn plain(name: &str, version: u64) -> (String, Result<ModelSpec>) {
     let config = ModelConfig { name: name.into(), ..config() };
     (name.to_owned(), Ok(ModelSpec::new(ModelId::plain(name), name, config, [version])))
 }
 
-fn server_of(backend: ScriptedBackend, models: Vec<(String, Result<ModelSpec>)>) -> Arc<Server> {
+pub(super) fn server_of(backend: ScriptedBackend, models: Vec<(String, Result<ModelSpec>)>) -> Arc<Server> {
     let options =
         ServerOptions { model_control: ModelControl::Explicit, executors: relay::relays(), ..options() };
     let models: BTreeMap<_, _> = models.into_iter().collect();
