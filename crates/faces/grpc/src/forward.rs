@@ -1,6 +1,8 @@
 //! Headers forwarded to models as parameters.
 
+use nereid_core::RequestHead;
 use nereid_core::backend_api::{Parameters, Result};
+use nereid_protocol::request_head;
 use tonic::metadata::MetadataMap;
 
 use crate::GrpcOptions;
@@ -8,6 +10,11 @@ use crate::stream::END_AT_ERROR;
 
 /// Headers of gRPC and of this protocol that are never forwarded, in addition to those with the prefix `grpc-`.
 const OWN: [&str; 3] = ["content-type", "te", END_AT_ERROR];
+
+/// The head of a call, for models that choose their version by it.
+pub(crate) fn head(metadata: &MetadataMap) -> RequestHead {
+    request_head(metadata.as_ref().iter().map(|(name, value)| (name.as_str(), value.as_bytes())))
+}
 
 /// Adds the headers to forward to the model's parameters.
 ///

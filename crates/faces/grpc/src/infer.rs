@@ -104,7 +104,7 @@ pub(crate) async fn answer(
     message: &mut InferMessage,
 ) -> (Result<Reply>, Option<CallTrace>) {
     // Resolved first: a request to an unknown model is not decoded.
-    let model = match resolve(face, message).await {
+    let model = match resolve(face, call, message).await {
         Ok(model) => model,
         Err(error) => return (Err(error), None),
     };
@@ -116,9 +116,10 @@ pub(crate) async fn answer(
     (outcome, trace)
 }
 
-async fn resolve(face: &Face, message: &ModelInferRequest) -> Result<Arc<Model>> {
+async fn resolve(face: &Face, call: &CallContext, message: &ModelInferRequest) -> Result<Arc<Model>> {
     let version = version(&message.model_version, &message.model_name)?;
-    resolve_single(&face.server, &message.model_name, version, "ModelStreamInfer").await
+    let head = || forward::head(&call.metadata);
+    resolve_single(&face.server, &message.model_name, version, head, "ModelStreamInfer").await
 }
 
 async fn answer_with(

@@ -152,7 +152,8 @@ where
             match ready!(self.requests.poll_next_unpin(context)) {
                 Some(Ok(message)) => match self.admit(&message) {
                     Ok(version) => {
-                        let resolving = self.face.server.resolve(&message.model_name, version);
+                        let head = || forward::head(&self.metadata);
+                        let resolving = self.face.server.resolve_with(&message.model_name, version, head);
                         self.resolving = Some((message, resolving));
                     }
                     Err(error) => self.take(message, Err(error)),

@@ -4,10 +4,10 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use hyper::HeaderMap;
-use nereid_core::Caller;
 use nereid_core::backend_api::{InferRequest, Result, Trace};
+use nereid_core::{Caller, RequestHead};
 use nereid_http::{self as http, Params, RequestBody};
-use nereid_protocol::{parse_version, trace_parent};
+use nereid_protocol::{parse_version, request_head, trace_parent};
 
 use crate::KserveHttp;
 
@@ -52,6 +52,11 @@ pub(crate) struct Call<'a> {
 }
 
 impl Call<'_> {
+    /// The head of the request, for models that choose their version by it.
+    pub(crate) fn head(&self) -> RequestHead {
+        request_head(self.headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes())))
+    }
+
     /// The sender of an inference request, holding the body's share of the budget.
     pub(crate) fn caller(&self, body: &mut RequestBody) -> Caller {
         Caller::default().with_principal(self.http.caller.principal.clone()).with_body(body.take_share())

@@ -27,7 +27,8 @@ pub(crate) async fn answer(call: &Call<'_>, body: RequestBody) -> Result<Reply> 
     let Call { face, target, .. } = call;
     let version = target.version()?;
     // Resolved first: a request to an unknown model is not decoded.
-    let model = resolve_single(&face.server, &target.model, version, "generate_stream").await?;
+    let model =
+        resolve_single(&face.server, &target.model, version, || call.head(), "generate_stream").await?;
     match call.draw_trace() {
         None => answer_with(call, &model, body, None).await,
         Some(trace) => {

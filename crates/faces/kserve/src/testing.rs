@@ -26,10 +26,19 @@ pub(crate) fn http_options() -> HttpOptions {
 
 /// A server with model `m` of this configuration, which does `script` with each request.
 pub(crate) fn server(text: &str, script: impl Fn(Request) + Send + Sync + 'static) -> Arc<Server> {
+    server_with(options(), text, script)
+}
+
+/// Like [`server`], with these options.
+pub(crate) fn server_with(
+    options: ServerOptions,
+    text: &str,
+    script: impl Fn(Request) + Send + Sync + 'static,
+) -> Arc<Server> {
     let backend: Arc<dyn Backend> = Arc::new(ScriptedBackend::answering(script));
     let spec = ModelSpec::new(ModelId::plain("m"), "m", config("m", text), [1]);
     let backends = BTreeMap::from([("scripted".to_owned(), backend)]);
-    let server = Server::new(options(), backends, Arc::new(BTreeMap::from([("m".to_owned(), Ok(spec))])));
+    let server = Server::new(options, backends, Arc::new(BTreeMap::from([("m".to_owned(), Ok(spec))])));
     assert!(server.start(None).unwrap().is_empty());
     assert!(server.is_ready());
     server
@@ -40,7 +49,7 @@ pub(crate) fn empty_server() -> Arc<Server> {
     Server::new(options(), BTreeMap::new(), Arc::new(BTreeMap::new()))
 }
 
-fn options() -> ServerOptions {
+pub(crate) fn options() -> ServerOptions {
     ServerOptions {
         name: "test".into(),
         version: "0".into(),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use nereid_backend_api::{Error, Result};
-use nereid_core::{Model, Server};
+use nereid_core::{Model, RequestHead, Server};
 
 /// Parses a version.
 ///
@@ -15,6 +15,11 @@ pub fn parse_version(text: &str, model: &str) -> Result<u64> {
     })
 }
 
+/// The head of a request, from its headers. Values that are not UTF-8 have replacement characters.
+pub fn request_head<'h>(headers: impl IntoIterator<Item = (&'h str, &'h [u8])>) -> RequestHead {
+    headers.into_iter().map(|(name, value)| (name, String::from_utf8_lossy(value))).collect()
+}
+
 /// Resolves a model that returns exactly one response to each request.
 ///
 /// # Errors
@@ -23,9 +28,10 @@ pub async fn resolve_single(
     server: &Server,
     name: &str,
     version: Option<u64>,
+    head: impl FnOnce() -> RequestHead,
     streaming: &str,
 ) -> Result<Arc<Model>> {
-    let model = server.resolve(name, version).await?;
+    let model = server.resolve_with(name, version, head).await?;
     if model.is_decoupled() {
         return Err(Error::unsupported(format!(
             "model '{name}': this call doesn't support models with decoupled transaction policy, which return any \

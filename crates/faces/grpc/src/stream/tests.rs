@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::stream::iter;
-use nereid_core::ServerOptions;
-use nereid_core::backend_api::Request as ModelRequest;
+use nereid_core::backend_api::Request as BackendRequest;
+use nereid_core::{Choice, ModelRequest, ModelTable, ServerOptions, VersionChooser, VersionChoosers};
 use tokio::runtime::Builder;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
@@ -83,7 +83,7 @@ fn serving() -> Serving {
 
 /// Sends as many responses as its input's value, then ends; -1: one, flagged as the last; -2: an error, then the end;
 /// -3: a response, then an error as the last.
-fn decoupled(request: ModelRequest) {
+fn decoupled(request: BackendRequest) {
     let response = echoed(&request);
     let responder = request.responder();
     match input_number(&request) {
@@ -100,6 +100,38 @@ fn decoupled(request: ModelRequest) {
             (0..count).for_each(|_| responder.send(Ok(response.clone())));
             responder.finish();
         }
+    }
+}
+
+/// Fails requests with a header.
+struct FailByHeader;
+
+impl VersionChooser for FailByHeader {
+    fn choose(&self, request: &ModelRequest, models: &ModelTable) -> Choice {
+        Choice::Version(match request.head.get("x-fail") {
+            Some(value) => Err(Error::unavailable(format!("failed by {value}"))),
+            None => models.find(&request.name, request.version).cloned(),
+        })
+    }
+}
+
+#[tokio::test]
+async fn version_choosers_see_the_metadata_of_calls_and_streams() {
+    let mut versions = VersionChoosers::default();
+    versions.set("m", Arc::new(FailByHeader));
+    let options = ServerOptions { versions, ..ServerOptions::default() };
+    let models = [("m", NUMBER.to_owned())];
+    let serving = Serving::with_server_options(&models, GrpcOptions::default(), options, echo);
+    for (key, expected) in [("x-fail", "failed by me"), ("x-other", "")] {
+        let mut call = Call::new(number("m", "a", 1));
+        call.metadata_mut().insert(key, "me".parse().unwrap());
+        let outcome = serving.client().model_infer(call).await;
+        assert_eq!(outcome.map_or_else(|status| status.message().to_owned(), |_| String::new()), expected);
+        let mut call = Call::new(vec![number("m", "a", 1), number("m", "b", 2)]);
+        call.metadata_mut().insert(key, "me".parse().unwrap());
+        let (seen, code) = serve_connection(&serving, call).await;
+        let errors: Vec<_> = seen.into_iter().map(|answer| answer.0).collect();
+        assert_eq!((errors, code), (vec![expected.to_owned(); 2], Code::Ok));
     }
 }
 
@@ -227,7 +259,7 @@ async fn decoupled_responses_overtake_ordinary_ones() {
 async fn dropped_stream_cancels_its_requests() {
     let (began, begins) = mpsc::channel();
     let (ended, ends) = mpsc::channel();
-    let serving = Serving::new(&format!("{NUMBER} {DECOUPLED}"), move |request: ModelRequest| {
+    let serving = Serving::new(&format!("{NUMBER} {DECOUPLED}"), move |request: BackendRequest| {
         began.send(()).unwrap();
         while !request.responder().is_cancelled() {
             std::thread::yield_now();
@@ -325,7 +357,7 @@ async fn responses_beyond_the_limit_of_unread_ones_end_with_an_error() {
 async fn flood(config: &str, count: i32, size: usize, expected: usize) {
     let (release, released) = mpsc::channel::<()>();
     let released = std::sync::Mutex::new(released);
-    let serving = Serving::new(config, move |request: ModelRequest| {
+    let serving = Serving::new(config, move |request: BackendRequest| {
         // Blocks until the other end is dropped.
         let _ = released.lock().unwrap().recv();
         echo(request);

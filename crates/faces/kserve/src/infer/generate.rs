@@ -110,7 +110,8 @@ async fn stream_with(
 
 /// The requested model, and the request's trace if it is traced.
 async fn begin(call: &Call<'_>) -> Result<(Arc<Model>, Option<Arc<Trace>>)> {
-    let model = call.face.server.resolve(&call.target.model, call.target.version()?).await?;
+    let (name, version) = (&call.target.model, call.target.version()?);
+    let model = call.face.server.resolve_with(name, version, || call.head()).await?;
     Ok((model, call.draw_trace()))
 }
 

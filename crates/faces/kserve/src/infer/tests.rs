@@ -2,11 +2,13 @@
 
 use std::sync::{Arc, mpsc};
 
+use nereid_core::backend_api::Error;
+use nereid_core::{Choice, ModelRequest, ModelTable, ServerOptions, VersionChooser, VersionChoosers};
 use tokio::runtime::Builder;
 use tokio::task::spawn_blocking;
 
 use crate::HttpOptions;
-use crate::testing::{Serving, echo, http_options, serve, server};
+use crate::testing::{Serving, echo, http_options, options, serve, server, server_with};
 
 const CONFIG: &str = r#"
     input { name: "IN0" data_type: TYPE_INT32 dims: [ -1 ] optional: true }
@@ -30,6 +32,37 @@ fn body(inputs: &str, rest: &str) -> String {
 async fn status(serving: &Serving, body: impl AsRef<[u8]>) -> u16 {
     let answer = serving.send("POST", "/v2/models/m/infer", "", body.as_ref()).await;
     String::from_utf8_lossy(&answer[9..12]).parse().unwrap()
+}
+
+/// Fails requests with a header.
+struct FailByHeader;
+
+impl VersionChooser for FailByHeader {
+    fn choose(&self, request: &ModelRequest, models: &ModelTable) -> Choice {
+        Choice::Version(match request.head.get("x-fail") {
+            Some(value) => Err(Error::unavailable(format!("failed by {value}"))),
+            None => models.find(&request.name, request.version).cloned(),
+        })
+    }
+}
+
+#[tokio::test]
+async fn version_choosers_see_the_headers_of_every_inference() {
+    let mut versions = VersionChoosers::default();
+    versions.set("m", Arc::new(FailByHeader));
+    let options = ServerOptions { versions, ..options() };
+    let serving = serve(server_with(options, CONFIG, echo), http_options()).await;
+    let infer = body(ONE, "");
+    for (call, body) in [("infer", infer.as_str()), ("generate", "{}"), ("generate_stream", "{}")] {
+        for version in ["", "/versions/1"] {
+            let path = format!("/v2/models/m{version}/{call}");
+            let answer = serving.ask("POST", &path, "X-Fail: caf\u{e9}\r\n", body).await;
+            assert!(answer.starts_with("HTTP/1.1 503"), "{path}: {answer}");
+            assert!(answer.contains("failed by caf\u{e9}"), "{path}: {answer}");
+            let answer = serving.ask("POST", &path, "X-Other: 1\r\n", body).await;
+            assert!(answer.starts_with("HTTP/1.1 200"), "{path}: {answer}");
+        }
+    }
 }
 
 #[tokio::test]
