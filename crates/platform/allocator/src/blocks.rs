@@ -175,6 +175,15 @@ fn release(take: fn(&mut FreeBlocks) -> FreeBlocks) {
     }
 }
 
+/// mimalloc aligns its blocks to as many bytes, or to their size if they are smaller.
+const NATURAL_ALIGNMENT: usize = 16;
+
+/// Whether mimalloc has blocks of this layout, and aligns them without being asked to. Asked, it often takes a larger block to
+/// align within, at several times the cost.
+fn is_plain(layout: Layout) -> bool {
+    layout.size() < LEAST && layout.align() <= NATURAL_ALIGNMENT.min(layout.size())
+}
+
 /// The allocator of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Owner {
@@ -199,7 +208,12 @@ impl Owner {
 // allocator.
 unsafe impl GlobalAlloc for Heap {
     // SAFETY: the caller's layout is not empty, as `GlobalAlloc` requires.
+    #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if is_plain(layout) {
+            // SAFETY: `mi_malloc` may be called with any size, from any thread.
+            return unsafe { libmimalloc_sys::mi_malloc(layout.size()).cast() };
+        }
         match Owner::of(layout) {
             Owner::Class(class) => {
                 let free = class.free().take();
@@ -213,7 +227,12 @@ unsafe impl GlobalAlloc for Heap {
     }
 
     // SAFETY: as `alloc`.
+    #[inline]
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        if is_plain(layout) {
+            // SAFETY: as for `mi_malloc`.
+            return unsafe { libmimalloc_sys::mi_zalloc(layout.size()).cast() };
+        }
         match Owner::of(layout) {
             Owner::Class(class) => {
                 let free = class.free().take();
@@ -230,7 +249,12 @@ unsafe impl GlobalAlloc for Heap {
     }
 
     // SAFETY: the block comes from this allocator, with this layout.
+    #[inline]
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        if is_plain(layout) {
+            // SAFETY: blocks with this layout belong to mimalloc, and the caller no longer uses it.
+            return unsafe { libmimalloc_sys::mi_free(block.cast()) };
+        }
         match (Owner::of(layout), NonNull::new(block)) {
             // SAFETY: blocks with this layout belong to this class, and the caller no longer uses it.
             (Owner::Class(class), Some(block)) => unsafe { class.free().put(block) },
@@ -247,6 +271,10 @@ unsafe impl GlobalAlloc for Heap {
         // SAFETY: the caller guarantees that the size can be rounded up to the alignment.
         let new = unsafe { Layout::from_size_align_unchecked(size, layout.align()) };
         match (Owner::of(layout), Owner::of(new)) {
+            // SAFETY: the block belongs to mimalloc, and the caller no longer uses it if this succeeds.
+            (Owner::Mimalloc, Owner::Mimalloc) if is_plain(new) => unsafe {
+                libmimalloc_sys::mi_realloc(block.cast(), size).cast()
+            },
             // SAFETY: as for the caller.
             (Owner::Mimalloc, Owner::Mimalloc) => unsafe { MiMalloc.realloc(block, layout, size) },
             // SAFETY: as for the caller.
