@@ -13,7 +13,7 @@ use crate::reply::Reply;
 pub struct Route<A> {
     /// The method.
     pub method: Method,
-    /// The path: a segment `{name}` is a parameter; `*` alone matches every path.
+    /// The path: a segment `{name}` is a parameter, of which a path has at most two; `*` alone matches every path.
     pub path: &'static str,
     /// The action that needs a right.
     pub action: Action,
@@ -94,10 +94,10 @@ impl<A: Copy> Routes<A> {
     fn find_below<'a>(&self, root: &str, method: &Method, path: &'a str) -> RouteMatch<'a> {
         let (mut allowed, mut action) = (Vec::new(), None);
         for (index, route) in self.routes.iter().enumerate() {
-            let pattern = route.path.strip_prefix(root);
-            let Some(pattern) = pattern.filter(|pattern| self.matches(pattern, path)) else { continue };
+            let params = route.path.strip_prefix(root).and_then(|pattern| self.parameters(pattern, path));
+            let Some(params) = params else { continue };
             if *method == route.method {
-                return RouteMatch::Route(RouteId(index), Params { pattern, path }, route.action);
+                return RouteMatch::Route(RouteId(index), params, route.action);
             }
             allowed.push(&route.method);
             action.get_or_insert(route.action);
@@ -105,50 +105,35 @@ impl<A: Copy> Routes<A> {
         RouteMatch::Methods(allowed, action)
     }
 
-    /// Whether `path` matches `pattern`.
-    fn matches(&self, pattern: &str, path: &str) -> bool {
+    /// The parameters in `path`, if it matches `pattern`.
+    fn parameters<'a>(&self, pattern: &'static str, path: &'a str) -> Option<Params<'a>> {
+        let mut params = Params::default();
         if pattern == "*" {
-            return true;
+            return Some(params);
         }
-        let (mut segments, mut patterns) = (Some(path), Some(pattern));
-        while let (Some(path), Some(pattern)) = (segments, patterns) {
-            let (segment, segments_left) = cut(path);
-            let (pattern, patterns_left) = cut(pattern);
-            let fits = match parameter(pattern) {
-                Some(name) => !segment.is_empty() && (self.accepts)(name, segment),
-                None => pattern == segment,
-            };
-            if !fits {
-                return false;
+        let (mut pattern, mut path) = (pattern, path);
+        for place in &mut params.0 {
+            let Some((literal, rest)) = pattern.split_once('{') else { break };
+            let (name, rest) = rest.split_once('}')?;
+            let (segment, after) = first_segment(path.strip_prefix(literal)?);
+            if segment.is_empty() || !(self.accepts)(name, segment) {
+                return None;
             }
-            (segments, patterns) = (segments_left, patterns_left);
+            *place = Some((name, segment));
+            (pattern, path) = (rest, after);
         }
-        segments.is_none() && patterns.is_none()
+        (pattern == path).then_some(params)
     }
 }
 
-/// The parameters in a path.
+/// The parameters in a path, by name, in its order.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Params<'a> {
-    /// The pattern that the path matches.
-    pattern: &'static str,
-    path: &'a str,
-}
+pub struct Params<'a>([Option<(&'static str, &'a str)>; 2]);
 
 impl<'a> Params<'a> {
     /// The parameters, in the order of the path.
-    pub fn iter(&self) -> impl Iterator<Item = (&'static str, &'a str)> + use<'a> {
-        let (mut segments, mut patterns) = (Some(self.path), Some(self.pattern));
-        std::iter::from_fn(move || {
-            loop {
-                let (segment, segments_left) = cut(segments?);
-                let (pattern, patterns_left) = cut(patterns?);
-                (segments, patterns) = (segments_left, patterns_left);
-                if let Some(name) = parameter(pattern) {
-                    return Some((name, segment));
-                }
-            }
-        })
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, &'a str)> {
+        self.0.iter().flatten().copied()
     }
 
     /// The value of a parameter, [decoded](decode). `None` if the route has no such parameter.
@@ -162,18 +147,11 @@ pub fn decode(segment: &str) -> Cow<'_, str> {
     percent_encoding::percent_decode_str(segment).decode_utf8_lossy()
 }
 
-/// The name in `{name}`.
-fn parameter(pattern: &str) -> Option<&str> {
-    pattern.strip_prefix('{')?.strip_suffix('}')
-}
-
-/// The first segment of a path, and what follows its slash. Segments are a few bytes long, so a plain loop is faster than
-/// `split`, which prepares for long texts.
-fn cut(path: &str) -> (&str, Option<&str>) {
-    match path.bytes().position(|byte| byte == b'/') {
-        Some(slash) => (&path[..slash], Some(&path[slash + 1..])),
-        None => (path, None),
-    }
+/// The first segment of a path, and the rest with its slash. Segments are a few bytes long, so a plain loop is faster than
+/// `find`, which prepares for long texts.
+fn first_segment(path: &str) -> (&str, &str) {
+    let end = path.bytes().position(|byte| byte == b'/').unwrap_or(path.len());
+    path.split_at_checked(end).unwrap_or((path, ""))
 }
 
 #[cfg(test)]

@@ -12,8 +12,8 @@ const PATTERN: &str = "/pages/{page}/versions/{version}";
 #[test]
 fn a_path_yields_its_parameters_percent_decoded() {
     let path = "/pages/a%20b%2Fc/versions/3";
-    assert!(routes().matches(PATTERN, path));
-    let params = Params { pattern: PATTERN, path };
+    let params = routes().parameters(PATTERN, path).unwrap();
+    assert_eq!(params.iter().collect::<Vec<_>>(), [("page", "a%20b%2Fc"), ("version", "3")]);
     assert_eq!(params.get("page").as_deref(), Some("a b/c"));
     assert_eq!(params.get("version").as_deref(), Some("3"));
     assert_eq!(params.get("model"), None);
@@ -26,16 +26,21 @@ fn a_path_of_another_form_does_not_match() {
         "/pages/a/versions/3/",
         "/pages/a/versions",
         "/pages/a/versions/new",
+        "/pages/a/versions/3/4",
+        "/pages/a/versions/",
+        "/pages/a/b/versions/3",
+        "/page/a/versions/3",
+        "/pages/",
         "pages/a/versions/3",
         "",
     ] {
-        assert!(!routes().matches(PATTERN, path), "{path}");
+        assert!(routes().parameters(PATTERN, path).is_none(), "{path}");
     }
 }
 
 #[test]
 fn a_star_matches_every_path() {
     for path in ["/", "/a/b", "*"] {
-        assert!(routes().matches("*", path), "{path}");
+        assert!(routes().parameters("*", path).is_some(), "{path}");
     }
 }
