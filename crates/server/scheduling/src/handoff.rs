@@ -78,7 +78,6 @@ impl<Q: Queue> Handoff<Q> {
     /// See [`Scheduler::enqueue`](super::Scheduler::enqueue).
     #[allow(clippy::expect_used, reason = "an instance is idle, as checked before under the same lock")]
     pub fn enqueue(&self, item: Q::Item, at_once: bool) -> Enqueued<Q::Item> {
-        let now = Instant::now();
         let mut state = self.lock();
         if state.closed {
             drop(state);
@@ -97,6 +96,7 @@ impl<Q: Queue> Handoff<Q> {
         } else {
             item
         };
+        let now = Instant::now();
         match state.queue.push(item, now) {
             Ok(ticket) => {
                 self.notify(state, now);
