@@ -27,7 +27,7 @@ pub(super) enum Form {
 }
 
 /// The requested forms of outputs.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Format {
     /// Form of outputs that the request does not name.
     pub default: Form,
@@ -152,9 +152,33 @@ pub(super) fn version(json: &mut Vec<u8>, version: u64) -> Result<()> {
     Ok(())
 }
 
-/// Appends a JSON string.
+/// Appends a JSON string. Most have nothing to escape.
 pub(super) fn string(json: &mut Vec<u8>, text: &str) -> Result<()> {
+    if !needs_escapes(text) {
+        json.reserve(text.len() + 2);
+        json.push(b'"');
+        json.extend_from_slice(text.as_bytes());
+        json.push(b'"');
+        return Ok(());
+    }
     serde_json::to_writer(json, text).map_err(|error| Error::internal(error.to_string()))
+}
+
+/// Whether a JSON string of this text has escapes: for a quote, a backslash or a control character.
+fn needs_escapes(text: &str) -> bool {
+    const EACH: u64 = 0x0101_0101_0101_0101;
+    /// The highest bit of each byte that is less than `limit`, which is at most 128. May set bits above such a byte, too.
+    fn less(word: u64, limit: u8) -> u64 {
+        word.wrapping_sub(EACH * u64::from(limit)) & !word & (EACH << 7)
+    }
+    let any = |word: u64| {
+        let (quote, backslash) = (word ^ (EACH * u64::from(b'"')), word ^ (EACH * u64::from(b'\\')));
+        (less(word, b' ') | less(quote, 1) | less(backslash, 1)) != 0
+    };
+    let (words, rest) = text.as_bytes().as_chunks::<8>();
+    let mut last = [b' '; 8];
+    last.iter_mut().zip(rest).for_each(|(place, byte)| *place = *byte);
+    words.iter().any(|word| any(u64::from_le_bytes(*word))) || any(u64::from_le_bytes(last))
 }
 
 fn parameters(json: &mut Vec<u8>, parameters: &Parameters) -> Result<()> {
@@ -297,6 +321,27 @@ mod tests {
         let contents: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         let json = json(Tensor::new("X", DataType::Fp32, [7], contents)).unwrap();
         assert_eq!(json, "0.1,1.0,NaN,Infinity,-Infinity,3.4028235e+38,-0.0");
+    }
+
+    #[test]
+    fn strings_are_written_as_by_serde_json() {
+        for byte in 0..=0x7f_u8 {
+            for length in 0..20 {
+                for place in 0..=length {
+                    let text = format!(
+                        "{}{}\u{e9}{}",
+                        "x".repeat(place),
+                        char::from(byte),
+                        "\u{7f}".repeat(length - place)
+                    );
+                    let mut json = Vec::new();
+                    string(&mut json, &text).unwrap();
+                    assert_eq!(String::from_utf8(json).unwrap(), serde_json::to_string(&text).unwrap());
+                    let is_escaped = byte < b' ' || byte == b'"' || byte == b'\\';
+                    assert_eq!(needs_escapes(&text), is_escaped, "{text:?}");
+                }
+            }
+        }
     }
 
     #[test]
