@@ -4,6 +4,8 @@
 //! are slices of the body. Bodies that the reference's parser rejects with status 500 are `Internal` errors here, too;
 //! bodies that parse but are invalid are `InvalidArg`.
 
+mod repeated;
+
 use jiter::Jiter;
 use nereid_core::Signature;
 use nereid_core::backend_api::{
@@ -22,6 +24,7 @@ use super::json_tensor::{self, Elements, integer};
 use super::region::{RegionParameter, RegionPart};
 use super::take;
 use crate::json::{self, syntax};
+use repeated::Found;
 
 /// A request and the form of its reply.
 pub(super) struct DecodedRequest {
@@ -49,6 +52,12 @@ pub(super) fn json(
     let header = body.take_joined(length).map_err(|missing| {
         Error::invalid_arg(format!("the body ends {missing} bytes before the end of its JSON part"))
     })?;
+    // Without a binary part, the JSON part has the values, and is not the same again.
+    let found = if body.is_empty() { Found::NEW } else { repeated::find(&header, body, model) };
+    let is_repeated = match found {
+        Found::Request(decoded) => return all_of(decoded?, body, model),
+        Found::Unparsed { is_repeated } => is_repeated,
+    };
     let mut header = json::text(&header);
     let respelled;
     let mut parsed = RequestParts::new(signature, regions);
@@ -57,6 +66,9 @@ pub(super) fn json(
         header = &respelled;
         parsed = RequestParts::new(signature, regions);
         parsed.read(header)?;
+    }
+    if is_repeated {
+        repeated::keep(header, &parsed);
     }
     let Some(inputs) = parsed.inputs else {
         return Err(Error::internal("the request lacks 'inputs'"));
@@ -72,17 +84,22 @@ pub(super) fn json(
             }
         })
         .collect::<Result<_>>()?;
-    if !body.is_empty() {
-        return Err(Error::invalid_arg(format!(
-            "model '{model}': {} bytes of binary data belong to no input",
-            body.len()
-        )));
-    }
     let mut request = parsed.request;
-    check_requested(&request.outputs)?;
     request.inputs = inputs;
     request.allocator = memory.allocator();
-    Ok(DecodedRequest { request, format: parsed.format, memory })
+    let decoded = all_of(DecodedRequest { request, format: parsed.format, memory }, body, model)?;
+    check_requested(&decoded.request.outputs)?;
+    Ok(decoded)
+}
+
+/// The request, if it has taken all of its body.
+fn all_of(decoded: DecodedRequest, body: &RequestBody, model: &str) -> Result<DecodedRequest> {
+    match body.len() {
+        0 => Ok(decoded),
+        left => Err(Error::invalid_arg(format!(
+            "model '{model}': {left} bytes of binary data belong to no input"
+        ))),
+    }
 }
 
 /// Decodes a body that consists of a single input's contents (Triton's raw binary request).
