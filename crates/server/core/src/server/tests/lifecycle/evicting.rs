@@ -43,7 +43,11 @@ async fn an_evicted_model_answers_what_it_took_and_keeps_the_server_ready() {
 fn a_poll_loads_an_evicted_model_only_if_its_files_changed() {
     let world = world(ModelControl::Poll);
     world.server.start(None).unwrap();
-    let poll = || (0..3).for_each(|_| drop(world.server.poll(Duration::MAX).unwrap()));
+    let poll = || {
+        for _ in 0..3 {
+            world.server.poll(Duration::MAX).unwrap();
+        }
+    };
     world.evict().unwrap();
     poll();
     assert_eq!((world.settled(), world.loads()), (vec!["m/1 UNAVAILABLE: evicted".into()], 1));
