@@ -6,6 +6,8 @@
 
 mod repeated;
 
+use std::ops::ControlFlow;
+
 use jiter::Jiter;
 use nereid_core::Signature;
 use nereid_core::backend_api::{
@@ -24,7 +26,6 @@ use super::json_tensor::{self, Elements, integer};
 use super::region::{RegionParameter, RegionPart};
 use super::take;
 use crate::json::{self, syntax};
-use repeated::Found;
 
 /// A request and the form of its reply.
 pub(super) struct DecodedRequest {
@@ -52,11 +53,9 @@ pub(super) fn json(
     let header = body.take_joined(length).map_err(|missing| {
         Error::invalid_arg(format!("the body ends {missing} bytes before the end of its JSON part"))
     })?;
-    // Without a binary part, the JSON part has the values, and is not the same again.
-    let found = if body.is_empty() { Found::NEW } else { repeated::find(&header, body, model) };
-    let is_repeated = match found {
-        Found::Request(decoded) => return all_of(decoded?, body, model),
-        Found::Unparsed { is_repeated } => is_repeated,
+    let is_repeated = match repeated::find(&header, body, model) {
+        ControlFlow::Break(decoded) => return all_of(decoded?, body, model),
+        ControlFlow::Continue(is_repeated) => is_repeated,
     };
     let mut header = json::text(&header);
     let respelled;

@@ -6,6 +6,7 @@
 //! none in shared memory.
 
 use std::cell::RefCell;
+use std::ops::ControlFlow;
 
 use nereid_core::backend_api::{DataType, InferRequest, Result, Shape, Tensor};
 use nereid_http::RequestBody;
@@ -49,35 +50,28 @@ struct BinaryInput {
     size: u64,
 }
 
-/// The outcome of looking for a JSON part.
-pub(super) enum Found {
-    /// The request, made from the JSON part that was kept and from the body behind it.
-    Request(Result<DecodedRequest>),
-    /// To be parsed; [`keep`] it then if it has arrived before.
-    Unparsed { is_repeated: bool },
-}
-
-impl Found {
-    /// It arrives for the first time.
-    pub(super) const NEW: Self = Self::Unparsed { is_repeated: false };
-}
-
-/// Looks for a JSON part, and remembers it.
-pub(super) fn find(json: &[u8], body: &mut RequestBody, model: &str) -> Found {
-    if json.len() > LONGEST {
-        return Found::NEW;
+/// Looks for a JSON part, and remembers it. Breaks with the request, made from the kept JSON part and the body behind it;
+/// otherwise the JSON part is to be parsed, and to be [kept](keep) if it has arrived before, which is the value.
+pub(super) fn find(
+    json: &[u8],
+    body: &mut RequestBody,
+    model: &str,
+) -> ControlFlow<Result<DecodedRequest>, bool> {
+    // Without a binary part, the JSON part has the values, and is not the same again.
+    if json.len() > LONGEST || body.is_empty() {
+        return ControlFlow::Continue(false);
     }
     SEEN.with_borrow_mut(|seen| {
-        let Some(seen) = seen.get_mut(place(json)) else { return Found::NEW };
+        let Some(seen) = seen.get_mut(place(json)) else { return ControlFlow::Continue(false) };
         if seen.json != json {
             seen.json.clear();
             seen.json.extend_from_slice(json);
             seen.parsed = None;
-            return Found::NEW;
+            return ControlFlow::Continue(false);
         }
         match &seen.parsed {
-            None => Found::Unparsed { is_repeated: true },
-            Some(template) => Found::Request(template.request(body, model)),
+            None => ControlFlow::Continue(true),
+            Some(template) => ControlFlow::Break(template.request(body, model)),
         }
     })
 }

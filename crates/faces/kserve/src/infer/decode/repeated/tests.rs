@@ -110,6 +110,8 @@ fn a_kept_json_part_is_checked_against_each_model_and_body() {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+
     #[test]
     fn repetitions_decode_as_the_first_time(
         texts in proptest::collection::vec(
