@@ -1,5 +1,7 @@
 //! The server as every face sees it: health, models, and [`Server::infer`].
 
+mod control;
+
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -373,88 +375,6 @@ impl Server {
         Ok(failures)
     }
 
-    /// Loads a model, or reloads it if it has changed or something is overridden, and calls `done` with the outcome. The members
-    /// of an ensemble are loaded, too.
-    ///
-    /// # Errors
-    /// `Unavailable` where clients do not control models, `InvalidArg` for a name that no model can have.
-    pub fn load_model(
-        &self,
-        name: &str,
-        overrides: Overrides,
-        done: impl FnOnce(Result<()>) + Send + 'static,
-    ) -> Result<()> {
-        self.check_control(name)?;
-        let task = Task::Load { overrides, with_members: true, is_required: false, as_of: Instant::now() };
-        self.models.submit(name.to_owned(), task, Box::new(done));
-        Ok(())
-    }
-
-    /// Unloads a model, and the ensembles that it is part of. Calls `done` once they take no further requests; requests in
-    /// progress are still answered.
-    ///
-    /// # Errors
-    /// `Unavailable` where clients do not control models, `InvalidArg` for a name that no model can have.
-    pub fn unload_model(&self, name: &str, done: impl FnOnce(Result<()>) + Send + 'static) -> Result<()> {
-        self.unload(name, false, done)
-    }
-
-    /// Unloads a model like [`unload_model`](Self::unload_model), and those of its members that were loaded only for it and that
-    /// no other ensemble uses.
-    ///
-    /// # Errors
-    /// `Unavailable` where clients do not control models, `InvalidArg` for a name that no model can have.
-    pub fn unload_model_and_dependents(
-        &self,
-        name: &str,
-        done: impl FnOnce(Result<()>) + Send + 'static,
-    ) -> Result<()> {
-        self.unload(name, true, done)
-    }
-
-    fn unload(
-        &self,
-        name: &str,
-        with_members: bool,
-        done: impl FnOnce(Result<()>) + Send + 'static,
-    ) -> Result<()> {
-        self.check_control(name)?;
-        self.models.submit(name.to_owned(), Task::Unload { with_members }, Box::new(done));
-        Ok(())
-    }
-
-    /// Unloads a model to free its memory, and calls `done` once it takes no further requests. The model stays wanted: the server
-    /// is as ready as before, and [`load_evicted`](Self::load_evicted) loads it again. For the server's own decisions, in every
-    /// model control mode.
-    ///
-    /// Fails for a model that others consist of, and for one that could not be loaded again.
-    pub fn evict_model(&self, name: &str, done: impl FnOnce(Result<()>) + Send + 'static) {
-        self.models.submit(name.to_owned(), Task::Evict, Box::new(done));
-    }
-
-    /// Loads an evicted model as it is in the source now, and calls `done` with the outcome.
-    pub fn load_evicted(&self, name: &str, done: impl FnOnce(Result<()>) + Send + 'static) {
-        let (overrides, as_of) = (Overrides::default(), Instant::now());
-        let task = Task::Load { overrides, with_members: true, is_required: false, as_of };
-        self.models.submit(name.to_owned(), task, Box::new(done));
-    }
-
-    fn check_control(&self, name: &str) -> Result<()> {
-        if self.stopping.load(Ordering::Acquire) {
-            return Err(Error::unavailable("Server is stopping: it takes no further loads and unloads"));
-        }
-        match self.options.model_control {
-            ModelControl::Explicit if is_folder_name(name) => Ok(()),
-            ModelControl::Explicit => Err(Error::invalid_arg(format!(
-                "invalid model name '{name}': it must be the name of a folder, not a path"
-            ))),
-            ModelControl::None | ModelControl::Poll => Err(Error::unavailable(
-                "explicit model load / unload is not allowed if polling is enabled, or if models are loaded only at \
-                 the start; --model-control-mode=explicit allows it",
-            )),
-        }
-    }
-
     /// Polls the source for changes and applies those that are complete: new, removed and changed models and versions. A change
     /// is complete when two polls saw the same state. Waits for the loads for as long as `patience`; further polls skip models
     /// that are still being loaded.
@@ -598,11 +518,6 @@ fn index(table: &ModelTable, listing: &Listing) -> Result<Vec<(String, Option<Mo
     }
     index.sort_by(|(one, _), (other, _)| one.cmp(other));
     Ok(index.into_iter().map(|(id, status)| (id.name, status)).collect())
-}
-
-/// Whether a model's folder may be called so.
-fn is_folder_name(name: &str) -> bool {
-    !matches!(name, "" | "." | "..") && !name.contains(['/', '\0'])
 }
 
 #[cfg(test)]
