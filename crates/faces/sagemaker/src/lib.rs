@@ -151,6 +151,13 @@ static ROUTES: Routes<Operation> = Routes::new({
         Route::new(Method::POST, "/models/", Action::Load, Operation::Load),
         Route::new(Method::GET, "/models/{model}", Action::Index, Operation::Get),
         Route::new(Method::DELETE, "/models/{model}", Action::Unload, Operation::Unload),
+        // Without a name, or with a path that another method has, as in the reference: such a model is unknown.
+        Route::new(Method::GET, "/models//invoke", Action::Index, Operation::List),
+        Route::new(Method::POST, "/models//invoke", Action::Infer, Operation::Invoke),
+        Route::new(Method::DELETE, "/models", Action::Unload, Operation::Unload),
+        Route::new(Method::DELETE, "/models/", Action::Unload, Operation::Unload),
+        Route::new(Method::DELETE, "/models//invoke", Action::Unload, Operation::Unload),
+        Route::new(Method::DELETE, "/models/{model}/invoke", Action::Unload, Operation::Unload),
     ];
     ALL
 });
