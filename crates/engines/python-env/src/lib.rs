@@ -109,6 +109,14 @@ impl Environments {
         Self { settings, digests: Digests::default() }
     }
 
+    /// Checks the interpreter of models that name no environment.
+    ///
+    /// # Errors
+    /// It is missing or unsuitable.
+    pub fn check_default(&self) -> Result<(), Error> {
+        interpreter::of_server(&self.settings).map(drop)
+    }
+
     /// Prepares the environment of a model. Blocks, for minutes if it has to unpack or install; reports long steps as
     /// lines of text to `progress`.
     ///

@@ -78,6 +78,18 @@ impl PythonBackend {
         self
     }
 
+    /// Checks that there is an interpreter for a model, unless the model names an environment of its own.
+    ///
+    /// # Errors
+    /// The interpreter that is missing or unsuitable.
+    pub fn check_interpreter(&self, model: &ModelContext) -> Result<()> {
+        let environment = model.config.parameters.get(EXECUTION_ENVIRONMENT);
+        if environment.is_some_and(|environment| !environment.string_value.is_empty()) {
+            return Ok(());
+        }
+        self.environments.check_default().map_err(|error| Error::unavailable(error.to_string()))
+    }
+
     /// The interpreter of a model, started with the module, and a guard of its environment.
     fn launch(&self, context: &ModelContext) -> Result<(Launch, Option<Arc<InUse>>)> {
         let parameter = context.config.parameters.get(EXECUTION_ENVIRONMENT);

@@ -1,6 +1,6 @@
 //! Checks of models before they are loaded: whether their engine is installed, and whether it would refuse them.
 //!
-//! Loads neither libraries nor models.
+//! Loads neither libraries nor models. An interpreter of Python is started, to learn its version.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use nereid_triton_host::LibraryBackends;
 
 use crate::backends::{BackendsConfig, InstalledBackends};
 use crate::onnx_engine::{self, Expected};
-use crate::{openvino, pytorch, tensorflow};
+use crate::{openvino, python, pytorch, tensorflow};
 
 /// The engines of this machine.
 pub struct EngineCheck {
@@ -82,6 +82,7 @@ impl EngineCheck {
                 tensorflow::check(&self.settings("tensorflow"), &self.settings("openvino"), directory)
             }
             "pytorch" => pytorch::check(&self.settings("pytorch"), directory),
+            "python" => python::check(&self.settings("python"), directory, model),
             _ => Ok(()),
         }
     }
@@ -111,6 +112,7 @@ mod tests {
 
     use super::*;
     use crate::backends::BackendSetting;
+    use crate::installed::library_head;
 
     const TENSORS: &str =
         "input { name: 'x' data_type: TYPE_FP32 dims: 1 } output { name: 'y' data_type: TYPE_FP32 dims: 1 }";
@@ -215,7 +217,9 @@ mod tests {
             let (engines, model) = (machine.engines(settings), machine.model(config));
             let found = text(engines.check_engine(&model));
             assert!(found.contains(reason), "{config}: {found}");
-            machine.write(&format!("libraries/{library}.so"), b"");
+            machine.write(&format!("libraries/{library}.so"), b"<html>not a library</html>");
+            assert!(text(engines.check_engine(&model)).contains("is not a library"), "{config}");
+            machine.write(&format!("libraries/{library}.so"), &library_head());
             assert_eq!(text(engines.check_engine(&model)), "", "{config}");
         }
     }
@@ -234,6 +238,25 @@ mod tests {
         }
         let onnx = machine.engines(&[]).check_engine(&machine.model("backend: 'onnxruntime'"));
         assert_eq!(onnx.is_ok(), cfg!(feature = "embedded-engine"));
+    }
+
+    #[test]
+    fn model_without_an_environment_of_its_own_needs_an_interpreter() {
+        let machine = Machine::new();
+        let environment = "parameters { key: 'EXECUTION_ENV_PATH' value { string_value: 'env.tar.gz' } }";
+        for (setting, rest, reason) in [
+            ("python,python=/no/such/python3", "", "/no/such/python3"),
+            ("python,python=no-such-python", "", "'no-such-python' is not in the folders of PATH"),
+            ("python,python=no-such-python", environment, ""),
+            ("python,engine=library", "", ""),
+        ] {
+            let model = machine.model(&format!("backend: 'python' {rest}"));
+            let found = text(machine.engines(&[setting]).check_engine(&model));
+            assert!(
+                found.contains(reason) && found.is_empty() == reason.is_empty(),
+                "{setting} {rest}: {found}"
+            );
+        }
     }
 
     #[test]
@@ -269,7 +292,7 @@ mod tests {
     #[test]
     fn torchscript_needs_tensors_and_a_file_of_its_format() {
         let machine = Machine::new();
-        machine.write("libraries/pytorch.so", b"");
+        machine.write("libraries/pytorch.so", &library_head());
         let engines = machine.engines(&[]);
         let model = machine.model("backend: 'pytorch'");
         assert!(text(engines.check_config(&model)).contains("list all inputs and outputs in config.pbtxt"));
@@ -294,7 +317,7 @@ mod tests {
             let found = text(machine.engines(settings).check_file(&model));
             assert!(found.contains("does not serve: Loop; install ONNX Runtime"), "{found}");
         }
-        machine.write("libraries/onnxruntime.so", b"");
+        machine.write("libraries/onnxruntime.so", &library_head());
         assert_eq!(text(machine.engines(&[]).check_file(&model)), "");
         assert_ne!(text(machine.engines(&["onnxruntime,engine=tract"]).check_file(&model)), "");
         // The backend reports a damaged file when it loads it.

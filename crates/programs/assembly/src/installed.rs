@@ -1,5 +1,7 @@
 //! Whether the libraries of frameworks are installed, found out without loading them.
 
+use std::fs::File;
+use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
@@ -19,20 +21,53 @@ const SYSTEM: [&str; 6] = [
 /// The paths of the libraries in all other folders of the dynamic loader, each followed by a zero byte.
 const LOADER_CACHE: &str = "/etc/ld.so.cache";
 
-/// Checks that the file of a library exists. `library` names the library in messages.
+/// Checks that the file of a library exists and is one. `library` names the library in messages.
 ///
 /// # Errors
-/// The configured file does not exist, or the search found nothing, which `missing` describes.
+/// The configured file does not exist or is no library, or the search found nothing, which `missing` describes.
 pub(crate) fn check(found: &LibraryLocation, library: &str, missing: &'static str) -> Result<()> {
     match found.place {
         Place::System if is_of_system(&found.path) => Ok(()),
         Place::System => Err(Error::unavailable(missing)),
-        _ if found.path.exists() => Ok(()),
-        place => Err(Error::unavailable(format!(
-            "the {library} {place} cannot be used: {} does not exist",
-            found.path.display()
-        ))),
+        place => check_file(&found.path).map_err(|reason| {
+            let path = found.path.display();
+            Error::unavailable(format!("the {library} {place} cannot be used: {path} {reason}"))
+        }),
     }
+}
+
+/// Checks that a file begins as a library of this machine does.
+///
+/// # Errors
+/// What is wrong with the file.
+fn check_file(path: &Path) -> std::result::Result<(), String> {
+    if !path.exists() {
+        return Err("does not exist".to_owned());
+    }
+    let mut head = [0; 20];
+    let read = File::open(path).and_then(|mut file| file.read_exact(&mut head));
+    match read {
+        Ok(()) if head.starts_with(LIBRARY) && head.ends_with(&MACHINE.to_le_bytes()) => Ok(()),
+        Ok(()) if head.starts_with(LIBRARY) => Err("is for another machine".to_owned()),
+        Ok(()) => Err("is not a library".to_owned()),
+        Err(error) if error.kind() == ErrorKind::UnexpectedEof => Err("is not a library".to_owned()),
+        Err(error) => Err(format!("cannot be read: {error}")),
+    }
+}
+
+/// The first bytes of a library: ELF, with 64 bits, little endian.
+const LIBRARY: &[u8] = b"\x7fELF\x02\x01";
+
+/// The number of this machine in ELF.
+const MACHINE: u16 = if cfg!(target_arch = "aarch64") { 183 } else { 62 };
+
+/// What a file of a library begins with, for tests that need one.
+#[cfg(test)]
+pub(crate) fn library_head() -> [u8; 20] {
+    let mut head = [0; 20];
+    head[..LIBRARY.len()].copy_from_slice(LIBRARY);
+    head[18..].copy_from_slice(&MACHINE.to_le_bytes());
+    head
 }
 
 /// Whether the dynamic loader finds a library by its name.

@@ -1,7 +1,7 @@
 //! The implementation of backend `python` and of backends written in Python: the built-in one, or the installed
 //! library.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use nereid_backend_api::{Backend, BackendCapabilities, BackendSettings, Error, Model, ModelContext, Result};
@@ -27,6 +27,17 @@ pub(crate) fn built_in(config: &BackendsConfig, driver: &DriverLibrary) -> Resul
         Some(other) => Err(Error::invalid_arg(format!(
             "the setting 'engine' of backend 'python' is '{other}', but must be auto, builtin or library"
         ))),
+    }
+}
+
+/// Checks that there is an interpreter for a model, unless the model has an environment of its own.
+///
+/// # Errors
+/// The interpreter to install or to name.
+pub(crate) fn check(settings: &BackendSettings, directory: &Path, model: &ModelContext) -> Result<()> {
+    match settings.get("engine") {
+        Some("library") => Ok(()),
+        _ => PythonBackend::new(settings, directory)?.check_interpreter(model),
     }
 }
 
