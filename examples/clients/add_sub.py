@@ -15,7 +15,7 @@ def main():
 
     # The first dimension is the batch: one request that holds one pair of vectors.
     count = np.arange(16).reshape(1, 16)
-    operands = {
+    operands: dict[str, np.ndarray] = {
         "INT0": count.astype(np.int32),
         "INT1": np.full((1, 16), 3, np.int32),
         "FLOAT0": count.astype(np.float32) / 2,

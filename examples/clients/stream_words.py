@@ -16,7 +16,7 @@ from tritonclient.utils import InferenceServerException
 
 def words(url, text):
     """The words, as they arrive."""
-    arrived = queue.Queue()
+    arrived: queue.Queue[tuple] = queue.Queue()
     tensor = triton.InferInput("text", [1], "BYTES")
     tensor.set_data_from_numpy(np.array([text.encode()], np.object_))
     with triton.InferenceServerClient(url) as client:

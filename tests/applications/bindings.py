@@ -11,7 +11,7 @@ import numpy
 import tritonserver
 
 repository, backends = sys.argv[1:]
-records = {}
+records: dict[str, object] = {}
 heard = []
 hears = any(field.name == "log_callback" for field in dataclasses.fields(tritonserver.Options))
 callback = {"log_callback": lambda level, file, line, micros, message: heard.append(message)} if hears else {}
@@ -29,12 +29,13 @@ records["states"] = [server.live(), server.ready(), server.metadata()["name"]]
 records["models"] = sorted(f"{name} {version} {found.state}" for (name, version), found in server.models().items())
 model = server.model("echo")
 records["metadata"] = model.metadata()["inputs"]
-records["answers"] = []
+answers = []
 for first in range(3):
     numbers = numpy.arange(first, first + 4, dtype=numpy.float32).reshape(1, 4)
     for response in model.infer(inputs={"INPUT0": numbers}, request_id=str(first)):
         output = numpy.from_dlpack(response.outputs["OUTPUT0"])
-        records["answers"].append([response.request_id, output.tolist()])
+        answers.append([response.request_id, output.tolist()])
+records["answers"] = answers
 records["statistics"] = model.statistics()["model_stats"][0]["inference_count"]
 records["metrics"] = 'nv_inference_count{model="echo",version="1"} 3' in server.metrics()
 try:

@@ -42,6 +42,7 @@ instance_group { kind: KIND_CPU count: 1 }
 def store(folder):
     """A fast server of the buckets in a folder. Gives its address."""
     process = subprocess.Popen([sys.executable, SERVER, str(folder)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout
     try:
         yield f"127.0.0.1:{int(process.stdout.readline())}"
     finally:

@@ -62,8 +62,17 @@ def etag(path):
     return f'"{zlib.crc32(str(path).encode()):032x}-2"'
 
 
+class Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, root):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.store = Store(root)
+
+
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    server: Server
 
     def do_GET(self):
         parts = urlsplit(self.path)
@@ -113,9 +122,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def main():
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    server.store = Store(sys.argv[1])
+    server = Server(sys.argv[1])
     print(server.server_address[1], flush=True)
     server.serve_forever()
 

@@ -119,18 +119,20 @@ class OwnBatches:
     def __init__(self, backend, model):
         command = [sys.executable, __file__, sys.argv[1], backend, model, str(SERVER_CPU)]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert self.process.stdin and self.process.stdout
+        self.input, self.output = self.process.stdin, self.process.stdout
 
     def rate(self):
         """Items per second."""
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
-        return float(self.process.stdout.readline())
+        self.input.write("\n")
+        self.input.flush()
+        return float(self.output.readline())
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
-        self.process.stdin.close()
+        self.input.close()
         self.process.wait()
 
 

@@ -29,7 +29,7 @@ FILLS = {
     np.float64: ("GivenTensorDoubleFill", float),
 }
 TYPES = {"float32": b"FP32", "float64": b"FP64", "int32": b"INT32", "int64": b"INT64", "bool": b"BOOL", "uint8": b"UINT8"}
-cases = []
+cases: list = []
 
 
 def numbers(*shape):
@@ -252,7 +252,8 @@ def windows():
         for axes in (1, 2, 3):
             one(low + "_named_%dd" % axes, kind + "%dD" % axes, x(numbers(1, 2, *[5] * axes)), kernels=[2] * axes)
     one("average_pool_included", "AveragePool", image, kernel=3, stride=2, pad=1, count_include_pad=1)
-    for name, more in [("", {}), ("_reflect", {"mode": "reflect"}), ("_edge", {"mode": "edge"}), ("_value", {"value": 1.5})]:
+    modes: dict[str, dict] = {"": {}, "_reflect": {"mode": "reflect"}, "_edge": {"mode": "edge"}, "_value": {"value": 1.5}}
+    for name, more in modes.items():
         one("pad_image" + name, "PadImage", small, pad=1, **more)
     one("pad_image_sides", "PadImage", small, pad_t=1, pad_l=2, pad_b=0, pad_r=3)
     one("pad_image_nhwc", "PadImage", x(numbers(2, 4, 5, 3)), pad_t=1, pad_l=2, pad_b=0, pad_r=3, order="NHWC")

@@ -8,6 +8,7 @@ Two signatures: `serving_default` gives the scores of images, `describe` the nam
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -53,7 +54,7 @@ def main():
     (target / "fingerprint.pb").unlink(missing_ok=True)
     # What TensorFlow computes with the saved model, in its own Python.
     saved = tf.saved_model.load(str(target)).signatures
-    expected = {}
+    expected: dict[str, Any] = {}
     for name, shape in [("small", (3, 5, 5, 1)), ("large", (4, 9, 12, 1))]:
         images = rng.normal(0, 3, shape).astype(np.float32)
         expected[f"{name}_images"] = images

@@ -3,6 +3,7 @@
 //! Knows the order of the steps and how to start each, not what they check.
 
 mod background;
+mod python;
 mod sanitize;
 
 use std::env;
@@ -32,9 +33,6 @@ const FUZZ: (&str, &str, &str) =
 /// The packages for the tests of the step `quick`.
 const QUICK_REQUIREMENTS: &str = "requirements-quick.txt";
 
-/// The packages that check Python code, and numpy for its types.
-const PYTHON_CHECKS: &str = "mypy==2.4.1\nnumpy==2.4.6\nruff==0.17.6\n";
-
 /// One step of the test run, in order: quick ones first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Step {
@@ -44,7 +42,7 @@ pub enum Step {
     Tidy,
     /// Licences, bans, sources and advisories of the dependencies
     Deny,
-    /// Lints and formatting of the Python code, and types of its package
+    /// Lints, formatting and types of the Python code
     Python,
     /// Lints and links of the documentation, warnings refused
     Clippy,
@@ -168,7 +166,7 @@ impl Step {
             }
             Self::Tidy => tidy::run(project),
             Self::Deny => deny::run(project, &deny::Deny::default()),
-            Self::Python => python(project),
+            Self::Python => python::run(project),
             Self::Clippy => {
                 for features in [&[][..], &["--no-default-features"]] {
                     let clippy = ["clippy", "--workspace", "--all-targets"];
@@ -198,16 +196,6 @@ impl Step {
             Self::Sanitize => sanitize::run(project),
         }
     }
-}
-
-/// Checks the Python code by the rules in `ruff.toml`, and the types of the package for Python, which its users' checkers read.
-fn python(project: &Project) -> Result<()> {
-    let venv = Venv::with(project, "python-checks", PYTHON_CHECKS)?;
-    let ruff = venv.program("ruff");
-    show(project.command(&ruff).args(["check", "--quiet", "--no-cache"]))?;
-    show(project.command(&ruff).args(["format", "--check", "--quiet", "--no-cache"]))?;
-    let mut mypy = project.command(venv.program("mypy"));
-    show(mypy.arg("--cache-dir").arg(project.scratch("mypy")).arg("crates/programs/wheel/nereid"))
 }
 
 /// The Python environment of the end-to-end tests.

@@ -80,7 +80,9 @@ def reads(bucket, prefix):
         if not head.startswith("GET ") or f"/{prefix}/" not in path:
             continue
         paths.append(path)
-        first, last = map(int, re.search(r"(?i)\nrange: bytes=(\d+)-(\d+)", head).groups())
+        asked = re.search(r"(?i)\nrange: bytes=(\d+)-(\d+)", head)
+        assert asked, head
+        first, last = map(int, asked.groups())
         count += last - first + 1 if last > 0 else 0
     return count, paths
 

@@ -153,7 +153,7 @@ def test_azure_refuses_other_tokens_and_none_is_shown(azure, source, change, tok
 def test_googles_users_are_known_by_their_tokens(source, models, tmp_path):
     """A user's file has a token with which Google's host for accounts gives others. It is reached through a proxy here."""
     user = {"type": "authorized_user", "client_id": "an-id", "client_secret": "a-client-secret", "refresh_token": "a-refresh-token"}
-    given = []
+    given: list[str] = []
 
     def accounts(path, query, headers):
         if (
@@ -238,4 +238,4 @@ def test_the_region_is_that_of_the_credentials(source, models, tmp_path):
             env = environment(AWS_ENDPOINT_URL_S3=proxy.origin, **variables)
             with running("s3://models/repository", env=env) as server:
                 assert answers(server, "a")
-            assert {re.search(r"Credential=an-id/\d+/([^/]+)/s3/", head)[1] for head in proxy.heads} == {"eu-north-1"}
+            assert proxy.in_heads(r"Credential=an-id/\d+/([^/]+)/s3/") == {"eu-north-1"}

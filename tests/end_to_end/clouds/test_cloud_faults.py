@@ -72,7 +72,7 @@ def test_faults_in_transit_do_no_harm(cloud, models, tmp_path):
 
         def loads_with(model, rule):
             """What the load brings, and when the request that was sent most often was sent."""
-            seen = {}
+            seen: dict[str, list[float]] = {}
 
             def counted(line):
                 seen.setdefault(line, []).append(time.monotonic())

@@ -1,7 +1,6 @@
 """How clouds are reached and by whose credentials: TLS, proxies, and the services that give machines theirs."""
 
 import json
-import re
 
 import pytest
 
@@ -157,8 +156,8 @@ def test_amazons_platforms_give_credentials(plain, source, tmp_path):
         with running(url, env=environment(AWS_DEFAULT_REGION="us-east-1", **variables)) as server:
             assert answers(server, "a")
             assert KEYS["SecretAccessKey"] not in server.log
-        users = {re.search(r"Credential=([^/]+)/", head)[1] for head in proxy.heads}
-        tokens = {re.search(r"(?i)x-amz-security-token: (.+)\r", head)[1] for head in proxy.heads}
+        users = proxy.in_heads(r"Credential=([^/]+)/")
+        tokens = proxy.in_heads(r"(?i)x-amz-security-token: (.+)\r")
         assert (users, tokens) == ({KEYS["AccessKeyId"]}, {KEYS["Token"]})
 
 

@@ -14,7 +14,7 @@ from test_repository_agents import Agents, model
 import nereid_server
 from cloud_repositories import EXPLICIT, Cloud, answers, load, refused, until
 from cloud_servers import Proxy, azure, google, s3
-from dragonfly_proxy import DragonflyProxy
+from dragonfly_proxy import DragonflyProxy, Fault
 from http_requests import request
 from model_files import write_identity
 from nereid_server import running
@@ -89,7 +89,7 @@ def test_large_files_come_in_ranges(cloud, tmp_path, proxy):
     assert len(proxy.origin_reads) == len(sizes)
 
 
-FAULTS = {
+FAULTS: dict[str, Fault | None] = {
     "away": None,
     "failing": lambda path: 503,
     "failing for some": lambda path: 500 if path.endswith("weights") else None,
@@ -105,11 +105,12 @@ def test_files_that_the_proxy_fails_to_bring_come_from_the_bucket(amazon, tmp_pa
     amazon.put(prefix, tmp_path / "models")
     with DragonflyProxy() as proxy:
         address = proxy.address
-        if FAULTS[fault] is None:
+        rule = FAULTS[fault]
+        if rule is None:
             proxy.shutdown()
             proxy.server_close()
         else:
-            proxy.fault = FAULTS[fault]
+            proxy.fault = rule
         agent = f"--repository-agent=dragonfly,proxy={address}"
         with running(amazon.url(prefix), agent, env=amazon.environment()) as server:
             assert answers(server, "a") and answers(server, "b")

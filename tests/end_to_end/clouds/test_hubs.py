@@ -431,7 +431,7 @@ def artifacts(registry, models):
     registry.put("team/a", "files", titled)
     packed = archive("tar.gz", models / "a", "a/")
     registry.put("team/folder", "v1", [(packed, f"{OF_ORAS}+gzip", {TITLE: "a", "io.deis.oras.content.unpack": "true"})])
-    image = [
+    image: list[tuple[bytes, str, dict[str, str]]] = [
         # Of a base image: nothing that models are made of.
         (archive("tar.gz", models / "b", "etc/"), f"{OF_ORAS}+gzip", {}),
         (archive("tar.gz", models / "a" / "1", "models/a/1/"), f"{OF_ORAS}+gzip", {}),

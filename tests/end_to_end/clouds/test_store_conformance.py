@@ -58,7 +58,7 @@ def authority(tmp_path_factory):
 def test_it_conforms_behind_a_proxy_that_breaks_requests(store, authority, tls):
     faults = FAULTS if tls else RARE_STALLS
     with Proxy(store.address, authority.sign("proxy") if tls else None) as proxy:
-        seen = Counter()
+        seen: Counter[str] = Counter()
 
         def every_other(line):
             seen["requests"] += 1

@@ -128,7 +128,7 @@ def both(face, model, tensor, **parameters):
 
 
 ONE = ("IN", [1], [7])
-REFUSED = {
+REFUSED: dict[str, tuple[str, tuple, dict]] = {
     "unknown model": ("none", ONE, {}),
     "model that did not load": ("broken", ONE, {}),
     "unknown input": ("well", ("NONE", [1], [7]), {}),

@@ -234,7 +234,8 @@ def test_an_input_is_kept_until_its_request_is_over_and_no_longer(nereid, gated)
 
 
 def test_values_that_are_no_arrays_take_the_type_that_the_model_declares(nereid, server):
-    for name, value in [("fp16", [1, 2.5]), ("int8", [-1]), ("uint64", [1, 2]), ("bool", [True, False]), ("fp64", (1, 2))]:
+    values: dict[str, list | tuple] = {"fp16": [1, 2.5], "int8": [-1], "uint64": [1, 2], "bool": [True, False], "fp64": (1, 2)}
+    for name, value in values.items():
         output = server.model(name).infer({"INPUT0": value})["OUTPUT0"].numpy()
         assert output.dtype == TYPES[name.upper()] and output.tolist() == list(value)
     for value, data_type, error in [
@@ -275,7 +276,7 @@ def test_requests_have_properties(nereid, server):
     assert "OUTPUT0" in repr(response)
     with pytest.raises(KeyError):
         response["OUTPUT1"]
-    for wrong, error in [
+    refused: list[tuple[dict, type[Exception]]] = [
         ({"outputs": ["OUTPUT7"]}, nereid.InvalidArgumentError),
         ({"parameters": {"a": None}}, TypeError),
         ({"parameters": {"a": 1 << 70}}, OverflowError),
@@ -283,7 +284,8 @@ def test_requests_have_properties(nereid, server):
         ({"sequence_start": True}, nereid.InvalidArgumentError),
         ({"priority": -1}, OverflowError),
         ({"unknown": 1}, TypeError),
-    ]:
+    ]
+    for wrong, error in refused:
         with pytest.raises(error):
             model.infer(numbers(4), **wrong)
     with pytest.raises(nereid.NotFoundError, match="none"):
@@ -455,13 +457,14 @@ def test_a_repository_in_a_cloud_is_registered(nereid, repository, tmp_path, mon
 
 
 def test_wrong_options_are_explained(nereid, repository):
-    for options, reason in [
+    refused: list[tuple[dict, str]] = [
         ({"no_such_option": 1}, "unknown option 'no-such-option'"),
         ({"exit_timeout_secs": "soon"}, "exit-timeout-secs"),
         ({"load_model": "numbers"}, "model-control-mode"),
         ({"log_verbose": 1}, "configure_log"),
         ({"disable_auto_complete_config": "maybe"}, "disable-auto-complete-config"),
-    ]:
+    ]
+    for options, reason in refused:
         with pytest.raises(nereid.InvalidArgumentError, match=reason):
             nereid.Server(repository, **options).start()
     with pytest.raises(nereid.Error, match="/nonexistent"):
@@ -524,9 +527,10 @@ def test_the_stubs_say_what_is_there(nereid, installed):
     for name in described:
         found = getattr(native, name)
         if isinstance(found, type) and not issubclass(found, Exception):
-            body = re.search(rf"^class {name}.*?:\n((?:    .*\n|\n)*)", stub, re.MULTILINE).group(1)
+            body = re.search(rf"^class {name}.*?:\n((?:    .*\n|\n)*)", stub, re.MULTILINE)
+            assert body, name
             own = {key for key in vars(found) if not key.startswith("_")}
-            assert {key for key in re.findall(r"def (\w+)", body) if not key.startswith("_")} == own, name
+            assert {key for key in re.findall(r"def (\w+)", body[1]) if not key.startswith("_")} == own, name
     assert set(nereid.__all__) <= set(vars(nereid))
 
 

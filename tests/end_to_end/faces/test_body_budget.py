@@ -130,9 +130,8 @@ def test_answers_that_nobody_reads_count_over_http(tmp_path, form):
 def leave_unread_over_http(server, form):
     # As text, the numbers take three times as many bytes, and compressed next to nothing.
     numbers = np.full(2 * MIB, np.iinfo(np.int32).min, np.int32)
-    text = {"inputs": [tensor("INPUT0", "INT32", [numbers.size], binary_data_size=numbers.nbytes)]}
-    text["parameters"] = {"binary_data_output": form == "binary"}
-    text = json.dumps(text).encode()
+    inputs = [tensor("INPUT0", "INT32", [numbers.size], binary_data_size=numbers.nbytes)]
+    text = json.dumps({"inputs": inputs, "parameters": {"binary_data_output": form == "binary"}}).encode()
     body = text + numbers.tobytes()
     encoding = "identity"
     if form == "text":
@@ -176,7 +175,7 @@ def leave_unread_over_grpc(server, algorithm):
     headers += [("content-type", "application/grpc"), ("te", "trailers")]
     headers += [("grpc-encoding", algorithm)] if algorithm else []
     connections = []
-    statuses = collections.Counter()
+    statuses: collections.Counter[str | None] = collections.Counter()
     with Good(server):
         for _ in range(150):
             connections.append(Unread(server, headers, frame))

@@ -4,6 +4,7 @@ import asyncio
 import gzip
 import json
 import zlib
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from tensors import given, wanted
 
 LIMIT = 1 << 20
 PACK = {"gzip": lambda plain: gzip.compress(plain, mtime=0), "deflate": zlib.compress}
-UNPACK = {"gzip": gzip.decompress, "deflate": zlib.decompress}
+UNPACK: dict[str, Callable[[bytes], bytes]] = {"gzip": gzip.decompress, "deflate": zlib.decompress}
 BODY = json.dumps({"inputs": [tensor("INPUT0", "INT32", [3], [1, 2, 3])]}).encode()
 
 

@@ -137,7 +137,7 @@ def test_many_threads_share_a_client(client):
             assert client.infer("same", [numbers([value])]).as_numpy("OUTPUT0").tolist() == [value]
         done.append(start)
 
-    done = []
+    done: list[int] = []
     threads = [threading.Thread(target=ask, args=(100 * number,)) for number in range(16)]
     for thread in threads:
         thread.start()

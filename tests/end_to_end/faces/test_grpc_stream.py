@@ -41,7 +41,7 @@ def channel(server):
 
 def start(client, **how):
     """Starts a stream whose answers go into a queue."""
-    answers = queue.Queue()
+    answers: queue.Queue = queue.Queue()
     client.start_stream(lambda result, error: answers.put(error or result), **how)
     return answers
 

@@ -18,7 +18,7 @@ from open_inference_definitions import Grpc, Rest
 
 REST, GENERATE, GRPC = Rest("open_inference_rest.yaml"), Rest("generate_rest.yaml"), Grpc()
 MODEL = "/v2/models/${MODEL_NAME}/versions/${MODEL_VERSION}"
-VALUES = {
+VALUES: dict[str, list] = {
     "BOOL": [True, False, True, True],
     "UINT8": [0, 1, 2, 255],
     "UINT16": [0, 1, 2, 65535],

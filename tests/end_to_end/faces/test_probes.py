@@ -295,7 +295,7 @@ def test_start_up_loop_sees_a_server_that_gives_up(repository, tmp_path, monkeyp
 def test_python_loop_that_began_before_the_server_sees_it_become_ready(repository):
     write_identity(repository, "good", ["INT32"])
     port = free_port()
-    seen = []
+    seen: list[int | None] = []
     server = nereid_server.Server(repository, port=port)
     try:
         while seen[-1:] != [200]:

@@ -84,6 +84,7 @@ def test_the_server_takes_the_options(repository):
         stderr=subprocess.STDOUT,
         text=True,
     )
+    assert process.stdout
     try:
         started = (re.search(r"Started Sagemaker HTTPService at 0\.0\.0\.0:(\d+)", line) for line in process.stdout)
         port = next(filter(None, started)).group(1)

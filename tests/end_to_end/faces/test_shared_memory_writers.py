@@ -99,7 +99,7 @@ def flipped():
     """A shared memory object that another process writes all the time."""
     path = Path("/dev/shm") / f"nereid-{uuid.uuid4().hex}"
     path.write_bytes(np.full(2 * COUNT, 3, np.int64).tobytes())
-    stop = multiprocessing.Value(ctypes.c_bool, False, lock=False)
+    stop = multiprocessing.RawValue(ctypes.c_bool, False)
     writer = multiprocessing.get_context("fork").Process(target=flip, args=(path, stop))
     writer.start()
     yield path

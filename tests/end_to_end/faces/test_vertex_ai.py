@@ -112,6 +112,7 @@ def test_the_mode_of_predictions_serves_nothing_else(repository):
         stderr=subprocess.STDOUT,
         text=True,
     )
+    assert process.stdout
     lines = []
     try:
         for line in process.stdout:

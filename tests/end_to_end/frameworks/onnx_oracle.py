@@ -24,7 +24,7 @@ def noisy(model, values, rng):
     changed = ModelProto()
     changed.CopyFrom(model)
     graph = changed.graph
-    produced = {}
+    produced: dict[str, str] = {}
 
     def disturb(name):
         value = values[name]
@@ -142,7 +142,7 @@ def smallest(model, feed, fails):
             break
     else:
         return model, feed
-    given = set()
+    given: set[str] = set()
     for other in names:
         if other == name:
             continue

@@ -38,7 +38,7 @@ TURNED = [{"x": (1, 3, 48, 192)}, {"x": (4, 3, 48, 192)}]
 WORDS = [{"input1": (1, 1, 64, width)} for width in (64, 120, 200)]
 SOUNDS = [{"input": (1, 576), "state": (2, 1, 128), "sr": 16000}, {"input": (3, 576), "state": (2, 3, 128), "sr": 16000}]
 # The shapes of the inputs, or the value of a scalar, for each file by its package and name.
-MODELS = {
+MODELS: dict[str, list[dict]] = {
     "basic_pitch/nmp": [{"serving_default_input_2:0": (1, 43844, 1)}, {"serving_default_input_2:0": (2, 43844, 1)}],
     "ddddocr/common": WORDS,
     "ddddocr/common_det": [{"images": (1, 3, 416, 416)}] * 2,
@@ -84,7 +84,7 @@ def files():
 
 
 def _fetch():
-    options = ["--quiet", "--disable-pip-version-check", "--no-deps", "--only-binary=:all:", "--dest", HOME]
+    options = ["--quiet", "--disable-pip-version-check", "--no-deps", "--only-binary=:all:", "--dest", str(HOME)]
     subprocess.run([sys.executable, "-m", "pip", "download", *options, *PACKAGES], check=True)
 
 

@@ -4,6 +4,7 @@ Each graph is a function of its seed. ONNX Runtime tells the shapes of its tenso
 """
 
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import onnx
@@ -245,7 +246,7 @@ class Draft:
         inputs = [it for it in self.inputs if it.name in read]
         if len(self.nodes) < 2 or not outputs or not inputs:
             return None
-        symbols = {}
+        symbols: dict[str, int] = {}
         ports = [port(it.name, it.dtype, [self._dimension(size, symbols) for size in it.shape]) for it in inputs]
         results = [port(it.name, it.dtype, [None] * it.rank) for it in outputs]
         constants = [it for it in self.constants if it.name in read]
@@ -285,18 +286,19 @@ def damage(model, rng):
     damaged.CopyFrom(model)
     graph = damaged.graph
     number = ODD_NUMBERS[rng.integers(len(ODD_NUMBERS))]
-    places = []
+    # Functions that exchange a number each.
+    places: list[partial] = []
     for attribute in (attribute for node in graph.node for attribute in node.attribute):
         if attribute.type == onnx.AttributeProto.INT and attribute.name not in ("to", "dtype"):
-            places.append(lambda attribute=attribute: setattr(attribute, "i", number))
+            places.append(partial(setattr, attribute, "i", number))
         for at in range(len(attribute.ints)):
-            places.append(lambda ints=attribute.ints, at=at: ints.__setitem__(at, number))
+            places.append(partial(attribute.ints.__setitem__, at, number))
     for constant in graph.initializer:
         value = numpy_helper.to_array(constant)
         if value.dtype == np.int64 and value.size:
             value = value.copy()
             value.flat[rng.integers(value.size)] = number
-            places.append(lambda it=constant, value=value: it.CopyFrom(numpy_helper.from_array(value, it.name)))
+            places.append(partial(constant.CopyFrom, numpy_helper.from_array(value, constant.name)))
     if not places:
         return None
     places[rng.integers(len(places))]()

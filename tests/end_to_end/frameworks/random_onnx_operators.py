@@ -3,6 +3,8 @@
 A proposal may be invalid: the draft tries each on ONNX Runtime and drops it then.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 
 F16, F32, F64 = np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64)
@@ -15,7 +17,7 @@ SMALL = (I8, U8)
 ALL = (*NUMBERS, *SMALL, BOOL)
 
 # Each kind of operator: the element types of its first input, how often it is chosen, and the function.
-KINDS = []
+KINDS: list[tuple[frozenset, int, int, int, Callable]] = []
 
 
 def kind(*types, weight=1, rank=0, opset=0):

@@ -1,8 +1,6 @@
 """Missing GPUs, and failing drivers: only what needs them is affected. The driver is the stand-in."""
 
 import os
-import re
-import urllib.request
 
 import numpy as np
 import pytest
@@ -14,6 +12,7 @@ import native_backends
 import nereid_server
 from http_requests import assert_refused, infer, request, tensor
 from model_files import write_identity
+from scrapes import Scrape
 
 LIMIT = "--pinned-memory-pool-byte-size=65536", "--cuda-memory-pool-byte-size=0:65536"
 
@@ -89,10 +88,8 @@ def test_each_tensor_is_copied_once_and_only_where_needed(start, driver, copies)
 
 def metrics(server):
     """The server's metrics of pinned memory: total, used."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{server.metrics_port}/metrics") as answer:
-        text = answer.read().decode()
-    names = "nv_pinned_memory_pool_total_bytes", "nv_pinned_memory_pool_used_bytes"
-    return tuple(int(re.search(rf"^{name} (\d+)$", text, re.M).group(1)) for name in names)
+    scrape = Scrape(server)
+    return scrape.value("nv_pinned_memory_pool_total_bytes"), scrape.value("nv_pinned_memory_pool_used_bytes")
 
 
 def test_a_copy_that_fails_fails_its_request_alone(start, driver, failing):

@@ -355,7 +355,7 @@ def test_many_clients_at_once_read_and_write_their_own(server, memory):
             output = tritonclient.grpc.InferRequestedOutput("OUTPUT0" if number % 2 else "OUT")
             output.set_shared_memory(f"io{number}", 12, offset=32)
             model = "floats" if number % 2 else "native"
-            calls = []
+            calls: list[InferenceServerException | None] = []
             for _ in range(25):
                 client.async_infer(model, [given], outputs=[output], callback=lambda result, error, to=calls: to.append(error))
             asked.append((values, io, calls))

@@ -21,6 +21,7 @@ def needy(tmp_path):
     def compile(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         compiler = shutil.which("cc", path=os.defpath + os.pathsep + os.environ.get("PATH", ""))
+        assert compiler, "cc, a compiler for C, is needed"
         lost = tmp_path / LOST
         empty = ["-x", "c", "/dev/null", "-shared", "-fPIC", "-o"]
         subprocess.run([compiler, *empty, lost, f"-Wl,-soname,{LOST}"], check=True)

@@ -46,7 +46,7 @@ def heading(result):
 
 def counts(results):
     """The number of results for each outcome, for each operator."""
-    found = defaultdict(Counter)
+    found: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for result in results:
         found[heading(result)][result.outcome] += 1
     return found

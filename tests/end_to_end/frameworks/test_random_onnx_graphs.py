@@ -36,7 +36,7 @@ class Embedded:
 
     def __init__(self, client):
         self.client = client
-        self.outcomes = Counter()
+        self.outcomes: Counter[str] = Counter()
 
     def answers(self, model, feeds):
         """The answer to each of the inputs: the outputs by name, or the error. A model that is refused has no answers."""

@@ -149,7 +149,7 @@ def test_scalars_strings_and_shapes_that_depend_on_data(repository, serve):
     )
     models.write(repository, "where", where, GRAPH + declared([("x", "FP32", [-1, -1])], [("y", "INT64", [-1, 2])]))
     server = serve()
-    np.testing.assert_array_equal(infer(server, "scalar", ("x", np.float32([9]))).as_numpy("y"), [4.5])
+    np.testing.assert_array_equal(infer(server, "scalar", ("x", np.array([9], np.float32))).as_numpy("y"), [4.5])
     strings = np.array([b"", b"a", "grüße".encode(), b"\x00\xff" * 40], np.object_)
     output = infer(server, "joined", ("x", strings)).as_numpy("y")
     assert output.tolist() == [it + b"-\x00!" for it in strings]
@@ -162,7 +162,7 @@ def test_an_operation_that_fails_fails_its_request_alone(repository, serve):
     checked = graph(
         placeholder("x", "FP32", [-1]),
         constant("zero", "FP32", np.float32(0)),
-        constant("axis", "INT32", np.int32([0])),
+        constant("axis", "INT32", np.array([0], np.int32)),
         node("positive", "GreaterEqual", ["x", "zero"], T=type_of("FP32")),
         node("all", "All", ["positive", "axis"], Tidx=type_of("INT32")),
         constant("message", "BYTES", b"x has to be positive"),
@@ -173,8 +173,8 @@ def test_an_operation_that_fails_fails_its_request_alone(repository, serve):
     server = serve()
     for _ in range(3):
         with pytest.raises(InferenceServerException, match="x has to be positive"):
-            infer(server, "checked", ("x", np.float32([4, -1])))
-        np.testing.assert_allclose(infer(server, "checked", ("x", np.float32([4, 9]))).as_numpy("y"), [2, 3])
+            infer(server, "checked", ("x", np.array([4, -1], np.float32)))
+        np.testing.assert_allclose(infer(server, "checked", ("x", np.array([4, 9], np.float32))).as_numpy("y"), [2, 3])
 
 
 def test_signatures_and_tags_are_chosen(repository, serve):
@@ -237,7 +237,8 @@ def test_operations_run_first_and_instances_share_a_session(repository, serve):
     refused = reasons(server)
     assert "the graph has no operation 'none'" in refused["unknown"] and "'init_ops'" in refused["wrong"]
     with ThreadPoolExecutor(6) as clients:
-        answers = clients.map(lambda _: infer(server, "shared", ("x", np.float32([0]))).as_numpy("y").item(), range(30))
+        zero = np.zeros(1, np.float32)
+        answers = clients.map(lambda _: infer(server, "shared", ("x", zero)).as_numpy("y").item(), range(30))
         answers = sorted(answers)
     # Each run counts once, but reads the count some time after it, when others may have counted too.
     assert len(answers) == 30 and answers[-1] == 130 and all(answer > 100 + at for at, answer in enumerate(answers))
@@ -315,7 +316,7 @@ def test_damaged_models_are_refused(repository, serve):
     server = serve("--exit-on-error=false", ready=False)
     refused = reasons(server)
     assert len(refused) > 10 and any("TensorFlow cannot load" in line for line in refused.values())
-    values = np.float32([[1, 2, 3]])
+    values = np.array([[1, 2, 3]], np.float32)
     np.testing.assert_allclose(infer(server, "sound", ("x", values)).as_numpy("y"), values * 3)
 
 

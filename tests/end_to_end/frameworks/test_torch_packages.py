@@ -35,7 +35,7 @@ NAMES = (
 )
 NAMINGS = {
     "names": NAMES,
-    "numbers": tuple([f"{kind}__{at}" for at in range(4)] for kind in ("INPUT", "OUTPUT")),
+    "numbers": ([f"INPUT__{at}" for at in range(4)], [f"OUTPUT__{at}" for at in range(4)]),
     "mixed": (["IN__0", "ARGS[1]", "IN__2", "KWARGS[scale]"], ["RESULT[sum]", "Y__1", "Y__2", "RESULT[all][0]"]),
     "places": (list("abcd"), list("pqrs")),
 }
@@ -210,7 +210,7 @@ def test_sequences_keep_states(write, serve, python, engine):
     outputs = tensors("output", *((NAMES[1][at], KINDS[1][at], DIMS[1][at]) for at in (0, 1)))
     write("Nested", "nested", "max_batch_size: 8\n" + inputs + outputs + STATE)
     server = serve(python=python if engine == "python" else None)
-    sums = {}
+    sums: dict[int, list[np.ndarray]] = {}
     for step in range(3):
         for number in (5, 6):
             sent = {"ARGS[0]": np.full((1, 8), number, np.float32), "ARGS[2][k]": np.full((1, 3), step)}

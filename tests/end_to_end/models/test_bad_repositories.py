@@ -102,20 +102,19 @@ def test_the_table_at_the_start_shows_whole_reasons(repository, serve):
     server = serve("--exit-on-error=false", ready=False)
     server.wait_until_loaded()
     server.wait_for_log(r"\| Model +\| Version \| Status")
-    rows, table = {}, [line for line in server.log.splitlines() if line.startswith("| ")]
-    for line in table[1:]:
+    # The lines of each row: a part of the model's name, and of its status.
+    rows: list[list[tuple[str, str]]] = []
+    for line in [line for line in server.log.splitlines() if line.startswith("| ")][1:]:
         model, version, status = (cell.strip() for cell in line.strip("|").split("|"))
         if version:
-            last = rows[model] = ["", []]
-        else:
-            last[0] += model
-        last[1].append(status)
+            rows.append([])
+        rows[-1].append((model, status))
+    statuses = {"".join(model for model, _ in row): "".join(status for _, status in row) for row in rows}
     index = {it["name"]: it for it in request(server, "POST", "/v2/repository/index").json}
     assert set(index) == set(names)
     for name, entry in index.items():
-        shown = next("".join(status) for start, (rest, status) in rows.items() if start + rest == name)
         whole = f"{entry['state']}: {entry['reason']}"
-        assert shown.replace(" ", "") == whole.replace(" ", ""), server.log
+        assert statuses[name].replace(" ", "") == whole.replace(" ", ""), server.log
 
 
 def test_only_the_newest_version_is_served_by_default(repository, serve):

@@ -247,9 +247,15 @@ def test_the_table_and_the_problems_are_printed(planted):
     assert last.startswith(f"{models} models ({models - 2} would not load), {len(found['problems'])} problems, ")
 
 
-DOCUMENTED = {
-    "models": {"name": str, "repository": str, "versions": list, "backend": (str, type(None))}
-    | {"agents": (dict, type(None)), "would_load": bool},
+DOCUMENTED: dict[str, dict[str, type | tuple[type, ...]]] = {
+    "models": {
+        "name": str,
+        "repository": str,
+        "versions": list,
+        "backend": (str, type(None)),
+        "agents": (dict, type(None)),
+        "would_load": bool,
+    },
     "problems": {
         "model": (str, type(None)),
         "path": str,

@@ -79,7 +79,7 @@ def test_a_model_without_configuration_gets_all_of_it_from_its_file(repository, 
 
 
 # The shape in the file, then what comes of it: batch size, dimensions, reshape.
-SHAPES = {
+SHAPES: dict[str, tuple[list, int, list[int], dict | None]] = {
     "batch": (["N", 3], 4, [3], None),
     "variable": (["N", "D"], 4, [-1], None),
     "vector": (["N"], 4, [1], {"shape": []}),

@@ -117,7 +117,7 @@ def nvidia(repository, flags):
 
 def normalised(lines, folder):
     """The lines, without the folders of the test and of the server. What configurations say is in a form of its own."""
-    temporary = {}
+    temporary: dict[str, str] = {}
 
     def number(match):
         return temporary.setdefault(match[0], f"TEMPORARY{len(temporary)}")

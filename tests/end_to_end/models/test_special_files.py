@@ -152,7 +152,7 @@ def test_a_client_cannot_name_a_file_outside_of_the_models_folder(repository, se
     file = base64.b64encode((repository / "m" / "1" / "model.onnx").read_bytes()).decode()
     server = serve("--model-control-mode=explicit", "--load-model=good", *FLAGS[engine])
     for name in OUTSIDE:
-        fields = [
+        fields: list[dict] = [
             {"default_model_filename": name},
             {"output": [{"name": "Y", "data_type": "TYPE_FP32", "dims": [3], "label_filename": f"x/../../{name}"}]},
             {

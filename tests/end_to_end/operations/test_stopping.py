@@ -78,7 +78,7 @@ def test_no_request_on_busy_connections_is_cut(repository, pauses, delay_ms):
         server = nereid_server.Server(repository)
         try:
             server.wait_until_ready()
-            outcomes = []
+            outcomes: list[int | bytes | str] = []
             with ThreadPoolExecutor(CONNECTIONS) as threads:
                 for _ in range(CONNECTIONS):
                     threads.submit(ask_in_a_loop, server.port, "quick", pauses, outcomes)

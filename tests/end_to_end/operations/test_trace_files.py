@@ -50,7 +50,7 @@ def ask(server, request_id="", values=(1, 2), model="same"):
 
 def traces(file):
     """What is written, by the trace's id: the request, the times by their names in the order written, the tensors."""
-    found = {}
+    found: dict[str, dict] = {}
     for line in json.loads(file.read_text()):
         trace = found.setdefault(line.pop("id"), {"about": None, "times": [], "tensors": []})
         if "timestamps" in line:

@@ -539,12 +539,12 @@ for _ in range(2):
 
 def stream(server, code, model="stream_lab", **arrays):
     """Has a decoupled lab run the code. Returns the results it sent, and the error that ended them, if any."""
-    answers = queue.Queue()
+    answers: queue.Queue[tuple] = queue.Queue()
     inputs = []
     for name, array in {"CODE": numpy.array([code.encode()], dtype=object), **arrays}.items():
         tensor = tritonclient.grpc.InferInput(name, array.shape, np_to_triton_dtype(array.dtype))
         inputs.append(tensor.set_data_from_numpy(array))
-    results = []
+    results: list = []
     with tritonclient.grpc.InferenceServerClient(server.grpc_url) as client:
         client.start_stream(lambda result, error: answers.put((result, error)))
         client.async_stream_infer(model, inputs, enable_empty_final_response=True)

@@ -3,7 +3,6 @@
 `cargo xtask fetch examples` brings the models that are asked.
 """
 
-import importlib.util
 import json
 import subprocess
 import sys
@@ -14,6 +13,7 @@ import pytest
 import tritonclient.http
 from tritonclient.utils import InferenceServerException
 
+import modules
 import nereid_server
 import onnx_engines
 from places import EXAMPLES
@@ -39,10 +39,7 @@ def server(request):
 
 def load(client):
     """A client's module."""
-    spec = importlib.util.spec_from_file_location(client, CLIENTS / f"{client}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return modules.load(CLIENTS / f"{client}.py")
 
 
 def run(url, client, *arguments):
@@ -94,7 +91,7 @@ def test_a_text_that_is_no_text_is_an_error_of_its_request(server):
     words = load("stream_words")
 
     class Bytes(str):
-        def encode(self):
+        def encode(self, *_):
             return b"\xff"
 
     with pytest.raises(InferenceServerException, match="the text is not UTF-8"):

@@ -92,8 +92,8 @@ def backend():
 
 def ask(server, requests):
     """The texts that a stream of requests is answered with, by their ids."""
-    answers = queue.Queue()
-    texts = {}
+    answers: queue.Queue = queue.Queue()
+    texts: dict[str, list[str]] = {}
     with tritonclient.grpc.InferenceServerClient(server.grpc_url) as client:
         client.start_stream(lambda result, error: answers.put(error or result))
         for model, request_id, value, how in requests:
@@ -134,7 +134,7 @@ def test_a_python_model_sees_sequences_and_its_requests_come_again(repository, s
 
 def finished(server, model, delays):
     """Asks for these delays in turn, each in a sequence of its own, before any is answered; when each is, in seconds."""
-    ended = queue.Queue()
+    ended: queue.Queue[tuple] = queue.Queue()
     began = time.monotonic()
     with tritonclient.grpc.InferenceServerClient(server.grpc_url) as client:
         for number, delay in enumerate(delays, 1):

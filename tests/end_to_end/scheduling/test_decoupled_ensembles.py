@@ -86,8 +86,9 @@ def counted(count):
 
 def stream(server, counts):
     """What a stream of one request for each count is answered with: numbers by the requests' ids, and the errors."""
-    answers = queue.Queue()
-    seen, errors = {str(count): [] for count in counts}, []
+    answers: queue.Queue[tuple] = queue.Queue()
+    seen: dict[str, list[int]] = {str(count): [] for count in counts}
+    errors = []
     with tritonclient.grpc.InferenceServerClient(server.grpc_url) as client:
         client.start_stream(lambda result, error: answers.put((result, error)))
         for count in counts:

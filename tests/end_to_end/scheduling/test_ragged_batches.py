@@ -74,7 +74,7 @@ def scattered():
 def counts():
     """Gives back what is made for the batch, each kind as an output with one row for each request."""
     name = "counts"
-    made = {
+    made: dict[str, tuple[str, list, str]] = {
         "COUNT": ("BATCH_ELEMENT_COUNT", ["requests"], "C"),
         "END": ("BATCH_ACCUMULATED_ELEMENT_COUNT", ["requests"], "E"),
         "ITEM": ("BATCH_ITEM_SHAPE", ["requests", 1], "I"),

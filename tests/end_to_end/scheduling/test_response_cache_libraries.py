@@ -24,7 +24,7 @@ def directory():
 def test_nvidias_cache_conforms(directory):
     program = Path(nereid_server.binary()).parent / "examples" / "cache_conformance"
     assert program.exists(), f"{program} is missing: cargo build --workspace --all-targets"
-    run = [program, python_backend.CACHES, "local", "size=4194304"]
+    run: list[str | Path] = [program, python_backend.CACHES, "local", "size=4194304"]
     outcome = subprocess.run(run, capture_output=True, text=True, timeout=120)
     assert outcome.returncode == 0, outcome.stderr
     assert "conforms" in outcome.stdout

@@ -166,7 +166,8 @@ def test_foreign_entries_are_no_answer(repository, serve, redis):
 def test_no_answer_is_wrong_or_missing_whatever_becomes_of_redis(repository, serve, redis):
     cached(repository)
     server, ask = asker(serve, redis, "pool_size=2")
-    stop, wrong, slowest, answered = threading.Event(), [], [0.0] * 8, [0] * 8
+    stop, slowest, answered = threading.Event(), [0.0] * 8, [0] * 8
+    wrong: list[list[int] | Exception] = []
 
     def client(number):
         random_numbers = random.Random(number)
@@ -185,7 +186,8 @@ def test_no_answer_is_wrong_or_missing_whatever_becomes_of_redis(repository, ser
                 answered[number] += 1
 
     clients = [threading.Thread(target=client, args=(number,)) for number in range(8)]
-    [thread.start() for thread in clients]
+    for thread in clients:
+        thread.start()
 
     def hits():
         return ask.counts()[1]
@@ -215,7 +217,8 @@ def test_no_answer_is_wrong_or_missing_whatever_becomes_of_redis(repository, ser
             assert goes_on()
     finally:
         stop.set()
-        [thread.join() for thread in clients]
+        for thread in clients:
+            thread.join()
     assert not wrong, wrong[:3]
     # A lookup takes a tenth of a second at most; the rest is that of a busy machine.
     assert max(slowest) < 2

@@ -197,7 +197,7 @@ class Stream:
 
     def __init__(self, server):
         self._client = tritonclient.grpc.InferenceServerClient(server.grpc_url)
-        self._answers = queue.Queue()
+        self._answers: queue.Queue = queue.Queue()
         self._client.start_stream(lambda result, error: self._answers.put(error or result))
 
     def send(self, model, value, **how):
@@ -205,7 +205,8 @@ class Stream:
 
     def read(self, requests=1):
         """The texts, by the requests' ids, or the error."""
-        texts, ended = {}, 0
+        texts: dict[str, list[str]] = {}
+        ended = 0
         while ended < requests:
             answer = self._answers.get(timeout=30)
             if isinstance(answer, InferenceServerException):

@@ -250,7 +250,7 @@ def test_an_idle_sequence_ends(repository, serve):
 def test_streams_carry_sequences_in_order(repository, serve):
     write_adder(repository, "adder", "oldest { max_candidate_sequences: 2 }")
     server = serve()
-    answers = queue.Queue()
+    answers: queue.Queue = queue.Queue()
     with tritonclient.grpc.InferenceServerClient(server.grpc_url) as client:
         client.start_stream(lambda result, error: answers.put(error or result.as_numpy("OUT").item()))
         for value in range(1, 51):

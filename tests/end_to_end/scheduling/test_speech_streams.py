@@ -3,7 +3,6 @@
 `cargo xtask fetch examples` brings the models.
 """
 
-import importlib.util
 import math
 import subprocess
 import sys
@@ -15,6 +14,7 @@ import pytest
 import tritonclient.http
 from tritonclient.utils import InferenceServerException
 
+import modules
 import nereid_server
 import onnx_engines
 import silero_package
@@ -38,10 +38,7 @@ def server(request):
 @pytest.fixture(scope="module")
 def client():
     """The client's module."""
-    spec = importlib.util.spec_from_file_location("stream_speech", CLIENT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return modules.load(CLIENT)
 
 
 @pytest.fixture(scope="module")

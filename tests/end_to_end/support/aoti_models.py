@@ -58,7 +58,8 @@ batch = {0: torch.export.Dim("batch", min=1, max=4096)}
 compile(Twice(), (torch.randn(4, 3),), {}, {"x": batch})
 compile(Affine(), (torch.randn(4, 3).bfloat16(),), {}, {"x": batch})
 model = Nested()
-compile(model, *nested(4), {"x": batch, "memory": batch, "options": {"k": batch}, "scale": batch})
+arguments, keywords = nested(4)
+compile(model, arguments, keywords, {"x": batch, "memory": batch, "options": {"k": batch}, "scale": batch})
 cases = []
 with torch.no_grad():
     for size in (1, 3, 8):

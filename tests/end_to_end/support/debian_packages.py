@@ -43,11 +43,14 @@ def _download(home, packages, release):
     if release:
         environment["APT_CONFIG"] = str(_lists_of(home / "apt", release))
     download = ["apt-get", "download", *packages]
-    options = {"env": environment, "capture_output": True}
+
+    def run(command, folder=None, check=True):
+        return subprocess.run(command, cwd=folder, check=check, env=environment, capture_output=True)
+
     # Lists may be missing or old; only the superuser may fetch new ones of the installed release.
-    if release or subprocess.run(download, cwd=debs, **options).returncode != 0:
-        subprocess.run(["apt-get", "update"], check=True, **options)
-        subprocess.run(download, cwd=debs, check=True, **options)
+    if release or run(download, debs, check=False).returncode != 0:
+        run(["apt-get", "update"])
+        run(download, debs)
     for deb in debs.glob("*.deb"):
         subprocess.run(["dpkg-deb", "-x", deb, home], check=True)
         deb.unlink()

@@ -38,7 +38,7 @@ _rename.restype, _rename.argtypes = ctypes.c_int, [ctypes.py_object, ctypes.c_ch
 _NAME, _USED = b"dltensor", b"used_dltensor"
 
 # What consumers of tensors have not released.
-_exported = {}
+_exported: dict[int, tuple] = {}
 
 
 def exported():

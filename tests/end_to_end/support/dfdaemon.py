@@ -42,7 +42,8 @@ def program():
             assert not missing, f"dfdaemon's build needs more: apt-get install {' '.join(missing)}"
             crate = ["dragonfly-client", "--version", VERSION, "--bin", "dfdaemon"]
             # Outside of the project, whose settings of Rust are its own.
-            command = ["cargo", "install", "--debug", "--locked", *crate, "--root", CACHE, "--target-dir", CACHE / "target"]
+            folders = ["--root", str(CACHE), "--target-dir", str(CACHE / "target")]
+            command = ["cargo", "install", "--debug", "--locked", *crate, *folders]
             # Without debug information it takes less time and room.
             subprocess.run(command, cwd=CACHE, check=True, env={**os.environ, "CARGO_PROFILE_DEV_DEBUG": "0"})
             shutil.rmtree(CACHE / "target")
@@ -87,6 +88,8 @@ class Scheduler(grpc.GenericRpcHandler):
 class Dfdaemon:
     """Runs within a `with` statement. `folder` is its own."""
 
+    _process: subprocess.Popen
+
     def __init__(self, folder):
         folder.mkdir()
         self.folder = folder
@@ -110,7 +113,6 @@ class Dfdaemon:
         schedulers = {"scheduler": {"addr": f"{here}:{self._scheduler.port}"}}
         (folder / "dynconfig.yaml").write_text(yaml.safe_dump(schedulers))
         self.log = folder / "log.txt"
-        self._process = None
 
     def __enter__(self):
         files = ["--config", self.folder / "config.yaml", "--dynconfig", self.folder / "dynconfig.yaml"]

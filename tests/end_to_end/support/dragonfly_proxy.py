@@ -6,10 +6,13 @@ names. It counts what it reads from the origin, and fails on demand.
 """
 
 import threading
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import httpx
+
+Fault = Callable[[str], int | bytes | None]
 
 
 class DragonflyProxy(ThreadingHTTPServer):
@@ -30,7 +33,7 @@ class DragonflyProxy(ThreadingHTTPServer):
         self.origin_reads = []
         self.headers = []
         # `fault(path)` gives the status of a failure, contents in place of the right ones, or None.
-        self.fault = lambda path: None
+        self.fault: Fault = lambda path: None
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
     def __exit__(self, *arguments):
@@ -60,6 +63,7 @@ class DragonflyProxy(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    server: DragonflyProxy
 
     def do_GET(self):
         path = urlsplit(self.path).path

@@ -29,7 +29,7 @@ class Host:
 
     def __init__(self, answer, tls=None):
         """With a certificate, it speaks TLS."""
-        self.requests = []
+        self.requests: list[tuple[str, str, dict[str, str]]] = []
         # A test may put another in its place.
         self.answer = answer
         outer = self

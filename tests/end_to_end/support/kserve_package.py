@@ -30,7 +30,7 @@ def prepare():
 def run(*arguments, limit_s=120):
     """Runs `kserve_program.py` there, and gives what it found."""
     prepare()
-    command = [PYTHON, _PROGRAM, *map(str, arguments)]
+    command: list[str | Path] = [PYTHON, _PROGRAM, *map(str, arguments)]
     outcome = subprocess.run(command, capture_output=True, text=True, timeout=limit_s)
     assert outcome.returncode == 0, outcome.stderr
     return json.loads(outcome.stdout.splitlines()[-1])

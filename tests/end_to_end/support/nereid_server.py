@@ -39,7 +39,7 @@ def binary():
 
 
 # The servers that were started and not yet stopped, and those that the current test has stopped.
-started = []
+started: list["Server"] = []
 
 
 class Server:
@@ -52,6 +52,7 @@ class Server:
         command += ["--grpc-address=127.0.0.1", "--grpc-port=0", "--metrics-port=0"]
         # The same engine on every machine, whatever libraries it has; a test that wants another says so.
         command.append("--backend-config=onnxruntime,engine=tract")
+        self._flags = flags
         self._process = subprocess.Popen(
             [*command, *flags],
             env=env,
@@ -68,14 +69,14 @@ class Server:
         self._lines = []
         self._closed = False
         self._news = threading.Condition()
-        self._reader = threading.Thread(target=self._read_log, daemon=True)
+        self._reader = threading.Thread(target=self._read_log, args=(self._process.stdout,), daemon=True)
         self._reader.start()
         self.port = None
         self.grpc_port = None
         self.metrics_port = None
 
-    def _read_log(self):
-        for line in self._process.stdout:
+    def _read_log(self, output):
+        for line in output:
             with self._news:
                 self._lines.append(line.rstrip("\n"))
                 self._news.notify_all()
@@ -186,7 +187,7 @@ class Server:
         """Stops the server, which must exit cleanly and must not have crashed anywhere on the way."""
         self.terminate()
         code = self.wait_for_exit()
-        left = OPEN_SEQUENCES in self._process.args and _SEQUENCES_LEFT in self.log
+        left = OPEN_SEQUENCES in self._flags and _SEQUENCES_LEFT in self.log
         assert code == int(left), f"exit code {code}; the log:\n{self.log}"
         self.assert_no_panic()
 

@@ -33,8 +33,8 @@ def _fields(message):
 
 def _tensor(message):
     name, datatype, dims, contents = (dict(_fields(message)).get(number, b"") for number in (1, 2, 3, 4))
-    array = np.frombuffer(contents, TYPES[datatype.decode()]).reshape(np.frombuffer(dims, np.int64))
-    return name.decode(), array
+    shape = np.frombuffer(dims, np.int64).tolist()
+    return name.decode(), np.frombuffer(contents, TYPES[datatype.decode()]).reshape(shape)
 
 
 def cases():

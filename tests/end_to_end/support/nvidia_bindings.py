@@ -85,8 +85,8 @@ def run(version, program, *arguments, limit_s):
 def start(version, program, *arguments):
     """Starts such a program, with pipes to it and from it."""
     command, environment = _command(version, program, *arguments)
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen(command, env=environment, text=True, **pipes)
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, env=environment, text=True, stdin=pipe, stdout=pipe, stderr=pipe)
 
 
 def _command(version, program, *arguments):

@@ -111,8 +111,8 @@ def nvidia_server(repository, *flags):
     ports = [f"--http-port={http}", f"--grpc-port={grpc}", f"--metrics-port={metrics}"]
     command = [_SERVER / "bin" / "tritonserver", f"--model-repository={repository}", *ports, *flags]
     process = subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    log = []
-    reader = threading.Thread(target=lambda: log.extend(process.stdout), daemon=True)
+    log: list[str] = []
+    reader = threading.Thread(target=log.extend, args=(process.stdout,), daemon=True)
     reader.start()
     try:
         deadline = time.monotonic() + _START_LIMIT_S

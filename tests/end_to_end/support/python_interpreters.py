@@ -27,10 +27,11 @@ def interpreters():
     """The interpreters of this machine, by their versions; the one that runs the tests is always among them."""
     pyenv = os.environ.get("PYENV_ROOT", os.path.expanduser("~/.pyenv"))
     names = [f"python3.{minor}" for minor in range(OLDEST, NEWEST + 1)]
-    found = {}
-    for path in [sys.executable, *glob.glob(f"{pyenv}/versions/*/bin/python3"), *map(shutil.which, names)]:
-        asked = path and subprocess.run([path, "--version"], capture_output=True, text=True)
-        version = asked and asked.returncode == 0 and re.match(r"Python 3\.(\d+)\.", asked.stdout)
+    found: dict[int, str] = {}
+    paths = [sys.executable, *glob.glob(f"{pyenv}/versions/*/bin/python3"), *map(shutil.which, names)]
+    for path in filter(None, paths):
+        asked = subprocess.run([path, "--version"], capture_output=True, text=True)
+        version = re.match(r"Python 3\.(\d+)\.", asked.stdout) if asked.returncode == 0 else None
         if version and OLDEST <= int(version[1]) <= NEWEST:
             found.setdefault(int(version[1]), path)
     return found
@@ -39,7 +40,7 @@ def interpreters():
 def environments():
     """Environments of all interpreters, by name, made once for each environment of the tests: paths."""
     HOME.mkdir(exist_ok=True)
-    wanted = {}
+    wanted: dict[str, tuple[str | None, str | None]] = {}
     for minor, path in interpreters().items():
         wanted[f"python3{minor}"] = (path, NUMPY_1 if minor < 12 else NUMPY_2)
     # None stands for Debian's.

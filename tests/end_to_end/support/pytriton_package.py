@@ -30,7 +30,7 @@ def prepare():
 def _install():
     python = HOME / "python"
     subprocess.run([sys.executable, "-m", "venv", "--clear", python], check=True)
-    pip = [PYTHON, "-m", "pip", "--quiet", "--disable-pip-version-check", "install"]
+    pip: list[str | Path] = [PYTHON, "-m", "pip", "--quiet", "--disable-pip-version-check", "install"]
     subprocess.run([*pip, python_backend.PACKAGE, python_backend.NUMPY], check=True)
     (server,) = python.glob("lib/python*/site-packages/pytriton/tritonserver/bin/tritonserver")
     server.write_text(_SERVER)

@@ -19,7 +19,7 @@ from pytriton.triton import Triton, TritonConfig, TritonSecurityConfig
 HTTP, GRPC, METRICS = map(int, sys.argv[1:])
 URLS = {"http": f"http://127.0.0.1:{HTTP}", "grpc": f"grpc://127.0.0.1:{GRPC}"}
 KEY = "secret"
-batches = []
+batches: list[int] = []
 
 
 @batch

@@ -64,7 +64,7 @@ class Redis:
         ports = ["--port", "0", "--tls-port", str(self.port)] if tls else ["--port", str(self.port)]
         self._command = [program(), "--bind", "127.0.0.1", "--save", "", "--dir", str(folder), *ports, *settings]
         self._tls = tls
-        self._process = None
+        self._process: subprocess.Popen | None = None
 
     def start(self):
         """Starts the process, empty, and waits until it takes connections."""
@@ -75,17 +75,21 @@ class Redis:
         assert eventually(self._takes_connections), f"{self._command} takes no connections"
 
     def _takes_connections(self):
-        assert self._process.poll() is None, f"{self._command} ended"
+        assert self._process and self._process.poll() is None, f"{self._command} ended"
         with socket.socket() as probe:
             return probe.connect_ex(("127.0.0.1", self.port)) == 0
 
     def pause(self):
         """It says nothing until it goes on."""
-        self._process.send_signal(signal.SIGSTOP)
+        self._send(signal.SIGSTOP)
 
     def go_on(self):
         """Ends a pause."""
-        self._process.send_signal(signal.SIGCONT)
+        self._send(signal.SIGCONT)
+
+    def _send(self, number):
+        assert self._process, "Redis is not running"
+        self._process.send_signal(number)
 
     def kill(self):
         """Ends the process at once."""

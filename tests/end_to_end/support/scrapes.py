@@ -28,7 +28,7 @@ class Scrape:
         # The kind of each family, as its line says.
         lines = (line.split() for line in self.text.splitlines() if line.startswith("# TYPE "))
         self.kinds = {name: kind for _, _, name, kind in lines}
-        self.samples = {}
+        self.samples: dict[tuple[str, frozenset], float] = {}
         for family in text_string_to_metric_families(self.text):
             for sample in family.samples:
                 # The parser has ideas of its own of what counters are called.

@@ -53,7 +53,8 @@ class SeaweedFS(S3):
         keys = {"aws_access_key_id": KEY, "aws_secret_access_key": SECRET, "region_name": AWS["AWS_DEFAULT_REGION"]}
         self._client = boto3.client("s3", endpoint_url=f"http://{self.address}", config=Config(**settings), **keys)
 
-    def bucket(self, name):
+    def bucket(self, name, public=False):
+        assert not public, "only users with keys may read buckets"
         self._client.create_bucket(Bucket=name)
 
     def put(self, bucket, key, contents):

@@ -4,12 +4,13 @@ Its module imports torch (half a gigabyte), but the rules are plain Python. It i
 """
 
 import fcntl
-import importlib.util
 import subprocess
 import sys
 import types
 import zipfile
 from pathlib import Path
+
+import modules
 
 PACKAGE = "silero-vad==6.2.3"
 _MODULE = "silero_vad/utils_vad.py"
@@ -20,19 +21,17 @@ _HOME = Path(sys.prefix) / "silero-vad"
 def rules():
     """The package's `get_speech_timestamps_from_probs`: from the probabilities of steps to a list of speeches, each with
     `start` and `end` in samples."""
-    module = importlib.util.spec_from_file_location("silero_utils", _fetched(_MODULE))
-    found = importlib.util.module_from_spec(module)
+    path = _fetched(_MODULE)
     # What the module's definitions name when it is imported.
     torch = types.ModuleType("torch")
-    torch.Tensor = torch.device = lambda *arguments: None
-    torch.no_grad = lambda: lambda function: function
+    vars(torch).update(Tensor=object, device=lambda *arguments: None, no_grad=lambda: lambda function: function)
     packaging = types.ModuleType("packaging")
-    packaging.version = None
+    vars(packaging).update(version=None)
     names = {"torch": torch, "packaging": packaging}
     known = {name: sys.modules.get(name) for name in names}
     sys.modules.update(names)
     try:
-        module.loader.exec_module(found)
+        found = modules.load(path)
     finally:
         for name, before in known.items():
             if before is None:

@@ -21,8 +21,8 @@ class _Buffer(Structure):
 
 
 def _library():
-    library = ctypes.CDLL(tensorflow_package.LIBRARY)
-    for name, result, *arguments in [
+    library = ctypes.CDLL(str(tensorflow_package.LIBRARY))
+    functions: list[tuple] = [
         ("TF_NewStatus", c_void_p),
         ("TF_GetCode", c_int, c_void_p),
         ("TF_Message", c_char_p, c_void_p),
@@ -54,7 +54,8 @@ def _library():
             c_void_p,
             c_void_p,
         ),
-    ]:
+    ]
+    for name, result, *arguments in functions:
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments
     return library

@@ -128,7 +128,7 @@ def convolutions(layers, channels, seed=7):
         nodes.append(node(f"conv{at}", "Conv2D", [last, f"weights{at}"], T=type_of("FP32"), strides=strides, padding=text("SAME")))
         last, depth = f"relu{at}", channels
         nodes.append(node(last, "Relu", [f"conv{at}"], T=type_of("FP32")))
-    nodes.append(constant("axes", "INT32", np.int32([1, 2])))
+    nodes.append(constant("axes", "INT32", np.array([1, 2], np.int32)))
     nodes.append(node("y", "Mean", [last, "axes"], T=type_of("FP32"), Tidx=type_of("INT32")))
     return graph(*nodes)
 

@@ -50,7 +50,8 @@ class Terminal:
 
     def rows(self, width=1000):
         """What a terminal of this width and any height shows, from the first row to that of the cursor."""
-        rows, row, column, wraps, text = [[]], 0, 0, True, self.text
+        rows: list[list[str]] = [[]]
+        row, column, wraps, text = 0, 0, True, self.text
         place = 0
         while place < len(text):
             if command := _COMMAND.match(text, place):

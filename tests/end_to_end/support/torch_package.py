@@ -66,7 +66,7 @@ def _fetch():
         (HOME / "unused").mkdir(exist_ok=True)
         for name in _UNUSED:
             stub = HOME / "unused" / f"lib{name}"
-            link = ["cc", "-shared", "-x", "c", "/dev/null", "-o", stub, f"-Wl,-soname,lib{name}"]
+            link: list[str | Path] = ["cc", "-shared", "-x", "c", "/dev/null", "-o", stub, f"-Wl,-soname,lib{name}"]
             subprocess.run(link, check=True)
     except (OSError, subprocess.CalledProcessError) as error:
         raise RuntimeError(f"libtorch is needed, and Debian 12's packages of it cannot be fetched ({error})") from error

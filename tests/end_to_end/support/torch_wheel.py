@@ -50,7 +50,7 @@ def fetched():
 
 def _fetch():
     quiet = ["--quiet", "--disable-pip-version-check", "--no-deps", "--no-compile", "--only-binary=:all:"]
-    command = [sys.executable, "-m", "pip", "install", *quiet, "--upgrade", "--target", PYTHON, *_PACKAGES]
+    command: list[str | Path] = [sys.executable, "-m", "pip", "install", *quiet, "--upgrade", "--target", PYTHON, *_PACKAGES]
     subprocess.run(command, check=True)
     (HOME / "unused").mkdir(exist_ok=True)
     users = ("libtorch_python.so", "libc10_cuda.so", "libtorch_cuda.so", "libtorch_nvshmem.so", "libtorch_cuda_linalg.so")
@@ -76,7 +76,7 @@ def _write_empty(name, symbols, version, plain):
     source = HOME / "unused" / f"{name}.s"
     labels = "".join(f".globl {symbol}\n.type {symbol},@function\n{symbol}:\n" for symbol in [*symbols, *plain])
     source.write_text(f'.text\n{labels}ud2\n.section .note.GNU-stack,"",@progbits\n')
-    link = ["cc", "-shared", "-nostdlib", source, "-o", source.with_suffix(""), f"-Wl,-soname,{name}"]
+    link: list[str | Path] = ["cc", "-shared", "-nostdlib", source, "-o", source.with_suffix(""), f"-Wl,-soname,{name}"]
     if symbols:
         script = source.with_suffix(".map")
         script.write_text(f"{version} {{ {'; '.join(symbols)}; }};\n")

@@ -27,7 +27,7 @@ def fetched():
 
 def _fetch():
     quiet = ["--quiet", "--disable-pip-version-check", "--no-deps", "--no-compile", "--only-binary=:all:"]
-    command = [sys.executable, "-m", "pip", "install", *quiet, "--upgrade", "--target", PYTHON, *_PACKAGES]
+    command: list[str | Path] = [sys.executable, "-m", "pip", "install", *quiet, "--upgrade", "--target", PYTHON, *_PACKAGES]
     subprocess.run(command, check=True)
     for package in torch_wheel.PYTHON.iterdir():
         link = PYTHON / package.name

@@ -111,7 +111,6 @@ def async_exec(request, decoupled):
     if decoupled:
         return loop.create_task(ResponseIterator(request, notified=True)._begun())
     future = loop.create_future()
-    call = None
 
     def resolve():
         if future.done():

@@ -7,6 +7,7 @@ import importlib.util
 import os
 import sys
 import types
+from typing import Any, Optional
 
 import c_python_backend_utils as native
 import triton_python_backend_utils as utils
@@ -14,8 +15,8 @@ import triton_python_backend_utils as utils
 # The prefix of arguments for this module.
 _OURS = "nereid."
 
-_class = None
-_model = None
+_class: Optional[type] = None
+_model: Any = None
 
 
 def _find(arguments):
@@ -38,7 +39,7 @@ def _find(arguments):
     sys.modules[package.__name__] = package
     name = "%s.%s" % (package.__name__, os.path.splitext(os.path.basename(path))[0])
     spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None:
+    if spec is None or spec.loader is None:
         raise utils.TritonModelException("Python model file '%s' must be named '<name>.py'" % path)
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module

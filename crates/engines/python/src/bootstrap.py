@@ -5,15 +5,19 @@ if sys.implementation.name != "cpython" or sys.version_info < (3, 9) or "t" in g
 
 from importlib.machinery import ExtensionFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
+from io import TextIOWrapper
 
 name = "c_python_backend_utils"
-spec = spec_from_file_location(name, sys.argv[1], loader=ExtensionFileLoader(name, sys.argv[1]))
+loader = ExtensionFileLoader(name, sys.argv[1])
+spec = spec_from_file_location(name, sys.argv[1], loader=loader)
+assert spec
 module = module_from_spec(spec)
 sys.modules[name] = module
-spec.loader.exec_module(module)
+loader.exec_module(module)
 driver = sys.argv[2:3]
 sys.argv[:] = [""]
 sys.path.insert(0, "")
 for stream in sys.stdout, sys.stderr:
-    stream.reconfigure(errors="backslashreplace", line_buffering=True)
+    if isinstance(stream, TextIOWrapper):
+        stream.reconfigure(errors="backslashreplace", line_buffering=True)
 module.main("Python %d.%d.%d (%s)" % (*sys.version_info[:3], sys.executable), *driver)

@@ -174,7 +174,7 @@ class TritonPythonModel:
 
     def _groups(self, requests):
         """The requests that go through the model together: their inputs differ in the first dimension only."""
-        groups = {}
+        groups: dict[tuple, list[int]] = {}
         for index, request in enumerate(requests):
             shapes = {tensor.name(): tuple(tensor.shape())[1:] for tensor in request.inputs()}
             has_texts = any(it["data_type"] == "TYPE_STRING" for it in self._inputs)

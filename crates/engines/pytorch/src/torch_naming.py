@@ -42,7 +42,7 @@ def call(inputs, arguments):
                 raise Misfit("input '%s' holds strings, but the model takes a dictionary of tensors" % name)
         return None
     is_named = any(_find(name, names) is not None for name, _ in inputs)
-    places = [None] * len(arguments)
+    places: list[int | None] = [None] * len(arguments)
     for index, (name, is_text) in enumerate(inputs):
         at = _find(name, names) if is_named else (index if index < len(names) else None)
         if at is None:

@@ -119,7 +119,7 @@ def to_input(picture, size):
 def islands(mask):
     """Top, left, bottom and right of each connected part of a mask."""
     found = []
-    above = []
+    above: list[tuple[int, int, list]] = []
     for row, values in enumerate(mask):
         edges = np.flatnonzero(np.diff(np.concatenate([[0], values.view(np.int8), [0]])))
         runs = []
