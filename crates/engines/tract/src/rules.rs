@@ -185,13 +185,6 @@ impl Rule {
                     same(what, dim(0, 1), dim(input, 0))?;
                 }
             }
-            "OneHot" => {
-                let depth = inputs.get(1).and_then(numbers);
-                if let (Some(&[depth]), Some(indices)) = (depth.as_deref(), inputs.first().and_then(numbers))
-                {
-                    check_indices(&indices, depth)?;
-                }
-            }
             "Pad" => {
                 if let Some(pads) = self.pads.clone().or_else(|| inputs.get(1).and_then(numbers)) {
                     let padded = match axes.is_empty() {

@@ -8,6 +8,7 @@ mod elementwise;
 mod execution;
 mod indexing;
 mod loading;
+mod one_hot;
 pub(crate) mod onnx;
 mod optional;
 mod quantisation;
