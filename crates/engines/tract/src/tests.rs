@@ -5,6 +5,7 @@ mod completion;
 mod conditions;
 mod conformance;
 mod elementwise;
+mod empty;
 mod execution;
 mod indexing;
 mod loading;
