@@ -9,6 +9,7 @@ use tract_onnx::prelude::{InferenceFact, InferenceModel, TVec, TractResult};
 use tract_onnx::tract_core::internal::{OutletId, TractErrorContext, ensure};
 use tract_onnx::tract_hir::infer::Factoid;
 
+use crate::empty;
 use crate::rules::{Rule, Rules, check_rank};
 
 /// Infers the shapes of `model`, whose inputs have concrete ones. No tensor may take more than `limit` bytes.
@@ -19,10 +20,12 @@ pub(crate) fn analyse(model: &mut InferenceModel, rules: &Rules, limit: u64) -> 
     for node in model.nodes().iter().filter(|node| !node.inputs.is_empty()) {
         ensure!(checked.contains(&node.id), "no output needs {node}");
     }
+    empty::replace_inputs(model)?;
     for id in order {
         analyse_node(model, id, rules, limit).with_context(|| format!("{}", model.node(id)))?;
     }
-    Ok(())
+    // Without the nodes that were replaced, which the engine would infer, too.
+    model.compact()
 }
 
 fn analyse_node(model: &mut InferenceModel, id: usize, rules: &Rules, limit: u64) -> TractResult<()> {
@@ -57,6 +60,10 @@ fn analyse_node(model: &mut InferenceModel, id: usize, rules: &Rules, limit: u64
                 let bytes = rule.scratch.bytes(&before[0], output, computes)?.unwrap_or(0);
                 ensure!(bytes <= limit, "it would take {bytes} bytes to compute, and {limit} is the limit");
             }
+        }
+        let operator = rule.map_or("", |rule| &rule.operator);
+        if empty::replace_outputs(model, id, operator, &before[0], &outputs)? {
+            return Ok(());
         }
     }
     let after = {

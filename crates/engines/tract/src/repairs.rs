@@ -1,15 +1,20 @@
 //! Operators that the engine refuses or computes badly, put right, and graphs that its optimiser would change for wrong ones.
 
+use std::collections::HashSet;
+
 use tract_hir::internal::*;
 use tract_hir::ops::math::{Exp, Ln, add, max, min, sub};
-use tract_hir::tract_core::ops::array::{MultiBroadcastTo, Tile};
+use tract_hir::tract_core::ops::array::{Gather, MultiBroadcastTo, Tile};
 use tract_hir::tract_core::ops::binary::TypedBinOp;
 use tract_hir::tract_core::ops::cnn::{Conv, PaddingSpec};
 use tract_hir::tract_core::ops::element_wise::ElementWiseOp;
+use tract_hir::tract_core::ops::konst::Const;
 use tract_hir::tract_core::ops::logic::Iff;
 use tract_hir::tract_core::ops::nn::{Reduce, Reducer};
 use tract_onnx::model::{OnnxOpRegister, ParsingContext};
 use tract_onnx::onnx;
+
+use crate::values::check_indices;
 
 /// The first version of the operator set in which the engine takes a Squeeze without axes.
 const SQUEEZE_WITHOUT_AXES: i64 = 13;
@@ -33,10 +38,17 @@ pub(crate) fn register(operators: &mut OnnxOpRegister) {
 ///
 /// - a strided convolution over every other element, which it moves across operators that need all elements, such as a Softmax,
 ///   or joins with the padding of an earlier one: convolutions have explicit padding of a kind that it leaves alone;
-/// - a broadcast before a product, which it drops even along the axis that is summed up.
+/// - a broadcast before a product, which it drops even along the axis that is summed up;
+/// - a Gather with indices that it computes itself, which nothing else checks.
 pub(crate) fn protect(model: &mut TypedModel) -> TractResult<()> {
-    for id in 0..model.nodes.len() {
+    let mut constants = HashSet::new();
+    for id in model.eval_order()? {
         let node = &model.nodes[id];
+        let is_constant = |input: &OutletId| constants.contains(&input.node);
+        let folds = node.inputs.get(1).is_some_and(is_constant);
+        if node.op_is::<Const>() || !node.inputs.is_empty() && node.inputs.iter().all(is_constant) {
+            constants.insert(id);
+        }
         if let Some(conv) = node.op_as::<Conv>() {
             let mut conv = conv.clone();
             let spec = &mut conv.pool_spec;
@@ -53,14 +65,23 @@ pub(crate) fn protect(model: &mut TypedModel) -> TractResult<()> {
             if !node.outputs[0].successors.iter().all(absorbs) {
                 model.nodes[id].op = Box::new(Opaque(node.op.clone()));
             }
+        } else if folds && node.op_is::<Gather>() && model.outlet_fact(node.inputs[1])?.konst.is_none() {
+            model.nodes[id].op = Box::new(Opaque(node.op.clone()));
         }
     }
     Ok(())
 }
 
-/// An operator that the optimiser knows nothing of.
+/// An operator that the optimiser knows nothing of, and whose indices are checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Opaque(Box<dyn TypedOp>);
+
+impl Opaque {
+    fn check(&self, inputs: &[TValue]) -> TractResult<()> {
+        let gather = self.0.downcast_ref::<Gather>();
+        gather.map_or(Ok(()), |op| check_indices(&inputs[1], inputs[0].shape()[op.axis]))
+    }
+}
 
 impl Op for Opaque {
     fn name(&self) -> StaticName {
@@ -72,10 +93,12 @@ impl Op for Opaque {
 
 impl EvalOp for Opaque {
     fn eval(&self, context: &EvalContext<'_>, inputs: TVec<TValue>) -> TractResult<TVec<TValue>> {
+        self.check(&inputs)?;
         self.0.eval(context, inputs)
     }
 
     fn eval_out_of_plan(&self, inputs: TVec<TValue>) -> TractResult<Option<TVec<TValue>>> {
+        self.check(&inputs)?;
         self.0.eval_out_of_plan(inputs)
     }
 }

@@ -22,7 +22,7 @@ pub(crate) struct Rules {
 
 /// The rule for an ONNX node. Positions of inputs do not count those that the node leaves out.
 pub(crate) struct Rule {
-    operator: String,
+    pub(crate) operator: String,
     /// The attributes that are a whole number.
     numbers: Vec<(String, i64)>,
     /// The attribute `axes`.
@@ -185,13 +185,7 @@ impl Rule {
                     same(what, dim(0, 1), dim(input, 0))?;
                 }
             }
-            "OneHot" => {
-                let depth = inputs.get(1).and_then(numbers);
-                if let (Some(&[depth]), Some(indices)) = (depth.as_deref(), inputs.first().and_then(numbers))
-                {
-                    check_indices(&indices, depth)?;
-                }
-            }
+            "PRelu" => ensure!(rank(1) <= rank(0), "the slope has more dimensions than the input"),
             "Pad" => {
                 if let Some(pads) = self.pads.clone().or_else(|| inputs.get(1).and_then(numbers)) {
                     let padded = match axes.is_empty() {

@@ -2,7 +2,7 @@
 
 use tract_onnx::prelude::{Datum, DatumType, TValue, TVec, Tensor, TractResult, f16, tract_ndarray};
 use tract_onnx::tract_core::internal::{TypedModel, TypedNode, ensure};
-use tract_onnx::tract_core::ops::array::{Gather, OneHot};
+use tract_onnx::tract_core::ops::array::Gather;
 use tract_onnx::tract_core::ops::nn::{Reduce, Reducer};
 use tract_onnx::tract_hir::tract_num_traits::Float;
 
@@ -14,7 +14,6 @@ pub(crate) struct ValueChecks {
 enum ValueCheck {
     /// Indices, which the engine takes for others where they are out of range.
     Gather(Gather),
-    OneHot(usize),
     /// An extreme of nothing but infinities, which the engine takes for the largest finite number.
     Extreme(Reduce),
 }
@@ -34,8 +33,7 @@ impl ValueChecks {
     ) -> TractResult<TVec<TValue>> {
         match self.nodes.get(node).and_then(Option::as_ref) {
             None => return eval(inputs),
-            Some(ValueCheck::Gather(op)) => check(&inputs[1], inputs[0].shape()[op.axis])?,
-            Some(&ValueCheck::OneHot(depth)) => check(&inputs[0], depth)?,
+            Some(ValueCheck::Gather(op)) => check_indices(&inputs[1], inputs[0].shape()[op.axis])?,
             Some(ValueCheck::Extreme(op)) => {
                 let input = inputs[0].clone();
                 let mut outputs = eval(inputs)?;
@@ -54,9 +52,6 @@ impl ValueCheck {
         if let Some(op) = node.op_as::<Gather>() {
             return Some(Self::Gather(op.clone()));
         }
-        if let Some(op) = node.op_as::<OneHot>() {
-            return Some(Self::OneHot(op.dim));
-        }
         let op = node.op_as::<Reduce>().filter(|op| matches!(op.reducer, Reducer::Max | Reducer::Min))?;
         let made_of = |name: &String| {
             node.name.strip_prefix(name.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
@@ -66,7 +61,7 @@ impl ValueCheck {
 }
 
 /// Checks that indices are within a dimension or count from its end.
-fn check(indices: &TValue, dim: usize) -> TractResult<()> {
+pub(crate) fn check_indices(indices: &TValue, dim: usize) -> TractResult<()> {
     let (indices, dim) = (indices.cast_to::<i64>()?, dim as i64);
     for &index in indices.try_as_plain_ram()?.as_slice::<i64>()? {
         ensure!((-dim..dim).contains(&index), "index {index} is out of range for a dimension of {dim}");

@@ -3,14 +3,13 @@
 //! The engine's kernels trust the shapes of a graph, and its own inference takes dimensions that do not fit for ones that
 //! are not known yet. Here every dimension is a number, so each rule either holds or not.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use tract_onnx::prelude::{TVec, TractResult};
 use tract_onnx::tract_core::internal::{
     AxisOp, ShapeFact, TractErrorContext, TypedFact, TypedModel, TypedNode, bail, ensure,
 };
 use tract_onnx::tract_core::ops::array::{MultiBroadcastTo, Slice, Topk, TypedConcat};
-use tract_onnx::tract_core::ops::binary::TypedBinOp;
 use tract_onnx::tract_core::ops::cast::Cast;
 use tract_onnx::tract_core::ops::cnn::{Conv, Deconv, MaxPool, PoolSpec, SumPool};
 use tract_onnx::tract_core::ops::einsum::EinSum;
@@ -19,26 +18,14 @@ use tract_onnx::tract_core::ops::lstm_cell::LstmEpilogue;
 use tract_onnx::tract_core::ops::nn::Reduce;
 use tract_onnx::tract_core::ops::scan::{InputMapping, Scan};
 
+use crate::empty;
+
 /// Checks the rules of each operator, and that the tensors of a run take at most `memory` bytes at any time.
 pub(crate) fn verify(model: &TypedModel, memory: u64) -> TractResult<()> {
     let order = model.eval_order()?;
-    let mut constants = HashSet::new();
     for &id in &order {
         let node = model.node(id);
         verify_node(model, node, memory).with_context(|| format!("{node}"))?;
-        let is_constant = node.op_is::<Const>()
-            || !node.inputs.is_empty() && node.inputs.iter().all(|input| constants.contains(&input.node));
-        if is_constant {
-            constants.insert(id);
-        }
-        // The optimiser compares the first element of such a constant, whether it has any or not.
-        if node.op_is::<TypedBinOp>() {
-            for &input in node.inputs.iter().filter(|input| constants.contains(&input.node)) {
-                let fact = model.outlet_fact(input)?;
-                let empty = fact.shape.as_concrete().is_some_and(|dims| dims.contains(&0));
-                ensure!(!empty, "{node}: a constant without elements");
-            }
-        }
     }
     check_peak(model, &order, memory)
 }
@@ -84,6 +71,7 @@ fn verify_node(model: &TypedModel, node: &TypedNode, memory: u64) -> TractResult
     {
         bail!("its inputs do not fit, or their contents decide the shape of its output, {:?}", fact.shape);
     }
+    empty::verify(node, &inputs)?;
     let shapes: TVec<&[usize]> = inputs.iter().filter_map(|fact| fact.shape.as_concrete()).collect();
     if shapes.len() == inputs.len() {
         verify_shapes(node, &shapes, memory)?;

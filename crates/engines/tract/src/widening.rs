@@ -13,7 +13,7 @@ use tract_onnx::model::{OnnxOpRegister, ParsingContext};
 use tract_onnx::onnx;
 use tract_onnx::pb::NodeProto;
 
-use crate::{elementwise, indexing, quantisation, repairs, slices};
+use crate::{elementwise, indexing, one_hot, quantisation, repairs, slices};
 
 /// Operators whose results in FP16 would differ from rounded ones in FP32.
 const OPERATORS: [&str; 66] = [
@@ -99,6 +99,7 @@ static NARROW: LazyLock<OnnxOpRegister> = LazyLock::new(|| {
     let mut operators = onnx().op_register;
     elementwise::register(&mut operators);
     indexing::register(&mut operators);
+    one_hot::register(&mut operators);
     quantisation::register(&mut operators);
     repairs::register(&mut operators);
     slices::register(&mut operators);

@@ -278,3 +278,20 @@ fn a_window_beyond_the_input_is_refused() {
     conv(4).served();
     conv(5).refused("is larger than a dimension of 4");
 }
+
+#[test]
+fn a_slope_has_no_more_dimensions_than_the_input() {
+    const SHAPES: [&[i64]; 4] = [&[1], &[2, 3], &[2, 2, 3], &[2, 2, 2, 3]];
+    for (rank, x) in SHAPES.into_iter().enumerate() {
+        for (slope_rank, slope) in [&[], &[1][..], &[1, 1], &[1, 1, 1], &[1, 1, 1, 1]].into_iter().enumerate()
+        {
+            let constants = vec![floats("slope", slope, &[0.5])];
+            let model = Model::new(13, node("PRelu", &["X", "slope"], &["Y"]), constants, x, x);
+            if slope_rank <= rank + 1 {
+                model.served();
+            } else {
+                model.refused("the slope has more dimensions than the input");
+            }
+        }
+    }
+}

@@ -296,6 +296,37 @@ fn an_index_out_of_range_is_an_error() {
 }
 
 #[test]
+fn indices_that_the_optimiser_computes_are_checked() {
+    // The engine infers no constants of more than 4 MiB, and computes them while it optimises.
+    const COUNT: i64 = (4 << 20) / 8 + 1;
+    for (place, index) in
+        [(0, 2), (7, -3), (COUNT - 1, 1), (0, 3), (7, -4), (COUNT - 1, 1 << 40), (5, i64::MIN + 1)]
+    {
+        let mut indices = vec![0; COUNT as usize];
+        indices[place as usize] = -index;
+        let constants = vec![ints("minus", &[COUNT], &indices), floats("D", &[3], &[4.0, 5.0, 6.0])];
+        let nodes = vec![
+            node("Neg", &["minus"], &["I"]),
+            node("Gather", &["D", "I"], &["G"]),
+            node("Add", &["G", "X"], &["Y"]),
+        ];
+        let (inputs, outputs) =
+            (vec![port("X", Element::Float, &[1])], vec![port("Y", Element::Float, &[COUNT])]);
+        let config = config(0, &[("X", DataType::Fp32, &[1])], &[("Y", DataType::Fp32, &[COUNT])]);
+        let model = try_serve(&file_of_version(graph(inputs, nodes, outputs, constants), 13), config);
+        let answer = model.and_then(|mut model| model.infer(vec![fp32("X", &[1], &[0.0])]));
+        if (-3..3).contains(&index) {
+            let expected = [4.0, 5.0, 6.0][index.rem_euclid(3) as usize];
+            assert_eq!(fp32_output(&answer.unwrap()).1[place as usize], expected, "{index}");
+        } else {
+            let error = answer.unwrap_err();
+            let what = format!("index {index} is out of range for a dimension of 3");
+            assert!(error.message().contains(&what) && !error.message().contains("panicked"), "{error}");
+        }
+    }
+}
+
+#[test]
 fn shapes_that_do_not_fit_are_refused() {
     let case =
         |operator, attribute, data, indices| Case { operator, attribute, reduction: "none", data, indices };
