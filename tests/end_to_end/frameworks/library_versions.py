@@ -134,14 +134,18 @@ def test_real_networks_answer_on_every_libtorch_as_in_the_python_of_the_oldest(r
         processes.stop_all_of(server)
 
 
+@pytest.mark.parametrize("engine", ["library", "python"])
 @pytest.mark.parametrize("wheel", [torch_wheel.OLDEST_WITH_PACKAGES, torch_wheel.NEWEST], ids=["oldest", "newest"])
-def test_packages_of_a_pytorch_answer_as_in_its_python(repository, wheel):
+def test_packages_of_a_pytorch_answer_as_in_its_python(repository, tmp_path, wheel, engine):
     folder, cases = wheel.models(torch_wheel.MODELS)
     sources, targets = test_torch_packages.NAMES
     shutil.copytree(folder / "Nested", repository / "nested")
     file = repository / "nested/1/model.pt2"
     (repository / "nested/config.pbtxt").write_text('platform: "torch_aoti"\n' + test_torch_packages.nested(sources, targets))
-    options = ["--model-control-mode=explicit", "--load-model=nested", f"--backend-config=pytorch,library={wheel.library_folder}"]
+    settings = [f"pytorch,engine={engine}", f"pytorch,library={wheel.library_folder}"]
+    if engine == "python":
+        settings[1] = f"python,python={test_torch_packages.environment_with(wheel, tmp_path)}"
+    options = ["--model-control-mode=explicit", "--load-model=nested", *(f"--backend-config={setting}" for setting in settings)]
     variables = os.environ | wheel.environment()
     with nereid_server.running(repository, *options, env=variables, limit_s=START_LIMIT_S) as server:
         test_torch_packages.check_cases(server, "nested", sources, targets, cases)

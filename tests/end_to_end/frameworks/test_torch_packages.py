@@ -64,11 +64,15 @@ def conformance(models):
 @pytest.fixture(scope="session")
 def python(tmp_path_factory, models):
     """A Python environment with torch."""
-    folder = tmp_path_factory.mktemp("environment") / "with-torch"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
-    (packages,) = folder.glob("lib/python*/site-packages")
-    (packages / "torch.pth").write_text(f"{torch_wheel.NEWEST.python}\n{sysconfig.get_path('purelib')}\n")
-    return folder
+    return environment_with(torch_wheel.NEWEST, tmp_path_factory.mktemp("environment"))
+
+
+def environment_with(wheel, folder):
+    """Makes a Python environment with the torch of a wheel."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "with-torch"], check=True)
+    (packages,) = folder.glob("with-torch/lib/python*/site-packages")
+    (packages / "torch.pth").write_text(f"{wheel.python}\n{sysconfig.get_path('purelib')}\n")
+    return folder / "with-torch"
 
 
 @pytest.fixture
