@@ -23,7 +23,7 @@ from model_files import scale_model
 from once import once
 from openvino_models import tensors
 
-# What the server's log names a release of each framework; PyTorch's it does not know.
+# How the server's log names each library. It does not know the release of libtorch.
 NAMES = {"onnxruntime": "ONNX Runtime {}", "openvino": "OpenVINO {}", "tensorflow": "TensorFlow {}", "pytorch": "libtorch"}
 ENDINGS = ["serving", "unloaded", "failed"]
 # A server may compile the shim for libtorch first.

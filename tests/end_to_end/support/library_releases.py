@@ -39,7 +39,7 @@ def _pytorch(release, sha256, cuda, runtime, cupti):
 
 
 # The oldest promised release with a library that the server loads, some between, and the newest. docs/frameworks.md lists the same
-# releases. Those without a list of packages are what other tests use too, or have a Python that writes models.
+# releases. Those without a list of packages are shared with other tests, or have a Python that writes models.
 RELEASES = {
     "onnxruntime": {
         # PyPI's package of this release has no library of its own.
