@@ -56,7 +56,7 @@ pub enum Step {
     Quick,
     /// Models through Dragonfly's real daemon, whose first build takes 20 minutes; runs only if named
     Dragonfly,
-    /// Every promised release of the frameworks' libraries, before a release; runs only if named
+    /// Promised releases of the frameworks' libraries, CPython and Redis, before a release; runs only if named
     Versions,
     /// Tests of the crates with unsafe code under AddressSanitizer; runs only if named
     Sanitize,
@@ -262,7 +262,10 @@ fn dragonfly(project: &Project) -> Result<()> {
 
 /// Runs the tests with every promised release, which they fetch.
 fn versions(project: &Project) -> Result<()> {
-    pytest(project, &end_to_end_environment(project)?, &["tests/end_to_end/frameworks/library_versions.py"])
+    let files =
+        ["frameworks/library_versions.py", "python/python_versions.py", "scheduling/redis_versions.py"];
+    let files = files.map(|file| format!("tests/end_to_end/{file}"));
+    pytest(project, &end_to_end_environment(project)?, &files.each_ref().map(String::as_str))
 }
 
 /// Runs tests. Those of a file share servers and take measurements, so a file's run sequentially.

@@ -7,6 +7,8 @@ import re
 import pytest
 from library_versions import ENDINGS, check_release
 
+import python_interpreters
+import redis_releases
 from library_releases import OLD_ONNX_RUNTIME, RELEASES
 from places import ROOT
 
@@ -16,11 +18,16 @@ def test_server_on_an_old_onnx_runtime_answers_and_exits_cleanly(repository, end
     check_release(repository, "onnxruntime", OLD_ONNX_RUNTIME, ending)
 
 
-@pytest.mark.parametrize("framework", RELEASES)
-def test_documents_list_the_releases_that_the_step_runs(framework):
+LISTED = {f"`{framework}`": list(releases) for framework, releases in RELEASES.items()}
+LISTED["CPython"] = [f"3.{minor}" for minor in python_interpreters.OF_DEBIAN]
+LISTED["Redis"] = list(redis_releases.RELEASES)
+
+
+@pytest.mark.parametrize("name", LISTED)
+def test_documents_list_the_releases_that_the_step_runs(name):
     text = (ROOT / "docs/frameworks.md").read_text()
-    (listed,) = re.findall(rf"^\| `{framework}` \| ([0-9., ]+) \|$", text, re.MULTILINE)
-    assert listed.split(", ") == RELEASES[framework]
+    (listed,) = re.findall(rf"^\| {name} \| ([A-Za-z0-9., ]+) \|$", text, re.MULTILINE)
+    assert listed.split(", ") == LISTED[name]
 
 
 def test_old_onnx_runtime_is_among_the_promised_releases():

@@ -290,7 +290,7 @@ def test_mismatches_are_refused_with_the_reason(write, serve, model, text, says)
     [
         (["archive/data.pkl", "archive/data/0"], "pytorch_libtorch", "it has pickled Python objects, as torch.save writes them"),
         (["p/data/aotinductor/model/c.so"], "pytorch_libtorch", "it is a package of AOTInductor, and not TorchScript"),
-        (["p/data/aotinductor/model/c.so"], "torch_aoti", "packages of AOTInductor need libtorch 2.5 or newer"),
+        (["p/data/aotinductor/model/c.so"], "torch_aoti", "packages of AOTInductor need libtorch 2.6 or newer"),
     ],
     ids=["state_dict", "package", "old"],
 )

@@ -25,7 +25,7 @@ from http_requests import request
 from openvino_models import parameter, tensors
 
 rng = np.random.default_rng(37)
-FLAGS = [f"--backend-config=pytorch,library={torch_wheel.LIBRARY_FOLDER}"]
+FLAGS = [f"--backend-config=pytorch,library={torch_wheel.NEWEST.library_folder}"]
 KINDS = ("FP32", "FP32", "INT64", "FP16"), ("FP32", "INT64", "INT64", "BOOL")
 DIMS = ([8], [4], [3], [16]), ([4], [3], [-1], [4])
 # The names that inputs and outputs of `Nested` may have.
@@ -49,7 +49,7 @@ sequence_batching { oldest { } state { input_name: "ARGS[1]" output_name: "RESUL
 @pytest.fixture(scope="session")
 def models():
     """A folder with a folder for each model, and what PyTorch answers."""
-    return torch_wheel.models(torch_wheel.MODELS)
+    return torch_wheel.NEWEST.models(torch_wheel.MODELS)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -57,18 +57,22 @@ def conformance(models):
     """The outcome of the conformance suite. It compiles the shim, for which servers would not wait long enough."""
     program = Path(nereid_server.binary()).parent / "examples" / "pytorch_conformance"
     assert program.exists(), f"{program} is missing: cargo build --workspace --all-targets"
-    run = [program, "library", torch_wheel.LIBRARY_FOLDER / "libtorch_cpu.so", models[0] / "Twice", "torch_aoti"]
-    return subprocess.run(run, capture_output=True, text=True, timeout=300, env=os.environ | torch_wheel.environment())
+    run = [program, "library", torch_wheel.NEWEST.library_folder / "libtorch_cpu.so", models[0] / "Twice", "torch_aoti"]
+    return subprocess.run(run, capture_output=True, text=True, timeout=300, env=os.environ | torch_wheel.NEWEST.environment())
 
 
 @pytest.fixture(scope="session")
 def python(tmp_path_factory, models):
     """A Python environment with torch."""
-    folder = tmp_path_factory.mktemp("environment") / "with-torch"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
-    (packages,) = folder.glob("lib/python*/site-packages")
-    (packages / "torch.pth").write_text(f"{torch_wheel.PYTHON}\n{sysconfig.get_path('purelib')}\n")
-    return folder
+    return environment_with(torch_wheel.NEWEST, tmp_path_factory.mktemp("environment"))
+
+
+def environment_with(wheel, folder):
+    """Makes a Python environment with the torch of a wheel."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "with-torch"], check=True)
+    (packages,) = folder.glob("with-torch/lib/python*/site-packages")
+    (packages / "torch.pth").write_text(f"{wheel.python}\n{sysconfig.get_path('purelib')}\n")
+    return folder / "with-torch"
 
 
 @pytest.fixture
@@ -79,7 +83,7 @@ def serve(serve):
     def start(*flags, python=None, checks=False, **how):
         own = [f"--backend-config=python,python={python}", "--backend-config=pytorch,engine=python"] if python else FLAGS
         more = {"AOTI_RUNTIME_CHECK_INPUTS": "1"} if checks else {}
-        return serve(*own, *flags, env=os.environ | torch_wheel.environment() | more, **how)
+        return serve(*own, *flags, env=os.environ | torch_wheel.NEWEST.environment() | more, **how)
 
     return start
 

@@ -59,7 +59,7 @@ def flags(engine, packages, folder):
 @pytest.mark.parametrize("engine", ["library", "python"])
 def test_a_detector_answers_as_in_pytorchs_own_python(serve, detector, engine, tmp_path):
     own = flags(engine, torchvision_package.PYTHON, tmp_path)
-    server = serve(*own, env=os.environ | torch_wheel.environment(), limit_s=COMPILE_LIMIT_S)
+    server = serve(*own, env=os.environ | torch_wheel.NEWEST.environment(), limit_s=COMPILE_LIMIT_S)
     if engine == "library":
         server.wait_for_log(r"operators of torchvision: .*torchvision/_C")
     for inputs, expected in detector[1]:
@@ -75,8 +75,8 @@ def test_a_detector_answers_as_in_pytorchs_own_python(serve, detector, engine, t
     [("library", "torchvision has it, which is not installed next to libtorch"), ("python", "No module named 'torchvision'")],
 )
 def test_without_torchvision_the_refusal_names_it(serve, engine, says, tmp_path):
-    own = flags(engine, torch_wheel.PYTHON, tmp_path)
+    own = flags(engine, torch_wheel.NEWEST.python, tmp_path)
     line = reason(
-        lambda *more, **how: serve(*own, *more, env=os.environ | torch_wheel.environment(), limit_s=300, **how), "detector"
+        lambda *more, **how: serve(*own, *more, env=os.environ | torch_wheel.NEWEST.environment(), limit_s=300, **how), "detector"
     )
     assert says in line

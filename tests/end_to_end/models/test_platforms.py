@@ -46,7 +46,7 @@ def torchscript(repository, name, config):
 
 
 def aoti(repository, name, config):
-    models, _ = torch_wheel.models(torch_wheel.MODELS)
+    models, _ = torch_wheel.NEWEST.models(torch_wheel.MODELS)
     shutil.copytree(models / "Twice", repository / name)
     (repository / name / "config.pbtxt").write_text(config)
 
@@ -88,8 +88,8 @@ PLATFORMS = [
 def test_a_platform_serves_a_model_or_says_what_it_needs(repository, serve, platform, write, source, target, expected):
     tensorflow_package.fetched()
     write(repository, platform, configuration(platform, source, target))
-    torch = torch_wheel if platform == "torch_aoti" else torch_package
-    flags = [*FLAGS, f"--backend-config=pytorch,library={torch.LIBRARY_FOLDER}"]
+    torch = torch_wheel.NEWEST if platform == "torch_aoti" else torch_package.RELEASE
+    flags = [*FLAGS, f"--backend-config=pytorch,library={torch.library_folder}"]
     server = serve(*flags, "--exit-on-error=false", ready=False, limit_s=300, env=os.environ | torch.environment())
     server.wait_until_loaded()
     if isinstance(expected, str):

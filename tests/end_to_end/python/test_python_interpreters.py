@@ -53,6 +53,12 @@ def server(tmp_path_factory):
 def test_a_model_runs_with_the_interpreter_and_the_numpy_of_its_environment(server, name):
     if name not in environments():
         pytest.skip(f"no CPython 3.{name.removeprefix('python3')} on this machine: neither pyenv's nor on the PATH")
+    minor = sys.version_info.minor if name == "own" else int(name.removeprefix("python3"))
+    assert_answers(server, name, minor, b"1." if name != "own" and minor < 12 else b"2.")
+
+
+def assert_answers(server, model, minor, numpy_begins):
+    """The model computes with its version of CPython, and of numpy."""
     texts = numpy.array([b"", b"h\xc3\xa9", b"\0" * 9], dtype=object)
     for count in (1, 70_000):
         numbers = numpy.arange(count, dtype=numpy.float32)
@@ -61,11 +67,10 @@ def test_a_model_runs_with_the_interpreter_and_the_numpy_of_its_environment(serv
             tritonclient.http.InferInput("NUMBERS", numbers.shape, "FP32").set_data_from_numpy(numbers),
         ]
         with tritonclient.http.InferenceServerClient(server.url) as client:
-            answer = client.infer(name, inputs)
+            answer = client.infer(model, inputs)
         version, numpy_version, has_asyncio, *reversed_texts = answer.as_numpy("ABOUT")
-        minor = sys.version_info.minor if name == "own" else int(name.removeprefix("python3"))
         assert version == b"3.%d" % minor
-        assert numpy_version.startswith(b"1." if name != "own" and minor < 12 else b"2.")
+        assert numpy_version.startswith(numpy_begins)
         # It takes more memory than the rest of what a process needs besides numpy.
         assert has_asyncio == b"0"
         assert reversed_texts == list(texts[::-1])

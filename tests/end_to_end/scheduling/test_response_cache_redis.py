@@ -9,21 +9,31 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tritonclient.grpc
-from test_response_cache import Asker, cached
+import tritonclient.http
+from test_response_cache import ON, Asker, cached
 
 import nereid_server
 import redis_server
 from certificates import Authority
+from http_requests import LIMIT_S
+from model_files import config, write_model
 from scrapes import Scrape
+from tensors import given
 from waiting import eventually
 
 
 @pytest.fixture
-def redis(tmp_path):
+def redis_program():
+    """The path of redis-server."""
+    return redis_server.program()
+
+
+@pytest.fixture
+def redis(tmp_path, redis_program):
     """An empty Redis."""
     folder = tmp_path / "redis"
     folder.mkdir()
-    with redis_server.running(folder) as redis:
+    with redis_server.running(folder, server=redis_program) as redis:
         yield redis
 
 
@@ -56,6 +66,40 @@ def test_it_conforms_as_a_cache(redis):
     outcome = subprocess.run([program, str(redis.port)], capture_output=True, text=True, timeout=120)
     assert outcome.returncode == 0, outcome.stderr
     assert "conforms" in outcome.stdout
+
+
+ELEMENTS = {
+    "BOOL": np.array([True, False, True]),
+    "UINT8": np.array([0, 7, 255], np.uint8),
+    "INT16": np.array([-(2**15), 7, 2**15 - 1], np.int16),
+    "INT64": np.array([-(2**63), 7, 2**63 - 1], np.int64),
+    "FP16": np.array([0.1, -np.inf, 65504], np.float16),
+    "FP32": np.array([0.1, -np.inf, 3e38], np.float32),
+    "FP64": np.array([0.1, -np.inf, 1e308]),
+    "BYTES": np.array([b"", b"\r\n$-1\r\n", b"\0" * 300], np.object_),
+}
+
+
+def test_every_type_and_size_is_stored_and_found(repository, serve, redis):
+    for datatype in ELEMENTS:
+        inputs, outputs = [("INPUT0", datatype, [-1])], [("OUTPUT0", datatype, [-1])]
+        write_model(repository, datatype, config(datatype, "identity", inputs, outputs, extra=ON))
+    server = serve(*flags(redis, "socket_timeout=10000"))
+    assert eventually(lambda: available(server))
+    with tritonclient.http.InferenceServerClient(server.url, network_timeout=LIMIT_S) as client:
+        for datatype, elements in ELEMENTS.items():
+            for number, size in enumerate([0, 1, 1000, 300_000]):
+                values = np.resize(elements, size)
+
+                def ask():
+                    result = client.infer(datatype, [given("INPUT0", values)]).as_numpy("OUTPUT0")
+                    np.testing.assert_array_equal(result, values, err_msg=f"{datatype} {size}")
+                    assert result.dtype == values.dtype
+                    return client.get_inference_statistics(datatype)["model_stats"][0]["inference_stats"]["cache_hit"]["count"]
+
+                assert ask() == number
+                assert stored(redis, 1 + number) and eventually(lambda: ask() > number)
+        redis.run("FLUSHALL")
 
 
 def test_servers_share_entries_of_models_with_equal_files(repository, serve, redis, tmp_path):

@@ -1,18 +1,32 @@
 """Compiles three small models with AOTInductor, and prints what one of them answers in PyTorch's own Python. Run by
-`torch_wheel.models`; the tests do not import it.
+`torch_wheel.Wheel.models`; the tests do not import it.
 """
 
 import json
+import operator
 import sys
 from pathlib import Path
 
 import torch
+import torch._inductor.config
 
 FOLDER = Path(sys.argv[1])
 # The models are small: a fast compilation matters more than their speed.
 HOW = {"aot_inductor.compile_wrapper_opt_level": "O0", "cpp_cache_precompile_headers": False}
 # Where the packages check inputs, they take batches of one as well.
 HOW["aot_inductor.check_lowerbound"] = False
+
+
+def is_known(option):
+    """Whether this release of PyTorch has an option."""
+    try:
+        operator.attrgetter(option)(torch._inductor.config)
+    except AttributeError:
+        return False
+    return True
+
+
+HOW = {option: value for option, value in HOW.items() if is_known(option)}
 
 
 class Twice(torch.nn.Module):

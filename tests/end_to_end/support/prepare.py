@@ -34,7 +34,7 @@ def nvidias_bindings():
 
 def aoti_models():
     """The models that PyTorch compiles."""
-    torch_wheel.models(torch_wheel.MODELS)
+    torch_wheel.NEWEST.models(torch_wheel.MODELS)
 
 
 # Side by side, those of a list one after the other: apt locks its lists, and the packages for Python share pip's cache.
@@ -52,7 +52,7 @@ STEPS = [
         python_backend.prepare_caches,
         pytriton_package.prepare,
         tensorflow_package.fetched,
-        torch_wheel.fetched,
+        torch_wheel.NEWEST.fetched,
         aoti_models,
         seaweedfs.program,
         silero_package.torchscript,

@@ -3,6 +3,8 @@
 import os
 from pathlib import Path
 
+from waiting import eventually
+
 
 def tree(pid):
     """The process and all that it started, by their numbers."""
@@ -37,3 +39,18 @@ def holdings(pid):
         "files of shared memory": len(files),
         "bytes of shared memory": sum(files.values()),
     }
+
+
+def stop_all_of(server):
+    """Stops a server, which must exit cleanly, and none of the processes that it started may be left."""
+    started = tree(server.pid)
+    server.stop()
+    assert server.exit_code == 0
+    assert eventually(lambda: not any(map(_runs, started))), started
+
+
+def _runs(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

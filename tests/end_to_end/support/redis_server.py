@@ -59,10 +59,10 @@ def _fetch():
 class Redis:
     """A Redis server that may be killed, paused and started again on the same port."""
 
-    def __init__(self, folder, *settings, tls=None):
+    def __init__(self, folder, *settings, tls=None, server=None):
         self.port = free_port()
         ports = ["--port", "0", "--tls-port", str(self.port)] if tls else ["--port", str(self.port)]
-        self._command = [program(), "--bind", "127.0.0.1", "--save", "", "--dir", str(folder), *ports, *settings]
+        self._command = [str(server or program()), "--bind", "127.0.0.1", "--save", "", "--dir", str(folder), *ports, *settings]
         self._tls = tls
         self._process: subprocess.Popen | None = None
 
@@ -121,9 +121,9 @@ def _reply(replies):
 
 
 @contextmanager
-def running(folder, *settings, tls=None):
-    """A Redis server with settings of its own command line."""
-    redis = Redis(folder, *settings, tls=tls)
+def running(folder, *settings, tls=None, server=None):
+    """A Redis server with settings of its own command line. `server` None is the program that all tests use."""
+    redis = Redis(folder, *settings, tls=tls, server=server)
     redis.start()
     try:
         yield redis

@@ -2,16 +2,16 @@
 each environment, and nothing is installed.
 """
 
-import shutil
-import subprocess
 import sys
-import tempfile
-import zipfile
 from pathlib import Path
 
-from once import once
+from pinned_packages import Package, unpacked
 
-PACKAGE = "tensorflow-cpu==2.21.0"
+_PACKAGE = Package(
+    "tensorflow-cpu==2.21.0",
+    "2b847d217b02ee7731ed91431daf3250daa0196c3c94614d23be27232e6e5b6c",
+    {"tensorflow/libtensorflow_": ""},
+)
 # The folder of the library.
 LIBRARY_FOLDER = Path(sys.prefix) / "tensorflow-2.21"
 LIBRARY = LIBRARY_FOLDER / "libtensorflow_cc.so.2"
@@ -20,19 +20,4 @@ FLAGS = [f"--backend-config=tensorflow,library={LIBRARY_FOLDER}"]
 
 def fetched():
     """Fetches it unless it is there."""
-    once(LIBRARY_FOLDER, _fetch)
-
-
-def _fetch():
-    with tempfile.TemporaryDirectory() as wheels:
-        # Only libraries are wanted, so the Python for which the package is does not matter.
-        download = ["download", "--quiet", "--disable-pip-version-check", "--no-deps", "--only-binary=:all:"]
-        platform = ["--python-version=3.11", "--platform=manylinux_2_27_x86_64"]
-        command = [sys.executable, "-m", "pip", *download, *platform, "--dest", wheels, PACKAGE]
-        subprocess.run(command, check=True)
-        (wheel,) = Path(wheels).glob("*.whl")
-        with zipfile.ZipFile(wheel) as files:
-            for name in files.namelist():
-                if name.startswith("tensorflow/libtensorflow_"):
-                    with files.open(name) as source, open(LIBRARY_FOLDER / Path(name).name, "wb") as target:
-                        shutil.copyfileobj(source, target, 1 << 20)
+    unpacked(LIBRARY_FOLDER, [_PACKAGE])

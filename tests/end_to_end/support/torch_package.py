@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 from once import once
 
@@ -90,3 +91,7 @@ def run(program, *arguments):
     outcome = subprocess.run(command, env=variables, capture_output=True, text=True)
     assert outcome.returncode == 0, outcome.stderr
     return json.loads(outcome.stdout.splitlines()[-1])
+
+
+# What other releases have too (`torch_wheel.Wheel`).
+RELEASE = SimpleNamespace(library_folder=LIBRARY_FOLDER, environment=environment, fetched=fetched)

@@ -21,7 +21,7 @@ _PACKAGES = ["torchvision==0.29.2", "pillow==13.0.0"]
 
 def fetched():
     """Fetches it unless it is there."""
-    torch_wheel.fetched()
+    torch_wheel.NEWEST.fetched()
     once(HOME, _fetch)
 
 
@@ -29,7 +29,7 @@ def _fetch():
     quiet = ["--quiet", "--disable-pip-version-check", "--no-deps", "--no-compile", "--only-binary=:all:"]
     command: list[str | Path] = [sys.executable, "-m", "pip", "install", *quiet, "--upgrade", "--target", PYTHON, *_PACKAGES]
     subprocess.run(command, check=True)
-    for package in torch_wheel.PYTHON.iterdir():
+    for package in torch_wheel.NEWEST.python.iterdir():
         link = PYTHON / package.name
         if not link.exists():
             link.symlink_to(package)
@@ -38,4 +38,4 @@ def _fetch():
 def run(program, *arguments):
     """Runs a Python program with PyTorch and torchvision, and returns the last line that it prints."""
     fetched()
-    return torch_wheel.run(program, *arguments, packages=PYTHON)
+    return torch_wheel.NEWEST.run(program, *arguments, packages=PYTHON)

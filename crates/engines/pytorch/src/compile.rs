@@ -176,11 +176,14 @@ fn first_error(output: &[u8]) -> String {
     line.unwrap_or("it does not say why").to_owned()
 }
 
-/// Whether the library uses the C++11 ABI of strings, as all newer ones do. Its symbols reveal that.
+/// Whether the library is built with the C++11 ABI of strings. PyPI's packages are since 2.7.
+///
+/// The older packages contain parts of libstdc++ with both ABIs, so only a function of libtorch itself reveals it.
 fn has_new_strings(library: &Path) -> bool {
-    const MARK: &[u8] = b"__cxx11";
+    /// The constructor of `c10::Error` from a `SourceLocation` and a string with the old ABI.
+    const OLD: &[u8] = b"_ZN3c105ErrorC2ENS_14SourceLocationESs";
     let core = fs::read(library.with_file_name("libc10.so"));
-    core.map_or(true, |bytes| bytes.windows(MARK.len()).any(|word| word == MARK))
+    core.map_or(true, |bytes| !bytes.windows(OLD.len()).any(|word| word == OLD))
 }
 
 #[cfg(test)]
@@ -213,8 +216,17 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let library = folder.path().join("libtorch_cpu.so");
         assert!(has_new_strings(&library));
-        for (symbols, new) in [("_ZN3c10", false), ("x_ZNSt7__cxx1112basic_stringIc", true)] {
-            fs::write(folder.path().join("libc10.so"), symbols).unwrap();
+        let of_string =
+            "_ZN3c105ErrorC2ENS_14SourceLocationENSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE";
+        let of_old_string = "_ZN3c105ErrorC2ENS_14SourceLocationESs";
+        let of_libstdcxx = "_ZNSt11logic_errorC2ERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE";
+        for (symbols, new) in [
+            (of_string.to_owned(), true),
+            (of_old_string.to_owned(), false),
+            (format!("{of_libstdcxx}\0{of_old_string}\0{of_libstdcxx}"), false),
+            (format!("{of_libstdcxx}\0{of_string}"), true),
+        ] {
+            fs::write(folder.path().join("libc10.so"), &symbols).unwrap();
             assert_eq!(has_new_strings(&library), new, "{symbols}");
         }
     }

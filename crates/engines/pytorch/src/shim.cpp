@@ -19,7 +19,7 @@
 #include <torch/csrc/jit/passes/inliner.h>
 #include <torch/script.h>
 
-// Since 2.5.
+// Since 2.5. Python writes packages since 2.6.
 #if __has_include(<torch/csrc/inductor/aoti_package/model_package_loader.h>)
 #include <torch/csrc/inductor/aoti_package/model_package_loader.h>
 #define HAS_PACKAGES 1
@@ -298,7 +298,7 @@ __attribute__((visibility("default"))) char* nereid_torch_load_package(
 #if HAS_PACKAGES
     *model = new Model{torch::jit::Module(), open_package(path, runners)};
 #else
-    TORCH_CHECK(false, "packages of AOTInductor need libtorch 2.5 or newer");
+    TORCH_CHECK(false, "packages of AOTInductor need libtorch 2.6 or newer");
 #endif
   });
 }

@@ -26,7 +26,7 @@ const GOOD: Duration = Duration::from_secs(10);
 
 /// The start of each refusal that blames the settings. Redis also refuses while it loads its data or has too many clients,
 /// which passes.
-const SETTINGS_REFUSALS: [&str; 10] = [
+const SETTINGS_REFUSALS: [&str; 11] = [
     "WRONGPASS ",
     "NOAUTH ",
     "NOPERM ",
@@ -34,6 +34,8 @@ const SETTINGS_REFUSALS: [&str; 10] = [
     "ERR AUTH ",
     "ERR Client sent AUTH",
     "ERR invalid password",
+    // Releases before 6.0 have no users.
+    "ERR wrong number of arguments for 'auth'",
     "ERR DB index",
     "ERR invalid DB index",
     "ERR SELECT ",

@@ -35,12 +35,13 @@ const PASSWORD: (&str, &str) = ("password", "secret");
 #[test]
 fn settings_that_redis_refuses_are_refused() {
     type Case = (&'static [&'static str], &'static [(&'static str, &'static str)]);
-    let cases: [Case; 9] = [
+    let cases: [Case; 10] = [
         (&["-WRONGPASS invalid username-password pair or user is disabled."], &[PASSWORD]),
         (&["-WRONGPASS invalid username-password pair or user is disabled."], &[("user", "u"), PASSWORD]),
         (&["-ERR invalid password"], &[PASSWORD, ("pool_size", "3")]),
         (&["-ERR AUTH <password> called without any password configured for the default user."], &[PASSWORD]),
         (&["-ERR Client sent AUTH, but no password is set"], &[PASSWORD]),
+        (&["-ERR wrong number of arguments for 'auth' command"], &[("user", "u"), PASSWORD]),
         (&["-NOAUTH Authentication required."], &[]),
         (&["-NOAUTH Authentication required."], &[("db", "1")]),
         (&["+OK", "-ERR DB index is out of range"], &[PASSWORD, ("db", "99")]),
