@@ -18,6 +18,7 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use crate::extent::{Extent, Permits};
 use crate::proto::model_infer_request::InferInputTensor;
 use crate::proto::{ModelInferRequest, ModelInferResponse, ModelStreamInferResponse};
 
@@ -39,6 +40,9 @@ pub enum Way {
     /// One stream per connection to the model `decoupled`, which answers each request a thousand times.
     Decoupled,
 }
+
+/// Each byte of the tensors.
+const FILLING: u8 = 0x3f;
 
 /// Answers of the decoupled model to a request.
 const ANSWERS: usize = 1000;
@@ -63,7 +67,9 @@ pub struct Load {
     pub connections: usize,
     /// Over all connections.
     pub in_flight: usize,
-    pub duration: Duration,
+    pub extent: Extent,
+    /// The server's process, if each request waits until it sleeps.
+    pub server: Option<u32>,
     /// The size of the tensor.
     pub bytes: usize,
 }
@@ -76,7 +82,7 @@ pub struct Seen {
 }
 
 impl Load {
-    /// Sends until the time is over. Every answer is checked; a wrong one fails the run.
+    /// Sends until the load is over. Every answer is checked; a wrong one fails the run.
     pub async fn run(&self) -> Result<Seen, Failure> {
         if self.connections == 0 || !self.in_flight.is_multiple_of(self.connections) || self.in_flight == 0 {
             return Err("requests in flight have to be a multiple of the connections".into());
@@ -86,8 +92,10 @@ impl Load {
             Way::Decoupled => ("decoupled", ANSWERS),
         };
         let message = message(model, self.bytes);
+        let whole = matches!(self.extent, Extent::Requests(_));
+        let expected = Expected { model, bytes: self.bytes, answers, whole };
         let start = Instant::now();
-        let end = start + self.duration;
+        let permits = Permits::new(self.extent, self.server);
         let each = self.in_flight / self.connections;
         let mut senders = JoinSet::new();
         for _ in 0..self.connections {
@@ -106,14 +114,14 @@ impl Load {
                             requests.clone(),
                             self.address,
                             message.clone(),
-                            self.bytes,
-                            end,
+                            expected,
+                            permits.clone(),
                         ));
                     }
                 }
                 Way::Stream | Way::Decoupled => {
-                    let expected = Expected { bytes: self.bytes, answers };
-                    senders.spawn(stream_of(requests, self.address, message.clone(), expected, each, end));
+                    let (message, permits) = (message.clone(), permits.clone());
+                    senders.spawn(stream_of(requests, self.address, message, expected, each, permits));
                 }
             }
         }
@@ -155,7 +163,7 @@ fn message(model: &str, bytes: usize) -> Bytes {
     let request = ModelInferRequest {
         model_name: model.to_owned(),
         inputs: vec![input],
-        raw_input_contents: vec![Bytes::from(vec![0x3f; bytes])],
+        raw_input_contents: vec![Bytes::from(vec![FILLING; bytes])],
         ..ModelInferRequest::default()
     };
     let mut message = BytesMut::from(&[0][..]);
@@ -177,11 +185,11 @@ async fn calls(
     mut requests: SendRequest<Bytes>,
     address: SocketAddr,
     message: Bytes,
-    bytes: usize,
-    end: Instant,
+    expected: Expected,
+    permits: Permits,
 ) -> Result<Vec<Duration>, Failure> {
     let mut latencies = Vec::new();
-    while Instant::now() < end {
+    while permits.take().await? {
         let start = Instant::now();
         requests = requests.ready().await?;
         let (answer, mut body) = requests.send_request(call(address, "ModelInfer")?, false)?;
@@ -189,7 +197,7 @@ async fn calls(
         let mut answers = Answers { body: answer.await?.into_body(), buffer: BytesMut::new() };
         let Some(answer) = answers.next().await? else { return Err(answers.reason().await) };
         let answer = ModelInferResponse::decode(answer)?;
-        check(&answer, bytes)?;
+        check(&answer, &expected)?;
         if answers.next().await?.is_some() {
             return Err("a call has two answers".into());
         }
@@ -201,9 +209,12 @@ async fn calls(
 /// How the server answers a request.
 #[derive(Clone, Copy)]
 struct Expected {
+    model: &'static str,
     /// The size of each answer's tensor.
     bytes: usize,
     answers: usize,
+    /// Whether the whole tensor is compared. That takes time, so only where none is measured.
+    whole: bool,
 }
 
 /// A stream with a fixed number of requests in flight.
@@ -213,14 +224,16 @@ async fn stream_of(
     message: Bytes,
     expected: Expected,
     in_flight: usize,
-    end: Instant,
+    permits: Permits,
 ) -> Result<Vec<Duration>, Failure> {
     let mut requests = requests.ready().await?;
     let (answer, mut body) = requests.send_request(call(address, "ModelStreamInfer")?, false)?;
     // A separate task sends: sending waits for flow-control credit, which only reading releases.
     let (credit, mut credits) = tokio::sync::mpsc::channel::<()>(in_flight);
-    for _ in 0..in_flight {
+    let mut first = 0;
+    while first < in_flight && permits.take().await? {
         credit.send(()).await?;
+        first += 1;
     }
     let sender = tokio::spawn(async move {
         while credits.recv().await.is_some() {
@@ -233,7 +246,7 @@ async fn stream_of(
     let mut latencies = Vec::new();
     let mut credit = Some(credit);
     let mut last = Instant::now();
-    let mut sent: std::collections::VecDeque<Instant> = std::iter::repeat_n(last, in_flight).collect();
+    let mut sent: std::collections::VecDeque<Instant> = std::iter::repeat_n(last, first).collect();
     while let Some(begun) = sent.pop_front() {
         for _ in 0..expected.answers {
             let Some(answer) = answers.next().await? else { return Err(answers.reason().await) };
@@ -241,15 +254,16 @@ async fn stream_of(
             if !answer.error_message.is_empty() {
                 return Err(answer.error_message.into());
             }
-            check(&answer.infer_response.unwrap_or_default(), expected.bytes)?;
+            check(&answer.infer_response.unwrap_or_default(), &expected)?;
         }
         last = Instant::now();
         latencies.push(last - begun);
-        if last >= end {
-            credit = None;
-        } else if let Some(credit) = &credit {
-            credit.send(()).await?;
-            sent.push_back(last);
+        match &credit {
+            Some(credit) if permits.take().await? => {
+                credit.send(()).await?;
+                sent.push_back(last);
+            }
+            _ => credit = None,
         }
     }
     drop(credit);
@@ -257,13 +271,20 @@ async fn stream_of(
     Ok(latencies)
 }
 
-fn check(answer: &ModelInferResponse, bytes: usize) -> Result<(), Failure> {
-    match &answer.raw_output_contents[..] {
-        [contents] if contents.len() == bytes && contents.iter().next().is_none_or(|byte| *byte == 0x3f) => {
-            Ok(())
-        }
-        _ => Err(format!("expected one tensor back, got {}", answer.raw_output_contents.len()).into()),
+fn check(answer: &ModelInferResponse, expected: &Expected) -> Result<(), Failure> {
+    if answer.model_name != expected.model {
+        return Err(
+            format!("expected an answer of {}, got one of '{}'", expected.model, answer.model_name).into()
+        );
     }
+    let [contents] = &answer.raw_output_contents[..] else {
+        return Err(format!("expected one tensor back, got {}", answer.raw_output_contents.len()).into());
+    };
+    let compared = if expected.whole { contents.len() } else { contents.len().min(1) };
+    if contents.len() != expected.bytes || contents[..compared].iter().any(|byte| *byte != FILLING) {
+        return Err(format!("the tensor came back changed, in {} bytes", contents.len()).into());
+    }
+    Ok(())
 }
 
 /// Sends as far as flow control permits.

@@ -1,19 +1,23 @@
 //! Both ends of `cargo xtask bench grpc`: a bare service that echoes tensors, as the yardstick, and the load, which is the
-//! same for it and for the server that is measured.
+//! same for it and for the server that is measured. `cargo xtask bench guard` uses the load with a number of requests.
 //!
 //! ```text
 //! traffic echo
-//! traffic load ADDRESS unary|stream|decoupled CONNECTIONS IN_FLIGHT SECONDS BYTES
+//! traffic load ADDRESS unary|stream|decoupled CONNECTIONS IN_FLIGHT SECONDS|REQUESTSx BYTES [PID]
 //! ```
+//!
+//! With the process of the server, each request waits until the server sleeps, so that every request finds it in the same
+//! state.
 
 #![forbid(unsafe_code)]
 
 mod echo;
+mod extent;
 mod load;
+mod rest;
 
 use std::env;
 use std::error::Error;
-use std::time::Duration;
 
 use tokio::runtime::Builder;
 
@@ -28,13 +32,14 @@ fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match arguments[..] {
         ["echo"] => Builder::new_multi_thread().enable_all().build()?.block_on(echo::serve()),
-        ["load", address, way, connections, in_flight, seconds, bytes] => {
+        ["load", address, way, connections, in_flight, extent, bytes, ref server @ ..] => {
             let load = load::Load {
                 address: address.parse()?,
                 way: way.parse()?,
                 connections: connections.parse()?,
                 in_flight: in_flight.parse()?,
-                duration: Duration::from_secs(seconds.parse()?),
+                extent: extent.parse()?,
+                server: server.first().map(|pid| pid.parse()).transpose()?,
                 bytes: bytes.parse()?,
             };
             // One thread, so that the server has what is left of the machine.
@@ -43,7 +48,8 @@ fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
             Ok(())
         }
         _ => Err(
-            "traffic echo | traffic load ADDRESS unary|stream|decoupled CONNECTIONS IN_FLIGHT SECONDS BYTES"
+            "traffic echo | traffic load ADDRESS unary|stream|decoupled CONNECTIONS IN_FLIGHT SECONDS|REQUESTSx BYTES \
+             [PID]"
                 .into(),
         ),
     }
