@@ -1,4 +1,5 @@
-//! Benchmarks of the server against a baseline that moves the same bytes.
+//! Benchmarks of the server against a baseline that moves the same bytes, and the guard of the instructions that a request
+//! takes.
 
 mod cache;
 mod client;
@@ -6,6 +7,7 @@ mod clouds;
 mod embedded;
 mod frameworks;
 mod grpc;
+mod guard;
 mod http;
 mod load;
 mod nvidia;
@@ -34,6 +36,8 @@ pub enum Bench {
     Http(http::Options),
     /// Inference requests over gRPC, against a bare service that echoes the same messages
     Grpc(grpc::Options),
+    /// Instructions per request, by Callgrind, against the committed baseline
+    Guard(guard::Options),
     /// A large model from S3, against a bare download of the same ranges
     Clouds(clouds::Options),
     /// Embedded servers: calls through the C interface against Rust's, and Python's requests against gRPC
@@ -55,11 +59,17 @@ pub enum Bench {
     Repository(repository::Options),
 }
 
+/// Counts the instructions of requests, and fails if there are more than the baseline allows.
+pub fn guard(project: &Project) -> Result<()> {
+    guard::run(project, &guard::Options::default())
+}
+
 /// Runs one measurement.
 pub fn run(project: &Project, bench: &Bench) -> Result<()> {
     match bench {
         Bench::Http(options) => http::run(project, options),
         Bench::Grpc(options) => grpc::run(project, options),
+        Bench::Guard(options) => guard::run(project, options),
         Bench::Clouds(options) => clouds::run(project, options),
         Bench::Embedded => embedded::run(project),
         Bench::Frameworks(options) => frameworks::run(project, options),

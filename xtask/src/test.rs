@@ -20,7 +20,7 @@ use clap::ValueEnum;
 
 use crate::project::{Project, line_of, show};
 use crate::venv::Venv;
-use crate::{deny, fetch, tidy, wheel};
+use crate::{bench, deny, fetch, tidy, wheel};
 use background::Background;
 
 /// Processor seconds per run in which the embedded engine is tested with new random changes of ONNX files.
@@ -48,6 +48,8 @@ pub enum Step {
     Clippy,
     /// Rust tests of the whole workspace
     Unit,
+    /// Instructions per request, against the committed baseline (release build of a small server)
+    Guard,
     /// The server's development binary
     Build,
     /// Real clients against that binary (builds it)
@@ -71,6 +73,7 @@ impl fmt::Display for Step {
             Self::Python => "python",
             Self::Clippy => "clippy",
             Self::Unit => "unit",
+            Self::Guard => "guard",
             Self::Build => "build",
             Self::E2e => "e2e",
             Self::Quick => "quick",
@@ -187,6 +190,7 @@ impl Step {
                 }
                 show(&mut project.cargo(&["test", "--workspace"]))
             }
+            Self::Guard => bench::guard(project),
             // Builds the whole workspace with its tests, so that nothing is built twice.
             Self::Build => show(&mut project.cargo(&["build", "--workspace", "--all-targets"])),
             Self::E2e => end_to_end(project, background),
@@ -322,6 +326,7 @@ mod tests {
                 Step::Python,
                 Step::Clippy,
                 Step::Unit,
+                Step::Guard,
                 Step::Build,
                 Step::E2e
             ]

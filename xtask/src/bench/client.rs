@@ -26,6 +26,38 @@ pub struct Answer {
     pub body: Vec<u8>,
 }
 
+/// A connection that stays open.
+pub struct Connection {
+    reader: BufReader<TcpStream>,
+}
+
+impl Connection {
+    /// Connects to a server.
+    pub fn open(address: SocketAddr) -> Result<Self> {
+        let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        Ok(Self { reader: BufReader::new(stream) })
+    }
+
+    /// Sends a request, head and body, and reads its answer.
+    pub fn exchange(&mut self, request: &[u8]) -> Result<Answer> {
+        self.write(request)?;
+        self.read()
+    }
+
+    /// Sends a part of a request.
+    pub fn write(&mut self, part: &[u8]) -> Result<()> {
+        Ok(self.reader.get_mut().write_all(part)?)
+    }
+
+    /// Reads the answer to what was sent.
+    pub fn read(&mut self) -> Result<Answer> {
+        read_answer(&mut self.reader)
+    }
+}
+
 /// A request to be sent again and again.
 pub struct Request {
     /// The path and query.
@@ -43,24 +75,31 @@ pub fn get(address: SocketAddr, path: &str) -> Result<Answer> {
 
 /// Sends an inference request once.
 pub fn post(address: SocketAddr, request: &Request) -> Result<Answer> {
-    let mut bytes = format!(
-        "POST {} HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/octet-stream\r\n\
-         Inference-Header-Content-Length: {}\r\nContent-Length: {}\r\n\r\n",
-        request.path,
-        request.header_length,
-        request.body.len()
-    )
-    .into_bytes();
-    bytes.extend_from_slice(&request.body);
-    ask(address, &bytes)
+    ask(address, &encoded(address, request))
+}
+
+/// The bytes of an inference request, head and body.
+pub fn encoded(address: SocketAddr, request: &Request) -> Vec<u8> {
+    let length = format!("Inference-Header-Content-Length: {}\r\n", request.header_length);
+    with_head(address, &request.path, "application/octet-stream", &length, &request.body)
+}
+
+/// The bytes of a request in JSON, head and body.
+pub fn encoded_json(address: SocketAddr, path: &str, body: &str) -> Vec<u8> {
+    with_head(address, path, "application/json", "", body.as_bytes())
+}
+
+fn with_head(address: SocketAddr, path: &str, media_type: &str, headers: &str, body: &[u8]) -> Vec<u8> {
+    let head = format!(
+        "POST {path} HTTP/1.1\r\nHost: {address}\r\nContent-Type: {media_type}\r\n{headers}\
+         Content-Length: {}\r\n\r\n",
+        body.len()
+    );
+    [head.as_bytes(), body].concat()
 }
 
 fn ask(address: SocketAddr, bytes: &[u8]) -> Result<Answer> {
-    let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    stream.write_all(bytes)?;
-    read_answer(BufReader::new(stream))
+    Connection::open(address)?.exchange(bytes)
 }
 
 fn read_answer(mut reader: impl std::io::BufRead) -> Result<Answer> {

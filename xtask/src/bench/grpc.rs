@@ -50,7 +50,7 @@ pub struct Options {
 
 /// The kind of request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Way {
+pub enum Way {
     /// One unary call per request
     Unary,
     /// Requests of one connection share one stream
@@ -58,7 +58,7 @@ enum Way {
 }
 
 /// One load.
-pub(super) struct Load<'a> {
+pub struct Load<'a> {
     program: &'a Path,
     way: Way,
     in_flight: u32,
@@ -97,16 +97,32 @@ impl<'a> Load<'a> {
         Self { program, way: Way::Unary, in_flight, bytes, core: Some(core) }
     }
 
+    /// Requests with a tensor of that size, each after the answer to the one before.
+    pub(super) fn one_at_a_time(program: &'a Path, way: Way, bytes: u32) -> Self {
+        Self { program, way, in_flight: 1, bytes, core: None }
+    }
+
     fn connections(&self) -> u32 {
         if self.in_flight.is_multiple_of(EACH) { self.in_flight / EACH } else { 1 }
     }
 
     /// Sends for some seconds. Any error of any request fails the run.
     pub(super) fn run(&self, server: &Server, seconds: u32) -> Result<LoadResults> {
+        self.run_for(server, &seconds.to_string(), None)
+    }
+
+    /// Like `run`, for a number of requests. Each waits until the server sleeps, and every byte of the answers is checked.
+    pub(super) fn run_requests(&self, server: &Server, requests: u32) -> Result<LoadResults> {
+        self.run_for(server, &format!("{requests}x"), Some(server.pid()))
+    }
+
+    fn run_for(&self, server: &Server, extent: &str, resting: Option<u32>) -> Result<LoadResults> {
         let address = server.grpc.with_context(|| format!("{} does not serve gRPC", server.name))?;
         let mut load = Command::new(self.program);
         load.args(["load", &address.to_string(), self.way.name()])
-            .args([self.connections(), self.in_flight, seconds, self.bytes].map(|number| number.to_string()));
+            .args([self.connections(), self.in_flight].map(|number| number.to_string()))
+            .args([extent, &self.bytes.to_string()])
+            .args(resting.map(|pid| pid.to_string()));
         let output = on_core(load, self.core).output().context("cannot start the load")?;
         ensure!(
             output.status.success(),

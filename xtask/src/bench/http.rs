@@ -29,10 +29,10 @@ output [ { name: "OUTPUT0", data_type: TYPE_FP32, dims: [ -1 ] } ]
 "#;
 
 /// Elements in the tensor of a small request.
-const SMALL: usize = 16;
+pub(super) const SMALL: usize = 16;
 
 /// Elements in the tensor of a large one: 1 MiB.
-const LARGE: usize = 1 << 18;
+pub(super) const LARGE: usize = 1 << 18;
 
 /// Options of the measurement.
 #[derive(Args)]
@@ -126,14 +126,19 @@ fn require(program: &str, version_flag: &str) -> Result<()> {
 
 /// A repository with the model that returns its input.
 pub(super) fn write_repository(folder: &Path) -> Result<PathBuf> {
+    write_repository_with(folder, "")
+}
+
+/// Like `write_repository`, with more text in the model's configuration.
+pub(super) fn write_repository_with(folder: &Path, more: &str) -> Result<PathBuf> {
     let repository = folder.join("models");
     fs::create_dir_all(repository.join("identity/1"))?;
-    fs::write(repository.join("identity/config.pbtxt"), MODEL)?;
+    fs::write(repository.join("identity/config.pbtxt"), format!("{MODEL}{more}"))?;
     Ok(repository)
 }
 
 /// A request for one row of `elements` numbers, binary both ways.
-fn request(elements: usize) -> Request {
+pub(super) fn request(elements: usize) -> Request {
     let data: Vec<u8> = (0..elements).flat_map(|index| (index as f32).to_le_bytes()).collect();
     let json = format!(
         r#"{{"inputs":[{{"name":"INPUT0","shape":[1,{elements}],"datatype":"FP32","parameters":{{"binary_data_size":{}}}}}],"outputs":[{{"name":"OUTPUT0","parameters":{{"binary_data":true}}}}]}}"#,
@@ -148,16 +153,24 @@ fn request(elements: usize) -> Request {
 /// The server's answer, after checking that it has the tensor that was sent.
 fn checked_answer(address: SocketAddr, request: &Request) -> Result<Answer> {
     let answer = post(address, request)?;
+    check(request, &answer)?;
+    Ok(answer)
+}
+
+/// Checks that an answer of the model has the tensor that was sent.
+pub(super) fn check(request: &Request, answer: &Answer) -> Result<()> {
     let text = || format!("{}{}", answer.head, String::from_utf8_lossy(&answer.body));
     ensure!(answer.status == 200, "the server refuses the request: {}", text());
     let length = header(&answer.head, "inference-header-content-length").and_then(|value| value.parse().ok());
-    let output = length.and_then(|length: usize| answer.body.get(length..));
+    let (json, output) = length.and_then(|length| answer.body.split_at_checked(length)).unzip();
+    let json = String::from_utf8_lossy(json.unwrap_or_default());
+    ensure!(json.contains(r#""model_name":"identity""#), "another model answers: {}", text());
     ensure!(
         output == Some(&request.body[request.header_length..]),
         "the server does not hand back the tensor that was sent: {}",
         text()
     );
-    Ok(answer)
+    Ok(())
 }
 
 /// Starts an nginx whose answers have the size of the model's answer, head and body; returns it with its first answer.

@@ -1,9 +1,14 @@
 //! Processor time and memory of processes, as Linux shows them in `/proc`.
 
 use std::fs;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
+
+/// Time limit for all threads of a process to sleep, and the polling interval.
+const REST_TIME: Duration = Duration::from_secs(10);
+const REST_INTERVAL: Duration = Duration::from_micros(50);
 
 /// One line of the process table.
 #[derive(Debug, PartialEq, Eq)]
@@ -50,6 +55,36 @@ fn family(processes: &[Process], pid: u32) -> Vec<&Process> {
         next += 1;
     }
     family
+}
+
+/// Waits until all threads of a process sleep.
+pub fn wait_for_rest(pid: u32) -> Result<()> {
+    let deadline = Instant::now() + REST_TIME;
+    // Two consecutive checks: a thread may wake another that was already checked.
+    let mut seen = 0;
+    while seen < 2 {
+        seen = if sleeps(pid)? { seen + 1 } else { 0 };
+        ensure!(Instant::now() < deadline, "process {pid} does not come to rest within {REST_TIME:?}");
+        thread::sleep(REST_INTERVAL);
+    }
+    Ok(())
+}
+
+fn sleeps(pid: u32) -> Result<bool> {
+    let threads = format!("/proc/{pid}/task");
+    for thread in fs::read_dir(&threads).with_context(|| format!("cannot read {threads}"))? {
+        // A thread that has just ended has no `stat`.
+        let Ok(text) = fs::read_to_string(thread?.path().join("stat")) else { continue };
+        if state(&text) != Some('S') {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// The state in one `stat` of `/proc`, after the name, which may contain parentheses.
+fn state(text: &str) -> Option<char> {
+    text.rsplit_once(") ")?.1.chars().next()
 }
 
 /// Bytes of memory that a process has resident, without its descendants.
@@ -134,6 +169,22 @@ mod tests {
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(!run(std::process::id(), name).unwrap());
+    }
+
+    #[test]
+    fn process_rests_while_all_its_threads_sleep() {
+        for (line, expected) in
+            [("42 (a) b (c)) S 7 42", Some('S')), ("42 (a) R 7", Some('R')), ("42 (a)", None), ("", None)]
+        {
+            assert_eq!(state(line), expected, "{line}");
+        }
+        let mut sleeping = std::process::Command::new("/bin/sleep").arg("600").spawn().unwrap();
+        wait_for_rest(sleeping.id()).unwrap();
+        sleeping.kill().unwrap();
+        sleeping.wait().unwrap();
+        assert!(wait_for_rest(sleeping.id()).is_err());
+        let own = sleeps(std::process::id()).unwrap();
+        assert!(!own, "this thread runs");
     }
 
     #[test]

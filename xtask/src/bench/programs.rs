@@ -22,6 +22,22 @@ pub fn traffic(project: &Project) -> Result<PathBuf> {
     Ok(project.target.join("release/examples/traffic"))
 }
 
+/// The programs whose instructions are counted, and that cause the load.
+pub struct Guarded {
+    /// The server with the identity backend alone.
+    pub identity: PathBuf,
+    pub traffic: PathBuf,
+}
+
+/// Builds them in one command, which compiles what they share once.
+pub fn guarded(project: &Project) -> Result<Guarded> {
+    let packages = ["--package", "nereid-kserve", "--package", "nereid-grpc"];
+    let examples = ["--example", "identity", "--example", "traffic"];
+    show(project.cargo(&["build", "--release"]).args(packages).args(examples))?;
+    let folder = project.target.join("release/examples");
+    Ok(Guarded { identity: folder.join("identity"), traffic: folder.join("traffic") })
+}
+
 /// The processors of the server and of the load, where they share none.
 pub const SERVER_CORE: u32 = 0;
 pub const LOAD_CORE: u32 = 1;

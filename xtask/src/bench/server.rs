@@ -44,16 +44,15 @@ pub struct Server {
 impl Server {
     /// Starts Nereid on free ports and waits until the model is ready.
     pub fn nereid(binary: &Path, repository: &Path, extra: &[String]) -> Result<Self> {
-        let mut command = Command::new(binary);
-        command
-            .arg(format!("--model-repository={}", repository.display()))
-            .args(["--http-address=127.0.0.1", "--http-port=0", "--grpc-address=127.0.0.1", "--grpc-port=0"])
-            .arg("--metrics-port=0")
-            .args(extra);
-        let (mut server, lines) = Self::spawned("nereid", &mut command)?;
+        Self::serving("nereid", nereid_command(Command::new(binary), repository, extra))
+    }
+
+    /// Starts a server that logs its addresses as Nereid does, and waits until the model is ready.
+    pub fn serving(name: &'static str, mut command: Command) -> Result<Self> {
+        let (mut server, lines) = Self::spawned(name, &mut command)?;
         // In this order, as gRPC is served first.
-        server.grpc = Some(announced("nereid", &lines, "Started GRPCInferenceService at ")?);
-        server.address = announced("nereid", &lines, "Started HTTPService at ")?;
+        server.grpc = Some(announced(name, &lines, "Started GRPCInferenceService at ")?);
+        server.address = announced(name, &lines, "Started HTTPService at ")?;
         // The lines are no longer needed, but the pipes are still drained.
         drop(lines);
         server.wait_for("/v2/models/identity/ready", PAUSE, |answer| answer.status == 200)?;
@@ -129,6 +128,11 @@ impl Server {
         Ok(server)
     }
 
+    /// The server's process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Processor time that the server and its children have used so far.
     pub fn cpu(&self) -> Result<Duration> {
         processes::cpu(self.child.id())?.with_context(|| format!("{} has ended", self.name))
@@ -185,6 +189,16 @@ impl Drop for Server {
             thread::sleep(PAUSE);
         }
     }
+}
+
+/// Completes a command that starts Nereid on free ports.
+pub fn nereid_command(mut command: Command, repository: &Path, extra: &[String]) -> Command {
+    command
+        .arg(format!("--model-repository={}", repository.display()))
+        .args(["--http-address=127.0.0.1", "--http-port=0", "--grpc-address=127.0.0.1", "--grpc-port=0"])
+        .arg("--metrics-port=0")
+        .args(extra);
+    command
 }
 
 /// The fixed answer of nginx.
