@@ -185,6 +185,27 @@ output { name: "SUM" data_type: TYPE_FP32 dims: [ -1 ] }
 """
 
 
+@pytest.mark.parametrize("operator, gates", [("GRU", 3), ("LSTM", 4), ("RNN", 1)])
+def test_a_sequence_of_length_zero_ends_its_request_and_not_the_server(repository, serve, operator, gates):
+    weights = {"W": np.ones((1, gates * 2, 3), np.float32), "R": np.ones((1, gates * 2, 2), np.float32)}
+    nodes = [node(operator, ["X", "W", "R"], ["Y"], hidden_size=2)]
+    inputs, outputs = [("X", F, ["length", "rows", 3])], [("Y", F, ["length", 1, "rows", 2])]
+    OnnxModel("recurrent", nodes, inputs, outputs, weights).write(repository)
+    server = serve()
+
+    def ask(length, rows):
+        values = [0.5] * (length * rows * 3)
+        return infer(server, "recurrent", {"inputs": [tensor("X", "FP32", [length, rows, 3], values)]})
+
+    for length, rows in [(0, 1), (1, 0), (0, 0), (0, 2), (3, 0)]:
+        if operator == "RNN":
+            assert ask(length, rows).json["outputs"][0]["shape"] == [length, 1, rows, 2]
+        else:
+            told = rf"'X' has no elements \(shape \[{length},{rows},3\]\), on which ONNX Runtime ends .* operator {operator}"
+            assert_refused(ask(length, rows), 400, told)
+    assert ask(3, 2).json["outputs"][0]["shape"] == [3, 1, 2, 2]
+
+
 def test_scalars_are_configured_as_one_element(repository, serve):
     model = OnnxModel("scalars", [node("Mul", ["A", "B"], ["Y"])], [("A", F, []), ("B", F, ["N"])], [("Y", F, ["N"])])
     write_bare(repository, model)

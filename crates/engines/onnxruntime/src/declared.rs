@@ -43,10 +43,16 @@ const OTHER_TYPES: &[(i32, &str)] = &[
     (23, "FLOAT4E2M1"),
 ];
 
-/// The declared inputs and outputs, by name, with whether their rank is unknown.
+/// The operators that end the process where an input has no elements: they divide their work among threads by its dimensions. Seen
+/// with ONNX Runtime 1.31.
+const FATAL_ON_EMPTY: [&str; 3] = ["DynamicQuantizeLSTM", "GRU", "LSTM"];
+
+/// What is known of a model before the library loads it.
 #[derive(Debug, Default)]
 pub(crate) struct DeclaredTensors {
+    /// The inputs and outputs, by name, with whether their rank is unknown.
     open: BTreeMap<Vec<u8>, bool>,
+    fatal_on_empty: Option<&'static str>,
 }
 
 impl DeclaredTensors {
@@ -67,9 +73,11 @@ impl DeclaredTensors {
     /// # Errors
     /// As [`read`](Self::read).
     pub(crate) fn of(contents: &[u8]) -> Result<Self> {
-        let Ok(ModelProto { graph: Some(graph) }) = ModelProto::decode(contents) else {
+        let Ok(ModelProto { graph: Some(graph), functions }) = ModelProto::decode(contents) else {
             return Ok(Self::default());
         };
+        let functions = functions.iter().map(|function| fatal_on_empty(&function.node));
+        let fatal_on_empty = functions.fold(fatal_on_empty(&graph.node), Option::or);
         let inputs = graph.input.into_iter().map(|info| ("input", info));
         let outputs = graph.output.into_iter().map(|info| ("output", info));
         let mut open = BTreeMap::new();
@@ -77,13 +85,27 @@ impl DeclaredTensors {
             let is_open = rank_is_open(role, &info)?;
             open.insert(info.name, is_open);
         }
-        Ok(Self { open })
+        Ok(Self { open, fatal_on_empty })
+    }
+
+    /// An operator of the model that ends the process where an input has no elements.
+    pub(crate) fn fatal_on_empty(&self) -> Option<&'static str> {
+        self.fatal_on_empty
     }
 
     /// Whether the rank of an input or output is unknown.
     pub(crate) fn rank_is_open(&self, name: &str) -> bool {
         self.open.get(name.as_bytes()).copied().unwrap_or_default()
     }
+}
+
+/// The first of these operators among nodes, and in the bodies of loops and conditions.
+fn fatal_on_empty(nodes: &[NodeProto]) -> Option<&'static str> {
+    nodes.iter().find_map(|node| {
+        let own = FATAL_ON_EMPTY.into_iter().find(|operator| operator.as_bytes() == node.op_type);
+        let mut bodies = node.attribute.iter().flat_map(|it| it.g.iter().chain(&it.graphs));
+        own.or_else(|| bodies.find_map(|body| fatal_on_empty(&body.node)))
+    })
 }
 
 /// Whether the rank of a servable input or output is unknown.
@@ -134,10 +156,36 @@ fn rank_is_open(role: &str, info: &ValueInfoProto) -> Result<bool> {
 struct ModelProto {
     #[prost(message, optional, tag = "7")]
     graph: Option<GraphProto>,
+    #[prost(message, repeated, tag = "25")]
+    functions: Vec<FunctionProto>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct FunctionProto {
+    #[prost(message, repeated, tag = "7")]
+    node: Vec<NodeProto>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct NodeProto {
+    #[prost(bytes = "vec", tag = "4")]
+    op_type: Vec<u8>,
+    #[prost(message, repeated, tag = "5")]
+    attribute: Vec<AttributeProto>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct AttributeProto {
+    #[prost(message, optional, tag = "6")]
+    g: Option<GraphProto>,
+    #[prost(message, repeated, tag = "11")]
+    graphs: Vec<GraphProto>,
 }
 
 #[derive(Clone, PartialEq, Message)]
 struct GraphProto {
+    #[prost(message, repeated, tag = "1")]
+    node: Vec<NodeProto>,
     #[prost(message, repeated, tag = "11")]
     input: Vec<ValueInfoProto>,
     #[prost(message, repeated, tag = "12")]
@@ -205,8 +253,39 @@ mod tests {
 
     fn file(name: &str, kind: Option<Kind>) -> Vec<u8> {
         let info = ValueInfoProto { name: name.into(), r#type: Some(TypeProto { value: kind }) };
-        let graph = GraphProto { input: vec![info], output: Vec::new() };
-        ModelProto { graph: Some(graph) }.encode_to_vec()
+        let graph = GraphProto { input: vec![info], ..GraphProto::default() };
+        ModelProto { graph: Some(graph), ..ModelProto::default() }.encode_to_vec()
+    }
+
+    #[test]
+    fn operators_that_end_the_process_are_found_at_any_depth() {
+        let node = |operator: &str| NodeProto { op_type: operator.into(), ..NodeProto::default() };
+        let graph = |nodes: Vec<NodeProto>| GraphProto { node: nodes, ..GraphProto::default() };
+        let around = |body: GraphProto, is_listed: bool| {
+            let attribute = match is_listed {
+                true => AttributeProto { graphs: vec![body], ..AttributeProto::default() },
+                false => AttributeProto { g: Some(body), ..AttributeProto::default() },
+            };
+            NodeProto { attribute: vec![attribute], ..node("Loop") }
+        };
+        let found = |graph, functions| {
+            let model = ModelProto { graph: Some(graph), functions };
+            DeclaredTensors::of(&model.encode_to_vec()).unwrap().fatal_on_empty()
+        };
+        assert_eq!(found(graph(vec![node("Relu"), node("RNN")]), Vec::new()), None);
+        for operator in FATAL_ON_EMPTY {
+            let nodes = vec![node("Relu"), node(operator)];
+            assert_eq!(found(graph(nodes.clone()), Vec::new()), Some(operator));
+            for is_listed in [false, true] {
+                let inner = graph(vec![around(graph(nodes.clone()), is_listed)]);
+                assert_eq!(
+                    found(graph(vec![node("Add"), around(inner, is_listed)]), Vec::new()),
+                    Some(operator)
+                );
+            }
+            let function = FunctionProto { node: nodes };
+            assert_eq!(found(graph(vec![node("Own")]), vec![function]), Some(operator));
+        }
     }
 
     fn tensor(elem_type: i32, shape: Option<Anything>) -> Option<Kind> {

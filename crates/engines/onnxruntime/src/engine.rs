@@ -21,6 +21,8 @@ pub(crate) struct OrtEngine {
     binding: Binding,
     model: Arc<GraphModel>,
     options: RunOptions,
+    /// An operator of the model that ends the process where an input has no elements.
+    fatal_on_empty: Option<&'static str>,
     /// Whether outputs had the shapes that the model declares, as far as was seen.
     declares_truly: bool,
     /// Memory of earlier copies, for the next. No more than a run has inputs.
@@ -32,12 +34,14 @@ impl OrtEngine {
         session: OwnSession,
         model: &Arc<GraphModel>,
         options: &SessionOptions,
+        fatal_on_empty: Option<&'static str>,
     ) -> Result<Self> {
         let inputs = model.inputs.iter().map(|input| input.port.name.as_str());
         let outputs = model.outputs.iter().map(|output| output.port.name.as_str());
         let binding = Binding::new(session, inputs, outputs).map_err(failed)?;
         let (model, options) = (Arc::clone(model), options.run_options()?);
-        Ok(Self { binding, model, options, declares_truly: true, spare: RefCell::default() })
+        let spare = RefCell::default();
+        Ok(Self { binding, model, options, fatal_on_empty, declares_truly: true, spare })
     }
 
     fn outputs(
@@ -81,8 +85,15 @@ impl Engine for OrtEngine {
     type Value = Value;
     type Raw = Raw;
 
-    fn check(&self, _port: &Port, _tensor: &Tensor) -> Result<()> {
-        Ok(())
+    fn check(&self, port: &Port, tensor: &Tensor) -> Result<()> {
+        match self.fatal_on_empty {
+            Some(operator) if tensor.shape.contains(&0) => Err(Error::invalid_arg(format!(
+                "input '{}' has no elements (shape {}), on which ONNX Runtime ends the process in the model's operator \
+                 {operator}",
+                port.name, tensor.shape
+            ))),
+            _ => Ok(()),
+        }
     }
 
     fn gather(&self, port: &Port, shape: &Shape, parts: &[&Tensor]) -> Result<Value> {

@@ -148,6 +148,7 @@ impl OnnxRuntimeBackend {
             graph: Arc::new(graph),
             options,
             source,
+            fatal_on_empty: declared.fatal_on_empty(),
             first: Mutex::new(Some((InstanceKind::of_first_instance(&config), session))),
             completed: context.complete.then_some(config),
         })
@@ -158,6 +159,8 @@ struct OrtModel {
     graph: Arc<GraphModel>,
     options: SessionOptions,
     source: Source,
+    /// See [`DeclaredTensors::fatal_on_empty`].
+    fatal_on_empty: Option<&'static str>,
     /// The session by which the model was looked at, for the first instance of that kind.
     first: Mutex<Option<(InstanceKind, OwnSession)>>,
     completed: Option<ModelConfig>,
@@ -175,7 +178,7 @@ impl Model for OrtModel {
             _ => guarded(|| self.options.session(&self.source, context.kind))
                 .map_err(|error| error.context(format_args!("instance '{}'", context.name)))?,
         };
-        let engine = OrtEngine::new(session, &self.graph, &self.options)?;
+        let engine = OrtEngine::new(session, &self.graph, &self.options, self.fatal_on_empty)?;
         Ok(Box::new(Executor::new(Arc::clone(&self.graph), engine)))
     }
 }
