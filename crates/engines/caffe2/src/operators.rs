@@ -79,7 +79,7 @@ const OPERATORS: &[(Convert, &[&str])] = &[
     (reductions::reduce_end, reductions::ENDS),
     (reductions::top_k, &["TopK"]),
     (reductions::arg_extreme, &["ArgMax", "ArgMin"]),
-    (fills::given, fills::GIVEN),
+    (fills::given_tensor_fill, fills::GIVEN),
     (fills::constant, &["ConstantFill"]),
 ];
 

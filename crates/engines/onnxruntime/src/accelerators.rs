@@ -176,7 +176,7 @@ mod tests {
 
     use super::*;
 
-    fn asked(name: &str, parameters: &[(&str, &str)]) -> Accelerator {
+    fn accelerator(name: &str, parameters: &[(&str, &str)]) -> Accelerator {
         let parameters = parameters.iter().map(|&(key, value)| (key.to_owned(), value.to_owned())).collect();
         Accelerator { name: name.to_owned(), parameters }
     }
@@ -195,9 +195,9 @@ mod tests {
     #[test]
     fn an_accelerator_that_the_library_lacks_is_refused_with_those_it_has() {
         for (gpu, cpu, provider) in [
-            (vec![asked("cuda", &[])], vec![], CUDA),
-            (vec![asked("tensorrt", &[])], vec![], TENSORRT),
-            (vec![], vec![asked("openvino", &[])], OPENVINO),
+            (vec![accelerator("cuda", &[])], vec![], CUDA),
+            (vec![accelerator("tensorrt", &[])], vec![], TENSORRT),
+            (vec![], vec![accelerator("openvino", &[])], OPENVINO),
         ] {
             let error =
                 accelerators(&gpu, &cpu, &["AzureExecutionProvider", "CPUExecutionProvider"]).unwrap_err();
@@ -208,9 +208,9 @@ mod tests {
 
     #[test]
     fn an_accelerator_that_nobody_knows_is_refused() {
-        let error = accelerators(&[asked("openvino", &[])], &[], &[OPENVINO]).unwrap_err();
+        let error = accelerators(&[accelerator("openvino", &[])], &[], &[OPENVINO]).unwrap_err();
         assert!(error.message().starts_with("'openvino' is not a gpu_execution_accelerator"), "{error}");
-        let error = accelerators(&[], &[asked("cuda", &[])], &[CUDA]).unwrap_err();
+        let error = accelerators(&[], &[accelerator("cuda", &[])], &[CUDA]).unwrap_err();
         assert!(error.message().starts_with("'cuda' is not a cpu_execution_accelerator"), "{error}");
     }
 
@@ -222,7 +222,7 @@ mod tests {
             ("int8_calibration_table_name", "table"),
             ("trt_engine_cache_enable", "1"),
         ];
-        let found = accelerators(&[asked("tensorrt", &given)], &[], &[TENSORRT]).unwrap();
+        let found = accelerators(&[accelerator("tensorrt", &given)], &[], &[TENSORRT]).unwrap();
         let expected = [
             ("trt_engine_cache_enable", "1"),
             ("trt_fp16_enable", "1"),
@@ -232,7 +232,10 @@ mod tests {
         let expected = expected.map(|(key, value)| (key.to_owned(), value.to_owned()));
         assert_eq!(found.tensorrt, Some(Options::from(expected)));
         for wrong in [("precision_mode", "FP8"), ("workspace", "1"), ("trt_a", "\0")] {
-            assert!(accelerators(&[asked("tensorrt", &[wrong])], &[], &[TENSORRT]).is_err(), "{wrong:?}");
+            assert!(
+                accelerators(&[accelerator("tensorrt", &[wrong])], &[], &[TENSORRT]).is_err(),
+                "{wrong:?}"
+            );
         }
     }
 

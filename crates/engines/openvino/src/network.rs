@@ -47,7 +47,7 @@ impl PreparedNetwork {
         let mut network = Network::read(core, path)
             .map_err(|why| Error::invalid_arg(format!("OpenVINO cannot load {}: {why}", path.display())))?;
         let shapes = shapes(&network).map_err(|why| broken(&why))?;
-        let wanted = wanted(&network, &shapes, config, options).map_err(|why| broken(&why))?;
+        let wanted = target_shapes(&network, &shapes, config, options).map_err(|why| broken(&why))?;
         let changed: Vec<_> = wanted
             .iter()
             .enumerate()
@@ -95,7 +95,7 @@ fn shapes(network: &Network) -> Result<Vec<Option<Shape>>, String> {
 }
 
 /// The dimensions that the inputs are to have.
-fn wanted(
+fn target_shapes(
     network: &Network,
     shapes: &[Option<Shape>],
     config: &ModelConfig,

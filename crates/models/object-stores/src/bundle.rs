@@ -140,7 +140,7 @@ impl Bundle {
             biased;
             renewed = renewal => return renewed,
             // A newer version is being fetched. Until then, the older one is served.
-            () = begun(&fetching) => {}
+            () = fetch_started(&fetching) => {}
             () = sleep(limit) => tracing::warn!("no answer from '{}', keeping what it had", self.location()),
         }
         let known = Arc::new(UnpackedBundle { is_assumed: true, ..known.known_since(asked) });
@@ -279,7 +279,7 @@ impl Bundle {
 }
 
 /// Completes when the fetch knows how many bytes it is going to receive.
-async fn begun(fetching: &Progress) {
+async fn fetch_started(fetching: &Progress) {
     let mut reports = fetching.reports();
     while fetching.bytes().1 == 0 {
         reports.next().await;

@@ -192,7 +192,7 @@ impl Model {
     }
 
     /// The configuration before completion.
-    pub fn given(&self) -> &ModelConfig {
+    pub fn declared_config(&self) -> &ModelConfig {
         &self.given
     }
 
@@ -310,7 +310,7 @@ impl Model {
                 ResponseStream::new(inflight, ticket)
             }
         };
-        self.statistics.begun();
+        self.statistics.record_start();
         Ok(stream)
     }
 

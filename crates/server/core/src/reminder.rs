@@ -21,7 +21,7 @@ impl Reminder {
     }
 
     /// How long until the next one.
-    pub(crate) fn left(&self, now: Instant) -> Duration {
+    pub(crate) fn time_left(&self, now: Instant) -> Duration {
         self.next.saturating_duration_since(now)
     }
 
@@ -47,7 +47,7 @@ mod tests {
         let mut due = Vec::new();
         for second in 0..4000 {
             let now = began + Duration::from_secs(second);
-            assert_eq!(reminder.left(now).is_zero(), now >= reminder.next);
+            assert_eq!(reminder.time_left(now).is_zero(), now >= reminder.next);
             if reminder.is_due(now) {
                 due.push(second);
             }

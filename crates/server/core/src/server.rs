@@ -360,7 +360,7 @@ impl Server {
         drop(done);
         let (mut failures, mut reminder) = (Vec::new(), Reminder::new(Instant::now()));
         loop {
-            match outcomes.recv_timeout(reminder.left(Instant::now())) {
+            match outcomes.recv_timeout(reminder.time_left(Instant::now())) {
                 Ok((name, outcome)) => failures.extend(outcome.err().map(|error| (name, error))),
                 Err(RecvTimeoutError::Timeout) => {
                     if reminder.is_due(Instant::now()) {

@@ -178,11 +178,11 @@ impl TraceControl {
         let mut changed = BTreeMap::new();
         match model {
             None => {
-                updated.global = left(updated.global, &live.global).updated(update);
+                updated.global = with_remaining_count(updated.global, &live.global).updated(update);
                 let global = updated.global.over(&self.initial);
                 global.check("all models")?;
                 for (name, own) in &mut updated.models {
-                    *own = left(*own, live.of(Some(name)));
+                    *own = with_remaining_count(*own, live.of(Some(name)));
                     let settings = own.over(&global);
                     settings.check(&format!("model '{name}'"))?;
                     changed.insert(name.clone(), settings);
@@ -190,7 +190,7 @@ impl TraceControl {
                 live.global = Setting::new(global, self.store.as_ref());
             }
             Some(name) => {
-                let own = updated.models.remove(name).map(|own| left(own, live.of(model)));
+                let own = updated.models.remove(name).map(|own| with_remaining_count(own, live.of(model)));
                 let own = own.unwrap_or_default().updated(update);
                 live.models.remove(name);
                 if own != SpecifiedSettings::default() {
@@ -222,7 +222,7 @@ impl TraceControl {
 }
 
 /// The specified settings, with the rest of a specified count.
-fn left(specified: SpecifiedSettings, live: &Setting) -> SpecifiedSettings {
+fn with_remaining_count(specified: SpecifiedSettings, live: &Setting) -> SpecifiedSettings {
     SpecifiedSettings { count: specified.count.map(|_| live.drawn().left), ..specified }
 }
 

@@ -204,7 +204,7 @@ impl Listener {
             *begin = next;
         }
         let [started, inputs_ready, outputs_ready] = begins;
-        self.statistics.begun();
+        self.statistics.record_start();
         self.statistics.record(RequestOutcome::Success, self.batch_size, ended, started);
         let measured = || ComputeTimes {
             input: inputs_ready.saturating_sub(started),

@@ -45,7 +45,7 @@ pub(crate) fn fit(spec: &ModelSpec, models: &ModelTable) -> Result<EnsembleFit> 
 /// # Errors
 /// As [`fit()`].
 pub(crate) fn still_fits(ensemble: &Model, models: &ModelTable) -> Result<bool> {
-    let (config, _) = fit_config(ensemble.id(), ensemble.given(), models)?;
+    let (config, _) = fit_config(ensemble.id(), ensemble.declared_config(), models)?;
     Ok(config == *ensemble.config())
 }
 

@@ -420,7 +420,7 @@ impl<'a> Run<'a> {
 
     /// Takes a member's answer.
     fn take(&mut self, live: &Live, mut response: Response) -> Result<()> {
-        let sequence = live.sequence.of_response(&response.parameters)?;
+        let sequence = live.sequence.after_response(&response.parameters)?;
         let wave = if live.is_decoupled { self.begin_wave() } else { live.ready.wave };
         let step = &self.shared.plan.steps[live.ready.step];
         let values = step.outputs.iter().map(|(name, tensor)| {

@@ -21,7 +21,7 @@ impl Sequence {
     ///
     /// # Errors
     /// A parameter has the wrong type.
-    pub(crate) fn of_response(&self, parameters: &Parameters) -> Result<Self> {
+    pub(crate) fn after_response(&self, parameters: &Parameters) -> Result<Self> {
         let mut sequence =
             Self { correlation_id: self.correlation_id.clone(), flags: SequenceFlags::default() };
         let mut overrides = false;
@@ -193,7 +193,7 @@ mod tests {
         let given = |parameters: &[(&'static str, ParameterValue)]| {
             let mut all = Parameters::default();
             parameters.iter().for_each(|(name, value)| all.set(*name, value.clone()));
-            before.of_response(&all)
+            before.after_response(&all)
         };
         assert_eq!(given(&[("other", ParameterValue::Int(1))]).unwrap(), before);
         let text = given(&[("sequence_id", ParameterValue::String("s".into()))]).unwrap();

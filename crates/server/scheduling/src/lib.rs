@@ -64,7 +64,7 @@ pub trait Scheduler: Send + Sync {
     fn close(&self);
 
     /// Whether further requests of that sequence are welcome.
-    fn goes_on(&self, _sequence: &CorrelationId) -> bool {
+    fn continues_sequence(&self, _sequence: &CorrelationId) -> bool {
         false
     }
 

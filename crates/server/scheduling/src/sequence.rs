@@ -205,7 +205,7 @@ impl Scheduler for SequenceScheduler {
         self.notify(state);
     }
 
-    fn goes_on(&self, sequence: &CorrelationId) -> bool {
+    fn continues_sequence(&self, sequence: &CorrelationId) -> bool {
         self.lock().sequences.is_open(sequence)
     }
 

@@ -125,7 +125,7 @@ pub(super) struct Counters {
 
 impl Counters {
     /// Counts a request that was taken in.
-    pub(super) fn begun(&self) {
+    pub(super) fn record_start(&self) {
         self.begun.fetch_add(1, Relaxed);
     }
 

@@ -186,8 +186,8 @@ impl ModelStatistics {
     }
 
     /// Counts a request that was taken in, and whose end is going to be recorded or was already.
-    pub fn begun(&self) {
-        self.counters.own().begun();
+    pub fn record_start(&self) {
+        self.counters.own().record_start();
     }
 
     /// How many requests were taken in and have not ended.

@@ -32,7 +32,7 @@ fn net(op: Vec<OperatorDef>, external_input: &[&str], external_output: &[&str]) 
     }
 }
 
-fn given(name: &str, dims: &[i64]) -> Input {
+fn input(name: &str, dims: &[i64]) -> Input {
     let dims = dims.iter().map(|&dim| (dim >= 0).then_some(dim)).collect();
     Input { name: name.to_owned(), element: Element::Float, dims: Some(dims) }
 }
@@ -65,7 +65,7 @@ fn refused(init: Vec<OperatorDef>, net: NetDef, given: &[Input], expected: &str)
 fn unfilled_blobs_become_inputs_in_net_order() {
     let ops =
         || vec![operator("Add", &["b", "a"], &["s"], vec![]), operator("Mul", &["s", "w"], &["y"], vec![])];
-    let inputs = [given("a", &[2]), given("b", &[2]), given("unused", &[1])];
+    let inputs = [input("a", &[2]), input("b", &[2]), input("unused", &[1])];
     let graph =
         onnx(vec![zeros("w", &[2])], net(ops(), &["a", "unused", "b", "w"], &["y"]), &inputs).unwrap();
     assert_eq!((names(&graph.input), names(&graph.output)), (vec!["a", "b"], vec!["y"]));
@@ -76,7 +76,7 @@ fn unfilled_blobs_become_inputs_in_net_order() {
 fn caller_input_replaces_a_filled_blob() {
     let ops = vec![operator("Relu", &["data"], &["y"], vec![])];
     let filled = || vec![zeros("data", &[1])];
-    let graph = onnx(filled(), net(ops.clone(), &["data"], &["y"]), &[given("data", &[-1, 3])]).unwrap();
+    let graph = onnx(filled(), net(ops.clone(), &["data"], &["y"]), &[input("data", &[-1, 3])]).unwrap();
     assert_eq!((names(&graph.input), dims(&graph.input[0])), (vec!["data"], vec![-1, 3]));
     let graph = onnx(filled(), net(ops, &["data"], &["y"]), &[]).unwrap();
     assert!(graph.input.is_empty());
@@ -117,7 +117,7 @@ fn overwritten_blob_becomes_a_new_tensor() {
         operator("Relu", &["y"], &["y"], vec![]),
         operator("Tanh", &["y"], &["y"], vec![]),
     ];
-    let graph = onnx(vec![], net(ops, &["x"], &["y"]), &[given("x", &[2])]).unwrap();
+    let graph = onnx(vec![], net(ops, &["x"], &["y"]), &[input("x", &[2])]).unwrap();
     let made: Vec<_> = graph.node.iter().flat_map(|node| &node.output).collect();
     let unique: HashSet<_> = made.iter().collect();
     assert_eq!((made.len(), unique.len()), (4, 4));
@@ -130,7 +130,7 @@ fn overwritten_blob_becomes_a_new_tensor() {
 #[test]
 fn generated_names_avoid_blob_names() {
     let ops = vec![operator("Exp", &["x"], &["y"], vec![]), operator("Relu", &["y"], &["y/1"], vec![])];
-    let graph = onnx(vec![], net(ops, &["x"], &["y/1", "y"]), &[given("x", &[2])]).unwrap();
+    let graph = onnx(vec![], net(ops, &["x"], &["y/1", "y"]), &[input("x", &[2])]).unwrap();
     let made: Vec<_> = graph.node.iter().flat_map(|node| &node.output).collect();
     assert_eq!(made.iter().collect::<HashSet<_>>().len(), made.len(), "{made:?}");
     assert_eq!(names(&graph.output), ["y/1", "y"]);
@@ -148,7 +148,7 @@ fn all_unknown_operators_are_reported() {
     refused(
         init,
         net(ops, &["x"], &["z"]),
-        &[given("x", &[2])],
+        &[input("x", &[2])],
         "these operators have no counterpart in ONNX: GenerateProposals, RoIAlign, XavierFill",
     );
 }
@@ -158,7 +158,7 @@ fn unsupported_forms_are_refused_with_the_operator() {
     let refuses = |kind: &str, arguments: Vec<Argument>, expected: &str| {
         let ops = vec![operator(kind, &["x", "x", "x", "x", "x"][..inputs(kind)], &["y"], arguments)];
         let expected = format!("operator {kind}, which computes 'y': {expected}");
-        refused(vec![], net(ops, &["x"], &["y"]), &[given("x", &[2, 4])], &expected);
+        refused(vec![], net(ops, &["x"], &["y"]), &[input("x", &[2, 4])], &expected);
     };
     fn inputs(kind: &str) -> usize {
         match kind {
@@ -202,7 +202,7 @@ fn unsupported_forms_are_refused_with_the_operator() {
 #[test]
 fn uncomputed_outputs_are_refused() {
     let ops = || vec![operator("Relu", &["x"], &["y"], vec![])];
-    let x = [given("x", &[2])];
+    let x = [input("x", &[2])];
     refused(vec![], net(ops(), &["x"], &["z"]), &x, "the net's output 'z' is not computed by any operator");
     refused(vec![], net(ops(), &["x"], &["x"]), &x, "the net's output 'x' has the name of an input");
     refused(vec![], net(ops(), &["x"], &[]), &x, "the net has no outputs");
@@ -216,7 +216,7 @@ fn fill_with_wrong_value_count_is_refused() {
         let values = Argument { name: "values".into(), floats: vec![0.5; values], ..Argument::default() };
         let fill = operator("GivenTensorFill", &[], &["w"], vec![ints("shape", shape), values]);
         let ops = vec![operator("Add", &["x", "w"], &["y"], vec![])];
-        onnx(vec![fill], net(ops, &["x", "w"], &["y"]), &[given("x", &[2])]).map(|_| ())
+        onnx(vec![fill], net(ops, &["x", "w"], &["y"]), &[input("x", &[2])]).map(|_| ())
     };
     filled(&[2, 3], 6).unwrap();
     filled(&[], 1).unwrap();
@@ -231,6 +231,6 @@ fn growth_of_dimensions_is_limited() {
         .map(|at| operator("Gather", &[format!("b{at}").as_str(); 2], &[&format!("b{}", at + 1)], vec![]))
         .collect();
     ops.push(operator("Relu", &["b40"], &["y"], vec![]));
-    let error = onnx(vec![], net(ops, &["b0"], &["y"]), &[given("b0", &[2, 2])]).unwrap_err().to_string();
+    let error = onnx(vec![], net(ops, &["b0"], &["y"]), &[input("b0", &[2, 2])]).unwrap_err().to_string();
     assert!(error.ends_with("a tensor with more than 64 dimensions"), "{error}");
 }

@@ -31,7 +31,7 @@ fn count(shape: &[i64]) -> Result<i64, String> {
     count.ok_or_else(|| format!("a tensor of shape {shape:?} cannot be filled"))
 }
 
-pub(super) fn given(call: &mut Call<'_>) -> Outcome {
+pub(super) fn given_tensor_fill(call: &mut Call<'_>) -> Outcome {
     call.at_most(0)?;
     let shape = call.arguments.ints("shape").to_vec();
     let values = call.arguments.raw("values").ok_or("it has no values")?;

@@ -48,7 +48,7 @@ async fn one_with(
     let mut answers = ask(call, model, body, trace).await?;
     let first = answers.next().await;
     answered(trace);
-    let first = first.transpose().map_err(|error| of_response(&answers, error))?;
+    let first = first.transpose().map_err(|error| with_code_of_response(&answers, error))?;
     // The first response determines the status, as in the reference.
     Ok(match (first, answers.next().await) {
         (Some(response), None) => {
@@ -69,7 +69,7 @@ async fn one_with(
 }
 
 /// The error that came as the first response, with the code for its status.
-fn of_response(answers: &ResponseStream, error: Error) -> Error {
+fn with_code_of_response(answers: &ResponseStream, error: Error) -> Error {
     if answers.was_executed() { as_invalid_arg(error) } else { error }
 }
 
@@ -98,7 +98,7 @@ async fn stream_with(
             answered(trace.as_ref());
             let outcome = match answer {
                 Ok(response) => written(Arc::clone(&source), response).await,
-                Err(error) => Err(of_response(&answers, error)),
+                Err(error) => Err(with_code_of_response(&answers, error)),
             };
             let status = outcome.as_ref().err().map_or(StatusCode::OK, reply::status);
             (status, Some(data(outcome)))

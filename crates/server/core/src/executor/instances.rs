@@ -95,7 +95,7 @@ impl Executor for Instances {
 
 impl Sequences for Instances {
     fn continues(&self, sequence: &CorrelationId) -> bool {
-        self.scheduler.goes_on(sequence)
+        self.scheduler.continues_sequence(sequence)
     }
 
     fn has_open(&self) -> bool {

@@ -53,7 +53,7 @@ impl Instance for AskingModel {
         for request in batch.into_requests() {
             match self.name.as_str() {
                 "asker" => {
-                    let outcome = self.asked(&request);
+                    let outcome = self.answer_to(&request);
                     request.answer(outcome);
                 }
                 "stream" => {
@@ -78,7 +78,7 @@ impl Instance for AskingModel {
 }
 
 impl AskingModel {
-    fn asked(&self, request: &Request) -> Result<Response> {
+    fn answer_to(&self, request: &Request) -> Result<Response> {
         let inner = || InnerRequest::of(request, self::request());
         match request.id.as_str() {
             "stream" => {

@@ -40,7 +40,7 @@ impl Model for Silent {
     }
 }
 
-fn asked(timer: &Timer, limit: Duration) -> (Arc<Asked>, Sender<Result<()>>, Arc<Readiness>) {
+fn readiness_of(timer: &Timer, limit: Duration) -> (Arc<Asked>, Sender<Result<()>>, Arc<Readiness>) {
     let (sender, answers) = channel();
     let model = Arc::new(Asked { answers: Mutex::new(answers), questions: AtomicUsize::new(0) });
     let readiness = Readiness::new(Arc::clone(&model) as _, timer, Events::default(), limit);
@@ -52,7 +52,7 @@ const NEVER: Duration = Duration::from_secs(3600);
 #[tokio::test]
 async fn those_who_ask_together_share_one_question_and_each_later_one_asks_anew() {
     let timer = Timer::default();
-    let (model, sender, readiness) = asked(&timer, NEVER);
+    let (model, sender, readiness) = readiness_of(&timer, NEVER);
     let (one, other) = (readiness.ask(), readiness.ask());
     sender.send(Err(Error::unavailable("not yet"))).unwrap();
     let answers = (one.await, other.await);
@@ -67,7 +67,7 @@ async fn those_who_ask_together_share_one_question_and_each_later_one_asks_anew(
 #[tokio::test]
 async fn a_backend_that_does_not_answer_is_not_ready_until_it_does() {
     let timer = Timer::default();
-    let (model, sender, readiness) = asked(&timer, Duration::from_millis(20));
+    let (model, sender, readiness) = readiness_of(&timer, Duration::from_millis(20));
     let error = readiness.ask().await.unwrap_err();
     assert_eq!(error.code(), ErrorCode::Unavailable);
     assert!(error.message().contains("within 20 ms"), "{error}");
@@ -84,7 +84,7 @@ async fn a_backend_that_does_not_answer_is_not_ready_until_it_does() {
 #[tokio::test]
 async fn a_backend_that_panics_is_not_ready() {
     let timer = Timer::default();
-    let (_, sender, readiness) = asked(&timer, NEVER);
+    let (_, sender, readiness) = readiness_of(&timer, NEVER);
     drop(sender);
     let error = readiness.ask().await.unwrap_err();
     assert!(error.message().contains("panicked"), "{error}");

@@ -15,7 +15,7 @@ fn with_each_kind(test: impl Fn(&Server, &Members, &str)) {
     }
 }
 
-fn asked(server: &Server, name: &str) -> ResponseStream {
+fn submit(server: &Server, name: &str) -> ResponseStream {
     let input = if name == "e" { "IN" } else { "X" };
     infer(server, name, request(&[(input, 5)])).unwrap()
 }
@@ -29,7 +29,7 @@ fn poll(answers: &mut ResponseStream) -> Poll<Result<i64>> {
 fn a_request_is_executed_answered_and_counted() {
     with_each_kind(|server, members, name| {
         let model = server.model(name, None).unwrap();
-        let mut answers = asked(server, name);
+        let mut answers = submit(server, name);
         let held = members.held(1).remove(0);
         assert!(poll(&mut answers).is_pending());
         assert_eq!(model.pending(), 0);
@@ -43,7 +43,7 @@ fn a_request_is_executed_answered_and_counted() {
 #[test]
 fn cancelled_request_is_cancelled_where_it_executes() {
     with_each_kind(|server, members, name| {
-        let answers = asked(server, name);
+        let answers = submit(server, name);
         let held = members.held(1).remove(0);
         drop(answers);
         assert!(held.responder().is_cancelled());
@@ -55,7 +55,7 @@ fn cancelled_request_is_cancelled_where_it_executes() {
 #[test]
 fn error_of_a_backend_fails_one_request_only() {
     with_each_kind(|server, members, name| {
-        let (mut failing, mut other) = (asked(server, name), asked(server, name));
+        let (mut failing, mut other) = (submit(server, name), submit(server, name));
         let [first, second] = <[_; 2]>::try_from(members.held(2)).ok().unwrap();
         first.answer(Err(Error::unavailable("on purpose")));
         members.release(second);
@@ -84,12 +84,12 @@ async fn executor_is_ready_if_its_backends_are() {
 fn closed_executor_refuses_new_requests_and_finishes_others() {
     with_each_kind(|server, members, name| {
         let model = server.model(name, None).unwrap();
-        let mut begun = asked(server, name);
+        let mut begun = submit(server, name);
         let held = members.held(1).remove(0);
         thread::scope(|scope| {
             let closing = scope.spawn(|| model.executor().close());
             loop {
-                match poll(&mut asked(server, name)) {
+                match poll(&mut submit(server, name)) {
                     Poll::Ready(outcome) => {
                         assert_eq!(outcome.unwrap_err().code(), ErrorCode::Unavailable);
                         break;

@@ -286,10 +286,10 @@ impl<T: SequenceItem, O: Prepare<T>, F: BatchFormer<T>> Sequences<T, O, F> {
         let slots = self.lanes.iter().flat_map(|lane| &lane.slots);
         let working: BTreeSet<_> = slots.filter_map(|slot| Some(slot.working?.serial)).collect();
         // A model that iterates is not done with a sequence before it has released its request.
-        let goes_on = |serial: &u64, sequence: &Sequence<_, _>| {
+        let is_open = |serial: &u64, sequence: &Sequence<_, _>| {
             self.rules.iterates && (working.contains(serial) || !sequence.queue.is_empty())
         };
-        let ended = self.sequences.iter().filter(|(serial, sequence)| !goes_on(serial, sequence));
+        let ended = self.sequences.iter().filter(|(serial, sequence)| !is_open(serial, sequence));
         let ended: Vec<_> = ended.map(|(serial, _)| *serial).collect();
         for serial in ended {
             self.end(serial);

@@ -30,13 +30,13 @@ fn model(name: &str, priority: u32, scheduling: &str) -> (String, Result<ModelSp
     (name.to_owned(), Ok(ModelSpec::new(ModelId::plain(name), name, config, [1])))
 }
 
-fn asked(sequences: bool, number: u64) -> InferRequest {
-    let mut asked = request();
+fn request_of(sequences: bool, number: u64) -> InferRequest {
+    let mut request = request();
     if sequences {
-        asked.correlation_id = CorrelationId::Number(number + 1);
-        asked.sequence = SequenceFlags { start: true, end: true };
+        request.correlation_id = CorrelationId::Number(number + 1);
+        request.sequence = SequenceFlags { start: true, end: true };
     }
-    asked
+    request
 }
 
 /// The names of the models in the order of their executions, with this number of requests for each.
@@ -70,7 +70,7 @@ fn executions(priorities: &[u32], (scheduling, sequences): (&str, bool), request
     assert!(limiter.set(known).is_ok());
     let ask = |name: &String, number| {
         let model = server.model(name, None).unwrap();
-        server.infer(&model, asked(sequences, number), Caller::default()).unwrap()
+        server.infer(&model, request_of(sequences, number), Caller::default()).unwrap()
     };
     let mut answers = vec![ask(&names[0], 0)];
     gate.entered(1);
