@@ -45,6 +45,7 @@ mod tests {
 
     use super::*;
     use crate::backends::BackendSetting;
+    use crate::installed::library_head;
 
     #[test]
     fn engine_is_here_if_its_library_is() {
@@ -70,6 +71,8 @@ mod tests {
             || ["onnxruntime", "openvino", "tensorflow", "tensorrt"].map(|engine| is_here(engine, &config));
         assert_eq!(found(), [false, false, false, false]);
         fs::write(&library, "").unwrap();
+        assert_eq!(found(), [false, false, false, false]);
+        fs::write(&library, library_head()).unwrap();
         assert_eq!(found(), [false, true, true, false]);
         fs::write(backends.join("tensorrt/libtriton_tensorrt.so"), "").unwrap();
         assert_eq!(found(), [false, true, true, true]);

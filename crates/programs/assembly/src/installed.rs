@@ -93,14 +93,27 @@ mod tests {
     }
 
     #[test]
-    fn library_is_installed_if_its_file_exists() {
+    fn library_is_installed_if_its_file_is_one_of_this_machine() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("libx.so");
         for place in [Place::Setting, Place::Variable("X_PATH"), Place::Backends, Place::Python] {
             let message = format!("the X library {place} cannot be used: {} does not exist", path.display());
             assert_eq!(reason(place, &path), Some(message));
         }
-        fs::write(&path, "").unwrap();
+        let mut other_machine = library_head();
+        other_machine[18] ^= 1;
+        for (contents, expected) in [
+            (&b""[..], "is not a library"),
+            (b"\x7fELF", "is not a library"),
+            (b"<html><body>Not found</body></html>", "is not a library"),
+            (&other_machine, "is for another machine"),
+        ] {
+            fs::write(&path, contents).unwrap();
+            let message =
+                format!("the X library {} cannot be used: {} {expected}", Place::Setting, path.display());
+            assert_eq!(reason(Place::Setting, &path), Some(message));
+        }
+        fs::write(&path, library_head()).unwrap();
         for place in [Place::Setting, Place::Variable("X_PATH"), Place::Backends, Place::Python] {
             assert_eq!(reason(place, &path), None, "{place}");
         }
