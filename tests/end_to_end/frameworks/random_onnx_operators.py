@@ -197,7 +197,7 @@ def window(draft, x, kernel):
 
 @kind(*FLOATS, weight=8, rank=3)
 def convolution(draft, x):
-    channels = max(x.shape[1], 1)
+    channels = x.shape[1]
     group = draft.choose([1, 1, channels, 2 if channels % 2 == 0 else 1])
     kernel = tuple(draft.choose([1, 2, 3]) for _ in range(x.rank - 2))
     outputs = group * draft.choose([1, 2, 3])
@@ -256,14 +256,9 @@ def normalization(draft, x):
     elif op == "MeanVariance" and x.rank == 4:
         draft.add("MeanVarianceNormalization", [x])
     elif op == "Group" and draft.opset >= 21:
-        draft.add("GroupNormalization", [x, vector(), vector()], num_groups=draft.choose([1, max(channels, 1)]))
+        draft.add("GroupNormalization", [x, vector(), vector()], num_groups=draft.choose([1, channels]))
     elif op == "RMS" and draft.opset >= 23:
         draft.add("RMSNormalization", [x, draft.weights(x.shape[-1:], x.dtype)], axis=-1)
-
-
-def keepdims(draft, x):
-    """Whether a reduction keeps its dimensions, as ONNX Runtime always does where it reduces nothing."""
-    return draft.choose([0, 1]) if x.value.size else 1
 
 
 REDUCTIONS = ["Sum", "Mean", "Max", "Min", "Prod", "L1", "L2", "SumSquare", "LogSum", "LogSumExp"]
@@ -274,7 +269,7 @@ def reduction(draft, x):
     # Roots and logarithms are no integers, and ONNX leaves open how they are rounded.
     # The mean of no integers is a division by 0.
     op = "Reduce" + draft.choose(REDUCTIONS if x.dtype in FLOATS else ["Sum", "Max", "Min", "Prod", "L1", "SumSquare"])
-    attributes = {"keepdims": keepdims(draft, x)}
+    attributes = {"keepdims": draft.choose([0, 1])}
     inputs = [x]
     if draft.chance(0.85):
         axes = draft.axes(x)
@@ -288,7 +283,7 @@ def reduction(draft, x):
 @kind(*NUMBERS, weight=3, rank=1)
 def extreme_place(draft, x):
     attributes = {"select_last_index": 1} if draft.opset >= 12 and draft.chance(0.2) else {}
-    draft.add(draft.choose(["ArgMax", "ArgMin"]), [x], axis=draft.axis(x), keepdims=keepdims(draft, x), **attributes)
+    draft.add(draft.choose(["ArgMax", "ArgMin"]), [x], axis=draft.axis(x), keepdims=draft.choose([0, 1]), **attributes)
 
 
 @kind(*NUMBERS, weight=1, rank=1, opset=11)
@@ -300,20 +295,23 @@ def cumulative_sum(draft, x):
 @kind(*FLOATS, I64, weight=2, rank=1, opset=11)
 def largest(draft, x):
     axis = draft.axis(x)
-    k = draft.constant(np.array([draft.count(x.shape[axis])], np.int64))
+    k = draft.constant(np.array([draft.rng.integers(1, x.shape[axis] + 1)], np.int64))
     draft.add("TopK", [x, k], outputs=2, axis=axis, largest=draft.choose([0, 1]))
 
 
 @kind(*ALL, weight=2)
 def reshape(draft, x):
-    sizes, rest = [], int(np.prod([size for size in x.shape if size]))
+    total = int(np.prod(x.shape))
+    if total == 0:
+        return
+    sizes, rest = [], total
     for _ in range(draft.rng.integers(0, 4)):
         size = draft.choose([size for size in range(1, rest + 1) if rest % size == 0][:6])
         sizes.append(size)
         rest //= size
     sizes.append(rest)
     draft.rng.shuffle(sizes)
-    if draft.chance(0.5) or 0 in x.shape:
+    if draft.chance(0.5):
         sizes[draft.rng.integers(len(sizes))] = -1
     draft.add("Reshape", [x, draft.constant(np.array(sizes, np.int64))])
 
@@ -364,7 +362,9 @@ def concat(draft, x):
 def split(draft, x):
     axis = draft.axis(x)
     size = x.shape[axis]
-    first = draft.count(size)
+    if size < 2:
+        return
+    first = draft.rng.integers(1, size).item()
     if draft.opset >= 13:
         draft.add("Split", [x, draft.constant(np.array([first, size - first], np.int64))], outputs=2, axis=axis)
     else:
@@ -376,7 +376,7 @@ def slices(draft, x):
     axes = draft.axes(x)
     if draft.opset < 10:
         axes = [axis % x.rank for axis in axes]
-        ends = [draft.count(x.shape[axis]) for axis in axes]
+        ends = [draft.rng.integers(1, x.shape[axis] + 1).item() for axis in axes]
         draft.add("Slice", [x], axes=axes, starts=[0] * len(axes), ends=ends)
         return
     bounds = [draft.rng.integers(-9, 10, len(axes)) for _ in range(2)]
@@ -388,15 +388,15 @@ def slices(draft, x):
 def gather(draft, x):
     axis = draft.axis(x)
     size = x.shape[axis]
-    shape = draft.choose([(), (1,), (3,), (2, 2)]) if size else (0,)
+    shape = draft.choose([(), (1,), (3,), (2, 2)])
     draft.add("Gather", [x, draft.indices(size, shape)], axis=axis)
 
 
 @kind(*ALL, weight=2, rank=1, opset=11)
 def gather_elements(draft, x):
     axis = draft.axis(x)
-    shape = [draft.count(size) for size in x.shape]
-    shape[axis] = draft.size() if x.shape[axis] else 0
+    shape = [draft.rng.integers(1, size + 1).item() for size in x.shape]
+    shape[axis] = draft.size()
     draft.add("GatherElements", [x, draft.indices(x.shape[axis], shape)], axis=axis)
 
 
@@ -406,8 +406,6 @@ def gather_tuples(draft, x):
     if batch >= x.rank:
         return
     depth = draft.rng.integers(1, x.rank - batch + 1).item()
-    if 0 in x.shape[batch : batch + depth]:
-        return
     lead = (*x.shape[:batch], *draft.choose([(), (1,), (2,), (2, 3)]))
     columns = [draft.rng.integers(-size, size, lead) for size in x.shape[batch : batch + depth]]
     attributes = {"batch_dims": batch} if batch else {}
@@ -416,8 +414,6 @@ def gather_tuples(draft, x):
 
 @kind(*NUMBERS, weight=2, rank=1, opset=11)
 def scatter(draft, x):
-    if not x.value.size:
-        return
     reduction = draft.choose(["none", "none", "add", "mul"]) if draft.opset >= 16 else "none"
     attributes = {} if reduction == "none" else {"reduction": reduction}
     if draft.chance(0.5):
@@ -520,9 +516,6 @@ def dequantise(draft, x):
 
 @kind(*SMALL, weight=4, rank=2, opset=10)
 def integer_product(draft, x):
-    if not x.shape[-1]:
-        # ONNX Runtime leaves the sums undefined.
-        return
     kind = draft.choose([U8, I8])
     weights = draft.constant(draft.numbers((x.shape[-1], draft.size()), kind))
     if draft.chance(0.5):

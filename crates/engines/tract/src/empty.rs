@@ -15,8 +15,9 @@ use tract_hir::tract_num_traits::Zero;
 const SERVED: [&str; 7] =
     ["Concat", "ConstantOfShape", "NonMaxSuppression", "NonZero", "Pad", "Shape", "Size"];
 
-/// The engine's operators that take or make tensors without elements.
-const ENGINES: [&str; 5] = ["NonMaxSuppression", "NonZero", "Pad", "ScatterElements", "ScatterND"];
+/// The engine's operators that take or make tensors without elements. Resize has the region or the scales that it does not use
+/// without any.
+const ENGINES: [&str; 6] = ["NonMaxSuppression", "NonZero", "Pad", "Resize", "ScatterElements", "ScatterND"];
 
 /// Replaces the inputs of `model` that have no elements.
 pub(crate) fn replace_inputs(model: &mut InferenceModel) -> TractResult<()> {
