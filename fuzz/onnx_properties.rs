@@ -86,7 +86,7 @@ fn inputs(config: &ModelConfig, random: &mut Random) -> Option<Vec<Tensor>> {
             .iter()
             .try_fold(1_i64, |count, dim| count.checked_mul(*dim))
             .filter(|&it| it <= MOST_ELEMENTS)?;
-        let data_type = DataType::from_proto(input.data_type())?;
+        let data_type = input.data_type().element_type()?;
         let mut contents = Vec::new();
         for _ in 0..count {
             match data_type {

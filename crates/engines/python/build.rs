@@ -16,6 +16,7 @@ fn main() {
     let workspace = Path::new(&here).join("../../..");
     let parts = [
         "crates/engines/python-module",
+        "crates/api/tensor-types",
         "crates/platform/cuda-driver",
         "crates/platform/dylib",
         "crates/engines/python-arrays",

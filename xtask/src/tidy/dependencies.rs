@@ -137,10 +137,17 @@ const FLOORS: &[Floor] = &[
 const EXCEPTIONS: &[Exception] = &[
     Exception {
         krate: "nereid-model-config",
-        workspace: Allowed::Only(&[]),
+        workspace: Allowed::Only(&["tensor-types"]),
         libraries: Allowed::Floor,
         never: &[],
         why: "model-config is pure data",
+    },
+    Exception {
+        krate: "tensor-types",
+        workspace: Allowed::Only(&[]),
+        libraries: Allowed::Only(&[]),
+        never: &[],
+        why: "tensor-types is built into backends for other servers and into modules of Python, and knows neither",
     },
     Exception {
         krate: "nereid-model-files",
@@ -249,7 +256,7 @@ const EXCEPTIONS: &[Exception] = &[
     },
     Exception {
         krate: "nereid-python-arrays",
-        workspace: Allowed::Only(&[]),
+        workspace: Allowed::Only(&["tensor-types"]),
         libraries: Allowed::Only(&["pyo3"]),
         never: &[],
         why: "python-arrays is built into modules of Python, which are small",
@@ -270,7 +277,7 @@ const EXCEPTIONS: &[Exception] = &[
     },
     Exception {
         krate: "triton-backend",
-        workspace: Allowed::Only(&["triton-sys"]),
+        workspace: Allowed::Only(&["tensor-types", "triton-sys"]),
         libraries: Allowed::Only(&["bytemuck", "half", "libc", "serde_json"]),
         never: &["tokio"],
         why: "triton-backend is built into backends that other servers load, and knows nothing of this one",

@@ -236,7 +236,7 @@ pub fn complete_tensors(
         config.input = missing
             .map(|tensor| {
                 let (dims, reshape) = shape("input", tensor, batching)?;
-                let data_type = tensor.data_type.to_proto() as i32;
+                let data_type = i32::from(tensor.data_type.number());
                 Ok(ModelInput {
                     name: tensor.name.clone(),
                     data_type,
@@ -252,7 +252,7 @@ pub fn complete_tensors(
         config.output = missing
             .map(|tensor| {
                 let (dims, reshape) = shape("output", tensor, batching)?;
-                let data_type = tensor.data_type.to_proto() as i32;
+                let data_type = i32::from(tensor.data_type.number());
                 Ok(ModelOutput {
                     name: tensor.name.clone(),
                     data_type,

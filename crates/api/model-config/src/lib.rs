@@ -25,11 +25,11 @@ pub use complete::{
     complete_tensors, hint_at_backend, model_file_names, scheduler_name,
 };
 pub use data_files::{DataFile, DataFileKind, data_files};
-pub use data_type::DataType;
 pub use foreign_formats::hint_at_other_format;
 pub use json::{JsonError, from_json, to_json};
 pub use normalise::{normalise, normalise_for, prefer_groups};
 pub use proto::ModelConfig;
+pub use tensor_types::DataType;
 pub use text::{
     ParseError, Place, Places, Reading, TextProblem, nearest_name, parse_text, read_text, to_text,
 };

@@ -82,7 +82,7 @@ fn inputs(config: &ModelConfig) -> Vec<Input> {
     let input = |input: &ModelInput| {
         let dims = input.reshape.as_ref().map_or(&input.dims, |reshape| &reshape.shape);
         let dims = dims.iter().map(|&dim| (dim >= 0).then_some(dim));
-        let element = element(DataType::from_proto(input.data_type())?);
+        let element = element(input.data_type().element_type()?);
         Some(Input { name: input.name.clone(), element, dims: Some(batch.into_iter().chain(dims).collect()) })
     };
     config.input.iter().filter_map(input).collect()

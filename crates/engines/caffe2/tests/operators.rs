@@ -56,7 +56,7 @@ impl Case {
                 let dims = tensor.shape.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
                 // A configuration has no scalars.
                 let dims = if dims.is_empty() { "1" } else { &dims };
-                let data_type = tensor.data_type.to_proto().as_str_name();
+                let data_type = tensor.data_type.config_name();
                 format!("{role} {{ name: '{}' data_type: {data_type} dims: [{dims}] }}\n", tensor.name)
             });
             tensors.collect::<String>()

@@ -49,7 +49,7 @@ impl Signature {
         let mut outputs = Vec::new();
         for input in &config.input {
             let dims = input.reshape.as_ref().map_or(&input.dims, |reshape| &reshape.shape);
-            let mut input_port = port("input", &input.name, DataType::from_proto(input.data_type()), dims)?;
+            let mut input_port = port("input", &input.name, input.data_type().element_type(), dims)?;
             if input.allow_ragged_batch {
                 input_port.dims = Some([None].into_iter().collect());
             }
@@ -65,10 +65,10 @@ impl Signature {
         }
         for output in &config.output {
             let dims = output.reshape.as_ref().map_or(&output.dims, |reshape| &reshape.shape);
-            outputs.push(port("output", &output.name, DataType::from_proto(output.data_type()), dims)?);
+            outputs.push(port("output", &output.name, output.data_type().element_type(), dims)?);
         }
         for state in states(config) {
-            let data_type = DataType::from_proto(state.data_type());
+            let data_type = state.data_type().element_type();
             inputs.push(port("input", &state.input_name, data_type, &state.dims)?);
             if !config.output.iter().any(|output| output.name == state.output_name) {
                 outputs.push(port("output", &state.output_name, data_type, &state.dims)?);
@@ -87,7 +87,7 @@ pub(crate) fn inputs(config: &ModelConfig, batch_inputs: &[BatchInput], signatur
     for input in &config.input {
         let dims = input.reshape.as_ref().map_or(&input.dims, |reshape| &reshape.shape);
         let dims = if input.allow_ragged_batch { Dims::Ragged } else { Dims::Exactly(dims) };
-        let data_type = DataType::from_proto(input.data_type());
+        let data_type = input.data_type().element_type();
         find(
             &signature.inputs,
             ConfiguredTensor { role: "input", name: &input.name, data_type, dims },
@@ -99,7 +99,7 @@ pub(crate) fn inputs(config: &ModelConfig, batch_inputs: &[BatchInput], signatur
         find(&signature.inputs, ConfiguredTensor { role: "input", name, data_type, dims }, batching)?;
     }
     for state in states(config) {
-        let (name, data_type) = (&state.input_name, DataType::from_proto(state.data_type()));
+        let (name, data_type) = (&state.input_name, state.data_type().element_type());
         let dims = Dims::Matching(&state.dims);
         find(&signature.inputs, ConfiguredTensor { role: "input", name, data_type, dims }, batching)?;
     }
@@ -139,7 +139,7 @@ pub(crate) fn outputs(config: &ModelConfig, signature: &Signature) -> Result<Vec
     let is_state = |name: &str| states(config).any(|state| state.output_name == name);
     let configured = config.output.iter().map(|output| {
         let dims = output.reshape.as_ref().map_or(&output.dims, |reshape| &reshape.shape);
-        let data_type = DataType::from_proto(output.data_type());
+        let data_type = output.data_type().element_type();
         let scatter = batch_outputs.iter().find(|cut| cut.target() == output.name).cloned();
         let required = if scatter.is_some() { Dims::Any } else { Dims::Exactly(dims) };
         let configured = ConfiguredTensor { role: "output", name: &output.name, data_type, dims: required };
@@ -149,7 +149,7 @@ pub(crate) fn outputs(config: &ModelConfig, signature: &Signature) -> Result<Vec
     });
     let mut outputs = configured.collect::<Result<Vec<_>>>()?;
     for state in states(config) {
-        let (name, data_type) = (&state.output_name, DataType::from_proto(state.data_type()));
+        let (name, data_type) = (&state.output_name, state.data_type().element_type());
         let dims = Dims::Matching(&state.dims);
         let port =
             find(&signature.outputs, ConfiguredTensor { role: "output", name, data_type, dims }, batching)?;
@@ -255,7 +255,7 @@ fn controls(config: &ModelConfig) -> impl Iterator<Item = (&str, Option<DataType
             } else if !control.bool_false_true.is_empty() {
                 Some(DataType::Bool)
             } else {
-                DataType::from_proto(control.data_type())
+                control.data_type().element_type()
             };
             (input.name.as_str(), data_type)
         })

@@ -121,7 +121,7 @@ fn optional_inputs(config: &ModelConfig) -> Arc<[OptionalInput]> {
         let dims = input.reshape.as_ref().map_or(&input.dims, |reshape| &reshape.shape);
         Some(OptionalInput {
             name: input.name.clone(),
-            data_type: DataType::from_proto(input.data_type())?,
+            data_type: input.data_type().element_type()?,
             // Variable dimensions become 1.
             dims: dims.iter().map(|&dim| if dim < 0 { 1 } else { dim }).collect(),
             is_batched: config.max_batch_size > 0,

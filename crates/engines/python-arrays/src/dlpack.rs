@@ -9,7 +9,9 @@ use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict};
 
 use crate::byte_length;
-use crate::data_type::DataType;
+use tensor_types::DataType;
+
+use crate::data_type::{dlpack_code, element_size, of_dlpack};
 
 const NAME: &CStr = c"dltensor";
 const USED: &CStr = c"used_dltensor";
@@ -119,7 +121,7 @@ pub unsafe fn export<'py>(
     data: *mut u8,
     device: Device,
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
-    let Some((code, bits)) = data_type.dlpack() else { return Ok(None) };
+    let Some((code, bits)) = dlpack_code(data_type) else { return Ok(None) };
     let python = owner.py();
     let described = DlTensor {
         data,
@@ -290,7 +292,7 @@ pub fn import(
     };
     let tensor = managed.tensor();
     let device = tensor.device();
-    let data_type = DataType::from_dlpack(tensor.code, tensor.bits, tensor.lanes)
+    let data_type = of_dlpack(tensor.code, tensor.bits, tensor.lanes)
         .ok_or_else(|| refused("unsupported DLPack data type"))?;
     let shape = managed.list(tensor.shape).to_vec();
     let strides = managed.list(tensor.strides).to_vec();
@@ -298,7 +300,7 @@ pub fn import(
         return Err(refused("impossible shape"));
     }
     let follow = strides.is_empty() || is_contiguous(&shape, &strides);
-    let bytes = |stride: &i64| stride * data_type.size() as i64;
+    let bytes = |stride: &i64| stride * element_size(data_type) as i64;
     let strides = (!follow).then(|| strides.iter().map(bytes).collect());
     Ok(ImportedTensor { managed, data_type, shape, strides, device })
 }

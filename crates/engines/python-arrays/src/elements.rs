@@ -7,8 +7,8 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
 
-use crate::data_type::DataType;
 use crate::numpy::{Array, Numpy};
+use tensor_types::DataType;
 
 /// Encodes the elements of a contiguous array of objects. Objects other than bytes and strings are converted to
 /// strings.

@@ -10,14 +10,16 @@ pub mod dlpack;
 pub mod elements;
 pub mod numpy;
 
-pub use data_type::DataType;
 pub use numpy::{Array, Numpy};
+pub use tensor_types::DataType;
+
+use data_type::element_size;
 
 /// The size of a tensor's elements in bytes; `None` if it overflows or a dimension is negative. 0 for BYTES.
 pub fn byte_length(shape: &[i64], data_type: DataType) -> Option<usize> {
-    let size = data_type.size().max(1);
+    let size = element_size(data_type).max(1);
     let elements = shape
         .iter()
         .try_fold(size, |product, dimension| product.checked_mul(usize::try_from(*dimension).ok()?))?;
-    (isize::try_from(elements).is_ok()).then_some(if data_type.size() == 0 { 0 } else { elements })
+    (isize::try_from(elements).is_ok()).then_some(if element_size(data_type) == 0 { 0 } else { elements })
 }

@@ -11,7 +11,9 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyCapsule, PyString};
 
-use crate::data_type::DataType;
+use tensor_types::DataType;
+
+use crate::data_type::{element_size, numpy_number, of_numpy};
 use crate::elements;
 
 /// The numbers of types with special treatment.
@@ -154,8 +156,8 @@ impl Numpy {
         strides: Option<&[i64]>,
         data: *mut u8,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let Some(number) = data_type.numpy() else {
-            return Err(PyImportError::new_err(format!("numpy has no type {}", data_type.name())));
+        let Some(number) = numpy_number(data_type) else {
+            return Err(PyImportError::new_err(format!("numpy has no type {}", data_type.protocol_name())));
         };
         let strides = strides.map_or(ptr::null(), <[i64]>::as_ptr);
         // SAFETY: numpy copies shape and strides, which both have the stated number of entries.
@@ -238,7 +240,7 @@ impl<'py> Array<'py> {
     /// # Errors
     /// The array's type has no name.
     pub fn data_type(&self) -> PyResult<Option<DataType>> {
-        if let Some(data_type) = DataType::from_numpy(self.number()) {
+        if let Some(data_type) = of_numpy(self.number()) {
             return Ok(Some(data_type));
         }
         let is_bfloat16 = self.0.getattr("dtype")?.getattr("name")?.eq("bfloat16")?;
@@ -284,6 +286,6 @@ impl<'py> Array<'py> {
     /// The address of its elements and their length in bytes; `None` if it has another shape, or is not plain.
     pub fn elements(&self, shape: &[i64], data_type: DataType) -> Option<(*mut u8, usize)> {
         let is_same = self.shape() == shape && self.is_plain();
-        is_same.then(|| (self.data(), self.count() * data_type.size()))
+        is_same.then(|| (self.data(), self.count() * element_size(data_type)))
     }
 }

@@ -1,6 +1,7 @@
 //! `Tensor`: a name, and elements in the model's array, in memory shared by the server, or in another library's
 //! memory. GPU memory is read only by other libraries.
 
+use nereid_python_arrays::data_type::{dlpack_code, element_size, numpy_number};
 use nereid_python_arrays::dlpack::{self, Device, ImportedTensor, ManagedTensor, Refusal};
 use nereid_python_arrays::{Array, DataType, Numpy, byte_length, elements};
 use nereid_worker_protocol::tensor as wire;
@@ -76,7 +77,7 @@ impl Tensor {
                 return Err(exception(format!("tensor '{name}': cannot map its shared memory: {error}")));
             }
         };
-        if data_type.size() > 0 && length != received {
+        if element_size(data_type) > 0 && length != received {
             return Err(wrong("contents do not fit its shape"));
         }
         let mut device = Device::CPU;
@@ -96,7 +97,9 @@ impl Tensor {
                 device = Device::cuda(contents.device.cast_signed());
                 Contents::Memory(Py::new(python, Memory(Kind::Gpu(opened)))?)
             }
-            wire::Contents::Inline(bytes) if data_type.size() > 0 && data_type.numpy().is_some() => {
+            wire::Contents::Inline(bytes)
+                if element_size(data_type) > 0 && numpy_number(data_type).is_some() =>
+            {
                 let copy = Numpy::get(python)?.empty(python, &tensor.shape, data_type)?;
                 if let Some(target) = Array::of(&copy)? {
                     // SAFETY: the array is new, as long as the contents, and not shared yet.
@@ -197,7 +200,7 @@ impl Tensor {
             // SAFETY: the elements are as long as the target, which is not shared.
             unsafe { target.as_mut_ptr().copy_from_nonoverlapping(data, length) };
         };
-        let written = message.tensor(&self.name, self.data_type as u8, &self.shape, length, fill);
+        let written = message.tensor(&self.name, self.data_type.number(), &self.shape, length, fill);
         written.map_err(|error| {
             exception(format!("tensor '{}': no shared memory for {length} bytes: {error}", self.name))
         })?;
@@ -222,11 +225,11 @@ impl Tensor {
             let bytes = unsafe { std::slice::from_raw_parts(data, length) };
             return elements::decode(python, numpy, &self.shape, bytes).map(Bound::unbind);
         }
-        if self.data_type.numpy().is_none() {
+        if numpy_number(self.data_type).is_none() {
             return Err(exception(format!(
                 "tensor '{}': numpy has no type {}, use DLPack",
                 self.name,
-                self.data_type.name()
+                self.data_type.protocol_name()
             )));
         }
         let Contents::Memory(memory) = &self.contents else {
@@ -264,11 +267,11 @@ fn import(python: Python<'_>, name: String, object: &Bound<'_, PyAny>) -> PyResu
         let contents = Contents::Memory(memory);
         return Ok(Tensor { name, data_type, shape, contents, device, array: PyOnceLock::new() });
     };
-    if device.is_cuda() || data_type.numpy().is_none() {
+    if device.is_cuda() || numpy_number(data_type).is_none() {
         let whose = if device.is_cuda() {
             "in the memory of a GPU".into()
         } else {
-            format!("of type {}", data_type.name())
+            format!("of type {}", data_type.protocol_name())
         };
         return Err(refused(format!("elements {whose} must be contiguous")));
     }
@@ -282,7 +285,7 @@ fn import(python: Python<'_>, name: String, object: &Bound<'_, PyAny>) -> PyResu
 fn export<'py>(tensor: &Bound<'py, Tensor>) -> PyResult<Bound<'py, PyAny>> {
     let this = tensor.get();
     let (shape, owner) = (this.shape.clone(), tensor.clone().into_any());
-    let data = match this.data_type.dlpack() {
+    let data = match dlpack_code(this.data_type) {
         Some(_) => this.elements(tensor.py())?.0,
         None => std::ptr::null_mut(),
     };

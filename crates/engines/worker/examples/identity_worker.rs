@@ -14,7 +14,7 @@ use nereid_backend_api::{
     Tensor,
 };
 use nereid_identity::IdentityBackend;
-use nereid_model_config::{from_json, proto};
+use nereid_model_config::from_json;
 use nereid_worker_protocol::call;
 use nereid_worker_protocol::tensor::{self as wire, Failure, Value};
 use nereid_worker_protocol::worker::{Connection, connect};
@@ -196,15 +196,14 @@ fn put_response(message: &mut Message<'_>, response: &Response) {
     message.count(response.outputs.len());
     for output in &response.outputs {
         let contents = output.contiguous().unwrap();
-        let data_type = u8::try_from(output.data_type.to_proto() as i32).unwrap();
+        let data_type = output.data_type.number();
         let fill = |target: &mut [u8]| target.copy_from_slice(&contents);
         message.tensor(&output.name, data_type, &output.shape, contents.len(), fill).unwrap();
     }
 }
 
 fn infer_request(request: &wire::Request<'_>, inputs: Vec<wire::Tensor<'_>>) -> InferRequest {
-    let data_type =
-        |number: u8| DataType::from_proto(proto::DataType::try_from(i32::from(number)).unwrap()).unwrap();
+    let data_type = |number: u8| DataType::from_number(number).unwrap();
     InferRequest {
         id: request.id.to_owned(),
         inputs: inputs

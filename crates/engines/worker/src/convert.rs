@@ -8,7 +8,6 @@ use nereid_backend_api::{
     Buffer, CorrelationId, DataType, Error, ErrorCode, InferRequest, ParameterValue, Parameters, Request,
     RequestedOutput, Response, Result, SequenceFlags, SequenceStates, Tensor,
 };
-use nereid_model_config::proto;
 use nereid_worker_protocol::Message;
 use nereid_worker_protocol::tensor::{
     self as wire, Contents, Correlation, DeviceContents, Failure, MAX_DIMENSIONS, SEQUENCE_END,
@@ -119,7 +118,7 @@ pub(crate) fn put_input(message: &mut Message<'_>, input: &Tensor, reads_device_
         return put_tensor(message, input);
     }
     if reads_device_memory && let Some(contents) = device_contents(input) {
-        message.device_tensor(&input.name, number(input.data_type), &input.shape, &contents);
+        message.device_tensor(&input.name, input.data_type.number(), &input.shape, &contents);
         return Ok(());
     }
     let mut copied = input.clone();
@@ -140,11 +139,6 @@ fn device_contents(tensor: &Tensor) -> Option<DeviceContents> {
     })
 }
 
-/// The number of a type in the protocol.
-fn number(data_type: DataType) -> u8 {
-    u8::try_from(data_type.to_proto() as i32).unwrap_or_default()
-}
-
 /// Appends a tensor.
 ///
 /// # Errors
@@ -161,7 +155,7 @@ pub(crate) fn put_tensor(message: &mut Message<'_>, tensor: &Tensor) -> Result<(
     };
     let length = on_host.iter().map(Bytes::len).sum();
     message
-        .tensor(name, number(tensor.data_type), &tensor.shape, length, fill)
+        .tensor(name, tensor.data_type.number(), &tensor.shape, length, fill)
         .map_err(|error| no_memory(name, length, &error))
 }
 
@@ -172,8 +166,7 @@ fn no_memory(tensor: &str, length: usize, error: &io::Error) -> Error {
 /// A tensor as a process sent it. Its contents stay where they are, but for BYTES: their structure is relied upon once it was
 /// checked, and the process could change it.
 fn tensor(tensor: wire::Tensor<'_>) -> Result<Tensor> {
-    let data_type = proto::DataType::try_from(i32::from(tensor.data_type)).ok();
-    let data_type = data_type.and_then(DataType::from_proto).ok_or_else(|| {
+    let data_type = DataType::from_number(tensor.data_type).ok_or_else(|| {
         Error::internal(format!("tensor '{}': unknown datatype {}", tensor.name, tensor.data_type))
     })?;
     let wrong = |what: String| Error::internal(format!("tensor '{}': {what}", tensor.name));

@@ -172,7 +172,7 @@ fn prepare(
             .map_err(|error| PyTypeError::new_err(format!("input '{name}': expected a Tensor: {error}")))?;
         let (name, this) = (c_text(&name)?, tensor.get());
         let (data, length) = this.elements(tensor.py())?;
-        let (shape, data_type) = (this.shape(), TRITONSERVER_DataType(this.data_type() as u32));
+        let (shape, data_type) = (this.shape(), TRITONSERVER_DataType(u32::from(this.data_type().number())));
         // SAFETY: the request is alive; the elements stay in place as long as the tensor, which is held until the
         // server releases the request.
         unsafe {

@@ -3,6 +3,7 @@
 use std::slice;
 use std::sync::Arc;
 
+use nereid_python_arrays::data_type::{element_size, numpy_number};
 use nereid_python_arrays::dlpack::{self, Device, ImportedTensor, ManagedTensor, Refusal};
 use nereid_python_arrays::numpy::UNICODE;
 use nereid_python_arrays::{Array, DataType, Numpy, byte_length, elements};
@@ -82,7 +83,7 @@ impl Tensor {
         memory: OutputMemory,
     ) -> PyResult<Option<Self>> {
         let Some(data_type) = DataType::from_number(number) else { return Ok(None) };
-        let fits = |length| data_type.size() == 0 || length == memory.length;
+        let fits = |length| element_size(data_type) == 0 || length == memory.length;
         if !byte_length(&shape, data_type).is_some_and(fits) {
             return Ok(None);
         }
@@ -137,7 +138,7 @@ impl Tensor {
         let is_bits = data_type == Some(DataType::Bf16) && found == DataType::Uint16;
         let data_type = match data_type {
             Some(wanted) if wanted != found && !is_bits => {
-                let (wanted, found) = (wanted.name(), found.name());
+                let (wanted, found) = (wanted.protocol_name(), found.protocol_name());
                 let what = format!("the array has elements of type {found}, not {wanted}");
                 return Err(PyTypeError::new_err(what));
             }
@@ -168,8 +169,8 @@ impl Tensor {
             let contents = Contents::Memory(memory);
             return Ok(Self { data_type, shape, contents, array: PyOnceLock::new() });
         };
-        if data_type.numpy().is_none() {
-            let what = format!("elements of type {} must be contiguous", data_type.name());
+        if numpy_number(data_type).is_none() {
+            let what = format!("elements of type {} must be contiguous", data_type.protocol_name());
             return Err(PyBufferError::new_err(what));
         }
         let owner = memory.into_bound(python).into_any();
@@ -222,7 +223,7 @@ unsafe fn bytes<'a>(data: *const u8, length: usize) -> &'a [u8] {
 }
 
 fn data_type_of(name: &str) -> PyResult<DataType> {
-    let known = (1..=u8::MAX).map_while(DataType::from_number).find(|known| known.name() == name);
+    let known = DataType::from_protocol_name(name);
     known.ok_or_else(|| PyValueError::new_err(format!("unknown data type '{name}'")))
 }
 
@@ -241,7 +242,7 @@ impl Tensor {
             let tensor = Self::of_dlpack(value)?;
             return match data_type {
                 Some(wanted) if wanted != tensor.data_type => {
-                    let (wanted, found) = (wanted.name(), tensor.data_type.name());
+                    let (wanted, found) = (wanted.protocol_name(), tensor.data_type.protocol_name());
                     let what = format!("the tensor has elements of type {found}, not {wanted}");
                     Err(PyTypeError::new_err(what))
                 }
@@ -254,7 +255,7 @@ impl Tensor {
             None | Some(DataType::Bf16) => None,
             Some(DataType::Bool) => Some("bool".to_owned()),
             Some(DataType::Bytes) => Some("object".to_owned()),
-            Some(data_type) => Some(data_type.name().to_lowercase().replace("fp", "float")),
+            Some(data_type) => Some(data_type.protocol_name().to_lowercase().replace("fp", "float")),
         };
         arguments.set_item("dtype", dtype)?;
         let array = python.import("numpy")?.call_method("asarray", (value,), Some(&arguments))?;
@@ -270,7 +271,7 @@ impl Tensor {
     /// The name of its element type, such as `FP32`.
     #[getter(data_type)]
     fn py_data_type(&self) -> &'static str {
-        self.data_type.name()
+        self.data_type.protocol_name()
     }
 
     /// The dimensions.
@@ -339,6 +340,6 @@ impl Tensor {
     }
 
     fn __repr__(&self) -> String {
-        format!("Tensor({}, {:?})", self.data_type.name(), self.shape)
+        format!("Tensor({}, {:?})", self.data_type.protocol_name(), self.shape)
     }
 }

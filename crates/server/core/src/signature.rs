@@ -177,7 +177,7 @@ pub(crate) fn reshaped<'a>(
 fn data_type(model: &str, role: &str, name: &str, number: i32) -> Result<DataType> {
     proto::DataType::try_from(number)
         .ok()
-        .and_then(DataType::from_proto)
+        .and_then(proto::DataType::element_type)
         .ok_or_else(|| Error::invalid_arg(format!("model '{model}': {role} '{name}' has no data_type")))
 }
 

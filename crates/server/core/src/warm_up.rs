@@ -102,7 +102,8 @@ fn inputs(
 ) -> Result<Vec<Tensor>> {
     let tensor = |(name, input): (&String, &Input)| {
         let wrong = |reason: String| Error::invalid_arg(format!("input '{name}' {reason}"));
-        let data_type = proto::DataType::try_from(input.data_type).ok().and_then(DataType::from_proto);
+        let data_type =
+            proto::DataType::try_from(input.data_type).ok().and_then(proto::DataType::element_type);
         let data_type = data_type.ok_or_else(|| wrong("has no data_type".into()))?;
         let mut shape = Shape::from(&input.dims[..]);
         let count = shape.element_count().ok_or_else(|| wrong(format!("has an open shape {shape}")))?;

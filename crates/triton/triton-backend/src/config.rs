@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::data::DataType;
 use crate::error::{Error, Result};
+use tensor_types::DataType;
 
 /// A model's configuration.
 #[derive(Debug, Clone, PartialEq)]

@@ -1,89 +1,26 @@
-//! Element types, and conversion between elements and bytes.
+//! Element types in C, and conversion between elements and bytes.
 
 use std::borrow::Cow;
 
 use half::{bf16, f16};
-use triton_sys::*;
+use tensor_types::DataType;
+use triton_sys::TRITONSERVER_DataType;
 
 use crate::error::{Error, Result};
 
-/// The type of a tensor's elements.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[allow(missing_docs, reason = "the names of KServe's types")]
-pub enum DataType {
-    Bool,
-    Uint8,
-    Uint16,
-    Uint32,
-    Uint64,
-    Int8,
-    Int16,
-    Int32,
-    Int64,
-    Fp16,
-    Fp32,
-    Fp64,
-    Bytes,
-    Bf16,
+/// The type's number in C.
+pub(crate) fn to_c(data_type: DataType) -> TRITONSERVER_DataType {
+    TRITONSERVER_DataType(data_type.number().into())
 }
 
-/// The type, its number in C, its name in protocols and configurations, the bytes per element.
-const TYPES: [(DataType, TRITONSERVER_DataType, &str, usize); 14] = [
-    (DataType::Bool, TRITONSERVER_TYPE_BOOL, "BOOL", 1),
-    (DataType::Uint8, TRITONSERVER_TYPE_UINT8, "UINT8", 1),
-    (DataType::Uint16, TRITONSERVER_TYPE_UINT16, "UINT16", 2),
-    (DataType::Uint32, TRITONSERVER_TYPE_UINT32, "UINT32", 4),
-    (DataType::Uint64, TRITONSERVER_TYPE_UINT64, "UINT64", 8),
-    (DataType::Int8, TRITONSERVER_TYPE_INT8, "INT8", 1),
-    (DataType::Int16, TRITONSERVER_TYPE_INT16, "INT16", 2),
-    (DataType::Int32, TRITONSERVER_TYPE_INT32, "INT32", 4),
-    (DataType::Int64, TRITONSERVER_TYPE_INT64, "INT64", 8),
-    (DataType::Fp16, TRITONSERVER_TYPE_FP16, "FP16", 2),
-    (DataType::Fp32, TRITONSERVER_TYPE_FP32, "FP32", 4),
-    (DataType::Fp64, TRITONSERVER_TYPE_FP64, "FP64", 8),
-    (DataType::Bytes, TRITONSERVER_TYPE_BYTES, "BYTES", 0),
-    (DataType::Bf16, TRITONSERVER_TYPE_BF16, "BF16", 2),
-];
-
-impl DataType {
-    /// The name in KServe's protocol, such as `FP32`.
-    pub fn name(self) -> &'static str {
-        self.row().2
-    }
-
-    /// The name in a model's configuration, such as `TYPE_FP32`.
-    pub fn config_name(self) -> String {
-        match self {
-            Self::Bytes => "TYPE_STRING".to_owned(),
-            other => format!("TYPE_{}", other.name()),
-        }
-    }
-
-    /// The bytes per element; `None` for `Bytes`, whose elements differ in length.
-    pub fn byte_size(self) -> Option<usize> {
-        Some(self.row().3).filter(|size| *size > 0)
-    }
-
-    pub(crate) fn from_config_name(name: &str) -> Option<Self> {
-        TYPES.iter().map(|row| row.0).find(|known| known.config_name() == name)
-    }
-
-    pub(crate) fn into_c(self) -> TRITONSERVER_DataType {
-        self.row().1
-    }
-
-    pub(crate) fn from_c(number: TRITONSERVER_DataType) -> Result<Self> {
-        TYPES.iter().find(|row| row.1 == number).map(|row| row.0).ok_or_else(|| {
-            Error::unsupported(format!(
-                "unknown datatype {}: the server is newer than this library",
-                number.0
-            ))
-        })
-    }
-
-    fn row(self) -> &'static (Self, TRITONSERVER_DataType, &'static str, usize) {
-        &TYPES[self as usize]
-    }
+/// The type with a number in C.
+///
+/// # Errors
+/// There is no such type.
+pub(crate) fn from_c(number: TRITONSERVER_DataType) -> Result<DataType> {
+    u8::try_from(number.0).ok().and_then(DataType::from_number).ok_or_else(|| {
+        Error::unsupported(format!("unknown datatype {}: the server is newer than this library", number.0))
+    })
 }
 
 mod sealed {
@@ -192,23 +129,38 @@ pub(crate) fn element_count(shape: &[i64]) -> Result<usize> {
 
 #[cfg(test)]
 mod tests {
+    use triton_sys::*;
+
     use super::*;
     use crate::error::ErrorCode;
 
     #[test]
-    fn type_table_is_in_order() {
-        for (index, row) in TYPES.iter().enumerate() {
-            assert_eq!(row.0 as usize, index);
-            assert_eq!(DataType::from_c(row.1), Ok(row.0));
-            assert_eq!(DataType::from_config_name(&row.0.config_name()), Some(row.0));
+    fn numbers_are_those_of_the_c_interface() {
+        for (data_type, number) in [
+            (DataType::Bool, TRITONSERVER_TYPE_BOOL),
+            (DataType::Uint8, TRITONSERVER_TYPE_UINT8),
+            (DataType::Uint16, TRITONSERVER_TYPE_UINT16),
+            (DataType::Uint32, TRITONSERVER_TYPE_UINT32),
+            (DataType::Uint64, TRITONSERVER_TYPE_UINT64),
+            (DataType::Int8, TRITONSERVER_TYPE_INT8),
+            (DataType::Int16, TRITONSERVER_TYPE_INT16),
+            (DataType::Int32, TRITONSERVER_TYPE_INT32),
+            (DataType::Int64, TRITONSERVER_TYPE_INT64),
+            (DataType::Fp16, TRITONSERVER_TYPE_FP16),
+            (DataType::Fp32, TRITONSERVER_TYPE_FP32),
+            (DataType::Fp64, TRITONSERVER_TYPE_FP64),
+            (DataType::Bytes, TRITONSERVER_TYPE_BYTES),
+            (DataType::Bf16, TRITONSERVER_TYPE_BF16),
+        ] {
+            assert_eq!((to_c(data_type), from_c(number)), (number, Ok(data_type)));
         }
     }
 
     #[test]
     fn unknown_types_are_refused() {
-        assert_eq!(DataType::from_c(TRITONSERVER_TYPE_INVALID).unwrap_err().code(), ErrorCode::Unsupported);
-        assert!(DataType::from_c(TRITONSERVER_DataType(99)).is_err());
-        assert_eq!(DataType::from_config_name("TYPE_FP31"), None);
+        for number in [TRITONSERVER_TYPE_INVALID, TRITONSERVER_DataType(99), TRITONSERVER_DataType(257)] {
+            assert_eq!(from_c(number).unwrap_err().code(), ErrorCode::Unsupported);
+        }
     }
 
     #[test]

@@ -10,10 +10,11 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 use std::{ptr, slice};
 
+use tensor_types::DataType;
 use triton_sys::*;
 
 use crate::cancel::{Canceller, OwnRequest};
-use crate::data::{DataType, Element, element_count, join_bytes, split_bytes};
+use crate::data::{self, Element, element_count, join_bytes, split_bytes};
 use crate::error::{Error, Result, c_string, check, copy, text};
 use crate::server::{Server, number};
 
@@ -158,7 +159,7 @@ impl InferRequest {
                 check(TRITONSERVER_InferenceRequestAddInput(
                     request.handle(),
                     name.as_ptr(),
-                    data_type.into_c(),
+                    data::to_c(data_type),
                     shape.as_ptr(),
                     shape.len() as u64,
                 ))?;
@@ -365,7 +366,7 @@ unsafe fn read_output(response: *mut TRITONSERVER_InferenceResponse, index: u32)
             slice::from_raw_parts(base.cast::<u8>(), byte_size).to_vec()
         };
         let name = CStr::from_ptr(name).to_str()?.to_owned();
-        Ok(OutputTensor { name, data_type: DataType::from_c(data_type)?, shape, bytes })
+        Ok(OutputTensor { name, data_type: data::from_c(data_type)?, shape, bytes })
     }
 }
 
@@ -499,8 +500,8 @@ impl OutputTensor {
         Err(Error::invalid_argument(format!(
             "output '{}' has type {}, expected {}",
             self.name,
-            self.data_type.name(),
-            expected.name()
+            self.data_type.protocol_name(),
+            expected.protocol_name()
         )))
     }
 }

@@ -4,9 +4,10 @@ use std::borrow::Cow;
 use std::marker::PhantomData;
 use std::{ptr, slice};
 
+use tensor_types::DataType;
 use triton_sys::*;
 
-use crate::data::{DataType, Element, split_bytes};
+use crate::data::{self, Element, split_bytes};
 use crate::error::{Error, Result, check, text};
 use crate::request::Borrowed;
 
@@ -60,7 +61,7 @@ impl<'r> Input<'r> {
             Ok(Self {
                 handle,
                 name: text(name)?,
-                data_type: DataType::from_c(data_type)?,
+                data_type: data::from_c(data_type)?,
                 shape,
                 byte_size,
                 pieces,
@@ -144,8 +145,8 @@ impl<'r> Input<'r> {
         Err(Error::invalid_argument(format!(
             "input '{}' has type {}, expected {}",
             self.name,
-            self.data_type.name(),
-            expected.name()
+            self.data_type.protocol_name(),
+            expected.protocol_name()
         )))
     }
 

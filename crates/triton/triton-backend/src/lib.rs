@@ -119,7 +119,7 @@ pub use config::{ModelConfig, TensorConfig};
 pub use context::{
     BackendContext, ExecutionPolicy, InstanceContext, InstanceKind, ModelContext, SecondaryDevice,
 };
-pub use data::{DataType, Element, join_bytes, split_bytes};
+pub use data::{Element, join_bytes, split_bytes};
 pub use error::{Error, ErrorCode, Result};
 pub use infer::{InferRequest, InferResponse, OutputTensor, Responses};
 pub use input::{Input, Piece};
@@ -131,6 +131,7 @@ pub use response::Response;
 pub use server::Server;
 pub use state::State;
 pub use strategy::BatchStrategy;
+pub use tensor_types::DataType;
 pub use traits::{Attributes, Backend, Instance, InstanceGroup, Model};
 
 /// 16-bit floating-point numbers, as elements of tensors.

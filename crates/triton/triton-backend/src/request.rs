@@ -12,12 +12,13 @@ use std::time::Duration;
 use triton_sys::*;
 
 use crate::answer::{Answer, Responder};
-use crate::data::DataType;
+use crate::data::to_c;
 use crate::error::{Error, Result, c_string, check, text};
 use crate::execution::Execution;
 use crate::input::Input;
 use crate::response::Response;
 use crate::state::State;
+use tensor_types::DataType;
 
 /// The properties of a request, borrowed from the server for as long as the request lives.
 pub struct RequestInfo {
@@ -387,7 +388,7 @@ impl Request {
                 &mut state,
                 self.info.handle,
                 c_name.as_ptr(),
-                data_type.into_c(),
+                to_c(data_type),
                 shape.as_ptr(),
                 dimensions,
             ))?;

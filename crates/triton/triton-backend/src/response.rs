@@ -7,7 +7,9 @@ use triton_sys::*;
 use std::sync::atomic::Ordering;
 
 use crate::answer::{Answer, ResponseTimes};
-use crate::data::{DataType, Element, element_count, join_bytes};
+use tensor_types::DataType;
+
+use crate::data::{self, Element, element_count, join_bytes};
 use crate::error::{Error, Result, c_string, check};
 
 /// An unsent response. Dropping it sends nothing.
@@ -208,7 +210,7 @@ impl<'a> Response<'a> {
                 self.handle,
                 &mut output,
                 c_name.as_ptr(),
-                data_type.into_c(),
+                data::to_c(data_type),
                 shape.as_ptr(),
                 dimensions,
             ))?;

@@ -8,34 +8,33 @@ use triton_sys::*;
 
 use crate::boundary::values;
 
-/// All element types: C's number is the index.
-const DATA_TYPES: [(Option<DataType>, &CStr); 15] = [
-    (None, c"<invalid>"),
-    (Some(DataType::Bool), c"BOOL"),
-    (Some(DataType::Uint8), c"UINT8"),
-    (Some(DataType::Uint16), c"UINT16"),
-    (Some(DataType::Uint32), c"UINT32"),
-    (Some(DataType::Uint64), c"UINT64"),
-    (Some(DataType::Int8), c"INT8"),
-    (Some(DataType::Int16), c"INT16"),
-    (Some(DataType::Int32), c"INT32"),
-    (Some(DataType::Int64), c"INT64"),
-    (Some(DataType::Fp16), c"FP16"),
-    (Some(DataType::Fp32), c"FP32"),
-    (Some(DataType::Fp64), c"FP64"),
-    (Some(DataType::Bytes), c"BYTES"),
-    (Some(DataType::Bf16), c"BF16"),
+/// The names of all element types: C's number is the index.
+const DATA_TYPES: [&CStr; 15] = [
+    c"<invalid>",
+    c"BOOL",
+    c"UINT8",
+    c"UINT16",
+    c"UINT32",
+    c"UINT64",
+    c"INT8",
+    c"INT16",
+    c"INT32",
+    c"INT64",
+    c"FP16",
+    c"FP32",
+    c"FP64",
+    c"BYTES",
+    c"BF16",
 ];
 
 /// C's number of a type.
 pub(crate) fn data_type_to_c(data_type: DataType) -> TRITONSERVER_DataType {
-    let place = DATA_TYPES.iter().position(|(known, _)| *known == Some(data_type));
-    TRITONSERVER_DataType(place.and_then(|place| u32::try_from(place).ok()).unwrap_or(0))
+    TRITONSERVER_DataType(data_type.number().into())
 }
 
 /// The type with that number.
 pub(crate) fn data_type_from_c(data_type: TRITONSERVER_DataType) -> Result<DataType> {
-    let known = DATA_TYPES.get(data_type.0 as usize).and_then(|(known, _)| *known);
+    let known = u8::try_from(data_type.0).ok().and_then(DataType::from_number);
     known.ok_or_else(|| Error::invalid_arg(format!("unknown datatype {}", data_type.0)))
 }
 
@@ -68,13 +67,12 @@ pub(crate) fn kind_to_c(kind: InstanceKind) -> (TRITONSERVER_InstanceGroupKind, 
 
 values! {
     fn TRITONSERVER_DataTypeString(datatype: TRITONSERVER_DataType) -> *const c_char = c"<invalid>".as_ptr(); {
-        DATA_TYPES.get(datatype.0 as usize).map_or(c"<invalid>", |(_, name)| name).as_ptr()
+        DATA_TYPES.get(datatype.0 as usize).copied().unwrap_or(c"<invalid>").as_ptr()
     }
 
     fn TRITONSERVER_StringToDataType(dtype: *const c_char) -> TRITONSERVER_DataType = TRITONSERVER_TYPE_INVALID; {
         let name = dtype.read()?;
-        let known = DATA_TYPES.iter().find(|(known, text)| known.is_some() && text.to_bytes() == name.as_bytes());
-        known.and_then(|(known, _)| *known).map_or(TRITONSERVER_TYPE_INVALID, data_type_to_c)
+        DataType::from_protocol_name(&name).map_or(TRITONSERVER_TYPE_INVALID, data_type_to_c)
     }
 
     fn TRITONSERVER_DataTypeByteSize(datatype: TRITONSERVER_DataType) -> u32 = 0; {

@@ -22,13 +22,19 @@ fn refusal(file: &[u8], config: ModelConfig) -> String {
 }
 
 fn inputs(config: &ModelConfig) -> Tensors<'_> {
-    let data_type = |number| DataType::from_proto(number).unwrap();
-    config.input.iter().map(|it| (it.name.as_str(), data_type(it.data_type()), it.dims.as_slice())).collect()
+    config
+        .input
+        .iter()
+        .map(|it| (it.name.as_str(), it.data_type().element_type().unwrap(), it.dims.as_slice()))
+        .collect()
 }
 
 fn outputs(config: &ModelConfig) -> Tensors<'_> {
-    let data_type = |number| DataType::from_proto(number).unwrap();
-    config.output.iter().map(|it| (it.name.as_str(), data_type(it.data_type()), it.dims.as_slice())).collect()
+    config
+        .output
+        .iter()
+        .map(|it| (it.name.as_str(), it.data_type().element_type().unwrap(), it.dims.as_slice()))
+        .collect()
 }
 
 #[test]

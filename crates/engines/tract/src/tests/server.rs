@@ -22,13 +22,13 @@ pub(crate) fn config(
 ) -> ModelConfig {
     let input = inputs.iter().map(|&(name, data_type, dims)| ModelInput {
         name: name.into(),
-        data_type: data_type.to_proto() as i32,
+        data_type: i32::from(data_type.number()),
         dims: dims.into(),
         ..Default::default()
     });
     let output = outputs.iter().map(|&(name, data_type, dims)| ModelOutput {
         name: name.into(),
-        data_type: data_type.to_proto() as i32,
+        data_type: i32::from(data_type.number()),
         dims: dims.into(),
         ..Default::default()
     });

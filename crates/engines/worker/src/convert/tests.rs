@@ -117,7 +117,7 @@ fn tensor_has_64_dimensions_at_most() {
     for (dimensions, expected) in [(0, true), (1, true), (64, true), (65, false), (100_000, false)] {
         let arrived = wire::Tensor {
             name: "X",
-            data_type: number(DataType::Int8),
+            data_type: DataType::Int8.number(),
             shape: vec![1; dimensions],
             contents: Contents::Inline(&[7]),
         };

@@ -22,8 +22,7 @@ impl SequenceChecks {
         let mut controls =
             controls.flat_map(|input| input.control.iter().map(|control| (&input.name, control)));
         let id = controls.find(|(_, control)| control.kind() == Kind::ControlSequenceCorrid);
-        let id =
-            id.and_then(|(name, control)| Some((name.clone(), DataType::from_proto(control.data_type())?)));
+        let id = id.and_then(|(name, control)| Some((name.clone(), control.data_type().element_type()?)));
         Some(Self { id, iterates: batching.iterative_sequence })
     }
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
-use nereid_backend_api::{Buffer, DataType, Error, ModelConfig, Result, SequenceState, Shape, Tensor};
+use nereid_backend_api::{Buffer, Error, ModelConfig, Result, SequenceState, Shape, Tensor};
 use nereid_model_config::proto::model_sequence_batching::initial_state::StateData;
 use nereid_model_config::proto::model_sequence_batching::{State, StrategyChoice};
 use nereid_model_config::proto::{ModelSequenceBatching, model_sequence_batching::StrategyOldest};
@@ -103,8 +103,7 @@ fn initial_state(
     state: &State,
     files: &BTreeMap<String, Bytes>,
 ) -> Result<SequenceState> {
-    let data_type =
-        DataType::from_proto(state.data_type()).ok_or_else(|| Error::invalid_arg("has no data_type"))?;
+    let data_type = state.data_type().element_type().ok_or_else(|| Error::invalid_arg("has no data_type"))?;
     let initial = state.initial_state.first();
     // A dimension of any size begins with one.
     let dims = initial.map_or(&state.dims, |initial| &initial.dims).iter();

@@ -149,7 +149,7 @@ impl Value {
     fn of(control: &ControlConfig) -> Self {
         let kind = control.kind();
         if kind == Kind::ControlSequenceCorrid {
-            return Self::Id(DataType::from_proto(control.data_type()).unwrap_or(DataType::Uint64));
+            return Self::Id(control.data_type().element_type().unwrap_or(DataType::Uint64));
         }
         let (data_type, values) = if let [no, yes] = control.int32_false_true[..] {
             (DataType::Int32, [no, yes].map(|value| Bytes::copy_from_slice(&value.to_le_bytes())))
