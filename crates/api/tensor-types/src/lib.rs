@@ -1,7 +1,7 @@
 //! Element types of tensors: their names in the inference protocol and in configurations, their numbers in Triton's C interface, and
 //! the sizes of their elements.
 //!
-//! Servers, backends and modules for Python share these types, whatever else they know of each other.
+//! The server, backends for any server and the modules for Python share these types.
 
 #![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 #![forbid(unsafe_code)]

@@ -47,7 +47,7 @@ const OTHER_TYPES: &[(i32, &str)] = &[
 /// with ONNX Runtime 1.31.
 const FATAL_ON_EMPTY: [&str; 3] = ["DynamicQuantizeLSTM", "GRU", "LSTM"];
 
-/// What is known of a model before the library loads it.
+/// Facts about a model, read before the library loads it.
 #[derive(Debug, Default)]
 pub(crate) struct DeclaredTensors {
     /// The inputs and outputs, by name, with whether their rank is unknown.

@@ -112,7 +112,7 @@ impl Environments {
     /// Checks the interpreter of models that name no environment.
     ///
     /// # Errors
-    /// It is missing or unsuitable.
+    /// The interpreter is missing or unsuitable.
     pub fn check_default(&self) -> Result<(), Error> {
         interpreter::of_server(&self.settings).map(drop)
     }

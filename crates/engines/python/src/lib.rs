@@ -78,7 +78,7 @@ impl PythonBackend {
         self
     }
 
-    /// Checks that there is an interpreter for a model, unless the model names an environment of its own.
+    /// Checks the interpreter of a model, unless the model names its own environment.
     ///
     /// # Errors
     /// The interpreter that is missing or unsuitable.

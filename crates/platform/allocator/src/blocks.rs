@@ -175,11 +175,11 @@ fn release(take: fn(&mut FreeBlocks) -> FreeBlocks) {
     }
 }
 
-/// mimalloc aligns its blocks to as many bytes, or to their size if they are smaller.
+/// The alignment of mimalloc's blocks; smaller blocks are aligned to their size.
 const NATURAL_ALIGNMENT: usize = 16;
 
-/// Whether mimalloc has blocks of this layout, and aligns them without being asked to. Asked, it often takes a larger block to
-/// align within, at several times the cost.
+/// Whether `mi_malloc` alone provides this layout. `mi_malloc_aligned` often allocates a larger block to align within, at several
+/// times the cost.
 fn is_plain(layout: Layout) -> bool {
     layout.size() < LEAST && layout.align() <= NATURAL_ALIGNMENT.min(layout.size())
 }

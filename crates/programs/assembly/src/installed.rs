@@ -24,7 +24,7 @@ const LOADER_CACHE: &str = "/etc/ld.so.cache";
 /// Checks that the file of a library exists and is one. `library` names the library in messages.
 ///
 /// # Errors
-/// The configured file does not exist or is no library, or the search found nothing, which `missing` describes.
+/// The configured file is missing or not a library, or the search found none; `missing` is the message then.
 pub(crate) fn check(found: &LibraryLocation, library: &str, missing: &'static str) -> Result<()> {
     match found.place {
         Place::System if is_of_system(&found.path) => Ok(()),

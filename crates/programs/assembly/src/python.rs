@@ -30,7 +30,7 @@ pub(crate) fn built_in(config: &BackendsConfig, driver: &DriverLibrary) -> Resul
     }
 }
 
-/// Checks that there is an interpreter for a model, unless the model has an environment of its own.
+/// Checks the interpreter of a model, unless the model has its own environment.
 ///
 /// # Errors
 /// The interpreter to install or to name.

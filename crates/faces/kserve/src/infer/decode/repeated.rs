@@ -50,8 +50,8 @@ struct BinaryInput {
     size: u64,
 }
 
-/// Looks for a JSON part, and remembers it. Breaks with the request, made from the kept JSON part and the body behind it;
-/// otherwise the JSON part is to be parsed, and to be [kept](keep) if it has arrived before, which is the value.
+/// Looks up a JSON part, and remembers it. Breaks with the request if the JSON part is kept in parsed form. Continues with whether
+/// the JSON part has arrived before: the caller parses it, and [keeps](keep) a repeated one.
 pub(super) fn find(
     json: &[u8],
     body: &mut RequestBody,
@@ -132,7 +132,7 @@ impl BinaryInput {
     }
 }
 
-/// A copy of what JSON says of a request besides its inputs.
+/// Copies the fields that the JSON part sets, except the inputs.
 fn copied(request: &InferRequest) -> InferRequest {
     InferRequest {
         id: request.id.clone(),

@@ -1,4 +1,4 @@
-//! A JSON part that was parsed before gives the same request, and the same errors, as the first time.
+//! Kept JSON parts decode to the same requests and the same errors as new ones.
 
 use bytes::Bytes;
 use nereid_core::Signature;
@@ -18,7 +18,7 @@ const MODEL: &str = r#"
     output { name: "Y" data_type: TYPE_STRING dims: [ -1 ] }
 "#;
 
-/// All that a decoded request says.
+/// The fields of a decoded request, as text.
 fn decoded(text: &str, binary: &[u8]) -> Result<String, Error> {
     let signature = Signature::new(&config("m", MODEL)).unwrap();
     let mut body = RequestBody::from(Bytes::from([text.as_bytes(), binary].concat()));
@@ -37,7 +37,7 @@ fn decoded(text: &str, binary: &[u8]) -> Result<String, Error> {
     ))
 }
 
-/// Whether it is kept in parsed form.
+/// Whether a JSON part is kept in parsed form.
 fn is_kept(text: &str) -> bool {
     SEEN.with_borrow(|seen| {
         let seen = &seen[place(text.as_bytes())];
