@@ -109,21 +109,26 @@ impl ObjectFolder {
                 listed.unwrap_or_else(late).map(|listing| listing.known_since(began))
             }
         };
-        let (listing, is_away) = match (listed, known) {
-            (Ok(listing), _) => (listing, false),
-            (Err(error), Some(known)) => {
-                tracing::warn!("cannot list '{}', keeping what it had: {error}", self.location());
-                (known.known_since(began), true)
-            }
+        let (listing, failure) = match (listed, known) {
+            (Ok(listing), _) => (listing, None),
+            (Err(error), Some(known)) => (known.known_since(began), Some(error)),
             (Err(error), None) => return Err(error),
         };
         let listing = Arc::new(listing);
-        let mut seen = self.seen();
-        if seen.is_away && !is_away {
-            tracing::info!("'{}' can be listed again", self.location());
+        let was_away = {
+            let mut seen = self.seen();
+            seen.whole = Some(Arc::clone(&listing));
+            seen.folders.clear();
+            std::mem::replace(&mut seen.is_away, failure.is_some())
+        };
+        // The log follows the state, so that metrics read after a record agree with it.
+        match failure {
+            Some(error) => {
+                tracing::warn!("cannot list '{}', keeping what it had: {error}", self.location());
+            }
+            None if was_away => tracing::info!("'{}' can be listed again", self.location()),
+            None => {}
         }
-        (seen.whole, seen.is_away) = (Some(Arc::clone(&listing)), is_away);
-        seen.folders.clear();
         Ok(listing)
     }
 
