@@ -164,23 +164,31 @@ impl dyn Answers {
     }
 }
 
-/// Blocks this thread until an outcome computed elsewhere is ready.
-pub fn block_on<T>(outcome: impl Future<Output = T>) -> T {
+/// Drives a future to its end on this thread, which sleeps while there is nothing to do.
+///
+/// Not for threads that do I/O: they await. Nor for futures of tokio on a thread where tokio runs a task, as they may then wait for
+/// that task to yield.
+pub fn block_on<T>(future: impl Future<Output = T>) -> T {
     struct Unpark(Thread);
 
     impl Wake for Unpark {
         fn wake(self: Arc<Self>) {
+            self.wake_by_ref();
+        }
+
+        fn wake_by_ref(self: &Arc<Self>) {
             self.0.unpark();
         }
     }
 
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    let (mut outcome, mut context) = (pin!(outcome), Context::from_waker(&waker));
+    let (mut future, mut context) = (pin!(future), Context::from_waker(&waker));
     loop {
-        match outcome.as_mut().poll(&mut context) {
-            Poll::Ready(outcome) => return outcome,
-            Poll::Pending => thread::park(),
+        if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
+            return output;
         }
+        // A wake since the poll ends this at once; one for another reason leads to another poll.
+        thread::park();
     }
 }
 

@@ -14,8 +14,8 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use nereid_backend_api::{Backend, BackendSettings, DataType, InferRequest, Response, Tensor};
-use nereid_core::{Caller, ModelId, ModelSource as _, Overrides, Progress, Server, ServerOptions, block_on};
+use nereid_backend_api::{Backend, BackendSettings, DataType, InferRequest, Response, Tensor, block_on};
+use nereid_core::{Caller, ModelId, ModelSource as _, Overrides, Progress, Server, ServerOptions};
 use nereid_model_config::proto::ModelParameter;
 use nereid_onnxruntime::{OnnxRuntime, OnnxRuntimeBackend, find};
 use nereid_repository::{ReadOptions, Repositories};

@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
-use nereid_core::backend_api::{Error, Result};
+use nereid_core::backend_api::{Error, Result, block_on};
 use nereid_core::model_config::{nearest_name, to_text};
-use nereid_core::{ModelId, ModelSource, ModelSpec, Overrides, Progress, block_on, complete_config};
+use nereid_core::{ModelId, ModelSource, ModelSpec, Overrides, Progress, complete_config};
 use nereid_repository::{ReadOptions, Repositories};
 
 use crate::Context;

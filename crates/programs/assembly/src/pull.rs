@@ -6,7 +6,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use nereid_core::{Progress, block_on};
+use nereid_backend_api::block_on;
+use nereid_core::Progress;
 use nereid_object_stores::{Address, CacheOptions, CloudOptions, Clouds, redacted};
 use nereid_repository::Fetch;
 

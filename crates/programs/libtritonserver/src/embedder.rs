@@ -7,8 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nereid::Server;
-use nereid_core::backend_api::Result;
-use nereid_core::block_on;
+use nereid_core::backend_api::{Result, block_on};
 use nereid_cuda::Cuda;
 use nereid_triton_host::{ApplicationLog, Embedded, Embedder, Settings};
 

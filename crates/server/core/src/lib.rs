@@ -12,7 +12,6 @@ extern crate self as nereid_core;
 
 mod admission;
 mod backends;
-mod block_on;
 mod bodies;
 mod budget;
 mod caller;
@@ -47,7 +46,6 @@ mod versions;
 mod warm_up;
 
 pub use backends::Backends;
-pub use block_on::block_on;
 pub use bodies::{BodyBudget, BodyShare, DecompressionError};
 pub use budget::{Budget, Permit};
 pub use caller::{Caller, Principal};

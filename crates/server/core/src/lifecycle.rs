@@ -24,7 +24,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use nereid_backend_api::{Error, ErrorCode, ReadinessReports, Result};
+use nereid_backend_api::{Error, ErrorCode, ReadinessReports, Result, block_on};
 
 use self::catalog::Catalog;
 pub(crate) use self::catalog::Listing;
@@ -33,7 +33,6 @@ use self::fetch::ModelToLoad;
 use self::forget::ForgetSchedule;
 use self::tasks::Tasks;
 pub(crate) use self::tasks::{Done, Task};
-use crate::block_on::block_on;
 use crate::events::Events;
 use crate::executor::BuildError;
 use crate::model::{Model, Retirements, Services};

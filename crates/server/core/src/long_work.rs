@@ -95,6 +95,6 @@ mod tests {
     #[test]
     fn work_outside_of_a_runtime_runs_at_once() {
         let here = thread::current().id();
-        assert!(crate::block_on(run(move || thread::current().id() == here)).unwrap());
+        assert!(nereid_backend_api::block_on(run(move || thread::current().id() == here)).unwrap());
     }
 }

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 
+use nereid_backend_api::block_on;
 use nereid_core::backend_api::{
     CorrelationId, DataType, Error, ErrorCode, InferRequest, MemoryUsage, Request, Response, Result, Tensor,
 };
@@ -17,7 +18,7 @@ use nereid_core::model_config::ModelConfig;
 use nereid_core::{
     BuildError, Caller, Executable, Executor, ExecutorFactory, Executors, Interceptor, InterceptorFactory,
     Interceptors, LoadedVersion, Model, ModelControl, ModelId, ModelSpec, Overrides, ReadyCheck, Sequences,
-    Server, ServerOptions, Step, Ticket, VersionLoad, Work, block_on,
+    Server, ServerOptions, Step, Ticket, VersionLoad, Work,
 };
 use nereid_testkit::ScriptedBackend;
 use nereid_testkit::scripts::echo;

@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use nereid_core::backend_api::{
     Backend, Batch, DataType, InferRequest, Instance, InstanceContext, Model, ModelContext, Request,
-    Response, Result, Tensor,
+    Response, Result, Tensor, block_on,
 };
-use nereid_core::{Caller, Interceptors, ModelId, ModelSpec, Server, ServerOptions, block_on};
+use nereid_core::{Caller, Interceptors, ModelId, ModelSpec, Server, ServerOptions};
 use nereid_response_cache::{LocalCache, ResponseCaching};
 use rustix::time::{ClockId, clock_gettime};
 

@@ -5,8 +5,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nereid_core::backend_api::{DataType, ParameterValue, Response, Tensor};
-use nereid_core::block_on;
+use nereid_core::backend_api::{DataType, ParameterValue, Response, Tensor, block_on};
 
 use crate::{CacheEntry, CacheKey, CacheLookup, ResponseCache};
 

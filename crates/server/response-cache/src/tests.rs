@@ -14,12 +14,12 @@ use std::thread;
 use bytes::Bytes;
 use nereid_core::backend_api::{
     Buffer, CorrelationId, DataType, Error, InferRequest, ParameterValue, Request, RequestedOutput, Response,
-    Result, SequenceFlags, Tensor,
+    Result, SequenceFlags, Tensor, block_on,
 };
 use nereid_core::model_config::{self, ModelConfig};
 use nereid_core::{
     BlockingSource, Caller, ExecutorFactory, Fingerprint, InferStatistics, Interceptors, ModelControl,
-    ModelId, ModelSpec, Overrides, ResponseStream, Server, ServerOptions, block_on,
+    ModelId, ModelSpec, Overrides, ResponseStream, Server, ServerOptions,
 };
 use nereid_ensemble::EnsembleFactory;
 use nereid_testkit::{Gate, ScriptedBackend};

@@ -49,7 +49,7 @@ impl Authorizer for OwnModels {
 }
 
 fn identified(access: &Access, head: &Headers) -> Result<Identity, Denied> {
-    let outcome = nereid_core::block_on(access.identify(Identity::default(), head));
+    let outcome = nereid_backend_api::block_on(access.identify(Identity::default(), head));
     match access.identify_now(Identity::default(), head) {
         Some(Ok(now)) => assert_eq!(Ok(now.principal), outcome.clone().map(|identity| identity.principal)),
         Some(Err(denied)) => assert_eq!(outcome.as_ref().err(), Some(&denied)),

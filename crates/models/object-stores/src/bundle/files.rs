@@ -7,8 +7,7 @@ use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use nereid_core::backend_api::Result;
-use nereid_core::block_on;
+use nereid_core::backend_api::{Result, block_on};
 use nereid_repository::{LocalStore, Object, ObjectKind, Store};
 
 /// How much of two files is compared at a time.

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-use nereid_core::block_on;
+use nereid_core::backend_api::block_on;
 use nereid_repository::ObjectKind;
 use nereid_repository::check_source;
 use nereid_repository::conformance::{StoreUnderTest, check_store};

@@ -5,8 +5,7 @@ mod hub;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use nereid_core::backend_api::ErrorCode;
-use nereid_core::block_on;
+use nereid_core::backend_api::{ErrorCode, block_on};
 use nereid_repository::check_source;
 use nereid_repository::conformance::{StoreUnderTest, check_store};
 use nereid_repository::{

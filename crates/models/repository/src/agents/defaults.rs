@@ -5,8 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use nereid_core::backend_api::{Error, Result};
-use nereid_core::block_on;
+use nereid_core::backend_api::{Error, Result, block_on};
 use nereid_model_config::proto::ModelRepositoryAgents;
 use nereid_model_config::{ModelConfig, parse_text};
 

@@ -6,8 +6,8 @@ use std::fs;
 use std::sync::Arc;
 use std::time::Instant;
 
-use nereid_core::backend_api::ErrorCode;
-use nereid_core::{Fingerprint, ModelId, ModelSource, ModelSpec, Overrides, Progress, block_on};
+use nereid_core::backend_api::{ErrorCode, block_on};
+use nereid_core::{Fingerprint, ModelId, ModelSource, ModelSpec, Overrides, Progress};
 
 use super::Repositories;
 use crate::model_folder::ReadOptions;

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use nereid_core::block_on;
+use nereid_core::backend_api::block_on;
 
 use super::naming::is_model_name;
 use super::{Misplaced, Repositories};

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use bytes::Bytes;
-use nereid_core::backend_api::{Error, ErrorCode};
-use nereid_core::{ModelSpec, block_on};
+use nereid_core::ModelSpec;
+use nereid_core::backend_api::{Error, ErrorCode, block_on};
 use tempfile::TempDir;
 
 use super::*;

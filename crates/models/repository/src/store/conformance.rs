@@ -5,8 +5,8 @@
 use std::fs;
 use std::time::Instant;
 
-use nereid_core::backend_api::ErrorCode;
-use nereid_core::{Progress, block_on};
+use nereid_core::Progress;
+use nereid_core::backend_api::{ErrorCode, block_on};
 
 use super::{Entry, Fetch, Object, ObjectKind, Store};
 

@@ -101,7 +101,8 @@ impl Store for RenamedStore {
 mod tests {
     use std::fs;
 
-    use nereid_core::{Progress, block_on};
+    use nereid_core::Progress;
+    use nereid_core::backend_api::block_on;
     use tempfile::TempDir;
 
     use super::*;

@@ -4,10 +4,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::Builder;
 
 use arc_swap::ArcSwapOption;
-use nereid_backend_api::{Error, Result};
+use nereid_backend_api::{Error, Result, block_on};
 use tokio::sync::watch;
 
-use crate::block_on::block_on;
 use crate::source::{ModelSource, SourceEntry};
 
 /// The models of a source, ascending by name.

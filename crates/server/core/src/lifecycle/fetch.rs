@@ -7,13 +7,12 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 
 use futures_util::future::{Either, select};
-use nereid_backend_api::{Error, ErrorCode, ReadinessReports, Result};
+use nereid_backend_api::{Error, ErrorCode, ReadinessReports, Result, block_on};
 use tokio::sync::oneshot;
 
 use super::records::Records;
 use super::workers::shutting_down;
 use super::{LifeCycle, Record, Task};
-use crate::block_on::block_on;
 use crate::source::{FetchedModel, Overrides};
 use crate::spec::{Fingerprint, ModelId, Origin};
 

@@ -1,6 +1,7 @@
 //! Cases particular to folders: links, editors' files, and coarse clocks.
 
-use nereid_core::{Progress, block_on};
+use nereid_core::Progress;
+use nereid_core::backend_api::block_on;
 use tempfile::TempDir;
 
 use super::*;

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicUsize;
 use futures_util::FutureExt;
 
 use super::*;
-use crate::block_on;
+use nereid_backend_api::block_on;
 
 #[test]
 fn every_change_is_announced_after_it_is_visible() {

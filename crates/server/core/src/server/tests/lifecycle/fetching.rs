@@ -9,10 +9,10 @@ use futures_util::FutureExt;
 use tokio::sync::Semaphore;
 
 use super::*;
-use crate::block_on::block_on;
 use crate::source::{BlockingSource, FetchedModel, ModelSource, Progress, SourceEntry, SourceFuture};
 use crate::spec::Origin;
 use crate::{FetchStatus, LoadGuard, LoadHooks};
+use nereid_backend_api::block_on;
 
 /// A source of models that are fetched when there is a permit for that; `now` needs none.
 struct Remote {
