@@ -227,6 +227,13 @@ const EXCEPTIONS: &[Exception] = &[
         why: "protocol is what faces share, and knows no wire format",
     },
     Exception {
+        krate: "nereid-budgets",
+        workspace: Allowed::Only(&["nereid-backend-api"]),
+        libraries: Allowed::Only(&["bytes"]),
+        never: &[],
+        why: "budgets counts what is in use, and knows neither the server nor its faces",
+    },
+    Exception {
         krate: "nereid-ensemble",
         workspace: Allowed::Only(&["nereid-backend-api", "nereid-core", "nereid-model-config"]),
         libraries: Allowed::Floor,

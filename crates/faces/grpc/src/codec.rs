@@ -18,7 +18,7 @@ use std::ops::Deref;
 
 use bytes::Bytes;
 use http::HeaderMap;
-use nereid_core::BodyShare;
+use nereid_budgets::BodyShare;
 use nereid_core::backend_api::{Buffer, Buffers, Error};
 
 pub(crate) use self::compressor::Compressor;

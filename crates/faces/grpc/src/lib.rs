@@ -35,7 +35,8 @@ mod transport;
 use std::sync::Arc;
 
 use http::Extensions;
-use nereid_core::{BodyBudget, Server};
+use nereid_budgets::BodyBudget;
+use nereid_core::Server;
 use nereid_load_report::LoadReports;
 use nereid_protocol::{Access, Action, HeaderPattern, Identity, LogControl};
 use nereid_shared_memory::Regions;

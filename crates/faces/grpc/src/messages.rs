@@ -12,7 +12,7 @@ use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
 use http_body::{Body, Frame};
-use nereid_core::{BodyBudget, BodyShare};
+use nereid_budgets::{BodyBudget, BodyShare};
 use nereid_net::slow_clients::Arrival;
 use tonic::Status;
 use tonic::codegen::StdError;

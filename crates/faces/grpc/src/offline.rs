@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use http_body::{Body, Frame};
-use nereid_core::BodyBudget;
+use nereid_budgets::BodyBudget;
 use nereid_core::backend_api::{Error, InferRequest, Result};
 use nereid_net::http2::Scanner;
 use nereid_shared_memory::Regions;

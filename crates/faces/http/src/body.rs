@@ -10,8 +10,8 @@ use bytes::{Buf, Bytes, BytesMut};
 use http_body::Body;
 use hyper::StatusCode;
 use hyper::body::Incoming;
+use nereid_budgets::{BodyBudget, BodyShare};
 use nereid_net::slow_clients::Arrival;
-use nereid_protocol::{BodyBudget, BodyShare};
 use smallvec::SmallVec;
 use tokio::time::{sleep, timeout};
 

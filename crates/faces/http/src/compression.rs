@@ -15,7 +15,8 @@ use flate2::write::{GzEncoder, ZlibEncoder};
 use hyper::header::{ACCEPT_ENCODING, CONTENT_ENCODING, HeaderValue};
 use hyper::{HeaderMap, Response};
 use nereid_backend_api::{Error, Result};
-use nereid_protocol::{BodyBudget, DecompressionError, long_work};
+use nereid_budgets::{BodyBudget, DecompressionError};
+use nereid_protocol::long_work;
 use smallvec::SmallVec;
 
 use crate::body::{Limit, RequestBody};

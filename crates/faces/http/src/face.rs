@@ -6,7 +6,8 @@ use std::time::Instant;
 
 use hyper::http::request::Parts;
 use hyper::{HeaderMap, StatusCode};
-use nereid_protocol::{Access, Action, BodyBudget, Identity};
+use nereid_budgets::BodyBudget;
+use nereid_protocol::{Access, Action, Identity};
 
 use crate::body::{Limit, RequestBody};
 use crate::cors::Cors;

@@ -3,10 +3,9 @@
 use std::fmt;
 use std::sync::Arc;
 
+use nereid_budgets::{BodyShare, Permit};
 use smallvec::SmallVec;
 
-use crate::bodies::BodyShare;
-use crate::budget::Permit;
 use crate::compute_sum::ComputeSum;
 use nereid_statistics::ComputeTimes;
 
@@ -43,7 +42,7 @@ pub struct Caller {
     computed: Option<Arc<ComputeSum>>,
     /// Whether a backend makes the request, not a client.
     is_backend: bool,
-    /// Whether answers count in the server's [`BodyBudget`](crate::BodyBudget) until it has taken them.
+    /// Whether answers count in the server's [`BodyBudget`](nereid_budgets::BodyBudget) until it has taken them.
     is_remote: bool,
 }
 

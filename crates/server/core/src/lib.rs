@@ -12,8 +12,6 @@ extern crate self as nereid_core;
 
 mod admission;
 mod backends;
-mod bodies;
-mod budget;
 mod caller;
 mod classification;
 mod completion;
@@ -46,8 +44,6 @@ mod versions;
 mod warm_up;
 
 pub use backends::Backends;
-pub use bodies::{BodyBudget, BodyShare, DecompressionError};
-pub use budget::{Budget, Permit};
 pub use caller::{Caller, Principal};
 pub use completion::{complete_config, try_load};
 pub use compute_sum::ComputeSum;

@@ -12,12 +12,12 @@ use nereid_backend_api::{
     Activity, CorrelationId, Error, InferRequest, MemoryUsage, ModelConfig, OutputLabels, Request, Responder,
     Result, TensorActivity, TraceSubject,
 };
+use nereid_budgets::BodyBudget;
 
 pub(crate) use self::load::Services;
 use self::retirement::Retirement;
 pub(crate) use self::retirement::Retirements;
 use crate::admission::admit;
-use crate::bodies::BodyBudget;
 use crate::caller::Caller;
 use crate::compute_sum::ComputeSum;
 use crate::executor::{Executor, Instances};

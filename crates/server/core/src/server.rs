@@ -11,10 +11,9 @@ use std::time::{Duration, Instant};
 
 use arc_swap::Guard;
 use nereid_backend_api::{Error, InferRequest, MetricRegistry, Peers, Result};
+use nereid_budgets::{BodyBudget, Budget};
 
 use crate::backends::Backends;
-use crate::bodies::BodyBudget;
-use crate::budget::Budget;
 use crate::caller::Caller;
 use crate::events::{Changes, Events};
 use crate::executor::{BackendFactory, ExecutorKinds, Executors, InstanceServices};

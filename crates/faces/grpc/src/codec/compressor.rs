@@ -9,7 +9,8 @@ use bytes::Bytes;
 use flate2::Compression as Level;
 use flate2::write::{GzEncoder, ZlibEncoder};
 use http::HeaderMap;
-use nereid_core::{BodyBudget, long_work};
+use nereid_budgets::BodyBudget;
+use nereid_core::long_work;
 use tonic::Status;
 use tonic::codegen::BoxFuture;
 

@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 
 use bytes::{Buf, Bytes, BytesMut};
+use nereid_budgets::{BodyBudget, BodyShare};
 use nereid_core::backend_api::{Buffer, Buffers};
-use nereid_core::{BodyBudget, BodyShare};
 use prost::DecodeError;
 use prost::Message as _;
 use prost::encoding::{DecodeContext, WireType, check_wire_type, decode_key, decode_varint, skip_field};

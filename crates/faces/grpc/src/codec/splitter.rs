@@ -3,7 +3,7 @@
 //! An announced length reserves no memory: a message occupies only what has arrived of it.
 
 use bytes::{Buf, Bytes};
-use nereid_core::BodyBudget;
+use nereid_budgets::BodyBudget;
 use tonic::Status;
 
 use super::Pieces;

@@ -8,7 +8,7 @@ use futures_util::stream::{StreamExt, iter};
 use http::{HeaderMap, HeaderValue};
 use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
-use nereid_core::BodyBudget;
+use nereid_budgets::BodyBudget;
 use nereid_core::backend_api::Tensor;
 use prost::Message;
 use tonic::{Code, Status};

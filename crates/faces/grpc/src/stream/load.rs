@@ -3,7 +3,7 @@
 //! The limit is one on memory alone. Clients send thousands of small requests ahead of a slow model, and what is not read
 //! stays in the HTTP/2 library, which ends connections with many small unread frames.
 
-use nereid_core::{Budget, Permit};
+use nereid_budgets::{Budget, Permit};
 
 /// The most bytes of one stream's requests in flight; no further request is read until one ends. A single request may have
 /// more.

@@ -2,10 +2,11 @@
 
 use bytes::Bytes;
 use hyper::StatusCode;
+use nereid_budgets::BodyBudget;
+use nereid_core::ResponseStream;
 use nereid_core::backend_api::{
     BytesElements, DataType, Error, ParameterValue, Parameters, Response, Result, Tensor,
 };
-use nereid_core::{BodyBudget, ResponseStream};
 use nereid_http::Reply;
 use nereid_http::reply::{Contents, Pieces, json_bytes};
 use smallvec::SmallVec;

@@ -433,7 +433,7 @@ async fn requests_of_a_sequence_keep_their_order_and_delay_no_others() {
 async fn permits_of_a_caller_are_released_when_the_request_is_over() {
     let (load, permits) = Load::pending();
     let (server, _) = server(TENSORS, [load as Arc<dyn Interceptor>]);
-    let bodies = crate::Budget::new(100);
+    let bodies = nereid_budgets::Budget::new(100);
     let caller = Caller::default().with_permit(bodies.try_acquire(80).unwrap());
     let model = server.model("m", None).unwrap();
     let answers = server.infer(&model, request(1), caller).unwrap();

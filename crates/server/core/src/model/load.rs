@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwapOption;
 use nereid_backend_api::{Error, Result};
+use nereid_budgets::BodyBudget;
 
 use super::{Model, Retirement};
-use crate::bodies::BodyBudget;
 use crate::events::Events;
 use crate::executor::{
     BuildError, Executable, ExecutorFactory, ExecutorKinds, InstanceServices, VersionLoad,

@@ -7,7 +7,7 @@ use flate2::Compression;
 use flate2::write::{GzEncoder, ZlibEncoder};
 use futures_util::stream::iter;
 use http_body_util::{BodyExt, StreamBody};
-use nereid_core::BodyShare;
+use nereid_budgets::BodyShare;
 use proptest::prelude::*;
 use tonic::Code;
 

@@ -46,7 +46,7 @@ fn answers_to_clients_elsewhere_that_find_no_room_fail_their_requests_until_othe
             Poll::Pending => panic!("it is answered"),
         }
     };
-    let remote = || Caller::default().with_body(crate::BodyShare::default());
+    let remote = || Caller::default().with_body(nereid_budgets::BodyShare::default());
     let mut taken: Vec<_> = (0..4).map(|_| answered(remote()).unwrap()).collect();
     for _ in 0..3 {
         let error = answered(remote()).unwrap_err();

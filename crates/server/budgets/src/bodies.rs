@@ -151,7 +151,7 @@ impl BodyShare {
     }
 
     /// The permit, for the caller that holds it from now on.
-    pub(crate) fn into_permit(self) -> Option<Permit> {
+    pub fn into_permit(self) -> Option<Permit> {
         self.0
     }
 }
