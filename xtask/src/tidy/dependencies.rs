@@ -234,8 +234,20 @@ const EXCEPTIONS: &[Exception] = &[
         why: "budgets counts what is in use, and knows neither the server nor its faces",
     },
     Exception {
+        krate: "nereid-tasks",
+        workspace: Allowed::Only(&["nereid-backend-api"]),
+        libraries: Allowed::Only(&["tokio", "tracing"]),
+        never: &[],
+        why: "tasks runs work of any kind, and knows neither the server nor its faces",
+    },
+    Exception {
         krate: "nereid-ensemble",
-        workspace: Allowed::Only(&["nereid-backend-api", "nereid-core", "nereid-model-config"]),
+        workspace: Allowed::Only(&[
+            "nereid-backend-api",
+            "nereid-core",
+            "nereid-model-config",
+            "nereid-tasks",
+        ]),
         libraries: Allowed::Floor,
         never: &[],
         why: "ensemble is an executor as any other crate could register one, on core's public interface alone",

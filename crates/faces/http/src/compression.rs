@@ -16,7 +16,7 @@ use hyper::header::{ACCEPT_ENCODING, CONTENT_ENCODING, HeaderValue};
 use hyper::{HeaderMap, Response};
 use nereid_backend_api::{Error, Result};
 use nereid_budgets::{BodyBudget, DecompressionError};
-use nereid_protocol::long_work;
+use nereid_tasks::long_work;
 use smallvec::SmallVec;
 
 use crate::body::{Limit, RequestBody};

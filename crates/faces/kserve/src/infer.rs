@@ -12,10 +12,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use nereid_core::backend_api::{Buffer, Buffers, RequestTrace, Response, Result, Trace};
-use nereid_core::{Model, ResponseStream, Signature, long_work};
+use nereid_core::{Model, ResponseStream, Signature};
 use nereid_http::{self as http, Encoding, Limit, Reply, RequestBody, reply};
 use nereid_protocol::resolve_single;
 use nereid_shared_memory::Regions;
+use nereid_tasks::long_work;
 
 use crate::call::Call;
 

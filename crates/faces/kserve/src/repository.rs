@@ -3,11 +3,12 @@
 use bytes::Bytes;
 use hyper::StatusCode;
 use nereid_core::backend_api::{Error, Result};
-use nereid_core::{Overrides, Server, long_work};
+use nereid_core::{Overrides, Server};
 use nereid_http::{Reply, RequestBody, reply};
 use nereid_protocol::Action;
 use nereid_protocol::documents::repository_index;
 use nereid_protocol::repository::{self, LoadParameter, UNLOAD_DEPENDENTS, check_repository};
+use nereid_tasks::long_work;
 use serde_json::Value;
 
 use base64::Engine as _;

@@ -26,8 +26,8 @@ pub use access::{
 pub use forward::HeaderPattern;
 pub use logging::{LogControl, LogFormat, LogSettings, LogUpdate, LogValue};
 pub use model::{as_invalid_arg, parse_version, request_head, resolve_single};
-/// For transports, which do not depend on the server: the identity of clients, and threads for long work.
-pub use nereid_core::{Principal, long_work};
+/// For transports, which do not depend on the server.
+pub use nereid_core::Principal;
 pub use request_log::{LoggedRequest, REQUEST_LOG};
 pub use status::{grpc_status, http_status};
 pub use trace_context::trace_parent;

@@ -3,7 +3,7 @@
 //! Without interceptors, this costs a request one branch. An [`Interceptor`] owns the request, so it may
 //! - answer it: the request is not executed, and counts as successful without having been computed;
 //! - refuse it, with an error such as `Unavailable` as the answer;
-//! - delay it as a [task](crate::task), which runs on the thread that wakes it: waiting takes no thread, and needs no runtime
+//! - delay it as a [task](TaskGroup), which runs on the thread that wakes it: waiting takes no thread, and needs no runtime
 //!   of the caller. Dropping the stream of answers ends the wait, and so does the end of the model: the request is then
 //!   answered `Cancelled` or `Unavailable`;
 //! - observe its answers: [`Request::redirect_answers`] inserts a sink between backend and client. Answers have the backend's
@@ -21,6 +21,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 
 use nereid_backend_api::{CorrelationId, Error, Request, ResponseSink as _, Result};
+use nereid_scheduling::Ticket;
+use nereid_tasks::TaskGroup;
 use smallvec::SmallVec;
 
 pub use self::factory::{InterceptorFactory, Interceptors, LoadedVersion};
@@ -28,8 +30,6 @@ use self::lanes::{Lanes, Turn};
 use crate::caller::Caller;
 use crate::inflight::{InFlight, Place, ResponseStream};
 use crate::model::Model;
-use crate::task::TaskGroup;
-use nereid_scheduling::Ticket;
 
 /// Decides about requests before they are queued.
 pub trait Interceptor: Send + Sync {

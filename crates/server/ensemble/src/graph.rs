@@ -5,8 +5,9 @@ use std::sync::Arc;
 use nereid_backend_api::{CorrelationId, ModelConfig, Request, Result};
 use nereid_core::{
     Composite, Executor, Item as _, Model, ModelStatistics, ModelTable, ReadyCheck, Refusal, Sequences,
-    ServedModels, TaskGroup, Ticket,
+    ServedModels, Ticket,
 };
+use nereid_tasks::TaskGroup;
 use tokio::sync::Semaphore;
 
 use crate::plan::Plan;

@@ -1,7 +1,7 @@
 //! Ensembles: models that are graphs of other models.
 //!
 //! A request to an ensemble becomes requests to its members, each scheduled by the member's own scheduler like any
-//! other. A request to the ensemble is a [task](nereid_core::TaskGroup) that continues whenever an answer arrives, on the thread that
+//! other. A request to the ensemble is a [task](nereid_tasks::TaskGroup) that continues whenever an answer arrives, on the thread that
 //! delivers it. So no thread waits while members execute, and no stack grows with nested ensembles.
 //!
 //! This crate knows nothing of loading models: members are looked up in the model table when a request starts.

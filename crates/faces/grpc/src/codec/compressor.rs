@@ -10,7 +10,7 @@ use flate2::Compression as Level;
 use flate2::write::{GzEncoder, ZlibEncoder};
 use http::HeaderMap;
 use nereid_budgets::BodyBudget;
-use nereid_core::long_work;
+use nereid_tasks::long_work;
 use tonic::Status;
 use tonic::codegen::BoxFuture;
 

@@ -9,8 +9,8 @@ use futures_util::stream::Stream;
 use http::HeaderMap;
 use http_body::Body;
 use nereid_budgets::BodyBudget;
-use nereid_core::long_work;
 use nereid_net::slow_clients::Arrival;
+use nereid_tasks::long_work;
 use tonic::codegen::{BoxFuture, StdError};
 use tonic::{Code, Status};
 

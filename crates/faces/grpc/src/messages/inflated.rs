@@ -12,8 +12,8 @@ use flate2::bufread::{GzDecoder, ZlibDecoder};
 use http::HeaderMap;
 use http_body::{Body, Frame};
 use nereid_budgets::{BodyBudget, DecompressionError};
-use nereid_core::long_work;
 use nereid_net::slow_clients::Arrival;
+use nereid_tasks::long_work;
 use tonic::Status;
 use tonic::codegen::{BoxFuture, StdError};
 

@@ -16,10 +16,11 @@ use jiter::Jiter;
 use nereid_core::backend_api::{
     Buffer, Buffers, Error, InferRequest, RequestTrace, Response, Result, Shape, Tensor, Trace,
 };
-use nereid_core::{InputSignature, Model, ResponseStream, Signature, long_work};
+use nereid_core::{InputSignature, Model, ResponseStream, Signature};
 use nereid_http::{Encoding, EventSource, Limit, Reply, RequestBody, events, reply};
 use nereid_protocol::as_invalid_arg;
 use nereid_protocol::parameters::WireValue;
+use nereid_tasks::long_work;
 
 use super::decode::too_large;
 use super::encode;

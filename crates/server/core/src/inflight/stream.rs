@@ -7,11 +7,12 @@ use std::task::{Context, Poll, ready};
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use nereid_backend_api::{Answer, Error, OutputLabels, Response, Result, Tensor};
+use nereid_scheduling::Ticket;
+use nereid_tasks::long_work;
 
 use super::{InFlight, State};
+use crate::classification;
 use crate::interceptors::WaitingRequest;
-use crate::{classification, long_work};
-use nereid_scheduling::Ticket;
 
 /// Cancels a request from elsewhere than its stream. It keeps nothing of the request once that is over.
 #[derive(Clone)]

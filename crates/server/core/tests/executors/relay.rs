@@ -13,8 +13,9 @@ use nereid_core::model_config::ModelConfig;
 use nereid_core::model_config::proto::model_config::SchedulingChoice;
 use nereid_core::{
     BuildError, Composite, ComputeSum, Executable, Executor, ExecutorFactory, Executors, Item as _, Model,
-    ModelSpec, ModelTable, ReadyCheck, Refusal, Sequences, ServedModels, TaskGroup, Ticket, VersionLoad,
+    ModelSpec, ModelTable, ReadyCheck, Refusal, Sequences, ServedModels, Ticket, VersionLoad,
 };
+use nereid_tasks::TaskGroup;
 
 /// The kinds of executors of a server with relays.
 pub(crate) fn relays() -> Executors {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use super::Task;
+use crate::task::Task;
 
 /// Tasks by number, until they are done.
 #[derive(Default)]
@@ -81,7 +81,7 @@ impl TaskGroup {
 
     /// How many tasks are in progress.
     #[cfg(test)]
-    pub(crate) fn len(&self) -> usize {
+    fn len(&self) -> usize {
         self.lock().tasks.len()
     }
 

@@ -5,8 +5,6 @@
 //! A task woken by a thread that polls another one already waits until that one is idle. So tasks that wake each other do
 //! not grow the stack, and what one does while it is polled may wake any other.
 
-mod group;
-
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,8 +12,6 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
-
-pub use self::group::TaskGroup;
 
 const IDLE: u8 = 0;
 const RUNNING: u8 = 1;
