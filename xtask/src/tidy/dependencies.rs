@@ -241,6 +241,13 @@ const EXCEPTIONS: &[Exception] = &[
         why: "tasks runs work of any kind, and knows neither the server nor its faces",
     },
     Exception {
+        krate: "nereid-trace-settings",
+        workspace: Allowed::Only(&["nereid-backend-api"]),
+        libraries: Allowed::Only(&["arc-swap"]),
+        never: &[],
+        why: "trace-settings decides which requests are traced, and knows neither the server nor its faces",
+    },
+    Exception {
         krate: "nereid-ensemble",
         workspace: Allowed::Only(&[
             "nereid-backend-api",

@@ -4,12 +4,13 @@
 
 use std::collections::BTreeMap;
 
+use nereid_core::Server;
 use nereid_core::backend_api::{Error, Result};
-use nereid_core::{Server, TraceUpdate};
 use nereid_protocol::{
     LogControl, LogFormat, LogUpdate, LogValue, TraceDocument, as_invalid_arg, set_trace_level,
     set_trace_number,
 };
+use nereid_trace_settings::TraceUpdate;
 
 use crate::proto::log_settings_request::setting_value::ParameterChoice as Given;
 use crate::proto::log_settings_response::SettingValue as WireValue;

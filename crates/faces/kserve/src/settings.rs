@@ -7,12 +7,12 @@ use std::collections::BTreeMap;
 
 use hyper::StatusCode;
 use nereid_core::backend_api::{Error, Result};
-use nereid_core::{TraceSettings, TraceUpdate};
 use nereid_http::RequestBody;
 use nereid_http::{Reply, reply};
 use nereid_protocol::{
     LogFormat, LogUpdate, TraceDocument, as_invalid_arg, set_trace_level, set_trace_number,
 };
+use nereid_trace_settings::{TraceSettings, TraceUpdate};
 use serde::Serialize;
 use serde_json::Value;
 

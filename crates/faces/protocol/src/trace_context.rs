@@ -1,6 +1,6 @@
 //! The trace context of a client's request, from its headers (W3C Trace Context).
 
-use nereid_core::TraceParent;
+use nereid_trace_settings::TraceParent;
 
 /// The headers, in any protocol.
 const PARENT: &str = "traceparent";

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::str::FromStr;
 
 use nereid_backend_api::{Error, Result, TraceLevel};
-use nereid_core::{Change, TraceMode, TraceSettings, TraceUpdate};
+use nereid_trace_settings::{Change, TraceMode, TraceSettings, TraceUpdate};
 
 /// Sets or clears the trace level, by the names of its parts. Unknown names are ignored, as in the reference.
 ///

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nereid_backend_api::TraceSink;
-use nereid_core::{TraceParent, TraceSettings, TraceStore, TraceStream};
+use nereid_trace_settings::{TraceParent, TraceSettings, TraceStore, TraceStream};
 
 use self::backoff::RetryRules;
 use self::batches::{Batches, Rules};

@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use nereid_backend_api::{Activity, Tensor, TensorActivity, Trace, TraceSink};
-use nereid_core::{TraceParent, TraceSettings, TraceStore, TraceStream};
+use nereid_trace_settings::{TraceParent, TraceSettings, TraceStore, TraceStream};
 
 use self::writer::{FinishedTrace, Writer};
 use crate::{clock, tensor_text};

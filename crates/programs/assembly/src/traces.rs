@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use nereid_core::{TraceMode, TraceSettings, TraceStore};
 use nereid_trace::{Collector, CollectorOptions, TraceFiles};
+use nereid_trace_settings::{TraceMode, TraceSettings, TraceStore};
 
 /// The store for the mode of these settings; `None` if they configure none. `options` configures the collector, except
 /// where the settings do.

@@ -5,8 +5,9 @@
 use std::env;
 
 use clap::{ArgAction, Args};
-use nereid_core::{TraceLevel, TraceMode, TraceSettings};
+use nereid_core::TraceLevel;
 use nereid_trace::CollectorOptions;
+use nereid_trace_settings::{TraceMode, TraceSettings};
 
 /// The options of tracing.
 #[derive(Debug, Args)]

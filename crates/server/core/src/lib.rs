@@ -36,8 +36,6 @@ mod signature;
 mod source;
 mod spec;
 mod table;
-mod trace_control;
-mod trace_settings;
 mod versions;
 mod warm_up;
 
@@ -82,6 +80,4 @@ pub use source::{
 };
 pub use spec::{Completion, Fingerprint, Labels, ModelId, ModelSpec, Origin};
 pub use table::{ModelStatus, ModelTable, ServedModels, VersionState};
-pub use trace_control::{TraceControl, TraceParent, TraceStore, TraceStream};
-pub use trace_settings::{Change, TraceMode, TraceSettings, TraceUpdate};
 pub use versions::{Choice, ModelRequest, RequestHead, ResolveFuture, VersionChooser, VersionChoosers};

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use arc_swap::Guard;
 use nereid_backend_api::{Error, InferRequest, MetricRegistry, Peers, Result};
 use nereid_budgets::{BodyBudget, Budget};
+use nereid_trace_settings::{TraceControl, TraceSettings, TraceStore};
 
 use crate::backends::Backends;
 use crate::caller::Caller;
@@ -29,8 +30,6 @@ use crate::reminder::Reminder;
 use crate::source::{FetchStatus, ModelSource, Overrides, SourceEntry};
 use crate::spec::ModelId;
 use crate::table::{ModelStatus, ModelTable, ServedModels, VersionState};
-use crate::trace_control::{TraceControl, TraceStore};
-use crate::trace_settings::TraceSettings;
 use crate::versions::{ModelRequest, RequestHead, ResolveFuture, VersionChoosers};
 use nereid_scheduling::rate_limiter::{RateLimit, RateLimiter};
 use nereid_scheduling::timer::Timer;

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use nereid_backend_api::{Activity, Tensor, TensorActivity, Trace, TraceSink};
-use nereid_core::TraceParent;
+use nereid_trace_settings::TraceParent;
 use serde_json::{Map, Value};
 
 use super::batches::Batches;

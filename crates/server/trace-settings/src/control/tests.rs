@@ -6,7 +6,7 @@ use std::time::Instant;
 use nereid_backend_api::{Activity, Tensor, TensorActivity, TraceLevel};
 
 use super::*;
-use crate::trace_settings::Change;
+use crate::settings::Change;
 
 /// Counts the open streams, and the traces that they began.
 #[derive(Debug, Default)]

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use arc_swap::ArcSwap;
 use nereid_backend_api::{Result, Trace, TraceSink};
 
-use crate::trace_settings::{SpecifiedSettings, TraceMode, TraceSettings, TraceUpdate};
+use crate::settings::{SpecifiedSettings, TraceMode, TraceSettings, TraceUpdate};
 
 /// The trace that a client's request is part of.
 #[derive(Clone, Debug, PartialEq, Eq)]

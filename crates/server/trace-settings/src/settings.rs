@@ -1,7 +1,7 @@
 //! Trace settings: global ones, and for each model those that differ.
 //!
 //! A model inherits the global settings that it does not set itself; those inherit what the server started with. This
-//! file defines the settings and how they are layered; `trace_control.rs` holds the current ones.
+//! file defines the settings and how they are layered; `control.rs` holds the current ones.
 
 use nereid_backend_api::{Error, Result, TraceLevel};
 
