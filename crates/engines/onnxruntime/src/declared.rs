@@ -1,16 +1,13 @@
-//! The inputs and outputs that an ONNX file declares, read before the library loads the file.
+//! The inputs and outputs that an ONNX file declares, known before the library loads the file.
 //!
 //! Needed for two reasons: the library does not distinguish a scalar from a tensor of unknown rank, and types of later
 //! ONNX versions must not reach the `ort` crate, which knows a closed set.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use nereid_backend_api::{DataType, Error, Result};
-use nereid_model_files::{self as model_files, PROTOBUF_LIMIT};
-use prost::Message;
 
-use crate::external_data;
+use crate::onnx::{AttributeProto, Kind, ModelProto, NodeProto, ValueInfoProto};
 
 /// The element types that ONNX and the protocol share, by their number and name in ONNX.
 const TYPES: &[(i32, &str, DataType)] = &[
@@ -56,24 +53,12 @@ pub(crate) struct DeclaredTensors {
 }
 
 impl DeclaredTensors {
-    /// Reads a file. If it is not valid protobuf, nothing is known: the library reports the problem.
+    /// Reads the facts of a model.
     ///
     /// # Errors
-    /// The file cannot be read, stores weights outside its folder, or declares an input or output of a type that the
-    /// protocol lacks.
-    pub(crate) fn read(path: &Path) -> Result<Self> {
-        let contents =
-            model_files::read(path, PROTOBUF_LIMIT).map_err(|error| Error::cannot_read(path, &error))?;
-        external_data::check(&contents, path.parent().unwrap_or(Path::new("")))?;
-        Self::of(&contents)
-    }
-
-    /// Reads the contents of a file without external weights.
-    ///
-    /// # Errors
-    /// As [`read`](Self::read).
-    pub(crate) fn of(contents: &[u8]) -> Result<Self> {
-        let Ok(ModelProto { graph: Some(graph), functions }) = ModelProto::decode(contents) else {
+    /// The model declares an input or output of a type that the protocol lacks.
+    pub(crate) fn of(model: ModelProto) -> Result<Self> {
+        let ModelProto { graph: Some(graph), functions } = model else {
             return Ok(Self::default());
         };
         let functions = functions.iter().map(|function| fatal_on_empty(&function.node));
@@ -103,7 +88,7 @@ impl DeclaredTensors {
 fn fatal_on_empty(nodes: &[NodeProto]) -> Option<&'static str> {
     nodes.iter().find_map(|node| {
         let own = FATAL_ON_EMPTY.into_iter().find(|operator| operator.as_bytes() == node.op_type);
-        let mut bodies = node.attribute.iter().flat_map(|it| it.g.iter().chain(&it.graphs));
+        let mut bodies = node.attribute.iter().flat_map(AttributeProto::bodies);
         own.or_else(|| bodies.find_map(|body| fatal_on_empty(&body.node)))
     })
 }
@@ -115,7 +100,7 @@ fn rank_is_open(role: &str, info: &ValueInfoProto) -> Result<bool> {
         Some(Kind::Tensor(tensor)) => tensor,
         other => {
             let what = match other {
-                Some(kind) if kind.is_of_zip_map() => {
+                Some(kind) if is_of_zip_map(kind) => {
                     return Err(Error::unsupported(format!(
                         "{role} '{name}' of the model is a map for each row, but requests and responses carry tensors \
                          only: convert the model with options={{\"zipmap\": False}} (skl2onnx)"
@@ -149,112 +134,21 @@ fn rank_is_open(role: &str, info: &ValueInfoProto) -> Result<bool> {
     Ok(tensor.shape.is_none())
 }
 
-// The fields of onnx.proto that are needed; the others, above all weights, are skipped. Names are kept as bytes,
-// because ONNX does not require UTF-8 here.
-
-#[derive(Clone, PartialEq, Message)]
-struct ModelProto {
-    #[prost(message, optional, tag = "7")]
-    graph: Option<GraphProto>,
-    #[prost(message, repeated, tag = "25")]
-    functions: Vec<FunctionProto>,
+/// Whether this is the type of the operator ZipMap, which converters of classifiers add: a sequence of maps.
+fn is_of_zip_map(kind: &Kind) -> bool {
+    let Kind::Sequence(sequence) = kind else { return false };
+    matches!(sequence.element.as_ref().and_then(|kind| kind.value.as_ref()), Some(Kind::Map(_)))
 }
-
-#[derive(Clone, PartialEq, Message)]
-struct FunctionProto {
-    #[prost(message, repeated, tag = "7")]
-    node: Vec<NodeProto>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct NodeProto {
-    #[prost(bytes = "vec", tag = "4")]
-    op_type: Vec<u8>,
-    #[prost(message, repeated, tag = "5")]
-    attribute: Vec<AttributeProto>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct AttributeProto {
-    #[prost(message, optional, tag = "6")]
-    g: Option<GraphProto>,
-    #[prost(message, repeated, tag = "11")]
-    graphs: Vec<GraphProto>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct GraphProto {
-    #[prost(message, repeated, tag = "1")]
-    node: Vec<NodeProto>,
-    #[prost(message, repeated, tag = "11")]
-    input: Vec<ValueInfoProto>,
-    #[prost(message, repeated, tag = "12")]
-    output: Vec<ValueInfoProto>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct ValueInfoProto {
-    #[prost(bytes = "vec", tag = "1")]
-    name: Vec<u8>,
-    #[prost(message, optional, tag = "2")]
-    r#type: Option<TypeProto>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct TypeProto {
-    #[prost(oneof = "Kind", tags = "1, 4, 5, 7, 8, 9")]
-    value: Option<Kind>,
-}
-
-#[derive(Clone, PartialEq, prost::Oneof)]
-enum Kind {
-    #[prost(message, tag = "1")]
-    Tensor(TensorType),
-    #[prost(message, tag = "4")]
-    Sequence(Box<SequenceType>),
-    #[prost(message, tag = "5")]
-    Map(Anything),
-    #[prost(message, tag = "7")]
-    Opaque(Anything),
-    #[prost(message, tag = "8")]
-    Sparse(Anything),
-    #[prost(message, tag = "9")]
-    Optional(Anything),
-}
-
-impl Kind {
-    /// Whether this is the type of the operator ZipMap, which converters of classifiers add: a sequence of maps.
-    fn is_of_zip_map(&self) -> bool {
-        let Self::Sequence(sequence) = self else { return false };
-        matches!(sequence.element.as_ref().and_then(|kind| kind.value.as_ref()), Some(Self::Map(_)))
-    }
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct SequenceType {
-    #[prost(message, optional, tag = "1")]
-    element: Option<TypeProto>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct TensorType {
-    #[prost(int32, tag = "1")]
-    elem_type: i32,
-    #[prost(message, optional, tag = "2")]
-    shape: Option<Anything>,
-}
-
-#[derive(Clone, Copy, PartialEq, Message)]
-struct Anything {}
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::onnx::{Anything, FunctionProto, GraphProto, SequenceType, TensorType, TypeProto};
 
-    fn file(name: &str, kind: Option<Kind>) -> Vec<u8> {
+    fn file(name: &str, kind: Option<Kind>) -> ModelProto {
         let info = ValueInfoProto { name: name.into(), r#type: Some(TypeProto { value: kind }) };
         let graph = GraphProto { input: vec![info], ..GraphProto::default() };
-        ModelProto { graph: Some(graph), ..ModelProto::default() }.encode_to_vec()
+        ModelProto { graph: Some(graph), ..ModelProto::default() }
     }
 
     #[test]
@@ -270,7 +164,7 @@ mod tests {
         };
         let found = |graph, functions| {
             let model = ModelProto { graph: Some(graph), functions };
-            DeclaredTensors::of(&model.encode_to_vec()).unwrap().fatal_on_empty()
+            DeclaredTensors::of(model).unwrap().fatal_on_empty()
         };
         assert_eq!(found(graph(vec![node("Relu"), node("RNN")]), Vec::new()), None);
         for operator in FATAL_ON_EMPTY {
@@ -299,9 +193,9 @@ mod tests {
 
     #[test]
     fn an_open_rank_differs_from_a_scalar() {
-        assert!(DeclaredTensors::of(&file("X", tensor(1, None))).unwrap().rank_is_open("X"));
-        assert!(!DeclaredTensors::of(&file("X", tensor(1, Some(Anything {})))).unwrap().rank_is_open("X"));
-        assert!(!DeclaredTensors::of(&file("X", tensor(1, None))).unwrap().rank_is_open("Y"));
+        assert!(DeclaredTensors::of(file("X", tensor(1, None))).unwrap().rank_is_open("X"));
+        assert!(!DeclaredTensors::of(file("X", tensor(1, Some(Anything {})))).unwrap().rank_is_open("X"));
+        assert!(!DeclaredTensors::of(file("X", tensor(1, None))).unwrap().rank_is_open("Y"));
     }
 
     #[test]
@@ -315,15 +209,14 @@ mod tests {
             (Kind::Sparse(Anything {}), "input 'X' of the model is a sparse tensor"),
             (Kind::Opaque(Anything {}), "input 'X' of the model is of a type of its own"),
         ] {
-            let error = DeclaredTensors::of(&file("X", Some(kind))).unwrap_err();
+            let error = DeclaredTensors::of(file("X", Some(kind))).unwrap_err();
             assert!(error.message().starts_with(reported), "{error}");
         }
     }
 
     #[test]
     fn maps_of_a_classifier_are_refused_with_the_option_of_its_converter() {
-        let error =
-            DeclaredTensors::of(&file("Y", Some(sequence(Some(Kind::Map(Anything {})))))).unwrap_err();
+        let error = DeclaredTensors::of(file("Y", Some(sequence(Some(Kind::Map(Anything {})))))).unwrap_err();
         assert!(error.message().contains("'Y' of the model is a map for each row"), "{error}");
         assert!(error.message().contains("options={\"zipmap\": False}"), "{error}");
     }
@@ -333,24 +226,11 @@ mod tests {
         for (number, reported) in
             [(14, "COMPLEX64"), (20, "FLOAT8E5M2FNUZ"), (23, "FLOAT4E2M1"), (99, "number 99")]
         {
-            let error = DeclaredTensors::of(&file("X", tensor(number, None))).unwrap_err();
+            let error = DeclaredTensors::of(file("X", tensor(number, None))).unwrap_err();
             assert!(error.message().contains(&format!("element type {reported}, but")), "{error}");
         }
         for (number, ..) in TYPES {
-            DeclaredTensors::of(&file("X", tensor(*number, None))).unwrap();
+            DeclaredTensors::of(file("X", tensor(*number, None))).unwrap();
         }
-    }
-
-    #[test]
-    fn of_a_file_that_is_not_onnx_nothing_is_known() {
-        for contents in [b"".as_slice(), b"not a model", &[0xff; 64]] {
-            assert!(!DeclaredTensors::of(contents).unwrap().rank_is_open("X"));
-        }
-    }
-
-    #[test]
-    fn a_missing_file_is_reported_by_its_path() {
-        let error = DeclaredTensors::read(Path::new("/no/such/model.onnx")).unwrap_err();
-        assert!(error.message().contains("cannot read /no/such/model.onnx"), "{error}");
     }
 }

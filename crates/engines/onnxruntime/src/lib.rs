@@ -21,6 +21,7 @@ mod engine;
 mod external_data;
 mod library;
 mod memory;
+mod onnx;
 mod options;
 mod signature;
 
@@ -200,11 +201,15 @@ impl Source {
         }
     }
 
+    /// Checks the model before the library loads it. Of one that is not ONNX's protobuf, nothing is known.
     fn declared(&self) -> Result<DeclaredTensors> {
-        match self {
-            Self::File(path) => DeclaredTensors::read(path),
-            Self::Memory { onnx, .. } => DeclaredTensors::of(onnx),
-        }
+        let decoded = match self {
+            Self::File(path) => onnx::read(path)?,
+            Self::Memory { onnx, .. } => onnx::decode(onnx.as_slice()),
+        };
+        let Some(model) = decoded else { return Ok(DeclaredTensors::default()) };
+        external_data::check(&model, self.path().parent().unwrap_or(Path::new("")))?;
+        DeclaredTensors::of(model)
     }
 }
 
