@@ -127,7 +127,7 @@ impl OnnxRuntimeBackend {
     fn load_model(&self, context: &ModelContext, source: Source) -> Result<OrtModel> {
         let default_max_batch_size = self.settings.default_max_batch_size()?;
         let mut config = context.config.clone();
-        let declared = source.declared()?;
+        let declared = source.declared(&config)?;
         let options = SessionOptions::of(&config, &self.runtime, self.processors)?;
         let session = options.session(&source, InstanceKind::of_first_instance(&config))?;
         let mut signature = signature::of_session(&session, &declared)?;
@@ -201,11 +201,11 @@ impl Source {
         }
     }
 
-    /// Checks the model before the library loads it. Of one that is not ONNX's protobuf, nothing is known.
-    fn declared(&self) -> Result<DeclaredTensors> {
+    /// Checks the model before the library loads it. Of one in the library's own format, nothing is known.
+    fn declared(&self, config: &ModelConfig) -> Result<DeclaredTensors> {
         let decoded = match self {
-            Self::File(path) => onnx::read(path)?,
-            Self::Memory { onnx, .. } => onnx::decode(onnx.as_slice()),
+            Self::File(path) => onnx::read(path, config)?,
+            Self::Memory { onnx, origin } => Some(onnx::decode(onnx.as_slice(), origin)?),
         };
         let Some(model) = decoded else { return Ok(DeclaredTensors::default()) };
         external_data::check(&model, self.path().parent().unwrap_or(Path::new("")))?;

@@ -4,37 +4,63 @@
 //! and a file's skipped bytes are not read into memory. Names are kept as bytes, because ONNX does not require UTF-8 here.
 
 use std::io;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
 use bytes::Buf;
-use nereid_backend_api::{Error, Result};
+use nereid_backend_api::{Error, ModelConfig, Result};
 use nereid_model_files::{self as model_files, FileError, PROTOBUF_LIMIT};
 use prost::Message;
 
 /// The bytes of a file that are read at once. Small, because most of a file is weights, in pieces that are skipped.
 const CHUNK: usize = 16 << 10;
 
-/// Decodes a file. `None` if it is not ONNX's protobuf: the library reports the problem.
+/// The configuration's parameter for the format that the library reads a file in.
+const FORMAT: &str = "session.load_model_format";
+
+/// Decodes a model's file. `None` if the library reads it in its own format, ORT.
 ///
 /// # Errors
-/// The file cannot be read.
-pub(crate) fn read(path: &Path) -> Result<Option<ModelProto>> {
+/// The file cannot be read, or is not ONNX's protobuf.
+pub(crate) fn read(path: &Path, config: &ModelConfig) -> Result<Option<ModelProto>> {
     let cannot_read = |error: FileError| Error::cannot_read(path, &error);
     let file = model_files::open(path).map_err(cannot_read)?;
     let length = file.metadata().map_err(|error| cannot_read(error.into()))?.len();
     if length > PROTOBUF_LIMIT {
         return Err(cannot_read(FileError::TooLarge(PROTOBUF_LIMIT)));
     }
+    if is_ort_format(path, config) {
+        return Ok(None);
+    }
     let length = usize::try_from(length).map_err(|_| cannot_read(FileError::TooLarge(PROTOBUF_LIMIT)))?;
     let mut contents = Contents::new(length, |buffer, offset| file.read_exact_at(buffer, offset));
-    let decoded = decode(&mut contents);
-    contents.error.map_or(Ok(decoded), |error| Err(cannot_read(error.into())))
+    let decoded = decode(&mut contents, path);
+    contents.error.map_or(decoded, |error| Err(cannot_read(error.into()))).map(Some)
 }
 
-/// Decodes the contents of a file. `None` if they are not ONNX's protobuf.
-pub(crate) fn decode(contents: impl Buf) -> Option<ModelProto> {
-    ModelProto::decode(contents).ok()
+/// Whether the library reads a file in its own format: by the same rule as the library, not by the contents, which may be valid in
+/// both formats.
+fn is_ort_format(path: &Path, config: &ModelConfig) -> bool {
+    match config.parameters.get(FORMAT).map(|parameter| parameter.string_value.as_str()) {
+        None | Some("") => path
+            .as_os_str()
+            .as_bytes()
+            .last_chunk()
+            .is_some_and(|end: &[u8; 4]| end.eq_ignore_ascii_case(b".ort")),
+        Some(format) => format == "ORT",
+    }
+}
+
+/// Decodes the contents of a file at `path`, or what they were converted to.
+///
+/// # Errors
+/// They are not ONNX's protobuf. The library may still accept them, because it skips a field of an unexpected type. It would then
+/// load what was not checked.
+pub(crate) fn decode(contents: impl Buf, path: &Path) -> Result<ModelProto> {
+    ModelProto::decode(contents).map_err(|error| {
+        Error::invalid_arg(format!("{} is not a complete ONNX file: {error}", path.display()))
+    })
 }
 
 /// The bytes of a file, read in chunks where the decoder does not skip them.
@@ -224,11 +250,17 @@ pub(crate) struct Anything {}
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::io::Write as _;
 
+    use nereid_model_config::proto::ModelParameter;
     use prost::encoding::{WireType, encode_key, encode_varint};
 
     use super::*;
+
+    fn read_onnx(path: &Path) -> Result<ModelProto> {
+        read(path, &ModelConfig::default()).map(Option::unwrap)
+    }
 
     /// A field of another message, or of a later version of ONNX.
     fn unknown_field(bytes: usize) -> Vec<u8> {
@@ -252,13 +284,16 @@ mod tests {
             for (skipped, kept) in [(bytes, 1), (1, bytes), (bytes, bytes)] {
                 let model = model(kept);
                 let contents = [unknown_field(skipped), model.encode_to_vec()].concat();
-                assert_eq!(decode(contents.as_slice()), Some(model.clone()));
+                assert_eq!(decode(contents.as_slice(), Path::new("m")).unwrap(), model);
                 let mut file = tempfile::NamedTempFile::new().unwrap();
                 file.write_all(&contents).unwrap();
-                assert_eq!(read(file.path()).unwrap(), Some(model), "{skipped} and {kept} bytes");
-                // Without its last byte, it is no message.
+                assert_eq!(read_onnx(file.path()).unwrap(), model, "{skipped} and {kept} bytes");
                 file.as_file().set_len(contents.len() as u64 - 1).unwrap();
-                assert_eq!(read(file.path()).unwrap(), None, "{skipped} and {kept} bytes");
+                let error = read_onnx(file.path()).unwrap_err();
+                assert!(
+                    error.message().contains("is not a complete ONNX file"),
+                    "{skipped}, {kept}: {error}"
+                );
             }
         }
     }
@@ -273,7 +308,7 @@ mod tests {
                 buffer.copy_from_slice(&contents[offset as usize..][..buffer.len()]);
                 Ok(())
             });
-            assert_eq!(decode(&mut file), Some(model));
+            assert_eq!(decode(&mut file, Path::new("m")).unwrap(), model);
             assert!(file.error.is_none());
             assert!(read <= 2 * CHUNK, "{read} of {} bytes", contents.len());
         }
@@ -292,26 +327,59 @@ mod tests {
                 buffer.copy_from_slice(&contents[offset as usize..][..buffer.len()]);
                 Ok(())
             });
-            decode(&mut file);
+            // The error of the file is reported in place of this one.
+            decode(&mut file, Path::new("m")).unwrap_err();
             assert_eq!(file.error.unwrap().to_string(), "a broken disk");
             assert_eq!(reads, failing + 1);
         }
     }
 
     #[test]
-    fn file_that_is_not_onnx_is_not_decoded() {
-        for contents in [b"not a model".as_slice(), &[0xff; 64]] {
+    fn file_that_only_the_library_decodes_is_refused() {
+        let valid = model(1).encode_to_vec();
+        // Field 7, the graph, a second time as a number.
+        let with_number = [&[0x38, 1], valid.as_slice()].concat();
+        for (contents, is_refused) in [
+            (b"".as_slice(), false),
+            (&valid, false),
+            (&with_number, true),
+            (b"not a model", true),
+            (&[0xff; 64], true),
+        ] {
             let mut file = tempfile::NamedTempFile::new().unwrap();
             file.write_all(contents).unwrap();
-            assert_eq!(read(file.path()).unwrap(), None);
+            assert_eq!(read_onnx(file.path()).is_err(), is_refused, "{contents:?}");
         }
-        let empty = tempfile::NamedTempFile::new().unwrap();
-        assert_eq!(read(empty.path()).unwrap(), Some(ModelProto::default()));
+    }
+
+    #[test]
+    fn format_is_that_of_the_library() {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, format, is_ort) in [
+            ("model.onnx", None, false),
+            ("model.ort", None, true),
+            ("model.ORT", None, true),
+            (".ort", None, true),
+            ("ort", None, false),
+            ("model.ort.onnx", None, false),
+            ("model.ort", Some(""), true),
+            ("model.ort", Some("ONNX"), false),
+            ("model.ort", Some("ort"), false),
+            ("model.onnx", Some("ORT"), true),
+            ("model.onnx", Some(""), false),
+        ] {
+            let path = folder.path().join(name);
+            fs::write(&path, "neither").unwrap();
+            let mut config = ModelConfig::default();
+            let parameter = |value: &str| ModelParameter { string_value: value.to_owned() };
+            config.parameters.extend(format.map(|format| (FORMAT.to_owned(), parameter(format))));
+            assert_eq!(matches!(read(&path, &config), Ok(None)), is_ort, "{name} {format:?}");
+        }
     }
 
     #[test]
     fn a_missing_file_is_reported_by_its_path() {
-        let error = read(Path::new("/no/such/model.onnx")).unwrap_err();
+        let error = read_onnx(Path::new("/no/such/model.onnx")).unwrap_err();
         assert!(error.message().contains("cannot read /no/such/model.onnx"), "{error}");
     }
 
@@ -319,7 +387,7 @@ mod tests {
     fn file_past_the_limit_is_refused() {
         let file = tempfile::NamedTempFile::new().unwrap();
         file.as_file().set_len(PROTOBUF_LIMIT + 1).unwrap();
-        let error = read(file.path()).unwrap_err();
+        let error = read_onnx(file.path()).unwrap_err();
         assert!(error.message().ends_with("larger than 2147483648 bytes"), "{error}");
     }
 }
