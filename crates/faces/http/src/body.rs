@@ -1,9 +1,12 @@
 //! A request's body: read up to a limit, and kept in the pieces it arrived in.
 
 use std::error::Error;
+use std::fmt::Display;
 use std::future::poll_fn;
+use std::io;
 use std::pin::Pin;
-use std::task::Poll;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
@@ -62,6 +65,43 @@ struct IncomingBody {
     tail: BytesMut,
 }
 
+/// A body that its connection delivers.
+pub(crate) enum ArrivingBody<'a> {
+    /// Arrived with the head.
+    Whole(Bytes),
+    /// Read from the connection.
+    Direct(&'a Mutex<dyn Wire + 'a>),
+    /// Read by hyper.
+    Pieces(Incoming),
+}
+
+/// A connection in the middle of a request.
+pub(crate) trait Wire: Send {
+    /// How many bytes of the body have not been read.
+    fn left(&self) -> usize;
+
+    /// Appends bytes of the body, at least one and no more than fit, and returns how many.
+    fn poll_more(&mut self, buffer: &mut BytesMut, context: &mut Context<'_>) -> Poll<io::Result<usize>>;
+}
+
+impl ArrivingBody<'_> {
+    /// The least number of bytes to expect.
+    fn announced(&self) -> u64 {
+        match self {
+            Self::Whole(bytes) => bytes.len() as u64,
+            Self::Direct(wire) => locked(wire).left() as u64,
+            Self::Pieces(incoming) => incoming.size_hint().lower(),
+        }
+    }
+}
+
+fn locked<'a, 'w>(wire: &'a Mutex<dyn Wire + 'w>) -> MutexGuard<'a, dyn Wire + 'w> {
+    wire.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The size of the first buffer of a body. Later ones are as large as what has arrived.
+const FIRST_BUFFER: usize = 2 << 20;
+
 /// Maximum bytes of a refused body to discard, and the time limit.
 const MAX_DISCARDED: usize = 8 << 20;
 const DISCARD_TIME: Duration = Duration::from_secs(1);
@@ -79,7 +119,7 @@ impl RequestBody {
     /// # Errors
     /// The reply to a body that is too long, too slow, truncated, or larger than the server's budget permits.
     pub(crate) async fn read(
-        incoming: &mut Incoming,
+        arriving: &mut ArrivingBody<'_>,
         limit: Limit,
         budget: &BodyBudget,
         pace: &Pace,
@@ -87,7 +127,7 @@ impl RequestBody {
         let refused = |status, message: &str| Box::new(error_text(status, message));
         let too_long = || refused(StatusCode::PAYLOAD_TOO_LARGE, &limit.exceeded("the request body"));
         // A length announced over the limit is refused before any of the body is read.
-        let announced = incoming.size_hint().lower();
+        let announced = arriving.announced();
         if announced > limit.bytes as u64 {
             return Err(too_long());
         }
@@ -95,6 +135,15 @@ impl RequestBody {
             let message = budget.too_long("the request body", announced);
             return Err(refused(StatusCode::PAYLOAD_TOO_LARGE, &message));
         }
+        let incoming = match arriving {
+            ArrivingBody::Pieces(incoming) => incoming,
+            ArrivingBody::Direct(wire) => return Self::read_direct(wire, budget, pace).await,
+            ArrivingBody::Whole(bytes) => {
+                let mut body = Self::from(std::mem::take(bytes));
+                body.share.cover(budget, body.len).map_err(|error| Box::new(reply::error(&error)))?;
+                return Ok(body);
+            }
+        };
         let mut arriving = IncomingBody::default();
         let watched = pace.progressed(0);
         // On HTTP/2 each body has its own time limit.
@@ -112,7 +161,7 @@ impl RequestBody {
             let frame = frame.map_err(|error| {
                 // hyper's message carries no detail; the reason is in its source.
                 let cause = error.source().unwrap_or(&error);
-                refused(StatusCode::BAD_REQUEST, &format!("the request body cannot be read: {cause}"))
+                Box::new(unreadable(cause))
             })?;
             let Ok(piece) = frame.into_data() else { continue };
             pace.progressed(piece.len());
@@ -129,31 +178,52 @@ impl RequestBody {
         Ok(arriving.whole())
     }
 
+    /// Reads a body whose length is within the limits.
+    async fn read_direct(
+        wire: &Mutex<dyn Wire + '_>,
+        budget: &BodyBudget,
+        pace: &Pace,
+    ) -> Result<Self, Box<Reply>> {
+        let mut body = Self::default();
+        let mut buffer = BytesMut::new();
+        let mut arrived = 0;
+        pace.progressed(0);
+        loop {
+            let left = locked(wire).left();
+            if buffer.len() == buffer.capacity() || left == 0 {
+                if !buffer.is_empty() {
+                    body.len += buffer.len();
+                    body.pieces.push(std::mem::take(&mut buffer).freeze());
+                }
+                if left == 0 {
+                    return Ok(body);
+                }
+                buffer.reserve(left.min(arrived.max(FIRST_BUFFER)));
+            }
+            let read = poll_fn(|context| locked(wire).poll_more(&mut buffer, context)).await;
+            let count = read.map_err(|error| Box::new(unreadable(&error)))?;
+            pace.progressed(count);
+            arrived += count;
+            body.share.cover(budget, arrived).map_err(|error| Box::new(reply::error(&error)))?;
+        }
+    }
+
     /// The body's share of the budget, to be held until the request is over.
     pub fn take_share(&mut self) -> BodyShare {
         std::mem::take(&mut self.share)
     }
 
     /// Discards the rest of a refused request's body, within limits: clients that are still sending see the end of
-    /// their connection, or over HTTP/2 the reset of their stream, instead of the reply before it. Returns a body that did
-    /// not end.
-    pub(crate) async fn discard(mut incoming: Incoming) -> Option<Incoming> {
+    /// their connection, or over HTTP/2 the reset of their stream, instead of the reply before it. Returns a body of
+    /// hyper's that did not end.
+    pub(crate) async fn discard(mut arriving: ArrivingBody<'_>) -> Option<Incoming> {
         // The end of a body that announces more would not be reached.
-        if incoming.size_hint().lower() > MAX_DISCARDED as u64 {
-            return Some(incoming);
+        let is_short = arriving.announced() <= MAX_DISCARDED as u64;
+        let is_over = is_short && timeout(DISCARD_TIME, discard(&mut arriving)).await.unwrap_or(false);
+        match arriving {
+            ArrivingBody::Pieces(incoming) if !is_over => Some(incoming),
+            _ => None,
         }
-        let mut discarded = 0;
-        let rest = async {
-            while discarded <= MAX_DISCARDED && !incoming.is_end_stream() {
-                match poll_fn(|context| Pin::new(&mut incoming).poll_frame(context)).await {
-                    Some(Ok(frame)) => discarded += frame.data_ref().map_or(0, Bytes::len),
-                    Some(Err(_)) | None => return true,
-                }
-            }
-            incoming.is_end_stream()
-        };
-        let has_ended = timeout(DISCARD_TIME, rest).await.unwrap_or(false);
-        (!has_ended).then_some(incoming)
     }
 
     /// Keeps the unread rest of a refused body on HTTP/2 until the client has had time to read the reply and to stop.
@@ -212,6 +282,38 @@ impl RequestBody {
         }
         Ok(())
     }
+}
+
+/// Reads and drops a body. Returns whether it is over, rather than too long.
+async fn discard(arriving: &mut ArrivingBody<'_>) -> bool {
+    match arriving {
+        ArrivingBody::Whole(_) => true,
+        ArrivingBody::Direct(wire) => {
+            let mut buffer = BytesMut::with_capacity(SHORT);
+            while locked(wire).left() > 0 {
+                buffer.clear();
+                if poll_fn(|context| locked(wire).poll_more(&mut buffer, context)).await.is_err() {
+                    break;
+                }
+            }
+            true
+        }
+        ArrivingBody::Pieces(incoming) => {
+            let mut discarded = 0;
+            while discarded <= MAX_DISCARDED && !incoming.is_end_stream() {
+                match poll_fn(|context| Pin::new(&mut *incoming).poll_frame(context)).await {
+                    Some(Ok(frame)) => discarded += frame.data_ref().map_or(0, Bytes::len),
+                    Some(Err(_)) | None => return true,
+                }
+            }
+            incoming.is_end_stream()
+        }
+    }
+}
+
+/// 400 for a body that breaks off.
+fn unreadable(cause: &(impl Display + ?Sized)) -> Reply {
+    error_text(StatusCode::BAD_REQUEST, &format!("the request body cannot be read: {cause}"))
 }
 
 impl IncomingBody {

@@ -224,13 +224,18 @@ impl Activity for Pace {
 pub(crate) struct PacedConnection<S> {
     stream: S,
     pace: Pace,
-    /// Bytes already read to detect the protocol.
+    /// Bytes already read, which are read again.
     first: Bytes,
 }
 
 impl<S: AsyncRead + Unpin> PacedConnection<S> {
     pub(crate) fn new(stream: S, pace: Pace) -> Self {
         Self { stream, pace, first: Bytes::new() }
+    }
+
+    /// Puts back bytes, which are read again.
+    pub(crate) fn unread(&mut self, bytes: Bytes) {
+        self.first = bytes;
     }
 
     /// Waits for the first bytes and detects HTTP/2. They are read again afterwards.

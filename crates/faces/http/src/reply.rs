@@ -101,7 +101,7 @@ impl Pieces {
     }
 
     /// The pieces in order.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Bytes> {
+    pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = &Bytes> {
         self.pieces.iter().rev()
     }
 

@@ -6,13 +6,12 @@
 use std::borrow::Cow;
 use std::time::Instant;
 
-use hyper::body::Incoming;
 use hyper::header::EXPECT;
 use hyper::http::request::Parts;
-use hyper::{HeaderMap, Method, Request, StatusCode, Version};
+use hyper::{HeaderMap, Method, StatusCode, Version};
 use nereid_protocol::{Action, Head, Identity};
 
-use crate::body::RequestBody;
+use crate::body::{ArrivingBody, RequestBody};
 use crate::face::{Call, Face};
 use crate::pace::Pace;
 use crate::reply::{self, Reply};
@@ -79,19 +78,25 @@ impl Router {
         Some((&**face, Destination::Methods(Vec::new(), None)))
     }
 
-    /// Answers a request on a connection that knows `identity`.
-    pub(crate) async fn answer(&self, request: Request<Incoming>, pace: &Pace, identity: &Identity) -> Reply {
-        let (parts, body) = request.into_parts();
-        let Some((face, destination)) = self.find(&parts) else {
-            return refused(reply::error_text(StatusCode::NOT_FOUND, "Not Found"), &parts, body).await;
+    /// Answers a request on a connection that knows `identity`. `head` is what `parts` were read from, if that is known.
+    pub(crate) async fn answer(
+        &self,
+        parts: &Parts,
+        head: Option<&[u8]>,
+        body: ArrivingBody<'_>,
+        pace: &Pace,
+        identity: &Identity,
+    ) -> Reply {
+        let Some((face, destination)) = self.find(parts) else {
+            return refused(reply::error_text(StatusCode::NOT_FOUND, "Not Found"), parts, body).await;
         };
         let cors = &face.properties().cors;
         if !cors.is_on() {
-            return self.answer_from(face, destination, &parts, body, pace, identity).await;
+            return self.answer_from(face, destination, (parts, head), body, pace, identity).await;
         }
-        let mut reply = match cors.preflight(&parts) {
+        let mut reply = match cors.preflight(parts) {
             Some(reply) => reply,
-            None => self.answer_from(face, destination, &parts, body, pace, identity).await,
+            None => self.answer_from(face, destination, (parts, head), body, pace, identity).await,
         };
         cors.add_to(&mut reply, &parts.headers);
         reply
@@ -102,13 +107,17 @@ impl Router {
         &self,
         face: &dyn Face,
         destination: Destination<'_>,
-        parts: &Parts,
-        mut body: Incoming,
+        (parts, head): (&Parts, Option<&[u8]>),
+        mut body: ArrivingBody<'_>,
         pace: &Pace,
         identity: &Identity,
     ) -> Reply {
         let properties = face.properties();
-        let head = if self.keeps_spelling() { pace.take_head() } else { Vec::new() };
+        let head = match head {
+            Some(head) => Cow::Borrowed(head),
+            None if self.keeps_spelling() => Cow::Owned(pace.take_head()),
+            None => Cow::Borrowed([].as_slice()),
+        };
         let (route, params, action) = match destination {
             Destination::Route(route, params, action) => (route, params, action),
             Destination::Refused(reply) => return refused(*reply, parts, body).await,
@@ -177,7 +186,7 @@ impl Head for Headers<'_> {
 }
 
 /// The reply to a request that is refused before its body was read.
-async fn refused(reply: Reply, parts: &Parts, body: Incoming) -> Reply {
+async fn refused(reply: Reply, parts: &Parts, body: ArrivingBody<'_>) -> Reply {
     // A client that expects `100 Continue` sends no body without it.
     if parts.version == Version::HTTP_2 || !parts.headers.contains_key(EXPECT) {
         // Boxed because it is rare, so that it takes no space in the future of every request.

@@ -1,5 +1,7 @@
 //! Connections: accepts them and serves HTTP/1.1 or HTTP/2 on each, depending on the client's first bytes.
 
+mod direct;
+
 use std::convert::Infallible;
 use std::error::Error;
 use std::pin::{Pin, pin};
@@ -7,11 +9,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use hyper::Request;
-use hyper::body::{Body as _, Incoming};
+use hyper::body::{Body, Incoming};
 use hyper::header::{CONNECTION, HeaderValue};
+use hyper::http::request::Parts;
 use hyper::server::conn::{http1, http2};
-use hyper::service::{Service as _, service_fn};
+use hyper::service::{Service, service_fn};
+use hyper::{Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use nereid_net::http2::Draining;
 use nereid_net::io_runtime::when_woken;
@@ -23,7 +26,10 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use self::direct::Ended;
+use crate::body::ArrivingBody;
 use crate::pace::{Pace, PacedConnection};
+use crate::reply::{Contents, Reply};
 use crate::router::Router;
 use crate::slots::{Slot, Slots};
 
@@ -163,28 +169,61 @@ async fn open(transport: Arc<Transport>, arrival: Arrival, pace: Pace) {
     }
 }
 
+/// What a connection knows.
+struct Conversation {
+    transport: Arc<Transport>,
+    pace: Pace,
+    identity: Identity,
+}
+
+impl Conversation {
+    /// Answers a request. `head` is what `parts` were read from, if that is known.
+    async fn answer(&self, parts: &Parts, head: Option<&[u8]>, body: ArrivingBody<'_>) -> Reply {
+        let Self { transport, pace, identity } = self;
+        let call = || format!("HTTP {} {}", parts.method, parts.uri.path());
+        let logged = LoggedRequest::begin(identity.principal.as_ref(), call);
+        let mut reply = transport.router.answer(parts, head, body, pace, identity).await;
+        if let Some(logged) = logged {
+            logged.answered(reply.status().as_u16(), reply.body().size_hint().exact());
+        }
+        if transport.ending.load(Ordering::Acquire) && pace.is_enforced() {
+            reply.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        reply
+    }
+
+    /// Forgets the heads that the connection has kept for hyper.
+    fn forget_heads(&self) {
+        if self.transport.router.keeps_spelling() {
+            self.pace.take_head();
+        }
+    }
+
+    /// Answers requests that hyper reads. `body` makes what hyper sends of a reply's body.
+    fn into_service<B: Body>(
+        self,
+        body: impl Fn(Contents) -> B + Copy,
+    ) -> impl Service<
+        Request<Incoming>,
+        Response = Response<B>,
+        Error = Infallible,
+        Future = impl Future<Output = Result<Response<B>, Infallible>>,
+    > {
+        let own = Arc::new(self);
+        service_fn(move |request: Request<Incoming>| {
+            let own = Arc::clone(&own);
+            async move {
+                let (parts, arriving) = request.into_parts();
+                Ok(own.answer(&parts, None, ArrivingBody::Pieces(arriving)).await.map(body))
+            }
+        })
+    }
+}
+
 async fn converse<S>(stream: S, transport: Arc<Transport>, pace: Pace, identity: Identity)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    // Avoids a second reference count per request that all connections share.
-    let own = Arc::new((Arc::clone(&transport), pace.clone(), identity));
-    let service = service_fn(|request: Request<Incoming>| {
-        let own = Arc::clone(&own);
-        async move {
-            let (transport, pace, identity) = &*own;
-            let call = || format!("HTTP {} {}", request.method(), request.uri().path());
-            let logged = LoggedRequest::begin(identity.principal.as_ref(), call);
-            let mut reply = transport.router.answer(request, pace, identity).await;
-            if let Some(logged) = logged {
-                logged.answered(reply.status().as_u16(), reply.body().size_hint().exact());
-            }
-            if transport.ending.load(Ordering::Acquire) && pace.is_enforced() {
-                reply.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-            }
-            Ok::<_, Infallible>(reply)
-        }
-    });
     let stream = TimedWrites::new(stream);
     let backlog = stream.backlog();
     let mut stream = PacedConnection::new(stream, pace.clone());
@@ -195,35 +234,22 @@ where
         transport.shutdown.cancelled().await;
         client_stalled(|| pace.awaited().filter(|_| !backlog.is_there())).await;
     });
+    let conversation = Conversation { transport: Arc::clone(&transport), pace: pace.clone(), identity };
     let served = async {
         let http2 = transport.options.http2
             && tokio::select! {
                 http2 = stream.detect_http2() => http2?,
                 () = &mut quiet => return Ok(()),
             };
+        // Boxed, so that connections of plain requests do not have the space for hyper's.
         if http2 {
-            let service = service_fn(|request| {
-                let reply = service.call(request);
-                async move { reply.await.map(|reply| reply.map(TimedBody::new)) }
-            });
-            let mut protocol =
-                http2::Builder::new(TimedReplies::new(nereid_net::io_runtime::Spawner, pace.requests()));
-            // Detects clients that vanished without closing the connection.
-            protocol.timer(TokioTimer::new()).keep_alive_interval(PING).keep_alive_timeout(PING);
-            protocol.max_pending_accept_reset_streams(MAX_PENDING_RESETS);
-            let (stream, drain) = Draining::new(stream);
-            let connection = protocol.serve_connection(TokioIo::new(stream), service);
-            let shutdown = when_woken(transport.shutdown.cancelled());
-            let end = |connection: Pin<&mut http2::Connection<_, _, _>>| {
-                drain.begin();
-                connection.graceful_shutdown();
-            };
-            until(shutdown, connection, end).await?;
+            Box::pin(serve_http2(stream, conversation)).await
         } else {
-            let connection = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
-            until(quiet, connection, http1::Connection::graceful_shutdown).await?;
+            match direct::converse(&mut stream, &conversation, quiet.as_mut()).await? {
+                Ended::Closed => Ok(()),
+                Ended::Unusual => Box::pin(serve_http1(stream, conversation, quiet)).await,
+            }
         }
-        Ok::<_, Box<dyn Error + Send + Sync>>(())
     };
     tokio::select! {
         biased;
@@ -233,6 +259,41 @@ where
         () = stalled => tracing::debug!("closed an HTTP connection: its client stalled"),
         () = unresponsive => tracing::debug!("closed an HTTP connection at shutdown: its client did not close it"),
     }
+}
+
+type Served = Result<(), Box<dyn Error + Send + Sync>>;
+
+async fn serve_http1<S>(
+    stream: PacedConnection<S>,
+    conversation: Conversation,
+    quiet: impl Future<Output = ()>,
+) -> Served
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let service = conversation.into_service(|body| body);
+    let connection = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
+    Ok(until(quiet, connection, http1::Connection::graceful_shutdown).await?)
+}
+
+async fn serve_http2<S>(stream: PacedConnection<S>, conversation: Conversation) -> Served
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let shutdown = conversation.transport.shutdown.clone();
+    let replies = TimedReplies::new(nereid_net::io_runtime::Spawner, conversation.pace.requests());
+    let service = conversation.into_service(TimedBody::new);
+    let mut protocol = http2::Builder::new(replies);
+    // Detects clients that vanished without closing the connection.
+    protocol.timer(TokioTimer::new()).keep_alive_interval(PING).keep_alive_timeout(PING);
+    protocol.max_pending_accept_reset_streams(MAX_PENDING_RESETS);
+    let (stream, drain) = Draining::new(stream);
+    let connection = protocol.serve_connection(TokioIo::new(stream), service);
+    let end = |connection: Pin<&mut http2::Connection<_, _, _>>| {
+        drain.begin();
+        connection.graceful_shutdown();
+    };
+    Ok(until(when_woken(shutdown.cancelled()), connection, end).await?)
 }
 
 /// Serves a connection until its client closes it, or `last` returns: then `end` closes it after the replies in progress.
