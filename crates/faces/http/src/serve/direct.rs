@@ -116,8 +116,8 @@ impl<S: AsyncRead + Unpin> Arrivals<'_, S> {
     /// The request that `received` starts with; keeps the bytes that are not used. `None` if the head is incomplete.
     fn next_of(&mut self, head: &mut Option<Box<Head>>, received: &[u8]) -> Option<Next> {
         let (used, next) = find(head, received);
-        self.rest.clear();
-        self.rest.extend_from_slice(received.get(used..).unwrap_or_default());
+        // Without a capacity, if nothing is left.
+        self.rest = received.get(used..).unwrap_or_default().to_vec();
         self.is_new = next.is_some() && !self.rest.is_empty();
         if let (Some(Next::Request(None)), Some(head)) = (&next, head) {
             self.left = head.body;
@@ -157,7 +157,9 @@ impl<S: AsyncRead + Unpin + Send> Wire for Arrivals<'_, S> {
             ready!(poll_read_buf(Pin::new(&mut *self.stream), context, &mut limited))?
         } else {
             let count = room.min(self.rest.len());
-            buffer.extend(self.rest.drain(..count));
+            let later = self.rest.split_off(count);
+            buffer.extend_from_slice(&self.rest);
+            self.rest = later;
             count
         };
         self.is_new = !self.rest.is_empty();
