@@ -169,7 +169,7 @@ fn response_parameters() -> Parameters {
 }
 
 fn output_name(input: &str) -> Option<String> {
-    input.strip_prefix("INPUT").map(|suffix| format!("OUTPUT{suffix}"))
+    input.strip_prefix("INPUT").map(|suffix| ["OUTPUT", suffix].concat())
 }
 
 fn check_pairs(config: &ModelConfig) -> Result<()> {

@@ -72,15 +72,16 @@ pub struct Busy(Pace);
 
 impl Drop for Busy {
     fn drop(&mut self) {
-        let mut progress = self.0.lock();
-        match progress.state {
-            State::Busy { replies, next } if replies > 1 => {
-                progress.state = State::Busy { replies: replies - 1, next };
-            }
-            State::Busy { next: true, .. } => progress.enter(State::Head),
-            State::Busy { .. } => progress.enter(State::Idle),
-            _ => {}
-        }
+        self.0.finish_reply();
+    }
+}
+
+/// Like [`Busy`], for a reply that ends before its connection.
+pub(crate) struct Working<'a>(&'a Pace);
+
+impl Drop for Working<'_> {
+    fn drop(&mut self) {
+        self.0.finish_reply();
     }
 }
 
@@ -157,13 +158,35 @@ impl Pace {
 
     /// Marks the request as complete: the client is not expected to send anything until the guard is dropped.
     pub(crate) fn busy(&self) -> Busy {
+        self.begin_reply();
+        Busy(self.clone())
+    }
+
+    /// Like [`busy`](Self::busy), without a reference count.
+    pub(crate) fn working(&self) -> Working<'_> {
+        self.begin_reply();
+        Working(self)
+    }
+
+    fn begin_reply(&self) {
         let mut progress = self.lock();
         match progress.state {
             State::Busy { replies, next } => progress.state = State::Busy { replies: replies + 1, next },
             State::Off => {}
             _ => progress.enter(State::Busy { replies: 1, next: false }),
         }
-        Busy(self.clone())
+    }
+
+    fn finish_reply(&self) {
+        let mut progress = self.lock();
+        match progress.state {
+            State::Busy { replies, next } if replies > 1 => {
+                progress.state = State::Busy { replies: replies - 1, next };
+            }
+            State::Busy { next: true, .. } => progress.enter(State::Head),
+            State::Busy { .. } => progress.enter(State::Idle),
+            _ => {}
+        }
     }
 
     /// Completes when the server may close the connection on its own initiative: no request has started on it for

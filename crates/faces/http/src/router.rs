@@ -144,7 +144,7 @@ impl Router {
                 Err(reply) => return refused(*reply, parts, body).await,
             }
         };
-        let _busy = pace.busy();
+        let _working = pace.working();
         let arrived = head_arrived.map(|head| (head, Instant::now()));
         let (query, headers, access) = (parts.uri.query(), &parts.headers, &properties.access);
         let call = Call { params, query, headers, caller: &caller, arrived, access, head: &head, pace };

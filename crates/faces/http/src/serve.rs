@@ -112,12 +112,7 @@ pub async fn serve(
         let registered = listener.connections().register(Arc::new(pace.clone()), evicted.clone());
         connections.spawn(nereid_net::io_runtime::relayed(async move {
             let _registered = (registered, slot);
-            tokio::select! {
-                () = open(transport, arrival, pace) => {}
-                () = when_woken(evicted.cancelled()) => {
-                    tracing::debug!("closed an idle HTTP connection to make room");
-                }
-            }
+            open(transport, arrival, pace, evicted).await;
         }));
     }
     drop(listener);
@@ -155,15 +150,16 @@ impl Transport {
     }
 }
 
-async fn open(transport: Arc<Transport>, arrival: Arrival, pace: Pace) {
+async fn open(transport: Arc<Transport>, arrival: Arrival, pace: Pace, evicted: CancellationToken) {
     let opened = tokio::select! {
         opened = arrival.open() => opened,
         () = transport.shutdown.cancelled() => return,
+        () = evicted.cancelled() => return,
     };
     match opened {
         Ok(connection) => {
             let identity = Identity::of_connection(connection.client().map(Principal::new));
-            converse(connection, transport, pace, identity).await;
+            converse(connection, transport, pace, identity, evicted).await;
         }
         Err(error) => tracing::debug!("cannot open an HTTP connection: {error}"),
     }
@@ -220,8 +216,13 @@ impl Conversation {
     }
 }
 
-async fn converse<S>(stream: S, transport: Arc<Transport>, pace: Pace, identity: Identity)
-where
+async fn converse<S>(
+    stream: S,
+    transport: Arc<Transport>,
+    pace: Pace,
+    identity: Identity,
+    evicted: CancellationToken,
+) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let stream = TimedWrites::new(stream);
@@ -229,10 +230,16 @@ where
     let mut stream = PacedConnection::new(stream, pace.clone());
     // Each of these events occurs at most once, but the connection is polled for every request.
     let mut quiet = pin!(when_woken(transport.quiet(&pace)));
-    let stalled = when_woken(pace.stalled());
-    let unresponsive = when_woken(async {
-        transport.shutdown.cancelled().await;
-        client_stalled(|| pace.awaited().filter(|_| !backlog.is_there())).await;
+    let given_up = when_woken(async {
+        let unresponsive = async {
+            transport.shutdown.cancelled().await;
+            client_stalled(|| pace.awaited().filter(|_| !backlog.is_there())).await;
+        };
+        tokio::select! {
+            () = evicted.cancelled() => "closed an idle HTTP connection to make room",
+            () = pace.stalled() => "closed an HTTP connection: its client stalled",
+            () = unresponsive => "closed an HTTP connection at shutdown: its client did not close it",
+        }
     });
     let conversation = Conversation { transport: Arc::clone(&transport), pace: pace.clone(), identity };
     let served = async {
@@ -256,8 +263,7 @@ where
         outcome = served => if let Err(error) = outcome {
             tracing::debug!("an HTTP connection failed: {error}");
         },
-        () = stalled => tracing::debug!("closed an HTTP connection: its client stalled"),
-        () = unresponsive => tracing::debug!("closed an HTTP connection at shutdown: its client did not close it"),
+        reason = given_up => tracing::debug!("{reason}"),
     }
 }
 

@@ -51,7 +51,11 @@ pub(crate) struct Call<'a> {
     pub http: &'a http::Call<'a>,
 }
 
-impl Call<'_> {
+impl<'a> Call<'a> {
+    pub(crate) fn new(face: &'a KserveHttp, http: &'a http::Call<'a>) -> Self {
+        Self { face, target: Target::new(&http.params), headers: http.headers, http }
+    }
+
     /// The head of the request, for models that choose their version by it.
     pub(crate) fn head(&self) -> RequestHead {
         request_head(self.headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes())))

@@ -6,6 +6,7 @@ pub(crate) mod generate;
 mod json_members;
 mod json_tensor;
 pub mod offline;
+mod places;
 mod region;
 
 use std::sync::Arc;

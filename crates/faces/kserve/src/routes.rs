@@ -1,5 +1,7 @@
 //! The routes of this face, and the operations behind them.
 
+use std::future::ready;
+
 use hyper::http::request::Parts;
 use hyper::{Method, StatusCode};
 use nereid_core::backend_api::Result;
@@ -9,7 +11,7 @@ use nereid_http::{
 };
 use nereid_protocol::Action;
 
-use crate::call::{Call, Target};
+use crate::call::Call;
 use crate::infer::{self, generate};
 use crate::{KserveHttp, metadata, openapi, repository, settings, shared_memory};
 
@@ -124,28 +126,42 @@ impl Face for KserveHttp {
         call: &'a http::Call<'a>,
         body: RequestBody,
     ) -> PendingReply<'a> {
-        Box::pin(async move {
-            match ROUTES.handler(route) {
-                Some(operation) => self.perform_operation(operation, call, body).await,
-                None => not_found(),
-            }
-        })
+        match ROUTES.handler(route) {
+            // Most requests: their future has only what they need.
+            Some(Operation::Infer) => Box::pin(self.infer_routed(call, body)),
+            Some(operation) => Box::pin(self.perform_operation(operation, call, body)),
+            None => Box::pin(ready(not_found())),
+        }
     }
 }
 
 impl KserveHttp {
+    async fn infer_routed(&self, call: &http::Call<'_>, body: RequestBody) -> Reply {
+        let call = Call::new(self, call);
+        let reply = infer::answer(&call, body).await;
+        self.with_load(reply, &call)
+    }
+
     async fn perform_operation(
         &self,
         operation: Operation,
         call: &http::Call<'_>,
         body: RequestBody,
     ) -> Reply {
-        let call = Call { face: self, target: Target::new(&call.params), headers: call.headers, http: call };
-        let mut reply =
-            perform(operation, &call, body).await.unwrap_or_else(|error| (self.dialect.error)(&error));
-        if matches!(operation, Operation::Infer | Operation::Generate | Operation::GenerateStream) {
-            self.report_load(&mut reply, call.headers);
+        let call = Call::new(self, call);
+        let reply = perform(operation, &call, body).await;
+        match operation {
+            Operation::Infer | Operation::Generate | Operation::GenerateStream => {
+                self.with_load(reply, &call)
+            }
+            _ => reply.unwrap_or_else(|error| (self.dialect.error)(&error)),
         }
+    }
+
+    /// The reply to an inference request, with the server's load.
+    fn with_load(&self, reply: Result<Reply>, call: &Call<'_>) -> Reply {
+        let mut reply = reply.unwrap_or_else(|error| (self.dialect.error)(&error));
+        self.report_load(&mut reply, call.headers);
         reply
     }
 }

@@ -180,6 +180,7 @@ const NATURAL_ALIGNMENT: usize = 16;
 
 /// Whether `mi_malloc` alone provides this layout. `mi_malloc_aligned` often allocates a larger block to align within, at several
 /// times the cost.
+#[inline]
 fn is_plain(layout: Layout) -> bool {
     layout.size() < LEAST && layout.align() <= NATURAL_ALIGNMENT.min(layout.size())
 }

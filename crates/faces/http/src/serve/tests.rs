@@ -203,7 +203,13 @@ async fn unread_reply_is_given_up() {
         let (options, shutdown, ending) =
             (TransportOptions::default(), CancellationToken::new(), AtomicBool::new(false));
         let transport = Arc::new(Transport { router: Echo::default().into(), options, shutdown, ending });
-        tokio::spawn(converse(far, transport, Pace::new(false, None), Identity::default()));
+        tokio::spawn(converse(
+            far,
+            transport,
+            Pace::new(false, None),
+            Identity::default(),
+            CancellationToken::new(),
+        ));
         let head = request_head("POST", "/echo", "Connection: close\r\n", MAX_BODY);
         near.write_all(head.as_bytes()).await.unwrap();
         near.write_all(&[b'x'; MAX_BODY]).await.unwrap();
@@ -322,7 +328,13 @@ async fn shutdown_does_not_wait_for_idle_clients() {
             shutdown: shutdown.clone(),
             ending,
         });
-        let served = tokio::spawn(converse(far, transport, Pace::new(false, None), Identity::default()));
+        let served = tokio::spawn(converse(
+            far,
+            transport,
+            Pace::new(false, None),
+            Identity::default(),
+            CancellationToken::new(),
+        ));
         near.write_all(sent.as_bytes()).await.unwrap();
         sleep(Duration::from_millis(10)).await;
         shutdown.cancel();

@@ -1,5 +1,7 @@
 //! Encodes a response: JSON, followed by the binary tensors in the same order.
 
+mod repeated;
+
 use bytes::Bytes;
 use hyper::StatusCode;
 use nereid_budgets::BodyBudget;
@@ -60,27 +62,45 @@ pub(super) fn encode(
     budget: &BodyBudget,
 ) -> Result<Reply> {
     let mut json = Vec::with_capacity(512);
-    let mut binary: SmallVec<[Tensor; 2]> = SmallVec::new();
     json.push(b'{');
     if !answers.request_id().is_empty() {
         json.extend_from_slice(b"\"id\":");
         string(&mut json, answers.request_id())?;
         json.push(b',');
     }
+    if let Err(is_kept) = repeated::append(&mut json, answers, &response, format) {
+        let start = json.len();
+        members(&mut json, answers, &response, format)?;
+        if is_kept {
+            repeated::keep(json.get(start..).unwrap_or_default(), answers, &response, format);
+        }
+    }
+    let outputs = response.outputs.into_iter();
+    let binary: SmallVec<[Tensor; 2]> =
+        outputs.filter(|output| format.of(&output.name) == Form::Binary).collect();
+    // Without binary data, the reply is plain JSON, as in the reference.
+    if binary.iter().all(|tensor| tensor.byte_size() == 0) {
+        return Ok(json_bytes(StatusCode::OK, budget.hold(json)?));
+    }
+    with_binary(json, &binary, dialect, budget)
+}
+
+/// Appends all members but the request's id, and the closing brace.
+fn members(json: &mut Vec<u8>, answers: &ResponseStream, response: &Response, format: &Format) -> Result<()> {
     json.extend_from_slice(b"\"model_name\":");
-    string(&mut json, answers.model_name())?;
-    version(&mut json, answers.model_version())?;
+    string(json, answers.model_name())?;
+    version(json, answers.model_version())?;
     if !response.parameters.is_empty() {
         json.extend_from_slice(b",\"parameters\":");
-        parameters(&mut json, &response.parameters)?;
+        parameters(json, &response.parameters)?;
     }
     json.extend_from_slice(b",\"outputs\":[");
-    for (index, output) in response.outputs.into_iter().enumerate() {
+    for (index, output) in response.outputs.iter().enumerate() {
         if index > 0 {
             json.push(b',');
         }
         json.extend_from_slice(b"{\"name\":");
-        string(&mut json, &output.name)?;
+        string(json, &output.name)?;
         json.extend_from_slice(b",\"datatype\":\"");
         json.extend_from_slice(output.data_type.protocol_name().as_bytes());
         json.extend_from_slice(b"\",\"shape\":[");
@@ -88,30 +108,25 @@ pub(super) fn encode(
             if index > 0 {
                 json.push(b',');
             }
-            number(&mut json, dim)?;
+            number(json, dim)?;
         }
         json.push(b']');
         match format.of(&output.name) {
             Form::Binary => {
                 json.extend_from_slice(b",\"parameters\":{\"binary_data_size\":");
-                number(&mut json, output.byte_size())?;
+                number(json, output.byte_size())?;
                 json.extend_from_slice(b"}}");
-                binary.push(output);
             }
             Form::Region => json.push(b'}'),
             Form::Json => {
                 json.extend_from_slice(b",\"data\":[");
-                elements(&mut json, &output)?;
+                elements(json, output)?;
                 json.extend_from_slice(b"]}");
             }
         }
     }
     json.extend_from_slice(b"]}");
-    // Without binary data, the reply is plain JSON, as in the reference.
-    if binary.iter().all(|tensor| tensor.byte_size() == 0) {
-        return Ok(json_bytes(StatusCode::OK, budget.hold(json)?));
-    }
-    with_binary(json, &binary, dialect, budget)
+    Ok(())
 }
 
 fn with_binary(

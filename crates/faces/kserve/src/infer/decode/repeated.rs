@@ -15,6 +15,7 @@ use nereid_shared_memory::RequestMemory;
 
 use super::{DecodedRequest, Input, RequestParts, binary};
 use crate::infer::encode::Format;
+use crate::infer::places::place_of;
 
 /// The longest JSON part that is remembered, in bytes. It has room for a few tensors, which no model refuses for their number
 /// before they are read.
@@ -86,15 +87,8 @@ pub(super) fn keep(json: &[u8], parsed: &RequestParts<'_>) {
     });
 }
 
-/// The place of a JSON part: its bytes, eight at a time, mixed by multiplication.
 fn place(json: &[u8]) -> usize {
-    const MIXER: u64 = 0x9e37_79b9_7f4a_7c15;
-    let (words, rest) = json.as_chunks::<8>();
-    let mix = |hash: u64, word: u64| (hash.rotate_left(5) ^ word).wrapping_mul(MIXER);
-    let hash = words.iter().fold(json.len() as u64, |hash, word| mix(hash, u64::from_le_bytes(*word)));
-    let hash = rest.iter().fold(hash, |hash, byte| mix(hash, u64::from(*byte)));
-    // The upper bits depend on all others.
-    (hash >> (u64::BITS - PLACES.ilog2())) as usize
+    place_of(json, PLACES)
 }
 
 impl Template {
