@@ -30,6 +30,7 @@ async fn connected(face: Echo) -> Client {
         Arc::new(Transport { router: face.into(), options, shutdown, ending }),
         pace,
         Identity::default(),
+        CancellationToken::new(),
     ));
     let (client, connection) = handshake(Spawner, TokioIo::new(near)).await.unwrap();
     tokio::spawn(connection);
@@ -166,6 +167,7 @@ async fn unread_reply_times_out_without_affecting_others() {
             Arc::new(Transport { router: face.into(), options, shutdown, ending }),
             Pace::new(true, None),
             Identity::default(),
+            CancellationToken::new(),
         ));
         let mut builder = hyper::client::conn::http2::Builder::new(Spawner);
         builder.initial_stream_window_size(window);
@@ -210,7 +212,13 @@ async fn requests_sent_with_the_acknowledgement_of_the_end_are_answered() {
     let (options, shutdown) = (TransportOptions::default(), CancellationToken::new());
     let ending = AtomicBool::new(false);
     let transport = Transport { router: Echo::default().into(), options, shutdown: shutdown.clone(), ending };
-    tokio::spawn(converse(far, Arc::new(transport), Pace::new(true, None), Identity::default()));
+    tokio::spawn(converse(
+        far,
+        Arc::new(transport),
+        Pace::new(true, None),
+        Identity::default(),
+        CancellationToken::new(),
+    ));
     near.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
     near.write_all(&frame(4, 0, 0, &[])).await.unwrap();
     let (mut answered, mut ended) = (Vec::new(), Vec::new());

@@ -182,6 +182,7 @@ async fn every_request_of_a_connection_has_its_principal() {
             transport,
             Pace::new(false, None),
             Identity::of_connection(name.map(Principal::new)),
+            CancellationToken::new(),
         ));
         let mut replies = String::new();
         near.write_all(request_head("GET", "/principal", "", 0).as_bytes()).await.unwrap();
