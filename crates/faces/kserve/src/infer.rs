@@ -4,6 +4,8 @@ mod decode;
 mod encode;
 pub(crate) mod generate;
 mod json_members;
+mod json_numbers;
+mod json_reader;
 mod json_tensor;
 pub mod offline;
 mod places;

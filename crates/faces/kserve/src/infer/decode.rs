@@ -8,7 +8,6 @@ mod repeated;
 
 use std::ops::ControlFlow;
 
-use jiter::Jiter;
 use nereid_core::Signature;
 use nereid_core::backend_api::{
     Buffer, Buffers, DataType, Error, InferRequest, RequestedOutput, Result, Shape, Tensor,
@@ -22,6 +21,7 @@ use nereid_shared_memory::{Regions, RequestMemory, Slice};
 
 use super::encode::{Form, Format};
 use super::json_members::{JsonValue, array, boolean, count, object, skip, text};
+use super::json_reader::JsonReader;
 use super::json_tensor::{self, Elements, integer};
 use super::region::{RegionParameter, RegionPart};
 use super::take;
@@ -60,11 +60,15 @@ pub(super) fn json(
     let mut header = json::text(&header);
     let respelled;
     let mut parsed = RequestParts::new(signature, regions);
-    if let Err(error) = parsed.read(header) {
-        respelled = json::respelled(header).ok_or(error)?;
-        header = &respelled;
+    if parsed.read(&mut JsonReader::new(header)).is_err() {
+        // Again for the error, with its position.
         parsed = RequestParts::new(signature, regions);
-        parsed.read(header)?;
+        if let Err(error) = parsed.read(&mut JsonReader::exact(header)) {
+            respelled = json::respelled(header).ok_or(error)?;
+            header = &respelled;
+            parsed = RequestParts::new(signature, regions);
+            parsed.read(&mut JsonReader::exact(header))?;
+        }
     }
     if is_repeated {
         repeated::keep(header, &parsed);
@@ -238,8 +242,7 @@ impl<'r> RequestParts<'r> {
     ///
     /// # Errors
     /// The text is invalid.
-    fn read(&mut self, header: &[u8]) -> Result<()> {
-        let json = &mut Jiter::new(header).with_allow_inf_nan();
+    fn read(&mut self, json: &mut JsonReader<'_>) -> Result<()> {
         object(json, Key::of, |json, key| match key {
             Key::Id if !self.id_seen => {
                 self.id_seen = true;
@@ -276,7 +279,7 @@ impl<'r> RequestParts<'r> {
         json.finish().map_err(syntax)
     }
 
-    fn read_output(&mut self, json: &mut Jiter<'_>) -> Result<()> {
+    fn read_output(&mut self, json: &mut JsonReader<'_>) -> Result<()> {
         let mut name = None;
         let mut output = RequestedOutput::default();
         let mut binary = false;
@@ -330,7 +333,7 @@ impl<'r> RequestParts<'r> {
         Ok(())
     }
 
-    fn read_parameter(&mut self, json: &mut Jiter<'_>, key: String) -> Result<()> {
+    fn read_parameter(&mut self, json: &mut JsonReader<'_>, key: String) -> Result<()> {
         if key == BINARY_DATA_OUTPUT {
             self.format.default = if boolean(json, &key)? { Form::Binary } else { Form::Json };
             return Ok(());
@@ -340,7 +343,7 @@ impl<'r> RequestParts<'r> {
 }
 
 impl Input {
-    fn read(json: &mut Jiter<'_>) -> Result<Self> {
+    fn read(json: &mut JsonReader<'_>) -> Result<Self> {
         let mut input = Self::default();
         object(json, Key::of, |json, key| match key {
             Key::Name if input.name.is_none() => {
@@ -386,7 +389,7 @@ impl Input {
         Ok(input)
     }
 
-    fn read_data(json: &mut Jiter<'_>, data_type: &Option<Result<DataType, String>>) -> Result<Data> {
+    fn read_data(json: &mut JsonReader<'_>, data_type: &Option<Result<DataType, String>>) -> Result<Data> {
         match data_type {
             Some(Ok(data_type)) if json_tensor::is_representable(*data_type) => {
                 return json_tensor::decode(json, *data_type).map(Data::Decoded);
@@ -394,9 +397,9 @@ impl Input {
             _ => {}
         }
         json.peek().map_err(syntax)?;
-        let start = json.current_index();
+        let start = json.position();
         skip(json)?;
-        Ok(Data::Undecoded(start, json.current_index()))
+        Ok(Data::Undecoded(start, json.position()))
     }
 
     /// The input's name, type and shape.
@@ -470,7 +473,7 @@ impl Data {
             Self::Decoded(elements) => elements,
             Self::Undecoded(start, end) => {
                 let text = header.get(start..end).unwrap_or_default();
-                json_tensor::decode(&mut Jiter::new(text).with_allow_inf_nan(), data_type)?
+                json_tensor::decode(&mut JsonReader::new(text), data_type)?
             }
         };
         if elements.count != count {

@@ -12,7 +12,6 @@ use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
 use hyper::StatusCode;
-use jiter::Jiter;
 use nereid_core::backend_api::{
     Buffer, Buffers, Error, InferRequest, RequestTrace, Response, Result, Shape, Tensor, Trace,
 };
@@ -25,6 +24,7 @@ use nereid_tasks::long_work;
 use super::decode::too_large;
 use super::encode;
 use super::json_members::{JsonValue, object, text};
+use super::json_reader::JsonReader;
 use super::json_tensor;
 use super::traced;
 use crate::call::Call;
@@ -169,14 +169,14 @@ pub(super) fn decode(json: &[u8], signature: &Signature, limit: Limit) -> Result
 
 fn decode_text(json: &[u8], signature: &Signature, limit: Limit) -> Result<InferRequest> {
     let mut members = Members { signature, limit, used: 0, request: InferRequest::default() };
-    let mut reader = Jiter::new(json).with_allow_inf_nan();
+    let mut reader = JsonReader::new(json);
     let is_object = object(&mut reader, str::to_owned, |reader, key| match key.as_str() {
         "id" => {
             let start = reader.current_index();
             members.request.id = text(reader, "id")?;
             // It also is a member like any other.
             let value = json.get(start..reader.current_index()).unwrap_or_default();
-            members.read(&mut Jiter::new(value), key)
+            members.read(&mut JsonReader::new(value), key)
         }
         "parameters" if signature.input("parameters").is_some() => {
             Err(Error::invalid_arg("an input named 'parameters' cannot be used with generate"))
@@ -205,7 +205,7 @@ struct Members<'s> {
 
 impl Members<'_> {
     /// Reads a value: an input with this name, or else a parameter.
-    fn read(&mut self, json: &mut Jiter<'_>, name: String) -> Result<()> {
+    fn read(&mut self, json: &mut JsonReader<'_>, name: String) -> Result<()> {
         let signature = self.signature;
         match signature.input(&name) {
             Some(input) => {
@@ -223,7 +223,7 @@ impl Members<'_> {
         }
     }
 
-    fn read_input(&mut self, json: &mut Jiter<'_>, input: &InputSignature) -> Result<Tensor> {
+    fn read_input(&mut self, json: &mut JsonReader<'_>, input: &InputSignature) -> Result<Tensor> {
         let data_type = input.data_type;
         if self.request.inputs.iter().any(|given| given.name == input.name) {
             return Err(Error::invalid_arg("duplicate input"));

@@ -2,10 +2,11 @@
 //!
 //! A value of the wrong type is an `Internal` error, as in the reference for anything it cannot parse.
 
-use jiter::{Jiter, Peek};
+use jiter::Peek;
 use nereid_core::backend_api::{Error, ParameterValue, Result};
 use nereid_protocol::parameters::{SequenceId, WireValue};
 
+use super::json_reader::JsonReader;
 use super::json_tensor::{float_of, integer, number};
 use crate::json::syntax;
 
@@ -15,9 +16,9 @@ use crate::json::syntax;
 /// A key borrows the reader, which `member` needs. The result of `key` does not, so keys are compared without copying
 /// them.
 pub(super) fn object<K>(
-    json: &mut Jiter<'_>,
+    json: &mut JsonReader<'_>,
     key: impl Fn(&str) -> K,
-    mut member: impl FnMut(&mut Jiter<'_>, K) -> Result<()>,
+    mut member: impl FnMut(&mut JsonReader<'_>, K) -> Result<()>,
 ) -> Result<bool> {
     let peek = json.peek().map_err(syntax)?;
     if peek != Peek::Object {
@@ -34,9 +35,9 @@ pub(super) fn object<K>(
 
 /// Reads an array: calls `element` for each element.
 pub(super) fn array(
-    json: &mut Jiter<'_>,
+    json: &mut JsonReader<'_>,
     name: &str,
-    mut element: impl FnMut(&mut Jiter<'_>, Peek) -> Result<()>,
+    mut element: impl FnMut(&mut JsonReader<'_>, Peek) -> Result<()>,
 ) -> Result<()> {
     if json.peek().map_err(syntax)? != Peek::Array {
         return Err(Error::internal(format!("'{name}' is not an array")));
@@ -50,7 +51,7 @@ pub(super) fn array(
 }
 
 /// Reads a string.
-pub(super) fn text(json: &mut Jiter<'_>, name: &str) -> Result<String> {
+pub(super) fn text(json: &mut JsonReader<'_>, name: &str) -> Result<String> {
     if json.peek().map_err(syntax)? != Peek::String {
         return Err(Error::internal(format!("'{name}' is not a string")));
     }
@@ -58,7 +59,7 @@ pub(super) fn text(json: &mut Jiter<'_>, name: &str) -> Result<String> {
 }
 
 /// Reads a boolean.
-pub(super) fn boolean(json: &mut Jiter<'_>, name: &str) -> Result<bool> {
+pub(super) fn boolean(json: &mut JsonReader<'_>, name: &str) -> Result<bool> {
     match json.peek().map_err(syntax)? {
         peek @ (Peek::True | Peek::False) => json.known_bool(peek).map_err(syntax),
         _ => Err(Error::internal(format!("'{name}' is not a boolean"))),
@@ -66,18 +67,18 @@ pub(super) fn boolean(json: &mut Jiter<'_>, name: &str) -> Result<bool> {
 }
 
 /// Reads a non-negative integer.
-pub(super) fn count(json: &mut Jiter<'_>, name: &str) -> Result<u64> {
+pub(super) fn count(json: &mut JsonReader<'_>, name: &str) -> Result<u64> {
     let peek = json.peek().map_err(syntax)?;
     integer(json, peek)?.ok_or_else(|| Error::internal(format!("'{name}' is not a non-negative integer")))
 }
 
 /// Skips a value.
-pub(super) fn skip(json: &mut Jiter<'_>) -> Result<()> {
+pub(super) fn skip(json: &mut JsonReader<'_>) -> Result<()> {
     json.next_skip().map_err(syntax)
 }
 
 /// The next value, as a parameter.
-pub(super) struct JsonValue<'a, 'j>(pub &'a mut Jiter<'j>);
+pub(super) struct JsonValue<'a, 'j>(pub &'a mut JsonReader<'j>);
 
 impl WireValue for JsonValue<'_, '_> {
     fn boolean(self, name: &str) -> Result<bool> {

@@ -1,12 +1,14 @@
 //! Decodes a tensor's contents from JSON: arrays, nested or flat, in one pass into bytes.
 
-use jiter::{Jiter, Peek};
+use jiter::Peek;
 use nereid_core::backend_api::{DataType, Error, Result, push_bytes_element};
 
+use super::json_numbers;
+use super::json_reader::JsonReader;
 use crate::json::syntax;
 
 /// Maximum nesting depth of arrays.
-const MAX_DEPTH: usize = 100;
+pub(super) const MAX_DEPTH: usize = 100;
 
 /// Decoded elements.
 #[derive(Debug, PartialEq, Eq)]
@@ -23,11 +25,15 @@ pub(super) struct Elements {
 ///
 /// # Errors
 /// `Internal`, as in the reference, for malformed JSON or an element of another type.
-pub(super) fn decode(json: &mut Jiter<'_>, data_type: DataType) -> Result<Elements> {
+pub(super) fn decode(json: &mut JsonReader<'_>, data_type: DataType) -> Result<Elements> {
     let mut elements = Elements { contents: Vec::new(), count: 0 };
     let peek = json.peek().map_err(syntax)?;
     if peek != Peek::Array {
         return Err(Error::internal("'data' is not an array"));
+    }
+    if let Some((elements, length)) = json.rest().and_then(|rest| json_numbers::read(rest, data_type)) {
+        json.move_on(length);
+        return Ok(elements);
     }
     array(json, data_type, &mut elements, 0)?;
     Ok(elements)
@@ -37,7 +43,7 @@ pub(super) fn decode(json: &mut Jiter<'_>, data_type: DataType) -> Result<Elemen
 ///
 /// # Errors
 /// As [`decode`].
-pub(super) fn decode_value(json: &mut Jiter<'_>, data_type: DataType) -> Result<Elements> {
+pub(super) fn decode_value(json: &mut JsonReader<'_>, data_type: DataType) -> Result<Elements> {
     match json.peek().map_err(syntax)? {
         Peek::Array => decode(json, data_type),
         peek => {
@@ -53,7 +59,12 @@ pub(super) fn is_representable(data_type: DataType) -> bool {
     !matches!(data_type, DataType::Fp16 | DataType::Bf16)
 }
 
-fn array(json: &mut Jiter<'_>, data_type: DataType, elements: &mut Elements, depth: usize) -> Result<()> {
+fn array(
+    json: &mut JsonReader<'_>,
+    data_type: DataType,
+    elements: &mut Elements,
+    depth: usize,
+) -> Result<()> {
     if depth == MAX_DEPTH {
         return Err(Error::invalid_arg(format!(
             "the arrays in 'data' are nested deeper than {MAX_DEPTH} levels"
@@ -72,7 +83,7 @@ fn array(json: &mut Jiter<'_>, data_type: DataType, elements: &mut Elements, dep
     Ok(())
 }
 
-fn element(json: &mut Jiter<'_>, peek: Peek, data_type: DataType, contents: &mut Vec<u8>) -> Result<()> {
+fn element(json: &mut JsonReader<'_>, peek: Peek, data_type: DataType, contents: &mut Vec<u8>) -> Result<()> {
     match data_type {
         DataType::Bool => match peek {
             Peek::True | Peek::False => contents.push(json.known_bool(peek).map_err(syntax)?.into()),
@@ -98,7 +109,7 @@ fn element(json: &mut Jiter<'_>, peek: Peek, data_type: DataType, contents: &mut
 }
 
 /// Reads a number as text; `None` for anything else, which is skipped.
-pub(super) fn number<'j>(json: &'j mut Jiter<'_>, peek: Peek) -> Result<Option<&'j str>> {
+pub(super) fn number<'j>(json: &'j mut JsonReader<'_>, peek: Peek) -> Result<Option<&'j str>> {
     if !peek.is_num() {
         json.known_skip(peek).map_err(syntax)?;
         return Ok(None);
@@ -108,23 +119,23 @@ pub(super) fn number<'j>(json: &'j mut Jiter<'_>, peek: Peek) -> Result<Option<&
     Ok(std::str::from_utf8(text).ok())
 }
 
-fn signed(json: &mut Jiter<'_>, peek: Peek) -> Result<i64> {
+fn signed(json: &mut JsonReader<'_>, peek: Peek) -> Result<i64> {
     let number = number(json, peek)?.and_then(|number| number.parse().ok());
     number.ok_or_else(|| wrong_type("a 64-bit integer"))
 }
 
-fn unsigned(json: &mut Jiter<'_>, peek: Peek) -> Result<u64> {
+fn unsigned(json: &mut JsonReader<'_>, peek: Peek) -> Result<u64> {
     integer(json, peek)?.ok_or_else(|| wrong_type("a non-negative 64-bit integer"))
 }
 
 /// Reads a non-negative integer; `None` for anything else, which is skipped.
-pub(super) fn integer(json: &mut Jiter<'_>, peek: Peek) -> Result<Option<u64>> {
+pub(super) fn integer(json: &mut JsonReader<'_>, peek: Peek) -> Result<Option<u64>> {
     // `-0` is non-negative, too.
     Ok(number(json, peek)?.and_then(|number| if number == "-0" { Some(0) } else { number.parse().ok() }))
 }
 
 /// Reads a number, or NaN, Infinity or -Infinity.
-fn float(json: &mut Jiter<'_>, peek: Peek) -> Result<f64> {
+fn float(json: &mut JsonReader<'_>, peek: Peek) -> Result<f64> {
     float_of(number(json, peek)?.ok_or_else(|| wrong_type("a number"))?)
 }
 
@@ -152,7 +163,7 @@ mod tests {
     use super::*;
 
     fn elements(json: &str, data_type: DataType) -> Result<Elements> {
-        decode(&mut Jiter::new(json.as_bytes()).with_allow_inf_nan(), data_type)
+        decode(&mut JsonReader::new(json.as_bytes()), data_type)
     }
 
     fn contents(json: &str, data_type: DataType) -> Vec<u8> {

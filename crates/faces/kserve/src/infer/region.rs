@@ -1,11 +1,12 @@
 //! Tensors in shared memory, located by parameters of an input or an output.
 
-use jiter::{Jiter, Peek};
+use jiter::Peek;
 use nereid_core::backend_api::{Error, Result};
 use nereid_protocol::parameters::{SHARED_MEMORY_BYTE_SIZE, SHARED_MEMORY_OFFSET, SHARED_MEMORY_REGION};
 use nereid_shared_memory::{Regions, Slice};
 
 use super::json_members::{skip, text};
+use super::json_reader::JsonReader;
 use super::json_tensor::integer;
 use crate::json::syntax;
 
@@ -46,7 +47,7 @@ impl RegionPart {
     ///
     /// # Errors
     /// `Internal` for malformed JSON.
-    pub(super) fn read(&mut self, json: &mut Jiter<'_>, parameter: RegionParameter) -> Result<()> {
+    pub(super) fn read(&mut self, json: &mut JsonReader<'_>, parameter: RegionParameter) -> Result<()> {
         let peek = json.peek().map_err(syntax)?;
         if parameter == RegionParameter::Name {
             self.is_set = true;
