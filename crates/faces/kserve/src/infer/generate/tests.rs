@@ -54,6 +54,13 @@ fn members_named_like_inputs_are_inputs_and_others_are_parameters() {
 }
 
 #[test]
+fn numbers_may_be_nan_and_infinity() {
+    let request = decoded(r#"{"IN_TEXT": "", "IN_LIST": [NaN, -Infinity, 1.5]}"#).unwrap();
+    let expected = [f32::NAN, f32::NEG_INFINITY, 1.5].map(f32::to_le_bytes).concat();
+    assert_eq!(*request.inputs[1].contiguous().unwrap(), expected);
+}
+
+#[test]
 fn requests_that_cannot_be_mapped_are_refused() {
     for (json, status) in [
         ("", 500),
