@@ -19,13 +19,29 @@ pub struct Route<A> {
     pub action: Action,
     /// The face's own name for the operation.
     pub handler: A,
+    /// What paths end with: what is behind the last parameter, or all of a path without one.
+    end: &'static str,
 }
 
 impl<A> Route<A> {
     /// A route.
     pub const fn new(method: Method, path: &'static str, action: Action, handler: A) -> Self {
-        Self { method, path, action, handler }
+        Self { method, path, action, handler, end: end_of(path) }
     }
+}
+
+const fn end_of(path: &'static str) -> &'static str {
+    let mut start = match path.as_bytes() {
+        [b'*'] => return "",
+        bytes => bytes,
+    };
+    while let [before @ .., last] = start {
+        if *last == b'}' {
+            return path.split_at(start.len()).1;
+        }
+        start = before;
+    }
+    path
 }
 
 /// The number of a route in its face.
@@ -94,6 +110,10 @@ impl<A: Copy> Routes<A> {
     fn find_below<'a>(&self, root: &str, method: &Method, path: &'a str) -> RouteMatch<'a> {
         let (mut allowed, mut action) = (Vec::new(), None);
         for (index, route) in self.routes.iter().enumerate() {
+            // Most routes end differently.
+            if root.is_empty() && !path.ends_with(route.end) {
+                continue;
+            }
             let params = route.path.strip_prefix(root).and_then(|pattern| self.parameters(pattern, path));
             let Some(params) = params else { continue };
             if *method == route.method {
@@ -144,6 +164,10 @@ impl<'a> Params<'a> {
 
 /// Undoes the percent-encoding of a path segment; bytes that are not UTF-8 become replacement characters.
 pub fn decode(segment: &str) -> Cow<'_, str> {
+    // Most segments are plain, and short.
+    if segment.bytes().all(|byte| byte != b'%') {
+        return Cow::Borrowed(segment);
+    }
     percent_encoding::percent_decode_str(segment).decode_utf8_lossy()
 }
 

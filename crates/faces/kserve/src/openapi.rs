@@ -14,7 +14,7 @@ use crate::routes::Operation;
 /// The document for these routes, as JSON.
 pub(crate) fn document(routes: &[Route<Operation>], version: &str, examples: &[Example]) -> Value {
     let mut paths = Map::new();
-    for Route { method, path, action, handler } in routes {
+    for Route { method, path, action, handler, .. } in routes {
         let item = paths.entry(*path).or_insert_with(|| json!({ "parameters": parameters(path, examples) }));
         let mut operation = operation(*handler, examples);
         set(&mut operation, "operationId", json!(operation_id(*handler, path)));

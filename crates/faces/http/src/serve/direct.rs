@@ -71,7 +71,7 @@ fn find(known: &mut Option<Box<Head>>, received: &[u8]) -> (usize, Option<Next>)
     let head = match known.take().filter(|known| known.starts(received)) {
         Some(head) => known.insert(head),
         None => match Head::parse(received) {
-            Parsed::Head(head) => known.insert(Box::new(head)),
+            Parsed::Head(head) => known.insert(head),
             Parsed::Partial if received.len() < LONGEST => return (0, None),
             Parsed::Partial | Parsed::Unusual => return unusual(),
         },

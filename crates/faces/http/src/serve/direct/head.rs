@@ -25,7 +25,7 @@ pub(super) struct Head {
 
 /// The outcome of reading a head.
 pub(super) enum Parsed {
-    Head(Head),
+    Head(Box<Head>),
     /// The empty line has not arrived.
     Partial,
     /// Invalid, or in need of more than a plain request.
@@ -49,7 +49,7 @@ impl Head {
         };
         // A copy, so that a head that is kept for later requests does not hold more than itself.
         let bytes = Bytes::copy_from_slice(received.get(..length).unwrap_or(received));
-        Self::of(&request, received, bytes).map_or(Parsed::Unusual, Parsed::Head)
+        Self::of(&request, received, bytes).map_or(Parsed::Unusual, |head| Parsed::Head(Box::new(head)))
     }
 
     /// `bytes`: a copy of the head in `received`, which `request` was read from.
