@@ -19,7 +19,7 @@ pub struct Route<A> {
     pub action: Action,
     /// The face's own name for the operation.
     pub handler: A,
-    /// What paths end with: what is behind the last parameter, or all of a path without one.
+    /// The end of every path with this route: the part behind the last parameter, or the whole path without one.
     end: &'static str,
 }
 

@@ -165,7 +165,7 @@ async fn open(transport: Arc<Transport>, arrival: Arrival, pace: Pace, evicted: 
     }
 }
 
-/// What a connection knows.
+/// The state of a connection that its requests share.
 struct Conversation {
     transport: Arc<Transport>,
     pace: Pace,

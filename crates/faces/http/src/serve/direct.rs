@@ -46,7 +46,7 @@ pub(super) enum Ended {
     Unusual,
 }
 
-/// A request, or why there is none.
+/// The outcome of waiting for a request.
 enum Next {
     /// The head is in [`Connection::head`]. With the body, if it has arrived, too.
     Request(Option<Bytes>),

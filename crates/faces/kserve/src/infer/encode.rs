@@ -13,6 +13,7 @@ use nereid_http::Reply;
 use nereid_http::reply::{Contents, Pieces, json_bytes};
 use smallvec::SmallVec;
 
+use self::repeated::Lookup;
 use crate::dialect::Dialect;
 
 /// Binary tensors up to this size in total are joined with the JSON: a short copy is cheaper than one more piece to
@@ -68,10 +69,10 @@ pub(super) fn encode(
         string(&mut json, answers.request_id())?;
         json.push(b',');
     }
-    if let Err(is_kept) = repeated::append(&mut json, answers, &response, format) {
+    if let Lookup::Missing { is_worth_keeping } = repeated::append(&mut json, answers, &response, format) {
         let start = json.len();
         members(&mut json, answers, &response, format)?;
-        if is_kept {
+        if is_worth_keeping {
             repeated::keep(json.get(start..).unwrap_or_default(), answers, &response, format);
         }
     }

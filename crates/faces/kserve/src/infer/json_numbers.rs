@@ -1,6 +1,6 @@
 //! Arrays of plain numbers, which are most of a large request: read several times as fast as by a reader of any JSON.
 //!
-//! What is not plain is left to that reader, and so are errors.
+//! That reader also handles all other arrays, and reports errors.
 
 use nereid_core::backend_api::DataType;
 
@@ -15,7 +15,7 @@ const POWERS: [f64; 23] = [
 /// The largest number up to which a 64-bit float represents all whole numbers.
 const MAX_EXACT: u64 = 1 << 53;
 
-/// The most digits that a `u64` holds whatever they are.
+/// The number of digits that always fit a `u64`.
 const MAX_DIGITS: usize = 19;
 
 /// Reads the array, nested or flat, that `text` starts with. Returns its elements and its length, or `None` if anything is not a
@@ -98,7 +98,7 @@ struct Number<'t> {
     mantissa: u64,
     digits: usize,
     exponent: i32,
-    /// Whether it has neither a fraction nor an exponent.
+    /// Whether the number has neither a fraction nor an exponent.
     is_whole: bool,
 }
 

@@ -28,7 +28,7 @@ impl<'j> JsonReader<'j> {
         self.start + self.reader.current_index()
     }
 
-    /// What is left of the text, if the reader may [move on](Self::move_on).
+    /// The rest of the text, if the reader may [move on](Self::move_on).
     pub(super) fn rest(&self) -> Option<&'j [u8]> {
         self.text.get(self.position()..).filter(|_| !self.is_exact)
     }

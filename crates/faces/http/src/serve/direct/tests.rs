@@ -1,4 +1,4 @@
-//! The same bytes with and without hyper.
+//! Replies are the same with and without hyper.
 
 use std::time::Duration;
 
@@ -201,7 +201,7 @@ fn requests() -> impl Strategy<Value = Vec<u8>> {
     let length = prop_oneof![8 => 0..40_usize, 1 => 4090..4100_usize, 1 => 16_000..40_000_usize];
     (method, prop::sample::select(paths.to_vec()), headers, length, any::<bool>()).prop_map(
         |(method, path, headers, length, is_announced)| {
-            // hyper closes the connection if a body that nobody reads arrives later than its head.
+            // With an unread body that arrives later than its head, hyper closes the connection.
             let is_read = method == "POST";
             let is_announced = is_announced && is_read;
             let headers = headers.iter().filter(|(name, _)| is_read || *name != "Content-Length");

@@ -1,5 +1,5 @@
-//! Answers whose JSON part is that of an earlier one: a model that is asked for binary tensors of the same shapes answers with the
-//! same JSON part, except the request's id.
+//! Kept JSON parts of answers: with binary tensors of the same shapes, a model's answers have the same JSON part, except the
+//! request's id.
 //!
 //! Each thread keeps some of the latest, by the model's name, with what they were made from. A model whose answers differ each time
 //! is tried less and less often.
@@ -92,27 +92,35 @@ impl Output {
     }
 }
 
-/// Appends the kept JSON part of an equal answer. Returns `Err` if there is none, with whether the caller's is to be [kept](keep).
+/// Whether an answer's JSON part was kept.
+pub(super) enum Lookup {
+    /// It is appended.
+    Found,
+    /// It has to be written, and may be [kept](keep).
+    Missing { is_worth_keeping: bool },
+}
+
+/// Appends the kept JSON part of an equal answer.
 pub(super) fn append(
     json: &mut Vec<u8>,
     answers: &ResponseStream,
     response: &Response,
     format: &Format,
-) -> Result<(), bool> {
+) -> Lookup {
     if response.outputs.iter().any(|output| format.of(&output.name) == Form::Json) {
-        return Err(false);
+        return Lookup::Missing { is_worth_keeping: false };
     }
     KEPT.with_borrow_mut(|kept| {
         let Some(place) = kept.get_mut(place_of(answers.model_name().as_bytes(), PLACES)) else {
-            return Err(false);
+            return Lookup::Missing { is_worth_keeping: false };
         };
         match &place.answer {
             Some(answer) if answer.is_of(answers, response, format) => {
                 place.misses = 0;
                 json.extend_from_slice(&answer.json);
-                Ok(())
+                Lookup::Found
             }
-            _ => Err(place.misses_again()),
+            _ => Lookup::Missing { is_worth_keeping: place.misses_again() },
         }
     })
 }
