@@ -352,7 +352,7 @@ async fn files_are_followed_until_the_guard_is_dropped() {
 }
 
 proptest! {
-    /// Headers without a valid key authenticate nobody.
+    /// Headers without a valid key authenticate no client.
     #[test]
     fn garbage_proves_nothing(authorization in prop::option::of(prop::collection::vec(any::<u8>(), 0..80)), key: Vec<u8>) {
         let place = Place::new();
