@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use nereid_core::Principal;
 use nereid_protocol::{Action, Authentication, Authenticator, Authorizer, Denied, Head, Identity, Need};
 use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, interval};
@@ -136,6 +137,41 @@ impl Guard {
             }
         }
     }
+
+    fn decide<'c>(&self, caller: &'c Identity, need: Need, model: Option<&str>) -> Result<(), Refusal<'c>> {
+        if matches!((need, model), (Need::Nothing, _) | (Need::Sight, None)) {
+            return Ok(());
+        }
+        if let Some(reason) = caller.rejection() {
+            return Err(Refusal::Rejected(reason));
+        }
+        let rules = self.rules.load();
+        let Some((principal, credential)) = caller.authenticated() else {
+            let may = rules.policy.anonymous().may(need, model);
+            return if may { Ok(()) } else { Err(Refusal::Anonymous) };
+        };
+        if credential.is_some_and(|key| !rules.keys.is_valid(key, now())) {
+            return Err(Refusal::Ended);
+        }
+        let known = rules.policy.principals().get(principal.name());
+        if known.is_some_and(|known| known.may(need, model)) {
+            Ok(())
+        } else {
+            Err(Refusal::Lacking(principal))
+        }
+    }
+}
+
+/// Why a request is refused.
+enum Refusal<'c> {
+    /// The credentials prove nothing.
+    Rejected(&'c str),
+    /// The credential was valid when the request arrived.
+    Ended,
+    /// A client without credentials lacks the right.
+    Anonymous,
+    /// The principal lacks the right.
+    Lacking(&'c Principal),
 }
 
 /// The right that is missing, without the model: nothing about models may show in a refusal.
@@ -197,29 +233,18 @@ impl Authenticator for Guard {
 impl Authorizer for Guard {
     fn check(&self, caller: &Identity, action: Action, model: Option<&str>) -> Result<(), Denied> {
         let need = action.need();
-        if matches!((need, model), (Need::Nothing, _) | (Need::Sight, None)) {
-            return Ok(());
-        }
-        if let Some(reason) = caller.rejection() {
-            return Err(Denied::Unauthenticated(format!("{reason}; {HOW}")));
-        }
-        let rules = self.rules.load();
-        let Some((principal, credential)) = caller.authenticated() else {
-            return match rules.policy.anonymous().may(need, model) {
-                true => Ok(()),
-                false => Err(Denied::Unauthenticated(format!("this needs {}; {HOW}", wanted(need)))),
-            };
-        };
-        if credential.is_some_and(|key| !rules.keys.is_valid(key, now())) {
-            return Err(Denied::Unauthenticated("the API key was revoked or has expired".to_owned()));
-        }
-        match rules.policy.principals().get(principal.name()) {
-            Some(known) if known.may(need, model) => Ok(()),
-            _ => Err(Denied::Forbidden(format!(
-                "this needs {}, which '{principal}' does not have",
-                wanted(need)
-            ))),
-        }
+        self.decide(caller, need, model).map_err(|refusal| match refusal {
+            Refusal::Rejected(reason) => Denied::Unauthenticated(format!("{reason}; {HOW}")),
+            Refusal::Ended => Denied::Unauthenticated("the API key was revoked or has expired".to_owned()),
+            Refusal::Anonymous => Denied::Unauthenticated(format!("this needs {}; {HOW}", wanted(need))),
+            Refusal::Lacking(principal) => {
+                Denied::Forbidden(format!("this needs {}, which '{principal}' does not have", wanted(need)))
+            }
+        })
+    }
+
+    fn permits(&self, caller: &Identity, action: Action, model: Option<&str>) -> bool {
+        self.decide(caller, action.need(), model).is_ok()
     }
 }
 

@@ -91,6 +91,8 @@ pub struct KserveHttp {
     options: HttpOptions,
     dialect: Dialect,
     properties: Properties,
+    /// The regions of callers who may not use shared memory.
+    no_regions: Arc<Regions>,
 }
 
 impl KserveHttp {
@@ -105,7 +107,8 @@ impl KserveHttp {
             cors: options.cors.clone(),
             keeps_spelling: options.forwarded_headers.is_some(),
         };
-        Self { server, options, dialect: Dialect::default(), properties }
+        let no_regions = Arc::new(Regions::closed());
+        Self { server, options, dialect: Dialect::default(), properties, no_regions }
     }
 
     /// This face with the dialect of another face, which passes its requests on.

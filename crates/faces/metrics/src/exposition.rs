@@ -126,7 +126,7 @@ impl Exposition {
         let mut text = Text::default();
         models::write_counters(&mut text, &rows, self.options.counter_latencies);
         cache::write_counters(&mut text, &rows, self.options.counter_latencies);
-        models::write_load_failures(&mut text, server);
+        models::write_load_failures(&mut text, server, |_| true);
         repositories::write_counters(&mut text, &repositories);
         gpu::write_counters(&mut text, &gpus);
         custom::write(&mut text, &families, MetricKind::Counter);
@@ -150,6 +150,20 @@ impl Exposition {
         custom::write(&mut text, &families, MetricKind::Gauge);
         models::write_histograms(&mut text, &rows);
         custom::write(&mut text, &families, MetricKind::Histogram);
+        models::write_summaries(&mut text, &rows, &self.options.quantiles);
+        text.into_string()
+    }
+
+    /// The metrics of some models alone, by their names.
+    pub fn text_of(&self, server: &Server, is_visible: impl Fn(&str) -> bool) -> String {
+        let mut rows = models::rows(server);
+        rows.retain(|row| is_visible(&row.model));
+        let mut text = Text::default();
+        models::write_counters(&mut text, &rows, self.options.counter_latencies);
+        cache::write_counters(&mut text, &rows, self.options.counter_latencies);
+        models::write_load_failures(&mut text, server, is_visible);
+        models::write_gauges(&mut text, &rows, self.options.load_durations);
+        models::write_histograms(&mut text, &rows);
         models::write_summaries(&mut text, &rows, &self.options.quantiles);
         text.into_string()
     }

@@ -65,6 +65,11 @@ pub trait Authorizer: fmt::Debug + Send + Sync {
     /// # Errors
     /// The action is refused.
     fn check(&self, caller: &Identity, action: Action, model: Option<&str>) -> Result<(), Denied>;
+
+    /// Like [`check`](Self::check), without the reason, where lists are filtered.
+    fn permits(&self, caller: &Identity, action: Action, model: Option<&str>) -> bool {
+        self.check(caller, action, model).is_ok()
+    }
 }
 
 /// The authenticators and authorizers of a port, each list in order. The default admits every client.
@@ -132,6 +137,11 @@ impl Access {
     /// The first refusal.
     pub fn check(&self, caller: &Identity, action: Action, model: Option<&str>) -> Result<(), Denied> {
         self.authorizers.iter().try_for_each(|authorizer| authorizer.check(caller, action, model))
+    }
+
+    /// Like [`check`](Self::check), without the reason, where lists are filtered.
+    pub fn permits(&self, caller: &Identity, action: Action, model: Option<&str>) -> bool {
+        self.authorizers.iter().all(|authorizer| authorizer.permits(caller, action, model))
     }
 }
 

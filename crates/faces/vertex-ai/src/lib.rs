@@ -71,7 +71,7 @@ impl VertexAi {
     async fn predict(&self, call: &Call<'_>, body: RequestBody) -> Reply {
         let model = match &self.options.model {
             Some(model) => Cow::Borrowed(model),
-            None => match only_model(self.kserve.server()) {
+            None => match only_model_of(self.kserve.server(), |model| call.may(Action::Infer, Some(model))) {
                 Ok(model) => Cow::Owned(model),
                 Err(error) => return reply::error(&error),
             },
@@ -103,8 +103,13 @@ impl VertexAi {
 /// # Errors
 /// The server has none, or several.
 pub fn only_model(server: &Server) -> Result<String> {
+    only_model_of(server, |_| true)
+}
+
+/// The only model of those that a caller may use.
+fn only_model_of(server: &Server, may_use: impl Fn(&str) -> bool) -> Result<String> {
     let table = server.models();
-    let mut names: Vec<_> = table.ready().map(|model| model.name()).collect();
+    let mut names: Vec<_> = table.ready().map(|model| model.name()).filter(|name| may_use(name)).collect();
     names.dedup();
     match names.as_slice() {
         [name] => Ok((*name).to_owned()),
@@ -148,7 +153,7 @@ impl Face for VertexAi {
                     let is_ready = self.kserve.server().ready().await;
                     reply::empty(if is_ready { StatusCode::OK } else { StatusCode::BAD_REQUEST })
                 }
-                METRICS => self.metrics.text().await,
+                METRICS => self.metrics.text(call).await,
                 _ => self.predict(call, body).await,
             }
         })

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
-use nereid_core::Principal;
 use nereid_protocol::{Access, Right};
 use proptest::prelude::*;
 use tempfile::TempDir;

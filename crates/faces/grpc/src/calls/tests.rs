@@ -301,6 +301,78 @@ async fn calls_pass_the_authenticator_and_the_models_authorizer() {
     }
 }
 
+/// Refuses one action.
+#[derive(Debug)]
+struct Without(Action);
+
+impl Authorizer for Without {
+    fn check(&self, _: &Identity, action: Action, _: Option<&str>) -> Result<(), Denied> {
+        if action == self.0 { Err(Denied::Forbidden("not permitted".to_owned())) } else { Ok(()) }
+    }
+}
+
+#[tokio::test]
+async fn parts_of_a_request_may_need_further_rights() {
+    let without = |action| {
+        let access = Access::default().with_authorizer(Arc::new(Without(action)));
+        let options = GrpcOptions { access, ..GrpcOptions::default() };
+        Serving::of_models(&[("m", NUMBER.into())], options, echo).client()
+    };
+    let mut region = number("m", "", 1);
+    region.raw_input_contents.clear();
+    region.inputs[0].parameters = [
+        ("shared_memory_region".to_owned(), parameter(ParameterChoice::StringParam("r".into()))),
+        ("shared_memory_byte_size".to_owned(), parameter(ParameterChoice::Int64Param(4))),
+    ]
+    .into();
+    let mut client = without(Action::UseRegions);
+    assert_eq!(code(client.model_infer(region.clone()).await), Code::PermissionDenied);
+    assert_eq!(code(client.model_infer(number("m", "", 1)).await), Code::Ok);
+    let requests = futures_util::stream::iter([region.clone(), number("m", "", 2)]);
+    let mut answers = client.model_stream_infer(requests).await.unwrap().into_inner();
+    assert_eq!(answers.message().await.unwrap().unwrap().error_message, "not permitted");
+    assert_eq!(answers.message().await.unwrap().unwrap().error_message, "");
+    // The region does not exist.
+    assert_ne!(code(without(Action::LoadFiles).model_infer(region).await), Code::PermissionDenied);
+
+    for (name, expected) in [(None, Code::Ok), (Some("config"), Code::PermissionDenied)] {
+        let value = ModelRepositoryParameter::default();
+        let load = RepositoryModelLoadRequest {
+            model_name: "m".into(),
+            parameters: name.map(|name| (name.to_owned(), value)).into_iter().collect(),
+            ..RepositoryModelLoadRequest::default()
+        };
+        assert_eq!(code(without(Action::LoadFiles).repository_model_load(load).await), expected);
+    }
+}
+
+#[tokio::test]
+async fn credentials_are_not_forwarded_to_models() {
+    let pattern = nereid_protocol::HeaderPattern::new(".*-key|authorization").unwrap();
+    let access = Access::default().with_authenticator(Arc::new(KeyInHeader));
+    let options = GrpcOptions { access, forwarded_headers: Some(pattern), ..GrpcOptions::default() };
+    let mut client = Serving::of_models(&[("m", NUMBER.into())], options, echo).client();
+    let mut call = Call::new(number("m", "", 1));
+    call.metadata_mut().insert("x-key", "secret".parse().unwrap());
+    call.metadata_mut().insert("y-key", "2".parse().unwrap());
+    let answer = client.model_infer(call).await.unwrap().into_inner();
+    assert_eq!(answer.parameters.keys().collect::<Vec<_>>(), ["y-key"]);
+}
+
+/// Reads a key that models must not receive.
+#[derive(Debug)]
+struct KeyInHeader;
+
+impl Authenticator for KeyInHeader {
+    fn authenticate<'a>(&'a self, identity: Identity, _: &'a dyn Head) -> Authentication<'a> {
+        Authentication::Done(Ok(identity))
+    }
+
+    fn is_secret(&self, name: &str) -> bool {
+        name == "x-key"
+    }
+}
+
 #[tokio::test]
 async fn headers_are_forwarded_as_parameters() {
     let pattern = nereid_protocol::HeaderPattern::new("^x-|priority|^te|grpc").unwrap();
