@@ -123,11 +123,9 @@ impl Guard {
         }
         match Rules::read(&self.path) {
             Ok(rules) => {
-                let (principals, keys) = (rules.policy.principals().len(), rules.keys.entries().len());
                 self.rules.store(Arc::new(rules));
                 self.files().error = None;
-                let path = self.path.display();
-                tracing::info!("reloaded the access policy '{path}': {principals} principals, {keys} keys");
+                tracing::info!("reloaded {self}");
             }
             Err(error) => {
                 let known = self.files().error.replace(error.clone());
@@ -245,6 +243,14 @@ impl Authorizer for Guard {
 
     fn permits(&self, caller: &Identity, action: Action, model: Option<&str>) -> bool {
         self.decide(caller, action.need(), model).is_ok()
+    }
+}
+
+impl fmt::Display for Guard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let rules = self.rules.load();
+        let (principals, keys) = (rules.policy.principals().len(), rules.keys.entries().len());
+        write!(f, "the access policy '{}': {principals} principals, {keys} keys", self.path.display())
     }
 }
 

@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod abbreviations;
+mod access;
 mod agents;
 mod backends;
 mod cache;
@@ -44,6 +45,7 @@ use nereid_load_report::Reporting;
 use nereid_net::listener::Address;
 use nereid_protocol::LogSettings;
 
+use self::access::AccessOptions;
 use self::agents::AgentOptions;
 use self::backends::ConfigurationOptions;
 use self::cache::CacheOptions;
@@ -90,6 +92,9 @@ pub struct Options {
 
     #[command(flatten)]
     execution: ExecutionOptions,
+
+    #[command(flatten)]
+    access: AccessOptions,
 
     #[command(flatten)]
     http: HttpOptions,
@@ -254,6 +259,7 @@ impl Options {
             client_shared_memory: self.server.allow_client_shm,
             collector: trace::collector(|name| env::var(name).ok()),
             metrics: self.metrics.exposed(),
+            access: self.access.access.clone(),
             load_reports: match self.server.load_reports {
                 LoadReports::Off => None,
                 LoadReports::OnRequest => Some(Reporting::OnRequest),
