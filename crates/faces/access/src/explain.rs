@@ -4,9 +4,8 @@ use std::fmt::Write as _;
 
 use nereid_protocol::Right;
 
-use crate::key::now;
-use crate::key_file::KeyFile;
-use crate::policy::{Policy, Principal};
+use crate::key_file::{KeyEntry, KeyFile};
+use crate::policy::{ANONYMOUS, Policy, Principal, Role};
 
 /// Why a principal has a right on a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,22 +34,22 @@ pub fn explain<'p>(policy: &'p Policy, principal: &'p Principal, model: &str) ->
 /// Every principal with its roles and its number of keys, and what the author may have meant otherwise.
 pub fn overview(policy: &Policy, keys: &KeyFile) -> String {
     let mut text = String::new();
-    let clients = policy.principals().iter().map(|(name, principal)| (name.as_str(), principal));
-    for (name, principal) in clients.clone().chain([("(anonymous)", policy.anonymous())]) {
-        let valid =
-            keys.entries().into_iter().filter(|key| key.principal.name() == name && now() < key.expiry.end());
-        let _ = write!(text, "{name}: {} keys, {} certificates", valid.count(), principal.certificates.len());
-        if principal.roles.is_empty() {
-            text.push_str(", no rights");
-        }
-        text.push('\n');
-        for (role, about) in principal.roles.iter().filter_map(|name| Some((name, policy.roles().get(name)?)))
-        {
-            let rights: Vec<_> = about.rights.iter().map(|right| right.name()).collect();
-            let models: Vec<_> = about.models().collect();
-            let _ = writeln!(text, "  {role}: {} on {}", rights.join(", "), models.join(", "));
-        }
+    let roles = |principal: &Principal| {
+        let named = principal.roles.iter().filter_map(|name| Some((name, policy.roles().get(name)?)));
+        let line = |(name, role): (&String, &Role)| {
+            let rights: Vec<_> = role.rights.iter().map(|right| right.name()).collect();
+            let models: Vec<_> = role.models().collect();
+            format!("  {name}: {} on {}\n", rights.join(", "), models.join(", "))
+        };
+        if principal.roles.is_empty() { "  no rights\n".to_owned() } else { named.map(line).collect() }
+    };
+    for (name, principal) in policy.principals() {
+        let is_valid = |key: &&KeyEntry| key.principal.name() == name && !key.is_expired();
+        let (valid, certificates) =
+            (keys.entries().into_iter().filter(is_valid).count(), principal.certificates.len());
+        let _ = write!(text, "{name} (keys: {valid}, certificates: {certificates})\n{}", roles(principal));
     }
+    let _ = write!(text, "{ANONYMOUS}\n{}", roles(policy.anonymous()));
     for role in policy.roles().keys().filter(|role| {
         let has = |principal: &Principal| principal.roles.contains(role);
         !policy.principals().values().chain([policy.anonymous()]).any(has)
@@ -118,9 +117,9 @@ mod tests {
         let policy = Policy::parse(Path::new("p"), POLICY).unwrap();
         let text = overview(&policy, &KeyFile::read(&path).unwrap());
         for line in [
-            "alice: 1 keys, 1 certificates\n  watch: read on *\n  a: infer, read on b, a-*\n",
-            "bob: 0 keys, 0 certificates, no rights\n",
-            "(anonymous): 0 keys, 0 certificates, no rights\n",
+            "alice (keys: 1, certificates: 1)\n  watch: read on *\n  a: infer, read on b, a-*\n",
+            "bob (keys: 0, certificates: 0)\n  no rights\n",
+            "\nanonymous\n  no rights\n",
             "warning: nobody has the role 'unused'\n",
             " is of 'eve', whom the policy does not have\n",
         ] {

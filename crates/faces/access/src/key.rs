@@ -132,6 +132,11 @@ pub(crate) fn id_of(key: &[u8]) -> Option<Credential> {
     parse_id(std::str::from_utf8(id).ok()?)
 }
 
+/// The id in a key, as it is listed; `None` for any other text.
+pub fn key_id(key: &str) -> Option<String> {
+    id_of(key.trim().as_bytes()).map(id_digits)
+}
+
 /// An id from its hexadecimal digits.
 pub(crate) fn parse_id(digits: &str) -> Option<Credential> {
     let is_id =
@@ -155,6 +160,11 @@ pub struct NewKey {
 }
 
 impl NewKey {
+    /// The id as it is written in the key.
+    pub fn id_text(&self) -> String {
+        id_digits(self.id)
+    }
+
     /// A random key.
     ///
     /// # Errors
@@ -218,6 +228,7 @@ mod tests {
             let (head, check) = key.text.split_at(key.text.len() - CHECK_DIGITS);
             assert!(hex(&KeyHash::of(head.as_bytes()).0).starts_with(check));
             assert_eq!(id_of(key.text.as_bytes()), Some(key.id));
+            assert_eq!(key_id(&key.text), Some(key.id_text()));
             assert!(KeyHash::of(key.text.as_bytes()).is_of(key.text.as_bytes()));
             assert!(!format!("{key:?}").contains(parts[3]), "keys must not be logged");
         }

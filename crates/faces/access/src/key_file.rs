@@ -14,7 +14,7 @@ use nereid_protocol::Credential;
 use tempfile::NamedTempFile;
 use thiserror::Error;
 
-use crate::key::{Expiry, KeyHash, NewKey, hex, id_digits, parse_day, parse_hash, parse_id, today};
+use crate::key::{Expiry, KeyHash, NewKey, hex, id_digits, now, parse_day, parse_hash, parse_id, today};
 use crate::policy::is_name;
 
 /// The first line.
@@ -44,6 +44,11 @@ impl KeyEntry {
     /// The id as it is written in the key.
     pub fn id_text(&self) -> String {
         id_digits(self.id)
+    }
+
+    /// Whether the last day is over.
+    pub fn is_expired(&self) -> bool {
+        now() >= self.expiry.end()
     }
 
     fn parse(line: &str) -> Result<Self, String> {

@@ -21,6 +21,6 @@ mod stamp;
 
 pub use explain::{Reason, explain, overview};
 pub use guard::Guard;
-pub use key::{Expiry, NewKey};
+pub use key::{Expiry, NewKey, key_id};
 pub use key_file::{KeyEntry, KeyFile, KeyFileError};
-pub use policy::{Policy, PolicyError, Principal, Role};
+pub use policy::{ANONYMOUS, Policy, PolicyError, Principal, Role};

@@ -16,8 +16,11 @@ use crate::pattern::Pattern;
 /// The longest name of a principal or role.
 const MAX_NAME: usize = 64;
 
+/// The name of clients without credentials.
+pub const ANONYMOUS: &str = "anonymous";
+
 /// The members of a policy.
-const MEMBERS: [&str; 4] = ["keys", "anonymous", "roles", "principals"];
+const MEMBERS: [&str; 4] = ["keys", ANONYMOUS, "roles", "principals"];
 
 /// Roles and the principals that have them.
 #[derive(Clone, Debug)]
@@ -136,7 +139,7 @@ impl Policy {
         for (name, table) in named(&root, "principals")? {
             policy.add_principal(name, &table)?;
         }
-        let anonymous = root.table("anonymous")?;
+        let anonymous = root.table(ANONYMOUS)?;
         if policy.principals.is_empty() && anonymous.is_none() {
             return Err(PolicyError::Empty { path: path.to_owned() });
         }
@@ -149,6 +152,9 @@ impl Policy {
 
     fn add_principal(&mut self, name: &str, table: &Table<'_>) -> Result<(), PolicyError> {
         table.only(&["roles", "certificates"])?;
+        if name == ANONYMOUS {
+            return Err(table.error("clients without credentials have a table of their own, [anonymous]"));
+        }
         let mut principal = self.with_roles(&table.list("roles")?)?;
         for certificate in table.list("certificates")? {
             let shared = nereid_core::Principal::new(name);

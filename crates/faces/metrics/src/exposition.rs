@@ -110,7 +110,7 @@ impl Exposition {
         Self { repositories: Box::new(repositories), ..self }
     }
 
-    /// Exposes whether the access policy in use is that of its files, as `is_valid` reports it.
+    /// Exposes whether the files of the access policy are in use, as `is_valid` reports it.
     pub fn with_access_policy(self, is_valid: impl Fn() -> bool + Send + Sync + 'static) -> Self {
         Self { access_policy: Some(Box::new(is_valid)), ..self }
     }

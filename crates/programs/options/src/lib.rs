@@ -59,7 +59,9 @@ use self::models::ModelOptions;
 pub use self::pairs::{from_pairs, option_names};
 use self::sagemaker::SageMakerOptions;
 pub use self::sources::parse;
-pub use self::subcommands::{CheckOptions, Command, CompletionsOptions, PullOptions};
+pub use self::subcommands::{
+    AccessCommand, CheckOptions, Command, CompletionsOptions, KeysCommand, PullOptions,
+};
 use self::trace::TraceOptions;
 use self::values::{boolean, int, whole};
 use self::vertex_ai::VertexAiOptions;

@@ -6,7 +6,6 @@ use proptest::prelude::*;
 use tempfile::TempDir;
 
 use super::*;
-use crate::key::now;
 
 fn place() -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();

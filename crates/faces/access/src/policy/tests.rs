@@ -91,6 +91,7 @@ fn errors_name_the_line_and_what_would_be_right() {
         ("[roles.a]\nrights = ['infer']\nmodels = ['']", 3, "'*' matches every name"),
         ("[roles.a]\nrights = ['infer']\nmodels = ['*']\nmodel = []", 4, "did you mean 'models'?"),
         ("[roles.'a b']\nrights = ['infer']\nmodels = ['*']", 1, "expected a name"),
+        ("[principals.anonymous]", 1, "have a table of their own, [anonymous]"),
         ("[principals.'']", 1, "expected a name"),
         ("[principals.a]\ncertificates = ['x']\n[principals.b]\ncertificates = ['x']", 4, "is also of 'a'"),
         ("[principals.a]\ncertificates = ['']", 2, "is empty"),
