@@ -31,6 +31,33 @@ use crate::{Face, GrpcOptions, codec, deadline, status, tracing};
 /// Begins the name of a header that holds the key of a restricted part of the protocol.
 pub const RESTRICTED_PREFIX: &str = "triton-grpc-protocol-";
 
+/// The calls of the service. A test compares them with its definition.
+const NAMES: [&str; 20] = [
+    "ServerLive",
+    "ServerReady",
+    "ModelReady",
+    "ServerMetadata",
+    "ModelMetadata",
+    "ModelInfer",
+    "ModelStreamInfer",
+    "ModelConfig",
+    "ModelStatistics",
+    "RepositoryIndex",
+    "RepositoryModelLoad",
+    "RepositoryModelUnload",
+    "SystemSharedMemoryStatus",
+    "SystemSharedMemoryRegister",
+    "SystemSharedMemoryUnregister",
+    "CudaSharedMemoryStatus",
+    "CudaSharedMemoryRegister",
+    "CudaSharedMemoryUnregister",
+    "TraceSetting",
+    "LogSettings",
+];
+
+/// A call that describes the protocol.
+const REFLECTION: &str = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
+
 /// The service's name, with the slashes around it.
 const SERVICE: &str = "/inference.GRPCInferenceService/";
 
@@ -101,6 +128,16 @@ fn action(path: &str) -> Action {
         "LogSettings" => Action::ReadLog,
         _ => Action::Describe,
     }
+}
+
+/// The path and action of each call, as far as its path determines the action.
+pub fn calls() -> impl Iterator<Item = (String, Action)> {
+    let all = NAMES.iter().map(|name| format!("{SERVICE}{name}"));
+    let all = all.chain([format!("{HEALTH}Check"), format!("{HEALTH}Watch")]);
+    all.chain([REFLECTION.to_owned()]).map(|path| {
+        let action = action(&path);
+        (path, action)
+    })
 }
 
 /// The metadata of a call, for authenticators.

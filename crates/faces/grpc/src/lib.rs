@@ -44,7 +44,7 @@ use nereid_shared_memory::Regions;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
-pub use calls::{Calls, RESTRICTED_PREFIX};
+pub use calls::{Calls, RESTRICTED_PREFIX, calls};
 pub use proto::FILE_DESCRIPTORS;
 pub use transport::{PROTOCOLS, PingRules, TransportOptions, serve};
 

@@ -31,7 +31,8 @@ use nereid_protocol::{Access, HeaderPattern, LogControl};
 use nereid_shared_memory::Regions;
 
 use dialect::HEADER_LENGTH;
-pub use dialect::{Dialect, Inference};
+pub use dialect::{Dialect, Inference, redirections};
+pub use routes::routes;
 
 #[doc(hidden)]
 pub use infer::offline;

@@ -97,6 +97,11 @@ pub(crate) static ROUTES: Routes<Operation> = Routes::new({
 })
 .accepting(|parameter, segment| parameter != "version" || segment.bytes().all(|byte| byte.is_ascii_digit()));
 
+/// The method, path and action of each route.
+pub fn routes() -> impl Iterator<Item = (&'static Method, &'static str, Action)> {
+    ROUTES.all().iter().map(|route| (&route.method, route.path, route.action))
+}
+
 const fn get(path: &'static str, action: Action, operation: Operation) -> Route<Operation> {
     Route::new(Method::GET, path, action, operation)
 }

@@ -89,6 +89,11 @@ impl Metrics {
     }
 }
 
+/// The method, path and action of each route.
+pub fn routes() -> impl Iterator<Item = (&'static Method, &'static str, Action)> {
+    ROUTES.all().iter().map(|route| (&route.method, route.path, route.action))
+}
+
 impl Face for Metrics {
     fn properties(&self) -> &Properties {
         &self.properties

@@ -59,6 +59,26 @@ const PREDICT: RouteId = RouteId(1);
 const METRICS: RouteId = RouteId(2);
 const REDIRECTED: usize = 3;
 
+/// The method, path and action of each route, in their order. The options choose the paths.
+const ROUTES: [(&Method, &str, Action); 3] = [
+    (GET, "(health route)", Action::Health),
+    (POST, "(predict route)", Action::Infer),
+    (POST, "(predict route), redirected to metrics", Action::Metrics),
+];
+
+/// The action of a route of this face.
+const fn action(route: RouteId) -> Action {
+    ROUTES[route.0].2
+}
+
+/// The method, path and action of each route, including KServe's routes to which a header redirects.
+pub fn routes() -> impl Iterator<Item = (&'static Method, String, Action)> {
+    let own = ROUTES.into_iter().map(|(method, path, action)| (method, path.to_owned(), action));
+    own.chain(nereid_kserve::redirections().map(|(path, action)| {
+        (POST, format!("(predict route), redirected to {}", path.trim_start_matches('/')), action)
+    }))
+}
+
 impl VertexAi {
     /// The face over KServe's.
     pub fn new(kserve: KserveHttp, metrics: Metrics, options: VertexAiOptions) -> Self {
@@ -82,11 +102,11 @@ impl VertexAi {
     /// The route of a request for inference, or of what its header names.
     fn find_predict<'a>(&self, head: &'a Parts) -> RouteMatch<'a> {
         if head.method != *POST {
-            return RouteMatch::Methods(vec![POST], Some(Action::Infer));
+            return RouteMatch::Methods(vec![POST], Some(action(PREDICT)));
         }
         match head.headers.get(REDIRECT).map(HeaderValue::to_str) {
-            None => RouteMatch::Route(PREDICT, Params::default(), Action::Infer),
-            Some(Ok("metrics")) => RouteMatch::Route(METRICS, Params::default(), Action::Metrics),
+            None => RouteMatch::Route(PREDICT, Params::default(), action(PREDICT)),
+            Some(Ok("metrics")) => RouteMatch::Route(METRICS, Params::default(), action(METRICS)),
             Some(Ok(target)) => match self.kserve.redirected(target) {
                 RouteMatch::Route(RouteId(id), params, action) => {
                     RouteMatch::Route(RouteId(REDIRECTED + id), params, action)
@@ -129,8 +149,8 @@ impl Face for VertexAi {
         let path = head.uri.path();
         if self.options.health.matches(path) {
             match head.method == *GET {
-                true => RouteMatch::Route(HEALTH, Params::default(), Action::Health),
-                false => RouteMatch::Methods(vec![GET], Some(Action::Health)),
+                true => RouteMatch::Route(HEALTH, Params::default(), action(HEALTH)),
+                false => RouteMatch::Methods(vec![GET], Some(action(HEALTH))),
             }
         } else if self.options.predict.matches(path) {
             self.find_predict(head)

@@ -373,4 +373,6 @@ mod manual;
 #[cfg(test)]
 mod page;
 #[cfg(test)]
+mod rights;
+#[cfg(test)]
 mod tests;

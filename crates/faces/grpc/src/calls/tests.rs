@@ -142,11 +142,16 @@ async fn malformed_messages_are_refused() {
 }
 
 #[test]
-fn every_call_belongs_to_an_api_group() {
+fn every_call_is_listed_and_belongs_to_an_api_group() {
     let descriptors = prost_types::FileDescriptorSet::decode(FILE_DESCRIPTORS).unwrap();
     let services: Vec<_> = descriptors.file.iter().flat_map(|file| &file.service).collect();
     let [service] = services.as_slice() else { panic!("{services:?}") };
-    assert_eq!(service.method.len(), 20);
+    let mut listed = NAMES.to_vec();
+    listed.sort_unstable();
+    let mut defined: Vec<_> = service.method.iter().map(|method| method.name()).collect();
+    defined.sort_unstable();
+    assert_eq!(listed, defined);
+    assert_eq!(calls().filter(|(_, action)| *action == Action::Describe).count(), 1);
     for method in &service.method {
         assert_ne!(action(&format!("{SERVICE}{}", method.name())), Action::Describe, "{}", method.name());
     }
