@@ -10,7 +10,8 @@ use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
 use nereid_core::Server;
 use nereid_load_report::LoadReports;
-use nereid_protocol::{Action, Head, Identity, Principal};
+use nereid_protocol::{Action, Head, Identity, LoggedRequest, Principal};
+use nereid_shared_memory::Regions;
 use tokio::time::{Sleep, sleep};
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
@@ -30,6 +31,33 @@ use crate::{Face, GrpcOptions, codec, deadline, status, tracing};
 /// Begins the name of a header that holds the key of a restricted part of the protocol.
 pub const RESTRICTED_PREFIX: &str = "triton-grpc-protocol-";
 
+/// The calls of the service. A test compares them with its definition.
+const NAMES: [&str; 20] = [
+    "ServerLive",
+    "ServerReady",
+    "ModelReady",
+    "ServerMetadata",
+    "ModelMetadata",
+    "ModelInfer",
+    "ModelStreamInfer",
+    "ModelConfig",
+    "ModelStatistics",
+    "RepositoryIndex",
+    "RepositoryModelLoad",
+    "RepositoryModelUnload",
+    "SystemSharedMemoryStatus",
+    "SystemSharedMemoryRegister",
+    "SystemSharedMemoryUnregister",
+    "CudaSharedMemoryStatus",
+    "CudaSharedMemoryRegister",
+    "CudaSharedMemoryUnregister",
+    "TraceSetting",
+    "LogSettings",
+];
+
+/// A call that describes the protocol.
+const REFLECTION: &str = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
+
 /// The service's name, with the slashes around it.
 const SERVICE: &str = "/inference.GRPCInferenceService/";
 
@@ -48,7 +76,7 @@ impl Calls {
     /// The calls of this server. Streams of requests end when `shutdown` comes, and what they have is answered.
     pub fn new(server: Arc<Server>, options: GrpcOptions, shutdown: CancellationToken) -> Self {
         let companions = Arc::new(Companions::new(&server, &shutdown));
-        let face = Arc::new(Face { server, options, shutdown });
+        let face = Arc::new(Face { server, options, shutdown, no_regions: Arc::new(Regions::closed()) });
         let others = GrpcInferenceServiceServer::new(Service(Arc::clone(&face)))
             .max_decoding_message_size(MAX_MESSAGE_SIZE)
             .max_encoding_message_size(MAX_MESSAGE_SIZE)
@@ -102,6 +130,16 @@ fn action(path: &str) -> Action {
     }
 }
 
+/// The path and action of each call, as far as its path determines the action.
+pub fn calls() -> impl Iterator<Item = (String, Action)> {
+    let all = NAMES.iter().map(|name| format!("{SERVICE}{name}"));
+    let all = all.chain([format!("{HEALTH}Check"), format!("{HEALTH}Watch")]);
+    all.chain([REFLECTION.to_owned()]).map(|path| {
+        let action = action(&path);
+        (path, action)
+    })
+}
+
 /// The metadata of a call, for authenticators.
 struct Metadata<'a>(&'a HeaderMap);
 
@@ -125,13 +163,13 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> PendingAnswer {
-        self.answer(request)
+        self.answer(request, None)
     }
 }
 
 impl Calls {
-    /// Answers a call.
-    pub(crate) fn answer<B>(&self, request: Request<B>) -> PendingAnswer
+    /// Answers a call, whose entry in the log of requests gets the sender that is known at once.
+    pub(crate) fn answer<B>(&self, request: Request<B>, logged: Option<&mut LoggedRequest>) -> PendingAnswer
     where
         B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
         B::Error: Into<StdError> + Send + 'static,
@@ -143,6 +181,9 @@ impl Calls {
         }
         let known = access.identify_now(self.identity.clone(), &Metadata(request.headers()));
         let Some(identified) = known else { return self.identify(action, request) };
+        if let (Some(logged), Ok(caller)) = (logged, &identified) {
+            logged.identify(caller.principal.clone());
+        }
         match identified.and_then(|caller| access.check(&caller, action, None).map(|()| caller)) {
             Ok(caller) => self.answer_to(caller, action, request),
             Err(denied) => PendingAnswer::Refused(Some(status::denied(&denied))),

@@ -12,7 +12,7 @@ pub(crate) use contents::joined_contents;
 use http::Extensions;
 use nereid_core::backend_api::{InferRequest, Parameters, Response, Result, Tensor};
 use nereid_core::{Caller, Model, ResponseStream};
-use nereid_protocol::{Identity, resolve_single};
+use nereid_protocol::{Action, Identity, resolve_single};
 use nereid_shared_memory::{Regions, RequestMemory};
 use tonic::metadata::MetadataMap;
 
@@ -83,9 +83,13 @@ pub(crate) fn submit(
     trace: Option<&CallTrace>,
     forward: impl FnOnce(&mut Parameters) -> Result<()>,
 ) -> Result<SubmittedRequest> {
+    let regions = match face.options.access.permits(caller, Action::UseRegions, None) {
+        true => &face.options.regions,
+        false => &face.no_regions,
+    };
     let caller = Caller::default().with_principal(caller.principal.clone());
     let caller = caller.with_body(std::mem::take(&mut message.share));
-    let DecodedRequest { mut request, memory, empty_final } = decode::decode(message, &face.options.regions)?;
+    let DecodedRequest { mut request, memory, empty_final } = decode::decode(message, regions)?;
     forward(&mut request.parameters)?;
     let byte_size = request.inputs.iter().map(Tensor::byte_size).sum();
     request.trace = trace.map(CallTrace::request);
@@ -118,7 +122,7 @@ pub(crate) async fn answer(
 
 async fn resolve(face: &Face, call: &CallContext, message: &ModelInferRequest) -> Result<Arc<Model>> {
     let version = version(&message.model_version, &message.model_name)?;
-    let head = || forward::head(&call.metadata);
+    let head = || forward::head(&face.options, &call.metadata);
     resolve_single(&face.server, &message.model_name, version, head, "ModelStreamInfer").await
 }
 

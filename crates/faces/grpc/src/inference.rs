@@ -81,7 +81,7 @@ where
             if let Some(trace) = trace {
                 trace.end();
             }
-            Err(status::of(&error))
+            Err(face.region_refusal(&call.caller, &error).unwrap_or_else(|| status::of(&error)))
         }
     }
 }

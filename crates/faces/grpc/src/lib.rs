@@ -37,13 +37,14 @@ use std::sync::Arc;
 use http::Extensions;
 use nereid_budgets::BodyBudget;
 use nereid_core::Server;
+use nereid_core::backend_api::{Error, ErrorCode};
 use nereid_load_report::LoadReports;
 use nereid_protocol::{Access, Action, HeaderPattern, Identity, LogControl};
 use nereid_shared_memory::Regions;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
-pub use calls::{Calls, RESTRICTED_PREFIX};
+pub use calls::{Calls, RESTRICTED_PREFIX, calls};
 pub use proto::FILE_DESCRIPTORS;
 pub use transport::{PROTOCOLS, PingRules, TransportOptions, serve};
 
@@ -81,6 +82,8 @@ pub(crate) struct Face {
     pub server: Arc<Server>,
     pub options: GrpcOptions,
     pub shutdown: CancellationToken,
+    /// The regions of callers who may not use shared memory.
+    pub no_regions: Arc<Regions>,
 }
 
 impl Face {
@@ -92,8 +95,34 @@ impl Face {
         if self.options.access.is_open() {
             return Ok(());
         }
-        let caller = call.get::<Identity>().cloned().unwrap_or_default();
-        self.options.access.check(&caller, action, model).map_err(|denied| status::denied(&denied))
+        match call.get() {
+            Some(caller) => self.check(caller, action, model),
+            None => self.check(&Identity::default(), action, model),
+        }
+    }
+
+    /// Whether the caller of a call with these extensions may see this model.
+    pub fn may(&self, call: &Extensions, action: Action, model: &str) -> bool {
+        match call.get() {
+            Some(caller) => self.options.access.permits(caller, action, Some(model)),
+            None => self.options.access.permits(&Identity::default(), action, Some(model)),
+        }
+    }
+
+    /// Whether a caller may do this, with this model if it concerns one.
+    ///
+    /// # Errors
+    /// The status of a refused call.
+    pub fn check(&self, caller: &Identity, action: Action, model: Option<&str>) -> Result<(), Status> {
+        self.options.access.check(caller, action, model).map_err(|denied| status::denied(&denied))
+    }
+
+    /// The status of a request that failed because its caller may not use shared memory. `None` for other errors.
+    pub fn region_refusal(&self, caller: &Identity, error: &Error) -> Option<Status> {
+        if error.code() != ErrorCode::Unsupported {
+            return None;
+        }
+        self.check(caller, Action::UseRegions, None).err()
     }
 
     /// The limit for messages in memory; none for those that are counted elsewhere.

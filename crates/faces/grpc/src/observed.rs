@@ -40,10 +40,10 @@ where
 
     fn call(&self, request: Request<B>) -> ObservedAnswer {
         let path = request.uri().path();
-        let logged = LoggedRequest::begin(self.calls.principal(), || format!("gRPC {path}"));
+        let mut logged = LoggedRequest::begin(self.calls.principal(), || format!("gRPC {path}"));
         let delay = self.delay.filter(|_| !path.ends_with("Infer"));
         let reports = self.calls.load_reports(&request);
-        let answer = self.calls.answer(request);
+        let answer = self.calls.answer(request, logged.as_deref_mut());
         let answer = match delay {
             None => Answer::Prompt(answer),
             Some(delay) => Answer::Delayed(Box::pin(async move {

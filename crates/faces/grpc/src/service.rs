@@ -82,8 +82,7 @@ impl GrpcInferenceService for Service {
         self.0.permit(&extensions, Action::Statistics, model)?;
         let mut statistics = statistics::of(&self.0.server, &name, &version);
         if let Ok(all) = &mut statistics {
-            all.model_stats
-                .retain(|model| self.0.permit(&extensions, Action::Statistics, Some(&model.name)).is_ok());
+            all.model_stats.retain(|model| self.0.may(&extensions, Action::Statistics, &model.name));
         }
         answer(statistics)
     }
@@ -95,8 +94,7 @@ impl GrpcInferenceService for Service {
         let mut index = repository::index(&self.0.server, request.get_ref()).await;
         if let Ok(index) = &mut index {
             // The caller may see the index; each model in it may have rights of its own.
-            let may_see = |name: &str| self.0.permit(request.extensions(), Action::Index, Some(name)).is_ok();
-            index.models.retain(|model| may_see(&model.name));
+            index.models.retain(|model| self.0.may(request.extensions(), Action::Index, &model.name));
         }
         answer(index)
     }
@@ -105,7 +103,11 @@ impl GrpcInferenceService for Service {
         &self,
         request: Request<RepositoryModelLoadRequest>,
     ) -> Answer<RepositoryModelLoadResponse> {
-        self.0.permit(request.extensions(), Action::Load, Some(&request.get_ref().model_name))?;
+        let RepositoryModelLoadRequest { model_name, parameters, .. } = request.get_ref();
+        self.0.permit(request.extensions(), Action::Load, Some(model_name))?;
+        if !parameters.is_empty() {
+            self.0.permit(request.extensions(), Action::LoadFiles, Some(model_name))?;
+        }
         let loaded = repository::load(&self.0.server, request.into_inner()).await;
         answer(loaded.map(|()| RepositoryModelLoadResponse {}))
     }

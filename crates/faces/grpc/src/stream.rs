@@ -152,7 +152,7 @@ where
             match ready!(self.requests.poll_next_unpin(context)) {
                 Some(Ok(message)) => match self.admit(&message) {
                     Ok(version) => {
-                        let head = || forward::head(&self.metadata);
+                        let head = || forward::head(&self.face.options, &self.metadata);
                         let resolving = self.face.server.resolve_with(&message.model_name, version, head);
                         self.resolving = Some((message, resolving));
                     }
@@ -219,11 +219,15 @@ where
         message: InferMessage,
         trace: Option<&CallTrace>,
     ) -> Result<SubmittedRequest> {
-        infer::submit(&self.face, model, message, &self.caller, trace, |parameters| {
+        let submitted = infer::submit(&self.face, model, message, &self.caller, trace, |parameters| {
             for (name, value) in self.forwarded.as_ref().map_err(Error::clone)?.iter() {
                 parameters.set(name.to_owned(), value.clone());
             }
             Ok(())
+        });
+        submitted.map_err(|error| match self.face.region_refusal(&self.caller, &error) {
+            Some(refused) => Error::unavailable(refused.message().to_owned()),
+            None => error,
         })
     }
 

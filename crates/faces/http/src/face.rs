@@ -100,6 +100,21 @@ impl Call<'_> {
         outcome.map_err(|denied| Box::new(reply::denied(&denied)))
     }
 
+    /// Whether the caller may perform this action, on this model if it concerns one.
+    pub fn may(&self, action: Action, model: Option<&str>) -> bool {
+        self.access.permits(self.caller, action, model)
+    }
+
+    /// The reply to a request that may not perform this action, which concerns no single model. `None` if it may.
+    pub fn refusal(&self, action: Action) -> Option<Reply> {
+        self.access.check(self.caller, action, None).err().map(|denied| reply::denied(&denied))
+    }
+
+    /// Whether a header holds credentials, which models must not receive.
+    pub fn is_secret(&self, header: &str) -> bool {
+        !self.access.is_open() && self.access.is_secret(header)
+    }
+
     /// The headers, with their names as the client wrote them if the face [keeps](Properties::keeps_spelling) these,
     /// otherwise in lowercase.
     pub fn spelled_headers(&self) -> impl Iterator<Item = (&str, &[u8])> {

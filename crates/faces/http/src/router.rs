@@ -9,7 +9,7 @@ use std::time::Instant;
 use hyper::header::EXPECT;
 use hyper::http::request::Parts;
 use hyper::{HeaderMap, Method, StatusCode, Version};
-use nereid_protocol::{Action, Head, Identity};
+use nereid_protocol::{Action, Head, Identity, LoggedRequest};
 
 use crate::body::{ArrivingBody, RequestBody};
 use crate::face::{Call, Face};
@@ -148,7 +148,14 @@ impl Router {
         let arrived = head_arrived.map(|head| (head, Instant::now()));
         let (query, headers, access) = (parts.uri.query(), &parts.headers, &properties.access);
         let call = Call { params, query, headers, caller: &caller, arrived, access, head: &head, pace };
-        face.perform(route, &call, body).await
+        let mut reply = face.perform(route, &call, body).await;
+        // For the log of requests, which began before the sender was known.
+        if let Some((principal, _)) = caller.authenticated()
+            && LoggedRequest::is_on()
+        {
+            reply.extensions_mut().insert(principal.clone());
+        }
+        reply
     }
 }
 

@@ -179,7 +179,8 @@ impl Conversation {
         let call = || format!("HTTP {} {}", parts.method, parts.uri.path());
         let logged = LoggedRequest::begin(identity.principal.as_ref(), call);
         let mut reply = transport.router.answer(parts, head, body, pace, identity).await;
-        if let Some(logged) = logged {
+        if let Some(mut logged) = logged {
+            logged.identify(reply.extensions_mut().remove());
             logged.answered(reply.status().as_u16(), reply.body().size_hint().exact());
         }
         if transport.ending.load(Ordering::Acquire) && pace.is_enforced() {

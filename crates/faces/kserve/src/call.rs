@@ -4,10 +4,11 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use hyper::HeaderMap;
-use nereid_core::backend_api::{InferRequest, Result, Trace};
+use nereid_core::backend_api::{Error, ErrorCode, InferRequest, Result, Trace};
 use nereid_core::{Caller, RequestHead};
-use nereid_http::{self as http, Params, RequestBody};
-use nereid_protocol::{parse_version, request_head, trace_parent};
+use nereid_http::{self as http, Params, Reply, RequestBody};
+use nereid_protocol::{Action, parse_version, request_head, trace_parent};
+use nereid_shared_memory::Regions;
 
 use crate::KserveHttp;
 
@@ -58,7 +59,8 @@ impl<'a> Call<'a> {
 
     /// The head of the request, for models that choose their version by it.
     pub(crate) fn head(&self) -> RequestHead {
-        request_head(self.headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes())))
+        let headers = self.headers.iter().filter(|(name, _)| !self.http.is_secret(name.as_str()));
+        request_head(headers.map(|(name, value)| (name.as_str(), value.as_bytes())))
     }
 
     /// The sender of an inference request, holding the body's share of the budget.
@@ -82,8 +84,24 @@ impl<'a> Call<'a> {
     /// `InvalidArg` for a header that cannot be forwarded.
     pub(crate) fn forward_headers(&self, request: &mut InferRequest) -> Result<()> {
         match &self.face.options.forwarded_headers {
-            Some(pattern) => pattern.forward(self.http.spelled_headers(), &mut request.parameters),
+            Some(pattern) => {
+                let headers = self.http.spelled_headers().filter(|(name, _)| !self.http.is_secret(name));
+                pattern.forward(headers, &mut request.parameters)
+            }
             None => Ok(()),
         }
+    }
+
+    /// The regions that the caller may use.
+    pub(crate) fn regions(&self) -> &Arc<Regions> {
+        match self.http.may(Action::UseRegions, None) {
+            true => &self.face.options.regions,
+            false => &self.face.no_regions,
+        }
+    }
+
+    /// The reply to a request that failed because its caller may not use shared memory. `None` for other errors.
+    pub(crate) fn region_refusal(&self, error: &Error) -> Option<Reply> {
+        if error.code() == ErrorCode::Unsupported { self.http.refusal(Action::UseRegions) } else { None }
     }
 }

@@ -101,6 +101,12 @@ impl KserveHttp {
     }
 }
 
+/// The path and action of each route that clients of another face may name.
+pub fn redirections() -> impl Iterator<Item = (&'static str, Action)> {
+    let open = ROUTES.all().iter().filter(|route| matches!(route.handler.redirection(), Redirection::Open));
+    open.map(|route| (route.path, route.action))
+}
+
 /// Whether clients of another face may use a route.
 enum Redirection {
     Open,

@@ -58,14 +58,17 @@ async fn answer_with(
         Err(unknown) => return Ok(http::unknown_encoding(&unknown)),
     }
     let length = face.dialect.json_length(headers, body.len())?;
-    let limits = (face.options.input_limit(), &*face.options.regions);
-    let decoded = if long_work::is_long(length.unwrap_or(body.len())) {
+    let limits = (face.options.input_limit(), &**call.regions());
+    let outcome = if long_work::is_long(length.unwrap_or(body.len())) {
         // Boxed because it is rare, as above.
-        Box::pin(decoded_elsewhere(call, model, &mut body, length)).await?
+        Box::pin(decoded_elsewhere(call, model, &mut body, length)).await
     } else {
-        decoded(&mut body, length, &target.model, model.signature(), limits)?
+        decoded(&mut body, length, &target.model, model.signature(), limits)
     };
-    let decode::DecodedRequest { mut request, format, memory } = decoded;
+    let decode::DecodedRequest { mut request, format, memory } = match outcome {
+        Ok(decoded) => decoded,
+        Err(error) => return call.region_refusal(&error).ok_or(error),
+    };
     call.forward_headers(&mut request)?;
     request.trace = trace.map(|trace| RequestTrace::new(Arc::clone(trace)));
     let caller = call.caller(&mut body);
@@ -94,7 +97,7 @@ async fn decoded_elsewhere(
     body: &mut RequestBody,
     json_length: Option<usize>,
 ) -> Result<decode::DecodedRequest> {
-    let (limit, regions) = (call.face.options.input_limit(), Arc::clone(&call.face.options.regions));
+    let (limit, regions) = (call.face.options.input_limit(), Arc::clone(call.regions()));
     let (name, model, mut taken) =
         (call.target.model.clone().into_owned(), Arc::clone(model), std::mem::take(body));
     let (rest, decoded) = long_work::run(move || {

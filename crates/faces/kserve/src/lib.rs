@@ -31,7 +31,8 @@ use nereid_protocol::{Access, HeaderPattern, LogControl};
 use nereid_shared_memory::Regions;
 
 use dialect::HEADER_LENGTH;
-pub use dialect::{Dialect, Inference};
+pub use dialect::{Dialect, Inference, redirections};
+pub use routes::routes;
 
 #[doc(hidden)]
 pub use infer::offline;
@@ -91,6 +92,8 @@ pub struct KserveHttp {
     options: HttpOptions,
     dialect: Dialect,
     properties: Properties,
+    /// The regions of callers who may not use shared memory.
+    no_regions: Arc<Regions>,
 }
 
 impl KserveHttp {
@@ -105,7 +108,8 @@ impl KserveHttp {
             cors: options.cors.clone(),
             keeps_spelling: options.forwarded_headers.is_some(),
         };
-        Self { server, options, dialect: Dialect::default(), properties }
+        let no_regions = Arc::new(Regions::closed());
+        Self { server, options, dialect: Dialect::default(), properties, no_regions }
     }
 
     /// This face with the dialect of another face, which passes its requests on.

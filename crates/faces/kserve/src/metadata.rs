@@ -82,7 +82,7 @@ pub(crate) fn statistics(server: &Server, target: &Target<'_>) -> Result<Reply> 
 /// The statistics of all models that the caller may see.
 pub(crate) fn all_statistics(call: &Call<'_>) -> Result<Reply> {
     let mut statistics = Statistics::of_all(&call.face.server);
-    statistics.model_stats.retain(|model| call.http.permit(Action::Statistics, &model.name).is_ok());
+    statistics.model_stats.retain(|model| call.http.may(Action::Statistics, Some(&model.name)));
     Ok(reply::json(StatusCode::OK, &statistics))
 }
 

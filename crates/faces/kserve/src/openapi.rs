@@ -339,7 +339,7 @@ mod tests {
             input { name: "IN" data_type: TYPE_INT32 dims: [ 2, -1 ] }
             input { name: "MORE" data_type: TYPE_INT32 dims: [ 1 ] optional: true }
             output { name: "OUT" data_type: TYPE_INT32 dims: [ 2, -1 ] }"#;
-        let examples = examples::of(&server(config, echo));
+        let examples = examples::of(&server(config, echo), |_| true);
         let document = document(ROUTES.all(), "1", &examples);
         let path = &document["paths"]["/v2/models/{model}/versions/{version}/infer"];
         assert_eq!(path["parameters"][0]["examples"], json!({ "m version 1": { "value": "m" } }));
@@ -362,7 +362,7 @@ mod tests {
             let config = format!(
                 r#"input {{ name: "IN" {input} }} output {{ name: "OUT" data_type: TYPE_INT32 dims: [ 1 ] }}"#
             );
-            assert!(examples::of(&server(&config, echo)).is_empty(), "{input}");
+            assert!(examples::of(&server(&config, echo), |_| true).is_empty(), "{input}");
         }
     }
 }

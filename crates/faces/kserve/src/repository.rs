@@ -23,18 +23,24 @@ pub(crate) async fn index(call: &Call<'_>, body: RequestBody) -> Result<Reply> {
     let only_ready = Members::optional(body)?.boolean("ready")?.unwrap_or(false);
     let mut entries = repository_index(&call.face.server, only_ready).await?;
     // The caller may see the index; each model in it may have rights of its own.
-    entries.retain(|entry| call.http.permit(Action::Index, &entry.name).is_ok());
+    entries.retain(|entry| call.http.may(Action::Index, Some(&entry.name)));
     Ok(reply::json(StatusCode::OK, &entries))
 }
 
 /// Loads a model; replies when it is loaded.
-pub(crate) async fn load(server: &Server, target: &Target<'_>, body: RequestBody) -> Result<Reply> {
+pub(crate) async fn load(call: &Call<'_>, body: RequestBody) -> Result<Reply> {
+    let target = &call.target;
     check_repository(&target.repository)?;
     // Files of models may be in it.
     let overrides =
         long_work::run_sized(body.len(), || overrides(Members::optional(body)?.object("parameters")?))
             .await??;
-    repository::load(server, &target.model, overrides).await?;
+    if !overrides.is_empty()
+        && let Err(refused) = call.http.permit(Action::LoadFiles, &target.model)
+    {
+        return Ok(*refused);
+    }
+    repository::load(&call.face.server, &target.model, overrides).await?;
     Ok(reply::empty(StatusCode::OK))
 }
 

@@ -99,6 +99,11 @@ pub(crate) static ROUTES: Routes<Operation> = Routes::new({
 })
 .accepting(|parameter, segment| parameter != "version" || segment.bytes().all(|byte| byte.is_ascii_digit()));
 
+/// The method, path and action of each route.
+pub fn routes() -> impl Iterator<Item = (&'static Method, &'static str, Action)> {
+    ROUTES.all().iter().map(|route| (&route.method, route.path, route.action))
+}
+
 const fn get(path: &'static str, action: Action, operation: Operation) -> Route<Operation> {
     Route::new(Method::GET, path, action, operation)
 }
@@ -182,13 +187,14 @@ async fn perform(operation: Operation, call: &Call<'_>, body: RequestBody) -> Re
         Operation::Generate => Box::pin(generate::one(call, body)).await,
         Operation::GenerateStream => Box::pin(generate::stream(call, body)).await,
         Operation::RepositoryIndex => Box::pin(repository::index(call, body)).await,
-        Operation::LoadModel => Box::pin(repository::load(server, target, body)).await,
+        Operation::LoadModel => Box::pin(repository::load(call, body)).await,
         Operation::UnloadModel => Box::pin(repository::unload(server, target, body)).await,
         Operation::Live => Ok(metadata::server_live(server, call.headers)),
         Operation::Ready => Ok(Box::pin(metadata::server_ready(server, call.headers)).await),
         Operation::ServerMetadata => Ok(metadata::server(server)),
         Operation::OpenApi => {
-            let examples = openapi::examples::of(server);
+            let is_visible = |model: &str| call.http.may(Action::Metadata, Some(model));
+            let examples = openapi::examples::of(server, is_visible);
             let document = openapi::written(ROUTES.all(), &server.options().version, &examples);
             Ok(reply::json_bytes(StatusCode::OK, document))
         }

@@ -11,6 +11,7 @@ use crate::repositories::{self, RemoteRepository};
 use crate::text::{Labels, Text};
 use crate::{custom, models, nvml};
 
+const POLICY_VALID: &str = "nereid_access_policy_valid";
 const PINNED_TOTAL: &str = "nv_pinned_memory_pool_total_bytes";
 const PINNED_USED: &str = "nv_pinned_memory_pool_used_bytes";
 
@@ -61,6 +62,7 @@ pub struct PinnedMemory {
 pub struct Exposition {
     pinned: Box<dyn Fn() -> PinnedMemory + Send + Sync>,
     repositories: Box<dyn Fn() -> Vec<RemoteRepository> + Send + Sync>,
+    access_policy: Option<Box<dyn Fn() -> bool + Send + Sync>>,
     response_cache: Option<Box<dyn Fn() -> Option<ResponseCacheMetrics> + Send + Sync>>,
     options: MetricsOptions,
     registry: MetricRegistry,
@@ -74,7 +76,7 @@ impl Exposition {
     pub fn new(options: MetricsOptions, registry: MetricRegistry) -> Self {
         let own = models::names().chain(cache::names()).chain(gpu::names()).chain(machine::NAMES);
         let own = own.chain(repositories::NAMES);
-        registry.reserve(own.chain([PINNED_TOTAL, PINNED_USED]));
+        registry.reserve(own.chain([PINNED_TOTAL, PINNED_USED, POLICY_VALID]));
         let machine = options.cpu.then(|| Machine::new(options.interval));
         let gpus = options.gpu.then(nvml::open).and_then(|read| match read {
             Ok(read) => Some(Gpus::new(read, options.interval)),
@@ -90,6 +92,7 @@ impl Exposition {
             gpus,
             pinned: Box::new(PinnedMemory::default),
             repositories: Box::new(Vec::new),
+            access_policy: None,
             response_cache: None,
         }
     }
@@ -105,6 +108,11 @@ impl Exposition {
         repositories: impl Fn() -> Vec<RemoteRepository> + Send + Sync + 'static,
     ) -> Self {
         Self { repositories: Box::new(repositories), ..self }
+    }
+
+    /// Exposes whether the files of the access policy are in use, as `is_valid` reports it.
+    pub fn with_access_policy(self, is_valid: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        Self { access_policy: Some(Box::new(is_valid)), ..self }
     }
 
     /// Exposes the response cache as a whole as `cache` reports it, unless that returns `None`. The counters of models do
@@ -126,7 +134,7 @@ impl Exposition {
         let mut text = Text::default();
         models::write_counters(&mut text, &rows, self.options.counter_latencies);
         cache::write_counters(&mut text, &rows, self.options.counter_latencies);
-        models::write_load_failures(&mut text, server);
+        models::write_load_failures(&mut text, server, |_| true);
         repositories::write_counters(&mut text, &repositories);
         gpu::write_counters(&mut text, &gpus);
         custom::write(&mut text, &families, MetricKind::Counter);
@@ -139,6 +147,11 @@ impl Exposition {
             text.family(name, "gauge", help);
             text.sample(name, "", &Labels::default(), bytes);
         }
+        if let Some(is_valid) = &self.access_policy {
+            let help = "Whether the files of the access policy are in use, 1 or 0: broken ones leave the previous rules active";
+            text.family(POLICY_VALID, "gauge", help);
+            text.sample(POLICY_VALID, "", &Labels::default(), u8::from(is_valid()));
+        }
         gpu::write_gauges(&mut text, &gpus);
         if let Some(machine) = &self.machine {
             machine.write(&mut text);
@@ -150,6 +163,20 @@ impl Exposition {
         custom::write(&mut text, &families, MetricKind::Gauge);
         models::write_histograms(&mut text, &rows);
         custom::write(&mut text, &families, MetricKind::Histogram);
+        models::write_summaries(&mut text, &rows, &self.options.quantiles);
+        text.into_string()
+    }
+
+    /// The metrics of some models alone, by their names.
+    pub fn text_of(&self, server: &Server, is_visible: impl Fn(&str) -> bool) -> String {
+        let mut rows = models::rows(server);
+        rows.retain(|row| is_visible(&row.model));
+        let mut text = Text::default();
+        models::write_counters(&mut text, &rows, self.options.counter_latencies);
+        cache::write_counters(&mut text, &rows, self.options.counter_latencies);
+        models::write_load_failures(&mut text, server, is_visible);
+        models::write_gauges(&mut text, &rows, self.options.load_durations);
+        models::write_histograms(&mut text, &rows);
         models::write_summaries(&mut text, &rows, &self.options.quantiles);
         text.into_string()
     }

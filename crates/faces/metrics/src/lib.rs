@@ -20,7 +20,7 @@ mod text;
 pub use cache::{ResponseCacheFill, ResponseCacheMetrics};
 pub use exposition::{Exposition, MetricsOptions, PinnedMemory};
 pub use repositories::RemoteRepository;
-pub use service::{Metrics, TRANSPORT};
+pub use service::{Metrics, TRANSPORT, routes};
 
 #[cfg(test)]
 mod tests;

@@ -11,6 +11,8 @@ use crate::text::{Labels, Number, Text};
 
 /// A version at one moment.
 pub(crate) struct Row {
+    /// The model's name.
+    pub model: String,
     pub labels: Labels,
     /// The labels for each reason of failure.
     reasons: [Labels; FailureReason::ALL.len()],
@@ -39,6 +41,7 @@ fn row(model: Arc<Model>) -> Row {
     });
     let statistics = model.statistics();
     Row {
+        model: model.name().to_owned(),
         labels: Labels::new(&labels),
         reasons,
         totals: statistics.totals(),
@@ -183,8 +186,9 @@ pub(crate) fn write_counters(text: &mut Text, rows: &[Row], durations: bool) {
 }
 
 /// Writes how often models failed to load, if any did.
-pub(crate) fn write_load_failures(text: &mut Text, server: &Server) {
-    let failed: Vec<_> = server.models().load_failures().collect();
+pub(crate) fn write_load_failures(text: &mut Text, server: &Server, is_visible: impl Fn(&str) -> bool) {
+    let models = server.models();
+    let failed: Vec<_> = models.load_failures().filter(|(id, _)| is_visible(&id.name)).collect();
     if failed.is_empty() {
         return;
     }

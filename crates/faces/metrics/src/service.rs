@@ -4,6 +4,7 @@
 //! than GET are refused. A flood on this port does not slow down inference: connections are limited, idle ones are
 //! closed, and few texts are written at a time, on blocking threads.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use nereid_http::{
     Call, Face, PendingReply, Properties, Reply, RequestBody, Route, RouteId, RouteMatch, Routes,
     TransportOptions, reply,
 };
-use nereid_protocol::Action;
+use nereid_protocol::{Access, Action};
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 
@@ -58,16 +59,27 @@ static ROUTES: Routes<Page> = Routes::new({
 
 impl Metrics {
     /// The metrics of `server`.
-    pub fn new(server: Arc<Server>, exposition: Arc<Exposition>) -> Self {
-        Self { server, exposition, texts: Semaphore::new(MAX_TEXTS), properties: Properties::default() }
+    pub fn new(server: Arc<Server>, exposition: Arc<Exposition>, access: Access) -> Self {
+        let properties = Properties { access, ..Properties::default() };
+        Self { server, exposition, texts: Semaphore::new(MAX_TEXTS), properties }
     }
 
-    /// The metrics.
-    pub async fn text(&self) -> Reply {
+    /// The metrics that the caller may read.
+    pub async fn text(&self, call: &Call<'_>) -> Reply {
         // The semaphore is never closed.
         let _slot = self.texts.acquire().await;
         let (server, exposition) = (Arc::clone(&self.server), Arc::clone(&self.exposition));
-        match spawn_blocking(move || exposition.text(&server)).await {
+        let may_read_all = call.may(Action::MachineMetrics, None);
+        let models = (!may_read_all).then(|| {
+            let models = server.models();
+            let names = models.index().map(|status| status.id.name);
+            names.filter(|name| call.may(Action::Metrics, Some(name))).collect::<BTreeSet<_>>()
+        });
+        let write = move || match models {
+            None => exposition.text(&server),
+            Some(models) => exposition.text_of(&server, |model| models.contains(model)),
+        };
+        match spawn_blocking(write).await {
             Ok(text) => reply::bytes(StatusCode::OK, TEXT, text),
             Err(error) => {
                 tracing::error!("cannot write the metrics: {error}");
@@ -75,6 +87,11 @@ impl Metrics {
             }
         }
     }
+}
+
+/// The method, path and action of each route.
+pub fn routes() -> impl Iterator<Item = (&'static Method, &'static str, Action)> {
+    ROUTES.all().iter().map(|route| (&route.method, route.path, route.action))
 }
 
 impl Face for Metrics {
@@ -86,10 +103,10 @@ impl Face for Metrics {
         ROUTES.find(head)
     }
 
-    fn perform<'a>(&'a self, route: RouteId, _: &'a Call<'a>, _: RequestBody) -> PendingReply<'a> {
+    fn perform<'a>(&'a self, route: RouteId, call: &'a Call<'a>, _: RequestBody) -> PendingReply<'a> {
         Box::pin(async move {
             match ROUTES.handler(route) {
-                Some(Page::Text) => self.text().await,
+                Some(Page::Text) => self.text(call).await,
                 _ => reply::bytes(StatusCode::OK, TEXT, ""),
             }
         })

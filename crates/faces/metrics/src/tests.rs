@@ -12,6 +12,7 @@ use nereid_core::{
 };
 use nereid_http::serve;
 use nereid_net::listener::Address;
+use nereid_protocol::{Access, Action, Authorizer, Denied, Identity};
 use nereid_testkit::{ScriptedBackend, config};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -61,13 +62,17 @@ struct Serving {
 }
 
 async fn serving(server: Arc<Server>, exposition: Exposition) -> Serving {
+    serving_with(server, exposition, Access::default()).await
+}
+
+async fn serving_with(server: Arc<Server>, exposition: Exposition, access: Access) -> Serving {
     let address = Address { host: "127.0.0.1".into(), port: 0, share: false };
     let listener = address.bind().unwrap().listen(None).unwrap();
     let address = listener.local_addr().unwrap();
     let shutdown = CancellationToken::new();
     let serving = tokio::spawn(serve(
         listener,
-        Metrics::new(server, Arc::new(exposition)),
+        Metrics::new(server, Arc::new(exposition), access),
         TRANSPORT,
         shutdown.clone(),
     ));
@@ -358,5 +363,34 @@ async fn a_flood_of_connections_is_served_in_turn() {
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await.unwrap();
         assert!(answer.contains("nv_inference_count{"), "{answer}");
+    }
+}
+
+/// Permits the metrics of one model.
+#[derive(Debug)]
+struct OneModel(&'static str);
+
+impl Authorizer for OneModel {
+    fn check(&self, _: &Identity, action: Action, model: Option<&str>) -> Result<(), Denied> {
+        match (action, model) {
+            (Action::Metrics, None) => Ok(()),
+            (Action::Metrics, Some(model)) if model == self.0 => Ok(()),
+            _ => Err(Denied::Forbidden("not permitted".to_owned())),
+        }
+    }
+}
+
+#[tokio::test]
+async fn caller_reads_the_metrics_of_its_own_models_alone() {
+    for (model, is_seen) in [("m", true), ("n", false)] {
+        let server = server("");
+        infer(&server, "good").await;
+        let access = Access::default().with_authorizer(Arc::new(OneModel(model)));
+        let serving = serving_with(server, exposition(), access).await;
+        let text = serving.ask("GET /metrics").await;
+        assert!(text.starts_with("HTTP/1.1 200 "), "{text}");
+        assert_eq!(text.contains(r#"model="m""#), is_seen, "{text}");
+        // The machine's are not of any model.
+        assert!(!text.contains("nv_cpu_utilization") && !text.contains("nv_pinned_memory"), "{text}");
     }
 }

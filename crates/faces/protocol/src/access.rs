@@ -5,49 +5,24 @@
 //! the form of heads and refusals.
 
 mod action;
+mod identity;
 mod restrictions;
+mod right;
 
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use nereid_core::Principal;
-
 pub use self::action::Action;
+pub use self::identity::{Credential, Identity};
 pub use self::restrictions::{ApiGroup, Restriction, Restrictions};
+pub use self::right::{Need, Right};
 
 /// The headers of a request, or its metadata, before its body is read.
 pub trait Head: Sync {
     /// The first value of a header. The case of its name does not matter.
     fn header(&self, name: &str) -> Option<&[u8]>;
-}
-
-/// The sender of a request, as established by authenticators. The default is an anonymous client.
-#[derive(Clone, Debug, Default)]
-pub struct Identity {
-    /// The name that a client's certificate or an authenticator vouches for.
-    pub principal: Option<Principal>,
-    /// The API groups whose keys the request presents, one bit each.
-    opened: u16,
-}
-
-impl Identity {
-    /// The identity that a connection knows: the subject of its client's certificate.
-    pub fn of_connection(principal: Option<Principal>) -> Self {
-        Self { principal, ..Self::default() }
-    }
-
-    /// Whether the sender is unknown.
-    pub fn is_anonymous(&self) -> bool {
-        self.principal.is_none() && self.opened == 0
-    }
-
-    /// The identity with the name that an authenticator vouches for.
-    #[must_use]
-    pub fn with_principal(self, principal: Principal) -> Self {
-        Self { principal: Some(principal), ..self }
-    }
 }
 
 /// The reason why a request is refused.
@@ -76,6 +51,11 @@ pub enum Authentication<'a> {
 pub trait Authenticator: fmt::Debug + Send + Sync {
     /// Adds to the sender's identity. Called once per request, before its body is read.
     fn authenticate<'a>(&'a self, identity: Identity, head: &'a dyn Head) -> Authentication<'a>;
+
+    /// Whether a header, whose name is in lowercase, holds credentials, which models must not receive.
+    fn is_secret(&self, _name: &str) -> bool {
+        false
+    }
 }
 
 /// Decides about requests.
@@ -85,6 +65,11 @@ pub trait Authorizer: fmt::Debug + Send + Sync {
     /// # Errors
     /// The action is refused.
     fn check(&self, caller: &Identity, action: Action, model: Option<&str>) -> Result<(), Denied>;
+
+    /// Like [`check`](Self::check), without the reason, where lists are filtered.
+    fn permits(&self, caller: &Identity, action: Action, model: Option<&str>) -> bool {
+        self.check(caller, action, model).is_ok()
+    }
 }
 
 /// The authenticators and authorizers of a port, each list in order. The default admits every client.
@@ -112,6 +97,12 @@ impl Access {
     /// Whether every client may do everything, so that no check is necessary.
     pub fn is_open(&self) -> bool {
         self.authenticators.is_empty() && self.authorizers.is_empty()
+    }
+
+    /// Whether a header holds credentials, which models must not receive.
+    pub fn is_secret(&self, name: &str) -> bool {
+        let name = name.to_ascii_lowercase();
+        self.authenticators.iter().any(|authenticator| authenticator.is_secret(&name))
     }
 
     /// Finds who sends a request over a connection that knows `identity`.
@@ -146,6 +137,11 @@ impl Access {
     /// The first refusal.
     pub fn check(&self, caller: &Identity, action: Action, model: Option<&str>) -> Result<(), Denied> {
         self.authorizers.iter().try_for_each(|authorizer| authorizer.check(caller, action, model))
+    }
+
+    /// Like [`check`](Self::check), without the reason, where lists are filtered.
+    pub fn permits(&self, caller: &Identity, action: Action, model: Option<&str>) -> bool {
+        self.authorizers.iter().all(|authorizer| authorizer.permits(caller, action, model))
     }
 }
 

@@ -20,8 +20,8 @@ mod trace_context;
 mod trace_settings;
 
 pub use access::{
-    Access, Action, ApiGroup, Authentication, Authenticator, Authorizer, Denied, Head, Identity, Restriction,
-    Restrictions,
+    Access, Action, ApiGroup, Authentication, Authenticator, Authorizer, Credential, Denied, Head, Identity,
+    Need, Restriction, Restrictions, Right,
 };
 pub use forward::HeaderPattern;
 pub use logging::{LogControl, LogFormat, LogSettings, LogUpdate, LogValue};

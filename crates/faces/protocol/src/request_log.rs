@@ -22,10 +22,22 @@ impl LoggedRequest {
     /// Starts the log entry of an arriving request, if requests are logged. `call` returns the protocol and the target;
     /// `principal` is the sender.
     pub fn begin(principal: Option<&Principal>, call: impl FnOnce() -> String) -> Option<Box<Self>> {
-        tracing::enabled!(target: REQUEST_LOG, tracing::Level::INFO).then(|| {
+        Self::is_on().then(|| {
             let principal = principal.cloned();
             Box::new(Self { call: call(), principal, start: Instant::now(), is_answered: false })
         })
+    }
+
+    /// Whether requests are logged.
+    pub fn is_on() -> bool {
+        tracing::enabled!(target: REQUEST_LOG, tracing::Level::INFO)
+    }
+
+    /// Records the sender that an authenticator found, if any; otherwise the connection's remains.
+    pub fn identify(&mut self, principal: Option<Principal>) {
+        if principal.is_some() {
+            self.principal = principal;
+        }
     }
 
     fn principal(&self) -> Option<&str> {

@@ -162,6 +162,11 @@ static ROUTES: Routes<Operation> = Routes::new({
     ALL
 });
 
+/// The method, path and action of each route.
+pub fn routes() -> impl Iterator<Item = (&'static Method, &'static str, Action)> {
+    ROUTES.all().iter().map(|route| (&route.method, route.path, route.action))
+}
+
 impl Face for SageMaker {
     fn properties(&self) -> &Properties {
         &self.properties

@@ -74,7 +74,7 @@ impl Models {
     pub(crate) fn list(&self, call: &Call<'_>) -> Reply {
         let (table, loaded) = (self.server().models(), self.lock());
         let ready = loaded.iter().filter(|(name, _)| table.find(name, None).is_ok());
-        let ready = ready.filter(|(name, _)| call.permit(Action::Index, name).is_ok());
+        let ready = ready.filter(|(name, _)| call.may(Action::Index, Some(name)));
         let models = ready.map(|(name, model)| ModelListing { name, url: &model.url }).collect();
         listed(&List { models })
     }
@@ -124,7 +124,10 @@ impl Models {
                 return reply::error_text(StatusCode::BAD_REQUEST, &message);
             }
         };
-        if let Err(refused) = call.permit(Action::Load, &request.model_name) {
+        // The request names a folder, whose files may be code.
+        let permitted =
+            [Action::Load, Action::LoadFiles].map(|action| call.permit(action, &request.model_name));
+        if let Some(refused) = permitted.into_iter().find_map(Result::err) {
             return *refused;
         }
         let target = target(call.headers).map(String::from_utf8_lossy);

@@ -59,6 +59,26 @@ const PREDICT: RouteId = RouteId(1);
 const METRICS: RouteId = RouteId(2);
 const REDIRECTED: usize = 3;
 
+/// The method, path and action of each route, in their order. The options choose the paths.
+const ROUTES: [(&Method, &str, Action); 3] = [
+    (GET, "(health route)", Action::Health),
+    (POST, "(predict route)", Action::Infer),
+    (POST, "(predict route), redirected to metrics", Action::Metrics),
+];
+
+/// The action of a route of this face.
+const fn action(route: RouteId) -> Action {
+    ROUTES[route.0].2
+}
+
+/// The method, path and action of each route, including KServe's routes to which a header redirects.
+pub fn routes() -> impl Iterator<Item = (&'static Method, String, Action)> {
+    let own = ROUTES.into_iter().map(|(method, path, action)| (method, path.to_owned(), action));
+    own.chain(nereid_kserve::redirections().map(|(path, action)| {
+        (POST, format!("(predict route), redirected to {}", path.trim_start_matches('/')), action)
+    }))
+}
+
 impl VertexAi {
     /// The face over KServe's.
     pub fn new(kserve: KserveHttp, metrics: Metrics, options: VertexAiOptions) -> Self {
@@ -71,7 +91,7 @@ impl VertexAi {
     async fn predict(&self, call: &Call<'_>, body: RequestBody) -> Reply {
         let model = match &self.options.model {
             Some(model) => Cow::Borrowed(model),
-            None => match only_model(self.kserve.server()) {
+            None => match only_model_of(self.kserve.server(), |model| call.may(Action::Infer, Some(model))) {
                 Ok(model) => Cow::Owned(model),
                 Err(error) => return reply::error(&error),
             },
@@ -82,11 +102,11 @@ impl VertexAi {
     /// The route of a request for inference, or of what its header names.
     fn find_predict<'a>(&self, head: &'a Parts) -> RouteMatch<'a> {
         if head.method != *POST {
-            return RouteMatch::Methods(vec![POST], Some(Action::Infer));
+            return RouteMatch::Methods(vec![POST], Some(action(PREDICT)));
         }
         match head.headers.get(REDIRECT).map(HeaderValue::to_str) {
-            None => RouteMatch::Route(PREDICT, Params::default(), Action::Infer),
-            Some(Ok("metrics")) => RouteMatch::Route(METRICS, Params::default(), Action::Metrics),
+            None => RouteMatch::Route(PREDICT, Params::default(), action(PREDICT)),
+            Some(Ok("metrics")) => RouteMatch::Route(METRICS, Params::default(), action(METRICS)),
             Some(Ok(target)) => match self.kserve.redirected(target) {
                 RouteMatch::Route(RouteId(id), params, action) => {
                     RouteMatch::Route(RouteId(REDIRECTED + id), params, action)
@@ -103,8 +123,13 @@ impl VertexAi {
 /// # Errors
 /// The server has none, or several.
 pub fn only_model(server: &Server) -> Result<String> {
+    only_model_of(server, |_| true)
+}
+
+/// The only model of those that a caller may use.
+fn only_model_of(server: &Server, may_use: impl Fn(&str) -> bool) -> Result<String> {
     let table = server.models();
-    let mut names: Vec<_> = table.ready().map(|model| model.name()).collect();
+    let mut names: Vec<_> = table.ready().map(|model| model.name()).filter(|name| may_use(name)).collect();
     names.dedup();
     match names.as_slice() {
         [name] => Ok((*name).to_owned()),
@@ -124,8 +149,8 @@ impl Face for VertexAi {
         let path = head.uri.path();
         if self.options.health.matches(path) {
             match head.method == *GET {
-                true => RouteMatch::Route(HEALTH, Params::default(), Action::Health),
-                false => RouteMatch::Methods(vec![GET], Some(Action::Health)),
+                true => RouteMatch::Route(HEALTH, Params::default(), action(HEALTH)),
+                false => RouteMatch::Methods(vec![GET], Some(action(HEALTH))),
             }
         } else if self.options.predict.matches(path) {
             self.find_predict(head)
@@ -148,7 +173,7 @@ impl Face for VertexAi {
                     let is_ready = self.kserve.server().ready().await;
                     reply::empty(if is_ready { StatusCode::OK } else { StatusCode::BAD_REQUEST })
                 }
-                METRICS => self.metrics.text().await,
+                METRICS => self.metrics.text(call).await,
                 _ => self.predict(call, body).await,
             }
         })

@@ -48,7 +48,7 @@ async fn serve(names: &[&str], default: Option<&str>, restricted: &[&str]) -> Se
         model: default.map(str::to_owned),
     };
     let exposition = Exposition::new(MetricsOptions::default(), MetricRegistry::default());
-    let metrics = Metrics::new(Arc::clone(&server), Arc::new(exposition));
+    let metrics = Metrics::new(Arc::clone(&server), Arc::new(exposition), nereid_protocol::Access::default());
     let face = VertexAi::new(KserveHttp::new(server, http), metrics, options);
     let address = Address { host: "127.0.0.1".into(), port: 0, share: false };
     let listener = address.bind().unwrap().listen(None).unwrap();

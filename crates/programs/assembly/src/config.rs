@@ -48,6 +48,8 @@ pub struct Config {
     pub collector: CollectorOptions,
     /// Metrics to expose. GPU metrics require GPUs.
     pub metrics: MetricsOptions,
+    /// The file of the access policy, which the server follows; `None` lets every client do everything.
+    pub access: Option<PathBuf>,
     /// When to send load reports to clients; `None` for never.
     pub load_reports: Option<Reporting>,
     /// The faces: addresses and protocols.
@@ -81,6 +83,7 @@ impl Default for Config {
             client_shared_memory: true,
             collector: CollectorOptions::default(),
             metrics: MetricsOptions { gpu: true, ..MetricsOptions::default() },
+            access: None,
             load_reports: Some(Reporting::default()),
             faces: Vec::new(),
         }

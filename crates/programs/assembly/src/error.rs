@@ -43,6 +43,9 @@ pub enum StartError {
     /// The response cache cannot be used.
     #[error("{0}")]
     Cache(String),
+    /// The access policy cannot be used.
+    #[error("{0}")]
+    Access(String),
     /// A model repository cannot be opened.
     #[error("{0}")]
     Repository(String),

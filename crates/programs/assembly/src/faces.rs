@@ -13,13 +13,14 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use nereid_access::Guard;
 use nereid_core::Server;
 use nereid_http::End;
 use nereid_kserve::HttpOptions;
 use nereid_load_report::LoadReports;
 use nereid_metrics::Exposition;
 use nereid_net::listener::{Address, BoundAddress, Connections, Listener, Tls, TlsFiles};
-use nereid_protocol::LogControl;
+use nereid_protocol::{Access, Authenticator, Authorizer, LogControl};
 use nereid_repository::Repositories;
 use nereid_shared_memory::Regions;
 use tokio::runtime::Handle;
@@ -53,6 +54,8 @@ pub struct FaceContext {
     pub connections: Connections,
     /// Measures the server's load, if it is reported.
     pub load_reports: Option<LoadReports>,
+    /// Decides about requests by the access policy, if there is one.
+    pub guard: Option<Arc<Guard>>,
     /// Cancelled when the server begins to stop. Requests in progress and open sequences continue; other activity may
     /// end.
     pub closing: CancellationToken,
@@ -65,7 +68,17 @@ impl FaceContext {
     /// Completes the options of an HTTP face with the server's parts.
     fn http_options(&self, options: HttpOptions) -> HttpOptions {
         let Self { regions, log, load_reports, .. } = self.clone();
-        HttpOptions { regions, log, load_reports, ..options }
+        HttpOptions { regions, log, load_reports, access: self.guarded(options.access), ..options }
+    }
+
+    /// Access to a face under the access policy, in addition to the face's own rules.
+    fn guarded(&self, access: Access) -> Access {
+        match &self.guard {
+            None => access,
+            Some(guard) => access
+                .with_authenticator(Arc::clone(guard) as Arc<dyn Authenticator>)
+                .with_authorizer(Arc::clone(guard) as Arc<dyn Authorizer>),
+        }
     }
 
     /// When an HTTP face closes its connections. New connections belong to other servers; open ones may be needed to

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::thread::{self, available_parallelism};
 use std::time::Duration;
 
+use nereid_access::Guard;
 use nereid_core::backend_api::{Error, Result};
 use nereid_core::{Server, ServerOptions, Work};
 use nereid_cuda::{Cuda, PoolUsage, Pools};
@@ -62,6 +63,11 @@ pub struct RunningServer {
 /// A part of the configuration is unusable.
 pub fn start(config: Config, process: Process) -> std::result::Result<RunningServer, StartError> {
     let runtime = OwnRuntime::new(process.runtime)?;
+    let guard = config.access.map(Guard::open).transpose().map_err(StartError::Access)?;
+    if let Some(guard) = &guard {
+        tracing::info!("clients need the rights of {guard}");
+        runtime.handle.spawn(guard.follow());
+    }
     // Bound before any slow step, so that a port in use is reported at once.
     let bound: Vec<_> =
         config.faces.into_iter().map(BoundFace::new).collect::<std::result::Result<_, _>>()?;
@@ -112,6 +118,9 @@ pub fn start(config: Config, process: Process) -> std::result::Result<RunningSer
     if let Some(caching) = caching {
         exposition = exposition.with_response_cache(move || caches::metrics(&caching));
     }
+    if let Some(guard) = guard.clone() {
+        exposition = exposition.with_access_policy(move || guard.is_valid());
+    }
     let remote = repositories.clone();
     let exposition = Arc::new(exposition.with_repositories(move || remote_repositories(&remote)));
     // Weak: the metrics of repositories know these, and repositories know which backends use GPUs.
@@ -137,6 +146,7 @@ pub fn start(config: Config, process: Process) -> std::result::Result<RunningSer
         exposition: Arc::clone(&exposition),
         connections: Connections::default(),
         load_reports,
+        guard,
         closing: closing.clone(),
         shutdown,
     };

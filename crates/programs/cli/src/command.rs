@@ -9,7 +9,7 @@ use nereid_protocol::LogControl;
 use tracing_subscriber::fmt::writer::BoxMakeWriter;
 
 use crate::screen::Screen;
-use crate::{check, completions, hosting, pull, run};
+use crate::{access, check, completions, hosting, keys, pull, run};
 
 /// Runs the command line of this process to completion.
 pub(crate) fn main() -> ExitCode {
@@ -22,6 +22,8 @@ pub(crate) fn main() -> ExitCode {
     match &options.command {
         Some(Command::Check(options)) => return check::run(options),
         Some(Command::Pull(options)) => return pull::run(options),
+        Some(Command::Keys(options)) => return keys::run(&options.command),
+        Some(Command::Access(options)) => return access::run(&options.command),
         Some(Command::Completions(options)) => return completions::print(options.shell),
         None => {}
     }

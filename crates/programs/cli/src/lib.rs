@@ -1,18 +1,20 @@
-//! The command `nereid`: reads options, and runs a server, checks or pulls a repository, prints completions, or hosts a
-//! backend for a server.
+//! The command `nereid`: reads options, and runs a server, checks or pulls a repository, manages API keys and
+//! checks an access policy, prints completions, or hosts a backend for a server.
 //!
-//! It owns the process: log, signals and exit. Other crates do everything else. The program `nereid` runs it, and so does
+//! This crate owns the process: log, signals and exit. Other crates do everything else. The program `nereid` runs it, and so does
 //! `libtritonserver.so`, for packages that contain the server once.
 
 #![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 #![forbid(unsafe_code)]
 
+mod access;
 mod bars;
 mod check;
 mod command;
 mod completions;
 mod descriptors;
 mod hosting;
+mod keys;
 mod pull;
 mod run;
 mod screen;

@@ -12,7 +12,8 @@ use clap::{Arg, Command};
 use super::sources::names;
 
 /// Options that Triton does not have.
-pub(super) const OWN: [&str; 19] = [
+pub(super) const OWN: [&str; 20] = [
+    "access",
     "config-file",
     "cuda-driver-library",
     "http-cors-origin",

@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod abbreviations;
+mod access;
 mod agents;
 mod backends;
 mod cache;
@@ -44,6 +45,7 @@ use nereid_load_report::Reporting;
 use nereid_net::listener::Address;
 use nereid_protocol::LogSettings;
 
+use self::access::AccessOptions;
 use self::agents::AgentOptions;
 use self::backends::ConfigurationOptions;
 use self::cache::CacheOptions;
@@ -57,7 +59,9 @@ use self::models::ModelOptions;
 pub use self::pairs::{from_pairs, option_names};
 use self::sagemaker::SageMakerOptions;
 pub use self::sources::parse;
-pub use self::subcommands::{CheckOptions, Command, CompletionsOptions, PullOptions};
+pub use self::subcommands::{
+    AccessCommand, CheckOptions, Command, CompletionsOptions, KeysCommand, PullOptions,
+};
 use self::trace::TraceOptions;
 use self::values::{boolean, int, whole};
 use self::vertex_ai::VertexAiOptions;
@@ -90,6 +94,9 @@ pub struct Options {
 
     #[command(flatten)]
     execution: ExecutionOptions,
+
+    #[command(flatten)]
+    access: AccessOptions,
 
     #[command(flatten)]
     http: HttpOptions,
@@ -254,6 +261,7 @@ impl Options {
             client_shared_memory: self.server.allow_client_shm,
             collector: trace::collector(|name| env::var(name).ok()),
             metrics: self.metrics.exposed(),
+            access: self.access.access.clone(),
             load_reports: match self.server.load_reports {
                 LoadReports::Off => None,
                 LoadReports::OnRequest => Some(Reporting::OnRequest),
@@ -364,5 +372,7 @@ mod embedded;
 mod manual;
 #[cfg(test)]
 mod page;
+#[cfg(test)]
+mod rights;
 #[cfg(test)]
 mod tests;

@@ -42,15 +42,24 @@ fn pages() -> Vec<(String, String)> {
     let mut command = Options::command().disable_help_subcommand(true);
     // Declares the options for help and version.
     command.build();
-    let subcommands = command.get_subcommands().map(|it| (format!("nereid-{}", it.get_name()), it.clone()));
-    let all = [("nereid".to_owned(), command.clone())].into_iter().chain(subcommands);
-    all.map(|(name, command)| (name.clone(), page(name, command))).collect()
+    let mut pages = Vec::new();
+    add_pages("nereid".to_owned(), &command, &mut pages);
+    pages
+}
+
+/// Adds the pages of a command and its subcommands.
+fn add_pages(name: String, command: &Command, pages: &mut Vec<(String, String)>) {
+    pages.push((name.clone(), page(name.clone(), command.clone())));
+    for subcommand in command.get_subcommands() {
+        add_pages(format!("{name}-{}", subcommand.get_name()), subcommand, pages);
+    }
 }
 
 fn page(name: String, command: Command) -> String {
     // The generated synopsis lists a hundred options in one line.
     let synopsis = command.clone().render_usage().to_string();
     let synopsis = synopsis.trim_start_matches("Usage: ").replace('-', "\\-");
+    let has_subcommands = command.has_subcommands();
     let page = Man::new(command.display_name(name));
     let mut text = Vec::new();
     page.render_title(&mut text).unwrap();
@@ -58,8 +67,10 @@ fn page(name: String, command: Command) -> String {
     text.extend_from_slice(format!(".SH SYNOPSIS\n.nf\n{synopsis}\n.fi\n").as_bytes());
     page.render_description_section(&mut text).unwrap();
     page.render_options_section(&mut text).unwrap();
-    if page.get_filename() == "nereid.1" {
+    if has_subcommands {
         page.render_subcommands_section(&mut text).unwrap();
+    }
+    if page.get_filename() == "nereid.1" {
         page.render_version_section(&mut text).unwrap();
     }
     String::from_utf8(text).unwrap()

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use clap_complete::Shell;
+use nereid_access::Expiry;
 use nereid_assembly::{AgentConfig, PlatformConfig};
 use nereid_cuda::PoolSizes;
 use nereid_repository::ReadOptions;
@@ -17,6 +18,8 @@ use super::backends::ConfigurationOptions;
 pub enum Command {
     Check(Box<CheckOptions>),
     Pull(PullOptions),
+    Keys(KeysOptions),
+    Access(AccessOptions),
     Completions(CompletionsOptions),
 }
 
@@ -36,6 +39,80 @@ pub struct PullOptions {
 
     /// The folder that they are put into.
     pub folder: PathBuf,
+}
+
+/// Manage API keys: each proves that a client is a principal of the access policy.
+#[derive(Debug, Args)]
+pub struct KeysOptions {
+    /// The subcommand.
+    #[command(subcommand)]
+    pub command: KeysCommand,
+}
+
+/// The subcommands of `nereid keys`.
+#[derive(Debug, Subcommand)]
+pub enum KeysCommand {
+    /// Make a key for a principal, and print it. It is shown only now.
+    Add {
+        /// File of the access policy, which names the file of keys.
+        #[arg(value_name = "POLICY")]
+        policy: PathBuf,
+
+        /// The principal that the key proves.
+        #[arg(value_name = "PRINCIPAL")]
+        principal: String,
+
+        /// Last day of the key in UTC, such as 2027-12-31, a number of days such as 90d, or never.
+        #[arg(long, value_name = "WHEN", default_value = "365d")]
+        expires: Expiry,
+
+        /// A remark for the list of keys.
+        #[arg(long, value_name = "TEXT", default_value = "")]
+        note: String,
+    },
+    /// List the keys, by principal. The secret parts are stored nowhere.
+    List {
+        /// File of the access policy, which names the file of keys.
+        #[arg(value_name = "POLICY")]
+        policy: PathBuf,
+    },
+    /// Revoke keys. Running servers refuse them within seconds.
+    Revoke {
+        /// File of the access policy, which names the file of keys.
+        #[arg(value_name = "POLICY")]
+        policy: PathBuf,
+
+        /// Ids of keys, as listed, or whole keys.
+        #[arg(value_name = "KEY", required = true)]
+        keys: Vec<String>,
+    },
+}
+
+/// Check an access policy.
+#[derive(Debug, Args)]
+pub struct AccessOptions {
+    /// The subcommand.
+    #[command(subcommand)]
+    pub command: AccessCommand,
+}
+
+/// The subcommands of `nereid access`.
+#[derive(Debug, Subcommand)]
+pub enum AccessCommand {
+    /// Print who may do what. With a principal and a model: which rights the principal has on the model, and why.
+    Check {
+        /// File of the access policy.
+        #[arg(value_name = "POLICY")]
+        policy: PathBuf,
+
+        /// A principal, or anonymous for clients without credentials.
+        #[arg(value_name = "PRINCIPAL", requires = "model")]
+        principal: Option<String>,
+
+        /// Name of a model, which need not exist.
+        #[arg(value_name = "MODEL")]
+        model: Option<String>,
+    },
 }
 
 /// Checks model repositories, without loading a model unless --deep is given. Exits with 1 if a model would not load.

@@ -142,11 +142,16 @@ async fn malformed_messages_are_refused() {
 }
 
 #[test]
-fn every_call_belongs_to_an_api_group() {
+fn every_call_is_listed_and_belongs_to_an_api_group() {
     let descriptors = prost_types::FileDescriptorSet::decode(FILE_DESCRIPTORS).unwrap();
     let services: Vec<_> = descriptors.file.iter().flat_map(|file| &file.service).collect();
     let [service] = services.as_slice() else { panic!("{services:?}") };
-    assert_eq!(service.method.len(), 20);
+    let mut listed = NAMES.to_vec();
+    listed.sort_unstable();
+    let mut defined: Vec<_> = service.method.iter().map(|method| method.name()).collect();
+    defined.sort_unstable();
+    assert_eq!(listed, defined);
+    assert_eq!(calls().filter(|(_, action)| *action == Action::Describe).count(), 1);
     for method in &service.method {
         assert_ne!(action(&format!("{SERVICE}{}", method.name())), Action::Describe, "{}", method.name());
     }
@@ -298,6 +303,78 @@ async fn calls_pass_the_authenticator_and_the_models_authorizer() {
         let refused = answers.message().await.unwrap().unwrap();
         assert!(refused.error_message.contains("ann may not"), "{}", refused.error_message);
         assert_eq!(answers.message().await.unwrap().unwrap().error_message, "");
+    }
+}
+
+/// Refuses one action.
+#[derive(Debug)]
+struct Without(Action);
+
+impl Authorizer for Without {
+    fn check(&self, _: &Identity, action: Action, _: Option<&str>) -> Result<(), Denied> {
+        if action == self.0 { Err(Denied::Forbidden("not permitted".to_owned())) } else { Ok(()) }
+    }
+}
+
+#[tokio::test]
+async fn parts_of_a_request_may_need_further_rights() {
+    let without = |action| {
+        let access = Access::default().with_authorizer(Arc::new(Without(action)));
+        let options = GrpcOptions { access, ..GrpcOptions::default() };
+        Serving::of_models(&[("m", NUMBER.into())], options, echo).client()
+    };
+    let mut region = number("m", "", 1);
+    region.raw_input_contents.clear();
+    region.inputs[0].parameters = [
+        ("shared_memory_region".to_owned(), parameter(ParameterChoice::StringParam("r".into()))),
+        ("shared_memory_byte_size".to_owned(), parameter(ParameterChoice::Int64Param(4))),
+    ]
+    .into();
+    let mut client = without(Action::UseRegions);
+    assert_eq!(code(client.model_infer(region.clone()).await), Code::PermissionDenied);
+    assert_eq!(code(client.model_infer(number("m", "", 1)).await), Code::Ok);
+    let requests = futures_util::stream::iter([region.clone(), number("m", "", 2)]);
+    let mut answers = client.model_stream_infer(requests).await.unwrap().into_inner();
+    assert_eq!(answers.message().await.unwrap().unwrap().error_message, "not permitted");
+    assert_eq!(answers.message().await.unwrap().unwrap().error_message, "");
+    // The region does not exist.
+    assert_ne!(code(without(Action::LoadFiles).model_infer(region).await), Code::PermissionDenied);
+
+    for (name, expected) in [(None, Code::Ok), (Some("config"), Code::PermissionDenied)] {
+        let value = ModelRepositoryParameter::default();
+        let load = RepositoryModelLoadRequest {
+            model_name: "m".into(),
+            parameters: name.map(|name| (name.to_owned(), value)).into_iter().collect(),
+            ..RepositoryModelLoadRequest::default()
+        };
+        assert_eq!(code(without(Action::LoadFiles).repository_model_load(load).await), expected);
+    }
+}
+
+#[tokio::test]
+async fn credentials_are_not_forwarded_to_models() {
+    let pattern = nereid_protocol::HeaderPattern::new(".*-key|authorization").unwrap();
+    let access = Access::default().with_authenticator(Arc::new(KeyInHeader));
+    let options = GrpcOptions { access, forwarded_headers: Some(pattern), ..GrpcOptions::default() };
+    let mut client = Serving::of_models(&[("m", NUMBER.into())], options, echo).client();
+    let mut call = Call::new(number("m", "", 1));
+    call.metadata_mut().insert("x-key", "secret".parse().unwrap());
+    call.metadata_mut().insert("y-key", "2".parse().unwrap());
+    let answer = client.model_infer(call).await.unwrap().into_inner();
+    assert_eq!(answer.parameters.keys().collect::<Vec<_>>(), ["y-key"]);
+}
+
+/// Reads a key that models must not receive.
+#[derive(Debug)]
+struct KeyInHeader;
+
+impl Authenticator for KeyInHeader {
+    fn authenticate<'a>(&'a self, identity: Identity, _: &'a dyn Head) -> Authentication<'a> {
+        Authentication::Done(Ok(identity))
+    }
+
+    fn is_secret(&self, name: &str) -> bool {
+        name == "x-key"
     }
 }
 

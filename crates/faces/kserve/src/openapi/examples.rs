@@ -20,9 +20,11 @@ pub(crate) struct Example {
     pub generate: Value,
 }
 
-/// Examples for the models that are ready and whose inputs JSON can represent.
-pub(crate) fn of(server: &Server) -> Vec<Example> {
-    server.models().ready().filter_map(|model| example(model)).take(MAX_MODELS).collect()
+/// Examples for the models that are ready, visible to the caller, and whose inputs JSON can represent.
+pub(crate) fn of(server: &Server, is_visible: impl Fn(&str) -> bool) -> Vec<Example> {
+    let models = server.models();
+    let visible = models.ready().filter(|model| is_visible(model.name()));
+    visible.filter_map(|model| example(model)).take(MAX_MODELS).collect()
 }
 
 fn example(model: &Model) -> Option<Example> {

@@ -111,6 +111,50 @@ async fn rights_by_model_apply_to_every_route_and_to_lists() {
     }
 }
 
+/// Refuses one action.
+#[derive(Debug)]
+struct Without(Action);
+
+impl Authorizer for Without {
+    fn check(&self, _: &Identity, action: Action, _: Option<&str>) -> Result<(), Denied> {
+        if action == self.0 { Err(Denied::Forbidden("not permitted".to_owned())) } else { Ok(()) }
+    }
+}
+
+#[tokio::test]
+async fn parts_of_a_request_may_need_further_rights() {
+    let region = r#"{"inputs": [{"name": "IN", "datatype": "INT32", "shape": [1], "parameters":
+        {"shared_memory_region": "r", "shared_memory_byte_size": 4}}]}"#;
+    let files = r#"{"parameters": {"file:1/model.onnx": "aGk="}}"#;
+    let config = r#"{"parameters": {"config": "{}"}}"#;
+    for (action, path, body, refused) in [
+        (Action::UseRegions, "/v2/models/m/infer", region, true),
+        (Action::UseRegions, "/v2/models/m/infer", BODY, false),
+        (Action::LoadFiles, "/v2/repository/models/m/load", files, true),
+        (Action::LoadFiles, "/v2/repository/models/m/load", config, true),
+        (Action::LoadFiles, "/v2/repository/models/m/load", r#"{"parameters": {}}"#, false),
+        (Action::LoadFiles, "/v2/repository/models/m/load", "", false),
+    ] {
+        let access = Access::default().with_authorizer(Arc::new(Without(action)));
+        let limited = serve(server(CONFIG, echo), HttpOptions { access, ..http_options() }).await;
+        let open = serve(server(CONFIG, echo), http_options()).await;
+        let (limited, open) = (limited.post(path, body).await, open.post(path, body).await);
+        assert_eq!(status(&limited) == "403", refused, "{action:?} {body}: {limited}");
+        assert_eq!(status(&limited) == status(&open), !refused, "{action:?} {body}: {open}");
+    }
+}
+
+#[tokio::test]
+async fn document_has_examples_of_visible_models_alone() {
+    for (user, is_seen) in [("m", true), ("x", false)] {
+        let access = Access::default().with_authenticator(Arc::new(ByName)).with_authorizer(Arc::new(ByName));
+        let serving = serve(server(CONFIG, echo), HttpOptions { access, ..http_options() }).await;
+        let document = serving.ask("GET", "/v2/openapi.json", &format!("user: {user}\r\n"), "").await;
+        assert_eq!(status(&document), "200");
+        assert_eq!(document.contains(r#""value":"m""#), is_seen, "{document}");
+    }
+}
+
 const CONFIG: &str = r#"
     input { name: "IN" data_type: TYPE_INT32 dims: [ 1 ] }
     output { name: "OUT" data_type: TYPE_INT32 dims: [ 1 ] }

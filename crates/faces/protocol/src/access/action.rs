@@ -1,6 +1,7 @@
 //! The actions of requests, for authorization.
 
 use super::ApiGroup;
+use super::right::{Need, Right};
 
 /// The action of a request. Each route and call of every protocol declares one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -17,6 +18,8 @@ pub enum Action {
     Statistics,
     /// Reads metrics.
     Metrics,
+    /// Reads metrics of the machine, of repositories and of backends, which belong to no model.
+    MachineMetrics,
     /// Reads a static page.
     Page,
     /// Runs a model.
@@ -25,12 +28,16 @@ pub enum Action {
     Index,
     /// Loads a model.
     Load,
+    /// Loads a model with files or a configuration of the client's, or from a folder that the client names.
+    LoadFiles,
     /// Unloads a model.
     Unload,
     /// Lists regions of shared memory.
     ListRegions,
     /// Registers or unregisters a region of shared memory.
     ChangeRegions,
+    /// Reads inputs from, or writes outputs to, a region of shared memory.
+    UseRegions,
     /// Reads trace settings.
     ReadTrace,
     /// Changes trace settings.
@@ -43,19 +50,41 @@ pub enum Action {
 
 impl Action {
     /// The API group whose key restricts the action. Metrics are on their own port instead, and pages reveal nothing
-    /// about the server.
+    /// about the server. The use of a region is part of an inference.
     pub const fn group(self) -> Option<ApiGroup> {
         Some(match self {
             Self::Health => ApiGroup::Health,
             Self::Metadata | Self::Describe => ApiGroup::Metadata,
             Self::ModelConfig => ApiGroup::ModelConfig,
             Self::Statistics => ApiGroup::Statistics,
-            Self::Metrics | Self::Page => return None,
+            Self::Metrics | Self::MachineMetrics | Self::Page | Self::UseRegions => return None,
             Self::Infer => ApiGroup::Inference,
-            Self::Index | Self::Load | Self::Unload => ApiGroup::ModelRepository,
+            Self::Index | Self::Load | Self::LoadFiles | Self::Unload => ApiGroup::ModelRepository,
             Self::ListRegions | Self::ChangeRegions => ApiGroup::SharedMemory,
             Self::ReadTrace | Self::ChangeTrace => ApiGroup::Trace,
             Self::ReadLog | Self::ChangeLog => ApiGroup::Logging,
         })
+    }
+
+    /// The right that the action needs under an access policy.
+    pub const fn need(self) -> Need {
+        match self {
+            Self::Page => Need::Nothing,
+            Self::Health => Need::Sight,
+            Self::Metadata
+            | Self::Describe
+            | Self::ModelConfig
+            | Self::Statistics
+            | Self::Metrics
+            | Self::Index => Need::Any(Right::Read),
+            Self::MachineMetrics => Need::Every(Right::Read),
+            Self::Infer => Need::Any(Right::Infer),
+            Self::Load | Self::Unload => Need::Any(Right::Control),
+            Self::LoadFiles => Need::Any(Right::Files),
+            // Regions and settings of the server reach all models.
+            Self::ListRegions | Self::ChangeRegions | Self::UseRegions => Need::Every(Right::Admin),
+            Self::ReadTrace | Self::ReadLog => Need::Any(Right::Admin),
+            Self::ChangeTrace | Self::ChangeLog => Need::Every(Right::Admin),
+        }
     }
 }

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use nereid_core::Principal;
+
 use super::*;
 
 struct Headers(BTreeMap<&'static str, &'static str>);

@@ -45,8 +45,9 @@ impl Face for Grpc {
     }
 
     fn serve(self: Box<Self>, listener: Listener, context: FaceContext) -> Serving {
+        let access = context.guarded(self.options.access.clone());
         let FaceContext { regions, log, load_reports, .. } = context;
-        let options = GrpcOptions { regions, log, load_reports, ..self.options };
+        let options = GrpcOptions { access, regions, log, load_reports, ..self.options };
         let calls = Calls::new(context.server, options, context.shutdown.clone());
         Box::pin(nereid_grpc::serve(listener, calls, self.transport, context.shutdown))
     }

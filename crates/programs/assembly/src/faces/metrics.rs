@@ -2,6 +2,7 @@
 
 use nereid_metrics::TRANSPORT;
 use nereid_net::listener::Listener;
+use nereid_protocol::Access;
 
 use super::{Endpoint, Face, FaceContext, Serving};
 
@@ -33,7 +34,8 @@ impl Face for Metrics {
     }
 
     fn serve(self: Box<Self>, listener: Listener, context: FaceContext) -> Serving {
-        let face = nereid_metrics::Metrics::new(context.server, context.exposition);
+        let access = context.guarded(Access::default());
+        let face = nereid_metrics::Metrics::new(context.server, context.exposition, access);
         Box::pin(nereid_http::serve(listener, face, TRANSPORT, context.shutdown))
     }
 }

@@ -36,7 +36,7 @@ impl Face for VertexAi {
 
     fn serve(self: Box<Self>, listener: Listener, context: FaceContext) -> Serving {
         let (http, end) = (context.http_options(self.http), context.http_end());
-        let metrics = Metrics::new(Arc::clone(&context.server), context.exposition);
+        let metrics = Metrics::new(Arc::clone(&context.server), context.exposition, http.access.clone());
         let face =
             nereid_vertex_ai::VertexAi::new(KserveHttp::new(context.server, http), metrics, self.options);
         Box::pin(nereid_http::serve(listener, face, TransportOptions::default(), end))

@@ -1,0 +1,129 @@
+//! Explains a policy to its author.
+
+use std::fmt::Write as _;
+
+use nereid_protocol::Right;
+
+use crate::key_file::{KeyEntry, KeyFile};
+use crate::policy::{ANONYMOUS, Policy, Principal, Role};
+
+/// Why a principal has a right on a model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reason<'p> {
+    /// The right.
+    pub right: Right,
+    /// The roles that grant it, each with the pattern that matches the model; empty if none does.
+    pub roles: Vec<(&'p str, &'p str)>,
+}
+
+/// The rights of a principal on a model, with the reason for each.
+pub fn explain<'p>(policy: &'p Policy, principal: &'p Principal, model: &str) -> Vec<Reason<'p>> {
+    let reason = |(right, _)| {
+        let roles =
+            principal.roles.iter().filter_map(|name| Some((name.as_str(), policy.roles().get(name)?)));
+        let granting = roles.filter(|(_, role)| role.rights.contains(&right));
+        let roles = granting.filter_map(|(name, role)| {
+            let matching = role.models.iter().find(|pattern| pattern.matches(model))?;
+            Some((name, matching.text()))
+        });
+        Reason { right, roles: roles.collect() }
+    };
+    Right::ALL.into_iter().map(reason).collect()
+}
+
+/// Every principal with its roles and its number of keys, and what the author may have meant otherwise.
+pub fn overview(policy: &Policy, keys: &KeyFile) -> String {
+    let mut text = String::new();
+    let roles = |principal: &Principal| {
+        let named = principal.roles.iter().filter_map(|name| Some((name, policy.roles().get(name)?)));
+        let line = |(name, role): (&String, &Role)| {
+            let rights: Vec<_> = role.rights.iter().map(|right| right.name()).collect();
+            let models: Vec<_> = role.models().collect();
+            format!("  {name}: {} on {}\n", rights.join(", "), models.join(", "))
+        };
+        if principal.roles.is_empty() { "  no rights\n".to_owned() } else { named.map(line).collect() }
+    };
+    for (name, principal) in policy.principals() {
+        let is_valid = |key: &&KeyEntry| key.principal.name() == name && !key.is_expired();
+        let (valid, certificates) =
+            (keys.entries().into_iter().filter(is_valid).count(), principal.certificates.len());
+        let _ = write!(text, "{name} (keys: {valid}, certificates: {certificates})\n{}", roles(principal));
+    }
+    let _ = write!(text, "{ANONYMOUS}\n{}", roles(policy.anonymous()));
+    for role in policy.roles().keys().filter(|role| {
+        let has = |principal: &Principal| principal.roles.contains(role);
+        !policy.principals().values().chain([policy.anonymous()]).any(has)
+    }) {
+        let _ = writeln!(text, "warning: nobody has the role '{role}'");
+    }
+    for key in keys.entries() {
+        if !policy.principals().contains_key(key.principal.name()) {
+            let (id, principal) = (key.id_text(), &key.principal);
+            let _ = writeln!(text, "warning: key {id} is of '{principal}', whom the policy does not have");
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::key::Expiry;
+
+    const POLICY: &str = "
+        [roles.watch]
+        rights = ['read']
+        models = ['*']
+        [roles.a]
+        rights = ['infer', 'read']
+        models = ['b', 'a-*']
+        [roles.unused]
+        rights = ['admin']
+        models = ['*']
+        [principals.alice]
+        roles = ['watch', 'a']
+        certificates = ['x']
+        [principals.bob]
+    ";
+
+    #[test]
+    fn each_right_is_explained_by_the_roles_that_grant_it() {
+        let policy = Policy::parse(Path::new("p"), POLICY).unwrap();
+        for (principal, model, expected) in [
+            ("alice", "a-1", [vec![("a", "a-*")], vec![("watch", "*"), ("a", "a-*")]]),
+            ("alice", "c", [vec![], vec![("watch", "*")]]),
+            ("bob", "a-1", [vec![], vec![]]),
+        ] {
+            let client = policy.find(principal).unwrap();
+            let reasons = explain(&policy, client, model);
+            let roles: Vec<_> = reasons.iter().take(2).map(|reason| reason.roles.clone()).collect();
+            assert_eq!(roles, expected, "{principal} {model}");
+            for Reason { right, roles } in &reasons {
+                // The explanation agrees with the decision.
+                assert_eq!(!roles.is_empty(), client.may(nereid_protocol::Need::Any(*right), Some(model)));
+            }
+        }
+    }
+
+    #[test]
+    fn overview_lists_clients_and_warns_of_what_has_no_effect() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("keys");
+        for (principal, expiry) in [("alice", "never"), ("alice", "2001-01-01"), ("eve", "never")] {
+            KeyFile::add(&path, principal, expiry.parse::<Expiry>().unwrap(), "").unwrap();
+        }
+        let policy = Policy::parse(Path::new("p"), POLICY).unwrap();
+        let text = overview(&policy, &KeyFile::read(&path).unwrap());
+        for line in [
+            "alice (keys: 1, certificates: 1)\n  watch: read on *\n  a: infer, read on b, a-*\n",
+            "bob (keys: 0, certificates: 0)\n  no rights\n",
+            "\nanonymous\n  no rights\n",
+            "warning: nobody has the role 'unused'\n",
+            " is of 'eve', whom the policy does not have\n",
+        ] {
+            assert!(text.contains(line), "{line}: {text}");
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! The guard of a server: identifies clients, and decides by the policy, whose files it follows.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use nereid_core::Principal;
+use nereid_protocol::{Action, Authentication, Authenticator, Authorizer, Denied, Head, Identity, Need};
+use tokio::task::spawn_blocking;
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::key::now;
+use crate::key_file::KeyFile;
+use crate::policy::Policy;
+use crate::stamp::Stamp;
+
+/// Interval of the checks for changed files.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The headers that hold an API key.
+const AUTHORIZATION: &str = "authorization";
+const API_KEY: &str = "x-api-key";
+
+/// How clients present a key, for messages.
+const HOW: &str = "send an API key as 'Authorization: Bearer <key>' or 'X-API-Key: <key>'";
+
+/// The policy and keys in use.
+struct Rules {
+    policy: Policy,
+    keys: KeyFile,
+}
+
+impl Rules {
+    fn read(path: &Path) -> Result<Self, String> {
+        let policy = Policy::read(path).map_err(|error| error.to_string())?;
+        let keys = match policy.keys() {
+            None => KeyFile::default(),
+            Some(keys) => KeyFile::read(keys).map_err(|error| {
+                format!("{error}; 'nereid keys add' makes the file, or remove 'keys' from the policy")
+            })?,
+        };
+        Ok(Self { policy, keys })
+    }
+
+    /// The files' current stamp.
+    fn stamp(&self, path: &Path) -> Stamp {
+        Stamp::of([Some(path), self.policy.keys()].into_iter().flatten())
+    }
+}
+
+/// Authenticates and authorizes the clients of a server by a policy.
+pub struct Guard {
+    path: PathBuf,
+    rules: ArcSwap<Rules>,
+    files: Mutex<Files>,
+}
+
+/// The state of the files.
+struct Files {
+    /// The stamp when they were last loaded.
+    loaded: Stamp,
+    /// The stamp at the last check.
+    seen: Stamp,
+    /// Why they could not be loaded the last time. The rules in use are then an earlier state of them.
+    error: Option<String>,
+}
+
+impl Guard {
+    /// The guard with the policy in a file.
+    ///
+    /// # Errors
+    /// The policy or its keys cannot be used.
+    pub fn open(path: impl Into<PathBuf>) -> Result<Arc<Self>, String> {
+        let path = path.into();
+        // Which file has the keys is known only from the policy, and the stamp must not be newer than what is in use.
+        let stamp = Rules::read(&path)?.stamp(&path);
+        let rules = Rules::read(&path)?;
+        let files = Files { loaded: stamp.clone(), seen: stamp, error: None };
+        Ok(Arc::new(Self { path, rules: ArcSwap::from_pointee(rules), files: Mutex::new(files) }))
+    }
+
+    /// Follows the files until the last reference to the guard is dropped. Called within a tokio runtime.
+    pub fn follow(self: &Arc<Self>) -> impl Future<Output = ()> + Send + 'static {
+        let guard = Arc::downgrade(self);
+        async move {
+            let mut check = interval(CHECK_INTERVAL);
+            check.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            loop {
+                check.tick().await;
+                let guard = Weak::clone(&guard);
+                // Files may be on a network file system.
+                let checked = spawn_blocking(move || guard.upgrade().map(|guard| guard.check_files()));
+                if let Ok(None) = checked.await {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Whether the files are in use. Otherwise they are broken, and an earlier state of them is.
+    pub fn is_valid(&self) -> bool {
+        self.files().error.is_none()
+    }
+
+    fn files(&self) -> MutexGuard<'_, Files> {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Loads changed files once two checks in a row find them the same: an editor may still be writing. Broken ones are
+    /// tried at each check, since the cause may be in another place than these files, such as a missing file of keys.
+    fn check_files(&self) {
+        let stamp = self.rules.load().stamp(&self.path);
+        {
+            let mut files = self.files();
+            let settled = files.seen == stamp;
+            files.seen = stamp.clone();
+            if !settled || (files.loaded == stamp && files.error.is_none()) {
+                return;
+            }
+            files.loaded = stamp;
+        }
+        match Rules::read(&self.path) {
+            Ok(rules) => {
+                self.rules.store(Arc::new(rules));
+                self.files().error = None;
+                tracing::info!("reloaded {self}");
+            }
+            Err(error) => {
+                let known = self.files().error.replace(error.clone());
+                if known.as_ref() != Some(&error) {
+                    tracing::error!("cannot reload the access policy; keeping the previous one: {error}");
+                }
+            }
+        }
+    }
+
+    fn decide<'c>(&self, caller: &'c Identity, need: Need, model: Option<&str>) -> Result<(), Refusal<'c>> {
+        if matches!((need, model), (Need::Nothing, _) | (Need::Sight, None)) {
+            return Ok(());
+        }
+        if let Some(reason) = caller.rejection() {
+            return Err(Refusal::Rejected(reason));
+        }
+        let rules = self.rules.load();
+        let Some((principal, credential)) = caller.authenticated() else {
+            let may = rules.policy.anonymous().may(need, model);
+            return if may { Ok(()) } else { Err(Refusal::Anonymous) };
+        };
+        if credential.is_some_and(|key| !rules.keys.is_valid(key, now())) {
+            return Err(Refusal::Ended);
+        }
+        let known = rules.policy.principals().get(principal.name());
+        if known.is_some_and(|known| known.may(need, model)) {
+            Ok(())
+        } else {
+            Err(Refusal::Lacking(principal))
+        }
+    }
+}
+
+/// Why a request is refused.
+enum Refusal<'c> {
+    /// The credentials prove nothing.
+    Rejected(&'c str),
+    /// The credential was valid when the request arrived.
+    Ended,
+    /// A client without credentials lacks the right.
+    Anonymous,
+    /// The principal lacks the right.
+    Lacking(&'c Principal),
+}
+
+/// The right that is missing, without the model: nothing about models may show in a refusal.
+fn wanted(need: Need) -> String {
+    match need.right() {
+        Some(right) => format!("the right '{}'", right.name()),
+        None => "a right on the model".to_owned(),
+    }
+}
+
+/// The key in the head of a request.
+///
+/// # Errors
+/// The credentials are of another kind, or contradict each other.
+fn key(head: &dyn Head) -> Result<Option<&[u8]>, &'static str> {
+    let bearer = match head.header(AUTHORIZATION) {
+        None => None,
+        Some(value) => Some(bearer(value).ok_or("'Authorization' is not of the form 'Bearer <key>'")?),
+    };
+    match (bearer, head.header(API_KEY)) {
+        (Some(bearer), Some(key)) if bearer != key => {
+            Err("'Authorization' and 'X-API-Key' hold different keys")
+        }
+        (bearer, key) => Ok(bearer.or(key)),
+    }
+}
+
+/// The token of a bearer. The case of the scheme's name does not matter.
+fn bearer(value: &[u8]) -> Option<&[u8]> {
+    let (scheme, token) = value.split_at_checked(7)?;
+    scheme.eq_ignore_ascii_case(b"bearer ").then_some(token.trim_ascii_start())
+}
+
+impl Authenticator for Guard {
+    fn authenticate<'a>(&'a self, identity: Identity, head: &'a dyn Head) -> Authentication<'a> {
+        let identity = match key(head) {
+            Err(reason) => identity.rejected(reason),
+            Ok(Some(key)) => match self.rules.load().keys.verify(key, now()) {
+                Ok(entry) => identity.with_credential(entry.principal.clone(), entry.id),
+                Err(reason) => identity.rejected(reason),
+            },
+            Ok(None) => {
+                let rules = self.rules.load();
+                let certificate = identity.principal.as_ref();
+                match certificate.and_then(|name| rules.policy.of_certificate(name.name())) {
+                    Some(principal) => identity.with_principal(principal.clone()),
+                    None => identity,
+                }
+            }
+        };
+        Authentication::Done(Ok(identity))
+    }
+
+    fn is_secret(&self, name: &str) -> bool {
+        [AUTHORIZATION, API_KEY].contains(&name)
+    }
+}
+
+impl Authorizer for Guard {
+    fn check(&self, caller: &Identity, action: Action, model: Option<&str>) -> Result<(), Denied> {
+        let need = action.need();
+        self.decide(caller, need, model).map_err(|refusal| match refusal {
+            Refusal::Rejected(reason) => Denied::Unauthenticated(format!("{reason}; {HOW}")),
+            Refusal::Ended => Denied::Unauthenticated("the API key was revoked or has expired".to_owned()),
+            Refusal::Anonymous => Denied::Unauthenticated(format!("this needs {}; {HOW}", wanted(need))),
+            Refusal::Lacking(principal) => {
+                Denied::Forbidden(format!("this needs {}, which '{principal}' does not have", wanted(need)))
+            }
+        })
+    }
+
+    fn permits(&self, caller: &Identity, action: Action, model: Option<&str>) -> bool {
+        self.decide(caller, action.need(), model).is_ok()
+    }
+}
+
+impl fmt::Display for Guard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let rules = self.rules.load();
+        let (principals, keys) = (rules.policy.principals().len(), rules.keys.entries().len());
+        write!(f, "the access policy '{}': {principals} principals, {keys} keys", self.path.display())
+    }
+}
+
+impl fmt::Debug for Guard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Guard").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,26 @@
+//! Access by policy: who a client is, by API keys and certificates, and which rights it has on which models.
+//!
+//! A [`Guard`] is an authenticator and an authorizer for every port of a server. It follows the [`Policy`]'s file and the
+//! file of keys while the server runs. The crate knows neither routes nor models: the need of each action is declared
+//! with the action, and rights are on names of models, whether or not such models exist. So a refusal reveals nothing
+//! about the repository, neither by its text nor by its timing.
+
+#![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
+#![deny(clippy::indexing_slicing)]
+#![forbid(unsafe_code)]
+
+mod document;
+mod explain;
+mod grants;
+mod guard;
+mod key;
+mod key_file;
+mod pattern;
+mod policy;
+mod stamp;
+
+pub use explain::{Reason, explain, overview};
+pub use guard::Guard;
+pub use key::{Expiry, NewKey, key_id};
+pub use key_file::{KeyEntry, KeyFile, KeyFileError};
+pub use policy::{ANONYMOUS, Policy, PolicyError, Principal, Role};

@@ -1,0 +1,107 @@
+//! The sender of a request, as connections and authenticators establish it.
+
+use std::sync::Arc;
+
+use nereid_core::Principal;
+
+/// The number of the credential that proves a sender's name, by which its issuer finds it again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Credential(pub u64);
+
+/// The sender of a request. The default is an anonymous client.
+#[derive(Clone, Debug, Default)]
+pub struct Identity {
+    /// The name that a client's certificate or an authenticator vouches for.
+    pub principal: Option<Principal>,
+    /// The API groups whose keys the request presents, one bit each.
+    pub(super) opened: u16,
+    proof: Proof,
+}
+
+/// The authenticator's evidence for the sender's name.
+#[derive(Clone, Debug, Default)]
+enum Proof {
+    /// Nothing; a principal is the connection's.
+    #[default]
+    None,
+    /// The name of the principal, with the credential if it can be withdrawn.
+    Valid(Option<Credential>),
+    /// The credentials prove nothing, for this reason.
+    Rejected(Arc<str>),
+}
+
+impl Identity {
+    /// The identity that a connection knows: the name in its client's certificate.
+    pub fn of_connection(principal: Option<Principal>) -> Self {
+        Self { principal, ..Self::default() }
+    }
+
+    /// Whether the sender is unknown.
+    pub fn is_anonymous(&self) -> bool {
+        self.principal.is_none() && self.opened == 0 && matches!(self.proof, Proof::None)
+    }
+
+    /// The identity with the name that an authenticator vouches for.
+    #[must_use]
+    pub fn with_principal(self, principal: Principal) -> Self {
+        Self { principal: Some(principal), proof: Proof::Valid(None), ..self }
+    }
+
+    /// The identity with the name that a credential proves. Authorizers may check later whether the credential is still
+    /// valid: a stream outlives its head.
+    #[must_use]
+    pub fn with_credential(self, principal: Principal, credential: Credential) -> Self {
+        Self { principal: Some(principal), proof: Proof::Valid(Some(credential)), ..self }
+    }
+
+    /// The identity of a sender whose credentials are wrong. Actions that need no right remain permitted, so that a probe
+    /// with an expired key does not fail.
+    #[must_use]
+    pub fn rejected(self, reason: impl Into<Arc<str>>) -> Self {
+        Self { principal: None, proof: Proof::Rejected(reason.into()), ..self }
+    }
+
+    /// The name that an authenticator vouches for, with the credential if it can be withdrawn. The name that only the
+    /// connection knows does not count.
+    pub fn authenticated(&self) -> Option<(&Principal, Option<Credential>)> {
+        match &self.proof {
+            Proof::Valid(credential) => Some((self.principal.as_ref()?, *credential)),
+            Proof::None | Proof::Rejected(_) => None,
+        }
+    }
+
+    /// Why the credentials prove nothing, if the request has any.
+    pub fn rejection(&self) -> Option<&str> {
+        match &self.proof {
+            Proof::Rejected(reason) => Some(reason),
+            Proof::None | Proof::Valid(_) => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_authenticator_makes_a_name_count() {
+        let connection = Identity::of_connection(Some(Principal::new("ann")));
+        assert_eq!(connection.authenticated(), None);
+        assert!(!connection.is_anonymous());
+        let key = Some(Credential(7));
+        for (identity, expected) in [
+            (Identity::default().with_principal(Principal::new("bob")), ("bob", None)),
+            (connection.clone().with_principal(Principal::new("bob")), ("bob", None)),
+            (connection.clone().with_credential(Principal::new("eve"), Credential(7)), ("eve", key)),
+            (Identity::default().rejected("old").with_principal(Principal::new("bob")), ("bob", None)),
+        ] {
+            let authenticated = identity.authenticated();
+            assert_eq!(authenticated.map(|(name, key)| (name.name(), key)), Some(expected));
+            assert_eq!(identity.rejection(), None);
+        }
+        let rejected = connection.rejected("expired");
+        assert_eq!((rejected.authenticated(), rejected.rejection()), (None, Some("expired")));
+        assert!(!rejected.is_anonymous() && rejected.principal.is_none());
+        assert!(Identity::default().is_anonymous());
+    }
+}

@@ -1,0 +1,613 @@
+"""The access policy: every route and call with every right, by every way to present a key or a certificate."""
+
+import json
+import os
+import re
+import shlex
+import socket
+import ssl
+import subprocess
+import threading
+from http.client import HTTPConnection, HTTPSConnection
+
+import grpc
+import httpx
+import numpy as np
+import pytest
+import tritonclient.grpc
+import tritonclient.http
+from tritonclient.grpc import service_pb2 as messages
+from tritonclient.grpc import service_pb2_grpc as service
+
+import nereid_server
+from access_policies import PAGE, RIGHTS, Policy, bearer, nereid, rows
+from certificates import Authority
+from grpc_requests import numbers
+from http_requests import infer, request, tensor
+from model_files import write_identity
+from waiting import eventually
+
+LIMIT_S = 30
+BODY = json.dumps({"inputs": [tensor("INPUT0", "INT32", [1], [7])]})
+PREDICT = "/v1/endpoints/1/deployedModels/2:predict"
+VERTEX_AI = {"AIP_PREDICT_ROUTE": PREDICT, "AIP_HEALTH_ROUTE": "/v1/health"}
+CLOUDS = ("--allow-sagemaker=true", "--sagemaker-port=0", "--allow-vertex-ai=true", "--vertex-ai-port=0")
+EXPLICIT = ("--model-control-mode=explicit", "--load-model=*")
+ALL = [(RIGHTS, ["*"])]
+REFUSED = {401, 403, grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED}
+
+
+class Faces:
+    """Every port of a server, and the requests of the table to it."""
+
+    def __init__(self, server):
+        self.ports = {"HTTP": server.port, "metrics": server.metrics_port}
+        for face, name in (("SageMaker", "Sagemaker HTTPService"), ("Vertex AI", "Vertex AI HTTPService")):
+            self.ports[face] = int(server.wait_for_log(rf'Started {name} at [^\s"]+:(\d+)').group(1))
+        self._channel = grpc.insecure_channel(server.grpc_url)
+
+    def close(self):
+        self._channel.close()
+
+    def ask(self, row, headers, model="own"):
+        """Sends a row's request; its status, as HTTP or gRPC has it, and the text of the answer."""
+        if row.face == "gRPC":
+            return self.call(row.request, headers, model)
+        method, path, more = self.http_request(row, model)
+        connection = HTTPConnection("127.0.0.1", self.ports[row.face], timeout=LIMIT_S)
+        try:
+            connection.request(method, path, self.body(row, model) if method == "POST" else None, headers | more)
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode(errors="replace")
+        finally:
+            connection.close()
+
+    @staticmethod
+    def http_request(row, model):
+        """The method, path and headers of a row."""
+        method, path = row.request.split(" ", 1)
+        more = {}
+        path, _, target = path.partition(", redirected to ")
+        path = {"(health route)": "/v1/health", "(predict route)": PREDICT, "*": "/elsewhere"}.get(path, path)
+        path, target = (
+            text.format(model=model, version=1, region="r", repository="models") if "{" in text else text for text in (path, target)
+        )
+        if target:
+            more["X-Vertex-Ai-Triton-Redirect"] = target
+        return method, path, more
+
+    @staticmethod
+    def body(row, model):
+        if row.right == "infer":
+            return json.dumps({"INPUT0": [7]}) if "generate" in row.request else BODY
+        if row.face == "SageMaker":
+            return json.dumps({"model_name": model, "url": "/nowhere"})
+        return "{}"
+
+    def call(self, path, headers, model):
+        """A call of any method, with a message that names the model where the message has a place for it."""
+        name = path.rsplit("/", 1)[1]
+        types = {"ModelStreamInfer": "ModelInfer", "ServerReflectionInfo": None, "Check": None, "Watch": None}
+        kind = getattr(messages, f"{types.get(name, name)}Request", None)
+        message = kind() if kind else None
+        if message is not None:
+            for member in ("model_name", "name"):
+                if member in kind.DESCRIPTOR.fields_by_name:
+                    setattr(message, member, model)
+            if kind is messages.ModelInferRequest:
+                message.inputs.add(name="INPUT0", datatype="INT32", shape=[1])
+                message.raw_input_contents.append(np.array([7], np.int32).tobytes())
+        sent = message.SerializeToString() if message is not None else b""
+        metadata = [(key.lower(), value) for key, value in headers.items()]
+        try:
+            if name in ("ModelStreamInfer", "ServerReflectionInfo"):
+                call = self._channel.stream_stream(f"/{path}")(iter([sent]), metadata=metadata, timeout=LIMIT_S)
+                answer = next(iter(call), b"")
+                if name == "ModelStreamInfer":
+                    error = messages.ModelStreamInferResponse.FromString(answer).error_message
+                    if "this needs " in error:
+                        return grpc.StatusCode.PERMISSION_DENIED, error
+            elif name == "Watch":
+                call = self._channel.unary_stream(f"/{path}")(sent, metadata=metadata, timeout=LIMIT_S)
+                answer = next(iter(call))
+                call.cancel()
+            else:
+                answer = self._channel.unary_unary(f"/{path}")(sent, metadata=metadata, timeout=LIMIT_S)
+            return grpc.StatusCode.OK, answer.decode(errors="replace")
+        except grpc.RpcError as error:
+            return error.code(), error.details()
+
+
+@pytest.fixture
+def served(tmp_path, repository, serve):
+    """Starts a server with these models under a policy, with all faces."""
+
+    def start(principals, anonymous=None, models=("own", "b-secret"), flags=(), clouds=True):
+        for model in models:
+            write_identity(repository, model, ["INT32"])
+        policy = Policy(tmp_path / "access", principals, anonymous)
+        variables = {"SAGEMAKER_TRITON_DEFAULT_MODEL_NAME": "own", "VERTEX_AI_DEFAULT_MODEL": "own", **VERTEX_AI}
+        env = {**os.environ, **variables}
+        more = (*CLOUDS, "--vertex-ai-default-model=own") if clouds else ()
+        return policy, serve(policy.option, *more, *flags, env=env)
+
+    return start
+
+
+def is_granted(row, right, is_everywhere):
+    """Whether a client with one right may do what a row says, by what the row says that it needs."""
+    if row.needs == "none":
+        return True
+    if row.face == "SageMaker" and "the request names a folder" in row.further:
+        return right == "all"
+    if row.needs == "any on the model":
+        return True
+    return right in ("all", row.right) and (is_everywhere or "on all models" not in row.needs)
+
+
+def clients(policy):
+    """The headers of every client, with its right and whether it has that on all models."""
+    for number, (name, key) in enumerate(policy.keys.items()):
+        headers = bearer(key) if number % 2 else {"X-API-Key": key}
+        yield headers, name.split("-")[0], name.endswith("everywhere")
+
+
+def principals():
+    """A principal for each right on the model, one for each on all models, and one with all rights on all."""
+    here = {f"{right}-here": [([right], ["own"])] for right in RIGHTS}
+    everywhere = {f"{right}-everywhere": [([right], ["*"])] for right in RIGHTS}
+    return here | everywhere | {"all-everywhere": ALL}
+
+
+def test_every_request_needs_its_right(served):
+    policy, server = served(principals(), flags=EXPLICIT)
+    faces = Faces(server)
+    table = rows()
+    assert {row.face for row in table} == {"HTTP", "gRPC", "metrics", "SageMaker", "Vertex AI"} and len(table) > 90
+    wrong = [{}, {"X-API-Key": "wrong"}, bearer(policy.keys["all-everywhere"][:-1]), {"Authorization": "Basic eDp5"}]
+    for row in table:
+        for headers in wrong:
+            status, text = faces.ask(row, headers)
+            if row.face == "gRPC" and row.request.endswith("ModelStreamInfer"):
+                assert status in REFUSED, (row, headers, text)
+            elif row.needs == "none":
+                assert status not in REFUSED, (row, headers, status, text)
+            else:
+                assert status in (401, grpc.StatusCode.UNAUTHENTICATED), (row, headers, status, text)
+        for headers, right, is_everywhere in clients(policy):
+            status, text = faces.ask(row, headers)
+            granted = is_granted(row, right, is_everywhere)
+            assert (status not in REFUSED) == granted, (row, right, is_everywhere, status, text)
+            if not granted:
+                assert status in (403, grpc.StatusCode.PERMISSION_DENIED), (row, right, status)
+                assert row.right is None or f"'{row.right}'" in text or "'files'" in text, (row, text)
+                assert "own" not in text.replace("unknown", ""), (row, text)
+    faces.close()
+
+
+def test_every_http_request_needs_its_right_over_http_2(served):
+    policy, server = served(principals(), flags=EXPLICIT, clouds=False)
+    chosen = ["read-here", "infer-everywhere", "all-everywhere"]
+    with httpx.Client(http1=False, http2=True, timeout=LIMIT_S) as client:
+        for row in rows():
+            if row.face != "HTTP":
+                continue
+            method, path, _ = Faces.http_request(row, "own")
+            body = Faces.body(row, "own") if method == "POST" else None
+            url = f"http://{server.url}{path}"
+            assert (client.request(method, url, content=body).status_code == 401) == (row.needs != "none"), row
+            for name in chosen:
+                right, where = name.split("-")
+                answer = client.request(method, url, content=body, headers=bearer(policy.keys[name]))
+                assert answer.http_version == "HTTP/2"
+                assert (answer.status_code != 403) == is_granted(row, right, where == "everywhere"), (row, name, answer)
+
+
+A = {"a": [(["infer", "read"], ["a-*"])], "root": ALL}
+
+
+def test_a_hidden_model_is_nowhere(served):
+    policy, server = served(A, models=("a-1", "a-2", "b-secret"), clouds=False, flags=EXPLICIT)
+    a, root = bearer(policy.keys["a"]), bearer(policy.keys["root"])
+    metrics = HTTPConnection("127.0.0.1", server.metrics_port, timeout=LIMIT_S)
+
+    def scraped(headers):
+        metrics.request("GET", "/metrics", headers=headers)
+        answer = metrics.getresponse()
+        return answer.read().decode() if answer.status == 200 else ""
+
+    def lists(headers):
+        yield request(server, "POST", "/v2/repository/index", headers=headers).body.decode()
+        yield request(server, "GET", "/v2/models/stats", headers=headers).body.decode()
+        yield request(server, "GET", "/v2/openapi.json", headers=headers).body.decode()
+        yield scraped(headers)
+        metadata = [(name.lower(), value) for name, value in headers.items()]
+        with grpc.insecure_channel(server.grpc_url) as channel:
+            stub = service.GRPCInferenceServiceStub(channel)
+            yield str(stub.RepositoryIndex(messages.RepositoryIndexRequest(), metadata=metadata))
+            yield str(stub.ModelStatistics(messages.ModelStatisticsRequest(), metadata=metadata))
+
+    infer(server, "b-secret", BODY, root)
+    for of_a, of_root in zip(lists(a), lists(root)):
+        assert "a-1" in of_a and "a-2" in of_a and "b-secret" not in of_a, of_a
+        assert "b-secret" in of_root
+    assert "nv_cpu" in scraped(root) and "nv_cpu" not in scraped(a)
+    assert "nereid_access_policy_valid 1" in scraped(root)
+    assert scraped({}) == ""
+
+    # A hidden model and one that does not exist are refused alike, whatever is asked of them.
+    for method, path in (
+        ("POST", "/v2/models/{}/infer"),
+        ("POST", "/v2/models/{}/versions/9/generate"),
+        ("GET", "/v2/models/{}"),
+        ("GET", "/v2/models/{}/config"),
+        ("GET", "/v2/models/{}/ready"),
+        ("GET", "/v2/models/{}/stats"),
+        ("POST", "/v2/repository/models/{}/load"),
+        ("POST", "/v2/repository/models/{}/unload"),
+        ("GET", "/v2/models/{}/trace/setting"),
+    ):
+        answers = [request(server, method, path.format(name), "{}", a) for name in ("b-secret", "b-absent")]
+        assert {answer.status for answer in answers} == {403}, path
+        assert answers[0].body == answers[1].body and b"b-" not in answers[0].body
+    # Names within the patterns may be unknown.
+    assert infer(server, "a-absent", BODY, a).status == 404
+
+
+TRICKS = (
+    "/v2/models//b-secret/infer",
+    "/v2//models/b-secret/infer",
+    "//v2/models/b-secret/infer",
+    "/v2/models/b-secret/infer/",
+    "/v2/models/b-secret//infer",
+    "/v2/models/b-secret/./infer",
+    "/v2/./models/b-secret/infer",
+    "/v2/models/a-1/../b-secret/infer",
+    "/v2/models/a-1/%2e%2e/b-secret/infer",
+    "/v2/models/a-1%2f..%2fb-secret/infer",
+    "/v2/models/a-%2F..%2Fb-secret/infer",
+    "/v2/models/%62-secret/infer",
+    "/v2/models/b%2Dsecret/infer",
+    "/v2/models/b%252Dsecret/infer",
+    "/v2/models/B-SECRET/infer",
+    "/V2/models/b-secret/infer",
+    "/v2/models/b-secret/INFER",
+    "/v2/models/b-secret%00/infer",
+    "/v2/models/a-1%00b-secret/infer",
+    "/v2/models/b-secret;a-1/infer",
+    "/v2/models/b-secret%20/infer",
+    "/v2/models/b-secret/infer?model=a-1",
+    "/v2/models/b-secret/infer#a-1",
+    "/v2/models/b-secret/versions/1/infer",
+    "/v2/models/b-secret/generate",
+    "/v2/models/b-secret/generate_stream",
+    "\\v2\\models\\b-secret\\infer",
+    "http://localhost/v2/models/b-secret/infer",
+    "http://a-1/v2/models/b-secret/infer",
+    "HTTP://localhost//v2/models/b-secret/infer",
+)
+
+
+@pytest.mark.parametrize("headers", [{}, {"X-HTTP-Method-Override": "GET", "X-Original-URL": "/v2/health/live", "X-Rewrite-URL": "/v2"}])
+def test_no_path_reaches_a_model_around_its_right(served, headers):
+    policy, server = served(A, models=("a-1", "b-secret"), clouds=False)
+    key = bearer(policy.keys["a"])
+    for path in TRICKS:
+        for method in ("POST", "GET", "PUT", "HEAD", "OPTIONS"):
+            lines = [f"{method} {path} HTTP/1.1", "Host: x", "Connection: close", f"Content-Length: {len(BODY)}"]
+            lines += [f"{name}: {value}" for name, value in (key | headers).items()]
+            with socket.create_connection(("127.0.0.1", server.port), LIMIT_S) as connection:
+                connection.sendall(("\r\n".join(lines) + "\r\n\r\n" + BODY).encode())
+                answer = b""
+                while piece := connection.recv(65536):
+                    answer += piece
+            assert re.match(rb"HTTP/1.1 (400|401|403|404|405|50\d) ", answer), (method, path, answer)
+            assert b'"OUTPUT0"' not in answer
+    statistics = request(server, "GET", "/v2/models/b-secret/stats", headers=bearer(policy.keys["root"])).json
+    assert statistics["model_stats"][0]["inference_count"] == 0
+
+
+def test_a_name_with_separators_reaches_no_other_model(served):
+    policy, server = served({"a": [(RIGHTS, ["a-*"])]}, models=("a-1", "b-secret"), clouds=False, flags=EXPLICIT)
+    key = bearer(policy.keys["a"])
+    for name in ("a-%2F..%2Fb-secret", "a-1%2F..%2Fb-secret", "a-1%2F..%2F..%2Fmodels%2Fb-secret", "a-%00%2Fb-secret"):
+        for operation in ("load", "unload"):
+            answer = request(server, "POST", f"/v2/repository/models/{name}/{operation}", "{}", key)
+            assert answer.status in (400, 404), (name, answer)
+    assert "successfully" not in "".join(line for line in server.log.splitlines() if "unload" in line)
+
+
+def answered(server, headers):
+    return infer(server, "own", BODY, headers).status
+
+
+def test_a_key_proves_its_principal_until_it_is_revoked_or_expires(served):
+    policy, server = served({"a": [(["infer"], ["*"])]}, clouds=False)
+    key = policy.keys["a"]
+    expired, second = policy.add_key("a", "--expires=2020-01-01"), policy.add_key("a", "--expires=1d")
+    assert eventually(lambda: answered(server, bearer(second)) == 200)
+    for headers, status in (
+        (bearer(key), 200),
+        ({"authorization": f"bearer {key}"}, 200),
+        ({"x-api-key": key}, 200),
+        ({"X-API-Key": key, **bearer(key)}, 200),
+        ({"X-API-Key": key, **bearer(second)}, 401),
+        (bearer(expired), 401),
+        (bearer(""), 401),
+        (bearer(key.upper()), 401),
+        (bearer(key + "0"), 401),
+        ({"X-API-Key": f"Bearer {key}"}, 401),
+        ({"X-API-Key": "x" * 10_000}, 401),
+        ({"Authorization": f"Basic {key}"}, 401),
+        ({"Authorization": key}, 401),
+        ({"Cookie": f"X-API-Key={key}"}, 401),
+        ({}, 401),
+    ):
+        answer = infer(server, "own", BODY, headers)
+        assert answer.status == status, (headers, answer)
+        if status == 401:
+            assert answer.headers["WWW-Authenticate"] == "Bearer" and key not in answer.json["error"]
+    # One mebibyte is more than a head may have.
+    with socket.create_connection(("127.0.0.1", server.port), LIMIT_S) as connection:
+        try:
+            connection.sendall(b"GET /v2 HTTP/1.1\r\nHost: x\r\nX-API-Key: " + b"k" * (1 << 20) + b"\r\n\r\n")
+            assert connection.recv(100).startswith((b"HTTP/1.1 431 ", b"HTTP/1.1 401 "))
+        except ConnectionError:
+            pass
+    policy.revoke(key)
+    assert eventually(lambda: answered(server, bearer(key)) == 401)
+    assert answered(server, bearer(second)) == 200
+    # Probes go on.
+    assert request(server, "GET", "/v2/health/live", headers=bearer(key)).status == 200
+    assert key not in server.log and second not in server.log
+
+
+def test_a_revoked_key_ends_on_an_open_stream(served):
+    policy, server = served({"a": [(["infer"], ["own"])]}, clouds=False)
+    answers, asked = [], threading.Semaphore(0)
+
+    def requests():
+        while asked.acquire():
+            message = messages.ModelInferRequest(model_name="own", raw_input_contents=[np.array([7], np.int32).tobytes()])
+            message.inputs.add(name="INPUT0", datatype="INT32", shape=[1])
+            yield message
+
+    with grpc.insecure_channel(server.grpc_url) as channel:
+        metadata = [("x-api-key", policy.keys["a"])]
+        stream = service.GRPCInferenceServiceStub(channel).ModelStreamInfer(requests(), metadata=metadata, timeout=LIMIT_S)
+
+        def ask():
+            asked.release()
+            answers.append(next(stream).error_message)
+            return answers[-1]
+
+        assert ask() == ""
+        policy.revoke(policy.keys["a"])
+        assert eventually(lambda: "revoked" in ask())
+        stream.cancel()
+
+
+def test_the_policy_is_followed_under_load(served):
+    """No request fails while the files are replaced by the same rules, broken, emptied, removed or made unreadable."""
+    grants = {"a": [(["infer", "read"], ["own"])], "root": ALL}
+    policy, server = served(grants, clouds=False)
+    a, root = bearer(policy.keys["a"]), bearer(policy.keys["root"])
+    stop, statuses = threading.Event(), set()
+
+    def load():
+        connection = HTTPConnection("127.0.0.1", server.port, timeout=LIMIT_S)
+        while not stop.is_set():
+            connection.request("POST", "/v2/models/own/infer", BODY, a)
+            answer = connection.getresponse()
+            answer.read()
+            statuses.add(answer.status)
+
+    def valid():
+        connection = HTTPConnection("127.0.0.1", server.metrics_port, timeout=LIMIT_S)
+        connection.request("GET", "/metrics", headers=root)
+        return re.search(r"^nereid_access_policy_valid (\d)$", connection.getresponse().read().decode(), re.M).group(1) == "1"
+
+    loaders = [threading.Thread(target=load) for _ in range(2)]
+    for loader in loaders:
+        loader.start()
+    try:
+        keys = policy.keys_file.read_bytes()
+        damages = {
+            "half": lambda: policy.file.write_text(policy.text(grants)[:40]),
+            "emptied": lambda: policy.file.write_text(""),
+            "removed": policy.file.unlink,
+            "keys emptied": lambda: policy.keys_file.write_text(""),
+            "keys removed": policy.keys_file.unlink,
+        }
+        if os.geteuid() != 0:
+            damages["unreadable"] = lambda: policy.file.chmod(0)
+        for what, damage in damages.items():
+            damage()
+            assert eventually(lambda: not valid()), what
+            policy.keys_file.write_bytes(keys)
+            policy.write(grants)
+            assert eventually(valid), what
+        assert "cannot reload the access policy; keeping the previous one" in server.log
+        assert statuses == {200}
+        policy.write({**grants, "a": [(["read"], ["own"])]})
+        assert eventually(lambda: answered(server, a) == 403)
+        policy.write({"root": ALL})
+        assert eventually(lambda: request(server, "GET", "/v2/models/own", headers=a).status == 403)
+    finally:
+        stop.set()
+        for loader in loaders:
+            loader.join()
+    assert statuses == {200, 403}
+
+
+def test_anonymous_clients_have_the_rights_that_the_policy_says(served):
+    policy, server = served({"a": [(["infer"], ["own"])]}, anonymous=[(["read"], ["own"])], clouds=False)
+    for headers, reads, runs in (({}, 200, 401), (bearer(policy.keys["a"]), 403, 200), (bearer("wrong"), 401, 401)):
+        assert request(server, "GET", "/v2/models/own", headers=headers).status == reads
+        assert answered(server, headers) == runs
+    assert request(server, "GET", "/v2/models/b-secret").status == 401
+
+
+def test_a_certificate_proves_a_principal(tmp_path, repository, serve):
+    write_identity(repository, "own", ["INT32"])
+    policy = Policy(tmp_path / "access", {"workload": [(["infer"], ["own"])], "root": ALL})
+    text = policy.file.read_text().replace("[principals.workload]\n", "[principals.workload]\ncertificates = ['worker']\n")
+    policy.file.write_text(text)
+    authority = Authority(tmp_path, "all")
+    identity = authority.sign("server")
+    files = [f"--http-server-cert={identity.certificate}", f"--http-server-key={identity.key}"]
+    files.append(f"--http-root-cert={authority.certificate}")
+    server = serve("--http-use-ssl-mutual=true", *files, policy.option, ready=False)
+
+    def ask(name, method, path, headers=None):
+        context = ssl.create_default_context(cafile=authority.certificate)
+        client = authority.sign(name, is_here=False)
+        context.load_cert_chain(client.certificate, client.key)
+        connection = HTTPSConnection("localhost", server.port, timeout=LIMIT_S, context=context)
+        connection.request(method, path, BODY if method == "POST" else None, headers or {})
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+
+    path = "/v2/models/own/infer"
+    assert ask("worker", "POST", path)[0] == 200
+    assert ask("worker", "GET", "/v2/models/own")[0] == 403
+    # Names of principals prove nothing in a certificate.
+    for name in ("root", "workload", "stranger"):
+        assert ask(name, "POST", path)[0] == 401
+    assert ask("stranger", "GET", "/v2/models/own", bearer(policy.keys["root"]))[0] == 200
+    assert ask("worker", "POST", path, bearer("wrong"))[0] == 401
+
+
+def test_tritons_clients_send_keys(served):
+    policy, server = served({"a": [(["infer", "read"], ["own"])]}, clouds=False)
+    headers = bearer(policy.keys["a"])
+    given = tritonclient.http.InferInput("INPUT0", [3], "INT32").set_data_from_numpy(np.array([1, 2, 3], np.int32))
+    with tritonclient.http.InferenceServerClient(server.url) as client:
+        assert client.infer("own", [given], headers=headers).as_numpy("OUTPUT0").tolist() == [1, 2, 3]
+        assert client.get_model_metadata("own", headers=headers)["name"] == "own"
+        assert client.is_server_ready() and not client.is_model_ready("own")
+        assert client.is_model_ready("own", headers=headers)
+    with tritonclient.grpc.InferenceServerClient(server.grpc_url) as client:
+        lower = {"authorization": headers["Authorization"]}
+        assert client.infer("own", [numbers([4])], headers=lower).as_numpy("OUTPUT0").tolist() == [4]
+        with pytest.raises(tritonclient.grpc.InferenceServerException) as caught:
+            client.infer("own", [numbers([4])])
+        assert caught.value.status() == "StatusCode.UNAUTHENTICATED"
+        with pytest.raises(tritonclient.grpc.InferenceServerException) as caught:
+            client.unload_model("own", headers=lower)
+        assert caught.value.status() == "StatusCode.PERMISSION_DENIED"
+
+
+def test_restricted_groups_apply_as_well(served):
+    restricted = ("--http-restricted-api=inference:admin-key=1", "--grpc-restricted-protocol=inference:admin-key=1")
+    policy, server = served({"a": [(["infer"], ["own"])]}, flags=restricted, clouds=False)
+    key = bearer(policy.keys["a"])
+    assert answered(server, key) == 403
+    assert answered(server, {"admin-key": "1"}) == 401
+    assert answered(server, {"admin-key": "1", **key}) == 200
+
+
+def test_files_and_configurations_need_their_right(served):
+    policy, server = served({"a": [(["control", "read"], ["*"])], "root": ALL}, flags=EXPLICIT, clouds=False)
+    path = "/v2/repository/models/own/load"
+    config = json.dumps({"parameters": {"config": json.dumps({"backend": "identity"})}})
+    files = json.dumps({"parameters": {"config": "{}", "file:1/model.py": "aW1wb3J0IG9z"}})
+    for body, status in (("", 200), ("{}", 200), (config, 403), (files, 403)):
+        answer = request(server, "POST", path, body, bearer(policy.keys["a"]))
+        assert answer.status == status, answer
+        if status == 403:
+            assert "'files'" in answer.json["error"]
+    assert request(server, "POST", path, config, bearer(policy.keys["root"])).status != 403
+    assert request(server, "POST", "/v2/repository/models/own/unload", "{}", bearer(policy.keys["a"])).status == 200
+
+
+def test_shared_memory_needs_its_right_in_inferences(served):
+    policy, server = served({"a": [(["infer"], ["*"])], "root": ALL}, clouds=False)
+    region = {"shared_memory_region": "r", "shared_memory_byte_size": 4}
+    body = json.dumps({"inputs": [tensor("INPUT0", "INT32", [1], **region)]})
+    refused = infer(server, "own", body, bearer(policy.keys["a"]))
+    assert refused.status == 403 and "'admin'" in refused.json["error"]
+    assert infer(server, "own", body, bearer(policy.keys["root"])).status not in (401, 403)
+
+
+def test_the_log_of_requests_names_the_principal(served):
+    policy, server = served({"ann": [(["infer"], ["own"])]}, flags=("--log-requests=true", "--log-format=JSON"), clouds=False)
+    answered(server, bearer(policy.keys["ann"]))
+    with tritonclient.grpc.InferenceServerClient(server.grpc_url) as client:
+        client.infer("own", [numbers([4])], headers={"x-api-key": policy.keys["ann"]})
+    for call in ("HTTP POST /v2/models/own/infer", "gRPC /inference.GRPCInferenceService/ModelInfer"):
+        line = server.wait_for_log(rf".*{re.escape(call)}.*").group()
+        assert '"ann"' in line, line
+
+
+def test_a_broken_policy_is_refused_at_start(tmp_path, repository):
+    file = tmp_path / "access.toml"
+    for text, reason in (
+        ("", "neither principals nor"),
+        ("[principals.a]\nroles = ['b']", r":2: unknown role 'b'"),
+        ("[roles.a]\nrights = ['infr']\nmodels = ['*']", r":2: unknown right 'infr'; did you mean 'infer'"),
+        ("keys = 'none'\n[anonymous]", "nereid keys add"),
+    ):
+        file.write_text(text)
+        server = nereid_server.refused_start(repository, f"--access={file}")
+        assert server.exit_code != 0 and reason in server.log, server.log
+
+
+def test_the_guide_gives_two_teams_keys_and_a_dashboard(tmp_path, repository, serve):
+    """The guide's own policy and commands, one after the other."""
+    page = PAGE.read_text()
+    (tmp_path / "access.toml").write_text(re.search(r"```toml\n(.*?)```", page, re.S).group(1))
+    keys = {}
+    for line in re.findall(r"^nereid ((?:keys add|access check) .*)$", page, re.M):
+        command = [nereid_server.binary(), *shlex.split(line)]
+        outcome = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+        assert outcome.returncode == 0, outcome
+        if line.startswith("keys add"):
+            keys[command[4]] = bearer(outcome.stdout.strip())
+    assert set(keys) == {"vision", "speech", "dashboard", "operator"}
+    for model in ("vision-1", "speech-1", "embedder"):
+        write_identity(repository, model, ["INT32"])
+    server = serve(f"--access={tmp_path / 'access.toml'}", *EXPLICIT)
+    runs = {"vision": {"vision-1", "embedder"}, "speech": {"speech-1", "embedder"}, "dashboard": set()}
+    everything = {"vision-1", "speech-1", "embedder"}
+    reads = runs | {"dashboard": everything, "operator": everything}
+    runs["operator"] = everything
+    for who, key in keys.items():
+        assert {model for model in everything if infer(server, model, BODY, key).status == 200} == runs[who]
+        index = request(server, "POST", "/v2/repository/index", headers=key).json
+        assert {entry["name"] for entry in index} == reads[who]
+        loads = {model for model in everything if request(server, "POST", f"/v2/repository/models/{model}/load", "", key).status == 200}
+        assert loads == {"speech": runs["speech"], "operator": everything}.get(who, set())
+
+
+def test_access_check_says_who_may_do_what_and_why(tmp_path):
+    policy = Policy(tmp_path, {"a": [(["infer"], ["a-*"])]}, anonymous=[])
+    assert re.search(r"infer +\| yes +\| role 'a-0' on 'a-\*'", nereid("access", "check", policy.file, "a", "a-1"))
+    assert re.search(r"infer +\| no ", nereid("access", "check", policy.file, "a", "b"))
+    assert re.search(r"read +\| no ", nereid("access", "check", policy.file, "anonymous", "a-1"))
+    assert "a (keys: 1, certificates: 0)" in nereid("access", "check", policy.file)
+    policy.file.write_text("[roles.a]\nright = []")
+    outcome = subprocess.run([nereid_server.binary(), "access", "check", policy.file], capture_output=True, text=True)
+    assert outcome.returncode == 1 and "access.toml:2: roles.a: unknown name 'right'; did you mean 'rights'?" in outcome.stderr
+
+
+@pytest.mark.parametrize(
+    "number, face, row",
+    [
+        ("CVE-2026-24206", "SageMaker", "POST /invocations"),
+        ("CVE-2026-24207", "SageMaker", "POST /models/{model}/invoke"),
+        ("CVE-2026-24207", "Vertex AI", "POST (predict route)"),
+        ("CVE-2026-47481", "Vertex AI", "POST (predict route), redirected to v2/models/{model}/infer"),
+        ("CVE-2026-47481", "HTTP", "POST /v2/models/{model}/generate_stream"),
+        ("CVE-2026-47625", "HTTP", "POST /v2/repository/{repository}/models/{model}/load"),
+        ("CVE-2026-47625", "SageMaker", "POST /models"),
+    ],
+)
+def test_weaknesses_of_alternate_paths(served, number, face, row):
+    """Each was an alternate path, around the keys or rights of the ordinary one, in the reference."""
+    policy, server = served({"reader": [(["read"], ["*"])]}, flags=EXPLICIT)
+    faces = Faces(server)
+    (row,) = [found for found in rows() if (found.face, found.request) == (face, row)]
+    for headers, status in (({}, 401), (bearer("wrong"), 401), (bearer(policy.keys["reader"]), 403)):
+        assert faces.ask(row, headers)[0] == status, number
+    faces.close()
