@@ -12,8 +12,9 @@ use clap::{Arg, Command};
 use super::sources::names;
 
 /// Options that Triton does not have.
-pub(super) const OWN: [&str; 19] = [
+pub(super) const OWN: [&str; 20] = [
     "config-file",
+    "console",
     "cuda-driver-library",
     "http-cors-origin",
     "http-max-body-size",
