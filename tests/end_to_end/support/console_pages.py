@@ -8,6 +8,7 @@ from pathlib import Path
 from playwright.sync_api import expect, sync_playwright
 
 import chromium
+from http_requests import request
 
 LIMIT_MS = 15_000
 DESK = {"width": 1360, "height": 860}
@@ -111,3 +112,10 @@ def row(page, model):
 def texts(locator):
     """The texts of elements, without white space around them."""
     return [re.sub(r"\s+", " ", text).strip() for text in locator.all_inner_texts()]
+
+
+def document(server, name):
+    """A document of the console's own API."""
+    answer = request(server, "GET", f"/console/api/{name}")
+    assert answer.status == 200, answer
+    return answer.json

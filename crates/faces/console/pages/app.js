@@ -1,9 +1,13 @@
 // The frame of the console: where one is, and whether the server answers.
 
 import { html, render, useEffect, useRef, useState } from './vendor/preact-htm.js';
+import { Activity } from './activity.js';
 import { dateTime, seconds, shown } from './format.js';
 import { start, useLive } from './live.js';
+import { Logs } from './logs.js';
+import { Model } from './model.js';
 import { Overview } from './overview.js';
+import { Settings } from './settings.js';
 
 const THEME = 'nereid-theme';
 const dark = matchMedia('(prefers-color-scheme: dark)');
@@ -47,7 +51,7 @@ function ThemeButton() {
   return html`<button type="button" class="plain" onClick=${change}>${other === 'dark' ? 'Dark' : 'Light'}</button>`;
 }
 
-const PAGES = [['', 'Overview']];
+const PAGES = [['', 'Overview'], ['activity', 'Activity'], ['logs', 'Logs'], ['settings', 'Settings']];
 
 /** The parts of the address behind `#`: the path, decoded, and the query. */
 function place() {
@@ -65,6 +69,10 @@ function place() {
 function Page({ at: { parts, query } }) {
   switch (parts[0]) {
     case '': return html`<${Overview}/>`;
+    case 'models': return html`<${Model} key=${parts[1]} name=${parts[1] ?? ''} tab=${parts[2]} version=${query.get('version') ?? undefined}/>`;
+    case 'activity': return html`<${Activity}/>`;
+    case 'logs': return html`<${Logs}/>`;
+    case 'settings': return html`<${Settings}/>`;
     default: return html`<h1>No such page</h1><p><a href="#/">Overview</a></p>`;
   }
 }
