@@ -4,6 +4,7 @@ import json
 import re
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import quote as _quote
 
 from playwright.sync_api import expect, sync_playwright
 
@@ -119,3 +120,8 @@ def document(server, name):
     answer = request(server, "GET", f"/console/api/{name}")
     assert answer.status == 200, answer
     return answer.json
+
+
+def quote(name):
+    """A name as a part of an address."""
+    return _quote(name, safe="")

@@ -5,6 +5,7 @@ import { html } from './vendor/preact-htm.js';
 import { micros, short, shown } from './format.js';
 import { activityKey, LATENCY, latest, REQUESTS, useLive } from './live.js';
 import { modelLink } from './overview.js';
+import { Scroll } from './parts.js';
 
 const HEIGHT = 54;
 const MARGIN = 16;
@@ -79,8 +80,8 @@ export function Graph({ config }) {
           ${step ? html`<a href=${modelLink(step.model_name)}>${name}</a><text class="small" x=${x} y=${y + 15} text-anchor="middle">${now(step)}</text>` : name}</g>`;
       })}
     </svg></div>
-    <div class="scroll"><table><caption class="hidden">Steps</caption><thead><tr><th scope="col">Step</th><th scope="col">Model</th><th scope="col">Takes</th><th scope="col">Makes</th><th scope="col">Now</th></tr></thead>
+    <${Scroll} label="Steps, table"><table><thead><tr><th scope="col">Step</th><th scope="col">Model</th><th scope="col">Takes</th><th scope="col">Makes</th><th scope="col">Now</th></tr></thead>
       <tbody>${config.ensemble_scheduling.step.map((step, index) => html`<tr key=${index}><th scope="row">${index + 1}</th><td><a href=${modelLink(step.model_name)}>${shown(step.model_name)}</a></td>
-        <td>${shown(Object.values(step.input_map ?? {}).join(', '))}</td><td>${shown(Object.values(step.output_map ?? {}).join(', '))}</td><td class="muted">${now(step)}</td></tr>`)}</tbody></table></div>
+        <td>${shown(Object.values(step.input_map ?? {}).join(', '))}</td><td>${shown(Object.values(step.output_map ?? {}).join(', '))}</td><td class="muted">${now(step)}</td></tr>`)}</tbody></table><//>
   </section>`;
 }

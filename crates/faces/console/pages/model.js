@@ -7,7 +7,7 @@ import { bytes, count, dateTime, micros, seconds, shown } from './format.js';
 import { Graph } from './graph.js';
 import { pollModels, useLive } from './live.js';
 import { modelLink, runsOn } from './overview.js';
-import { Copy, isFailing, Problem, State, useTitle } from './parts.js';
+import { Copy, isFailing, Problem, Scroll, State, useTitle } from './parts.js';
 import { Try } from './try.js';
 
 const CONTROL = {
@@ -44,13 +44,13 @@ function Actions({ name, rows, control }) {
 
 function Tensors({ title, tensors, declared }) {
   return html`<section class="card" aria-label=${title}><div class="card-head"><h2>${title}</h2></div>
-    <div class="scroll"><table><thead><tr><th scope="col">Name</th><th scope="col">Type</th><th scope="col">Shape</th><th scope="col">Notes</th></tr></thead>
+    <${Scroll} label="${title}, table"><table><thead><tr><th scope="col">Name</th><th scope="col">Type</th><th scope="col">Shape</th><th scope="col">Notes</th></tr></thead>
     <tbody>${tensors.map(({ name, datatype, shape }) => {
       const more = declared?.find(one => one.name === name);
       const notes = [more?.optional && 'optional', more?.label_filename && `labels from ${more.label_filename}`, more?.format && more.format !== 'FORMAT_NONE' && more.format.replace('FORMAT_', ''),
         more?.allow_ragged_batch && 'ragged'].filter(Boolean);
       return html`<tr key=${name}><th scope="row">${shown(name)}</th><td class="mono">${datatype}</td><td class="mono">[${shape.map(size => size < 0 ? '?' : size).join(', ')}]</td><td class="muted">${shown(notes.join(', '))}</td></tr>`;
-    })}</tbody></table></div></section>`;
+    })}</tbody></table><//></section>`;
 }
 
 function Signature({ metadata, config, row }) {
@@ -101,10 +101,10 @@ function Statistics({ name, version }) {
           <span class="muted">${PHASES.map(([key, name]) => `${name} ${meanText(stats[key]) || '0'}`).join(' · ')}</span></dd>`}
         ${memory_usage?.length > 0 && html`<dt>Memory</dt><dd>${memory_usage.map(({ type, id, byte_size }) => `${type} ${id}: ${bytes(byte_size)}`).join(', ')}</dd>`}
       </dl></div>
-      ${batch_stats.length > 0 && html`<div class="scroll"><table><caption class="hidden">Executions by batch size</caption><thead><tr><th scope="col">Batch size</th><th scope="col" class="number">Executions</th>
+      ${batch_stats.length > 0 && html`<${Scroll} label="Executions by batch size"><table><thead><tr><th scope="col">Batch size</th><th scope="col" class="number">Executions</th>
         <th scope="col" class="number">Inputs</th><th scope="col" class="number">Model</th><th scope="col" class="number">Outputs</th><th scope="col" class="number">Model, per inference</th></tr></thead>
         <tbody>${batch_stats.map(batch => html`<tr key=${batch.batch_size}><th scope="row">${batch.batch_size}</th><td class="number">${count(batch.compute_infer.count)}</td><td class="number">${meanText(batch.compute_input)}</td>
-          <td class="number">${meanText(batch.compute_infer)}</td><td class="number">${meanText(batch.compute_output)}</td><td class="number">${batch.compute_infer.count ? micros(mean(batch.compute_infer) / batch.batch_size) : ''}</td></tr>`)}</tbody></table></div>`}
+          <td class="number">${meanText(batch.compute_infer)}</td><td class="number">${meanText(batch.compute_output)}</td><td class="number">${batch.compute_infer.count ? micros(mean(batch.compute_infer) / batch.batch_size) : ''}</td></tr>`)}</tbody></table><//>`}
     </section>`)}`;
 }
 

@@ -101,6 +101,9 @@ export function Copy({ text }) {
   return html`<button type="button" onClick=${copy}>${done ? 'Copied' : 'Copy'}</button>`;
 }
 
+/** A part that scrolls sideways where it is too wide, with the keys of arrows, too. */
+export const Scroll = ({ label, children }) => html`<div class="scroll" tabindex="0" role="region" aria-label=${label}>${children}</div>`;
+
 /** The title of the document. */
 export function useTitle(title) {
   useEffect(() => {

@@ -2,7 +2,7 @@
 
 import { html, useState } from './vendor/preact-htm.js';
 import { count, shown } from './format.js';
-import { Segments } from './parts.js';
+import { Scroll, Segments } from './parts.js';
 import { elements, isFloat } from './tensors.js';
 
 const MAX_CELLS = 400;
@@ -17,17 +17,19 @@ function Table({ values, shape, datatype }) {
   const wide = Math.min(columns, 20);
   const rows = Math.min(Math.ceil(values.length / columns), Math.floor(MAX_CELLS / wide));
   const left = values.length - rows * wide;
-  return html`<div class="scroll" tabindex="0" role="region" aria-label="Values"><table class="values"><tbody>
+  return html`<${Scroll} label="Values"><table class="values"><tbody>
     ${Array.from({ length: rows }, (_, row) => html`<tr key=${row}><th scope="row">${row}</th>
       ${values.slice(row * columns, row * columns + wide).map((value, column) => html`<td key=${column} class="number">${cell(value, datatype)}</td>`)}</tr>`)}
-  </tbody></table></div>${left > 0 && html`<p class="muted">${count(left)} more values are not shown.</p>`}`;
+  </tbody></table><//>${left > 0 && html`<p class="muted">${count(left)} more values are not shown.</p>`}`;
 }
+
+/** Whether scores are probabilities of classes. */
+const isShares = values => values.every(value => value >= 0) && Math.abs(values.reduce((sum, value) => sum + value, 0) - 1) < 0.01;
 
 /** The highest values of a list of scores. */
 function Classes({ values, labels }) {
   const order = values.map((score, index) => [Number(score), index]).filter(([score]) => !Number.isNaN(score)).sort((a, b) => b[0] - a[0]).slice(0, CLASSES);
-  const sum = values.reduce((total, value) => total + Number(value), 0);
-  const shares = Math.abs(sum - 1) < 0.01 && values.every(value => Number(value) >= 0);
+  const shares = isShares(values);
   const highest = shares ? 1 : order[0]?.[0];
   const lowest = shares ? 0 : Math.min(0, ...values.map(Number));
   return html`<div class="classes">${order.map(([score, index]) => html`
@@ -44,13 +46,13 @@ function summary(values) {
   return `lowest ${Number(low.toPrecision(5))}, mean ${Number(mean.toPrecision(5))}, highest ${Number(high.toPrecision(5))}`;
 }
 
-/** An output. `labels` are names of classes by their numbers. */
-export function Output({ output, labels }) {
+/** An output. `labels` are names of classes by their numbers, which may come later than the output. */
+export function Output({ output, labels, isLabelled }) {
   const { name, datatype, shape, values } = output;
   const numeric = datatype !== 'BYTES';
   const batch = shape.length > 1 && elements(shape.slice(0, -1)) === 1;
   const isScores = numeric && isFloat(datatype) && (shape.length === 1 || batch) && values.length > 1;
-  const [view, setView] = useState(isScores && (labels || values.length <= 1000) ? 'classes' : 'values');
+  const [view, setView] = useState(isScores && (isLabelled || isShares(values)) ? 'classes' : 'values');
   const isText = datatype === 'BYTES' && values.length === 1 && typeof values[0] === 'string';
   return html`<div class="input result">
     <div class="input-head"><h3>${shown(name)}</h3><span class="mono">${datatype} [${shape.join(', ')}]</span>

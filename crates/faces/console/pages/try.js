@@ -74,13 +74,13 @@ function Stream({ events, done }) {
     : html`<pre class="code wrap" tabindex="0">${shown(events.map(event => JSON.stringify(event)).join('\n'))}</pre>`}</div>`;
 }
 
-function Result({ result }) {
+function Result({ result, labelled }) {
   if (!result) return html`<p class="empty">The answer appears here.</p>`;
   const { error, answer, events, labels, took, first, done } = result;
   const time = took === undefined ? '' : events ? `${events.length} ${events.length === 1 ? 'response' : 'responses'} in ${seconds(took)}${first === undefined ? '' : `, the first after ${seconds(first)}`}` : `answered in ${seconds(took)}`;
   return html`<${Problem} error=${error}/>
     ${events && html`<${Stream} events=${events} done=${done}/>`}
-    ${answer && answer.outputs.map(output => html`<${Output} key=${output.name} output=${output} labels=${labels?.get(output.name)}/>`)}
+    ${answer && answer.outputs.map(output => html`<${Output} key=${output.name} output=${output} labels=${labels?.get(output.name)} isLabelled=${labelled.includes(output.name)}/>`)}
     ${time && html`<p class="muted" role="status">${time}, as seen by this browser</p>`}`;
 }
 
@@ -110,6 +110,7 @@ export function Try({ metadata, config, version }) {
   const [busy, setBusy] = useState(false);
   const cancel = useRef();
   useEffect(() => () => cancel.current?.abort(), []);
+  const labelled = (config?.output ?? []).filter(output => output.label_filename).map(output => output.name);
   const streamed = how === 'stream';
   const set = (name, change) => setStates(before => new Map(before).set(name, { ...before.get(name), ...change }));
 
@@ -148,7 +149,6 @@ export function Try({ metadata, config, version }) {
         const answer = await answerOf(await request(`${path}/infer`, { method: 'POST', body, signal: control.signal, headers: { 'Inference-Header-Content-Length': String(length) } }));
         const took = since();
         setResult({ answer, took });
-        const labelled = (config?.output ?? []).filter(output => output.label_filename).map(output => output.name);
         if (labelled.length) {
           // Without the names of its classes, the answer is shown all the same.
           const labels = await labelsOf(path, inputs, parameters, labelled).catch(() => undefined);
@@ -190,7 +190,7 @@ export function Try({ metadata, config, version }) {
           ${busy && html`<button type="button" onClick=${() => cancel.current?.abort()}>Cancel</button>`}</div>
       </div>
     </form>
-    <section class="card" aria-labelledby="answer"><div class="card-head"><h2 id="answer">Answer</h2></div><div class="card-body stack"><${Result} result=${result}/></div></section>
+    <section class="card" aria-labelledby="answer"><div class="card-head"><h2 id="answer">Answer</h2></div><div class="card-body stack"><${Result} result=${result} labelled=${labelled}/></div></section>
   </div>
   <${Snippet} make=${snippet}/>`;
 }
