@@ -96,7 +96,7 @@ function Chart({ chart, zero, rows, from }) {
     const font = `11px ${getComputedStyle(document.body).fontFamily}`;
     const axis = { stroke: muted, font, grid: { stroke: grid, width: 1 }, ticks: { show: false } };
     const options = {
-      width: holder.current.clientWidth, height: HEIGHT, legend: { show: false }, cursor: { y: false, drag: { x: false, y: false }, points: { size: 6 } },
+      width: holder.current.clientWidth, height: HEIGHT, padding: [8, 14, 0, 0], legend: { show: false }, cursor: { y: false, drag: { x: false, y: false }, points: { size: 6 } },
       scales: { x: { time: true, range: (_, low, high) => [Math.max(low, high - HOUR), high] }, y: { range: (_, low, high) => [0, high > 0 ? high * 1.08 : 1] } },
       axes: [{ ...axis, values: (_, times) => times.map(value => value % 60 ? time(value * 1000) : time(value * 1000).replace(/:\d\d(?=\D*$)/, '')), space: 90, size: 26 },
         { ...axis, values: (_, values) => values.map(value => text(value)), size: 62, ...(steps ? { incrs: steps } : {}) }],

@@ -133,6 +133,8 @@ function ImageInput({ input, state, set, label }) {
   const [image, setImage] = useState();
   const [error, setError] = useState();
   const { fit, scale, order, sizes } = state;
+  const layout = imageLayout(input.shape, input.format) ?? imageLayout(sizes, input.format);
+  const colours = layout.channels !== undefined && sizes[layout.channels] > 1;
   useEffect(() => {
     if (image) set({ pixels: draw(image, canvas.current, input, state) });
   }, [image, fit, scale, order, sizes.join()]);
@@ -150,9 +152,9 @@ function ImageInput({ input, state, set, label }) {
       <label class="field"><span>Image file</span><input type="file" accept="image/*" aria-label="${label}, image file" onChange=${choose}/></label>
       <${Choice} label="Size" options=${FITS} value=${fit} onChange=${fit => set({ fit })}/>
       <${Choice} label="Values" options=${SCALES} value=${scale} onChange=${scale => set({ scale })}/>
-      <${Choice} label="Channels" options=${ORDERS} value=${order} onChange=${order => set({ order })}/></div>
+      ${colours && html`<${Choice} label="Channels" options=${ORDERS} value=${order} onChange=${order => set({ order })}/>`}</div>
     ${error && html`<p class="state failed" role="alert">${error}</p>`}
-    <canvas ref=${canvas} class=${image ? '' : 'hidden'} role="img" aria-label="The image as the model gets it"></canvas>`;
+    <canvas ref=${canvas} class=${image ? (sizes[layout.width] < 100 ? 'small' : '') : 'hidden'} role="img" aria-label="The image as the model gets it"></canvas>`;
 }
 
 /** The part of the form for one input. */

@@ -238,6 +238,15 @@ pub(crate) struct HistoryDocument {
     models: Vec<ModelSeries>,
 }
 
+impl HistoryDocument {
+    /// The length as JSON in bytes, roughly.
+    pub(crate) fn size(&self) -> usize {
+        const ROW: usize = 60;
+        let models: usize = self.models.iter().map(|series| series.samples.len()).sum();
+        (self.server.len() + models) * ROW
+    }
+}
+
 #[derive(Serialize)]
 struct ModelSeries {
     name: String,

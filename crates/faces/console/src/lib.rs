@@ -26,6 +26,7 @@ use nereid_http::{
     RouteMatch, Routes, accepts, compress, reply,
 };
 use nereid_protocol::{Access, Action, LogControl};
+use nereid_tasks::long_work;
 
 use crate::documents::{HistoryQuery, LogQuery};
 pub use crate::sampling::Sampling;
@@ -88,7 +89,9 @@ impl Console {
             Document::History => {
                 let query = HistoryQuery::parse(call.query)?;
                 let may_see = |model: &str| call.permit(Action::Statistics, model).is_ok();
-                Ok(reply::json(StatusCode::OK, &documents::history(&self.sampling, &query, may_see)))
+                let history = documents::history(&self.sampling, &query, may_see);
+                // An hour of many models is a megabyte of numbers.
+                long_work::run_sized(history.size(), move || reply::json(StatusCode::OK, &history)).await
             }
             Document::Log => {
                 let LogQuery { after } = LogQuery::parse(call.query)?;
