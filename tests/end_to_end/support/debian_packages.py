@@ -21,6 +21,25 @@ def unpack(name, packages, release=None):
     return home
 
 
+def unpack_with_dependencies(name, package):
+    """Unpacks a package of the installed release with all that it needs and the machine lacks, and returns the folder."""
+    home = Path(sys.prefix) / name
+    once(home, lambda: _fetch(home, _missing(package), None))
+    return home
+
+
+def _missing(package):
+    """The package and those that would be installed with it."""
+    command = ["apt-get", "install", "--no-install-recommends", "--print-uris", "--quiet=2", package]
+    planned = subprocess.run(command, capture_output=True, text=True)
+    if planned.returncode != 0:
+        # The lists of packages may be missing or old; only the superuser may fetch new ones.
+        subprocess.run(["apt-get", "update"], check=True, capture_output=True)
+        planned = subprocess.run(command, check=True, capture_output=True, text=True)
+    # A line is an address in quotes, the name of the file, its size and its digest.
+    return [line.split()[1].partition("_")[0] for line in planned.stdout.splitlines()]
+
+
 def valgrind():
     """The installed valgrind, or else that of Debian's package; and the variables that it needs."""
     if installed := shutil.which("valgrind"):

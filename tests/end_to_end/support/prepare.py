@@ -9,6 +9,7 @@ import traceback
 from concurrent.futures import ThreadPoolExecutor
 
 import azurite
+import chromium
 import debian_packages
 import kserve_package
 import library_releases
@@ -41,11 +42,13 @@ def aoti_models():
 STEPS = [
     [
         redis_server.program,
+        chromium.program,
         debian_packages.valgrind,
         torch_package.fetched,
         nvidias_bindings,
         python_interpreters.environments,
         azurite.program,
+        chromium.axe,
     ],
     [
         python_backend.prepare,

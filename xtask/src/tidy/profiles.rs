@@ -43,7 +43,7 @@ const FLOORS: &[Floor] = &[
     Floor {
         folder: "crates/faces",
         level: "3",
-        others: &[("metrics", "s"), ("sagemaker", "s"), ("trace", "s"), ("vertex-ai", "s")],
+        others: &[("console", "s"), ("metrics", "s"), ("sagemaker", "s"), ("trace", "s"), ("vertex-ai", "s")],
     },
     Floor {
         folder: "crates/engines",

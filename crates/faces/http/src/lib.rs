@@ -8,6 +8,7 @@
 #![deny(clippy::indexing_slicing)]
 #![forbid(unsafe_code)]
 
+mod accept;
 mod body;
 mod compression;
 mod cors;
@@ -24,13 +25,14 @@ mod spelling;
 #[cfg(test)]
 mod testing;
 
+pub use accept::accepts;
 pub use body::{Limit, RequestBody};
 pub use compression::{Encoding, compress, decompress, unknown_encoding};
 pub use cors::{Cors, Origin};
 pub use events::{EventSource, events};
 pub use face::{Call, Face, PendingReply, Properties};
 pub use pace::Busy;
-pub use pages::Pages;
+pub use pages::{PackedFile, Pages};
 pub use reply::Reply;
 pub use router::Router;
 pub use routes::{Params, Route, RouteId, RouteMatch, Routes, decode};

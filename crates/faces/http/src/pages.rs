@@ -1,17 +1,16 @@
-//! Static pages: files that are part of the program, with their media types, compressed once and known by their content.
+//! Static pages: files that are part of the program, compressed when it was built and known by their content.
 //!
-//! Browsers revalidate a file by its content hash. A link that ends in `?v=` and that hash never changes its content, so it
-//! may be cached for ever.
+//! A page has a path of its own, and browsers revalidate it. The files that it needs are in a folder whose name is a hash of
+//! all their contents, so browsers may keep them for ever, and files of two releases never mix.
 
 use std::collections::BTreeMap;
-use std::io::Write as _;
+use std::io::Read as _;
 
 use bytes::Bytes;
-use flate2::Compression;
-use flate2::write::GzEncoder;
+use flate2::bufread::GzDecoder;
 use hyper::header::{
-    CACHE_CONTROL, CONTENT_ENCODING, CONTENT_SECURITY_POLICY, ETAG, HeaderValue, IF_NONE_MATCH, VARY,
-    X_CONTENT_TYPE_OPTIONS,
+    CACHE_CONTROL, CONTENT_ENCODING, CONTENT_SECURITY_POLICY, ETAG, HeaderValue, IF_NONE_MATCH,
+    REFERRER_POLICY, VARY, X_CONTENT_TYPE_OPTIONS,
 };
 use hyper::http::request::Parts;
 use hyper::{HeaderMap, Method, StatusCode};
@@ -39,91 +38,134 @@ const MEDIA_TYPES: &[(&str, &str)] = &[
 
 const OTHER: &str = "application/octet-stream";
 
-/// Only what the server itself serves.
-const POLICY: HeaderValue = HeaderValue::from_static("default-src 'self'; frame-ancestors 'none'");
+/// Only what the server itself serves, and no forms that leave the page.
+const POLICY: HeaderValue = HeaderValue::from_static(
+    "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; object-src 'none'",
+);
 
-/// Files below a prefix, as a face.
+const HTML: &str = "text/html; charset=utf-8";
+
+/// Text in a page in place of the folder of its files.
+const FOLDER: &str = "{folder}";
+
+/// A file of the program.
+#[derive(Clone, Copy, Debug)]
+pub struct PackedFile {
+    /// The path below the folder of the files.
+    pub name: &'static str,
+    /// The contents, compressed with gzip.
+    pub gzip: &'static [u8],
+}
+
+impl PackedFile {
+    /// The contents; empty if they are not gzip.
+    fn unpacked(&self) -> Vec<u8> {
+        let mut plain = Vec::new();
+        match GzDecoder::new(self.gzip).read_to_end(&mut plain) {
+            Ok(_) => plain,
+            Err(_) => Vec::new(),
+        }
+    }
+}
+
+/// A page and its files, as a face.
 pub struct Pages {
     properties: Properties,
-    files: BTreeMap<&'static str, File>,
-    /// The paths by the numbers of their routes.
-    paths: Vec<&'static str>,
+    files: BTreeMap<String, File>,
 }
 
 struct File {
     media_type: &'static str,
     /// Hex digest of the content.
     hash: String,
-    plain: Bytes,
-    /// Smaller by a tenth at least.
-    gzip: Option<Bytes>,
+    content: Content,
+}
+
+enum Content {
+    /// The page itself, whose content never changes though its path is not a hash.
+    Page(Bytes),
+    Packed(PackedFile),
 }
 
 impl Pages {
-    /// Files by path, with the properties' prefix. A path with a trailing slash is an HTML page.
-    pub fn new(properties: Properties, files: &[(&'static str, &'static [u8])]) -> Self {
-        let files: BTreeMap<_, _> =
-            files.iter().map(|(path, plain)| (*path, File::new(path, plain))).collect();
-        Self { properties, paths: files.keys().copied().collect(), files }
+    /// The page `page` of `files` at `path`, and the other files in a folder below the properties' prefix. `{folder}` in the
+    /// page is the path of that folder.
+    pub fn new(properties: Properties, path: &str, page: &str, files: &[PackedFile]) -> Self {
+        let mut hasher = blake3::Hasher::new();
+        files.iter().for_each(|file| {
+            hasher.update(file.gzip);
+        });
+        let folder = format!("{}{}", properties.prefix, &hasher.finalize().to_hex()[..16]);
+        let entries = files.iter().map(|file| match file.name == page {
+            true => {
+                let text = String::from_utf8_lossy(&file.unpacked()).replace(FOLDER, &folder);
+                (path.to_owned(), File::new(HTML, Content::Page(text.into())))
+            }
+            false => {
+                let known = MEDIA_TYPES.iter().find(|(ending, _)| file.name.ends_with(ending));
+                let media_type = known.map_or(OTHER, |(_, media_type)| media_type);
+                (format!("{folder}/{}", file.name), File::new(media_type, Content::Packed(*file)))
+            }
+        });
+        let files = entries.collect();
+        Self { properties, files }
     }
 
-    /// The link to a file, with the hash that makes it permanently cacheable. `None` for an unknown path.
-    pub fn link(&self, path: &str) -> Option<String> {
-        self.files.get(path).map(|file| format!("{path}?v={}", file.hash))
-    }
-
-    fn reply(&self, route: RouteId, headers: &HeaderMap, query: Option<&str>) -> Reply {
-        let file = self.paths.get(route.0).and_then(|path| self.files.get(path));
-        file.map_or_else(self.properties.fallback, |file| file.reply(headers, query))
+    /// The paths of all files.
+    pub fn paths(&self) -> impl Iterator<Item = &str> {
+        self.files.keys().map(String::as_str)
     }
 }
 
 impl File {
-    fn new(path: &str, plain: &'static [u8]) -> Self {
-        let known = MEDIA_TYPES.iter().find(|(ending, _)| path.ends_with(ending));
-        let media_type = known.map_or(OTHER, |(_, media_type)| media_type);
-        let media_type = if path.ends_with('/') { "text/html; charset=utf-8" } else { media_type };
-        let hash = blake3::hash(plain).to_hex()[..16].to_owned();
-        Self { media_type, hash, gzip: gzip(plain), plain: Bytes::from_static(plain) }
+    fn new(media_type: &'static str, content: Content) -> Self {
+        let bytes = match &content {
+            Content::Page(plain) => plain,
+            Content::Packed(file) => file.gzip,
+        };
+        let hash = blake3::hash(bytes).to_hex()[..16].to_owned();
+        Self { media_type, hash, content }
     }
 
-    fn reply(&self, headers: &HeaderMap, query: Option<&str>) -> Reply {
-        let compressed = self.gzip.as_ref().filter(|_| Encoding::of_reply(headers) == Encoding::Gzip);
-        let tag = match compressed {
-            Some(_) => format!("\"{}-gzip\"", self.hash),
-            None => format!("\"{}\"", self.hash),
+    fn reply(&self, headers: &HeaderMap) -> Reply {
+        let is_compressed = match self.content {
+            Content::Page(_) => false,
+            Content::Packed(_) => Encoding::of_reply(headers) == Encoding::Gzip,
+        };
+        let tag = match is_compressed {
+            true => format!("\"{}-gzip\"", self.hash),
+            false => format!("\"{}\"", self.hash),
         };
         let is_known = headers.get_all(IF_NONE_MATCH).iter().any(|value| {
             let tags = value.to_str().unwrap_or_default().split(',').map(str::trim);
             tags.map(|known| known.trim_start_matches("W/")).any(|known| known == tag || known == "*")
         });
-        let mut reply = match is_known {
-            true => reply::bytes(StatusCode::NOT_MODIFIED, self.media_type, Bytes::new()),
-            false => reply::bytes(StatusCode::OK, self.media_type, compressed.unwrap_or(&self.plain).clone()),
+        let body = match &self.content {
+            _ if is_known => Bytes::new(),
+            Content::Page(plain) => plain.clone(),
+            Content::Packed(file) if is_compressed => Bytes::from_static(file.gzip),
+            Content::Packed(file) => file.unpacked().into(),
         };
-        let is_pinned = query.and_then(|query| query.strip_prefix("v=")) == Some(self.hash.as_str());
+        let status = if is_known { StatusCode::NOT_MODIFIED } else { StatusCode::OK };
+        let mut reply = reply::bytes(status, self.media_type, body);
         let headers = reply.headers_mut();
-        if compressed.is_some() && !is_known {
+        if is_compressed && !is_known {
             headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
         }
         if let Ok(tag) = HeaderValue::from_str(&tag) {
             headers.insert(ETAG, tag);
         }
-        headers.insert(VARY, HeaderValue::from_static("accept-encoding"));
-        let caching = if is_pinned { "public, max-age=31536000, immutable" } else { "no-cache" };
+        headers.insert(VARY, HeaderValue::from_static("accept, accept-encoding"));
+        let caching = match self.content {
+            Content::Page(_) => "no-cache",
+            Content::Packed(_) => "public, max-age=31536000, immutable",
+        };
         headers.insert(CACHE_CONTROL, HeaderValue::from_static(caching));
         headers.insert(CONTENT_SECURITY_POLICY, POLICY);
+        headers.insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
         headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
         reply
     }
-}
-
-/// The compressed form, if it is worth having.
-fn gzip(plain: &[u8]) -> Option<Bytes> {
-    let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
-    encoder.write_all(plain).ok()?;
-    let compressed = encoder.finish().ok()?;
-    (compressed.len() < plain.len() / 10 * 9).then(|| compressed.into())
 }
 
 impl Face for Pages {
@@ -132,17 +174,18 @@ impl Face for Pages {
     }
 
     fn find<'a>(&self, head: &'a Parts) -> RouteMatch<'a> {
-        match self.paths.binary_search(&head.uri.path()) {
-            Err(_) => RouteMatch::none(),
-            Ok(index) if matches!(head.method, Method::GET | Method::HEAD) => {
+        match self.files.keys().position(|path| path == head.uri.path()) {
+            None => RouteMatch::none(),
+            Some(index) if matches!(head.method, Method::GET | Method::HEAD) => {
                 RouteMatch::Route(RouteId(index), Params::default(), Action::Page)
             }
-            Ok(_) => RouteMatch::Methods(vec![&Method::GET, &Method::HEAD], Some(Action::Page)),
+            Some(_) => RouteMatch::Methods(vec![&Method::GET, &Method::HEAD], Some(Action::Page)),
         }
     }
 
     fn perform<'a>(&'a self, route: RouteId, call: &'a Call<'a>, _: RequestBody) -> PendingReply<'a> {
-        let reply = self.reply(route, call.headers, call.query);
+        let file = self.files.values().nth(route.0);
+        let reply = file.map_or_else(self.properties.fallback, |file| file.reply(call.headers));
         Box::pin(std::future::ready(reply))
     }
 }

@@ -13,6 +13,7 @@ mod forward;
 mod logging;
 mod model;
 pub mod parameters;
+mod recent_log;
 pub mod repository;
 mod request_log;
 mod status;
@@ -28,6 +29,7 @@ pub use logging::{LogControl, LogFormat, LogSettings, LogUpdate, LogValue};
 pub use model::{as_invalid_arg, parse_version, request_head, resolve_single};
 /// For transports, which do not depend on the server.
 pub use nereid_core::Principal;
+pub use recent_log::{LogLevel, LogLine, RecentLog};
 pub use request_log::{LoggedRequest, REQUEST_LOG};
 pub use status::{grpc_status, http_status};
 pub use trace_context::trace_parent;

@@ -8,6 +8,8 @@ use arc_swap::ArcSwap;
 use nereid_backend_api::{Error, Result};
 use serde::Serialize;
 
+use crate::recent_log::RecentLog;
+
 /// The form of a log line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogFormat {
@@ -135,24 +137,32 @@ impl LogUpdate {
     }
 }
 
-/// The current settings.
+/// The current settings, and the last lines.
 #[derive(Debug, Default)]
-pub struct LogControl(ArcSwap<LogSettings>);
+pub struct LogControl {
+    settings: ArcSwap<LogSettings>,
+    recent: RecentLog,
+}
 
 impl LogControl {
     /// Starts with these settings.
     pub fn new(settings: LogSettings) -> Self {
-        Self(ArcSwap::from_pointee(settings))
+        Self { settings: ArcSwap::from_pointee(settings), recent: RecentLog::default() }
     }
 
     /// The settings.
     pub fn settings(&self) -> Arc<LogSettings> {
-        self.0.load_full()
+        self.settings.load_full()
+    }
+
+    /// The last lines. Empty where no subscriber adds any.
+    pub fn recent(&self) -> &RecentLog {
+        &self.recent
     }
 
     /// Changes the settings, from the next message on.
     pub fn update(&self, update: LogUpdate) {
-        self.0.rcu(|settings| LogSettings {
+        self.settings.rcu(|settings| LogSettings {
             file: settings.file.clone(),
             info: update.info.unwrap_or(settings.info),
             warning: update.warning.unwrap_or(settings.warning),

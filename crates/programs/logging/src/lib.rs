@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{SystemTime, UNIX_EPOCH};
 use std::{env, io, panic, process, thread};
 
-use nereid_protocol::{LogControl, LogFormat, LogSettings, REQUEST_LOG};
+use nereid_protocol::{LogControl, LogFormat, LogLevel, LogSettings, REQUEST_LOG};
 use nereid_triton_host::{ApplicationLog, LogRecord};
 use serde_json::{Map, Value};
 use time::OffsetDateTime;
@@ -64,7 +64,8 @@ pub fn start(control: &Arc<LogControl>, terminal: Option<BoxMakeWriter>) -> Resu
         .with_ansi(false)
         .with_writer(target)
         .with_filter(filter(control));
-    Registry::default().with(lines).init();
+    let recent = Recent(Arc::clone(control)).with_filter(filter(control));
+    Registry::default().with(lines).with(recent).init();
     // A panic is caught where it can be and fails one request or one model. It is worth a line like any other.
     panic::set_hook(Box::new(|info| {
         let thread = thread::current();
@@ -103,10 +104,7 @@ impl<S: Subscriber> Layer<S> for Calls {
         let metadata = event.metadata();
         let mut message = Message::default();
         event.record(&mut message);
-        let own = message.file.take();
-        let file = own.as_deref().or(metadata.file()).unwrap_or("unknown");
-        let file = Path::new(file).file_name().unwrap_or_default().to_string_lossy();
-        let line = message.line.unwrap_or_else(|| metadata.line().unwrap_or(0).into());
+        let (file, line) = message.place(metadata);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         self.0.report(&LogRecord {
             level: *metadata.level(),
@@ -115,6 +113,26 @@ impl<S: Subscriber> Layer<S> for Calls {
             micros: u64::try_from(now.as_micros()).unwrap_or(u64::MAX),
             message: &message.text(),
         });
+    }
+}
+
+/// Keeps the last lines in memory.
+struct Recent(Arc<LogControl>);
+
+impl<S: Subscriber> Layer<S> for Recent {
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        let mut message = Message::default();
+        event.record(&mut message);
+        let (file, line) = message.place(event.metadata());
+        let level = match *event.metadata().level() {
+            Level::ERROR => LogLevel::Error,
+            Level::WARN => LogLevel::Warning,
+            Level::INFO => LogLevel::Info,
+            Level::DEBUG | Level::TRACE => LogLevel::Verbose,
+        };
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let time_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
+        self.0.recent().add(time_ms, level, format!("{file}:{line}"), message.text());
     }
 }
 
@@ -148,10 +166,7 @@ where
         let metadata = event.metadata();
         let mut message = Message::default();
         event.record(&mut message);
-        let own = message.file.take();
-        let file = own.as_deref().or(metadata.file()).unwrap_or("unknown");
-        let file = Path::new(file).file_name().unwrap_or_default().to_string_lossy();
-        let number = message.line.unwrap_or_else(|| metadata.line().unwrap_or(0).into());
+        let (file, number) = message.place(metadata);
         let place =
             Place { level: *metadata.level(), now: OffsetDateTime::now_utc(), file: &file, line: number };
         match self.control.settings().format {
@@ -269,6 +284,13 @@ struct Message {
 }
 
 impl Message {
+    /// The name of the source file and the line, which the event may name itself.
+    fn place(&self, metadata: &Metadata<'_>) -> (String, i64) {
+        let file = self.file.as_deref().or(metadata.file()).unwrap_or("unknown");
+        let file = Path::new(file).file_name().unwrap_or_default().to_string_lossy().into_owned();
+        (file, self.line.unwrap_or_else(|| metadata.line().unwrap_or(0).into()))
+    }
+
     /// The message, and its other fields as `name=value`.
     fn text(mut self) -> String {
         for (name, value) in self.fields {

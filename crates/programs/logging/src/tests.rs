@@ -165,3 +165,22 @@ proptest! {
         prop_assert_eq!((object["pid"].as_u64(), object["level"].as_str()), (Some(process::id().into()), Some("warning")));
     }
 }
+
+#[test]
+fn logged_lines_are_kept_as_text_whatever_their_form() {
+    for format in [LogFormat::Default, LogFormat::Iso8601, LogFormat::Json] {
+        let settings = LogSettings { format, info: false, ..LogSettings::default() };
+        let control = Arc::new(LogControl::new(settings));
+        let recent = Recent(Arc::clone(&control)).with_filter(filter(&control));
+        with_default(Registry::default().with(recent), || {
+            tracing::info!("not logged");
+            tracing::warn!(size = 3, "a \"b\"\nc");
+            tracing::error!(log.file = "/x/model.py", log.line = 7_i64, "failed");
+        });
+        let lines = control.recent().after(0);
+        let lines: Vec<_> = lines.iter().map(|line| (line.level.name(), line.message.as_str())).collect();
+        assert_eq!(lines, [("warning", "a \"b\"\nc size=3"), ("error", "failed")]);
+        let places: Vec<_> = control.recent().after(0).into_iter().map(|line| line.place).collect();
+        assert!(places[0].starts_with("tests.rs:") && places[1] == "model.py:7", "{places:?}");
+    }
+}

@@ -12,9 +12,10 @@ use clap::{Arg, Command};
 use super::sources::names;
 
 /// Options that Triton does not have.
-pub(super) const OWN: [&str; 20] = [
+pub(super) const OWN: [&str; 21] = [
     "access",
     "config-file",
+    "console",
     "cuda-driver-library",
     "http-cors-origin",
     "http-max-body-size",

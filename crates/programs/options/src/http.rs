@@ -22,6 +22,10 @@ pub(crate) struct HttpOptions {
     #[arg(long, value_name = "BOOL", default_value = "true", value_parser = boolean(), action = ArgAction::Set)]
     pub allow_http: bool,
 
+    /// Serve the console, pages that show what the server does, to browsers at / of the HTTP port.
+    #[arg(long, value_name = "BOOL", default_value = "true", value_parser = boolean(), action = ArgAction::Set)]
+    console: bool,
+
     /// Address or host name to serve HTTP on.
     #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0")]
     http_address: String,
@@ -121,6 +125,7 @@ impl HttpOptions {
         Ok(Some(Http {
             endpoint: Endpoint { address: self.address(), tls: self.tls()? },
             options: self.face_options()?,
+            console: self.console,
             transport: TransportOptions::default(),
         }))
     }

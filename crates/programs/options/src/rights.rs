@@ -44,12 +44,15 @@ fn rows() -> Vec<Row> {
     let metrics =
         nereid_metrics::routes().map(|(method, path, action)| (method.to_string(), path.to_owned(), action));
     let metrics = metrics.map(|route| http("metrics", route));
+    let console =
+        nereid_console::routes().map(|(method, path, action)| (method.to_string(), path.to_owned(), action));
+    let console = console.map(|route| http("HTTP", route));
     let sagemaker = nereid_sagemaker::routes()
         .map(|(method, path, action)| (method.to_string(), path.to_owned(), action));
     let sagemaker = sagemaker.map(|route| http("SageMaker", route));
     let vertex = nereid_vertex_ai::routes().map(|(method, path, action)| (method.to_string(), path, action));
     let vertex = vertex.map(|route| http("Vertex AI", route));
-    kserve.chain(grpc).chain(metrics).chain(sagemaker).chain(vertex).collect()
+    kserve.chain(console).chain(grpc).chain(metrics).chain(sagemaker).chain(vertex).collect()
 }
 
 impl Row {

@@ -1,6 +1,9 @@
 //! HTTP: KServe's protocol with Triton's extensions.
 
-use nereid_http::TransportOptions;
+use std::sync::Arc;
+
+use nereid_console::Console;
+use nereid_http::{Router, TransportOptions};
 use nereid_kserve::{HttpOptions, KserveHttp};
 use nereid_net::listener::Listener;
 
@@ -13,6 +16,8 @@ pub struct Http {
     pub endpoint: Endpoint,
     /// The face itself. Its `regions`, `log` and `load_reports` are the server's.
     pub options: HttpOptions,
+    /// Whether browsers get the console at `/`.
+    pub console: bool,
     /// Limits of connections.
     pub transport: TransportOptions,
 }
@@ -23,6 +28,7 @@ impl Default for Http {
         Self {
             endpoint: Endpoint::every_interface(8000),
             options: HttpOptions::default(),
+            console: true,
             transport: TransportOptions::default(),
         }
     }
@@ -43,7 +49,17 @@ impl Face for Http {
 
     fn serve(self: Box<Self>, listener: Listener, context: FaceContext) -> Serving {
         let (options, end) = (context.http_options(self.options), context.http_end());
-        let face = KserveHttp::new(context.server, options);
-        Box::pin(nereid_http::serve(listener, face, self.transport, end))
+        let console = self.console.then(|| {
+            let (server, log) = (Arc::clone(&context.server), Arc::clone(&options.log));
+            let console = Console::new(server, log, options.access.clone());
+            // Ends with the server, or with the runtime.
+            tokio::spawn(context.closing.run_until_cancelled_owned(console.sampling().run()));
+            console
+        });
+        let mut router = Router::from(KserveHttp::new(context.server, options));
+        if let Some(console) = console {
+            router = router.and(console);
+        }
+        Box::pin(nereid_http::serve(listener, router, self.transport, end))
     }
 }

@@ -1,0 +1,143 @@
+// The pages of a model.
+
+import { html, useState } from './vendor/preact-htm.js';
+import { modelPath, post, useDocument } from './api.js';
+import { Charts } from './charts.js';
+import { bytes, count, dateTime, micros, seconds, shown } from './format.js';
+import { Graph } from './graph.js';
+import { pollModels, useLive } from './live.js';
+import { modelLink, runsOn } from './overview.js';
+import { Copy, isFailing, Problem, Scroll, State, useTitle } from './parts.js';
+import { Try } from './try.js';
+
+const CONTROL = {
+  none: 'Models are loaded once, at start. With --model-control-mode=explicit, they can be loaded and unloaded here.',
+  poll: 'The server follows its repositories by itself. With --model-control-mode=explicit, models can be loaded and unloaded here.',
+};
+
+/** Buttons that load and unload, and what came of it. */
+function Actions({ name, rows, control }) {
+  const [running, setRunning] = useState();
+  const [outcome, setOutcome] = useState();
+  const served = rows.some(row => row.state === 'READY');
+  const run = async (action, done) => {
+    const began = performance.now();
+    setRunning(action);
+    setOutcome(undefined);
+    try {
+      await post(`/v2/repository/models/${encodeURIComponent(name)}/${action}`);
+      setOutcome({ text: `${done} in ${seconds((performance.now() - began) / 1000)}.` });
+    } catch (error) {
+      setOutcome({ error });
+    }
+    setRunning(undefined);
+    pollModels(true);
+  };
+  const off = control !== 'explicit' || running;
+  const load = served ? 'Reload' : 'Load';
+  return html`<div class="row">
+      <button type="button" disabled=${off} onClick=${() => run('load', `${load}ed`)}>${running === 'load' ? 'Loading…' : load}</button>
+      <button type="button" disabled=${off || !served} onClick=${() => run('unload', 'Unloaded')}>${running === 'unload' ? 'Unloading…' : 'Unload'}</button></div>
+    ${CONTROL[control] && html`<p class="muted break">${CONTROL[control]}</p>`}
+    ${outcome && html`<div class="break">${outcome.error ? html`<${Problem} error=${outcome.error}/>` : html`<div class="note" role="status">${outcome.text}</div>`}</div>`}`;
+}
+
+function Tensors({ title, tensors, declared }) {
+  return html`<section class="card" aria-label=${title}><div class="card-head"><h2>${title}</h2></div>
+    <${Scroll} label="${title}, table"><table><thead><tr><th scope="col">Name</th><th scope="col">Type</th><th scope="col">Shape</th><th scope="col">Notes</th></tr></thead>
+    <tbody>${tensors.map(({ name, datatype, shape }) => {
+      const more = declared?.find(one => one.name === name);
+      const notes = [more?.optional && 'optional', more?.label_filename && `labels from ${more.label_filename}`, more?.format && more.format !== 'FORMAT_NONE' && more.format.replace('FORMAT_', ''),
+        more?.allow_ragged_batch && 'ragged'].filter(Boolean);
+      return html`<tr key=${name}><th scope="row">${shown(name)}</th><td class="mono">${datatype}</td><td class="mono">[${shape.map(size => size < 0 ? '?' : size).join(', ')}]</td><td class="muted">${shown(notes.join(', '))}</td></tr>`;
+    })}</tbody></table><//></section>`;
+}
+
+function Signature({ metadata, config, row }) {
+  const facts = [
+    ['Runs on', row && runsOn(row)], ['Batches', config && (config.max_batch_size > 0 ? `up to ${count(config.max_batch_size)}${config.dynamic_batching ? ', formed by the server' : ''}` : 'none')],
+    ['Responses', config && (config.model_transaction_policy?.decoupled ? 'any number to a request' : 'one to a request')],
+    ['Requests in sequence', config?.sequence_batching && 'yes'], ['Response cache', config?.response_cache?.enable && 'on'],
+    ['Loaded in', row?.load_seconds !== undefined && seconds(row.load_seconds)],
+    ['Memory', row?.memory?.length && row.memory.map(({ kind, device, bytes: size }) => `${kind} ${device}: ${bytes(size)}`).join(', ')],
+  ].filter(([, value]) => value);
+  return html`<section class="card" aria-label="Facts"><dl class="facts card-body">${facts.map(([name, value]) => html`<dt key=${name}>${name}</dt><dd>${shown(value)}</dd>`)}</dl></section>
+    <div class="two"><${Tensors} title="Inputs" tensors=${metadata.inputs} declared=${config?.input}/><${Tensors} title="Outputs" tensors=${metadata.outputs} declared=${config?.output}/></div>`;
+}
+
+function Configuration({ config, error, retry }) {
+  if (!config) return html`<${Problem} error=${error} retry=${retry}/>`;
+  const text = JSON.stringify(config, undefined, 2);
+  return html`<section class="card" aria-labelledby="config"><div class="card-head"><h2 id="config">Configuration as completed</h2><${Copy} text=${text}/></div>
+    <pre class="code" tabindex="0" aria-label="Configuration">${shown(text)}</pre></section>`;
+}
+
+const PHASES = [['queue', 'waiting'], ['compute_input', 'inputs'], ['compute_infer', 'model'], ['compute_output', 'outputs']];
+const mean = ({ count, ns }) => count ? ns / count / 1000 : undefined;
+const meanText = durations => durations.count ? micros(mean(durations)) : '';
+
+/** The shares of the phases in the time of a request. */
+function Phases({ stats }) {
+  const times = PHASES.map(([key, name]) => [name, mean(stats[key]) ?? 0]);
+  const total = times.reduce((sum, [, time]) => sum + time, 0);
+  if (!total) return null;
+  return html`<div class="phases" role="img" aria-label=${times.map(([name, time]) => `${name} ${micros(time)}`).join(', ')}>
+    ${times.map(([, time], index) => html`<div class="p${index + 1}" style=${{ width: `${100 * time / total}%` }}></div>`)}</div>`;
+}
+
+export const Legend = () => html`<p class="legend">${PHASES.map(([, name], index) => html`<span key=${name}><i class="p${index + 1}"></i>${name}</span>`)}</p>`;
+
+function Statistics({ name, version }) {
+  const [value, error, retry] = useDocument(`${modelPath(name, version)}/stats`, 2000);
+  if (!value) return html`<${Problem} error=${error} retry=${retry}/>`;
+  return html`${value.model_stats.map(({ version, inference_stats: stats, last_inference, inference_count, execution_count, batch_stats, memory_usage }) => html`
+    <section class="card" key=${version} aria-label="Version ${version}"><div class="card-head"><h2>Version ${version}</h2><${Legend}/></div>
+      <div class="card-body stack"><dl class="facts">
+        <dt>Requests</dt><dd>${count(stats.success.count)} answered, ${count(stats.fail.count)} failed${stats.success.count > 0 && `, ${meanText(stats.success)} each`}</dd>
+        <dt>Inferences</dt><dd>${count(inference_count)} in ${count(execution_count)} executions</dd>
+        ${stats.cache_hit.count + stats.cache_miss.count > 0 && html`<dt>Response cache</dt><dd>${count(stats.cache_hit.count)} found, ${count(stats.cache_miss.count)} not found</dd>`}
+        <dt>Last execution</dt><dd>${last_inference ? dateTime(last_inference) : 'none yet'}</dd>
+        ${stats.success.count > 0 && html`<dt>Time of a request</dt><dd class="stack"><${Phases} stats=${stats}/>
+          <span class="muted">${PHASES.map(([key, name]) => `${name} ${meanText(stats[key]) || '0'}`).join(' · ')}</span></dd>`}
+        ${memory_usage?.length > 0 && html`<dt>Memory</dt><dd>${memory_usage.map(({ type, id, byte_size }) => `${type} ${id}: ${bytes(byte_size)}`).join(', ')}</dd>`}
+      </dl></div>
+      ${batch_stats.length > 0 && html`<${Scroll} label="Executions by batch size"><table><thead><tr><th scope="col">Batch size</th><th scope="col" class="number">Executions</th>
+        <th scope="col" class="number">Inputs</th><th scope="col" class="number">Model</th><th scope="col" class="number">Outputs</th><th scope="col" class="number">Model, per inference</th></tr></thead>
+        <tbody>${batch_stats.map(batch => html`<tr key=${batch.batch_size}><th scope="row">${batch.batch_size}</th><td class="number">${count(batch.compute_infer.count)}</td><td class="number">${meanText(batch.compute_input)}</td>
+          <td class="number">${meanText(batch.compute_infer)}</td><td class="number">${meanText(batch.compute_output)}</td><td class="number">${batch.compute_infer.count ? micros(mean(batch.compute_infer) / batch.batch_size) : ''}</td></tr>`)}</tbody></table><//>`}
+    </section>`)}`;
+}
+
+const TABS = [['', 'Try it'], ['signature', 'Signature'], ['charts', 'Charts'], ['statistics', 'Statistics'], ['configuration', 'Configuration']];
+
+function Tab({ tab, name, version, row }) {
+  const path = modelPath(name, version);
+  const [metadata, metadataError, retry] = useDocument(path);
+  const [config, configError, retryConfig] = useDocument(`${path}/config`);
+  if (tab === 'configuration') return html`<${Configuration} config=${config} error=${configError} retry=${retryConfig}/>`;
+  if (tab === 'charts') return html`<${Charts} model=${name} version=${row.version}/>`;
+  if (tab === 'graph') return config ? html`<${Graph} config=${config}/>` : html`<${Problem} error=${configError} retry=${retryConfig}/>`;
+  if (tab === 'statistics') return html`<${Statistics} name=${name} version=${version}/>`;
+  if (!metadata) return html`<${Problem} error=${metadataError} retry=${retry}/>`;
+  if (tab === 'signature') return html`<${Problem} error=${configError} retry=${retryConfig}/><${Signature} metadata=${metadata} config=${config} row=${row}/>`;
+  // The form waits for the configuration, and does without where it may not be read.
+  return config || configError ? html`<${Try} metadata=${metadata} config=${config} version=${version}/>` : null;
+}
+
+export function Model({ name, tab, version }) {
+  const live = useLive();
+  useTitle(name);
+  const rows = (live.models ?? []).filter(row => row.name === name);
+  const served = rows.filter(row => row.state === 'READY');
+  const current = served.find(row => row.version === version) ?? served.at(-1);
+  const control = live.server?.model_control;
+  if (live.models && !rows.length) return html`<h1>${shown(name)}</h1><p class="empty">The repositories contain no model of this name. <a href="#/">Overview</a></p>`;
+  return html`<div class="page-head"><div><p class="crumb"><a href="#/">Models</a></p><h1>${shown(name)}</h1></div>
+      ${rows.length > 0 && html`<${Actions} name=${name} rows=${rows} control=${control}/>`}</div>
+    <ul class="row">${rows.map(row => html`<li class="row" key=${row.version}>${row.version && (served.length > 1 && row.state === 'READY'
+      ? html`<a class="button" href=${modelLink(name, row.version, tab)} aria-current=${row === current ? 'true' : undefined}>Version ${row.version}</a>` : html`<span class="tag">version ${row.version}</span>`)}
+      <${State} row=${row}/>${row === current && html`<span class="muted">${shown(runsOn(row))}</span>`}</li>`)}</ul>
+    ${rows.filter(row => isFailing(row)).map(row => html`<div class="note bad" role="alert" key=${row.version}><pre class="reason">${shown(row.reason ?? '')}</pre></div>`)}
+    ${current && html`<nav class="tabs" aria-label="Parts of the model">${(current.ensemble ? [...TABS, ['graph', 'Steps']] : TABS).map(([key, title]) => html`<a key=${key} href=${modelLink(name, version, key)} aria-current=${(tab ?? '') === key ? 'page' : undefined}>${title}</a>`)}</nav>
+      <${Tab} key=${`${name} ${current.version} ${live.server?.started}`} tab=${tab} name=${name} version=${served.length > 1 ? current.version : undefined} row=${current}/>`}`;
+}

@@ -1,0 +1,166 @@
+//! The console: pages for browsers that show what the server does, and a small JSON API for what they cannot learn elsewhere.
+//!
+//! The page is at `/` for clients whose `Accept` names HTML, and its files and API are below `/console/`. It uses the
+//! server's other HTTP routes for everything that these offer, so it has exactly the rights of its user. This crate counts
+//! nothing that the server does not count anyway: [`History`] samples those counters at an interval, and requests never
+//! wait for it.
+
+#![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
+#![deny(clippy::indexing_slicing)]
+#![forbid(unsafe_code)]
+
+mod documents;
+mod history;
+mod process;
+mod sampling;
+
+use std::sync::Arc;
+
+use hyper::header::{CACHE_CONTROL, ETAG, HeaderValue, IF_NONE_MATCH, VARY};
+use hyper::http::request::Parts;
+use hyper::{Method, StatusCode};
+use nereid_core::Server;
+use nereid_core::backend_api::Result;
+use nereid_http::{
+    Call, Encoding, Face, PackedFile, Pages, PendingReply, Properties, Reply, RequestBody, Route, RouteId,
+    RouteMatch, Routes, accepts, compress, reply,
+};
+use nereid_protocol::{Access, Action, LogControl};
+use nereid_tasks::long_work;
+
+use crate::documents::{HistoryQuery, LogQuery};
+pub use crate::sampling::Sampling;
+
+/// The path of the page.
+const PAGE: &str = "/";
+/// The prefix of the files and of the API.
+const PREFIX: &str = "/console/";
+
+/// The files of the pages.
+static FILES: &[PackedFile] = &include!(concat!(env!("OUT_DIR"), "/files.rs"));
+
+/// A document of the API.
+#[derive(Clone, Copy, Debug)]
+enum Document {
+    Server,
+    Models,
+    History,
+    Log,
+}
+
+static ROUTES: Routes<Document> = Routes::new({
+    const ALL: &[Route<Document>] = &[
+        Route::new(Method::GET, "/console/api/server", Action::Metadata, Document::Server),
+        Route::new(Method::GET, "/console/api/models", Action::Index, Document::Models),
+        Route::new(Method::GET, "/console/api/history", Action::Statistics, Document::History),
+        Route::new(Method::GET, "/console/api/log", Action::ReadLog, Document::Log),
+    ];
+    ALL
+});
+
+/// The method, path and action of each route of the API.
+pub fn routes() -> impl Iterator<Item = (&'static Method, &'static str, Action)> {
+    ROUTES.all().iter().map(|route| (&route.method, route.path, route.action))
+}
+
+/// The console of a server, to be mounted on the port of the faces that it uses.
+pub struct Console {
+    server: Arc<Server>,
+    log: Arc<LogControl>,
+    sampling: Sampling,
+    pages: Pages,
+}
+
+impl Console {
+    /// The console of `server`, with the access of the faces on its port.
+    pub fn new(server: Arc<Server>, log: Arc<LogControl>, access: Access) -> Self {
+        let fallback = || reply::error_text(StatusCode::NOT_FOUND, "Not Found: the console has no such file");
+        let properties = Properties { prefix: PREFIX, fallback, access, ..Properties::default() };
+        let pages = Pages::new(properties, PAGE, "index.html", FILES);
+        Self { sampling: Sampling::new(&server), server, log, pages }
+    }
+
+    /// Samples the server's counters at an interval, to be run as a task as long as the server serves.
+    pub fn sampling(&self) -> Sampling {
+        self.sampling.clone()
+    }
+
+    async fn document(&self, document: Document, call: &Call<'_>) -> Result<Reply> {
+        match document {
+            Document::Server => {
+                Ok(reply::json(StatusCode::OK, &documents::server(&self.server, &self.sampling)))
+            }
+            Document::Models => self.models(call).await,
+            Document::History => {
+                let query = HistoryQuery::parse(call.query)?;
+                let may_see = |model: &str| call.may(Action::Statistics, Some(model));
+                let history = documents::history(&self.sampling, &query, may_see);
+                // An hour of many models is a megabyte of numbers.
+                long_work::run_sized(history.size(), move || reply::json(StatusCode::OK, &history)).await
+            }
+            Document::Log => {
+                let LogQuery { after } = LogQuery::parse(call.query)?;
+                Ok(reply::json(StatusCode::OK, &documents::log(&self.log, after)))
+            }
+        }
+    }
+
+    /// The models, unless the client has them: the tag is the server's generation, which each change raises.
+    async fn models(&self, call: &Call<'_>) -> Result<Reply> {
+        let tag = format!("\"{}-{}\"", self.sampling.started_ms(), self.server.changes().generation());
+        let is_known =
+            call.headers.get(IF_NONE_MATCH).is_some_and(|known| known.as_bytes() == tag.as_bytes());
+        // The progress of fetches includes the time, which passes without a change.
+        if is_known && self.server.fetches().is_empty() {
+            return Ok(reply::empty(StatusCode::NOT_MODIFIED));
+        }
+        let may_see = |model: &str| call.may(Action::Index, Some(model));
+        let mut reply = reply::json(StatusCode::OK, &documents::models(&self.server, may_see).await?);
+        if let Ok(tag) = HeaderValue::from_str(&tag) {
+            reply.headers_mut().insert(ETAG, tag);
+        }
+        Ok(reply)
+    }
+}
+
+impl Face for Console {
+    fn properties(&self) -> &Properties {
+        self.pages.properties()
+    }
+
+    fn find<'a>(&self, head: &'a Parts) -> RouteMatch<'a> {
+        // Other clients get what this path has without a console.
+        if head.uri.path() == PAGE
+            && !(matches!(head.method, Method::GET | Method::HEAD) && accepts(&head.headers, "text/html"))
+        {
+            return RouteMatch::none();
+        }
+        match ROUTES.find(head) {
+            RouteMatch::Methods(methods, _) if methods.is_empty() => match self.pages.find(head) {
+                RouteMatch::Route(RouteId(page), params, action) => {
+                    RouteMatch::Route(RouteId(ROUTES.all().len() + page), params, action)
+                }
+                other => other,
+            },
+            found => found,
+        }
+    }
+
+    fn perform<'a>(&'a self, route: RouteId, call: &'a Call<'a>, body: RequestBody) -> PendingReply<'a> {
+        let Some(document) = ROUTES.handler(route) else {
+            return self.pages.perform(RouteId(route.0.saturating_sub(ROUTES.all().len())), call, body);
+        };
+        Box::pin(async move {
+            let reply = self.document(document, call).await.unwrap_or_else(|error| reply::error(&error));
+            let budget = &self.properties().body_budget;
+            let mut reply = compress(reply, Encoding::of_reply(call.headers), budget).await;
+            let headers = reply.headers_mut();
+            headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+            headers.insert(VARY, HeaderValue::from_static("accept-encoding"));
+            reply
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,91 @@
+//! Samples the server's counters at an interval.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use nereid_core::{Model, Server};
+use tokio::task::spawn_blocking;
+use tokio::time::{Instant, MissedTickBehavior, interval};
+
+use crate::history::{History, INTERVAL, Reading, VersionKey};
+use crate::process::Usage;
+
+/// The samples of a server, and the task that takes them. Clones share the samples.
+#[derive(Clone)]
+pub struct Sampling {
+    /// Weak: samples keep no server.
+    server: Weak<Server>,
+    history: Arc<Mutex<History>>,
+    started: Instant,
+    started_ms: u64,
+}
+
+impl Sampling {
+    pub(crate) fn new(server: &Arc<Server>) -> Self {
+        Self {
+            server: Arc::downgrade(server),
+            history: Arc::default(),
+            started: Instant::now(),
+            started_ms: unix_ms(),
+        }
+    }
+
+    /// Samples until the server ends.
+    pub async fn run(self) {
+        let mut ticks = interval(INTERVAL);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            let Some(server) = self.server.upgrade() else { return };
+            let at = u32::try_from(self.started.elapsed().as_secs()).unwrap_or(u32::MAX);
+            let sampling = self.clone();
+            // Reads counters of every instance, which takes milliseconds where there are thousands of models.
+            let sampled = spawn_blocking(move || sampling.sample(at, server));
+            if sampled.await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Adds a sample at this many seconds since the first one.
+    pub(crate) fn sample(&self, at: u32, server: Arc<Server>) {
+        // Copied, so that reading the rest does not delay any unload.
+        let models: Vec<_> = server.models().ready().cloned().collect();
+        drop(server);
+        let readings: Vec<_> = models.iter().map(reading).collect();
+        drop(models);
+        let usage = Usage::read();
+        self.history().tick(at, &readings, usage);
+    }
+
+    /// The samples. The lock is held for microseconds.
+    pub(crate) fn history(&self) -> MutexGuard<'_, History> {
+        self.history.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// When sampling began, in milliseconds since the Unix epoch.
+    pub(crate) fn started_ms(&self) -> u64 {
+        self.started_ms
+    }
+
+    /// The time of a sample in milliseconds since the Unix epoch, by the clock as it is now.
+    pub(crate) fn unix_ms(&self, at: u32) -> u64 {
+        let ago = self.started.elapsed().as_millis();
+        let ago = u64::try_from(ago).unwrap_or(u64::MAX).saturating_sub(u64::from(at) * 1000);
+        unix_ms().saturating_sub(ago)
+    }
+}
+
+/// The time in milliseconds since the Unix epoch.
+pub(crate) fn unix_ms() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn reading(model: &Arc<Model>) -> Reading {
+    Reading {
+        key: VersionKey { id: model.id().clone(), version: model.version() },
+        totals: model.statistics().totals(),
+        pending: model.pending(),
+    }
+}

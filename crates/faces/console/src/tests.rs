@@ -1,0 +1,260 @@
+//! The console as browsers and other clients see it: over a socket, on a port with another face.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use nereid_core::backend_api::{Backend, InferRequest, Response};
+use nereid_core::{Caller, ModelControl, ModelId, ModelSpec, ServerOptions};
+use nereid_http::{Router, TransportOptions, serve};
+use nereid_net::listener::Address;
+use nereid_protocol::{LogLevel, Restrictions};
+use nereid_testkit::{ScriptedBackend, config};
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio_util::sync::CancellationToken;
+
+use super::*;
+
+/// A face for every path, like KServe's on the port of the console.
+struct Beside(Properties);
+
+impl Face for Beside {
+    fn properties(&self) -> &Properties {
+        &self.0
+    }
+
+    fn find<'a>(&self, _: &'a Parts) -> RouteMatch<'a> {
+        RouteMatch::none()
+    }
+
+    fn perform<'a>(&'a self, _: RouteId, _: &'a Call<'a>, _: RequestBody) -> PendingReply<'a> {
+        Box::pin(async { reply::empty(StatusCode::NOT_FOUND) })
+    }
+}
+
+/// A server with a ready model `m` and one, `bad <&>`, that fails to load.
+fn server() -> Arc<Server> {
+    let backend: Arc<dyn Backend> =
+        Arc::new(ScriptedBackend::answering(|request| request.answer(Ok(Response::default()))));
+    let text =
+        "instance_group { count: 2 kind: KIND_CPU } output { name: 'OUT' data_type: TYPE_INT32 dims: 1 }";
+    let spec = |name: &str, text: &str| ModelSpec::new(ModelId::plain(name), "m", config(name, text), [1]);
+    let mut bad = spec("bad <&>", text);
+    bad.fault = Some(nereid_core::backend_api::Error::internal("model.py:7: <script>"));
+    let source = BTreeMap::from([("m".to_owned(), Ok(spec("m", text))), ("bad <&>".to_owned(), Ok(bad))]);
+    let options = ServerOptions {
+        name: "test".into(),
+        load_threads: 1,
+        model_control: ModelControl::Explicit,
+        ..ServerOptions::default()
+    };
+    let server = Server::new(options, BTreeMap::from([("scripted".to_owned(), backend)]), Arc::new(source));
+    assert_eq!(server.start(Some(vec!["m".into(), "bad <&>".into()])).unwrap().len(), 1);
+    server
+}
+
+struct Site {
+    server: Arc<Server>,
+    log: Arc<LogControl>,
+    sampling: Sampling,
+    address: SocketAddr,
+}
+
+async fn site(access: Access) -> Site {
+    let (server, log) = (server(), Arc::<LogControl>::default());
+    let console = Console::new(Arc::clone(&server), Arc::clone(&log), access);
+    let sampling = console.sampling();
+    let address = Address { host: "127.0.0.1".into(), port: 0, share: false };
+    let listener = address.bind().unwrap().listen(None).unwrap();
+    let address = listener.local_addr().unwrap();
+    let router = Router::from(Beside(Properties::default())).and(console);
+    tokio::spawn(serve(listener, router, TransportOptions::default(), CancellationToken::new()));
+    Site { server, log, sampling, address }
+}
+
+impl Site {
+    /// The whole reply to a request.
+    async fn ask(&self, method: &str, path: &str, headers: &str) -> Vec<u8> {
+        let mut stream = TcpStream::connect(self.address).await.unwrap();
+        let head = format!("{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{headers}\r\n");
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let mut reply = Vec::new();
+        stream.read_to_end(&mut reply).await.unwrap();
+        reply
+    }
+
+    /// The head and the body of a reply in text.
+    async fn get(&self, path: &str, headers: &str) -> (String, String) {
+        let reply = String::from_utf8(self.ask("GET", path, headers).await).unwrap();
+        let (head, body) = reply.split_once("\r\n\r\n").unwrap();
+        (head.to_owned(), body.to_owned())
+    }
+
+    async fn document(&self, path: &str) -> Value {
+        let (head, body) = self.get(path, "").await;
+        assert!(
+            head.starts_with("HTTP/1.1 200 ") && head.contains("cache-control: no-store"),
+            "{path}: {head}"
+        );
+        serde_json::from_str(&body).unwrap()
+    }
+}
+
+#[tokio::test]
+async fn page_is_for_clients_that_name_html() {
+    let site = site(Access::default()).await;
+    for (method, headers, is_page) in [
+        ("GET", "Accept: text/html,application/xhtml+xml,*/*;q=0.8\r\n", true),
+        ("HEAD", "Accept: text/html\r\n", true),
+        ("GET", "Accept: */*\r\n", false),
+        ("GET", "Accept: application/json\r\n", false),
+        ("GET", "Accept: text/html;q=0\r\n", false),
+        ("GET", "", false),
+        ("POST", "Accept: text/html\r\nContent-Length: 0\r\n", false),
+    ] {
+        let reply = site.ask(method, "/", headers).await;
+        let start: &[u8] = if is_page { b"HTTP/1.1 200 " } else { b"HTTP/1.1 404 " };
+        assert!(reply.starts_with(start), "{method} {headers}");
+    }
+}
+
+#[tokio::test]
+async fn page_and_its_files_come_compressed_from_this_server_alone() {
+    let site = site(Access::default()).await;
+    let (_, page) = site.get("/", "Accept: text/html\r\n").await;
+    assert!(!page.contains("{folder}") && !page.contains("//"), "{page}");
+    let links: Vec<_> =
+        page.split('"').filter(|part| part.starts_with("/console/")).map(str::to_owned).collect();
+    assert!(links.len() >= 4, "{links:?}");
+    for link in links {
+        let file = site.ask("GET", &link, "Accept-Encoding: gzip\r\n").await;
+        let head = String::from_utf8_lossy(&file[..400]).to_lowercase();
+        assert!(
+            head.starts_with("http/1.1 200 ") && head.contains("content-encoding: gzip"),
+            "{link}: {head}"
+        );
+    }
+}
+
+#[test]
+fn all_files_together_stay_small() {
+    let total: usize = FILES.iter().map(|file| file.gzip.len()).sum();
+    assert!(total <= 250_000, "{total} bytes");
+    for library in ["vendor/preact-htm.js", "vendor/uplot.js"] {
+        assert!(FILES.iter().any(|file| file.name == library), "{library}");
+    }
+}
+
+#[tokio::test]
+async fn models_have_their_state_and_where_they_run() {
+    let site = site(Access::default()).await;
+    let models = site.document("/console/api/models").await;
+    let [bad, good] = models["models"].as_array().unwrap().as_slice() else { panic!("{models}") };
+    assert_eq!((&bad["name"], &bad["state"]), (&"bad <&>".into(), &"UNAVAILABLE".into()));
+    assert!(bad["reason"].as_str().unwrap().contains("model.py:7: <script>"), "{bad}");
+    assert_eq!(bad.get("backend"), None);
+    assert_eq!((&good["name"], &good["version"]), (&"m".into(), &"1".into()));
+    assert_eq!((&good["backend"], &good["max_batch_size"]), (&"scripted".into(), &0.into()));
+    assert_eq!(good["instances"], serde_json::json!([{ "kind": "KIND_CPU", "count": 2, "gpus": [] }]));
+    let server = site.document("/console/api/server").await;
+    assert_eq!((&server["name"], &server["model_control"]), (&"test".into(), &"explicit".into()));
+}
+
+#[tokio::test]
+async fn known_models_are_sent_again_only_after_a_change() {
+    let site = site(Access::default()).await;
+    let (head, _) = site.get("/console/api/models", "").await;
+    let tag = head.lines().find_map(|line| line.strip_prefix("etag: ")).unwrap().to_owned();
+    let known = format!("If-None-Match: {tag}\r\n");
+    assert!(site.get("/console/api/models", &known).await.0.starts_with("HTTP/1.1 304 "));
+    let (done, unloaded) = tokio::sync::oneshot::channel();
+    site.server.unload_model("m", move |outcome| done.send(outcome).unwrap()).unwrap();
+    unloaded.await.unwrap().unwrap();
+    let (head, body) = site.get("/console/api/models", &known).await;
+    assert!(head.starts_with("HTTP/1.1 200 ") && !body.contains("READY"), "{body}");
+}
+
+async fn infer(server: &Arc<Server>) {
+    let model = server.model("m", None).unwrap();
+    server.infer(&model, InferRequest::default(), Caller::default()).unwrap().next().await.unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn counters_are_sampled_at_an_interval_until_the_server_ends() {
+    let server = server();
+    let sampling = Sampling::new(&server);
+    let running = tokio::spawn(sampling.clone().run());
+    tokio::time::sleep(Duration::from_secs(22)).await;
+    assert_eq!(sampling.history().last_tick(), 20);
+    assert_eq!(sampling.history().server_after(0).count(), 4);
+    drop(server);
+    tokio::time::timeout(Duration::from_secs(6), running).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn history_is_sent_from_a_time_on() {
+    let site = site(Access::default()).await;
+    site.sampling.sample(0, Arc::clone(&site.server));
+    for at in [5, 10, 15, 20] {
+        infer(&site.server).await;
+        site.sampling.sample(at, Arc::clone(&site.server));
+    }
+    for (query, server, models) in [
+        ("", 4, 1),
+        ("?after=10", 2, 1),
+        ("?last=5", 1, 1),
+        ("?models=none", 4, 0),
+        ("?model=m", 4, 1),
+        ("?model=other", 4, 0),
+        ("?after=20", 0, 0),
+    ] {
+        let history = site.document(&format!("/console/api/history{query}")).await;
+        assert_eq!(history["server"].as_array().unwrap().len(), server, "{query}: {history}");
+        assert_eq!(history["models"].as_array().unwrap().len(), models, "{query}: {history}");
+        assert_eq!((&history["at"], &history["interval"]), (&20.into(), &5.into()));
+    }
+    let history = site.document("/console/api/history").await;
+    let samples = history["models"][0]["samples"].as_array().unwrap();
+    let total: f64 = samples.iter().map(|sample| sample[1].as_f64().unwrap() * 5.0).sum();
+    assert!((total - 4.0).abs() < 0.01, "{history}");
+    assert!(site.get("/console/api/history?after=x", "").await.0.starts_with("HTTP/1.1 400 "));
+}
+
+#[tokio::test]
+async fn log_lines_are_sent_from_a_number_on() {
+    let site = site(Access::default()).await;
+    for message in ["one", "two <b>", "three"] {
+        site.log.recent().add(7, LogLevel::Warning, "a.rs:1".into(), message.into());
+    }
+    for (query, expected) in [("", 3), ("?after=1", 2), ("?after=3", 0), ("?after=9", 3)] {
+        let log = site.document(&format!("/console/api/log{query}")).await;
+        assert_eq!(log["lines"].as_array().unwrap().len(), expected, "{query}: {log}");
+    }
+    let log = site.document("/console/api/log?after=1").await;
+    let expected = serde_json::json!({
+        "number": 2, "time": 7, "level": "warning", "place": "a.rs:1", "message": "two <b>"
+    });
+    assert_eq!(log["lines"][0], expected);
+}
+
+#[tokio::test]
+async fn documents_need_the_rights_of_the_api_and_pages_none() {
+    let restricted = ["metadata", "model-repository", "statistics", "logging"];
+    let documents = ["server", "models", "history", "log"];
+    for (group, document) in restricted.into_iter().zip(documents) {
+        let restrictions = Restrictions::new([format!("{group}:key=v").parse().unwrap()]).unwrap();
+        let site = site(restrictions.into()).await;
+        for other in documents {
+            let path = format!("/console/api/{other}");
+            let status = if other == document { "403" } else { "200" };
+            assert!(
+                site.get(&path, "").await.0.starts_with(&format!("HTTP/1.1 {status} ")),
+                "{group}: {other}"
+            );
+            assert!(site.get(&path, "key: v\r\n").await.0.starts_with("HTTP/1.1 200 "), "{group}: {other}");
+        }
+        assert!(site.get("/", "Accept: text/html\r\n").await.0.starts_with("HTTP/1.1 200 "), "{group}");
+    }
+}

@@ -1,0 +1,203 @@
+"""The console's overview in a real browser: models, states, activity, and what is wrong with them."""
+
+import shutil
+
+import pytest
+
+import console_pages
+import nereid_server
+from access_policies import Policy
+from console_pages import HOSTILE, PHONE, expect, row, texts
+from http_requests import infer, request, tensor
+from model_files import write_identity, write_model
+
+BAD_CONFIG = 'backend: "identity" max_batch_size: -7'
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """A browser, shared by the tests of this file."""
+    with console_pages.browser() as started:
+        yield started
+
+
+def served(repository, *flags):
+    """Serves models by request, whatever becomes of them."""
+    flags = ["--model-control-mode=explicit", "--load-model=*", "--exit-on-error=false", "--strict-readiness=false", *flags]
+    return nereid_server.running(repository, *flags, ready=False)
+
+
+def test_page_is_for_browsers_and_can_be_closed(repository):
+    write_identity(repository, "one", ["FP32"])
+    page = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+    with served(repository) as server:
+        answer = request(server, "GET", "/", headers=page)
+        assert answer.status == 200 and b"<!doctype html>" in answer.body
+        assert answer.headers["Content-Security-Policy"].startswith("default-src 'self';")
+        others = [
+            request(server, "GET", "/", headers=headers) for headers in ({}, {"Accept": "*/*"}, {"Accept": "application/json"})
+        ]
+    with served(repository, "--console=false") as server:
+        closed = [request(server, "GET", path, headers=page) for path in ("/", "/console/api/models")]
+    # Without a console, this path never was different.
+    assert {(answer.status, answer.body) for answer in others} == {(404, closed[0].body)}
+    assert [answer.status for answer in closed] == [404, 404]
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("size", [console_pages.DESK, PHONE], ids=["desk", "phone"])
+def test_models_are_listed_with_their_state_and_activity(repository, browser, theme, size):
+    write_identity(repository, "good", ["FP32"])
+    write_model(repository, "bad", BAD_CONFIG)
+    with served(repository) as server, browser.console(server, size, theme) as console:
+        page = console.open()
+        expect(row(page, "good")).to_contain_text("Ready")
+        expect(row(page, "bad")).to_contain_text("Failed")
+        expect(page.get_by_role("region", name="Failing")).to_contain_text("max_batch_size")
+        expect(page.locator(".pulse")).to_have_text("Ready")
+        console.assert_accessible()
+        console.assert_no_sideways_scrolling()
+        if theme == "light" and size is not PHONE:
+            expect(row(page, "good")).to_contain_text("identity · 1 × CPU")
+            # The first sample of a model is taken at the second tick that sees it.
+            body = {"inputs": [tensor("INPUT0", "FP32", [1], [1.0])]}
+            rate = row(page, "good").locator(".flow span").last
+            for _ in range(100):
+                assert infer(server, "good", body).status == 200
+                page.wait_for_timeout(100)
+                if rate.inner_text() != "0":
+                    break
+            expect(rate).not_to_have_text("0")
+
+
+def test_changes_are_shown_without_a_reload_of_the_page(repository, browser):
+    write_identity(repository, "one", ["FP32"])
+    with served(repository) as server, browser.console(server) as console:
+        page = console.open()
+        expect(row(page, "one")).to_contain_text("Ready")
+        assert request(server, "POST", "/v2/repository/models/one/unload").status == 200
+        expect(row(page, "one")).to_contain_text("Unloaded")
+        write_identity(repository, "two", ["FP32"])
+        assert request(server, "POST", "/v2/repository/models/two/load").status == 200
+        expect(row(page, "two")).to_contain_text("Ready")
+
+
+def test_thousand_models_are_searched_filtered_and_sorted(repository, browser):
+    for number in range(1000):
+        # Half of them cannot be read, which takes the least time.
+        if number % 2:
+            write_identity(repository, f"model_{number}", ["FP32"])
+        else:
+            write_model(repository, f"model_{number}", BAD_CONFIG)
+    with served(repository) as server, browser.console(server) as console:
+        page = console.open()
+        rows = page.locator("table.models tbody tr")
+        expect(rows).to_have_count(1000)
+        page.keyboard.press("/")
+        page.keyboard.type("model_99")
+        expect(rows).to_have_count(11)
+        assert texts(rows.locator("a")) == [f"model_{number}" for number in (99, *range(990, 1000))]
+        page.get_by_role("button", name="Failing", exact=True).click()
+        expect(rows).to_have_count(5)
+        page.get_by_role("button", name="Ready", exact=True).click()
+        page.get_by_role("button", name="Model", exact=True).click()
+        expect(rows.locator("a").first).to_have_text("model_999")
+        page.get_by_label("Search models").fill("nothing like this")
+        expect(page.get_by_text("No model matches.")).to_be_visible()
+        page.get_by_label("Search models").fill("")
+        expect(rows).to_have_count(500)
+        # A poll that brings nothing new draws nothing, and one that brings something is not felt.
+        assert request(server, "POST", "/v2/repository/models/model_1/unload").status == 200
+        expect(rows).to_have_count(499)
+        longest = page.evaluate(
+            "() => new Promise(done => { const found = []; const list = new PerformanceObserver(all => found.push("
+            "...all.getEntries().map(one => one.duration))); list.observe({type: 'longtask', buffered: false});"
+            "setTimeout(() => done(Math.max(0, ...found)), 6000); })"
+        )
+        assert longest < 500, longest
+
+
+def test_server_that_goes_away_and_comes_back_is_noticed(repository, browser):
+    write_identity(repository, "one", ["FP32"])
+    server = nereid_server.Server(repository)
+    again = None
+    try:
+        server.wait_until_ready()
+        with browser.console(server) as console:
+            console.tolerates_failures = True
+            page = console.open()
+            expect(row(page, "one")).to_contain_text("Ready")
+            server.stop()
+            expect(page.get_by_text("The server does not answer.")).to_be_visible()
+            expect(page.locator(".pulse")).to_have_text("No answer")
+            expect(row(page, "one")).to_be_visible()
+            write_identity(repository, "two", ["FP32"])
+            again = nereid_server.Server(repository, port=server.port).wait_until_ready()
+            expect(row(page, "two")).to_contain_text("Ready")
+            expect(page.get_by_text("The server does not answer.")).to_have_count(0)
+        again.stop()
+    finally:
+        server.kill()
+        if again:
+            again.kill()
+
+
+def test_restricted_parts_ask_for_their_key(repository, browser):
+    write_identity(repository, "one", ["FP32"])
+    flags = ["--http-restricted-api=model-repository:admin-key=open sesame"]
+    with served(repository, *flags) as server, browser.console(server) as console:
+        console.tolerates_failures = True
+        page = console.open()
+        key = page.get_by_label("Key for admin-key")
+        expect(key).to_be_visible()
+        console.assert_accessible()
+        expect(page.locator("table.models")).to_have_count(0)
+        key.fill("wrong")
+        page.get_by_role("button", name="Use this key").click()
+        expect(key).to_be_visible()
+        key.fill("open sesame")
+        page.get_by_role("button", name="Use this key").click()
+        expect(row(page, "one")).to_contain_text("Ready")
+        page.reload()
+        expect(row(page, "one")).to_contain_text("Ready")
+
+
+def test_hostile_names_and_messages_are_text(repository, browser):
+    name = HOSTILE.replace("/", "\u2215")
+    write_identity(repository, "harmless", ["FP32"])
+    shutil.copytree(repository / "harmless", repository / name)
+    (repository / name / "config.pbtxt").write_text('backend: "<script>window.broken=2</script>\\u202e"')
+    with served(repository) as server, browser.console(server) as console:
+        page = console.open()
+        expect(row(page, "harmless")).to_contain_text("Ready")
+        hostile = page.locator("table.models tbody tr").filter(has_text="onerror")
+        expect(hostile).to_have_count(1)
+        expect(hostile.locator("th a")).to_contain_text("U+202E")
+        assert page.locator("main img, main script").count() == 0
+        console.assert_accessible()
+        console.assert_no_sideways_scrolling()
+
+
+def test_access_policy_asks_for_an_api_key_and_shows_its_models(repository, browser, tmp_path):
+    for name in ("one", "two", "other"):
+        write_identity(repository, name, ["FP32"])
+    reader = [(["read"], ["one", "two"])]
+    policy = Policy(tmp_path / "access", {"reader": reader, "runner": [(["infer"], ["one"])]})
+    with served(repository, policy.option) as server, browser.console(server) as console:
+        console.tolerates_failures = True
+        page = console.open()
+        key = page.get_by_label("Key for X-API-Key")
+        expect(key).to_be_visible()
+        console.assert_accessible()
+        # Neither a key that nobody has nor one without the right shows anything.
+        for refused in ("nereid_0", policy.keys["runner"]):
+            key.fill(refused)
+            page.get_by_role("button", name="Use this key").click()
+            expect(page.locator("table.models")).to_have_count(0)
+        page.evaluate("sessionStorage.clear()")
+        page.reload()
+        key.fill(policy.keys["reader"])
+        page.get_by_role("button", name="Use this key").click()
+        expect(row(page, "one")).to_contain_text("Ready")
+        expect(row(page, "two")).to_contain_text("Ready")
+        expect(row(page, "other")).to_have_count(0)
