@@ -90,7 +90,7 @@ class Faces:
         types = {"ModelStreamInfer": "ModelInfer", "ServerReflectionInfo": None, "Check": None, "Watch": None}
         kind = getattr(messages, f"{types.get(name, name)}Request", None)
         message = kind() if kind else None
-        if message is not None:
+        if kind and message is not None:
             for member in ("model_name", "name"):
                 if member in kind.DESCRIPTOR.fields_by_name:
                     setattr(message, member, model)
@@ -288,7 +288,9 @@ TRICKS = (
 )
 
 
-@pytest.mark.parametrize("headers", [{}, {"X-HTTP-Method-Override": "GET", "X-Original-URL": "/v2/health/live", "X-Rewrite-URL": "/v2"}])
+@pytest.mark.parametrize(
+    "headers", [{}, {"X-HTTP-Method-Override": "GET", "X-Original-URL": "/v2/health/live", "X-Rewrite-URL": "/v2"}]
+)
 def test_no_path_reaches_a_model_around_its_right(served, headers):
     policy, server = served(A, models=("a-1", "b-secret"), clouds=False)
     key = bearer(policy.keys["a"])
@@ -405,7 +407,9 @@ def test_the_policy_is_followed_under_load(served):
     def valid():
         connection = HTTPConnection("127.0.0.1", server.metrics_port, timeout=LIMIT_S)
         connection.request("GET", "/metrics", headers=root)
-        return re.search(r"^nereid_access_policy_valid (\d)$", connection.getresponse().read().decode(), re.M).group(1) == "1"
+        found = re.search(r"^nereid_access_policy_valid (\d)$", connection.getresponse().read().decode(), re.M)
+        assert found
+        return found.group(1) == "1"
 
     loaders = [threading.Thread(target=load) for _ in range(2)]
     for loader in loaders:
@@ -556,7 +560,9 @@ def test_a_broken_policy_is_refused_at_start(tmp_path, repository):
 def test_the_guide_gives_two_teams_keys_and_a_dashboard(tmp_path, repository, serve):
     """The guide's own policy and commands, one after the other."""
     page = PAGE.read_text()
-    (tmp_path / "access.toml").write_text(re.search(r"```toml\n(.*?)```", page, re.S).group(1))
+    policy = re.search(r"```toml\n(.*?)```", page, re.S)
+    assert policy
+    (tmp_path / "access.toml").write_text(policy.group(1))
     keys = {}
     for line in re.findall(r"^nereid ((?:keys add|access check) .*)$", page, re.M):
         command = [nereid_server.binary(), *shlex.split(line)]
@@ -576,7 +582,9 @@ def test_the_guide_gives_two_teams_keys_and_a_dashboard(tmp_path, repository, se
         assert {model for model in everything if infer(server, model, BODY, key).status == 200} == runs[who]
         index = request(server, "POST", "/v2/repository/index", headers=key).json
         assert {entry["name"] for entry in index} == reads[who]
-        loads = {model for model in everything if request(server, "POST", f"/v2/repository/models/{model}/load", "", key).status == 200}
+        loads = {
+            model for model in everything if request(server, "POST", f"/v2/repository/models/{model}/load", "", key).status == 200
+        }
         assert loads == {"speech": runs["speech"], "operator": everything}.get(who, set())
 
 
