@@ -2,7 +2,7 @@
 //!
 //! The page is at `/` for clients whose `Accept` names HTML, and its files and API are below `/console/`. It uses the
 //! server's other HTTP routes for everything that these offer, so it has exactly the rights of its user. This crate counts
-//! nothing that the server does not count anyway: [`History`] samples those counters at an interval, and requests never
+//! nothing that the server does not count anyway: [`Sampling`] reads those counters at an interval, and requests never
 //! wait for it.
 
 #![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
