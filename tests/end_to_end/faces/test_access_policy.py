@@ -234,6 +234,8 @@ def test_a_hidden_model_is_nowhere(served):
     assert "nv_cpu" in scraped(root) and "nv_cpu" not in scraped(a)
     assert "nereid_access_policy_valid 1" in scraped(root)
     assert scraped({}) == ""
+    report = infer(server, "a-1", BODY, a | {"endpoint-load-metrics-format": "json"}).headers["endpoint-load-metrics"]
+    assert "cpu_utilization" in report and "secret" not in report and "a-1" not in report
 
     # A hidden model and one that does not exist are refused alike, whatever is asked of them.
     for method, path in (
@@ -288,7 +290,9 @@ TRICKS = (
 )
 
 
-@pytest.mark.parametrize("headers", [{}, {"X-HTTP-Method-Override": "GET", "X-Original-URL": "/v2/health/live", "X-Rewrite-URL": "/v2"}])
+@pytest.mark.parametrize(
+    "headers", [{}, {"X-HTTP-Method-Override": "GET", "X-Original-URL": "/v2/health/live", "X-Rewrite-URL": "/v2"}]
+)
 def test_no_path_reaches_a_model_around_its_right(served, headers):
     policy, server = served(A, models=("a-1", "b-secret"), clouds=False)
     key = bearer(policy.keys["a"])
@@ -576,7 +580,9 @@ def test_the_guide_gives_two_teams_keys_and_a_dashboard(tmp_path, repository, se
         assert {model for model in everything if infer(server, model, BODY, key).status == 200} == runs[who]
         index = request(server, "POST", "/v2/repository/index", headers=key).json
         assert {entry["name"] for entry in index} == reads[who]
-        loads = {model for model in everything if request(server, "POST", f"/v2/repository/models/{model}/load", "", key).status == 200}
+        loads = {
+            model for model in everything if request(server, "POST", f"/v2/repository/models/{model}/load", "", key).status == 200
+        }
         assert loads == {"speech": runs["speech"], "operator": everything}.get(who, set())
 
 
