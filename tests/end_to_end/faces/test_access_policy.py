@@ -234,6 +234,8 @@ def test_a_hidden_model_is_nowhere(served):
     assert "nv_cpu" in scraped(root) and "nv_cpu" not in scraped(a)
     assert "nereid_access_policy_valid 1" in scraped(root)
     assert scraped({}) == ""
+    report = infer(server, "a-1", BODY, a | {"endpoint-load-metrics-format": "json"}).headers["endpoint-load-metrics"]
+    assert "cpu_utilization" in report and "secret" not in report and "a-1" not in report
 
     # A hidden model and one that does not exist are refused alike, whatever is asked of them.
     for method, path in (

@@ -150,6 +150,8 @@ pub struct TraceSubject {
     pub model_version: u64,
     /// The client's request id; may be empty.
     pub request_id: String,
+    /// Name of the principal that sends the request; empty if it is unknown.
+    pub principal: String,
 }
 
 impl Trace {

@@ -48,6 +48,8 @@ pub struct LoadReports(Arc<Shared>);
 
 struct Shared {
     reporting: Reporting,
+    /// Whether reports contain the busiest models by name.
+    names_models: bool,
     server: Arc<Server>,
     meter: Meter,
     current: ArcSwap<Report>,
@@ -67,11 +69,11 @@ impl std::fmt::Debug for LoadReports {
 }
 
 impl LoadReports {
-    /// Reports the load of `server`.
-    pub fn new(reporting: Reporting, server: Arc<Server>) -> Self {
+    /// Reports the load of `server`, with its busiest models if `names_models`: clients need not have rights on these.
+    pub fn new(reporting: Reporting, names_models: bool, server: Arc<Server>) -> Self {
         let now = Instant::now();
         let current = ArcSwap::from_pointee(Report { until: now, formats: Formats::default() });
-        Self(Arc::new(Shared { reporting, server, meter: Meter::new(now), current }))
+        Self(Arc::new(Shared { reporting, names_models, server, meter: Meter::new(now), current }))
     }
 
     /// The header for an HTTP answer, if the request has the header or the server always reports. Unknown formats
@@ -114,7 +116,7 @@ impl LoadReports {
     /// The current report, with a new measurement if one is due.
     fn report(&self, now: Instant) -> Guard<Arc<Report>> {
         if self.0.current.load().until <= now
-            && let Some(load) = self.0.meter.measure(&self.0.server, now)
+            && let Some(load) = self.0.meter.measure(&self.0.server, self.0.names_models, now)
         {
             let report = Report { until: now + INTERVAL, formats: Formats::of(&load) };
             self.0.current.store(Arc::new(report));

@@ -61,8 +61,8 @@ impl Meter {
         Self(Mutex::new(Measurement { at: now, cpu: cpu_time(), models: BTreeMap::new() }))
     }
 
-    /// Measures; `None` while another thread does.
-    pub(crate) fn measure(&self, server: &Server, now: Instant) -> Option<Load> {
+    /// Measures; `None` while another thread does. `names_models`: whether the report contains models by name.
+    pub(crate) fn measure(&self, server: &Server, names_models: bool, now: Instant) -> Option<Load> {
         let mut last = match self.0.try_lock() {
             Ok(last) => last,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
@@ -99,7 +99,7 @@ impl Meter {
         }
         let mut utilizations: Vec<_> = utilizations.into_iter().collect();
         utilizations.sort_by(|(_, one), (_, other)| other.total_cmp(one));
-        load.named = utilizations.into_iter().take(MAX_MODELS).collect();
+        load.named = utilizations.into_iter().take(if names_models { MAX_MODELS } else { 0 }).collect();
         load.named.extend(cache(&server.options().metrics));
         *last = Measurement { at: now, cpu, models };
         Some(load)

@@ -27,7 +27,7 @@ fn load() -> Load {
 
 fn reports(reporting: Reporting) -> LoadReports {
     let server = Server::new(ServerOptions::default(), BTreeMap::new(), Arc::new(BTreeMap::new()));
-    LoadReports::new(reporting, server)
+    LoadReports::new(reporting, true, server)
 }
 
 fn asking(format: &str) -> HeaderMap {

@@ -112,7 +112,10 @@ pub fn start(config: Config, process: Process) -> std::result::Result<RunningSer
 
     let metrics = MetricsOptions { gpu: config.metrics.gpu && has_gpus, ..config.metrics };
     let pools = Arc::clone(&platform.pools);
-    let load_reports = config.load_reports.map(|reporting| LoadReports::new(reporting, Arc::clone(&server)));
+    // Under a policy, clients must not learn the names of models from the load.
+    let names_models = guard.is_none();
+    let load_reports =
+        config.load_reports.map(|reporting| LoadReports::new(reporting, names_models, Arc::clone(&server)));
     let exposition = Exposition::new(metrics, process.backend_metrics);
     let mut exposition = exposition.with_pinned_memory(move || pinned_memory(&pools));
     if let Some(caching) = caching {

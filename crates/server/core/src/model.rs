@@ -299,7 +299,7 @@ impl Model {
         if let Some(checks) = &self.sequence_checks {
             checks.check(&request, batch_size, &self.id.name)?;
         }
-        self.begin_trace(&mut request, arrived);
+        self.begin_trace(&mut request, &caller, arrived);
         let inflight = InFlight::new(Arc::clone(self), &request, batch_size, arrived, caller);
         let responder = Responder::new(Arc::<InFlight>::clone(&inflight), request.allocator.clone());
         let request = Request::new(request, batch_size, responder);
@@ -356,12 +356,13 @@ impl Model {
     }
 
     /// Starts the trace of a request, if it has one.
-    fn begin_trace(&self, request: &mut InferRequest, arrived: Instant) {
+    fn begin_trace(&self, request: &mut InferRequest, caller: &Caller, arrived: Instant) {
         let Some(trace) = &mut request.trace else { return };
         let subject = TraceSubject {
             model_name: self.id.name.clone(),
             model_version: self.version,
             request_id: request.id.clone(),
+            principal: caller.principal().map_or_else(String::new, ToString::to_string),
         };
         trace.begin(subject, arrived);
         trace.trace().report(Activity::QueueStart, Instant::now());

@@ -65,7 +65,12 @@ fn request_ends_once_and_trace_ends_with_its_last_share() {
     let heard = Arc::new(Heard::default());
     let level = TraceLevel { timestamps: true, tensors: false };
     let mut request = RequestTrace::new(Trace::new(level, 0, heard.clone()));
-    let subject = TraceSubject { model_name: "m".into(), model_version: 2, request_id: "7".into() };
+    let subject = TraceSubject {
+        model_name: "m".into(),
+        model_version: 2,
+        request_id: "7".into(),
+        ..TraceSubject::default()
+    };
     request.begin(subject.clone(), Instant::now());
     let share = request.share();
     drop(request);

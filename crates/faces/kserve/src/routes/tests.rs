@@ -67,6 +67,10 @@ impl Authenticator for ByName {
         let name = String::from_utf8_lossy(head.header("user").unwrap_or_default());
         Authentication::Done(Ok(identity.with_principal(Principal::new(name))))
     }
+
+    fn is_secret(&self, name: &str) -> bool {
+        name == "user"
+    }
 }
 
 impl Authorizer for ByName {
@@ -177,6 +181,20 @@ async fn headers_become_parameters_in_every_request_of_a_connection() {
     }
     let generated = serving.ask("POST", "/v2/models/m/generate", "X-Three: 3\r\n", r#"{"IN": 1}"#).await;
     assert!(generated.contains(r#""X-Three":"3""#), "{generated}");
+}
+
+#[tokio::test]
+async fn credentials_are_not_forwarded_to_models() {
+    let pattern = Some(HeaderPattern::new("user|x-").unwrap());
+    let access = Access::default().with_authenticator(Arc::new(ByName));
+    let options = HttpOptions { access, forwarded_headers: pattern, ..http_options() };
+    let serving = serve(server(CONFIG, echo), options).await;
+    for path in ["infer", "generate"] {
+        let body = if path == "infer" { BODY } else { r#"{"IN": 1}"# };
+        let headers = "USER: secret\r\nX-User: 2\r\n";
+        let answer = serving.ask("POST", &format!("/v2/models/m/{path}"), headers, body).await;
+        assert!(answer.contains(r#""X-User":"2""#) && !answer.contains("secret"), "{answer}");
+    }
 }
 
 #[tokio::test]

@@ -100,6 +100,9 @@ impl SpanRecord {
             if !subject.request_id.is_empty() {
                 span.attributes.push(KeyValue::text("triton.request_id", &subject.request_id));
             }
+            if !subject.principal.is_empty() {
+                span.attributes.push(KeyValue::text("enduser.id", &subject.principal));
+            }
             trace.set_context(self.context(&span));
         }
         open.inner.entry(trace.id()).or_default().push(span);

@@ -54,7 +54,12 @@ fn answering(statuses: Vec<&'static str>) -> (String, JoinHandle<Vec<Received>>)
 fn trace(stream: &Arc<dyn TraceStream>, id: &str) {
     let level = TraceLevel { timestamps: true, tensors: false };
     let mut request = RequestTrace::new(Trace::new(level, 0, stream.begin(None, false)));
-    let subject = TraceSubject { model_name: "m".into(), model_version: 1, request_id: id.into() };
+    let subject = TraceSubject {
+        model_name: "m".into(),
+        model_version: 1,
+        request_id: id.into(),
+        ..TraceSubject::default()
+    };
     request.begin(subject, std::time::Instant::now());
 }
 

@@ -17,7 +17,12 @@ fn settings(log_frequency: u32) -> TraceSettings {
 /// Traces one request with this id.
 fn trace(stream: &Arc<dyn TraceStream>, id: &str, last: bool) {
     let mut request = RequestTrace::new(Trace::new(ALL, 0, stream.begin(None, last)));
-    let subject = TraceSubject { model_name: "m".into(), model_version: 3, request_id: id.into() };
+    let subject = TraceSubject {
+        model_name: "m".into(),
+        model_version: 3,
+        request_id: id.into(),
+        ..TraceSubject::default()
+    };
     request.begin(subject, Instant::now());
 }
 
@@ -45,6 +50,7 @@ fn trace_has_the_references_format() {
         model_name: model.into(),
         model_version: 3,
         request_id: id.into(),
+        ..TraceSubject::default()
     };
     request.begin(subject("m", "say \"a\"\n"), at);
     let strings = b"\x02\0\0\0a\"\x01\0\0\0\n".to_vec();

@@ -42,7 +42,12 @@ fn request(trace: &Arc<Trace>, model: &str, id: &str) -> RequestTrace {
 }
 
 fn start(request: &mut RequestTrace, model: &str, id: &str) {
-    let subject = TraceSubject { model_name: model.into(), model_version: 3, request_id: id.into() };
+    let subject = TraceSubject {
+        model_name: model.into(),
+        model_version: 3,
+        request_id: id.into(),
+        principal: if id.is_empty() { String::new() } else { "ann".into() },
+    };
     request.begin(subject, Instant::now());
 }
 
@@ -90,6 +95,7 @@ fn request_span_has_its_parent_and_contains_the_computation() {
     assert_eq!(attribute(model, "triton.model_version"), Some(&Attribute::IntValue(3)));
     assert_eq!(attribute(model, "triton.trace_parent_id"), Some(&Attribute::IntValue(0)));
     assert_eq!(attribute(model, "triton.request_id"), Some(&Attribute::StringValue("id".into())));
+    assert_eq!(attribute(model, "enduser.id"), Some(&Attribute::StringValue("ann".into())));
 }
 
 #[test]
@@ -105,6 +111,7 @@ fn inner_requests_lie_in_the_request_that_makes_them() {
     assert_eq!(ended["inner"].parent_span_id, ended["outer"].span_id);
     assert_eq!(ended["compute"].parent_span_id, ended["inner"].span_id);
     assert_eq!(attribute(&ended["inner"], "triton.request_id"), None);
+    assert_eq!(attribute(&ended["inner"], "enduser.id"), None);
     assert_ne!(attribute(&ended["inner"], "triton.trace_parent_id"), Some(&Attribute::IntValue(0)));
 }
 

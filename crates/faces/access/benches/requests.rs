@@ -1,0 +1,83 @@
+//! The cost of a policy for a request: who sends it, and whether the sender may run the model.
+//!
+//! `cargo bench -p nereid-access` prints nanoseconds for each step, with 100 principals, a key for each, and patterns for
+//! 1,000 models.
+
+use std::fmt::Write as _;
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::Instant;
+
+use nereid_access::{Expiry, Guard, KeyFile};
+use nereid_protocol::{Access, Action, Head, Identity};
+
+const PRINCIPALS: usize = 100;
+const MODELS: usize = 1000;
+const REQUESTS: u32 = 200_000;
+
+/// A request with an API key.
+struct Request(String);
+
+impl Head for Request {
+    fn header(&self, name: &str) -> Option<&[u8]> {
+        (name == "authorization").then_some(self.0.as_bytes())
+    }
+}
+
+/// Each principal may run ten models by name and ten more by a pattern.
+fn policy() -> String {
+    let mut text = "keys = 'keys'\n".to_owned();
+    for principal in 0..PRINCIPALS {
+        let models: Vec<_> =
+            (0..MODELS / PRINCIPALS).map(|model| format!("'model-{principal}-{model}'")).collect();
+        let models = models.join(", ");
+        let _ = write!(
+            text,
+            "[principals.p{principal}]\nroles = ['r{principal}']\n[roles.r{principal}]\n\
+             rights = ['infer', 'read']\nmodels = [{models}, 'team-{principal}-*']\n"
+        );
+    }
+    text
+}
+
+fn measure(what: &str, mut step: impl FnMut(usize)) {
+    let start = Instant::now();
+    for request in 0..REQUESTS {
+        step(request as usize);
+    }
+    println!("{what}: {:.0} ns", start.elapsed().as_nanos() as f64 / f64::from(REQUESTS));
+}
+
+fn main() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (file, keys) = (folder.path().join("access.toml"), folder.path().join("keys"));
+    std::fs::write(&file, policy()).expect("the policy is written");
+    let key = |principal| {
+        let key = KeyFile::add(&keys, &format!("p{principal}"), Expiry::Never, "").expect("a key");
+        Request(format!("Bearer {}", key.text))
+    };
+    let requests: Vec<_> = (0..PRINCIPALS).map(key).collect();
+    let guard = Guard::open(file).expect("the policy is sound");
+    let access = Access::default().with_authenticator(Arc::clone(&guard) as _).with_authorizer(guard);
+    let identify = |request: &Request| {
+        access
+            .identify_now(Identity::default(), request)
+            .expect("keys need no wait")
+            .expect("keys are not refused")
+    };
+    let callers: Vec<_> = requests.iter().map(identify).collect();
+    let models: Vec<_> = (0..PRINCIPALS).map(|principal| format!("model-{principal}-7")).collect();
+    let patterns: Vec<_> = (0..PRINCIPALS).map(|principal| format!("team-{principal}-x")).collect();
+    measure("who sends a request, by its key", |request| {
+        black_box(identify(&requests[request % PRINCIPALS]));
+    });
+    for (what, models) in [("by its name", &models), ("by a pattern", &patterns)] {
+        measure(&format!("whether the sender may run a model, {what}"), |request| {
+            let (caller, model) = (&callers[request % PRINCIPALS], &models[request % PRINCIPALS]);
+            assert_eq!(access.check(caller, Action::Infer, Some(model)), Ok(()));
+        });
+    }
+    measure("whether the sender may use shared memory: no", |request| {
+        assert!(!access.permits(&callers[request % PRINCIPALS], Action::UseRegions, None));
+    });
+}
