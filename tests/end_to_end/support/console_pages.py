@@ -28,8 +28,8 @@ class Console:
     def __init__(self, page, server):
         self.page = page
         self._home = f"http://{server.url}/"
-        self.complaints = []
-        self.other_hosts = []
+        self.complaints: list[str] = []
+        self.other_hosts: list[str] = []
         # Whether failed requests are expected, because the server is away or refuses some.
         self.tolerates_failures = False
         page.on("console", self._hear)
