@@ -87,10 +87,26 @@ def test_pictures_are_made(repository):
             with console_pages.browser() as browser:
                 for theme in ("light", "dark"):
                     overview = {"light": "digits", "dark": "add_sub"}[theme]
-                    take(browser, server, theme, "", "overview", lambda page: expect(console_pages.row(page, overview)).to_be_visible())
+                    take(
+                        browser,
+                        server,
+                        theme,
+                        "",
+                        "overview",
+                        lambda page: expect(console_pages.row(page, overview)).to_be_visible(),
+                    )
                     take(browser, server, theme, "models/digits", "try-it", classify)
-                    take(browser, server, theme, "activity", "activity", lambda page: expect(page.locator(".uplot")).to_have_count(6))
-                    take(browser, server, theme, "models/read_digit/graph", "steps", lambda page: expect(page.locator(".graph svg")).to_be_visible())
+                    take(
+                        browser, server, theme, "activity", "activity", lambda page: expect(page.locator(".uplot")).to_have_count(6)
+                    )
+                    take(
+                        browser,
+                        server,
+                        theme,
+                        "models/read_digit/graph",
+                        "steps",
+                        lambda page: expect(page.locator(".graph svg")).to_be_visible(),
+                    )
         finally:
             ended.set()
             for thread in threads:
