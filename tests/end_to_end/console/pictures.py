@@ -9,13 +9,14 @@ import threading
 import time
 from http.client import HTTPConnection
 
+from test_models import FLAGS, WORDS, png
+
 import console_pages
 import nereid_server
 from console_pages import expect
 from http_requests import LIMIT_S, tensor
 from model_files import config, write_model
 from places import EXAMPLES, ROOT
-from test_models import FLAGS, WORDS, png
 
 FOLDER = ROOT / "docs/pictures"
 # Bytes of a picture at most.
