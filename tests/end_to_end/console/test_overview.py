@@ -9,7 +9,7 @@ import nereid_server
 from access_policies import Policy
 from console_pages import HOSTILE, PHONE, expect, row, texts
 from http_requests import infer, request, tensor
-from model_files import write_identity, write_model
+from model_files import config, write_identity, write_model
 
 BAD_CONFIG = 'backend: "identity" max_batch_size: -7'
 
@@ -80,6 +80,40 @@ def test_changes_are_shown_without_a_reload_of_the_page(repository, browser):
         write_identity(repository, "two", ["FP32"])
         assert request(server, "POST", "/v2/repository/models/two/load").status == 200
         expect(row(page, "two")).to_contain_text("Ready")
+
+
+SLOW = """
+import time
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        time.sleep(3)
+
+    def execute(self, requests):
+        return []
+"""
+
+
+def test_loads_in_progress_are_shown(repository, browser):
+    write_identity(repository, "quick", ["FP32"])
+    write_model(repository, "slow", config("slow", "python", [("IN", "FP32", [1])], [("OUT", "FP32", [1])]))
+    (repository / "slow" / "1" / "model.py").write_text(SLOW)
+    server = nereid_server.Server(repository)
+    try:
+        server.wait_until_listening()
+        with browser.console(server) as console:
+            page = console.open()
+            expect(page.get_by_role("progressbar", name="Loading slow")).to_be_visible()
+            expect(row(page, "slow")).to_contain_text("Loading")
+            expect(page.locator(".pulse")).to_have_text("Not ready")
+            console.assert_accessible()
+            expect(row(page, "slow")).to_contain_text("Ready")
+            expect(page.get_by_role("progressbar")).to_have_count(0)
+            expect(page.locator(".pulse")).to_have_text("Ready")
+        server.stop()
+    finally:
+        server.kill()
 
 
 def test_thousand_models_are_searched_filtered_and_sorted(repository, browser):

@@ -23,7 +23,11 @@ function useHistory(model) {
       try {
         const fresh = await get(`/console/api/history?${query}&after=${known?.at ?? 0}`);
         // A server that was started anew counts from zero.
-        if (known && fresh.zero - known.zero > 10_000) known = undefined;
+        if (known && fresh.zero - known.zero > 10_000) {
+          known = undefined;
+          await load();
+          return;
+        }
         const kept = samples => samples.filter(sample => sample[AT] > fresh.at - HOUR);
         const models = new Map(known?.models);
         for (const { version, samples } of fresh.models) models.set(version, [...(models.get(version) ?? []), ...samples]);
