@@ -1,14 +1,19 @@
 """The console's overview in a real browser: models, states, activity, and what is wrong with them."""
 
+import re
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 import console_pages
 import nereid_server
 from access_policies import Policy
+from cloud_repositories import EXPLICIT, LIMIT_S, environment, load
+from cloud_servers import Proxy, Stall
 from console_pages import HOSTILE, PHONE, expect, row, texts
 from http_requests import infer, request, tensor
+from hubs import Web, archive
 from model_files import config, write_identity, write_model
 
 BAD_CONFIG = 'backend: "identity" max_batch_size: -7'
@@ -114,6 +119,32 @@ def test_loads_in_progress_are_shown(repository, browser):
         server.stop()
     finally:
         server.kill()
+
+
+def test_fetches_in_progress_are_shown(tmp_path, browser):
+    model = tmp_path / "models" / "a"
+    write_identity(model.parent, "a", ["INT32"])
+    with Web().running() as web, Proxy(web.address) as proxy, ThreadPoolExecutor() as pool:
+        web.put("long.tar", archive("tar", model, "a/"))
+        address = f"http://{proxy.address}/long.tar"
+        with nereid_server.running(address, EXPLICIT, env=environment()) as server, browser.console(server) as console:
+            (model / "1" / "more").write_bytes(bytes(6 << 20))
+            web.put("long.tar", archive("tar", model, "a/"))
+            proxy.breaks(lambda line: Stall(3 << 20) if line.startswith("GET") else None)
+            loading = pool.submit(load, server, "a")
+            try:
+                assert proxy.stalled.wait(LIMIT_S)
+                page = console.open()
+                progress = page.get_by_role("region", name="In progress")
+                expect(progress).to_contain_text(re.compile(r"Fetching a\s*2\.\d+ MiB of 6\.\d+ MiB, .*/s, .* left"))
+                done = int(progress.get_by_role("progressbar").get_attribute("aria-valuenow"))
+                assert 30 <= done <= 50, done
+                console.assert_accessible()
+            finally:
+                proxy.resume.set()
+            assert loading.result().status == 200
+            expect(row(page, "a")).to_contain_text("Ready")
+            expect(page.get_by_role("progressbar")).to_have_count(0)
 
 
 def test_thousand_models_are_searched_filtered_and_sorted(repository, browser):

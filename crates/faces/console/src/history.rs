@@ -129,7 +129,8 @@ impl History {
             let span = at.saturating_sub(known.sampled.0);
             let activity = counted.activity(span, reading.pending);
             (known.at_sample, known.sampled) = (known.at_tick, (at, self.ticks));
-            self.models.push_back(ModelSample { at, span, key: Arc::clone(&known.key), activity });
+            let sample = ModelSample { at, span, key: Arc::clone(&known.key), activity };
+            push(&mut self.models, MAX_SAMPLES, sample);
         }
         let ticks = self.ticks;
         self.known.retain(|_, known| known.seen == ticks);
@@ -139,19 +140,19 @@ impl History {
             let busy = usage.processor.saturating_sub(used.processor).as_secs_f32();
             let processors = busy / seconds.max(1) as f32;
             let activity = sum.activity(seconds, pending);
-            self.server.push_back(ServerSample { at, activity, processors, memory: usage.memory });
+            let sample = ServerSample { at, activity, processors, memory: usage.memory };
+            push(&mut self.server, MAX_TICKS, sample);
         }
         self.forget(at);
     }
 
-    /// Drops what is older than an hour, or too much.
+    /// Drops samples that are older than an hour.
     fn forget(&mut self, at: u32) {
         let oldest = at.saturating_sub(MAX_TICKS as u32 * INTERVAL.as_secs() as u32);
-        while self.server.len() > MAX_TICKS || self.server.front().is_some_and(|sample| sample.at < oldest) {
+        while self.server.front().is_some_and(|sample| sample.at < oldest) {
             self.server.pop_front();
         }
-        while self.models.len() > MAX_SAMPLES || self.models.front().is_some_and(|sample| sample.at < oldest)
-        {
+        while self.models.front().is_some_and(|sample| sample.at < oldest) {
             self.models.pop_front();
         }
     }
@@ -170,6 +171,19 @@ impl History {
     pub(crate) fn last_tick(&self) -> u32 {
         self.last.map_or(0, |(at, _)| at)
     }
+}
+
+/// Adds a sample, in place of the oldest one if there are `max`. Grows in small steps: doubling could take twice the memory
+/// that the samples need.
+fn push<T>(samples: &mut VecDeque<T>, max: usize, sample: T) {
+    const STEP: usize = 512;
+    if samples.len() >= max {
+        samples.pop_front();
+    }
+    if samples.len() == samples.capacity() {
+        samples.reserve_exact(STEP.min(max - samples.len()));
+    }
+    samples.push_back(sample);
 }
 
 /// The counters that samples are made from.

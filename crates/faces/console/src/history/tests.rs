@@ -93,6 +93,10 @@ fn hour_of_any_number_of_active_models_is_kept_within_the_bounds() {
             history.tick(tick * 5, &readings, usage(0));
             assert!(history.models.len() <= MAX_SAMPLES && history.server.len() <= MAX_TICKS);
         }
+        let bytes = history.models.capacity() * size_of::<ModelSample>()
+            + history.server.capacity() * size_of::<ServerSample>()
+            + history.known.len() * (size_of::<Known>() + 3 * size_of::<VersionKey>());
+        assert!(bytes < 1_600_000, "{models} models: {bytes} bytes");
         let first = history.models_after(0).next().unwrap().at;
         // The oldest sample of a model is at most a stride younger than an hour.
         let stride = (models * MAX_TICKS as u64).div_ceil(MAX_SAMPLES as u64) as u32;
