@@ -23,7 +23,10 @@ def program():
     if installed := shutil.which(_PACKAGE):
         return installed, dict(os.environ)
     home = debian_packages.unpack_with_dependencies("chromium", _PACKAGE)
-    libraries = [str(folder) for folder in home.glob("usr/lib/*-linux-gnu*")]
+    # Some libraries find others by a fixed path, such as those of PulseAudio in a folder of their own.
+    libraries = sorted(
+        {str(library.parent) for folder in ("lib", "usr/lib") for library in home.glob(f"{folder}/*-linux-gnu*/**/*.so*")}
+    )
     path = ":".join([*libraries, os.environ.get("LD_LIBRARY_PATH", "")]).rstrip(":")
     return str(home / "usr/lib/chromium" / _PACKAGE), {**os.environ, "LD_LIBRARY_PATH": path}
 
