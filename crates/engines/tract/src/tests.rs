@@ -4,6 +4,7 @@ mod attributes;
 mod completion;
 mod conditions;
 mod conformance;
+mod deconvolution;
 mod elementwise;
 mod empty;
 mod execution;

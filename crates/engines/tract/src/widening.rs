@@ -13,7 +13,7 @@ use tract_onnx::model::{OnnxOpRegister, ParsingContext};
 use tract_onnx::onnx;
 use tract_onnx::pb::NodeProto;
 
-use crate::{elementwise, indexing, one_hot, quantisation, repairs, slices};
+use crate::{deconvolution, elementwise, indexing, one_hot, quantisation, repairs, slices};
 
 /// Operators whose results in FP16 would differ from rounded ones in FP32.
 const OPERATORS: [&str; 66] = [
@@ -97,6 +97,7 @@ pub(crate) fn operators() -> OnnxOpRegister {
 /// The builders of operators that compute with the types of their inputs.
 static NARROW: LazyLock<OnnxOpRegister> = LazyLock::new(|| {
     let mut operators = onnx().op_register;
+    deconvolution::register(&mut operators);
     elementwise::register(&mut operators);
     indexing::register(&mut operators);
     one_hot::register(&mut operators);
