@@ -1,5 +1,6 @@
 //! Loads models made here and runs them through the backend's public traits.
 
+mod algebra;
 mod attributes;
 mod completion;
 mod conditions;

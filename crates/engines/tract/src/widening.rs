@@ -16,7 +16,7 @@ use tract_onnx::pb::NodeProto;
 use crate::{deconvolution, elementwise, indexing, one_hot, quantisation, repairs, slices};
 
 /// Operators whose results in FP16 would differ from rounded ones in FP32.
-const OPERATORS: [&str; 66] = [
+const OPERATORS: [&str; 68] = [
     "Acos",
     "Acosh",
     "Asin",
@@ -30,6 +30,7 @@ const OPERATORS: [&str; 66] = [
     "Cos",
     "Cosh",
     "CumSum",
+    "Div",
     "Einsum",
     "Elu",
     "Erf",
@@ -55,6 +56,7 @@ const OPERATORS: [&str; 66] = [
     "MeanVarianceNormalization",
     "Mish",
     "Mod",
+    "Mul",
     "PRelu",
     "Pow",
     "RMSNormalization",
