@@ -1,6 +1,7 @@
 """Pools and convolutions in the embedded engine, over their attributes: each answer is that of ONNX Runtime, or the model is refused."""
 
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import onnx_oracle
@@ -20,7 +21,7 @@ def attributes(operator, axes, rng):
     """A window, and how it moves."""
     choose = lambda options: [options[rng.integers(len(options))] for _ in range(axes)]  # noqa: E731
     kernel, strides = choose([1, 2, 3]), choose([1, 2, 3])
-    chosen = {"kernel_shape": kernel, "strides": strides}
+    chosen: dict[str, Any] = {"kernel_shape": kernel, "strides": strides}
     padding = rng.choice(["pads", "NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"]).item()
     if padding == "pads":
         chosen["pads"] = [rng.integers(0, size).item() for size in (*kernel, *kernel)]
