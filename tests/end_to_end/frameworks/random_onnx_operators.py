@@ -206,7 +206,10 @@ def convolution(draft, x):
         attributes["kernel_shape"] = list(kernel)
     if draft.chance(0.25):
         weights = draft.weights((channels, outputs // group, *kernel), x.dtype)
-        attributes.pop("auto_pad", None)
+        if draft.chance(0.3):
+            attributes["output_padding"] = [draft.choose([0, 1]) for _ in kernel]
+        if draft.chance(0.2):
+            attributes["output_shape"] = [size * draft.choose([1, 2]) + draft.choose([0, 0, 1]) for size in x.shape[2:]]
         draft.add("ConvTranspose", [x, weights], group=group, **attributes)
         return
     weights = draft.weights((outputs, channels // group, *kernel), x.dtype)
@@ -223,8 +226,7 @@ def pool(draft, x):
         return
     attributes = window(draft, x, kernel)
     if op == "AveragePool":
-        # ONNX Runtime takes other shapes than ONNX for dilations with automatic padding.
-        if draft.opset < 19 or "auto_pad" in attributes:
+        if draft.opset < 19:
             attributes.pop("dilations", None)
         if draft.chance(0.5):
             attributes["count_include_pad"] = draft.choose([0, 1])

@@ -16,6 +16,8 @@ use tract_hir::tract_num_traits::Float;
 use tract_onnx::model::{OnnxOpRegister, ParsingContext};
 use tract_onnx::pb::NodeProto;
 
+use crate::algebra;
+
 /// The first version of the operator set in which a LogSoftmax is along one axis. Before, all axes from one on count as one.
 const SINGLE_AXIS: i64 = 13;
 
@@ -136,7 +138,7 @@ impl Expansion for Pairs {
             let computed = if output.is_float() { output } else { DatumType::F64 };
             let pair = wire_cast(prefix, model, &pair, computed)?;
             return match self.0 {
-                Function::Div => model.wire_node(prefix, math::div(), &pair),
+                Function::Div => algebra::wire_quotient(prefix, model, &pair),
                 Function::Pow if computed == output => model.wire_node(prefix, math::pow(), &pair),
                 Function::Pow => {
                     let power = model.wire_node(format!("{prefix}.pow"), math::pow(), &pair)?;

@@ -25,13 +25,12 @@ use tract_onnx::tract_core::internal::{anyhow, ensure};
 use tract_onnx::{Onnx, onnx};
 
 use crate::DEFAULT_FILENAME;
-use crate::analysis;
 use crate::external_data::RegularFiles;
 use crate::guard::guarded;
 use crate::rules::Rules;
 use crate::symbols::{self, Symbols};
 use crate::values::ValueChecks;
-use crate::{conditions, operators, repairs, signature, verify, widening};
+use crate::{algebra, analysis, conditions, operators, repairs, signature, verify, widening};
 
 /// The advice for models that the embedded engine does not serve.
 const HINT: &str = "install ONNX Runtime, which runs them (pip install onnxruntime)";
@@ -257,6 +256,7 @@ impl Graph {
         let mut typed = model.into_typed()?;
         repairs::stabilise(&mut typed)?;
         repairs::protect(&mut typed)?;
+        algebra::protect(&mut typed)?;
         verify::verify(&typed, memory)?;
         // Shapes that no longer fit show an optimisation that is wrong.
         let typed = typed.into_decluttered()?;

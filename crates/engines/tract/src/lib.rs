@@ -12,19 +12,21 @@
 //!
 //! A request cannot make the engine run without end, allocate without limit or read foreign memory: `operators` lists what
 //! is served, `rules`, `analysis` and `verify` check attributes, shapes and sizes before a plan is made, `bounded` limits the
-//! time for that, and `values` checks tensors while a plan runs. What the engine computes wrong is replaced: by `elementwise`, `empty`,
-//! `indexing`, `one_hot`, `quantisation`, `repairs`, `slices` and `widening`.
+//! time for that, and `values` checks tensors while a plan runs. What the engine computes wrong is replaced: by `algebra`,
+//! `deconvolution`, `elementwise`, `empty`, `indexing`, `one_hot`, `quantisation`, `repairs`, `slices` and `widening`.
 //!
 //! The crate knows nothing of the server: it only implements the traits of `nereid-backend-api`.
 
 #![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 #![forbid(unsafe_code)]
 
+mod algebra;
 mod analysis;
 mod bounded;
 mod cache_size;
 mod conditions;
 mod convert;
+mod deconvolution;
 mod elementwise;
 mod empty;
 mod engine;

@@ -74,7 +74,7 @@ pub(crate) fn protect(model: &mut TypedModel) -> TractResult<()> {
 
 /// An operator that the optimiser knows nothing of, and whose indices are checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Opaque(Box<dyn TypedOp>);
+pub(crate) struct Opaque(pub(crate) Box<dyn TypedOp>);
 
 impl Opaque {
     fn check(&self, inputs: &[TValue]) -> TractResult<()> {

@@ -1,9 +1,11 @@
 //! Loads models made here and runs them through the backend's public traits.
 
+mod algebra;
 mod attributes;
 mod completion;
 mod conditions;
 mod conformance;
+mod deconvolution;
 mod elementwise;
 mod empty;
 mod execution;

@@ -13,10 +13,10 @@ use tract_onnx::model::{OnnxOpRegister, ParsingContext};
 use tract_onnx::onnx;
 use tract_onnx::pb::NodeProto;
 
-use crate::{elementwise, indexing, one_hot, quantisation, repairs, slices};
+use crate::{deconvolution, elementwise, indexing, one_hot, quantisation, repairs, slices};
 
 /// Operators whose results in FP16 would differ from rounded ones in FP32.
-const OPERATORS: [&str; 66] = [
+const OPERATORS: [&str; 68] = [
     "Acos",
     "Acosh",
     "Asin",
@@ -30,6 +30,7 @@ const OPERATORS: [&str; 66] = [
     "Cos",
     "Cosh",
     "CumSum",
+    "Div",
     "Einsum",
     "Elu",
     "Erf",
@@ -55,6 +56,7 @@ const OPERATORS: [&str; 66] = [
     "MeanVarianceNormalization",
     "Mish",
     "Mod",
+    "Mul",
     "PRelu",
     "Pow",
     "RMSNormalization",
@@ -97,6 +99,7 @@ pub(crate) fn operators() -> OnnxOpRegister {
 /// The builders of operators that compute with the types of their inputs.
 static NARROW: LazyLock<OnnxOpRegister> = LazyLock::new(|| {
     let mut operators = onnx().op_register;
+    deconvolution::register(&mut operators);
     elementwise::register(&mut operators);
     indexing::register(&mut operators);
     one_hot::register(&mut operators);

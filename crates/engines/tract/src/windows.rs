@@ -86,6 +86,10 @@ impl Windows {
             "a window {kernel:?} does not fit an input {input:?}"
         );
         ensure!(
+            self.pools || weights.get(2..) == Some(kernel),
+            "a window {kernel:?} does not fit weights {weights:?}"
+        );
+        ensure!(
             fits(&self.strides, sizes.len(), 1)
                 && fits(&self.dilations, sizes.len(), 1)
                 && fits(&self.pads, 2 * sizes.len(), 0),
@@ -99,8 +103,15 @@ impl Windows {
             !self.ceils || self.padding == Padding::Explicit,
             "ceil_mode with automatic padding is not served"
         );
+        // ONNX Runtime pads a pool as if its window had no gaps.
+        let has_gaps =
+            self.dilations.as_ref().is_some_and(|dilations| dilations.iter().any(|step| *step != 1));
+        ensure!(
+            !(self.pools && has_gaps && self.padding == Padding::Same),
+            "a pool with dilations and automatic padding is not served"
+        );
         if self.padding == Padding::Same {
-            return Ok(());
+            return if self.pools { self.check_same(sizes, kernel) } else { Ok(()) };
         }
         for (axis, (size, kernel)) in sizes.iter().zip(kernel).enumerate() {
             let of = |list: &Option<Vec<i64>>, at: usize, default: u64| {
@@ -116,6 +127,20 @@ impl Windows {
                 after: pad(axis + sizes.len()),
             };
             along.check(self.pools, self.ceils)?;
+        }
+        Ok(())
+    }
+
+    /// Checks that automatic padding adds to each dimension. Where the last window of a pool ends before the dimension, ONNX Runtime
+    /// refuses it or begins behind the first element.
+    fn check_same(&self, sizes: &[i64], kernel: &[i64]) -> TractResult<()> {
+        for (axis, (&size, &kernel)) in sizes.iter().zip(kernel).enumerate() {
+            let stride = self.strides.as_ref().map_or(1, |strides| strides[axis]);
+            let last = size.max(1) - 1 - (size.max(1) - 1) % stride;
+            ensure!(
+                size - last <= kernel,
+                "a pool with automatic padding and a stride of {stride} leaves out the end of a dimension of {size}"
+            );
         }
         Ok(())
     }

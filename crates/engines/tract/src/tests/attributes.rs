@@ -1,11 +1,10 @@
 //! Attributes and constants that ONNX does not allow are refused when the model loads, and nothing panics on the way.
 
 use nereid_backend_api::DataType;
-use tract_onnx::pb::attribute_proto::AttributeType;
 use tract_onnx::pb::tensor_proto::DataType as Element;
-use tract_onnx::pb::{AttributeProto, NodeProto, TensorProto};
+use tract_onnx::pb::{NodeProto, TensorProto};
 
-use super::onnx::{file_of_version, floats, graph, ints, node, port, with_int, with_ints};
+use super::onnx::{file_of_version, floats, graph, ints, node, port, with_int, with_ints, with_text};
 use super::server::{config, folder, load_from, serve};
 use super::{fp32, fp32_output};
 
@@ -233,13 +232,7 @@ fn instance_normalization_needs_a_scale_and_a_bias_for_each_channel() {
 #[test]
 fn pads_that_crop_or_lack_elements_are_refused() {
     let pad = |mode: &str, pads: &[i64], y: &[i64]| {
-        let mut node = node("Pad", &["X", "pads"], &["Y"]);
-        node.attribute.push(AttributeProto {
-            name: "mode".into(),
-            r#type: AttributeType::String as i32,
-            s: mode.into(),
-            ..AttributeProto::default()
-        });
+        let node = with_text(node("Pad", &["X", "pads"], &["Y"]), "mode", mode);
         Model::new(13, node, vec![ints("pads", &[pads.len() as i64], pads)], &[2, 3], y)
     };
     for mode in ["constant", "edge", "reflect"] {
@@ -277,6 +270,12 @@ fn a_window_beyond_the_input_is_refused() {
     };
     conv(4).served();
     conv(5).refused("is larger than a dimension of 4");
+    for (kernel, fits) in [([2, 3], true), ([3, 2], false), ([2, 2], false), ([1, 1], false)] {
+        let weights = floats("W", &[1, 1, 2, 3], &[1.0; 6]);
+        let node = with_ints(node("Conv", &["X", "W"], &["Y"]), "kernel_shape", &kernel);
+        let model = Model::new(13, node, vec![weights], &[1, 1, 4, 4], &[1, 1, 3, 2]);
+        if fits { model.served() } else { model.refused("does not fit weights") }
+    }
 }
 
 #[test]

@@ -49,6 +49,12 @@ pub(crate) fn with_int(mut node: NodeProto, name: &str, value: i64) -> NodeProto
     node
 }
 
+pub(crate) fn with_text(mut node: NodeProto, name: &str, value: &str) -> NodeProto {
+    let r#type = AttributeType::String as i32;
+    node.attribute.push(AttributeProto { name: name.into(), r#type, s: value.into(), ..Default::default() });
+    node
+}
+
 pub(crate) fn with_graph(mut node: NodeProto, name: &str, graph: GraphProto) -> NodeProto {
     let r#type = AttributeType::Graph as i32;
     node.attribute.push(AttributeProto { name: name.into(), r#type, g: Some(graph), ..Default::default() });

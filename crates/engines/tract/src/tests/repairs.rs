@@ -1,11 +1,10 @@
 //! Operators of the engine that are put right.
 
 use nereid_backend_api::DataType;
-use tract_onnx::pb::attribute_proto::AttributeType;
 use tract_onnx::pb::tensor_proto::DataType as Element;
-use tract_onnx::pb::{AttributeProto, NodeProto, TensorProto};
+use tract_onnx::pb::{NodeProto, TensorProto};
 
-use super::onnx::{file, file_of_version, floats, graph, ints, node, port, with_int, with_ints};
+use super::onnx::{file, file_of_version, floats, graph, ints, node, port, with_int, with_ints, with_text};
 use super::server::{config, serve, try_serve};
 use super::{fp32, fp32_output};
 
@@ -139,13 +138,7 @@ fn a_strided_convolution_leaves_the_padding_of_the_one_before_it() {
             let dims = [3, 2, kernel, kernel];
             let constants =
                 [floats("V", &dims, &numbers(&dims)), floats("W", &[2, 3, 1, 1], &numbers(&[2, 3, 1, 1]))];
-            let mut first = node("Conv", &["X", "V"], &["A"]);
-            first.attribute.push(AttributeProto {
-                name: "auto_pad".into(),
-                r#type: AttributeType::String as i32,
-                s: padding.into(),
-                ..AttributeProto::default()
-            });
+            let first = with_text(node("Conv", &["X", "V"], &["A"]), "auto_pad", padding);
             let nodes = [first, with_ints(node("Conv", &["A", "W"], &["Y"]), "strides", &strides)];
             let expected = apart(13, &nodes, &constants, [x, between, &y]);
             assert_near(
@@ -179,18 +172,14 @@ fn a_broadcast_before_a_product_counts_each_of_its_elements() {
 #[test]
 fn operators_that_onnx_and_onnx_runtime_define_differently_are_refused() {
     let pool = with_int(with_ints(node("MaxPool", &["X"], &["Y"]), "kernel_shape", &[3]), "ceil_mode", 1);
-    let text = |mut node: NodeProto, name: &str, value: &str| {
-        let r#type = AttributeType::String as i32;
-        node.attribute.push(AttributeProto {
-            name: name.into(),
-            r#type,
-            s: value.into(),
-            ..Default::default()
-        });
-        node
+    let resize = with_text(
+        node("Resize", &["X", "", "scales"], &["Y"]),
+        "coordinate_transformation_mode",
+        "align_corners",
+    );
+    let gaps = |operator, dilations: &[i64]| {
+        with_ints(with_ints(node(operator, &["X"], &["Y"]), "kernel_shape", &[2]), "dilations", dilations)
     };
-    let resize =
-        text(node("Resize", &["X", "", "scales"], &["Y"]), "coordinate_transformation_mode", "align_corners");
     let dropout = |outputs: &[&str]| node("Dropout", &["X"], outputs);
     let refused = |version, nodes: Vec<NodeProto>, element| {
         let scales = floats("scales", &[3], &[1.0, 1.0, 1.5]);
@@ -203,7 +192,15 @@ fn operators_that_onnx_and_onnx_runtime_define_differently_are_refused() {
         try_serve(&file, config).map(drop).map_err(|error| error.message().to_owned())
     };
     for (version, nodes, element, reason) in [
-        (13, vec![text(pool.clone(), "auto_pad", "VALID")], Element::Float, "ceil_mode"),
+        (13, vec![with_text(pool.clone(), "auto_pad", "VALID")], Element::Float, "ceil_mode"),
+        (13, vec![with_text(gaps("MaxPool", &[2]), "auto_pad", "SAME_UPPER")], Element::Float, "dilations"),
+        (13, vec![with_text(gaps("MaxPool", &[3]), "auto_pad", "SAME_LOWER")], Element::Float, "dilations"),
+        (
+            19,
+            vec![with_text(gaps("AveragePool", &[2]), "auto_pad", "SAME_UPPER")],
+            Element::Float,
+            "dilations",
+        ),
         (13, vec![resize], Element::Float, "not a whole number"),
         (11, vec![dropout(&["Z", "Y"])], Element::Bool, "mask"),
         (11, vec![dropout(&["Z", "M"]), node("Identity", &["M"], &["Y"])], Element::Bool, "mask"),
@@ -212,6 +209,21 @@ fn operators_that_onnx_and_onnx_runtime_define_differently_are_refused() {
         assert!(message.contains(reason), "{message}");
     }
     refused(13, vec![pool], Element::Float).unwrap();
+    for (kernel, stride, serves) in
+        [(1, 1, true), (1, 2, true), (1, 3, false), (2, 3, true), (3, 4, true), (1, 4, true), (2, 6, false)]
+    {
+        for operator in ["MaxPool", "AveragePool"] {
+            let pool = with_ints(node(operator, &["X"], &["Y"]), "kernel_shape", &[kernel]);
+            let pool = with_text(with_ints(pool, "strides", &[stride]), "auto_pad", "SAME_UPPER");
+            let outcome = refused(13, vec![pool], Element::Float);
+            assert_eq!(outcome.is_ok(), serves, "{operator} {kernel} {stride}: {outcome:?}");
+            assert!(serves || outcome.is_err_and(|message| message.contains("leaves out the end")));
+        }
+    }
+    for padding in ["VALID", "NOTSET"] {
+        refused(13, vec![with_text(gaps("MaxPool", &[2]), "auto_pad", padding)], Element::Float).unwrap();
+    }
+    refused(13, vec![with_text(gaps("MaxPool", &[1]), "auto_pad", "SAME_UPPER")], Element::Float).unwrap();
     refused(11, vec![dropout(&["Y", "M"])], Element::Float).unwrap();
     refused(13, vec![dropout(&["Z", "Y"])], Element::Bool).unwrap();
 }
