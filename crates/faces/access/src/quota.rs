@@ -1,4 +1,4 @@
-//! Limits of what a principal may ask of a model: requests a second, and requests in progress.
+//! Limits of a principal's requests to a model: their rate, and how many are in progress.
 
 use std::collections::HashMap;
 use std::num::NonZeroU32;
@@ -14,14 +14,14 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// The limits of a role, for each principal and model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Limits {
-    /// Requests a second, of which as many may come at once.
+    /// The rate of requests, and how many may come at once.
     pub per_second: Option<NonZeroU32>,
     /// Requests in progress.
     pub concurrent: Option<NonZeroU32>,
 }
 
 impl Limits {
-    /// Whether there is no limit.
+    /// Whether no limit is set.
     pub(crate) fn is_unlimited(&self) -> bool {
         *self == Self::default()
     }
@@ -31,7 +31,7 @@ impl Limits {
 /// admitted unless that time is more than a second ahead.
 struct Rate {
     limit: NonZeroU32,
-    /// The time by which all admitted requests would have come at the even rate.
+    /// The time at which the admitted requests would end if they came at an even rate.
     next: Mutex<Instant>,
 }
 
