@@ -8,6 +8,7 @@ import socket
 import ssl
 import subprocess
 import threading
+import time
 from http.client import HTTPConnection, HTTPSConnection
 
 import grpc
@@ -534,6 +535,55 @@ def test_shared_memory_needs_its_right_in_inferences(served):
     refused = infer(server, "own", body, bearer(policy.keys["a"]))
     assert refused.status == 403 and "'admin'" in refused.json["error"]
     assert infer(server, "own", body, bearer(policy.keys["root"])).status not in (401, 403)
+
+
+def test_requests_beyond_a_rate_are_refused_with_the_time_of_the_next(served):
+    limited = {name: [(["infer", "read"], ["*"], "requests-per-second = 1")] for name in ("a", "b")}
+    policy, server = served(limited, clouds=False)
+    a, b = (bearer(policy.keys[name]) for name in "ab")
+    assert answered(server, a) == 200
+    refused = next(answer for answer in (infer(server, "own", BODY, a) for _ in range(100)) if answer.status != 200)
+    assert refused.status == 429 and "1 requests a second" in refused.json["error"]
+    names = ("Retry-After", "RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset")
+    assert [refused.headers[name] for name in names] == ["1", "1", "0", "1"]
+    # Other principals, models and requests have limits of their own, or none.
+    assert answered(server, b) == 200 and infer(server, "b-secret", BODY, a).status == 200
+    assert all(request(server, "GET", "/v2/models/own", headers=a).status == 200 for _ in range(5))
+    assert infer(server, "absent", BODY, a).status == 404
+    metadata = [("x-api-key", policy.keys["a"])]
+    with grpc.insecure_channel(server.grpc_url) as channel:
+        stub = service.GRPCInferenceServiceStub(channel)
+        message = messages.ModelInferRequest(model_name="own", raw_input_contents=[np.array([7], np.int32).tobytes()])
+        message.inputs.add(name="INPUT0", datatype="INT32", shape=[1])
+        with pytest.raises(grpc.RpcError) as caught:
+            for _ in range(100):
+                stub.ModelInfer(message, metadata=metadata)
+        assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert 0 < int(dict(caught.value.trailing_metadata())["grpc-retry-pushback-ms"]) <= 1000
+        errors = [answer.error_message for answer in stub.ModelStreamInfer(iter([message] * 5), metadata=metadata)]
+        assert any("1 requests a second" in error for error in errors) and len(errors) == 5
+    time.sleep(1.1)
+    assert answered(server, a) == 200
+
+
+def test_requests_in_progress_are_limited(tmp_path, repository, serve, gate):
+    write_identity(repository, "own", ["INT32"], gate=gate.path)
+    limited = [(["infer"], ["*"], "concurrent-requests = 1")]
+    policy = Policy(tmp_path / "access", {"a": limited, "b": limited})
+    server = serve(policy.option)
+    a, b = (bearer(policy.keys[name]) for name in "ab")
+    statuses = []
+    waiting = [threading.Thread(target=lambda key=key: statuses.append(answered(server, key))) for key in (a, b)]
+    waiting[0].start()
+    gate.entered()
+    waiting[1].start()
+    for path, body in (("infer", BODY), ("generate", '{"INPUT0": [1]}'), ("generate_stream", '{"INPUT0": [1]}')):
+        refused = request(server, "POST", f"/v2/models/own/{path}", body, a)
+        assert refused.status == 429 and "1 requests in progress" in refused.json["error"]
+    gate.open()
+    for thread in waiting:
+        thread.join()
+    assert statuses == [200, 200] and answered(server, a) == 200
 
 
 def test_the_log_of_requests_names_the_principal(served):

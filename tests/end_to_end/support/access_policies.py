@@ -45,7 +45,7 @@ class Policy:
     """A policy in a folder, and the keys of its principals."""
 
     def __init__(self, folder, principals, anonymous=None):
-        """`principals` has a list of `(rights, patterns)` for each name; so has `anonymous`, if such clients have any rights."""
+        """`principals` has a list of `(rights, patterns, *limits)` for each name; so has `anonymous`, if such clients have rights."""
         folder.mkdir(exist_ok=True)
         self.file = folder / "access.toml"
         self.keys_file = folder / "keys"
@@ -62,8 +62,8 @@ class Policy:
         for name, head, grants in clients:
             roles = [f"{name}-{index}" for index in range(len(grants))]
             lines += [head, f"roles = {roles}"]
-            for role, (rights, models) in zip(roles, grants):
-                lines += [f"[roles.{role}]", f"rights = {list(rights)}", f"models = {list(models)}"]
+            for role, (rights, models, *limits) in zip(roles, grants):
+                lines += [f"[roles.{role}]", f"rights = {list(rights)}", f"models = {list(models)}", *limits]
         return "\n".join(lines) + "\n"
 
     def write(self, principals, anonymous=None):

@@ -221,7 +221,7 @@ const EXCEPTIONS: &[Exception] = &[
     },
     Exception {
         krate: "nereid-access",
-        workspace: Allowed::Only(&["nereid-core", "nereid-protocol"]),
+        workspace: Allowed::Only(&["nereid-budgets", "nereid-core", "nereid-protocol"]),
         libraries: Allowed::Only(&[
             "arc-swap",
             "blake3",

@@ -1,5 +1,6 @@
 //! Reads TOML strictly: unknown names and wrong types are errors that name the line and what would be right.
 
+use std::num::NonZeroU32;
 use std::path::Path;
 
 use nereid_core::model_config::nearest_name;
@@ -107,6 +108,20 @@ impl<'t> Table<'t> {
             Some(text) => Ok(Some(Text { file: self.file, at, text })),
             None => Err(self.file.error(at, format!("{}'{name}' must be a string", self.prefix()))),
         }
+    }
+
+    /// A positive number; `None` if it is missing.
+    ///
+    /// # Errors
+    /// The member is not a positive number.
+    pub(crate) fn count(&self, name: &str) -> Result<Option<NonZeroU32>, PolicyError> {
+        let Some(item) = self.table.get(name) else { return Ok(None) };
+        let count = item.as_integer().and_then(|count| u32::try_from(count).ok()).and_then(NonZeroU32::new);
+        let wrong = || {
+            self.file
+                .error(self.place_of(name), format!("{}'{name}' must be a positive integer", self.prefix()))
+        };
+        count.map(Some).ok_or_else(wrong)
     }
 
     /// A list of texts; empty if it is missing.

@@ -39,7 +39,14 @@ pub fn overview(policy: &Policy, keys: &KeyFile) -> String {
         let line = |(name, role): (&String, &Role)| {
             let rights: Vec<_> = role.rights.iter().map(|right| right.name()).collect();
             let models: Vec<_> = role.models().collect();
-            format!("  {name}: {} on {}\n", rights.join(", "), models.join(", "))
+            let limits = [
+                (role.requests_per_second(), "requests a second"),
+                (role.concurrent_requests(), "in progress"),
+            ];
+            let limits =
+                limits.into_iter().filter_map(|(limit, what)| Some(format!(", at most {} {what}", limit?)));
+            let limits: String = limits.collect();
+            format!("  {name}: {} on {}{limits}\n", rights.join(", "), models.join(", "))
         };
         if principal.roles.is_empty() { "  no rights\n".to_owned() } else { named.map(line).collect() }
     };
@@ -79,6 +86,7 @@ mod tests {
         [roles.a]
         rights = ['infer', 'read']
         models = ['b', 'a-*']
+        concurrent-requests = 4
         [roles.unused]
         rights = ['admin']
         models = ['*']
@@ -117,7 +125,7 @@ mod tests {
         let policy = Policy::parse(Path::new("p"), POLICY).unwrap();
         let text = overview(&policy, &KeyFile::read(&path).unwrap());
         for line in [
-            "alice (keys: 1, certificates: 1)\n  watch: read on *\n  a: infer, read on b, a-*\n",
+            "alice (keys: 1, certificates: 1)\n  watch: read on *\n  a: infer, read on b, a-*, at most 4 in progress\n",
             "bob (keys: 0, certificates: 0)\n  no rights\n",
             "\nanonymous\n  no rights\n",
             "warning: nobody has the role 'unused'\n",

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use nereid_budgets::Permit;
 use nereid_core::Principal;
 use nereid_protocol::{Action, Authentication, Authenticator, Authorizer, Denied, Head, Identity, Need};
 use tokio::task::spawn_blocking;
@@ -13,7 +14,8 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use crate::key::now;
 use crate::key_file::KeyFile;
-use crate::policy::Policy;
+use crate::policy::{ANONYMOUS, Policy};
+use crate::quota::{Limits, Quotas};
 use crate::stamp::Stamp;
 
 /// Interval of the checks for changed files.
@@ -30,6 +32,8 @@ const HOW: &str = "send an API key as 'Authorization: Bearer <key>' or 'X-API-Ke
 struct Rules {
     policy: Policy,
     keys: KeyFile,
+    /// The use of models since the policy was read.
+    quotas: Quotas,
 }
 
 impl Rules {
@@ -41,7 +45,7 @@ impl Rules {
                 format!("{error}; 'nereid keys add' makes the file, or remove 'keys' from the policy")
             })?,
         };
-        Ok(Self { policy, keys })
+        Ok(Self { policy, keys, quotas: Quotas::default() })
     }
 
     /// The files' current stamp.
@@ -239,6 +243,19 @@ impl Authorizer for Guard {
                 Denied::Forbidden(format!("this needs {}, which '{principal}' does not have", wanted(need)))
             }
         })
+    }
+
+    fn admit(&self, caller: &Identity, model: &str) -> Result<Option<Permit>, Denied> {
+        let rules = self.rules.load();
+        let (name, client) = match caller.authenticated() {
+            Some((principal, _)) => (principal.name(), rules.policy.principals().get(principal.name())),
+            None => (ANONYMOUS, Some(rules.policy.anonymous())),
+        };
+        let limits = client.map_or_else(Limits::default, |client| client.limits(model));
+        if limits.is_unlimited() {
+            return Ok(None);
+        }
+        rules.quotas.admit(name, model, limits).map_err(Denied::Exhausted)
     }
 
     fn permits(&self, caller: &Identity, action: Action, model: Option<&str>) -> bool {

@@ -2,7 +2,7 @@
 //!
 //! The file begins with a line that names its format, so that a truncated file is not taken for one without keys.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
@@ -120,7 +120,7 @@ pub enum KeyFileError {
 
 /// The keys in a file.
 #[derive(Clone, Debug, Default)]
-pub struct KeyFile(HashMap<Credential, KeyEntry>);
+pub struct KeyFile(BTreeMap<Credential, KeyEntry>);
 
 impl KeyFile {
     /// Reads a file.

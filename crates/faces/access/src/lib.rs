@@ -17,6 +17,7 @@ mod key;
 mod key_file;
 mod pattern;
 mod policy;
+mod quota;
 mod stamp;
 
 pub use explain::{Reason, explain, overview};

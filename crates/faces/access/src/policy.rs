@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
 use nereid_core::model_config::nearest_name;
@@ -12,6 +13,7 @@ use thiserror::Error;
 use crate::document::{Table, Text, Toml};
 use crate::grants::Grants;
 use crate::pattern::Pattern;
+use crate::quota::Limits;
 
 /// The longest name of a principal or role.
 const MAX_NAME: usize = 64;
@@ -41,9 +43,20 @@ pub struct Role {
     /// The rights, in the order of [`Right::ALL`].
     pub rights: Vec<Right>,
     pub(crate) models: Vec<Pattern>,
+    limits: Limits,
 }
 
 impl Role {
+    /// Requests a second of each principal to each model.
+    pub fn requests_per_second(&self) -> Option<u32> {
+        self.limits.per_second.map(NonZeroU32::get)
+    }
+
+    /// Requests in progress of each principal to each model.
+    pub fn concurrent_requests(&self) -> Option<u32> {
+        self.limits.concurrent.map(NonZeroU32::get)
+    }
+
     /// The patterns of the models' names.
     pub fn models(&self) -> impl Iterator<Item = &str> {
         self.models.iter().map(Pattern::text)
@@ -58,12 +71,21 @@ pub struct Principal {
     /// The names in its certificates.
     pub certificates: Vec<String>,
     grants: Grants,
+    /// The limits of each role that grants `infer`, in the order of the roles.
+    limits: Vec<(Vec<Pattern>, Limits)>,
 }
 
 impl Principal {
     /// Whether an action with this need is permitted, on this model if the request names one.
     pub fn may(&self, need: Need, model: Option<&str>) -> bool {
         self.grants.permit(need, model)
+    }
+
+    /// The limits of requests to a model, from the first role that permits them.
+    pub(crate) fn limits(&self, model: &str) -> Limits {
+        let permits = |models: &[Pattern]| models.iter().any(|pattern| pattern.matches(model));
+        let found = self.limits.iter().find(|(models, _)| permits(models));
+        found.map_or_else(Limits::default, |(_, limits)| *limits)
     }
 }
 
@@ -189,7 +211,14 @@ impl Policy {
             for models in &role.models {
                 principal.grants.add(role.rights.iter().copied().collect(), models);
             }
+            if role.rights.contains(&Right::Infer) {
+                principal.limits.push((role.models.clone(), role.limits));
+            }
             principal.roles.push(name.text.to_owned());
+        }
+        // Without any limit, requests are not counted.
+        if principal.limits.iter().all(|(_, limits)| limits.is_unlimited()) {
+            principal.limits.clear();
         }
         Ok(principal)
     }
@@ -250,7 +279,7 @@ fn named<'t>(root: &Table<'t>, member: &str) -> Result<Vec<(&'t str, Table<'t>)>
 }
 
 fn role(table: &Table<'_>) -> Result<Role, PolicyError> {
-    table.only(&["rights", "models"])?;
+    table.only(&["rights", "models", "requests-per-second", "concurrent-requests"])?;
     let (names, models) = (table.list("rights")?, table.list("models")?);
     if names.is_empty() || models.is_empty() {
         let rights = Right::ALL.map(|(_, name)| name).join(", ");
@@ -277,7 +306,14 @@ fn role(table: &Table<'_>) -> Result<Role, PolicyError> {
     if let Some(empty) = models.iter().find(|model| model.text.is_empty()) {
         return Err(empty.error("the pattern of a model's name is empty; '*' matches every name".to_owned()));
     }
-    Ok(Role { rights, models: models.iter().map(|model| Pattern::new(model.text)).collect() })
+    let limits = Limits {
+        per_second: table.count("requests-per-second")?,
+        concurrent: table.count("concurrent-requests")?,
+    };
+    if !limits.is_unlimited() && !rights.contains(&Right::Infer) {
+        return Err(table.error("limits of requests have no effect without the right 'infer'"));
+    }
+    Ok(Role { rights, models: models.iter().map(|model| Pattern::new(model.text)).collect(), limits })
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use std::ops::Deref;
 
 use bytes::Bytes;
 use http::HeaderMap;
-use nereid_budgets::BodyShare;
+use nereid_budgets::{BodyShare, Permit};
 use nereid_core::backend_api::{Buffer, Buffers, Error};
 
 pub(crate) use self::compressor::Compressor;
@@ -40,6 +40,8 @@ pub(crate) struct InferMessage {
     pub joined: Vec<Option<Result<Bytes, Error>>>,
     /// The message's share of the server's budget.
     pub share: BodyShare,
+    /// The request's place among those that its sender may have in progress.
+    pub permit: Option<Permit>,
 }
 
 impl From<ModelInferRequest> for InferMessage {

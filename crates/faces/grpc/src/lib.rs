@@ -35,11 +35,11 @@ mod transport;
 use std::sync::Arc;
 
 use http::Extensions;
-use nereid_budgets::BodyBudget;
+use nereid_budgets::{BodyBudget, Permit};
 use nereid_core::Server;
 use nereid_core::backend_api::{Error, ErrorCode};
 use nereid_load_report::LoadReports;
-use nereid_protocol::{Access, Action, HeaderPattern, Identity, LogControl};
+use nereid_protocol::{Access, Action, Denied, HeaderPattern, Identity, LogControl};
 use nereid_shared_memory::Regions;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
@@ -115,6 +115,17 @@ impl Face {
     /// The status of a refused call.
     pub fn check(&self, caller: &Identity, action: Action, model: Option<&str>) -> Result<(), Status> {
         self.options.access.check(caller, action, model).map_err(|denied| status::denied(&denied))
+    }
+
+    /// Counts a permitted request. Requests to unknown models fail, and are not counted.
+    ///
+    /// # Errors
+    /// The sender has reached a limit.
+    pub fn admit(&self, caller: &Identity, model: &str) -> Result<Option<Permit>, Denied> {
+        if self.options.access.is_open() || self.server.models().find(model, None).is_err() {
+            return Ok(None);
+        }
+        self.options.access.admit(caller, model)
     }
 
     /// The status of a request that failed because its caller may not use shared memory. `None` for other errors.

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use nereid_core::backend_api::Error;
 use nereid_protocol::{Denied, grpc_status};
+use tonic::metadata::{MetadataMap, MetadataValue};
 use tonic::{Code, Status};
 
 /// Longest message, in bytes. A message travels in a header, in which each byte may take three, and clients refuse
@@ -25,6 +26,15 @@ pub(crate) fn denied(denied: &Denied) -> Status {
         )),
         Denied::Unauthenticated(message) => Status::unauthenticated(shortened(message)),
         Denied::Forbidden(message) => Status::permission_denied(shortened(message)),
+        Denied::Exhausted(exhausted) => {
+            let mut metadata = MetadataMap::new();
+            // gRPC's own clients wait that long before they send the call again.
+            metadata.insert(
+                "grpc-retry-pushback-ms",
+                MetadataValue::from(exhausted.retry_after.as_millis() as u64),
+            );
+            Status::with_metadata(Code::ResourceExhausted, shortened(&exhausted.message), metadata)
+        }
     }
 }
 

@@ -150,7 +150,7 @@ where
         }
         if self.resolving.is_none() {
             match ready!(self.requests.poll_next_unpin(context)) {
-                Some(Ok(message)) => match self.admit(&message) {
+                Some(Ok(mut message)) => match self.admit(&mut message) {
                     Ok(version) => {
                         let head = || forward::head(&self.face.options, &self.metadata);
                         let resolving = self.face.server.resolve_with(&message.model_name, version, head);
@@ -175,11 +175,13 @@ where
     }
 
     /// The version that a request means, if its sender may run the model. A refusal answers the request alone.
-    fn admit(&self, message: &InferMessage) -> Result<Option<u64>> {
+    fn admit(&self, message: &mut InferMessage) -> Result<Option<u64>> {
         let model = &message.model_name;
         let permitted = self.face.options.access.check(&self.caller, Action::Infer, Some(model));
-        permitted.map_err(|denied| Error::unavailable(status::denied(&denied).message().to_owned()))?;
-        version(&message.model_version, model)
+        let admitted = permitted.and_then(|()| self.face.admit(&self.caller, model));
+        message.permit =
+            admitted.map_err(|denied| Error::unavailable(status::denied(&denied).message().to_owned()))?;
+        version(&message.model_version, &message.model_name)
     }
 
     /// Hands a request to its model.

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use hyper::http::request::Parts;
 use hyper::{HeaderMap, StatusCode};
-use nereid_budgets::BodyBudget;
+use nereid_budgets::{BodyBudget, Permit};
 use nereid_protocol::{Access, Action, Identity};
 
 use crate::body::{Limit, RequestBody};
@@ -108,6 +108,14 @@ impl Call<'_> {
     /// The reply to a request that may not perform this action, which concerns no single model. `None` if it may.
     pub fn refusal(&self, action: Action) -> Option<Reply> {
         self.access.check(self.caller, action, None).err().map(|denied| reply::denied(&denied))
+    }
+
+    /// Counts a permitted request to a model that exists. The permit is the request's until it is over.
+    ///
+    /// # Errors
+    /// The reply to a request beyond a limit.
+    pub fn admit(&self, model: &str) -> Result<Option<Permit>, Box<Reply>> {
+        self.access.admit(self.caller, model).map_err(|denied| Box::new(reply::denied(&denied)))
     }
 
     /// Whether a header holds credentials, which models must not receive.

@@ -7,10 +7,10 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
-use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE};
+use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use hyper::{Response, StatusCode};
 use nereid_backend_api::Error;
-use nereid_protocol::{Denied, http_status};
+use nereid_protocol::{Denied, Exhausted, http_status};
 use serde::Serialize;
 use smallvec::SmallVec;
 
@@ -184,6 +184,7 @@ pub(crate) fn denied(denied: &Denied) -> Reply {
         ),
         Denied::Unauthenticated(message) => unauthenticated(message),
         Denied::Forbidden(message) => error_text(StatusCode::FORBIDDEN, message),
+        Denied::Exhausted(exhausted) => too_many(exhausted),
     }
 }
 
@@ -191,6 +192,18 @@ pub(crate) fn denied(denied: &Denied) -> Reply {
 fn unauthenticated(message: &str) -> Reply {
     let mut reply = error_text(StatusCode::UNAUTHORIZED, message);
     reply.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    reply
+}
+
+/// 429, with the limit and the time until another attempt, in the headers that clients know.
+fn too_many(exhausted: &Exhausted) -> Reply {
+    let mut reply = error_text(StatusCode::TOO_MANY_REQUESTS, &exhausted.message);
+    let seconds = HeaderValue::from(exhausted.retry_after.as_secs_f64().ceil() as u64);
+    let headers = reply.headers_mut();
+    headers.insert(RETRY_AFTER, seconds.clone());
+    headers.insert("ratelimit-limit", HeaderValue::from(exhausted.limit));
+    headers.insert("ratelimit-remaining", HeaderValue::from(0));
+    headers.insert("ratelimit-reset", seconds);
     reply
 }
 

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use hyper::HeaderMap;
+use nereid_budgets::Permit;
 use nereid_core::backend_api::{Error, ErrorCode, InferRequest, Result, Trace};
 use nereid_core::{Caller, RequestHead};
 use nereid_http::{self as http, Params, Reply, RequestBody};
@@ -64,8 +65,13 @@ impl<'a> Call<'a> {
     }
 
     /// The sender of an inference request, holding the body's share of the budget.
-    pub(crate) fn caller(&self, body: &mut RequestBody) -> Caller {
-        Caller::default().with_principal(self.http.caller.principal.clone()).with_body(body.take_share())
+    pub(crate) fn caller(&self, body: &mut RequestBody, permit: Option<Permit>) -> Caller {
+        let caller = Caller::default().with_principal(self.http.caller.principal.clone());
+        let caller = caller.with_body(body.take_share());
+        match permit {
+            None => caller,
+            Some(permit) => caller.with_permit(permit),
+        }
     }
 
     /// The trace of the inference it requests, if it is traced; stamped with the times of arrival.

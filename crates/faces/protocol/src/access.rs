@@ -13,6 +13,9 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
+
+use nereid_budgets::Permit;
 
 pub use self::action::Action;
 pub use self::identity::{Credential, Identity};
@@ -37,6 +40,19 @@ pub enum Denied {
     Unauthenticated(String),
     /// The client is known and lacks the right.
     Forbidden(String),
+    /// The client has used up what it may.
+    Exhausted(Exhausted),
+}
+
+/// A limit that a client has reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Exhausted {
+    /// The reason, for the client.
+    pub message: String,
+    /// The limit.
+    pub limit: u32,
+    /// When another attempt may succeed.
+    pub retry_after: Duration,
 }
 
 /// The outcome of an authenticator: immediate, or a future if it has to query another service.
@@ -65,6 +81,14 @@ pub trait Authorizer: fmt::Debug + Send + Sync {
     /// # Errors
     /// The action is refused.
     fn check(&self, caller: &Identity, action: Action, model: Option<&str>) -> Result<(), Denied>;
+
+    /// Counts a permitted request to a model that exists. The permit is the request's until it is over.
+    ///
+    /// # Errors
+    /// The sender has reached a limit.
+    fn admit(&self, _caller: &Identity, _model: &str) -> Result<Option<Permit>, Denied> {
+        Ok(None)
+    }
 
     /// Like [`check`](Self::check), without the reason, where lists are filtered.
     fn permits(&self, caller: &Identity, action: Action, model: Option<&str>) -> bool {
@@ -137,6 +161,18 @@ impl Access {
     /// The first refusal.
     pub fn check(&self, caller: &Identity, action: Action, model: Option<&str>) -> Result<(), Denied> {
         self.authorizers.iter().try_for_each(|authorizer| authorizer.check(caller, action, model))
+    }
+
+    /// Counts a permitted request to a model that exists. The permit is the request's until it is over.
+    ///
+    /// # Errors
+    /// The sender has reached a limit.
+    pub fn admit(&self, caller: &Identity, model: &str) -> Result<Option<Permit>, Denied> {
+        let mut admitted = None;
+        for authorizer in &self.authorizers {
+            admitted = authorizer.admit(caller, model)?.or(admitted);
+        }
+        Ok(admitted)
     }
 
     /// Like [`check`](Self::check), without the reason, where lists are filtered.

@@ -21,8 +21,8 @@ mod trace_context;
 mod trace_settings;
 
 pub use access::{
-    Access, Action, ApiGroup, Authentication, Authenticator, Authorizer, Credential, Denied, Head, Identity,
-    Need, Restriction, Restrictions, Right,
+    Access, Action, ApiGroup, Authentication, Authenticator, Authorizer, Credential, Denied, Exhausted, Head,
+    Identity, Need, Restriction, Restrictions, Right,
 };
 pub use forward::HeaderPattern;
 pub use logging::{LogControl, LogFormat, LogSettings, LogUpdate, LogValue};

@@ -186,7 +186,7 @@ fn refusal_names_the_right_and_neither_model_nor_key() {
     let wrong = identified(&guard, None, &head([("x-api-key", "nereid_abc_secret-part")]));
     let text = |caller: &Identity, action, model| match access.check(caller, action, model).unwrap_err() {
         Denied::Unauthenticated(text) | Denied::Forbidden(text) => text,
-        Denied::Restricted { header } => panic!("{header}"),
+        other => panic!("{other:?}"),
     };
     for (action, right) in [
         (Action::Infer, Right::Infer),
@@ -207,6 +207,39 @@ fn refusal_names_the_right_and_neither_model_nor_key() {
         );
         assert!(!text(&wrong, action, Some("b-secret")).contains("secret"));
     }
+}
+
+#[test]
+fn limits_hold_for_each_client_and_start_anew_with_a_new_policy() {
+    let place = Place::new();
+    let limited = POLICY
+        .replace("models = ['a-*']", "models = ['a-*']\nconcurrent-requests = 1")
+        .replace("rights = ['read']", "rights = ['read', 'infer']\nconcurrent-requests = 2");
+    fs::write(place.policy(), &limited).unwrap();
+    let guard = place.guard();
+    let access = access(&guard);
+    let alice = identified(&guard, None, &head([("x-api-key", &place.alice.text)]));
+    let root = identified(&guard, None, &head([("x-api-key", &place.root.text)]));
+    let anonymous = Identity::default();
+    let held: Vec<_> = [
+        (&alice, "a-1"),
+        (&alice, "a-2"),
+        (&anonymous, "public-1"),
+        (&anonymous, "public-1"),
+        (&root, "a-1"),
+    ]
+    .into_iter()
+    .map(|(caller, model)| access.admit(caller, model).unwrap())
+    .collect();
+    assert_eq!(held.iter().map(Option::is_some).collect::<Vec<_>>(), [true, true, true, true, false]);
+    for (caller, model) in [(&alice, "a-1"), (&alice, "a-2"), (&anonymous, "public-1")] {
+        assert!(matches!(access.admit(caller, model), Err(Denied::Exhausted(_))), "{model}");
+    }
+    assert!(matches!(access.admit(&root, "a-1"), Ok(None)), "without a limit, nothing is counted");
+    fs::write(place.policy(), limited.replace("concurrent-requests = 1", "concurrent-requests = 3")).unwrap();
+    checked(&guard);
+    let again: Vec<_> = (0..3).map(|_| access.admit(&alice, "a-1")).collect();
+    assert!(again.iter().all(Result::is_ok) && access.admit(&alice, "a-1").is_err());
 }
 
 #[test]

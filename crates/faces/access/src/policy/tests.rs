@@ -60,6 +60,39 @@ fn principals_have_the_rights_of_their_roles() {
 }
 
 #[test]
+fn limits_are_those_of_the_first_role_that_permits_the_request() {
+    let text = "
+        [roles.small]
+        rights = ['infer']
+        models = ['a-*']
+        requests-per-second = 2
+        [roles.large]
+        rights = ['infer', 'read']
+        models = ['*']
+        concurrent-requests = 9
+        [roles.free]
+        rights = ['infer']
+        models = ['free']
+        [principals.p]
+        roles = ['free', 'small', 'large']
+        [principals.q]
+        roles = ['free']
+    ";
+    let policy = parsed(text).unwrap();
+    for (principal, model, per_second, concurrent) in
+        [("p", "a-1", 2, 0), ("p", "b", 0, 9), ("p", "free", 0, 0), ("q", "free", 0, 0), ("q", "a-1", 0, 0)]
+    {
+        let limits = policy.find(principal).unwrap().limits(model);
+        let count = |limit: Option<NonZeroU32>| limit.map_or(0, NonZeroU32::get);
+        assert_eq!(
+            (count(limits.per_second), count(limits.concurrent)),
+            (per_second, concurrent),
+            "{principal} {model}"
+        );
+    }
+}
+
+#[test]
 fn absolute_file_of_keys_stays_as_it_is() {
     for (keys, expected) in [("/run/keys", "/run/keys"), ("../keys", "/etc/nereid/../keys")] {
         let policy = parsed(&format!("keys = '{keys}'\n[anonymous]")).unwrap();
@@ -90,6 +123,26 @@ fn errors_name_the_line_and_what_would_be_right() {
         ("[roles.a]\nrights = []\nmodels = ['*']", 1, "roles.a: a role needs 'rights'"),
         ("[roles.a]\nrights = ['infer']\nmodels = ['']", 3, "'*' matches every name"),
         ("[roles.a]\nrights = ['infer']\nmodels = ['*']\nmodel = []", 4, "did you mean 'models'?"),
+        (
+            "[roles.a]\nrights = ['infer']\nmodels = ['*']\nrequests-per-second = 0",
+            4,
+            "must be a positive integer",
+        ),
+        (
+            "[roles.a]\nrights = ['infer']\nmodels = ['*']\nconcurrent-requests = '3'",
+            4,
+            "must be a positive integer",
+        ),
+        (
+            "[roles.a]\nrights = ['infer']\nmodels = ['*']\nconcurent-requests = 3",
+            4,
+            "did you mean 'concurrent-requests'?",
+        ),
+        (
+            "[roles.a]\nrights = ['read']\nmodels = ['*']\nconcurrent-requests = 3",
+            1,
+            "no effect without the right 'infer'",
+        ),
         ("[roles.'a b']\nrights = ['infer']\nmodels = ['*']", 1, "expected a name"),
         ("[principals.anonymous]", 1, "have a table of their own, [anonymous]"),
         ("[principals.'']", 1, "expected a name"),

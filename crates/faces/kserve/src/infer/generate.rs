@@ -12,6 +12,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
 use hyper::StatusCode;
+use nereid_budgets::Permit;
 use nereid_core::backend_api::{
     Buffer, Buffers, Error, InferRequest, RequestTrace, Response, Result, Shape, Tensor, Trace,
 };
@@ -46,7 +47,11 @@ async fn one_with(
     body: RequestBody,
     trace: Option<&Arc<Trace>>,
 ) -> Result<Reply> {
-    let mut answers = ask(call, model, body, trace).await?;
+    let permit = match call.http.admit(model.name()) {
+        Ok(permit) => permit,
+        Err(refused) => return Ok(*refused),
+    };
+    let mut answers = ask(call, model, body, trace, permit).await?;
     let first = answers.next().await;
     answered(trace);
     let first = first.transpose().map_err(|error| with_code_of_response(&answers, error))?;
@@ -90,7 +95,11 @@ async fn stream_with(
     body: RequestBody,
     trace: Option<Arc<Trace>>,
 ) -> Result<Reply> {
-    let mut answers = ask(call, model, body, trace.as_ref()).await?;
+    let permit = match call.http.admit(model.name()) {
+        Ok(permit) => permit,
+        Err(refused) => return Ok(*refused),
+    };
+    let mut answers = ask(call, model, body, trace.as_ref(), permit).await?;
     let source = Arc::new(Source::of(&answers));
     let first = answers.next().await;
     let (status, first) = match first {
@@ -137,6 +146,7 @@ async fn ask(
     model: &Arc<Model>,
     mut body: RequestBody,
     trace: Option<&Arc<Trace>>,
+    permit: Option<Permit>,
 ) -> Result<ResponseStream> {
     let Call { face, headers, .. } = call;
     if face.dialect.encoding_of_request(headers) != Ok(Encoding::Identity) {
@@ -155,7 +165,7 @@ async fn ask(
     };
     call.forward_headers(&mut request)?;
     request.trace = trace.map(|trace| RequestTrace::new(Arc::clone(trace)));
-    face.server.infer(model, request, call.caller(&mut body))
+    face.server.infer(model, request, call.caller(&mut body, permit))
 }
 
 /// Decodes the request's object.
