@@ -31,6 +31,7 @@ mod readiness;
 mod readiness_watch;
 mod reminder;
 mod repository_agent;
+mod residency;
 mod server;
 mod signature;
 mod source;
@@ -73,6 +74,7 @@ pub use readiness_watch::ReadinessWatch;
 pub use repository_agent::{
     AgentAction, AgentContext, AgentFolders, AgentModel, ModelLocation, RepositoryAgent,
 };
+pub use residency::Residency;
 pub use server::{ModelControl, Server, ServerOptions};
 pub use signature::{InputSignature, OutputSignature, Signature};
 pub use source::{

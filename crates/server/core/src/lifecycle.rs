@@ -165,10 +165,11 @@ impl LifeCycle {
         // A folder that is there and has nothing to load in it is not a model.
         let is_model =
             fingerprint.is_err() || !matches!(&read, Err(error) if error.code() == ErrorCode::NotFound);
-        if is_required && is_model {
+        let on_demand = read.as_ref().map_or(Ok(false), |spec| self.services.is_on_demand(spec));
+        if is_required && is_model && on_demand != Ok(true) {
             self.require(&id);
         }
-        let spec = match read {
+        let spec = match read.and_then(|spec| on_demand.clone().map(|_| spec)) {
             Ok(spec) => spec,
             Err(error) => {
                 tracing::error!("Poll failed for model directory '{id}': {error}");
@@ -183,6 +184,11 @@ impl LifeCycle {
                 )));
             }
         };
+        if is_required && on_demand == Ok(true) && self.defer(&spec) {
+            known.pending = None;
+            known.note(spec.fingerprint, &Ok(()));
+            return Ok(());
+        }
         if spec.fault.is_none() && self.services.executors.dependencies(&spec).is_some() {
             known.pending = Some(Pending { spec, anew });
             known.needs_reconciling = true;
@@ -199,6 +205,22 @@ impl LifeCycle {
         self.note_outcome(&id, &outcome);
         known.note(fingerprint, &outcome);
         outcome
+    }
+
+    /// Leaves a model to its first request, unless one of its versions is served or it cannot be.
+    fn defer(&self, spec: &ModelSpec) -> bool {
+        let id = &spec.id;
+        if spec.fault.is_some() || spec.versions.is_empty() || self.table.load().is_served(id) {
+            return false;
+        }
+        self.change(|table| {
+            table.clear_failure(id);
+            table.release(id);
+            table.clear_unavailable(id, &spec.versions);
+            spec.versions.iter().for_each(|&version| table.set_version(id, version, VersionState::Evicted));
+        });
+        tracing::info!("'{id}' is loaded on demand");
+        true
     }
 
     /// The server is not ready without this model.
@@ -408,7 +430,9 @@ impl LifeCycle {
             for (version, model) in &versions {
                 let state = match model {
                     Some(model) => {
-                        table.require(id);
+                        if !model.is_on_demand() {
+                            table.require(id);
+                        }
                         VersionState::Ready(Arc::clone(model))
                     }
                     None => VersionState::Unloading { number, is_eviction },

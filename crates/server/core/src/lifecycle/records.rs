@@ -56,7 +56,9 @@ impl LifeCycle {
                 self.load(model, !overrides.is_empty(), is_required, records.of(&id))
             }
             FetchOutcome::Unchanged(id) => {
-                if is_required {
+                let table = self.table.load();
+                let mut served = table.versions(&id).filter_map(|(_, state)| state.model());
+                if is_required && !served.any(|model| model.is_on_demand()) {
                     self.require(&id);
                 }
                 Ok(())
