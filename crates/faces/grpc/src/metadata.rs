@@ -6,9 +6,11 @@ use nereid_core::Server;
 use nereid_core::backend_api::Result;
 use nereid_protocol::documents::{self, ModelMetadata};
 use nereid_protocol::parse_version;
+use tonic::metadata::MetadataMap;
 
 use crate::proto::model_metadata_response::TensorMetadata;
 use crate::proto::{ModelConfigResponse, ModelMetadataResponse, ServerMetadataResponse};
+use crate::{Face, forward};
 
 /// The version that a request names; `None` if it leaves the choice to the server.
 ///
@@ -35,13 +37,21 @@ pub(crate) async fn model_ready(server: &Server, name: &str, text: &str) -> Resu
     Ok(server.model_ready(name, version(text, name)?).await.is_ok())
 }
 
-/// A model's inputs and outputs.
+/// A model's inputs and outputs. A model that is loaded on demand is loaded for them.
 ///
 /// # Errors
 /// The model is unknown or not ready.
-pub(crate) fn model(server: &Server, name: &str, text: &str) -> Result<ModelMetadataResponse> {
+pub(crate) async fn model(
+    face: &Face,
+    name: &str,
+    text: &str,
+    metadata: &MetadataMap,
+) -> Result<ModelMetadataResponse> {
+    let version = version(text, name)?;
+    let server = &face.server;
+    server.resolve_with(name, version, || forward::head(&face.options, metadata)).await?;
     let ModelMetadata { name, versions, platform, inputs, outputs } =
-        ModelMetadata::of(server, name, version(text, name)?)?;
+        ModelMetadata::of(server, name, version)?;
     let tensors = |tensors: Vec<documents::TensorMetadata>| {
         let wire = |documents::TensorMetadata { name, datatype, shape }| TensorMetadata {
             name,
@@ -54,11 +64,17 @@ pub(crate) fn model(server: &Server, name: &str, text: &str) -> Result<ModelMeta
     Ok(ModelMetadataResponse { name, versions, platform, inputs, outputs, properties: BTreeMap::new() })
 }
 
-/// The configuration that the model is served with, defaults filled in.
+/// The configuration that the model is served with, defaults filled in. A model that is loaded on demand is loaded for it.
 ///
 /// # Errors
 /// The model is unknown or not ready.
-pub(crate) fn configuration(server: &Server, name: &str, text: &str) -> Result<ModelConfigResponse> {
-    let model = server.model(name, version(text, name)?)?;
+pub(crate) async fn configuration(
+    face: &Face,
+    name: &str,
+    text: &str,
+    metadata: &MetadataMap,
+) -> Result<ModelConfigResponse> {
+    let head = || forward::head(&face.options, metadata);
+    let model = face.server.resolve_with(name, version(text, name)?, head).await?;
     Ok(ModelConfigResponse { config: Some(model.config().clone()) })
 }

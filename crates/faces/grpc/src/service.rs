@@ -50,14 +50,14 @@ impl GrpcInferenceService for Service {
 
     async fn model_metadata(&self, request: Request<ModelMetadataRequest>) -> Answer<ModelMetadataResponse> {
         self.0.permit(request.extensions(), Action::Metadata, Some(&request.get_ref().name))?;
-        let ModelMetadataRequest { name, version } = request.into_inner();
-        answer(metadata::model(&self.0.server, &name, &version))
+        let (metadata, _, ModelMetadataRequest { name, version }) = request.into_parts();
+        answer(metadata::model(&self.0, &name, &version, &metadata).await)
     }
 
     async fn model_config(&self, request: Request<ModelConfigRequest>) -> Answer<ModelConfigResponse> {
         self.0.permit(request.extensions(), Action::ModelConfig, Some(&request.get_ref().name))?;
-        let ModelConfigRequest { name, version } = request.into_inner();
-        answer(metadata::configuration(&self.0.server, &name, &version))
+        let (metadata, _, ModelConfigRequest { name, version }) = request.into_parts();
+        answer(metadata::configuration(&self.0, &name, &version, &metadata).await)
     }
 
     async fn model_infer(&self, _: Request<ModelInferRequest>) -> Answer<ModelInferResponse> {

@@ -18,6 +18,7 @@ use nereid_metrics::{Exposition, MetricsOptions, PinnedMemory, RemoteRepository}
 use nereid_net::listener::Connections;
 use nereid_object_stores::{CloudOptions, RepositoryStatus};
 use nereid_repository::Repositories;
+use nereid_residency::ResidencyManager;
 use nereid_shared_memory::Regions;
 use tokio::runtime::{Handle, Runtime};
 use tokio::sync::watch;
@@ -97,11 +98,13 @@ pub fn start(config: Config, process: Process) -> std::result::Result<RunningSer
     }
     let mut executors = config.server.executors;
     executors.register(Arc::new(EnsembleFactory));
+    let residency = ResidencyManager::new(config.residency);
     let has_gpus = !platform.gpus.numbers.is_empty();
     let server = ServerOptions {
         trace_store,
         interceptors,
         executors,
+        residency: config.server.residency.or_else(|| Some(Arc::clone(&residency) as _)),
         gpus: platform.gpus.numbers.clone(),
         gpu_limits: platform.gpus.limits(&config.platform.gpus.load_limits),
         metrics: process.backend_metrics.clone(),
@@ -109,6 +112,7 @@ pub fn start(config: Config, process: Process) -> std::result::Result<RunningSer
     };
     let server =
         Server::new(server, platform.backends.registry.clone(), Arc::new(repositories.source.clone()));
+    residency.attach(&server);
 
     let metrics = MetricsOptions { gpu: config.metrics.gpu && has_gpus, ..config.metrics };
     let pools = Arc::clone(&platform.pools);
