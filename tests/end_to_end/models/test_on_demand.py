@@ -1,5 +1,6 @@
 """Models that are loaded for their requests: HTTP, gRPC and tritonclient; failures, changes, clients that leave, a crash."""
 
+import re
 import shutil
 import socket
 import threading
@@ -14,6 +15,7 @@ from tritonclient.utils import InferenceServerException
 
 from http_requests import LIMIT_S, assert_refused, infer, request, tensor
 from model_files import write_identity
+from scrapes import Scrape
 from waiting import eventually
 
 ON_DEMAND = "--model-control-mode=on-demand"
@@ -110,7 +112,7 @@ def test_concurrent_requests_cause_one_load_and_clients_may_leave(repository, se
         # A client that leaves, and another whose deadline passes, while the others wait.
         with socket.create_connection(("127.0.0.1", server.port)) as leaving:
             leaving.sendall(b"POST /v2/models/held/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}")
-        with pytest.raises(InferenceServerException, match="Deadline"):
+        with pytest.raises(InferenceServerException, match=r"Deadline|is still being loaded"):
             grpc_answer(server, "held", client_timeout=0.2)
         late = infer(server, "held", {**BODY, "parameters": {"timeout": 100_000}})
         assert_refused(late, 503)
@@ -200,3 +202,60 @@ def test_a_crash_in_the_middle_of_loads_leaves_nothing_behind(repository, serve)
         began = time.monotonic()
         statuses = list(threads.map(lambda number: infer(again, f"m{number}", BODY).status, range(30)))
     assert statuses == [200] * 30 and time.monotonic() - began < LIMIT_S
+
+
+def test_a_hundred_models_share_the_room_of_ten(repository, serve):
+    for number in range(100):
+        write_identity(repository, f"m{number}", ["INT32"], memory_byte_size="1000000")
+    server = serve(ON_DEMAND, "--model-memory-budget=10500000", "--model-max-evictions-per-minute=100000")
+    most, wrong = 0, []
+
+    def client(seed):
+        random = np.random.default_rng(seed)
+        refused = 0
+        for rank in random.zipf(1.3, 60):
+            number = int(rank - 1) % 100
+            body = {"inputs": [tensor("INPUT0", "INT32", [2], [number, seed])]}
+            answer = infer(server, f"m{number}", body)
+            if answer.status == 503:
+                assert int(answer.headers["Retry-After"]) >= 1
+                refused += 1
+            elif answer.json["model_name"] != f"m{number}" or answer.json["outputs"][0]["data"] != [number, seed]:
+                wrong.append(answer)
+        return refused
+
+    with ThreadPoolExecutor(8) as threads:
+        clients = [threads.submit(client, seed) for seed in range(8)]
+        while not all(future.done() for future in clients):
+            most = max(most, sum(state == "READY" for _, state, _ in entries(server)))
+        refused = sum(future.result(LIMIT_S) for future in clients)
+    assert not wrong and 8 <= most <= 10 and refused <= 48
+    assert "leaves the memory (1.0 MB) to make room for" in server.log
+    assert server.ready_status() == 200
+    counted = re.findall(r'nereid_model_memory_bytes\{.*kind="budget"\} (\d+)', Scrape(server).text)
+    assert 8 <= len(counted) <= 10 and set(counted) == {"1000000"}
+
+
+def test_idle_models_leave_and_kept_ones_stay(repository, serve):
+    write_identity(repository, "idle", ["INT32"])
+    write_identity(repository, "kept", ["INT32"], keep_loaded="true")
+    write_identity(repository, "never", ["INT32"], idle_timeout_secs="0")
+    server = serve("--model-idle-timeout=1")
+    assert entries(server) == [("1", "READY", None)] * 3
+    assert eventually(lambda: entries(server, "idle") == [("1", "UNLOADED", "loaded on demand")])
+    assert entries(server, "kept") == entries(server, "never") == [("1", "READY", None)]
+    assert server.ready_status() == 200
+    assert http_answer(server, "idle") == [3, 4]
+
+
+def test_competing_models_are_named_in_the_log(repository, serve):
+    for name in ("a", "b"):
+        write_identity(repository, name, ["INT32"], memory_byte_size="1000")
+    server = serve(ON_DEMAND, "--model-memory-budget=1500", "--model-max-evictions-per-minute=2")
+    for name in ("a", "b", "a"):
+        assert http_answer(server, name) == [3, 4]
+    answer = infer(server, "b", BODY)
+    assert_refused(answer, 503)
+    assert int(answer.headers["Retry-After"]) > 10
+    assert "2 models left the memory within a minute, most of all 'a' 1 times, 'b' 1 times" in server.log
+    assert http_answer(server, "a") == [3, 4]

@@ -2,15 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use nereid_core::Server;
 use nereid_core::backend_api::Result;
+use nereid_core::{RequestHead, Server};
 use nereid_protocol::documents::{self, ModelMetadata};
 use nereid_protocol::parse_version;
-use tonic::metadata::MetadataMap;
 
 use crate::proto::model_metadata_response::TensorMetadata;
 use crate::proto::{ModelConfigResponse, ModelMetadataResponse, ServerMetadataResponse};
-use crate::{Face, forward};
 
 /// The version that a request names; `None` if it leaves the choice to the server.
 ///
@@ -42,14 +40,13 @@ pub(crate) async fn model_ready(server: &Server, name: &str, text: &str) -> Resu
 /// # Errors
 /// The model is unknown or not ready.
 pub(crate) async fn model(
-    face: &Face,
+    server: &Server,
     name: &str,
     text: &str,
-    metadata: &MetadataMap,
+    head: impl FnOnce() -> RequestHead,
 ) -> Result<ModelMetadataResponse> {
     let version = version(text, name)?;
-    let server = &face.server;
-    server.resolve_with(name, version, || forward::head(&face.options, metadata)).await?;
+    server.resolve_with(name, version, head).await?;
     let ModelMetadata { name, versions, platform, inputs, outputs } =
         ModelMetadata::of(server, name, version)?;
     let tensors = |tensors: Vec<documents::TensorMetadata>| {
@@ -69,12 +66,11 @@ pub(crate) async fn model(
 /// # Errors
 /// The model is unknown or not ready.
 pub(crate) async fn configuration(
-    face: &Face,
+    server: &Server,
     name: &str,
     text: &str,
-    metadata: &MetadataMap,
+    head: impl FnOnce() -> RequestHead,
 ) -> Result<ModelConfigResponse> {
-    let head = || forward::head(&face.options, metadata);
-    let model = face.server.resolve_with(name, version(text, name)?, head).await?;
+    let model = server.resolve_with(name, version(text, name)?, head).await?;
     Ok(ModelConfigResponse { config: Some(model.config().clone()) })
 }

@@ -14,11 +14,11 @@ use nereid_core::{Server, ServerOptions, Work};
 use nereid_cuda::{Cuda, PoolUsage, Pools};
 use nereid_ensemble::EnsembleFactory;
 use nereid_load_report::LoadReports;
-use nereid_metrics::{Exposition, MetricsOptions, PinnedMemory, RemoteRepository};
+use nereid_metrics::{Exposition, MetricsOptions, PinnedMemory, RemoteRepository, VersionMemory};
 use nereid_net::listener::Connections;
 use nereid_object_stores::{CloudOptions, RepositoryStatus};
 use nereid_repository::Repositories;
-use nereid_residency::ResidencyManager;
+use nereid_residency::{ModelMemory, ResidencyManager};
 use nereid_shared_memory::Regions;
 use tokio::runtime::{Handle, Runtime};
 use tokio::sync::watch;
@@ -129,7 +129,8 @@ pub fn start(config: Config, process: Process) -> std::result::Result<RunningSer
         exposition = exposition.with_access_policy(move || guard.is_valid());
     }
     let remote = repositories.clone();
-    let exposition = Arc::new(exposition.with_repositories(move || remote_repositories(&remote)));
+    let exposition = exposition.with_repositories(move || remote_repositories(&remote));
+    let exposition = Arc::new(exposition.with_memory(move || memory(&residency)));
     // Weak: the metrics of repositories know these, and repositories know which backends use GPUs.
     let text = Arc::downgrade(&exposition);
     let text = move |server: &Server| text.upgrade().map_or_else(String::new, |text| text.text(server));
@@ -355,6 +356,11 @@ fn remote_repositories(repositories: &OpenRepositories) -> Vec<RemoteRepository>
         fetching: status.fetching,
     };
     repositories.status().into_iter().map(of_status).collect()
+}
+
+fn memory(residency: &ResidencyManager) -> Vec<VersionMemory> {
+    let of_version = |ModelMemory { id, version, kind, bytes }| VersionMemory { id, version, kind, bytes };
+    residency.memory().into_iter().map(of_version).collect()
 }
 
 fn pinned_memory(pools: &Pools) -> PinnedMemory {

@@ -12,7 +12,7 @@ use clap::{Arg, Command};
 use super::sources::names;
 
 /// Options that Triton does not have.
-pub(super) const OWN: [&str; 23] = [
+pub(super) const OWN: [&str; 26] = [
     "access",
     "config-file",
     "console",
@@ -29,6 +29,9 @@ pub(super) const OWN: [&str; 23] = [
     "max-inflight-bytes",
     "max-inflight-requests",
     "max-unread-response-bytes",
+    "model-idle-timeout",
+    "model-max-evictions-per-minute",
+    "model-memory-budget",
     "on-demand-retry-secs",
     "on-demand-wait-secs",
     "repository-agent",

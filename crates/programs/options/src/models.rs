@@ -67,6 +67,19 @@ pub(crate) struct ModelOptions {
     /// them, up to eight times.
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = whole::<u32>())]
     on_demand_retry_secs: u32,
+
+    /// Bytes that models may take in memory. The least valuable ones leave for others, and are loaded again by their next
+    /// request. Default: no limit.
+    #[arg(long, value_name = "BYTES", value_parser = whole::<u64>())]
+    model_memory_budget: Option<u64>,
+
+    /// Models that may leave in a minute to make room for others under --model-memory-budget; further loads have to wait.
+    #[arg(long, value_name = "COUNT", default_value_t = 60, value_parser = whole::<u32>())]
+    model_max_evictions_per_minute: u32,
+
+    /// Seconds without requests after which a model leaves the memory until its next request; 0 for never.
+    #[arg(long, value_name = "SECONDS", default_value_t = 0, value_parser = whole::<u32>())]
+    model_idle_timeout: u32,
 }
 
 /// How models are loaded and unloaded while the server runs.
@@ -129,6 +142,10 @@ impl ModelOptions {
             all_on_demand: self.model_control_mode == ModelControlMode::OnDemand,
             wait: Duration::from_secs(self.on_demand_wait_secs.into()),
             retry_pause: Duration::from_secs(self.on_demand_retry_secs.into()),
+            memory_budget: self.model_memory_budget,
+            evictions_a_minute: usize::try_from(self.model_max_evictions_per_minute).unwrap_or(usize::MAX),
+            idle_timeout: (self.model_idle_timeout > 0)
+                .then(|| Duration::from_secs(self.model_idle_timeout.into())),
         }
     }
 

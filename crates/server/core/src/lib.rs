@@ -31,7 +31,6 @@ mod readiness;
 mod readiness_watch;
 mod reminder;
 mod repository_agent;
-mod residency;
 mod server;
 mod signature;
 mod source;
@@ -74,7 +73,6 @@ pub use readiness_watch::ReadinessWatch;
 pub use repository_agent::{
     AgentAction, AgentContext, AgentFolders, AgentModel, ModelLocation, RepositoryAgent,
 };
-pub use residency::Residency;
 pub use server::{ModelControl, Server, ServerOptions};
 pub use signature::{InputSignature, OutputSignature, Signature};
 pub use source::{
@@ -82,4 +80,6 @@ pub use source::{
 };
 pub use spec::{Completion, Fingerprint, Labels, ModelId, ModelSpec, Origin};
 pub use table::{ModelStatus, ModelTable, ServedModels, VersionState};
-pub use versions::{Choice, ModelRequest, RequestHead, ResolveFuture, VersionChooser, VersionChoosers};
+pub use versions::{
+    Choice, ModelRequest, RequestHead, Residency, ResolveFuture, VersionChooser, VersionChoosers,
+};

@@ -41,6 +41,7 @@ use crate::source::{Fetches, ModelSource};
 use crate::spec::ModelSpec;
 use crate::spec::{Fingerprint, ModelId};
 use crate::table::{ModelTable, ServedModels, VersionState};
+use crate::versions::Residency;
 
 /// All models of a server, and the tasks that change them.
 pub(crate) struct LifeCycle {
@@ -48,6 +49,7 @@ pub(crate) struct LifeCycle {
     catalog: Arc<Catalog>,
     fetches: Fetches,
     services: Services,
+    residency: Option<Arc<dyn Residency>>,
     table: Arc<ArcSwap<ModelTable>>,
     limits: Limits,
     tasks: Mutex<Tasks>,
@@ -109,7 +111,12 @@ impl Record {
 }
 
 impl LifeCycle {
-    pub(crate) fn new(source: Arc<dyn ModelSource>, mut services: Services, limits: Limits) -> Arc<Self> {
+    pub(crate) fn new(
+        source: Arc<dyn ModelSource>,
+        mut services: Services,
+        residency: Option<Arc<dyn Residency>>,
+        limits: Limits,
+    ) -> Arc<Self> {
         let table = Arc::<ArcSwap<ModelTable>>::default();
         services.models = ServedModels::new(&table);
         let readiness_poll =
@@ -119,6 +126,7 @@ impl LifeCycle {
             source,
             fetches: Fetches::new(services.events.clone()),
             services,
+            residency,
             table,
             limits,
             tasks: Mutex::default(),
@@ -165,11 +173,11 @@ impl LifeCycle {
         // A folder that is there and has nothing to load in it is not a model.
         let is_model =
             fingerprint.is_err() || !matches!(&read, Err(error) if error.code() == ErrorCode::NotFound);
-        let on_demand = read.as_ref().map_or(Ok(false), |spec| self.services.is_on_demand(spec));
-        if is_required && is_model && on_demand != Ok(true) {
+        let read = read.and_then(|spec| Ok(ModelSpec { is_on_demand: self.is_on_demand(&spec)?, ..spec }));
+        if is_required && is_model && !read.as_ref().is_ok_and(|spec| spec.is_on_demand) {
             self.require(&id);
         }
-        let spec = match read.and_then(|spec| on_demand.clone().map(|_| spec)) {
+        let spec = match read {
             Ok(spec) => spec,
             Err(error) => {
                 tracing::error!("Poll failed for model directory '{id}': {error}");
@@ -184,7 +192,8 @@ impl LifeCycle {
                 )));
             }
         };
-        if is_required && on_demand == Ok(true) && self.defer(&spec) {
+        let is_deferred = || spec.is_on_demand || !self.has_room(&spec);
+        if is_required && !self.table.load().is_served(&id) && is_deferred() && self.defer(&spec) {
             known.pending = None;
             known.note(spec.fingerprint, &Ok(()));
             return Ok(());
@@ -197,7 +206,7 @@ impl LifeCycle {
         known.pending = None;
         let fingerprint = spec.fingerprint.clone();
         let guard = spec.guard.clone();
-        let outcome = self.apply(spec, anew, known.served.as_ref());
+        let outcome = self.load_into_memory(spec, anew, known.served.as_ref());
         if outcome.is_ok() {
             known.is_overridden = anew;
         }
@@ -207,10 +216,40 @@ impl LifeCycle {
         outcome
     }
 
-    /// Leaves a model to its first request, unless one of its versions is served or it cannot be.
+    fn is_on_demand(&self, spec: &ModelSpec) -> Result<bool> {
+        self.residency.as_ref().map_or(Ok(false), |residency| residency.is_on_demand(&spec.config))
+    }
+
+    /// Whether a model may be loaded that no request waits for.
+    fn has_room(&self, spec: &ModelSpec) -> bool {
+        let has_room = |residency: &Arc<dyn Residency>| residency.has_room(spec);
+        self.services.executors.dependencies(spec).is_some() || self.residency.as_ref().is_none_or(has_room)
+    }
+
+    /// Serves the versions of `spec`, once there is room for them.
+    fn load_into_memory(
+        self: &Arc<Self>,
+        spec: ModelSpec,
+        anew: bool,
+        served: Option<&Fingerprint>,
+    ) -> Result<()> {
+        let Some(residency) = self.residency.as_ref().filter(|_| !self.table.load().is_served(&spec.id))
+        else {
+            return self.apply(spec, anew, served);
+        };
+        if let Err(error) = residency.before_load(&spec) {
+            tracing::warn!("'{}' is not loaded: {error}", spec.id);
+            return Err(error);
+        }
+        let outcome = self.apply(spec.clone(), anew, served);
+        residency.after_load(&spec, &outcome);
+        outcome
+    }
+
+    /// Leaves a model to its first request, unless it cannot be served.
     fn defer(&self, spec: &ModelSpec) -> bool {
         let id = &spec.id;
-        if spec.fault.is_some() || spec.versions.is_empty() || self.table.load().is_served(id) {
+        if spec.fault.is_some() || spec.versions.is_empty() {
             return false;
         }
         self.change(|table| {

@@ -27,11 +27,10 @@ use crate::model::{Model, Services, Work};
 use crate::peers::{InnerCaller, ServerPeers};
 use crate::readiness_watch::ReadinessWatch;
 use crate::reminder::Reminder;
-use crate::residency::Residency;
 use crate::source::{FetchStatus, ModelSource, Overrides, SourceEntry};
 use crate::spec::ModelId;
 use crate::table::{ModelStatus, ModelTable, ServedModels, VersionState};
-use crate::versions::{ModelRequest, RequestHead, ResolveFuture, VersionChooser, VersionChoosers};
+use crate::versions::{ModelRequest, RequestHead, Residency, ResolveFuture, VersionChooser, VersionChoosers};
 use nereid_scheduling::rate_limiter::{RateLimit, RateLimiter};
 use nereid_scheduling::timer::Timer;
 use nereid_statistics::LatencyOptions;
@@ -165,11 +164,10 @@ impl Server {
                 bodies: bodies.clone(),
                 latencies: options.latencies,
                 interceptors: options.interceptors.clone(),
-                residency: options.residency.clone(),
                 models: ServedModels::default(),
                 events,
             };
-            let models = LifeCycle::new(source, services, limits);
+            let models = LifeCycle::new(source, services, options.residency.clone(), limits);
             Self {
                 options,
                 models,

@@ -337,6 +337,11 @@ impl ModelTable {
         !self.is_served(id) && self.versions(id).any(|(_, state)| state.is_evicted())
     }
 
+    /// The names of all known models.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.models.keys().map(|name| &**name)
+    }
+
     /// The states of the versions of all models of this name.
     pub fn states_of(&self, name: &str) -> impl Iterator<Item = &VersionState> {
         let entries = self.models.get(name).into_iter().flat_map(|namespaces| namespaces.values());

@@ -1,7 +1,9 @@
 //! The version of a model that a request goes to: the requested one, or else the latest ready one.
 //!
 //! A model may have a [`VersionChooser`] that decides otherwise: by the head of the request, or after a wait. Canary versions
-//! plug in here, and [`Residency`](crate::Residency) for models that are loaded on demand.
+//! plug in here, and [`Residency`] for models that are loaded on demand.
+
+mod residency;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,6 +16,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::{Either, select};
 use nereid_backend_api::{Error, Result};
 
+pub use self::residency::Residency;
 use crate::lifecycle::LifeCycle;
 use crate::model::Model;
 use crate::table::ModelTable;

@@ -1,7 +1,7 @@
 //! The loads that requests wait for: one for each model at a time, and pauses after failures.
 //!
-//! The rules have no clock and no thread of their own: each takes the time as an argument. A request that waits holds the other
-//! end of a channel, and asks again once it is woken.
+//! The rules have no clock and no thread of their own: each takes the time as an argument. A waiting request holds the receiver of
+//! a channel; once woken, the request is decided about again.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -56,7 +56,7 @@ struct Waiting {
 pub(crate) struct Answer {
     /// Whether the caller starts the load.
     pub starts_load: bool,
-    /// What the request waits for; an error if the load failed, or will not end in time.
+    /// The receiver that wakes the request. An error if the load failed, or will not end in time.
     pub wait: Result<Receiver<()>>,
 }
 
@@ -72,11 +72,12 @@ impl Loads {
         let starts_load = match &model.state {
             State::Loading { .. } => false,
             State::Failed { error, at, pause } if now < *at + *pause || arrived <= *at => {
-                let error = Error::unavailable(format!(
-                    "model '{name}' could not be loaded for this request: {error}"
-                ));
-                let left = (*at + *pause).saturating_duration_since(now);
-                return Answer { starts_load: false, wait: Err(error.with_retry_after(left)) };
+                // The failure may know better when to try again.
+                let own = error.retry_after().map(|seconds| Duration::from_secs(seconds.get().into()));
+                let left = (*at + own.unwrap_or_default().max(*pause)).saturating_duration_since(now);
+                let message = format!("model '{name}' could not be loaded for this request: {error}");
+                let refused = Error::unavailable(message).with_retry_after(left);
+                return Answer { starts_load: false, wait: Err(refused) };
             }
             State::Failed { .. } | State::Idle => true,
         };

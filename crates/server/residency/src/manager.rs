@@ -3,18 +3,23 @@
 use std::fmt;
 use std::future::ready;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use futures_util::future::select;
 use nereid_backend_api::{Error, ErrorCode, ModelConfig, Result};
 use nereid_budgets::Budget;
-use nereid_core::{Choice, ModelRequest, ModelTable, Residency, Server, VersionChooser, VersionState};
+use nereid_core::{
+    Choice, ModelId, ModelRequest, ModelSpec, ModelTable, Residency, Server, VersionChooser, VersionState,
+};
 use nereid_scheduling::timer::{Alarm, Ring, Timer};
 use tokio::sync::oneshot::{Receiver, Sender, channel};
 
+use crate::ResidencyOptions;
 use crate::loads::Loads;
-use crate::{ResidencyOptions, parameters};
+use crate::parameters::Parameters;
+use crate::rooms::{RoomLimits, Rooms};
 
 /// How many requests may wait for loads at a time, over all models.
 const MAX_WAITING: usize = 16_384;
@@ -29,7 +34,34 @@ pub struct ResidencyManager {
     waiting: Arc<Waiting>,
     places: Budget,
     alarm: Alarm,
+    rooms: Arc<Rooms>,
+    idleness: Arc<Idleness>,
     _timer: Timer,
+}
+
+/// The memory of a version.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModelMemory {
+    /// The model.
+    pub id: ModelId,
+    /// The version.
+    pub version: u64,
+    /// `server` and `processes` for memory that was measured when the model was loaded, `budget` for the size under the budget.
+    pub kind: &'static str,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+/// The time between two searches for idle models.
+const IDLE_CHECK: Duration = if cfg!(test) { Duration::from_millis(20) } else { Duration::from_secs(1) };
+
+/// Evicts models that have had no requests for some time.
+struct Idleness {
+    rooms: Arc<Rooms>,
+    server: OnceLock<Weak<Server>>,
+    alarm: OnceLock<Alarm>,
+    /// Whether there is a time limit for any model.
+    is_on: AtomicBool,
 }
 
 /// The requests that wait for loads.
@@ -50,19 +82,55 @@ impl ResidencyManager {
         let target = Arc::downgrade(&waiting);
         let alarm = timer.alarm(target);
         let (server, places) = (OnceLock::new(), Budget::new(MAX_WAITING));
-        Arc::new(Self { options, server, waiting, places, alarm, _timer: timer })
+        let rooms = Arc::new(Rooms::new(RoomLimits {
+            budget: options.memory_budget,
+            evictions_a_minute: options.evictions_a_minute.max(1),
+            idle_timeout: options.idle_timeout,
+        }));
+        let idleness = Arc::new(Idleness {
+            rooms: Arc::clone(&rooms),
+            server: OnceLock::new(),
+            alarm: OnceLock::new(),
+            is_on: AtomicBool::new(false),
+        });
+        let target = Arc::downgrade(&idleness);
+        let _ = idleness.alarm.set(timer.alarm(target));
+        if options.idle_timeout.is_some() {
+            idleness.start();
+        }
+        Arc::new(Self { options, server, waiting, places, alarm, rooms, idleness, _timer: timer })
     }
 
     /// Loads the models of this server, which it does not keep alive. Only the first server counts.
     pub fn attach(&self, server: &Arc<Server>) {
         let _ = self.server.set(Arc::downgrade(server));
+        let _ = self.idleness.server.set(Arc::downgrade(server));
+    }
+
+    /// The memory of the versions in memory. What a model takes is divided equally among its versions.
+    pub fn memory(&self) -> Vec<ModelMemory> {
+        let Some(server) = self.server() else { return Vec::new() };
+        let models = server.models();
+        let mut all = Vec::new();
+        for model in models.ready().filter(|model| !model.is_composite()) {
+            let count =
+                models.states_of(model.name()).filter(|state| state.model().is_some()).count().max(1) as u64;
+            let (measured, budget) = self.rooms.size(model.name());
+            let measured =
+                measured.map(|memory| [("server", memory.server), ("processes", memory.processes)]);
+            for (kind, bytes) in measured.into_iter().flatten().chain([("budget", budget)]) {
+                let (id, version) = (model.id().clone(), model.version());
+                all.push(ModelMemory { id, version, kind, bytes: bytes / count });
+            }
+        }
+        all
     }
 
     fn server(&self) -> Option<Arc<Server>> {
         self.server.get().and_then(Weak::upgrade)
     }
 
-    /// Whether requests to a model that is not served have it loaded, as far as the table tells: `None` if only the source does.
+    /// Whether requests load a model that is not served, according to the table. `None` for a model that only the source may have.
     fn is_wanted(&self, name: &str, models: &ModelTable) -> Option<bool> {
         let mut is_awaited = false;
         for state in models.states_of(name) {
@@ -100,7 +168,7 @@ impl ResidencyManager {
     fn wait_for_load(&self, ended: Receiver<()>, until: Instant) -> Choice {
         self.alarm.set(until);
         self.wait(async {
-            // An error would mean that the load was forgotten; the request is decided about anew in any case.
+            // The request is decided about again in either case.
             let _ = ended.await;
         })
     }
@@ -170,7 +238,23 @@ impl VersionChooser for ResidencyManager {
 
 impl Residency for ResidencyManager {
     fn is_on_demand(&self, config: &ModelConfig) -> Result<bool> {
-        Ok(parameters::load_on_demand(config)?.unwrap_or(false) || self.options.all_on_demand)
+        let parameters = Parameters::of(config)?;
+        if parameters.idle_timeout.is_some() {
+            self.idleness.start();
+        }
+        Ok(parameters.load_on_demand || self.options.all_on_demand)
+    }
+
+    fn has_room(&self, spec: &ModelSpec) -> bool {
+        self.server().is_none_or(|server| self.rooms.has_room(&server, spec))
+    }
+
+    fn before_load(&self, spec: &ModelSpec) -> Result<()> {
+        self.server().map_or(Ok(()), |server| self.rooms.before_load(&server, spec))
+    }
+
+    fn after_load(&self, spec: &ModelSpec, outcome: &Result<()>) {
+        self.rooms.after_load(spec, outcome.is_ok());
     }
 
     fn is_offered(&self, name: &str, models: &ModelTable) -> Pin<Box<dyn Future<Output = bool> + Send>> {
@@ -204,6 +288,37 @@ fn since(time: Instant) -> Instant {
 impl fmt::Debug for ResidencyManager {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ResidencyManager").field("options", &self.options).finish_non_exhaustive()
+    }
+}
+
+impl Idleness {
+    /// Looks for idle models from now on.
+    fn start(&self) {
+        if !self.is_on.swap(true, Ordering::Relaxed) {
+            self.set_alarm();
+        }
+    }
+
+    fn set_alarm(&self) {
+        if let Some(alarm) = self.alarm.get() {
+            alarm.set(Instant::now() + IDLE_CHECK);
+        }
+    }
+}
+
+impl Ring for Idleness {
+    fn ring(&self) {
+        // Before the models of the server, and after its end, there is nothing to unload.
+        if let Some(server) = self.server.get().and_then(Weak::upgrade) {
+            for name in self.rooms.idle(&server, Instant::now()) {
+                let idle = name.clone();
+                server.evict_model(&name, move |outcome| match outcome {
+                    Ok(()) => tracing::info!("'{idle}' leaves the memory: it is idle"),
+                    Err(error) => tracing::debug!("{error}"),
+                });
+            }
+        }
+        self.set_alarm();
     }
 }
 

@@ -117,7 +117,11 @@ impl LifeCycle {
 pub(super) fn all(outcomes: impl IntoIterator<Item = Result<()>>) -> Result<()> {
     let mut errors: Vec<_> = outcomes.into_iter().filter_map(Result::err).collect();
     errors.sort_by_key(|error| error.code() != ErrorCode::InvalidArg);
-    let Some(first) = errors.first() else { return Ok(()) };
+    let first = match errors.as_slice() {
+        [] => return Ok(()),
+        [only] => return Err(only.clone()),
+        [first, ..] => first,
+    };
     let messages: Vec<_> = errors.iter().map(Error::message).collect();
     Err(Error::new(first.code(), messages.join("; ")))
 }

@@ -14,7 +14,6 @@ use crate::executor::{
     BuildError, Executable, ExecutorFactory, ExecutorKinds, InstanceServices, VersionLoad,
 };
 use crate::interceptors::{Gate, Interceptors, LoadedVersion};
-use crate::residency::Residency;
 use crate::signature::Signature;
 use crate::spec::ModelSpec;
 use crate::table::ServedModels;
@@ -37,17 +36,8 @@ pub(crate) struct Services {
     pub latencies: LatencyOptions,
     /// See [`ServerOptions::interceptors`](crate::ServerOptions::interceptors).
     pub interceptors: Interceptors,
-    /// See [`ServerOptions::residency`](crate::ServerOptions::residency).
-    pub residency: Option<Arc<dyn Residency>>,
     /// Where changes of readiness are announced.
     pub events: Events,
-}
-
-impl Services {
-    /// Whether a model is loaded for its requests, and not required by the server's readiness.
-    pub(crate) fn is_on_demand(&self, spec: &ModelSpec) -> Result<bool> {
-        self.residency.as_ref().map_or(Ok(false), |residency| residency.is_on_demand(&spec.config))
-    }
 }
 
 impl Model {
@@ -115,7 +105,6 @@ impl Model {
             models: &services.models,
         });
         let gate = Gate::new(interceptors.inspect_err(|_| executor.close())?);
-        let is_on_demand = services.is_on_demand(spec).inspect_err(|_| executor.close())?;
         let id = (spec.id.clone(), version);
         let retirement = Retirement::new(id, gate.clone(), Arc::clone(&executor), spec.guard.clone());
         Ok(Self {
@@ -132,7 +121,7 @@ impl Model {
             gate,
             executor,
             is_composite,
-            is_on_demand,
+            is_on_demand: spec.is_on_demand,
             instances,
             refusal,
             max_unread: services.max_unread,

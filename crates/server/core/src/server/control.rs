@@ -69,6 +69,15 @@ impl Server {
         self.models.submit(name.to_owned(), Task::Evict, Box::new(done));
     }
 
+    /// [`evict_model`](Self::evict_model) on the calling thread, which may be one that loads models. Waits a few seconds until the
+    /// model's memory is free.
+    ///
+    /// # Errors
+    /// As there, and for a model that is being loaded or unloaded.
+    pub fn evict_model_now(&self, name: &str) -> Result<()> {
+        self.models.evict_now(name)
+    }
+
     /// Loads a model that was evicted, or that was never loaded, as it is in the source now, and calls `done` with the outcome. The
     /// members of an ensemble are loaded, too. For the server's own decisions, in every model control mode.
     pub fn load_on_demand(&self, name: &str, done: impl FnOnce(Result<()>) + Send + 'static) {

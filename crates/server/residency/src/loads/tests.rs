@@ -1,3 +1,5 @@
+//! The loads of one model on a clock of the tests' own.
+
 use proptest::prelude::*;
 
 use super::*;
@@ -89,6 +91,18 @@ fn a_failed_load_is_tried_again_after_pauses_that_double() {
 }
 
 #[test]
+fn the_time_to_try_again_is_that_of_the_failure_if_it_is_later() {
+    for (own, expected) in [(None, 10), (Some(3), 10), (Some(40), 40)] {
+        let mut world = World::new();
+        assert!(world.request(seconds(60)).starts_load);
+        let error = Error::unavailable("no room");
+        world.end(Err(own.map_or(error.clone(), |own| error.with_retry_after(seconds(own)))));
+        let error = world.request(seconds(60)).wait.unwrap_err();
+        assert_eq!(error.retry_after().map(|it| it.get()), Some(expected));
+    }
+}
+
+#[test]
 fn a_request_waits_no_longer_than_it_may() {
     let mut world = World::new();
     let mut short = world.request(seconds(2)).wait.unwrap();
@@ -97,7 +111,7 @@ fn a_request_waits_no_longer_than_it_may() {
     assert!(!is_woken(&mut short));
     world.pass(seconds(1));
     assert!(is_woken(&mut short) && !is_woken(&mut long));
-    // It asks again once it is woken.
+    // The woken request is decided about again.
     let answer = world.loads.request("m", world.now - seconds(2), world.now, world.now);
     let error = answer.wait.unwrap_err();
     assert!(!answer.starts_load);

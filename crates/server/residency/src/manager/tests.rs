@@ -12,9 +12,12 @@ use nereid_core::{
     BlockingSource, Caller, Fingerprint, ModelControl, ModelId, ModelSpec, Overrides, RequestHead,
     ServerOptions,
 };
-use nereid_testkit::{ScriptedBackend, ScriptedModel};
+use nereid_testkit::{Gate, ScriptedBackend, ScriptedModel};
 
 use super::*;
+
+/// The content of models whose executions wait at the gate.
+const HELD: u8 = 99;
 
 const ON_DEMAND: &str = "parameters { key: 'load_on_demand' value { string_value: 'true' } }";
 
@@ -61,6 +64,9 @@ struct World {
     is_broken: Arc<AtomicBool>,
     /// Whether loads wait.
     held: Arc<(Mutex<bool>, Condvar)>,
+    /// Holds the executions of models whose content is 99.
+    gate: Gate,
+    residency: Arc<ResidencyManager>,
 }
 
 fn world(control: ModelControl, options: ResidencyOptions, models: &[(&str, u8, &str)]) -> World {
@@ -70,6 +76,8 @@ fn world(control: ModelControl, options: ResidencyOptions, models: &[(&str, u8, 
     let (is_broken, held) = (Arc::<AtomicBool>::default(), Arc::<(Mutex<bool>, Condvar)>::default());
     let (loaded, broken, holding, contents) =
         (Arc::clone(&loads), Arc::clone(&is_broken), Arc::clone(&held), Arc::clone(&source));
+    let gate = Gate::default();
+    let holds = gate.clone();
     let backend = ScriptedBackend::new(move |context| {
         loaded.lock().unwrap().push(context.name.clone());
         drop(holding.1.wait_while(holding.0.lock().unwrap(), |held| *held).unwrap());
@@ -77,7 +85,11 @@ fn world(control: ModelControl, options: ResidencyOptions, models: &[(&str, u8, 
             return Err(Error::internal("broken on purpose"));
         }
         let (content, _) = contents.of(&context.name)?;
+        let gate = holds.clone();
         Ok(ScriptedModel::new(move |batch| {
+            if content == HELD {
+                gate.pass(&batch);
+            }
             let answer = || Ok(Response::new(vec![Tensor::new("Y", DataType::Uint8, [1], vec![content])]));
             let answers: Vec<_> = batch.requests().iter().map(|_| answer()).collect();
             batch.complete(answers);
@@ -97,7 +109,7 @@ fn world(control: ModelControl, options: ResidencyOptions, models: &[(&str, u8, 
     let server = Server::new(options, backends, Arc::clone(&source) as _);
     residency.attach(&server);
     server.start(all_on_demand.then(Vec::new)).unwrap();
-    World { server, source, loads, is_broken, held }
+    World { server, source, loads, is_broken, held, gate, residency }
 }
 
 /// A server whose three models are loaded on demand: all of a repository, or by their configurations.
@@ -131,6 +143,11 @@ impl World {
     fn hold(&self, held: bool) {
         *self.held.0.lock().unwrap() = held;
         self.held.1.notify_all();
+    }
+
+    /// The names of the models in memory.
+    fn resident(&self) -> BTreeSet<String> {
+        self.server.models().ready().map(|model| model.name().to_owned()).collect()
     }
 
     fn evict(&self, name: &str) {
@@ -300,5 +317,143 @@ async fn an_unload_by_a_client_frees_memory_or_ends_the_service_of_a_model() {
         let is_served = world.ask("a").await.is_ok();
         assert_eq!(is_served, control == ModelControl::OnDemand);
         assert_eq!(world.server.model_ready("a", None).await.is_ok(), is_served);
+    }
+}
+
+/// A budget in which each model declares its size.
+fn budget(bytes: u64) -> ResidencyOptions {
+    ResidencyOptions {
+        memory_budget: Some(bytes),
+        evictions_a_minute: 10_000,
+        retry_pause: Duration::ZERO,
+        ..ResidencyOptions::default()
+    }
+}
+
+/// The parameters of a model of this size.
+fn sized(bytes: u64, more: &str) -> String {
+    format!("parameters {{ key: 'memory_byte_size' value {{ string_value: '{bytes}' }} }} {more}")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn models_leave_for_others_and_every_request_is_answered_by_its_own_model() {
+    let size = sized(10, "");
+    let names: Vec<_> = (0..12).map(|number| format!("m{number}")).collect();
+    let models: Vec<_> =
+        names.iter().zip(1..).map(|(name, content)| (name.as_str(), content, size.as_str())).collect();
+    for control in [ModelControl::OnDemand, ModelControl::None, ModelControl::Explicit, ModelControl::Poll] {
+        let world = Arc::new(world(control, budget(35), &models));
+        // The other modes load what fits at their start; the rest waits for its requests.
+        let at_start = world.resident().len();
+        assert_eq!(at_start, if control == ModelControl::OnDemand { 0 } else { 3 }, "{control:?}");
+        assert!(world.server.is_ready());
+        let asking = (0..4_usize).map(|client| {
+            let world = Arc::clone(&world);
+            tokio::spawn(async move {
+                let (mut random, mut refused) = (client as u64, 0);
+                for _ in 0..60 {
+                    random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                    // Small numbers more often.
+                    let number = ((random >> 33) % 12 * ((random >> 45) % 12) / 11) as usize;
+                    match world.ask(&format!("m{number}")).await {
+                        Ok(answer) => assert_eq!(usize::from(answer), number + 1),
+                        Err(error) => {
+                            assert!(error.retry_after().is_some(), "{error}");
+                            refused += 1;
+                        }
+                    }
+                    assert!(world.resident().len() <= 3, "{:?}", world.resident());
+                }
+                refused
+            })
+        });
+        let refused: usize = join_all(asking).await.into_iter().map(Result::unwrap).sum();
+        assert!(refused < 24, "{control:?}: {refused} of 240 requests were refused");
+        for (name, content, _) in &models {
+            assert_eq!(world.ask(name).await.unwrap(), *content, "{control:?}");
+        }
+        assert!(world.server.is_ready());
+        let memory = world.residency.memory();
+        assert_eq!(memory.iter().filter(|it| it.kind == "budget").map(|it| it.bytes).sum::<u64>(), 30);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn neither_models_in_use_nor_kept_ones_leave() {
+    let kept = sized(10, "parameters { key: 'keep_loaded' value { string_value: 'true' } }");
+    let (plain, large) = (sized(10, ""), sized(31, ""));
+    let models = [
+        ("kept", 1, kept.as_str()),
+        ("busy", HELD, &plain),
+        ("a", 3, &plain),
+        ("b", 4, &plain),
+        ("large", 5, &large),
+    ];
+    let world = world(ModelControl::OnDemand, budget(30), &models);
+    world.ask("kept").await.unwrap();
+    let busy = world.server.resolve("busy", None).await.unwrap();
+    let answers = world.server.infer(&busy, InferRequest::default(), Caller::default()).unwrap();
+    drop(busy);
+    for name in ["a", "b", "a", "b"] {
+        world.ask(name).await.unwrap();
+        assert_eq!(world.resident(), [name, "busy", "kept"].map(str::to_owned).into());
+    }
+    let error = world.ask("large").await.unwrap_err();
+    assert!(error.message().contains("more than the memory budget"), "{error}");
+    world.source.put("a", HELD, &plain);
+    let holder = world.server.resolve("a", None).await.unwrap();
+    let others = world.server.infer(&holder, InferRequest::default(), Caller::default()).unwrap();
+    drop(holder);
+    let error = world.ask("b").await.unwrap_err();
+    assert!(error.message().contains("none can leave now") && error.retry_after().is_some(), "{error}");
+    world.gate.open();
+    for mut answers in [answers, others] {
+        assert_eq!(answers.single().await.unwrap().outputs[0].contiguous().unwrap()[0], HELD);
+    }
+    assert_eq!(world.ask("b").await.unwrap(), 4);
+}
+
+#[tokio::test]
+async fn only_so_many_models_leave_in_a_minute() {
+    let size = sized(10, "");
+    let models = [("a", 1, size.as_str()), ("b", 2, &size), ("c", 3, &size)];
+    for limit in 1..4 {
+        let options = ResidencyOptions { evictions_a_minute: limit, ..budget(10) };
+        let world = world(ModelControl::OnDemand, options, &models);
+        world.ask("a").await.unwrap();
+        for number in 0..limit {
+            world.ask(["b", "c", "a"][number]).await.unwrap();
+        }
+        let error = world.ask(["c", "a", "b"][limit - 1]).await.unwrap_err();
+        assert!(error.message().contains("left the memory within the last minute"), "{error}");
+        let seconds = error.retry_after().unwrap().get();
+        assert!(world.resident().len() == 1 && (30..=60).contains(&seconds), "{seconds}");
+    }
+}
+
+#[tokio::test]
+async fn idle_models_leave_and_come_back_for_their_next_request() {
+    let never = "parameters { key: 'idle_timeout_secs' value { string_value: '0' } }";
+    let models = [("a", 1, ""), ("b", 2, never), ("busy", HELD, "")];
+    let idle_timeout = Some(Duration::from_millis(100));
+    for control in [ModelControl::OnDemand, ModelControl::None, ModelControl::Explicit, ModelControl::Poll] {
+        let options = ResidencyOptions { idle_timeout, ..ResidencyOptions::default() };
+        let world = world(control, options, &models);
+        for round in 0..2 {
+            world.ask("a").await.unwrap();
+            world.ask("b").await.unwrap();
+            let busy = world.server.resolve("busy", None).await.unwrap();
+            let request = InferRequest { id: format!("{round}"), ..InferRequest::default() };
+            let mut answers = world.server.infer(&busy, request, Caller::default()).unwrap();
+            drop(busy);
+            while world.server.model("a", None).is_ok() {
+                tokio::time::sleep(IDLE_CHECK / 4).await;
+            }
+            // Neither those that are in use, nor those that never leave.
+            assert_eq!(world.resident(), ["b", "busy"].map(str::to_owned).into(), "{control:?}");
+            assert!(world.server.is_ready());
+            world.gate.release(&format!("{round}"));
+            answers.single().await.unwrap();
+        }
     }
 }

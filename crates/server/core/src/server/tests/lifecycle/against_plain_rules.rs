@@ -37,6 +37,7 @@ enum Event {
     Load,
     Unload,
     Evict,
+    EvictNow,
     LoadEvicted,
     Poll,
 }
@@ -208,6 +209,7 @@ fn events(control: ModelControl) -> impl Strategy<Value = Vec<Event>> {
             5 => Just(Event::Load),
             2 => Just(Event::Unload),
             2 => Just(Event::Evict),
+            1 => Just(Event::EvictNow),
             1 => Just(Event::LoadEvicted),
         ]
         .boxed(),
@@ -215,6 +217,7 @@ fn events(control: ModelControl) -> impl Strategy<Value = Vec<Event>> {
             2 => folders().prop_map(Event::Changes),
             5 => Just(Event::Poll),
             1 => Just(Event::Evict),
+            1 => Just(Event::EvictNow),
             1 => Just(Event::LoadEvicted),
         ]
         .boxed(),
@@ -248,6 +251,11 @@ fn check(control: ModelControl, on_demand: bool, events: &[Event]) {
                 plain.unload();
             }
             Event::Evict => assert_eq!(world.evict().is_ok(), plain.evict()),
+            Event::EvictNow => {
+                assert_eq!(world.server.evict_model_now("m").is_ok(), plain.evict());
+                // Its memory is free, not only on the way.
+                assert!(index(&world.server).iter().all(|line| !line.contains("UNLOADING")));
+            }
             Event::LoadEvicted => assert_eq!(world.load_on_demand().is_ok(), plain.load()),
             Event::Poll => {
                 world.server.poll(Duration::MAX).unwrap();

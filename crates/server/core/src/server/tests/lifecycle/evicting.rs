@@ -10,9 +10,8 @@ use tokio::sync::oneshot;
 
 use super::members::{depending, plain, server_of};
 use super::*;
-use crate::residency::Residency;
 use crate::table::{ModelTable, VersionState};
-use crate::versions::{Choice, ModelRequest, VersionChooser};
+use crate::versions::{Choice, ModelRequest, Residency, VersionChooser};
 
 #[tokio::test]
 async fn an_evicted_model_answers_what_it_took_and_keeps_the_server_ready() {
@@ -273,4 +272,17 @@ fn an_invalid_setting_of_residency_fails_the_load() {
     assert_eq!(world.loads(), 0);
     world.load_with(with_config("5 1")).unwrap();
     assert_eq!(world.settled(), ["m/1 READY"]);
+}
+
+#[test]
+fn an_eviction_on_the_calling_thread_waits_for_the_memory_but_not_forever() {
+    let world = world(ModelControl::Explicit);
+    world.server.start(Some(vec!["m".into()])).unwrap();
+    let holder = world.server.model("m", None).unwrap();
+    // The holder keeps its memory: the eviction waits for it for some time.
+    world.server.evict_model_now("m").unwrap();
+    assert_eq!(index(&world.server), ["m/1 UNLOADING"]);
+    drop(holder);
+    assert_eq!(world.settled(), ["m/1 UNLOADED: loaded on demand"]);
+    assert_eq!(world.server.evict_model_now("m").unwrap_err().code(), ErrorCode::NotFound);
 }
