@@ -2,7 +2,9 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::num::NonZeroU32;
 use std::path::Path;
+use std::time::Duration;
 
 use nereid_model_files::{FileError, hint_at_missing};
 
@@ -15,6 +17,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
     code: ErrorCode,
+    /// In seconds.
+    retry_after: Option<NonZeroU32>,
     message: Cow<'static, str>,
 }
 
@@ -66,7 +70,7 @@ macro_rules! constructors {
 impl Error {
     /// An error with a code and a message for people.
     pub fn new(code: ErrorCode, message: impl Into<Cow<'static, str>>) -> Self {
-        Self { code, message: message.into() }
+        Self { code, retry_after: None, message: message.into() }
     }
 
     constructors! {
@@ -106,9 +110,21 @@ impl Error {
         &self.message
     }
 
+    /// Lets clients try again after this time, in whole seconds and at least one.
+    pub fn with_retry_after(self, pause: Duration) -> Self {
+        let seconds = u32::try_from(pause.as_secs()).unwrap_or(u32::MAX);
+        let seconds = seconds.saturating_add(u32::from(pause.subsec_nanos() > 0));
+        Self { retry_after: NonZeroU32::new(seconds).or(Some(NonZeroU32::MIN)), ..self }
+    }
+
+    /// After how many seconds clients may try again, if the server knows.
+    pub fn retry_after(&self) -> Option<NonZeroU32> {
+        self.retry_after
+    }
+
     /// Prefixes the message with a context: `"<context>: <message>"`.
     pub fn context(self, context: impl fmt::Display) -> Self {
-        Self { code: self.code, message: format!("{context}: {}", self.message).into() }
+        Self { message: format!("{context}: {}", self.message).into(), ..self }
     }
 }
 

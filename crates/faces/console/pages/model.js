@@ -33,7 +33,7 @@ function Actions({ name, rows, control }) {
     setRunning(undefined);
     pollModels(true);
   };
-  const off = control !== 'explicit' || running;
+  const off = !['explicit', 'on-demand'].includes(control) || running;
   const load = served ? 'Reload' : 'Load';
   return html`<div class="row">
       <button type="button" disabled=${off} onClick=${() => run('load', `${load}ed`)}>${running === 'load' ? 'Loading…' : load}</button>

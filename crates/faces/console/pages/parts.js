@@ -10,8 +10,8 @@ export function stateOf({ state, reason }) {
     case 'READY': return reason ? ['Reload failed', 'failed'] : ['Ready', 'ready'];
     case 'LOADING': return ['Loading', 'loading'];
     case 'UNLOADING': return ['Unloading', 'loading'];
-    case 'UNAVAILABLE': return reason === 'unloaded' || reason === 'evicted'
-      ? [reason === 'evicted' ? 'Evicted' : 'Unloaded', 'idle'] : ['Failed', 'failed'];
+    case 'UNLOADED': return ['On demand', 'idle'];
+    case 'UNAVAILABLE': return reason === 'unloaded' ? ['Unloaded', 'idle'] : ['Failed', 'failed'];
     default: return ['Not loaded', 'idle'];
   }
 }

@@ -39,6 +39,7 @@ pub(crate) fn server<'s>(server: &'s Server, sampling: &Sampling) -> ServerDocum
             ModelControl::None => "none",
             ModelControl::Explicit => "explicit",
             ModelControl::Poll => "poll",
+            ModelControl::OnDemand => "on-demand",
         },
         stopping: server.is_stopping(),
         ready: server.is_ready(),

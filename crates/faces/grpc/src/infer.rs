@@ -125,7 +125,7 @@ pub(crate) async fn answer(
 
 async fn resolve(face: &Face, call: &CallContext, message: &ModelInferRequest) -> Result<Arc<Model>> {
     let version = version(&message.model_version, &message.model_name)?;
-    let head = || forward::head(&face.options, &call.metadata);
+    let head = || forward::head_of(&face.options, &call.metadata, message);
     resolve_single(&face.server, &message.model_name, version, head, "ModelStreamInfer").await
 }
 

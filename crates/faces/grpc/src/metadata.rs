@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use nereid_core::Server;
 use nereid_core::backend_api::Result;
+use nereid_core::{RequestHead, Server};
 use nereid_protocol::documents::{self, ModelMetadata};
 use nereid_protocol::parse_version;
 
@@ -35,13 +35,20 @@ pub(crate) async fn model_ready(server: &Server, name: &str, text: &str) -> Resu
     Ok(server.model_ready(name, version(text, name)?).await.is_ok())
 }
 
-/// A model's inputs and outputs.
+/// A model's inputs and outputs. A model that is loaded on demand is loaded for them.
 ///
 /// # Errors
 /// The model is unknown or not ready.
-pub(crate) fn model(server: &Server, name: &str, text: &str) -> Result<ModelMetadataResponse> {
+pub(crate) async fn model(
+    server: &Server,
+    name: &str,
+    text: &str,
+    head: impl FnOnce() -> RequestHead,
+) -> Result<ModelMetadataResponse> {
+    let version = version(text, name)?;
+    server.resolve_with(name, version, head).await?;
     let ModelMetadata { name, versions, platform, inputs, outputs } =
-        ModelMetadata::of(server, name, version(text, name)?)?;
+        ModelMetadata::of(server, name, version)?;
     let tensors = |tensors: Vec<documents::TensorMetadata>| {
         let wire = |documents::TensorMetadata { name, datatype, shape }| TensorMetadata {
             name,
@@ -54,11 +61,16 @@ pub(crate) fn model(server: &Server, name: &str, text: &str) -> Result<ModelMeta
     Ok(ModelMetadataResponse { name, versions, platform, inputs, outputs, properties: BTreeMap::new() })
 }
 
-/// The configuration that the model is served with, defaults filled in.
+/// The configuration that the model is served with, defaults filled in. A model that is loaded on demand is loaded for it.
 ///
 /// # Errors
 /// The model is unknown or not ready.
-pub(crate) fn configuration(server: &Server, name: &str, text: &str) -> Result<ModelConfigResponse> {
-    let model = server.model(name, version(text, name)?)?;
+pub(crate) async fn configuration(
+    server: &Server,
+    name: &str,
+    text: &str,
+    head: impl FnOnce() -> RequestHead,
+) -> Result<ModelConfigResponse> {
+    let model = server.resolve_with(name, version(text, name)?, head).await?;
     Ok(ModelConfigResponse { config: Some(model.config().clone()) })
 }

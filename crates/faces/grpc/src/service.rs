@@ -9,7 +9,7 @@ use tonic::{Request, Response, Status, Streaming, async_trait};
 
 use crate::proto::grpc_inference_service_server::GrpcInferenceService;
 use crate::proto::*;
-use crate::{Face, metadata, repository, settings, shared_memory, statistics, status};
+use crate::{Face, forward, metadata, repository, settings, shared_memory, statistics, status};
 
 /// Answers the calls.
 pub(crate) struct Service(pub(crate) Arc<Face>);
@@ -50,14 +50,16 @@ impl GrpcInferenceService for Service {
 
     async fn model_metadata(&self, request: Request<ModelMetadataRequest>) -> Answer<ModelMetadataResponse> {
         self.0.permit(request.extensions(), Action::Metadata, Some(&request.get_ref().name))?;
-        let ModelMetadataRequest { name, version } = request.into_inner();
-        answer(metadata::model(&self.0.server, &name, &version))
+        let (metadata, _, ModelMetadataRequest { name, version }) = request.into_parts();
+        let head = || forward::head(&self.0.options, &metadata);
+        answer(metadata::model(&self.0.server, &name, &version, head).await)
     }
 
     async fn model_config(&self, request: Request<ModelConfigRequest>) -> Answer<ModelConfigResponse> {
         self.0.permit(request.extensions(), Action::ModelConfig, Some(&request.get_ref().name))?;
-        let ModelConfigRequest { name, version } = request.into_inner();
-        answer(metadata::configuration(&self.0.server, &name, &version))
+        let (metadata, _, ModelConfigRequest { name, version }) = request.into_parts();
+        let head = || forward::head(&self.0.options, &metadata);
+        answer(metadata::configuration(&self.0.server, &name, &version, head).await)
     }
 
     async fn model_infer(&self, _: Request<ModelInferRequest>) -> Answer<ModelInferResponse> {

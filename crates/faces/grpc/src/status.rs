@@ -11,10 +11,18 @@ use tonic::{Code, Status};
 /// answers with headers of more than 8 or 16 KiB.
 const MAX_MESSAGE: usize = 2 << 10;
 
+/// When a client may try again, in milliseconds (gRPC's proposal A6).
+const PUSHBACK: &str = "grpc-retry-pushback-ms";
+
 /// The gRPC status of an error: its code from the table shared with HTTP, and its message, truncated in the middle if
-/// names sent by the client make it too long.
+/// names sent by the client make it too long. An error that may be over later also says when, to the retry policies of clients.
 pub(crate) fn of(error: &Error) -> Status {
-    Status::new(Code::from_i32(grpc_status(error.code())), shortened(error.message()))
+    let mut status = Status::new(Code::from_i32(grpc_status(error.code())), shortened(error.message()));
+    if let Some(seconds) = error.retry_after() {
+        let millis = MetadataValue::from(u64::from(seconds.get()) * 1000);
+        status.metadata_mut().insert(PUSHBACK, millis);
+    }
+    status
 }
 
 /// The status of a refused call.
@@ -29,10 +37,7 @@ pub(crate) fn denied(denied: &Denied) -> Status {
         Denied::Exhausted(exhausted) => {
             let mut metadata = MetadataMap::new();
             // gRPC's own clients wait that long before they send the call again.
-            metadata.insert(
-                "grpc-retry-pushback-ms",
-                MetadataValue::from(exhausted.retry_after.as_millis() as u64),
-            );
+            metadata.insert(PUSHBACK, MetadataValue::from(exhausted.retry_after.as_millis() as u64));
             Status::with_metadata(Code::ResourceExhausted, shortened(&exhausted.message), metadata)
         }
     }

@@ -152,7 +152,7 @@ where
             match ready!(self.requests.poll_next_unpin(context)) {
                 Some(Ok(mut message)) => match self.admit(&mut message) {
                     Ok(version) => {
-                        let head = || forward::head(&self.face.options, &self.metadata);
+                        let head = || forward::head_of(&self.face.options, &self.metadata, &message);
                         let resolving = self.face.server.resolve_with(&message.model_name, version, head);
                         self.resolving = Some((message, resolving));
                     }

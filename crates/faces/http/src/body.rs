@@ -245,6 +245,11 @@ impl RequestBody {
         self.len == 0
     }
 
+    /// What arrived first, and was not taken yet: all of a small body.
+    pub fn front(&self) -> &[u8] {
+        self.pieces.get(self.next).map(|piece| &piece[..]).unwrap_or_default()
+    }
+
     /// Takes `count` bytes off the front as one buffer: copied only if they arrived in several pieces.
     ///
     /// # Errors

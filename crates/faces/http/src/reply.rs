@@ -155,9 +155,17 @@ pub fn json(status: StatusCode, body: &impl Serialize) -> Reply {
     }
 }
 
-/// `{"error": "..."}` with the status of the error's code.
+/// `{"error": "..."}` with the status of the error's code, and when to try again if the error says so.
 pub fn error(error: &Error) -> Reply {
-    error_text(status(error), error.message())
+    with_retry_after(error_text(status(error), error.message()), error)
+}
+
+/// Adds `Retry-After` to the reply to an error that may be over then.
+pub fn with_retry_after(mut reply: Reply, error: &Error) -> Reply {
+    if let Some(seconds) = error.retry_after() {
+        reply.headers_mut().insert(RETRY_AFTER, seconds.get().into());
+    }
+    reply
 }
 
 /// The status of an error's code.

@@ -12,7 +12,7 @@ mod places;
 mod region;
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use nereid_core::backend_api::{Buffer, Buffers, RequestTrace, Response, Result, Trace};
 use nereid_core::{Model, ResponseStream, Signature};
@@ -20,6 +20,7 @@ use nereid_http::{self as http, Encoding, Limit, Reply, RequestBody, reply};
 use nereid_protocol::resolve_single;
 use nereid_shared_memory::Regions;
 use nereid_tasks::long_work;
+use serde::Deserialize;
 
 use crate::call::Call;
 
@@ -31,8 +32,8 @@ pub(crate) async fn answer(call: &Call<'_>, body: RequestBody) -> Result<Reply> 
     let Call { face, target, .. } = call;
     let version = target.version()?;
     // Resolved first: a request to an unknown model is not decoded.
-    let model =
-        resolve_single(&face.server, &target.model, version, || call.head(), "generate_stream").await?;
+    let head = || call.head().with_time_limit(time_limit(body.front()));
+    let model = resolve_single(&face.server, &target.model, version, head, "generate_stream").await?;
     match call.draw_trace() {
         None => answer_with(call, &model, body, None).await,
         Some(trace) => {
@@ -138,6 +139,26 @@ fn decoded(
         None if body.is_empty() => decode::raw(body, signature, max_input),
         length => decode::json(body, length.unwrap_or(body.len()), model, signature, max_input, regions),
     }
+}
+
+/// The longest beginning of a body that is read for the parameter `timeout` before the request is decoded.
+const LONGEST_BEGINNING: usize = 64 << 10;
+
+/// The parameter `timeout` of a request, if its small JSON part has one: it limits the wait for a model that is being loaded.
+fn time_limit(body: &[u8]) -> Option<Duration> {
+    #[derive(Deserialize)]
+    struct Beginning {
+        parameters: Timeout,
+    }
+    #[derive(Deserialize)]
+    struct Timeout {
+        timeout: u64,
+    }
+    let body = body.get(..LONGEST_BEGINNING).unwrap_or(body);
+    // Tensors may follow the JSON.
+    let beginning = serde_json::Deserializer::from_slice(body).into_iter::<Beginning>().next()?.ok()?;
+    let micros = beginning.parameters.timeout;
+    (micros > 0).then(|| Duration::from_micros(micros))
 }
 
 /// Stamps a trace when the reply was handed to the connection or dropped.

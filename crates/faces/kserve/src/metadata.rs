@@ -41,16 +41,18 @@ pub(crate) async fn model_ready(server: &Server, target: &Target<'_>) -> Result<
     })
 }
 
-pub(crate) fn model(server: &Server, target: &Target<'_>) -> Result<Reply> {
-    let metadata = ModelMetadata::of(server, &target.model, target.version()?)?;
+/// The model's inputs and outputs. A model that is loaded on demand is loaded for them.
+pub(crate) async fn model(server: &Server, target: &Target<'_>) -> Result<Reply> {
+    let version = target.version()?;
+    server.resolve(&target.model, version).await?;
+    let metadata = ModelMetadata::of(server, &target.model, version)?;
     Ok(reply::json(StatusCode::OK, &metadata))
 }
 
-/// The configuration that the model is served with, defaults filled in. It is the same for all versions.
-pub(crate) fn configuration(server: &Server, target: &Target<'_>) -> Result<Reply> {
-    let version = target.version()?;
-    let models = server.models();
-    let model = models.find(&target.model, version)?;
+/// The configuration that the model is served with, defaults filled in. It is the same for all versions. A model that is loaded on
+/// demand is loaded for it.
+pub(crate) async fn configuration(server: &Server, target: &Target<'_>) -> Result<Reply> {
+    let model = server.resolve(&target.model, target.version()?).await?;
     Ok(reply::json_bytes(StatusCode::OK, to_json(model.config())))
 }
 

@@ -198,8 +198,8 @@ async fn perform(operation: Operation, call: &Call<'_>, body: RequestBody) -> Re
             let document = openapi::written(ROUTES.all(), &server.options().version, &examples);
             Ok(reply::json_bytes(StatusCode::OK, document))
         }
-        Operation::ModelMetadata => metadata::model(server, target),
-        Operation::ModelConfig => metadata::configuration(server, target),
+        Operation::ModelMetadata => Box::pin(metadata::model(server, target)).await,
+        Operation::ModelConfig => Box::pin(metadata::configuration(server, target)).await,
         Operation::ModelReady => Box::pin(metadata::model_ready(server, target)).await,
         Operation::ModelStatistics => metadata::statistics(server, target),
         Operation::AllStatistics => metadata::all_statistics(call),

@@ -7,6 +7,7 @@ use nereid_core::{MetricKind, MetricRegistry, Server};
 use crate::cache::{self, ResponseCacheMetrics};
 use crate::gpu::{self, Gpus};
 use crate::machine::{self, Machine};
+use crate::memory::{self, VersionMemory};
 use crate::repositories::{self, RemoteRepository};
 use crate::text::{Labels, Text};
 use crate::{custom, models, nvml};
@@ -63,6 +64,7 @@ pub struct Exposition {
     pinned: Box<dyn Fn() -> PinnedMemory + Send + Sync>,
     repositories: Box<dyn Fn() -> Vec<RemoteRepository> + Send + Sync>,
     access_policy: Option<Box<dyn Fn() -> bool + Send + Sync>>,
+    memory: Box<dyn Fn() -> Vec<VersionMemory> + Send + Sync>,
     response_cache: Option<Box<dyn Fn() -> Option<ResponseCacheMetrics> + Send + Sync>>,
     options: MetricsOptions,
     registry: MetricRegistry,
@@ -75,7 +77,7 @@ impl Exposition {
     /// are left out with a warning in the log.
     pub fn new(options: MetricsOptions, registry: MetricRegistry) -> Self {
         let own = models::names().chain(cache::names()).chain(gpu::names()).chain(machine::NAMES);
-        let own = own.chain(repositories::NAMES);
+        let own = own.chain(repositories::NAMES).chain(memory::NAMES);
         registry.reserve(own.chain([PINNED_TOTAL, PINNED_USED, POLICY_VALID]));
         let machine = options.cpu.then(|| Machine::new(options.interval));
         let gpus = options.gpu.then(nvml::open).and_then(|read| match read {
@@ -93,6 +95,7 @@ impl Exposition {
             pinned: Box::new(PinnedMemory::default),
             repositories: Box::new(Vec::new),
             access_policy: None,
+            memory: Box::new(Vec::new),
             response_cache: None,
         }
     }
@@ -115,6 +118,11 @@ impl Exposition {
         Self { access_policy: Some(Box::new(is_valid)), ..self }
     }
 
+    /// Exposes the memory of versions as `memory` reports it; none without it.
+    pub fn with_memory(self, memory: impl Fn() -> Vec<VersionMemory> + Send + Sync + 'static) -> Self {
+        Self { memory: Box::new(memory), ..self }
+    }
+
     /// Exposes the response cache as a whole as `cache` reports it, unless that returns `None`. The counters of models do
     /// not depend on it.
     pub fn with_response_cache(
@@ -131,6 +139,7 @@ impl Exposition {
         let families = self.registry.snapshot();
         let gpus = self.gpus.as_ref().map(Gpus::readings).unwrap_or_default();
         let repositories = (self.repositories)();
+        let memory = (self.memory)();
         let mut text = Text::default();
         models::write_counters(&mut text, &rows, self.options.counter_latencies);
         cache::write_counters(&mut text, &rows, self.options.counter_latencies);
@@ -160,6 +169,7 @@ impl Exposition {
             cache::write_gauges(&mut text, &metrics);
         }
         repositories::write_gauges(&mut text, &repositories, server);
+        memory::write(&mut text, &memory);
         custom::write(&mut text, &families, MetricKind::Gauge);
         models::write_histograms(&mut text, &rows);
         custom::write(&mut text, &families, MetricKind::Histogram);

@@ -11,6 +11,7 @@ mod custom;
 mod exposition;
 mod gpu;
 mod machine;
+mod memory;
 mod models;
 mod nvml;
 mod repositories;
@@ -19,6 +20,7 @@ mod text;
 
 pub use cache::{ResponseCacheFill, ResponseCacheMetrics};
 pub use exposition::{Exposition, MetricsOptions, PinnedMemory};
+pub use memory::VersionMemory;
 pub use repositories::RemoteRepository;
 pub use service::{Metrics, TRANSPORT, routes};
 

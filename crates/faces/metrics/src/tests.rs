@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     Exposition, Metrics, MetricsOptions, PinnedMemory, RemoteRepository, ResponseCacheFill,
-    ResponseCacheMetrics, TRANSPORT,
+    ResponseCacheMetrics, TRANSPORT, VersionMemory,
 };
 
 /// Answers requests with the id `bad` with an error, and others without outputs.
@@ -174,6 +174,26 @@ async fn repositories_that_are_not_on_this_machine_are_included() {
     }
     // No fetch is in progress.
     assert!(!text.contains("nereid_model_fetch"), "{text}");
+}
+
+#[tokio::test]
+async fn memory_of_versions_is_included() {
+    let none = Server::new(ServerOptions::default(), BTreeMap::new(), Arc::new(BTreeMap::new()));
+    let exposition = Exposition::new(MetricsOptions::default(), MetricRegistry::default());
+    assert!(!exposition.text(&none).contains("nereid_model_memory"));
+    let memory = |namespace: &str, kind, bytes| {
+        let id = ModelId { name: "m\"".into(), namespace: namespace.into() };
+        VersionMemory { id, version: 3, kind, bytes }
+    };
+    let versions = vec![memory("", "server", 7), memory("", "budget", 9), memory("space", "server", 5)];
+    let text = exposition.with_memory(move || versions.clone()).text(&none);
+    for line in [
+        r#"nereid_model_memory_bytes{model="m\"",version="3",kind="server"} 7"#,
+        r#"nereid_model_memory_bytes{model="m\"",version="3",kind="budget"} 9"#,
+        r#"nereid_model_memory_bytes{namespace="space",model="m\"",version="3",kind="server"} 5"#,
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line}: {text}");
+    }
 }
 
 #[tokio::test]

@@ -10,6 +10,7 @@ use nereid_metrics::MetricsOptions;
 use nereid_object_stores::CloudOptions;
 use nereid_protocol::LogControl;
 use nereid_repository::ReadOptions;
+use nereid_residency::ResidencyOptions;
 use nereid_shared_memory::FaultHandler;
 use nereid_trace::CollectorOptions;
 use tokio::runtime::Handle;
@@ -35,8 +36,10 @@ pub struct Config {
     pub models_at_start: Option<Vec<String>>,
     /// How to poll the repositories; `None` for never.
     pub poll: Option<PollConfig>,
+    /// Which models are in memory.
+    pub residency: ResidencyOptions,
     /// The server itself. `gpus` and `gpu_limits` come from `platform`, `metrics` from the process; without a
-    /// `trace_store`, `trace` configures one.
+    /// `trace_store`, `trace` configures one, and without a `residency`, the options above do.
     pub server: ServerOptions,
     /// The response cache, if any. It intercepts requests after `server.interceptors`.
     pub response_cache: Option<CacheConfig>,
@@ -70,6 +73,7 @@ impl Default for Config {
             reading: ReadOptions::default(),
             models_at_start: None,
             poll: None,
+            residency: ResidencyOptions::default(),
             server: ServerOptions {
                 name: "triton".to_owned(),
                 version: VERSION.to_owned(),

@@ -46,6 +46,7 @@ pub use hub_engines::engines;
 pub use isolation::{HOST, HOST_INFORMS, host};
 pub use nereid_object_stores::{CacheOptions, CloudOptions, redacted};
 pub use nereid_repository::{AgentDefault, NamedAgent};
+pub use nereid_residency::ResidencyOptions;
 pub use platform::{Platform, PlatformConfig};
 pub use pull::{PullProgress, is_address, pull};
 pub use repositories::Registration;

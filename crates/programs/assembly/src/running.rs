@@ -14,10 +14,11 @@ use nereid_core::{Server, ServerOptions, Work};
 use nereid_cuda::{Cuda, PoolUsage, Pools};
 use nereid_ensemble::EnsembleFactory;
 use nereid_load_report::LoadReports;
-use nereid_metrics::{Exposition, MetricsOptions, PinnedMemory, RemoteRepository};
+use nereid_metrics::{Exposition, MetricsOptions, PinnedMemory, RemoteRepository, VersionMemory};
 use nereid_net::listener::Connections;
 use nereid_object_stores::{CloudOptions, RepositoryStatus};
 use nereid_repository::Repositories;
+use nereid_residency::{ModelMemory, ResidencyManager};
 use nereid_shared_memory::Regions;
 use tokio::runtime::{Handle, Runtime};
 use tokio::sync::watch;
@@ -97,11 +98,13 @@ pub fn start(config: Config, process: Process) -> std::result::Result<RunningSer
     }
     let mut executors = config.server.executors;
     executors.register(Arc::new(EnsembleFactory));
+    let residency = ResidencyManager::new(config.residency);
     let has_gpus = !platform.gpus.numbers.is_empty();
     let server = ServerOptions {
         trace_store,
         interceptors,
         executors,
+        residency: config.server.residency.or_else(|| Some(Arc::clone(&residency) as _)),
         gpus: platform.gpus.numbers.clone(),
         gpu_limits: platform.gpus.limits(&config.platform.gpus.load_limits),
         metrics: process.backend_metrics.clone(),
@@ -109,6 +112,7 @@ pub fn start(config: Config, process: Process) -> std::result::Result<RunningSer
     };
     let server =
         Server::new(server, platform.backends.registry.clone(), Arc::new(repositories.source.clone()));
+    residency.attach(&server);
 
     let metrics = MetricsOptions { gpu: config.metrics.gpu && has_gpus, ..config.metrics };
     let pools = Arc::clone(&platform.pools);
@@ -125,7 +129,8 @@ pub fn start(config: Config, process: Process) -> std::result::Result<RunningSer
         exposition = exposition.with_access_policy(move || guard.is_valid());
     }
     let remote = repositories.clone();
-    let exposition = Arc::new(exposition.with_repositories(move || remote_repositories(&remote)));
+    let exposition = exposition.with_repositories(move || remote_repositories(&remote));
+    let exposition = Arc::new(exposition.with_memory(move || memory(&residency)));
     // Weak: the metrics of repositories know these, and repositories know which backends use GPUs.
     let text = Arc::downgrade(&exposition);
     let text = move |server: &Server| text.upgrade().map_or_else(String::new, |text| text.text(server));
@@ -351,6 +356,11 @@ fn remote_repositories(repositories: &OpenRepositories) -> Vec<RemoteRepository>
         fetching: status.fetching,
     };
     repositories.status().into_iter().map(of_status).collect()
+}
+
+fn memory(residency: &ResidencyManager) -> Vec<VersionMemory> {
+    let of_version = |ModelMemory { id, version, kind, bytes }| VersionMemory { id, version, kind, bytes };
+    residency.memory().into_iter().map(of_version).collect()
 }
 
 fn pinned_memory(pools: &Pools) -> PinnedMemory {

@@ -12,7 +12,7 @@ use clap::{Arg, Command};
 use super::sources::names;
 
 /// Options that Triton does not have.
-pub(super) const OWN: [&str; 21] = [
+pub(super) const OWN: [&str; 26] = [
     "access",
     "config-file",
     "console",
@@ -29,6 +29,11 @@ pub(super) const OWN: [&str; 21] = [
     "max-inflight-bytes",
     "max-inflight-requests",
     "max-unread-response-bytes",
+    "model-idle-timeout",
+    "model-max-evictions-per-minute",
+    "model-memory-budget",
+    "on-demand-retry-secs",
+    "on-demand-wait-secs",
     "repository-agent",
     "repository-cache-byte-size",
     "repository-cache-directory",

@@ -22,6 +22,7 @@ const MARKS: [&str; 2] = [
 /// Options that differ from Triton's of the same name, and how.
 const DIFFERS: &[(&[&str], &str)] = &[
     (&["log-format"], "also `JSON`"),
+    (&["model-control-mode", "load-model"], "also `on-demand`: requests load their models"),
     (&["http-thread-count"], "default one per processor"),
     (
         &["http-max-input-size", "allow-client-shm"],
@@ -34,7 +35,10 @@ const DIFFERS: &[(&[&str], &str)] = &[
         "invalid values are refused at start, unknown settings are reported; files are written earlier",
     ),
     (&["pinned-memory-pool-byte-size", "cuda-memory-pool-byte-size"], "negative sizes are refused"),
-    (&["repository-poll-secs"], "a change is loaded when two polls have seen the same files"),
+    (
+        &["repository-poll-secs"],
+        "a change is loaded when two polls have seen the same files; also with `on-demand`",
+    ),
     (&["metrics-interval-ms"], "the machine is sampled when metrics are scraped, at most this often"),
     (
         &["grpc-use-ssl", "grpc-use-ssl-mutual", "grpc-server-cert", "grpc-server-key", "grpc-root-cert"],

@@ -255,6 +255,7 @@ impl Options {
             reading: self.configurations.read_options(),
             models_at_start: self.models.at_start(),
             poll: self.models.poll(),
+            residency: self.models.residency(),
             server: self.server_options()?,
             response_cache: self.cache.cache(),
             platform,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::values::{boolean, int, whole};
 use clap::{ArgAction, Args, ValueEnum};
-use nereid_assembly::{CacheOptions, PollConfig};
+use nereid_assembly::{CacheOptions, PollConfig, ResidencyOptions};
 use nereid_core::ModelControl;
 
 /// Options of repositories and of the models to load.
@@ -36,16 +36,16 @@ pub(crate) struct ModelOptions {
     #[arg(long, value_name = "MODE", value_enum, default_value_t, ignore_case = true)]
     model_control_mode: ModelControlMode,
 
-    /// Model to load at start, with --model-control-mode=explicit; * for all. May be given several times.
+    /// Model to load at start, with --model-control-mode=explicit or on-demand; * for all. May be given several times.
     #[arg(long, value_name = "NAME", action = ArgAction::Append)]
     load_model: Vec<String>,
 
-    /// Seconds between two polls of the repositories, with --model-control-mode=poll. A change is loaded once two polls
-    /// agree on it. 0 for no poll.
+    /// Seconds between two polls of the repositories, with --model-control-mode=poll or on-demand. A change is loaded once
+    /// two polls agree on it. 0 for no poll.
     #[arg(long, value_name = "SECONDS", default_value_t = 15, value_parser = int::<u64>())]
     repository_poll_secs: u64,
 
-    /// With --model-control-mode=poll, also poll the repositories as soon as the file system reports a change. A change
+    /// With --model-control-mode=poll or on-demand, also poll the repositories as soon as the file system reports a change. A change
     /// is still loaded only once two polls agree on it.
     #[arg(long, value_name = "BOOL", default_value = "false", value_parser = boolean(), action = ArgAction::Set)]
     repository_watch: bool,
@@ -57,6 +57,29 @@ pub(crate) struct ModelOptions {
     /// Number of retries of a failed load.
     #[arg(long, value_name = "COUNT", default_value_t = 0, value_parser = int::<usize>())]
     model_load_retry_count: usize,
+
+    /// Seconds that a request waits at most while its model is loaded on demand; 0 refuses it at once, and loads the model
+    /// for the next one.
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = whole::<u32>())]
+    on_demand_wait_secs: u32,
+
+    /// Seconds until a model that could not be loaded on demand is loaded for a request again. Each further failure doubles
+    /// them, up to eight times.
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = whole::<u32>())]
+    on_demand_retry_secs: u32,
+
+    /// Bytes that models may take in memory. The least valuable ones leave for others, and are loaded again by their next
+    /// request. Default: no limit.
+    #[arg(long, value_name = "BYTES", value_parser = whole::<u64>())]
+    model_memory_budget: Option<u64>,
+
+    /// Models that may leave in a minute to make room for others under --model-memory-budget; further loads have to wait.
+    #[arg(long, value_name = "COUNT", default_value_t = 60, value_parser = whole::<u32>())]
+    model_max_evictions_per_minute: u32,
+
+    /// Seconds without requests after which a model leaves the memory until its next request; 0 for never.
+    #[arg(long, value_name = "SECONDS", default_value_t = 0, value_parser = whole::<u32>())]
+    model_idle_timeout: u32,
 }
 
 /// How models are loaded and unloaded while the server runs.
@@ -69,6 +92,8 @@ enum ModelControlMode {
     Explicit,
     /// The server, which polls the repositories for changes
     Poll,
+    /// Requests, which wait while their model is loaded
+    OnDemand,
 }
 
 impl ModelOptions {
@@ -89,13 +114,13 @@ impl ModelOptions {
 
     /// The models to load at start; `None` for all.
     pub(super) fn at_start(&self) -> Option<Vec<String>> {
-        let all = self.model_control_mode != ModelControlMode::Explicit || self.load_model == ["*"];
+        let all = !self.names_models() || self.load_model == ["*"];
         (!all).then(|| self.load_model.clone())
     }
 
     /// How to poll the repositories; `None` in other modes.
     pub(super) fn poll(&self) -> Option<PollConfig> {
-        let polls = self.model_control_mode == ModelControlMode::Poll && self.repository_poll_secs > 0;
+        let polls = self.follows_repositories() && self.repository_poll_secs > 0;
         polls.then(|| PollConfig {
             interval: Duration::from_secs(self.repository_poll_secs),
             watch: self.repository_watch,
@@ -107,7 +132,31 @@ impl ModelOptions {
             ModelControlMode::None => ModelControl::None,
             ModelControlMode::Explicit => ModelControl::Explicit,
             ModelControlMode::Poll => ModelControl::Poll,
+            ModelControlMode::OnDemand => ModelControl::OnDemand,
         }
+    }
+
+    /// Which models are in memory.
+    pub(super) fn residency(&self) -> ResidencyOptions {
+        ResidencyOptions {
+            all_on_demand: self.model_control_mode == ModelControlMode::OnDemand,
+            wait: Duration::from_secs(self.on_demand_wait_secs.into()),
+            retry_pause: Duration::from_secs(self.on_demand_retry_secs.into()),
+            memory_budget: self.model_memory_budget,
+            evictions_a_minute: usize::try_from(self.model_max_evictions_per_minute).unwrap_or(usize::MAX),
+            idle_timeout: (self.model_idle_timeout > 0)
+                .then(|| Duration::from_secs(self.model_idle_timeout.into())),
+        }
+    }
+
+    /// Whether only the named models are loaded at start.
+    fn names_models(&self) -> bool {
+        matches!(self.model_control_mode, ModelControlMode::Explicit | ModelControlMode::OnDemand)
+    }
+
+    /// Whether the server polls the repositories.
+    fn follows_repositories(&self) -> bool {
+        matches!(self.model_control_mode, ModelControlMode::Poll | ModelControlMode::OnDemand)
     }
 
     pub(super) fn load_threads(&self) -> usize {
@@ -124,16 +173,16 @@ impl ModelOptions {
             Some(
                 "--repository-cache-byte-size needs --repository-cache-directory; a temporary cache keeps nothing",
             )
-        } else if self.repository_watch && self.model_control_mode != ModelControlMode::Poll {
+        } else if self.repository_watch && !self.follows_repositories() {
             Some(
-                "--repository-watch needs --model-control-mode=poll; other modes do not poll the repositories",
+                "--repository-watch needs --model-control-mode=poll or on-demand; other modes do not poll the repositories",
             )
         } else if self.repository_watch && self.repository_poll_secs == 0 {
             Some("--repository-watch polls at changes, which --repository-poll-secs=0 rules out")
         } else if self.load_model.is_empty() {
             None
-        } else if self.model_control_mode != ModelControlMode::Explicit {
-            Some("--load-model needs --model-control-mode=explicit; other modes load all models")
+        } else if !self.names_models() {
+            Some("--load-model needs --model-control-mode=explicit or on-demand; other modes load all models")
         } else if self.load_model.len() > 1 && self.load_model.iter().any(|name| name == "*") {
             Some("--load-model=* loads all models, so other --load-model options are not allowed")
         } else {

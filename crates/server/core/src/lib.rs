@@ -80,4 +80,6 @@ pub use source::{
 };
 pub use spec::{Completion, Fingerprint, Labels, ModelId, ModelSpec, Origin};
 pub use table::{ModelStatus, ModelTable, ServedModels, VersionState};
-pub use versions::{Choice, ModelRequest, RequestHead, ResolveFuture, VersionChooser, VersionChoosers};
+pub use versions::{
+    Choice, ModelRequest, RequestHead, Residency, ResolveFuture, VersionChooser, VersionChoosers,
+};

@@ -41,6 +41,7 @@ use crate::source::{Fetches, ModelSource};
 use crate::spec::ModelSpec;
 use crate::spec::{Fingerprint, ModelId};
 use crate::table::{ModelTable, ServedModels, VersionState};
+use crate::versions::Residency;
 
 /// All models of a server, and the tasks that change them.
 pub(crate) struct LifeCycle {
@@ -48,6 +49,7 @@ pub(crate) struct LifeCycle {
     catalog: Arc<Catalog>,
     fetches: Fetches,
     services: Services,
+    residency: Option<Arc<dyn Residency>>,
     table: Arc<ArcSwap<ModelTable>>,
     limits: Limits,
     tasks: Mutex<Tasks>,
@@ -109,7 +111,12 @@ impl Record {
 }
 
 impl LifeCycle {
-    pub(crate) fn new(source: Arc<dyn ModelSource>, mut services: Services, limits: Limits) -> Arc<Self> {
+    pub(crate) fn new(
+        source: Arc<dyn ModelSource>,
+        mut services: Services,
+        residency: Option<Arc<dyn Residency>>,
+        limits: Limits,
+    ) -> Arc<Self> {
         let table = Arc::<ArcSwap<ModelTable>>::default();
         services.models = ServedModels::new(&table);
         let readiness_poll =
@@ -119,6 +126,7 @@ impl LifeCycle {
             source,
             fetches: Fetches::new(services.events.clone()),
             services,
+            residency,
             table,
             limits,
             tasks: Mutex::default(),
@@ -165,7 +173,8 @@ impl LifeCycle {
         // A folder that is there and has nothing to load in it is not a model.
         let is_model =
             fingerprint.is_err() || !matches!(&read, Err(error) if error.code() == ErrorCode::NotFound);
-        if is_required && is_model {
+        let read = read.and_then(|spec| Ok(ModelSpec { is_on_demand: self.is_on_demand(&spec)?, ..spec }));
+        if is_required && is_model && !read.as_ref().is_ok_and(|spec| spec.is_on_demand) {
             self.require(&id);
         }
         let spec = match read {
@@ -183,6 +192,12 @@ impl LifeCycle {
                 )));
             }
         };
+        let is_deferred = || spec.is_on_demand || !self.has_room(&spec);
+        if is_required && !self.table.load().is_served(&id) && is_deferred() && self.defer(&spec) {
+            known.pending = None;
+            known.note(spec.fingerprint, &Ok(()));
+            return Ok(());
+        }
         if spec.fault.is_none() && self.services.executors.dependencies(&spec).is_some() {
             known.pending = Some(Pending { spec, anew });
             known.needs_reconciling = true;
@@ -191,7 +206,7 @@ impl LifeCycle {
         known.pending = None;
         let fingerprint = spec.fingerprint.clone();
         let guard = spec.guard.clone();
-        let outcome = self.apply(spec, anew, known.served.as_ref());
+        let outcome = self.load_into_memory(spec, anew, known.served.as_ref());
         if outcome.is_ok() {
             known.is_overridden = anew;
         }
@@ -199,6 +214,52 @@ impl LifeCycle {
         self.note_outcome(&id, &outcome);
         known.note(fingerprint, &outcome);
         outcome
+    }
+
+    fn is_on_demand(&self, spec: &ModelSpec) -> Result<bool> {
+        self.residency.as_ref().map_or(Ok(false), |residency| residency.is_on_demand(&spec.config))
+    }
+
+    /// Whether a model may be loaded that no request waits for.
+    fn has_room(&self, spec: &ModelSpec) -> bool {
+        let has_room = |residency: &Arc<dyn Residency>| residency.has_room(spec);
+        self.services.executors.dependencies(spec).is_some() || self.residency.as_ref().is_none_or(has_room)
+    }
+
+    /// Serves the versions of `spec`, once there is room for them.
+    fn load_into_memory(
+        self: &Arc<Self>,
+        spec: ModelSpec,
+        anew: bool,
+        served: Option<&Fingerprint>,
+    ) -> Result<()> {
+        let Some(residency) = self.residency.as_ref().filter(|_| !self.table.load().is_served(&spec.id))
+        else {
+            return self.apply(spec, anew, served);
+        };
+        if let Err(error) = residency.before_load(&spec) {
+            tracing::warn!("'{}' is not loaded: {error}", spec.id);
+            return Err(error);
+        }
+        let outcome = self.apply(spec.clone(), anew, served);
+        residency.after_load(&spec, &outcome);
+        outcome
+    }
+
+    /// Leaves a model to its first request, unless it cannot be served.
+    fn defer(&self, spec: &ModelSpec) -> bool {
+        let id = &spec.id;
+        if spec.fault.is_some() || spec.versions.is_empty() {
+            return false;
+        }
+        self.change(|table| {
+            table.clear_failure(id);
+            table.release(id);
+            table.clear_unavailable(id, &spec.versions);
+            spec.versions.iter().for_each(|&version| table.set_version(id, version, VersionState::Evicted));
+        });
+        tracing::info!("'{id}' is loaded on demand");
+        true
     }
 
     /// The server is not ready without this model.
@@ -408,7 +469,9 @@ impl LifeCycle {
             for (version, model) in &versions {
                 let state = match model {
                     Some(model) => {
-                        table.require(id);
+                        if !model.is_on_demand() {
+                            table.require(id);
+                        }
                         VersionState::Ready(Arc::clone(model))
                     }
                     None => VersionState::Unloading { number, is_eviction },

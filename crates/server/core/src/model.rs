@@ -60,6 +60,8 @@ pub struct Model {
     executor: Arc<dyn Executor>,
     /// Whether other models execute its requests.
     is_composite: bool,
+    /// Whether the server's readiness does without it, as its requests load it.
+    is_on_demand: bool,
     /// The executor, if it is of this kind.
     instances: Option<Arc<Instances>>,
     /// The error of all requests, if it accepts none.
@@ -224,6 +226,11 @@ impl Model {
         self.is_composite
     }
 
+    /// Whether its requests load it. The server's readiness does not depend on it.
+    pub fn is_on_demand(&self) -> bool {
+        self.is_on_demand
+    }
+
     /// The executor of its requests.
     pub fn executor(&self) -> &dyn Executor {
         &*self.executor
@@ -345,7 +352,7 @@ impl Model {
     }
 
     /// Whether requests are in progress or sequences are open.
-    pub(crate) fn work(&self) -> Work {
+    pub fn work(&self) -> Work {
         if self.statistics.in_flight() > 0 {
             return Work::Requests;
         }

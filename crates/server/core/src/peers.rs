@@ -68,8 +68,8 @@ impl Peers for ServerPeers {
     }
 
     fn model_ready(&self, model: &str, version: Option<u64>) -> Pending<Result<()>> {
-        let ready = self.server().and_then(|server| server.model(model, version)).map(|model| model.ready());
-        Box::pin(async move { ready?.await })
+        let (server, model) = (self.server(), model.to_owned());
+        Box::pin(async move { server?.model_ready(&model, version).await })
     }
 
     fn model(&self, model: &str, version: Option<u64>) -> Result<Arc<dyn PeerModel>> {

@@ -30,7 +30,7 @@ use crate::reminder::Reminder;
 use crate::source::{FetchStatus, ModelSource, Overrides, SourceEntry};
 use crate::spec::ModelId;
 use crate::table::{ModelStatus, ModelTable, ServedModels, VersionState};
-use crate::versions::{ModelRequest, RequestHead, ResolveFuture, VersionChoosers};
+use crate::versions::{ModelRequest, RequestHead, Residency, ResolveFuture, VersionChooser, VersionChoosers};
 use nereid_scheduling::rate_limiter::{RateLimit, RateLimiter};
 use nereid_scheduling::timer::Timer;
 use nereid_statistics::LatencyOptions;
@@ -91,6 +91,8 @@ pub struct ServerOptions {
     pub executors: Executors,
     /// The models whose requests do not simply go to the latest version.
     pub versions: VersionChoosers,
+    /// Loads models for their requests. Without it, models are loaded by request of clients or by the server alone.
+    pub residency: Option<Arc<dyn Residency>>,
 }
 
 /// How models come and go while the server serves.
@@ -103,6 +105,8 @@ pub enum ModelControl {
     Explicit,
     /// The server follows the repository, by polling it.
     Poll,
+    /// Their requests load them: [`ServerOptions::residency`] says how. Clients may load and unload them, too.
+    OnDemand,
 }
 
 /// An inference server without a face.
@@ -163,7 +167,7 @@ impl Server {
                 models: ServedModels::default(),
                 events,
             };
-            let models = LifeCycle::new(source, services, limits);
+            let models = LifeCycle::new(source, services, options.residency.clone(), limits);
             Self {
                 options,
                 models,
@@ -245,7 +249,11 @@ impl Server {
             return true;
         }
         // Start all checks before waiting for any.
-        let asked: Vec<_> = self.models().ready().map(|model| (model.id().clone(), model.ready())).collect();
+        let asked: Vec<_> = {
+            let models = self.models();
+            let required = models.ready().filter(|model| !model.is_on_demand());
+            required.map(|model| (model.id().clone(), model.ready())).collect()
+        };
         for (id, answer) in asked {
             if let Err(error) = answer.await {
                 tracing::debug!("the server is not ready, as '{id}' is not: {error}");
@@ -255,13 +263,23 @@ impl Server {
         true
     }
 
-    /// Whether a version of a model would answer requests. Resolves within seconds.
+    /// Whether a version of a model would answer requests; one that is loaded on demand would, and stays unloaded. Resolves
+    /// within seconds.
     ///
     /// # Errors
     /// The reason why it would not: the model is unknown or not served, or its backend is not ready.
     pub async fn model_ready(&self, name: &str, version: Option<u64>) -> Result<()> {
-        let answer = self.model(name, version)?.ready();
-        answer.await
+        let error = match self.model(name, version) {
+            Ok(model) => {
+                let answer = model.ready();
+                drop(model);
+                return answer.await;
+            }
+            Err(error) => error,
+        };
+        let Some(residency) = &self.options.residency else { return Err(error) };
+        let is_offered = residency.is_offered(name, &self.models());
+        if is_offered.await { Ok(()) } else { Err(error) }
     }
 
     /// The version of a model that a request with this name and version goes to.
@@ -275,7 +293,8 @@ impl Server {
     /// Finds the model of the request that follows. Each request does this once, and passes the model to
     /// [`infer`](Self::infer).
     ///
-    /// Resolves at once, unless the model has a [`VersionChooser`](crate::VersionChooser) that lets the request wait.
+    /// Resolves at once, unless the model has a [`VersionChooser`] that lets the request wait, or is not served and loaded by
+    /// [`Residency`].
     ///
     /// # Errors
     /// As [`model`](Self::model), or the chooser's own.
@@ -293,11 +312,14 @@ impl Server {
         version: Option<u64>,
         head: impl FnOnce() -> RequestHead,
     ) -> ResolveFuture {
-        let Some(chooser) = self.options.versions.of(name) else {
-            return ResolveFuture::done(self.model(name, version));
+        let chooser: Arc<dyn VersionChooser> = match self.options.versions.of(name) {
+            Some(chooser) => Arc::clone(chooser),
+            None => match (self.model(name, version), &self.options.residency) {
+                (Err(_), Some(residency)) => Arc::clone(residency) as _,
+                (outcome, _) => return ResolveFuture::done(outcome),
+            },
         };
-        let request = ModelRequest { name: name.to_owned(), version, head: head() };
-        ResolveFuture::choose(chooser, request, &self.models)
+        ResolveFuture::choose(chooser, ModelRequest::new(name, version, head()), &self.models)
     }
 
     /// Takes a request in. Its answers come through the stream, once it is scheduled and executed.
@@ -346,13 +368,15 @@ impl Server {
         self.failed.store(listed.is_err(), Ordering::Release);
         self.models.events().notify();
         let listed = listed?;
+        // Models that are loaded on demand are required by no one, even if they are loaded at start.
+        let is_required = !self.loads_all_on_demand();
         let names = only.unwrap_or(listed);
         let (done, outcomes) = channel();
         let loads = names.into_iter().map(|name| {
             let (done, model) = (done.clone(), name.clone());
             let ended: Done = Box::new(move |outcome| done.send((model, outcome)).unwrap_or_default());
             let overrides = Overrides::default();
-            (name, Task::Load { overrides, with_members, is_required: true, as_of }, ended)
+            (name, Task::Load { overrides, with_members, is_required, as_of }, ended)
         });
         self.models.submit_all(loads.collect::<Vec<_>>());
         drop(done);
@@ -375,7 +399,7 @@ impl Server {
 
     /// Polls the source for changes and applies those that are complete: new, removed and changed models and versions. A change
     /// is complete when two polls saw the same state. Waits for the loads for as long as `patience`; further polls skip models
-    /// that are still being loaded.
+    /// that are still being loaded. Models that are loaded on demand are followed while they are loaded.
     ///
     /// Returns whether a change was seen that waits for another poll.
     ///
@@ -384,10 +408,13 @@ impl Server {
     pub fn poll(&self, patience: Duration) -> Result<bool> {
         if !self.is_live() {
             // As at start: nothing is loaded that a half-copied change could replace.
-            return self.start(None).map(|_| false);
+            return self.start(self.loads_all_on_demand().then(Vec::new)).map(|_| false);
         }
         let as_of = Instant::now();
-        let names = names(&self.models.catalog().refresh())?;
+        let mut names = names(&self.models.catalog().refresh())?;
+        if self.loads_all_on_demand() {
+            names.clear();
+        }
         let names: BTreeSet<_> = names.into_iter().chain(self.models.known()).collect();
         let (done, outcomes) = channel();
         let polls = self.models.idle(names).into_iter().map(|name| {
@@ -414,12 +441,13 @@ impl Server {
     /// The source cannot be listed.
     pub fn index(&self) -> impl Future<Output = Result<Vec<(String, Option<ModelStatus>)>>> + Send + use<> {
         let (models, polled) = (Arc::clone(&self.models), self.polled());
+        let on_demand = self.loads_all_on_demand();
         async move {
             let listing = match polled {
                 Some(listing) => listing,
                 None => models.catalog().refreshed().await,
             };
-            index(&models.forget_gone(&listing), &listing)
+            index(&models.forget_gone(&listing), &listing, on_demand)
         }
     }
 
@@ -429,7 +457,25 @@ impl Server {
     /// See there.
     pub fn blocking_index(&self) -> Result<Vec<(String, Option<ModelStatus>)>> {
         let listing = self.polled().unwrap_or_else(|| self.models.catalog().refresh());
-        index(&self.models.forget_gone(&listing), &listing)
+        index(&self.models.forget_gone(&listing), &listing, self.loads_all_on_demand())
+    }
+
+    /// Whether the source has a model of this name, as it was listed at `since` or later; `None` if it was not listed since.
+    ///
+    /// # Errors
+    /// The source could not be listed.
+    pub fn is_listed(&self, name: &str, since: Instant) -> Result<Option<bool>> {
+        self.models.catalog().has(name, since).transpose()
+    }
+
+    /// Lists the source on another thread, once for all waiting callers.
+    pub fn list_source(&self) -> impl Future<Output = ()> + Send + use<> {
+        let listing = self.models.catalog().refreshed();
+        async { drop(listing.await) }
+    }
+
+    fn loads_all_on_demand(&self) -> bool {
+        self.options.model_control == ModelControl::OnDemand
     }
 
     /// The listing of the last poll, if the server polls.
@@ -489,27 +535,37 @@ fn names(listing: &Listing) -> Result<Vec<String>> {
     listing.as_ref().map(names).map_err(Error::clone)
 }
 
-fn index(table: &ModelTable, listing: &Listing) -> Result<Vec<(String, Option<ModelStatus>)>> {
+fn index(
+    table: &ModelTable,
+    listing: &Listing,
+    on_demand: bool,
+) -> Result<Vec<(String, Option<ModelStatus>)>> {
+    // The versions of a model that was never loaded are unknown.
+    let status = |id, state| ModelStatus { id, version: None, state, failed_reload: None };
     let listed = listing.as_ref().map_err(Error::clone)?;
     let names: BTreeSet<_> = listed.iter().map(|listed| listed.name.as_str()).collect();
     let gone: BTreeSet<_> = table.idle().filter(|id| !names.contains(id.name.as_str())).collect();
-    let there = table.index().filter(|status| !gone.contains(&status.id));
+    let there = table.index().filter(|status| !gone.contains(&status.id)).map(|mut status| {
+        // Its next request loads it, too.
+        if on_demand && matches!(status.state, VersionState::Unloaded) && !table.is_served(&status.id) {
+            status.state = VersionState::Evicted;
+        }
+        status
+    });
     let mut index: Vec<_> = there.map(|status| (status.id.clone(), Some(status))).collect();
     let known: BTreeSet<_> = index.iter().map(|(id, _)| id.clone()).collect();
     for SourceEntry { name, ids } in listed {
         match ids {
             Ok(ids) => {
                 let unknown = ids.iter().filter(|id| !known.contains(id));
-                index.extend(unknown.map(|id| (id.clone(), None)));
+                let on_demand = |id: &ModelId| on_demand.then(|| status(id.clone(), VersionState::Evicted));
+                index.extend(unknown.map(|id| (id.clone(), on_demand(id))));
             }
             Err(error) => {
                 let id = ModelId::plain(name.clone());
                 let state = VersionState::Unavailable(error.clone());
                 if !known.contains(&id) {
-                    index.push((
-                        id.clone(),
-                        Some(ModelStatus { id, version: None, state, failed_reload: None }),
-                    ));
+                    index.push((id.clone(), Some(status(id, state))));
                 }
             }
         }

@@ -48,6 +48,8 @@ pub struct ModelSpec {
     pub state_files: BTreeMap<String, Bytes>,
     /// A fault found after the configuration was read: each version fails with it.
     pub fault: Option<Error>,
+    /// Whether its requests load it, and the server's readiness does without it.
+    pub is_on_demand: bool,
     /// How it looked when it was read.
     pub fingerprint: Fingerprint,
     /// Where its files are from.
@@ -75,6 +77,7 @@ impl ModelSpec {
             warm_up_files: BTreeMap::new(),
             state_files: BTreeMap::new(),
             fault: None,
+            is_on_demand: false,
             fingerprint: Fingerprint::default(),
             origin: Origin::Source,
             guard: LoadGuard::default(),

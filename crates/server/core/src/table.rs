@@ -66,7 +66,7 @@ pub enum VersionState {
     },
     /// Unloaded on request.
     Unloaded,
-    /// Unloaded to free its memory. The model is still wanted, and can be loaded again for its next request.
+    /// Not in memory, but wanted: its next request can load it. It was unloaded to free its memory, or never loaded.
     Evicted,
     /// The load failed for this reason.
     Unavailable(Error),
@@ -79,7 +79,9 @@ impl VersionState {
             Self::Loading => "LOADING",
             Self::Ready(_) => "READY",
             Self::Unloading { .. } => "UNLOADING",
-            Self::Unloaded | Self::Evicted | Self::Unavailable(_) => "UNAVAILABLE",
+            // Not a state of the reference, where it would mean that the model cannot be used.
+            Self::Evicted => "UNLOADED",
+            Self::Unloaded | Self::Unavailable(_) => "UNAVAILABLE",
         }
     }
 
@@ -106,7 +108,7 @@ impl VersionState {
         match self {
             Self::Loading | Self::Ready(_) | Self::Unloading { .. } => None,
             Self::Unloaded => Some("unloaded"),
-            Self::Evicted => Some("evicted"),
+            Self::Evicted => Some("loaded on demand"),
             Self::Unavailable(error) => Some(error.message()),
         }
     }
@@ -323,6 +325,27 @@ impl ModelTable {
     pub fn versions(&self, id: &ModelId) -> impl Iterator<Item = (u64, &VersionState)> {
         let entry = self.get(id);
         entry.into_iter().flat_map(|entry| entry.versions.iter().map(|(version, state)| (*version, state)))
+    }
+
+    /// Whether a version is ready for requests.
+    pub(crate) fn is_served(&self, id: &ModelId) -> bool {
+        self.versions(id).any(|(_, state)| matches!(state, VersionState::Ready(_)))
+    }
+
+    /// Whether no version is served, and one is evicted.
+    pub(crate) fn is_evicted(&self, id: &ModelId) -> bool {
+        !self.is_served(id) && self.versions(id).any(|(_, state)| state.is_evicted())
+    }
+
+    /// The names of all known models.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.models.keys().map(|name| &**name)
+    }
+
+    /// The states of the versions of all models of this name.
+    pub fn states_of(&self, name: &str) -> impl Iterator<Item = &VersionState> {
+        let entries = self.models.get(name).into_iter().flat_map(|namespaces| namespaces.values());
+        entries.flat_map(|entry| entry.versions.values())
     }
 
     /// The state of a version; `None` if it is unknown.

@@ -1,7 +1,9 @@
 //! The version of a model that a request goes to: the requested one, or else the latest ready one.
 //!
 //! A model may have a [`VersionChooser`] that decides otherwise: by the head of the request, or after a wait. Canary versions
-//! and models that are loaded on demand plug in here.
+//! plug in here, and [`Residency`] for models that are loaded on demand.
+
+mod residency;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,29 +11,40 @@ use std::future::{Ready, ready};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
 
 use futures_util::future::{Either, select};
 use nereid_backend_api::{Error, Result};
 
+pub use self::residency::Residency;
 use crate::lifecycle::LifeCycle;
 use crate::model::Model;
 use crate::table::ModelTable;
 
 /// Names and values that come before the body of a request, such as HTTP headers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct RequestHead(Vec<(String, String)>);
+pub struct RequestHead {
+    values: Vec<(String, String)>,
+    time_limit: Option<Duration>,
+}
 
 impl RequestHead {
+    /// Sets how long the client waits for its answer, from now on.
+    pub fn with_time_limit(self, time_limit: Option<Duration>) -> Self {
+        Self { time_limit, ..self }
+    }
+
     /// The first value of this name, regardless of case.
     pub fn get(&self, name: &str) -> Option<&str> {
-        let found = self.0.iter().find(|(other, _)| other.eq_ignore_ascii_case(name));
+        let found = self.values.iter().find(|(other, _)| other.eq_ignore_ascii_case(name));
         found.map(|(_, value)| value.as_str())
     }
 }
 
 impl<N: Into<String>, V: Into<String>> FromIterator<(N, V)> for RequestHead {
     fn from_iter<I: IntoIterator<Item = (N, V)>>(entries: I) -> Self {
-        Self(entries.into_iter().map(|(name, value)| (name.into(), value.into())).collect())
+        let values = entries.into_iter().map(|(name, value)| (name.into(), value.into())).collect();
+        Self { values, time_limit: None }
     }
 }
 
@@ -44,6 +57,20 @@ pub struct ModelRequest {
     pub version: Option<u64>,
     /// The head of the request; empty for inner requests.
     pub head: RequestHead,
+    /// When it arrived.
+    pub arrived: Instant,
+}
+
+impl ModelRequest {
+    /// A request that arrives now.
+    pub fn new(name: impl Into<String>, version: Option<u64>, head: RequestHead) -> Self {
+        Self { name: name.into(), version, head, arrived: Instant::now() }
+    }
+
+    /// When its client stops waiting, if that is known.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.arrived.checked_add(self.head.time_limit?)
+    }
 }
 
 /// Chooses the version of a model for each of its requests.
@@ -97,7 +124,7 @@ impl ResolveFuture {
 
     /// Lets a chooser decide, as often as it wants the request to wait.
     pub(crate) fn choose(
-        chooser: &Arc<dyn VersionChooser>,
+        chooser: Arc<dyn VersionChooser>,
         request: ModelRequest,
         models: &Arc<LifeCycle>,
     ) -> Self {
@@ -106,7 +133,7 @@ impl ResolveFuture {
             Choice::Version(outcome) => return Self::done(outcome),
             Choice::Wait(wait) => wait,
         };
-        let (chooser, models) = (Arc::clone(chooser), Arc::clone(models));
+        let models = Arc::clone(models);
         Self(Resolving::Waiting(Box::pin(async move {
             let mut changes = models.events().subscribe();
             loop {

@@ -7,7 +7,7 @@ pub(crate) mod tensors;
 use std::ffi::c_char;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use nereid_backend_api::{Error, InferRequest, PeerModel, Result};
+use nereid_backend_api::{Error, InferRequest, PeerModel, Result, block_on};
 use nereid_cuda::Cuda;
 use triton_sys::*;
 
@@ -115,7 +115,9 @@ exports! {
     ) {
         let name = model_name.read()?.into_owned();
         let server = server.get()?;
-        let levels = Levels::of(server.peers()?.model(&name, version(model_version)?)?.config());
+        // A model that is loaded on demand is loaded here.
+        let model = block_on(server.peers()?.resolve(&name, version(model_version)?))?;
+        let levels = Levels::of(model.config());
         let request = Arc::new(InferenceRequest::new(name, model_version, levels, server.cuda().cloned()));
         inference_request.give(request)?;
     }

@@ -135,6 +135,51 @@ async fn version_choosers_see_the_metadata_of_calls_and_streams() {
     }
 }
 
+/// Fails requests with the time that they may wait.
+struct FailByTimeLimit;
+
+impl VersionChooser for FailByTimeLimit {
+    fn choose(&self, request: &ModelRequest, _: &ModelTable) -> Choice {
+        let limit = request.deadline().map(|deadline| deadline - request.arrived);
+        let error = Error::unavailable(format!("waits {limit:?}"));
+        Choice::Version(Err(error.with_retry_after(Duration::from_millis(1500))))
+    }
+}
+
+#[tokio::test]
+async fn requests_wait_for_their_models_until_their_deadline_or_timeout() {
+    let mut versions = VersionChoosers::default();
+    versions.set("m", Arc::new(FailByTimeLimit));
+    let options = ServerOptions { versions, ..ServerOptions::default() };
+    let models = [("m", NUMBER.to_owned())];
+    let serving = Serving::with_server_options(&models, GrpcOptions::default(), options, echo);
+    for (deadline, timeout, expected) in [
+        (None, None, "waits None"),
+        (None, Some(0), "waits None"),
+        (None, Some(-1), "waits None"),
+        (None, Some(2_500_000), "waits Some(2.5s)"),
+        (Some(600), None, "waits Some(600s)"),
+        (Some(600), Some(2_500_000), "waits Some(2.5s)"),
+        (Some(600), Some(3_600_000_000), "waits Some(600s)"),
+    ] {
+        let mut message = number("m", "a", 1);
+        let timeout =
+            timeout.map(|micros| ("timeout".to_owned(), parameter(ParameterChoice::Int64Param(micros))));
+        message.parameters.extend(timeout);
+        let mut call = Call::new(message.clone());
+        let mut stream = Call::new(vec![message]);
+        if let Some(seconds) = deadline {
+            call.set_timeout(Duration::from_secs(seconds));
+            stream.set_timeout(Duration::from_secs(seconds));
+        }
+        let status = serving.client().model_infer(call).await.unwrap_err();
+        assert_eq!((status.code(), status.message()), (Code::Unavailable, expected));
+        assert_eq!(status.metadata().get("grpc-retry-pushback-ms").unwrap(), "2000");
+        let (seen, _) = serve_connection(&serving, stream).await;
+        assert_eq!(seen[0].0, expected);
+    }
+}
+
 #[tokio::test]
 async fn ordinary_models_answer_in_request_order() {
     let requests =

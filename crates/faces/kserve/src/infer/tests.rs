@@ -1,6 +1,7 @@
 //! Statuses and headers of whole requests, as the reference answers them.
 
 use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
 use nereid_core::backend_api::Error;
 use nereid_core::{Choice, ModelRequest, ModelTable, ServerOptions, VersionChooser, VersionChoosers};
@@ -344,4 +345,40 @@ fn connections_are_served_while_another_request_waits_for_long_work() {
             assert!(answer.starts_with(b"HTTP/1.1 200 "), "{label}: {}", answer[..200].escape_ascii());
         }
     });
+}
+
+/// Fails requests with the time that they may wait.
+struct FailByTimeLimit;
+
+impl VersionChooser for FailByTimeLimit {
+    fn choose(&self, request: &ModelRequest, _: &ModelTable) -> Choice {
+        let limit = request.deadline().map(|deadline| deadline - request.arrived);
+        let error = Error::unavailable(format!("waits {limit:?}"));
+        Choice::Version(Err(error.with_retry_after(Duration::from_millis(1500))))
+    }
+}
+
+#[tokio::test]
+async fn requests_wait_for_their_models_as_long_as_their_timeout_and_are_told_when_to_try_again() {
+    let mut versions = VersionChoosers::default();
+    versions.set("m", Arc::new(FailByTimeLimit));
+    let options = ServerOptions { versions, ..options() };
+    let serving = serve(server_with(options, CONFIG, echo), http_options()).await;
+    for (rest, expected) in [
+        ("", "None"),
+        (r#","parameters":{}"#, "None"),
+        (r#","parameters":{"timeout":0}"#, "None"),
+        (r#","parameters":{"timeout":-1}"#, "None"),
+        (r#","parameters":{"timeout":"5"}"#, "None"),
+        (r#","parameters":{"priority":1,"timeout":2500000}"#, "Some(2.5s)"),
+    ] {
+        for tail in ["", "\u{0}\u{1}tensor"] {
+            let json = body(ONE, rest);
+            let header = format!("Inference-Header-Content-Length: {}\r\n", json.len());
+            let answer = serving.ask("POST", "/v2/models/m/infer", &header, &format!("{json}{tail}")).await;
+            assert!(answer.starts_with("HTTP/1.1 503"), "{rest}: {answer}");
+            assert!(answer.contains(&format!("waits {expected}")), "{rest}: {answer}");
+            assert!(answer.to_ascii_lowercase().contains("\r\nretry-after: 2\r\n"), "{rest}: {answer}");
+        }
+    }
 }

@@ -50,12 +50,66 @@ fn entries(
             }
             None => IndexEntry { name, ..IndexEntry::default() },
         },
-        Some(status) => IndexEntry {
-            name,
-            version: status.version.map(|version| version.to_string()),
-            state: Some(status.state.name()),
-            reason: status.reason().or_else(|| fetching(&status.id.name)),
-        },
+        Some(status) => {
+            let version = status.version.map(|version| version.to_string());
+            // A model that is loaded on demand, and fetched now.
+            match fetching(&status.id.name).filter(|_| status.state.is_evicted()) {
+                Some(reason) => IndexEntry { name, version, state: Some("LOADING"), reason: Some(reason) },
+                None => IndexEntry {
+                    name,
+                    version,
+                    state: Some(status.state.name()),
+                    reason: status.reason().or_else(|| fetching(&status.id.name)),
+                },
+            }
+        }
     });
     entries.filter(|entry| !only_ready || entry.state == Some("READY")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use nereid_backend_api::Error;
+    use nereid_core::{ModelId, VersionState};
+
+    use super::*;
+
+    #[test]
+    fn a_fetch_in_progress_is_the_state_of_models_that_are_not_loaded() {
+        let id = ModelId::plain("m");
+        let fetch =
+            FetchStatus { id: id.clone(), fetched: 1024, total: 4096, elapsed: Duration::from_secs(1) };
+        let status =
+            |version, state| Some(ModelStatus { id: id.clone(), version, state, failed_reload: None });
+        let broken = VersionState::Unavailable(Error::internal("broken"));
+        for (status, without, with) in [
+            (None, (None, None), (Some("LOADING"), true)),
+            (
+                status(None, VersionState::Evicted),
+                (Some("UNLOADED"), Some("loaded on demand")),
+                (Some("LOADING"), true),
+            ),
+            (
+                status(Some(1), VersionState::Evicted),
+                (Some("UNLOADED"), Some("loaded on demand")),
+                (Some("LOADING"), true),
+            ),
+            (status(Some(1), VersionState::Loading), (Some("LOADING"), None), (Some("LOADING"), true)),
+            (status(Some(1), broken), (Some("UNAVAILABLE"), Some("broken")), (Some("UNAVAILABLE"), false)),
+        ] {
+            let line = |fetches: &[FetchStatus]| {
+                let found = entries(vec![("m".to_owned(), status.clone())], fetches, false).remove(0);
+                (found.state, found.reason)
+            };
+            let (state, reason) = line(&[]);
+            assert_eq!((state, reason.as_deref()), without);
+            let (state, reason) = line(std::slice::from_ref(&fetch));
+            assert_eq!(
+                (state, reason.is_some_and(|reason| reason.starts_with("fetching: 1 of 4 KiB"))),
+                with
+            );
+        }
+    }
 }

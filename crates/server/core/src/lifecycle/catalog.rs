@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::Builder;
+use std::time::Instant;
 
 use arc_swap::ArcSwapOption;
 use nereid_backend_api::{Error, Result, block_on};
@@ -15,10 +16,16 @@ pub(crate) type Listing = Result<Vec<SourceEntry>>;
 /// The last listing of a source.
 pub(crate) struct Catalog {
     source: Arc<dyn ModelSource>,
-    last: ArcSwapOption<Listing>,
+    last: ArcSwapOption<Dated>,
     refreshes: Mutex<Refreshes>,
     /// How many refreshes have ended.
     ended: watch::Sender<u64>,
+}
+
+/// A listing, and when it began.
+struct Dated {
+    began: Instant,
+    listing: Arc<Listing>,
 }
 
 #[derive(Default)]
@@ -38,14 +45,27 @@ impl Catalog {
 
     /// Lists the source on this thread, which may block.
     pub(crate) fn refresh(&self) -> Arc<Listing> {
-        let listing = Arc::new(block_on(self.source.list()));
-        self.last.store(Some(Arc::clone(&listing)));
+        let began = Instant::now();
+        self.keep(began, block_on(self.source.list()))
+    }
+
+    fn keep(&self, began: Instant, listing: Listing) -> Arc<Listing> {
+        let listing = Arc::new(listing);
+        self.last.store(Some(Arc::new(Dated { began, listing: Arc::clone(&listing) })));
         listing
     }
 
     /// The last listing, if there is one.
     pub(crate) fn last(&self) -> Option<Arc<Listing>> {
-        self.last.load_full()
+        self.last.load().as_ref().map(|last| Arc::clone(&last.listing))
+    }
+
+    /// Whether the last listing has a model of this name. `None` if it began before `since`, or there is none.
+    pub(crate) fn has(&self, name: &str, since: Instant) -> Option<Result<bool>> {
+        let last = self.last.load();
+        let last = last.as_ref().filter(|last| last.began >= since)?;
+        let names = last.listing.as_ref().as_ref();
+        Some(names.map(|all| all.iter().any(|entry| entry.name == name)).map_err(Error::clone))
     }
 
     /// A listing that begins after this call, on another thread. Callers that arrive while one runs share the next one.
@@ -73,7 +93,7 @@ impl Catalog {
         let this = Arc::clone(self);
         if let Err(error) = Builder::new().name("nereid-list".into()).spawn(move || this.run()) {
             let error = Error::unavailable(format!("cannot start a thread to list the models: {error}"));
-            self.last.store(Some(Arc::new(Err(error))));
+            self.keep(Instant::now(), Err(error));
             while self.end() {}
         }
         begun

@@ -8,11 +8,26 @@ use std::sync::Arc;
 use nereid_backend_api::{Error, Result};
 
 use super::records::{Records, all};
-use super::{LifeCycle, Record};
+use super::{LifeCycle, REMOVAL_LIMIT, Record};
 use crate::spec::ModelId;
 use crate::table::VersionState;
 
 impl LifeCycle {
+    /// Evicts every model of that name on the calling thread, which may be one that loads models, and waits a few seconds until
+    /// its memory is free.
+    pub(crate) fn evict_now(self: &Arc<Self>, name: &str) -> Result<()> {
+        let mut records = self.lock().take(name).ok_or_else(|| {
+            Error::unavailable(format!("model '{name}' cannot be evicted: it is being loaded or unloaded"))
+        })?;
+        let loads: Vec<_> = self.table.load().ready_of(name).map(|model| model.load_number()).collect();
+        let outcome = self.evict_every(name, &mut records);
+        self.give_back(name, records);
+        if outcome.is_ok() {
+            loads.into_iter().for_each(|load| self.retirements.wait_for(load, REMOVAL_LIMIT));
+        }
+        outcome
+    }
+
     /// Evicts every model of that name.
     pub(super) fn evict_every(self: &Arc<Self>, name: &str, records: &mut Records) -> Result<()> {
         let table = self.table.load_full();

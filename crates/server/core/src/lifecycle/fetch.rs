@@ -140,6 +140,8 @@ impl LifeCycle {
         for id in ids {
             let record = records.of(&id);
             match self.source.fingerprint(&id, as_of).await {
+                // Its next request loads it as it is then.
+                Ok(_) if self.table.load().is_evicted(&id) => {}
                 Ok(now) => {
                     if record.is_to_be_loaded(&id, &now) {
                         let overrides = Overrides::default();

@@ -56,7 +56,9 @@ impl LifeCycle {
                 self.load(model, !overrides.is_empty(), is_required, records.of(&id))
             }
             FetchOutcome::Unchanged(id) => {
-                if is_required {
+                let table = self.table.load();
+                let mut served = table.versions(&id).filter_map(|(_, state)| state.model());
+                if is_required && !served.any(|model| model.is_on_demand()) {
                     self.require(&id);
                 }
                 Ok(())
@@ -115,7 +117,11 @@ impl LifeCycle {
 pub(super) fn all(outcomes: impl IntoIterator<Item = Result<()>>) -> Result<()> {
     let mut errors: Vec<_> = outcomes.into_iter().filter_map(Result::err).collect();
     errors.sort_by_key(|error| error.code() != ErrorCode::InvalidArg);
-    let Some(first) = errors.first() else { return Ok(()) };
+    let first = match errors.as_slice() {
+        [] => return Ok(()),
+        [only] => return Err(only.clone()),
+        [first, ..] => first,
+    };
     let messages: Vec<_> = errors.iter().map(Error::message).collect();
     Err(Error::new(first.code(), messages.join("; ")))
 }

@@ -268,6 +268,15 @@ impl Tasks {
         }
     }
 
+    /// Takes the records of a model that no job concerns, as if a job began. [`end`](Self::end) ends it.
+    pub(super) fn take(&mut self, name: &str) -> Option<Records> {
+        if self.closed || self.is_concerned(name) || self.is_awaited(name) {
+            return None;
+        }
+        self.busy.insert(name.to_owned());
+        Some(self.known.remove(name).unwrap_or_default())
+    }
+
     /// A job is done.
     pub(super) fn end(&mut self, name: &str) {
         self.busy.remove(name);

@@ -66,6 +66,16 @@ impl LifeCycle {
         }
     }
 
+    /// Ends what [`Tasks::take`] began.
+    pub(super) fn give_back(self: &Arc<Self>, name: &str, records: Records) {
+        let mut tasks = self.lock();
+        tasks.end(name);
+        if !records.is_empty() {
+            tasks.known.insert(name.to_owned(), records);
+        }
+        self.spawn_workers(tasks, None);
+    }
+
     fn spawn_worker(self: &Arc<Self>, stage: Stage) -> bool {
         let this = Arc::clone(self);
         let (name, work): (_, fn(Arc<Self>)) = match stage {

@@ -121,6 +121,7 @@ impl Model {
             gate,
             executor,
             is_composite,
+            is_on_demand: spec.is_on_demand,
             instances,
             refusal,
             max_unread: services.max_unread,

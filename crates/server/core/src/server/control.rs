@@ -61,16 +61,26 @@ impl Server {
     }
 
     /// Unloads a model to free its memory, and calls `done` once it takes no further requests. The model stays wanted: the server
-    /// is as ready as before, and [`load_evicted`](Self::load_evicted) loads it again. For the server's own decisions, in every
-    /// model control mode.
+    /// is as ready as before, and [`load_on_demand`](Self::load_on_demand) loads it again. For the server's own decisions, in
+    /// every model control mode.
     ///
     /// Fails for a model that others consist of, and for one that could not be loaded again.
     pub fn evict_model(&self, name: &str, done: impl FnOnce(Result<()>) + Send + 'static) {
         self.models.submit(name.to_owned(), Task::Evict, Box::new(done));
     }
 
-    /// Loads an evicted model as it is in the source now, and calls `done` with the outcome.
-    pub fn load_evicted(&self, name: &str, done: impl FnOnce(Result<()>) + Send + 'static) {
+    /// [`evict_model`](Self::evict_model) on the calling thread, which may be one that loads models. Waits a few seconds until the
+    /// model's memory is free.
+    ///
+    /// # Errors
+    /// As there, and for a model that is being loaded or unloaded.
+    pub fn evict_model_now(&self, name: &str) -> Result<()> {
+        self.models.evict_now(name)
+    }
+
+    /// Loads a model that was evicted, or that was never loaded, as it is in the source now, and calls `done` with the outcome. The
+    /// members of an ensemble are loaded, too. For the server's own decisions, in every model control mode.
+    pub fn load_on_demand(&self, name: &str, done: impl FnOnce(Result<()>) + Send + 'static) {
         let (overrides, as_of) = (Overrides::default(), Instant::now());
         let task = Task::Load { overrides, with_members: true, is_required: false, as_of };
         self.models.submit(name.to_owned(), task, Box::new(done));
@@ -81,8 +91,8 @@ impl Server {
             return Err(Error::unavailable("Server is stopping: it takes no further loads and unloads"));
         }
         match self.options.model_control {
-            ModelControl::Explicit if is_folder_name(name) => Ok(()),
-            ModelControl::Explicit => Err(Error::invalid_arg(format!(
+            ModelControl::Explicit | ModelControl::OnDemand if is_folder_name(name) => Ok(()),
+            ModelControl::Explicit | ModelControl::OnDemand => Err(Error::invalid_arg(format!(
                 "invalid model name '{name}': it must be the name of a folder, not a path"
             ))),
             ModelControl::None | ModelControl::Poll => Err(Error::unavailable(

@@ -137,9 +137,9 @@ impl World {
         evict(&self.server, "m")
     }
 
-    fn load_evicted(&self) -> Result<()> {
+    fn load_on_demand(&self) -> Result<()> {
         let (done, outcome) = channel();
-        self.server.load_evicted("m", move |result| done.send(result).unwrap());
+        self.server.load_on_demand("m", move |result| done.send(result).unwrap());
         outcome.recv().unwrap()
     }
 

@@ -3,6 +3,7 @@
 use proptest::collection::btree_map;
 use proptest::prelude::*;
 
+use super::evicting::FirstRequests;
 use super::*;
 
 /// The contents of a version's file. Some cannot be loaded.
@@ -36,6 +37,7 @@ enum Event {
     Load,
     Unload,
     Evict,
+    EvictNow,
     LoadEvicted,
     Poll,
 }
@@ -60,6 +62,8 @@ struct Plain {
     empty: bool,
     /// Whether the server is not ready without it.
     required: bool,
+    /// Whether it is loaded for its requests only.
+    on_demand: bool,
     /// Whether the last poll found it, where the repository is polled.
     polled: Option<bool>,
 }
@@ -108,7 +112,7 @@ impl Plain {
         self.states.extend(wanted.into_iter().map(|(version, content)| (version, State::Serves(content))));
         self.served = self.folder.clone();
         self.failed = None;
-        self.required = true;
+        self.required |= !self.on_demand;
         true
     }
 
@@ -138,12 +142,31 @@ impl Plain {
         if self.folder.is_none() {
             return self.unload();
         }
+        let serves = self.states.values().any(|state| matches!(state, State::Serves(_)));
+        if !serves && self.states.values().any(|state| *state == State::Evicted) {
+            return;
+        }
         let before = std::mem::replace(&mut self.seen, self.folder.clone());
         let tried = self.failed.as_ref().or(self.served.as_ref());
         if tried != self.folder.as_ref() && before == self.folder {
-            self.required = true;
+            self.required |= !self.on_demand;
+            if self.on_demand && !serves && self.folder.iter().any(|(_, versions)| !versions.is_empty()) {
+                return self.defer();
+            }
             self.load();
         }
+    }
+
+    /// Leaves the model to its first request.
+    fn defer(&mut self) {
+        let versions = self.folder.as_ref().map(|(_, versions)| versions.clone()).unwrap_or_default();
+        self.states
+            .values_mut()
+            .filter(|state| **state == State::Failed)
+            .for_each(|state| *state = State::Unloaded);
+        self.states.extend(versions.into_keys().map(|version| (version, State::Evicted)));
+        (self.served, self.failed) = (self.folder.clone(), None);
+        (self.empty, self.required) = (false, false);
     }
 
     fn index(&mut self) -> Vec<String> {
@@ -151,7 +174,7 @@ impl Plain {
         let is_served = self.states.values().any(|state| matches!(state, State::Serves(_)));
         if !is_listed && !is_served && !self.required {
             self.states.clear();
-            (self.failed, self.empty) = (None, false);
+            (self.served, self.failed, self.seen, self.empty) = (None, None, None, false);
         }
         let mut lines: Vec<_> = self
             .states
@@ -160,7 +183,7 @@ impl Plain {
                 State::Serves(_) => format!("m/{version} READY"),
                 _ if self.empty => format!("m/{version} UNAVAILABLE: model 'm' has no version to serve"),
                 State::Unloaded => format!("m/{version} UNAVAILABLE: unloaded"),
-                State::Evicted => format!("m/{version} UNAVAILABLE: evicted"),
+                State::Evicted => format!("m/{version} UNLOADED: loaded on demand"),
                 State::Failed => format!("m/{version} UNAVAILABLE: broken"),
             })
             .collect();
@@ -186,6 +209,7 @@ fn events(control: ModelControl) -> impl Strategy<Value = Vec<Event>> {
             5 => Just(Event::Load),
             2 => Just(Event::Unload),
             2 => Just(Event::Evict),
+            1 => Just(Event::EvictNow),
             1 => Just(Event::LoadEvicted),
         ]
         .boxed(),
@@ -193,6 +217,7 @@ fn events(control: ModelControl) -> impl Strategy<Value = Vec<Event>> {
             2 => folders().prop_map(Event::Changes),
             5 => Just(Event::Poll),
             1 => Just(Event::Evict),
+            1 => Just(Event::EvictNow),
             1 => Just(Event::LoadEvicted),
         ]
         .boxed(),
@@ -200,14 +225,15 @@ fn events(control: ModelControl) -> impl Strategy<Value = Vec<Event>> {
     proptest::collection::vec(event, 1..24)
 }
 
-fn check(control: ModelControl, events: &[Event]) {
+fn check(control: ModelControl, on_demand: bool, events: &[Event]) {
     let source = Arc::new(Changing::default());
-    let options = ServerOptions { model_control: control, ..options() };
+    let residency = on_demand.then(|| Arc::new(FirstRequests) as _);
+    let options = ServerOptions { model_control: control, residency, ..options() };
     let server = Server::new(options, backends(reading(&source)), Arc::clone(&source) as _);
     server.start(None).unwrap();
     let world = World { server, source, backend: Counting::default() };
     let polled = (control == ModelControl::Poll).then_some(false);
-    let mut plain = Plain { polled, ..Plain::default() };
+    let mut plain = Plain { polled, on_demand, ..Plain::default() };
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     for event in events {
         match event {
@@ -225,7 +251,12 @@ fn check(control: ModelControl, events: &[Event]) {
                 plain.unload();
             }
             Event::Evict => assert_eq!(world.evict().is_ok(), plain.evict()),
-            Event::LoadEvicted => assert_eq!(world.load_evicted().is_ok(), plain.load()),
+            Event::EvictNow => {
+                assert_eq!(world.server.evict_model_now("m").is_ok(), plain.evict());
+                // Its memory is free, not only on the way.
+                assert!(index(&world.server).iter().all(|line| !line.contains("UNLOADING")));
+            }
+            Event::LoadEvicted => assert_eq!(world.load_on_demand().is_ok(), plain.load()),
             Event::Poll => {
                 world.server.poll(Duration::MAX).unwrap();
                 plain.poll();
@@ -250,12 +281,12 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn loads_and_unloads_go_by_the_rules(events in events(ModelControl::Explicit)) {
-        check(ModelControl::Explicit, &events);
+    fn loads_and_unloads_go_by_the_rules(events in events(ModelControl::Explicit), on_demand: bool) {
+        check(ModelControl::Explicit, on_demand, &events);
     }
 
     #[test]
-    fn a_repository_that_is_followed_goes_by_the_rules(events in events(ModelControl::Poll)) {
-        check(ModelControl::Poll, &events);
+    fn a_repository_that_is_followed_goes_by_the_rules(events in events(ModelControl::Poll), on_demand: bool) {
+        check(ModelControl::Poll, on_demand, &events);
     }
 }

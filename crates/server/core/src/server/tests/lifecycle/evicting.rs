@@ -1,5 +1,7 @@
-//! Models that are evicted, and loaded again for the next request.
+//! Models that are loaded for their requests: after an eviction, or for the first time.
 
+use std::future::ready;
+use std::pin::Pin;
 use std::sync::OnceLock;
 
 use futures_util::FutureExt;
@@ -9,7 +11,7 @@ use tokio::sync::oneshot;
 use super::members::{depending, plain, server_of};
 use super::*;
 use crate::table::{ModelTable, VersionState};
-use crate::versions::{Choice, ModelRequest, VersionChooser};
+use crate::versions::{Choice, ModelRequest, Residency, VersionChooser};
 
 #[tokio::test]
 async fn an_evicted_model_answers_what_it_took_and_keeps_the_server_ready() {
@@ -24,23 +26,23 @@ async fn an_evicted_model_answers_what_it_took_and_keeps_the_server_ready() {
         assert!(world.server.is_ready(), "{control:?}");
         world.server.infer(&held, request(), Caller::default()).unwrap().single().await.unwrap();
         drop(held);
-        let evicted = ["m/1 UNAVAILABLE: evicted", "m/2 UNAVAILABLE: evicted"];
+        let evicted = ["m/1 UNLOADED: loaded on demand", "m/2 UNLOADED: loaded on demand"];
         assert_eq!(world.settled(), evicted, "{control:?}");
         assert!(world.server.is_ready() && world.server.ready().await, "{control:?}");
         for version in [None, Some(1), Some(2)] {
             let error = world.server.model("m", version).err().unwrap();
-            assert!(error.message().ends_with(": evicted"), "{error}");
+            assert!(error.message().ends_with(": loaded on demand"), "{error}");
         }
         assert_eq!(world.evict().unwrap_err().code(), ErrorCode::NotFound);
         assert_eq!(world.loads(), 2);
-        world.load_evicted().unwrap();
+        world.load_on_demand().unwrap();
         assert_eq!(world.settled(), ["m/1 READY", "m/2 READY"], "{control:?}");
         assert_eq!(world.loads(), 2);
     }
 }
 
 #[test]
-fn a_poll_loads_an_evicted_model_only_if_its_files_changed() {
+fn a_poll_leaves_an_evicted_model_to_its_next_request_whatever_its_files() {
     let world = world(ModelControl::Poll);
     world.server.start(None).unwrap();
     let poll = || {
@@ -50,10 +52,14 @@ fn a_poll_loads_an_evicted_model_only_if_its_files_changed() {
     };
     world.evict().unwrap();
     poll();
-    assert_eq!((world.settled(), world.loads()), (vec!["m/1 UNAVAILABLE: evicted".into()], 1));
+    assert_eq!((world.settled(), world.loads()), (vec!["m/1 UNLOADED: loaded on demand".into()], 1));
     world.source.set(1, &[(1, 3)]);
     poll();
+    assert_eq!((world.settled(), world.loads()), (vec!["m/1 UNLOADED: loaded on demand".into()], 0));
+    world.load_on_demand().unwrap();
     assert_eq!((world.settled(), world.loads()), (vec!["m/1 READY".into()], 1));
+    let served = world.server.model("m", None).unwrap().fingerprint().versions[&1];
+    assert_eq!(served, 3);
     world.evict().unwrap();
     world.source.remove();
     poll();
@@ -75,7 +81,7 @@ fn an_unload_and_a_failed_load_end_an_eviction() {
         world.load().unwrap();
         world.evict().unwrap();
         world.backend.broken.store(true, AtomicOrdering::Relaxed);
-        world.load_evicted().unwrap_err();
+        world.load_on_demand().unwrap_err();
         assert_eq!(world.settled(), ["m/1 UNAVAILABLE: broken on purpose"]);
         // The model is missed now.
         assert!(!world.server.is_ready());
@@ -116,15 +122,13 @@ struct OnDemand(Arc<OnceLock<Weak<Server>>>);
 
 impl VersionChooser for OnDemand {
     fn choose(&self, request: &ModelRequest, models: &ModelTable) -> Choice {
-        let id = ModelId::plain(&request.name);
-        let is_awaited =
-            |(_, state): (u64, &VersionState)| state.is_evicted() || matches!(state, VersionState::Loading);
-        if !models.versions(&id).any(is_awaited) {
+        let is_awaited = |state: &VersionState| state.is_evicted() || matches!(state, VersionState::Loading);
+        if !models.states_of(&request.name).any(is_awaited) {
             return Choice::Version(models.find(&request.name, request.version).cloned());
         }
         let (done, loaded) = oneshot::channel();
         if let Some(server) = self.0.get().and_then(Weak::upgrade) {
-            server.load_evicted(&request.name, move |_| done.send(()).unwrap_or_default());
+            server.load_on_demand(&request.name, move |_| done.send(()).unwrap_or_default());
         }
         Choice::Wait(Box::pin(loaded.map(drop)))
     }
@@ -148,7 +152,7 @@ async fn requests_wait_for_the_load_of_an_evicted_model() {
     };
     for _ in 0..3 {
         world.evict().unwrap();
-        assert_eq!(world.settled(), ["m/1 UNAVAILABLE: evicted"]);
+        assert_eq!(world.settled(), ["m/1 UNLOADED: loaded on demand"]);
         world.loads();
         for outcome in join_all((0..8).map(|_| ask())).await {
             outcome.unwrap();
@@ -160,4 +164,125 @@ async fn requests_wait_for_the_load_of_an_evicted_model() {
     world.backend.broken.store(true, AtomicOrdering::Relaxed);
     let error = ask().await.unwrap_err();
     assert!(error.message().contains("broken on purpose"), "{error}");
+}
+
+/// Leaves every model to its first request, which this does not load.
+#[derive(Debug)]
+pub(super) struct FirstRequests;
+
+impl VersionChooser for FirstRequests {
+    fn choose(&self, request: &ModelRequest, models: &ModelTable) -> Choice {
+        Choice::Version(models.find(&request.name, request.version).cloned())
+    }
+}
+
+impl Residency for FirstRequests {
+    fn is_on_demand(&self, config: &ModelConfig) -> Result<bool> {
+        match config.max_batch_size {
+            3 => Err(Error::invalid_arg("a batch of 3")),
+            size => Ok(size != 5),
+        }
+    }
+
+    fn is_offered(&self, name: &str, models: &ModelTable) -> Pin<Box<dyn Future<Output = bool> + Send>> {
+        Box::pin(ready(models.states_of(name).any(VersionState::is_evicted)))
+    }
+}
+
+fn waiting_for_requests(control: ModelControl) -> World {
+    let world = world(control);
+    let residency = Some(Arc::new(FirstRequests) as _);
+    let options = ServerOptions { model_control: control, residency, ..options() };
+    let server = Server::new(options, backends(world.backend.backend()), Arc::clone(&world.source) as _);
+    World { server, ..world }
+}
+
+#[tokio::test]
+async fn a_model_that_is_loaded_on_demand_is_neither_loaded_nor_required_at_start() {
+    for control in [ModelControl::None, ModelControl::Explicit, ModelControl::Poll] {
+        let world = waiting_for_requests(control);
+        world.source.set(1, &[(1, 1), (2, 1)]);
+        world.server.start(Some(vec!["m".into()])).unwrap();
+        let unloaded = ["m/1 UNLOADED: loaded on demand", "m/2 UNLOADED: loaded on demand"];
+        assert_eq!(
+            (world.settled(), world.loads()),
+            (unloaded.map(str::to_owned).to_vec(), 0),
+            "{control:?}"
+        );
+        assert!(world.server.is_ready());
+        world.server.model_ready("m", None).await.unwrap();
+        world.server.model_ready("other", None).await.unwrap_err();
+        assert_eq!(world.loads(), 0, "{control:?}");
+        world.backend.broken.store(true, AtomicOrdering::Relaxed);
+        world.load_on_demand().unwrap_err();
+        assert!(world.server.is_ready(), "its failure leaves the server ready");
+        world.server.model_ready("m", None).await.unwrap_err();
+        world.backend.broken.store(false, AtomicOrdering::Relaxed);
+        world.load_on_demand().unwrap();
+        assert_eq!(world.settled(), ["m/1 READY", "m/2 READY"], "{control:?}");
+        assert!(world.server.is_ready() && world.server.ready().await);
+    }
+}
+
+#[test]
+fn a_poll_defers_new_models_and_reloads_loaded_ones() {
+    let world = waiting_for_requests(ModelControl::Poll);
+    world.server.start(None).unwrap();
+    let poll = || (0..3).for_each(|_| assert!(world.server.poll(Duration::MAX).is_ok()));
+    world.load_on_demand().unwrap();
+    world.source.set(1, &[(1, 2)]);
+    poll();
+    assert_eq!((world.settled(), world.loads()), (vec!["m/1 READY".into()], 2));
+    world.source.remove();
+    poll();
+    world.source.set(1, &[(1, 3)]);
+    poll();
+    assert_eq!((world.settled(), world.loads()), (vec!["m/1 UNLOADED: loaded on demand".into()], 0));
+}
+
+#[test]
+fn a_server_of_models_on_demand_lists_them_and_loads_what_is_named() {
+    for named in [&[][..], &["m"]] {
+        let world = waiting_for_requests(ModelControl::OnDemand);
+        let named: Vec<_> = named.iter().map(|name| (*name).to_owned()).collect();
+        let is_named = !named.is_empty();
+        world.server.start(Some(named)).unwrap();
+        let unloaded = |version| vec![format!("m{version} UNLOADED: loaded on demand")];
+        let expected = if is_named { vec!["m/1 READY".to_owned()] } else { unloaded("") };
+        assert_eq!((world.settled(), world.loads()), (expected, u64::from(is_named)));
+        assert!(world.server.is_ready());
+        // A poll follows the models that are loaded.
+        world.source.set(1, &[(1, 2)]);
+        (0..3).for_each(|_| assert!(world.server.poll(Duration::MAX).is_ok()));
+        assert_eq!(world.loads(), u64::from(is_named));
+        world.load().unwrap();
+        world.unload().unwrap();
+        assert_eq!(world.settled(), unloaded("/1"));
+        world.source.remove();
+        assert_eq!(world.settled(), Vec::<String>::new());
+    }
+}
+
+#[test]
+fn an_invalid_setting_of_residency_fails_the_load() {
+    let world = waiting_for_requests(ModelControl::Explicit);
+    world.server.start(Some(Vec::new())).unwrap();
+    let error = world.load_with(with_config("3 1")).unwrap_err();
+    assert!(error.message().ends_with("a batch of 3"), "{error}");
+    assert_eq!(world.loads(), 0);
+    world.load_with(with_config("5 1")).unwrap();
+    assert_eq!(world.settled(), ["m/1 READY"]);
+}
+
+#[test]
+fn an_eviction_on_the_calling_thread_waits_for_the_memory_but_not_forever() {
+    let world = world(ModelControl::Explicit);
+    world.server.start(Some(vec!["m".into()])).unwrap();
+    let holder = world.server.model("m", None).unwrap();
+    // The holder keeps its memory: the eviction waits for it for some time.
+    world.server.evict_model_now("m").unwrap();
+    assert_eq!(index(&world.server), ["m/1 UNLOADING"]);
+    drop(holder);
+    assert_eq!(world.settled(), ["m/1 UNLOADED: loaded on demand"]);
+    assert_eq!(world.server.evict_model_now("m").unwrap_err().code(), ErrorCode::NotFound);
 }

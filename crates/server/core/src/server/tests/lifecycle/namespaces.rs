@@ -95,6 +95,10 @@ fn a_name_is_loaded_and_unloaded_in_all_namespaces_that_have_it() {
     let error = load(&server, Overrides::default()).unwrap_err();
     assert_eq!(error.code(), ErrorCode::Internal);
     assert_eq!(reached(&server).unwrap(), "two");
+    // The version that was unloaded before may still be ending.
+    while index(&server).iter().any(|line| line.contains("UNLOADING")) {
+        thread::yield_now();
+    }
     assert!(index(&server).contains(&"m/1 UNAVAILABLE: its configuration is wrong".to_owned()));
     assert_eq!(
         load(&serving(ModelControl::Explicit, &[]).1, Overrides::default()).unwrap_err().code(),

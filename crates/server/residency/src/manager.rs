@@ -1,0 +1,346 @@
+//! Loads models for their requests.
+
+use std::fmt;
+use std::future::ready;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use futures_util::future::select;
+use nereid_backend_api::{Error, ErrorCode, ModelConfig, Result};
+use nereid_budgets::Budget;
+use nereid_core::{
+    Choice, ModelId, ModelRequest, ModelSpec, ModelTable, Residency, Server, VersionChooser, VersionState,
+};
+use nereid_scheduling::timer::{Alarm, Ring, Timer};
+use tokio::sync::oneshot::{Receiver, Sender, channel};
+
+use crate::ResidencyOptions;
+use crate::loads::Loads;
+use crate::parameters::Parameters;
+use crate::rooms::{RoomLimits, Rooms};
+
+/// How many requests may wait for loads at a time, over all models.
+const MAX_WAITING: usize = 16_384;
+
+/// A listing of the source that began this long before a request is new enough for it.
+const LISTING_AGE: Duration = Duration::from_secs(1);
+
+/// Loads models for their requests. See [`ServerOptions::residency`](nereid_core::ServerOptions::residency).
+pub struct ResidencyManager {
+    options: ResidencyOptions,
+    server: OnceLock<Weak<Server>>,
+    waiting: Arc<Waiting>,
+    places: Budget,
+    alarm: Alarm,
+    rooms: Arc<Rooms>,
+    idleness: Arc<Idleness>,
+    _timer: Timer,
+}
+
+/// The memory of a version.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModelMemory {
+    /// The model.
+    pub id: ModelId,
+    /// The version.
+    pub version: u64,
+    /// `server` and `processes` for memory that was measured when the model was loaded, `budget` for the size under the budget.
+    pub kind: &'static str,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+/// The time between two searches for idle models.
+const IDLE_CHECK: Duration = if cfg!(test) { Duration::from_millis(20) } else { Duration::from_secs(1) };
+
+/// Evicts models that have had no requests for some time.
+struct Idleness {
+    rooms: Arc<Rooms>,
+    server: OnceLock<Weak<Server>>,
+    alarm: OnceLock<Alarm>,
+    /// Whether there is a time limit for any model.
+    is_on: AtomicBool,
+}
+
+/// The requests that wait for loads.
+struct Waiting {
+    loads: Mutex<Loads>,
+    /// Requests that wait for a listing of the source, by the end of their time.
+    listing: Mutex<Vec<(Instant, Sender<()>)>>,
+}
+
+impl ResidencyManager {
+    /// Loads nothing before it is [attached](Self::attach) to a server.
+    pub fn new(options: ResidencyOptions) -> Arc<Self> {
+        let timer = Timer::default();
+        let waiting = Arc::new(Waiting {
+            loads: Mutex::new(Loads::new(options.retry_pause)),
+            listing: Mutex::default(),
+        });
+        let target = Arc::downgrade(&waiting);
+        let alarm = timer.alarm(target);
+        let (server, places) = (OnceLock::new(), Budget::new(MAX_WAITING));
+        let rooms = Arc::new(Rooms::new(RoomLimits {
+            budget: options.memory_budget,
+            evictions_a_minute: options.evictions_a_minute.max(1),
+            idle_timeout: options.idle_timeout,
+        }));
+        let idleness = Arc::new(Idleness {
+            rooms: Arc::clone(&rooms),
+            server: OnceLock::new(),
+            alarm: OnceLock::new(),
+            is_on: AtomicBool::new(false),
+        });
+        let target = Arc::downgrade(&idleness);
+        let _ = idleness.alarm.set(timer.alarm(target));
+        if options.idle_timeout.is_some() {
+            idleness.start();
+        }
+        Arc::new(Self { options, server, waiting, places, alarm, rooms, idleness, _timer: timer })
+    }
+
+    /// Loads the models of this server, which it does not keep alive. Only the first server counts.
+    pub fn attach(&self, server: &Arc<Server>) {
+        let _ = self.server.set(Arc::downgrade(server));
+        let _ = self.idleness.server.set(Arc::downgrade(server));
+    }
+
+    /// The memory of the versions in memory. What a model takes is divided equally among its versions.
+    pub fn memory(&self) -> Vec<ModelMemory> {
+        let Some(server) = self.server() else { return Vec::new() };
+        let models = server.models();
+        let mut all = Vec::new();
+        for model in models.ready().filter(|model| !model.is_composite()) {
+            let count =
+                models.states_of(model.name()).filter(|state| state.model().is_some()).count().max(1) as u64;
+            let (measured, budget) = self.rooms.size(model.name());
+            let measured =
+                measured.map(|memory| [("server", memory.server), ("processes", memory.processes)]);
+            for (kind, bytes) in measured.into_iter().flatten().chain([("budget", budget)]) {
+                let (id, version) = (model.id().clone(), model.version());
+                all.push(ModelMemory { id, version, kind, bytes: bytes / count });
+            }
+        }
+        all
+    }
+
+    fn server(&self) -> Option<Arc<Server>> {
+        self.server.get().and_then(Weak::upgrade)
+    }
+
+    /// Whether requests load a model that is not served, according to the table. `None` for a model that only the source may have.
+    fn is_wanted(&self, name: &str, models: &ModelTable) -> Option<bool> {
+        let mut is_awaited = false;
+        for state in models.states_of(name) {
+            if state.is_evicted() {
+                return Some(true);
+            }
+            is_awaited |= matches!(state, VersionState::Loading | VersionState::Unavailable(_));
+        }
+        if self.options.all_on_demand {
+            return None;
+        }
+        Some(is_awaited && self.waiting.loads().is_active(name))
+    }
+
+    /// When a request waits no longer.
+    fn end_of_wait(&self, request: &ModelRequest) -> Instant {
+        let longest = request.arrived + self.options.wait;
+        request.deadline().map_or(longest, |deadline| deadline.min(longest))
+    }
+
+    /// Lets a request wait for a listing of the source.
+    fn wait_for_listing(&self, server: &Server, until: Instant) -> Choice {
+        let (wake, expired) = channel();
+        let mut listing = self.waiting.listing();
+        listing.retain(|(_, other)| !other.is_closed());
+        listing.push((until, wake));
+        drop(listing);
+        self.alarm.set(until);
+        let listed = Box::pin(server.list_source());
+        self.wait(async move {
+            select(listed, expired).await;
+        })
+    }
+
+    fn wait_for_load(&self, ended: Receiver<()>, until: Instant) -> Choice {
+        self.alarm.set(until);
+        self.wait(async {
+            // The request is decided about again in either case.
+            let _ = ended.await;
+        })
+    }
+
+    /// Holds a place among the waiting requests until `what` is ready.
+    fn wait(&self, what: impl Future<Output = ()> + Send + 'static) -> Choice {
+        let Some(place) = self.places.try_acquire(1) else {
+            let message = format!("{MAX_WAITING} requests wait for models to be loaded; try again later");
+            return Choice::Version(Err(Error::unavailable(message).with_retry_after(self.options.wait)));
+        };
+        Choice::Wait(Box::pin(async move {
+            what.await;
+            drop(place);
+        }))
+    }
+
+    fn start(&self, server: &Server, name: &str) {
+        let (waiting, loaded) = (Arc::downgrade(&self.waiting), name.to_owned());
+        tracing::info!("loading '{name}' for a request");
+        server.load_on_demand(name, move |outcome| {
+            if let Some(waiting) = waiting.upgrade() {
+                waiting.loads().ended(&loaded, Instant::now(), &outcome);
+            }
+        });
+    }
+}
+
+impl VersionChooser for ResidencyManager {
+    fn choose(&self, request: &ModelRequest, models: &ModelTable) -> Choice {
+        let name = request.name.as_str();
+        let error = match models.find(name, request.version) {
+            Ok(model) => return Choice::Version(Ok(Arc::clone(model))),
+            Err(error) => error,
+        };
+        // Other versions are served, or other models have the name, too.
+        let is_final = models.states_of(name).any(|state| state.model().is_some())
+            || error.code() == ErrorCode::InvalidArg;
+        let Some(server) = self.server().filter(|_| !is_final) else { return Choice::Version(Err(error)) };
+        let (now, until) = (Instant::now(), self.end_of_wait(request));
+        match self.is_wanted(name, models) {
+            Some(true) => {}
+            Some(false) => return Choice::Version(Err(error)),
+            None => match server.is_listed(name, since(request.arrived)) {
+                Ok(Some(true)) => {}
+                Ok(Some(false)) => return Choice::Version(Err(error)),
+                Ok(None) if now < until => return self.wait_for_listing(&server, until),
+                Ok(None) => {
+                    let message = format!("the repositories were not listed in time to find model '{name}'");
+                    return Choice::Version(Err(Error::unavailable(message).with_retry_after(LISTING_AGE)));
+                }
+                Err(error) => {
+                    let message = format!("cannot look for model '{name}': {error}");
+                    return Choice::Version(Err(Error::unavailable(message).with_retry_after(LISTING_AGE)));
+                }
+            },
+        }
+        let answer = self.waiting.loads().request(name, request.arrived, now, until);
+        if answer.starts_load {
+            self.start(&server, name);
+        }
+        match answer.wait {
+            Ok(ended) => self.wait_for_load(ended, until),
+            Err(error) => Choice::Version(Err(error)),
+        }
+    }
+}
+
+impl Residency for ResidencyManager {
+    fn is_on_demand(&self, config: &ModelConfig) -> Result<bool> {
+        let parameters = Parameters::of(config)?;
+        if parameters.idle_timeout.is_some() {
+            self.idleness.start();
+        }
+        Ok(parameters.load_on_demand || self.options.all_on_demand)
+    }
+
+    fn has_room(&self, spec: &ModelSpec) -> bool {
+        self.server().is_none_or(|server| self.rooms.has_room(&server, spec))
+    }
+
+    fn before_load(&self, spec: &ModelSpec) -> Result<()> {
+        self.server().map_or(Ok(()), |server| self.rooms.before_load(&server, spec))
+    }
+
+    fn after_load(&self, spec: &ModelSpec, outcome: &Result<()>) {
+        self.rooms.after_load(spec, outcome.is_ok());
+    }
+
+    fn is_offered(&self, name: &str, models: &ModelTable) -> Pin<Box<dyn Future<Output = bool> + Send>> {
+        let is_final = models.states_of(name).any(|state| state.model().is_some());
+        if is_final || self.waiting.loads().is_paused(name, Instant::now()) {
+            return Box::pin(ready(false));
+        }
+        let Some(server) = self.server() else { return Box::pin(ready(false)) };
+        if let Some(wanted) = self.is_wanted(name, models) {
+            return Box::pin(ready(wanted));
+        }
+        let since = since(Instant::now());
+        let is_listed =
+            move |server: &Server, name: &str| server.is_listed(name, since).unwrap_or(Some(false));
+        if let Some(is_listed) = is_listed(&server, name) {
+            return Box::pin(ready(is_listed));
+        }
+        let (listing, name) = (server.list_source(), name.to_owned());
+        Box::pin(async move {
+            listing.await;
+            is_listed(&server, &name).unwrap_or(false)
+        })
+    }
+}
+
+/// The oldest listing that is new enough at that time.
+fn since(time: Instant) -> Instant {
+    time.checked_sub(LISTING_AGE).unwrap_or(time)
+}
+
+impl fmt::Debug for ResidencyManager {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ResidencyManager").field("options", &self.options).finish_non_exhaustive()
+    }
+}
+
+impl Idleness {
+    /// Looks for idle models from now on.
+    fn start(&self) {
+        if !self.is_on.swap(true, Ordering::Relaxed) {
+            self.set_alarm();
+        }
+    }
+
+    fn set_alarm(&self) {
+        if let Some(alarm) = self.alarm.get() {
+            alarm.set(Instant::now() + IDLE_CHECK);
+        }
+    }
+}
+
+impl Ring for Idleness {
+    fn ring(&self) {
+        // Before the models of the server, and after its end, there is nothing to unload.
+        if let Some(server) = self.server.get().and_then(Weak::upgrade) {
+            for name in self.rooms.idle(&server, Instant::now()) {
+                let idle = name.clone();
+                server.evict_model(&name, move |outcome| match outcome {
+                    Ok(()) => tracing::info!("'{idle}' leaves the memory: it is idle"),
+                    Err(error) => tracing::debug!("{error}"),
+                });
+            }
+        }
+        self.set_alarm();
+    }
+}
+
+impl Waiting {
+    fn loads(&self) -> MutexGuard<'_, Loads> {
+        self.loads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn listing(&self) -> MutexGuard<'_, Vec<(Instant, Sender<()>)>> {
+        self.listing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Ring for Waiting {
+    fn ring(&self) {
+        let now = Instant::now();
+        for (_, expired) in self.listing().extract_if(.., |(until, _)| *until <= now) {
+            let _ = expired.send(());
+        }
+        self.loads().expire(now);
+    }
+}
+
+#[cfg(test)]
+mod tests;

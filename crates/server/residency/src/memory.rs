@@ -1,0 +1,140 @@
+//! The memory of this process and of those that it started, as Linux counts it.
+//!
+//! Anonymous memory only: pages of mapped files can be dropped and read again, so they hold back no other model.
+
+use std::fs;
+use std::path::Path;
+
+/// Bytes in use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryBytes {
+    /// In the server's process.
+    pub server: u64,
+    /// In child processes, such as those of models in Python.
+    pub processes: u64,
+}
+
+impl MemoryBytes {
+    /// All of it.
+    pub fn total(self) -> u64 {
+        self.server + self.processes
+    }
+
+    /// How much has been added since `before`.
+    pub(crate) fn since(self, before: Self) -> Self {
+        Self {
+            server: self.server.saturating_sub(before.server),
+            processes: self.processes.saturating_sub(before.processes),
+        }
+    }
+
+    /// A share of it.
+    pub(crate) fn share(self, part: u64, whole: u64) -> Self {
+        let of = |bytes: u64| (u128::from(bytes) * u128::from(part) / u128::from(whole.max(1))) as u64;
+        Self { server: of(self.server), processes: of(self.processes) }
+    }
+}
+
+/// The memory in use now; zero where the system does not report it. Processes are found among all of the machine, which takes
+/// milliseconds.
+pub(crate) fn in_use(with_processes: bool) -> MemoryBytes {
+    read(Path::new("/proc"), std::process::id(), with_processes)
+}
+
+fn read(proc: &Path, own: u32, with_processes: bool) -> MemoryBytes {
+    let mut memory = MemoryBytes { server: anonymous(&proc.join(own.to_string())).1, processes: 0 };
+    if !with_processes {
+        return memory;
+    }
+    for entry in fs::read_dir(proc).into_iter().flatten().flatten() {
+        let is_process = entry.file_name().to_str().is_some_and(|name| name.parse::<u32>().is_ok());
+        if let (true, (parent, bytes)) = (is_process, anonymous(&entry.path())) {
+            memory.processes += if parent == Some(own) { bytes } else { 0 };
+        }
+    }
+    memory
+}
+
+/// The parent of a process, and its anonymous memory.
+fn anonymous(process: &Path) -> (Option<u32>, u64) {
+    let status = fs::read_to_string(process.join("status")).unwrap_or_default();
+    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+    let kib = |text: &str| text.strip_suffix("kB")?.trim().parse::<u64>().ok();
+    let bytes = ["RssAnon:", "RssShmem:"].into_iter().filter_map(|name| kib(field(name)?)).sum::<u64>();
+    (field("PPid:").and_then(|text| text.parse().ok()), bytes * 1024)
+}
+
+/// The bytes of the files below a folder, links included. A few levels are enough for any model, and end circles of links.
+pub(crate) fn file_bytes(folder: &Path) -> u64 {
+    fn below(folder: &Path, levels: usize) -> u64 {
+        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+        let size = |entry: fs::DirEntry| match fs::metadata(entry.path()) {
+            Ok(data) if data.is_dir() && levels > 0 => below(&entry.path(), levels - 1),
+            Ok(data) if data.is_file() => data.len(),
+            _ => 0,
+        };
+        entries.map(size).sum()
+    }
+    below(folder, 6)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn put(path: impl AsRef<Path>, text: &str) {
+        fs::create_dir_all(path.as_ref().parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    #[test]
+    fn anonymous_memory_of_the_server_and_its_children_counts() {
+        let folder = tempfile::tempdir().unwrap();
+        let status = |pid: u32, parent: u32, anon: u64, shared: u64| {
+            let text = format!(
+                "Name:\tx\nPPid:\t{parent}\nRssAnon:\t{anon} kB\nRssFile:\t999 kB\nRssShmem:\t{shared} kB\n"
+            );
+            put(folder.path().join(pid.to_string()).join("status"), &text);
+        };
+        status(10, 1, 100, 0);
+        status(11, 10, 20, 3);
+        status(12, 10, 7, 0);
+        status(13, 11, 5000, 0);
+        status(14, 1, 5000, 0);
+        put(folder.path().join("meminfo"), "RssAnon: 5 kB");
+        let expected = MemoryBytes { server: 100 << 10, processes: 30 << 10 };
+        assert_eq!(read(folder.path(), 10, true), expected);
+        assert_eq!(read(folder.path(), 10, false), MemoryBytes { processes: 0, ..expected });
+        assert_eq!(read(Path::new("/none"), 10, true), MemoryBytes::default());
+        assert_eq!(expected.total(), 130 << 10);
+    }
+
+    #[test]
+    fn memory_that_a_test_takes_is_seen() {
+        let before = in_use(true);
+        let taken = vec![7_u8; 64 << 20];
+        let grown = in_use(true).since(before);
+        assert!(grown.server >= 32 << 20, "{grown:?} for {} bytes", taken.len());
+    }
+
+    #[test]
+    fn shares_add_up_to_no_more_than_the_whole() {
+        let whole = MemoryBytes { server: 1001, processes: u64::MAX / 2 };
+        for parts in [&[1, 1, 1][..], &[5, 0, 2], &[1 << 40, 3], &[0, 0]] {
+            let sum: u64 = parts.iter().sum();
+            let shares: Vec<_> = parts.iter().map(|part| whole.share(*part, sum)).collect();
+            assert!(shares.iter().map(|share| share.server).sum::<u64>() <= whole.server);
+            assert!(shares.iter().map(|share| share.processes).sum::<u64>() <= whole.processes);
+        }
+    }
+
+    #[test]
+    fn files_of_all_versions_count() {
+        let folder = tempfile::tempdir().unwrap();
+        put(folder.path().join("config.pbtxt"), "12345");
+        put(folder.path().join("1/model.onnx"), "123");
+        put(folder.path().join("2/a/b/weights"), "1234567");
+        assert_eq!(file_bytes(folder.path()), 15);
+        assert_eq!(file_bytes(Path::new("/none")), 0);
+    }
+}

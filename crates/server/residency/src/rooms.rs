@@ -1,0 +1,305 @@
+//! The budget of memory for models, and models that leave: the least valuable ones to make room, and idle ones.
+//!
+//! A model leaves only while it has no requests in progress and no open sequences, and is not kept by its configuration. The server
+//! refuses to evict members of served ensembles, and models that it could not load again.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nereid_backend_api::{Error, Result};
+use nereid_core::{Model, ModelSpec, ModelTable, Server, VersionState, Work};
+
+use crate::memory::{self, MemoryBytes};
+use crate::parameters::Parameters;
+use crate::policy::Policy;
+use crate::sizes::Sizes;
+
+/// How long a load waits until a model in use can leave.
+const PATIENCE: Duration = if cfg!(test) { Duration::from_millis(200) } else { Duration::from_secs(5) };
+
+/// The time between two attempts to find a model that can leave.
+const RETRY: Duration = Duration::from_millis(10);
+
+/// The period for which evictions are limited.
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// Clients may try again after this long if no model can leave.
+const NO_ROOM_PAUSE: Duration = Duration::from_secs(5);
+
+/// The limits of models in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RoomLimits {
+    /// Bytes that all models may take.
+    pub budget: Option<u64>,
+    /// How many models may leave in a minute to make room.
+    pub evictions_a_minute: usize,
+    /// The time without requests after which a model leaves, unless its configuration sets another.
+    pub idle_timeout: Option<Duration>,
+}
+
+/// The memory of models: what they take, and who leaves.
+pub(crate) struct Rooms {
+    limits: RoomLimits,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    sizes: Sizes,
+    policy: Policy,
+    /// The models that are being loaded.
+    loading: BTreeSet<String>,
+    /// When models left to make room in the last minute, and which.
+    evictions: VecDeque<(Instant, String)>,
+    /// When each model was used last, going by its counters.
+    uses: BTreeMap<String, (u64, Instant)>,
+}
+
+/// The next step of a load.
+enum Step {
+    /// The model may be loaded.
+    Load,
+    /// This model leaves first.
+    Evict(String),
+    /// No model can leave now.
+    Wait(Error),
+}
+
+impl Rooms {
+    pub(crate) fn new(limits: RoomLimits) -> Self {
+        Self { limits, state: Mutex::default() }
+    }
+
+    /// Whether the budget has room for a model now.
+    pub(crate) fn has_room(&self, server: &Server, spec: &ModelSpec) -> bool {
+        let Some(budget) = self.limits.budget else { return true };
+        let mut state = self.describe(spec);
+        let name = &spec.id.name;
+        let fits = state.used(&server.models(), name) + state.sizes.of(name) <= budget;
+        if fits {
+            // Counts until its load ends, so that loads side by side do not share the same room.
+            state.loading.insert(name.clone());
+        }
+        fits
+    }
+
+    /// Makes room for a model, and begins to measure its load.
+    pub(crate) fn before_load(&self, server: &Server, spec: &ModelSpec) -> Result<()> {
+        let name = spec.id.name.as_str();
+        drop(self.describe(spec));
+        let (began, mut kept) = (Instant::now(), BTreeSet::new());
+        loop {
+            let step =
+                self.next_step(server, name, &kept, Instant::now()).inspect_err(|_| self.give_up(name))?;
+            match step {
+                Step::Load => return Ok(()),
+                Step::Evict(other) => self.evict(server, name, other, &mut kept),
+                Step::Wait(error) if began.elapsed() >= PATIENCE || server.is_stopping() => {
+                    self.give_up(name);
+                    return Err(error);
+                }
+                Step::Wait(_) => {
+                    kept.clear();
+                    thread::sleep(RETRY);
+                }
+            }
+        }
+    }
+
+    /// A load has ended.
+    pub(crate) fn after_load(&self, spec: &ModelSpec, is_loaded: bool) {
+        let now = self.memory_in_use();
+        let mut state = self.lock();
+        state.loading.remove(&spec.id.name);
+        state.sizes.end(&spec.id.name, is_loaded, now);
+    }
+
+    /// The memory that was measured for a model, and what counts against the budget.
+    pub(crate) fn size(&self, name: &str) -> (Option<MemoryBytes>, u64) {
+        let state = self.lock();
+        (state.sizes.measured(name), state.sizes.of(name))
+    }
+
+    /// The models that have had no requests for too long.
+    pub(crate) fn idle(&self, server: &Server, now: Instant) -> Vec<String> {
+        let models = by_name(server);
+        let mut state = self.lock();
+        state.uses.retain(|name, _| models.contains_key(name));
+        let mut idle = Vec::new();
+        for (name, versions) in models {
+            let timeout = parameters(&versions).idle_timeout.or(self.limits.idle_timeout);
+            let Some(timeout) = timeout.filter(|timeout| !timeout.is_zero() && may_leave(&versions)) else {
+                state.uses.remove(&name);
+                continue;
+            };
+            let total = uses(&versions);
+            let last = state.uses.entry(name.clone()).or_insert((total, now));
+            if last.0 != total {
+                *last = (total, now);
+            } else if now.saturating_duration_since(last.1) >= timeout {
+                idle.push(name);
+            }
+        }
+        idle
+    }
+
+    /// The memory of processes counts under a budget only, as reading it takes long.
+    fn memory_in_use(&self) -> MemoryBytes {
+        memory::in_use(self.limits.budget.is_some())
+    }
+
+    /// A model is not loaded.
+    fn give_up(&self, name: &str) {
+        self.lock().loading.remove(name);
+    }
+
+    fn describe(&self, spec: &ModelSpec) -> MutexGuard<'_, State> {
+        let declared = Parameters::of(&spec.config).ok().and_then(|parameters| parameters.memory);
+        let files = memory::file_bytes(&spec.directory);
+        let mut state = self.lock();
+        state.sizes.describe(&spec.id.name, declared, files);
+        state
+    }
+
+    fn next_step(&self, server: &Server, name: &str, kept: &BTreeSet<String>, now: Instant) -> Result<Step> {
+        let before = self.memory_in_use();
+        let models = by_name(server);
+        let mut state = self.lock();
+        let (Some(budget), needed) = (self.limits.budget, state.sizes.of(name)) else {
+            state.begin(name, before);
+            return Ok(Step::Load);
+        };
+        if needed > budget {
+            return Err(Error::unavailable(format!(
+                "model '{name}' takes about {}, more than the memory budget of {}",
+                megabytes(needed),
+                megabytes(budget)
+            )));
+        }
+        let used = state.used(&server.models(), name);
+        if used + needed <= budget {
+            state.begin(name, before);
+            return Ok(Step::Load);
+        }
+        for (other, versions) in &models {
+            let cost = versions.iter().map(|model| model.statistics().load_duration()).sum();
+            let size = state.sizes.of(other);
+            state.policy.note(other, uses(versions), size, cost);
+        }
+        let can_leave = |(other, versions): &(&String, &Vec<_>)| {
+            *other != name && !kept.contains(*other) && may_leave(versions)
+        };
+        let leaving = models.iter().filter(can_leave).map(|(other, _)| other.as_str());
+        let Some(other) = state.policy.least(leaving) else {
+            let message = format!(
+                "no room for model '{name}': it takes about {}, and models take {} of {}; none can leave now",
+                megabytes(needed),
+                megabytes(used),
+                megabytes(budget)
+            );
+            return Ok(Step::Wait(Error::unavailable(message).with_retry_after(NO_ROOM_PAUSE)));
+        };
+        state.check_rate(name, self.limits.evictions_a_minute, now)?;
+        Ok(Step::Evict(other.to_owned()))
+    }
+
+    fn evict(&self, server: &Server, name: &str, other: String, kept: &mut BTreeSet<String>) {
+        let size = self.lock().sizes.of(&other);
+        match server.evict_model_now(&other) {
+            Ok(()) => {
+                tracing::info!("'{other}' leaves the memory ({}) to make room for '{name}'", megabytes(size));
+                let mut state = self.lock();
+                state.sizes.freed(size);
+                state.policy.left(&other);
+                state.evictions.push_back((Instant::now(), other));
+            }
+            Err(error) => {
+                tracing::debug!("{error}");
+                kept.insert(other);
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// The memory of all models but one: of those in memory, being unloaded and being loaded.
+    fn used(&self, models: &ModelTable, except: &str) -> u64 {
+        let takes = |state: &VersionState| {
+            matches!(state, VersionState::Unloading { .. })
+                || state.model().is_some_and(|model| !model.is_composite())
+        };
+        let resident = models.names().filter(|name| models.states_of(name).any(takes));
+        let all: BTreeSet<_> = resident.chain(self.loading.iter().map(String::as_str)).collect();
+        all.into_iter().filter(|name| *name != except).map(|name| self.sizes.of(name)).sum()
+    }
+
+    fn begin(&mut self, name: &str, before: MemoryBytes) {
+        self.loading.insert(name.to_owned());
+        self.sizes.begin(before);
+    }
+
+    /// Limits how many models leave in a minute.
+    fn check_rate(&mut self, name: &str, limit: usize, now: Instant) -> Result<()> {
+        while self.evictions.front().is_some_and(|(at, _)| now.saturating_duration_since(*at) >= MINUTE) {
+            self.evictions.pop_front();
+        }
+        let Some((first, _)) = self.evictions.front().filter(|_| self.evictions.len() >= limit) else {
+            return Ok(());
+        };
+        let mut competing: BTreeMap<&str, usize> = BTreeMap::new();
+        self.evictions.iter().for_each(|(_, other)| *competing.entry(other).or_default() += 1);
+        let mut competing: Vec<_> = competing.into_iter().collect();
+        competing.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+        let competing: Vec<_> =
+            competing.iter().take(5).map(|(other, count)| format!("'{other}' {count} times")).collect();
+        tracing::warn!(
+            "'{name}' has to wait: {limit} models left the memory within a minute, most of all {}; raise \
+             --model-memory-budget, or spread the models over several servers",
+            competing.join(", ")
+        );
+        let message =
+            format!("no room for model '{name}': {limit} models left the memory within the last minute");
+        let left = (*first + MINUTE).saturating_duration_since(now);
+        Err(Error::unavailable(message).with_retry_after(left))
+    }
+}
+
+/// The models in memory, with their ready versions.
+fn by_name(server: &Server) -> BTreeMap<String, Vec<Arc<Model>>> {
+    let mut models: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for model in server.models().ready() {
+        models.entry(model.name().to_owned()).or_default().push(Arc::clone(model));
+    }
+    models
+}
+
+fn parameters(versions: &[Arc<Model>]) -> Parameters {
+    let config = versions.first().map(|model| model.config());
+    config.and_then(|config| Parameters::of(config).ok()).unwrap_or_default()
+}
+
+/// Whether nothing holds a model in memory.
+fn may_leave(versions: &[Arc<Model>]) -> bool {
+    let is_free =
+        |model: &Arc<Model>| !model.is_composite() && model.work() == Work::Nothing && model.pending() == 0;
+    versions.iter().all(is_free) && !parameters(versions).keep_loaded
+}
+
+/// How many requests the loaded versions have answered.
+fn uses(versions: &[Arc<Model>]) -> u64 {
+    let of_version = |model: &Arc<Model>| {
+        let counters = model.statistics().snapshot();
+        counters.success.count + counters.fail.count
+    };
+    versions.iter().map(of_version).sum()
+}
+
+fn megabytes(bytes: u64) -> String {
+    format!("{:.1} MB", bytes as f64 / 1e6)
+}
