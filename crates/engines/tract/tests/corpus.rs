@@ -5,6 +5,7 @@ use std::fs;
 use std::hash::{BuildHasher as _, RandomState};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind, set_hook};
 use std::path::{Path, PathBuf};
+use std::sync::Once;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{available_parallelism, scope};
 
@@ -119,8 +120,12 @@ fn other_changes_in_each_run_are_served_or_refused() {
 
 /// Limits memory to the needs of a model for each thread of a test, and for each test that runs with it.
 fn limit_memory() {
-    let threads = available_parallelism().map_or(1, usize::from);
-    MEMORY.set_limit(2 * threads * MEMORY_OF_A_MODEL).expect("they have not taken that much yet");
+    // Once: of two tests that set it at the same time, one would fail.
+    static LIMITED: Once = Once::new();
+    LIMITED.call_once(|| {
+        let threads = available_parallelism().map_or(1, usize::from);
+        MEMORY.set_limit(2 * threads * MEMORY_OF_A_MODEL).expect("they have not taken that much yet");
+    });
 }
 
 /// A folder of `fuzz`.
