@@ -3,6 +3,7 @@
 use std::fmt;
 use std::future::ready;
 use std::pin::Pin;
+use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -198,30 +199,55 @@ impl ResidencyManager {
 
 impl VersionChooser for ResidencyManager {
     fn choose(&self, request: &ModelRequest, models: &ModelTable) -> Choice {
+        let mut choice = self.decide(request, models);
+        let mut looked_at: Option<Arc<ModelTable>> = None;
+        while let Err(error) = choice {
+            let Some(server) = self.server() else { return Choice::Version(Err(error)) };
+            let latest = Arc::clone(&server.models());
+            if ptr::eq(looked_at.as_deref().unwrap_or(models), &*latest) {
+                return Choice::Version(Err(error));
+            }
+            // The load that the table shows in progress may have ended since.
+            choice = self.decide(request, &latest);
+            looked_at = Some(latest);
+        }
+        choice.unwrap_or_else(|error| Choice::Version(Err(error)))
+    }
+}
+
+impl ResidencyManager {
+    /// Decides about a request by a table. `Err` if its model is not wanted, according to that table.
+    fn decide(&self, request: &ModelRequest, models: &ModelTable) -> Result<Choice> {
         let name = request.name.as_str();
         let error = match models.find(name, request.version) {
-            Ok(model) => return Choice::Version(Ok(Arc::clone(model))),
+            Ok(model) => return Ok(Choice::Version(Ok(Arc::clone(model)))),
             Err(error) => error,
         };
         // Other versions are served, or other models have the name, too.
         let is_final = models.states_of(name).any(|state| state.model().is_some())
             || error.code() == ErrorCode::InvalidArg;
-        let Some(server) = self.server().filter(|_| !is_final) else { return Choice::Version(Err(error)) };
+        let Some(server) = self.server().filter(|_| !is_final) else {
+            return Ok(Choice::Version(Err(error)));
+        };
         let (now, until) = (Instant::now(), self.end_of_wait(request));
         match self.is_wanted(name, models) {
             Some(true) => {}
-            Some(false) => return Choice::Version(Err(error)),
+            Some(false) => return Err(error),
             None => match server.is_listed(name, since(request.arrived)) {
                 Ok(Some(true)) => {}
-                Ok(Some(false)) => return Choice::Version(Err(error)),
-                Ok(None) if now < until => return self.wait_for_listing(&server, until),
+                Ok(Some(false)) => return Ok(Choice::Version(Err(error))),
+                Ok(None) if now < until => return Ok(self.wait_for_listing(&server, until)),
                 Ok(None) => {
                     let message = format!("the repositories were not listed in time to find model '{name}'");
-                    return Choice::Version(Err(Error::unavailable(message).with_retry_after(LISTING_AGE)));
+                    return Ok(Choice::Version(Err(
+                        Error::unavailable(message).with_retry_after(LISTING_AGE)
+                    )));
                 }
                 Err(error) => {
                     let message = format!("cannot look for model '{name}': {error}");
-                    return Choice::Version(Err(Error::unavailable(message).with_retry_after(LISTING_AGE)));
+                    return Ok(Choice::Version(Err(
+                        Error::unavailable(message).with_retry_after(LISTING_AGE)
+                    )));
                 }
             },
         }
@@ -229,10 +255,10 @@ impl VersionChooser for ResidencyManager {
         if answer.starts_load {
             self.start(&server, name);
         }
-        match answer.wait {
+        Ok(match answer.wait {
             Ok(ended) => self.wait_for_load(ended, until),
             Err(error) => Choice::Version(Err(error)),
-        }
+        })
     }
 }
 
