@@ -32,7 +32,13 @@ class TritonPythonModel:
             sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 """
 HOSTILE_NAME = HOSTILE.replace("/", "\u2215").replace("\u0007", "")
-FLAGS = ["--model-control-mode=explicit", "--load-model=*", "--exit-on-error=false", "--strict-readiness=false"]
+FLAGS = [
+    "--model-control-mode=explicit",
+    "--load-model=*",
+    "--exit-on-error=false",
+    "--strict-readiness=false",
+    f"--backend-config=python,python={sys.executable}",
+]
 
 
 @pytest.fixture(scope="module")

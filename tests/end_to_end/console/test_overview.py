@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -104,7 +105,7 @@ def test_loads_in_progress_are_shown(repository, browser):
     write_identity(repository, "quick", ["FP32"])
     write_model(repository, "slow", config("slow", "python", [("IN", "FP32", [1])], [("OUT", "FP32", [1])]))
     (repository / "slow" / "1" / "model.py").write_text(SLOW)
-    server = nereid_server.Server(repository)
+    server = nereid_server.Server(repository, f"--backend-config=python,python={sys.executable}")
     try:
         server.wait_until_listening()
         with browser.console(server) as console:
