@@ -245,7 +245,7 @@ impl RequestBody {
         self.len == 0
     }
 
-    /// What arrived first, and was not taken yet: all of a small body.
+    /// The first piece that is not taken yet: all of a small body.
     pub fn front(&self) -> &[u8] {
         self.pieces.get(self.next).map(|piece| &piece[..]).unwrap_or_default()
     }

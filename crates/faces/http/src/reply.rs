@@ -155,7 +155,7 @@ pub fn json(status: StatusCode, body: &impl Serialize) -> Reply {
     }
 }
 
-/// `{"error": "..."}` with the status of the error's code, and when to try again if the error says so.
+/// `{"error": "..."}` with the status of the error's code, and with `Retry-After` if the error has a time to retry.
 pub fn error(error: &Error) -> Reply {
     with_retry_after(error_text(status(error), error.message()), error)
 }

@@ -105,7 +105,7 @@ pub enum ModelControl {
     Explicit,
     /// The server follows the repository, by polling it.
     Poll,
-    /// Their requests load them: [`ServerOptions::residency`] says how. Clients may load and unload them, too.
+    /// Models are loaded by their requests, as [`ServerOptions::residency`] decides. Clients may load and unload them, too.
     OnDemand,
 }
 

@@ -8,9 +8,9 @@ use std::path::Path;
 /// Bytes in use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryBytes {
-    /// In the server's process.
+    /// Memory of the server's process.
     pub server: u64,
-    /// In child processes, such as those of models in Python.
+    /// Memory of child processes, such as those of models in Python.
     pub processes: u64,
 }
 

@@ -16,7 +16,7 @@ pub(crate) fn to_c(data_type: DataType) -> TRITONSERVER_DataType {
 /// The type with a number in C.
 ///
 /// # Errors
-/// There is no such type.
+/// The type does not exist.
 pub(crate) fn from_c(number: TRITONSERVER_DataType) -> Result<DataType> {
     u8::try_from(number.0).ok().and_then(DataType::from_number).ok_or_else(|| {
         Error::unsupported(format!("unknown datatype {}: the server is newer than this library", number.0))

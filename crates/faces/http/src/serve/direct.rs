@@ -48,7 +48,7 @@ pub(super) enum Ended {
 
 /// The outcome of waiting for a request.
 enum Next {
-    /// The head is in [`Connection::head`]. With the body, if it has arrived, too.
+    /// A plain request, whose head the caller has. With the body, if all of it has arrived.
     Request(Option<Bytes>),
     Unusual(Bytes),
     Closed,

@@ -60,7 +60,7 @@ impl Catalog {
         self.last.load().as_ref().map(|last| Arc::clone(&last.listing))
     }
 
-    /// Whether the last listing has a model of this name. `None` if it began before `since`, or there is none.
+    /// Whether the last listing has a model of this name. `None` without a listing that began at `since` or later.
     pub(crate) fn has(&self, name: &str, since: Instant) -> Option<Result<bool>> {
         let last = self.last.load();
         let last = last.as_ref().filter(|last| last.began >= since)?;

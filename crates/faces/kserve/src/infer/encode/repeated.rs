@@ -94,9 +94,9 @@ impl Output {
 
 /// Whether an answer's JSON part was kept.
 pub(super) enum Lookup {
-    /// It is appended.
+    /// The kept JSON part is appended.
     Found,
-    /// It has to be written, and may be [kept](keep).
+    /// The caller writes the JSON part, and may [keep] it.
     Missing { is_worth_keeping: bool },
 }
 

@@ -62,7 +62,7 @@ struct Plain {
     empty: bool,
     /// Whether the server is not ready without it.
     required: bool,
-    /// Whether it is loaded for its requests only.
+    /// Whether the model is loaded on demand.
     on_demand: bool,
     /// Whether the last poll found it, where the repository is polled.
     polled: Option<bool>,
