@@ -1,6 +1,6 @@
 // The frame of the console: where one is, and whether the server answers.
 
-import { html, render, useEffect, useRef, useState } from './vendor/preact-htm.js';
+import { html, render, useLayoutEffect, useRef, useState } from './vendor/preact-htm.js';
 import { Activity } from './activity.js';
 import { dateTime, seconds, shown } from './format.js';
 import { start, useLive } from './live.js';
@@ -34,7 +34,7 @@ dark.addEventListener('change', applyTheme);
 
 function ThemeButton() {
   const [theme, setTheme] = useState(document.documentElement.dataset.theme);
-  useEffect(() => {
+  useLayoutEffect(() => {
     const follow = () => setTheme(document.documentElement.dataset.theme);
     addEventListener('theme', follow);
     return () => removeEventListener('theme', follow);
@@ -88,7 +88,7 @@ function App() {
   const [at, setAt] = useState(place());
   const main = useRef();
   const live = useLive();
-  useEffect(() => {
+  useLayoutEffect(() => {
     const follow = () => {
       const next = place();
       setAt(before => {

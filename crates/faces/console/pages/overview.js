@@ -1,6 +1,6 @@
 // All models: their states, where they run, and what they do at the moment.
 
-import { Component, html, useEffect, useMemo, useRef, useState } from './vendor/preact-htm.js';
+import { Component, html, useLayoutEffect, useMemo, useRef, useState } from './vendor/preact-htm.js';
 import { bytes, count, micros, seconds, short, shown } from './format.js';
 import {
   activityKey, AT, FAILURES, LATENCY, latest, MEMORY, PENDING, pollModels, PROCESSORS, REQUESTS, SPAN, SPARK_SECONDS, useLive,
@@ -118,7 +118,8 @@ function Models({ live }) {
   const [filter, setFilter] = useState('all');
   const [[column, down], setSort] = useState(['name', false]);
   const field = useRef();
-  useEffect(() => {
+  // A plain effect would wait until a long list is painted, and keys would be lost until then.
+  useLayoutEffect(() => {
     const focus = event => {
       if (event.key === '/' && !/^(INPUT|TEXTAREA|SELECT)$/.test(event.target.tagName)) {
         event.preventDefault();
