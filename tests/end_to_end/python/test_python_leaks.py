@@ -48,6 +48,11 @@ DONE = {
         "async_lab",
         f"task = {_STREAM % -1}.async_exec(decoupled=True); await asyncio.sleep(0.01); task.cancel()",
     ),
+    "async_exec of a decoupled model, cancelled at once": (
+        "async_lab",
+        f"task = {_STREAM % -1}.async_exec(decoupled=True); task.cancel()",
+    ),
+    "exec of a decoupled model, cancelled at once": ("lab", f"{_STREAM % -1}.exec(decoupled=True).cancel()"),
     "tensors by DLPack": ("lab", 'pb_utils.Tensor.from_dlpack("X", tensor("X", range(5000), "float32").to_dlpack()).as_numpy()'),
     "texts": ("lab", 'texts("X", *["element"] * 100).as_numpy()'),
     "parameters": ("lab", f"{_ASK[:-1]}, parameters={{'a': 1, 'b': 'x'}}).exec()"),

@@ -44,10 +44,20 @@ pub(crate) struct Service {
 #[derive(Clone)]
 struct Answers {
     sender: Rc<RefCell<Sender>>,
-    /// The cancellers of inner requests, by their numbers.
-    inner: Rc<RefCell<HashMap<u64, Option<Canceller>>>>,
+    /// Inner requests in progress, by their numbers.
+    inner: Rc<RefCell<HashMap<u64, Inner>>>,
     /// Inner requests whose answers the process does not read.
     waiting: Rc<RefCell<Vec<Waker>>>,
+}
+
+/// How far an inner request is.
+enum Inner {
+    /// Waiting for the model to be found, or loaded.
+    Resolving(Waker),
+    /// Cancelled while it waited.
+    Cancelled,
+    /// Queued at the model.
+    Sent(Canceller),
 }
 
 impl Service {
@@ -95,10 +105,7 @@ impl Service {
                 self.answers.last(number, |answer| answer.bool_reply(cancelled));
             }
             side::INFER => self.infer(reader, tasks)?,
-            side::CANCEL => {
-                let canceller = self.answers.inner.borrow().get(&reader.u64()?).cloned().flatten();
-                canceller.into_iter().for_each(|cancel| cancel());
-            }
+            side::CANCEL => self.answers.cancel(reader.u64()?),
             side::LOAD => self.load(reader, tasks)?,
             side::UNLOAD => {
                 let (number, model, dependents) = (reader.u64()?, reader.text()?, reader.bool()?);
@@ -182,7 +189,7 @@ impl Service {
         let parent = self.requests.get(parent);
         let resolved = self.peers.resolve(&model, u64::try_from(version).ok());
         let answers = self.answers.clone();
-        if answers.inner.borrow_mut().insert(number, None).is_some() {
+        if answers.inner.borrow_mut().insert(number, Inner::Resolving(Waker::noop().clone())).is_some() {
             return Err(Malformed("the number of an inner request is in use"));
         }
         tasks.spawn(async move {
@@ -287,7 +294,7 @@ impl Answers {
         decoupled: bool,
     ) -> Result<AnswersEnd> {
         let request = request?;
-        let model = resolved.await?;
+        let model = self.unless_cancelled(number, resolved).await?;
         if model.is_decoupled() && !decoupled {
             return Err(Error::unsupported(format!(
                 "model '{}' is decoupled: an inner request to it needs decoupled=True",
@@ -300,7 +307,7 @@ impl Answers {
         };
         let mut responses = model.infer(inner)?;
         drop(model);
-        self.inner.borrow_mut().insert(number, Some(responses.canceller()));
+        self.inner.borrow_mut().insert(number, Inner::Sent(responses.canceller()));
         while let Some(answer) = responses.next().await {
             let last = responses.ended_with_answer();
             match answer {
@@ -316,6 +323,36 @@ impl Answers {
             self.room().await;
         }
         Ok(AnswersEnd::After)
+    }
+
+    /// Waits for the model of an inner request, unless the request is cancelled first.
+    async fn unless_cancelled<T>(&self, number: u64, mut resolved: Pending<Result<T>>) -> Result<T> {
+        poll_fn(|context| {
+            if let Some(Inner::Cancelled) = self.inner.borrow().get(&number) {
+                return Poll::Ready(Err(Error::cancelled("the request was cancelled before it was queued")));
+            }
+            let polled = resolved.as_mut().poll(context);
+            if polled.is_pending() {
+                self.inner.borrow_mut().insert(number, Inner::Resolving(context.waker().clone()));
+            }
+            polled
+        })
+        .await
+    }
+
+    /// Cancels an inner request, unless it is over.
+    fn cancel(&self, number: u64) {
+        let canceller = match self.inner.borrow_mut().get_mut(&number) {
+            None | Some(Inner::Cancelled) => return,
+            Some(Inner::Sent(canceller)) => Arc::clone(canceller),
+            Some(resolving) => {
+                if let Inner::Resolving(waker) = std::mem::replace(resolving, Inner::Cancelled) {
+                    waker.wake();
+                }
+                return;
+            }
+        };
+        canceller();
     }
 
     /// Waits while the process reads no answers.
@@ -353,3 +390,6 @@ fn put_response(message: &mut Message<'_>, response: &Response) -> Result<()> {
     message.count(response.outputs.len());
     response.outputs.iter().try_for_each(|output| convert::put_tensor(message, output))
 }
+
+#[cfg(test)]
+mod tests;
