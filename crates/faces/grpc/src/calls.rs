@@ -86,8 +86,8 @@ impl Calls {
     }
 
     /// The calls of a connection.
-    pub(crate) fn of(self, principal: Option<Principal>) -> Self {
-        Self { identity: Identity::of_connection(principal), ..self }
+    pub(crate) fn of(self, identity: Identity) -> Self {
+        Self { identity, ..self }
     }
 
     /// The caller, if the connection knows it.
@@ -176,7 +176,7 @@ impl Calls {
     {
         let action = action(request.uri().path());
         let access = &self.face.options.access;
-        if access.is_open() {
+        if access.is_open_to(&self.identity) {
             return self.answer_to(self.identity.clone(), action, request);
         }
         let known = access.identify_now(self.identity.clone(), &Metadata(request.headers()));
@@ -220,7 +220,7 @@ impl Calls {
             request.extensions_mut().insert(ArrivalTime::now());
         }
         // Most callers are anonymous, and extensions are a map.
-        if !caller.is_anonymous() {
+        if !caller.is_default() {
             request.extensions_mut().insert(caller);
         }
         let limit = deadline::of(request.headers()).map(|limit| Box::pin(sleep(limit)));

@@ -39,7 +39,7 @@ pub(crate) fn head_of(
 
 /// Whether a header holds credentials, which models must not receive.
 fn is_secret(options: &GrpcOptions, name: &str) -> bool {
-    !options.access.is_open() && options.access.is_secret(name)
+    options.access.is_secret(name)
 }
 
 /// Adds the headers to forward to the model's parameters.

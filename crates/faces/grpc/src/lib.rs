@@ -32,7 +32,7 @@ mod testing;
 mod tracing;
 mod transport;
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use http::Extensions;
 use nereid_budgets::{BodyBudget, Permit};
@@ -86,27 +86,24 @@ pub(crate) struct Face {
     pub no_regions: Arc<Regions>,
 }
 
+/// The sender of a call with these extensions.
+fn caller(call: &Extensions) -> &Identity {
+    static UNKNOWN: LazyLock<Identity> = LazyLock::new(Identity::default);
+    call.get().unwrap_or(&UNKNOWN)
+}
+
 impl Face {
     /// Whether the caller of a call with these extensions may do this, with this model if it concerns one.
     ///
     /// # Errors
     /// The status of a refused call.
     pub fn permit(&self, call: &Extensions, action: Action, model: Option<&str>) -> Result<(), Status> {
-        if self.options.access.is_open() {
-            return Ok(());
-        }
-        match call.get() {
-            Some(caller) => self.check(caller, action, model),
-            None => self.check(&Identity::default(), action, model),
-        }
+        self.check(caller(call), action, model)
     }
 
     /// Whether the caller of a call with these extensions may see this model.
     pub fn may(&self, call: &Extensions, action: Action, model: &str) -> bool {
-        match call.get() {
-            Some(caller) => self.options.access.permits(caller, action, Some(model)),
-            None => self.options.access.permits(&Identity::default(), action, Some(model)),
-        }
+        self.options.access.permits(caller(call), action, Some(model))
     }
 
     /// Whether a caller may do this, with this model if it concerns one.
@@ -122,7 +119,7 @@ impl Face {
     /// # Errors
     /// The sender has reached a limit.
     pub fn admit(&self, caller: &Identity, model: &str) -> Result<Option<Permit>, Denied> {
-        if self.options.access.is_open() || self.server.models().find(model, None).is_err() {
+        if self.options.access.is_open_to(caller) || self.server.models().find(model, None).is_err() {
             return Ok(None);
         }
         self.options.access.admit(caller, model)

@@ -15,7 +15,7 @@ use nereid_net::http2::Draining;
 use nereid_net::io_runtime::when_woken;
 use nereid_net::listener::{Activity, Awaited, Listener};
 use nereid_net::slow_clients::{Requests, TimedReplies, TimedWrites, client_stalled};
-use nereid_protocol::Principal;
+use nereid_protocol::{Identity, Principal};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
@@ -110,7 +110,10 @@ pub async fn serve(listener: Listener, calls: Calls, options: TransportOptions, 
             };
             match opened {
                 Ok(connection) => {
-                    let calls = calls.of(connection.client().map(Principal::new));
+                    let calls = calls.of(Identity::of_connection(
+                        connection.client().map(Principal::new),
+                        connection.is_remote(),
+                    ));
                     tokio::select! {
                         () = serve_connection(connection, calls, options, requests, shutdown) => {}
                         () = when_woken(evicted.cancelled()) => {

@@ -120,7 +120,7 @@ impl Call<'_> {
 
     /// Whether a header holds credentials, which models must not receive.
     pub fn is_secret(&self, header: &str) -> bool {
-        !self.access.is_open() && self.access.is_secret(header)
+        self.access.is_secret(header)
     }
 
     /// The headers, with their names as the client wrote them if the face [keeps](Properties::keeps_spelling) these,

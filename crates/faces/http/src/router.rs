@@ -171,7 +171,7 @@ async fn admit<'a>(
     params: &Params<'_>,
 ) -> Result<Cow<'a, Identity>, Reply> {
     let access = &face.properties().access;
-    if access.is_open() {
+    if access.is_open_to(identity) {
         return Ok(Cow::Borrowed(identity));
     }
     // Boxed because it is rare, so that it takes no space in the future of every request.

@@ -158,7 +158,8 @@ async fn open(transport: Arc<Transport>, arrival: Arrival, pace: Pace, evicted: 
     };
     match opened {
         Ok(connection) => {
-            let identity = Identity::of_connection(connection.client().map(Principal::new));
+            let identity =
+                Identity::of_connection(connection.client().map(Principal::new), connection.is_remote());
             converse(connection, transport, pace, identity, evicted).await;
         }
         Err(error) => tracing::debug!("cannot open an HTTP connection: {error}"),

@@ -8,6 +8,7 @@ mod action;
 mod identity;
 mod restrictions;
 mod right;
+mod strangers;
 
 use std::fmt;
 use std::future::Future;
@@ -101,9 +102,16 @@ pub trait Authorizer: fmt::Debug + Send + Sync {
 pub struct Access {
     authenticators: Vec<Arc<dyn Authenticator>>,
     authorizers: Vec<Arc<dyn Authorizer>>,
+    wary: bool,
 }
 
 impl Access {
+    /// Refuses unidentified clients of other machines the actions that could compromise the server's machine.
+    #[must_use]
+    pub fn wary(self) -> Self {
+        Self { wary: true, ..self }
+    }
+
     /// Adds an authenticator.
     #[must_use]
     pub fn with_authenticator(mut self, authenticator: Arc<dyn Authenticator>) -> Self {
@@ -118,13 +126,17 @@ impl Access {
         self
     }
 
-    /// Whether every client may do everything, so that no check is necessary.
-    pub fn is_open(&self) -> bool {
-        self.authenticators.is_empty() && self.authorizers.is_empty()
+    /// Whether this client may do everything, so that no check is necessary.
+    pub fn is_open_to(&self, client: &Identity) -> bool {
+        let suspects = self.wary && client.is_remote();
+        self.authenticators.is_empty() && self.authorizers.is_empty() && !suspects
     }
 
     /// Whether a header holds credentials, which models must not receive.
     pub fn is_secret(&self, name: &str) -> bool {
+        if self.authenticators.is_empty() {
+            return false;
+        }
         let name = name.to_ascii_lowercase();
         self.authenticators.iter().any(|authenticator| authenticator.is_secret(&name))
     }
@@ -160,6 +172,9 @@ impl Access {
     /// # Errors
     /// The first refusal.
     pub fn check(&self, caller: &Identity, action: Action, model: Option<&str>) -> Result<(), Denied> {
+        if self.wary && caller.is_remote() {
+            strangers::check(caller, action)?;
+        }
         self.authorizers.iter().try_for_each(|authorizer| authorizer.check(caller, action, model))
     }
 
@@ -177,7 +192,9 @@ impl Access {
 
     /// Like [`check`](Self::check), without the reason, where lists are filtered.
     pub fn permits(&self, caller: &Identity, action: Action, model: Option<&str>) -> bool {
-        self.authorizers.iter().all(|authorizer| authorizer.permits(caller, action, model))
+        let suspects = self.wary && caller.is_remote();
+        !(suspects && strangers::check(caller, action).is_err())
+            && self.authorizers.iter().all(|authorizer| authorizer.permits(caller, action, model))
     }
 }
 

@@ -51,8 +51,8 @@ pub struct Config {
     pub collector: CollectorOptions,
     /// Metrics to expose. GPU metrics require GPUs.
     pub metrics: MetricsOptions,
-    /// The file of the access policy, which the server follows; `None` lets every client do everything.
-    pub access: Option<PathBuf>,
+    /// The rights of clients.
+    pub access: AccessRules,
     /// When to send load reports to clients; `None` for never.
     pub load_reports: Option<Reporting>,
     /// The faces: addresses and protocols.
@@ -87,11 +87,24 @@ impl Default for Config {
             client_shared_memory: true,
             collector: CollectorOptions::default(),
             metrics: MetricsOptions { gpu: true, ..MetricsOptions::default() },
-            access: None,
+            access: AccessRules::default(),
             load_reports: Some(Reporting::default()),
             faces: Vec::new(),
         }
     }
+}
+
+/// The rights of clients, over all protocols.
+#[derive(Clone, Debug, Default)]
+pub enum AccessRules {
+    /// Every client may do everything.
+    Trusting,
+    /// Every client may do everything, except that clients of other machines need a certificate or the key of a restricted
+    /// API to load files of their own or to use shared memory.
+    #[default]
+    Wary,
+    /// The access policy in this file, which the server follows.
+    Policy(PathBuf),
 }
 
 /// How to poll the repositories.

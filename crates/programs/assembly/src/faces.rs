@@ -56,6 +56,8 @@ pub struct FaceContext {
     pub load_reports: Option<LoadReports>,
     /// Decides about requests by the access policy, if there is one.
     pub guard: Option<Arc<Guard>>,
+    /// Without a policy: clients of other machines have fewer rights.
+    pub wary: bool,
     /// Cancelled when the server begins to stop. Requests in progress and open sequences continue; other activity may
     /// end.
     pub closing: CancellationToken,
@@ -74,6 +76,7 @@ impl FaceContext {
     /// Access to a face under the access policy, in addition to the face's own rules.
     fn guarded(&self, access: Access) -> Access {
         match &self.guard {
+            None if self.wary => access.wary(),
             None => access,
             Some(guard) => access
                 .with_authenticator(Arc::clone(guard) as Arc<dyn Authenticator>)

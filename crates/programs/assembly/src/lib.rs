@@ -37,7 +37,7 @@ mod traces;
 pub use agents::AgentConfig;
 pub use backends::{BackendSetting, BackendsConfig, InstalledBackends};
 pub use caches::CacheConfig;
-pub use config::{Config, PollConfig, Process, VERSION};
+pub use config::{AccessRules, Config, PollConfig, Process, VERSION};
 pub use engine_check::EngineCheck;
 pub use error::{StartError, StopError};
 pub use faces::{Endpoint, Face, FaceContext, Grpc, Http, Metrics, SageMaker, Serving, VertexAi};

@@ -27,7 +27,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::agents::AllAgents;
-use crate::config::{Config, Process};
+use crate::config::{AccessRules, Config, Process};
 use crate::error::{StartError, StopError};
 use crate::faces::{BoundFace, FaceContext, ServedFace};
 use crate::hub_engines::engines;
@@ -58,15 +58,34 @@ pub struct RunningServer {
     runtime: OwnRuntime,
 }
 
+/// Opens the access policy, if there is one, and logs the rights of clients.
+fn guard(rules: AccessRules) -> std::result::Result<Option<Arc<Guard>>, StartError> {
+    match rules {
+        AccessRules::Policy(file) => {
+            let guard = Guard::open(file).map_err(StartError::Access)?;
+            tracing::info!("clients need the rights of {guard}");
+            return Ok(Some(guard));
+        }
+        AccessRules::Wary => tracing::info!(
+            "clients of other machines may run, load and unload every model, but load no files of their own and use no \
+             shared memory; --access limits who may do what"
+        ),
+        AccessRules::Trusting => tracing::warn!(
+            "--trust-network: every client that reaches a port may do everything, and files that it loads run as this server"
+        ),
+    }
+    Ok(None)
+}
+
 /// Builds a server, starts its faces, and begins to load its models.
 ///
 /// # Errors
 /// A part of the configuration is unusable.
 pub fn start(config: Config, process: Process) -> std::result::Result<RunningServer, StartError> {
     let runtime = OwnRuntime::new(process.runtime)?;
-    let guard = config.access.map(Guard::open).transpose().map_err(StartError::Access)?;
+    let wary = matches!(config.access, AccessRules::Wary);
+    let guard = guard(config.access)?;
     if let Some(guard) = &guard {
-        tracing::info!("clients need the rights of {guard}");
         runtime.handle.spawn(guard.follow());
     }
     // Bound before any slow step, so that a port in use is reported at once.
@@ -155,6 +174,7 @@ pub fn start(config: Config, process: Process) -> std::result::Result<RunningSer
         connections: Connections::default(),
         load_reports,
         guard,
+        wary,
         closing: closing.clone(),
         shutdown,
     };

@@ -12,7 +12,7 @@ use clap::{Arg, Command};
 use super::sources::names;
 
 /// Options that Triton does not have.
-pub(super) const OWN: [&str; 26] = [
+pub(super) const OWN: [&str; 27] = [
     "access",
     "config-file",
     "console",
@@ -38,6 +38,7 @@ pub(super) const OWN: [&str; 26] = [
     "repository-cache-byte-size",
     "repository-cache-directory",
     "repository-watch",
+    "trust-network",
     "version",
 ];
 

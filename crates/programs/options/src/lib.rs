@@ -262,7 +262,7 @@ impl Options {
             client_shared_memory: self.server.allow_client_shm,
             collector: trace::collector(|name| env::var(name).ok()),
             metrics: self.metrics.exposed(),
-            access: self.access.access.clone(),
+            access: self.access.rules(),
             load_reports: match self.server.load_reports {
                 LoadReports::Off => None,
                 LoadReports::OnRequest => Some(Reporting::OnRequest),

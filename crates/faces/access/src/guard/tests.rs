@@ -82,7 +82,7 @@ fn access(guard: &Arc<Guard>) -> Access {
 }
 
 fn identified(guard: &Arc<Guard>, certificate: Option<&str>, head: &Headers) -> Identity {
-    let connection = Identity::of_connection(certificate.map(Principal::new));
+    let connection = Identity::of_connection(certificate.map(Principal::new), true);
     access(guard).identify_now(connection, head).unwrap().unwrap()
 }
 

@@ -8,7 +8,7 @@ use nereid_core::backend_api::{
     Error, ErrorCode, ParameterValue, Request as ModelRequest, Response as Answer,
 };
 use nereid_core::{Caller, Interceptor, Model, Step};
-use nereid_protocol::{Access, Authentication, Authenticator, Authorizer, Denied, Restrictions};
+use nereid_protocol::{Access, Authentication, Authenticator, Authorizer, Denied, Identity, Restrictions};
 use prost::Message;
 use tonic::{Code, Request as Call};
 
@@ -198,7 +198,9 @@ async fn requests_have_the_principal_of_their_connection() {
     let models = [("m", NUMBER.to_owned())];
     let serving = Serving::with_interceptors(&models, GrpcOptions::default(), interceptors, echo);
     for principal in [None, Some(Principal::new("a")), Some(Principal::new("b"))] {
-        let client = GrpcInferenceServiceClient::new(serving.calls.clone().of(principal.clone()));
+        let client = GrpcInferenceServiceClient::new(
+            serving.calls.clone().of(Identity::of_connection(principal.clone(), false)),
+        );
         // Plain and compressed messages use different codecs.
         for mut client in [client.clone(), client.send_compressed(CompressionEncoding::Gzip)] {
             client.model_infer(number("m", "", 1)).await.unwrap();

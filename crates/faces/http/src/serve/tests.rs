@@ -181,7 +181,7 @@ async fn every_request_of_a_connection_has_its_principal() {
             far,
             transport,
             Pace::new(false, None),
-            Identity::of_connection(name.map(Principal::new)),
+            Identity::of_connection(name.map(Principal::new), false),
             CancellationToken::new(),
         ));
         let mut replies = String::new();

@@ -1,6 +1,7 @@
 //! A connection that is ready to be served, encrypted or not.
 
 use std::io::{self, IoSlice};
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -20,11 +21,28 @@ pub enum Connection {
 }
 
 impl Connection {
+    /// Whether the connection comes from another machine, judged by its addresses.
+    pub fn is_remote(&self) -> bool {
+        let stream = match self {
+            Self::Plain(stream) => stream,
+            Self::Tls(stream) => stream.get_ref().0,
+        };
+        // Closed connections have no addresses, and send no more requests.
+        let (Ok(client), Ok(here)) = (stream.peer_addr(), stream.local_addr()) else { return true };
+        is_remote(client.ip(), here.ip())
+    }
+
     /// The name of the client by its certificate, if it had to show one.
     pub fn client(&self) -> Option<String> {
         let Self::Tls(stream) = self else { return None };
         tls::client::name(stream.get_ref().1.peer_certificates()?.first()?)
     }
+}
+
+/// Whether a client at this address is on another machine than the server, which it reached at the address `here`.
+fn is_remote(client: IpAddr, here: IpAddr) -> bool {
+    let client = client.to_canonical();
+    !client.is_loopback() && client != here.to_canonical()
 }
 
 /// Runs the same code for either stream.
@@ -79,5 +97,34 @@ impl AsyncWrite for Connection {
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         with_stream!(self, stream => stream.poll_shutdown(context))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clients_of_this_machine_are_told_from_others() {
+        for (client, here, remote) in [
+            ("127.0.0.1", "127.0.0.1", false),
+            ("127.3.2.1", "127.0.0.1", false),
+            ("::1", "::1", false),
+            ("::ffff:127.0.0.1", "::ffff:127.0.0.1", false),
+            ("192.0.2.7", "192.0.2.7", false),
+            ("::ffff:192.0.2.7", "192.0.2.7", false),
+            ("fe80::1", "fe80::1", false),
+            ("192.0.2.8", "192.0.2.7", true),
+            ("::ffff:192.0.2.8", "::ffff:192.0.2.7", true),
+            ("172.17.0.1", "172.17.0.2", true),
+            ("fe80::2", "fe80::1", true),
+            ("0.0.0.0", "127.0.0.1", true),
+        ] {
+            assert_eq!(
+                is_remote(client.parse().unwrap(), here.parse().unwrap()),
+                remote,
+                "{client} at {here}"
+            );
+        }
     }
 }

@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use nereid_core::Principal;
 
+use super::ApiGroup;
+
 /// The number of the credential that proves a sender's name, by which its issuer finds it again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Credential(pub u64);
@@ -15,6 +17,7 @@ pub struct Identity {
     pub principal: Option<Principal>,
     /// The API groups whose keys the request presents, one bit each.
     pub(super) opened: u16,
+    remote: bool,
     proof: Proof,
 }
 
@@ -31,14 +34,25 @@ enum Proof {
 }
 
 impl Identity {
-    /// The identity that a connection knows: the name in its client's certificate.
-    pub fn of_connection(principal: Option<Principal>) -> Self {
-        Self { principal, ..Self::default() }
+    /// The identity that a connection knows: the name in its client's certificate, and whether the client is on another
+    /// machine.
+    pub fn of_connection(principal: Option<Principal>, remote: bool) -> Self {
+        Self { principal, remote, ..Self::default() }
     }
 
-    /// Whether the sender is unknown.
-    pub fn is_anonymous(&self) -> bool {
-        self.principal.is_none() && self.opened == 0 && matches!(self.proof, Proof::None)
+    /// Whether nothing is known of the sender, who is on this machine.
+    pub fn is_default(&self) -> bool {
+        self.principal.is_none() && self.opened == 0 && !self.remote && matches!(self.proof, Proof::None)
+    }
+
+    /// Whether the sender is on another machine.
+    pub fn is_remote(&self) -> bool {
+        self.remote
+    }
+
+    /// Whether the request presents the key of an API group.
+    pub fn has_opened(&self, group: ApiGroup) -> bool {
+        self.opened & group.bit() != 0
     }
 
     /// The identity with the name that an authenticator vouches for.
@@ -85,9 +99,9 @@ mod tests {
 
     #[test]
     fn only_an_authenticator_makes_a_name_count() {
-        let connection = Identity::of_connection(Some(Principal::new("ann")));
+        let connection = Identity::of_connection(Some(Principal::new("ann")), false);
         assert_eq!(connection.authenticated(), None);
-        assert!(!connection.is_anonymous());
+        assert!(!connection.is_default());
         let key = Some(Credential(7));
         for (identity, expected) in [
             (Identity::default().with_principal(Principal::new("bob")), ("bob", None)),
@@ -101,7 +115,8 @@ mod tests {
         }
         let rejected = connection.rejected("expired");
         assert_eq!((rejected.authenticated(), rejected.rejection()), (None, Some("expired")));
-        assert!(!rejected.is_anonymous() && rejected.principal.is_none());
-        assert!(Identity::default().is_anonymous());
+        assert!(!rejected.is_default() && rejected.principal.is_none());
+        assert!(Identity::default().is_default());
+        assert!(!Identity::of_connection(None, true).is_default());
     }
 }

@@ -43,7 +43,7 @@ impl ApiGroup {
     ];
 
     /// The group's bit in a set.
-    fn bit(self) -> u16 {
+    pub(super) fn bit(self) -> u16 {
         1 << self as u16
     }
 }
@@ -159,7 +159,7 @@ impl Authenticator for Restrictions {
 impl Authorizer for Restrictions {
     fn check(&self, caller: &Identity, action: Action, _: Option<&str>) -> Result<(), Denied> {
         match action.group().and_then(|group| Some((group, self.key(group)?))) {
-            Some((group, key)) if caller.opened & group.bit() == 0 => {
+            Some((group, key)) if !caller.has_opened(group) => {
                 Err(Denied::Restricted { header: key.name.clone() })
             }
             _ => Ok(()),

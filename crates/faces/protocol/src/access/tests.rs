@@ -83,7 +83,7 @@ fn restricted_group_opens_to_its_key_alone() {
 #[test]
 fn port_without_restrictions_is_open() {
     let access = Access::from(Restrictions::default());
-    assert!(access.is_open());
+    assert!(access.is_open_to(&Identity::of_connection(None, true)));
     assert_eq!(access.check(&Identity::default(), Action::Load, Some("m")), Ok(()));
 }
 
@@ -107,7 +107,46 @@ fn authenticators_and_authorizers_apply_in_order() {
 #[test]
 fn connection_identity_reaches_authorizers() {
     let access = Access::default().with_authorizer(Arc::new(OwnModels));
-    let caller = Identity::of_connection(Some(Principal::new("bob")));
+    let caller = Identity::of_connection(Some(Principal::new("bob")), false);
     assert_eq!(access.check(&caller, Action::Load, Some("bob")), Ok(()));
     assert!(access.check(&caller, Action::Load, Some("ann")).is_err());
+}
+
+#[test]
+fn clients_of_other_machines_need_a_reason_for_what_could_give_them_this_machine() {
+    let restricted = Restrictions::new(["shared-memory:s=k".parse().unwrap()]).unwrap();
+    let wary = Access::default().wary();
+    let keyed = Access::from(restricted).wary();
+    let local = Identity::default();
+    let remote = Identity::of_connection(None, true);
+    let certified = Identity::of_connection(Some(Principal::new("ann")), true);
+    let opened = keyed.identify_now(remote.clone(), &head([("s", "k")])).unwrap().unwrap();
+    for action in [
+        Action::Health,
+        Action::Infer,
+        Action::Load,
+        Action::LoadFiles,
+        Action::Unload,
+        Action::ListRegions,
+        Action::ChangeRegions,
+        Action::UseRegions,
+        Action::ChangeTrace,
+        Action::ChangeLog,
+    ] {
+        let files = action == Action::LoadFiles;
+        let guarded = files || matches!(action, Action::ChangeRegions | Action::UseRegions);
+        for (access, caller, expected) in [
+            (&Access::default(), &remote, true),
+            (&wary, &local, true),
+            (&wary, &certified, true),
+            (&wary, &remote, !guarded),
+            (&keyed, &opened, !files),
+        ] {
+            let outcome = access.check(caller, action, Some("m"));
+            assert_eq!(outcome.is_ok(), expected, "{action:?} {caller:?}");
+            assert_eq!(access.permits(caller, action, Some("m")), expected);
+            assert!(matches!(outcome, Ok(()) | Err(Denied::Forbidden(_))));
+        }
+    }
+    assert!(wary.is_open_to(&local) && !wary.is_open_to(&remote) && !keyed.is_open_to(&local));
 }
