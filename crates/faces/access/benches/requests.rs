@@ -5,10 +5,11 @@
 
 use std::fmt::Write as _;
 use std::hint::black_box;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Instant;
 
-use nereid_access::{Expiry, Guard, KeyFile};
+use nereid_access::{Expiry, FetchKeys, Guard, KeyFile};
 use nereid_protocol::{Access, Action, Head, Identity};
 
 const PRINCIPALS: usize = 100;
@@ -22,6 +23,16 @@ struct Request(String);
 impl Head for Request {
     fn header(&self, name: &str) -> Option<&[u8]> {
         (name == "authorization").then_some(self.0.as_bytes())
+    }
+}
+
+/// No issuer of tokens has its keys elsewhere.
+#[derive(Debug)]
+struct Unpublished;
+
+impl FetchKeys for Unpublished {
+    fn fetch(&self, _: &str) -> Pin<Box<dyn Future<Output = Result<Vec<u8>, String>> + Send>> {
+        Box::pin(async { Err("nothing is published".to_owned()) })
     }
 }
 
@@ -63,7 +74,7 @@ fn main() {
         Request(format!("Bearer {}", key.text))
     };
     let requests: Vec<_> = (0..PRINCIPALS).map(key).collect();
-    let guard = Guard::open(file).expect("the policy is sound");
+    let guard = Guard::open(file, Arc::new(Unpublished)).expect("the policy is sound");
     let access = Access::default().with_authenticator(Arc::clone(&guard) as _).with_authorizer(guard);
     let identify = |request: &Request| {
         access

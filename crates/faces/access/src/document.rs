@@ -88,6 +88,11 @@ impl<'t> Table<'t> {
         tables.collect()
     }
 
+    /// The names of its members.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &'t str> {
+        self.table.iter().map(|(name, _)| name)
+    }
+
     fn as_table(&self, name: &str, item: &'t Item) -> Result<Self, PolicyError> {
         let at = self.place_of(name);
         let full = if self.name.is_empty() { name.to_owned() } else { format!("{}.{name}", self.name) };

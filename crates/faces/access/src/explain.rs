@@ -6,6 +6,7 @@ use nereid_protocol::Right;
 
 use crate::key_file::{KeyEntry, KeyFile};
 use crate::policy::{ANONYMOUS, Policy, Principal, Role};
+use crate::tokens::Issuer;
 
 /// Why a principal has a right on a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,12 +55,25 @@ pub fn overview(policy: &Policy, keys: &KeyFile) -> String {
         let is_valid = |key: &&KeyEntry| key.principal.name() == name && !key.is_expired();
         let (valid, certificates) =
             (keys.entries().into_iter().filter(is_valid).count(), principal.certificates.len());
-        let _ = write!(text, "{name} (keys: {valid}, certificates: {certificates})\n{}", roles(principal));
+        let subjects = match principal.subjects.as_slice() {
+            [] => String::new(),
+            subjects => format!(", subjects: {}", subjects.join(" ")),
+        };
+        let client = format!("{name} (keys: {valid}, certificates: {certificates}{subjects})");
+        let _ = write!(text, "{client}\n{}", roles(principal));
+    }
+    for issuer in policy.issuers() {
+        let _ = writeln!(text, "tokens.{} of {}", issuer.name, issuer.issuer);
+        for (scope, roles) in &issuer.scopes {
+            let _ = writeln!(text, "  {scope}: {}", roles.join(", "));
+        }
     }
     let _ = write!(text, "{ANONYMOUS}\n{}", roles(policy.anonymous()));
     for role in policy.roles().keys().filter(|role| {
         let has = |principal: &Principal| principal.roles.contains(role);
+        let is_scope = |issuer: &Issuer| issuer.scopes.values().flatten().any(|granted| granted == *role);
         !policy.principals().values().chain([policy.anonymous()]).any(has)
+            && !policy.issuers().iter().any(is_scope)
     }) {
         let _ = writeln!(text, "warning: nobody has the role '{role}'");
     }
@@ -94,6 +108,14 @@ mod tests {
         roles = ['watch', 'a']
         certificates = ['x']
         [principals.bob]
+        [roles.scoped]
+        rights = ['read']
+        models = ['c']
+        [tokens.x]
+        issuer = 'https://login.x/'
+        audience = ['nereid']
+        keys = 'https://login.x/keys'
+        scopes = { 'models.read' = ['scoped', 'watch'] }
     ";
 
     #[test]
@@ -128,10 +150,12 @@ mod tests {
             "alice (keys: 1, certificates: 1)\n  watch: read on *\n  a: infer, read on b, a-*, at most 4 in progress\n",
             "bob (keys: 0, certificates: 0)\n  no rights\n",
             "\nanonymous\n  no rights\n",
+            "\ntokens.x of https://login.x/\n  models.read: scoped, watch\n",
             "warning: nobody has the role 'unused'\n",
             " is of 'eve', whom the policy does not have\n",
         ] {
             assert!(text.contains(line), "{line}: {text}");
         }
+        assert_eq!(text.matches("nobody has").count(), 1);
     }
 }

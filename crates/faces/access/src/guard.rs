@@ -1,7 +1,9 @@
 //! The guard of a server: identifies clients, and decides by the policy, whose files it follows.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -9,14 +11,17 @@ use arc_swap::ArcSwap;
 use nereid_budgets::Permit;
 use nereid_core::Principal;
 use nereid_protocol::{Action, Authentication, Authenticator, Authorizer, Denied, Head, Identity, Need};
+use quick_cache::sync::Cache;
 use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::key::now;
 use crate::key_file::KeyFile;
+use crate::policy;
 use crate::policy::{ANONYMOUS, Policy};
 use crate::quota::{Limits, Quotas};
 use crate::stamp::Stamp;
+use crate::tokens::{self, FetchKeys, Issuer, KeySource, Keys, RemoteKeys, Token};
 
 /// Interval of the checks for changed files.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -28,12 +33,34 @@ const API_KEY: &str = "x-api-key";
 /// How clients present a key, for messages.
 const HOW: &str = "send an API key as 'Authorization: Bearer <key>' or 'X-API-Key: <key>'";
 
+/// The prefix of API keys.
+const KEY_PREFIX: &[u8] = b"nereid_";
+
+/// Number of tokens that are verified once, as long as they are in use.
+const KNOWN_TOKENS: usize = 4096;
+
 /// The policy and keys in use.
 struct Rules {
+    number: u64,
     policy: Policy,
     keys: KeyFile,
     /// The use of models since the policy was read.
     quotas: Quotas,
+    /// The keys of issuers that are in files, by the issuers' names.
+    token_keys: BTreeMap<String, Keys>,
+    /// Verified tokens, by their hashes.
+    tokens: Cache<[u8; 32], Arc<Verified>>,
+}
+
+/// A verified token.
+struct Verified {
+    token: Token,
+    name: Principal,
+    client: policy::Principal,
+    /// The URL and the keys of the issuer, if they are at one. After another fetch, tokens are verified again.
+    keys: Option<(String, Arc<Keys>)>,
+    /// The number of the rules that the client's rights come from.
+    rules: u64,
 }
 
 impl Rules {
@@ -45,12 +72,36 @@ impl Rules {
                 format!("{error}; 'nereid keys add' makes the file, or remove 'keys' from the policy")
             })?,
         };
-        Ok(Self { policy, keys, quotas: Quotas::default() })
+        static READ: AtomicU64 = AtomicU64::new(0);
+        let token_keys = tokens::keys_in_files(policy.issuers())?;
+        Ok(Self {
+            number: READ.fetch_add(1, Ordering::Relaxed),
+            policy,
+            keys,
+            quotas: Quotas::default(),
+            token_keys,
+            tokens: Cache::new(KNOWN_TOKENS),
+        })
+    }
+
+    /// The URLs of issuers' keys.
+    fn key_urls(&self) -> BTreeSet<String> {
+        let url = |issuer: &Issuer| match &issuer.keys {
+            KeySource::Url(url) => Some(url.clone()),
+            KeySource::File(_) => None,
+        };
+        self.policy.issuers().iter().filter_map(url).collect()
     }
 
     /// The files' current stamp.
     fn stamp(&self, path: &Path) -> Stamp {
-        Stamp::of([Some(path), self.policy.keys()].into_iter().flatten())
+        let of_issuer = |issuer: &'_ Issuer| match &issuer.keys {
+            KeySource::File(file) => Some(file.clone()),
+            KeySource::Url(_) => None,
+        };
+        let token_keys: Vec<_> = self.policy.issuers().iter().filter_map(of_issuer).collect();
+        let files = [Some(path), self.policy.keys()].into_iter().flatten();
+        Stamp::of(files.chain(token_keys.iter().map(PathBuf::as_path)))
     }
 }
 
@@ -58,6 +109,7 @@ impl Rules {
 pub struct Guard {
     path: PathBuf,
     rules: ArcSwap<Rules>,
+    remote_keys: RemoteKeys,
     files: Mutex<Files>,
 }
 
@@ -72,17 +124,22 @@ struct Files {
 }
 
 impl Guard {
-    /// The guard with the policy in a file.
+    /// The guard with the policy in a file. Keys of issuers at URLs are fetched while it follows its files.
     ///
     /// # Errors
     /// The policy or its keys cannot be used.
-    pub fn open(path: impl Into<PathBuf>) -> Result<Arc<Self>, String> {
+    pub fn open(path: impl Into<PathBuf>, fetcher: Arc<dyn FetchKeys>) -> Result<Arc<Self>, String> {
         let path = path.into();
         // Which file has the keys is known only from the policy, and the stamp must not be newer than what is in use.
         let stamp = Rules::read(&path)?.stamp(&path);
         let rules = Rules::read(&path)?;
         let files = Files { loaded: stamp.clone(), seen: stamp, error: None };
-        Ok(Arc::new(Self { path, rules: ArcSwap::from_pointee(rules), files: Mutex::new(files) }))
+        Ok(Arc::new(Self {
+            path,
+            rules: ArcSwap::from_pointee(rules),
+            remote_keys: RemoteKeys::new(fetcher),
+            files: Mutex::new(files),
+        }))
     }
 
     /// Follows the files until the last reference to the guard is dropped. Called within a tokio runtime.
@@ -93,12 +150,15 @@ impl Guard {
             check.set_missed_tick_behavior(MissedTickBehavior::Delay);
             loop {
                 check.tick().await;
-                let guard = Weak::clone(&guard);
+                let checked = Weak::clone(&guard);
                 // Files may be on a network file system.
-                let checked = spawn_blocking(move || guard.upgrade().map(|guard| guard.check_files()));
+                let checked = spawn_blocking(move || checked.upgrade().map(|guard| guard.check_files()));
                 if let Ok(None) = checked.await {
                     return;
                 }
+                let Some(guard) = guard.upgrade() else { return };
+                let urls = guard.rules.load().key_urls();
+                guard.remote_keys.refresh(urls).await;
             }
         }
     }
@@ -140,6 +200,43 @@ impl Guard {
         }
     }
 
+    /// Verifies a token, once for as long as it is in use.
+    fn verify(&self, rules: &Rules, token: &[u8]) -> Result<Arc<Verified>, String> {
+        let hash = *blake3::hash(token).as_bytes();
+        let is_current = |verified: &Arc<Verified>| {
+            let keys = verified.keys.as_ref();
+            now() < verified.token.end
+                && keys.is_none_or(|(url, keys)| self.remote_keys.are_current(url, keys))
+        };
+        if let Some(verified) = rules.tokens.get(&hash).filter(is_current) {
+            return Ok(verified);
+        }
+        let refused = |refusal| match refusal {
+            tokens::Refusal::Invalid(reason) => reason,
+            tokens::Refusal::UnknownKey => "the token's issuer has no such key".to_owned(),
+        };
+        let issuer = tokens::issuer_of(token, rules.policy.issuers()).map_err(refused)?;
+        let (outcome, keys) = match &issuer.keys {
+            KeySource::File(_) => {
+                let keys = rules.token_keys.get(&issuer.name).ok_or("the token's issuer has no keys")?;
+                (tokens::verify(token, issuer, keys), None)
+            }
+            KeySource::Url(url) => {
+                let keys = self.remote_keys.get(url)?;
+                let outcome = tokens::verify(token, issuer, &keys);
+                if outcome == Err(tokens::Refusal::UnknownKey) {
+                    self.remote_keys.want(url);
+                }
+                (outcome, Some((url.clone(), keys)))
+            }
+        };
+        let token = outcome.map_err(refused)?;
+        let (name, client) = rules.policy.of_token(&token);
+        let verified = Arc::new(Verified { token, name, client, keys, rules: rules.number });
+        rules.tokens.insert(hash, Arc::clone(&verified));
+        Ok(verified)
+    }
+
     fn decide<'c>(&self, caller: &'c Identity, need: Need, model: Option<&str>) -> Result<(), Refusal<'c>> {
         if matches!((need, model), (Need::Nothing, _) | (Need::Sight, None)) {
             return Ok(());
@@ -148,6 +245,19 @@ impl Guard {
             return Err(Refusal::Rejected(reason));
         }
         let rules = self.rules.load();
+        if let Some(verified) = caller.evidence::<Verified>() {
+            let issuer = &verified.token.issuer;
+            let is_known = rules.policy.issuers().iter().any(|known| known.name == *issuer);
+            if now() >= verified.token.end || !is_known {
+                return Err(Refusal::Ended);
+            }
+            // A stream outlives changes of the policy.
+            let may = match verified.rules == rules.number {
+                true => verified.client.may(need, model),
+                false => rules.policy.of_token(&verified.token).1.may(need, model),
+            };
+            return if may { Ok(()) } else { Err(Refusal::Lacking(&verified.name)) };
+        }
         let Some((principal, credential)) = caller.authenticated() else {
             let may = rules.policy.anonymous().may(need, model);
             return if may { Ok(()) } else { Err(Refusal::Anonymous) };
@@ -211,10 +321,20 @@ impl Authenticator for Guard {
     fn authenticate<'a>(&'a self, identity: Identity, head: &'a dyn Head) -> Authentication<'a> {
         let identity = match key(head) {
             Err(reason) => identity.rejected(reason),
-            Ok(Some(key)) => match self.rules.load().keys.verify(key, now()) {
-                Ok(entry) => identity.with_credential(entry.principal.clone(), entry.id),
-                Err(reason) => identity.rejected(reason),
-            },
+            Ok(Some(key)) => {
+                let rules = self.rules.load();
+                if rules.policy.issuers().is_empty() || key.starts_with(KEY_PREFIX) {
+                    match rules.keys.verify(key, now()) {
+                        Ok(entry) => identity.with_credential(entry.principal.clone(), entry.id),
+                        Err(reason) => identity.rejected(reason),
+                    }
+                } else {
+                    match self.verify(&rules, key) {
+                        Ok(verified) => identity.with_evidence(verified.name.clone(), verified),
+                        Err(reason) => identity.rejected(reason),
+                    }
+                }
+            }
             Ok(None) => {
                 let rules = self.rules.load();
                 let certificate = identity.principal.as_ref();
@@ -237,7 +357,9 @@ impl Authorizer for Guard {
         let need = action.need();
         self.decide(caller, need, model).map_err(|refusal| match refusal {
             Refusal::Rejected(reason) => Denied::Unauthenticated(format!("{reason}; {HOW}")),
-            Refusal::Ended => Denied::Unauthenticated("the API key was revoked or has expired".to_owned()),
+            Refusal::Ended => {
+                Denied::Unauthenticated("the API key or the token has expired or was revoked".to_owned())
+            }
             Refusal::Anonymous => Denied::Unauthenticated(format!("this needs {}; {HOW}", wanted(need))),
             Refusal::Lacking(principal) => {
                 Denied::Forbidden(format!("this needs {}, which '{principal}' does not have", wanted(need)))
@@ -247,6 +369,16 @@ impl Authorizer for Guard {
 
     fn admit(&self, caller: &Identity, model: &str) -> Result<Option<Permit>, Denied> {
         let rules = self.rules.load();
+        if let Some(verified) = caller.evidence::<Verified>() {
+            let limits = match verified.rules == rules.number {
+                true => verified.client.limits(model),
+                false => rules.policy.of_token(&verified.token).1.limits(model),
+            };
+            if limits.is_unlimited() {
+                return Ok(None);
+            }
+            return rules.quotas.admit(verified.name.name(), model, limits).map_err(Denied::Exhausted);
+        }
         let (name, client) = match caller.authenticated() {
             Some((principal, _)) => (principal.name(), rules.policy.principals().get(principal.name())),
             None => (ANONYMOUS, Some(rules.policy.anonymous())),

@@ -1,4 +1,4 @@
-//! Access by policy: who a client is, by API keys and certificates, and which rights it has on which models.
+//! Access by policy: who a client is, by API keys, tokens and certificates, and which rights it has on which models.
 //!
 //! A [`Guard`] is an authenticator and an authorizer for every port of a server. It follows the [`Policy`]'s file and the
 //! file of keys while the server runs. The crate knows neither routes nor models: the need of each action is declared
@@ -19,9 +19,11 @@ mod pattern;
 mod policy;
 mod quota;
 mod stamp;
+mod tokens;
 
 pub use explain::{Reason, explain, overview};
 pub use guard::Guard;
 pub use key::{Expiry, NewKey, key_id};
 pub use key_file::{KeyEntry, KeyFile, KeyFileError};
 pub use policy::{ANONYMOUS, Policy, PolicyError, Principal, Role};
+pub use tokens::{FetchKeys, Issuer, KeySource};

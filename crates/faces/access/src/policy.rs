@@ -5,6 +5,7 @@ use std::fs;
 use std::io;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use nereid_core::model_config::nearest_name;
 use nereid_protocol::{Need, Right};
@@ -14,6 +15,7 @@ use crate::document::{Table, Text, Toml};
 use crate::grants::Grants;
 use crate::pattern::Pattern;
 use crate::quota::Limits;
+use crate::tokens::{self, Issuer, KeySource, Token};
 
 /// The longest name of a principal or role.
 const MAX_NAME: usize = 64;
@@ -22,7 +24,10 @@ const MAX_NAME: usize = 64;
 pub const ANONYMOUS: &str = "anonymous";
 
 /// The members of a policy.
-const MEMBERS: [&str; 4] = ["keys", ANONYMOUS, "roles", "principals"];
+const MEMBERS: [&str; 5] = ["keys", ANONYMOUS, "roles", "principals", "tokens"];
+
+/// The default for the difference of clocks.
+const LEEWAY: Duration = Duration::from_secs(60);
 
 /// Roles and the principals that have them.
 #[derive(Clone, Debug)]
@@ -35,6 +40,9 @@ pub struct Policy {
     anonymous: Principal,
     /// The principals of certificates, by the name that the connection knows.
     certificates: BTreeMap<String, nereid_core::Principal>,
+    issuers: Vec<Issuer>,
+    /// The principals of tokens, by the name of the issuer and the subject, separated by a slash.
+    subjects: BTreeMap<String, String>,
 }
 
 /// Rights on some models.
@@ -70,6 +78,8 @@ pub struct Principal {
     pub roles: Vec<String>,
     /// The names in its certificates.
     pub certificates: Vec<String>,
+    /// The subjects of its tokens, each behind the name of the issuer and a slash.
+    pub subjects: Vec<String>,
     grants: Grants,
     /// The limits of each role that grants `infer`, in the order of the roles.
     limits: Vec<(Vec<Pattern>, Limits)>,
@@ -79,6 +89,24 @@ impl Principal {
     /// Whether an action with this need is permitted, on this model if the request names one.
     pub fn may(&self, need: Need, model: Option<&str>) -> bool {
         self.grants.permit(need, model)
+    }
+
+    fn add(&mut self, name: &str, role: &Role) {
+        for models in &role.models {
+            self.grants.add(role.rights.iter().copied().collect(), models);
+        }
+        if role.rights.contains(&Right::Infer) {
+            self.limits.push((role.models.clone(), role.limits));
+        }
+        self.roles.push(name.to_owned());
+    }
+
+    /// Without any limit, requests are not counted.
+    fn compiled(mut self) -> Self {
+        if self.limits.iter().all(|(_, limits)| limits.is_unlimited()) {
+            self.limits.clear();
+        }
+        self
     }
 
     /// The limits of requests to a model, from the first role that permits them.
@@ -111,7 +139,7 @@ pub enum PolicyError {
         reason: String,
     },
     /// The file has no client at all, as a truncated file would.
-    #[error("{}: the access policy has neither principals nor [anonymous], so nobody could do anything", path.display())]
+    #[error("{}: the access policy has neither principals, nor issuers of tokens, nor [anonymous], so nobody could do anything", path.display())]
     Empty {
         /// The file.
         path: PathBuf,
@@ -154,15 +182,21 @@ impl Policy {
             principals: BTreeMap::new(),
             anonymous: Principal::default(),
             certificates: BTreeMap::new(),
+            issuers: Vec::new(),
+            subjects: BTreeMap::new(),
         };
         for (name, table) in named(&root, "roles")? {
             policy.roles.insert(name.to_owned(), role(&table)?);
+        }
+        for (name, table) in named(&root, "tokens")? {
+            let issuer = policy.issuer(name, &table, folder)?;
+            policy.issuers.push(issuer);
         }
         for (name, table) in named(&root, "principals")? {
             policy.add_principal(name, &table)?;
         }
         let anonymous = root.table(ANONYMOUS)?;
-        if policy.principals.is_empty() && anonymous.is_none() {
+        if policy.principals.is_empty() && policy.issuers.is_empty() && anonymous.is_none() {
             return Err(PolicyError::Empty { path: path.to_owned() });
         }
         if let Some(table) = anonymous {
@@ -173,7 +207,7 @@ impl Policy {
     }
 
     fn add_principal(&mut self, name: &str, table: &Table<'_>) -> Result<(), PolicyError> {
-        table.only(&["roles", "certificates"])?;
+        table.only(&["roles", "certificates", "subjects"])?;
         if name == ANONYMOUS {
             return Err(table.error("clients without credentials have a table of their own, [anonymous]"));
         }
@@ -192,8 +226,68 @@ impl Policy {
             }
             principal.certificates.push(certificate.text.to_owned());
         }
+        for subject in table.list("subjects")? {
+            let issuer = subject.text.split_once('/').filter(|(_, subject)| !subject.is_empty());
+            if !issuer.is_some_and(|(issuer, _)| self.issuers.iter().any(|known| known.name == issuer)) {
+                let reason = format!(
+                    "principals.{name}: expected the name of a table in [tokens], a slash and a subject, got '{}'",
+                    subject.text
+                );
+                return Err(subject.error(reason));
+            }
+            if let Some(other) = self.subjects.insert(subject.text.to_owned(), name.to_owned()) {
+                let reason = format!("principals.{name}: subject '{}' is also of '{other}'", subject.text);
+                return Err(subject.error(reason));
+            }
+            principal.subjects.push(subject.text.to_owned());
+        }
         self.principals.insert(name.to_owned(), principal);
         Ok(())
+    }
+
+    fn issuer(&self, name: &str, table: &Table<'_>, folder: &Path) -> Result<Issuer, PolicyError> {
+        table.only(&["issuer", "audience", "keys", "scopes", "claim", "leeway-seconds"])?;
+        let needed = |member: &str, example: &str| {
+            let text = table.text(member)?.filter(|text| !text.text.is_empty());
+            text.ok_or_else(|| table.error(&format!("needs '{member}', such as \"{example}\"")))
+        };
+        let issuer = needed("issuer", "https://login.example.com/")?;
+        if self.issuers.iter().any(|known| known.issuer == issuer.text) {
+            return Err(issuer.error(format!("tokens.{name}: another table has this issuer")));
+        }
+        let keys = needed("keys", "https://login.example.com/keys.json")?;
+        let source = match keys.text.split_once("://") {
+            None => KeySource::File(folder.join(keys.text)),
+            Some(("https", _)) => KeySource::Url(keys.text.to_owned()),
+            Some(("http", rest)) if is_local(rest) => KeySource::Url(keys.text.to_owned()),
+            Some(_) => {
+                return Err(keys.error(format!("tokens.{name}: expected a file or an https:// address")));
+            }
+        };
+        let audience: Vec<_> = table.list("audience")?.iter().map(|text| text.text.to_owned()).collect();
+        if audience.is_empty() {
+            return Err(table.error(
+                "needs 'audience', such as [\"nereid\"], so that tokens for other services are refused",
+            ));
+        }
+        let mut scopes = BTreeMap::new();
+        if let Some(all) = table.table("scopes")? {
+            for scope in all.names() {
+                let roles = all.list(scope)?;
+                self.with_roles(&roles)?;
+                scopes.insert(scope.to_owned(), roles.iter().map(|role| role.text.to_owned()).collect());
+            }
+        }
+        let leeway = table.count("leeway-seconds")?.map(|seconds| Duration::from_secs(seconds.get().into()));
+        Ok(Issuer {
+            name: name.to_owned(),
+            issuer: issuer.text.to_owned(),
+            audience,
+            keys: source,
+            scopes,
+            claim: table.text("claim")?.map_or("scope", |claim| claim.text).to_owned(),
+            leeway: leeway.unwrap_or(LEEWAY),
+        })
     }
 
     /// A client with these roles.
@@ -208,19 +302,38 @@ impl Policy {
                 );
                 name.error(format!("unknown role '{}'{hint}", name.text))
             })?;
-            for models in &role.models {
-                principal.grants.add(role.rights.iter().copied().collect(), models);
-            }
-            if role.rights.contains(&Right::Infer) {
-                principal.limits.push((role.models.clone(), role.limits));
-            }
-            principal.roles.push(name.text.to_owned());
+            principal.add(name.text, role);
         }
-        // Without any limit, requests are not counted.
-        if principal.limits.iter().all(|(_, limits)| limits.is_unlimited()) {
-            principal.limits.clear();
+        Ok(principal.compiled())
+    }
+
+    /// The issuers of tokens.
+    pub fn issuers(&self) -> &[Issuer] {
+        &self.issuers
+    }
+
+    /// Checks the issuers' keys that are in files.
+    ///
+    /// # Errors
+    /// A file cannot be used.
+    pub fn check_token_keys(&self) -> Result<(), String> {
+        tokens::keys_in_files(&self.issuers).map(drop)
+    }
+
+    /// The sender of a token: the name, and the rights of the principal and of the token's scopes.
+    pub(crate) fn of_token(&self, token: &Token) -> (nereid_core::Principal, Principal) {
+        let subject = format!("{}/{}", token.issuer, token.subject);
+        let known = self.subjects.get(&subject);
+        let own = known.and_then(|name| self.principals.get(name)).into_iter().flat_map(|known| &known.roles);
+        let issuer = self.issuers.iter().find(|issuer| issuer.name == token.issuer);
+        let granted = token.scopes.iter().filter_map(|scope| issuer?.scopes.get(scope)).flatten();
+        let mut client = Principal::default();
+        for name in own.chain(granted) {
+            if let Some(role) = self.roles.get(name).filter(|_| !client.roles.contains(name)) {
+                client.add(name, role);
+            }
         }
-        Ok(principal)
+        (nereid_core::Principal::new(known.unwrap_or(&subject).as_str()), client.compiled())
     }
 
     /// The file of API keys.
@@ -262,6 +375,13 @@ impl Policy {
             format!("the policy has no principal '{name}'{hint}")
         })
     }
+}
+
+/// Whether a URL without its scheme is of this machine, which no network is in front of.
+fn is_local(rest: &str) -> bool {
+    let host = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    let host = host.rsplit_once(':').map_or(host, |(host, _)| host);
+    ["localhost", "127.0.0.1", "[::1]"].contains(&host)
 }
 
 /// The tables of a member, whose names must be sound.

@@ -32,6 +32,7 @@ mod pytorch;
 mod repositories;
 mod running;
 mod tensorflow;
+mod token_keys;
 mod traces;
 
 pub use agents::AgentConfig;

@@ -33,6 +33,7 @@ use crate::faces::{BoundFace, FaceContext, ServedFace};
 use crate::hub_engines::engines;
 use crate::platform::Platform;
 use crate::repositories::{OpenRepositories, Registration};
+use crate::token_keys::Issuers;
 use crate::{caches, poll, traces};
 
 /// Polling interval for requests in progress during shutdown. Requests are counted as cheaply as possible, so the end
@@ -62,7 +63,7 @@ pub struct RunningServer {
 fn guard(rules: AccessRules) -> std::result::Result<Option<Arc<Guard>>, StartError> {
     match rules {
         AccessRules::Policy(file) => {
-            let guard = Guard::open(file).map_err(StartError::Access)?;
+            let guard = Guard::open(file, Arc::new(Issuers)).map_err(StartError::Access)?;
             tracing::info!("clients need the rights of {guard}");
             return Ok(Some(guard));
         }

@@ -25,6 +25,7 @@ pub(crate) fn run(command: &AccessCommand) -> ExitCode {
 
 fn check(path: &Path, subject: Option<(&str, &str)>) -> Result<String, String> {
     let policy = Policy::read(path).map_err(|error| error.to_string())?;
+    policy.check_token_keys()?;
     let keys =
         policy.keys().map_or(Ok(KeyFile::default()), KeyFile::read).map_err(|error| error.to_string())?;
     let Some((name, model)) = subject else { return Ok(overview(&policy, &keys)) };

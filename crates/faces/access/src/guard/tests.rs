@@ -3,14 +3,17 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
+use std::pin::Pin;
 
 use nereid_protocol::{Access, Right};
 use proptest::prelude::*;
+use serde_json::json;
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 
 use super::*;
 use crate::key::{Expiry, NewKey};
+use crate::tokens::tests::{Signer, changed, key_set};
 
 const POLICY: &str = "
     keys = 'keys'
@@ -59,8 +62,36 @@ impl Place {
         self.folder.path().join("keys")
     }
 
+    fn open(&self) -> Result<Arc<Guard>, String> {
+        Guard::open(self.policy(), Arc::new(Published::default()))
+    }
+
     fn guard(&self) -> Arc<Guard> {
-        Guard::open(self.policy()).unwrap()
+        self.open().unwrap()
+    }
+}
+
+/// A document that an issuer publishes, and how often it was fetched.
+#[derive(Clone, Debug, Default)]
+struct Published(Arc<Mutex<(Option<Vec<u8>>, usize)>>);
+
+impl Published {
+    fn publish(&self, document: Option<Vec<u8>>) {
+        self.0.lock().unwrap().0 = document;
+    }
+
+    fn fetches(&self) -> usize {
+        self.0.lock().unwrap().1
+    }
+}
+
+impl FetchKeys for Published {
+    fn fetch(&self, url: &str) -> Pin<Box<dyn Future<Output = Result<Vec<u8>, String>> + Send>> {
+        assert_eq!(url, "https://login.x/keys");
+        let mut state = self.0.lock().unwrap();
+        state.1 += 1;
+        let outcome = state.0.clone().ok_or_else(|| "refused".to_owned());
+        Box::pin(async { outcome })
     }
 }
 
@@ -357,14 +388,16 @@ fn unusable_files_are_refused_at_the_start() {
     let place = Place::new();
     let error = |text: &str| {
         fs::write(place.policy(), text).unwrap();
-        Guard::open(place.policy()).unwrap_err()
+        place.open().unwrap_err()
     };
     assert!(error("[anonymous").contains("access.toml:1: "));
     assert!(error("").contains("neither principals"));
     let missing = error("keys = 'none'\n[anonymous]");
     assert!(missing.contains("none") && missing.contains("nereid keys add"), "{missing}");
     assert!(
-        Guard::open(place.folder.path().join("none")).unwrap_err().contains("cannot read the access policy")
+        Guard::open(place.folder.path().join("none"), Arc::new(Published::default()))
+            .unwrap_err()
+            .contains("cannot read the access policy")
     );
 }
 
@@ -395,4 +428,138 @@ proptest! {
         }
         prop_assert!(proven(&guard, None, &head).is_err());
     }
+}
+
+const TOKENS: &str = "
+    [tokens.x]
+    issuer = 'https://login.x/'
+    audience = ['nereid']
+    keys = 'KEYS'
+    [tokens.x.scopes]
+    watch = ['watch']
+    [roles.watch]
+    rights = ['read']
+    models = ['public-*']
+    [roles.a]
+    rights = ['infer', 'read']
+    models = ['a-*']
+    concurrent-requests = 1
+    [principals.alice]
+    roles = ['a']
+    subjects = ['x/ann']
+    [principals.bob]
+    roles = ['a']
+";
+
+/// A guard with a policy for tokens, whose keys are at this place.
+fn with_tokens(keys: &str, published: &Published) -> (TempDir, Arc<Guard>) {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("access.toml");
+    fs::write(&file, TOKENS.replace("KEYS", keys)).unwrap();
+    if keys == "keys.json" {
+        fs::write(folder.path().join(keys), published.0.lock().unwrap().0.as_ref().unwrap()).unwrap();
+    }
+    let guard = Guard::open(file, Arc::new(published.clone())).unwrap();
+    (folder, guard)
+}
+
+#[test]
+fn tokens_have_the_rights_of_their_principal_and_of_their_scopes() {
+    let (signer, published) = (Signer::ed(), Published::default());
+    published.publish(Some(key_set(&[("1", &signer)])));
+    let (_folder, guard) = with_tokens("keys.json", &published);
+    let right = |right, model| (Action::Metadata, right, model);
+    for (changes, name, rights) in [
+        // Bob is a principal, and a subject that is called so is not.
+        (json!({"sub": "bob", "scope": ""}), "x/bob", vec![]),
+        (json!({"sub": "bob"}), "x/bob", vec![right("read", "public-1")]),
+        (json!({}), "alice", vec![right("read", "public-1"), right("read", "a-1")]),
+        (json!({"scope": "admin"}), "alice", vec![right("read", "a-1")]),
+    ] {
+        let token = format!("Bearer {}", signer.token("1", &changed(&changes)));
+        for header in [("authorization", token.as_str()), ("x-api-key", &token[7..])] {
+            let caller = identified(&guard, None, &head([header]));
+            assert_eq!(caller.authenticated().map(|(name, _)| name.name()), Some(name), "{changes}");
+            for model in ["public-1", "a-1", "b"] {
+                let expected = rights.iter().any(|(_, _, permitted)| *permitted == model);
+                assert_eq!(
+                    guard.check(&caller, Action::Metadata, Some(model)).is_ok(),
+                    expected,
+                    "{changes} {model}"
+                );
+            }
+            let refused = guard.check(&caller, Action::Infer, Some("b"));
+            assert!(matches!(refused, Err(Denied::Forbidden(reason)) if reason.contains(name)));
+            let permit = guard.admit(&caller, "a-1");
+            // All tokens of a principal share the limits of its roles.
+            assert_eq!(guard.admit(&caller, "a-1").is_err(), name == "alice");
+            drop(permit);
+        }
+    }
+    for (token, reason) in [
+        (signer.token("1", &changed(&json!({"exp": 7}))), "ExpiredSignature"),
+        (signer.token("2", &changed(&json!({}))), "has no such key"),
+        ("x.y.z".to_owned(), "the token is refused"),
+    ] {
+        let found = proven(&guard, None, &head([("authorization", &format!("Bearer {token}"))]));
+        assert!(found.as_ref().is_err_and(|found| found.contains(reason)), "{found:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn keys_at_a_url_are_fetched_when_they_rotate_and_kept_while_it_is_away() {
+    let (old, new, published) = (Signer::ed(), Signer::ed(), Published::default());
+    let (_folder, guard) = with_tokens("https://login.x/keys", &published);
+    let following = tokio::spawn(guard.follow());
+    let valid = |signer: &Signer, id: &str| {
+        let token = format!("Bearer {}", signer.token(id, &changed(&json!({}))));
+        proven(&guard, None, &head([("authorization", &token)])).map(drop)
+    };
+    assert!(valid(&old, "old").unwrap_err().contains("has not fetched"));
+    sleep(Duration::from_secs(2)).await;
+    assert!(valid(&old, "old").unwrap_err().contains("cannot fetch"));
+    published.publish(Some(key_set(&[("old", &old)])));
+    sleep(Duration::from_secs(12)).await;
+    assert_eq!(valid(&old, "old"), Ok(()));
+    // Any number of tokens with an unknown key causes one fetch in ten seconds.
+    let before = published.fetches();
+    for _ in 0..5 {
+        assert!(valid(&new, "new").unwrap_err().contains("no such key"));
+        sleep(Duration::from_secs(2)).await;
+    }
+    published.publish(Some(key_set(&[("new", &new)])));
+    assert!(published.fetches() - before <= 2, "{}", published.fetches() - before);
+    assert!(valid(&new, "new").is_err());
+    sleep(Duration::from_secs(12)).await;
+    assert_eq!(valid(&new, "new"), Ok(()));
+    assert!(valid(&old, "old").unwrap_err().contains("no such key"));
+    // The issuer is away for an hour.
+    published.publish(None);
+    sleep(Duration::from_secs(3600)).await;
+    assert_eq!(valid(&new, "new"), Ok(()));
+    following.abort();
+}
+
+#[test]
+fn a_streams_token_follows_changes_of_the_policy() {
+    let (signer, published) = (Signer::ed(), Published::default());
+    published.publish(Some(key_set(&[("1", &signer)])));
+    let (folder, guard) = with_tokens("keys.json", &published);
+    let token = format!("Bearer {}", signer.token("1", &changed(&json!({}))));
+    let caller = identified(&guard, None, &head([("authorization", &token)]));
+    let may = || guard.check(&caller, Action::Infer, Some("a-1"));
+    assert_eq!(may(), Ok(()));
+    let change = |from: &str, to: &str| {
+        let text = fs::read_to_string(folder.path().join("access.toml")).unwrap();
+        fs::write(folder.path().join("access.toml"), text.replace(from, to)).unwrap();
+        (0..2).for_each(|_| guard.check_files());
+        assert!(guard.is_valid());
+    };
+    change("['a-*']", "['c-*']");
+    assert!(matches!(may(), Err(Denied::Forbidden(_))));
+    change("['c-*']", "['a-*']");
+    assert_eq!(may(), Ok(()));
+    change("subjects = ['x/ann']", "");
+    change("tokens.x", "tokens.y");
+    assert!(matches!(may(), Err(Denied::Unauthenticated(_))));
 }

@@ -149,6 +149,34 @@ fn errors_name_the_line_and_what_would_be_right() {
         ("[principals.a]\ncertificates = ['x']\n[principals.b]\ncertificates = ['x']", 4, "is also of 'a'"),
         ("[principals.a]\ncertificates = ['']", 2, "is empty"),
         ("[principals.a]\nkeys = []", 2, "unknown name 'keys'"),
+        ("[principals.a]\nsubjects = ['x/ann']", 2, "expected the name of a table in [tokens]"),
+        ("[tokens.x]\naudience = ['a']\nkeys = 'k'", 1, "tokens.x: needs 'issuer'"),
+        ("[tokens.x]\nissuer = 'i'\naudience = ['a']", 1, "tokens.x: needs 'keys'"),
+        ("[tokens.x]\nissuer = 'i'\nkeys = 'k'", 1, "tokens.x: needs 'audience'"),
+        ("[tokens.x]\nissuer = 'i'\naudience = []\nkeys = 'k'", 1, "tokens.x: needs 'audience'"),
+        (
+            "[tokens.x]\nissuer = 'i'\naudience = ['a']\nkeys = 'http://x/k'",
+            4,
+            "expected a file or an https:// address",
+        ),
+        ("[tokens.x]\nissuer = 'i'\naudience = ['a']\nkeys = 'http://localhost.x/k'", 4, "https:// address"),
+        (
+            "[tokens.x]\nissuer = 'i'\naudience = ['a']\nkeys = 'k'\nscopes = { s = ['r'] }",
+            5,
+            "unknown role 'r'",
+        ),
+        ("[tokens.x]\nissuer = 'i'\naudience = ['a']\nkeys = 'k'\nleeway = 3", 5, "unknown name 'leeway'"),
+        (
+            "[tokens.x]\nissuer = 'i'\naudience = ['a']\nkeys = 'k'\n\
+             [principals.a]\nsubjects = ['x/s']\n[principals.b]\nsubjects = ['x/s']",
+            8,
+            "is also of 'a'",
+        ),
+        (
+            "[tokens.x]\nissuer = 'i'\naudience = ['a']\nkeys = 'k'\n[tokens.y]\nissuer = 'i'",
+            6,
+            "another table has this issuer",
+        ),
         ("[principals.a]\n[principals.a]", 2, "duplicate key"),
         ("[principals.a", 1, "expected"),
     ] {
@@ -161,7 +189,10 @@ fn errors_name_the_line_and_what_would_be_right() {
 #[test]
 fn policy_without_any_client_is_refused_as_truncated() {
     for text in ["", "\n# all gone\n", "keys = 'keys'", "[roles.a]\nrights=['read']\nmodels=['*']"] {
-        assert!(parsed(text).unwrap_err().contains("neither principals nor [anonymous]"), "{text}");
+        assert!(
+            parsed(text).unwrap_err().contains("neither principals, nor issuers of tokens, nor [anonymous]"),
+            "{text}"
+        );
     }
     for text in ["[anonymous]", "[principals.a]"] {
         assert!(parsed(text).is_ok(), "{text}");

@@ -1,5 +1,6 @@
 //! The sender of a request, as connections and authenticators establish it.
 
+use std::any::Any;
 use std::sync::Arc;
 
 use nereid_core::Principal;
@@ -29,6 +30,8 @@ enum Proof {
     None,
     /// The name of the principal, with the credential if it can be withdrawn.
     Valid(Option<Credential>),
+    /// The name of the principal, with the authenticator's evidence for it.
+    Evident(Arc<dyn Any + Send + Sync>),
     /// The credentials prove nothing, for this reason.
     Rejected(Arc<str>),
 }
@@ -68,6 +71,20 @@ impl Identity {
         Self { principal: Some(principal), proof: Proof::Valid(Some(credential)), ..self }
     }
 
+    /// The identity with the name that an authenticator has evidence for. Its authorizer may look at the evidence again.
+    #[must_use]
+    pub fn with_evidence(self, principal: Principal, evidence: Arc<dyn Any + Send + Sync>) -> Self {
+        Self { principal: Some(principal), proof: Proof::Evident(evidence), ..self }
+    }
+
+    /// The evidence of this type for the sender's name.
+    pub fn evidence<E: Any>(&self) -> Option<&E> {
+        match &self.proof {
+            Proof::Evident(evidence) => evidence.downcast_ref(),
+            Proof::None | Proof::Valid(_) | Proof::Rejected(_) => None,
+        }
+    }
+
     /// The identity of a sender whose credentials are wrong. Actions that need no right remain permitted, so that a probe
     /// with an expired key does not fail.
     #[must_use]
@@ -80,6 +97,7 @@ impl Identity {
     pub fn authenticated(&self) -> Option<(&Principal, Option<Credential>)> {
         match &self.proof {
             Proof::Valid(credential) => Some((self.principal.as_ref()?, *credential)),
+            Proof::Evident(_) => Some((self.principal.as_ref()?, None)),
             Proof::None | Proof::Rejected(_) => None,
         }
     }
@@ -88,7 +106,7 @@ impl Identity {
     pub fn rejection(&self) -> Option<&str> {
         match &self.proof {
             Proof::Rejected(reason) => Some(reason),
-            Proof::None | Proof::Valid(_) => None,
+            Proof::None | Proof::Valid(_) | Proof::Evident(_) => None,
         }
     }
 }
