@@ -44,10 +44,14 @@ pub use faces::{Endpoint, Face, FaceContext, Grpc, Http, Metrics, SageMaker, Ser
 pub use gpus::{DriverLibrary, Gpus, GpusConfig};
 pub use hub_engines::{FrameworkLibrary, engines, libraries};
 pub use isolation::{HOST, HOST_INFORMS, host};
+pub use nereid_load_report::Reporting;
+pub use nereid_metrics::MetricsOptions;
+pub use nereid_net::listener::{Address, TlsFiles};
 pub use nereid_object_stores::{CacheOptions, CloudOptions, redacted};
 pub use nereid_onnxruntime::external_data;
-pub use nereid_repository::{Additions, AgentDefault, LocalModel, NamedAgent, StagedModel};
+pub use nereid_repository::{Additions, AgentDefault, LocalModel, NamedAgent, ReadOptions, StagedModel};
 pub use nereid_residency::ResidencyOptions;
+pub use nereid_trace::CollectorOptions;
 pub use platform::{Platform, PlatformConfig};
 pub use pull::{PullProgress, is_address, pull};
 pub use repositories::Registration;
