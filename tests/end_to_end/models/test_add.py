@@ -152,7 +152,7 @@ def test_a_model_that_exists_gets_a_further_version(tmp_path):
     (tmp_path / "scale.onnx").write_bytes(wide_model("scale", TensorProto.INT8, [7]).serialized())
     refused("scale.onnx", folder=tmp_path)
     (tmp_path / "scale.py").write_text("class TritonPythonModel: pass\n")
-    assert "cannot read models/scale/4/model.onnx" in refused("scale.py", folder=tmp_path)
+    assert "models/scale/4: has no 'model.onnx'" in refused("scale.py", folder=tmp_path)
     assert "exists and keeps its configuration" in refused("scale.onnx", "--config=scale.py", folder=tmp_path)
 
 

@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use nereid_assembly::{
     Additions, EngineCheck, LocalModel, Platform, StagedModel, external_data, is_address, redacted,
 };
-use nereid_check::{AgentContext, Context, Severity};
+use nereid_check::{AgentContext, Context, Report, Severity};
 use nereid_core::model_config::ModelConfig;
 use nereid_options::{AddOptions, DEFAULT_REPOSITORY};
 
@@ -103,7 +103,12 @@ fn configure(
     let known = |config: Result<ModelConfig, String>| match config {
         Ok(config) => Ok(Some(config)),
         Err(_) if options.force => Ok(None),
-        Err(error) => Err(format!("{error}{}", hint(options, model))),
+        Err(error) => {
+            // A check explains more of what is wrong with a file than its backend does.
+            let problems = problems(&nereid_check::check(&[additions.staged_repository()], context));
+            let reason = if problems.is_empty() { error } else { problems.join("; ") };
+            Err(format!("{reason}{}", hint(options, model)))
+        }
     };
     let has_config = model.folder.join("config.pbtxt").exists();
     if model.exists && (options.config.is_some() || !options.input.is_empty()) {
@@ -156,9 +161,12 @@ fn check(options: &AddOptions, additions: &Additions, context: &Context<'_>) -> 
     if report.is_good() || options.force {
         return Ok(());
     }
-    let problems: Vec<_> =
-        report.of(Severity::Error).map(|finding| additions.named(&finding.to_string())).collect();
-    Err(format!("the model would not load here; --force adds it all the same\n  {}", problems.join("\n  ")))
+    let problems = additions.named(&problems(&report).join("\n  "));
+    Err(format!("the model would not load here; --force adds it all the same\n  {problems}"))
+}
+
+fn problems(report: &Report) -> Vec<String> {
+    report.of(Severity::Error).map(ToString::to_string).collect()
 }
 
 /// Describes an added model, with a first request.
