@@ -18,9 +18,10 @@ from openvino import opset13 as ops
 import nereid_server
 import openvino_models
 import tensorflow_models
-from http_requests import infer, tensor
+from http_requests import infer, request, tensor
 from hubs import Delivery, HuggingFace, Web
 from model_files import OnnxModel, scale_model, write_identity
+from waiting import eventually
 
 LIMIT_S = 120
 # Root may write anywhere, unless it gives up what makes it root.
@@ -299,6 +300,26 @@ def test_nothing_is_left_of_a_model_that_does_not_fit(tmp_path):
 
     assert "File too large" in refused("large", folder=tmp_path, preexec_fn=limit)
     added("scale.onnx", folder=tmp_path, preexec_fn=limit)
+
+
+def test_a_polling_server_takes_additions_without_a_complaint(tmp_path):
+    (tmp_path / "scale.onnx").write_bytes(scale_model("scale").serialized())
+    added("scale.onnx", "--name=first", folder=tmp_path)
+    flags = ["--model-control-mode=poll", "--repository-poll-secs=1", "--repository-watch=true"]
+    with nereid_server.running(tmp_path / "models", *flags) as server:
+        for arguments, model, version in [
+            ([], "scale", "1"),
+            ([], "scale", "2"),
+            (["--name=first"], "first", "2"),
+            (["--name=two words"], "two words", "1"),
+        ]:
+            added("scale.onnx", *arguments, folder=tmp_path)
+            body = {"inputs": [tensor("X", "FP32", [1, 3], [1.0, 2.0, 3.0])]}
+            path = model.replace(" ", "%20")
+            assert eventually(lambda: infer(server, path, body).json.get("model_version") == version), (model, version)
+        index = request(server, "POST", "/v2/repository/index").json
+        assert {entry["name"] for entry in index} == {"first", "scale", "two words"}
+        assert server.complaints == []
 
 
 def test_concurrent_additions_all_arrive(tmp_path):

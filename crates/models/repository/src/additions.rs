@@ -194,7 +194,7 @@ impl Additions {
             Ok(()) => Ok(target),
             // The model's folder is a link to another file system, or is one.
             Err(error) if error.kind() == io::ErrorKind::CrossesDevices => {
-                let hidden = target.with_file_name(format!("{STAGING}{version}"));
+                let hidden = target.with_file_name(format!("{STAGING}{version}-{}", std::process::id()));
                 let moved = copy_folder(&source, &hidden)
                     .and_then(|()| rename_new(&hidden, &target).map_err(|error| self.cannot_write(&error)));
                 if moved.is_err() {

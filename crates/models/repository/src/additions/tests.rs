@@ -249,6 +249,29 @@ fn links_are_followed_unless_they_lead_in_circles() {
 }
 
 #[test]
+fn model_may_be_on_another_file_system() {
+    let desk = Desk::new();
+    desk.write(&["net.onnx", "models/other/1/model.onnx"]);
+    // In memory, on nearly all machines.
+    let elsewhere = tempfile::tempdir_in("/dev/shm").unwrap();
+    fs::create_dir_all(elsewhere.path().join("net/1")).unwrap();
+    symlink(elsewhere.path().join("net"), desk.path("models/net")).unwrap();
+    for version in 2..5 {
+        assert_eq!(desk.add("net.onnx", None).unwrap(), format!("net/{version}"));
+        let file = elsewhere.path().join(format!("net/{version}/model.onnx"));
+        assert_eq!(fs::read_to_string(file).unwrap(), "net.onnx");
+    }
+    assert_eq!(names(&elsewhere.path().join("net")).unwrap().len(), 4);
+    // A failure leaves nothing there either.
+    let additions = Additions::new(&desk.path("models")).unwrap();
+    additions.copy(&desk.find("net.onnx").unwrap(), None).unwrap();
+    let staged = additions.staged(None).unwrap().remove(0);
+    fs::create_dir(elsewhere.path().join("net/5")).unwrap();
+    assert!(additions.place(&staged).unwrap_err().contains("File exists"));
+    assert_eq!(names(&elsewhere.path().join("net")).unwrap().len(), 5);
+}
+
+#[test]
 fn nobody_is_overwritten() {
     let desk = Desk::new();
     desk.write(&["net.onnx"]);
