@@ -61,7 +61,7 @@ def test_without_a_repository_three_lines_say_what_to_do(tmp_path):
         done = nereid(*PORTS, folder=folder)
         assert (done.returncode, done.stdout) == (2, ""), done
         first, *others = done.stderr.splitlines()
-        assert first == "error: no model repository: --model-repository is not given, and there is no folder 'models' here"
+        assert first == "error: --model-repository must be specified, because there is no folder 'models' here"
         assert [line.split()[:2] for line in others] == [
             ["nereid", "init"],
             ["nereid", "add"],

@@ -18,7 +18,7 @@ const USAGE: u8 = 2;
 
 /// Help for a start without a model repository.
 const NO_REPOSITORY: &str = "\
-error: no model repository: --model-repository is not given, and there is no folder 'models' here
+error: --model-repository must be specified, because there is no folder 'models' here
   nereid init models                  make one, with an example model, which 'nereid' then serves
   nereid add SOURCE                   put a model into it: model.onnx, model.pt, model.py, a SavedModel, hf://owner/name
   nereid --model-repository=FOLDER    serve another one; 'nereid -h' lists further options";

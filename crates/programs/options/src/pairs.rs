@@ -39,7 +39,7 @@ pub fn from_pairs(pairs: &[(String, OsString)]) -> Result<Options, String> {
     match options.has_repository() {
         true => Ok(options),
         // The default is the command's: a program's current folder may be any.
-        false => Err("no model repository: set --model-repository".to_owned()),
+        false => Err("--model-repository must be specified".to_owned()),
     }
 }
 
