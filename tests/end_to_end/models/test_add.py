@@ -112,6 +112,18 @@ def test_the_printed_request_fits_inputs_of_every_kind(tmp_path, kind, shape):
         answer(server, ask)
 
 
+def test_a_server_that_completes_nothing_serves_what_was_added(tmp_path):
+    strict = "--disable-auto-complete-config"
+    (tmp_path / "scale.onnx").write_bytes(scale_model("scale").serialized())
+    ask, _ = added("scale.onnx", strict, folder=tmp_path)
+    with nereid_server.running(tmp_path / "models", strict) as server:
+        answer(server, ask)
+    # A version of a model without the configuration that such a server needs.
+    (tmp_path / "models" / "scale" / "config.pbtxt").unlink()
+    assert "has no config.pbtxt" in refused("scale.onnx", strict, folder=tmp_path)
+    added("scale.onnx", folder=tmp_path)
+
+
 def test_external_data_come_with_an_onnx_file(tmp_path):
     weights = np.arange(3000, dtype=np.float32)
     graph = helper.make_graph(

@@ -10,7 +10,8 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use nereid_assembly::{
-    Additions, EngineCheck, LocalModel, Platform, StagedModel, external_data, is_address, redacted,
+    Additions, EngineCheck, LocalModel, Platform, ReadOptions, StagedModel, external_data, is_address,
+    redacted,
 };
 use nereid_check::{AgentContext, Context, Report, Severity};
 use nereid_core::model_config::ModelConfig;
@@ -47,21 +48,23 @@ fn add(options: &AddOptions) -> Result<String, String> {
     let models = additions.staged(options.name.as_deref())?;
     let platform = Platform::find(&config, true).map_err(|error| error.to_string())?;
     let engines = InstalledEngines(EngineCheck::new(&config.backends, &platform.backends));
-    let context = Context {
+    let context = |reading| Context {
         agents: AgentContext { defaults: Vec::new(), refuses: &|_| None, origins: BTreeMap::new() },
-        reading: platform.reading(options.reading()),
+        reading: platform.reading(reading),
         backends: &platform.backends.registry,
         engines: &engines,
         gpus: platform.gpus.numbers.clone(),
         deep: false,
     };
+    // A server that completes no configuration needs a complete one.
+    let completing = context(ReadOptions { complete: true, ..options.reading() });
     let mut added = Vec::new();
     for model in &models {
         let config =
-            configure(options, &additions, model, &context).map_err(|error| additions.named(&error))?;
+            configure(options, &additions, model, &completing).map_err(|error| additions.named(&error))?;
         added.push((model, config));
     }
-    check(options, &additions, &context)?;
+    check(options, &additions, &context(options.reading()))?;
     let mut text = String::new();
     for (model, config) in added {
         let path = additions.place(model)?;
