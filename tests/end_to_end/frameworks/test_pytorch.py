@@ -102,6 +102,31 @@ def test_a_real_model_that_remembers_answers_as_in_pytorchs_own_python(repositor
         np.testing.assert_allclose(output, expected, rtol=1e-5, atol=1e-6)
 
 
+def test_nereid_add_takes_declared_tensors_and_refuses_what_libtorch_does(repository, serve, models):
+    environment = os.environ | torch_package.environment()
+
+    def add(*arguments):
+        command = [nereid_server.binary(), "add", *FLAGS, f"--repository={repository}", "--name=twice", *map(str, arguments)]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=COMPILE_LIMIT_S, check=False)
+
+    source = models[0] / "Twice" / "1" / "model.pt"
+    declared = ["--input=x:FP32:3", "--output=OUTPUT__0:FP32:3", "--max-batch-size=8"]
+    undeclared = add(source)
+    assert undeclared.returncode == 1 and "--input=NAME:TYPE:DIMS" in undeclared.stderr, undeclared
+    done = add(source, *declared)
+    assert done.returncode == 0, done
+    server = serve()
+    ask = done.stdout.splitlines()[1].removeprefix("ask it: ").replace("localhost:8000", server.url)
+    printed = subprocess.run(["bash", "-c", ask], capture_output=True, text=True, timeout=60, check=True)
+    assert '"data":[0.0,0.0,0.0]' in printed.stdout, printed
+    np.testing.assert_array_equal(answer(server, "twice", x=np.array([[1, 2, 3]], np.float32))["OUTPUT__0"], [[2, 4, 6]])
+    pickle = repository.parent / "weights.pt"
+    pickle.write_bytes(b"\x80\x02}q\x00." + bytes(10))
+    refused = add(pickle)
+    assert refused.returncode == 1 and "TorchScript" in refused.stderr, refused
+    assert sorted(os.listdir(repository / "twice")) == ["1", "config.pbtxt"]
+
+
 def test_requests_join_to_batches(write, serve):
     write("Twice", "twice", "max_batch_size: 8 dynamic_batching { max_queue_delay_microseconds: 20000 }\n" + pair("x", "y", [3]))
     server = serve()

@@ -3,12 +3,13 @@
 //! The library opens every location without a check: it waits for a FIFO, reads a device without an end, and takes one location
 //! for an address in its own memory. So a location has to name a regular file in the folder of the ONNX file.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
-use nereid_backend_api::{Error, Result};
+use nereid_backend_api::{Error, ModelConfig, Result};
 use nereid_model_files::{self as model_files, FileError};
 
-use crate::onnx::{GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto};
+use crate::onnx::{self, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto};
 
 /// Checks every location in an ONNX file that is in this folder.
 ///
@@ -16,18 +17,35 @@ use crate::onnx::{GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorPr
 /// The first location that is not a regular file in the folder.
 pub(crate) fn check(model: &ModelProto, folder: &Path) -> Result<()> {
     let mut last = None;
-    let functions = model.functions.iter().flat_map(|function| of_nodes(&function.node));
-    for tensor in model.graph.iter().flat_map(of_graph).chain(functions) {
-        for location in tensor.external_data.iter().filter(|entry| entry.key == b"location") {
-            // Usually all tensors are in one file.
-            if last == Some(&location.value) {
-                continue;
-            }
-            check_location(&String::from_utf8_lossy(&location.value), folder)?;
-            last = Some(&location.value);
+    for location in locations(model) {
+        // Usually all tensors are in one file.
+        if last != Some(location) {
+            check_location(&String::from_utf8_lossy(location), folder)?;
+            last = Some(location);
         }
     }
     Ok(())
+}
+
+/// The files that an ONNX file keeps weights in, relative to its folder, sorted.
+///
+/// # Errors
+/// The file cannot be read or is not ONNX's protobuf, or a location is not a regular file in its folder.
+pub fn external_data(path: &Path) -> Result<Vec<String>> {
+    let Some(model) = onnx::read(path, &ModelConfig::default())? else { return Ok(Vec::new()) };
+    let files: BTreeSet<_> =
+        locations(&model).map(|location| String::from_utf8_lossy(location).into_owned()).collect();
+    let folder = path.parent().unwrap_or(Path::new(""));
+    files.iter().try_for_each(|file| check_location(file, folder))?;
+    Ok(files.into_iter().collect())
+}
+
+/// The locations of all tensors outside of the file.
+fn locations(model: &ModelProto) -> impl Iterator<Item = &Vec<u8>> {
+    let functions = model.functions.iter().flat_map(|function| of_nodes(&function.node));
+    let tensors = model.graph.iter().flat_map(of_graph).chain(functions);
+    let entries = tensors.flat_map(|tensor| &tensor.external_data);
+    entries.filter(|entry| entry.key == b"location").map(|entry| &entry.value)
 }
 
 fn check_location(location: &str, folder: &Path) -> Result<()> {

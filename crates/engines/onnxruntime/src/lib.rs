@@ -45,6 +45,7 @@ use crate::declared::DeclaredTensors;
 use crate::engine::OrtEngine;
 use crate::options::{OwnSession, SessionOptions};
 
+pub use crate::external_data::external_data;
 pub use crate::library::{OnnxRuntime, OpenError};
 pub use nereid_dylib::{LibraryLocation, Place};
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use nereid_core::backend_api::{Error, Result, block_on};
-use nereid_core::model_config::{nearest_name, to_text};
+use nereid_core::model_config::{ModelConfig, nearest_name, to_text};
 use nereid_core::{ModelId, ModelSource, ModelSpec, Overrides, Progress, complete_config};
 use nereid_repository::{ReadOptions, Repositories};
 
@@ -15,12 +15,20 @@ use crate::Context;
 /// # Errors
 /// The model does not exist, or why it cannot be loaded.
 pub fn complete(name: &str, repositories: &[PathBuf], context: &Context<'_>) -> Result<String> {
+    completed(name, repositories, context).map(|config| to_text(&config))
+}
+
+/// The completed configuration of the named model, by the highest version that would be served.
+///
+/// # Errors
+/// As [`complete`].
+pub fn completed(name: &str, repositories: &[PathBuf], context: &Context<'_>) -> Result<ModelConfig> {
     let spec = find(name, repositories, &context.reading)?;
     let &version = spec
         .versions
         .last()
         .ok_or_else(|| Error::not_found(format!("model '{name}' has no version directory to serve")))?;
-    Ok(to_text(&complete_config(&spec, version, context.backends)?))
+    complete_config(&spec, version, context.backends)
 }
 
 fn find(name: &str, repositories: &[PathBuf], reading: &ReadOptions) -> Result<ModelSpec> {

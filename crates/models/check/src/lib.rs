@@ -23,7 +23,7 @@ use nereid_core::Backends;
 use nereid_repository::ReadOptions;
 
 pub use agents::AgentContext;
-pub use complete::complete;
+pub use complete::{complete, completed};
 pub use engines::Engines;
 pub use report::{AgentNames, CheckedModel, Finding, Report, Severity};
 pub use repository::check;

@@ -5,6 +5,7 @@
 #![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 #![forbid(unsafe_code)]
 
+mod additions;
 mod agents;
 mod fingerprint;
 mod model_folder;
@@ -17,6 +18,7 @@ mod source;
 mod store;
 mod watch;
 
+pub use additions::{Additions, ExternalData, LocalModel, StagedModel};
 pub use agents::{
     AGENTS_FILE, Agent, AgentDefault, Agents, AgentsOfRepository, NamedAgent, agents_of_folder, own_agents,
 };

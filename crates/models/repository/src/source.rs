@@ -22,6 +22,7 @@ use nereid_core::{
 };
 
 pub use self::misplaced::Misplaced;
+pub(crate) use self::naming::is_model_name;
 use crate::agents::{AgentDefault, Agents, Defaults, NoAgents};
 use crate::fingerprint;
 use crate::model_folder::ReadOptions;

@@ -1,4 +1,5 @@
-//! Which engines this machine has, without loading their libraries: they decide between the formats of a hub's models.
+//! Which engines this machine has, without loading their libraries: they decide between the formats of a hub's models, and
+//! `nereid --version` lists them.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,12 +16,37 @@ pub fn engines(config: &BackendsConfig) -> Engines {
     Arc::new(move |engine| is_here(engine, &config))
 }
 
+/// The library of a framework.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FrameworkLibrary {
+    /// The framework's name.
+    pub name: &'static str,
+    /// The library's path, or its name if the system's loader finds it; `None` if it is not installed.
+    pub path: Option<PathBuf>,
+}
+
+/// The frameworks' libraries that these backends would find.
+pub fn libraries(config: &BackendsConfig) -> Vec<FrameworkLibrary> {
+    let all: [(&str, &str, Find); 4] = [
+        ("ONNX Runtime", "onnxruntime", nereid_onnxruntime::find),
+        ("OpenVINO", "openvino", nereid_openvino::find),
+        ("TensorFlow", "tensorflow", nereid_tensorflow::find),
+        ("libtorch", "pytorch", nereid_pytorch::find),
+    ];
+    all.map(|(name, backend, find)| FrameworkLibrary { name, path: library(config, backend, find) }).into()
+}
+
+type Find = fn(Option<PathBuf>, Option<PathBuf>) -> LibraryLocation;
+
+/// The library that a backend would load, if it is installed.
+fn library(config: &BackendsConfig, backend: &str, find: Find) -> Option<PathBuf> {
+    let setting = config.settings_of(backend).get("library").map(PathBuf::from);
+    let found = find(setting, Some(config.directory.clone()));
+    installed::check(&found, backend, "").ok().map(|()| found.path)
+}
+
 fn is_here(engine: &str, config: &BackendsConfig) -> bool {
-    type Find = fn(Option<PathBuf>, Option<PathBuf>) -> LibraryLocation;
-    let has_library = |backend: &str, find: Find| {
-        let setting = config.settings_of(backend).get("library").map(PathBuf::from);
-        installed::check(&find(setting, Some(config.directory.clone())), backend, "").is_ok()
-    };
+    let has_library = |backend, find: Find| library(config, backend, find).is_some();
     match engine {
         "onnxruntime" => {
             config.settings_of("onnxruntime").get("engine") != Some("tract")

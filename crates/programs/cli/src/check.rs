@@ -61,7 +61,8 @@ fn check(options: &CheckOptions) -> Result<(String, ExitCode), String> {
     Ok((fetched.named(text), if report.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE }))
 }
 
-struct InstalledEngines(EngineCheck);
+/// The engines of this machine.
+pub(crate) struct InstalledEngines(pub EngineCheck);
 
 impl Engines for InstalledEngines {
     fn check_engine(&self, model: &ModelContext) -> BackendResult<()> {

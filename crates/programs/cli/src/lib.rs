@@ -1,5 +1,5 @@
-//! The command `nereid`: reads options, and runs a server, checks or pulls a repository, manages API keys and
-//! checks an access policy, prints completions, or hosts a backend for a server.
+//! The command `nereid`: reads options, and runs a server, makes, fills, checks or pulls a repository, checks the health of a
+//! server, manages API keys and checks an access policy, prints completions, or hosts a backend for a server.
 //!
 //! This crate owns the process: log, signals and exit. Other crates do everything else. The program `nereid` runs it, and so does
 //! `libtritonserver.so`, for packages that contain the server once.
@@ -8,17 +8,21 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod add;
 mod bars;
 mod check;
 mod command;
 mod completions;
 mod descriptors;
+mod health;
 mod hosting;
+mod init;
 mod keys;
 mod pull;
 mod run;
 mod screen;
 mod signals;
+mod version;
 
 use std::process::ExitCode;
 

@@ -14,7 +14,7 @@ pub async fn classify(server: &Server, image: &Path) -> Result<(usize, f32), Box
     let request =
         Request::new("digits").input(tensor("image", [1, 1, 8, 8], &pixels)).output("probabilities");
     let response = server.infer(request).await?;
-    let probabilities: Vec<f32> = elements(&response.outputs[0])?;
+    let probabilities: Vec<f32> = elements(response.output("probabilities")?)?;
     let best = probabilities.into_iter().enumerate().max_by(|(_, one), (_, other)| one.total_cmp(other));
     best.ok_or_else(|| "the model returned nothing".into())
 }

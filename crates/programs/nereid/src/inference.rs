@@ -8,8 +8,7 @@ use std::time::Duration;
 use futures_util::Stream;
 use nereid_core::ResponseStream;
 use nereid_core::backend_api::{
-    CorrelationId, DataType, Error, InferRequest, ParameterValue, RequestedOutput, Response, Result,
-    SequenceFlags, Shape, Tensor,
+    CorrelationId, InferRequest, ParameterValue, RequestedOutput, Response, Result, SequenceFlags, Tensor,
 };
 
 /// A request to a model.
@@ -117,99 +116,5 @@ impl Stream for Responses {
 impl fmt::Debug for Responses {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Responses").field("model", &self.model_name()).finish_non_exhaustive()
-    }
-}
-
-/// A Rust type of tensors' elements.
-pub trait Element: Copy + sealed::Bytes {
-    /// The type's name in configurations.
-    const DATA_TYPE: DataType;
-}
-
-mod sealed {
-    /// Elements as tensors hold them: little-endian.
-    pub trait Bytes: Sized {
-        const SIZE: usize;
-        fn put(self, target: &mut Vec<u8>);
-        fn get(bytes: &[u8]) -> Option<Self>;
-    }
-}
-
-macro_rules! elements {
-    ($($type:ty = $name:ident),* $(,)?) => {
-        $(
-            impl Element for $type {
-                const DATA_TYPE: DataType = DataType::$name;
-            }
-
-            impl sealed::Bytes for $type {
-                const SIZE: usize = size_of::<$type>();
-
-                fn put(self, target: &mut Vec<u8>) {
-                    target.extend_from_slice(&self.to_le_bytes());
-                }
-
-                fn get(bytes: &[u8]) -> Option<Self> {
-                    bytes.try_into().ok().map(Self::from_le_bytes)
-                }
-            }
-        )*
-    };
-}
-
-elements! {
-    u8 = Uint8, u16 = Uint16, u32 = Uint32, u64 = Uint64, i8 = Int8, i16 = Int16, i32 = Int32, i64 = Int64, f32 = Fp32,
-    f64 = Fp64,
-}
-
-/// A tensor of these elements, row by row. The shape includes the batch dimension, if the model has one; the server checks
-/// that it fits.
-pub fn tensor<T: Element>(name: impl Into<String>, shape: impl Into<Shape>, values: &[T]) -> Tensor {
-    let mut contents = Vec::with_capacity(values.len().saturating_mul(T::SIZE));
-    values.iter().for_each(|value| value.put(&mut contents));
-    Tensor::new(name, T::DATA_TYPE, shape, contents)
-}
-
-/// The elements of a tensor, row by row.
-///
-/// # Errors
-/// The tensor has elements of another type, or is in the memory of a GPU whose driver failed.
-pub fn elements<T: Element>(tensor: &Tensor) -> Result<Vec<T>> {
-    if tensor.data_type != T::DATA_TYPE {
-        return Err(Error::invalid_arg(format!(
-            "tensor '{}' is of type {}, not {}",
-            tensor.name,
-            tensor.data_type,
-            T::DATA_TYPE
-        )));
-    }
-    let contents = tensor.contiguous()?;
-    Ok(contents.chunks_exact(T::SIZE).filter_map(T::get).collect())
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    proptest! {
-        #[test]
-        fn elements_round_trip(
-            floats in any::<Vec<f32>>(),
-            numbers in any::<Vec<i64>>(),
-            bytes in any::<Vec<u8>>(),
-        ) {
-            let count = i64::try_from(floats.len()).unwrap();
-            let floating = tensor("x", [count], &floats);
-            prop_assert!(floating.check_contents().is_ok());
-            let found: Vec<f32> = elements(&floating).unwrap();
-            prop_assert_eq!(found.iter().map(|x| x.to_bits()).collect::<Vec<_>>(),
-                floats.iter().map(|x| x.to_bits()).collect::<Vec<_>>());
-            let integral = tensor("x", [numbers.len() as i64], &numbers);
-            prop_assert_eq!(elements::<i64>(&integral).unwrap(), numbers);
-            prop_assert_eq!(elements::<u8>(&tensor("x", [1, bytes.len() as i64], &bytes)).unwrap(), bytes);
-            prop_assert!(elements::<i32>(&floating).is_err());
-        }
     }
 }

@@ -11,18 +11,21 @@ use nereid_assembly::{
     Config, LoadOutcome, Process, Registration, RunningServer, StartError, StopError, start,
 };
 use nereid_core::backend_api::{Error, Overrides, RequestTrace, Response, Result};
+use nereid_core::model_config::ModelConfig;
 use nereid_core::{Caller, ModelControl, Server as Core, Work};
 use nereid_cuda::Cuda;
 use nereid_metrics::Exposition;
 use nereid_options::Options;
-use nereid_protocol::documents::{ModelMetadata, ServerMetadata, Statistics, blocking_repository_index};
-use serde_json::Value;
+use nereid_protocol::documents::{
+    IndexEntry, ModelMetadata, ModelStatistics, ServerMetadata, Statistics, blocking_repository_index,
+};
 use tokio::runtime::Runtime;
 use tokio::task::spawn_blocking;
 use tokio::time::{sleep, timeout};
 
 use crate::builder::Builder;
 use crate::inference::{Request, Responses};
+use crate::overrides::ModelOverrides;
 
 /// The interval between checks for work in progress while the server stops.
 const WORK_CHECK: Duration = Duration::from_millis(10);
@@ -145,6 +148,14 @@ impl Server {
         self.core.peers_of_application().load(name, Overrides::default()).await
     }
 
+    /// Loads or reloads a model with another configuration, or from files in memory.
+    ///
+    /// # Errors
+    /// See [`load_model`](Self::load_model); or the overrides are invalid.
+    pub async fn load_model_with(&self, name: &str, overrides: ModelOverrides) -> Result<()> {
+        self.core.peers_of_application().load(name, overrides.into()).await
+    }
+
     /// Unloads a model after its requests are answered.
     ///
     /// # Errors
@@ -200,36 +211,47 @@ impl Server {
         Err(Error::unsupported(format!("repository {what} needs model control mode EXPLICIT")))
     }
 
-    /// The server's metadata, as KServe defines it.
-    ///
-    /// # Errors
-    /// The metadata is unavailable.
-    pub fn metadata(&self) -> Result<Value> {
-        json(&ServerMetadata::of(&self.core))
+    /// The server's name, version and extensions.
+    pub fn metadata(&self) -> ServerMetadata<'_> {
+        ServerMetadata::of(&self.core)
     }
 
-    /// A model's metadata, as KServe defines it.
+    /// A model's inputs, outputs and versions that are ready.
     ///
     /// # Errors
     /// The model is not served.
-    pub fn model_metadata(&self, name: &str, version: Option<u64>) -> Result<Value> {
-        json(&ModelMetadata::of(&self.core, name, version)?)
+    pub fn model_metadata(&self, name: &str, version: Option<u64>) -> Result<ModelMetadata> {
+        ModelMetadata::of(&self.core, name, version)
     }
 
-    /// A model's statistics, in Triton's form.
+    /// The completed configuration of a model.
     ///
     /// # Errors
     /// The model is not served.
-    pub fn model_statistics(&self, name: &str, version: Option<u64>) -> Result<Value> {
-        json(&Statistics::of(&self.core, name, version)?)
+    pub fn model_config(&self, name: &str, version: Option<u64>) -> Result<ModelConfig> {
+        Ok(self.core.models().find(name, version)?.config().clone())
     }
 
-    /// The repository index, in Triton's form. It may read the repositories, and blocks while it does.
+    /// The statistics of a model's ready versions, or of one of them.
+    ///
+    /// # Errors
+    /// The model is not served.
+    pub fn model_statistics(&self, name: &str, version: Option<u64>) -> Result<Vec<ModelStatistics>> {
+        Statistics::of(&self.core, name, version).map(|statistics| statistics.model_stats)
+    }
+
+    /// The statistics of all ready models.
+    pub fn statistics(&self) -> Vec<ModelStatistics> {
+        Statistics::of_all(&self.core).model_stats
+    }
+
+    /// Every known version of a model with its state, and models that were never loaded. It may read the repositories, and
+    /// blocks while it does.
     ///
     /// # Errors
     /// The repositories cannot be read.
-    pub fn repository_index(&self) -> Result<Value> {
-        json(&blocking_repository_index(&self.core, false)?)
+    pub fn repository_index(&self) -> Result<Vec<IndexEntry>> {
+        blocking_repository_index(&self.core, false)
     }
 
     /// The metrics, in Prometheus' text format.
@@ -329,8 +351,4 @@ fn refused(error: StartError) -> Error {
         StartError::Runtime(_) | StartError::Bind { .. } => Error::unavailable(error.to_string()),
         other => Error::invalid_arg(other.to_string()),
     }
-}
-
-fn json(document: &impl serde::Serialize) -> Result<Value> {
-    serde_json::to_value(document).map_err(|error| Error::internal(error.to_string()))
 }

@@ -3,12 +3,16 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nereid::{Builder, Error, ErrorCode, Request, Server, elements, tensor};
+use nereid::{
+    Builder, Error, ErrorCode, ModelControl, ModelOverrides, Request, Server, bf16, byte_strings, elements,
+    f16, strings, tensor, tensor_of, texts, view,
+};
 use tempfile::TempDir;
 
 #[allow(dead_code, reason = "the example's own main is not called")]
@@ -37,7 +41,7 @@ fn builder(repository: &TempDir) -> Builder {
 async fn ask(server: &Server, model: &str, values: &[i64]) -> Result<Vec<i64>, Error> {
     let shape = [1, i64::try_from(values.len()).unwrap()];
     let response = server.infer(Request::new(model).id("x").input(tensor("INPUT0", shape, values))).await?;
-    elements(&response.outputs[0])
+    elements(response.output("OUTPUT0")?)
 }
 
 #[tokio::test]
@@ -59,13 +63,27 @@ async fn several_servers_run_concurrently_without_ports() {
             assert_eq!(server.model_ready(model, Some(1)).await.is_ok(), models.contains(&model));
         }
         let index = server.repository_index().unwrap();
-        assert_eq!(index.as_array().unwrap().len(), models.len());
+        assert_eq!(index.iter().map(|entry| &*entry.name).collect::<Vec<_>>(), models);
+        assert!(
+            index.iter().all(|entry| entry.state == Some("READY") && entry.version.as_deref() == Some("1"))
+        );
     }
     let metrics = servers[0].metrics().unwrap();
     assert!(metrics.contains("nv_inference_request_success{model=\"a\",version=\"1\"} 1"), "{metrics}");
-    assert_eq!(servers[0].model_metadata("a", None).unwrap()["inputs"][0]["name"], "INPUT0");
-    assert_eq!(servers[0].model_statistics("a", None).unwrap()["model_stats"][0]["inference_count"], 1);
-    assert_eq!(servers[0].metadata().unwrap()["name"], "triton");
+    let metadata = servers[0].model_metadata("a", None).unwrap();
+    let input = &metadata.inputs[0];
+    assert_eq!((&*input.name, input.datatype, &*input.shape), ("INPUT0", "INT64", &[-1, -1][..]));
+    assert_eq!(servers[0].model_config("a", None).unwrap().max_batch_size, 8);
+    for statistics in [servers[0].model_statistics("a", Some(1)).unwrap(), servers[0].statistics()] {
+        assert_eq!(statistics.len(), 1);
+        assert_eq!((statistics[0].inference_count, statistics[0].inference_stats.success.count), (1, 1));
+    }
+    for unknown in [("b", None), ("a", Some(2))] {
+        assert!(servers[0].model_metadata(unknown.0, unknown.1).is_err(), "{unknown:?}");
+        assert!(servers[0].model_statistics(unknown.0, unknown.1).is_err(), "{unknown:?}");
+        assert!(servers[0].model_config(unknown.0, unknown.1).is_err(), "{unknown:?}");
+    }
+    assert_eq!(servers[0].metadata().name, "triton");
     // A stopped server refuses requests; the others still answer.
     servers[0].stop().await.unwrap();
     servers[0].stop().await.unwrap();
@@ -80,16 +98,9 @@ async fn several_servers_run_concurrently_without_ports() {
 #[tokio::test]
 async fn listening_server_opens_its_ports() {
     let repository = repository(&["a"]);
-    let ports = ["http-port", "grpc-port", "metrics-port"];
-    let listening =
-        builder(&repository).option("http-address", "127.0.0.1").option("grpc-address", "127.0.0.1");
-    let server = ports
-        .iter()
-        .fold(listening, |builder, port| builder.option(*port, 0))
-        .listen()
-        .start()
-        .await
-        .unwrap();
+    let any = SocketAddr::from(([127, 0, 0, 1], 0));
+    let builder = builder(&repository).http_address(any).grpc_address(any).metrics_address(any);
+    let server = builder.listen().start().await.unwrap();
     let addresses: BTreeMap<_, _> = server.addresses().collect();
     assert_eq!(addresses.len(), 3, "{addresses:?}");
     let statuses =
@@ -171,6 +182,97 @@ async fn explicit_control_loads_models_and_registers_repositories() {
     assert!(server.load_model("c").await.is_err());
     assert_eq!(server.poll().unwrap_err().code(), ErrorCode::Unavailable);
     server.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn tensors_of_every_type_pass_a_server() {
+    let repository = repository(&[]);
+    let config = |data_type: &str| IDENTITY.replace("TYPE_INT64", data_type);
+    for data_type in ["TYPE_BOOL", "TYPE_FP16", "TYPE_BF16", "TYPE_STRING"] {
+        add_model(repository.path(), data_type, &config(data_type));
+    }
+    let server = builder(&repository).start().await.unwrap();
+    let ask = async |model: &str, input| server.infer(Request::new(model).input(input)).await.unwrap();
+    let truths = [true, false, true];
+    let response = ask("TYPE_BOOL", tensor("INPUT0", [1, 3], &truths)).await;
+    assert_eq!(elements::<bool>(response.output("OUTPUT0").unwrap()).unwrap(), truths);
+    let halves = [f16::from_f32(1.5), f16::MAX];
+    let response = ask("TYPE_FP16", tensor_of("INPUT0", [1, 2], halves.to_vec())).await;
+    assert_eq!(*view::<f16>(response.output("OUTPUT0").unwrap()).unwrap(), halves);
+    let response = ask("TYPE_BF16", tensor("INPUT0", [2, 1], &[bf16::ONE, bf16::MIN])).await;
+    assert_eq!(elements::<bf16>(response.output("OUTPUT0").unwrap()).unwrap(), [bf16::ONE, bf16::MIN]);
+    let words = ["", "zwölf", "a\0b"];
+    let response = ask("TYPE_STRING", strings("INPUT0", [1, 3], words).unwrap()).await;
+    let output = response.output("OUTPUT0").unwrap();
+    assert_eq!(
+        (texts(output).unwrap(), byte_strings(output).unwrap().len()),
+        (words.map(String::from).to_vec(), 3)
+    );
+    assert_eq!(response.output("OUTPUT1").unwrap_err().code(), ErrorCode::NotFound);
+    server.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn load_replaces_configuration_and_files() {
+    let repository = repository(&["a"]);
+    let builder = builder(&repository).model_control(ModelControl::Explicit).load_at_start("a");
+    let server = builder.backend_setting("onnxruntime", "engine", "tract").start().await.unwrap();
+    let batch = |server: &Server| server.model_config("a", None).unwrap().max_batch_size;
+    let config = IDENTITY.replace("max_batch_size: 8", "max_batch_size: 3");
+    server.load_model_with("a", ModelOverrides::new().config(&config).unwrap()).await.unwrap();
+    assert_eq!(batch(&server), 3);
+    let json = r#"{"backend":"identity","max_batch_size":5,"input":[{"name":"INPUT0","data_type":"TYPE_INT64","dims":[-1]}],"output":[{"name":"OUTPUT0","data_type":"TYPE_INT64","dims":[-1]}]}"#;
+    server.load_model_with("a", ModelOverrides::new().config_json(json)).await.unwrap();
+    assert_eq!((batch(&server), ask(&server, "a", &[6]).await.unwrap()), (5, vec![6]));
+    // A model that no repository has.
+    let onnx = fs::read(concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../../examples/model_repository/scale_pixels/1/model.onnx"
+    ));
+    let overrides = || ModelOverrides::new().config("backend: 'onnxruntime' max_batch_size: 32").unwrap();
+    server.load_model_with("scale", overrides().file("1/model.onnx", onnx.unwrap())).await.unwrap();
+    let request = Request::new("scale").input(tensor("pixels", [1, 8, 8], &[16_u8; 64]));
+    let response = server.infer(request).await.unwrap();
+    assert_eq!(*view::<f32>(response.output("image").unwrap()).unwrap(), [1.0; 64]);
+    for wrong in [
+        ModelOverrides::new().config_json("{"),
+        ModelOverrides::new().config_json(r#"{"backend":"none"}"#),
+        overrides().file("../outside", "x"),
+        overrides().file("1/model.onnx", "no model"),
+    ] {
+        assert!(server.load_model_with("scale", wrong.clone()).await.is_err(), "{wrong:?}");
+    }
+    let error = ModelOverrides::new().config("backend: 'identity'\n  nmae: 'x'").unwrap_err();
+    assert!(error.message().starts_with("the configuration, 2:3: "), "{error}");
+    // A load of unchanged files keeps the configuration; unloading the model drops it.
+    server.load_model("a").await.unwrap();
+    assert_eq!(batch(&server), 5);
+    server.unload_model("a").await.unwrap();
+    server.load_model("a").await.unwrap();
+    assert_eq!(batch(&server), 8);
+    server.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn typed_settings_and_changes_configure_the_server() {
+    let repository = repository(&["a"]);
+    add_model(repository.path(), "wrong", "backend: 'none' max_batch_size: 0");
+    assert!(builder(&repository).start().await.is_err());
+    let builder = builder(&repository)
+        .exit_on_error(false)
+        .configure(|config| config.server.name = "first".to_owned())
+        .configure(|config| config.server.name.push_str(" and second"));
+    let shown = format!("{builder:?}");
+    assert!(shown.contains("exit-on-error") && shown.contains("changes: 2"), "{shown}");
+    for _ in 0..2 {
+        let server = builder.clone().start().await.unwrap();
+        assert_eq!(server.metadata().name, "first and second");
+        assert_eq!(ask(&server, "a", &[1]).await.unwrap(), [1]);
+        server.stop().await.unwrap();
+    }
+    let limited = builder.max_inflight_requests(NonZeroUsize::MIN).start().await.unwrap();
+    assert_eq!(limited.core().options().max_inflight_requests, 1);
+    limited.stop().await.unwrap();
 }
 
 #[tokio::test]

@@ -62,10 +62,7 @@ impl ConfigurationOptions {
 
     /// The folder with a folder for each installed backend.
     pub(crate) fn backend_directory(&self) -> PathBuf {
-        let next_to_program = || Some(env::current_exe().ok()?.parent()?.parent()?.join("backends"));
-        let found =
-            self.backend_directory.clone().or_else(|| next_to_program().filter(|folder| folder.is_dir()));
-        found.unwrap_or_else(|| PathBuf::from(BACKENDS))
+        self.backend_directory.clone().unwrap_or_else(default_backend_directory)
     }
 
     /// The platform: location of backends, GPUs, and memory pools of these sizes.
@@ -101,6 +98,12 @@ impl ConfigurationOptions {
             ),
         }
     }
+}
+
+/// The backend directory, if no option names one: the folder `backends` next to this program, or else Triton's.
+pub fn default_backend_directory() -> PathBuf {
+    let next_to_program = || Some(env::current_exe().ok()?.parent()?.parent()?.join("backends"));
+    next_to_program().filter(|folder| folder.is_dir()).unwrap_or_else(|| PathBuf::from(BACKENDS))
 }
 
 /// Triton's form: the backend up to the first comma, the setting up to the next equals sign, and the value.

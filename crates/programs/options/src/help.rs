@@ -4,6 +4,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, CommandFactory};
 
 use super::Options;
+use super::health::HTTP_OPTIONS;
 
 /// The options that most servers set.
 const FREQUENT: [&str; 10] = [
@@ -25,12 +26,25 @@ Examples:
   nereid --model-repository=s3://bucket/models      the same from a bucket
   nereid --model-repository=models --model-control-mode=explicit --load-model=digits
                                                     serve one model; clients load others
+  nereid add model.onnx                             put a model into the folder 'models', which 'nereid' alone serves
   nereid check models                               list what is wrong in a repository
   nereid pull hf://owner/name models                download models into a folder";
 
+/// The command line, as declared, without the options of `nereid health` that are accepted without effect.
+pub(super) fn shown() -> Command {
+    Options::command().mut_subcommand("health", |health| {
+        health.mut_args(|option| {
+            let is_of_http = option.get_help_heading() == Some("HTTP");
+            let has_no_effect =
+                option.get_long().is_some_and(|name| is_of_http && !HTTP_OPTIONS.contains(&name));
+            option.hide(has_no_effect)
+        })
+    })
+}
+
 /// The command line, as declared, with its help.
 pub(super) fn command() -> Command {
-    let command = Options::command().mut_args(|option| {
+    let command = shown().mut_args(|option| {
         let is_rare = option.get_long().is_some_and(|name| !FREQUENT.contains(&name));
         option.hide_short_help(is_rare)
     });

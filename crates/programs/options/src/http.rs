@@ -1,7 +1,7 @@
 //! The options of HTTP: address, limits, and access.
 
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::thread::available_parallelism;
 
 use clap::{ArgAction, Args};
@@ -112,6 +112,11 @@ impl HttpOptions {
             roots: self.http_root_cert.as_deref(),
         }
         .files()
+    }
+
+    /// The file of the server's certificate, if it is named, where TLS is enabled; `None` where it is not.
+    pub(super) fn tls_certificate(&self) -> Option<Option<&Path>> {
+        (self.http_use_ssl || self.http_use_ssl_mutual).then_some(self.http_server_cert.as_deref())
     }
 
     /// The HTTP face, if HTTP is served.

@@ -10,6 +10,7 @@
 
 mod abbreviations;
 mod access;
+mod additions;
 mod agents;
 mod backends;
 mod cache;
@@ -17,6 +18,7 @@ mod execution;
 mod file;
 mod gpu;
 mod grpc;
+mod health;
 mod help;
 mod host_policy;
 mod http;
@@ -46,12 +48,15 @@ use nereid_net::listener::Address;
 use nereid_protocol::LogSettings;
 
 use self::access::AccessOptions;
+pub use self::additions::{AddOptions, InitOptions, TensorDeclaration};
 use self::agents::AgentOptions;
 use self::backends::ConfigurationOptions;
+pub use self::backends::default_backend_directory;
 use self::cache::CacheOptions;
 use self::execution::ExecutionOptions;
 use self::gpu::{DeviceOptions, PoolOptions};
 use self::grpc::GrpcOptions;
+pub use self::health::{HealthOptions, Trust};
 use self::http::HttpOptions;
 use self::logging::LogOptions;
 use self::metrics::MetricsOptions;
@@ -187,9 +192,22 @@ enum LoadReports {
     Always,
 }
 
+/// The folder that the command serves if no model repository is named.
+pub const DEFAULT_REPOSITORY: &str = "models";
+
 const SAGEMAKER_PORT: &str = "--sagemaker-port";
 
 impl Options {
+    /// Whether a model repository is named.
+    pub fn has_repository(&self) -> bool {
+        !self.models.repositories().is_empty()
+    }
+
+    /// Serves [`DEFAULT_REPOSITORY`], if no model repository is named.
+    pub fn use_default_repository(&mut self) {
+        self.models.set_repository(DEFAULT_REPOSITORY);
+    }
+
     /// Time limit for requests in progress at shutdown.
     pub fn exit_timeout(&self) -> Duration {
         Duration::from_secs(self.server.exit_timeout_secs)

@@ -9,6 +9,7 @@ use clap::{Command, CommandFactory as _};
 use clap_mangen::Man;
 
 use super::Options;
+use super::help::shown;
 use super::sources::options;
 
 const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/man");
@@ -39,7 +40,7 @@ fn manual_mentions_every_option() {
 
 /// The pages of the server and its subcommands, with their names.
 fn pages() -> Vec<(String, String)> {
-    let mut command = Options::command().disable_help_subcommand(true);
+    let mut command = shown().disable_help_subcommand(true);
     // Declares the options for help and version.
     command.build();
     let mut pages = Vec::new();

@@ -13,8 +13,9 @@ use nereid_core::ModelControl;
 #[command(next_help_heading = "Models")]
 pub(crate) struct ModelOptions {
     /// Model repository: a folder with a subfolder for each model, or an address: a bucket (s3://, gs://, as://), a hub
-    /// (hf://), a registry (oci://) or an archive (https://). May be given several times.
-    #[arg(long, visible_alias = "model-store", value_name = "PATH", required = true, action = ArgAction::Append)]
+    /// (hf://), a registry (oci://) or an archive (https://). May be given several times. Default: the folder models in the
+    /// current folder, if there is one.
+    #[arg(long, visible_alias = "model-store", value_name = "PATH", action = ArgAction::Append)]
     model_repository: Vec<PathBuf>,
 
     /// Folder for files downloaded from clouds, so that a restart fetches only changed files. Servers may share it.
@@ -99,6 +100,13 @@ enum ModelControlMode {
 impl ModelOptions {
     pub(super) fn repositories(&self) -> Vec<PathBuf> {
         self.model_repository.clone()
+    }
+
+    /// Serves one repository, if none is named.
+    pub(super) fn set_repository(&mut self, path: &str) {
+        if self.model_repository.is_empty() {
+            self.model_repository.push(path.into());
+        }
     }
 
     /// The cache of downloaded files.

@@ -27,7 +27,7 @@ are `true`, `on`, `1`, `false`, `off` and `0`. Case does not matter, except in t
 
 The command line overrides the environment, which overrides the file, which overrides the default. An unknown option is an
 error on the command line and in the file. In the environment and the file, set options without a value to `true` or
-`false`. `nereid check` reads its options from the same sources and ignores those of the server.
+`false`. `nereid check`, `nereid add` and `nereid health` read their options from the same sources and ignore those of the server.
 
 Variables that Kubernetes sets to describe a service, such as `NEREID_HTTP_PORT=tcp://...`, are ignored.
 ";

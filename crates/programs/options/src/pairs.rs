@@ -16,7 +16,7 @@ pub fn option_names() -> Vec<String> {
 /// count.
 ///
 /// # Errors
-/// An unknown name, or an invalid value.
+/// An unknown name, an invalid value, or no model repository.
 pub fn from_pairs(pairs: &[(String, OsString)]) -> Result<Options, String> {
     let command = Options::command();
     let mut arguments = vec![OsString::from("nereid")];
@@ -35,7 +35,12 @@ pub fn from_pairs(pairs: &[(String, OsString)]) -> Result<Options, String> {
         }
         arguments.push(argument);
     }
-    parse(arguments, |_| None).map_err(|error| reason(&error))
+    let options = parse(arguments, |_| None).map_err(|error| reason(&error))?;
+    match options.has_repository() {
+        true => Ok(options),
+        // The default is the command's: a program's current folder may be any.
+        false => Err("--model-repository must be specified".to_owned()),
+    }
 }
 
 #[cfg(test)]

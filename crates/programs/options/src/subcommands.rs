@@ -9,15 +9,20 @@ use nereid_assembly::{AgentConfig, PlatformConfig};
 use nereid_cuda::PoolSizes;
 use nereid_repository::ReadOptions;
 
+use super::additions::{AddOptions, InitOptions};
 use super::agents::AgentOptions;
 use super::backends::ConfigurationOptions;
+use super::health::HealthOptions;
 
 /// The subcommands.
 #[derive(Debug, Subcommand)]
 #[allow(missing_docs, reason = "documentation of a variant would replace the help of its options")]
 pub enum Command {
+    Init(InitOptions),
+    Add(Box<AddOptions>),
     Check(Box<CheckOptions>),
     Pull(PullOptions),
+    Health(Box<HealthOptions>),
     Keys(KeysOptions),
     Access(AccessOptions),
     Completions(CompletionsOptions),

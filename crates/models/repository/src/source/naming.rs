@@ -90,7 +90,7 @@ fn not_unique(name: &str, places: &[Arc<dyn Store>]) -> Error {
 }
 
 /// A name is one part of a path, and not hidden.
-pub(super) fn is_model_name(name: &str) -> bool {
+pub(crate) fn is_model_name(name: &str) -> bool {
     let mut parts = Path::new(name).components();
     matches!((parts.next(), parts.next()), (Some(Component::Normal(_)), None)) && !name.starts_with('.')
 }

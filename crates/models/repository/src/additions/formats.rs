@@ -1,0 +1,227 @@
+//! Recognises the format of a model on this machine by the names of its files.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use nereid_model_config::hint_at_other_format;
+
+use crate::model_folder::CONFIG;
+use crate::version_number;
+
+/// The names of the files in which an ONNX file keeps weights, relative to its folder.
+pub type ExternalData<'a> = &'a dyn Fn(&Path) -> Result<Vec<String>, String>;
+
+/// A model on this machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LocalModel {
+    /// The name that follows from the file's or the folder's.
+    pub name: String,
+    /// Source files and folders, each with its path in the model's folder.
+    pub files: Vec<(PathBuf, String)>,
+}
+
+/// The endings of models in one file, and the name of the file in a version's folder.
+const FILES: [(&str, &str); 11] = [
+    ("onnx", "model.onnx"),
+    ("xml", "model.xml"),
+    ("pt", "model.pt"),
+    ("torchscript", "model.pt"),
+    ("pt2", "model.pt2"),
+    ("plan", "model.plan"),
+    ("engine", "model.plan"),
+    ("graphdef", "model.graphdef"),
+    ("pb", "model.graphdef"),
+    ("netdef", "model.netdef"),
+    ("py", "model.py"),
+];
+
+/// The file that a SavedModel has.
+const SAVED_MODEL: &str = "saved_model.pb";
+
+/// Generic names: formats, and defaults of exporters.
+const GENERIC: [&str; 10] = [
+    "model",
+    "saved_model",
+    "savedmodel",
+    "openvino_model",
+    "onnx",
+    "openvino",
+    "torchscript",
+    "export",
+    "frozen_graph",
+    "frozen_model",
+];
+
+impl LocalModel {
+    /// Recognises the model in a file or a folder.
+    ///
+    /// # Errors
+    /// No backend reads the source. The message lists the known formats.
+    pub fn find(source: &Path, external_data: ExternalData<'_>) -> Result<Self, String> {
+        let metadata =
+            fs::metadata(source).map_err(|error| format!("cannot read '{}': {error}", source.display()))?;
+        if metadata.is_dir() {
+            return Self::of_folder(source, external_data);
+        }
+        if source.file_name().is_some_and(|name| name == SAVED_MODEL) {
+            return Ok(Self::of_saved_model(source.parent().unwrap_or(Path::new(""))));
+        }
+        match ending(source).and_then(|ending| FILES.iter().find(|(known, _)| *known == ending)) {
+            Some((_, target)) => Self::of_file(source, target, external_data),
+            None => Err(unknown(source)),
+        }
+    }
+
+    fn of_file(source: &Path, target: &str, external_data: ExternalData<'_>) -> Result<Self, String> {
+        let mut files = vec![(source.to_owned(), format!("1/{target}"))];
+        match target {
+            "model.onnx" => {
+                for data in external_data(source)? {
+                    files.push((source.with_file_name(&data), format!("1/{data}")));
+                }
+            }
+            "model.xml" => {
+                let weights = source.with_extension("bin");
+                if !weights.is_file() {
+                    return Err(format!(
+                        "'{}' needs its weights beside it: '{}'",
+                        source.display(),
+                        weights.display()
+                    ));
+                }
+                files.push((weights, "1/model.bin".to_owned()));
+            }
+            "model.netdef" => {
+                let name = source.file_name().unwrap_or_default().to_string_lossy();
+                let weights = source.with_file_name(format!("init_{name}"));
+                if weights.is_file() {
+                    files.push((weights, "1/init_model.netdef".to_owned()));
+                }
+            }
+            _ => {}
+        }
+        let stem = source.file_stem().unwrap_or_default().to_string_lossy();
+        Ok(Self { name: name(&stem, source), files })
+    }
+
+    fn of_saved_model(folder: &Path) -> Self {
+        Self {
+            name: name(&folder_stem(folder), folder),
+            files: vec![(folder.to_owned(), "1/model.savedmodel".to_owned())],
+        }
+    }
+
+    fn of_folder(folder: &Path, external_data: ExternalData<'_>) -> Result<Self, String> {
+        let entries = fs::read_dir(folder).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+        let entries = entries.map_err(|error| format!("cannot read '{}': {error}", folder.display()))?;
+        let mut names: Vec<_> =
+            entries.iter().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+        names.sort();
+        let has = |name: &str| names.iter().any(|other| other == name);
+        if has(SAVED_MODEL) {
+            return Ok(Self::of_saved_model(folder));
+        }
+        let versions = names.iter().filter_map(|name| version_number(name));
+        if let Some(version) = versions.max() {
+            // TensorFlow Serving keeps versions of a SavedModel without the folder that Triton has in each.
+            let version = folder.join(version.to_string());
+            if version.join(SAVED_MODEL).is_file() {
+                return Ok(Self {
+                    name: name(&folder_stem(folder), folder),
+                    ..Self::of_saved_model(&version)
+                });
+            }
+            return Ok(Self::as_it_is(folder, names));
+        }
+        if has(CONFIG) {
+            return Ok(Self::as_it_is(folder, names));
+        }
+        if has("model.py") {
+            let name = name(&folder_stem(folder), folder);
+            return Ok(Self { name, files: vec![(folder.to_owned(), "1".to_owned())] });
+        }
+        let is_model = |name: &&String| {
+            ending(Path::new(name))
+                .is_some_and(|ending| FILES.iter().any(|(known, _)| *known == ending && ending != "py"))
+        };
+        let models: Vec<_> = names.iter().filter(is_model).collect();
+        match models[..] {
+            [only] => Self::find(&folder.join(only), external_data),
+            [] => Err(unknown(folder)),
+            _ => {
+                let paths: Vec<_> =
+                    models.iter().map(|name| folder.join(name).display().to_string()).collect();
+                Err(format!(
+                    "'{}' has several models; name one of them: {}",
+                    folder.display(),
+                    paths.join(", ")
+                ))
+            }
+        }
+    }
+
+    /// A model with the layout of a repository.
+    fn as_it_is(folder: &Path, names: Vec<String>) -> Self {
+        let files = names.into_iter().filter(|name| !name.starts_with('.'));
+        Self {
+            name: name(&folder_stem(folder), folder),
+            files: files.map(|name| (folder.join(&name), name)).collect(),
+        }
+    }
+}
+
+/// The ending of a file's name, in lower case.
+fn ending(path: &Path) -> Option<String> {
+    path.extension().map(|ending| ending.to_string_lossy().to_lowercase())
+}
+
+/// The name of a folder, without the ending of a SavedModel.
+fn folder_stem(folder: &Path) -> String {
+    let name = absolute(folder).file_name().unwrap_or_default().to_string_lossy().into_owned();
+    name.strip_suffix(".savedmodel").map(str::to_owned).unwrap_or(name)
+}
+
+/// A path with all its folders, so that `.` has a name, too.
+fn absolute(path: &Path) -> PathBuf {
+    fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())
+}
+
+/// Names a model after its file's or folder's stem, or else after the first folder above without a generic name.
+fn name(stem: &str, source: &Path) -> String {
+    let is_generic = |name: &str| {
+        GENERIC.contains(&name.to_lowercase().as_str())
+            || version_number(name).is_some()
+            || name.starts_with('.')
+    };
+    if !is_generic(stem) {
+        return stem.to_owned();
+    }
+    // Keep links: the folders of their targets may have meaningless names.
+    let folder = std::path::absolute(source).unwrap_or_else(|_| source.to_owned());
+    let above = folder.ancestors().skip(1).filter_map(|folder| folder.file_name()?.to_str());
+    above
+        .map(|name| name.strip_suffix(".savedmodel").unwrap_or(name))
+        .find(|name| !is_generic(name))
+        .unwrap_or(stem)
+        .to_owned()
+}
+
+/// The message for an unknown format.
+fn unknown(source: &Path) -> String {
+    let names = match fs::read_dir(source) {
+        Ok(entries) => {
+            entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+        }
+        Err(_) => vec![source.file_name().unwrap_or_default().to_string_lossy().into_owned()],
+    };
+    let hint = hint_at_other_format(names.iter().map(String::as_str));
+    let hint = hint.strip_prefix("; the folder has ").map_or_else(
+        || {
+            "; known are .onnx, .pt, .pt2, .xml with .bin, .plan, .pb, .graphdef, .netdef and .py, and folders with saved_model.pb, \
+             model.py or a version"
+                .to_owned()
+        },
+        |hint| format!(": it has {hint}"),
+    );
+    format!("'{}' is not a model that a backend reads{hint}", source.display())
+}

@@ -1,0 +1,318 @@
+//! Models of every format, good and bad names, and repositories in every state.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::{PermissionsExt, symlink};
+
+use tempfile::TempDir;
+
+use super::*;
+
+/// A folder for sources and repositories.
+struct Desk(TempDir);
+
+impl Desk {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// Writes files, each with its own name as contents.
+    fn write(&self, names: &[&str]) {
+        for name in names {
+            let path = self.path(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, name).unwrap();
+        }
+    }
+
+    fn find(&self, source: &str) -> Result<LocalModel, String> {
+        LocalModel::find(&self.path(source), &|_| Ok(Vec::new()))
+    }
+
+    /// Adds a model; returns its place.
+    fn add(&self, source: &str, name: Option<&str>) -> Result<String, String> {
+        let additions = Additions::new(&self.path("models"))?;
+        additions.copy(&self.find(source)?, name)?;
+        let staged = additions.staged(name)?;
+        let place = additions.place(&staged[0])?;
+        Ok(place.strip_prefix(self.path("models")).unwrap().to_str().unwrap().to_owned())
+    }
+
+    /// The files below a folder, and their contents. Links count as what they lead to.
+    fn files(&self, folder: &str) -> BTreeMap<String, String> {
+        let (mut found, mut folders) = (BTreeMap::new(), vec![self.path(folder)]);
+        while let Some(next) = folders.pop() {
+            for entry in fs::read_dir(next).unwrap() {
+                let path = entry.unwrap().path();
+                if path.is_dir() {
+                    folders.push(path);
+                } else {
+                    let name = path.strip_prefix(self.path(folder)).unwrap().to_str().unwrap().to_owned();
+                    found.insert(name, fs::read_to_string(path).unwrap());
+                }
+            }
+        }
+        found
+    }
+}
+
+fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+    pairs.iter().map(|(name, contents)| ((*name).to_owned(), (*contents).to_owned())).collect()
+}
+
+#[test]
+fn every_format_gets_the_layout_of_a_repository() {
+    for (source, files, expected) in [
+        ("net.onnx", &["net.onnx"][..], &[("net/1/model.onnx", "net.onnx")][..]),
+        ("Net.v2.ONNX", &["Net.v2.ONNX"], &[("Net.v2/1/model.onnx", "Net.v2.ONNX")]),
+        ("a b/größe.pt", &["a b/größe.pt"], &[("größe/1/model.pt", "a b/größe.pt")]),
+        ("net.torchscript", &["net.torchscript"], &[("net/1/model.pt", "net.torchscript")]),
+        ("net.pt2", &["net.pt2"], &[("net/1/model.pt2", "net.pt2")]),
+        ("net.plan", &["net.plan"], &[("net/1/model.plan", "net.plan")]),
+        ("net.engine", &["net.engine"], &[("net/1/model.plan", "net.engine")]),
+        ("frozen.pb", &["frozen.pb"], &[("frozen/1/model.graphdef", "frozen.pb")]),
+        (
+            "net.xml",
+            &["net.xml", "net.bin"],
+            &[("net/1/model.bin", "net.bin"), ("net/1/model.xml", "net.xml")],
+        ),
+        (
+            "net.netdef",
+            &["net.netdef", "init_net.netdef"],
+            &[("net/1/init_model.netdef", "init_net.netdef"), ("net/1/model.netdef", "net.netdef")],
+        ),
+        ("rank.py", &["rank.py", "other.py"], &[("rank/1/model.py", "rank.py")]),
+        // The folder's name replaces a generic name.
+        ("resnet/model.onnx", &["resnet/model.onnx"], &[("resnet/1/model.onnx", "resnet/model.onnx")]),
+        ("resnet/1/model.onnx", &["resnet/1/model.onnx"], &[("resnet/1/model.onnx", "resnet/1/model.onnx")]),
+        ("bert/onnx/model.onnx", &["bert/onnx/model.onnx"], &[("bert/1/model.onnx", "bert/onnx/model.onnx")]),
+        ("bert", &["bert/model.onnx", "bert/config.json"], &[("bert/1/model.onnx", "bert/model.onnx")]),
+        (
+            "mnist",
+            &["mnist/saved_model.pb", "mnist/variables/v", "mnist/.git/x"],
+            &[
+                ("mnist/1/model.savedmodel/saved_model.pb", "mnist/saved_model.pb"),
+                ("mnist/1/model.savedmodel/variables/v", "mnist/variables/v"),
+            ],
+        ),
+        (
+            "mnist/saved_model.pb",
+            &["mnist/saved_model.pb"],
+            &[("mnist/1/model.savedmodel/saved_model.pb", "mnist/saved_model.pb")],
+        ),
+        (
+            "digits.savedmodel",
+            &["digits.savedmodel/saved_model.pb"],
+            &[("digits/1/model.savedmodel/saved_model.pb", "digits.savedmodel/saved_model.pb")],
+        ),
+        // The layout of TensorFlow Serving: the last version.
+        (
+            "half_plus_two",
+            &["half_plus_two/9/saved_model.pb", "half_plus_two/10/saved_model.pb"],
+            &[("half_plus_two/1/model.savedmodel/saved_model.pb", "half_plus_two/10/saved_model.pb")],
+        ),
+        (
+            "rank",
+            &["rank/model.py", "rank/words/en.txt", "rank/__pycache__/x.pyc"],
+            &[("rank/1/model.py", "rank/model.py"), ("rank/1/words/en.txt", "rank/words/en.txt")],
+        ),
+        (
+            "whole",
+            &["whole/config.pbtxt", "whole/labels.txt", "whole/3/model.onnx", "whole/.hidden"],
+            &[
+                ("whole/3/model.onnx", "whole/3/model.onnx"),
+                ("whole/config.pbtxt", "whole/config.pbtxt"),
+                ("whole/labels.txt", "whole/labels.txt"),
+            ],
+        ),
+    ] {
+        let desk = Desk::new();
+        desk.write(files);
+        desk.add(source, None).unwrap();
+        assert_eq!(desk.files("models"), map(expected), "{source}");
+        // Nothing else is left, not even a hidden folder.
+        assert_eq!(names(&desk.path("models")).unwrap().len(), 1, "{source}");
+    }
+}
+
+#[test]
+fn files_with_weights_of_an_onnx_file_come_with_it() {
+    let desk = Desk::new();
+    desk.write(&["net.onnx", "net.onnx.data", "parts/w 1", "notes.txt"]);
+    let data = |_: &Path| Ok(vec!["net.onnx.data".to_owned(), "parts/w 1".to_owned()]);
+    let model = LocalModel::find(&desk.path("net.onnx"), &data).unwrap();
+    let additions = Additions::new(&desk.path("models")).unwrap();
+    additions.copy(&model, Some("other")).unwrap();
+    additions.place(&additions.staged(Some("other")).unwrap()[0]).unwrap();
+    drop(additions);
+    let expected = [
+        ("other/1/model.onnx", "net.onnx"),
+        ("other/1/net.onnx.data", "net.onnx.data"),
+        ("other/1/parts/w 1", "parts/w 1"),
+    ];
+    assert_eq!(desk.files("models"), map(&expected));
+    let refusal = LocalModel::find(&desk.path("net.onnx"), &|_| Err("is not ONNX".to_owned()));
+    assert_eq!(refusal, Err("is not ONNX".to_owned()));
+}
+
+#[test]
+fn what_is_no_model_is_refused_with_what_would_be_one() {
+    let desk = Desk::new();
+    desk.write(&[
+        "notes.txt",
+        "net.xml",
+        "weights.safetensors",
+        "net.h5",
+        "two/a.onnx",
+        "two/b.pt",
+        "repository/m/1/model.onnx",
+    ]);
+    fs::create_dir(desk.path("empty")).unwrap();
+    for (source, expected) in [
+        ("missing.onnx", "cannot read '"),
+        ("notes.txt", "is not a model that a backend reads; known are .onnx"),
+        ("net.xml", "needs its weights beside it"),
+        ("weights.safetensors", "optimum-cli export onnx"),
+        ("net.h5", "is not a model that a backend reads: it has 'net.h5'"),
+        ("two", "has several models; name one of them"),
+        ("empty", "is not a model that a backend reads; known are"),
+        ("repository", "is not a model that a backend reads"),
+    ] {
+        let error = desk.find(source).unwrap_err();
+        assert!(error.contains(expected), "{source}: {error}");
+    }
+}
+
+#[test]
+fn names_are_those_of_visible_folders() {
+    let desk = Desk::new();
+    desk.write(&["net.onnx"]);
+    for name in ["", ".", "..", ".hidden", "a/b", "/", "a\nb"] {
+        let error = desk.add("net.onnx", Some(name)).unwrap_err();
+        assert!(error.contains("is not a name for a model"), "{name:?}: {error}");
+        // The repository was made for the model alone.
+        assert!(!desk.path("models").exists(), "{name:?}");
+    }
+    for name in ["a", "two words", "größe", "a.b", "-x", "100%"] {
+        assert_eq!(desk.add("net.onnx", Some(name)).unwrap(), name);
+    }
+}
+
+#[test]
+fn model_that_exists_gets_the_next_version_and_keeps_its_configuration() {
+    let desk = Desk::new();
+    desk.write(&["net.onnx", "models/net/config.pbtxt", "models/net/labels.txt", "models/net/2/model.onnx"]);
+    desk.write(&["models/net/10/model.onnx", "models/net/010/model.onnx", "models/net/.hidden/x"]);
+    let additions = Additions::new(&desk.path("models")).unwrap();
+    additions.copy(&desk.find("net.onnx").unwrap(), None).unwrap();
+    let staged = additions.staged(None).unwrap();
+    assert_eq!((staged[0].version, staged[0].exists), (11, true));
+    let there = desk.files(staged[0].folder.strip_prefix(desk.0.path()).unwrap().to_str().unwrap());
+    let expected = ["010/model.onnx", "11/model.onnx", "config.pbtxt", "labels.txt"];
+    assert_eq!(there.keys().collect::<Vec<_>>(), expected);
+    let before = desk.files("models/net");
+    additions.place(&staged[0]).unwrap();
+    let mut after = desk.files("models/net");
+    assert_eq!(after.remove("11/model.onnx").unwrap(), "net.onnx");
+    assert_eq!(after, before);
+    drop(additions);
+    assert_eq!(desk.add("net.onnx", None).unwrap(), "net/12");
+    // A source with versions of its own.
+    desk.write(&["net/1/model.onnx", "net/5/model.onnx", "net/config.pbtxt"]);
+    assert!(desk.add("net", None).unwrap_err().contains("the source has 2 versions: --name=NAME"));
+    fs::remove_dir_all(desk.path("net/5")).unwrap();
+    assert_eq!(desk.add("net", None).unwrap(), "net/13");
+    assert_eq!(fs::read_to_string(desk.path("models/net/config.pbtxt")).unwrap(), "models/net/config.pbtxt");
+}
+
+#[test]
+fn links_are_followed_unless_they_lead_in_circles() {
+    let desk = Desk::new();
+    desk.write(&["blobs/abc", "elsewhere/net/1/model.onnx", "circle/saved_model.pb"]);
+    symlink(desk.path("blobs/abc"), desk.path("net.onnx")).unwrap();
+    fs::create_dir(desk.path("models")).unwrap();
+    symlink(desk.path("elsewhere/net"), desk.path("models/net")).unwrap();
+    assert_eq!(desk.add("net.onnx", None).unwrap(), "net/2");
+    assert!(!desk.path("elsewhere/net/2/model.onnx").is_symlink());
+    assert_eq!(desk.files("elsewhere")["net/2/model.onnx"], "blobs/abc");
+    symlink(desk.path("circle"), desk.path("circle/again")).unwrap();
+    let error = desk.add("circle", None).unwrap_err();
+    assert!(error.contains("is it a link to a folder above?"), "{error}");
+    symlink("/dev/zero", desk.path("zero.onnx")).unwrap();
+    symlink(desk.path("nothing"), desk.path("none.onnx")).unwrap();
+    assert!(desk.add("zero.onnx", None).unwrap_err().contains("a character device"));
+    assert!(desk.add("none.onnx", None).unwrap_err().contains("cannot read"));
+    assert_eq!(names(&desk.path("models")).unwrap(), ["net"]);
+}
+
+#[test]
+fn model_may_be_on_another_file_system() {
+    let desk = Desk::new();
+    desk.write(&["net.onnx", "models/other/1/model.onnx"]);
+    // In memory, on nearly all machines.
+    let elsewhere = tempfile::tempdir_in("/dev/shm").unwrap();
+    fs::create_dir_all(elsewhere.path().join("net/1")).unwrap();
+    symlink(elsewhere.path().join("net"), desk.path("models/net")).unwrap();
+    for version in 2..5 {
+        assert_eq!(desk.add("net.onnx", None).unwrap(), format!("net/{version}"));
+        let file = elsewhere.path().join(format!("net/{version}/model.onnx"));
+        assert_eq!(fs::read_to_string(file).unwrap(), "net.onnx");
+    }
+    assert_eq!(names(&elsewhere.path().join("net")).unwrap().len(), 4);
+    // A failure leaves nothing there either.
+    let additions = Additions::new(&desk.path("models")).unwrap();
+    additions.copy(&desk.find("net.onnx").unwrap(), None).unwrap();
+    let staged = additions.staged(None).unwrap().remove(0);
+    fs::create_dir(elsewhere.path().join("net/5")).unwrap();
+    assert!(additions.place(&staged).unwrap_err().contains("File exists"));
+    assert_eq!(names(&elsewhere.path().join("net")).unwrap().len(), 5);
+}
+
+#[test]
+fn nobody_is_overwritten() {
+    let desk = Desk::new();
+    desk.write(&["net.onnx"]);
+    let stage = || {
+        let additions = Additions::new(&desk.path("models")).unwrap();
+        additions.copy(&desk.find("net.onnx").unwrap(), None).unwrap();
+        let staged = additions.staged(None).unwrap().remove(0);
+        (additions, staged)
+    };
+    let (first, second) = (stage(), stage());
+    assert!(first.0.place(&first.1).is_ok());
+    let error = second.0.place(&second.1).unwrap_err();
+    assert!(error.contains("File exists"), "{error}");
+    drop((first, second));
+    // Nor is an empty folder.
+    fs::create_dir(desk.path("models/other")).unwrap();
+    assert_eq!(desk.add("net.onnx", Some("other")).unwrap(), "other/1");
+    assert_eq!(names(&desk.path("models")).unwrap().len(), 2);
+}
+
+#[test]
+fn left_over_folders_are_removed_and_those_in_use_stay() {
+    let desk = Desk::new();
+    desk.write(&[
+        "models/.nereid-add-dead/lock",
+        "models/.nereid-add-dead/models/m/1/model.onnx",
+        "net.onnx",
+    ]);
+    fs::set_permissions(desk.path("models"), fs::Permissions::from_mode(0o755)).unwrap();
+    let living = Additions::new(&desk.path("models")).unwrap();
+    living.copy(&desk.find("net.onnx").unwrap(), Some("living")).unwrap();
+    assert!(!desk.path("models/.nereid-add-dead").exists());
+    assert_eq!(desk.add("net.onnx", None).unwrap(), "net");
+    assert_eq!(living.staged(None).unwrap()[0].name, "living");
+}
+
+#[test]
+fn texts_name_the_repository_and_not_the_staged_one() {
+    let desk = Desk::new();
+    let additions = Additions::new(&desk.path("models")).unwrap();
+    let staged = additions.make("m").unwrap();
+    let shown = additions.named(&format!("{}/config.pbtxt:1:2", staged.folder.display()));
+    assert_eq!(shown, format!("{}/m/config.pbtxt:1:2", desk.path("models").display()));
+}
