@@ -1,7 +1,9 @@
 """OpenAI's interface, used by OpenAI's own client: answers, streams, tools, errors, and clients that leave."""
 
 import asyncio
+import base64
 import json
+import struct
 import sys
 from http.client import HTTPConnection
 
@@ -16,7 +18,7 @@ from waiting import eventually
 FLAGS = [f"--backend-config=python,python={sys.executable}", "--max-inflight-requests=256"]
 HERMES = 'parameters { key: "tool_call_parser" value { string_value: "hermes" } }'
 THINKING = 'parameters { key: "reasoning_parser" value { string_value: "think" } }'
-WEATHER = {
+WEATHER: dict = {
     "type": "function",
     "function": {
         "name": "weather",
@@ -31,6 +33,7 @@ def server(tmp_path_factory):
     repository = tmp_path_factory.mktemp("openai")
     language_models.write(repository, "chat", f"{HERMES} {THINKING}")
     language_models.write(repository, "bare", template=None)
+    language_models.write_embedding(repository, "vectors")
     with nereid_server.running(repository, *FLAGS) as server:
         yield server
 
@@ -49,7 +52,7 @@ def ask(client, text, **fields):
 
 
 def test_models_are_listed_and_found(client):
-    assert sorted(model.id for model in client.models.list()) == ["bare", "chat"]
+    assert sorted(model.id for model in client.models.list()) == ["bare", "chat", "vectors"]
     assert client.models.retrieve("chat").object == "model"
     with pytest.raises(openai.NotFoundError) as error:
         client.models.retrieve("unknown")
@@ -155,6 +158,20 @@ def test_client_does_not_repeat_what_would_fail_again(server):
     assert raised.value.response.headers["x-should-retry"] == "false"
     assert "x-stainless-retry-count" in raised.value.request.headers
     assert raised.value.request.headers["x-stainless-retry-count"] == "0"
+
+
+@pytest.mark.parametrize("encoding", [openai.NOT_GIVEN, "float", "base64"])
+def test_embeddings_of_several_texts(client, encoding):
+    texts = ["a", "bc", "def", "g", "hi", "jkl"]
+    answer = client.embeddings.create(model="vectors", input=texts, encoding_format=encoding)
+    vectors = [entry.embedding for entry in answer.data]
+    if encoding == "base64":
+        vectors = [list(struct.unpack("<3f", base64.b64decode(vector))) for vector in vectors]
+    assert vectors == [[len(text), ord(text[0]), 0.5] for text in texts]
+    assert [entry.index for entry in answer.data] == [0, 1, 2, 3, 4, 5]
+    with pytest.raises(openai.BadRequestError) as error:
+        client.embeddings.create(model="vectors", input="a", dimensions=2)
+    assert error.value.param == "dimensions"
 
 
 def number(client, question):

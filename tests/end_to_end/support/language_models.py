@@ -1,4 +1,4 @@
-"""Models in Python with the tensors of Triton's vLLM backend, which need no weights: they answer by the words of their prompt."""
+"""Models in Python that need no weights: of text, with the tensors of Triton's vLLM backend, and of embeddings."""
 
 CONFIG = """
 backend: "python"
@@ -119,6 +119,31 @@ class TritonPythonModel:
             thread.join()
 '''
 
+EMBEDDING_CONFIG = """
+backend: "python"
+max_batch_size: 4
+input [ { name: "text" data_type: TYPE_STRING dims: [ 1 ] } ]
+output [ { name: "embedding" data_type: TYPE_FP32 dims: [ 3 ] } ]
+instance_group [{ kind: KIND_CPU }]
+"""
+
+EMBEDDING_MODEL = '''
+import numpy
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    """The vector of a text: its length, its first byte, and one half."""
+
+    def execute(self, requests):
+        return [self.answer(request) for request in requests]
+
+    def answer(self, request):
+        texts = pb_utils.get_input_tensor_by_name(request, "text").as_numpy().reshape(-1)
+        vectors = numpy.array([[len(text), text[0], 0.5] for text in texts], dtype=numpy.float32)
+        return pb_utils.InferenceResponse([pb_utils.Tensor("embedding", vectors)])
+'''
+
 TEMPLATE = (
     "{% if tools %}{{ tools | tojson }}\n{% endif %}"
     "{% for message in messages %}<{{ message.role }}> {{ message.content }}\n{% endfor %}<assistant>"
@@ -133,3 +158,11 @@ def write(repository, name, more="", template=TEMPLATE):
     (folder / "1" / "model.py").write_text(MODEL)
     if template is not None:
         (folder / "chat_template.jinja").write_text(template)
+
+
+def write_embedding(repository, name):
+    """Writes a model of embeddings into a repository."""
+    folder = repository / name
+    (folder / "1").mkdir(parents=True)
+    (folder / "config.pbtxt").write_text(EMBEDDING_CONFIG)
+    (folder / "1" / "model.py").write_text(EMBEDDING_MODEL)

@@ -13,6 +13,7 @@ mod chat;
 mod choices;
 mod completions;
 mod contract;
+mod embeddings;
 mod error;
 mod exchange;
 mod fields;
@@ -90,6 +91,7 @@ impl OpenAiOptions {
 enum Operation {
     Chat,
     Completion,
+    Embeddings,
     Models,
     Model,
     Load,
@@ -100,6 +102,7 @@ static ROUTES: Routes<Operation> = Routes::new({
     const ALL: &[Route<Operation>] = &[
         Route::new(Method::POST, "/v1/chat/completions", Action::Infer, Operation::Chat),
         Route::new(Method::POST, "/v1/completions", Action::Infer, Operation::Completion),
+        Route::new(Method::POST, "/v1/embeddings", Action::Infer, Operation::Embeddings),
         Route::new(Method::GET, "/v1/models", Action::Index, Operation::Models),
         Route::new(Method::GET, "/v1/models/{model}", Action::Index, Operation::Model),
         Route::new(Method::POST, "/v1/models/{model}/load", Action::Load, Operation::Load),
@@ -145,6 +148,7 @@ impl OpenAi {
         let outcome = match operation {
             Operation::Chat => Box::pin(chat::answer(self, call, body)).await,
             Operation::Completion => Box::pin(completions::answer(self, call, body)).await,
+            Operation::Embeddings => Box::pin(embeddings::answer(self, call, body)).await,
             Operation::Models => Ok(models::list(self, call)),
             Operation::Model => models::describe(self, &model),
             Operation::Load => Box::pin(models::load(self, &model)).await,

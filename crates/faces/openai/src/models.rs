@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use crate::OpenAi;
 use crate::contract::TextContract;
+use crate::embeddings::EmbeddingContract;
 use crate::error::Failure;
 use crate::exchange::Refusal;
 
@@ -35,7 +36,10 @@ impl<'a> Document<'a> {
 /// Whether this face can use one of these versions. Of a version that its next request loads, that is not known yet.
 fn is_usable<'v>(mut states: impl Iterator<Item = &'v VersionState>) -> bool {
     states.any(|state| match state.model() {
-        Some(model) => TextContract::of(model).is_some(),
+        Some(model) => {
+            TextContract::of(model).is_some()
+                || EmbeddingContract::of(model).is_ok_and(|found| found.is_some())
+        }
         None => state.is_evicted(),
     })
 }

@@ -8,6 +8,7 @@ use nereid_tasks::long_work;
 use quick_cache::sync::Cache;
 
 use crate::contract::TextContract;
+use crate::embeddings::EmbeddingContract;
 use crate::error::{Failure, Outcome};
 use crate::parsing::{Formats, ToolFormat};
 use crate::template::{ChatTemplate, Sources};
@@ -23,6 +24,8 @@ pub(crate) struct Profiles(Cache<u64, Arc<Profile>>);
 pub(crate) struct Profile {
     /// The contract of a model that generates text.
     pub text: Option<TextContract>,
+    /// The contract of a model of embeddings, or the reason why its configuration is invalid.
+    embedding: std::result::Result<Option<EmbeddingContract>, String>,
     /// The chat template, if there is one, or the reason why it is unusable.
     template: std::result::Result<Option<ChatTemplate>, String>,
     /// The formats of tool calls and reasoning.
@@ -61,7 +64,7 @@ impl Profile {
                 .and_then(ChatTemplate::compile),
         };
         let formats = Formats::of(model, template.as_ref().ok().and_then(Option::as_ref));
-        Self { text, template, formats }
+        Self { text, embedding: EmbeddingContract::of(model), template, formats }
     }
 
     /// The contract of a model that generates text.
@@ -77,6 +80,24 @@ impl Profile {
                 ),
             )
         })
+    }
+
+    /// The contract of a model of embeddings.
+    ///
+    /// # Errors
+    /// The model makes none, or its configuration is invalid.
+    pub(crate) fn embedding_contract(&self, model: &str) -> Outcome<EmbeddingContract> {
+        match &self.embedding {
+            Ok(Some(contract)) => Ok(contract.clone()),
+            Ok(None) => Err(Failure::invalid_field(
+                "model",
+                format!(
+                    "model '{model}' makes no embeddings: that takes an input 'embedding_request', or one BYTES input and an \
+                     output of floating-point numbers that is named 'embedding' or by the parameter embedding_output"
+                ),
+            )),
+            Err(error) => Err(Failure::broken_model(format!("model '{model}': {error}"))),
+        }
     }
 
     /// The chat template.

@@ -112,6 +112,21 @@ pub(crate) fn first_count(tensor: &Tensor) -> Option<u64> {
     }
 }
 
+/// All numbers of an output with floating-point numbers. `None` for another type.
+pub(crate) fn floats(tensor: &Tensor) -> Outcome<Option<Vec<f32>>> {
+    let contents = tensor.contiguous()?;
+    Ok(match tensor.data_type {
+        DataType::Fp32 => {
+            Some(contents.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect())
+        }
+        DataType::Fp16 => {
+            let halves = contents.as_chunks().0.iter();
+            Some(halves.map(|bytes| half::f16::from_le_bytes(*bytes).to_f32()).collect())
+        }
+        _ => None,
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -174,5 +189,8 @@ mod tests {
         assert_eq!(count(DataType::Int64, 5_i64.to_le_bytes().to_vec()), Some(5));
         assert_eq!(count(DataType::Uint64, Vec::new()), None);
         assert_eq!(count(DataType::Fp32, vec![0; 4]), None);
+        let halves = Tensor::new("h", DataType::Fp16, [2], vec![0x00, 0x3c, 0x00, 0xc0]);
+        assert_eq!(floats(&halves).unwrap(), Some(vec![1.0, -2.0]));
+        assert_eq!(floats(&Tensor::new("h", DataType::Int8, [1], vec![0])).unwrap(), None);
     }
 }

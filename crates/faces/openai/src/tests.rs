@@ -2,6 +2,7 @@
 
 mod chat;
 mod completions;
+mod embeddings;
 mod streams;
 
 use std::collections::BTreeMap;
