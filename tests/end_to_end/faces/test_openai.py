@@ -160,6 +160,25 @@ def test_client_does_not_repeat_what_would_fail_again(server):
     assert raised.value.request.headers["x-stainless-retry-count"] == "0"
 
 
+def test_responses_are_whole_and_streamed(client):
+    call = '<think>rain?</think>Let me see. <tool_call>{"name": "weather", "arguments": {"city": "Oslo"}}</tool_call>'
+    tool = {"type": "function", **WEATHER["function"]}
+    request = {"model": "chat", "instructions": "Be brief.", "input": f"say {call}", "tools": [tool], "max_output_tokens": 1000}
+    answer = client.responses.create(**request)
+    assert (answer.status, answer.output_text) == ("completed", "Let me see.")
+    assert [item.type for item in answer.output] == ["reasoning", "message", "function_call"]
+    assert json.loads(answer.output[2].arguments) == {"city": "Oslo"}
+    with client.responses.stream(**request) as stream:
+        text = "".join(event.delta for event in stream if event.type == "response.output_text.delta")
+        final = stream.get_final_response()
+    assert (text, final.output_text) == ("Let me see.", "Let me see.")
+    outputs = [item.model_dump() for item in answer.output]
+    result = {"type": "function_call_output", "call_id": answer.output[2].call_id, "output": "rain"}
+    conversation = [{"role": "user", "content": "?"}, *outputs, result, {"role": "user", "content": "count 2"}]
+    second = client.responses.create(model="chat", input=conversation, max_output_tokens=1)
+    assert (second.status, second.output_text) == ("incomplete", "1 ")
+
+
 @pytest.mark.parametrize("encoding", [openai.NOT_GIVEN, "float", "base64"])
 def test_embeddings_of_several_texts(client, encoding):
     texts = ["a", "bc", "def", "g", "hi", "jkl"]

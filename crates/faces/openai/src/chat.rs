@@ -1,6 +1,6 @@
 //! `/v1/chat/completions`.
 
-mod plan;
+pub(crate) mod plan;
 mod whole;
 mod writing;
 

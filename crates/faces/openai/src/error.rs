@@ -65,6 +65,11 @@ impl Failure {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, message)
     }
 
+    /// The message.
+    pub(crate) fn message(&self) -> &str {
+        &self.message
+    }
+
     /// The JSON object.
     pub(crate) fn body(&self) -> Vec<u8> {
         document(self.status, &self.message, self.param.as_deref(), self.code)

@@ -32,6 +32,24 @@ impl<'a> Fields<'a> {
         (value.get() != "null").then_some(value)
     }
 
+    /// A field, which stays. `None` if it is absent or null.
+    pub(crate) fn get_raw(&self, name: &str) -> Option<&'a RawValue> {
+        self.rest().find(|(known, _)| *known == name).map(|(_, value)| value)
+    }
+
+    /// Gives a field another name.
+    pub(crate) fn rename(&mut self, from: &str, to: &'static str) {
+        if let Some(value) = self.take_raw(from) {
+            self.push(to, value);
+        }
+    }
+
+    /// Sets a field.
+    pub(crate) fn push(&mut self, name: &'static str, value: &'a RawValue) {
+        self.take_raw(name);
+        self.0.push((Cow::Borrowed(name), value));
+    }
+
     /// Removes a field and reads it. `None` if it is absent or null.
     ///
     /// # Errors

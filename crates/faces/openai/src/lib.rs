@@ -22,6 +22,7 @@ mod messages;
 mod models;
 mod parsing;
 mod profile;
+mod responses;
 mod sampling;
 mod search;
 mod sse;
@@ -92,6 +93,7 @@ enum Operation {
     Chat,
     Completion,
     Embeddings,
+    Response,
     Models,
     Model,
     Load,
@@ -103,6 +105,7 @@ static ROUTES: Routes<Operation> = Routes::new({
         Route::new(Method::POST, "/v1/chat/completions", Action::Infer, Operation::Chat),
         Route::new(Method::POST, "/v1/completions", Action::Infer, Operation::Completion),
         Route::new(Method::POST, "/v1/embeddings", Action::Infer, Operation::Embeddings),
+        Route::new(Method::POST, "/v1/responses", Action::Infer, Operation::Response),
         Route::new(Method::GET, "/v1/models", Action::Index, Operation::Models),
         Route::new(Method::GET, "/v1/models/{model}", Action::Index, Operation::Model),
         Route::new(Method::POST, "/v1/models/{model}/load", Action::Load, Operation::Load),
@@ -149,6 +152,7 @@ impl OpenAi {
             Operation::Chat => Box::pin(chat::answer(self, call, body)).await,
             Operation::Completion => Box::pin(completions::answer(self, call, body)).await,
             Operation::Embeddings => Box::pin(embeddings::answer(self, call, body)).await,
+            Operation::Response => Box::pin(responses::answer(self, call, body)).await,
             Operation::Models => Ok(models::list(self, call)),
             Operation::Model => models::describe(self, &model),
             Operation::Load => Box::pin(models::load(self, &model)).await,

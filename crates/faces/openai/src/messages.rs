@@ -12,21 +12,36 @@ use crate::fields::read;
 /// # Errors
 /// A message is invalid, or has content other than text.
 pub(crate) fn read_messages(raw: &RawValue, takes_developer: bool) -> Outcome<Vec<Value>> {
-    let messages: Vec<Value> = read("messages", raw)?;
+    normalise(&read::<Vec<Value>>("messages", raw)?, "messages", takes_developer)
+}
+
+/// Brings messages, which the field of this name holds, into the form that templates expect.
+///
+/// # Errors
+/// As for [`read_messages`].
+pub(crate) fn normalise(
+    messages: &[Value],
+    field: &'static str,
+    takes_developer: bool,
+) -> Outcome<Vec<Value>> {
     if messages.is_empty() {
-        return Err(invalid("'messages' must not be empty"));
+        return Err(Failure::invalid_field(field, format!("'{field}' must not be empty")));
     }
     let indexed = messages.iter().enumerate();
-    indexed.map(|(index, message)| normalised(index, message, takes_developer)).collect()
+    indexed
+        .map(|(index, message)| normalised(&format!("{field}[{index}]"), message, takes_developer))
+        .collect()
 }
 
-fn invalid(message: impl Into<std::borrow::Cow<'static, str>>) -> Box<Failure> {
-    Failure::invalid_field("messages", message)
+/// 400 for a message at this place, which begins with the name of its field.
+fn invalid(place: &str, fault: &str) -> Box<Failure> {
+    let field = place.split('[').next().unwrap_or_default().to_owned();
+    Failure::invalid_field(field, format!("'{place}{fault}"))
 }
 
-fn normalised(index: usize, message: &Value, takes_developer: bool) -> Outcome<Value> {
+fn normalised(place: &str, message: &Value, takes_developer: bool) -> Outcome<Value> {
     if message.kind() != ValueKind::Map {
-        return Err(invalid(format!("'messages[{index}]' is not an object")));
+        return Err(invalid(place, "' is not an object"));
     }
     let mut fields = pairs(message);
     let mut has_content = false;
@@ -40,7 +55,7 @@ fn normalised(index: usize, message: &Value, takes_developer: bool) -> Outcome<V
                 role = value.as_str().map(str::to_owned);
             }
             Some("content") => {
-                *value = content(index, value)?;
+                *value = content(place, value)?;
                 has_content = true;
             }
             Some("tool_calls") if value.kind() == ValueKind::Seq => {
@@ -50,10 +65,10 @@ fn normalised(index: usize, message: &Value, takes_developer: bool) -> Outcome<V
             _ => {}
         }
     }
-    let Some(role) = role else { return Err(invalid(format!("'messages[{index}]' has no 'role'"))) };
+    let Some(role) = role else { return Err(invalid(place, "' has no 'role'")) };
     if !has_content {
         if role != "assistant" {
-            return Err(invalid(format!("'messages[{index}]' has no 'content'")));
+            return Err(invalid(place, "' has no 'content'"));
         }
         fields.push((Value::from("content"), Value::from("")));
     }
@@ -69,23 +84,23 @@ fn pairs(object: &Value) -> Vec<(Value, Value)> {
 }
 
 /// The text of a message's content.
-fn content(index: usize, content: &Value) -> Outcome<Value> {
+fn content(place: &str, content: &Value) -> Outcome<Value> {
     match content.kind() {
         ValueKind::String => Ok(content.clone()),
         ValueKind::None | ValueKind::Undefined => Ok(Value::from("")),
         ValueKind::Seq => {
             let mut texts = Vec::new();
             for part in content.try_iter().into_iter().flatten() {
-                texts.push(part_text(index, &part)?);
+                texts.push(part_text(place, &part)?);
             }
             Ok(Value::from(texts.join("\n")))
         }
-        _ => Err(invalid(format!("'messages[{index}].content' is neither a text nor a list of parts"))),
+        _ => Err(invalid(place, ".content' is neither a text nor a list of parts")),
     }
 }
 
 /// The text of a part.
-fn part_text(index: usize, part: &Value) -> Outcome<String> {
+fn part_text(place: &str, part: &Value) -> Outcome<String> {
     if let Some(text) = part.as_str() {
         return Ok(text.to_owned());
     }
@@ -94,17 +109,17 @@ fn part_text(index: usize, part: &Value) -> Outcome<String> {
     let text = match kind.as_str() {
         "text" | "input_text" | "output_text" => member("text"),
         "refusal" => member("refusal"),
-        "" => return Err(invalid(format!("'messages[{index}].content' has a part without 'type'"))),
+        "" => return Err(invalid(place, ".content' has a part without 'type'")),
         other => {
-            let message = format!(
-                "'messages[{index}].content': parts of type '{other}' are not supported; only text is"
-            );
-            return Err(Failure::unsupported("messages", message));
+            let message =
+                format!("'{place}.content': parts of type '{other}' are not supported; only text is");
+            return Err(Failure::unsupported(
+                place.split('[').next().unwrap_or_default().to_owned(),
+                message,
+            ));
         }
     };
-    text.ok_or_else(|| {
-        invalid(format!("'messages[{index}].content' has a part of type '{kind}' without text"))
-    })
+    text.ok_or_else(|| invalid(place, &format!(".content' has a part of type '{kind}' without text")))
 }
 
 /// A tool call whose arguments, which clients send as a text of JSON, are an object, as most templates expect.

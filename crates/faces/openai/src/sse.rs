@@ -50,6 +50,14 @@ pub(crate) fn event(output: &mut Vec<u8>, data: &impl Serialize) {
     output.extend_from_slice(b"\n\n");
 }
 
+/// Appends an event with a name.
+pub(crate) fn named_event(output: &mut Vec<u8>, name: &str, data: &impl Serialize) {
+    output.extend_from_slice(b"event: ");
+    output.extend_from_slice(name.as_bytes());
+    output.push(b'\n');
+    event(output, data);
+}
+
 /// Appends an event with the JSON of an error, which clients raise.
 pub(crate) fn error_event(output: &mut Vec<u8>, json: &[u8]) {
     output.extend_from_slice(b"data: ");

@@ -3,6 +3,7 @@
 mod chat;
 mod completions;
 mod embeddings;
+mod responses;
 mod streams;
 
 use std::collections::BTreeMap;
