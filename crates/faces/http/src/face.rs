@@ -53,6 +53,8 @@ pub struct Properties {
     pub cors: Cors,
     /// Whether [`Call::spelled_headers`] needs the names as the client wrote them.
     pub keeps_spelling: bool,
+    /// The JSON of an error with this status and message, for faces whose errors are not `{"error": "..."}`.
+    pub error_body: Option<fn(StatusCode, &str) -> Vec<u8>>,
 }
 
 impl Default for Properties {
@@ -67,6 +69,7 @@ impl Default for Properties {
             body_budget: BodyBudget::UNLIMITED,
             cors: Cors::default(),
             keeps_spelling: false,
+            error_body: None,
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Replies: status, headers, and a body of pieces that are written without being joined.
 
 use std::any::Any;
+use std::borrow::Cow;
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -11,7 +12,7 @@ use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTIC
 use hyper::{Response, StatusCode};
 use nereid_backend_api::Error;
 use nereid_protocol::{Denied, Exhausted, http_status};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
@@ -181,6 +182,27 @@ pub fn error_text(status: StatusCode, message: &str) -> Reply {
 /// `{"error": "..."}`.
 pub fn error_json(message: &str) -> String {
     serde_json::json!({ "error": message }).to_string()
+}
+
+/// The reply of a face whose errors have another form. Errors that this crate made are `{"error": "..."}`; others stay as they are.
+pub(crate) fn with_error_body(reply: Reply, error_body: fn(StatusCode, &str) -> Vec<u8>) -> Reply {
+    #[derive(Deserialize)]
+    struct OwnError<'a> {
+        #[serde(borrow)]
+        error: Cow<'a, str>,
+    }
+    let status = reply.status();
+    let piece = match reply.body() {
+        Contents::Whole(pieces) if status.is_client_error() || status.is_server_error() => {
+            pieces.iter().next()
+        }
+        _ => None,
+    };
+    let own = piece.and_then(|piece| serde_json::from_slice::<OwnError<'_>>(piece).ok());
+    match own.map(|own| error_body(status, &own.error)) {
+        Some(body) => reply.map(|_| whole(body)),
+        None => reply,
+    }
 }
 
 /// The reply to a refused request.

@@ -90,14 +90,22 @@ impl Router {
         let Some((face, destination)) = self.find(parts) else {
             return refused(reply::error_text(StatusCode::NOT_FOUND, "Not Found"), parts, body).await;
         };
-        let cors = &face.properties().cors;
+        let properties = face.properties();
+        let cors = &properties.cors;
         if !cors.is_on() {
-            return self.answer_from(face, destination, (parts, head), body, pace, identity).await;
+            let reply = self.answer_from(face, destination, (parts, head), body, pace, identity).await;
+            return match properties.error_body {
+                None => reply,
+                Some(error_body) => reply::with_error_body(reply, error_body),
+            };
         }
         let mut reply = match cors.preflight(parts) {
             Some(reply) => reply,
             None => self.answer_from(face, destination, (parts, head), body, pace, identity).await,
         };
+        if let Some(error_body) = properties.error_body {
+            reply = reply::with_error_body(reply, error_body);
+        }
         cors.add_to(&mut reply, &parts.headers);
         reply
     }

@@ -107,6 +107,7 @@ impl KserveHttp {
             body_budget: server.bodies().clone(),
             cors: options.cors.clone(),
             keeps_spelling: options.forwarded_headers.is_some(),
+            error_body: None,
         };
         let no_regions = Arc::new(Regions::closed());
         Self { server, options, dialect: Dialect::default(), properties, no_regions }

@@ -12,7 +12,7 @@ use clap::{Arg, Command};
 use super::sources::names;
 
 /// Options that Triton does not have.
-pub(super) const OWN: [&str; 27] = [
+pub(super) const OWN: [&str; 29] = [
     "access",
     "config-file",
     "console",
@@ -34,6 +34,8 @@ pub(super) const OWN: [&str; 27] = [
     "model-memory-budget",
     "on-demand-retry-secs",
     "on-demand-wait-secs",
+    "openai",
+    "openai-default-max-tokens",
     "repository-agent",
     "repository-cache-byte-size",
     "repository-cache-directory",

@@ -26,6 +26,15 @@ pub(crate) struct HttpOptions {
     #[arg(long, value_name = "BOOL", default_value = "true", value_parser = boolean(), action = ArgAction::Set)]
     console: bool,
 
+    /// Serve OpenAI's interface at /v1 of the HTTP port, for models that take and return text.
+    #[arg(long, value_name = "BOOL", default_value = "true", value_parser = boolean(), action = ArgAction::Set)]
+    openai: bool,
+
+    /// Maximum number of tokens that a request through OpenAI's interface generates if it sets no limit. Models of the
+    /// backend llamacpp need none.
+    #[arg(long, value_name = "COUNT", default_value = "16", value_parser = non_zero())]
+    openai_default_max_tokens: NonZeroUsize,
+
     /// Address or host name to serve HTTP on.
     #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0")]
     http_address: String,
@@ -131,6 +140,7 @@ impl HttpOptions {
             endpoint: Endpoint { address: self.address(), tls: self.tls()? },
             options: self.face_options()?,
             console: self.console,
+            openai: self.openai.then_some(self.openai_default_max_tokens.get() as u64),
             transport: TransportOptions::default(),
         }))
     }

@@ -47,12 +47,15 @@ fn rows() -> Vec<Row> {
     let console =
         nereid_console::routes().map(|(method, path, action)| (method.to_string(), path.to_owned(), action));
     let console = console.map(|route| http("HTTP", route));
+    let openai =
+        nereid_openai::routes().map(|(method, path, action)| (method.to_string(), path.to_owned(), action));
+    let openai = openai.map(|route| http("OpenAI", route));
     let sagemaker = nereid_sagemaker::routes()
         .map(|(method, path, action)| (method.to_string(), path.to_owned(), action));
     let sagemaker = sagemaker.map(|route| http("SageMaker", route));
     let vertex = nereid_vertex_ai::routes().map(|(method, path, action)| (method.to_string(), path, action));
     let vertex = vertex.map(|route| http("Vertex AI", route));
-    kserve.chain(console).chain(grpc).chain(metrics).chain(sagemaker).chain(vertex).collect()
+    kserve.chain(console).chain(openai).chain(grpc).chain(metrics).chain(sagemaker).chain(vertex).collect()
 }
 
 impl Row {

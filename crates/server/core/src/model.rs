@@ -4,6 +4,7 @@ mod load;
 mod retirement;
 
 use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -46,6 +47,8 @@ pub enum Work {
 pub struct Model {
     id: ModelId,
     version: u64,
+    /// The model's folder.
+    directory: PathBuf,
     /// The configuration before completion.
     given: ModelConfig,
     config: ModelConfig,
@@ -186,6 +189,11 @@ impl Model {
     /// The version number.
     pub fn version(&self) -> u64 {
         self.version
+    }
+
+    /// The model's folder, whose files exist as long as the version does.
+    pub fn directory(&self) -> &Path {
+        &self.directory
     }
 
     /// The completed configuration.

@@ -1,4 +1,4 @@
-//! HTTP: KServe's protocol with Triton's extensions.
+//! HTTP: KServe's protocol with Triton's extensions, OpenAI's interface, and the console.
 
 use std::sync::Arc;
 
@@ -6,6 +6,7 @@ use nereid_console::Console;
 use nereid_http::{Router, TransportOptions};
 use nereid_kserve::{HttpOptions, KserveHttp};
 use nereid_net::listener::Listener;
+use nereid_openai::{OpenAi, OpenAiOptions};
 
 use super::{Endpoint, Face, FaceContext, Serving};
 
@@ -18,6 +19,8 @@ pub struct Http {
     pub options: HttpOptions,
     /// Whether browsers get the console at `/`.
     pub console: bool,
+    /// OpenAI's interface at `/v1`, if it is served, with this limit of tokens for requests without one.
+    pub openai: Option<u64>,
     /// Limits of connections.
     pub transport: TransportOptions,
 }
@@ -29,6 +32,7 @@ impl Default for Http {
             endpoint: Endpoint::every_interface(8000),
             options: HttpOptions::default(),
             console: true,
+            openai: Some(OpenAiOptions::default().default_max_tokens),
             transport: TransportOptions::default(),
         }
     }
@@ -56,7 +60,23 @@ impl Face for Http {
             tokio::spawn(context.closing.run_until_cancelled_owned(console.sampling().run()));
             console
         });
+        let openai = self.openai.map(|default_max_tokens| {
+            let server = Arc::clone(&context.server);
+            OpenAi::new(
+                server,
+                OpenAiOptions {
+                    max_input_size: options.max_input_size,
+                    default_max_tokens,
+                    forwarded_headers: options.forwarded_headers.clone(),
+                    access: options.access.clone(),
+                    cors: options.cors.clone(),
+                },
+            )
+        });
         let mut router = Router::from(KserveHttp::new(context.server, options));
+        if let Some(openai) = openai {
+            router = router.and(openai);
+        }
         if let Some(console) = console {
             router = router.and(console);
         }

@@ -110,6 +110,7 @@ impl Model {
         Ok(Self {
             id: spec.id.clone(),
             version,
+            directory: spec.directory.clone(),
             load_number,
             fingerprint: spec.fingerprint.clone(),
             given: spec.config.clone(),

@@ -1,0 +1,175 @@
+//! From the JSON of a chat completion to requests for a model.
+
+use std::sync::Arc;
+
+use minijinja::Value;
+use nereid_core::backend_api::InferRequest;
+use serde::Deserialize;
+
+use crate::choices::ChoiceOptions;
+use crate::contract::Generation;
+use crate::error::{Failure, Outcome};
+use crate::exchange::Request;
+use crate::fields::{Fields, read};
+use crate::messages::read_messages;
+use crate::parsing::{Calls, Parsing, ToolFormat};
+use crate::sampling::{Sampling, guide};
+use crate::template::Conversation;
+use crate::tools::{ToolChoice, ToolSet};
+
+/// The most alternatives of a token.
+const MOST_LOGPROBS: u32 = 20;
+
+/// A chat completion, ready to be sent to its model.
+pub(crate) struct Plan {
+    /// The request and options of each choice.
+    pub choices: Vec<(InferRequest, ChoiceOptions)>,
+    /// The form of the answer.
+    pub form: AnswerForm,
+}
+
+/// The form of an answer.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct AnswerForm {
+    /// The number of choices.
+    pub count: usize,
+    /// Whether it is streamed.
+    pub stream: bool,
+    /// Whether a stream ends with the numbers of tokens.
+    pub include_usage: bool,
+    /// The number of alternatives of each token, if probabilities are wanted.
+    pub top_logprobs: Option<usize>,
+    /// How to read the model's text.
+    pub parsing: Parsing,
+    /// Whether an answer has one tool call at most.
+    pub single_call: bool,
+}
+
+/// Reads a chat completion.
+///
+/// # Errors
+/// A field is invalid or not supported.
+pub(crate) fn plan(request: &Request) -> Outcome<Plan> {
+    let mut fields = Fields::parse(&request.json)?;
+    fields.ignore(&["model"]);
+    let messages = fields
+        .take_raw("messages")
+        .ok_or_else(|| Failure::invalid_field("messages", "'messages' is missing"))?;
+    let template = request.profile.chat_template(&request.name)?;
+    let messages = read_messages(messages, template.mentions("developer"))?;
+    planned(request, fields, messages)
+}
+
+/// Reads the other fields of a conversation.
+///
+/// # Errors
+/// A field is invalid or not supported.
+pub(crate) fn planned(request: &Request, mut fields: Fields<'_>, messages: Vec<Value>) -> Outcome<Plan> {
+    let Request { name, model, profile, .. } = request;
+    let contract = profile.text_contract(name)?;
+    let template = profile.chat_template(name)?;
+    let sampling = Sampling::take(&mut fields, contract, request.default_max_tokens)?;
+    let top_logprobs = logprobs(&mut fields)?;
+    let tools = ToolSet::take(&mut fields)?;
+    let single_call = fields.take("parallel_tool_calls")? == Some(false);
+    let guide = match tools.guide() {
+        Some(guide) => Some(guide),
+        None => guide(&mut fields)?,
+    };
+    fields.ignore(&["response_format"]);
+    let tool_format = match tools.choice {
+        ToolChoice::Auto => Some(profile.tool_format(name)?),
+        _ => None,
+    };
+    let conversation = conversation(&mut fields, messages, tools.for_template.clone())?;
+    let prompt = template.render(conversation)?;
+    let reasons = profile.formats(name)?.reasons;
+    let reasoning = reasons.then(|| prompt.trim_end().ends_with("<think>"));
+    let calls = match (tool_format, tools.choice) {
+        (Some(format), _) => Calls::Written(format, tools.tools.into()),
+        (None, ToolChoice::None | ToolChoice::Auto) => Calls::None,
+        (None, ToolChoice::Required) => Calls::List,
+        (None, ToolChoice::Function(name)) => Calls::Arguments(name),
+    };
+    let generation = Generation {
+        prompt: prompt.into(),
+        stream: sampling.stream,
+        max_tokens: sampling.max_tokens,
+        stop: sampling.stop,
+        seed: sampling.seed,
+        logprobs: top_logprobs,
+        guide,
+        lora: request.lora.clone(),
+        keep_special_tokens: tool_format == Some(ToolFormat::Mistral),
+        fields,
+    };
+    let stop: Arc<[String]> = generation.stop.as_slice().into();
+    let choices = (0..sampling.n).map(|choice| {
+        let options = ChoiceOptions {
+            stop: Arc::clone(&stop),
+            max_tokens: generation.max_tokens,
+            counts_prompt: choice == 0,
+        };
+        Ok((contract.request(model, &generation, choice)?, options))
+    });
+    let choices: Vec<_> = choices.collect::<Outcome<_>>()?;
+    let form = AnswerForm {
+        count: choices.len(),
+        stream: sampling.stream,
+        include_usage: sampling.include_usage,
+        top_logprobs: top_logprobs.map(|top| top as usize),
+        parsing: Parsing { reasoning, calls },
+        single_call,
+    };
+    Ok(Plan { choices, form })
+}
+
+/// Takes the number of alternatives of each token, if probabilities are wanted.
+fn logprobs(fields: &mut Fields<'_>) -> Outcome<Option<u32>> {
+    let is_wanted = fields.take("logprobs")?.unwrap_or(false);
+    let top: Option<u32> = fields.take("top_logprobs")?;
+    match top {
+        Some(top) if top > MOST_LOGPROBS => {
+            let message = format!("'top_logprobs' is {top}, but must be at most {MOST_LOGPROBS}");
+            Err(Failure::invalid_field("top_logprobs", message))
+        }
+        Some(top) if top > 0 && !is_wanted => {
+            let message = "`top_logprobs` can only be used when `logprobs` is True";
+            Err(Failure::invalid_field("top_logprobs", message))
+        }
+        top => Ok(is_wanted.then_some(top.unwrap_or(0))),
+    }
+}
+
+/// Takes what else the template gets.
+fn conversation(
+    fields: &mut Fields<'_>,
+    messages: Vec<Value>,
+    tools: Option<Value>,
+) -> Outcome<Conversation> {
+    #[derive(Deserialize)]
+    struct Kwargs(std::collections::BTreeMap<String, Value>);
+    for (name, is_allowed) in [
+        ("chat_template", None),
+        ("continue_final_message", Some("false")),
+        ("echo", Some("false")),
+        ("modalities", Some("[\"text\"]")),
+    ] {
+        let value = fields.take_raw(name).map(|value| value.get());
+        if value.is_some() && value != is_allowed {
+            return Err(Failure::unsupported(name, format!("'{name}' is not supported with this value")));
+        }
+    }
+    let kwargs: Option<Kwargs> = fields.take("chat_template_kwargs")?;
+    let mut variables: Vec<(String, Value)> =
+        kwargs.map(|kwargs| kwargs.0.into_iter().collect()).unwrap_or_default();
+    // A variable of the client's must not replace the conversation.
+    variables.retain(|(name, _)| !matches!(name.as_str(), "messages" | "tools" | "add_generation_prompt"));
+    for name in ["reasoning_effort", "documents"] {
+        if let Some(value) = fields.take_raw(name) {
+            variables.push((name.to_owned(), read(name, value)?));
+        }
+    }
+    let add_generation_prompt = fields.take("add_generation_prompt")?.unwrap_or(true);
+    Ok(Conversation { messages, tools, variables, add_generation_prompt })
+}

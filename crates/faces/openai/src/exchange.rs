@@ -1,0 +1,243 @@
+//! A request on its way: from its body to the model that it names, and to the requests for that model.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use hyper::HeaderMap;
+use nereid_core::backend_api::{Error, ErrorCode, InferRequest, RequestTrace};
+use nereid_core::{Caller, Model, ResponseStream};
+use nereid_http::{self as http, Call, Encoding, Reply, RequestBody};
+use nereid_protocol::{Action, request_head, trace_parent};
+use nereid_tasks::long_work;
+use serde::Deserialize;
+
+use crate::OpenAi;
+use crate::error::{Failure, Outcome};
+use crate::profile::Profile;
+
+/// The reply to a request that is refused.
+pub(crate) struct Refusal(pub Box<Reply>);
+
+impl From<Box<Failure>> for Refusal {
+    fn from(failure: Box<Failure>) -> Self {
+        Self(Box::new(failure.reply()))
+    }
+}
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Self {
+        Box::<Failure>::from(error).into()
+    }
+}
+
+impl From<Box<Reply>> for Refusal {
+    fn from(reply: Box<Reply>) -> Self {
+        Self(reply)
+    }
+}
+
+/// A request with the model that it names.
+pub(crate) struct Exchange<'a> {
+    face: &'a OpenAi,
+    call: &'a Call<'a>,
+    /// Holds the share of the budget until a request to the model takes it.
+    body: RequestBody,
+    /// The JSON.
+    pub json: Bytes,
+    /// The model's name as the client wrote it.
+    pub name: String,
+    /// The adapter in that name.
+    pub lora: Option<String>,
+    /// The model.
+    pub model: Arc<Model>,
+    /// The model's profile.
+    pub profile: Arc<Profile>,
+}
+
+impl<'a> Exchange<'a> {
+    /// Reads the body and finds its model, which the caller may run.
+    ///
+    /// # Errors
+    /// The reply to a request that is refused.
+    pub(crate) async fn begin(
+        face: &'a OpenAi,
+        call: &'a Call<'a>,
+        mut body: RequestBody,
+    ) -> Result<Self, Refusal> {
+        match Encoding::of_request(call.headers) {
+            Ok(Encoding::Identity) => {}
+            Ok(Encoding::Gzip | Encoding::Deflate) => {
+                // Boxed because it is rare, so that it takes no space in the future of every request.
+                let decompressed =
+                    Box::pin(http::decompress(body, face.options.input_limit(), face.server.bodies()));
+                body = decompressed.await?;
+            }
+            Err(unknown) => return Err(Refusal(Box::new(http::unknown_encoding(&unknown)))),
+        }
+        let json = body.take_joined(body.len()).unwrap_or_default();
+        let named = json.clone();
+        let name = long_work::run_sized(json.len(), move || model_name(&named)).await??;
+        call.permit(Action::Infer, base_name(&name))?;
+        let (model, lora) = resolve(face, call, &name).await?;
+        let profile = face.profiles.of(&model).await?;
+        Ok(Self { face, call, body, json, name, lora, model, profile })
+    }
+
+    /// Reads the request on another thread if it is long.
+    ///
+    /// # Errors
+    /// The errors of `plan`.
+    pub(crate) async fn plan<T: Send + 'static>(
+        &self,
+        plan: impl FnOnce(&Request) -> Outcome<T> + Send + 'static,
+    ) -> Result<T, Refusal> {
+        let request = Request {
+            json: self.json.clone(),
+            name: self.name.clone(),
+            lora: self.lora.clone(),
+            model: Arc::clone(&self.model),
+            profile: Arc::clone(&self.profile),
+            default_max_tokens: self.face.options.default_max_tokens,
+        };
+        Ok(long_work::run_sized(self.json.len(), move || plan(&request)).await??)
+    }
+
+    /// Sends a request to the model.
+    ///
+    /// # Errors
+    /// The reply to a request that is refused.
+    pub(crate) fn infer(&mut self, mut request: InferRequest) -> Result<ResponseStream, Refusal> {
+        let permit = self.call.admit(self.model.name())?;
+        if let Some(pattern) = &self.face.options.forwarded_headers {
+            let headers = self.call.spelled_headers().filter(|(name, _)| !self.call.is_secret(name));
+            pattern.forward(headers, &mut request.parameters)?;
+        }
+        let header = |name: &str| self.call.headers.get(name)?.to_str().ok();
+        let trace = self.face.server.trace().draw(self.model.name(), || trace_parent(header));
+        request.trace = trace.map(RequestTrace::new);
+        let caller = Caller::default().with_principal(self.call.caller.principal.clone());
+        let caller = caller.with_body(self.body.take_share());
+        let caller = match permit {
+            None => caller,
+            Some(permit) => caller.with_permit(permit),
+        };
+        Ok(self.face.server.infer(&self.model, request, caller)?)
+    }
+
+    /// The HTTP side of the request.
+    pub(crate) fn call(&self) -> &'a Call<'a> {
+        self.call
+    }
+}
+
+/// The input of a request's reader.
+pub(crate) struct Request {
+    /// The JSON.
+    pub json: Bytes,
+    /// The model's name as the client wrote it.
+    pub name: String,
+    /// The adapter in that name.
+    pub lora: Option<String>,
+    /// The model.
+    pub model: Arc<Model>,
+    /// The model's profile.
+    pub profile: Arc<Profile>,
+    /// The limit of tokens of a request without one.
+    pub default_max_tokens: u64,
+}
+
+/// The field `model` of a request.
+fn model_name(json: &[u8]) -> Outcome<String> {
+    #[derive(Deserialize)]
+    struct Named<'a> {
+        #[serde(borrow)]
+        model: Option<Cow<'a, str>>,
+    }
+    let named: Named<'_> = serde_json::from_slice(json)
+        .map_err(|error| Failure::invalid(format!("the request body is invalid: {error}")))?;
+    match named.model {
+        Some(name) if !name.is_empty() => Ok(name.into_owned()),
+        _ => Err(Failure::invalid_field("model", "'model' is missing")),
+    }
+}
+
+/// The name of the model in `MODEL:ADAPTER`, if it is that.
+fn base_name(name: &str) -> &str {
+    name.split_once(':').map_or(name, |(base, _)| base)
+}
+
+/// The model of this name, or else the model and adapter.
+async fn resolve(
+    face: &OpenAi,
+    call: &Call<'_>,
+    name: &str,
+) -> Result<(Arc<Model>, Option<String>), Refusal> {
+    let head = || {
+        let headers = call.headers.iter().filter(|(name, _)| !call.is_secret(name.as_str()));
+        request_head(headers.map(|(name, value)| (name.as_str(), value.as_bytes())))
+    };
+    let unknown = |error: Error| match error.code() {
+        ErrorCode::NotFound => Failure::unknown_model(format!("Unknown model: {name}")),
+        _ => error.into(),
+    };
+    let error = match face.server.resolve_with(name, None, head).await {
+        Ok(model) => return Ok((model, None)),
+        Err(error) => error,
+    };
+    match name.split_once(':') {
+        Some((base, lora)) if error.code() == ErrorCode::NotFound => {
+            let model = face.server.resolve_with(base, None, head).await.map_err(unknown)?;
+            Ok((model, Some(lora.to_owned())))
+        }
+        _ => Err(unknown(error).into()),
+    }
+}
+
+/// The identifier of a request: the client's, if it is a plain text, or a new one.
+pub(crate) fn request_id(headers: &HeaderMap) -> String {
+    let given = headers.get("x-request-id").and_then(|id| id.to_str().ok());
+    let given = given.filter(|id| !id.is_empty() && id.len() <= 128);
+    given.map_or_else(|| random_id("req_"), str::to_owned)
+}
+
+/// A new identifier with a prefix.
+pub(crate) fn random_id(prefix: &str) -> String {
+    format!("{prefix}{:032x}", fastrand::u128(..))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn model_is_read_without_the_rest() {
+        for (json, expected) in [
+            (r#"{"messages": [{"model": "no"}], "model": "m"}"#, Some("m")),
+            (r#"{"model": "\u006d:l"}"#, Some("m:l")),
+            (r#"{"model": ""}"#, None),
+            (r#"{"model": null}"#, None),
+            (r#"{"model": 1}"#, None),
+            ("{}", None),
+            ("", None),
+            ("{\"model\": \"m\"", None),
+        ] {
+            assert_eq!(model_name(json.as_bytes()).ok().as_deref(), expected, "{json}");
+        }
+        assert_eq!((base_name("a:b:c"), base_name("a")), ("a", "a"));
+    }
+
+    #[test]
+    fn identifiers_are_the_clients_or_new() {
+        let id = |value: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert("x-request-id", value.parse().unwrap());
+            request_id(&headers)
+        };
+        assert_eq!(id("abc"), "abc");
+        for other in ["", &"x".repeat(129), "é"] {
+            assert!(id(other).starts_with("req_"), "{other}");
+        }
+        assert_ne!(request_id(&HeaderMap::new()), request_id(&HeaderMap::new()));
+    }
+}

@@ -1,0 +1,197 @@
+//! The face with OpenAI's interface: chat completions, completions and embeddings by models that take and return text.
+//!
+//! A model belongs to this face if its configuration declares the tensors of Triton's vLLM or TensorRT-LLM backend (see
+//! `contract`). The face renders chat templates, cuts outputs at stop texts, reads tool calls and
+//! reasoning, and knows no tokenizer: models count tokens. Requests enter the server by the same door as KServe's. This crate knows
+//! no backend and no other face.
+
+#![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
+#![deny(clippy::indexing_slicing)]
+#![forbid(unsafe_code)]
+
+mod chat;
+mod choices;
+mod completions;
+mod contract;
+mod embeddings;
+mod error;
+mod exchange;
+mod fields;
+mod logprobs;
+mod messages;
+mod models;
+mod parsing;
+mod profile;
+mod responses;
+mod sampling;
+mod search;
+mod sse;
+mod template;
+mod tensors;
+mod tools;
+
+use std::future::ready;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use hyper::header::{HeaderName, HeaderValue};
+use hyper::http::request::Parts;
+use hyper::{Method, StatusCode};
+use nereid_core::Server;
+use nereid_http::{
+    Call, Cors, Face, Limit, PendingReply, Properties, Reply, RequestBody, Route, RouteId, RouteMatch,
+    Routes, reply,
+};
+use nereid_protocol::{Access, Action, HeaderPattern};
+
+use crate::error::transport_error;
+use crate::exchange::{Refusal, request_id};
+use crate::profile::Profiles;
+
+/// The prefix of all paths.
+const PREFIX: &str = "/v1/";
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// Options of the face.
+#[derive(Clone, Debug)]
+pub struct OpenAiOptions {
+    /// The longest request body, in bytes.
+    pub max_input_size: usize,
+    /// The largest number of tokens of an answer where a request has no limit and the model needs one.
+    pub default_max_tokens: u64,
+    /// Which headers are forwarded to models as parameters; `None` for none.
+    pub forwarded_headers: Option<HeaderPattern>,
+    /// Access to the routes.
+    pub access: Access,
+    /// The web pages that may use the face.
+    pub cors: Cors,
+}
+
+impl Default for OpenAiOptions {
+    /// Triton's limits, without restrictions or forwarded headers.
+    fn default() -> Self {
+        Self {
+            max_input_size: 64 << 20,
+            default_max_tokens: 16,
+            forwarded_headers: None,
+            access: Access::default(),
+            cors: Cors::default(),
+        }
+    }
+}
+
+impl OpenAiOptions {
+    fn input_limit(&self) -> Limit {
+        Limit { bytes: self.max_input_size, option: "--http-max-input-size" }
+    }
+}
+
+/// An operation of this face.
+#[derive(Clone, Copy, Debug)]
+enum Operation {
+    Chat,
+    Completion,
+    Embeddings,
+    Response,
+    Models,
+    Model,
+    Load,
+    Unload,
+}
+
+static ROUTES: Routes<Operation> = Routes::new({
+    const ALL: &[Route<Operation>] = &[
+        Route::new(Method::POST, "/v1/chat/completions", Action::Infer, Operation::Chat),
+        Route::new(Method::POST, "/v1/completions", Action::Infer, Operation::Completion),
+        Route::new(Method::POST, "/v1/embeddings", Action::Infer, Operation::Embeddings),
+        Route::new(Method::POST, "/v1/responses", Action::Infer, Operation::Response),
+        Route::new(Method::GET, "/v1/models", Action::Index, Operation::Models),
+        Route::new(Method::GET, "/v1/models/{model}", Action::Index, Operation::Model),
+        Route::new(Method::POST, "/v1/models/{model}/load", Action::Load, Operation::Load),
+        Route::new(Method::POST, "/v1/models/{model}/unload", Action::Unload, Operation::Unload),
+    ];
+    ALL
+});
+
+/// The method, path and action of each route.
+pub fn routes() -> impl Iterator<Item = (&'static Method, &'static str, Action)> {
+    ROUTES.all().iter().map(|route| (&route.method, route.path, route.action))
+}
+
+/// The face, to be mounted on a transport.
+pub struct OpenAi {
+    server: Arc<Server>,
+    options: OpenAiOptions,
+    properties: Properties,
+    profiles: Profiles,
+    /// When the face was made, in seconds of Unix time.
+    created: u64,
+}
+
+impl OpenAi {
+    /// The face of `server`.
+    pub fn new(server: Arc<Server>, options: OpenAiOptions) -> Self {
+        let properties = Properties {
+            prefix: PREFIX,
+            fallback: unknown_path,
+            access: options.access.clone(),
+            body_limit: options.input_limit(),
+            body_budget: server.bodies().clone(),
+            cors: options.cors.clone(),
+            keeps_spelling: options.forwarded_headers.is_some(),
+            error_body: Some(transport_error),
+        };
+        Self { server, options, properties, profiles: Profiles::new(), created: now() }
+    }
+
+    async fn answer(&self, operation: Operation, call: &Call<'_>, body: RequestBody) -> Reply {
+        let model = call.params.get("model").unwrap_or_default();
+        // Boxed because a future has the size of its largest branch.
+        let outcome = match operation {
+            Operation::Chat => Box::pin(chat::answer(self, call, body)).await,
+            Operation::Completion => Box::pin(completions::answer(self, call, body)).await,
+            Operation::Embeddings => Box::pin(embeddings::answer(self, call, body)).await,
+            Operation::Response => Box::pin(responses::answer(self, call, body)).await,
+            Operation::Models => Ok(models::list(self, call)),
+            Operation::Model => models::describe(self, &model),
+            Operation::Load => Box::pin(models::load(self, &model)).await,
+            Operation::Unload => Box::pin(models::unload(self, &model)).await,
+        };
+        let mut reply = outcome.unwrap_or_else(|Refusal(reply)| *reply);
+        if let Ok(id) = HeaderValue::from_str(&request_id(call.headers)) {
+            reply.headers_mut().insert(REQUEST_ID, id);
+        }
+        reply
+    }
+}
+
+impl Face for OpenAi {
+    fn properties(&self) -> &Properties {
+        &self.properties
+    }
+
+    fn find<'a>(&self, head: &'a Parts) -> RouteMatch<'a> {
+        ROUTES.find(head)
+    }
+
+    fn perform<'a>(&'a self, route: RouteId, call: &'a Call<'a>, body: RequestBody) -> PendingReply<'a> {
+        match ROUTES.handler(route) {
+            Some(operation) => Box::pin(self.answer(operation, call, body)),
+            None => Box::pin(ready(unknown_path())),
+        }
+    }
+}
+
+/// The reply to unknown paths, in the transport's form, which becomes this face's.
+fn unknown_path() -> Reply {
+    reply::error_text(StatusCode::NOT_FOUND, "Not Found: this server has no such path of OpenAI's interface")
+}
+
+/// Seconds of Unix time.
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
+}
+
+#[cfg(test)]
+mod tests;

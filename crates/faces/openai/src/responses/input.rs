@@ -1,0 +1,151 @@
+//! From the items of a request to the messages of a conversation.
+
+use minijinja::Value;
+use minijinja::value::Serde;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value as Json, json};
+
+use crate::chat::plan::{Plan, planned};
+use crate::error::{Failure, Outcome};
+use crate::exchange::Request;
+use crate::fields::{Fields, read};
+use crate::messages::normalise;
+
+/// Fields of a request that an answer repeats, and their values without one.
+const ECHOED: &[(&str, &str)] = &[
+    ("instructions", "null"),
+    ("max_output_tokens", "null"),
+    ("metadata", "{}"),
+    ("parallel_tool_calls", "true"),
+    ("temperature", "1.0"),
+    ("text", "{\"format\":{\"type\":\"text\"}}"),
+    ("tool_choice", "\"auto\""),
+    ("tools", "[]"),
+    ("top_p", "1.0"),
+    ("truncation", "\"disabled\""),
+];
+
+/// Fields that need stored answers, or tools of OpenAI's.
+const REFUSED: &[&str] =
+    &["background", "conversation", "max_tool_calls", "previous_response_id", "prompt", "logprobs", "n"];
+
+/// Reads a request. Also returns the fields that its answer repeats.
+pub(super) fn plan(request: &Request) -> Outcome<(Plan, Map<String, Json>)> {
+    let mut fields = Fields::parse(&request.json)?;
+    fields.ignore(&["model"]);
+    for name in REFUSED {
+        if fields.take_raw(name).is_some_and(|value| value.get() != "false") {
+            return Err(Failure::unsupported(*name, format!("'{name}' is not supported")));
+        }
+    }
+    let echo = ECHOED.iter().map(|(name, absent)| {
+        let value = fields.get_raw(name).map_or(*absent, RawValue::get);
+        ((*name).to_owned(), serde_json::from_str(value).unwrap_or_default())
+    });
+    let echo = echo.collect();
+    for (name, allowed) in [("include", "[]"), ("truncation", "\"disabled\"")] {
+        let value = fields.take_raw(name).map(RawValue::get);
+        if value.is_some_and(|value| value != allowed) {
+            return Err(Failure::unsupported(name, format!("'{name}' is not supported with this value")));
+        }
+    }
+    let instructions: Option<String> = fields.take("instructions")?;
+    let input =
+        fields.take_raw("input").ok_or_else(|| Failure::invalid_field("input", "'input' is missing"))?;
+    let template = request.profile.chat_template(&request.name)?;
+    let messages = messages(instructions, input)?;
+    let messages = normalise(&messages, "input", template.mentions("developer"))?;
+    fields.rename("max_output_tokens", "max_tokens");
+    take_text(&mut fields)?;
+    take_reasoning(&mut fields)?;
+    Ok((planned(request, fields, messages)?, echo))
+}
+
+/// Moves the form of the output to the field of chat completions.
+fn take_text<'a>(fields: &mut Fields<'a>) -> Outcome<()> {
+    #[derive(Deserialize)]
+    struct Text<'a> {
+        #[serde(borrow)]
+        format: Option<&'a RawValue>,
+    }
+    let Some(raw) = fields.take_raw("text") else { return Ok(()) };
+    let text: Text<'a> = serde_json::from_str(raw.get())
+        .map_err(|error| Failure::invalid_field("text", format!("'text': {error}")))?;
+    if let Some(format) = text.format {
+        fields.push("response_format", format);
+    }
+    Ok(())
+}
+
+/// Moves the effort to the field of chat completions.
+fn take_reasoning<'a>(fields: &mut Fields<'a>) -> Outcome<()> {
+    #[derive(Deserialize)]
+    struct Reasoning<'a> {
+        #[serde(borrow)]
+        effort: Option<&'a RawValue>,
+    }
+    let Some(raw) = fields.take_raw("reasoning") else { return Ok(()) };
+    let reasoning: Reasoning<'a> = serde_json::from_str(raw.get())
+        .map_err(|error| Failure::invalid_field("reasoning", format!("'reasoning': {error}")))?;
+    if let Some(effort) = reasoning.effort {
+        fields.push("reasoning_effort", effort);
+    }
+    Ok(())
+}
+
+/// A text, or the items of a conversation.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Input {
+    Text(String),
+    Items(Vec<Json>),
+}
+
+/// The messages of a conversation, in the form of chat completions.
+fn messages(instructions: Option<String>, input: &RawValue) -> Outcome<Vec<Value>> {
+    let mut messages: Vec<Json> = Vec::new();
+    messages.extend(instructions.map(|text| json!({"role": "system", "content": text})));
+    match read("input", input)? {
+        Input::Text(text) => messages.push(json!({"role": "user", "content": text})),
+        Input::Items(items) => {
+            for (index, item) in items.into_iter().enumerate() {
+                add_item(&mut messages, index, item)?;
+            }
+        }
+    }
+    Ok(messages.into_iter().map(|message| Value::from(Serde(message))).collect())
+}
+
+fn add_item(messages: &mut Vec<Json>, index: usize, item: Json) -> Outcome<()> {
+    let Json::Object(mut item) = item else {
+        return Err(Failure::invalid_field("input", format!("'input[{index}]' is not an object")));
+    };
+    let mut take = |name: &str| item.remove(name).unwrap_or_default();
+    let kind = take("type");
+    match kind.as_str() {
+        Some("message") | None => {
+            messages.push(json!({"role": take("role"), "content": take("content")}));
+        }
+        Some("function_call") => {
+            let function = json!({"name": take("name"), "arguments": take("arguments")});
+            let call = json!({"id": take("call_id"), "type": "function", "function": function});
+            // Calls at once are one message.
+            match messages.last_mut().and_then(|last| last.get_mut("tool_calls")) {
+                Some(Json::Array(calls)) => calls.push(call),
+                _ => messages.push(json!({"role": "assistant", "content": null, "tool_calls": [call]})),
+            }
+        }
+        Some("function_call_output") => {
+            messages
+                .push(json!({"role": "tool", "tool_call_id": take("call_id"), "content": take("output")}));
+        }
+        // Templates drop the reasoning of earlier turns.
+        Some("reasoning") => {}
+        Some(other) => {
+            let message = format!("'input[{index}]': items of type '{other}' are not supported");
+            return Err(Failure::unsupported("input", message));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,195 @@
+//! `/v1/responses`, as documents and as streams.
+
+use nereid_core::backend_api::Error;
+
+use super::*;
+
+fn with(fields: Value) -> Value {
+    let mut request = json!({"model": "m", "input": "Hi"});
+    request.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+    request
+}
+
+/// The names of the events and their data, which repeat them and count up.
+fn events(answer: &Answer) -> Vec<(String, Value)> {
+    let blocks = answer.body.split("\n\n").filter(|block| !block.is_empty());
+    let events = blocks.enumerate().map(|(number, block)| {
+        let (name, data) = block.strip_prefix("event: ").unwrap().split_once("\ndata: ").unwrap();
+        let data: Value = serde_json::from_str(data).unwrap();
+        assert_eq!((&data["type"], &data["sequence_number"]), (&json!(name), &json!(number)));
+        (name.to_owned(), data)
+    });
+    events.collect()
+}
+
+#[tokio::test]
+async fn answer_has_a_message_and_repeats_the_request() {
+    let site = site(VLLM, words(&["Hel", "lo"])).await;
+    let fields = json!({"instructions": "Be brief.", "max_output_tokens": 50, "temperature": 0.5, "store": true,
+        "text": {"format": {"type": "json_schema", "name": "n", "schema": {"type": "object"}}}});
+    let json = site.post("/v1/responses", &with(fields)).await.json();
+    assert_eq!(
+        (&json["object"], &json["status"], &json["store"]),
+        (&json!("response"), &json!("completed"), &json!(false))
+    );
+    let item = &json["output"][0];
+    assert_eq!(
+        (&item["type"], &item["role"], &item["status"]),
+        (&json!("message"), &json!("assistant"), &json!("completed"))
+    );
+    assert_eq!(
+        (&item["content"][0]["type"], &item["content"][0]["text"]),
+        (&json!("output_text"), &json!("Hello"))
+    );
+    assert_eq!((&json["usage"]["input_tokens"], &json["usage"]["output_tokens"]), (&json!(5), &json!(2)));
+    assert_eq!(
+        (&json["temperature"], &json["max_output_tokens"], &json["tools"]),
+        (&json!(0.5), &json!(50), &json!([]))
+    );
+    assert_eq!(site.last_seen()["text_input"], "[system] Be brief.\n[user] Hi\n>");
+    assert_eq!(
+        site.last_seen()["sampling_parameters"],
+        json!({"temperature": 0.5, "max_tokens": 50, "structured_outputs": {"json": {"type": "object"}}})
+    );
+}
+
+#[tokio::test]
+async fn items_become_messages() {
+    let template = r#"parameters { key: "tool_call_parser" value { string_value: "hermes" } }"#;
+    let site = site(&format!("{VLLM} {template}"), words(&["x"])).await;
+    let input = json!([
+        {"role": "developer", "content": [{"type": "input_text", "text": "a"}]},
+        {"type": "message", "role": "user", "content": "b"},
+        {"type": "reasoning", "id": "rs_1", "summary": []},
+        {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"},
+        {"type": "function_call", "call_id": "2", "name": "g", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "1", "output": "c"},
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "d", "annotations": []}]}
+    ]);
+    let answer = site.post("/v1/responses", &with(json!({"input": input}))).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    let expected = "[system] a\n[user] b\n[assistant] \n[tool] c\n[assistant] d\n>";
+    assert_eq!(site.last_seen()["text_input"], expected);
+}
+
+#[tokio::test]
+async fn stream_opens_and_closes_each_item() {
+    let parsers = r#"parameters { key: "tool_call_parser" value { string_value: "hermes" } }
+        parameters { key: "reasoning_parser" value { string_value: "think" } }"#;
+    let text = &[
+        "<think>hm",
+        "m</think>",
+        "Let ",
+        "me.<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1}}</tool_call>",
+    ];
+    let site = site(&format!("{VLLM} {parsers}"), words(text)).await;
+    let tools = json!([{"type": "function", "name": "f", "parameters": {"type": "object"}}]);
+    let answer = site.post("/v1/responses", &with(json!({"stream": true, "tools": tools}))).await;
+    let events = events(&answer);
+    let names: Vec<_> = events.iter().map(|(name, _)| name.strip_prefix("response.").unwrap()).collect();
+    assert_eq!(
+        names,
+        [
+            "created",
+            "in_progress",
+            "output_item.added",
+            "reasoning_text.delta",
+            "reasoning_text.delta",
+            "reasoning_text.done",
+            "output_item.done",
+            "output_item.added",
+            "content_part.added",
+            "output_text.delta",
+            "output_text.delta",
+            "output_text.done",
+            "content_part.done",
+            "output_item.done",
+            "output_item.added",
+            "function_call_arguments.delta",
+            "function_call_arguments.done",
+            "output_item.done",
+            "completed"
+        ]
+    );
+    let data = |index: usize| &events[index].1;
+    assert_eq!((&data(5)["text"], &data(11)["text"]), (&json!("hmm"), &json!("Let me.")));
+    assert_eq!((&data(16)["arguments"], &data(17)["output_index"]), (&json!("{\"a\": 1}"), &json!(2)));
+    let response = &data(18)["response"];
+    let kinds: Vec<_> =
+        response["output"].as_array().unwrap().iter().map(|item| item["type"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["reasoning", "message", "function_call"]);
+    assert_eq!(
+        (&response["id"], &response["usage"]["output_tokens"]),
+        (&data(0)["response"]["id"], &json!(4))
+    );
+    // The same answer as a document.
+    let whole = site.post("/v1/responses", &with(json!({"tools": tools}))).await.json();
+    let texts = |response: &Value| {
+        json!([
+            response["output"][0]["content"][0]["text"],
+            response["output"][1]["content"][0]["text"],
+            response["output"][2]["name"],
+            response["output"][2]["arguments"]
+        ])
+    };
+    assert_eq!(texts(&whole), texts(response));
+}
+
+#[tokio::test]
+async fn end_of_an_answer_is_its_status() {
+    let length = site(VLLM, |request| {
+        request.responder().finish_with(Ok(text_response("a", [bytes("finish_reason", "length")])));
+    })
+    .await;
+    let json = length.post("/v1/responses", &with(json!({}))).await.json();
+    assert_eq!(
+        (&json["status"], &json["incomplete_details"]["reason"]),
+        (&json!("incomplete"), &json!("max_output_tokens"))
+    );
+    let broken = site(VLLM, |request| {
+        request.responder().send(Ok(text_response("a", [])));
+        request.responder().finish_with(Err(Error::internal("broken")));
+    })
+    .await;
+    let answer = broken.post("/v1/responses", &with(json!({"stream": true}))).await;
+    let (name, data) = events(&answer).pop().unwrap();
+    assert_eq!((name.as_str(), &data["response"]["error"]["message"]), ("response.failed", &json!("broken")));
+    assert_eq!(broken.post("/v1/responses", &with(json!({}))).await.status, 500);
+    let empty = site(VLLM, |request| request.responder().finish()).await;
+    let (name, data) =
+        events(&empty.post("/v1/responses", &with(json!({"stream": true}))).await).pop().unwrap();
+    assert_eq!(
+        (name.as_str(), &data["response"]["output"][0]["content"][0]["text"]),
+        ("response.completed", &json!(""))
+    );
+}
+
+#[tokio::test]
+async fn what_needs_stored_answers_is_refused_by_name() {
+    let site = site(VLLM, words(&["a"])).await;
+    for (fields, param) in [
+        (json!({"input": null}), "input"),
+        (json!({"input": []}), "input"),
+        (json!({"input": ["x"]}), "input"),
+        (json!({"input": [{"type": "web_search_call"}]}), "input"),
+        (
+            json!({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}),
+            "input",
+        ),
+        (json!({"previous_response_id": "resp_1"}), "previous_response_id"),
+        (json!({"background": true}), "background"),
+        (json!({"include": ["reasoning.encrypted_content"]}), "include"),
+        (json!({"truncation": "auto"}), "truncation"),
+        (json!({"tools": [{"type": "file_search"}]}), "tools"),
+        (json!({"text": {"format": {"type": "grammar"}}}), "response_format"),
+    ] {
+        let answer = site.post("/v1/responses", &with(fields.clone())).await;
+        assert_eq!(
+            (answer.status, &answer.json()["error"]["param"]),
+            (400, &json!(param)),
+            "{fields}: {}",
+            answer.body
+        );
+    }
+    assert!(site.seen.lock().unwrap().is_empty());
+}
