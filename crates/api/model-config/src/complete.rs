@@ -364,6 +364,13 @@ pub fn adopt_completed(config: &mut ModelConfig, completed: ModelConfig) -> Resu
     Ok(())
 }
 
+/// Adds the parameters of `completed` that a configuration lacks.
+pub fn adopt_parameters(config: &mut ModelConfig, completed: &ModelConfig) {
+    for (key, value) in &completed.parameters {
+        config.parameters.entry(key.clone()).or_insert_with(|| value.clone());
+    }
+}
+
 /// The field that chooses a scheduler, such as `dynamic_batching`.
 pub fn scheduler_name(choice: &SchedulingChoice) -> &'static str {
     match choice {

@@ -302,3 +302,22 @@ fn backend_changing_the_scheduler_is_refused() {
         assert_eq!(config, parse_text("dynamic_batching { }").unwrap());
     }
 }
+
+#[test]
+fn completed_parameters_are_adopted_unless_configured() {
+    let parameters = |pairs: &[(&str, &str)]| {
+        let pair = |(key, value): &(&str, &str)| {
+            format!("parameters {{ key: '{key}' value {{ string_value: '{value}' }} }}")
+        };
+        parse_text(&pairs.iter().map(pair).collect::<String>()).unwrap()
+    };
+    for (configured, completed, expected) in [
+        (&[][..], &[("a", "1")][..], &[("a", "1")][..]),
+        (&[("a", "0")], &[("a", "1"), ("b", "2")], &[("a", "0"), ("b", "2")]),
+        (&[("a", "0")], &[], &[("a", "0")]),
+    ] {
+        let mut config = parameters(configured);
+        adopt_parameters(&mut config, &parameters(completed));
+        assert_eq!(config, parameters(expected));
+    }
+}
