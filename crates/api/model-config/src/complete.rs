@@ -30,6 +30,7 @@ const MODEL_FILES: &[ModelFile] = &[
     ModelFile::file("model.pt", "pytorch", "pytorch_libtorch"),
     ModelFile::file("model.pt2", "pytorch", "torch_aoti"),
     ModelFile::file("model.netdef", "caffe2", "caffe2_netdef"),
+    ModelFile::file("model.gguf", "llamacpp", "gguf"),
     ModelFile { form: Form::Either, ..ModelFile::file("model.py", "python", "") },
 ];
 

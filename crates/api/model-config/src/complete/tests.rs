@@ -178,6 +178,8 @@ fn file_in_version_folder_implies_the_backend() {
         ("model.xml", "openvino", ""),
         ("model.pt", "pytorch", "pytorch_libtorch"),
         ("model.netdef", "caffe2", "caffe2_netdef"),
+        ("model.gguf", "llamacpp", "gguf"),
+        ("model.gguf/", "", ""),
         ("model.pt2", "pytorch", "torch_aoti"),
         ("model.py", "python", ""),
         ("model.savedmodel", "", ""),
