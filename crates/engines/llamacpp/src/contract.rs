@@ -4,7 +4,6 @@ use nereid_backend_api::{
     BytesElements, DataType, Error, ModelConfig, Request, Response, Result, Tensor, push_bytes_element,
 };
 use nereid_model_config::proto::{ModelInput, ModelOutput, ModelParameter};
-use serde_json::{Map, Value};
 
 use crate::engine::Vocabulary;
 use crate::parameters::SamplingParameters;
@@ -244,7 +243,7 @@ pub(crate) fn response(
         outputs.push(text_tensor(FINISH_REASON, reason)?);
     }
     if format.logprobs && request.wants(LOGPROBS) {
-        outputs.push(text_tensor(LOGPROBS, &logprobs_json(&part.logprobs, vocabulary).to_string())?);
+        outputs.push(text_tensor(LOGPROBS, &logprobs_json(&part.logprobs, vocabulary))?);
     }
     let counts = [
         (format.input_tokens, INPUT_TOKENS, input_tokens),
@@ -265,8 +264,8 @@ fn text_tensor(name: &str, text: &str) -> Result<Tensor> {
     Ok(Tensor::new(name, DataType::Bytes, [1], contents))
 }
 
-/// The probabilities as vLLM lists them: for each token, an object with the token and its alternatives.
-fn logprobs_json(logprobs: &[Vec<TokenLogprob>], vocabulary: &dyn Vocabulary) -> Value {
+/// The probabilities as JSON, as vLLM lists them: for each token, an object with the token first, then its alternatives.
+fn logprobs_json(logprobs: &[Vec<TokenLogprob>], vocabulary: &dyn Vocabulary) -> String {
     let entry = |found: &TokenLogprob| {
         let mut piece = Vec::new();
         vocabulary.piece(found.token, true, &mut piece);
@@ -275,12 +274,17 @@ fn logprobs_json(logprobs: &[Vec<TokenLogprob>], vocabulary: &dyn Vocabulary) ->
             "rank": found.rank,
             "decoded_token": String::from_utf8_lossy(&piece),
         });
-        (found.token.to_string(), value)
+        format!("\"{}\":{value}", found.token)
     };
     if logprobs.is_empty() {
-        return Value::Null;
+        return "null".to_owned();
     }
-    logprobs.iter().map(|token| Value::Object(token.iter().map(entry).collect::<Map<_, _>>())).collect()
+    let object = |token: &Vec<TokenLogprob>| {
+        let entries: Vec<_> = token.iter().map(entry).collect();
+        format!("{{{}}}", entries.join(","))
+    };
+    let objects: Vec<_> = logprobs.iter().map(object).collect();
+    format!("[{}]", objects.join(","))
 }
 
 #[cfg(test)]

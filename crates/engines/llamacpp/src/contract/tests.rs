@@ -154,7 +154,7 @@ fn response_has_what_the_request_asks_for() {
     let all = [RETURN_FINISH_REASON, RETURN_LOGPROBS, RETURN_INPUT_TOKENS, RETURN_OUTPUT_TOKENS];
     let logprob = |token, rank| TokenLogprob { token, logprob: -0.5, rank };
     let part =
-        Part { text: "hi".to_owned(), tokens: 2, logprobs: vec![vec![logprob(104, 1), logprob(105, 2)]] };
+        Part { text: "hi".to_owned(), tokens: 2, logprobs: vec![vec![logprob(105, 2), logprob(104, 1)]] };
     let contents = |outputs: &[&str], flags: &[&str], finish| {
         let mut inputs = vec![bytes(TEXT_INPUT, b"a")];
         inputs.extend(flags.iter().map(|flag| truth(flag, true)));
@@ -173,7 +173,7 @@ fn response_has_what_the_request_asks_for() {
     let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
     assert_eq!(contents(&[], &[], None), [pair(TEXT_OUTPUT, "hi")]);
     assert_eq!(contents(&[FINISH_REASON], &all[..1], Some(Finish::Length)), [pair(FINISH_REASON, "length")]);
-    let json = r#"[{"104":{"decoded_token":"h","logprob":-0.5,"rank":1},"105":{"decoded_token":"i","logprob":-0.5,"rank":2}}]"#;
+    let json = r#"[{"105":{"decoded_token":"i","logprob":-0.5,"rank":2},"104":{"decoded_token":"h","logprob":-0.5,"rank":1}}]"#;
     assert_eq!(
         contents(&[], &all, None),
         [
