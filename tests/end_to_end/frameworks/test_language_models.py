@@ -31,6 +31,8 @@ def server(tmp_path_factory):
     repository = tmp_path_factory.mktemp("language")
     gguf_models.write(repository)
     gguf_models.write(repository, "narrow", gguf_models.parameters(max_sequences=1, context_length=64))
+    # The cache holds half of what all sequences together need.
+    gguf_models.write(repository, "crowded", gguf_models.parameters(context_length=256, cache_tokens=256))
     # A text that fills the context takes minutes.
     gguf_models.write(repository, "endless", gguf_models.parameters(max_sequences=2, context_length=100000))
     with nereid_server.running(repository, llamacpp_package.flag()) as server:
@@ -93,6 +95,17 @@ def test_requests_that_execute_together_write_what_they_write_alone(server, expe
     with ThreadPoolExecutor(16) as clients:
         found = list(clients.map(lambda text: answer(server, text, max_tokens=ANSWERS)["text_output"], texts))
     assert found == [text_of(expected[text]) for text in texts]
+
+
+def test_requests_that_pause_for_room_in_the_cache_write_the_same(server):
+    text = "the quick brown fox jumps over the lazy dog"
+    alone = answer(server, text, max_tokens=48, ignore_eos=True)
+    assert 8 * (alone["num_input_tokens"] + 48) > 2 * 256
+    with ThreadPoolExecutor(8) as clients:
+        how = {"model": "crowded", "max_tokens": 48, "ignore_eos": True}
+        # Different salts, lest the requests share their prompt in the cache.
+        found = list(clients.map(lambda salt: answer(server, text, cache_salt=str(salt), **how), range(16)))
+    assert {one["text_output"] for one in found} == {alone["text_output"]}
 
 
 def test_cached_prefix_makes_no_difference(server):

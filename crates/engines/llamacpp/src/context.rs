@@ -41,7 +41,7 @@ struct Buffers {
 }
 
 impl Context {
-    /// Makes a context with room for every sequence to reach its limit.
+    /// Makes a context.
     ///
     /// # Errors
     /// The library's reason.
@@ -51,7 +51,7 @@ impl Context {
         let threads = i32::try_from(threads).map_err(|_| format!("{threads} threads are too many"))?;
         // SAFETY: the function takes nothing.
         let mut params = unsafe { (library.api.context_default_params)() };
-        params.n_ctx = number(limits.context.saturating_mul(limits.sequences))?;
+        params.n_ctx = number(limits.cache)?;
         params.n_batch = number(limits.batch)?;
         params.n_ubatch = number(limits.batch)?;
         params.n_seq_max = number(limits.sequences)?;

@@ -32,6 +32,8 @@ pub(crate) struct Limits {
     pub(crate) sequences: usize,
     /// The longest sequence, in tokens.
     pub(crate) context: usize,
+    /// Tokens of all sequences together. Those that sequences share count once.
+    pub(crate) cache: usize,
     /// The largest batch, in tokens.
     pub(crate) batch: usize,
 }

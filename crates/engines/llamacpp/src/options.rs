@@ -13,8 +13,11 @@ const SEQUENCES: usize = 8;
 /// The most sequences that the library supports.
 const MAX_SEQUENCES: usize = 256;
 
-/// The longest context that a model gets by default: its cache takes memory at once, for all sequences.
+/// The longest context that a model gets by default.
 const CONTEXT: usize = 4096;
+
+/// Tokens in the cache by default, for each sequence: many requests are shorter than the context.
+const CACHE: usize = 1024;
 
 /// Tokens of a batch by default.
 const BATCH: usize = 512;
@@ -28,6 +31,8 @@ pub(crate) struct Options {
     sequences: usize,
     /// `None` for the model's, up to [`CONTEXT`].
     context: Option<usize>,
+    /// `None` for [`CACHE`] for each sequence, and at least one context.
+    cache: Option<usize>,
     batch: usize,
     pub(crate) threads: usize,
     /// `None` for all if the instance is on a GPU, otherwise none.
@@ -69,6 +74,7 @@ impl Options {
         Ok(Self {
             sequences,
             context: size("context_length", 8, 1 << 24)?,
+            cache: size("cache_tokens", 8, 1 << 28)?,
             batch,
             // Threads wait for each other without sleeping: more than there are processors would make each token take seconds.
             threads: size("threads", 1, 1024)?.unwrap_or(1).min(cores),
@@ -90,7 +96,10 @@ impl Options {
     /// The limits of a context for a model that was trained with contexts of this length, or 0 if that is unknown.
     pub(crate) fn limits(&self, trained: usize) -> Limits {
         let model = if trained == 0 { CONTEXT } else { trained.min(CONTEXT) };
-        Limits { sequences: self.sequences, context: self.context.unwrap_or(model), batch: self.batch }
+        let context = self.context.unwrap_or(model);
+        let all = context.saturating_mul(self.sequences);
+        let cache = self.cache.unwrap_or(self.sequences * CACHE).clamp(context, all);
+        Limits { sequences: self.sequences, context, cache, batch: self.batch }
     }
 }
 
@@ -110,13 +119,18 @@ mod tests {
 
     #[test]
     fn parameters_set_the_limits() {
-        let limits = |sequences, context, batch| Limits { sequences, context, batch };
+        let limits = |sequences, context, cache, batch| Limits { sequences, context, cache, batch };
         for (parameters, trained, expected) in [
-            (&[][..], 131_072, limits(8, 4096, 512)),
-            (&[], 2048, limits(8, 2048, 512)),
-            (&[], 0, limits(8, 4096, 512)),
-            (&[("max_sequences", "16"), ("context_length", "8192")], 2048, limits(16, 8192, 512)),
-            (&[("max_sequences", "256"), ("batch_tokens", "256")], 2048, limits(256, 2048, 256)),
+            (&[][..], 131_072, limits(8, 4096, 8192, 512)),
+            (&[], 2048, limits(8, 2048, 8192, 512)),
+            (&[], 512, limits(8, 512, 4096, 512)),
+            (&[], 0, limits(8, 4096, 8192, 512)),
+            (&[("max_sequences", "1")], 2048, limits(1, 2048, 2048, 512)),
+            (&[("cache_tokens", "10000")], 2048, limits(8, 2048, 10_000, 512)),
+            (&[("cache_tokens", "100")], 2048, limits(8, 2048, 2048, 512)),
+            (&[("cache_tokens", "1000000")], 2048, limits(8, 2048, 16_384, 512)),
+            (&[("max_sequences", "16"), ("context_length", "8192")], 2048, limits(16, 8192, 16_384, 512)),
+            (&[("max_sequences", "256"), ("batch_tokens", "256")], 2048, limits(256, 2048, 262_144, 256)),
         ] {
             assert_eq!(options(parameters).unwrap().limits(trained), expected);
         }

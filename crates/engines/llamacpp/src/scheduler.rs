@@ -91,9 +91,9 @@ impl<E: Engine, C: Client> Scheduler<E, C> {
         self.limits
     }
 
-    /// Whether another request can be admitted.
+    /// Whether another request can be admitted. Paused ones come first.
     pub(crate) fn has_room(&self) -> bool {
-        self.slots.iter().any(|slot| slot.active.is_none())
+        self.slots.iter().any(|slot| slot.active.is_none()) && !self.slots.iter().any(|slot| slot.is_paused)
     }
 
     /// Whether there is nothing to do.
@@ -153,6 +153,7 @@ impl<E: Engine, C: Client> Scheduler<E, C> {
 
     /// Releases requests that were cancelled, or ran out of time.
     fn release_ended(&mut self, now: Instant) {
+        let mut has_ended = false;
         for slot in &mut self.slots {
             if let Some(active) = slot.active.take_if(|active| active.client.is_cancelled()) {
                 active
@@ -162,7 +163,14 @@ impl<E: Engine, C: Client> Scheduler<E, C> {
                 slot.active.take_if(|active| active.deadline.is_some_and(|deadline| now >= deadline))
             {
                 active.finish(Finish::Length);
+            } else {
+                continue;
             }
+            slot.is_paused = false;
+            has_ended = true;
+        }
+        if has_ended {
+            self.resume();
         }
     }
 
@@ -194,31 +202,34 @@ impl<E: Engine, C: Client> Scheduler<E, C> {
         }
     }
 
-    /// Evaluates a batch. Where the cache is full, what ended requests left in it makes room.
+    /// Evaluates a batch. If the cache is full, sequences of ended requests are evicted from it, the oldest first.
     fn decode(&mut self, batch: &[BatchToken]) -> Result<(), DecodeError> {
-        let outcome = self.engine.decode(batch);
-        if outcome != Err(DecodeError::CacheFull) {
-            return outcome;
-        }
-        for (number, slot) in self.slots.iter_mut().enumerate() {
-            if slot.active.is_none() && !slot.tokens.is_empty() {
-                slot.tokens.clear();
-                self.engine.truncate(number, 0);
+        loop {
+            let outcome = self.engine.decode(batch);
+            if outcome != Err(DecodeError::CacheFull) {
+                return outcome;
             }
+            let slots = self.slots.iter_mut().enumerate();
+            let ended = slots.filter(|(_, slot)| slot.active.is_none() && !slot.tokens.is_empty());
+            let Some((number, slot)) = ended.min_by_key(|(_, slot)| slot.used) else { return outcome };
+            slot.tokens.clear();
+            self.engine.truncate(number, 0);
         }
-        self.engine.decode(batch)
     }
 
-    /// Fails the requests of a batch that was not evaluated: if the cache is full, only the last one that came.
+    /// Handles a batch that was not evaluated. If the cache is full, the last request that came is paused, or fails if it is the
+    /// only one. Any other error fails all requests of the batch.
     fn fail(&mut self, batch: &[BatchToken], error: &DecodeError) {
         let mut failed: Vec<usize> = batch.iter().map(|entry| entry.sequence).collect();
         failed.sort_unstable();
         failed.dedup();
         let error = match error {
-            DecodeError::CacheFull => {
+            DecodeError::CacheFull if failed.len() > 1 => {
                 let last =
-                    failed.iter().copied().max_by_key(|number| self.slots.get(*number).map(|slot| slot.used));
-                failed.retain(|number| Some(*number) == last);
+                    failed.into_iter().max_by_key(|number| self.slots.get(*number).map(|slot| slot.used));
+                return last.into_iter().for_each(|number| self.pause(number));
+            }
+            DecodeError::CacheFull => {
                 Error::unavailable("the cache of the context has no room for the request")
             }
             DecodeError::Failed(reason) => Error::internal(format!("llama.cpp failed: {reason}")),
@@ -231,10 +242,25 @@ impl<E: Engine, C: Client> Scheduler<E, C> {
                 active.client.fail(error.clone());
             }
         }
+        self.resume();
+    }
+
+    /// Takes a request out of the cache, until another one ends. It is then read again, with what it has written.
+    fn pause(&mut self, number: usize) {
+        self.engine.truncate(number, 0);
+        if let Some(slot) = self.slots.get_mut(number) {
+            slot.pause();
+        }
+    }
+
+    /// Continues the paused requests, after another one has ended.
+    fn resume(&mut self) {
+        self.slots.iter_mut().for_each(|slot| slot.is_paused = false);
     }
 
     /// Chooses the next tokens after a batch.
     fn take_outputs(&mut self, batch: &[BatchToken]) {
+        let mut has_ended = false;
         for (place, entry) in batch.iter().enumerate() {
             let Some(slot) = self.slots.get_mut(entry.sequence) else { continue };
             slot.tokens.push(entry.token);
@@ -243,9 +269,17 @@ impl<E: Engine, C: Client> Scheduler<E, C> {
             }
             // The chosen token is part of the context, though it may be the last and is then not evaluated.
             let has_room = slot.tokens.len() + 1 < self.limits.context;
-            let Some(active) = slot.active.take() else { continue };
+            let Some(mut active) = slot.active.take() else { continue };
+            if active.resume() {
+                slot.active = Some(active);
+                continue;
+            }
             let logits = self.engine.logits(place);
             slot.active = active.advance(logits, &*self.vocabulary, has_room);
+            has_ended |= slot.active.is_none();
+        }
+        if has_ended {
+            self.resume();
         }
     }
 }

@@ -70,6 +70,9 @@ impl Engine for Scripted {
             return Err(error);
         }
         assert!((1..=self.limits.batch).contains(&batch.len()));
+        if record.held.values().map(Vec::len).sum::<usize>() + batch.len() > self.limits.cache {
+            return Err(DecodeError::CacheFull);
+        }
         self.logits.clear();
         for entry in batch {
             assert!(entry.sequence < self.limits.sequences);

@@ -20,11 +20,13 @@ pub(super) struct Slot<C> {
     pub(super) used: u64,
     /// The request that occupies it.
     pub(super) active: Option<Active<C>>,
+    /// Whether the request waits for room in the cache, and has none of its tokens there.
+    pub(super) is_paused: bool,
 }
 
 impl<C> Default for Slot<C> {
     fn default() -> Self {
-        Self { tokens: Vec::new(), salt: String::new(), used: 0, active: None }
+        Self { tokens: Vec::new(), salt: String::new(), used: 0, active: None, is_paused: false }
     }
 }
 
@@ -37,9 +39,20 @@ impl<C> Slot<C> {
         self.tokens.iter().zip(prompt).take_while(|(held, wanted)| held == wanted).count()
     }
 
-    /// Whether a part of the prompt is not evaluated yet.
+    /// Whether a part of the prompt is to be evaluated.
     pub(super) fn is_reading(&self) -> bool {
-        self.active.as_ref().is_some_and(|active| active.next.is_none())
+        !self.is_paused && self.active.as_ref().is_some_and(|active| active.next.is_none())
+    }
+
+    /// Empties the sequence. Its request is to be read again, with what it has written so far.
+    pub(super) fn pause(&mut self) {
+        let tokens = std::mem::take(&mut self.tokens);
+        let Some(active) = &mut self.active else { return };
+        self.is_paused = true;
+        if let Some(next) = active.next.take() {
+            active.prompt = tokens;
+            active.resumes_with = Some(next);
+        }
     }
 }
 
@@ -50,6 +63,8 @@ pub(super) struct Active<C> {
     /// The chosen token that is not evaluated yet; `None` while the prompt is read.
     pub(super) next: Option<Token>,
     pub(super) deadline: Option<Instant>,
+    /// The chosen token of a request that is read again after a pause.
+    resumes_with: Option<Token>,
     parameters: SamplingParameters,
     sampler: Sampler,
     text: TextStream,
@@ -67,6 +82,7 @@ impl<C: Client> Active<C> {
             prompt,
             next: None,
             deadline,
+            resumes_with: None,
             parameters,
             sampler,
             text,
@@ -79,6 +95,12 @@ impl<C: Client> Active<C> {
     pub(super) fn finish(mut self, finish: Finish) {
         let text = self.text.finish();
         self.client.finish(Part { text, ..Part::default() }, finish);
+    }
+
+    /// Continues after a pause, once all of its tokens are evaluated again. Returns whether there was one.
+    pub(super) fn resume(&mut self) -> bool {
+        self.next = self.resumes_with.take();
+        self.next.is_some()
     }
 
     /// Chooses the next token, and delivers it. `None` if it was the last one. `has_room` is whether the context can take it.
