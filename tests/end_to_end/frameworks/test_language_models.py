@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tritonclient.grpc
+import tritonclient.http
 
 import gguf_models
 import llamacpp_package
@@ -33,6 +34,9 @@ def server(tmp_path_factory):
     gguf_models.write(repository, "narrow", gguf_models.parameters(max_sequences=1, context_length=64))
     # The cache holds half of what all sequences together need.
     gguf_models.write(repository, "crowded", gguf_models.parameters(context_length=256, cache_tokens=256))
+    embedder = gguf_models.gguf(pooling=gguf_models.MEAN)
+    gguf_models.write(repository, "embedder", contents=embedder)
+    gguf_models.write(repository, "lengths", gguf_models.parameters(normalize="false"), contents=embedder)
     # A text that fills the context takes minutes.
     gguf_models.write(repository, "endless", gguf_models.parameters(max_sequences=2, context_length=100000))
     with nereid_server.running(repository, llamacpp_package.flag()) as server:
@@ -218,6 +222,37 @@ def test_clients_that_leave_free_their_places(server):
     # Requests that have started count as failures of their backend, also if they were cancelled.
     labels["reason"] = "BACKEND"
     assert eventually(lambda: Scrape(server).value("nv_inference_request_failure", **labels) == 2)
+
+
+def embed(server, texts, model="embedder"):
+    """The vectors of texts, by one request."""
+    given = tritonclient.http.InferInput("text_input", [len(texts), 1], "BYTES")
+    given.set_data_from_numpy(np.array([[text.encode()] for text in texts], object))
+    with tritonclient.http.InferenceServerClient(server.url) as client:
+        return client.infer(model, [given]).as_numpy("embedding")
+
+
+def test_embeddings_are_llama_cpps_own(server, tmp_path):
+    file = tmp_path / "model.gguf"
+    file.write_bytes(gguf_models.gguf(pooling=gguf_models.MEAN))
+    own = np.array(llamacpp_package.embeddings(file, PROMPTS, gguf_models.WIDTH))
+    np.testing.assert_allclose(embed(server, PROMPTS, "lengths"), own, rtol=1e-3, atol=1e-4)
+    own /= np.linalg.norm(own, axis=1, keepdims=True)
+    np.testing.assert_allclose(embed(server, PROMPTS), own, rtol=1e-3, atol=1e-4)
+    with ThreadPoolExecutor(8) as clients:
+        alone = list(clients.map(lambda text: embed(server, [text])[0], PROMPTS * 6))
+    np.testing.assert_allclose(np.array(alone), np.tile(own, (6, 1)), rtol=1e-3, atol=1e-4)
+
+
+def test_embedding_model_completes_its_configuration(server):
+    config = request(server, "GET", "/v2/models/embedder/config").json
+    assert (config["max_batch_size"], "dynamic_batching" in config) == (8, True)
+    tensors = [(it["name"], it["data_type"], it["dims"]) for it in config["input"] + config["output"]]
+    assert tensors == [("text_input", "TYPE_STRING", [1]), ("embedding", "TYPE_FP32", [gguf_models.WIDTH])]
+    # A text that is too long fails alone.
+    found = request(server, "POST", "/v2/models/embedder/generate", json.dumps({"text_input": "z" * 600}))
+    assert "tokens, but the context holds 512" in found.json["error"]
+    assert len(request(server, "POST", "/v2/models/embedder/generate", json.dumps({"text_input": "z"})).json["embedding"]) == 64
 
 
 def workers(server):

@@ -7,7 +7,10 @@ import numpy as np
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 CHAT_TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
-_WIDTH, _HEADS, _HIDDEN, _LAYERS, CONTEXT = 64, 4, 96, 2, 512
+WIDTH, CONTEXT = 64, 512
+_HEADS, _HIDDEN, _LAYERS = 4, 96, 2
+# The mean of the tokens' vectors.
+MEAN = 1
 _ALIGNMENT = 32
 _U32, _F32, _STRING, _ARRAY, _I32 = 4, 6, 8, 9, 5
 _NORMAL, _UNKNOWN, _CONTROL, _BYTE = 1, 2, 3, 6
@@ -40,22 +43,22 @@ def _pair(key, kind, value):
     return _text(key) + struct.pack("<I", kind) + _value(kind, value)
 
 
-def gguf(seed=1):
-    """The bytes of a model's file."""
+def gguf(seed=1, pooling=None):
+    """The bytes of a model's file. With `pooling`, it is a model for embeddings."""
     tokens, scores, types = (list(column) for column in zip(*vocabulary(), strict=True))
     rng = np.random.default_rng(seed)
     size = len(tokens)
-    shapes = {"token_embd.weight": (size, _WIDTH), "output_norm.weight": (_WIDTH,), "output.weight": (size, _WIDTH)}
+    shapes = {"token_embd.weight": (size, WIDTH), "output_norm.weight": (WIDTH,), "output.weight": (size, WIDTH)}
     for layer in range(_LAYERS):
         block = f"blk.{layer}."
-        shapes |= {f"{block}attn_{name}.weight": (_WIDTH, _WIDTH) for name in ("q", "k", "v", "output")}
-        shapes |= {f"{block}{name}_norm.weight": (_WIDTH,) for name in ("attn", "ffn")}
-        shapes |= {f"{block}ffn_{name}.weight": (_HIDDEN, _WIDTH) for name in ("gate", "up")}
-        shapes[f"{block}ffn_down.weight"] = (_WIDTH, _HIDDEN)
+        shapes |= {f"{block}attn_{name}.weight": (WIDTH, WIDTH) for name in ("q", "k", "v", "output")}
+        shapes |= {f"{block}{name}_norm.weight": (WIDTH,) for name in ("attn", "ffn")}
+        shapes |= {f"{block}ffn_{name}.weight": (_HIDDEN, WIDTH) for name in ("gate", "up")}
+        shapes[f"{block}ffn_down.weight"] = (WIDTH, _HIDDEN)
     pairs = [
         _pair("general.architecture", _STRING, "llama"),
         _pair("llama.context_length", _U32, CONTEXT),
-        _pair("llama.embedding_length", _U32, _WIDTH),
+        _pair("llama.embedding_length", _U32, WIDTH),
         _pair("llama.block_count", _U32, _LAYERS),
         _pair("llama.feed_forward_length", _U32, _HIDDEN),
         _pair("llama.attention.head_count", _U32, _HEADS),
@@ -69,6 +72,8 @@ def gguf(seed=1):
         _pair("tokenizer.ggml.eos_token_id", _U32, 2),
         _pair("tokenizer.chat_template", _STRING, CHAT_TEMPLATE),
     ]
+    if pooling is not None:
+        pairs.append(_pair("llama.pooling_type", _U32, pooling))
     infos, data = b"", b""
     for name, shape in shapes.items():
         # The format lists dimensions from the innermost one outwards; 0 is the type F32.

@@ -129,6 +129,7 @@ nereid_dylib::symbols! {
         model_free = "llama_model_free" => unsafe extern "C" fn(*mut RawModel),
         model_vocabulary = "llama_model_get_vocab" => unsafe extern "C" fn(*const RawModel) -> *const RawVocabulary,
         model_context_length = "llama_model_n_ctx_train" => unsafe extern "C" fn(*const RawModel) -> i32,
+        model_embedding_size = "llama_model_n_embd_out" => unsafe extern "C" fn(*const RawModel) -> i32,
         model_description = "llama_model_desc" => unsafe extern "C" fn(*const RawModel, *mut c_char, usize) -> i32,
         model_metadata =
             "llama_model_meta_val_str" => unsafe extern "C" fn(*const RawModel, *const c_char, *mut c_char, usize) -> i32,
@@ -140,6 +141,7 @@ nereid_dylib::symbols! {
         context_free = "llama_free" => unsafe extern "C" fn(*mut RawContext),
         context_memory = "llama_get_memory" => unsafe extern "C" fn(*const RawContext) -> *mut RawMemory,
         decode = "llama_decode" => unsafe extern "C" fn(*mut RawContext, RawBatch) -> i32,
+        embedding = "llama_get_embeddings_seq" => unsafe extern "C" fn(*mut RawContext, i32) -> *mut f32,
         logits = "llama_get_logits_ith" => unsafe extern "C" fn(*mut RawContext, i32) -> *mut f32,
         sequence_remove = "llama_memory_seq_rm" => unsafe extern "C" fn(*mut RawMemory, i32, i32, i32) -> bool,
         sequence_copy = "llama_memory_seq_cp" => unsafe extern "C" fn(*mut RawMemory, i32, i32, i32, i32),

@@ -4,9 +4,10 @@ use std::ptr::NonNull;
 use std::slice;
 use std::sync::Arc;
 
-use crate::api::{Api, RawBatch, RawContext};
-use crate::engine::{BatchToken, DecodeError, Engine, Limits, Vocabulary as _};
-use crate::weights::Weights;
+use crate::api::{Api, ContextParams, RawBatch, RawContext};
+use crate::embedding::Embedder;
+use crate::engine::{BatchToken, DecodeError, Engine, Limits, Token, Vocabulary as _};
+use crate::weights::{Pooling, Weights};
 
 /// The library's outcome for a batch that found no room in the cache.
 const NO_ROOM: i32 = 1;
@@ -46,21 +47,34 @@ impl Context {
     /// # Errors
     /// The library's reason.
     pub(crate) fn new(weights: &Arc<Weights>, limits: Limits, threads: usize) -> Result<Self, String> {
-        let library = weights.library();
-        let number = |number: usize| u32::try_from(number).map_err(|_| format!("{number} is too large"));
-        let threads = i32::try_from(threads).map_err(|_| format!("{threads} threads are too many"))?;
-        // SAFETY: the function takes nothing.
-        let mut params = unsafe { (library.api.context_default_params)() };
-        params.n_ctx = number(limits.cache)?;
-        params.n_batch = number(limits.batch)?;
-        params.n_ubatch = number(limits.batch)?;
-        params.n_seq_max = number(limits.sequences)?;
+        let mut params = params(weights, limits, threads)?;
         // The next token of each sequence: without a limit, the library has room for the logits of all tokens of a batch.
-        params.n_outputs_max = number(limits.sequences)?;
-        params.n_threads = threads;
-        params.n_threads_batch = threads;
-        // One cache for all sequences: a batch of any of them is evaluated at once, and they share prefixes without copies.
-        params.kv_unified = 1;
+        params.n_outputs_max = params.n_seq_max;
+        Self::with(weights, limits, params)
+    }
+
+    /// Makes a context for embeddings. A text has to fit into one batch.
+    ///
+    /// # Errors
+    /// The library's reason.
+    pub(crate) fn for_embeddings(
+        weights: &Arc<Weights>,
+        limits: Limits,
+        threads: usize,
+        pooling: Pooling,
+    ) -> Result<Self, String> {
+        const MEAN: i32 = 1;
+        let mut params = params(weights, limits, threads)?;
+        params.embeddings = 1;
+        params.n_outputs_max_per_seq = 0;
+        if pooling == Pooling::Mean {
+            params.pooling_type = MEAN;
+        }
+        Self::with(weights, limits, params)
+    }
+
+    fn with(weights: &Arc<Weights>, limits: Limits, params: ContextParams) -> Result<Self, String> {
+        let library = weights.library();
         // SAFETY: the parameters are the library's own, and the model lives at least as long as the context, which holds it.
         let (context, log) = library.with_log(|api| unsafe { (api.context_new)(weights.raw(), params) });
         let context = NonNull::new(context).ok_or(if log.is_empty() {
@@ -85,6 +99,19 @@ impl Context {
         }
     }
 
+    /// The vector of a sequence of the last batch.
+    fn embedding(&self, sequence: usize) -> Result<Vec<f32>, String> {
+        let missing = || "the model has no embedding for the text".to_owned();
+        let sequence = i32::try_from(sequence).map_err(|_| missing())?;
+        // SAFETY: the library returns null for sequences without an embedding.
+        let values = unsafe { (self.api().embedding)(self.context.as_ptr(), sequence) };
+        if values.is_null() {
+            return Err(missing());
+        }
+        // SAFETY: the library keeps a vector of the model's size for each sequence of the last batch.
+        Ok(unsafe { slice::from_raw_parts(values, self.weights.embedding_size()) }.to_vec())
+    }
+
     /// The first position that a sequence holds; none if it is empty.
     fn start(&self, sequence: i32) -> Option<i32> {
         // SAFETY: as above.
@@ -93,6 +120,53 @@ impl Context {
             if memory.is_null() { -1 } else { (self.api().sequence_start)(memory, sequence) }
         };
         (start >= 0).then_some(start)
+    }
+}
+
+/// The parameters that all contexts have in common.
+fn params(weights: &Weights, limits: Limits, threads: usize) -> Result<ContextParams, String> {
+    let number = |number: usize| u32::try_from(number).map_err(|_| format!("{number} is too large"));
+    let threads = i32::try_from(threads).map_err(|_| format!("{threads} threads are too many"))?;
+    // SAFETY: the function takes nothing.
+    let mut params = unsafe { (weights.library().api.context_default_params)() };
+    params.n_ctx = number(limits.cache)?;
+    params.n_batch = number(limits.batch)?;
+    params.n_ubatch = params.n_batch;
+    params.n_seq_max = number(limits.sequences)?;
+    params.n_threads = threads;
+    params.n_threads_batch = threads;
+    // One cache for all sequences: a batch of any of them is evaluated at once, and they share prefixes without copies.
+    params.kv_unified = 1;
+    Ok(params)
+}
+
+impl Embedder for Context {
+    fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    fn embed(&mut self, texts: &[&[Token]]) -> Result<Vec<Vec<f32>>, String> {
+        let token = |sequence, (position, token): (usize, &Token)| BatchToken {
+            token: *token,
+            position,
+            sequence,
+            has_output: true,
+        };
+        let batch: Vec<_> = texts
+            .iter()
+            .enumerate()
+            .flat_map(|(sequence, text)| text.iter().enumerate().map(move |entry| token(sequence, entry)))
+            .collect();
+        let outcome = self.decode(&batch).map_err(|error| match error {
+            DecodeError::CacheFull => "the cache of the context has no room for the texts".to_owned(),
+            DecodeError::Failed(reason) => reason,
+        });
+        let found =
+            outcome.and_then(|()| (0..texts.len()).map(|sequence| self.embedding(sequence)).collect());
+        (0..texts.len()).for_each(|sequence| {
+            self.truncate(sequence, 0);
+        });
+        found
     }
 }
 

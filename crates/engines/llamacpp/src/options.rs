@@ -38,6 +38,8 @@ pub(crate) struct Options {
     /// `None` for all if the instance is on a GPU, otherwise none.
     gpu_layers: Option<i32>,
     pub(crate) time_limit: Option<Duration>,
+    /// Whether embeddings have the length 1.
+    pub(crate) normalizes: bool,
 }
 
 impl Options {
@@ -82,6 +84,15 @@ impl Options {
             time_limit: number("time_limit_seconds", 0, u32::MAX)?
                 .filter(|seconds| *seconds > 0)
                 .map(|seconds| Duration::from_secs(u64::from(seconds))),
+            normalizes: match config.parameters.get("normalize").map(|value| value.string_value.trim()) {
+                None | Some("true") => true,
+                Some("false") => false,
+                Some(other) => {
+                    return Err(Error::invalid_arg(format!(
+                        "parameter 'normalize' is '{other}', but must be true or false"
+                    )));
+                }
+            },
         })
     }
 
@@ -91,6 +102,18 @@ impl Options {
             InstanceKind::Gpu(_) | InstanceKind::Model => ALL_LAYERS,
             InstanceKind::Cpu => 0,
         })
+    }
+
+    /// The most requests that execute together.
+    pub(crate) fn sequences(&self) -> usize {
+        self.sequences
+    }
+
+    /// As [`limits`](Self::limits), for embeddings: a text has to fit into one batch, and the cache holds one batch.
+    pub(crate) fn embedding_limits(&self, trained: usize) -> Limits {
+        let limits = self.limits(trained);
+        let batch = limits.batch.max(limits.context);
+        Limits { cache: batch, batch, ..limits }
     }
 
     /// The limits of a context for a model that was trained with contexts of this length, or 0 if that is unknown.
@@ -137,6 +160,15 @@ mod tests {
     }
 
     #[test]
+    fn embeddings_take_one_batch() {
+        let limits = |batch, trained| {
+            let limits = options(&[("batch_tokens", batch)]).unwrap().embedding_limits(trained);
+            (limits.context, limits.cache, limits.batch)
+        };
+        assert_eq!((limits("512", 2048), limits("1024", 256)), ((2048, 2048, 2048), (256, 1024, 1024)));
+    }
+
+    #[test]
     fn threads_and_time_are_limited() {
         let default = options(&[]).unwrap();
         assert_eq!((default.threads, default.time_limit), (1, None));
@@ -171,6 +203,7 @@ mod tests {
                 &[("context_length", "long")],
                 "parameter 'context_length' is 'long', but must be a number from 8 to 16777216",
             ),
+            (&[("normalize", "maybe")], "parameter 'normalize' is 'maybe', but must be true or false"),
             (&[("threads", "-1")], "parameter 'threads' is '-1'"),
             (&[("gpu_layers", "")], "parameter 'gpu_layers' is ''"),
             (&[("time_limit_seconds", "1.5")], "parameter 'time_limit_seconds' is '1.5'"),

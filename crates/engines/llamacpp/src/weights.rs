@@ -12,6 +12,26 @@ use crate::library::{LlamaCpp, text_at};
 /// Most pieces of tokens are shorter.
 const PIECE: usize = 64;
 
+/// What a model makes of text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Task {
+    /// More text.
+    Generate,
+    /// A vector.
+    Embed(Pooling),
+    /// Something that this backend has no tensors for, such as a translation or a score.
+    Unsupported,
+}
+
+/// How the vectors of a text's tokens become one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pooling {
+    /// As the file says.
+    OfModel,
+    /// By their mean.
+    Mean,
+}
+
 /// A loaded model. Contexts share it.
 pub(crate) struct Weights {
     library: Arc<LlamaCpp>,
@@ -76,10 +96,26 @@ impl Weights {
         usize::try_from(length).unwrap_or(0)
     }
 
-    /// Whether the model writes text: others only encode it.
-    pub(crate) fn generates(&self) -> bool {
+    /// What the model makes of text.
+    pub(crate) fn task(&self) -> Task {
         // SAFETY: as above.
-        unsafe { (self.api().model_has_decoder)(self.raw()) && !(self.api().model_has_encoder)(self.raw()) }
+        let (encodes, decodes) = unsafe {
+            ((self.api().model_has_encoder)(self.raw()), (self.api().model_has_decoder)(self.raw()))
+        };
+        let architecture = self.metadata("general.architecture").unwrap_or_default();
+        let pooling = self.metadata(&format!("{architecture}.pooling_type"));
+        match pooling.as_deref() {
+            None | Some("0") if decodes && !encodes => Task::Generate,
+            None | Some("0") if encodes && !decodes => Task::Embed(Pooling::Mean),
+            Some("1" | "2" | "3") => Task::Embed(Pooling::OfModel),
+            _ => Task::Unsupported,
+        }
+    }
+
+    /// How many numbers an embedding has.
+    pub(crate) fn embedding_size(&self) -> usize {
+        // SAFETY: as above.
+        usize::try_from(unsafe { (self.api().model_embedding_size)(self.raw()) }).unwrap_or(0)
     }
 
     /// Whether the state of a sequence belongs to all of its tokens together: no part of them can be removed or shared.
