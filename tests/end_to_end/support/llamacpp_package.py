@@ -142,7 +142,8 @@ class _Oracle:
     def greedy(self, text, count):
         """The pieces that follow a text, each as a list of bytes."""
         self.read(text)
-        sampler, pieces = self.llama.llama_sampler_init_greedy(), []
+        sampler = self.llama.llama_sampler_init_greedy()
+        pieces: list[list[int]] = []
         while True:
             token = self.llama.llama_sampler_sample(sampler, self.context, -1)
             if self.llama.llama_vocab_is_eog(self.vocabulary, token):

@@ -12,7 +12,7 @@ use crate::library::{LlamaCpp, text_at};
 /// Most pieces of tokens are shorter.
 const PIECE: usize = 64;
 
-/// What a model makes of text.
+/// The output that a model makes from text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Task {
     /// More text.
@@ -26,7 +26,7 @@ pub(crate) enum Task {
 /// How the vectors of a text's tokens become one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pooling {
-    /// As the file says.
+    /// By the file's setting.
     OfModel,
     /// By their mean.
     Mean,
@@ -96,7 +96,7 @@ impl Weights {
         usize::try_from(length).unwrap_or(0)
     }
 
-    /// What the model makes of text.
+    /// The output that the model makes from text.
     pub(crate) fn task(&self) -> Task {
         // SAFETY: as above.
         let (encodes, decodes) = unsafe {

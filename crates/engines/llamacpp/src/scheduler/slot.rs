@@ -39,12 +39,12 @@ impl<C> Slot<C> {
         self.tokens.iter().zip(prompt).take_while(|(held, wanted)| held == wanted).count()
     }
 
-    /// Whether a part of the prompt is to be evaluated.
+    /// Whether a part of the prompt is not evaluated yet, and the request not paused.
     pub(super) fn is_reading(&self) -> bool {
         !self.is_paused && self.active.as_ref().is_some_and(|active| active.next.is_none())
     }
 
-    /// Empties the sequence. Its request is to be read again, with what it has written so far.
+    /// Empties the sequence. Its request will be read again, with its output so far.
     pub(super) fn pause(&mut self) {
         let tokens = std::mem::take(&mut self.tokens);
         let Some(active) = &mut self.active else { return };

@@ -273,7 +273,7 @@ fn last_request_pauses_while_the_cache_is_full_and_loses_nothing() {
     for _ in 0..8 {
         bench.step();
     }
-    // The first one goes on alone.
+    // The first one continues alone.
     assert!(first.0.borrow().tokens() > second.0.borrow().tokens());
     let written = second.0.borrow().tokens();
     assert!(!bench.scheduler.has_room(), "paused requests come first");
