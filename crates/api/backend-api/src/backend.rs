@@ -145,6 +145,12 @@ pub trait Instance: Send {
         false
     }
 
+    /// The most requests that an instance with [continuous batching](Self::executes_continuously) holds at a time. A server that runs
+    /// it in another process sends no more, so that all others stay in the model's queue.
+    fn capacity(&self) -> usize {
+        1
+    }
+
     /// Executes requests from `intake` until it has [ended](Next::Ended) and all of them are answered. Called on the instance's
     /// own thread.
     ///

@@ -127,6 +127,12 @@ impl CancelWatch {
     }
 }
 
+impl fmt::Debug for CancelWatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("CancelWatch").field(&self.cancellation.is_cancelled()).finish()
+    }
+}
+
 impl Drop for CancelWatch {
     fn drop(&mut self) {
         if let (Some(signal), Some(key)) = (self.cancellation.0.cancel_signal(), self.key) {

@@ -30,6 +30,7 @@ const PLATFORMS: &[Platform] = &[
     Platform { name: "libtorch", backend: "pytorch", filename: "model.pt" },
     Platform { name: "torch_aoti", backend: "pytorch", filename: "model.pt2" },
     Platform { name: "caffe2_netdef", backend: "caffe2", filename: "model.netdef" },
+    Platform { name: "gguf", backend: "llamacpp", filename: "model.gguf" },
 ];
 
 /// Backends without platforms.
@@ -163,6 +164,7 @@ mod tests {
             ("libtorch", "pytorch", "model.pt"),
             ("caffe2_netdef", "caffe2", "model.netdef"),
             ("torch_aoti", "pytorch", "model.pt2"),
+            ("gguf", "llamacpp", "model.gguf"),
             ("tensorflow_savedmodel", "tensorflow", "model.savedmodel"),
             ("tensorflow_graphdef", "tensorflow", "model.graphdef"),
         ] {
@@ -193,6 +195,7 @@ mod tests {
             ("tensorrt", "model.plan"),
             ("openvino", "model.xml"),
             ("python", "model.py"),
+            ("llamacpp", "model.gguf"),
         ] {
             assert_eq!(default_model_filename(&config("", backend)), Some(filename), "{backend}");
         }

@@ -30,6 +30,7 @@ const MODEL_FILES: &[ModelFile] = &[
     ModelFile::file("model.pt", "pytorch", "pytorch_libtorch"),
     ModelFile::file("model.pt2", "pytorch", "torch_aoti"),
     ModelFile::file("model.netdef", "caffe2", "caffe2_netdef"),
+    ModelFile::file("model.gguf", "llamacpp", "gguf"),
     ModelFile { form: Form::Either, ..ModelFile::file("model.py", "python", "") },
 ];
 
@@ -362,6 +363,13 @@ pub fn adopt_completed(config: &mut ModelConfig, completed: ModelConfig) -> Resu
         config.model_transaction_policy.get_or_insert_default().decoupled = decoupled;
     }
     Ok(())
+}
+
+/// Adds the parameters of `completed` that a configuration lacks.
+pub fn adopt_parameters(config: &mut ModelConfig, completed: &ModelConfig) {
+    for (key, value) in &completed.parameters {
+        config.parameters.entry(key.clone()).or_insert_with(|| value.clone());
+    }
 }
 
 /// The field that chooses a scheduler, such as `dynamic_batching`.

@@ -85,9 +85,9 @@ const FORMATS: &[Format] = &[
         remedy: "unpack it, and serve its TorchScript file as 'model.pt', or its handler as a Python model (model.py)",
     },
     Format {
-        endings: &["gguf", "ggml"],
-        what: "weights for llama.cpp",
-        remedy: "load them in a Python model (model.py)",
+        endings: &["ggml"],
+        what: "weights for an old llama.cpp",
+        remedy: "convert them to GGUF, and name the file 'model.gguf'",
     },
     Format {
         endings: &["safetensors", "msgpack"],

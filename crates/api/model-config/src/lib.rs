@@ -21,8 +21,8 @@ mod version;
 
 pub use backend::{ENSEMBLE_PLATFORM, backend_name, default_model_filename, platform_name};
 pub use complete::{
-    CompletionError, FolderEntry, ModelTensor, ModelTensors, adopt_completed, complete_backend,
-    complete_tensors, hint_at_backend, model_file_names, scheduler_name,
+    CompletionError, FolderEntry, ModelTensor, ModelTensors, adopt_completed, adopt_parameters,
+    complete_backend, complete_tensors, hint_at_backend, model_file_names, scheduler_name,
 };
 pub use data_files::{DataFile, DataFileKind, data_files};
 pub use foreign_formats::hint_at_other_format;

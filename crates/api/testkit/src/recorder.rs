@@ -1,11 +1,11 @@
 //! Acts as the server in tests of a single backend: receives its answers, and records its executions.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use nereid_backend_api::{
-    Answer, Batch, BatchMonitor, ExecutionTimes, InferRequest, Phase, Request, Responder, ResponseSink,
+    Answer, Batch, BatchMonitor, CancelSignal, ExecutionTimes, InferRequest, Phase, Request, Responder,
+    ResponseSink,
 };
 
 /// Time limit for an answer.
@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub struct Recorder {
     state: Mutex<State>,
     changed: Condvar,
-    cancelled: AtomicBool,
+    cancelled: CancelSignal,
 }
 
 #[derive(Default)]
@@ -36,7 +36,7 @@ impl Recorder {
 
     /// Cancels the request as its client would.
     pub fn cancel(&self) {
-        self.cancelled.store(true, Ordering::Release);
+        self.cancelled.cancel();
     }
 
     /// All answers, once the last one has arrived.
@@ -69,6 +69,11 @@ impl Recorder {
         self.state().ends
     }
 
+    /// Number of answers that were delivered and not taken.
+    pub fn count(&self) -> usize {
+        self.state().answers.len()
+    }
+
     /// The phases of its execution, in the order in which they were reported.
     pub fn phases(&self) -> Vec<Phase> {
         self.state().phases.clone()
@@ -92,7 +97,11 @@ impl ResponseSink for Recorder {
     }
 
     fn is_cancelled(&self) -> bool {
-        self.cancelled.load(Ordering::Acquire)
+        self.cancelled.is_cancelled()
+    }
+
+    fn cancel_signal(&self) -> Option<&CancelSignal> {
+        Some(&self.cancelled)
     }
 }
 

@@ -83,6 +83,10 @@ impl Program for HostArguments {
         true
     }
 
+    fn completes_parameters(&self) -> bool {
+        true
+    }
+
     fn returns_states(&self) -> bool {
         true
     }

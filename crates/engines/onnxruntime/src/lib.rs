@@ -56,6 +56,7 @@ const FRAMEWORK: Framework = Framework {
     variable: Some("ORT_DYLIB_PATH"),
     backend: "onnxruntime",
     python_packages: &["onnxruntime/capi"],
+    node_packages: &[],
 };
 
 /// Finds the library of ONNX Runtime: by the backend's setting `library`, by `ORT_DYLIB_PATH`, in the backend directory,

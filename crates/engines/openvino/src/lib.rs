@@ -56,6 +56,7 @@ const FRAMEWORK: Framework = Framework {
     variable: None,
     backend: "openvino",
     python_packages: &["openvino/libs"],
+    node_packages: &[],
 };
 
 /// Finds the library of OpenVINO: by the backend's setting `library`, in the backend directory, in the active Python

@@ -61,6 +61,7 @@ const FRAMEWORK: Framework = Framework {
     variable: None,
     backend: "pytorch",
     python_packages: &["torch/lib"],
+    node_packages: &[],
 };
 
 /// Finds libtorch: by the backend's setting `library`, in the backend directory, in the active Python environment, or

@@ -47,6 +47,7 @@ const FRAMEWORK: Framework = Framework {
     variable: None,
     backend: "tensorflow",
     python_packages: &["tensorflow"],
+    node_packages: &[],
 };
 
 /// The library in packages of TensorFlow for C.

@@ -22,6 +22,7 @@
 //! | message | its values |
 //! |---|---|
 //! | [`ANSWER`] | number, last bool, [reply](Reply) |
+//! | [`CANCELLED`] | handle of the request u64; only to instances that [execute continuously](crate::call::EXECUTES_CONTINUOUSLY) |
 //!
 //! A request that is answered with one response over this channel gets it with `final`. A failure is answered with one of code
 //! and text, whatever the message.
@@ -58,6 +59,8 @@ pub const LOG: u16 = 140;
 
 /// The reply to a message of the process.
 pub const ANSWER: u16 = 192;
+/// Reports that a request was cancelled.
+pub const CANCELLED: u16 = 193;
 
 /// Reads a metric.
 pub const METRIC_VALUE: u8 = 0;

@@ -4,18 +4,20 @@
 //! A backend here has no peers, and a single model. The host knows nothing of the server except its calls.
 
 mod arguments;
+mod continuous;
 mod execution;
 
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use nereid_backend_api::{
     Backend, Error, Instance, Model, ModelConfig, ModelContext, ReadinessReports, Result,
 };
 use nereid_model_config::to_json;
 use nereid_worker_protocol::worker::{Connection, connect};
-use nereid_worker_protocol::{Incoming, Malformed, Message, call};
+use nereid_worker_protocol::{Channel, Incoming, Malformed, Message, Receiver, Sender, call};
 
+use self::continuous::ContinuousInstance;
 use crate::convert;
 
 pub use self::arguments::{instance_arguments, model_arguments};
@@ -28,15 +30,40 @@ pub use self::arguments::{instance_arguments, model_arguments};
 /// # Errors
 /// The connection to the server broke.
 pub fn host(description: &str, open: impl FnMut() -> Result<Arc<dyn Backend>>) -> io::Result<()> {
-    Host { connection: connect(description)?, open, backend: None, loaded: None, instance: None }.serve()
+    let Connection { calls, side } = connect(description)?;
+    let side = Side { sender: Arc::new(Mutex::new(side.sender)), receiver: Some(side.receiver) };
+    Host { calls, side, open, backend: None, loaded: None, instance: None }.serve()
+}
+
+/// The side channel.
+struct Side {
+    sender: Arc<Mutex<Sender>>,
+    /// `None` once a thread reads it.
+    receiver: Option<Receiver>,
+}
+
+impl Side {
+    /// How many messages were sent.
+    fn sent(&self) -> u64 {
+        self.sender.lock().unwrap_or_else(PoisonError::into_inner).sent()
+    }
 }
 
 struct Host<F> {
-    connection: Connection,
+    calls: Channel,
+    side: Side,
     open: F,
     backend: Option<Arc<dyn Backend>>,
     loaded: Option<LoadedModel>,
-    instance: Option<Box<dyn Instance>>,
+    instance: Option<HostedInstance>,
+}
+
+/// An instance, by the way it executes.
+enum HostedInstance {
+    /// Batch by batch, on the thread that serves calls.
+    Batches(Box<dyn Instance>),
+    /// On a thread of its own, while it takes further requests.
+    Continuous(ContinuousInstance),
 }
 
 struct LoadedModel {
@@ -46,7 +73,7 @@ struct LoadedModel {
 
 impl<F: FnMut() -> Result<Arc<dyn Backend>>> Host<F> {
     fn serve(mut self) -> io::Result<()> {
-        while let Some(incoming) = self.connection.calls.receiver.receive()? {
+        while let Some(incoming) = self.calls.receiver.receive()? {
             match incoming.kind() {
                 call::EXECUTE => self.execute(&incoming)?,
                 call::READY => {
@@ -61,7 +88,10 @@ impl<F: FnMut() -> Result<Arc<dyn Backend>>> Host<F> {
                 }
                 call::INITIALIZE => {
                     let flags = self.initialize(&incoming);
-                    self.reply(call::INITIALIZED, flags, |message, flags| message.u32(flags))?;
+                    self.reply(call::INITIALIZED, flags, |message, (flags, capacity)| {
+                        message.u32(flags);
+                        capacity.into_iter().for_each(|capacity| message.u32(capacity));
+                    })?;
                 }
                 call::FINALIZE => {
                     (self.instance, self.loaded) = (None, None);
@@ -79,7 +109,8 @@ impl<F: FnMut() -> Result<Arc<dyn Backend>>> Host<F> {
         outcome: Result<T>,
         write: impl FnOnce(&mut Message<'_>, T),
     ) -> io::Result<()> {
-        let sender = &mut self.connection.calls.sender;
+        let sent = self.side.sent();
+        let sender = &mut self.calls.sender;
         match outcome {
             Ok(value) => {
                 let mut message = sender.message(kind);
@@ -89,7 +120,7 @@ impl<F: FnMut() -> Result<Arc<dyn Backend>>> Host<F> {
             Err(error) => {
                 let mut message = sender.message(call::FAILED);
                 message.failure(convert::failure(&error));
-                message.u64(self.connection.side.sender.sent());
+                message.u64(sent);
                 message.send()
             }
         }
@@ -122,26 +153,47 @@ impl<F: FnMut() -> Result<Arc<dyn Backend>>> Host<F> {
         Ok(loaded.model.completed_config().map(to_json))
     }
 
-    fn initialize(&mut self, incoming: &Incoming) -> Result<u32> {
+    fn initialize(&mut self, incoming: &Incoming) -> Result<(u32, Option<u32>)> {
         let pairs = pairs(incoming)?;
         let (context, instance) = (arguments::model(&pairs)?, arguments::instance(&pairs)?);
         if self.loaded.is_none() {
             self.load(context)?;
         }
         let Some(loaded) = &self.loaded else { return Err(Error::internal("no model is loaded")) };
-        self.instance = Some(loaded.model.create_instance(instance)?);
+        let instance = loaded.model.create_instance(instance)?;
         let asks = loaded.model.capabilities().readiness != ReadinessReports::Never;
-        Ok(if asks { call::REPORTS_READINESS } else { 0 })
+        let readiness = if asks { call::REPORTS_READINESS } else { 0 };
+        if !instance.executes_continuously() {
+            self.instance = Some(HostedInstance::Batches(instance));
+            return Ok((readiness, None));
+        }
+        let capacity = u32::try_from(instance.capacity()).unwrap_or(u32::MAX);
+        let instance =
+            ContinuousInstance::start(instance, Arc::clone(&self.side.sender), self.side.receiver.take())
+                .map_err(|error| {
+                    Error::unavailable(format!("cannot start the instance's thread: {error}"))
+                })?;
+        self.instance = Some(HostedInstance::Continuous(instance));
+        Ok((readiness | call::EXECUTES_CONTINUOUSLY, Some(capacity)))
     }
 
     fn execute(&mut self, incoming: &Incoming) -> io::Result<()> {
         let (Some(instance), Some(loaded)) = (&mut self.instance, &self.loaded) else {
             return self.reply(call::EXECUTED, Err(Error::internal("there is no instance")), |_, ()| ());
         };
-        let sent = self.connection.side.sender.sent();
-        let mut message = self.connection.calls.sender.message(call::EXECUTED);
-        message.u64(sent);
-        execution::execute(&loaded.config, &mut **instance, incoming, &mut message)?;
+        let sent = self.side.sent();
+        let mut message = self.calls.sender.message(call::EXECUTED);
+        match instance {
+            HostedInstance::Batches(instance) => {
+                message.u64(sent);
+                execution::execute(&loaded.config, &mut **instance, incoming, &mut message)?;
+            }
+            HostedInstance::Continuous(instance) => {
+                // No earlier message concerns these requests.
+                message.u64(0);
+                instance.take(incoming, &mut message)?;
+            }
+        }
         message.send()
     }
 }

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use nereid_backend_api::{Batch, BatchMonitor, Error, ExecutionTimes, Instance, Phase, Result};
+use nereid_backend_api::{Batch, BatchMonitor, Error, ExecutionTimes, Instance, Intake, Next, Phase, Result};
 use nereid_worker_protocol::call::{self, Outcome};
 use nereid_worker_protocol::{Incoming, Malformed, Message};
 
 use crate::convert;
 use crate::process::{CallError, Process};
-use crate::requests::HeldRequest;
+use crate::requests::{HeldRequest, LongExecution};
 use crate::worker::{Worker, Workers};
 
 /// An instance that runs in a process, which is restarted when it dies.
@@ -21,13 +21,15 @@ pub struct WorkerInstance {
     others: Workers,
     takes_states: bool,
     reads_device_memory: bool,
+    /// How many requests the process holds, if it executes them continuously.
+    capacity: Option<usize>,
 }
 
 impl WorkerInstance {
     /// An instance in a worker's process. `outputs` lists the model's outputs: others are dropped.
     pub fn new(worker: Arc<Worker>, outputs: Vec<String>) -> Self {
         let others = Workers::default();
-        Self { worker, outputs, others, takes_states: false, reads_device_memory: false }
+        Self { worker, outputs, others, takes_states: false, reads_device_memory: false, capacity: None }
     }
 
     /// While its process restarts, the instance executes in the processes of these. For models whose requests may go to
@@ -42,6 +44,13 @@ impl WorkerInstance {
     #[must_use]
     pub fn reading_device_memory(mut self) -> Self {
         self.reads_device_memory = true;
+        self
+    }
+
+    /// The process executes this many requests while it takes further ones.
+    #[must_use]
+    pub fn executing_continuously(mut self, capacity: usize) -> Self {
+        self.capacity = Some(capacity);
         self
     }
 
@@ -66,6 +75,30 @@ impl Instance for WorkerInstance {
                 }
             }
             Err(error) => batch.fail(error),
+        }
+    }
+
+    fn executes_continuously(&self) -> bool {
+        self.capacity.is_some()
+    }
+
+    fn capacity(&self) -> usize {
+        self.capacity.unwrap_or(1)
+    }
+
+    fn run(&mut self, mut intake: Intake) {
+        loop {
+            let process = self.worker.running_now();
+            if process.is_none() {
+                // In the meantime, other instances execute the queued requests.
+                self.worker.await_restart();
+            }
+            let held = process.map_or(0, |process| process.requests.len());
+            match intake.try_next(|_| held < self.capacity()) {
+                Next::Request(batch) => self.execute(batch),
+                Next::Ended if held == 0 => return,
+                Next::Ended | Next::Full | Next::Nothing => intake.wait(),
+            }
         }
     }
 }
@@ -125,7 +158,9 @@ impl Execution<'_> {
         if requests.is_empty() {
             return;
         }
-        if let Err((requests, error)) = process.requests.add(requests) {
+        let execution =
+            instance.capacity.map(|_| LongExecution { monitor: Arc::clone(&monitor), started, inputs_ready });
+        if let Err((requests, error)) = process.requests.add(requests, execution.as_ref()) {
             requests.into_iter().for_each(|(_, request)| request.answer(Err(error.clone())));
             return;
         }
@@ -135,7 +170,9 @@ impl Execution<'_> {
             Err(error) => Err(process.lost(Some(error))),
         };
         let takes_states = *takes_states;
-        let executed = ExecutedBatch { process, outputs, takes_states, handles, monitor, size, times };
+        let is_long = instance.capacity.is_some();
+        let executed =
+            ExecutedBatch { process, outputs, takes_states, is_long, handles, monitor, size, times };
         match answer {
             Ok(answer) => executed.complete(&answer),
             Err(CallError::Failed(error, sent)) => {
@@ -159,6 +196,8 @@ struct ExecutedBatch<'a> {
     process: &'a Process,
     outputs: &'a [String],
     takes_states: bool,
+    /// Whether the execution ends with the last response.
+    is_long: bool,
     handles: Vec<u64>,
     monitor: Arc<dyn BatchMonitor>,
     size: usize,
@@ -191,7 +230,9 @@ impl ExecutedBatch<'_> {
             self.handles.iter().zip(&outcomes).filter(|(_, outcome)| !is_later(outcome)).collect();
         let mut requests =
             self.process.requests.take_all(answered.iter().map(|(handle, _)| **handle)).into_iter();
-        let succeeded = outcomes.iter().any(|outcome| !matches!(outcome, Outcome::Failure(_)));
+        // Executions that end with the last response are counted then.
+        let succeeded =
+            !self.is_long && outcomes.iter().any(|outcome| !matches!(outcome, Outcome::Failure(_)));
         let mut answers = Vec::with_capacity(outcomes.len());
         for outcome in outcomes {
             if is_later(&outcome) {

@@ -1,6 +1,6 @@
 //! A model whose instances run in processes: its configuration, completed by one of them, and its instances.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use nereid_backend_api::{
@@ -9,7 +9,7 @@ use nereid_backend_api::{
 };
 use nereid_model_config::proto::ModelInstanceGroup;
 use nereid_model_config::proto::model_config::SchedulingChoice;
-use nereid_model_config::{adopt_completed, from_json};
+use nereid_model_config::{adopt_completed, adopt_parameters, from_json};
 use nereid_worker_protocol::call;
 
 use crate::instance::WorkerInstance;
@@ -38,6 +38,11 @@ pub trait Program: Send + Sync {
 
     /// Whether a process inspects the model at load, even if its configuration need not be completed.
     fn checks_complete_models(&self) -> bool {
+        false
+    }
+
+    /// Whether parameters of completed configurations are adopted.
+    fn completes_parameters(&self) -> bool {
         false
     }
 
@@ -71,6 +76,8 @@ struct Shared {
     restarts: Option<Metric>,
     /// Whether instances report their readiness.
     reports_readiness: AtomicBool,
+    /// How many requests an instance holds, if instances execute continuously; otherwise 0.
+    capacity: AtomicUsize,
     /// Hears of processes that end and start.
     announcer: OnceLock<ReadinessAnnouncer>,
 }
@@ -105,6 +112,7 @@ impl WorkerModel {
             program,
             restarts,
             reports_readiness: AtomicBool::new(false),
+            capacity: AtomicUsize::new(0),
             announcer: OnceLock::new(),
         });
         let mut model =
@@ -150,6 +158,9 @@ impl Shared {
             Error::invalid_arg(format!("model '{}': the completed configuration: {error}", self.name()))
         })?;
         let mut config = self.context.config.clone();
+        if self.program.completes_parameters() {
+            adopt_parameters(&mut config, &completed);
+        }
         adopt_completed(&mut config, completed)
             .map_err(|error| Error::invalid_arg(format!("model '{}': {error}", self.name())))?;
         lock(&self.config).clone_from(&config);
@@ -161,8 +172,13 @@ impl Shared {
         let arguments = self.program.of_instance(&self.context, &config, instance);
         let answer = process.call(call::INITIALIZE, call::INITIALIZED, |message| put(message, &arguments));
         let answer = answer.map_err(|error| error.context(format_args!("model '{}'", self.name())))?;
-        let flags = answer.reader().u32();
-        let flags = flags.map_err(|error| Error::internal(format!("model '{}': {error}", self.name())))?;
+        let mut reader = answer.reader();
+        let malformed = |error| Error::internal(format!("model '{}': {error}", self.name()));
+        let flags = reader.u32().map_err(malformed)?;
+        if flags & call::EXECUTES_CONTINUOUSLY != 0 {
+            let capacity = reader.u32().map_err(malformed)?;
+            self.capacity.store(usize::try_from(capacity).unwrap_or(1).max(1), Ordering::Relaxed);
+        }
         self.reports_readiness.fetch_or(flags & call::REPORTS_READINESS != 0, Ordering::Relaxed);
         Ok(())
     }
@@ -195,6 +211,10 @@ impl Model for WorkerModel {
         }
         if self.shared.program.reads_device_memory() {
             instance = instance.reading_device_memory();
+        }
+        let capacity = self.shared.capacity.load(Ordering::Relaxed);
+        if capacity > 0 {
+            return Ok(Box::new(instance.executing_continuously(capacity)));
         }
         // Requests of a sequence belong to one instance, which may hold state for them.
         let is_bound = matches!(config.scheduling_choice, Some(SchedulingChoice::SequenceBatching(_)));

@@ -2,9 +2,12 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
+use std::task::{Context, Waker};
+use std::time::{Duration, Instant};
 
-use nereid_backend_api::{Error, Request, SequenceStates, Turn};
+use nereid_backend_api::{
+    BatchMonitor, CancelWatch, Error, ExecutionTimes, Phase, Request, SequenceStates, Turn,
+};
 
 /// The requests of one process. An entry is removed with its last response.
 #[derive(Debug, Default)]
@@ -31,13 +34,45 @@ pub(crate) struct HeldRequest {
     pub request: Arc<Request>,
     /// The turn in a sequence, until the process has executed the request. Dropped after the request has been answered.
     turn: Option<Turn>,
+    /// Set for requests whose execution ends with their last response.
+    execution: Option<LongExecution>,
+}
+
+/// An execution that ends with the last response of its request.
+#[derive(Clone)]
+pub(crate) struct LongExecution {
+    pub monitor: Arc<dyn BatchMonitor>,
+    pub started: Instant,
+    pub inputs_ready: Instant,
+}
+
+impl std::fmt::Debug for LongExecution {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LongExecution").field("started", &self.started).finish_non_exhaustive()
+    }
 }
 
 impl HeldRequest {
-    fn new(mut request: Request) -> Self {
+    fn new(mut request: Request, execution: Option<LongExecution>) -> Self {
         // The turn of a filler belongs to no sequence.
         let turn = if request.is_filler() { None } else { request.take_turn() };
-        Self { request: Arc::new(request), turn }
+        Self { request: Arc::new(request), turn, execution }
+    }
+
+    /// Counts the execution, before the last response is delivered. Failed ones are not counted.
+    pub(crate) fn complete_execution(&self, has_failed: bool) {
+        let Some(LongExecution { monitor, started, inputs_ready }) = &self.execution else { return };
+        let now = Instant::now();
+        self.request.responder().mark(Phase::OutputsReady, now);
+        if !has_failed {
+            let times = ExecutionTimes {
+                started: *started,
+                inputs_ready: *inputs_ready,
+                outputs_ready: now,
+                ended: now,
+            };
+            monitor.executed(self.request.batch_size(), times);
+        }
     }
 
     /// The states of its sequence, if its model has any.
@@ -73,6 +108,18 @@ struct Table {
     last: u64,
     /// Why no more requests are accepted.
     closed: Option<Error>,
+    /// Watches of the requests whose cancellation is reported to the process.
+    watches: HashMap<u64, CancelWatch>,
+    /// The task that sends cancellations.
+    watcher: Option<Waker>,
+}
+
+impl Table {
+    fn remove(&mut self, handle: u64) -> Option<HeldRequest> {
+        // A watch keeps its request from ending.
+        self.watches.remove(&handle);
+        self.entries.remove(&handle)
+    }
 }
 
 impl Requests {
@@ -99,18 +146,49 @@ impl Requests {
         first
     }
 
-    /// Adds requests under their handles; returns those that come too late, with the reason.
-    pub(crate) fn add(&self, requests: Vec<(u64, Request)>) -> Result<(), (Vec<(u64, Request)>, Error)> {
+    /// Adds requests under their handles; returns those that come too late, with the reason. If their `execution` ends with their
+    /// last response, their cancellations are [reported](Self::poll_cancelled).
+    pub(crate) fn add(
+        &self,
+        requests: Vec<(u64, Request)>,
+        execution: Option<&LongExecution>,
+    ) -> Result<(), (Vec<(u64, Request)>, Error)> {
         let mut table = self.lock();
         if let Some(error) = &table.closed {
             let error = error.clone();
             drop(table);
             return Err((requests, error));
         }
-        table
-            .entries
-            .extend(requests.into_iter().map(|(handle, request)| (handle, HeldRequest::new(request))));
+        if execution.is_some() {
+            let watches = requests.iter().map(|(handle, request)| (*handle, request.cancellation().watch()));
+            table.watches.extend(watches);
+        }
+        table.entries.extend(
+            requests
+                .into_iter()
+                .map(|(handle, request)| (handle, HeldRequest::new(request, execution.cloned()))),
+        );
+        let watcher = table.watcher.clone().filter(|_| execution.is_some());
+        drop(table);
+        if let Some(watcher) = watcher {
+            watcher.wake();
+        }
         Ok(())
+    }
+
+    /// How many requests the process holds.
+    pub(crate) fn len(&self) -> usize {
+        self.lock().entries.len()
+    }
+
+    /// The requests that were cancelled since the last call. The task is woken when there are more.
+    pub(crate) fn poll_cancelled(&self, context: &Context<'_>) -> Vec<u64> {
+        let mut table = self.lock();
+        table.watcher = Some(context.waker().clone());
+        let is_cancelled = |_: &u64, watch: &mut CancelWatch| watch.poll(context).is_ready();
+        let cancelled: Vec<_> = table.watches.extract_if(is_cancelled).collect();
+        drop(table);
+        cancelled.into_iter().map(|(handle, _)| handle).collect()
     }
 
     pub(crate) fn get(&self, handle: u64) -> Option<Arc<Request>> {
@@ -118,13 +196,13 @@ impl Requests {
     }
 
     pub(crate) fn take(&self, handle: u64) -> Option<HeldRequest> {
-        self.lock().entries.remove(&handle)
+        self.lock().remove(handle)
     }
 
     /// Takes requests, under one lock.
     pub(crate) fn take_all(&self, handles: impl Iterator<Item = u64>) -> Vec<Option<HeldRequest>> {
         let mut table = self.lock();
-        handles.map(|handle| table.entries.remove(&handle)).collect()
+        handles.map(|handle| table.remove(handle)).collect()
     }
 
     /// Ends the turns of these requests, which were executed and may be answered later, so that their sequences
@@ -143,7 +221,9 @@ impl Requests {
         let mut table = self.lock();
         table.closed = Some(error.clone());
         let entries = std::mem::take(&mut table.entries);
+        let watches = std::mem::take(&mut table.watches);
         drop(table);
+        drop(watches);
         let mut entries: Vec<_> = entries.into_iter().collect();
         entries.sort_by_key(|(handle, _)| *handle);
         for (_, held) in entries {

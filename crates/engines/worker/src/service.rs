@@ -66,11 +66,13 @@ impl Service {
         requests: Arc<Requests>,
         peers: Arc<dyn Peers>,
         mut sender: Sender,
+        tasks: &mut Tasks,
     ) -> Self {
         // Neither end may wait for the other to read: both would.
         sender.keep_backlog();
         let sender = Rc::new(RefCell::new(sender));
         let answers = Answers { sender, inner: Rc::default(), waiting: Rc::default() };
+        tasks.spawn(report_cancellations(Arc::clone(&requests), answers.clone()));
         Self { name, requests, peers, answers, metrics: Metrics::default(), handled: 0 }
     }
 
@@ -160,7 +162,7 @@ impl Service {
         let (handle, last) = (reader.u64()?, reader.bool()?);
         let reply = reader.reply()?;
         // The turn of one that was held is dropped after the answer.
-        let (request, _held) = if last {
+        let (request, held) = if last {
             let held = self.requests.take(handle);
             (held.as_ref().map(|held| Arc::clone(&held.request)), held)
         } else {
@@ -177,6 +179,9 @@ impl Service {
         };
         // The request may have ended by itself: its process has no way to know.
         let Some(request) = &request else { return Ok(()) };
+        if let Some(held) = &held {
+            held.complete_execution(matches!(answer, Some(Err(_))));
+        }
         deliver(request.responder(), answer, last);
         Ok(())
     }
@@ -226,6 +231,20 @@ impl Drop for Service {
             tracing::debug!("{}: {} inner requests are cancelled", self.name, inner.len());
         }
     }
+}
+
+/// Reports cancelled requests to a process that executes continuously.
+async fn report_cancellations(requests: Arc<Requests>, answers: Answers) {
+    poll_fn(|context| {
+        for handle in requests.poll_cancelled(context) {
+            answers.send(side::CANCELLED, |message| {
+                message.u64(handle);
+                Ok(())
+            });
+        }
+        Poll::<()>::Pending
+    })
+    .await;
 }
 
 /// Passes an answer on.

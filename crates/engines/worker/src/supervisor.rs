@@ -46,7 +46,7 @@ impl Supervisor {
     /// Starts the process, and returns when it has ended.
     pub(crate) fn run(self, launch: &Launch, socket: OwnedFd, started: &SyncSender<io::Result<()>>) {
         let spawned = Tasks::new().and_then(|tasks| Ok((launch.spawn(socket)?, tasks)));
-        let (spawned, tasks) = match spawned {
+        let (spawned, mut tasks) = match spawned {
             Ok(spawned) => spawned,
             Err(error) => {
                 self.life.end(None);
@@ -61,7 +61,7 @@ impl Supervisor {
         let Self { name, life, requests, calls, trimmer, side, peers, ended: report } = self;
         let Channel { sender, receiver } = side;
         let side_trimmer = sender.trimmer();
-        let service = Service::new(name.clone(), Arc::clone(&requests), peers, sender);
+        let service = Service::new(name.clone(), Arc::clone(&requests), peers, sender, &mut tasks);
         let mut watch = Watch {
             name: &name,
             life: &life,

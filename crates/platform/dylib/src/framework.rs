@@ -2,6 +2,7 @@
 
 use std::env;
 use std::env::consts::DLL_SUFFIX;
+use std::ffi::OsStr;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -20,6 +21,8 @@ pub struct Framework {
     pub backend: &'static str,
     /// The folders of Python packages that contain it, relative to `site-packages`.
     pub python_packages: &'static [&'static str],
+    /// The folders of Node.js packages that contain it, relative to `node_modules`.
+    pub node_packages: &'static [&'static str],
 }
 
 /// Where to search, besides the system's own places.
@@ -33,6 +36,8 @@ pub struct SearchPlaces {
     pub backends: Option<PathBuf>,
     /// The folders where the active Python finds packages, in its order.
     pub python: Vec<PathBuf>,
+    /// The folders where Node.js finds packages installed for all programs.
+    pub node: Vec<PathBuf>,
 }
 
 /// The place where a library was found.
@@ -46,6 +51,8 @@ pub enum Place {
     Backends,
     /// The active Python environment, or the user's packages.
     Python,
+    /// The Node.js packages installed for all programs.
+    Node,
     /// The dynamic loader's own search path.
     System,
 }
@@ -57,6 +64,7 @@ impl fmt::Display for Place {
             Self::Variable(name) => write!(f, "given by {name}"),
             Self::Backends => f.write_str("in the backend directory"),
             Self::Python => f.write_str("of the active Python environment"),
+            Self::Node => f.write_str("of the Node.js packages"),
             Self::System => f.write_str("of the system"),
         }
     }
@@ -81,6 +89,7 @@ impl SearchPlaces {
             variable: framework.variable.and_then(variable).map(PathBuf::from),
             backends,
             python: Environment { variable: &variable, working_directory }.package_folders(),
+            node: node_folders(variable("NODE_PATH").as_deref()),
         }
     }
 }
@@ -104,8 +113,14 @@ impl Framework {
         if let Some(path) = backend.and_then(|folder| self.in_folder(&folder)) {
             return LibraryLocation { path, place: Place::Backends };
         }
-        if let Some(path) = places.python.iter().find_map(|folder| self.in_packages(folder)) {
+        if let Some(path) =
+            places.python.iter().find_map(|folder| self.in_folders(folder, self.python_packages))
+        {
             return LibraryLocation { path, place: Place::Python };
+        }
+        if let Some(path) = places.node.iter().find_map(|folder| self.in_folders(folder, self.node_packages))
+        {
+            return LibraryLocation { path, place: Place::Node };
         }
         LibraryLocation { path: self.file_name().into(), place: Place::System }
     }
@@ -126,10 +141,16 @@ impl Framework {
         Some(folder.join(newest))
     }
 
-    /// The library in a folder of Python packages.
-    fn in_packages(&self, packages: &Path) -> Option<PathBuf> {
-        self.python_packages.iter().find_map(|folder| self.in_folder(&packages.join(folder)))
+    /// The library in folders of packages.
+    fn in_folders(&self, packages: &Path, folders: &[&str]) -> Option<PathBuf> {
+        folders.iter().find_map(|folder| self.in_folder(&packages.join(folder)))
     }
+}
+
+/// The folders of Node.js packages that are not a program's own: those that `NODE_PATH` lists, and npm's usual ones.
+fn node_folders(variable: Option<&OsStr>) -> Vec<PathBuf> {
+    let usual = ["/usr/local/lib/node_modules", "/usr/lib/node_modules"].map(PathBuf::from);
+    variable.into_iter().flat_map(env::split_paths).chain(usual).collect()
 }
 
 #[cfg(test)]
@@ -145,6 +166,7 @@ mod tests {
         variable: Some("ORT_DYLIB_PATH"),
         backend: "onnxruntime",
         python_packages: &["onnxruntime/capi"],
+        node_packages: &["onnxruntime-node/bin"],
     };
 
     fn library(version: &str) -> String {
@@ -163,6 +185,8 @@ mod tests {
         let root = TempDir::new().unwrap();
         let (backends, python) = (root.path().join("backends"), root.path().join("site-packages"));
         let packages = python.join("onnxruntime/capi");
+        let node = root.path().join("node_modules");
+        put(&node.join("onnxruntime-node/bin"), &[&library(".1.30.0")]);
         put(&backends.join("onnxruntime"), &[&library(".1.20.0")]);
         put(&packages, &[&library(".1.31.1"), "libonnxruntime_providers_shared.so"]);
         let mut places = SearchPlaces {
@@ -170,6 +194,7 @@ mod tests {
             variable: Some("/var/lib.so".into()),
             backends: Some(backends.clone()),
             python: vec![python],
+            node: vec![node.clone()],
         };
         let found = |path: PathBuf, place| LibraryLocation { path, place };
         assert_eq!(ONNX_RUNTIME.find(&places), found("/set/lib.so".into(), Place::Setting));
@@ -184,7 +209,18 @@ mod tests {
         places.backends = Some(root.path().join("none"));
         assert_eq!(ONNX_RUNTIME.find(&places), found(packages.join(library(".1.31.1")), Place::Python));
         places.python.clear();
+        let path = node.join("onnxruntime-node/bin").join(library(".1.30.0"));
+        assert_eq!(ONNX_RUNTIME.find(&places), found(path, Place::Node));
+        places.node.clear();
         assert_eq!(ONNX_RUNTIME.find(&places), found(library("").into(), Place::System));
+    }
+
+    #[test]
+    fn node_packages_are_searched_where_node_looks_for_them() {
+        let usual = ["/usr/local/lib/node_modules", "/usr/lib/node_modules"].map(PathBuf::from);
+        assert_eq!(node_folders(None), usual);
+        let found = node_folders(Some(OsStr::new("/a:/b c")));
+        assert_eq!(found, [&["/a".into(), "/b c".into()][..], &usual].concat());
     }
 
     #[test]
@@ -220,6 +256,7 @@ mod tests {
             variable: None,
             backend: "none",
             python_packages,
+            node_packages: &[],
         };
         for (framework, file) in [
             (framework("libtorch", &["torch/lib"]), "torch/lib/libtorch.so"),

@@ -1,8 +1,8 @@
 //! Finds and opens shared libraries at run time.
 //!
 //! [`Framework`] names the shared library of a framework and the packages that contain it; its
-//! [`find`](Framework::find) searches a setting, an environment variable, the backend directory, Python environments and
-//! the system, in this order. [`open`] loads a library and reports failures in the loader's own words. [`symbols!`] declares
+//! [`find`](Framework::find) searches a setting, an environment variable, the backend directory, Python environments,
+//! Node.js packages and the system, in this order. [`open`] loads a library and reports failures in the loader's own words. [`symbols!`] declares
 //! the functions of a library and looks them up.
 //!
 //! [`leave`] ends the process while libraries are [in use](InUse).

@@ -11,6 +11,7 @@ use nereid_triton_host::{LibraryBackends, LibraryOptions, PythonRunner};
 
 use crate::gpus::Gpus;
 use crate::isolation;
+use crate::llamacpp;
 use crate::netdef;
 use crate::onnx_engine;
 use crate::openvino;
@@ -50,8 +51,14 @@ const MISSING: &[(&str, &str)] = &[
 ];
 
 /// Backends on framework libraries, and whether their models complete configurations.
-const LAZY: &[(&str, bool)] =
-    &[("onnxruntime", true), ("openvino", true), ("tensorflow", true), ("pytorch", false), ("caffe2", true)];
+const LAZY: &[(&str, bool)] = &[
+    ("onnxruntime", true),
+    ("openvino", true),
+    ("tensorflow", true),
+    ("pytorch", false),
+    ("caffe2", true),
+    ("llamacpp", true),
+];
 
 /// Opens a backend on a framework library, in this process.
 ///
@@ -62,6 +69,7 @@ pub(crate) fn open(name: &str, config: &BackendsConfig) -> Result<Arc<dyn Backen
     match name {
         "onnxruntime" => Ok(onnx_engine::open(&settings, directory)?),
         "caffe2" => netdef::open(&config.settings_of("onnxruntime"), directory),
+        "llamacpp" => llamacpp::open(&settings, directory),
         "openvino" => openvino::open(&settings, directory),
         "tensorflow" => tensorflow::open(&settings, &config.settings_of("openvino"), directory),
         "pytorch" => pytorch::open(&settings, &config.settings_of("python"), directory),

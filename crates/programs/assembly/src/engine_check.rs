@@ -10,7 +10,7 @@ use nereid_triton_host::LibraryBackends;
 
 use crate::backends::{BackendsConfig, InstalledBackends};
 use crate::onnx_engine::{self, Expected};
-use crate::{openvino, python, pytorch, tensorflow};
+use crate::{llamacpp, openvino, python, pytorch, tensorflow};
 
 /// The engines of this machine.
 pub struct EngineCheck {
@@ -77,6 +77,7 @@ impl EngineCheck {
         let directory = &self.config.directory;
         match name(&model.config) {
             "onnxruntime" | "caffe2" => self.onnx().map(|_| ()),
+            "llamacpp" => llamacpp::check(&self.settings("llamacpp"), directory),
             "openvino" => openvino::check(&self.settings("openvino"), directory),
             "tensorflow" => {
                 tensorflow::check(&self.settings("tensorflow"), &self.settings("openvino"), directory)
@@ -140,7 +141,7 @@ mod tests {
 
         /// The engines with these settings of backends, `backend,key=value`. Libraries are in the folder `libraries`.
         fn engines(&self, settings: &[&str]) -> EngineCheck {
-            let libraries = ["onnxruntime", "openvino", "tensorflow", "pytorch"];
+            let libraries = ["llamacpp", "onnxruntime", "openvino", "tensorflow", "pytorch"];
             let libraries = libraries
                 .map(|name| format!("{name},library={}/{name}.so", self.path("libraries").display()));
             let all = libraries.iter().map(String::as_str).chain(settings.iter().copied());
@@ -206,6 +207,7 @@ mod tests {
                 "onnxruntime",
                 "engine=ort selects ONNX Runtime, but",
             ),
+            ("platform: 'gguf'", &[], "llamacpp", "the llama.cpp library given by the setting"),
             (
                 "platform: 'caffe2_netdef'",
                 &["onnxruntime,engine=ort"],

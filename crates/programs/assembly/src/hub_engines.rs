@@ -52,6 +52,7 @@ fn is_here(engine: &str, config: &BackendsConfig) -> bool {
             config.settings_of("onnxruntime").get("engine") != Some("tract")
                 && has_library("onnxruntime", nereid_onnxruntime::find)
         }
+        "llamacpp" => has_library("llamacpp", nereid_llamacpp::find),
         "openvino" => has_library("openvino", nereid_openvino::find),
         // OpenVINO runs TensorFlow's models, too.
         "tensorflow" => {

@@ -18,10 +18,11 @@ pub const HOST: &str = "host-backend";
 /// Environment variable that lets such a process log at level info.
 pub const HOST_INFORMS: &str = nereid_isolation::INFORMS;
 
-/// Default isolation of a backend. libtorch hangs on some damaged files.
+/// Default isolation of a backend. libtorch hangs on some damaged files, and llama.cpp ends its process when an assertion fails.
 fn by_default(name: &str) -> Isolation {
     match name {
         "pytorch" => Isolation::Load,
+        "llamacpp" => Isolation::Process,
         _ => Isolation::None,
     }
 }

@@ -21,6 +21,7 @@ mod gpus;
 mod hub_engines;
 mod installed;
 mod isolation;
+mod llamacpp;
 mod netdef;
 mod onnx_engine;
 mod openvino;

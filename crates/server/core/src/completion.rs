@@ -5,7 +5,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use nereid_backend_api::{Backend, Error, Model, ModelConfig, NoPeers, Peers, Result};
-use nereid_model_config::{Stage, adopt_completed, normalise, prefer_groups, scheduler_name, validate};
+use nereid_model_config::{
+    Stage, adopt_completed, adopt_parameters, normalise, prefer_groups, scheduler_name, validate,
+};
 
 use crate::backends::Backends;
 use crate::instance::plan_instances;
@@ -81,6 +83,7 @@ fn completed(spec: &ModelSpec, handed_back: Option<&ModelConfig>) -> Result<Mode
             adopt_completed(&mut config, completed.clone()).map_err(|error| {
                 Error::internal(format!("the configuration of model '{}': {error}", spec.id.name))
             })?;
+            adopt_parameters(&mut config, completed);
             normalise(&mut config);
         }
     }

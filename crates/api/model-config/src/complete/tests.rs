@@ -178,6 +178,8 @@ fn file_in_version_folder_implies_the_backend() {
         ("model.xml", "openvino", ""),
         ("model.pt", "pytorch", "pytorch_libtorch"),
         ("model.netdef", "caffe2", "caffe2_netdef"),
+        ("model.gguf", "llamacpp", "gguf"),
+        ("model.gguf/", "", ""),
         ("model.pt2", "pytorch", "torch_aoti"),
         ("model.py", "python", ""),
         ("model.savedmodel", "", ""),
@@ -300,5 +302,24 @@ fn backend_changing_the_scheduler_is_refused() {
         let error = adopt_completed(&mut config, parse_text(completed).unwrap()).unwrap_err();
         assert!(error.to_string().contains("chooses dynamic_batching"), "{error}");
         assert_eq!(config, parse_text("dynamic_batching { }").unwrap());
+    }
+}
+
+#[test]
+fn completed_parameters_are_adopted_unless_configured() {
+    let parameters = |pairs: &[(&str, &str)]| {
+        let pair = |(key, value): &(&str, &str)| {
+            format!("parameters {{ key: '{key}' value {{ string_value: '{value}' }} }}")
+        };
+        parse_text(&pairs.iter().map(pair).collect::<String>()).unwrap()
+    };
+    for (configured, completed, expected) in [
+        (&[][..], &[("a", "1")][..], &[("a", "1")][..]),
+        (&[("a", "0")], &[("a", "1"), ("b", "2")], &[("a", "0"), ("b", "2")]),
+        (&[("a", "0")], &[], &[("a", "0")]),
+    ] {
+        let mut config = parameters(configured);
+        adopt_parameters(&mut config, &parameters(completed));
+        assert_eq!(config, parameters(expected));
     }
 }

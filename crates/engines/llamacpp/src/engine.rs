@@ -1,0 +1,79 @@
+//! An engine as the scheduler uses it: evaluation of batches over several sequences, and a vocabulary.
+//!
+//! Knows no library. `context.rs` implements both traits for llama.cpp, tests for engines that they script.
+
+/// A token's number in the vocabulary.
+pub(crate) type Token = i32;
+
+/// One token of a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BatchToken {
+    pub(crate) token: Token,
+    /// The token's place in its sequence.
+    pub(crate) position: usize,
+    pub(crate) sequence: usize,
+    /// Whether the logits of the next token are wanted.
+    pub(crate) has_output: bool,
+}
+
+/// Why a batch was not evaluated.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum DecodeError {
+    /// The cache has no room for the batch. No sequence has changed.
+    CacheFull,
+    /// The library failed. Sequences may hold some of the batch's tokens.
+    Failed(String),
+}
+
+/// The limits of an engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Limits {
+    /// How many sequences it holds.
+    pub(crate) sequences: usize,
+    /// The longest sequence, in tokens.
+    pub(crate) context: usize,
+    /// Tokens of all sequences together. Those that sequences share count once.
+    pub(crate) cache: usize,
+    /// The largest batch, in tokens.
+    pub(crate) batch: usize,
+}
+
+/// Evaluates tokens of several sequences, and caches what it has evaluated.
+pub(crate) trait Engine {
+    fn limits(&self) -> Limits;
+
+    /// Evaluates a batch, whose tokens continue their sequences.
+    ///
+    /// # Errors
+    /// The batch was not evaluated.
+    fn decode(&mut self, batch: &[BatchToken]) -> Result<(), DecodeError>;
+
+    /// The logits after the token at this place of the last batch, one for each token of the vocabulary. Empty if the token had
+    /// no output.
+    fn logits(&self, place: usize) -> &[f32];
+
+    /// Shortens a sequence to its first `length` tokens. Returns how many it still holds: 0 if the engine can only remove all.
+    fn truncate(&mut self, sequence: usize, length: usize) -> usize;
+
+    /// Replaces an empty sequence by the first `length` tokens of another. Returns how many it now holds: 0 if the engine cannot
+    /// share them.
+    fn share(&mut self, from: usize, to: usize, length: usize) -> usize;
+}
+
+/// Text as tokens, and back.
+pub(crate) trait Vocabulary: Send + Sync {
+    /// The tokens of a text, with those that begin every text.
+    ///
+    /// # Errors
+    /// The text cannot be tokenized.
+    fn tokenize(&self, text: &str) -> Result<Vec<Token>, String>;
+
+    /// Appends the bytes of a token, which may be a part of a character. Special tokens are empty unless `special`.
+    fn piece(&self, token: Token, special: bool, target: &mut Vec<u8>);
+
+    /// Whether the token ends a text.
+    fn is_end(&self, token: Token) -> bool;
+
+    /// How many tokens there are.
+    fn size(&self) -> usize;
+}

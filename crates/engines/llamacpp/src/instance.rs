@@ -1,0 +1,180 @@
+//! An instance: takes requests from the model's queue as sequences become free, and executes them together.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use nereid_backend_api::{
+    Batch, BatchMonitor, Error, ExecutionTimes, Instance, Intake, Next, Request, Result,
+};
+
+use crate::contract::{self, Format, Wish};
+use crate::engine::{Engine, Vocabulary};
+use crate::scheduler::{Client, Finish, Generation, Part, Scheduler};
+
+/// An instance over an engine.
+pub(crate) struct LanguageInstance<E> {
+    scheduler: Scheduler<E, Reply>,
+    vocabulary: Arc<dyn Vocabulary>,
+    /// Longer texts have more tokens than the context.
+    longest_text: usize,
+}
+
+impl<E: Engine> LanguageInstance<E> {
+    pub(crate) fn new(
+        scheduler: Scheduler<E, Reply>,
+        vocabulary: Arc<dyn Vocabulary>,
+        longest_text: usize,
+    ) -> Self {
+        Self { scheduler, vocabulary, longest_text }
+    }
+
+    /// Admits the request of a batch, or answers it with what is wrong.
+    fn admit(&mut self, batch: Batch) {
+        let (started, monitor) = (Instant::now(), batch.monitor());
+        for request in batch.into_requests() {
+            match self.prepare(&request) {
+                Ok((wish, prompt)) => {
+                    let inputs_ready = Instant::now();
+                    request.responder().mark(nereid_backend_api::Phase::InputsReady, inputs_ready);
+                    let text = if wish.format.repeats_input { wish.text } else { String::new() };
+                    let client = Reply {
+                        request,
+                        format: wish.format,
+                        vocabulary: Arc::clone(&self.vocabulary),
+                        pending: Part { text, ..Part::default() },
+                        input_tokens: prompt.len(),
+                        monitor: Arc::clone(&monitor),
+                        started,
+                        inputs_ready,
+                    };
+                    self.scheduler
+                        .admit(Generation { client, prompt, parameters: wish.parameters }, inputs_ready);
+                }
+                Err(error) => request.answer(Err(error)),
+            }
+        }
+    }
+
+    /// Reads a request, and its text as tokens.
+    fn prepare(&self, request: &Request) -> Result<(Wish, Vec<i32>)> {
+        let wish = Wish::of(request, self.vocabulary.size())?;
+        let context = self.scheduler.limits().context;
+        let too_long = |length: String| {
+            Error::invalid_arg(format!(
+                "input 'text_input' has {length}, but the context holds {context} tokens, of which one is for the output"
+            ))
+        };
+        if wish.text.len() > self.longest_text {
+            return Err(too_long(format!("{} bytes", wish.text.len())));
+        }
+        let prompt = self.vocabulary.tokenize(&wish.text);
+        let prompt = prompt.map_err(|reason| Error::invalid_arg(format!("input 'text_input': {reason}")))?;
+        match prompt.len() {
+            0 => Err(Error::invalid_arg("input 'text_input' has no tokens")),
+            length if length >= context => Err(too_long(format!("{length} tokens"))),
+            _ => Ok((wish, prompt)),
+        }
+    }
+}
+
+impl<E: Engine + Send> Instance for LanguageInstance<E> {
+    fn execute(&mut self, batch: Batch) {
+        self.admit(batch);
+        while !self.scheduler.is_idle() {
+            self.scheduler.step(Instant::now());
+        }
+    }
+
+    fn executes_continuously(&self) -> bool {
+        true
+    }
+
+    fn capacity(&self) -> usize {
+        self.scheduler.limits().sequences
+    }
+
+    fn run(&mut self, mut intake: Intake) {
+        loop {
+            let mut has_ended = false;
+            while self.scheduler.has_room() {
+                match intake.try_next(|_| true) {
+                    Next::Request(batch) => self.admit(batch),
+                    Next::Full | Next::Nothing => break,
+                    Next::Ended => {
+                        has_ended = true;
+                        break;
+                    }
+                }
+            }
+            match (self.scheduler.is_idle(), has_ended) {
+                (true, true) => return,
+                (true, false) => intake.wait(),
+                (false, _) => self.scheduler.step(Instant::now()),
+            }
+        }
+    }
+}
+
+/// Answers a request: part by part, or with the whole output.
+pub(crate) struct Reply {
+    request: Request,
+    format: Format,
+    vocabulary: Arc<dyn Vocabulary>,
+    /// Output that is not sent yet.
+    pending: Part,
+    input_tokens: usize,
+    monitor: Arc<dyn BatchMonitor>,
+    started: Instant,
+    inputs_ready: Instant,
+}
+
+impl Reply {
+    fn append(&mut self, part: Part) {
+        self.pending.text.push_str(&part.text);
+        self.pending.tokens += part.tokens;
+        self.pending.logprobs.extend(part.logprobs);
+    }
+
+    /// A response of what is not sent yet.
+    fn response(&mut self, finish: Option<Finish>) -> Result<nereid_backend_api::Response> {
+        let part = std::mem::take(&mut self.pending);
+        contract::response(&self.request, self.format, &part, self.input_tokens, finish, &*self.vocabulary)
+    }
+}
+
+impl Client for Reply {
+    fn is_cancelled(&self) -> bool {
+        self.request.responder().is_cancelled()
+    }
+
+    fn part(&mut self, part: Part) {
+        self.append(part);
+        if self.format.streams && !self.pending.text.is_empty() {
+            let response = self.response(None);
+            self.request.responder().send(response);
+        }
+    }
+
+    fn finish(mut self, part: Part, finish: Finish) {
+        self.append(part);
+        let outputs_ready = Instant::now();
+        self.request.responder().mark(nereid_backend_api::Phase::OutputsReady, outputs_ready);
+        let response = self.response(Some(finish));
+        let times = ExecutionTimes {
+            started: self.started,
+            inputs_ready: self.inputs_ready,
+            outputs_ready,
+            ended: Instant::now(),
+        };
+        // Before the answer: a client with an answer finds the execution in the statistics.
+        self.monitor.executed(self.request.batch_size(), times);
+        self.request.answer(response);
+    }
+
+    fn fail(self, error: Error) {
+        self.request.answer(Err(error));
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,168 @@
+//! An instance over a scripted engine: conformance, streams, refused prompts, and its queue.
+
+use std::collections::VecDeque;
+use std::task::Waker;
+
+use nereid_backend_api::{
+    Answer, Backend, DataType, InferRequest, InstanceContext, IntakeSource, Model, ModelContext, Tensor,
+    push_bytes_element,
+};
+use nereid_testkit::{Executions, Recorder, conformance, normalised};
+
+use super::*;
+use crate::engine::Limits;
+use crate::testing::{Alphabet, Scripted};
+
+/// A backend whose models write the alphabet.
+struct Writers;
+
+impl Backend for Writers {
+    fn load(&self, context: ModelContext) -> Result<Box<dyn Model>> {
+        contract::check(&context.config)?;
+        Ok(Box::new(Self))
+    }
+}
+
+impl Model for Writers {
+    fn create_instance(&self, _: InstanceContext) -> Result<Box<dyn Instance>> {
+        Ok(Box::new(instance(2)))
+    }
+}
+
+fn instance(sequences: usize) -> LanguageInstance<Scripted> {
+    let (engine, _) = Scripted::new(Limits { sequences, context: 64, cache: 128, batch: 32 });
+    let vocabulary = Arc::new(Alphabet);
+    let scheduler = Scheduler::new(engine, Arc::<Alphabet>::clone(&vocabulary), None);
+    LanguageInstance::new(scheduler, vocabulary, 100)
+}
+
+fn bytes(name: &str, value: &str) -> Tensor {
+    let mut contents = Vec::new();
+    push_bytes_element(&mut contents, value.as_bytes()).unwrap();
+    Tensor::new(name, DataType::Bytes, [1], contents)
+}
+
+fn truth(name: &str, value: bool) -> Tensor {
+    Tensor::new(name, DataType::Bool, [1], vec![u8::from(value)])
+}
+
+/// A request that continues a text by this many tokens.
+fn request(text: &str, tokens: usize, flags: &[&str]) -> InferRequest {
+    let sampling = format!(r#"{{"temperature": 0, "max_tokens": {tokens}}}"#);
+    let mut inputs = vec![bytes("text_input", text), bytes("sampling_parameters", &sampling)];
+    inputs.extend(flags.iter().map(|flag| truth(flag, true)));
+    InferRequest { inputs, ..InferRequest::default() }
+}
+
+/// The texts of a request's responses.
+fn texts(answers: Vec<Answer>) -> Vec<String> {
+    let text = |answer: Answer| {
+        let response = answer.unwrap();
+        let output = response.outputs.iter().find(|output| output.name == "text_output").unwrap();
+        String::from_utf8(output.contiguous().unwrap()[4..].to_vec()).unwrap()
+    };
+    answers.into_iter().map(text).collect()
+}
+
+#[test]
+fn language_model_passes_conformance() {
+    let mut config = normalised("m", "backend: 'llamacpp'");
+    contract::complete(&mut config);
+    let mut batching = config.clone();
+    batching.max_batch_size = 2;
+    conformance::backend(conformance::Subject {
+        backend: Arc::new(Writers),
+        model: nereid_testkit::context("m", config),
+        request: |number| {
+            request(&char::from(b'a' + number % 20).to_string(), 3, &["exclude_input_in_output"])
+        },
+        outputs: |number| {
+            let first = b'a' + number % 20;
+            let text: String = (first + 1..=first + 3).map(char::from).collect();
+            vec![bytes("text_output", &text)]
+        },
+        max_batch: 1,
+        reports_executions: true,
+        refused: vec![(nereid_testkit::context("m", batching), "max_batch_size is 2, but must be 0")],
+        faulty: Some((|| request("", 3, &[]), "input 'text_input' has no tokens")),
+    });
+}
+
+#[test]
+fn streams_get_each_token_and_others_the_whole_text() {
+    let mut instance = instance(2);
+    for (flags, expected) in [
+        (&[][..], &["abcd"][..]),
+        (&["exclude_input_in_output"], &["bcd"]),
+        (&["stream"], &["b", "c", "d"]),
+        (&["stream", "return_num_output_tokens"], &["b", "c", "d"]),
+    ] {
+        let (request, recorder) = Recorder::request(request("a", 3, flags), 1);
+        instance.execute(Arc::<Executions>::default().batch(vec![request]));
+        assert_eq!(
+            (texts(recorder.answers()), recorder.ends()),
+            (expected.iter().map(|&text| text.to_owned()).collect(), 1)
+        );
+    }
+}
+
+#[test]
+fn prompts_that_the_context_cannot_hold_are_refused() {
+    let mut instance = instance(1);
+    for (text, expected) in [
+        ("a".repeat(101), Some("input 'text_input' has 101 bytes, but the context holds 64 tokens")),
+        ("a".repeat(64), Some("input 'text_input' has 64 tokens, but the context holds 64 tokens")),
+        ("a".repeat(63), None),
+    ] {
+        let (request, recorder) = Recorder::request(request(&text, 3, &["exclude_input_in_output"]), 1);
+        instance.execute(Arc::<Executions>::default().batch(vec![request]));
+        match expected {
+            Some(expected) => {
+                let error = recorder.answer().unwrap_err();
+                assert!(error.message().starts_with(expected), "{error}");
+            }
+            None => assert_eq!(texts(recorder.answers()), ["b"]),
+        }
+    }
+}
+
+/// A queue whose requests are all there, in the order of their arrival.
+struct Waiting {
+    requests: VecDeque<Request>,
+    executions: Arc<Executions>,
+    waits: usize,
+}
+
+impl IntakeSource for Waiting {
+    fn try_next(&mut self, _: &mut dyn FnMut(&Request) -> bool) -> Next {
+        match self.requests.pop_front() {
+            Some(request) => Next::Request(self.executions.batch(vec![request])),
+            None => Next::Ended,
+        }
+    }
+
+    fn wait(&mut self) {
+        self.waits += 1;
+        panic!("the queue has ended, so nothing is awaited");
+    }
+
+    fn waker(&self) -> Waker {
+        Waker::noop().clone()
+    }
+}
+
+#[test]
+fn queue_is_executed_to_its_end_by_all_sequences() {
+    for sequences in [1, 3, 9] {
+        let executions = Arc::<Executions>::default();
+        let (requests, recorders): (VecDeque<_>, Vec<_>) =
+            (0..20).map(|number| Recorder::request(request("ab", 1 + number % 7, &["stream"]), 1)).unzip();
+        let source = Waiting { requests, executions: Arc::clone(&executions), waits: 0 };
+        instance(sequences).run(Intake::new(source));
+        for (number, recorder) in recorders.iter().enumerate() {
+            let expected: String = ('c'..).take(1 + number % 7).collect();
+            assert_eq!(texts(recorder.answers()).concat(), expected);
+        }
+        assert_eq!(executions.all().len(), 20);
+    }
+}

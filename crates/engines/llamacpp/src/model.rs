@@ -1,0 +1,157 @@
+//! A loaded model: checks its file and its configuration, and creates its instances.
+
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use nereid_backend_api::{
+    Error, Instance, InstanceContext, InstanceKind, Model, ModelConfig, ModelContext, Result,
+};
+use nereid_model_config::default_model_filename;
+use nereid_model_files as model_files;
+
+use crate::context::Context;
+use crate::contract;
+use crate::embedding::{self, EmbeddingInstance};
+use crate::instance::LanguageInstance;
+use crate::library::LlamaCpp;
+use crate::options::Options;
+use crate::scheduler::Scheduler;
+use crate::weights::{Pooling, Task, Weights};
+
+const DEFAULT_FILENAME: &str = "model.gguf";
+
+/// The first bytes of every GGUF file.
+const MAGIC: &[u8] = b"GGUF";
+
+/// A model in a GGUF file.
+pub(crate) struct GgufModel {
+    library: Arc<LlamaCpp>,
+    options: Options,
+    path: PathBuf,
+    /// `None` for a model that generates text.
+    pooling: Option<Pooling>,
+    /// Whether tensors have a batch dimension.
+    is_batched: bool,
+    /// The loaded file, and how many of its layers are on a GPU. Instances share it.
+    weights: Mutex<(i32, Arc<Weights>)>,
+    completed: Option<ModelConfig>,
+}
+
+impl GgufModel {
+    pub(crate) fn load(library: &Arc<LlamaCpp>, context: &ModelContext) -> Result<Self> {
+        let mut config = context.config.clone();
+        let options = Options::of(&config)?;
+        let path = model_file(context)?;
+        let gpu_layers = options.gpu_layers(InstanceKind::of_first_instance(&config));
+        let weights = weights(library, &path, gpu_layers)?;
+        let pooling = match weights.task() {
+            Task::Generate => {
+                if context.complete {
+                    contract::complete(&mut config);
+                    contract::complete_chat(&mut config, &weights);
+                }
+                contract::check(&config)?;
+                None
+            }
+            Task::Embed(pooling) => {
+                let size = weights.embedding_size();
+                if context.complete {
+                    embedding::complete(&mut config, size, options.sequences());
+                }
+                embedding::check(&config, size)?;
+                Some(pooling)
+            }
+            Task::Unsupported => {
+                return Err(Error::unsupported(format!(
+                    "{}: '{}' neither generates text nor embeds it",
+                    path.display(),
+                    weights.description()
+                )));
+            }
+        };
+        Ok(Self {
+            library: Arc::clone(library),
+            options,
+            path,
+            pooling,
+            is_batched: config.max_batch_size > 0,
+            weights: Mutex::new((gpu_layers, Arc::new(weights))),
+            completed: context.complete.then_some(config),
+        })
+    }
+
+    pub(crate) fn threads(&self) -> usize {
+        self.options.threads
+    }
+
+    /// The weights for an instance on a device of this kind.
+    fn weights_for(&self, kind: InstanceKind) -> Result<Arc<Weights>> {
+        let mut loaded = self.weights.lock().unwrap_or_else(PoisonError::into_inner);
+        let gpu_layers = self.options.gpu_layers(kind);
+        if loaded.0 != gpu_layers {
+            *loaded = (gpu_layers, Arc::new(weights(&self.library, &self.path, gpu_layers)?));
+        }
+        Ok(Arc::clone(&loaded.1))
+    }
+}
+
+fn weights(library: &Arc<LlamaCpp>, path: &Path, gpu_layers: i32) -> Result<Weights> {
+    Weights::load(library, path, gpu_layers)
+        .map_err(|reason| Error::invalid_arg(format!("llama.cpp cannot load {}: {reason}", path.display())))
+}
+
+impl Model for GgufModel {
+    fn completed_config(&self) -> Option<&ModelConfig> {
+        self.completed.as_ref()
+    }
+
+    fn create_instance(&self, context: InstanceContext) -> Result<Box<dyn Instance>> {
+        let weights = self.weights_for(context.kind)?;
+        let trained = weights.trained_context();
+        let (limits, engine) = match self.pooling {
+            None => {
+                let limits = self.options.limits(trained);
+                (limits, Context::new(&weights, limits, self.options.threads))
+            }
+            Some(pooling) => {
+                let limits = self.options.embedding_limits(trained);
+                (limits, Context::for_embeddings(&weights, limits, self.options.threads, pooling))
+            }
+        };
+        let engine = engine.map_err(|reason| {
+            Error::unavailable(format!(
+                "instance '{}': llama.cpp cannot make a context of {} sequences with {} tokens each: {reason}",
+                context.name, limits.sequences, limits.context
+            ))
+        })?;
+        let longest_text = weights.longest_text(limits.context);
+        if self.pooling.is_some() {
+            return Ok(Box::new(EmbeddingInstance {
+                embedder: engine,
+                vocabulary: weights,
+                normalizes: self.options.normalizes,
+                is_batched: self.is_batched,
+                longest_text,
+            }));
+        }
+        let scheduler = Scheduler::new(engine, Arc::<Weights>::clone(&weights), self.options.time_limit);
+        Ok(Box::new(LanguageInstance::new(scheduler, weights, longest_text)))
+    }
+}
+
+/// The path of the GGUF file, which has the format's first bytes.
+fn model_file(context: &ModelContext) -> Result<PathBuf> {
+    let filename = default_model_filename(&context.config).unwrap_or(DEFAULT_FILENAME);
+    let version = context.version_directory();
+    let read = model_files::model_file(&version, filename, DEFAULT_FILENAME).and_then(|path| {
+        let mut start = Vec::new();
+        model_files::open(&path)?.take(MAGIC.len() as u64).read_to_end(&mut start)?;
+        Ok((path, start))
+    });
+    let (path, start) = read.map_err(|error| Error::cannot_read(&version.join(filename), &error))?;
+    if start != MAGIC {
+        return Err(Error::invalid_arg(format!("{} is not a GGUF file", path.display())));
+    }
+    Ok(path)
+}

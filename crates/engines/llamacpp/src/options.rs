@@ -1,0 +1,219 @@
+//! The parameters of a model's configuration: how many sequences, how long, on how many threads.
+
+use std::thread::available_parallelism;
+use std::time::Duration;
+
+use nereid_backend_api::{Error, InstanceKind, ModelConfig, Result};
+
+use crate::engine::Limits;
+
+/// Sequences of an instance by default.
+const SEQUENCES: usize = 8;
+
+/// The most sequences that the library supports.
+const MAX_SEQUENCES: usize = 256;
+
+/// The longest context that a model gets by default.
+const CONTEXT: usize = 4096;
+
+/// Tokens in the cache by default, for each sequence: many requests are shorter than the context.
+const CACHE: usize = 1024;
+
+/// Tokens of a batch by default.
+const BATCH: usize = 512;
+
+/// All layers of a model.
+const ALL_LAYERS: i32 = -1;
+
+/// The choices of a model's configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Options {
+    sequences: usize,
+    /// `None` for the model's, up to [`CONTEXT`].
+    context: Option<usize>,
+    /// `None` for [`CACHE`] for each sequence, and at least one context.
+    cache: Option<usize>,
+    batch: usize,
+    pub(crate) threads: usize,
+    /// `None` for all if the instance is on a GPU, otherwise none.
+    gpu_layers: Option<i32>,
+    pub(crate) time_limit: Option<Duration>,
+    /// Whether embeddings have the length 1.
+    pub(crate) normalizes: bool,
+}
+
+impl Options {
+    /// Reads a configuration.
+    ///
+    /// # Errors
+    /// `InvalidArg` for an invalid parameter, by name.
+    pub(crate) fn of(config: &ModelConfig) -> Result<Self> {
+        let number = |key: &str, least: u32, most: u32| {
+            let Some(value) = config.parameters.get(key).map(|value| value.string_value.trim()) else {
+                return Ok(None);
+            };
+            let number = value.parse::<u32>().ok().filter(|number| (least..=most).contains(number));
+            let number = number.ok_or_else(|| {
+                Error::invalid_arg(format!(
+                    "parameter '{key}' is '{value}', but must be a number from {least} to {most}"
+                ))
+            })?;
+            Ok(Some(number))
+        };
+        let size = |key: &str, least: u32, most: usize| {
+            Ok(number(key, least, u32::try_from(most).unwrap_or(u32::MAX))?
+                .and_then(|number| usize::try_from(number).ok()))
+        };
+        let sequences = size("max_sequences", 1, MAX_SEQUENCES)?.unwrap_or(SEQUENCES);
+        let batch = size("batch_tokens", 1, 1 << 16)?.unwrap_or(BATCH);
+        if batch < sequences {
+            return Err(Error::invalid_arg(format!(
+                "parameter 'batch_tokens' is {batch}, but must be at least 'max_sequences' ({sequences}): each sequence has a \
+                 token in every batch"
+            )));
+        }
+        let cores = available_parallelism().map_or(1, usize::from);
+        Ok(Self {
+            sequences,
+            context: size("context_length", 8, 1 << 24)?,
+            cache: size("cache_tokens", 8, 1 << 28)?,
+            batch,
+            // Threads wait for each other without sleeping: more than there are processors would make each token take seconds.
+            threads: size("threads", 1, 1024)?.unwrap_or(1).min(cores),
+            gpu_layers: number("gpu_layers", 0, 10_000)?.and_then(|number| i32::try_from(number).ok()),
+            time_limit: number("time_limit_seconds", 0, u32::MAX)?
+                .filter(|seconds| *seconds > 0)
+                .map(|seconds| Duration::from_secs(u64::from(seconds))),
+            normalizes: match config.parameters.get("normalize").map(|value| value.string_value.trim()) {
+                None | Some("true") => true,
+                Some("false") => false,
+                Some(other) => {
+                    return Err(Error::invalid_arg(format!(
+                        "parameter 'normalize' is '{other}', but must be true or false"
+                    )));
+                }
+            },
+        })
+    }
+
+    /// How many layers of a model go to a GPU.
+    pub(crate) fn gpu_layers(&self, kind: InstanceKind) -> i32 {
+        self.gpu_layers.unwrap_or(match kind {
+            InstanceKind::Gpu(_) | InstanceKind::Model => ALL_LAYERS,
+            InstanceKind::Cpu => 0,
+        })
+    }
+
+    /// The most requests that execute together.
+    pub(crate) fn sequences(&self) -> usize {
+        self.sequences
+    }
+
+    /// As [`limits`](Self::limits), for embeddings: a text has to fit into one batch, and the cache holds one batch.
+    pub(crate) fn embedding_limits(&self, trained: usize) -> Limits {
+        let limits = self.limits(trained);
+        let batch = limits.batch.max(limits.context);
+        Limits { cache: batch, batch, ..limits }
+    }
+
+    /// The limits of a context for a model that was trained with contexts of this length, or 0 if that is unknown.
+    pub(crate) fn limits(&self, trained: usize) -> Limits {
+        let model = if trained == 0 { CONTEXT } else { trained.min(CONTEXT) };
+        let context = self.context.unwrap_or(model);
+        let all = context.saturating_mul(self.sequences);
+        let cache = self.cache.unwrap_or(self.sequences * CACHE).clamp(context, all);
+        Limits { sequences: self.sequences, context, cache, batch: self.batch }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nereid_testkit::normalised;
+
+    use super::*;
+
+    fn options(parameters: &[(&str, &str)]) -> Result<Options> {
+        let parameter = |(key, value): &(&str, &str)| {
+            format!("parameters {{ key: '{key}' value {{ string_value: '{value}' }} }}\n")
+        };
+        let parameters: String = parameters.iter().map(parameter).collect();
+        Options::of(&normalised("m", &format!("backend: 'llamacpp'\n{parameters}")))
+    }
+
+    #[test]
+    fn parameters_set_the_limits() {
+        let limits = |sequences, context, cache, batch| Limits { sequences, context, cache, batch };
+        for (parameters, trained, expected) in [
+            (&[][..], 131_072, limits(8, 4096, 8192, 512)),
+            (&[], 2048, limits(8, 2048, 8192, 512)),
+            (&[], 512, limits(8, 512, 4096, 512)),
+            (&[], 0, limits(8, 4096, 8192, 512)),
+            (&[("max_sequences", "1")], 2048, limits(1, 2048, 2048, 512)),
+            (&[("cache_tokens", "10000")], 2048, limits(8, 2048, 10_000, 512)),
+            (&[("cache_tokens", "100")], 2048, limits(8, 2048, 2048, 512)),
+            (&[("cache_tokens", "1000000")], 2048, limits(8, 2048, 16_384, 512)),
+            (&[("max_sequences", "16"), ("context_length", "8192")], 2048, limits(16, 8192, 16_384, 512)),
+            (&[("max_sequences", "256"), ("batch_tokens", "256")], 2048, limits(256, 2048, 262_144, 256)),
+        ] {
+            assert_eq!(options(parameters).unwrap().limits(trained), expected);
+        }
+    }
+
+    #[test]
+    fn embeddings_take_one_batch() {
+        let limits = |batch, trained| {
+            let limits = options(&[("batch_tokens", batch)]).unwrap().embedding_limits(trained);
+            (limits.context, limits.cache, limits.batch)
+        };
+        assert_eq!((limits("512", 2048), limits("1024", 256)), ((2048, 2048, 2048), (256, 1024, 1024)));
+    }
+
+    #[test]
+    fn threads_and_time_are_limited() {
+        let default = options(&[]).unwrap();
+        assert_eq!((default.threads, default.time_limit), (1, None));
+        let cores = available_parallelism().unwrap().get();
+        let set = options(&[("threads", "1024"), ("time_limit_seconds", "90")]).unwrap();
+        assert_eq!((set.threads, set.time_limit), (cores, Some(Duration::from_secs(90))));
+        assert_eq!(options(&[("time_limit_seconds", "0")]).unwrap().time_limit, None);
+    }
+
+    #[test]
+    fn layers_follow_the_device_unless_set() {
+        for (parameters, cpu, gpu) in
+            [(&[][..], 0, -1), (&[("gpu_layers", "7")], 7, 7), (&[("gpu_layers", "0")], 0, 0)]
+        {
+            let options = options(parameters).unwrap();
+            assert_eq!(
+                (options.gpu_layers(InstanceKind::Cpu), options.gpu_layers(InstanceKind::Gpu(1))),
+                (cpu, gpu)
+            );
+        }
+    }
+
+    #[test]
+    fn invalid_parameters_are_refused_by_name() {
+        for (parameters, expected) in [
+            (
+                &[("max_sequences", "0")][..],
+                "parameter 'max_sequences' is '0', but must be a number from 1 to 256",
+            ),
+            (&[("max_sequences", "257")], "parameter 'max_sequences' is '257'"),
+            (
+                &[("context_length", "long")],
+                "parameter 'context_length' is 'long', but must be a number from 8 to 16777216",
+            ),
+            (&[("normalize", "maybe")], "parameter 'normalize' is 'maybe', but must be true or false"),
+            (&[("threads", "-1")], "parameter 'threads' is '-1'"),
+            (&[("gpu_layers", "")], "parameter 'gpu_layers' is ''"),
+            (&[("time_limit_seconds", "1.5")], "parameter 'time_limit_seconds' is '1.5'"),
+            (
+                &[("batch_tokens", "7")],
+                "parameter 'batch_tokens' is 7, but must be at least 'max_sequences' (8)",
+            ),
+        ] {
+            let error = options(parameters).unwrap_err();
+            assert!(error.message().starts_with(expected), "{error}");
+        }
+    }
+}

@@ -1,0 +1,288 @@
+//! Continuous batching: which tokens of which requests are evaluated next.
+//!
+//! Each step evaluates one batch: the next token of every request that generates, and parts of prompts as far as there is room.
+//! Requests join and leave between two steps. A request occupies one of the engine's sequences; what it leaves there is reused by
+//! later requests that begin with the same tokens.
+//!
+//! The scheduler knows neither the library nor the server: it has an [`Engine`], a [`Vocabulary`] and the [`Client`]s of its
+//! requests, and takes the time from its caller.
+
+mod slot;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use nereid_backend_api::Error;
+
+use self::slot::{Active, Slot};
+use crate::engine::{BatchToken, DecodeError, Engine, Limits, Token, Vocabulary};
+use crate::parameters::SamplingParameters;
+use crate::sampler::TokenLogprob;
+
+/// Prompt tokens in a batch with requests that already generate: larger parts would make these wait.
+const PROMPT_CHUNK: usize = 128;
+
+/// Shorter common prefixes are not worth sharing between sequences.
+const MIN_SHARED: usize = 16;
+
+/// Why a generation ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Finish {
+    /// The model ended the text, or a stop string or token did.
+    Stop,
+    /// `max_tokens`, the context or the time limit.
+    Length,
+}
+
+/// A part of a request's output.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Part {
+    /// May be empty: characters and stop strings are held back until they are whole.
+    pub(crate) text: String,
+    /// Tokens since the previous part.
+    pub(crate) tokens: usize,
+    /// For each of these tokens, if requested.
+    pub(crate) logprobs: Vec<Vec<TokenLogprob>>,
+}
+
+/// Receives the output of a request.
+pub(crate) trait Client {
+    fn is_cancelled(&self) -> bool;
+
+    /// Another part; more follow.
+    fn part(&mut self, part: Part);
+
+    /// The last part.
+    fn finish(self, part: Part, finish: Finish);
+
+    /// The request failed.
+    fn fail(self, error: Error);
+}
+
+/// A request that is ready to execute.
+pub(crate) struct Generation<C> {
+    pub(crate) client: C,
+    /// Not empty, and shorter than the context.
+    pub(crate) prompt: Vec<Token>,
+    pub(crate) parameters: SamplingParameters,
+}
+
+/// Executes requests on an engine.
+pub(crate) struct Scheduler<E, C> {
+    engine: E,
+    vocabulary: Arc<dyn Vocabulary>,
+    limits: Limits,
+    /// The longest time that a request may take.
+    time_limit: Option<Duration>,
+    slots: Vec<Slot<C>>,
+    /// Counts admissions: which slot was used last, and which request came first.
+    admitted: u64,
+    batch: Vec<BatchToken>,
+}
+
+impl<E: Engine, C: Client> Scheduler<E, C> {
+    pub(crate) fn new(engine: E, vocabulary: Arc<dyn Vocabulary>, time_limit: Option<Duration>) -> Self {
+        let limits = engine.limits();
+        let slots = (0..limits.sequences).map(|_| Slot::default()).collect();
+        Self { engine, vocabulary, limits, time_limit, slots, admitted: 0, batch: Vec::new() }
+    }
+
+    pub(crate) fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    /// Whether another request can be admitted. Paused ones come first.
+    pub(crate) fn has_room(&self) -> bool {
+        self.slots.iter().any(|slot| slot.active.is_none()) && !self.slots.iter().any(|slot| slot.is_paused)
+    }
+
+    /// Whether there is nothing to do.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.slots.iter().all(|slot| slot.active.is_none())
+    }
+
+    /// Admits a request. It fails without [room](Self::has_room).
+    pub(crate) fn admit(&mut self, generation: Generation<C>, now: Instant) {
+        let Some((number, reused)) = self.assign(&generation) else {
+            return generation.client.fail(Error::internal("every sequence of the engine is in use"));
+        };
+        self.admitted += 1;
+        let deadline = self.time_limit.and_then(|limit| now.checked_add(limit));
+        if let Some(slot) = self.slots.get_mut(number) {
+            slot.tokens.truncate(reused);
+            slot.used = self.admitted;
+            slot.salt.clone_from(&generation.parameters.cache_salt);
+            slot.active = Some(Active::new(generation, deadline));
+        }
+    }
+
+    /// The sequence for a request, and how many tokens of its prompt it holds.
+    fn assign(&mut self, generation: &Generation<C>) -> Option<(usize, usize)> {
+        // The last token is evaluated in any case, for its logits.
+        let reusable = generation.prompt.get(..generation.prompt.len().saturating_sub(1)).unwrap_or(&[]);
+        let common = |slot: &Slot<C>| slot.common_prefix(reusable, &generation.parameters.cache_salt);
+        let idle = || self.slots.iter().enumerate().filter(|(_, slot)| slot.active.is_none());
+        let (oldest, _) = idle().min_by_key(|(_, slot)| (!slot.tokens.is_empty(), slot.used))?;
+        let (longest, slot) = self.slots.iter().enumerate().max_by_key(|(_, slot)| common(slot))?;
+        let length = common(slot);
+        // A request that continues nearly all that a sequence holds takes its place. Others leave it for later ones.
+        let continues = slot.active.is_none() && length * 10 >= slot.tokens.len() * 9;
+        if longest == oldest || (continues && length > 0) {
+            return Some((longest, self.engine.truncate(longest, length)));
+        }
+        self.engine.truncate(oldest, 0);
+        let shared = if length < MIN_SHARED { 0 } else { self.engine.share(longest, oldest, length) };
+        let shared_tokens = reusable.get(..shared).unwrap_or(&[]).to_vec();
+        self.slots.get_mut(oldest)?.tokens = shared_tokens;
+        Some((oldest, shared))
+    }
+
+    /// Evaluates one batch, and delivers what follows from it.
+    pub(crate) fn step(&mut self, now: Instant) {
+        self.release_ended(now);
+        let mut batch = std::mem::take(&mut self.batch);
+        self.fill(&mut batch);
+        if !batch.is_empty() {
+            match self.decode(&batch) {
+                Ok(()) => self.take_outputs(&batch),
+                Err(error) => self.fail(&batch, &error),
+            }
+        }
+        self.batch = batch;
+    }
+
+    /// Releases requests that were cancelled, or ran out of time.
+    fn release_ended(&mut self, now: Instant) {
+        let mut has_ended = false;
+        for slot in &mut self.slots {
+            if let Some(active) = slot.active.take_if(|active| active.client.is_cancelled()) {
+                active
+                    .client
+                    .fail(Error::new(nereid_backend_api::ErrorCode::Cancelled, "the request was cancelled"));
+            } else if let Some(active) =
+                slot.active.take_if(|active| active.deadline.is_some_and(|deadline| now >= deadline))
+            {
+                active.finish(Finish::Length);
+            } else {
+                continue;
+            }
+            slot.is_paused = false;
+            has_ended = true;
+        }
+        if has_ended {
+            self.resume();
+        }
+    }
+
+    /// Collects the tokens to evaluate next.
+    fn fill(&self, batch: &mut Vec<BatchToken>) {
+        batch.clear();
+        for (sequence, slot) in self.slots.iter().enumerate() {
+            if let Some(token) = slot.active.as_ref().and_then(|active| active.next) {
+                batch.push(BatchToken { token, position: slot.tokens.len(), sequence, has_output: true });
+            }
+        }
+        let room = self.limits.batch.saturating_sub(batch.len());
+        let mut room = if batch.is_empty() { room } else { room.min(PROMPT_CHUNK) };
+        // The request that came first has its first token first.
+        let mut prompts: Vec<_> =
+            self.slots.iter().enumerate().filter(|(_, slot)| slot.is_reading()).collect();
+        prompts.sort_by_key(|(_, slot)| slot.used);
+        for (sequence, slot) in prompts {
+            let Some(active) = &slot.active else { continue };
+            let rest = active.prompt.get(slot.tokens.len()..).unwrap_or(&[]);
+            let chunk = rest.get(..room).unwrap_or(rest);
+            room -= chunk.len();
+            batch.extend(chunk.iter().enumerate().map(|(place, token)| BatchToken {
+                token: *token,
+                position: slot.tokens.len() + place,
+                sequence,
+                has_output: place + 1 == rest.len(),
+            }));
+        }
+    }
+
+    /// Evaluates a batch. If the cache is full, sequences of ended requests are evicted from it, the oldest first.
+    fn decode(&mut self, batch: &[BatchToken]) -> Result<(), DecodeError> {
+        loop {
+            let outcome = self.engine.decode(batch);
+            if outcome != Err(DecodeError::CacheFull) {
+                return outcome;
+            }
+            let slots = self.slots.iter_mut().enumerate();
+            let ended = slots.filter(|(_, slot)| slot.active.is_none() && !slot.tokens.is_empty());
+            let Some((number, slot)) = ended.min_by_key(|(_, slot)| slot.used) else { return outcome };
+            slot.tokens.clear();
+            self.engine.truncate(number, 0);
+        }
+    }
+
+    /// Handles a batch that was not evaluated. If the cache is full, the last request that came is paused, or fails if it is the
+    /// only one. Any other error fails all requests of the batch.
+    fn fail(&mut self, batch: &[BatchToken], error: &DecodeError) {
+        let mut failed: Vec<usize> = batch.iter().map(|entry| entry.sequence).collect();
+        failed.sort_unstable();
+        failed.dedup();
+        let error = match error {
+            DecodeError::CacheFull if failed.len() > 1 => {
+                let last =
+                    failed.into_iter().max_by_key(|number| self.slots.get(*number).map(|slot| slot.used));
+                return last.into_iter().for_each(|number| self.pause(number));
+            }
+            DecodeError::CacheFull => {
+                Error::unavailable("the cache of the context has no room for the request")
+            }
+            DecodeError::Failed(reason) => Error::internal(format!("llama.cpp failed: {reason}")),
+        };
+        for number in failed {
+            self.engine.truncate(number, 0);
+            let Some(slot) = self.slots.get_mut(number) else { continue };
+            slot.tokens.clear();
+            if let Some(active) = slot.active.take() {
+                active.client.fail(error.clone());
+            }
+        }
+        self.resume();
+    }
+
+    /// Takes a request out of the cache, until another one ends. It is then read again, with what it has written.
+    fn pause(&mut self, number: usize) {
+        self.engine.truncate(number, 0);
+        if let Some(slot) = self.slots.get_mut(number) {
+            slot.pause();
+        }
+    }
+
+    /// Continues the paused requests, after another one has ended.
+    fn resume(&mut self) {
+        self.slots.iter_mut().for_each(|slot| slot.is_paused = false);
+    }
+
+    /// Chooses the next tokens after a batch.
+    fn take_outputs(&mut self, batch: &[BatchToken]) {
+        let mut has_ended = false;
+        for (place, entry) in batch.iter().enumerate() {
+            let Some(slot) = self.slots.get_mut(entry.sequence) else { continue };
+            slot.tokens.push(entry.token);
+            if !entry.has_output {
+                continue;
+            }
+            // The chosen token is part of the context, though it may be the last and is then not evaluated.
+            let has_room = slot.tokens.len() + 1 < self.limits.context;
+            let Some(mut active) = slot.active.take() else { continue };
+            if active.resume() {
+                slot.active = Some(active);
+                continue;
+            }
+            let logits = self.engine.logits(place);
+            slot.active = active.advance(logits, &*self.vocabulary, has_room);
+            has_ended |= slot.active.is_none();
+        }
+        if has_ended {
+            self.resume();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,151 @@
+//! A sequence of the engine, and the request that occupies it.
+
+use std::time::Instant;
+
+use nereid_backend_api::Error;
+
+use super::{Client, Finish, Generation, Part};
+use crate::engine::{Token, Vocabulary};
+use crate::parameters::SamplingParameters;
+use crate::sampler::{Sampled, Sampler};
+use crate::text::{Pushed, TextStream};
+
+/// A sequence of the engine.
+pub(super) struct Slot<C> {
+    /// The tokens that the engine holds.
+    pub(super) tokens: Vec<Token>,
+    /// Requests with this salt may reuse them.
+    pub(super) salt: String,
+    /// When it was assigned, as a number of admissions.
+    pub(super) used: u64,
+    /// The request that occupies it.
+    pub(super) active: Option<Active<C>>,
+    /// Whether the request waits for room in the cache, and has none of its tokens there.
+    pub(super) is_paused: bool,
+}
+
+impl<C> Default for Slot<C> {
+    fn default() -> Self {
+        Self { tokens: Vec::new(), salt: String::new(), used: 0, active: None, is_paused: false }
+    }
+}
+
+impl<C> Slot<C> {
+    /// How many of the first tokens of a prompt it holds.
+    pub(super) fn common_prefix(&self, prompt: &[Token], salt: &str) -> usize {
+        if self.salt != salt {
+            return 0;
+        }
+        self.tokens.iter().zip(prompt).take_while(|(held, wanted)| held == wanted).count()
+    }
+
+    /// Whether a part of the prompt is not evaluated yet, and the request not paused.
+    pub(super) fn is_reading(&self) -> bool {
+        !self.is_paused && self.active.as_ref().is_some_and(|active| active.next.is_none())
+    }
+
+    /// Empties the sequence. Its request will be read again, with its output so far.
+    pub(super) fn pause(&mut self) {
+        let tokens = std::mem::take(&mut self.tokens);
+        let Some(active) = &mut self.active else { return };
+        self.is_paused = true;
+        if let Some(next) = active.next.take() {
+            active.prompt = tokens;
+            active.resumes_with = Some(next);
+        }
+    }
+}
+
+/// A request in progress.
+pub(super) struct Active<C> {
+    pub(super) client: C,
+    pub(super) prompt: Vec<Token>,
+    /// The chosen token that is not evaluated yet; `None` while the prompt is read.
+    pub(super) next: Option<Token>,
+    pub(super) deadline: Option<Instant>,
+    /// The chosen token of a request that is read again after a pause.
+    resumes_with: Option<Token>,
+    parameters: SamplingParameters,
+    sampler: Sampler,
+    text: TextStream,
+    generated: usize,
+    piece: Vec<u8>,
+}
+
+impl<C: Client> Active<C> {
+    pub(super) fn new(generation: Generation<C>, deadline: Option<Instant>) -> Self {
+        let Generation { client, prompt, mut parameters } = generation;
+        let sampler = Sampler::new(&parameters, &prompt);
+        let text = TextStream::new(std::mem::take(&mut parameters.stop), parameters.includes_stop);
+        Self {
+            client,
+            prompt,
+            next: None,
+            deadline,
+            resumes_with: None,
+            parameters,
+            sampler,
+            text,
+            generated: 0,
+            piece: Vec::new(),
+        }
+    }
+
+    /// Ends the request with the text that was held back.
+    pub(super) fn finish(mut self, finish: Finish) {
+        let text = self.text.finish();
+        self.client.finish(Part { text, ..Part::default() }, finish);
+    }
+
+    /// Continues after a pause, once all of its tokens are evaluated again. Returns whether there was one.
+    pub(super) fn resume(&mut self) -> bool {
+        self.next = self.resumes_with.take();
+        self.next.is_some()
+    }
+
+    /// Chooses the next token, and delivers it. `None` if it was the last one. `has_room` is whether the context can take it.
+    pub(super) fn advance(
+        mut self,
+        logits: &[f32],
+        vocabulary: &dyn Vocabulary,
+        has_room: bool,
+    ) -> Option<Self> {
+        let Self { parameters, sampler, generated, piece, text: stream, .. } = &mut self;
+        let may_end = *generated >= parameters.min_tokens;
+        let ends = |token: Token| {
+            (!parameters.ignores_end && vocabulary.is_end(token)) || parameters.stop_tokens.contains(&token)
+        };
+        let Some(Sampled { token, logprobs }) =
+            sampler.sample(logits, parameters, |token| !may_end && ends(token))
+        else {
+            self.client.fail(Error::internal("the model gave no token that may follow"));
+            return None;
+        };
+        let is_end = ends(token);
+        *generated += 1;
+        let mut part = Part { text: String::new(), tokens: 1, logprobs: Vec::new() };
+        if parameters.logprobs.is_some() {
+            part.logprobs.push(logprobs);
+        }
+        piece.clear();
+        if !is_end || parameters.includes_stop {
+            vocabulary.piece(token, !parameters.skips_special_tokens, piece);
+        }
+        let Pushed { text, is_stopped } = stream.push(piece, may_end);
+        part.text = text;
+        let finish = if is_end || is_stopped {
+            Finish::Stop
+        } else if !has_room || self.parameters.max_tokens.is_some_and(|most| self.generated >= most) {
+            Finish::Length
+        } else {
+            self.client.part(part);
+            self.next = Some(token);
+            return Some(self);
+        };
+        if !is_stopped {
+            part.text.push_str(&self.text.finish());
+        }
+        self.client.finish(part, finish);
+        None
+    }
+}

@@ -1,0 +1,115 @@
+//! A scripted engine for tests: a model that writes the alphabet.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use crate::engine::{BatchToken, DecodeError, Engine, Limits, Token, Vocabulary};
+
+/// The last of the characters that a scripted model writes: it ends the text.
+pub(crate) const END: Token = 0;
+
+/// Writes the characters that follow the prompt's last one in the alphabet.
+pub(crate) struct Alphabet;
+
+impl Vocabulary for Alphabet {
+    fn tokenize(&self, text: &str) -> Result<Vec<Token>, String> {
+        Ok(text.bytes().map(Token::from).collect())
+    }
+
+    fn piece(&self, token: Token, special: bool, target: &mut Vec<u8>) {
+        match token {
+            END if special => target.extend(b"<end>"),
+            END => {}
+            _ => target.push(u8::try_from(token).unwrap()),
+        }
+    }
+
+    fn is_end(&self, token: Token) -> bool {
+        token == END
+    }
+
+    fn size(&self) -> usize {
+        128
+    }
+}
+
+/// The calls of an engine, and its state.
+#[derive(Default)]
+pub(crate) struct Record {
+    pub(crate) batches: Vec<Vec<BatchToken>>,
+    /// The tokens of the sequences.
+    pub(crate) held: HashMap<usize, Vec<Token>>,
+    pub(crate) shared: Vec<(usize, usize, usize)>,
+    /// The outcomes of the next evaluations.
+    pub(crate) outcomes: Vec<DecodeError>,
+    pub(crate) evaluated: usize,
+}
+
+/// After each token follows the next one of the alphabet; after `z`, the end.
+pub(crate) struct Scripted {
+    limits: Limits,
+    record: Arc<Mutex<Record>>,
+    logits: Vec<Vec<f32>>,
+}
+
+impl Scripted {
+    pub(crate) fn new(limits: Limits) -> (Self, Arc<Mutex<Record>>) {
+        let record = Arc::<Mutex<Record>>::default();
+        (Self { limits, record: Arc::clone(&record), logits: Vec::new() }, record)
+    }
+}
+
+impl Engine for Scripted {
+    fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    fn decode(&mut self, batch: &[BatchToken]) -> Result<(), DecodeError> {
+        let mut record = self.record.lock().unwrap();
+        if let Some(error) = record.outcomes.pop() {
+            return Err(error);
+        }
+        assert!((1..=self.limits.batch).contains(&batch.len()));
+        if record.held.values().map(Vec::len).sum::<usize>() + batch.len() > self.limits.cache {
+            return Err(DecodeError::CacheFull);
+        }
+        self.logits.clear();
+        for entry in batch {
+            assert!(entry.sequence < self.limits.sequences);
+            let held = record.held.entry(entry.sequence).or_default();
+            assert_eq!(held.len(), entry.position, "tokens continue their sequences");
+            held.push(entry.token);
+            assert!(held.len() <= self.limits.context);
+            let mut logits = vec![0.0; if entry.has_output { 128 } else { 0 }];
+            let next = if entry.token == Token::from(b'z') { END } else { entry.token + 1 };
+            if let Some(logit) = logits.get_mut(usize::try_from(next).unwrap()) {
+                *logit = 9.0;
+            }
+            self.logits.push(logits);
+        }
+        record.evaluated += batch.len();
+        record.batches.push(batch.to_vec());
+        Ok(())
+    }
+
+    fn logits(&self, place: usize) -> &[f32] {
+        &self.logits[place]
+    }
+
+    fn truncate(&mut self, sequence: usize, length: usize) -> usize {
+        let mut record = self.record.lock().unwrap();
+        let held = record.held.entry(sequence).or_default();
+        assert!(length <= held.len());
+        held.truncate(length);
+        length
+    }
+
+    fn share(&mut self, from: usize, to: usize, length: usize) -> usize {
+        let mut record = self.record.lock().unwrap();
+        let tokens = record.held[&from][..length].to_vec();
+        assert!(record.held.get(&to).is_none_or(Vec::is_empty), "an empty sequence");
+        record.held.insert(to, tokens);
+        record.shared.push((from, to, length));
+        length
+    }
+}

@@ -1,0 +1,334 @@
+"""Language models in GGUF files on llama.cpp: what they write, how requests share an instance, and what does not end the server."""
+
+import json
+import os
+import queue
+import signal
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPConnection
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tritonclient.grpc
+import tritonclient.http
+
+import gguf_models
+import llamacpp_package
+import nereid_server
+from damaged_files import COUNT, damaged
+from http_requests import LIMIT_S, request
+from scrapes import Scrape
+from waiting import eventually
+
+PROMPTS = ["ab", "cdefg", "x", "the quick brown fox", "zzzz"]
+ANSWERS = 24
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    """A server with small models of random weights."""
+    repository = tmp_path_factory.mktemp("language")
+    gguf_models.write(repository)
+    gguf_models.write(repository, "narrow", gguf_models.parameters(max_sequences=1, context_length=64))
+    # The cache holds half of what all sequences together need.
+    gguf_models.write(repository, "crowded", gguf_models.parameters(context_length=256, cache_tokens=256))
+    embedder = gguf_models.gguf(pooling=gguf_models.MEAN)
+    gguf_models.write(repository, "embedder", contents=embedder)
+    gguf_models.write(repository, "lengths", gguf_models.parameters(normalize="false"), contents=embedder)
+    # A text that fills the context takes minutes.
+    gguf_models.write(repository, "endless", gguf_models.parameters(max_sequences=2, context_length=100000))
+    with nereid_server.running(repository, llamacpp_package.flag()) as server:
+        yield server
+
+
+def generate(server, text, model="writer", stream=False, **sampling):
+    """One answer, with all that a request may ask for."""
+    flags = {f"return_{name}": True for name in ("finish_reason", "num_input_tokens", "num_output_tokens")}
+    flags |= {"return_logprobs": "logprobs" in sampling, "exclude_input_in_output": True}
+    body = {"text_input": text, "stream": stream, "sampling_parameters": json.dumps({"temperature": 0} | sampling)} | flags
+    return request(server, "POST", f"/v2/models/{model}/generate" + ("_stream" if stream else ""), json.dumps(body))
+
+
+def answer(server, text, **how):
+    """As `generate`, for requests that succeed."""
+    found = generate(server, text, **how)
+    assert found.status == 200, found.body
+    return found.json
+
+
+def events(body):
+    """The documents of server-sent events."""
+    return [json.loads(line[6:]) for line in body.decode().splitlines() if line.startswith("data: ")]
+
+
+def text_of(pieces):
+    """The text of tokens, which may have parts of characters."""
+    return b"".join(pieces).decode(errors="replace")
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory):
+    """What llama.cpp itself writes: the pieces by prompt."""
+    file = tmp_path_factory.mktemp("oracle") / "model.gguf"
+    file.write_bytes(gguf_models.gguf())
+    return dict(zip(PROMPTS, llamacpp_package.greedy(file, PROMPTS, ANSWERS), strict=True))
+
+
+def test_model_folder_needs_no_configuration(server):
+    config = request(server, "GET", "/v2/models/writer/config").json
+    assert (config["backend"], config["platform"], config["max_batch_size"]) == ("llamacpp", "gguf", 0)
+    assert config["model_transaction_policy"] == {"decoupled": True}
+    parameters = {key: value["string_value"] for key, value in config["parameters"].items()}
+    assert parameters == {"chat_template": gguf_models.CHAT_TEMPLATE, "bos_token": "<s>", "eos_token": "</s>"}
+
+
+def test_text_at_temperature_0_is_llama_cpps_own(server, expected):
+    for text in PROMPTS:
+        found = answer(server, text, max_tokens=ANSWERS)
+        pieces = expected[text]
+        assert found["text_output"] == text_of(pieces)
+        is_whole = len(pieces) == ANSWERS
+        assert found["finish_reason"] == ("length" if is_whole else "stop")
+        assert found["num_output_tokens"] == len(pieces) + (not is_whole)
+
+
+def test_requests_that_execute_together_write_what_they_write_alone(server, expected):
+    texts = PROMPTS * 10
+    with ThreadPoolExecutor(16) as clients:
+        found = list(clients.map(lambda text: answer(server, text, max_tokens=ANSWERS)["text_output"], texts))
+    assert found == [text_of(expected[text]) for text in texts]
+
+
+def test_requests_that_pause_for_room_in_the_cache_write_the_same(server):
+    text = "the quick brown fox jumps over the lazy dog"
+    alone = answer(server, text, max_tokens=48, ignore_eos=True)
+    assert 8 * (alone["num_input_tokens"] + 48) > 2 * 256
+    with ThreadPoolExecutor(8) as clients:
+        how = {"model": "crowded", "max_tokens": 48, "ignore_eos": True}
+        # Different salts, lest the requests share their prompt in the cache.
+        found = list(clients.map(lambda salt: answer(server, text, cache_salt=str(salt), **how), range(16)))
+    assert {one["text_output"] for one in found} == {alone["text_output"]}
+
+
+def test_cached_prefix_makes_no_difference(server):
+    text = "the quick brown fox jumps over the lazy dog " * 3
+    alone = answer(server, text + "ab", max_tokens=ANSWERS)["text_output"]
+    for prefix in (text, text + "a", text + "xy", text + "ab"):
+        answer(server, prefix, max_tokens=3)
+        assert answer(server, text + "ab", max_tokens=ANSWERS)["text_output"] == alone
+
+
+def test_stream_has_the_same_text_in_pieces(server, expected):
+    for text in PROMPTS:
+        parts = events(generate(server, text, stream=True, max_tokens=ANSWERS).body)
+        assert "".join(part["text_output"] for part in parts) == text_of(expected[text])
+        assert {part["finish_reason"] for part in parts[:-1]} == {"None"}
+        whole = answer(server, text, max_tokens=ANSWERS)
+        assert parts[-1]["finish_reason"] == whole["finish_reason"]
+        assert sum(part["num_output_tokens"] for part in parts) == whole["num_output_tokens"]
+        assert len(parts) > 5
+
+
+def test_grpc_stream_ends_with_a_final_response(server, expected):
+    text = PROMPTS[0]
+    tensors = {"text_input": ("BYTES", [text.encode()]), "stream": ("BOOL", [True])}
+    sampling = json.dumps({"temperature": 0, "max_tokens": ANSWERS})
+    tensors["sampling_parameters"] = ("BYTES", [sampling.encode()])
+    inputs = []
+    for name, (datatype, values) in tensors.items():
+        given = tritonclient.grpc.InferInput(name, [1], datatype)
+        given.set_data_from_numpy(np.array(values, bool if datatype == "BOOL" else object))
+        inputs.append(given)
+    results: queue.Queue = queue.Queue()
+    with tritonclient.grpc.InferenceServerClient(server.grpc_url) as client:
+        client.start_stream(lambda result, error: results.put((result, error)))
+        client.async_stream_infer("writer", inputs, enable_empty_final_response=True)
+        found = b""
+        while True:
+            result, error = results.get(timeout=LIMIT_S)
+            assert error is None
+            if (output := result.as_numpy("text_output")) is not None:
+                found += output[0]
+            if result.get_response().parameters["triton_final_response"].bool_param:
+                break
+    assert found.decode() == text_of(expected[text])
+
+
+def test_input_is_repeated_as_by_the_vllm_backend(server, expected):
+    body = {"text_input": "ab", "sampling_parameters": json.dumps({"temperature": 0, "max_tokens": ANSWERS})}
+    found = request(server, "POST", "/v2/models/writer/generate", json.dumps(body)).json
+    assert found["text_output"] == "ab" + text_of(expected["ab"])
+    assert set(found) == {"model_name", "model_version", "text_output"}
+    # Without the input, the request's parameters apply.
+    body = {"text_input": "ab", "temperature": 0, "max_tokens": ANSWERS, "exclude_input_in_output": True}
+    assert request(server, "POST", "/v2/models/writer/generate", json.dumps(body)).json["text_output"] == text_of(expected["ab"])
+
+
+def test_sampling_parameters_apply(server, expected):
+    whole = text_of(expected["ab"])
+    stop = whole[6:8]
+    found = answer(server, "ab", max_tokens=ANSWERS, stop=[stop])
+    assert (found["text_output"], found["finish_reason"]) == (whole[: whole.index(stop)], "stop")
+    # A token that must not follow is replaced by another from the first place on.
+    logprobs = json.loads(answer(server, "ab", max_tokens=1, logprobs=3)["logprobs"])
+    first, *others = logprobs[0].items()
+    assert first[1]["rank"] == 1 and [other["rank"] for _, other in others] == [2, 3]
+    assert first[1]["logprob"] > others[0][1]["logprob"]
+    biased = json.loads(answer(server, "ab", max_tokens=1, logprobs=0, logit_bias={first[0]: -100})["logprobs"])
+    assert list(biased[0]) == [others[0][0]]
+    drawn = [answer(server, "ab", max_tokens=8, temperature=5, seed=seed)["text_output"] for seed in (1, 1, 2)]
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
+@pytest.mark.parametrize(
+    ("text", "sampling", "message"),
+    [
+        ("z" * 600, {}, "but the context holds 512 tokens"),
+        ("a", {"temperature": -1}, "sampling parameter 'temperature' is -1"),
+        ("a", {"n": 2}, "does not support sampling parameter 'n'"),
+        ("a", {"structured_outputs": {"json": "{}"}}, "does not support sampling parameter 'structured_outputs'"),
+        ("a", {"warmth": 1}, "unknown sampling parameter 'warmth'"),
+        ("a" * 2_000_000, {}, "but the context holds 512 tokens"),
+    ],
+    ids=["long", "range", "several", "structured", "unknown", "huge"],
+)
+def test_requests_that_cannot_be_executed_are_refused_with_the_reason(server, text, sampling, message):
+    for stream in (False, True):
+        found = generate(server, text, stream=stream, **sampling)
+        assert message in found.body.decode(), found
+
+
+def test_context_ends_a_text_without_a_limit(server):
+    found = answer(server, "ab", model="narrow", max_tokens=None, ignore_eos=True)
+    assert (found["finish_reason"], found["num_input_tokens"] + found["num_output_tokens"]) == ("length", 64)
+
+
+def test_clients_that_leave_free_their_places(server):
+    sampling = {"temperature": 0, "ignore_eos": True, "max_tokens": None}
+    body = json.dumps({"text_input": "ab", "stream": True, "sampling_parameters": json.dumps(sampling)})
+    connections = [HTTPConnection("127.0.0.1", server.port, timeout=LIMIT_S) for _ in range(2)]
+    for connection in connections:
+        connection.request("POST", "/v2/models/endless/generate_stream", body)
+        # Both sequences are in use by texts that have begun.
+        assert connection.getresponse().readline().startswith(b"data: ")
+    waiting = ThreadPoolExecutor(1).submit(answer, server, "x", model="endless", max_tokens=3)
+    labels = {"model": "endless", "version": "1"}
+    assert eventually(lambda: Scrape(server).value("nv_inference_pending_request_count", **labels) == 1)
+    for connection in connections:
+        connection.sock.shutdown(socket.SHUT_RDWR)
+    assert waiting.result(LIMIT_S)["num_output_tokens"] == 3
+    # Requests that have started count as failures of their backend, also if they were cancelled.
+    labels["reason"] = "BACKEND"
+    assert eventually(lambda: Scrape(server).value("nv_inference_request_failure", **labels) == 2)
+
+
+def embed(server, texts, model="embedder"):
+    """The vectors of texts, by one request."""
+    given = tritonclient.http.InferInput("text_input", [len(texts), 1], "BYTES")
+    given.set_data_from_numpy(np.array([[text.encode()] for text in texts], object))
+    with tritonclient.http.InferenceServerClient(server.url) as client:
+        return client.infer(model, [given]).as_numpy("embedding")
+
+
+def test_embeddings_are_llama_cpps_own(server, tmp_path):
+    file = tmp_path / "model.gguf"
+    file.write_bytes(gguf_models.gguf(pooling=gguf_models.MEAN))
+    own = np.array(llamacpp_package.embeddings(file, PROMPTS, gguf_models.WIDTH))
+    np.testing.assert_allclose(embed(server, PROMPTS, "lengths"), own, rtol=1e-3, atol=1e-4)
+    own /= np.linalg.norm(own, axis=1, keepdims=True)
+    np.testing.assert_allclose(embed(server, PROMPTS), own, rtol=1e-3, atol=1e-4)
+    with ThreadPoolExecutor(8) as clients:
+        alone = list(clients.map(lambda text: embed(server, [text])[0], PROMPTS * 6))
+    np.testing.assert_allclose(np.array(alone), np.tile(own, (6, 1)), rtol=1e-3, atol=1e-4)
+
+
+def test_embedding_model_completes_its_configuration(server):
+    config = request(server, "GET", "/v2/models/embedder/config").json
+    assert (config["max_batch_size"], "dynamic_batching" in config) == (8, True)
+    tensors = [(it["name"], it["data_type"], it["dims"]) for it in config["input"] + config["output"]]
+    assert tensors == [("text_input", "TYPE_STRING", [1]), ("embedding", "TYPE_FP32", [gguf_models.WIDTH])]
+    # A text that is too long fails alone.
+    found = request(server, "POST", "/v2/models/embedder/generate", json.dumps({"text_input": "z" * 600}))
+    assert "tokens, but the context holds 512" in found.json["error"]
+    assert len(request(server, "POST", "/v2/models/embedder/generate", json.dumps({"text_input": "z"})).json["embedding"]) == 64
+
+
+def workers(server):
+    """The processes of a server's models."""
+    return [int(pid) for pid in Path(f"/proc/{server.pid}/task/").glob("*/children") for pid in pid.read_text().split()]
+
+
+def test_death_of_the_process_fails_its_requests_and_no_others(repository, serve):
+    gguf_models.write(repository, config=gguf_models.parameters(context_length=10000))
+    server = serve(llamacpp_package.flag())
+    whole = answer(server, "ab", max_tokens=8)["text_output"]
+    sampling = {"temperature": 0, "ignore_eos": True, "max_tokens": None}
+    body = json.dumps({"text_input": "ab", "stream": True, "sampling_parameters": json.dumps(sampling)})
+    connections = [HTTPConnection("127.0.0.1", server.port, timeout=LIMIT_S) for _ in range(4)]
+    responses = []
+    for connection in connections:
+        connection.request("POST", "/v2/models/writer/generate_stream", body)
+        responses.append(connection.getresponse())
+        assert responses[-1].readline().startswith(b"data: ")
+    (worker,) = workers(server)
+    os.kill(worker, signal.SIGKILL)
+    for response in responses:
+        assert "was killed by signal 9" in events(response.read())[-1]["error"]
+    assert answer(server, "ab", max_tokens=8)["text_output"] == whole
+    assert Scrape(server).value("nereid_worker_restarts_total", model="writer", version="1") == 1
+
+
+def test_damaged_files_do_not_bring_the_server_down(repository, serve):
+    source = gguf_models.write(repository).read_bytes()
+    head = source.index(b"blk.0.attn_q.weight") + 400
+    for index, copy in enumerate(damaged(source[:head], 7, COUNT)):
+        contents = copy if index % 4 == 3 else copy + source[head:]
+        gguf_models.write(repository, f"damaged{index}", contents=contents)
+    gguf_models.write(repository, "empty", contents=b"GGUF")
+    gguf_models.write(repository, "other", contents=b"\x08\x07onnx")
+    server = serve(llamacpp_package.flag(), "--exit-on-error=false", ready=False, limit_s=60 + 5 * COUNT)
+    refused = [line for line in server.complaints if "failed to load 'damaged" in line]
+    assert len(refused) > COUNT / 4, server.log
+    assert "1/model.gguf is not a GGUF file" in server.log
+    for index in range(COUNT):
+        if request(server, "GET", f"/v2/models/damaged{index}/ready").status == 200:
+            assert generate(server, "ab", model=f"damaged{index}", max_tokens=4).status in (200, 400, 500, 503)
+    assert answer(server, "ab", max_tokens=4)["num_output_tokens"] == 4
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ("max_batch_size: 2", "max_batch_size is 2, but must be 0"),
+        (gguf_models.parameters(threads="many"), "parameter 'threads' is 'many'"),
+        ('input { name: "prompt" data_type: TYPE_STRING dims: [ 1 ] }', "has no input of this name"),
+    ],
+    ids=["batches", "parameter", "input"],
+)
+def test_configurations_that_cannot_be_served_are_refused_with_the_reason(repository, serve, config, message):
+    gguf_models.write(repository, config=config)
+    server = serve(llamacpp_package.flag(), "--exit-on-error=false", ready=False)
+    assert any(message in line for line in server.complaints), server.log
+
+
+def test_another_library_is_refused_with_what_to_install(repository, serve):
+    gguf_models.write(repository)
+    flags = ["--backend-config=llamacpp,library=libc.so.6", "--exit-on-error=false"]
+    server = serve(*flags, ready=False)
+    assert any("npm install -g @node-llama-cpp/linux-x64@3.22.1" in line for line in server.complaints), server.log
+
+
+def test_real_model_answers_as_llama_cpp_does(repository, serve):
+    """With the chat template of the model, as a face would render it."""
+    (repository / "chat/1").mkdir(parents=True)
+    (repository / "chat/1/model.gguf").symlink_to(llamacpp_package.model())
+    server = serve(llamacpp_package.flag())
+    prompt = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
+    (pieces,) = llamacpp_package.greedy(llamacpp_package.model(), [prompt], 12)
+    found = answer(server, prompt, model="chat", max_tokens=12)
+    assert found["text_output"] == text_of(pieces) == "The capital of France is Paris."
+    assert found["finish_reason"] == "stop"
+    config = request(server, "GET", "/v2/models/chat/config").json
+    assert "<|im_start|>" in config["parameters"]["chat_template"]["string_value"]

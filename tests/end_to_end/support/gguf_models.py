@@ -1,0 +1,102 @@
+"""Small language models in GGUF files: random weights of a fixed seed, and a vocabulary of letters and bytes."""
+
+import struct
+from pathlib import Path
+
+import numpy as np
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+CHAT_TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
+WIDTH, CONTEXT = 64, 512
+_HEADS, _HIDDEN, _LAYERS = 4, 96, 2
+# The mean of the tokens' vectors.
+MEAN = 1
+_ALIGNMENT = 32
+_U32, _F32, _STRING, _ARRAY, _I32 = 4, 6, 8, 9, 5
+_NORMAL, _UNKNOWN, _CONTROL, _BYTE = 1, 2, 3, 6
+
+
+def vocabulary():
+    """The texts, scores and types of the tokens: unknown, begin, end, all bytes, letters, and pairs of letters."""
+    tokens = [("<unk>", 0.0, _UNKNOWN), ("<s>", 0.0, _CONTROL), ("</s>", 0.0, _CONTROL)]
+    tokens += [(f"<0x{byte:02X}>", 0.0, _BYTE) for byte in range(256)]
+    tokens += [(letter, -100.0, _NORMAL) for letter in "\u2581" + LETTERS]
+    tokens += [(first + second, -1.0, _NORMAL) for first in "abc" for second in LETTERS]
+    return tokens
+
+
+def _text(value):
+    encoded = value.encode()
+    return struct.pack("<Q", len(encoded)) + encoded
+
+
+def _value(kind, value):
+    if kind == _STRING:
+        return _text(value)
+    return struct.pack({_U32: "<I", _I32: "<i", _F32: "<f"}[kind], value)
+
+
+def _pair(key, kind, value):
+    if isinstance(value, list):
+        items = b"".join(_value(kind, item) for item in value)
+        return _text(key) + struct.pack("<IIQ", _ARRAY, kind, len(value)) + items
+    return _text(key) + struct.pack("<I", kind) + _value(kind, value)
+
+
+def gguf(seed=1, pooling=None):
+    """The bytes of a model's file. With `pooling`, it is a model for embeddings."""
+    tokens, scores, types = (list(column) for column in zip(*vocabulary(), strict=True))
+    rng = np.random.default_rng(seed)
+    size = len(tokens)
+    shapes = {"token_embd.weight": (size, WIDTH), "output_norm.weight": (WIDTH,), "output.weight": (size, WIDTH)}
+    for layer in range(_LAYERS):
+        block = f"blk.{layer}."
+        shapes |= {f"{block}attn_{name}.weight": (WIDTH, WIDTH) for name in ("q", "k", "v", "output")}
+        shapes |= {f"{block}{name}_norm.weight": (WIDTH,) for name in ("attn", "ffn")}
+        shapes |= {f"{block}ffn_{name}.weight": (_HIDDEN, WIDTH) for name in ("gate", "up")}
+        shapes[f"{block}ffn_down.weight"] = (WIDTH, _HIDDEN)
+    pairs = [
+        _pair("general.architecture", _STRING, "llama"),
+        _pair("llama.context_length", _U32, CONTEXT),
+        _pair("llama.embedding_length", _U32, WIDTH),
+        _pair("llama.block_count", _U32, _LAYERS),
+        _pair("llama.feed_forward_length", _U32, _HIDDEN),
+        _pair("llama.attention.head_count", _U32, _HEADS),
+        _pair("llama.attention.layer_norm_rms_epsilon", _F32, 1e-5),
+        _pair("tokenizer.ggml.model", _STRING, "llama"),
+        _pair("tokenizer.ggml.tokens", _STRING, tokens),
+        _pair("tokenizer.ggml.scores", _F32, scores),
+        _pair("tokenizer.ggml.token_type", _I32, types),
+        _pair("tokenizer.ggml.unknown_token_id", _U32, 0),
+        _pair("tokenizer.ggml.bos_token_id", _U32, 1),
+        _pair("tokenizer.ggml.eos_token_id", _U32, 2),
+        _pair("tokenizer.chat_template", _STRING, CHAT_TEMPLATE),
+    ]
+    if pooling is not None:
+        pairs.append(_pair("llama.pooling_type", _U32, pooling))
+    infos, data = b"", b""
+    for name, shape in shapes.items():
+        # The format lists dimensions from the innermost one outwards; 0 is the type F32.
+        dims = b"".join(struct.pack("<Q", dim) for dim in reversed(shape))
+        infos += _text(name) + struct.pack("<I", len(shape)) + dims + struct.pack("<IQ", 0, len(data))
+        scale = 1.0 if len(shape) == 1 else 0.5
+        weights = np.ones(shape) if len(shape) == 1 else rng.standard_normal(shape) * scale
+        data += weights.astype("<f4").tobytes()
+        data += b"\0" * (-len(data) % _ALIGNMENT)
+    head = b"GGUF" + struct.pack("<IQQ", 3, len(shapes), len(pairs)) + b"".join(pairs) + infos
+    return head + b"\0" * (-len(head) % _ALIGNMENT) + data
+
+
+def write(repository, name="writer", config=None, contents=None):
+    """Writes a model into a repository, and returns its file."""
+    path = Path(repository) / name / "1" / "model.gguf"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(contents or gguf())
+    if config is not None:
+        (Path(repository) / name / "config.pbtxt").write_text(config)
+    return path
+
+
+def parameters(**values):
+    """Parameters of a configuration."""
+    return "".join(f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}\n' for key, value in values.items())
