@@ -11,10 +11,10 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, bail};
 use clap::Subcommand;
 
+use crate::package::wheel;
 use crate::project::{Project, show};
 use crate::test::end_to_end_environment;
 use crate::venv::Venv;
-use crate::wheel;
 
 /// The files to fetch.
 #[derive(Clone, Copy, Debug, Subcommand)]

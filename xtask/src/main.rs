@@ -9,11 +9,11 @@ mod bench;
 mod deny;
 mod fetch;
 mod fuzz;
+mod package;
 mod project;
 mod test;
 mod tidy;
 mod venv;
-mod wheel;
 
 use std::process::ExitCode;
 
@@ -46,8 +46,8 @@ enum Command {
     /// Fetch files that the repository does not contain
     #[command(subcommand)]
     Fetch(fetch::Fetch),
-    /// Build the package for Python: the server's library, the program and the modules
-    Wheel(wheel::Wheel),
+    /// Make packages for users
+    Package(package::Package),
     /// Measure the server
     #[command(subcommand)]
     Bench(bench::Bench),
@@ -71,7 +71,7 @@ fn run(command: Command) -> Result<()> {
         Command::Deny(deny) => deny::run(&project, &deny),
         Command::Fuzz(fuzz) => fuzz::run(&project, &fuzz),
         Command::Fetch(what) => fetch::run(&project, what),
-        Command::Wheel(wheel) => wheel::run(&project, &wheel),
+        Command::Package(package) => package::run(&project, &package),
         Command::Bench(bench) => bench::run(&project, &bench),
     }
 }

@@ -18,9 +18,10 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use cargo_metadata::Message;
 use clap::ValueEnum;
 
+use crate::package::wheel;
 use crate::project::{Project, line_of, show};
 use crate::venv::Venv;
-use crate::{bench, deny, fetch, tidy, wheel};
+use crate::{bench, deny, fetch, tidy};
 use background::Background;
 
 /// Processor seconds per run in which the embedded engine is tested with new random changes of ONNX files.

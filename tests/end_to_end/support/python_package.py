@@ -14,7 +14,7 @@ _PIP = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "
 def wheel():
     """The wheel under test."""
     found = list(_WHEELS.glob("*.whl"))
-    assert len(found) == 1, f"{_WHEELS} has {len(found)} wheels: cargo xtask wheel --profile dev"
+    assert len(found) == 1, f"{_WHEELS} has {len(found)} wheels: cargo xtask package wheel --profile dev"
     return found[0]
 
 

@@ -3,9 +3,9 @@
 
 use anyhow::Result;
 
+use crate::package::wheel;
 use crate::project::{Project, show};
 use crate::test::end_to_end_environment;
-use crate::wheel;
 
 /// Prints tables in Markdown.
 pub fn run(project: &Project) -> Result<()> {

@@ -6,8 +6,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
-use clap::Args;
 
+use super::built;
+use super::elf::newest_glibc;
 use crate::project::{Project, show};
 use crate::venv::Venv;
 
@@ -21,36 +22,28 @@ const BUILT: [(&str, &str); 2] =
 /// The crate with the modules.
 const SOURCE: &str = "crates/programs/wheel";
 
+/// The package of the command, in a folder of its own: the end-to-end tests have a module of the same name.
+const COMMAND: &str = "command/nereid_server";
+
 /// The headers for programs in C.
 const HEADERS: &str = "crates/programs/libtritonserver/include";
-
-#[derive(Args)]
-pub struct Wheel {
-    /// The cargo profile of the build
-    #[arg(long, default_value = "dist")]
-    profile: String,
-}
 
 /// The Python environment that packs wheels.
 pub fn tools(project: &Project) -> Result<Venv> {
     Venv::with(project, "maturin", REQUIREMENTS)
 }
 
-/// Builds all parts, and packs the wheel.
-pub fn run(project: &Project, wheel: &Wheel) -> Result<()> {
-    let profile = wheel.profile.as_str();
+/// Builds all parts, and packs the wheel. Returns its path.
+pub fn build(project: &Project, profile: &str) -> Result<PathBuf> {
     let packages = ["--package", "nereid-libtritonserver", "--package", "nereid-wheel"];
     show(project.cargo(&["build", "--locked", "--profile", profile]).args(packages))?;
-    let wheel = pack(project, profile)?;
-    let size = fs::metadata(&wheel)?.len() as f64 / 1e6;
-    println!("{} ({size:.1} MB)", wheel.display());
-    Ok(())
+    pack(project, profile)
 }
 
 /// Packs a wheel of the parts built with this profile. Returns its path; its folder contains no other file.
 pub fn pack(project: &Project, profile: &str) -> Result<PathBuf> {
     let venv = tools(project)?;
-    let built = project.target.join(if profile == "dev" { "debug" } else { profile });
+    let built = built(project, profile);
     let work = project.scratch("wheel");
     let (stage, wheels) = (work.join("project"), work.join("dist"));
     for folder in [&stage, &wheels] {
@@ -59,8 +52,10 @@ pub fn pack(project: &Project, profile: &str) -> Result<PathBuf> {
             _ => fs::create_dir_all(folder)?,
         }
     }
+    let source = project.root.join(SOURCE);
     let package = stage.join("nereid");
-    copy_folder(&project.root.join(SOURCE).join("nereid"), &package)?;
+    copy_folder(&source.join("nereid"), &package)?;
+    copy_folder(&source.join(COMMAND), &stage.join("nereid_server"))?;
     copy_folder(&project.root.join(HEADERS), &package.join("include"))?;
     let mut glibc = 0;
     for (file, place) in BUILT {
@@ -116,34 +111,9 @@ fn copy_folder(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The newest glibc 2 that a file requires, by the versions of its symbols; at least 17.
-fn newest_glibc(file: &[u8]) -> u32 {
-    let name = b"GLIBC_2.";
-    let after = file.windows(name.len()).enumerate().filter(|(_, found)| found == name);
-    let number = |at: usize| {
-        let digits = file[at + name.len()..].iter().take_while(|byte| byte.is_ascii_digit());
-        digits.fold(0_u32, |number, digit| number.saturating_mul(10).saturating_add(u32::from(digit - b'0')))
-    };
-    after.map(|(at, _)| number(at)).filter(|number| *number < 100).fold(17, u32::max)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_newest_glibc_is_found_among_all() {
-        for (file, expected) in [
-            (&b"\0GLIBC_2.2.5\0GLIBC_2.34\0GLIBC_2.17\0"[..], 34),
-            (b"GLIBC_2.3.4", 17),
-            (b"GLIBC_PRIVATE GLIBC_2. GLIBC_2", 17),
-            (b"", 17),
-            (b"GLIBC_2.39", 39),
-            (b"GLIBC_2.99999999999", 17),
-        ] {
-            assert_eq!(newest_glibc(file), expected, "{}", String::from_utf8_lossy(file));
-        }
-    }
 
     #[test]
     fn folders_are_copied_without_what_python_compiled() {

@@ -1,5 +1,0 @@
-"""`python -m nereid` is the command `nereid`."""
-
-from ._command import main
-
-main()

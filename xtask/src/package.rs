@@ -1,0 +1,213 @@
+//! Packages for users: archive, wheel, Debian package, image and bill of materials.
+//!
+//! All packages share one build, and the same build packaged twice yields the same bytes: files are sorted, and times are
+//! `SOURCE_DATE_EPOCH` or the time of the last commit. Images are the exception: they depend on their tool and base.
+
+mod components;
+mod contents;
+mod deb;
+mod elf;
+mod image;
+mod notices;
+mod sbom;
+mod tree;
+pub mod wheel;
+
+use std::env;
+use std::fs;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result, bail};
+use clap::{Args, ValueEnum};
+
+use self::contents::Contents;
+use self::elf::Program;
+use crate::project::{Project, show};
+
+#[derive(Args)]
+pub struct Package {
+    /// The packages to make; `all` leaves out the images, which need a tool that builds them
+    #[arg(value_name = "PACKAGE", required = true)]
+    kinds: Vec<Kind>,
+
+    /// The cargo profile of the build
+    #[arg(long, default_value = "dist")]
+    profile: String,
+
+    /// Package this built program instead of building one (not for the wheel)
+    #[arg(long, value_name = "PROGRAM")]
+    binary: Option<PathBuf>,
+
+    /// Folder of the packages [default: `packages` in cargo's target folder]
+    #[arg(long, value_name = "FOLDER")]
+    out: Option<PathBuf>,
+
+    /// Tool that builds images: podman, docker or buildah [default: the first that is installed]
+    #[arg(long, value_name = "TOOL")]
+    image_tool: Option<PathBuf>,
+
+    /// Further arguments of the tool that builds images, such as `--volume` or `--build-arg`
+    #[arg(long, value_name = "ARGUMENT", allow_hyphen_values = true)]
+    image_argument: Vec<String>,
+}
+
+/// A package.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub enum Kind {
+    /// Program, manual pages, completions, licences and bill of materials as a .tar.gz
+    Tar,
+    /// For Python: the program, the server's library, its headers and the modules
+    Wheel,
+    /// Debian package with a service of systemd
+    Deb,
+    /// Images of containers, `nereid` and `nereid:slim`
+    Image,
+    /// Bill of materials: all crates of the program, in CycloneDX's format
+    Sbom,
+    /// All of these but the images
+    All,
+}
+
+/// The packages that `all` makes.
+const ALL: [Kind; 4] = [Kind::Tar, Kind::Wheel, Kind::Deb, Kind::Sbom];
+
+/// Makes the packages, and a file with the digests of all files in their folder.
+pub fn run(project: &Project, package: &Package) -> Result<()> {
+    let out = package.out.clone().unwrap_or_else(|| project.target.join("packages"));
+    let mut kinds = package.kinds.clone();
+    if kinds.contains(&Kind::All) {
+        kinds.extend(ALL);
+        kinds.retain(|kind| *kind != Kind::All);
+    }
+    kinds.sort();
+    kinds.dedup();
+    let wheel = kinds.contains(&Kind::Wheel);
+    if wheel {
+        let packed = wheel::build(project, &package.profile)?;
+        let name = packed.file_name().context("a wheel has no name")?;
+        write(&out.join(name), &fs::read(&packed)?)?;
+    }
+    if kinds.iter().any(|kind| *kind != Kind::Wheel) {
+        let program = program(project, package)?;
+        let contents = Contents::new(project, &program, source_date(project)?)?;
+        for kind in kinds {
+            match kind {
+                Kind::Tar => write(&out.join(contents.archive_name()), &contents.archive()?)?,
+                Kind::Deb => deb::build(project, &contents, &out)?,
+                Kind::Image => image::build(project, &contents, package)?,
+                Kind::Sbom => write(&out.join(contents.sbom_name()), contents.sbom.as_bytes())?,
+                Kind::Wheel | Kind::All => {}
+            }
+        }
+    }
+    write_digests(&out)
+}
+
+/// Builds the program, unless one is named.
+fn program(project: &Project, package: &Package) -> Result<Program> {
+    if let Some(path) = &package.binary {
+        return Program::read(path);
+    }
+    let profile = package.profile.as_str();
+    show(&mut project.cargo(&["build", "--locked", "--profile", profile, "--package", components::PROGRAM]))?;
+    Program::read(&built(project, profile).join("nereid"))
+}
+
+/// The folder of what cargo built with a profile.
+fn built(project: &Project, profile: &str) -> PathBuf {
+    project.target.join(if profile == "dev" { "debug" } else { profile })
+}
+
+/// Seconds since 1970 of all files in packages.
+fn source_date(project: &Project) -> Result<u64> {
+    if let Some(set) = env::var_os("SOURCE_DATE_EPOCH") {
+        let set = set.to_string_lossy().into_owned();
+        return set.parse().with_context(|| format!("SOURCE_DATE_EPOCH is '{set}', not a number of seconds"));
+    }
+    let seconds = output(project.command("git").args(["log", "-1", "--format=%ct"]))
+        .context("SOURCE_DATE_EPOCH is not set, and git does not know the time of the last commit")?;
+    Ok(String::from_utf8(seconds)?.trim().parse()?)
+}
+
+/// Runs a command and returns its output.
+fn output(command: &mut Command) -> Result<Vec<u8>> {
+    let line = crate::project::line_of(command);
+    let output = command.output().with_context(|| format!("cannot start `{line}`"))?;
+    if !output.status.success() {
+        bail!("`{line}` failed ({}): {}", output.status, String::from_utf8_lossy(&output.stderr).trim());
+    }
+    Ok(output.stdout)
+}
+
+/// Compresses, without names and times.
+fn gzip(bytes: &[u8]) -> Result<Vec<u8>> {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+    encoder.write_all(bytes)?;
+    Ok(encoder.finish()?)
+}
+
+/// Writes a package, and prints its path and size.
+fn write(path: &Path, bytes: &[u8]) -> Result<()> {
+    tree::write_new(path, bytes)?;
+    report(path)
+}
+
+fn report(path: &Path) -> Result<()> {
+    println!("{} ({:.1} MB)", path.display(), fs::metadata(path)?.len() as f64 / 1e6);
+    Ok(())
+}
+
+/// The file with the digests of all packages, for `sha256sum --check`.
+const DIGESTS: &str = "SHA256SUMS";
+
+fn write_digests(out: &Path) -> Result<()> {
+    if !out.is_dir() {
+        // Images are in the storage of their tool.
+        return Ok(());
+    }
+    let mut names = Vec::new();
+    for entry in fs::read_dir(out)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        if entry.path().is_file() && name != DIGESTS {
+            names.push(name);
+        }
+    }
+    names.sort();
+    let digests = output(Command::new("sha256sum").arg("--").args(names).current_dir(out))?;
+    tree::write_new(&out.join(DIGESTS), &digests)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn digests_cover_all_files_but_their_own() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["b", "a"] {
+            fs::write(folder.path().join(name), name).unwrap();
+        }
+        write_digests(folder.path()).unwrap();
+        // The file of digests exists now.
+        write_digests(folder.path()).unwrap();
+        let digests = fs::read_to_string(folder.path().join(DIGESTS)).unwrap();
+        let names: Vec<_> = digests.lines().filter_map(|line| line.rsplit(' ').next()).collect();
+        assert_eq!(names, ["a", "b"]);
+        output(Command::new("sha256sum").args(["--check", "--quiet", DIGESTS]).current_dir(folder.path()))
+            .unwrap();
+        fs::write(folder.path().join("a"), "changed").unwrap();
+        output(Command::new("sha256sum").args(["--check", "--quiet", DIGESTS]).current_dir(folder.path()))
+            .unwrap_err();
+    }
+
+    #[test]
+    fn compression_depends_on_the_contents_alone() {
+        let bytes = vec![3; 10_000];
+        assert_eq!(gzip(&bytes).unwrap(), gzip(&bytes).unwrap());
+        // Bytes 4 to 7 are the time.
+        assert_eq!(gzip(&bytes).unwrap()[4..8], [0; 4]);
+    }
+}
