@@ -44,7 +44,7 @@ fn inner_request_that_waits_for_its_model_can_be_cancelled() {
     let (ours, theirs) = Channel::pair().unwrap();
     let (Channel { sender, mut receiver }, mut process) = (ours, Channel::new(theirs));
     let mut tasks = Tasks::new().unwrap();
-    let mut service = Service::new(Label::new("test"), Arc::default(), Arc::new(Loading), sender);
+    let mut service = Service::new(Label::new("test"), Arc::default(), Arc::new(Loading), sender, &mut tasks);
     let mut exchange = |runs: [bool; 2], number: u64| {
         let mut infer = process.sender.message(side::INFER);
         infer.u64(number);
