@@ -78,8 +78,12 @@ impl<'a> Exchange<'a> {
         let json = body.take_joined(body.len()).unwrap_or_default();
         let named = json.clone();
         let name = long_work::run_sized(json.len(), move || model_name(&named)).await??;
-        call.permit(Action::Infer, base_name(&name))?;
+        if !call.may(Action::Infer, Some(&name)) {
+            call.permit(Action::Infer, base_name(&name))?;
+        }
         let (model, lora) = resolve(face, call, &name).await?;
+        // The name may be that of a model, or of another one and its adapter.
+        call.permit(Action::Infer, model.name())?;
         let profile = face.profiles.of(&model).await?;
         Ok(Self { face, call, body, json, name, lora, model, profile })
     }

@@ -16,6 +16,7 @@ use nereid_core::backend_api::{
 use nereid_core::{ModelId, ModelSpec, Server, ServerOptions};
 use nereid_http::{Router, TransportOptions, serve};
 use nereid_net::listener::Address;
+use nereid_protocol::{Access, Action, Authorizer, Denied, Identity};
 use nereid_testkit::{ScriptedBackend, config};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -120,6 +121,16 @@ fn inputs_of(request: &Request) -> Value {
 
 /// A server whose model `m` has this configuration and does `script` with each request.
 async fn site(text: &str, script: impl Fn(Request) + Send + Sync + 'static) -> Site {
+    site_with(text, script, &[], OpenAiOptions::default()).await
+}
+
+/// The same with further models of this configuration, and with these options.
+async fn site_with(
+    text: &str,
+    script: impl Fn(Request) + Send + Sync + 'static,
+    further: &[&str],
+    face: OpenAiOptions,
+) -> Site {
     let seen = Seen::default();
     let noted = Arc::clone(&seen);
     let backend: Arc<dyn Backend> = Arc::new(ScriptedBackend::answering(move |request| {
@@ -129,18 +140,19 @@ async fn site(text: &str, script: impl Fn(Request) + Send + Sync + 'static) -> S
     let spec =
         |name: &str, text: &str| ModelSpec::new(ModelId::plain(name), "/nowhere", config(name, text), [1]);
     let plain = "output { name: 'OUT' data_type: TYPE_INT32 dims: 1 }";
-    let source = BTreeMap::from([
+    let mut source = BTreeMap::from([
         ("m".to_owned(), Ok(spec("m", &format!("{text} {TEMPLATE}")))),
         ("bare".to_owned(), Ok(spec("bare", text))),
         ("plain".to_owned(), Ok(spec("plain", plain))),
     ]);
+    source.extend(further.iter().map(|name| ((*name).to_owned(), Ok(spec(name, text)))));
     let options = ServerOptions { name: "test".into(), load_threads: 1, ..ServerOptions::default() };
     let server = Server::new(options, BTreeMap::from([("scripted".to_owned(), backend)]), Arc::new(source));
     assert!(server.start(None).unwrap().is_empty());
     let listener =
         Address { host: "127.0.0.1".into(), port: 0, share: false }.bind().unwrap().listen(None).unwrap();
     let address = listener.local_addr().unwrap();
-    let router = Router::from(OpenAi::new(Arc::clone(&server), OpenAiOptions::default()));
+    let router = Router::from(OpenAi::new(Arc::clone(&server), face));
     tokio::spawn(serve(listener, router, TransportOptions::default(), CancellationToken::new()));
     Site { server, address, seen }
 }
@@ -232,6 +244,40 @@ async fn models_with_the_contract_are_listed_and_described() {
     for unknown in ["plain", "unknown"] {
         let answer = site.ask("GET", &format!("/v1/models/{unknown}"), "").await;
         assert_eq!((answer.status, &answer.json()["error"]["code"]), (404, &json!("model_not_found")));
+    }
+}
+
+/// Permits the models of these names.
+#[derive(Debug)]
+struct Only(&'static [&'static str]);
+
+impl Authorizer for Only {
+    fn check(&self, _: &Identity, _: Action, model: Option<&str>) -> Result<(), Denied> {
+        match model {
+            Some(model) if !self.0.contains(&model) => Err(Denied::Forbidden("no right".into())),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[tokio::test]
+async fn rights_are_those_on_the_model_that_a_name_with_a_colon_means() {
+    for (permitted, name, status) in [
+        (&["m"][..], "m", 200),
+        (&["m"], "m:x", 403),
+        (&["m:x"], "m:x", 200),
+        (&["m:x"], "m", 403),
+        // An adapter, which this model has no input for.
+        (&["m"], "m:y", 400),
+        (&["m:y"], "m:y", 403),
+        (&[], "m:y", 403),
+        (&[], "unknown", 403),
+    ] {
+        let access = Access::default().with_authorizer(Arc::new(Only(permitted)));
+        let options = OpenAiOptions { access, ..OpenAiOptions::default() };
+        let site = site_with(TENSORRT, words(&["a"]), &["m:x"], options).await;
+        let request = json!({"model": name, "prompt": "a"});
+        assert_eq!(site.post("/v1/completions", &request).await.status, status, "{permitted:?} {name}");
     }
 }
 
