@@ -14,8 +14,8 @@ use tract_hir::tract_core::ops::binary::{BinMiniOp, TypedBinOp};
 use tract_hir::tract_core::ops::element_wise::ElementWiseOp;
 use tract_hir::tract_core::ops::konst::Const;
 use tract_hir::tract_core::ops::math::{Mul, Pow, Sqrt, Square};
-use tract_onnx::prelude::tract_ndarray::Zip;
 
+use crate::pairs;
 use crate::repairs::Opaque;
 
 /// The exponents of 2 between which factors may be joined, and divisors replaced by reciprocals: products of several are far from the
@@ -101,7 +101,7 @@ fn is_between(number: f64, exponent: i32) -> bool {
     (2_f64.powi(-exponent)..=2_f64.powi(exponent)).contains(&number.abs())
 }
 
-fn all(tensor: &Tensor, holds: impl Fn(f64) -> bool) -> bool {
+pub(crate) fn all(tensor: &Tensor, holds: impl Fn(f64) -> bool) -> bool {
     let wide = tensor.cast_to::<f64>();
     wide.is_ok_and(|wide| {
         let wide = wide.try_as_plain_ram();
@@ -128,16 +128,16 @@ impl BinMiniOp for Quotient {
 
     fn eval_in_a(&self, one: &mut Tensor, other: &Tensor) -> TractResult<()> {
         match one.datum_type() {
-            DatumType::F32 => combine_in_place::<f32>(one, other, |one, other| *one /= other),
-            DatumType::F64 => combine_in_place::<f64>(one, other, |one, other| *one /= other),
+            DatumType::F32 => pairs::combine_in_place::<f32>(one, other, |one, other| one / other),
+            DatumType::F64 => pairs::combine_in_place::<f64>(one, other, |one, other| one / other),
             datum_type => bail!("no quotients of {datum_type:?}"),
         }
     }
 
     fn eval_out_of_place(&self, result: &mut Tensor, one: &Tensor, other: &Tensor) -> TractResult<()> {
         match result.datum_type() {
-            DatumType::F32 => combine::<f32>(result, one, other, |one, other| one / other),
-            DatumType::F64 => combine::<f64>(result, one, other, |one, other| one / other),
+            DatumType::F32 => pairs::combine::<f32>(result, one, other, |one, other| one / other),
+            DatumType::F64 => pairs::combine::<f64>(result, one, other, |one, other| one / other),
             datum_type => bail!("no quotients of {datum_type:?}"),
         }
     }
@@ -175,28 +175,4 @@ impl BinMiniOp for Product {
     fn as_linalg_binop(&self) -> Option<BinOp> {
         Some(BinOp::Mul)
     }
-}
-
-fn combine_in_place<T: Datum + Copy>(
-    one: &mut Tensor,
-    other: &Tensor,
-    combine: impl Fn(&mut T, T),
-) -> TractResult<()> {
-    let other = other.to_plain_array_view::<T>()?;
-    let mut one = one.try_as_plain_ram_mut()?;
-    Zip::from(one.to_array_view_mut::<T>()?).and_broadcast(other).for_each(|one, other| combine(one, *other));
-    Ok(())
-}
-
-fn combine<T: Datum + Copy>(
-    result: &mut Tensor,
-    one: &Tensor,
-    other: &Tensor,
-    combine: impl Fn(T, T) -> T,
-) -> TractResult<()> {
-    let (one, other) = (one.to_plain_array_view::<T>()?, other.to_plain_array_view::<T>()?);
-    let mut result = result.try_as_plain_ram_mut()?;
-    let pairs = Zip::from(result.to_array_view_mut::<T>()?).and_broadcast(one).and_broadcast(other);
-    pairs.for_each(|result, one, other| *result = combine(*one, *other));
-    Ok(())
 }

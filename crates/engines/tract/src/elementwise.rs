@@ -1,8 +1,9 @@
-//! Mod, Div and Pow of integers, Softplus and LogSoftmax, in place of the engine's own.
+//! Mod, Div and Pow of integers, Softplus, LogSoftmax and Mean, in place of the engine's own.
 //!
 //! The engine exchanges the operands of a Mod whose first one is smaller, takes the remainder of dimensions with another sign
 //! than that of other integers, panics where integers are divided by 0, raises integers to negative powers with arbitrary
-//! results, has an infinite Softplus of large numbers, and takes the logarithm of a Softmax that is rounded to 0.
+//! results, has an infinite Softplus of large numbers, takes the logarithm of a Softmax that is rounded to 0, and has no Mean of
+//! tensors of different ranks.
 
 use std::fmt::Debug;
 
@@ -11,12 +12,13 @@ use tract_hir::ops::binary::{self, wire_cast, wire_rank_broadcast};
 use tract_hir::ops::cast::cast;
 use tract_hir::ops::math::{self, exp, ln, sub};
 use tract_hir::tract_core::broadcast::multi_broadcast;
+use tract_hir::tract_core::ops::array::MultiBroadcastTo;
 use tract_hir::tract_core::ops::nn::{Reduce, Reducer};
 use tract_hir::tract_num_traits::Float;
 use tract_onnx::model::{OnnxOpRegister, ParsingContext};
 use tract_onnx::pb::NodeProto;
 
-use crate::algebra;
+use crate::{algebra, functions};
 
 /// The first version of the operator set in which a LogSoftmax is along one axis. Before, all axes from one on count as one.
 const SINGLE_AXIS: i64 = 13;
@@ -31,6 +33,7 @@ pub(crate) fn register(operators: &mut OnnxOpRegister) {
     operators.insert("Pow", |_, _| Ok((expand(Pairs(Function::Pow)), vec![])));
     operators.insert("Softplus", |_, _| Ok((expand(Softplus), vec![])));
     operators.insert("LogSoftmax", log_softmax);
+    operators.insert("Mean", |_, _| Ok((expand(Mean), vec![])));
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +77,20 @@ impl Function {
         ensure!(other != 0, "{one} is divided by 0");
         Ok(if self == Self::Div { one / other } else { one % other })
     }
+}
+
+/// Wires a power of floating-point numbers. The optimiser would take a root for one with the exponent 0.5.
+fn wire_power(name: &str, model: &mut TypedModel, pair: &[OutletId]) -> TractResult<TVec<OutletId>> {
+    let exponent = model.outlet_fact(pair[1])?.uniform.clone();
+    if exponent.is_some_and(|exponent| exponent.cast_to_scalar::<f64>().is_ok_and(|exponent| exponent == 0.5))
+    {
+        let shape =
+            multi_broadcast(&[&*model.outlet_fact(pair[0])?.shape, &*model.outlet_fact(pair[1])?.shape])?;
+        let base =
+            model.wire_node(format!("{name}.base"), MultiBroadcastTo::new(shape.into()), &pair[..1])?;
+        return model.wire_node(name, functions::Function::Root.op(), &base);
+    }
+    model.wire_node(name, math::pow(), pair)
 }
 
 /// A power as an integer, towards 0. Larger ones than the type has are wrapped.
@@ -139,9 +156,8 @@ impl Expansion for Pairs {
             let pair = wire_cast(prefix, model, &pair, computed)?;
             return match self.0 {
                 Function::Div => algebra::wire_quotient(prefix, model, &pair),
-                Function::Pow if computed == output => model.wire_node(prefix, math::pow(), &pair),
                 Function::Pow => {
-                    let power = model.wire_node(format!("{prefix}.pow"), math::pow(), &pair)?;
+                    let power = wire_power(&format!("{prefix}.power"), model, &pair)?;
                     model.wire_node(prefix, cast(output), &power)
                 }
                 _ => model.wire_node(prefix, self.clone(), &pair),
@@ -297,5 +313,44 @@ impl Expansion for LogSoftmax {
         let sum = model.wire_node(format!("{prefix}.total"), reduced(Reducer::Sum), &powers)?;
         let log = model.wire_node(format!("{prefix}.log"), ln(), &sum)?[0];
         model.wire_node(prefix, sub(), &[rest, log])
+    }
+}
+
+/// The mean of tensors that are broadcast.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Mean;
+
+impl Expansion for Mean {
+    fn name(&self) -> StaticName {
+        "Mean".into()
+    }
+
+    fn rules<'r, 'p: 'r, 's: 'r>(
+        &'s self,
+        solver: &mut Solver<'r>,
+        inputs: &'p [TensorProxy],
+        outputs: &'p [TensorProxy],
+    ) -> InferenceResult {
+        check_output_arity(outputs, 1)?;
+        for input in inputs {
+            solver.equals(&input.datum_type, &outputs[0].datum_type)?;
+        }
+        solver.given_all(inputs.iter().map(|input| &input.shape), move |solver, shapes: Vec<TVec<TDim>>| {
+            solver.equals(&outputs[0].shape, multi_broadcast(&shapes)?)
+        })
+    }
+
+    fn wire(&self, prefix: &str, model: &mut TypedModel, inputs: &[OutletId]) -> TractResult<TVec<OutletId>> {
+        let mut sum = inputs[0];
+        for (at, input) in inputs.iter().enumerate().skip(1) {
+            let name = format!("{prefix}.sum{at}");
+            let pair = wire_rank_broadcast(&name, model, &[sum, *input])?;
+            sum = model.wire_node(name, math::add(), &pair)?[0];
+        }
+        let datum_type = model.outlet_fact(sum)?.datum_type;
+        let count = tensor0(inputs.len() as f64).cast_to_dt(datum_type)?.into_owned();
+        let count = model.add_const(format!("{prefix}.count"), count)?;
+        let pair = wire_rank_broadcast(prefix, model, &[sum, count])?;
+        algebra::wire_quotient(prefix, model, &pair)
     }
 }

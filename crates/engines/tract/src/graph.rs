@@ -30,7 +30,7 @@ use crate::guard::guarded;
 use crate::rules::Rules;
 use crate::symbols::{self, Symbols};
 use crate::values::ValueChecks;
-use crate::{algebra, analysis, conditions, operators, repairs, signature, verify, widening};
+use crate::{algebra, analysis, conditions, exact, operators, repairs, signature, verify, widening};
 
 /// The advice for models that the embedded engine does not serve.
 const HINT: &str = "install ONNX Runtime, which runs them (pip install onnxruntime)";
@@ -119,8 +119,6 @@ impl OnnxFile {
         forget_dimension_names(&mut self.graph);
         self.graph.node.iter_mut().for_each(complete);
         prune(&mut self.graph, outputs);
-        let extremes = self.graph.node.iter().filter(|node| EXTREMES.contains(&node.op_type.as_str()));
-        let extremes = extremes.filter_map(|node| Some(engine_name(node)?.to_owned())).collect();
         self.proto.graph = Some(std::mem::take(&mut self.graph));
         let parsed = guarded(|| {
             let ParseResult { mut model, unresolved_inputs, outlets_by_name } =
@@ -140,7 +138,7 @@ impl OnnxFile {
         let (template, rules) = parsed.map_err(|why| {
             Error::invalid_arg(format!("the embedded engine cannot load {}: {why}", self.path.display()))
         })?;
-        Ok(Graph { template, rules, extremes, symbols })
+        Ok(Graph { template, rules, symbols })
     }
 
     /// Checks that the engine has the operators and opsets of the file.
@@ -174,9 +172,6 @@ impl OnnxFile {
         }
     }
 }
-
-/// The operators that compute a largest or smallest value.
-const EXTREMES: [&str; 3] = ["ReduceMax", "ReduceMin", "GlobalMaxPool"];
 
 /// Drops the nodes that these outputs do not need: the engine infers with all that it has, but our rules are only checked
 /// on the way to the outputs.
@@ -222,18 +217,10 @@ fn complete(node: &mut NodeProto) {
     }
 }
 
-/// The engine's name of a node.
-fn engine_name(node: &NodeProto) -> Option<&str> {
-    let named = if node.name.is_empty() { node.output.first()? } else { &node.name };
-    Some(named)
-}
-
 /// The engine's graph, from which plans are made for concrete input shapes.
 pub(crate) struct Graph {
     template: InferenceModel,
     rules: Rules,
-    /// The nodes that compute a largest or smallest value.
-    extremes: Vec<String>,
     pub(crate) symbols: Symbols,
 }
 
@@ -257,13 +244,16 @@ impl Graph {
         repairs::stabilise(&mut typed)?;
         repairs::protect(&mut typed)?;
         algebra::protect(&mut typed)?;
+        exact::prepare(&mut typed)?;
         verify::verify(&typed, memory)?;
         // Shapes that no longer fit show an optimisation that is wrong.
-        let typed = typed.into_decluttered()?;
+        let mut typed = typed.into_decluttered()?;
         verify::verify(&typed, memory)?;
-        let optimised = typed.into_optimized()?;
+        exact::exchange_in_loops(&mut typed)?;
+        let mut optimised = typed.into_optimized()?;
+        exact::exchange(&mut optimised)?;
         verify::check_memory(&optimised, memory)?;
-        let checks = ValueChecks::new(&optimised, &self.extremes);
+        let checks = ValueChecks::new(&optimised);
         Ok(OptimisedGraph { runnable: optimised.into_runnable()?, checks })
     }
 }

@@ -13,7 +13,7 @@
 //! A request cannot make the engine run without end, allocate without limit or read foreign memory: `operators` lists what
 //! is served, `rules`, `analysis` and `verify` check attributes, shapes and sizes before a plan is made, `bounded` limits the
 //! time for that, and `values` checks tensors while a plan runs. What the engine computes wrong is replaced: by `algebra`,
-//! `deconvolution`, `elementwise`, `empty`, `indexing`, `one_hot`, `quantisation`, `repairs`, `slices` and `widening`.
+//! `clip`, `deconvolution`, `elementwise`, `empty`, `exact`, `indexing`, `one_hot`, `quantisation`, `repairs`, `slices` and `widening`.
 //!
 //! The crate knows nothing of the server: it only implements the traits of `nereid-backend-api`.
 
@@ -24,21 +24,29 @@ mod algebra;
 mod analysis;
 mod bounded;
 mod cache_size;
+mod chain;
+mod clip;
 mod conditions;
 mod convert;
 mod deconvolution;
 mod elementwise;
 mod empty;
 mod engine;
+mod exact;
 mod external_data;
+mod extremes;
+mod functions;
 mod graph;
 mod guard;
 mod indexing;
 mod limits;
 mod one_hot;
 mod operators;
+mod pairs;
 mod plans;
+mod pools;
 mod quantisation;
+mod recurrence;
 mod repairs;
 mod rules;
 mod scratch;

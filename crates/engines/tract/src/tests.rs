@@ -8,6 +8,7 @@ mod conformance;
 mod deconvolution;
 mod elementwise;
 mod empty;
+mod exact;
 mod execution;
 mod indexing;
 mod loading;

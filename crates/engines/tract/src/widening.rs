@@ -13,7 +13,9 @@ use tract_onnx::model::{OnnxOpRegister, ParsingContext};
 use tract_onnx::onnx;
 use tract_onnx::pb::NodeProto;
 
-use crate::{deconvolution, elementwise, indexing, one_hot, quantisation, repairs, slices};
+use crate::{
+    algebra, clip, deconvolution, elementwise, functions, indexing, one_hot, quantisation, repairs, slices,
+};
 
 /// Operators whose results in FP16 would differ from rounded ones in FP32.
 const OPERATORS: [&str; 68] = [
@@ -87,11 +89,33 @@ const OPERATORS: [&str; 68] = [
     "ThresholdedRelu",
 ];
 
+/// Operators that compute with FP16 and are exchanged by `exact`.
+const EXACT: [&str; 12] = [
+    "ArgMax",
+    "ArgMin",
+    "Clip",
+    "GlobalMaxPool",
+    "Hardmax",
+    "Max",
+    "MaxPool",
+    "Min",
+    "ReduceMax",
+    "ReduceMin",
+    "Relu",
+    "TopK",
+];
+
+/// Functions of elements that are exchanged by `exact`, or consist of such.
+const FUNCTIONS: [&str; 8] = ["Acosh", "Asinh", "Gelu", "HardSwish", "Mish", "Sigmoid", "Swish", "Tanh"];
+
 /// The builders of all operators, the engine's or those in their place.
 pub(crate) fn operators() -> OnnxOpRegister {
     let mut operators = NARROW.clone();
     for name in OPERATORS {
-        operators.insert(name, widened);
+        operators.insert(name, |context, node| widened(context, node, true));
+    }
+    for name in EXACT {
+        operators.insert(name, |context, node| widened(context, node, false));
     }
     operators
 }
@@ -99,8 +123,10 @@ pub(crate) fn operators() -> OnnxOpRegister {
 /// The builders of operators that compute with the types of their inputs.
 static NARROW: LazyLock<OnnxOpRegister> = LazyLock::new(|| {
     let mut operators = onnx().op_register;
+    clip::register(&mut operators);
     deconvolution::register(&mut operators);
     elementwise::register(&mut operators);
+    functions::register(&mut operators);
     indexing::register(&mut operators);
     one_hot::register(&mut operators);
     quantisation::register(&mut operators);
@@ -112,15 +138,28 @@ static NARROW: LazyLock<OnnxOpRegister> = LazyLock::new(|| {
 fn widened(
     context: &ParsingContext<'_>,
     node: &NodeProto,
+    widens: bool,
 ) -> TractResult<(Box<dyn InferenceOp>, Vec<String>)> {
     let builder = NARROW.0.get(&node.op_type).context("the operator is known")?;
     let (operator, closure) = builder(context, node)?;
-    Ok((Box::new(Widened(operator)), closure))
+    let is_function = FUNCTIONS.contains(&node.op_type.as_str());
+    Ok((Box::new(Widened { operator, widens, is_function }), closure))
 }
 
-/// An operator that computes with FP32 if an input is FP16.
+/// An operator whose constants are not folded where the engine would compute a wrong result.
 #[derive(Clone, Debug)]
-struct Widened(Box<dyn InferenceOp>);
+struct Widened {
+    operator: Box<dyn InferenceOp>,
+    /// Whether FP16 inputs are widened to FP32.
+    widens: bool,
+    is_function: bool,
+}
+
+impl Widened {
+    fn is_inexact(&self, input: &Tensor) -> bool {
+        input.datum_type().is_float() && (self.is_function || !algebra::all(input, f64::is_finite))
+    }
+}
 
 impl PartialEq for Widened {
     fn eq(&self, _: &Self) -> bool {
@@ -132,7 +171,7 @@ impl Eq for Widened {}
 
 impl Op for Widened {
     fn name(&self) -> StaticName {
-        self.0.name()
+        self.operator.name()
     }
 
     not_a_typed_op!();
@@ -140,11 +179,14 @@ impl Op for Widened {
 
 impl EvalOp for Widened {
     fn eval_out_of_plan(&self, inputs: TVec<TValue>) -> TractResult<Option<TVec<TValue>>> {
-        if inputs.iter().all(|input| input.datum_type() != DatumType::F16) {
-            return self.0.eval_out_of_plan(inputs);
+        if inputs.iter().any(|input| self.is_inexact(input)) {
+            return Ok(None);
+        }
+        if !self.widens || inputs.iter().all(|input| input.datum_type() != DatumType::F16) {
+            return self.operator.eval_out_of_plan(inputs);
         }
         let wide = inputs.iter().map(|input| change(input, DatumType::F16, DatumType::F32));
-        let Some(outputs) = self.0.eval_out_of_plan(wide.collect::<TractResult<_>>()?)? else {
+        let Some(outputs) = self.operator.eval_out_of_plan(wide.collect::<TractResult<_>>()?)? else {
             return Ok(None);
         };
         let narrow = outputs.iter().map(|output| change(output, DatumType::F32, DatumType::F16));
@@ -167,15 +209,15 @@ impl InferenceOp for Widened {
         outputs: TVec<&InferenceFact>,
         observed: TVec<&InferenceFact>,
     ) -> TractResult<(TVec<InferenceFact>, TVec<InferenceFact>, TVec<InferenceFact>)> {
-        self.0.infer_facts(inputs, outputs, observed)
+        self.operator.infer_facts(inputs, outputs, observed)
     }
 
     fn observe_outlets(&self, model: &InferenceModel, node: &InferenceNode) -> TractResult<Vec<OutletId>> {
-        self.0.observe_outlets(model, node)
+        self.operator.observe_outlets(model, node)
     }
 
     fn nboutputs(&self) -> TractResult<usize> {
-        self.0.nboutputs()
+        self.operator.nboutputs()
     }
 
     fn to_typed(
@@ -188,8 +230,8 @@ impl InferenceOp for Widened {
         let inputs: TVec<OutletId> = node.inputs.iter().map(|input| mapping[input]).collect();
         let facts = inputs.iter().map(|input| target.outlet_fact(*input).cloned());
         let facts = facts.collect::<TractResult<TVec<_>>>()?;
-        if facts.iter().all(|fact| fact.datum_type != DatumType::F16) {
-            return self.0.to_typed(source, node, target, mapping);
+        if !self.widens || facts.iter().all(|fact| fact.datum_type != DatumType::F16) {
+            return self.operator.to_typed(source, node, target, mapping);
         }
 
         // The operator by itself, on inputs of FP32.
@@ -209,7 +251,7 @@ impl InferenceOp for Widened {
                 target.wire_node(name, cast(datum_type), &[*input])?[0]
             });
         }
-        let outputs = alone.wire_node(&node.name, self.0.clone(), &sources)?;
+        let outputs = alone.wire_node(&node.name, self.operator.clone(), &sources)?;
         alone.select_output_outlets(&outputs)?;
         let alone = alone.into_typed()?;
 
