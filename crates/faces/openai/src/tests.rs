@@ -1,8 +1,10 @@
 //! The face over a socket, with models that a script plays.
 
+mod access;
 mod chat;
 mod completions;
 mod embeddings;
+mod rerank;
 mod responses;
 mod streams;
 
@@ -120,6 +122,15 @@ fn inputs_of(request: &Request) -> Value {
 
 /// A server whose model `m` has this configuration and does `script` with each request.
 async fn site(text: &str, script: impl Fn(Request) + Send + Sync + 'static) -> Site {
+    site_with(text, OpenAiOptions::default(), script).await
+}
+
+/// Like [`site`], with these options.
+async fn site_with(
+    text: &str,
+    face: OpenAiOptions,
+    script: impl Fn(Request) + Send + Sync + 'static,
+) -> Site {
     let seen = Seen::default();
     let noted = Arc::clone(&seen);
     let backend: Arc<dyn Backend> = Arc::new(ScriptedBackend::answering(move |request| {
@@ -140,7 +151,7 @@ async fn site(text: &str, script: impl Fn(Request) + Send + Sync + 'static) -> S
     let listener =
         Address { host: "127.0.0.1".into(), port: 0, share: false }.bind().unwrap().listen(None).unwrap();
     let address = listener.local_addr().unwrap();
-    let router = Router::from(OpenAi::new(Arc::clone(&server), OpenAiOptions::default()));
+    let router = Router::from(OpenAi::new(Arc::clone(&server), face));
     tokio::spawn(serve(listener, router, TransportOptions::default(), CancellationToken::new()));
     Site { server, address, seen }
 }
