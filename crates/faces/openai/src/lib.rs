@@ -1,4 +1,4 @@
-//! The face with OpenAI's interface: chat completions, completions and embeddings by models that take and return text.
+//! The face with OpenAI's interface: answers, embeddings and scores by models that take text.
 //!
 //! A model belongs to this face if its configuration declares the tensors of Triton's vLLM or TensorRT-LLM backend (see
 //! `contract`). The face renders chat templates, cuts outputs at stop texts, reads tool calls and
@@ -22,6 +22,7 @@ mod messages;
 mod models;
 mod parsing;
 mod profile;
+mod rerank;
 mod responses;
 mod sampling;
 mod search;
@@ -94,6 +95,8 @@ enum Operation {
     Completion,
     Embeddings,
     Response,
+    Rerank,
+    Score,
     Models,
     Model,
     Load,
@@ -106,6 +109,8 @@ static ROUTES: Routes<Operation> = Routes::new({
         Route::new(Method::POST, "/v1/completions", Action::Infer, Operation::Completion),
         Route::new(Method::POST, "/v1/embeddings", Action::Infer, Operation::Embeddings),
         Route::new(Method::POST, "/v1/responses", Action::Infer, Operation::Response),
+        Route::new(Method::POST, "/v1/rerank", Action::Infer, Operation::Rerank),
+        Route::new(Method::POST, "/v1/score", Action::Infer, Operation::Score),
         Route::new(Method::GET, "/v1/models", Action::Index, Operation::Models),
         Route::new(Method::GET, "/v1/models/{model}", Action::Index, Operation::Model),
         Route::new(Method::POST, "/v1/models/{model}/load", Action::Load, Operation::Load),
@@ -153,6 +158,8 @@ impl OpenAi {
             Operation::Completion => Box::pin(completions::answer(self, call, body)).await,
             Operation::Embeddings => Box::pin(embeddings::answer(self, call, body)).await,
             Operation::Response => Box::pin(responses::answer(self, call, body)).await,
+            Operation::Rerank => Box::pin(rerank::rerank(self, call, body)).await,
+            Operation::Score => Box::pin(rerank::score(self, call, body)).await,
             Operation::Models => Ok(models::list(self, call)),
             Operation::Model => models::describe(self, &model),
             Operation::Load => Box::pin(models::load(self, &model)).await,

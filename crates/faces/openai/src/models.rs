@@ -12,6 +12,7 @@ use crate::contract::TextContract;
 use crate::embeddings::EmbeddingContract;
 use crate::error::Failure;
 use crate::exchange::Refusal;
+use crate::rerank::PairContract;
 
 #[derive(Serialize)]
 struct List<'a> {
@@ -39,6 +40,7 @@ fn is_usable<'v>(mut states: impl Iterator<Item = &'v VersionState>) -> bool {
         Some(model) => {
             TextContract::of(model).is_some()
                 || EmbeddingContract::of(model).is_ok_and(|found| found.is_some())
+                || PairContract::of(model).is_some()
         }
         None => state.is_evicted(),
     })

@@ -31,6 +31,30 @@ pub(crate) fn texts<T: AsRef<str>>(
     Ok(Tensor::new(input.name.clone(), input.data_type, shape(signature, input, all.len()), contents))
 }
 
+/// The tensor of an input with a batch of texts, if the model has batches, or else with all of them.
+pub(crate) fn batch<T: AsRef<str>>(
+    signature: &Signature,
+    input: &InputSignature,
+    all: &[T],
+) -> Outcome<Tensor> {
+    let mut tensor = texts(signature, input, all)?;
+    if signature.max_batch_size > 0 {
+        let count = i64::try_from(all.len()).unwrap_or(i64::MAX);
+        tensor.shape = std::iter::once(count).chain(std::iter::repeat_n(1, input.dims.len())).collect();
+    }
+    Ok(tensor)
+}
+
+/// The number of texts that a request may have, if this input takes texts in batches or as a list. `None` if it takes others.
+pub(crate) fn batch_size(signature: &Signature, input: &InputSignature) -> Option<usize> {
+    let is_text = input.data_type == DataType::Bytes && input.dims.iter().all(|dim| matches!(dim, 1 | -1));
+    is_text.then_some(match signature.max_batch_size {
+        0 if *input.dims == [-1] => usize::MAX,
+        0 => 1,
+        size => size,
+    })
+}
+
 /// The shape for `count` elements: a batch of one, whose last variable dimension holds them.
 fn shape(signature: &Signature, input: &InputSignature, count: usize) -> Shape {
     let mut shape = input.dims.clone();

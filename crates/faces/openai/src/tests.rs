@@ -1,8 +1,10 @@
 //! The face over a socket, with models that a script plays.
 
+mod access;
 mod chat;
 mod completions;
 mod embeddings;
+mod rerank;
 mod responses;
 mod streams;
 
@@ -121,15 +123,24 @@ fn inputs_of(request: &Request) -> Value {
 
 /// A server whose model `m` has this configuration and does `script` with each request.
 async fn site(text: &str, script: impl Fn(Request) + Send + Sync + 'static) -> Site {
-    site_with(text, script, &[], OpenAiOptions::default()).await
+    serving(text, OpenAiOptions::default(), &[], script).await
 }
 
-/// The same with further models of this configuration, and with these options.
+/// Like [`site`], with these options.
 async fn site_with(
     text: &str,
-    script: impl Fn(Request) + Send + Sync + 'static,
-    further: &[&str],
     face: OpenAiOptions,
+    script: impl Fn(Request) + Send + Sync + 'static,
+) -> Site {
+    serving(text, face, &[], script).await
+}
+
+/// Like [`site_with`], with further models of the same configuration.
+async fn serving(
+    text: &str,
+    face: OpenAiOptions,
+    further: &[&str],
+    script: impl Fn(Request) + Send + Sync + 'static,
 ) -> Site {
     let seen = Seen::default();
     let noted = Arc::clone(&seen);
@@ -275,7 +286,7 @@ async fn rights_are_those_on_the_model_that_a_name_with_a_colon_means() {
     ] {
         let access = Access::default().with_authorizer(Arc::new(Only(permitted)));
         let options = OpenAiOptions { access, ..OpenAiOptions::default() };
-        let site = site_with(TENSORRT, words(&["a"]), &["m:x"], options).await;
+        let site = serving(TENSORRT, options, &["m:x"], words(&["a"])).await;
         let request = json!({"model": name, "prompt": "a"});
         assert_eq!(site.post("/v1/completions", &request).await.status, status, "{permitted:?} {name}");
     }

@@ -1,6 +1,6 @@
 //! How a model makes embeddings: by the request of Triton's vLLM backend, or from texts to a tensor of numbers.
 
-use nereid_core::backend_api::{DataType, InferRequest, Response, Shape, Tensor};
+use nereid_core::backend_api::{DataType, InferRequest, Response, Tensor};
 use nereid_core::{InputSignature, Model, OutputSignature};
 
 use crate::error::{Failure, Outcome};
@@ -65,15 +65,8 @@ impl EmbeddingContract {
         else {
             return Ok(None);
         };
-        let takes_many = signature.max_batch_size == 0 && *input.dims == [-1];
-        if !takes_many && input.dims.iter().any(|dim| !matches!(dim, 1 | -1)) {
-            return Ok(None);
-        }
-        let batch = match signature.max_batch_size {
-            0 if takes_many => usize::MAX,
-            0 => 1,
-            size => size,
-        };
+        let Some(batch) = tensors::batch_size(signature, input) else { return Ok(None) };
+        let takes_many = batch == usize::MAX;
         let is_pooled = output.dims.len() == if takes_many { 3 } else { 2 };
         let pooling = match parameter("pooling") {
             None | Some("mean") => Pooling::Mean,
@@ -209,13 +202,7 @@ impl TensorContract {
         let signature = model.signature();
         let Some(input) = signature.input(&self.input) else { return Ok(Vec::new()) };
         let requests = texts.chunks(self.batch.min(texts.len()).max(1)).map(|texts| {
-            let mut tensor = tensors::texts(signature, input, texts)?;
-            if signature.max_batch_size > 0 {
-                let count = i64::try_from(texts.len()).unwrap_or(i64::MAX);
-                let mut shape: Shape = std::iter::repeat_n(1, input.dims.len()).collect();
-                shape.push_front(count);
-                tensor.shape = shape;
-            }
+            let tensor = tensors::batch(signature, input, texts)?;
             Ok(InferRequest { inputs: vec![tensor], ..InferRequest::default() })
         });
         requests.collect()
