@@ -52,6 +52,7 @@ const FLOORS: &[Floor] = &[
             ("caffe2", "z"),
             ("graph-executor", "3"),
             ("identity", "3"),
+            ("llamacpp", "3"),
             ("onnxruntime", "3"),
             ("python-env", "z"),
             ("tract", "3"),

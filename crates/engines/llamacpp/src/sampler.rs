@@ -72,23 +72,37 @@ impl Sampler {
         parameters: &SamplingParameters,
         excluded: impl Fn(Token) -> bool,
     ) -> Option<Sampled> {
-        self.scores.clear();
-        self.scores
-            .extend(logits.iter().map(|logit| if logit.is_nan() { f32::NEG_INFINITY } else { *logit }));
-        self.adjust(parameters);
-        self.candidates.clear();
-        let tokens = (0..).zip(&self.scores);
-        let possible = tokens.filter(|(token, score)| **score > f32::NEG_INFINITY && !excluded(*token));
-        self.candidates.extend(possible.map(|(token, score)| Candidate { token, value: *score }));
-        let best = self
-            .candidates
-            .iter()
-            .copied()
-            .reduce(|best, other| if other.value > best.value { other } else { best })?;
-        let token = if parameters.temperature == 0.0 { best.token } else { self.draw(best, parameters) };
+        let scores = if self.adjusts(parameters) {
+            self.scores.clear();
+            self.scores.extend_from_slice(logits);
+            self.adjust(parameters);
+            &self.scores
+        } else {
+            logits
+        };
+        // Comparisons with undefined logits are false, so these never follow.
+        let possible = (0..).zip(scores).filter(|(_, score)| **score > f32::NEG_INFINITY);
+        let possible = possible.filter(|(token, _)| !excluded(*token));
+        let mut candidates = possible.map(|(token, score)| Candidate { token, value: *score });
+        let higher = |best: Candidate, other: Candidate| if other.value > best.value { other } else { best };
+        let token = if parameters.temperature == 0.0 {
+            candidates.reduce(higher)?.token
+        } else {
+            self.candidates.clear();
+            self.candidates.extend(&mut candidates);
+            let best = self.candidates.iter().copied().reduce(higher)?;
+            self.draw(best, parameters)
+        };
         self.seen.entry(token).or_default().in_output += 1;
         let logprobs = parameters.logprobs.map(|count| logprobs(logits, token, count)).unwrap_or_default();
         Some(Sampled { token, logprobs })
+    }
+
+    /// Whether bias or penalties change the logits.
+    fn adjusts(&self, parameters: &SamplingParameters) -> bool {
+        let SamplingParameters { repetition_penalty, frequency_penalty, presence_penalty, .. } = *parameters;
+        let has_penalties = (repetition_penalty, frequency_penalty, presence_penalty) != (1.0, 0.0, 0.0);
+        !parameters.logit_bias.is_empty() || (has_penalties && !self.seen.is_empty())
     }
 
     /// Applies bias and penalties.

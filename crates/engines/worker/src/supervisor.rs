@@ -72,6 +72,8 @@ impl Supervisor {
             unhandled: false,
             closed: None,
         };
+        // Registers the task that reports cancellations, before there is any event to wait for.
+        watch.tasks.run();
         let mut trimmed = Instant::now();
         while watch.wait(&ended, watch.patience(TRIM_INTERVAL.saturating_sub(trimmed.elapsed()))) {
             watch.end_if_closed();
