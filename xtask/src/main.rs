@@ -33,7 +33,7 @@ struct Cli {
 enum Command {
     /// Set up what the tests need and run every check, stopping at the first failure
     Test {
-        /// Run only these steps, always in the fixed order [default: all but quick, dragonfly and versions]
+        /// Run only these steps, always in the fixed order [default: all but those that run only if named]
         #[arg(value_name = "STEP")]
         steps: Vec<test::Step>,
     },

@@ -33,7 +33,7 @@ pub struct Package {
     kinds: Vec<Kind>,
 
     /// The cargo profile of the build
-    #[arg(long, default_value = "dist")]
+    #[arg(long, default_value = PROFILE)]
     profile: String,
 
     /// Package this built program instead of building one (not for the wheel)
@@ -52,6 +52,23 @@ pub struct Package {
     #[arg(long, value_name = "ARGUMENT", allow_hyphen_values = true)]
     image_argument: Vec<String>,
 }
+
+impl Package {
+    /// All packages but the images, as shipped.
+    fn all(out: &Path) -> Self {
+        Self {
+            kinds: vec![Kind::All],
+            profile: PROFILE.to_owned(),
+            binary: None,
+            out: Some(out.to_owned()),
+            image_tool: None,
+            image_argument: Vec::new(),
+        }
+    }
+}
+
+/// The profile of what is shipped.
+const PROFILE: &str = "dist";
 
 /// A package.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
@@ -103,6 +120,25 @@ pub fn run(project: &Project, package: &Package) -> Result<()> {
         }
     }
     write_digests(&out)
+}
+
+/// Makes all packages but the images, twice, and fails if their bytes differ. Returns their folder.
+pub fn for_tests(project: &Project) -> Result<PathBuf> {
+    let folders = ["packages", "packages-again"].map(|name| project.scratch(name));
+    for folder in &folders {
+        match fs::remove_dir_all(folder) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
+            _ => run(project, &Package::all(folder))?,
+        }
+    }
+    // The lists of digests are equal if all packages are.
+    let [first, second] = folders.each_ref().map(|folder| fs::read_to_string(folder.join(DIGESTS)));
+    let (first, second) = (first?, second?);
+    if first != second {
+        bail!("the same build gave different packages:\n{first}\n{second}");
+    }
+    let [first, _] = folders;
+    Ok(first)
 }
 
 /// Builds the program, unless one is named.

@@ -11,14 +11,14 @@ use std::fmt;
 use std::fs;
 use std::io::BufReader;
 use std::path::PathBuf;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use cargo_metadata::Message;
 use clap::ValueEnum;
 
-use crate::package::wheel;
+use crate::package::{self, wheel};
 use crate::project::{Project, line_of, show};
 use crate::venv::Venv;
 use crate::{bench, deny, fetch, tidy};
@@ -30,6 +30,9 @@ const FUZZ_SECONDS: &str = "120";
 /// The test that does so: its package, its target and its name.
 const FUZZ: (&str, &str, &str) =
     ("nereid-tract", "corpus", "other_changes_in_each_run_are_served_or_refused");
+
+/// The variable that names the folder of packages under test.
+const PACKAGES: &str = "NEREID_PACKAGES";
 
 /// The packages for the tests of the step `quick`.
 const QUICK_REQUIREMENTS: &str = "requirements-quick.txt";
@@ -63,6 +66,8 @@ pub enum Step {
     Versions,
     /// Tests of the crates with unsafe code under AddressSanitizer; runs only if named
     Sanitize,
+    /// All packages, as shipped, installed and started on clean machines, as the superuser; runs only if named
+    Packages,
 }
 
 impl fmt::Display for Step {
@@ -81,6 +86,7 @@ impl fmt::Display for Step {
             Self::Dragonfly => "dragonfly",
             Self::Versions => "versions",
             Self::Sanitize => "sanitize",
+            Self::Packages => "packages",
         })
     }
 }
@@ -153,7 +159,7 @@ fn plan(named: &[Step]) -> Vec<Step> {
 impl Step {
     /// Steps outside of the default run.
     fn only_if_named(self) -> bool {
-        matches!(self, Self::Quick | Self::Dragonfly | Self::Versions | Self::Sanitize)
+        matches!(self, Self::Quick | Self::Dragonfly | Self::Versions | Self::Sanitize | Self::Packages)
     }
 
     /// Steps that start the server's development binary.
@@ -199,6 +205,7 @@ impl Step {
             Self::Dragonfly => dragonfly(project),
             Self::Versions => versions(project),
             Self::Sanitize => sanitize::run(project),
+            Self::Packages => packages(project),
         }
     }
 }
@@ -273,17 +280,34 @@ fn versions(project: &Project) -> Result<()> {
     pytest(project, &end_to_end_environment(project)?, &files.each_ref().map(String::as_str))
 }
 
+/// Makes the packages and installs them on clean machines. `NEREID_PACKAGES` names a folder of packages made before.
+fn packages(project: &Project) -> Result<()> {
+    let environment = end_to_end_environment(project)?;
+    let folder = match env::var_os(PACKAGES) {
+        Some(folder) => PathBuf::from(folder),
+        None => package::for_tests(project)?,
+    };
+    let tests = "tests/end_to_end/packages";
+    let files = ["archive", "bill_of_materials", "deb", "image", "wheel"];
+    let files = files.map(|file| format!("{tests}/{file}.py"));
+    let mut pytest = pytest_command(project, &environment, &files.each_ref().map(String::as_str));
+    // Making a clean machine takes minutes. The only server that these tests start is the packaged one.
+    pytest.args(["-o", "faulthandler_timeout=900"]);
+    pytest.env("NEREID_BINARY", "/bin/true").env(PACKAGES, folder).env("NEREID_XTASK", env::current_exe()?);
+    show(&mut pytest)
+}
+
 /// Runs tests. Those of a file share servers and take measurements, so a file's run sequentially.
 fn pytest(project: &Project, venv: &Venv, arguments: &[&str]) -> Result<()> {
-    show(
-        project
-            .command(venv.program("python"))
-            .args(["-m", "pytest"])
-            .args(arguments)
-            .arg("-o")
-            .arg(format!("cache_dir={}", project.scratch("pytest-cache").display()))
-            .env("NEREID_BINARY", project.target.join("debug/nereid")),
-    )
+    show(&mut pytest_command(project, venv, arguments))
+}
+
+fn pytest_command(project: &Project, venv: &Venv, arguments: &[&str]) -> Command {
+    let mut command = venv.command(project, &["-m", "pytest"]);
+    command.args(arguments);
+    command.arg("-o").arg(format!("cache_dir={}", project.scratch("pytest-cache").display()));
+    command.env("NEREID_BINARY", project.target.join("debug/nereid"));
+    command
 }
 
 /// Number of end-to-end test files to run in parallel. The tests wait about as long as they compute, so there are twice
@@ -338,6 +362,7 @@ mod tests {
     fn named_steps_run_once_and_in_the_fixed_order() {
         assert_eq!(plan(&[Step::Unit, Step::Fmt, Step::Unit]), [Step::Fmt, Step::Unit]);
         assert_eq!(plan(&[Step::Sanitize]), [Step::Sanitize]);
+        assert_eq!(plan(&[Step::Packages]), [Step::Packages]);
     }
 
     #[test]

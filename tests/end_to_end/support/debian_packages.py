@@ -10,7 +10,7 @@ from pathlib import Path
 
 from once import once
 
-_MIRROR = "http://deb.debian.org/debian"
+MIRROR = "http://deb.debian.org/debian"
 _KEYS = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
 
@@ -80,7 +80,7 @@ def _lists_of(folder, release):
     for place in ["lists/partial", "cache/archives/partial", "parts"]:
         (folder / place).mkdir(parents=True, exist_ok=True)
     (folder / "status").touch()
-    (folder / "sources.list").write_text(f"deb [signed-by={_KEYS}] {_MIRROR} {release} main\n")
+    (folder / "sources.list").write_text(f"deb [signed-by={_KEYS}] {MIRROR} {release} main\n")
     settings = folder / "apt.conf"
     settings.write_text(
         f'Dir::State::Lists "{folder}/lists";\nDir::State::status "{folder}/status";\nDir::Cache "{folder}/cache";\n'

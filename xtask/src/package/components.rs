@@ -40,6 +40,11 @@ impl Component {
 
 /// All crates of the program, sorted; crates of this repository included.
 pub fn of_program(project: &Project, machine: Machine) -> Result<Vec<Component>> {
+    of(project, machine, &[PROGRAM])
+}
+
+/// All crates that are linked with these, sorted.
+pub fn of(project: &Project, machine: Machine, roots: &[&str]) -> Result<Vec<Component>> {
     let metadata = MetadataCommand::new()
         .current_dir(&project.root)
         .features(CargoOpt::SomeFeatures(Vec::new()))
@@ -51,16 +56,23 @@ pub fn of_program(project: &Project, machine: Machine) -> Result<Vec<Component>>
         .exec()
         .context("cargo metadata failed")?;
     let lock = std::fs::read_to_string(project.root.join("Cargo.lock"))?;
-    collect(&metadata, &checksums(&lock)?)
+    collect(&metadata, roots, &checksums(&lock)?)
 }
 
-fn collect(metadata: &Metadata, checksums: &BTreeMap<(String, String), String>) -> Result<Vec<Component>> {
+fn collect(
+    metadata: &Metadata,
+    roots: &[&str],
+    checksums: &BTreeMap<(String, String), String>,
+) -> Result<Vec<Component>> {
     let resolve = metadata.resolve.as_ref().context("cargo metadata has no dependency graph")?;
     let packages: BTreeMap<&PackageId, _> =
         metadata.packages.iter().map(|package| (&package.id, package)).collect();
     let nodes: BTreeMap<&PackageId, _> = resolve.nodes.iter().map(|node| (&node.id, node)).collect();
-    let root = metadata.packages.iter().find(|package| package.name == PROGRAM);
-    let mut next = vec![&root.with_context(|| format!("there is no crate {PROGRAM}"))?.id];
+    let find = |name: &&str| {
+        let package = metadata.packages.iter().find(|package| package.name == *name);
+        Ok(&package.with_context(|| format!("the workspace has no crate {name}"))?.id)
+    };
+    let mut next: Vec<_> = roots.iter().map(find).collect::<Result<_>>()?;
     let mut seen = BTreeSet::new();
     let mut components = Vec::new();
     while let Some(id) = next.pop() {

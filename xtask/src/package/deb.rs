@@ -7,11 +7,15 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
+use time::OffsetDateTime;
 
 use super::contents::{Contents, NAME};
 use super::tree::Tree;
 use super::{gzip, output, report};
 use crate::project::Project;
+
+/// Whoever publishes the package sets an address here.
+const MAINTAINER: &str = "Nereid's maintainers <maintainers@nereid.invalid>";
 
 /// Sources of the service and of the scripts.
 const SOURCE: &str = "deploy/debian";
@@ -73,7 +77,9 @@ fn installed(source: &Path, contents: &Contents) -> Result<Tree> {
         tree.add(place, read(&source.join(file))?);
     }
     let documents = format!("usr/share/doc/{NAME}");
-    tree.add(format!("{documents}/copyright"), copyright(&contents.notices));
+    tree.add(format!("{documents}/copyright"), copyright());
+    tree.add(format!("{documents}/THIRD-PARTY-NOTICES.txt.gz"), gzip(contents.notices.as_bytes())?);
+    tree.add(format!("{documents}/changelog.gz"), gzip(changelog(contents)?.as_bytes())?);
     tree.add(format!("{documents}/{NAME}.cdx.json.gz"), gzip(contents.sbom.as_bytes())?);
     Ok(tree)
 }
@@ -83,10 +89,22 @@ fn read(path: &Path) -> Result<Vec<u8>> {
 }
 
 /// Debian's file about licences. The system has the text of ours.
-fn copyright(notices: &str) -> String {
-    format!(
-        "Nereid is licensed under the Apache License, Version 2.0: see /usr/share/common-licenses/Apache-2.0.\n\n{notices}"
-    )
+fn copyright() -> String {
+    "Copyright 2026 the authors of Nereid.\n\nNereid is licensed under the Apache License, Version 2.0: see\n/usr/share/common-licenses/Apache-2.0.\n\nIt contains code \
+     of other projects, whose licences are in THIRD-PARTY-NOTICES.txt.gz.\n"
+        .to_owned()
+}
+
+/// Debian's list of changes: one entry, for this release.
+fn changelog(contents: &Contents) -> Result<String> {
+    let time = OffsetDateTime::from_unix_timestamp(contents.time.try_into()?)?;
+    let (weekday, month) = (time.weekday().to_string(), time.month().to_string());
+    let (year, day, (hour, minute, second)) = (time.year(), time.day(), time.to_hms());
+    Ok(format!(
+        "{NAME} ({}) unstable; urgency=medium\n\n  * Release {0}.\n\n -- {MAINTAINER}  {:.3}, {day:02} {:.3} {year} \
+         {hour:02}:{minute:02}:{second:02} +0000\n",
+        contents.version, weekday, month
+    ))
 }
 
 /// The package's description for dpkg.
@@ -102,7 +120,7 @@ fn fields(contents: &Contents, tree: &Tree) -> String {
         ("Package", NAME),
         ("Version", &contents.version),
         ("Architecture", contents.program.machine.debian()),
-        ("Maintainer", "Nereid's maintainers <maintainers@nereid.invalid>"),
+        ("Maintainer", MAINTAINER),
         ("Installed-Size", &size.to_string()),
         ("Depends", &depends),
         ("Recommends", "ca-certificates, python3"),
@@ -114,8 +132,8 @@ fn fields(contents: &Contents, tree: &Tree) -> String {
         let _ = writeln!(text, "{field}: {value}");
     }
     text.push_str(
-        " Serves models in ONNX, OpenVINO, TensorFlow, PyTorch and Python over HTTP and gRPC, with\n Triton's protocol, \
-         repositories and options. ONNX models need nothing else; other\n frameworks are found where they are installed.\n",
+        " Serves models in ONNX, OpenVINO, TensorFlow, PyTorch and Python over HTTP\n and gRPC, with Triton's protocol, repositories \
+         and options. ONNX models need\n nothing else; other frameworks are found where they are installed.\n",
     );
     text
 }

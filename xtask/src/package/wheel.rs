@@ -7,13 +7,16 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 
-use super::built;
-use super::elf::newest_glibc;
+use super::elf::{Program, newest_glibc};
+use super::{built, components, notices};
 use crate::project::{Project, show};
 use crate::venv::Venv;
 
 /// The build tool of the wheel.
 const REQUIREMENTS: &str = "maturin==1.16.0\n";
+
+/// The crates of the built files.
+const CRATES: [&str; 2] = ["nereid-libtritonserver", "nereid-wheel"];
 
 /// The built files, and their places in the package.
 const BUILT: [(&str, &str); 2] =
@@ -35,7 +38,7 @@ pub fn tools(project: &Project) -> Result<Venv> {
 
 /// Builds all parts, and packs the wheel. Returns its path.
 pub fn build(project: &Project, profile: &str) -> Result<PathBuf> {
-    let packages = ["--package", "nereid-libtritonserver", "--package", "nereid-wheel"];
+    let packages = CRATES.iter().flat_map(|name| ["--package", name]);
     show(project.cargo(&["build", "--locked", "--profile", profile]).args(packages))?;
     pack(project, profile)
 }
@@ -64,6 +67,10 @@ pub fn pack(project: &Project, profile: &str) -> Result<PathBuf> {
         fs::copy(&from, &to).with_context(|| format!("{} is not built", from.display()))?;
         glibc = glibc.max(newest_glibc(&fs::read(&to)?));
     }
+    let library = Program::read(&package.join(BUILT[0].1))?;
+    let components = components::of(project, library.machine, &CRATES)?;
+    fs::write(stage.join("THIRD-PARTY-NOTICES.txt"), notices::text(project, &components)?)?;
+    fs::copy(project.root.join("LICENSE"), stage.join("LICENSE"))?;
     for file in ["pyproject.toml", "README.md"] {
         fs::copy(project.root.join(SOURCE).join(file), stage.join(file))?;
     }
