@@ -10,13 +10,17 @@ import numpy as np
 import onnx
 import onnxruntime
 from onnx import helper, numpy_helper
-from random_onnx_operators import BOOL, F16, F32, F64, I8, I32, I64, KINDS, U8
+from random_onnx_operators import BOOL, F16, F32, F64, FLOATS, I8, I32, I64, KINDS, U8
 
 OPSETS = [7, 9, 10, 11, 12, 13, 13, 14, 15, 16, 17, 17, 18, 19, 20, 21, 22, 23]
 MOST_OPERATORS = 8
 MOST_ELEMENTS = 20_000
 LARGEST = 1e4
-INPUT_SETS = 3
+INPUT_SETS = 4
+# Of the inputs behind the first ones, how many have numbers that are not finite, and how many of those numbers there are.
+SPECIAL_INPUTS = 0.3
+SPECIAL_NUMBERS = 0.15
+SPECIAL = [np.nan, np.inf, -np.inf, -0.0, 1e-40]
 # Numbers that an axis, a size or an index had better not be.
 ODD_NUMBERS = [0, 1, -1, 2, -2, 3, 5, -7, 257, 65_537, 2**31, 2**32, 2**32 + 1, -(2**33), 2**63 - 1, -(2**63)]
 # How often the inputs are of a type.
@@ -270,13 +274,20 @@ class Draft:
         yield {it.name: it.value for it in inputs}
         for _ in range(INPUT_SETS - 1):
             sizes = {name: self.size() if self.chance(0.5) else size for name, size in symbols.items()}
+            is_special = self.chance(SPECIAL_INPUTS)
             feed = {}
             for tensor, described in zip(inputs, ports, strict=True):
                 dims = described.type.tensor_type.shape.dim
                 shape = [sizes[dim.dim_param] if dim.dim_param else dim.dim_value for dim in dims]
                 values = self.numbers(shape, tensor.dtype)
-                feed[tensor.name] = values if self.chance(0.9) or tensor.dtype == BOOL else np.zeros_like(values)
+                values = values if self.chance(0.9) or tensor.dtype == BOOL else np.zeros_like(values)
+                feed[tensor.name] = self._special(values) if is_special and tensor.dtype in FLOATS else values
             yield feed
+
+    def _special(self, values):
+        """The numbers, some of them exchanged for NaN, infinities and other ends of the type."""
+        special = self.rng.choice(SPECIAL, values.shape).astype(values.dtype)
+        return np.where(self.rng.random(values.shape) < SPECIAL_NUMBERS, special, values)
 
 
 def damage(model, rng):
