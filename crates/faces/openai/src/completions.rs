@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use crate::OpenAi;
 use crate::chat::Head;
 use crate::choices::{ChoiceOptions, Choices, Delta, Usage};
-use crate::contract::{Finish, Generation};
+use crate::contract::{Finish, Generation, SAMPLING_ROOM};
 use crate::error::{Failure, Outcome};
 use crate::exchange::{Exchange, Refusal, Request, random_id};
 use crate::fields::{Fields, read};
@@ -137,17 +137,18 @@ fn plan(request: &Request) -> Outcome<Plan> {
         fields,
     };
     let stop: Arc<[String]> = generation.stop.as_slice().into();
-    let (mut choices, mut echoes) = (Vec::new(), Vec::new());
+    let (mut choices, mut echoes, mut room) = (Vec::new(), Vec::new(), SAMPLING_ROOM);
     for prompt in prompts {
         let echoed: Arc<str> = if echo { prompt.as_str().into() } else { Arc::default() };
         generation.prompt = prompt.into();
-        for choice in 0..sampling.n {
+        let requests = contract.requests(model, &generation, sampling.n, &mut room)?;
+        for (choice, request) in requests.into_iter().enumerate() {
             let options = ChoiceOptions {
                 stop: Arc::clone(&stop),
                 max_tokens: generation.max_tokens,
                 counts_prompt: choice == 0,
             };
-            choices.push((contract.request(model, &generation, choice)?, options));
+            choices.push((request, options));
             echoes.push(Arc::clone(&echoed));
         }
     }

@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 
-use nereid_core::backend_api::{DataType, InferRequest, Response};
+use nereid_core::backend_api::{DataType, InferRequest, Response, Tensor};
 use nereid_core::{InputSignature, Model, Signature};
 use serde_json::value::RawValue;
 
@@ -38,6 +38,9 @@ const EXCLUDE_INPUT: [&str; 2] = ["exclude_input_in_output", "sampling_param_exc
 
 /// The backend whose models end at the end of their context without a limit of tokens.
 const OWN_BACKEND: &str = "llamacpp";
+
+/// Bytes of sampling parameters that one request may cause to be written, for all of its choices.
+pub(crate) const SAMPLING_ROOM: usize = 256 << 20;
 
 /// A request for text, from any of the endpoints.
 #[derive(Debug)]
@@ -125,21 +128,54 @@ impl TextContract {
         self.has_own_limit
     }
 
-    /// The request for one choice.
+    /// The requests for `count` choices. `room` is how many bytes of sampling parameters may be written: choices share their prompt,
+    /// and all of their inputs unless they differ by their seeds.
     ///
     /// # Errors
-    /// The model cannot do what the request wants.
-    pub(crate) fn request(
+    /// The model does not support the request, or the room is exhausted.
+    pub(crate) fn requests(
+        self,
+        model: &Model,
+        generation: &Generation<'_>,
+        count: u32,
+        room: &mut usize,
+    ) -> Outcome<Vec<InferRequest>> {
+        let Some(input) = model.signature().input("text_input") else {
+            return Err(Failure::broken_model("the model has no input 'text_input'"));
+        };
+        let prompt = tensors::text(model.signature(), input, &generation.prompt)?;
+        let mut requests: Vec<InferRequest> = Vec::with_capacity(count as usize);
+        for choice in 0..count {
+            let request = match requests.first() {
+                Some(first) if generation.seed.is_none() => {
+                    InferRequest { inputs: first.inputs.clone(), ..InferRequest::default() }
+                }
+                _ => {
+                    let request = self.request(model, generation, choice, prompt.clone())?;
+                    let size = request.inputs.iter().skip(1).map(Tensor::byte_size).sum();
+                    *room = room.checked_sub(size).ok_or_else(|| {
+                        Failure::invalid_field(
+                            "n",
+                            "the sampling parameters are too long for so many choices",
+                        )
+                    })?;
+                    request
+                }
+            };
+            requests.push(request);
+        }
+        Ok(requests)
+    }
+
+    /// The request for one choice.
+    fn request(
         self,
         model: &Model,
         generation: &Generation<'_>,
         choice: u32,
+        prompt: Tensor,
     ) -> Outcome<InferRequest> {
         let mut inputs = Inputs { model, signature: model.signature(), request: InferRequest::default() };
-        let Some(prompt) = inputs.signature.input("text_input") else {
-            return Err(Failure::broken_model("the model has no input 'text_input'"));
-        };
-        let prompt = tensors::text(inputs.signature, prompt, &generation.prompt)?;
         inputs.request.inputs.push(prompt);
         inputs.flag("stream", generation.stream && self.is_decoupled);
         if let Some(name) = EXCLUDE_INPUT.iter().find(|name| inputs.signature.input(name).is_some()) {

@@ -78,12 +78,7 @@ impl<'a> Exchange<'a> {
         let json = body.take_joined(body.len()).unwrap_or_default();
         let named = json.clone();
         let name = long_work::run_sized(json.len(), move || model_name(&named)).await??;
-        if !call.may(Action::Infer, Some(&name)) {
-            call.permit(Action::Infer, base_name(&name))?;
-        }
         let (model, lora) = resolve(face, call, &name).await?;
-        // The name may be that of a model, or of another one and its adapter.
-        call.permit(Action::Infer, model.name())?;
         let profile = face.profiles.of(&model).await?;
         Ok(Self { face, call, body, json, name, lora, model, profile })
     }
@@ -166,12 +161,7 @@ fn model_name(json: &[u8]) -> Outcome<String> {
     }
 }
 
-/// The name of the model in `MODEL:ADAPTER`, if it is that.
-fn base_name(name: &str) -> &str {
-    name.split_once(':').map_or(name, |(base, _)| base)
-}
-
-/// The model of this name, or else the model and adapter.
+/// The model of this name, or else the model and adapter in `MODEL:ADAPTER`. The caller needs the right to run that model.
 async fn resolve(
     face: &OpenAi,
     call: &Call<'_>,
@@ -185,17 +175,20 @@ async fn resolve(
         ErrorCode::NotFound => Failure::unknown_model(format!("Unknown model: {name}")),
         _ => error.into(),
     };
-    let error = match face.server.resolve_with(name, None, head).await {
-        Ok(model) => return Ok((model, None)),
-        Err(error) => error,
+    let Some((base, lora)) = name.split_once(':') else {
+        call.permit(Action::Infer, name)?;
+        return Ok((face.server.resolve_with(name, None, head).await.map_err(unknown)?, None));
     };
-    match name.split_once(':') {
-        Some((base, lora)) if error.code() == ErrorCode::NotFound => {
-            let model = face.server.resolve_with(base, None, head).await.map_err(unknown)?;
-            Ok((model, Some(lora.to_owned())))
+    if call.permit(Action::Infer, name).is_ok() {
+        match face.server.resolve_with(name, None, head).await {
+            Ok(model) => return Ok((model, None)),
+            Err(error) if error.code() == ErrorCode::NotFound => {}
+            Err(error) => return Err(error.into()),
         }
-        _ => Err(unknown(error).into()),
     }
+    call.permit(Action::Infer, base)?;
+    let model = face.server.resolve_with(base, None, head).await.map_err(unknown)?;
+    Ok((model, Some(lora.to_owned())))
 }
 
 /// The identifier of a request: the client's, if it is a plain text, or a new one.
@@ -228,7 +221,6 @@ mod tests {
         ] {
             assert_eq!(model_name(json.as_bytes()).ok().as_deref(), expected, "{json}");
         }
-        assert_eq!((base_name("a:b:c"), base_name("a")), ("a", "a"));
     }
 
     #[test]

@@ -37,6 +37,24 @@ async fn other_paths_and_methods_are_refused() {
 }
 
 #[tokio::test]
+async fn errors_of_the_transport_have_the_form_of_their_face() {
+    let mut face = Echo::default();
+    face.properties.error_body = Some(|status, message| format!("{status}: {message}").into_bytes());
+    let serving = serving(Router::from(face));
+    let long = "x".repeat(MAX_BODY + 1);
+    for (method, path, body, status, expected) in [
+        ("DELETE", "/live", "", "405", "405 Method Not Allowed: Method Not Allowed"),
+        ("GET", "/nowhere", "", "404", "404 Not Found: Not Found"),
+        ("POST", "/echo", "{\"error\":\"mine\"}", "200", "{\"error\":\"mine\"}"),
+        ("POST", "/echo", &long, "413", "bytes; --max-body raises it"),
+    ] {
+        let reply = serving.ask_text(method, path, "", body).await;
+        assert_eq!(crate::testing::status(&reply), status, "{path}");
+        assert!(reply.ends_with(expected), "{reply}");
+    }
+}
+
+#[tokio::test]
 async fn port_without_faces_has_no_routes() {
     let serving = serving(Router::default());
     assert_eq!(status(&serving.ask_text("GET", "/live", "", "").await), "404");

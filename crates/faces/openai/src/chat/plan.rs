@@ -7,7 +7,7 @@ use nereid_core::backend_api::InferRequest;
 use serde::Deserialize;
 
 use crate::choices::ChoiceOptions;
-use crate::contract::Generation;
+use crate::contract::{Generation, SAMPLING_ROOM};
 use crate::error::{Failure, Outcome};
 use crate::exchange::Request;
 use crate::fields::{Fields, read};
@@ -104,15 +104,17 @@ pub(crate) fn planned(request: &Request, mut fields: Fields<'_>, messages: Vec<V
         fields,
     };
     let stop: Arc<[String]> = generation.stop.as_slice().into();
-    let choices = (0..sampling.n).map(|choice| {
+    let mut room = SAMPLING_ROOM;
+    let requests = contract.requests(model, &generation, sampling.n, &mut room)?;
+    let choices = requests.into_iter().enumerate().map(|(choice, request)| {
         let options = ChoiceOptions {
             stop: Arc::clone(&stop),
             max_tokens: generation.max_tokens,
             counts_prompt: choice == 0,
         };
-        Ok((contract.request(model, &generation, choice)?, options))
+        (request, options)
     });
-    let choices: Vec<_> = choices.collect::<Outcome<_>>()?;
+    let choices: Vec<_> = choices.collect();
     let form = AnswerForm {
         count: choices.len(),
         stream: sampling.stream,

@@ -72,6 +72,29 @@ async fn probabilities_count_characters_across_chunks() {
 }
 
 #[tokio::test]
+async fn adapter_of_a_model_is_named_in_its_sampling_parameters() {
+    let site = site(VLLM, words(&["a"])).await;
+    let json = site.post("/v1/completions", &with(json!({"model": "bare:french"}))).await.json();
+    assert_eq!(json["model"], "bare:french");
+    assert_eq!(site.last_seen()["sampling_parameters"]["lora_name"], "french");
+    let unknown = site.post("/v1/completions", &with(json!({"model": "unknown:french"}))).await;
+    assert_eq!((unknown.status, &unknown.json()["error"]["code"]), (404, &json!("model_not_found")));
+}
+
+#[tokio::test]
+async fn long_parameters_are_not_copied_for_any_number_of_choices() {
+    let site = site(VLLM, words(&["a"])).await;
+    let long = "x".repeat(3 << 20);
+    let refused =
+        site.post("/v1/completions", &with(json!({"n": 128, "seed": 1, "guided_regex": long}))).await;
+    assert_eq!((refused.status, &refused.json()["error"]["param"]), (400, &json!("n")));
+    assert!(site.seen.lock().unwrap().is_empty());
+    // Without seeds of their own, the choices share one text.
+    let shared = site.post("/v1/completions", &with(json!({"n": 128, "guided_regex": long}))).await;
+    assert_eq!((shared.status, site.seen.lock().unwrap().len()), (200, 128));
+}
+
+#[tokio::test]
 async fn wrong_prompts_are_refused() {
     let site = site(VLLM, words(&["a"])).await;
     for (fields, param) in [
