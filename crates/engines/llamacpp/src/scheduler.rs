@@ -7,6 +7,7 @@
 //! The scheduler knows neither the library nor the server: it has an [`Engine`], a [`Vocabulary`] and the [`Client`]s of its
 //! requests, and takes the time from its caller.
 
+mod pace;
 mod slot;
 
 use std::sync::Arc;
@@ -14,13 +15,11 @@ use std::time::{Duration, Instant};
 
 use nereid_backend_api::Error;
 
+use self::pace::Pace;
 use self::slot::{Active, Slot};
 use crate::engine::{BatchToken, DecodeError, Engine, Limits, Token, Vocabulary};
 use crate::parameters::SamplingParameters;
 use crate::sampler::TokenLogprob;
-
-/// Prompt tokens in a batch with requests that already generate: larger parts would make these wait.
-const PROMPT_CHUNK: usize = 128;
 
 /// Shorter common prefixes are not worth sharing between sequences.
 const MIN_SHARED: usize = 16;
@@ -77,6 +76,7 @@ pub(crate) struct Scheduler<E, C> {
     slots: Vec<Slot<C>>,
     /// Counts admissions: which slot was used last, and which request came first.
     admitted: u64,
+    pace: Pace,
     batch: Vec<BatchToken>,
 }
 
@@ -84,7 +84,16 @@ impl<E: Engine, C: Client> Scheduler<E, C> {
     pub(crate) fn new(engine: E, vocabulary: Arc<dyn Vocabulary>, time_limit: Option<Duration>) -> Self {
         let limits = engine.limits();
         let slots = (0..limits.sequences).map(|_| Slot::default()).collect();
-        Self { engine, vocabulary, limits, time_limit, slots, admitted: 0, batch: Vec::new() }
+        Self {
+            engine,
+            vocabulary,
+            limits,
+            time_limit,
+            slots,
+            admitted: 0,
+            pace: Pace::default(),
+            batch: Vec::new(),
+        }
     }
 
     pub(crate) fn limits(&self) -> Limits {
@@ -139,16 +148,21 @@ impl<E: Engine, C: Client> Scheduler<E, C> {
 
     /// Evaluates one batch, and delivers what follows from it.
     pub(crate) fn step(&mut self, now: Instant) {
+        self.pace.begin_step(now);
         self.release_ended(now);
         let mut batch = std::mem::take(&mut self.batch);
-        self.fill(&mut batch);
+        let generating = self.fill(&mut batch);
         if !batch.is_empty() {
+            self.pace.begin_batch(now, batch.len(), batch.len() - generating);
             match self.decode(&batch) {
                 Ok(()) => self.take_outputs(&batch),
                 Err(error) => self.fail(&batch, &error),
             }
         }
         self.batch = batch;
+        if self.is_idle() {
+            self.pace.pause();
+        }
     }
 
     /// Releases requests that were cancelled, or ran out of time.
@@ -174,8 +188,8 @@ impl<E: Engine, C: Client> Scheduler<E, C> {
         }
     }
 
-    /// Collects the tokens to evaluate next.
-    fn fill(&self, batch: &mut Vec<BatchToken>) {
+    /// Collects the tokens to evaluate next. Returns how many requests generate.
+    fn fill(&self, batch: &mut Vec<BatchToken>) -> usize {
         batch.clear();
         for (sequence, slot) in self.slots.iter().enumerate() {
             if let Some(token) = slot.active.as_ref().and_then(|active| active.next) {
@@ -183,7 +197,8 @@ impl<E: Engine, C: Client> Scheduler<E, C> {
             }
         }
         let room = self.limits.batch.saturating_sub(batch.len());
-        let mut room = if batch.is_empty() { room } else { room.min(PROMPT_CHUNK) };
+        let generating = batch.len();
+        let mut room = if generating == 0 { room } else { room.min(self.pace.prompt_tokens()) };
         // The request that came first has its first token first.
         let mut prompts: Vec<_> =
             self.slots.iter().enumerate().filter(|(_, slot)| slot.is_reading()).collect();
@@ -200,6 +215,7 @@ impl<E: Engine, C: Client> Scheduler<E, C> {
                 has_output: place + 1 == rest.len(),
             }));
         }
+        generating
     }
 
     /// Evaluates a batch. If the cache is full, sequences of ended requests are evicted from it, the oldest first.

@@ -170,6 +170,24 @@ fn running_requests_never_wait_for_prompts() {
 }
 
 #[test]
+fn slow_engines_read_less_of_a_prompt_while_others_generate() {
+    for (millis, expected) in [(0.05, 508), (1.0, 100), (20.0, 16)] {
+        let mut bench = Bench::new(2, 4096, 512, None);
+        let first = bench.admit("a", tokens(1000));
+        bench.step();
+        let second = bench.admit(&"b".repeat(3000), tokens(1));
+        while second.0.borrow().ended.is_none() {
+            bench.step();
+            let size = bench.batch_sizes().pop().unwrap();
+            bench.now += Duration::from_secs_f64(millis * f64::from(u32::try_from(size).unwrap()) / 1000.0);
+        }
+        let found = bench.batch_sizes()[5] - 1;
+        assert!(found.abs_diff(expected) <= 4, "{millis} ms: {found}");
+        assert!(first.0.borrow().tokens() > 5);
+    }
+}
+
+#[test]
 fn prompts_alone_fill_the_batch() {
     let mut bench = Bench::new(2, 4096, 512, None);
     let clients = [bench.admit(&"b".repeat(700), tokens(1)), bench.admit(&"c".repeat(500), tokens(1))];
