@@ -275,7 +275,7 @@ impl Authorizer for Only {
 async fn rights_are_those_on_the_model_that_a_name_with_a_colon_means() {
     for (permitted, name, status) in [
         (&["m"][..], "m", 200),
-        (&["m"], "m:x", 403),
+        (&["m"], "m:x", 400),
         (&["m:x"], "m:x", 200),
         (&["m:x"], "m", 403),
         // An adapter, which this model has no input for.
