@@ -140,6 +140,7 @@ nereid_dylib::symbols! {
         context_new = "llama_init_from_model" => unsafe extern "C" fn(*mut RawModel, ContextParams) -> *mut RawContext,
         context_free = "llama_free" => unsafe extern "C" fn(*mut RawContext),
         context_memory = "llama_get_memory" => unsafe extern "C" fn(*const RawContext) -> *mut RawMemory,
+        context_batch = "llama_n_batch" => unsafe extern "C" fn(*const RawContext) -> u32,
         decode = "llama_decode" => unsafe extern "C" fn(*mut RawContext, RawBatch) -> i32,
         embedding = "llama_get_embeddings_seq" => unsafe extern "C" fn(*mut RawContext, i32) -> *mut f32,
         logits = "llama_get_logits_ith" => unsafe extern "C" fn(*mut RawContext, i32) -> *mut f32,

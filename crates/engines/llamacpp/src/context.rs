@@ -82,6 +82,10 @@ impl Context {
         } else {
             log
         })?;
+        // SAFETY: the context was made just now.
+        let batch = usize::try_from(unsafe { (library.api.context_batch)(context.as_ptr()) }).unwrap_or(0);
+        // The library takes no larger batches than its cache, and ends the process for larger ones.
+        let limits = Limits { batch: limits.batch.min(batch), ..limits };
         let vocabulary = weights.size();
         Ok(Self { weights: Arc::clone(weights), context, limits, vocabulary, buffers: Buffers::default() })
     }

@@ -121,8 +121,8 @@ impl Options {
         let model = if trained == 0 { CONTEXT } else { trained.min(CONTEXT) };
         let context = self.context.unwrap_or(model);
         let all = context.saturating_mul(self.sequences);
-        let cache = self.cache.unwrap_or(self.sequences * CACHE).clamp(context, all);
-        Limits { sequences: self.sequences, context, cache, batch: self.batch }
+        let cache = self.cache.unwrap_or(self.sequences * CACHE).clamp(context.max(self.sequences), all);
+        Limits { sequences: self.sequences, context, cache, batch: self.batch.min(cache) }
     }
 }
 
@@ -149,6 +149,13 @@ mod tests {
             (&[], 512, limits(8, 512, 4096, 512)),
             (&[], 0, limits(8, 4096, 8192, 512)),
             (&[("max_sequences", "1")], 2048, limits(1, 2048, 2048, 512)),
+            (&[("max_sequences", "1")], 256, limits(1, 256, 256, 256)),
+            (&[("cache_tokens", "8"), ("context_length", "8")], 256, limits(8, 8, 8, 8)),
+            (
+                &[("cache_tokens", "8"), ("context_length", "8"), ("max_sequences", "20")],
+                256,
+                limits(20, 8, 20, 20),
+            ),
             (&[("cache_tokens", "10000")], 2048, limits(8, 2048, 10_000, 512)),
             (&[("cache_tokens", "100")], 2048, limits(8, 2048, 2048, 512)),
             (&[("cache_tokens", "1000000")], 2048, limits(8, 2048, 16_384, 512)),

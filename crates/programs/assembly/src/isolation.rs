@@ -67,7 +67,9 @@ fn launch(program: PathBuf, name: &str, config: &BackendsConfig) -> Launch {
     for BackendSetting { backend, key, value } in &config.settings {
         arguments.extend([backend.clone().unwrap_or_default().into(), key.into(), value.into()]);
     }
-    Launch { program, arguments, variables: Vec::new() }
+    // Otherwise llama.cpp runs a debugger before it ends its process, and requests wait for that.
+    let variables = vec![("GGML_NO_BACKTRACE".into(), Some("1".into()))];
+    Launch { program, arguments, variables }
 }
 
 /// The backend and the configuration that the arguments after [`HOST`] describe.

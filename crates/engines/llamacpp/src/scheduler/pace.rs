@@ -31,7 +31,7 @@ impl Pace {
         }
     }
 
-    /// A batch of this many tokens, so many of them of prompts, begins now.
+    /// A batch of `tokens` begins now, of which `of_prompts` belong to prompts.
     pub(super) fn begin_batch(&mut self, now: Instant, tokens: usize, of_prompts: usize) {
         // Batches without prompts have other costs.
         self.running = (of_prompts >= FEWEST).then_some((now, tokens));
