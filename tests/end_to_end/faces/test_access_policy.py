@@ -42,7 +42,7 @@ class Faces:
     """Every port of a server, and the requests of the table to it."""
 
     def __init__(self, server):
-        self.ports = {"HTTP": server.port, "metrics": server.metrics_port}
+        self.ports = {"HTTP": server.port, "OpenAI": server.port, "metrics": server.metrics_port}
         for face, name in (("SageMaker", "Sagemaker HTTPService"), ("Vertex AI", "Vertex AI HTTPService")):
             self.ports[face] = int(server.wait_for_log(rf'Started {name} at [^\s"]+:(\d+)').group(1))
         self._channel = grpc.insecure_channel(server.grpc_url)
@@ -79,6 +79,8 @@ class Faces:
 
     @staticmethod
     def body(row, model):
+        if row.face == "OpenAI":
+            return json.dumps({"model": model, "prompt": "a", "messages": [], "input": "a", "query": "a", "documents": ["a"]})
         if row.right == "infer":
             return json.dumps({"INPUT0": [7]}) if "generate" in row.request else BODY
         if row.face == "SageMaker":
@@ -164,7 +166,7 @@ def test_every_request_needs_its_right(served):
     policy, server = served(principals(), flags=EXPLICIT)
     faces = Faces(server)
     table = rows()
-    assert {row.face for row in table} == {"HTTP", "gRPC", "metrics", "SageMaker", "Vertex AI"} and len(table) > 90
+    assert {row.face for row in table} == {"HTTP", "OpenAI", "gRPC", "metrics", "SageMaker", "Vertex AI"} and len(table) > 90
     wrong = [{}, {"X-API-Key": "wrong"}, bearer(policy.keys["all-everywhere"][:-1]), {"Authorization": "Basic eDp5"}]
     for row in table:
         for headers in wrong:
@@ -191,7 +193,7 @@ def test_every_http_request_needs_its_right_over_http_2(served):
     chosen = ["read-here", "infer-everywhere", "all-everywhere"]
     with httpx.Client(http1=False, http2=True, timeout=LIMIT_S) as client:
         for row in rows():
-            if row.face != "HTTP":
+            if row.face not in ("HTTP", "OpenAI"):
                 continue
             method, path, _ = Faces.http_request(row, "own")
             body = Faces.body(row, "own") if method == "POST" else None

@@ -90,7 +90,7 @@ def test_the_configuration_of_an_unknown_model_is_answered_with_404(client, mode
     assert error.value.status() == "404"
 
 
-@pytest.mark.parametrize("path", ["/", "/v2//", "/v2/unknown", "/v2/models", "/v1/models", "/v2/models/digits/versions"])
+@pytest.mark.parametrize("path", ["/", "/v2//", "/v2/unknown", "/v2/models", "/v3/models", "/v2/models/digits/versions"])
 def test_unknown_paths_are_answered_with_404(examples, path):
     assert_refused(request(examples, "GET", path), 404)
 

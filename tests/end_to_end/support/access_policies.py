@@ -9,7 +9,7 @@ from places import ROOT
 
 PAGE = ROOT / "docs" / "security.md"
 RIGHTS = ("infer", "read", "control", "files", "admin")
-_ROW = re.compile(r"\| (HTTP|gRPC|metrics|SageMaker|Vertex AI) \| `([^`]+)` \| ([^|]+?) \|(.*)\|$")
+_ROW = re.compile(r"\| (HTTP|OpenAI|gRPC|metrics|SageMaker|Vertex AI) \| `([^`]+)` \| ([^|]+?) \|(.*)\|$")
 
 
 @dataclass(frozen=True)
