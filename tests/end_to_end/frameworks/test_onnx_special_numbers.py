@@ -1,5 +1,7 @@
 """NaN, infinities and the ends of the types in the embedded engine: each answer is that of ONNX Runtime, or the model is refused."""
 
+from typing import Any
+
 import numpy as np
 import onnx
 import onnx_oracle
@@ -43,7 +45,7 @@ SIZES = [
 ]
 NUMBERS = [np.nan, *SIZES, *(-size for size in SIZES), np.nan]
 DOUBLES = [1e300, -1e300, 1.79e308, -1.79e308, 1.4e154, 1e-300, 5e-324, 710, 709, -710, -745, -750]
-FUNCTIONS = {
+FUNCTIONS: dict[str, list[dict[str, Any]]] = {
     "Abs": [{}], "Acos": [{}], "Acosh": [{}], "Asin": [{}], "Asinh": [{}], "Atan": [{}], "Atanh": [{}], "Ceil": [{}], "Cos": [{}],
     "Cosh": [{}], "Elu": [{}, {"alpha": 0.2}], "Erf": [{}], "Exp": [{}], "Floor": [{}], "Gelu": [{}, {"approximate": "tanh"}],
     "HardSigmoid": [{}, {"alpha": 0.0}, {"alpha": -1.5}], "HardSwish": [{}], "Identity": [{}],

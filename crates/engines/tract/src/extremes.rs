@@ -87,17 +87,17 @@ impl Reduction {
             Reducer::ArgMax(true) => self.places::<T>(input, |one, other| one >= other),
             Reducer::ArgMin(false) => self.places::<T>(input, |one, other| one < other),
             Reducer::ArgMin(true) => self.places::<T>(input, |one, other| one <= other),
-            Reducer::Max => self.extremes::<T>(input, larger),
-            _ => self.extremes::<T>(input, smaller),
+            Reducer::Max => self.extremes::<T>(input, |one, other| one > other),
+            _ => self.extremes::<T>(input, |one, other| one < other),
         }
     }
 
-    fn extremes<T: Datum + Float>(&self, input: &Tensor, extreme: impl Fn(T, T) -> T) -> TractResult<Tensor> {
+    fn extremes<T: Datum + Float>(&self, input: &Tensor, wins: impl Fn(T, T) -> bool) -> TractResult<Tensor> {
         let plain = input.try_as_plain_ram()?;
         let mut numbers = Cow::Borrowed(plain.as_slice::<T>()?);
         let mut shape: TVec<usize> = input.shape().into();
         for &axis in self.0.axes.iter().rev() {
-            numbers = Cow::Owned(Runs::along(axis, &shape)?.reduce(&numbers, &extreme));
+            numbers = Cow::Owned(Runs::along(axis, &shape)?.reduce(&numbers, &wins));
             shape[axis] = 1;
         }
         Tensor::from_shape(&shape, &numbers)
@@ -168,9 +168,9 @@ impl Runs {
     }
 
     /// Reduces each run to one number.
-    fn reduce<T: Float>(&self, numbers: &[T], extreme: impl Fn(T, T) -> T) -> Vec<T> {
+    fn reduce<T: Float>(&self, numbers: &[T], wins: impl Fn(T, T) -> bool) -> Vec<T> {
         if self.inner == 1 {
-            return numbers.chunks_exact(self.length).map(|run| reduce(run, &extreme)).collect();
+            return numbers.chunks_exact(self.length).map(|run| reduce(run, &wins)).collect();
         }
         let mut results = Vec::with_capacity(numbers.len() / self.length);
         for runs in numbers.chunks_exact(self.length * self.inner) {
@@ -179,7 +179,9 @@ impl Runs {
             results.extend_from_slice(first);
             for other in others.chunks_exact(self.inner) {
                 let results = results[start..].iter_mut();
-                results.zip(other).for_each(|(result, number)| *result = extreme(*result, *number));
+                results.zip(other).for_each(|(result, number)| {
+                    *result = if wins(*result, *number) || result.is_nan() { *result } else { *number }
+                });
             }
         }
         results
@@ -203,7 +205,12 @@ impl Runs {
 /// Independent partial results of a reduction, so that the compiler vectorises it.
 const LANES: usize = 16;
 
-fn reduce<T: Float>(run: &[T], extreme: impl Fn(T, T) -> T) -> T {
+fn reduce<T: Float>(run: &[T], wins: impl Fn(T, T) -> bool) -> T {
+    // A sum, since the compiler does not vectorise a search.
+    if run.iter().map(|number| u32::from(number.is_nan())).sum::<u32>() > 0 {
+        return T::nan();
+    }
+    let extreme = |one: T, other: T| if wins(other, one) { other } else { one };
     let (blocks, rest) = run.as_chunks::<LANES>();
     let Some((first, blocks)) = blocks.split_first() else {
         return run.iter().copied().reduce(extreme).unwrap_or_else(T::nan);

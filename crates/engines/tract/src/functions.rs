@@ -129,6 +129,12 @@ impl Function {
                     kernels.exp.run(scratch)?;
                     join(xs, scratch, |x, power| x / (1.0 + power));
                 }
+                Self::Tanh
+                    if xs.iter().map(|x| u32::from(x.is_nan() | (x.abs() >= TANH_LIMIT))).sum::<u32>()
+                        == 0 =>
+                {
+                    kernels.tanh.run(xs)?;
+                }
                 Self::Tanh => {
                     map(xs, scratch, |x| x);
                     kernels.tanh.run(xs)?;
@@ -137,7 +143,12 @@ impl Function {
                         if x.abs() < TANH_LIMIT { tanh } else { limit }
                     });
                 }
-                Self::HardSwish => xs.iter_mut().for_each(|x| *x *= (*x * (1.0 / 6.0) + 0.5).clamp(0.0, 1.0)),
+                Self::HardSwish => xs.iter_mut().for_each(|x| {
+                    // Comparisons that the compiler turns into single instructions. The product keeps NaN.
+                    let share = *x * (1.0 / 6.0) + 0.5;
+                    let share = if share > 0.0 { share } else { 0.0 };
+                    *x *= if share < 1.0 { share } else { 1.0 };
+                }),
                 Self::Root => {
                     let root = |x: f32| if x == f32::NEG_INFINITY { f32::INFINITY } else { x.sqrt() + 0.0 };
                     xs.iter_mut().for_each(|x| *x = root(*x));

@@ -27,10 +27,11 @@ impl Pool {
     /// Whether the engine's result would be wrong.
     fn has_odd<T: Datum + Float>(input: &Tensor) -> TractResult<bool> {
         let smallest = T::min_value();
-        let is_odd = |number: &T| number.is_nan() || *number <= smallest;
-        // Without a branch, so that the compiler vectorises it.
-        let any_odd = |numbers: &[T]| numbers.iter().fold(false, |odd, number| odd | is_odd(number));
-        Ok(input.try_as_plain_ram()?.as_slice::<T>()?.chunks(256).any(any_odd))
+        // A sum, since the compiler does not vectorise a search.
+        let odd = |numbers: &[T]| {
+            numbers.iter().map(|number| u32::from(number.is_nan() | (*number <= smallest))).sum::<u32>()
+        };
+        Ok(input.try_as_plain_ram()?.as_slice::<T>()?.chunks(1024).any(|numbers| odd(numbers) > 0))
     }
 
     fn of<T: Datum + Float>(&self, input: &Tensor) -> TractResult<TVec<TValue>> {
