@@ -601,7 +601,7 @@ def test_the_log_of_requests_names_the_principal(served):
 def test_a_broken_policy_is_refused_at_start(tmp_path, repository):
     file = tmp_path / "access.toml"
     for text, reason in (
-        ("", "neither principals nor"),
+        ("", "neither principals, nor issuers of tokens, nor"),
         ("[principals.a]\nroles = ['b']", r":2: unknown role 'b'"),
         ("[roles.a]\nrights = ['infr']\nmodels = ['*']", r":2: unknown right 'infr'; did you mean 'infer'"),
         ("keys = 'none'\n[anonymous]", "nereid keys add"),

@@ -18,7 +18,7 @@ MOST_INTEGER = 1e9
 # A difference has to be that many times as large as those that noise makes.
 MARGIN = 4
 # Operators whose result of numbers with NaN depends on the position of NaN in ONNX Runtime, so that it is no measure.
-VARYING = {"GlobalMaxPool", "Hardmax", "MaxPool", "ReduceLogSumExp", "ReduceMax", "ReduceMin", "TopK"}
+VARYING = {"ArgMax", "ArgMin", "GlobalMaxPool", "Hardmax", "MaxPool", "ReduceLogSumExp", "ReduceMax", "ReduceMin", "TopK"}
 # Integers of what is no number are undefined in ONNX.
 TO_INTEGERS = {"Cast", "CastLike", "DynamicQuantizeLinear", "QuantizeLinear"}
 
@@ -143,6 +143,9 @@ def is_defined(model, values):
         # The sign of NaN is 0 in FP16, and NaN otherwise.
         varies = node.op_type in VARYING or (node.op_type == "Sign" and made and made[0].dtype == np.float16)
         if varies and any(np.isnan(it).any() for it in numbers):
+            return False
+        # ONNX Runtime multiplies the neighbours of a point by 0 where it falls on an element.
+        if node.op_type == "Resize" and not all(np.isfinite(it).all() for it in numbers):
             return False
     integers = (value for value in values.values() if value.dtype.kind in "iu")
     return all((np.abs(value.astype(float)) < MOST_INTEGER).all() for value in integers)
