@@ -1,8 +1,8 @@
 //! Language models in GGUF files, on llama.cpp's library, which is found and loaded at run time.
 //!
-//! Requests are batched continuously ([`scheduler`]): they join and leave between two tokens. Tokens are chosen here and not in the
-//! library ([`sampler`]), and text is cut here ([`text`]); the library evaluates batches ([`context`]). The tensors have the
-//! names of Triton's vLLM backend ([`contract`]).
+//! Requests are batched continuously (`scheduler`): they join and leave between two tokens. Tokens are chosen here and not in the
+//! library (`sampler`), and text is cut here (`text`); the library evaluates batches (`context`). The tensors have the
+//! names of Triton's vLLM backend (`contract`).
 //!
 //! The library ends the process when one of its assertions fails, so instances belong into processes of their own. This crate knows
 //! neither the server nor chats: it completes configurations with the model's chat template, for those who render it.
