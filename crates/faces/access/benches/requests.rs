@@ -9,8 +9,13 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Instant;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
 use nereid_access::{Expiry, FetchKeys, Guard, KeyFile};
 use nereid_protocol::{Access, Action, Head, Identity};
+use ring::rand::SystemRandom;
+use ring::signature::{Ed25519KeyPair, KeyPair as _};
+use serde_json::{Value, json};
 
 const PRINCIPALS: usize = 100;
 const MODELS: usize = 1000;
@@ -52,6 +57,31 @@ fn policy() -> String {
     text
 }
 
+/// An issuer whose tokens have the rights of all principals.
+fn issuer() -> String {
+    let roles: Vec<_> = (0..PRINCIPALS).map(|principal| format!("'r{principal}'")).collect();
+    format!(
+        "[tokens.x]\nissuer = 'https://login.x/'\naudience = ['nereid']\nkeys = 'keys.json'\nscopes = {{ run = [{}] }}\n",
+        roles.join(", ")
+    )
+}
+
+/// Tokens of different subjects, and the keys of their issuer.
+fn tokens() -> (Vec<Request>, Value) {
+    let document = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new()).expect("a key is made");
+    let pair = Ed25519KeyPair::from_pkcs8(document.as_ref()).expect("the key is sound");
+    let encode = |part: &Value| BASE64.encode(part.to_string());
+    let token = |subject: usize| {
+        let claims = json!({
+            "iss": "https://login.x/", "aud": "nereid", "sub": subject.to_string(), "exp": u32::MAX, "scope": "run",
+        });
+        let text = format!("{}.{}", encode(&json!({"alg": "EdDSA", "kid": "1"})), encode(&claims));
+        Request(format!("Bearer {text}.{}", BASE64.encode(pair.sign(text.as_bytes()))))
+    };
+    let key = json!({"kty": "OKP", "crv": "Ed25519", "kid": "1", "x": BASE64.encode(pair.public_key())});
+    ((0..PRINCIPALS).map(token).collect(), json!({"keys": [key]}))
+}
+
 fn measure(what: &str, mut step: impl FnMut(usize)) {
     let mut round = || {
         let start = Instant::now();
@@ -68,7 +98,9 @@ fn measure(what: &str, mut step: impl FnMut(usize)) {
 fn main() {
     let folder = tempfile::tempdir().expect("a folder");
     let (file, keys) = (folder.path().join("access.toml"), folder.path().join("keys"));
-    std::fs::write(&file, policy()).expect("the policy is written");
+    let (tokens, published) = tokens();
+    std::fs::write(&file, policy() + &issuer()).expect("the policy is written");
+    std::fs::write(folder.path().join("keys.json"), published.to_string()).expect("the keys are written");
     let key = |principal| {
         let key = KeyFile::add(&keys, &format!("p{principal}"), Expiry::Never, "").expect("a key");
         Request(format!("Bearer {}", key.text))
@@ -87,6 +119,9 @@ fn main() {
     let patterns: Vec<_> = (0..PRINCIPALS).map(|principal| format!("team-{principal}-x")).collect();
     measure("who sends a request, by its key", |request| {
         black_box(identify(&requests[request % PRINCIPALS]));
+    });
+    measure("who sends a request, by a token that was seen before", |request| {
+        black_box(identify(&tokens[request % PRINCIPALS]));
     });
     for (what, models) in [("by its name", &models), ("by a pattern", &patterns)] {
         measure(&format!("whether the sender may run a model, {what}"), |request| {
