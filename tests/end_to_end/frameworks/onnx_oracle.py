@@ -19,6 +19,12 @@ MOST_INTEGER = 1e9
 MARGIN = 4
 # Operators whose result of numbers with NaN depends on the position of NaN in ONNX Runtime, so that it is no measure.
 VARYING = {"ArgMax", "ArgMin", "GlobalMaxPool", "Hardmax", "MaxPool", "ReduceLogSumExp", "ReduceMax", "ReduceMin", "TopK"}
+# Operators of ONNX Runtime that spread NaN and infinity to other elements: it multiplies the neighbours of a point by 0 where the point
+# falls on an element, and takes sums of windows from those before.
+SPREADING = {"LRN", "Resize"}
+# Sums of products, which overflow by their order. Engines may take the smallest factors for 0, and have NaN of them and infinity.
+SUMS = {"Conv", "ConvTranspose", "Einsum", "GRU", "Gemm", "LSTM", "MatMul", "RNN"}
+MOST_FACTOR = {"float16": 1e2, "float32": 1e18, "float64": 1e150}
 # Integers of what is no number are undefined in ONNX.
 TO_INTEGERS = {"Cast", "CastLike", "DynamicQuantizeLinear", "QuantizeLinear"}
 
@@ -144,9 +150,17 @@ def is_defined(model, values):
         varies = node.op_type in VARYING or (node.op_type == "Sign" and made and made[0].dtype == np.float16)
         if varies and any(np.isnan(it).any() for it in numbers):
             return False
-        # ONNX Runtime multiplies the neighbours of a point by 0 where it falls on an element.
-        if node.op_type == "Resize" and not all(np.isfinite(it).all() for it in numbers):
+        doubles = bool(made) and made[0].dtype == np.float64
+        # ONNX Runtime's LogSoftmax of infinity is wrong in this type only.
+        spreads = node.op_type in SPREADING or (node.op_type == "LogSoftmax" and doubles)
+        if spreads and not all(np.isfinite(it).all() for it in numbers):
             return False
+        if node.op_type in SUMS and not all(np.isfinite(it).all() for it in made if it.dtype.kind == "f"):
+            most = MOST_FACTOR.get(made[0].dtype.name, np.inf) if made else np.inf
+            least = np.finfo(made[0].dtype).tiny if made else 0
+            sizes = [np.abs(finite(it)) for it in numbers]
+            if any((it.max(initial=0) > most) or ((it > 0) & (it < least)).any() for it in sizes):
+                return False
     integers = (value for value in values.values() if value.dtype.kind in "iu")
     return all((np.abs(value.astype(float)) < MOST_INTEGER).all() for value in integers)
 
