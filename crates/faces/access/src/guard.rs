@@ -1,5 +1,6 @@
 //! The guard of a server: identifies clients, and decides by the policy, whose files it follows.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -61,6 +62,16 @@ struct Verified {
     keys: Option<(String, Arc<Keys>)>,
     /// The number of the rules that the client's rights come from.
     rules: u64,
+}
+
+impl Verified {
+    /// The rights of the sender. A stream outlives changes of the policy.
+    fn client(&self, rules: &Rules) -> Cow<'_, policy::Principal> {
+        match self.rules == rules.number {
+            true => Cow::Borrowed(&self.client),
+            false => Cow::Owned(rules.policy.of_token(&self.token).1),
+        }
+    }
 }
 
 impl Rules {
@@ -251,11 +262,7 @@ impl Guard {
             if now() >= verified.token.end || !is_known {
                 return Err(Refusal::Ended);
             }
-            // A stream outlives changes of the policy.
-            let may = match verified.rules == rules.number {
-                true => verified.client.may(need, model),
-                false => rules.policy.of_token(&verified.token).1.may(need, model),
-            };
+            let may = verified.client(&rules).may(need, model);
             return if may { Ok(()) } else { Err(Refusal::Lacking(&verified.name)) };
         }
         let Some((principal, credential)) = caller.authenticated() else {
@@ -370,10 +377,7 @@ impl Authorizer for Guard {
     fn admit(&self, caller: &Identity, model: &str) -> Result<Option<Permit>, Denied> {
         let rules = self.rules.load();
         if let Some(verified) = caller.evidence::<Verified>() {
-            let limits = match verified.rules == rules.number {
-                true => verified.client.limits(model),
-                false => rules.policy.of_token(&verified.token).1.limits(model),
-            };
+            let limits = verified.client(&rules).limits(model);
             if limits.is_unlimited() {
                 return Ok(None);
             }

@@ -128,7 +128,7 @@ fn tokens_of_every_curve_are_verified() {
             assert!(outcome(&signer.token(other, &claims()), &keys).is_err());
         }
         assert_eq!(outcome(&signer.token("4", &claims()), &keys), Err("unknown key".to_owned()));
-        // Without an id, the algorithm tells the keys apart.
+        // The algorithm selects the key of a token without an id.
         let unnamed = signer.sign(&json!({"alg": signer.algorithm()}), &claims());
         assert!(outcome(&unnamed, &keys).is_ok());
     }
@@ -165,7 +165,7 @@ fn each_variation_of_a_valid_token_is_refused() {
             "{changes}: {found:?}"
         );
     }
-    // None of these is signed by what its header says.
+    // Headers with an algorithm that is not the key's.
     for header in [
         json!({"alg": "none", "kid": "1"}),
         json!({"alg": "HS256", "kid": "1"}),
