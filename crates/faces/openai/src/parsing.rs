@@ -80,7 +80,7 @@ impl ToolFormat {
 pub(crate) struct Formats {
     /// The format of its tool calls, if known.
     pub tools: Option<ToolFormat>,
-    /// Whether it thinks between `<think>` and `</think>`.
+    /// Whether the model reasons between `<think>` and `</think>`.
     pub reasons: bool,
 }
 

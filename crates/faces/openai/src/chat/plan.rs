@@ -33,7 +33,7 @@ pub(crate) struct Plan {
 pub(crate) struct AnswerForm {
     /// The number of choices.
     pub count: usize,
-    /// Whether it is streamed.
+    /// Whether the answer is streamed.
     pub stream: bool,
     /// Whether a stream ends with the numbers of tokens.
     pub include_usage: bool,
