@@ -74,7 +74,7 @@ def noisy(model, values, rng):
 def cancellation(node, known):
     """The rounding that an InstanceNormalization of ONNX Runtime leaves; 0 for other nodes. It subtracts the products of elements and of
     their mean with the scale, which may be far larger than the difference."""
-    if node.op_type != "InstanceNormalization":
+    if node.op_type != "InstanceNormalization" or not known[node.input[0]].size:
         return 0.0
     x, scale = (np.asarray(known[name]) for name in node.input[:2])
     spatial = tuple(range(2, x.ndim))
@@ -143,6 +143,10 @@ def is_defined(model, values):
     for node in model.graph.node:
         numbers = [known[name].astype(float) for name in node.input if name in known and known[name].dtype.kind == "f"]
         made = [known[name] for name in node.output if name in known]
+        # ONNX Runtime keeps FP32 between two operators on FP16, and nothing overflows there.
+        overflows = any(it.dtype == np.float16 and not np.isfinite(it).all() for it in made)
+        if overflows and all(np.isfinite(it).all() for it in numbers):
+            return False
         rounds = node.op_type in TO_INTEGERS and any(it.dtype.kind in "iu" for it in made)
         if rounds and not all(np.isfinite(it).all() for it in numbers):
             return False

@@ -162,6 +162,11 @@ impl Rule {
                 self.check_parts("blocksize", dim(0, 3), 1)?;
             }
             "LSTM" | "GRU" | "RNN" => {
+                ensure!(
+                    inputs.first().is_none_or(|x| x.datum_type.concretize() != Some(DatumType::F64)),
+                    "the embedded engine has no {} of FP64",
+                    self.operator
+                );
                 same("the features of X and W", dim(0, 2), dim(1, 2))?;
                 same("the directions of W and R", dim(1, 0), dim(2, 0))?;
             }

@@ -106,7 +106,8 @@ const EXACT: [&str; 12] = [
 ];
 
 /// Functions of elements that are exchanged by `exact`, or consist of such.
-const FUNCTIONS: [&str; 8] = ["Acosh", "Asinh", "Gelu", "HardSwish", "Mish", "Sigmoid", "Swish", "Tanh"];
+const FUNCTIONS: [&str; 9] =
+    ["Acosh", "Asinh", "Erf", "Gelu", "HardSwish", "Mish", "Sigmoid", "Swish", "Tanh"];
 
 /// The builders of all operators, the engine's or those in their place.
 pub(crate) fn operators() -> OnnxOpRegister {
