@@ -158,6 +158,10 @@ def is_defined(model, values):
         spreads = node.op_type in SPREADING or (node.op_type == "LogSoftmax" and doubles)
         if spreads and not all(np.isfinite(it).all() for it in numbers):
             return False
+        # ONNX Runtime's reductions of nothing keep dimensions of 0.
+        reduces = node.op_type.startswith(("Reduce", "ArgM"))
+        if reduces and not known[node.input[0]].size and not all(it.size for it in made):
+            return False
         # ONNX Runtime leaves the products with a vector of no elements unset.
         if node.op_type == "MatMul" and not all(known[name].size for name in node.input) and any(it.size for it in made):
             return False

@@ -167,6 +167,8 @@ impl Rule {
                     "the embedded engine has no {} of FP64",
                     self.operator
                 );
+                // Dimensions that do not fit are ones that the engine does not know yet.
+                ensure!(known(0).is_some(), "the shape of its input is unknown, or its inputs do not fit");
                 same("the features of X and W", dim(0, 2), dim(1, 2))?;
                 same("the directions of W and R", dim(1, 0), dim(2, 0))?;
             }

@@ -173,10 +173,8 @@ fn an_error_function_of_fp64_has_its_digits() {
 
 #[test]
 fn constants_are_functions_of_the_same_numbers() {
-    let x = numbers(99);
-    let count = [x.len() as i64];
     let zero = || floats("C", &[], &[0.0]);
-    for operator in [
+    let operators = [
         "Erf",
         "Gelu",
         "Relu",
@@ -188,19 +186,35 @@ fn constants_are_functions_of_the_same_numbers() {
         "Max",
         "Clip",
         "Swish",
-    ] {
+        "LpNormalization",
+        "ReduceLogSumExp",
+        "TopK",
+    ];
+    // The engine computes with constants of a few elements earlier than with others.
+    let all = numbers(99);
+    for (operator, x) in operators
+        .iter()
+        .flat_map(|operator| [3, 15, 99].map(|size| (*operator, size)))
+        .flat_map(|(operator, size)| all.chunks_exact(size).map(move |x| (operator, x)))
+    {
+        let count = [x.len() as i64];
         let of = |input: &str| {
-            let inputs = if operator == "Max" { vec![input, "C"] } else { vec![input] };
+            let inputs = match operator {
+                "Max" => vec![input, "C"],
+                "TopK" => vec![input, "k"],
+                _ => vec![input],
+            };
+            let outputs: &[&str] = if operator == "TopK" { &["F", "places"] } else { &["F"] };
             run(
                 24,
-                vec![node(operator, &inputs, &["F"]), node("Add", &["F", "Z"], &["Y"])],
-                vec![floats("K", &count, &x), zero()],
-                &[(&count, &x), (&[1], &[0.0])],
+                vec![node(operator, &inputs, outputs), node("Add", &["F", "Z"], &["Y"])],
+                vec![floats("K", &count, x), zero(), ints("k", &[1], &[2])],
+                &[(&count, x), (&[1], &[0.0])],
                 &[("Y", DataType::Fp32, 1)],
             )
         };
         let expected: Vec<_> = fp32_of(&of("X")[0]).iter().map(|&y| f64::from(y)).collect();
-        assert_near(&fp32_of(&of("K")[0]), &expected, 0.0, operator);
+        assert_near(&fp32_of(&of("K")[0]), &expected, 0.0, &format!("{operator} of {x:?}"));
     }
 }
 
@@ -579,5 +593,34 @@ fn recurrent_operators_of_fp64_are_refused_at_load() {
         refused(Element::Float, DataType::Fp32).unwrap();
         let error = refused(Element::Double, DataType::Fp64).unwrap_err();
         assert!(error.contains(&format!("has no {operator} of FP64")), "{error}");
+    }
+}
+
+#[test]
+fn recurrent_operators_refuse_a_sum_of_inputs_that_do_not_fit() {
+    for (operator, gates) in [("LSTM", 4), ("GRU", 3), ("RNN", 1)] {
+        let ports = [("X", vec![-1, -1, 3]), ("Z", vec![-1, -1, 3])];
+        let inputs = ports.iter().map(|(name, dims)| port(name, Element::Float, dims)).collect();
+        let cell = with_int(node(operator, &["S", "W", "R"], &["Y"]), "hidden_size", 1);
+        let nodes = vec![node("Add", &["X", "Z"], &["S"]), cell];
+        let weights = [("W", 3), ("R", 1)].map(|(name, columns)| {
+            floats(name, &[1, gates, columns], &vec![0.5; (gates * columns) as usize])
+        });
+        let file = graph(inputs, nodes, vec![port("Y", Element::Float, &[-1; 4])], weights.into());
+        let declared = ports.each_ref().map(|(name, dims)| (*name, DataType::Fp32, &dims[..]));
+        let config = config(0, &declared, &[("Y", DataType::Fp32, &[-1; 4])]);
+        let mut model = serve(&file_of_version(file, 14), config);
+        for (x, z, fits) in
+            [([2, 4], [2, 4], true), ([2, 4], [2, 6], false), ([5, 1], [2, 1], false), ([2, 1], [1, 4], true)]
+        {
+            let tensor = |name, [steps, batch]: [i64; 2]| {
+                fp32(name, &[steps, batch, 3], &vec![1.0; (steps * batch * 3) as usize])
+            };
+            let outcome = model.infer(vec![tensor("X", x), tensor("Z", z)]);
+            assert_eq!(outcome.is_ok(), fits, "{operator} {x:?} {z:?}");
+            if let Err(error) = outcome {
+                assert!(error.message().contains("do not fit"), "{operator} {x:?} {z:?}: {error}");
+            }
+        }
     }
 }
