@@ -1,4 +1,5 @@
-"""Random ONNX graphs of 2 to 8 operators: quantised, of several opsets, with dynamic shapes, broadcasts and shared constants.
+"""Random ONNX graphs of 2 to 8 operators: quantised, of several opsets, with dynamic shapes, broadcasts, shared constants and tensors
+without elements.
 
 Each graph is a function of its seed. ONNX Runtime tells the shapes of its tensors, and what is no valid node.
 """
@@ -8,15 +9,18 @@ from functools import partial
 
 import numpy as np
 import onnx
-import onnxruntime
 from onnx import helper, numpy_helper
+from onnx_runtime_process import Process
 from random_onnx_operators import BOOL, F16, F32, F64, FLOATS, I8, I32, I64, KINDS, U8
 
+ONNX_RUNTIME = Process()
 OPSETS = [7, 9, 10, 11, 12, 13, 13, 14, 15, 16, 17, 17, 18, 19, 20, 21, 22, 23]
 MOST_OPERATORS = 8
 MOST_ELEMENTS = 20_000
 LARGEST = 1e4
 INPUT_SETS = 4
+# How often a dimension is 0: of the first inputs and of constants, and of the other inputs.
+EMPTY, EMPTY_INPUTS = 0.02, 0.08
 # Of the inputs behind the first ones, how many have numbers that are not finite, and how many of those numbers there are.
 SPECIAL_INPUTS = 0.3
 SPECIAL_NUMBERS = 0.15
@@ -63,17 +67,8 @@ class Graph:
 
 
 def run(model, feed, outputs=None):
-    """The outputs on ONNX Runtime without optimisations, by name; None if it refuses the model or the inputs."""
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
-    try:
-        session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-        names = outputs or [output.name for output in session.get_outputs()]
-        return dict(zip(names, session.run(names, feed), strict=True))
-    except Exception:  # its exceptions have no common class
-        return None
+    """The outputs on ONNX Runtime without optimisations, by name; None if it refuses the model or the inputs, or ends its process."""
+    return ONNX_RUNTIME.run(model.SerializeToString(), feed, outputs)
 
 
 def port(name, dtype, dims):
@@ -105,11 +100,11 @@ class Draft:
 
     def size(self):
         """The size of a dimension."""
-        return self.rng.integers(1, 7).item()
+        return 0 if self.chance(EMPTY) else self.rng.integers(1, 7).item()
 
     def _input(self, number):
         rank = self.choose([1, 2, 2, 3, 3, 4, 4])
-        shape = [self.choose([1, 2, 3, 4, 6, 8]) for _ in range(rank)]
+        shape = [0 if self.chance(EMPTY) else self.choose([1, 2, 3, 4, 6, 8]) for _ in range(rank)]
         return Tensor(f"in{number}", self.numbers(shape, self.choose(INPUT_TYPES)))
 
     def numbers(self, shape, dtype):
@@ -237,10 +232,15 @@ class Draft:
             if len(self.nodes) >= target:
                 break
             x = self.tensors[-1] if self.chance(0.7) else self.choose(self.tensors)
-            kinds = [kind for kind in KINDS if x.dtype in kind[0] and x.rank >= kind[2] and self.opset >= kind[3] and x.value.size]
-            if kinds:
-                chances = np.array([kind[1] for kind in kinds], float)
-                kinds[self.rng.choice(len(kinds), p=chances / chances.sum())][4](self, x)
+            kinds = [kind for kind in KINDS if x.dtype in kind[0] and x.rank >= kind[2] and self.opset >= kind[3]]
+            chances = np.array([kind[1] for kind in kinds], float)
+            add = kinds[self.rng.choice(len(kinds), p=chances / chances.sum())][4]
+            try:
+                add(self, x)
+            except (ValueError, ZeroDivisionError):
+                # A dimension of 0 has neither an index nor a divisor to choose.
+                if x.value.size:
+                    raise
 
     def finish(self):
         """The graph of the draft; None if it has too few nodes."""
@@ -274,6 +274,7 @@ class Draft:
         yield {it.name: it.value for it in inputs}
         for _ in range(INPUT_SETS - 1):
             sizes = {name: self.size() if self.chance(0.5) else size for name, size in symbols.items()}
+            sizes = {name: 0 if self.chance(EMPTY_INPUTS) else size for name, size in sizes.items()}
             is_special = self.chance(SPECIAL_INPUTS)
             feed = {}
             for tensor, described in zip(inputs, ports, strict=True):

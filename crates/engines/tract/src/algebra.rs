@@ -8,12 +8,11 @@ use std::collections::HashSet;
 
 use tract_hir::internal::tract_linalg::BinOp;
 use tract_hir::internal::*;
-use tract_hir::ops::math;
 use tract_hir::tract_core::ops::array::MultiBroadcastTo;
 use tract_hir::tract_core::ops::binary::{BinMiniOp, TypedBinOp};
 use tract_hir::tract_core::ops::element_wise::ElementWiseOp;
 use tract_hir::tract_core::ops::konst::Const;
-use tract_hir::tract_core::ops::math::{Mul, Pow, Sqrt, Square};
+use tract_hir::tract_core::ops::math::{Div, Mul, Pow, Sqrt, Square};
 
 use crate::pairs;
 use crate::repairs::Opaque;
@@ -22,22 +21,7 @@ use crate::repairs::Opaque;
 /// ends of FP32.
 const FACTORS: i32 = 30;
 
-/// Wires a quotient of floating-point numbers of one type.
-pub(crate) fn wire_quotient(
-    prefix: &str,
-    model: &mut TypedModel,
-    pair: &[OutletId],
-) -> TractResult<TVec<OutletId>> {
-    let (dividend, divisor) = (model.outlet_fact(pair[0])?, model.outlet_fact(pair[1])?);
-    let is_one = |one: &Arc<Tensor>| one.cast_to_scalar::<f64>().is_ok_and(|one| one == 1.0);
-    let is_factor = |divisor: &Arc<Tensor>| all(divisor, |divisor| is_between(divisor, FACTORS));
-    if dividend.uniform.as_ref().is_some_and(is_one) || divisor.konst.as_ref().is_some_and(is_factor) {
-        return model.wire_node(prefix, math::div(), pair);
-    }
-    model.wire_node(prefix, TypedBinOp(Box::new(Quotient), None), pair)
-}
-
-/// Changes products and squares that the optimiser would make something else of.
+/// Changes quotients, products and squares that the optimiser would make something else of.
 pub(crate) fn protect(model: &mut TypedModel) -> TractResult<()> {
     let mut constants = HashSet::new();
     for id in model.eval_order()? {
@@ -45,6 +29,8 @@ pub(crate) fn protect(model: &mut TypedModel) -> TractResult<()> {
         let is_constant = |input: &OutletId| constants.contains(&input.node);
         let op: Box<dyn TypedOp> = if is_square(model, node) && is_root(model, node.inputs[0]) {
             Box::new(Opaque(node.op.clone()))
+        } else if is_division(model, node)? {
+            Box::new(TypedBinOp(Box::new(Quotient), None))
         } else if let Some(TypedBinOp(_, datum_type)) =
             node.op_as::<TypedBinOp>().filter(|op| op.0.is::<Mul>())
             && node.outputs[0].fact.datum_type.is_float()
@@ -61,6 +47,17 @@ pub(crate) fn protect(model: &mut TypedModel) -> TractResult<()> {
         model.nodes[id].op = op;
     }
     Ok(())
+}
+
+/// Whether a quotient of floating-point numbers may differ from a product with the reciprocal.
+fn is_division(model: &TypedModel, node: &TypedNode) -> TractResult<bool> {
+    if !node.op_as::<TypedBinOp>().is_some_and(|op| op.0.is::<Div>()) {
+        return Ok(false);
+    }
+    let (dividend, divisor) = (model.outlet_fact(node.inputs[0])?, model.outlet_fact(node.inputs[1])?);
+    let is_one = |one: &Arc<Tensor>| one.cast_to_scalar::<f64>().is_ok_and(|one| one == 1.0);
+    let is_reciprocal = dividend.uniform.as_ref().is_some_and(is_one);
+    Ok(node.outputs[0].fact.datum_type.is_float() && !is_reciprocal && !is_factor(divisor))
 }
 
 /// Whether a constant may be joined with other factors.
@@ -128,6 +125,7 @@ impl BinMiniOp for Quotient {
 
     fn eval_in_a(&self, one: &mut Tensor, other: &Tensor) -> TractResult<()> {
         match one.datum_type() {
+            DatumType::F16 => pairs::combine_in_place::<f16>(one, other, |one, other| one / other),
             DatumType::F32 => pairs::combine_in_place::<f32>(one, other, |one, other| one / other),
             DatumType::F64 => pairs::combine_in_place::<f64>(one, other, |one, other| one / other),
             datum_type => bail!("no quotients of {datum_type:?}"),
@@ -136,6 +134,7 @@ impl BinMiniOp for Quotient {
 
     fn eval_out_of_place(&self, result: &mut Tensor, one: &Tensor, other: &Tensor) -> TractResult<()> {
         match result.datum_type() {
+            DatumType::F16 => pairs::combine::<f16>(result, one, other, |one, other| one / other),
             DatumType::F32 => pairs::combine::<f32>(result, one, other, |one, other| one / other),
             DatumType::F64 => pairs::combine::<f64>(result, one, other, |one, other| one / other),
             datum_type => bail!("no quotients of {datum_type:?}"),

@@ -1,23 +1,27 @@
-//! Replaces each If whose condition is a constant of the file by the nodes of its branch.
+//! Replaces each If whose condition is known by the nodes of its branch.
 //!
-//! Exporters write them for arguments of a function that were fixed at the export. Conditions that a request decides stay, and
-//! are refused like all operators that are not served.
+//! Exporters write them for arguments of a function that were fixed at the export, which are constants of the file, and for dimensions
+//! that may have to be dropped, which the shapes of a request decide. Conditions that the contents of a request decide are refused.
 
 use std::collections::{HashMap, HashSet};
 
 use nereid_backend_api::{Error, Result};
 use tract_onnx::pb::{AttributeProto, GraphProto, NodeProto, TensorProto};
 
-/// Replaces the conditions in `graph`, also those in branches that take their place.
+/// Operators whose outputs depend on the shape of their input, not on its contents.
+const OF_SHAPES: [&str; 2] = ["Shape", "Size"];
+
+/// Replaces the conditions in `graph` that are constants or in `known`, also those in branches that take their place.
 ///
 /// # Errors
 /// A branch lacks an output.
-pub(crate) fn resolve(graph: &mut GraphProto) -> Result<()> {
-    if !graph.node.iter().any(is_condition) {
+pub(crate) fn resolve(graph: &mut GraphProto, known: &HashMap<String, bool>) -> Result<()> {
+    if !any(graph) {
         return Ok(());
     }
     let mut names: HashSet<String> = tensors(graph).map(str::to_owned).collect();
     let mut constants = constants(graph);
+    constants.extend(known.iter().map(|(name, value)| (name.clone(), *value)));
     // The last node first, so that a branch's nodes are looked at in its place.
     let mut open: Vec<NodeProto> = std::mem::take(&mut graph.node).into_iter().rev().collect();
     while let Some(mut node) = open.pop() {
@@ -36,6 +40,90 @@ pub(crate) fn resolve(graph: &mut GraphProto) -> Result<()> {
         open.extend(renamed.nodes.into_iter().rev());
     }
     Ok(())
+}
+
+/// Whether a graph has conditions.
+pub(crate) fn any(graph: &GraphProto) -> bool {
+    graph.node.iter().any(is_condition)
+}
+
+/// The conditions of a graph that need no outputs of others.
+pub(crate) fn first(graph: &GraphProto) -> Vec<String> {
+    let mut behind: HashSet<&str> = HashSet::new();
+    let mut first = Vec::new();
+    for node in &graph.node {
+        let condition = node.input.first().filter(|_| is_condition(node));
+        if let Some(name) = condition
+            && !behind.contains(name.as_str())
+        {
+            first.push(name.clone());
+        }
+        if condition.is_some() || node.input.iter().any(|name| behind.contains(name.as_str())) {
+            behind.extend(node.output.iter().map(String::as_str));
+        }
+    }
+    first
+}
+
+/// Whether the contents of inputs decide a condition of a graph or of its branches.
+pub(crate) fn depend_on_contents(graph: &GraphProto) -> bool {
+    let inputs = graph.input.iter().map(|input| input.name.as_str()).collect();
+    Scope { made: HashSet::new(), contents: inputs, outer: None }.decides(graph)
+}
+
+/// The tensors of a graph in which some depend on the contents of the model's inputs.
+struct Scope<'a> {
+    /// The tensors of the graph, as far as it was read.
+    made: HashSet<&'a str>,
+    /// Tensors that depend on contents.
+    contents: HashSet<&'a str>,
+    /// The graph around a branch.
+    outer: Option<&'a Scope<'a>>,
+}
+
+impl Scope<'_> {
+    fn depends(&self, name: &str) -> bool {
+        self.contents.contains(name)
+            || !self.made.contains(name) && self.outer.is_some_and(|outer| outer.depends(name))
+    }
+}
+
+impl<'a> Scope<'a> {
+    /// Whether a tensor that depends on contents is a condition.
+    fn decides(mut self, graph: &'a GraphProto) -> bool {
+        for constant in &graph.initializer {
+            self.made.insert(&constant.name);
+        }
+        for node in &graph.node {
+            if is_condition(node) && node.input.first().is_some_and(|name| self.depends(name)) {
+                return true;
+            }
+            for body in node.attribute.iter().flat_map(|it| it.g.iter().chain(&it.graphs)) {
+                if (Scope { made: HashSet::new(), contents: HashSet::new(), outer: Some(&self) })
+                    .decides(body)
+                {
+                    return true;
+                }
+            }
+            let outputs = node.output.iter().map(String::as_str);
+            if !OF_SHAPES.contains(&node.op_type.as_str()) && self.reads(node) {
+                self.contents.extend(outputs);
+            } else {
+                self.made.extend(outputs);
+            }
+        }
+        false
+    }
+
+    /// Whether a node, or a node of its branches, reads a tensor that depends on contents.
+    fn reads(&self, node: &NodeProto) -> bool {
+        let bodies = || node.attribute.iter().flat_map(|it| it.g.iter().chain(&it.graphs));
+        node.input.iter().any(|name| self.depends(name))
+            || bodies().any(|body| {
+                body.node.iter().any(|node| self.reads(node))
+                    || body.output.iter().any(|output| self.depends(&output.name))
+            })
+    }
 }
 
 fn is_condition(node: &NodeProto) -> bool {

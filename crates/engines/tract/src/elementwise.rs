@@ -18,7 +18,7 @@ use tract_hir::tract_num_traits::Float;
 use tract_onnx::model::{OnnxOpRegister, ParsingContext};
 use tract_onnx::pb::NodeProto;
 
-use crate::{algebra, functions};
+use crate::functions;
 
 /// The first version of the operator set in which a LogSoftmax is along one axis. Before, all axes from one on count as one.
 const SINGLE_AXIS: i64 = 13;
@@ -155,7 +155,7 @@ impl Expansion for Pairs {
             let computed = if output.is_float() { output } else { DatumType::F64 };
             let pair = wire_cast(prefix, model, &pair, computed)?;
             return match self.0 {
-                Function::Div => algebra::wire_quotient(prefix, model, &pair),
+                Function::Div => model.wire_node(prefix, math::div(), &pair),
                 Function::Pow => {
                     let power = wire_power(&format!("{prefix}.power"), model, &pair)?;
                     model.wire_node(prefix, cast(output), &power)
@@ -351,6 +351,6 @@ impl Expansion for Mean {
         let count = tensor0(inputs.len() as f64).cast_to_dt(datum_type)?.into_owned();
         let count = model.add_const(format!("{prefix}.count"), count)?;
         let pair = wire_rank_broadcast(prefix, model, &[sum, count])?;
-        algebra::wire_quotient(prefix, model, &pair)
+        model.wire_node(prefix, math::div(), &pair)
     }
 }

@@ -9,8 +9,10 @@ use std::ops::{Add, Mul};
 use tract_hir::internal::tract_linalg::element_wise::ElementWise;
 use tract_hir::internal::tract_linalg::routines::Func;
 use tract_hir::internal::*;
-use tract_hir::ops::math::{Acosh, Asinh, RoundHalfToEven, Tanh};
+use tract_hir::ops::math::{Acosh, Asinh, Erf, RoundHalfToEven, Tanh};
 use tract_hir::tract_core::ops::element_wise::{ElementWiseMiniOp, ElementWiseOp};
+use tract_hir::tract_core::ops::nn::gelu_approximate::gelu_approximate;
+use tract_hir::tract_core::ops::nn::gelu_exact::gelu_exact;
 use tract_hir::tract_core::ops::nn::{GeluApproximate, HardSwish, LeakyRelu, Sigmoid, Silu};
 use tract_hir::tract_num_traits::Float;
 use tract_onnx::model::OnnxOpRegister;
@@ -34,6 +36,38 @@ pub(crate) fn register(operators: &mut OnnxOpRegister) {
         let (positive, negative) = (detects("detect_positive")?, detects("detect_negative")?);
         Ok((Test { nan: false, positive, negative }.op().into_hir(), vec![]))
     });
+    operators.insert("Gelu", |_, node| {
+        let approximation = node.get_attr_opt::<String>("approximate")?.unwrap_or_default();
+        let is_approximate = approximation == "tanh";
+        Ok((if is_approximate { gelu_approximate(false).into_hir() } else { expand(Gelu) }, vec![]))
+    });
+}
+
+/// A Gelu that is not approximated. The engine's takes a factor of FP32 for all types.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Gelu;
+
+impl Expansion for Gelu {
+    fn name(&self) -> StaticName {
+        "Gelu".into()
+    }
+
+    fn rules<'r, 'p: 'r, 's: 'r>(
+        &'s self,
+        solver: &mut Solver<'r>,
+        inputs: &'p [TensorProxy],
+        outputs: &'p [TensorProxy],
+    ) -> InferenceResult {
+        check_input_arity(inputs, 1)?;
+        check_output_arity(outputs, 1)?;
+        solver.equals(&inputs[0].datum_type, &outputs[0].datum_type)?;
+        solver.equals(&inputs[0].shape, &outputs[0].shape)
+    }
+
+    fn wire(&self, prefix: &str, model: &mut TypedModel, inputs: &[OutletId]) -> TractResult<TVec<OutletId>> {
+        let is_double = model.outlet_fact(inputs[0])?.datum_type == DatumType::F64;
+        model.wire_node(prefix, if is_double { Function::ExactGelu.op() } else { gelu_exact() }, inputs)
+    }
 }
 
 /// A function of one number.
@@ -41,6 +75,9 @@ pub(crate) fn register(operators: &mut OnnxOpRegister) {
 pub(crate) enum Function {
     Acosh,
     Asinh,
+    Erf,
+    /// x times the normal distribution.
+    ExactGelu,
     /// x times the normal distribution, approximated with a hyperbolic tangent of x and this power of x.
     Gelu(i32),
     HardSwish,
@@ -64,6 +101,7 @@ impl Function {
         Some(match () {
             () if op.is::<Acosh>() => Self::Acosh,
             () if op.is::<Asinh>() => Self::Asinh,
+            () if op.is::<Erf>() && is_double => Self::Erf,
             () if op.is::<HardSwish>() => Self::HardSwish,
             () if op.is::<Sigmoid>() => Self::Sigmoid,
             () if op.is::<Silu>() => Self::Swish,
@@ -90,6 +128,8 @@ impl Function {
             Self::Acosh => x.acosh(),
             Self::Asinh if x.abs() > LARGE => logarithm(x.abs()).copysign(x),
             Self::Asinh => x.asinh(),
+            Self::Erf => libm::erf(x),
+            Self::ExactGelu => 0.5 * x * libm::erfc(-x * FRAC_1_SQRT_2),
             Self::Gelu(power) => x / (1.0 + (-2.0 * gelu_argument(x, power, GELU)).exp()),
             Self::HardSwish => x * (x / 6.0 + 0.5).clamp(0.0, 1.0),
             Self::LeakyRelu(alpha) => {

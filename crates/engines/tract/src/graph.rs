@@ -25,6 +25,7 @@ use tract_onnx::tract_core::internal::{anyhow, ensure};
 use tract_onnx::{Onnx, onnx};
 
 use crate::DEFAULT_FILENAME;
+use crate::conditional::Conditional;
 use crate::external_data::RegularFiles;
 use crate::guard::guarded;
 use crate::rules::Rules;
@@ -106,39 +107,22 @@ impl OnnxFile {
 
     /// Converts the graph into the engine's, pruned to what `outputs` need, in that order.
     pub(crate) fn into_graph(mut self, outputs: &[String]) -> Result<Graph> {
-        let engine = Onnx {
-            op_register: widening::operators(),
-            provider: Arc::new(RegularFiles),
-            // Exporters leave stale shapes of inner tensors behind; the engine infers them itself.
-            ignore_value_info: true,
-            ..onnx()
-        };
         self.check_operators()?;
         self.check_names()?;
         let symbols = symbols::of_graph(&self.graph);
-        forget_dimension_names(&mut self.graph);
-        self.graph.node.iter_mut().for_each(complete);
-        prune(&mut self.graph, outputs);
-        self.proto.graph = Some(std::mem::take(&mut self.graph));
-        let parsed = guarded(|| {
-            let ParseResult { mut model, unresolved_inputs, outlets_by_name } =
-                engine.parse(&self.proto, self.directory())?;
-            ensure!(unresolved_inputs.is_empty(), "nothing produces the tensors {unresolved_inputs:?}");
-            let outlets = outputs.iter().map(|name| {
-                outlets_by_name
-                    .get(name)
-                    .copied()
-                    .ok_or_else(|| anyhow!("nothing produces the output '{name}'"))
-            });
-            let outlets = outlets.collect::<TractResult<Vec<_>>>()?;
-            model.select_output_outlets(&outlets)?;
-            let rules = self.proto.graph.as_ref().map(|graph| Rules::new(graph, &outlets_by_name));
-            Ok((model, rules.unwrap_or_default()))
-        });
-        let (template, rules) = parsed.map_err(|why| {
-            Error::invalid_arg(format!("the embedded engine cannot load {}: {why}", self.path.display()))
-        })?;
-        Ok(Graph { template, rules, symbols })
+        let directory = self.directory().map(str::to_owned);
+        let source = Source { header: self.proto, directory };
+        let templates = match conditions::any(&self.graph) {
+            true => Templates::Conditional(Box::new(Conditional::new(source, self.graph, outputs.to_vec()))),
+            false => {
+                let template = guarded(|| source.template(self.graph, outputs)).map_err(|why| {
+                    let path = self.path.display();
+                    Error::invalid_arg(format!("the embedded engine cannot load {path}: {why}"))
+                })?;
+                Templates::One(Box::new(template))
+            }
+        };
+        Ok(Graph { templates, symbols })
     }
 
     /// Checks that the engine has the operators and opsets of the file.
@@ -146,7 +130,8 @@ impl OnnxFile {
     /// # Errors
     /// The operators and opsets that it lacks.
     pub(crate) fn check_operators(&mut self) -> Result<()> {
-        conditions::resolve(&mut self.graph).map_err(|error| error.context(self.path.display()))?;
+        conditions::resolve(&mut self.graph, &HashMap::new())
+            .map_err(|error| error.context(self.path.display()))?;
         let unsupported = operators::unsupported(&self.proto, &self.graph);
         if unsupported.is_empty() {
             return Ok(());
@@ -173,9 +158,70 @@ impl OnnxFile {
     }
 }
 
+/// A file without its graph.
+pub(crate) struct Source {
+    /// The file's message, without the graph.
+    header: ModelProto,
+    /// The directory of external data.
+    directory: Option<String>,
+}
+
+impl Source {
+    /// The engine's form of a graph without conditions, pruned to what `outputs` need, in that order.
+    pub(crate) fn template(&self, mut graph: GraphProto, outputs: &[String]) -> TractResult<Template> {
+        let engine = Onnx {
+            op_register: widening::operators(),
+            provider: Arc::new(RegularFiles),
+            // Exporters leave stale shapes of inner tensors behind; the engine infers them itself.
+            ignore_value_info: true,
+            ..onnx()
+        };
+        forget_dimension_names(&mut graph);
+        graph.node.iter_mut().for_each(complete);
+        prune(&mut graph, outputs);
+        let proto = ModelProto { graph: Some(graph), ..self.header.clone() };
+        let ParseResult { mut model, unresolved_inputs, outlets_by_name } =
+            engine.parse(&proto, self.directory.as_deref())?;
+        ensure!(unresolved_inputs.is_empty(), "nothing produces the tensors {unresolved_inputs:?}");
+        let outlets = outputs.iter().map(|name| {
+            outlets_by_name.get(name).copied().ok_or_else(|| anyhow!("nothing produces the output '{name}'"))
+        });
+        let outlets = outlets.collect::<TractResult<Vec<_>>>()?;
+        model.select_output_outlets(&outlets)?;
+        let rules = proto.graph.as_ref().map(|graph| Rules::new(graph, &outlets_by_name));
+        Ok(Template { model, rules: rules.unwrap_or_default() })
+    }
+}
+
+/// A graph as the engine parsed it.
+pub(crate) struct Template {
+    model: InferenceModel,
+    rules: Rules,
+}
+
+impl Template {
+    /// The graph with what the engine infers for inputs of these types and shapes, which come in the file's order. No tensor may take
+    /// more than `memory` bytes.
+    pub(crate) fn analyse(&self, inputs: &[(DatumType, Shape)], memory: u64) -> TractResult<InferenceModel> {
+        let mut model = self.model.clone();
+        for (index, (datum_type, shape)) in inputs.iter().enumerate() {
+            let dims = shape.iter().map(|&dim| usize::try_from(dim)).collect::<Result<TVec<_>, _>>()?;
+            model.set_input_fact(index, InferenceFact::dt_shape(*datum_type, &dims))?;
+        }
+        analysis::analyse(&mut model, &self.rules, memory)?;
+        Ok(model)
+    }
+}
+
+/// The forms of a file's graph: several if it has conditions.
+enum Templates {
+    One(Box<Template>),
+    Conditional(Box<Conditional>),
+}
+
 /// Drops the nodes that these outputs do not need: the engine infers with all that it has, but our rules are only checked
 /// on the way to the outputs.
-fn prune(graph: &mut GraphProto, outputs: &[String]) {
+pub(crate) fn prune(graph: &mut GraphProto, outputs: &[String]) {
     let makers =
         graph.node.iter().enumerate().flat_map(|(at, node)| node.output.iter().map(move |name| (name, at)));
     let makers: HashMap<_, _> = makers.collect();
@@ -219,8 +265,7 @@ fn complete(node: &mut NodeProto) {
 
 /// The engine's graph, from which plans are made for concrete input shapes.
 pub(crate) struct Graph {
-    template: InferenceModel,
-    rules: Rules,
+    templates: Templates,
     pub(crate) symbols: Symbols,
 }
 
@@ -234,12 +279,10 @@ impl Graph {
     /// The graph optimised for inputs of these types and shapes, which come in the file's order. The tensors of a run may
     /// take `memory` bytes.
     pub(crate) fn optimise(&self, inputs: &[(DatumType, Shape)], memory: u64) -> TractResult<OptimisedGraph> {
-        let mut model = self.template.clone();
-        for (index, (datum_type, shape)) in inputs.iter().enumerate() {
-            let dims = shape.iter().map(|&dim| usize::try_from(dim)).collect::<Result<TVec<_>, _>>()?;
-            model.set_input_fact(index, InferenceFact::dt_shape(*datum_type, &dims))?;
-        }
-        analysis::analyse(&mut model, &self.rules, memory)?;
+        let model = match &self.templates {
+            Templates::One(template) => template.analyse(inputs, memory)?,
+            Templates::Conditional(graph) => graph.template(inputs, memory)?.analyse(inputs, memory)?,
+        };
         let mut typed = model.into_typed()?;
         repairs::stabilise(&mut typed)?;
         repairs::protect(&mut typed)?;

@@ -26,6 +26,7 @@ mod bounded;
 mod cache_size;
 mod chain;
 mod clip;
+mod conditional;
 mod conditions;
 mod convert;
 mod deconvolution;

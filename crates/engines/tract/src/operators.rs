@@ -9,6 +9,8 @@ use std::collections::{BTreeSet, HashSet};
 use tract_onnx::pb::attribute_proto::AttributeType;
 use tract_onnx::pb::{AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto};
 
+use crate::conditions;
+
 /// The opsets that are served. In older ones, some of these operators have another meaning; in newer ones, they may.
 const OPSETS: std::ops::RangeInclusive<i64> = 6..=28;
 const ML_OPSETS: std::ops::RangeInclusive<i64> = 1..=5;
@@ -86,6 +88,7 @@ const OPERATORS: &[(&str, &[&str])] = &[
     ("HardSwish", &[]),
     ("Hardmax", &["axis"]),
     ("Identity", &[]),
+    ("If", &["else_branch then_branch"]),
     ("InstanceNormalization", &["epsilon"]),
     ("IsInf", &["detect_negative=0|1 detect_positive=0|1"]),
     ("IsNaN", &[]),
@@ -200,6 +203,9 @@ pub(crate) fn unsupported(model: &ModelProto, graph: &GraphProto) -> BTreeSet<St
         }
     }
     collect(graph, &mut found);
+    if conditions::depend_on_contents(graph) {
+        found.insert("If on the contents of an input".into());
+    }
     // Its meaning changed: ONNX Runtime's masks of older versions are empty.
     let is_old = |opset: &OperatorSetIdProto| {
         matches!(opset.domain.as_str(), "" | "ai.onnx") && opset.version < DROPOUT_MASKS

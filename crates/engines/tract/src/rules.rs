@@ -162,6 +162,13 @@ impl Rule {
                 self.check_parts("blocksize", dim(0, 3), 1)?;
             }
             "LSTM" | "GRU" | "RNN" => {
+                ensure!(
+                    inputs.first().is_none_or(|x| x.datum_type.concretize() != Some(DatumType::F64)),
+                    "the embedded engine has no {} of FP64",
+                    self.operator
+                );
+                // Dimensions that do not fit are ones that the engine does not know yet.
+                ensure!(known(0).is_some(), "the shape of its input is unknown, or its inputs do not fit");
                 same("the features of X and W", dim(0, 2), dim(1, 2))?;
                 same("the directions of W and R", dim(1, 0), dim(2, 0))?;
             }
@@ -184,6 +191,10 @@ impl Rule {
                     ensure!(rank(input) == Some(1), "the scale and the bias need one dimension");
                     same(what, dim(0, 1), dim(input, 0))?;
                 }
+            }
+            "MatMul" | "MatMulInteger" | "QLinearMatMul" => {
+                let other = if self.operator == "QLinearMatMul" { 3 } else { 1 };
+                ensure!(rank(0) != Some(0) && rank(other) != Some(0), "a factor has no dimensions");
             }
             "PRelu" => ensure!(rank(1) <= rank(0), "the slope has more dimensions than the input"),
             "Pad" => {
@@ -416,8 +427,8 @@ const SCALARS: [(&str, &[usize]); 11] = [
 /// the engine infers the output.
 const SHAPES: [(&str, usize); 4] = [("ConstantOfShape", 0), ("Expand", 1), ("Reshape", 1), ("Unsqueeze", 1)];
 
-/// Operators with channels, and how many dimensions their input has at least. The engine takes those for granted.
-const RANKS: [(&str, i64); 11] = [
+/// How many dimensions the first input of an operator has at least. The engine takes channels and axes for granted.
+const RANKS: [(&str, i64); 15] = [
     ("AveragePool", 3),
     ("BatchNormalization", 2),
     ("Conv", 3),
@@ -425,10 +436,14 @@ const RANKS: [(&str, i64); 11] = [
     ("ConvTranspose", 3),
     ("GlobalAveragePool", 3),
     ("GlobalMaxPool", 3),
+    ("Hardmax", 1),
     ("InstanceNormalization", 3),
     ("LRN", 3),
+    ("LogSoftmax", 1),
+    ("LpNormalization", 1),
     ("MaxPool", 3),
     ("QLinearConv", 3),
+    ("Softmax", 1),
 ];
 
 /// Operators that move elements without a look at them, so that these may be strings.
@@ -497,7 +512,7 @@ mod tests {
     }
 
     #[test]
-    fn an_operator_with_channels_needs_the_dimensions_for_them() {
+    fn an_operator_needs_the_dimensions_of_its_channels_and_axes() {
         for (operator, least) in RANKS {
             let rule = Rule::new(&node(operator, &["X"], &["Y"]));
             for rank in 0..6 {
@@ -506,6 +521,21 @@ mod tests {
                 assert_eq!(lacks, (rank as i64) < least, "{operator} {rank}: {outcome:?}");
             }
             rule.check(&[InferenceFact::dt(DatumType::I64)]).unwrap_err();
+        }
+    }
+
+    #[test]
+    fn a_factor_of_a_product_has_dimensions() {
+        for (operator, factors) in [("MatMul", [0, 1]), ("MatMulInteger", [0, 1]), ("QLinearMatMul", [0, 3])]
+        {
+            let rule = Rule::new(&node(operator, &["A", "B", "C", "D", "E", "F", "G", "H"], &["Y"]));
+            for scalar in 0..8 {
+                let inputs: Vec<_> =
+                    (0..8).map(|at| fact(if at == scalar { &[] } else { &[2, 2] })).collect();
+                let outcome = rule.check(&inputs).map_err(|error| error.to_string());
+                let lacks = outcome.as_ref().is_err_and(|error| error.contains("has no dimensions"));
+                assert_eq!(lacks, factors.contains(&scalar), "{operator} {scalar}: {outcome:?}");
+            }
         }
     }
 }

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use tract_onnx::prelude::{DatumType, TVec, TractResult};
+use tract_onnx::prelude::{TVec, TractResult};
 use tract_onnx::tract_core::internal::{
     AxisOp, ShapeFact, TractErrorContext, TypedFact, TypedModel, TypedNode, bail, ensure,
 };
@@ -13,11 +13,9 @@ use tract_onnx::tract_core::ops::array::{MultiBroadcastTo, Slice, Topk, TypedCon
 use tract_onnx::tract_core::ops::cast::Cast;
 use tract_onnx::tract_core::ops::cnn::{Conv, Deconv, MaxPool, PoolSpec, SumPool};
 use tract_onnx::tract_core::ops::einsum::EinSum;
-use tract_onnx::tract_core::ops::element_wise::ElementWiseOp;
 use tract_onnx::tract_core::ops::konst::Const;
 use tract_onnx::tract_core::ops::lstm_cell::LstmEpilogue;
-use tract_onnx::tract_core::ops::math::Erf;
-use tract_onnx::tract_core::ops::nn::{GeluExact, Reduce};
+use tract_onnx::tract_core::ops::nn::Reduce;
 use tract_onnx::tract_core::ops::scan::{InputMapping, Scan};
 
 use crate::empty;
@@ -72,12 +70,6 @@ fn verify_node(model: &TypedModel, node: &TypedNode, memory: u64) -> TractResult
         && !counts
     {
         bail!("its inputs do not fit, or their contents decide the shape of its output, {:?}", fact.shape);
-    }
-    if let Some(ElementWiseOp(function, _)) = node.op_as()
-        && inputs[0].datum_type == DatumType::F64
-        && (function.is::<Erf>() || function.is::<GeluExact>())
-    {
-        bail!("the embedded engine has no {} of FP64", function.name());
     }
     empty::verify(node, &inputs)?;
     let shapes: TVec<&[usize]> = inputs.iter().filter_map(|fact| fact.shape.as_concrete()).collect();

@@ -105,8 +105,12 @@ const EXACT: [&str; 12] = [
     "TopK",
 ];
 
-/// Functions of elements that are exchanged by `exact`, or consist of such.
-const FUNCTIONS: [&str; 8] = ["Acosh", "Asinh", "Gelu", "HardSwish", "Mish", "Sigmoid", "Swish", "Tanh"];
+/// Functions that are exchanged by `exact` or `repairs`, or consist of such.
+const FUNCTIONS: [&str; 10] =
+    ["Acosh", "Asinh", "Erf", "Gelu", "HardSwish", "Mish", "ReduceLogSumExp", "Sigmoid", "Swish", "Tanh"];
+
+/// The engine computes with constants of fewer elements as soon as it has an operator, before `exact` exchanges it.
+const EAGER: usize = 16;
 
 /// The builders of all operators, the engine's or those in their place.
 pub(crate) fn operators() -> OnnxOpRegister {
@@ -227,9 +231,21 @@ impl InferenceOp for Widened {
         target: &mut TypedModel,
         mapping: &std::collections::HashMap<OutletId, OutletId>,
     ) -> TractResult<TVec<OutletId>> {
-        let inputs: TVec<OutletId> = node.inputs.iter().map(|input| mapping[input]).collect();
+        let mut inputs: TVec<OutletId> = node.inputs.iter().map(|input| mapping[input]).collect();
         let facts = inputs.iter().map(|input| target.outlet_fact(*input).cloned());
         let facts = facts.collect::<TractResult<TVec<_>>>()?;
+        let mut hidden = None;
+        let small = facts.iter().map(|fact| fact.konst.as_ref().filter(|constant| constant.len() < EAGER));
+        if let Some(constants) = small.collect::<Option<TVec<_>>>()
+            && let Some(at) = constants.iter().position(|constant| self.is_inexact(constant))
+        {
+            let constant = target.wire_node(format!("{}.constant", node.name), Hidden, &[inputs[at]])?[0];
+            let mut mapping = mapping.clone();
+            mapping.insert(node.inputs[at], constant);
+            inputs = node.inputs.iter().map(|input| mapping[input]).collect();
+            hidden = Some(mapping);
+        }
+        let mapping = hidden.as_ref().unwrap_or(mapping);
         if !self.widens || facts.iter().all(|fact| fact.datum_type != DatumType::F16) {
             return self.operator.to_typed(source, node, target, mapping);
         }
@@ -276,6 +292,34 @@ impl InferenceOp for Widened {
             Ok(target.wire_node(format!("{}.narrow{at}", node.name), cast(DatumType::F16), &[outlet])?[0])
         };
         alone.output_outlets()?.iter().enumerate().map(narrow).collect()
+    }
+
+    as_op!();
+}
+
+/// A small constant that the engine does not know as one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Hidden;
+
+impl Op for Hidden {
+    fn name(&self) -> StaticName {
+        "Hidden".into()
+    }
+
+    op_as_typed_op!();
+}
+
+impl EvalOp for Hidden {
+    not_out_of_plan!();
+
+    fn eval(&self, _: &EvalContext<'_>, inputs: TVec<TValue>) -> TractResult<TVec<TValue>> {
+        Ok(inputs)
+    }
+}
+
+impl TypedOp for Hidden {
+    fn output_facts(&self, inputs: &[&TypedFact]) -> TractResult<TVec<TypedFact>> {
+        Ok(tvec!(inputs[0].datum_type.fact(inputs[0].shape.clone())))
     }
 
     as_op!();

@@ -5,7 +5,7 @@ use tract_onnx::pb::tensor_proto::DataType as Element;
 use tract_onnx::pb::{NodeProto, TensorProto};
 use tract_onnx::prelude::f16;
 
-use super::onnx::{file_of_version, floats, graph, ints, node, port};
+use super::onnx::{file_of_version, floats, graph, ints, node, port, with_int};
 use super::server::{config, serve};
 use super::{fp32, fp32_output};
 
@@ -66,6 +66,16 @@ fn a_quotient_is_that_of_a_division_for_any_numbers() {
         assert_near(&found, &NUMBERS.map(|x| x / constant), &format!("by {constant}"));
         let found = run(vec![node("Div", &["C", "X"], &["Y"])], value(), &NUMBERS, &[]);
         assert_near(&found, &NUMBERS.map(|x| constant / x), &format!("of {constant}"));
+    }
+}
+
+#[test]
+fn a_normalization_divides_by_the_smallest_norms() {
+    for x in NUMBERS.iter().flat_map(|&one| NUMBERS.map(|other| [one, other])) {
+        let norm = x[0].abs() + x[1].abs();
+        let expected = x.map(|x| if norm == 0.0 { 0.0 } else { x / norm });
+        let normalization = with_int(node("LpNormalization", &["X"], &["Y"]), "p", 1);
+        assert_near(&run(vec![normalization], vec![], &x, &[]), &expected, &format!("{x:?}"));
     }
 }
 

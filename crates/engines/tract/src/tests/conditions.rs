@@ -1,12 +1,12 @@
-//! Conditions that are constants of the file.
+//! Conditions that are constants of the file, or decided by shapes.
 
 use nereid_backend_api::DataType;
 use tract_onnx::pb::attribute_proto::AttributeType;
 use tract_onnx::pb::tensor_proto::DataType as Element;
 use tract_onnx::pb::{AttributeProto, GraphProto, NodeProto, TensorProto};
 
-use super::onnx::{file, floats, graph, node, port, with_graph};
-use super::server::{config, refusal, serve};
+use super::onnx::{file, floats, graph, ints, node, port, with_graph, with_int};
+use super::server::{Served, config, refusal, serve};
 use super::{fp32, fp32_output};
 
 fn truth(name: &str, value: bool) -> TensorProto {
@@ -109,4 +109,159 @@ fn a_branch_without_an_output_of_the_condition_is_refused() {
     let nodes = vec![condition_on("C", "Y", empty, branch(5.0))];
     let message = refusal(&file(graph(inputs, nodes, outputs, vec![truth("C", true)])), config);
     assert!(message.contains("has 0 outputs instead of 1"), "{message}");
+}
+
+/// A branch that makes a tensor times a number, of any shape.
+fn times(input: &str, factor: f32) -> GraphProto {
+    let nodes = vec![node("Mul", &[input, "factor"], &["product"])];
+    graph(
+        vec![],
+        nodes,
+        vec![port("product", Element::Float, &[-1, -1])],
+        vec![floats("factor", &[], &[factor])],
+    )
+}
+
+/// The nodes that compare the first dimension of a tensor with a constant, as exporters write them.
+fn compare(operator: &str, tensor: &str, constant: &str, result: &str) -> Vec<NodeProto> {
+    let [shape, size] = ["shape", "size"].map(|part| format!("{result}_{part}"));
+    vec![
+        node("Shape", &[tensor], &[&shape]),
+        node("Gather", &[&shape, "zero"], &[&size]),
+        node(operator, &[&size, constant], &[result]),
+    ]
+}
+
+/// Y of X, with the constants that comparisons need.
+fn of_shapes(nodes: Vec<NodeProto>, output: &[i64]) -> Served {
+    let (inputs, outputs) =
+        (vec![port("X", Element::Float, &[-1, -1])], vec![port("Y", Element::Float, output)]);
+    let constants = [("zero", 0), ("one", 1), ("two", 2)].map(|(name, value)| ints(name, &[1], &[value]));
+    let config = config(0, &[("X", DataType::Fp32, &[-1, -1])], &[("Y", DataType::Fp32, output)]);
+    serve(&file(graph(inputs, nodes, outputs, constants.into())), config)
+}
+
+fn ones(rows: i64, columns: i64) -> nereid_backend_api::Tensor {
+    fp32("X", &[rows, columns], &vec![1.0; (rows * columns) as usize])
+}
+
+type Comparison = fn(&i64, &i64) -> bool;
+
+#[test]
+fn shapes_decide_conditions_request_by_request() {
+    let comparisons: [(&str, Comparison); 3] = [("Equal", i64::eq), ("Greater", i64::gt), ("Less", i64::lt)];
+    for (operator, holds) in comparisons {
+        let mut nodes = compare(operator, "X", "two", "C");
+        nodes.push(condition_on("C", "Y", times("X", 3.0), times("X", 5.0)));
+        let mut model = of_shapes(nodes, &[-1, -1]);
+        for rows in [1, 2, 3, 2, 1, 4] {
+            let (shape, values) = fp32_output(&model.infer(vec![ones(rows, 2)]).unwrap());
+            let factor = if holds(&rows, &2) { 3.0 } else { 5.0 };
+            assert_eq!(
+                (shape, values),
+                (vec![rows, 2], vec![factor; 2 * rows as usize]),
+                "{operator} {rows}"
+            );
+        }
+    }
+}
+
+#[test]
+fn conditions_on_shapes_may_follow_and_contain_others() {
+    // The first condition doubles the rows or not, so that the second one depends on its result.
+    let doubled = || {
+        let nodes = vec![with_int(node("Concat", &["X", "X"], &["rows"]), "axis", 0)];
+        graph(vec![], nodes, vec![port("rows", Element::Float, &[-1, -1])], vec![])
+    };
+    let inner = || {
+        let mut nodes = compare("Greater", "Z", "two", "C");
+        nodes.push(condition_on("C", "product", times("Z", 7.0), times("Z", 11.0)));
+        graph(vec![], nodes, vec![port("product", Element::Float, &[-1, -1])], vec![])
+    };
+    let nodes = [
+        compare("Equal", "X", "one", "A"),
+        vec![condition_on("A", "Z", doubled(), times("X", 1.0))],
+        compare("Equal", "Z", "two", "B"),
+        vec![condition_on("B", "Y", times("Z", 5.0), inner())],
+    ];
+    let mut model = of_shapes(nodes.concat(), &[-1, -1]);
+    for (rows, results, factor) in [(1, 2, 5.0), (2, 2, 5.0), (3, 3, 7.0), (1, 2, 5.0), (4, 4, 7.0)] {
+        let (shape, values) = fp32_output(&model.infer(vec![ones(rows, 3)]).unwrap());
+        assert_eq!((shape, values), (vec![results, 3], vec![factor; 3 * results as usize]), "{rows}");
+    }
+}
+
+#[test]
+fn a_dimension_of_one_is_dropped_and_others_are_kept() {
+    let branch = |operator| {
+        let inputs: &[&str] = if operator == "Squeeze" { &["X", "zero"] } else { &["X"] };
+        let nodes = vec![node(operator, inputs, &["kept"])];
+        graph(vec![], nodes, vec![port("kept", Element::Float, &[])], vec![])
+    };
+    let mut nodes = compare("Equal", "X", "one", "C");
+    nodes.push(condition_on("C", "Z", branch("Squeeze"), branch("Identity")));
+    nodes.extend([node("Shape", &["Z"], &["S"]), with_int(node("Cast", &["S"], &["Y"]), "to", 1)]);
+    let mut model = of_shapes(nodes, &[-1]);
+    for (rows, columns) in [(1, 4), (3, 4), (1, 1), (2, 1)] {
+        let (_, shape) = fp32_output(&model.infer(vec![ones(rows, columns)]).unwrap());
+        let expected = if rows == 1 { vec![columns as f32] } else { vec![rows as f32, columns as f32] };
+        assert_eq!(shape, expected, "{rows} {columns}");
+    }
+}
+
+#[test]
+fn conditions_on_contents_are_refused_at_load_wherever_they_are() {
+    let on_contents = || {
+        let sum = with_int(node("ReduceSum", &["X"], &["total"]), "keepdims", 0);
+        vec![
+            sum,
+            with_int(node("Cast", &["total"], &["D"]), "to", 9),
+            condition_on("D", "Z", times("X", 3.0), times("X", 5.0)),
+        ]
+    };
+    let within = || {
+        let nodes = [on_contents(), vec![node("Identity", &["Z"], &["product"])]].concat();
+        graph(vec![], nodes, vec![port("product", Element::Float, &[-1, -1])], vec![])
+    };
+    let selected = || {
+        // Which branch is taken depends on contents, although both only have shapes.
+        let sizes = |name: &str| {
+            graph(
+                vec![],
+                vec![node("Shape", &[name], &["sizes"])],
+                vec![port("sizes", Element::Int64, &[2])],
+                vec![],
+            )
+        };
+        let mut nodes = on_contents();
+        nodes[2] = condition_on("D", "sizes", sizes("X"), sizes("X"));
+        nodes
+            .extend([node("Gather", &["sizes", "zero"], &["size"]), node("Equal", &["size", "one"], &["C"])]);
+        nodes
+    };
+    let cases = [
+        [on_contents(), vec![node("Identity", &["Z"], &["Y"])]].concat(),
+        [compare("Equal", "X", "one", "C"), vec![condition_on("C", "Y", within(), times("X", 1.0))]].concat(),
+        [compare("Equal", "X", "one", "C"), vec![condition_on("C", "Y", times("X", 1.0), within())]].concat(),
+        [selected(), vec![condition_on("C", "Y", times("X", 1.0), times("X", 2.0))]].concat(),
+    ];
+    let config = config(0, &[("X", DataType::Fp32, &[-1, -1])], &[("Y", DataType::Fp32, &[-1, -1])]);
+    for nodes in cases {
+        let (inputs, outputs) =
+            (vec![port("X", Element::Float, &[-1, -1])], vec![port("Y", Element::Float, &[-1, -1])]);
+        let constants = [("zero", 0), ("one", 1)].map(|(name, value)| ints(name, &[1], &[value]));
+        let message = refusal(&file(graph(inputs, nodes, outputs, constants.into())), config.clone());
+        assert!(message.contains("does not serve: If on the contents of an input"), "{message}");
+    }
+}
+
+#[test]
+fn a_shape_that_depends_on_contents_decides_no_condition() {
+    let mut nodes = vec![node("NonZero", &["X"], &["places"]), node("Size", &["places"], &["count"])];
+    nodes.extend([
+        node("Greater", &["count", "two"], &["C"]),
+        condition_on("C", "Y", times("X", 3.0), times("X", 5.0)),
+    ]);
+    let error = of_shapes(nodes, &[-1, -1]).infer(vec![ones(2, 2)]).unwrap_err();
+    assert!(error.message().contains("the shapes do not decide the condition 'C'"), "{error}");
 }

@@ -99,9 +99,11 @@ fn of_type(element: Element, function: &NodeProto) -> Vec<NodeProto> {
 #[test]
 fn functions_are_right_for_all_numbers_of_all_types() {
     let of_x = |operator| node(operator, &["X"], &["Y"]);
-    let functions: [(NodeProto, Function<f64>); 12] = [
+    let functions: [(NodeProto, Function<f64>); 14] = [
         (of_x("Acosh"), f64::acosh),
         (of_x("Asinh"), f64::asinh),
+        (of_x("Erf"), libm::erf),
+        (of_x("Gelu"), |x| 0.5 * x * (1.0 + libm::erf(x / 2_f64.sqrt()))),
         (with_text(of_x("Gelu"), "approximate", "tanh"), gelu),
         (of_x("HardSigmoid"), |x| (f64::from(0.2_f32) * x + 0.5).clamp(0.0, 1.0)),
         (of_x("HardSwish"), |x| x * (x / 6.0 + 0.5).clamp(0.0, 1.0)),
@@ -141,23 +143,78 @@ fn functions_are_right_for_all_numbers_of_all_types() {
 }
 
 #[test]
+fn an_error_function_of_fp64_has_its_digits() {
+    // From tables, and the first term of its series.
+    let known =
+        [(0.5, 0.520_499_877_813_046_5), (1.0, 0.842_700_792_949_714_9), (2.0, 0.995_322_265_018_952_7)];
+    for (x, erf) in known.into_iter().chain([(1e-30, 1.128_379_167_095_512_6e-30), (7.0, 1.0)]) {
+        for sign in [1.0, -1.0] {
+            let (x, erf) = (sign * x, sign * erf);
+            let gelu = |x: f64| 0.5 * x * (1.0 + erf);
+            // Gelu divides by the square root of 2 first.
+            for (operator, x, expected) in
+                [("Erf", x, erf), ("Gelu", x * 2_f64.sqrt(), gelu(x * 2_f64.sqrt()))]
+            {
+                let port = |name| vec![port(name, Element::Double, &[1])];
+                let file = graph(port("X"), vec![node(operator, &["X"], &["Y"])], port("Y"), vec![]);
+                let config = config(0, &[("X", DataType::Fp64, &[1])], &[("Y", DataType::Fp64, &[1])]);
+                let tensor = Tensor::new("X", DataType::Fp64, [1], x.to_le_bytes().to_vec());
+                let response = serve(&file_of_version(file, 20), config).infer(vec![tensor]).unwrap();
+                let contents = response.outputs[0].contiguous().unwrap();
+                let found = f64::from_le_bytes(contents[..].try_into().unwrap());
+                assert!(
+                    (found - expected).abs() <= 4e-15 * x.abs(),
+                    "{operator}: {found} and not {expected}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
 fn constants_are_functions_of_the_same_numbers() {
-    let x = numbers(99);
-    let count = [x.len() as i64];
     let zero = || floats("C", &[], &[0.0]);
-    for operator in ["Relu", "Sigmoid", "Tanh", "HardSwish", "HardSigmoid", "Asinh", "Max", "Clip", "Swish"] {
+    let operators = [
+        "Erf",
+        "Gelu",
+        "Relu",
+        "Sigmoid",
+        "Tanh",
+        "HardSwish",
+        "HardSigmoid",
+        "Asinh",
+        "Max",
+        "Clip",
+        "Swish",
+        "LpNormalization",
+        "ReduceLogSumExp",
+        "TopK",
+    ];
+    // The engine computes with constants of a few elements earlier than with others.
+    let all = numbers(99);
+    for (operator, x) in operators
+        .iter()
+        .flat_map(|operator| [3, 15, 99].map(|size| (*operator, size)))
+        .flat_map(|(operator, size)| all.chunks_exact(size).map(move |x| (operator, x)))
+    {
+        let count = [x.len() as i64];
         let of = |input: &str| {
-            let inputs = if operator == "Max" { vec![input, "C"] } else { vec![input] };
+            let inputs = match operator {
+                "Max" => vec![input, "C"],
+                "TopK" => vec![input, "k"],
+                _ => vec![input],
+            };
+            let outputs: &[&str] = if operator == "TopK" { &["F", "places"] } else { &["F"] };
             run(
                 24,
-                vec![node(operator, &inputs, &["F"]), node("Add", &["F", "Z"], &["Y"])],
-                vec![floats("K", &count, &x), zero()],
-                &[(&count, &x), (&[1], &[0.0])],
+                vec![node(operator, &inputs, outputs), node("Add", &["F", "Z"], &["Y"])],
+                vec![floats("K", &count, x), zero(), ints("k", &[1], &[2])],
+                &[(&count, x), (&[1], &[0.0])],
                 &[("Y", DataType::Fp32, 1)],
             )
         };
         let expected: Vec<_> = fp32_of(&of("X")[0]).iter().map(|&y| f64::from(y)).collect();
-        assert_near(&fp32_of(&of("K")[0]), &expected, 0.0, operator);
+        assert_near(&fp32_of(&of("K")[0]), &expected, 0.0, &format!("{operator} of {x:?}"));
     }
 }
 
@@ -518,18 +575,52 @@ fn roots_as_powers_and_means_take_all_operands() {
 }
 
 #[test]
-fn functions_that_the_engine_lacks_for_fp64_are_refused_at_load() {
-    for operator in ["Erf", "Gelu"] {
+fn recurrent_operators_of_fp64_are_refused_at_load() {
+    for (operator, gates) in [("LSTM", 4), ("GRU", 3), ("RNN", 1)] {
         let refused = |element, data_type| {
-            let ports = |name| vec![port(name, element, &[3])];
-            let file = graph(ports("X"), vec![node(operator, &["X"], &["Y"])], ports("Y"), vec![]);
-            let config = config(0, &[("X", data_type, &[3])], &[("Y", data_type, &[3])]);
-            try_serve(&file_of_version(file, 20), config)
-                .map(|_| ())
+            let (input, states) = ([2, 1, 3], [2, 1, 1, 5]);
+            let weights = [[1, gates * 5, 3], [1, gates * 5, 5]];
+            let ports = [("X", &input[..]), ("W", &weights[0][..]), ("R", &weights[1][..])];
+            let inputs = ports.iter().map(|(name, dims)| port(name, element, dims)).collect();
+            let cell = with_int(node(operator, &["X", "W", "R"], &["Y"]), "hidden_size", 5);
+            let file = graph(inputs, vec![cell], vec![port("Y", element, &states)], vec![]);
+            let config =
+                config(0, &ports.map(|(name, dims)| (name, data_type, dims)), &[("Y", data_type, &states)]);
+            try_serve(&file_of_version(file, 14), config)
+                .map(drop)
                 .map_err(|error| error.message().to_owned())
         };
         refused(Element::Float, DataType::Fp32).unwrap();
         let error = refused(Element::Double, DataType::Fp64).unwrap_err();
-        assert!(error.contains("has no Erf of FP64"), "{operator}: {error}");
+        assert!(error.contains(&format!("has no {operator} of FP64")), "{error}");
+    }
+}
+
+#[test]
+fn recurrent_operators_refuse_a_sum_of_inputs_that_do_not_fit() {
+    for (operator, gates) in [("LSTM", 4), ("GRU", 3), ("RNN", 1)] {
+        let ports = [("X", vec![-1, -1, 3]), ("Z", vec![-1, -1, 3])];
+        let inputs = ports.iter().map(|(name, dims)| port(name, Element::Float, dims)).collect();
+        let cell = with_int(node(operator, &["S", "W", "R"], &["Y"]), "hidden_size", 1);
+        let nodes = vec![node("Add", &["X", "Z"], &["S"]), cell];
+        let weights = [("W", 3), ("R", 1)].map(|(name, columns)| {
+            floats(name, &[1, gates, columns], &vec![0.5; (gates * columns) as usize])
+        });
+        let file = graph(inputs, nodes, vec![port("Y", Element::Float, &[-1; 4])], weights.into());
+        let declared = ports.each_ref().map(|(name, dims)| (*name, DataType::Fp32, &dims[..]));
+        let config = config(0, &declared, &[("Y", DataType::Fp32, &[-1; 4])]);
+        let mut model = serve(&file_of_version(file, 14), config);
+        for (x, z, fits) in
+            [([2, 4], [2, 4], true), ([2, 4], [2, 6], false), ([5, 1], [2, 1], false), ([2, 1], [1, 4], true)]
+        {
+            let tensor = |name, [steps, batch]: [i64; 2]| {
+                fp32(name, &[steps, batch, 3], &vec![1.0; (steps * batch * 3) as usize])
+            };
+            let outcome = model.infer(vec![tensor("X", x), tensor("Z", z)]);
+            assert_eq!(outcome.is_ok(), fits, "{operator} {x:?} {z:?}");
+            if let Err(error) = outcome {
+                assert!(error.message().contains("do not fit"), "{operator} {x:?} {z:?}: {error}");
+            }
+        }
     }
 }
