@@ -59,7 +59,14 @@ pub fn overview(policy: &Policy, keys: &KeyFile) -> String {
             [] => String::new(),
             subjects => format!(", subjects: {}", subjects.join(" ")),
         };
-        let client = format!("{name} (keys: {valid}, certificates: {certificates}{subjects})");
+        let users = match principal.users.as_slice() {
+            [] => String::new(),
+            users => {
+                let users: Vec<_> = users.iter().map(u32::to_string).collect();
+                format!(", users: {}", users.join(" "))
+            }
+        };
+        let client = format!("{name} (keys: {valid}, certificates: {certificates}{users}{subjects})");
         let _ = write!(text, "{client}\n{}", roles(principal));
     }
     for issuer in policy.issuers() {
@@ -108,6 +115,7 @@ mod tests {
         roles = ['watch', 'a']
         certificates = ['x']
         [principals.bob]
+        uids = [0, 1000]
         [roles.scoped]
         rights = ['read']
         models = ['c']
@@ -148,7 +156,7 @@ mod tests {
         let text = overview(&policy, &KeyFile::read(&path).unwrap());
         for line in [
             "alice (keys: 1, certificates: 1)\n  watch: read on *\n  a: infer, read on b, a-*, at most 4 in progress\n",
-            "bob (keys: 0, certificates: 0)\n  no rights\n",
+            "bob (keys: 0, certificates: 0, users: 0 1000)\n  no rights\n",
             "\nanonymous\n  no rights\n",
             "\ntokens.x of https://login.x/\n  models.read: scoped, watch\n",
             "warning: nobody has the role 'unused'\n",

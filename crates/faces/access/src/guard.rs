@@ -345,7 +345,9 @@ impl Authenticator for Guard {
             Ok(None) => {
                 let rules = self.rules.load();
                 let certificate = identity.principal.as_ref();
-                match certificate.and_then(|name| rules.policy.of_certificate(name.name())) {
+                let certified = certificate.and_then(|name| rules.policy.of_certificate(name.name()));
+                let user = || rules.policy.of_user(identity.user()?);
+                match certified.or_else(user) {
                     Some(principal) => identity.with_principal(principal.clone()),
                     None => identity,
                 }

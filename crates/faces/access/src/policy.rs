@@ -40,6 +40,8 @@ pub struct Policy {
     anonymous: Principal,
     /// The principals of certificates, by the name that the connection knows.
     certificates: BTreeMap<String, nereid_core::Principal>,
+    /// The principals of users of this machine, by number.
+    users: BTreeMap<u32, nereid_core::Principal>,
     issuers: Vec<Issuer>,
     /// The principals of tokens, by the name of the issuer and the subject, separated by a slash.
     subjects: BTreeMap<String, String>,
@@ -78,6 +80,8 @@ pub struct Principal {
     pub roles: Vec<String>,
     /// The names in its certificates.
     pub certificates: Vec<String>,
+    /// The numbers of its users of this machine.
+    pub users: Vec<u32>,
     /// The subjects of its tokens, each behind the name of the issuer and a slash.
     pub subjects: Vec<String>,
     grants: Grants,
@@ -182,6 +186,7 @@ impl Policy {
             principals: BTreeMap::new(),
             anonymous: Principal::default(),
             certificates: BTreeMap::new(),
+            users: BTreeMap::new(),
             issuers: Vec::new(),
             subjects: BTreeMap::new(),
         };
@@ -207,7 +212,7 @@ impl Policy {
     }
 
     fn add_principal(&mut self, name: &str, table: &Table<'_>) -> Result<(), PolicyError> {
-        table.only(&["roles", "certificates", "subjects"])?;
+        table.only(&["roles", "certificates", "uids", "subjects"])?;
         if name == ANONYMOUS {
             return Err(table.error("clients without credentials have a table of their own, [anonymous]"));
         }
@@ -225,6 +230,13 @@ impl Policy {
                 return Err(certificate.error(reason));
             }
             principal.certificates.push(certificate.text.to_owned());
+        }
+        for user in table.numbers("uids")? {
+            let shared = nereid_core::Principal::new(name);
+            if let Some(other) = self.users.insert(user, shared) {
+                return Err(table.error(&format!("user {user} is also of '{other}'")));
+            }
+            principal.users.push(user);
         }
         for subject in table.list("subjects")? {
             let issuer = subject.text.split_once('/').filter(|(_, subject)| !subject.is_empty());
@@ -359,6 +371,11 @@ impl Policy {
     /// The principal of clients with a certificate of this name.
     pub(crate) fn of_certificate(&self, name: &str) -> Option<&nereid_core::Principal> {
         self.certificates.get(name)
+    }
+
+    /// The principal of clients at a Unix socket whose process is of this user.
+    pub(crate) fn of_user(&self, user: u32) -> Option<&nereid_core::Principal> {
+        self.users.get(&user)
     }
 
     /// Checks the name of a principal that a command line names.

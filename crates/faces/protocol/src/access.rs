@@ -19,7 +19,7 @@ use std::time::Duration;
 use nereid_budgets::Permit;
 
 pub use self::action::Action;
-pub use self::identity::{Credential, Identity};
+pub use self::identity::{Credential, Identity, Origin};
 pub use self::restrictions::{ApiGroup, Restriction, Restrictions};
 pub use self::right::{Need, Right};
 

@@ -22,7 +22,7 @@ mod trace_settings;
 
 pub use access::{
     Access, Action, ApiGroup, Authentication, Authenticator, Authorizer, Credential, Denied, Exhausted, Head,
-    Identity, Need, Restriction, Restrictions, Right,
+    Identity, Need, Origin, Restriction, Restrictions, Right,
 };
 pub use forward::HeaderPattern;
 pub use logging::{LogControl, LogFormat, LogSettings, LogUpdate, LogValue};

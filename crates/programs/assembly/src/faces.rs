@@ -9,7 +9,6 @@ mod sagemaker;
 mod vertex_ai;
 
 use std::future::Future;
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 
@@ -19,7 +18,7 @@ use nereid_http::End;
 use nereid_kserve::HttpOptions;
 use nereid_load_report::LoadReports;
 use nereid_metrics::Exposition;
-use nereid_net::listener::{Address, BoundAddress, Connections, Listener, Tls, TlsFiles};
+use nereid_net::listener::{Address, BoundAddress, Connections, Listener, LocalAddress, Tls, TlsFiles};
 use nereid_protocol::{Access, Authenticator, Authorizer, LogControl};
 use nereid_repository::Repositories;
 use nereid_shared_memory::Regions;
@@ -124,7 +123,7 @@ pub struct Endpoint {
 impl Endpoint {
     /// A port of every interface, in clear text.
     pub(crate) fn every_interface(port: u16) -> Self {
-        Self { address: Address { host: "0.0.0.0".to_owned(), port, share: false }, tls: None }
+        Self { address: Address::tcp("0.0.0.0", port), tls: None }
     }
 }
 
@@ -163,12 +162,11 @@ impl BoundFace {
 pub(crate) struct ServedFace {
     pub protocol: &'static str,
     /// The address, with the port that the system chose.
-    pub address: SocketAddr,
+    pub address: LocalAddress,
     /// Completes after the shutdown, when the last connection is closed.
     pub task: JoinHandle<()>,
 }
 
 fn cannot_bind(face: &dyn Face, source: std::io::Error) -> StartError {
-    let Address { host, port, .. } = face.endpoint().address.clone();
-    StartError::Bind { protocol: face.protocol(), host, port, source }
+    StartError::Bind { protocol: face.protocol(), address: face.endpoint().address.clone(), source }
 }

@@ -3,7 +3,6 @@
 //! The faces listen before any model is loaded: the server is live from then on, and ready when all initial models have
 //! been loaded or have failed.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::{self, available_parallelism};
 use std::time::Duration;
@@ -15,7 +14,7 @@ use nereid_cuda::{Cuda, PoolUsage, Pools};
 use nereid_ensemble::EnsembleFactory;
 use nereid_load_report::LoadReports;
 use nereid_metrics::{Exposition, MetricsOptions, PinnedMemory, RemoteRepository, VersionMemory};
-use nereid_net::listener::Connections;
+use nereid_net::listener::{Connections, LocalAddress};
 use nereid_object_stores::{CloudOptions, RepositoryStatus};
 use nereid_repository::Repositories;
 use nereid_residency::{ModelMemory, ResidencyManager};
@@ -207,8 +206,8 @@ impl RunningServer {
     }
 
     /// The addresses of the faces, by the names of their protocols, with the ports that the system chose.
-    pub fn addresses(&self) -> impl Iterator<Item = (&'static str, SocketAddr)> {
-        self.faces.iter().map(|face| (face.protocol, face.address))
+    pub fn addresses(&self) -> impl Iterator<Item = (&'static str, LocalAddress)> {
+        self.faces.iter().map(|face| (face.protocol, face.address.clone()))
     }
 
     /// The model repositories.

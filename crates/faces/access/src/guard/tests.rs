@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::pin::Pin;
 
-use nereid_protocol::{Access, Right};
+use nereid_protocol::{Access, Origin, Right};
 use proptest::prelude::*;
 use serde_json::json;
 use tempfile::TempDir;
@@ -28,6 +28,7 @@ const POLICY: &str = "
     [principals.alice]
     roles = ['a']
     certificates = ['spiffe://x/alice']
+    uids = [1000]
     [principals.root]
     roles = ['all']
     [roles.all]
@@ -113,7 +114,8 @@ fn access(guard: &Arc<Guard>) -> Access {
 }
 
 fn identified(guard: &Arc<Guard>, certificate: Option<&str>, head: &Headers) -> Identity {
-    let connection = Identity::of_connection(certificate.map(Principal::new), true);
+    let certificate = certificate.map(Principal::new);
+    let connection = Identity::of_connection(Origin { certificate, remote: true, ..Origin::default() });
     access(guard).identify_now(connection, head).unwrap().unwrap()
 }
 
@@ -162,6 +164,26 @@ fn client_is_who_its_key_or_its_certificate_proves() {
             (Err(found), Err(reason)) => assert!(found.contains(reason), "{found}: {:?}", head.0),
             (found, _) => panic!("{found:?}: {:?}", head.0),
         }
+    }
+}
+
+#[test]
+fn user_at_a_unix_socket_is_a_principal_unless_the_request_has_credentials() {
+    let place = Place::new();
+    let guard = place.guard();
+    let root = place.root.text.as_str();
+    for (user, head, expected) in [
+        (Some(1000), head([]), Some("alice")),
+        (Some(1000), head([("x-api-key", root)]), Some("root")),
+        (Some(1000), head([("x-api-key", "wrong")]), None),
+        (Some(0), head([]), None),
+        (None, head([]), None),
+    ] {
+        let connection = Identity::of_connection(Origin { user, ..Origin::default() });
+        let identity = access(&guard).identify_now(connection, &head).unwrap().unwrap();
+        let found = identity.authenticated().map(|(principal, _)| principal.name());
+        assert_eq!(found, expected, "{user:?} {:?}", head.0);
+        assert_eq!(access(&guard).permits(&identity, Action::Infer, Some("a-1")), expected.is_some());
     }
 }
 
@@ -317,7 +339,7 @@ fn broken_files_keep_the_previous_rules() {
     let damages: [(&str, Damage); 9] = [
         ("no TOML", |place| fs::write(place.policy(), "[roles").unwrap()),
         ("empty", |place| fs::write(place.policy(), "").unwrap()),
-        ("half", |place| fs::write(place.policy(), &POLICY[..POLICY.len() / 2]).unwrap()),
+        ("cut", |place| fs::write(place.policy(), POLICY.split_once("a-*").unwrap().0).unwrap()),
         ("missing", |place| fs::remove_file(place.policy()).unwrap()),
         ("a folder", |place| {
             fs::remove_file(place.policy()).unwrap();

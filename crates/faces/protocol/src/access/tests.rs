@@ -80,10 +80,16 @@ fn restricted_group_opens_to_its_key_alone() {
     }
 }
 
+/// The identity of a connection with a certificate of this name.
+fn named(name: &str, remote: bool) -> Identity {
+    let certificate = Some(Principal::new(name));
+    Identity::of_connection(Origin { certificate, remote, ..Origin::default() })
+}
+
 #[test]
 fn port_without_restrictions_is_open() {
     let access = Access::from(Restrictions::default());
-    assert!(access.is_open_to(&Identity::of_connection(None, true)));
+    assert!(access.is_open_to(&Identity::of_connection(Origin { remote: true, ..Origin::default() })));
     assert_eq!(access.check(&Identity::default(), Action::Load, Some("m")), Ok(()));
 }
 
@@ -107,7 +113,7 @@ fn authenticators_and_authorizers_apply_in_order() {
 #[test]
 fn connection_identity_reaches_authorizers() {
     let access = Access::default().with_authorizer(Arc::new(OwnModels));
-    let caller = Identity::of_connection(Some(Principal::new("bob")), false);
+    let caller = named("bob", false);
     assert_eq!(access.check(&caller, Action::Load, Some("bob")), Ok(()));
     assert!(access.check(&caller, Action::Load, Some("ann")).is_err());
 }
@@ -118,8 +124,8 @@ fn clients_of_other_machines_need_a_reason_for_what_could_give_them_this_machine
     let wary = Access::default().wary();
     let keyed = Access::from(restricted).wary();
     let local = Identity::default();
-    let remote = Identity::of_connection(None, true);
-    let certified = Identity::of_connection(Some(Principal::new("ann")), true);
+    let remote = Identity::of_connection(Origin { remote: true, ..Origin::default() });
+    let certified = named("ann", true);
     let opened = keyed.identify_now(remote.clone(), &head([("s", "k")])).unwrap().unwrap();
     for action in [
         Action::Health,
