@@ -39,7 +39,7 @@ use nereid_budgets::{BodyBudget, Permit};
 use nereid_core::Server;
 use nereid_core::backend_api::{Error, ErrorCode};
 use nereid_load_report::LoadReports;
-use nereid_protocol::{Access, Action, Denied, HeaderPattern, Identity, LogControl};
+use nereid_protocol::{Access, Action, AuditedRequest, Denied, HeaderPattern, Identity, LogControl};
 use nereid_shared_memory::Regions;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
@@ -98,7 +98,23 @@ impl Face {
     /// # Errors
     /// The status of a refused call.
     pub fn permit(&self, call: &Extensions, action: Action, model: Option<&str>) -> Result<(), Status> {
-        self.check(caller(call), action, model)
+        let outcome = self.check(caller(call), action, model);
+        match &outcome {
+            Ok(()) => self.note(call, action, model),
+            Err(_) => {
+                if let Some(audited) = call.get::<Arc<AuditedRequest>>() {
+                    audited.refused();
+                }
+            }
+        }
+        outcome
+    }
+
+    /// Notes for the audit what a call with these extensions does, and with which model or region.
+    pub fn note(&self, call: &Extensions, action: Action, subject: Option<&str>) {
+        if let Some(audited) = call.get::<Arc<AuditedRequest>>() {
+            audited.note(action, subject);
+        }
     }
 
     /// Whether the caller of a call with these extensions may see this model.

@@ -7,7 +7,7 @@ use std::time::Instant;
 use hyper::http::request::Parts;
 use hyper::{HeaderMap, StatusCode};
 use nereid_budgets::{BodyBudget, Permit};
-use nereid_protocol::{Access, Action, Identity};
+use nereid_protocol::{Access, Action, AuditedRequest, Identity};
 
 use crate::body::{Limit, RequestBody};
 use crate::cors::Cors;
@@ -88,6 +88,8 @@ pub struct Call<'a> {
     pub arrived: Option<(Instant, Instant)>,
     /// Access to the face.
     pub(crate) access: &'a Access,
+    /// The audit of a request that changes something, if there is one.
+    pub(crate) audited: Option<&'a AuditedRequest>,
     /// The head as received, if the face [keeps](Properties::keeps_spelling) it.
     pub(crate) head: &'a [u8],
     pub(crate) pace: &'a Pace,
@@ -100,6 +102,12 @@ impl Call<'_> {
     /// The reply to a refused request.
     pub fn permit(&self, action: Action, model: &str) -> Result<(), Box<Reply>> {
         let outcome = self.access.check(self.caller, action, Some(model));
+        if let Some(audited) = self.audited {
+            match &outcome {
+                Ok(()) => audited.note(action, Some(model)),
+                Err(_) => audited.refused(),
+            }
+        }
         outcome.map_err(|denied| Box::new(reply::denied(&denied)))
     }
 

@@ -19,7 +19,7 @@ mod service;
 mod text;
 
 pub use cache::{ResponseCacheFill, ResponseCacheMetrics};
-pub use exposition::{Exposition, MetricsOptions, PinnedMemory};
+pub use exposition::{AuditEvents, Exposition, MetricsOptions, PinnedMemory};
 pub use memory::VersionMemory;
 pub use repositories::RemoteRepository;
 pub use service::{Metrics, TRANSPORT, routes};

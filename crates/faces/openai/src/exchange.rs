@@ -179,7 +179,7 @@ async fn resolve(
         call.permit(Action::Infer, name)?;
         return Ok((face.server.resolve_with(name, None, head).await.map_err(unknown)?, None));
     };
-    if call.permit(Action::Infer, name).is_ok() {
+    if call.may(Action::Infer, Some(name)) {
         match face.server.resolve_with(name, None, head).await {
             Ok(model) => return Ok((model, None)),
             Err(error) if error.code() == ErrorCode::NotFound => {}

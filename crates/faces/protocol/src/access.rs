@@ -5,6 +5,7 @@
 //! the form of heads and refusals.
 
 mod action;
+mod audit;
 mod identity;
 mod restrictions;
 mod right;
@@ -19,6 +20,7 @@ use std::time::Duration;
 use nereid_budgets::Permit;
 
 pub use self::action::Action;
+pub use self::audit::{Audit, AuditEvent, AuditOutcome, AuditedRequest};
 pub use self::identity::{Credential, Identity, Origin};
 pub use self::restrictions::{ApiGroup, Restriction, Restrictions};
 pub use self::right::{Need, Right};
@@ -102,6 +104,7 @@ pub trait Authorizer: fmt::Debug + Send + Sync {
 pub struct Access {
     authenticators: Vec<Arc<dyn Authenticator>>,
     authorizers: Vec<Arc<dyn Authorizer>>,
+    audit: Option<Arc<dyn Audit>>,
     wary: bool,
 }
 
@@ -124,6 +127,28 @@ impl Access {
     pub fn with_authorizer(mut self, authorizer: Arc<dyn Authorizer>) -> Self {
         self.authorizers.push(authorizer);
         self
+    }
+
+    /// Records changes by clients, and refusals.
+    #[must_use]
+    pub fn with_audit(self, audit: Arc<dyn Audit>) -> Self {
+        Self { audit: Some(audit), ..self }
+    }
+
+    /// Whether changes and refusals are recorded.
+    pub fn is_audited(&self) -> bool {
+        self.audit.is_some()
+    }
+
+    /// Begins the audit of a request that may change something. `request` is its protocol and target.
+    pub fn audited(
+        &self,
+        caller: &Identity,
+        action: Action,
+        request: impl FnOnce() -> String,
+    ) -> Option<AuditedRequest> {
+        let audit = self.audit.as_ref().filter(|_| action.may_change())?;
+        Some(AuditedRequest::new(Arc::clone(audit), caller.clone(), action, request()))
     }
 
     /// Whether this client may do everything, so that no check is necessary.
@@ -172,6 +197,15 @@ impl Access {
     /// # Errors
     /// The first refusal.
     pub fn check(&self, caller: &Identity, action: Action, model: Option<&str>) -> Result<(), Denied> {
+        let outcome = self.decide(caller, action, model);
+        if let (Err(denied), Some(audit)) = (&outcome, &self.audit) {
+            let outcome = AuditOutcome::Refused(denied);
+            audit.record(&AuditEvent { caller, action, subject: model, request: None, outcome });
+        }
+        outcome
+    }
+
+    fn decide(&self, caller: &Identity, action: Action, model: Option<&str>) -> Result<(), Denied> {
         if self.wary && caller.is_remote() {
             strangers::check(caller, action)?;
         }

@@ -21,8 +21,9 @@ mod trace_context;
 mod trace_settings;
 
 pub use access::{
-    Access, Action, ApiGroup, Authentication, Authenticator, Authorizer, Credential, Denied, Exhausted, Head,
-    Identity, Need, Origin, Restriction, Restrictions, Right,
+    Access, Action, ApiGroup, Audit, AuditEvent, AuditOutcome, AuditedRequest, Authentication, Authenticator,
+    Authorizer, Credential, Denied, Exhausted, Head, Identity, Need, Origin, Restriction, Restrictions,
+    Right,
 };
 pub use forward::HeaderPattern;
 pub use logging::{LogControl, LogFormat, LogSettings, LogUpdate, LogValue};

@@ -44,6 +44,9 @@ pub enum StartError {
     /// The access policy cannot be used.
     #[error("{0}")]
     Access(String),
+    /// The audit log cannot be written.
+    #[error("{0}")]
+    Audit(String),
     /// A model repository cannot be opened.
     #[error("{0}")]
     Repository(String),

@@ -12,7 +12,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use nereid_access::Guard;
+use nereid_access::{AuditLog, Guard};
 use nereid_core::Server;
 use nereid_http::End;
 use nereid_kserve::HttpOptions;
@@ -55,6 +55,8 @@ pub struct FaceContext {
     pub load_reports: Option<LoadReports>,
     /// Decides about requests by the access policy, if there is one.
     pub guard: Option<Arc<Guard>>,
+    /// Records who changed what, and who was refused, if that is configured.
+    pub audit: Option<Arc<AuditLog>>,
     /// Without a policy: clients of other machines have fewer rights.
     pub wary: bool,
     /// Cancelled when the server begins to stop. Requests in progress and open sequences continue; other activity may
@@ -72,8 +74,12 @@ impl FaceContext {
         HttpOptions { regions, log, load_reports, access: self.guarded(options.access), ..options }
     }
 
-    /// Access to a face under the access policy, in addition to the face's own rules.
+    /// Access to a face under the access policy, in addition to the face's own rules, recorded in the audit log.
     fn guarded(&self, access: Access) -> Access {
+        let access = match &self.audit {
+            None => access,
+            Some(audit) => access.with_audit(Arc::clone(audit) as _),
+        };
         match &self.guard {
             None if self.wary => access.wary(),
             None => access,

@@ -7,13 +7,15 @@ use std::sync::Arc;
 use std::thread::{self, available_parallelism};
 use std::time::Duration;
 
-use nereid_access::Guard;
+use nereid_access::{AuditCounts, AuditLog, Guard};
 use nereid_core::backend_api::{Error, Result};
 use nereid_core::{Server, ServerOptions, Work};
 use nereid_cuda::{Cuda, PoolUsage, Pools};
 use nereid_ensemble::EnsembleFactory;
 use nereid_load_report::LoadReports;
-use nereid_metrics::{Exposition, MetricsOptions, PinnedMemory, RemoteRepository, VersionMemory};
+use nereid_metrics::{
+    AuditEvents, Exposition, MetricsOptions, PinnedMemory, RemoteRepository, VersionMemory,
+};
 use nereid_net::listener::{Connections, LocalAddress};
 use nereid_object_stores::{CloudOptions, RepositoryStatus};
 use nereid_repository::Repositories;
@@ -50,6 +52,7 @@ pub struct RunningServer {
     repositories: OpenRepositories,
     exposition: Arc<Exposition>,
     cuda: Option<Arc<Cuda>>,
+    audit: Option<Arc<AuditLog>>,
     faces: Vec<ServedFace>,
     loaded: watch::Receiver<Option<LoadOutcome>>,
     /// Cancelled with `shutdown`, if not before.
@@ -88,6 +91,7 @@ pub fn start(config: Config, process: Process) -> std::result::Result<RunningSer
     if let Some(guard) = &guard {
         runtime.handle.spawn(guard.follow());
     }
+    let audit = config.audit_log.map(AuditLog::open).transpose().map_err(StartError::Audit)?;
     // Bound before any slow step, so that a port in use is reported at once.
     let bound: Vec<_> =
         config.faces.into_iter().map(BoundFace::new).collect::<std::result::Result<_, _>>()?;
@@ -147,6 +151,9 @@ pub fn start(config: Config, process: Process) -> std::result::Result<RunningSer
     if let Some(guard) = guard.clone() {
         exposition = exposition.with_access_policy(move || guard.is_valid());
     }
+    if let Some(audit) = audit.clone() {
+        exposition = exposition.with_audit(move || audit_events(&audit));
+    }
     let remote = repositories.clone();
     let exposition = exposition.with_repositories(move || remote_repositories(&remote));
     let exposition = Arc::new(exposition.with_memory(move || memory(&residency)));
@@ -174,6 +181,7 @@ pub fn start(config: Config, process: Process) -> std::result::Result<RunningSer
         connections: Connections::default(),
         load_reports,
         guard,
+        audit: audit.clone(),
         wary,
         closing: closing.clone(),
         shutdown,
@@ -191,6 +199,7 @@ pub fn start(config: Config, process: Process) -> std::result::Result<RunningSer
         repositories,
         exposition,
         cuda,
+        audit,
         faces,
         loaded,
         closing,
@@ -235,6 +244,11 @@ impl RunningServer {
         self.cuda.as_ref()
     }
 
+    /// The audit log, if there is one.
+    pub fn audit_log(&self) -> Option<&Arc<AuditLog>> {
+        self.audit.as_ref()
+    }
+
     /// The runtime that the faces run on.
     pub fn runtime(&self) -> &Handle {
         &self.runtime.handle
@@ -251,7 +265,7 @@ impl RunningServer {
     /// # Errors
     /// Stopping took longer than `deadline`. The rest ends with the process.
     pub async fn stop(self, deadline: Duration) -> std::result::Result<(), StopError> {
-        let Self { server, repositories, faces, closing, shutdown, runtime, .. } = self;
+        let Self { server, repositories, audit, faces, closing, shutdown, runtime, .. } = self;
         let handle = runtime.handle.clone();
         let stopping = handle.spawn(async move {
             let end = Instant::now().checked_add(deadline);
@@ -261,6 +275,9 @@ impl RunningServer {
             // Even with requests in progress: traces of completed ones are kept.
             let closed = spawn_blocking(move || {
                 server.trace().close();
+                if let Some(audit) = audit {
+                    audit.close();
+                }
                 repositories.remove_files();
             });
             let closed = closed.await;
@@ -381,6 +398,11 @@ fn remote_repositories(repositories: &OpenRepositories) -> Vec<RemoteRepository>
 fn memory(residency: &ResidencyManager) -> Vec<VersionMemory> {
     let of_version = |ModelMemory { id, version, kind, bytes }| VersionMemory { id, version, kind, bytes };
     residency.memory().into_iter().map(of_version).collect()
+}
+
+fn audit_events(audit: &AuditLog) -> AuditEvents {
+    let AuditCounts { written, lost, omitted } = audit.counts();
+    AuditEvents { written, lost, omitted }
 }
 
 fn pinned_memory(pools: &Pools) -> PinnedMemory {

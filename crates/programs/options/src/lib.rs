@@ -281,6 +281,7 @@ impl Options {
             collector: trace::collector(|name| env::var(name).ok()),
             metrics: self.metrics.exposed(),
             access: self.access.rules(),
+            audit_log: self.access.audit_log(),
             load_reports: match self.server.load_reports {
                 LoadReports::Off => None,
                 LoadReports::OnRequest => Some(Reporting::OnRequest),
