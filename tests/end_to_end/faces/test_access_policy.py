@@ -342,9 +342,13 @@ def test_the_policy_is_followed_under_load(served):
         for what, damage in damages.items():
             damage()
             assert eventually(lambda: not valid()), what
+            ready = request(server, "GET", "/v2/health/ready", headers={"Accept": "application/json"})
+            assert ready.status == 200 and "earlier rules are in use" in ready.json["reason"], what
             policy.keys_file.write_bytes(keys)
             policy.write(grants)
             assert eventually(valid), what
+            ready = request(server, "GET", "/v2/health/ready", headers={"Accept": "application/json"})
+            assert ready.json == {"ready": True}
         assert "cannot reload the access policy; keeping the previous one" in server.log
         assert statuses == {200}
         policy.write({**grants, "a": [(["read"], ["own"])]})

@@ -399,6 +399,10 @@ impl Authorizer for Guard {
     fn permits(&self, caller: &Identity, action: Action, model: Option<&str>) -> bool {
         self.decide(caller, action.need(), model).is_ok()
     }
+
+    fn trouble(&self) -> Option<&'static str> {
+        (!self.is_valid()).then_some("the files of the access policy are unusable; earlier rules are in use")
+    }
 }
 
 impl fmt::Display for Guard {

@@ -129,6 +129,11 @@ impl Call<'_> {
         self.access.admit(self.caller, model).map_err(|denied| Box::new(reply::denied(&denied)))
     }
 
+    /// Why the rules of access in use are not those that they should be, if so.
+    pub fn access_trouble(&self) -> Option<&'static str> {
+        self.access.trouble()
+    }
+
     /// Whether a header holds credentials, which models must not receive.
     pub fn is_secret(&self, header: &str) -> bool {
         self.access.is_secret(header)

@@ -97,6 +97,11 @@ pub trait Authorizer: fmt::Debug + Send + Sync {
     fn permits(&self, caller: &Identity, action: Action, model: Option<&str>) -> bool {
         self.check(caller, action, model).is_ok()
     }
+
+    /// Why the rules in use are not those that they should be, for readiness checks. Everybody may read it.
+    fn trouble(&self) -> Option<&'static str> {
+        None
+    }
 }
 
 /// The authenticators and authorizers of a port, each list in order. The default admits every client.
@@ -133,6 +138,11 @@ impl Access {
     #[must_use]
     pub fn with_audit(self, audit: Arc<dyn Audit>) -> Self {
         Self { audit: Some(audit), ..self }
+    }
+
+    /// Why the rules in use are not those that they should be, if so.
+    pub fn trouble(&self) -> Option<&'static str> {
+        self.authorizers.iter().find_map(|authorizer| authorizer.trouble())
     }
 
     /// Whether changes and refusals are recorded.
