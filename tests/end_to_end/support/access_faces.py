@@ -8,6 +8,7 @@ import grpc
 import numpy as np
 from tritonclient.grpc import service_pb2 as messages
 
+from access_policies import RIGHTS
 from http_requests import tensor
 
 LIMIT_S = 30
@@ -29,11 +30,16 @@ def faces_environment():
 class Faces:
     """Every port of a server, and the requests of the table to it."""
 
-    def __init__(self, server):
-        self.ports = {"HTTP": server.port, "OpenAI": server.port, "metrics": server.metrics_port}
+    def __init__(self, server, connect=None, channel=None):
+        """`connect` makes a connection to a face, `channel` one of gRPC; without them, they are plain ones to the ports."""
+        self.ports: dict = {}
+        self._connect = connect or (lambda face: HTTPConnection("127.0.0.1", self.ports[face], timeout=LIMIT_S))
+        self._channel = channel or grpc.insecure_channel(server.grpc_url)
+        if connect:
+            return
+        self.ports |= {"HTTP": server.port, "OpenAI": server.port, "metrics": server.metrics_port}
         for face, name in (("SageMaker", "Sagemaker HTTPService"), ("Vertex AI", "Vertex AI HTTPService")):
             self.ports[face] = int(server.wait_for_log(rf'Started {name} at [^\s"]+:(\d+)').group(1))
-        self._channel = grpc.insecure_channel(server.grpc_url)
 
     def close(self):
         self._channel.close()
@@ -43,7 +49,7 @@ class Faces:
         if row.face == "gRPC":
             return self.call(row.request, headers, model)
         method, path, more = self.http_request(row, model)
-        connection = HTTPConnection("127.0.0.1", self.ports[row.face], timeout=LIMIT_S)
+        connection = self._connect(row.face)
         try:
             connection.request(method, path, self.body(row, model) if method == "POST" else None, headers | more)
             answer = connection.getresponse()
@@ -107,3 +113,21 @@ class Faces:
             return grpc.StatusCode.OK, answer.decode(errors="replace")
         except grpc.RpcError as error:
             return error.code(), error.details()
+
+
+def is_granted(row, right, is_everywhere):
+    """Whether a client with one right may do what a row says, by what the row says that it needs."""
+    if row.needs == "none":
+        return True
+    if row.face == "SageMaker" and "the request names a folder" in row.further:
+        return right == "all"
+    if row.needs == "any on the model":
+        return True
+    return right in ("all", row.right) and (is_everywhere or "on all models" not in row.needs)
+
+
+def principals():
+    """A principal for each right on the model, one for each on all models, and one with all rights on all."""
+    here = {f"{right}-here": [([right], ["own"])] for right in RIGHTS}
+    everywhere = {f"{right}-everywhere": [([right], ["*"])] for right in RIGHTS}
+    return here | everywhere | {"all-everywhere": [(RIGHTS, ["*"])]}

@@ -30,4 +30,5 @@ pub use guard::Guard;
 pub use key::{Expiry, NewKey, key_id};
 pub use key_file::{KeyEntry, KeyFile, KeyFileError};
 pub use policy::{ANONYMOUS, Policy, PolicyError, Principal, Role};
+pub use quota::PrincipalUsage;
 pub use tokens::{FetchKeys, Issuer, KeySource};

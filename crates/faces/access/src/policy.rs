@@ -67,6 +67,16 @@ impl Role {
         self.limits.concurrent.map(NonZeroU32::get)
     }
 
+    /// Bytes of requests in a second, of each principal to each model.
+    pub fn bytes_per_second(&self) -> Option<u32> {
+        self.limits.bytes.map(NonZeroU32::get)
+    }
+
+    /// Seconds of computing in a minute, for each principal by each model.
+    pub fn compute_seconds_per_minute(&self) -> Option<u32> {
+        self.limits.compute.map(NonZeroU32::get)
+    }
+
     /// The patterns of the models' names.
     pub fn models(&self) -> impl Iterator<Item = &str> {
         self.models.iter().map(Pattern::text)
@@ -416,7 +426,14 @@ fn named<'t>(root: &Table<'t>, member: &str) -> Result<Vec<(&'t str, Table<'t>)>
 }
 
 fn role(table: &Table<'_>) -> Result<Role, PolicyError> {
-    table.only(&["rights", "models", "requests-per-second", "concurrent-requests"])?;
+    table.only(&[
+        "rights",
+        "models",
+        "requests-per-second",
+        "concurrent-requests",
+        "bytes-per-second",
+        "compute-seconds-per-minute",
+    ])?;
     let (names, models) = (table.list("rights")?, table.list("models")?);
     if names.is_empty() || models.is_empty() {
         let rights = Right::ALL.map(|(_, name)| name).join(", ");
@@ -446,6 +463,8 @@ fn role(table: &Table<'_>) -> Result<Role, PolicyError> {
     let limits = Limits {
         per_second: table.count("requests-per-second")?,
         concurrent: table.count("concurrent-requests")?,
+        bytes: table.count("bytes-per-second")?,
+        compute: table.count("compute-seconds-per-minute")?,
     };
     if !limits.is_unlimited() && !rights.contains(&Right::Infer) {
         return Err(table.error("limits of requests have no effect without the right 'infer'"));

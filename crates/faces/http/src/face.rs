@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use hyper::http::request::Parts;
 use hyper::{HeaderMap, StatusCode};
-use nereid_budgets::{BodyBudget, Permit};
-use nereid_protocol::{Access, Action, AuditedRequest, Identity};
+use nereid_budgets::BodyBudget;
+use nereid_protocol::{Access, Action, Admission, AuditedRequest, Identity};
 
 use crate::body::{Limit, RequestBody};
 use crate::cors::Cors;
@@ -121,12 +121,12 @@ impl Call<'_> {
         self.access.check(self.caller, action, None).err().map(|denied| reply::denied(&denied))
     }
 
-    /// Counts a permitted request to a model that exists. The permit is the request's until it is over.
+    /// Counts a permitted request to an existing model. `bytes` is the size of its body.
     ///
     /// # Errors
     /// The reply to a request beyond a limit.
-    pub fn admit(&self, model: &str) -> Result<Option<Permit>, Box<Reply>> {
-        self.access.admit(self.caller, model).map_err(|denied| Box::new(reply::denied(&denied)))
+    pub fn admit(&self, model: &str, bytes: usize) -> Result<Option<Admission>, Box<Reply>> {
+        self.access.admit(self.caller, model, bytes).map_err(|denied| Box::new(reply::denied(&denied)))
     }
 
     /// Why the rules of access in use are not those that they should be, if so.

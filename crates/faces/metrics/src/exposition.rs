@@ -8,6 +8,7 @@ use crate::cache::{self, ResponseCacheMetrics};
 use crate::gpu::{self, Gpus};
 use crate::machine::{self, Machine};
 use crate::memory::{self, VersionMemory};
+use crate::principals::{self, PrincipalMetrics};
 use crate::repositories::{self, RemoteRepository};
 use crate::text::{Labels, Text};
 use crate::{custom, models, nvml};
@@ -66,6 +67,7 @@ pub struct Exposition {
     repositories: Box<dyn Fn() -> Vec<RemoteRepository> + Send + Sync>,
     access_policy: Option<Box<dyn Fn() -> bool + Send + Sync>>,
     audit: Option<Box<dyn Fn() -> AuditEvents + Send + Sync>>,
+    principals: Box<dyn Fn() -> Vec<PrincipalMetrics> + Send + Sync>,
     memory: Box<dyn Fn() -> Vec<VersionMemory> + Send + Sync>,
     response_cache: Option<Box<dyn Fn() -> Option<ResponseCacheMetrics> + Send + Sync>>,
     options: MetricsOptions,
@@ -109,6 +111,7 @@ impl Exposition {
             repositories: Box::new(Vec::new),
             access_policy: None,
             audit: None,
+            principals: Box::new(Vec::new),
             memory: Box::new(Vec::new),
             response_cache: None,
         }
@@ -135,6 +138,14 @@ impl Exposition {
     /// Exposes the events of the audit log as `events` counts them.
     pub fn with_audit(self, events: impl Fn() -> AuditEvents + Send + Sync + 'static) -> Self {
         Self { audit: Some(Box::new(events)), ..self }
+    }
+
+    /// Exposes what principals have used as `principals` reports it; none without it.
+    pub fn with_principals(
+        self,
+        principals: impl Fn() -> Vec<PrincipalMetrics> + Send + Sync + 'static,
+    ) -> Self {
+        Self { principals: Box::new(principals), ..self }
     }
 
     /// Exposes the memory of versions as `memory` reports it; none without it.
@@ -188,6 +199,7 @@ impl Exposition {
                 text.sample(AUDIT_EVENTS, "", &Labels::default().and("outcome", outcome), count);
             }
         }
+        principals::write(&mut text, &(self.principals)());
         gpu::write_gauges(&mut text, &gpus);
         if let Some(machine) = &self.machine {
             machine.write(&mut text);

@@ -14,6 +14,7 @@ mod machine;
 mod memory;
 mod models;
 mod nvml;
+mod principals;
 mod repositories;
 mod service;
 mod text;
@@ -21,6 +22,7 @@ mod text;
 pub use cache::{ResponseCacheFill, ResponseCacheMetrics};
 pub use exposition::{AuditEvents, Exposition, MetricsOptions, PinnedMemory};
 pub use memory::VersionMemory;
+pub use principals::PrincipalMetrics;
 pub use repositories::RemoteRepository;
 pub use service::{Metrics, TRANSPORT, routes};
 

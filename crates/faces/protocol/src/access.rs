@@ -17,7 +17,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nereid_budgets::Permit;
+use nereid_core::Admission;
 
 pub use self::action::Action;
 pub use self::audit::{Audit, AuditEvent, AuditOutcome, AuditedRequest};
@@ -85,11 +85,11 @@ pub trait Authorizer: fmt::Debug + Send + Sync {
     /// The action is refused.
     fn check(&self, caller: &Identity, action: Action, model: Option<&str>) -> Result<(), Denied>;
 
-    /// Counts a permitted request to a model that exists. The permit is the request's until it is over.
+    /// Counts a permitted request to an existing model. `bytes` is the size of its body.
     ///
     /// # Errors
     /// The sender has reached a limit.
-    fn admit(&self, _caller: &Identity, _model: &str) -> Result<Option<Permit>, Denied> {
+    fn admit(&self, _caller: &Identity, _model: &str, _bytes: usize) -> Result<Option<Admission>, Denied> {
         Ok(None)
     }
 
@@ -222,14 +222,14 @@ impl Access {
         self.authorizers.iter().try_for_each(|authorizer| authorizer.check(caller, action, model))
     }
 
-    /// Counts a permitted request to a model that exists. The permit is the request's until it is over.
+    /// Counts a permitted request to an existing model. `bytes` is the size of its body.
     ///
     /// # Errors
     /// The sender has reached a limit.
-    pub fn admit(&self, caller: &Identity, model: &str) -> Result<Option<Permit>, Denied> {
+    pub fn admit(&self, caller: &Identity, model: &str, bytes: usize) -> Result<Option<Admission>, Denied> {
         let mut admitted = None;
         for authorizer in &self.authorizers {
-            admitted = authorizer.admit(caller, model)?.or(admitted);
+            admitted = authorizer.admit(caller, model, bytes)?.or(admitted);
         }
         Ok(admitted)
     }

@@ -7,14 +7,14 @@ use std::sync::Arc;
 use std::thread::{self, available_parallelism};
 use std::time::Duration;
 
-use nereid_access::{AuditCounts, AuditLog, Guard};
+use nereid_access::{AuditCounts, AuditLog, Guard, PrincipalUsage};
 use nereid_core::backend_api::{Error, Result};
 use nereid_core::{Server, ServerOptions, Work};
 use nereid_cuda::{Cuda, PoolUsage, Pools};
 use nereid_ensemble::EnsembleFactory;
 use nereid_load_report::LoadReports;
 use nereid_metrics::{
-    AuditEvents, Exposition, MetricsOptions, PinnedMemory, RemoteRepository, VersionMemory,
+    AuditEvents, Exposition, MetricsOptions, PinnedMemory, PrincipalMetrics, RemoteRepository, VersionMemory,
 };
 use nereid_net::listener::{Connections, LocalAddress};
 use nereid_object_stores::{CloudOptions, RepositoryStatus};
@@ -149,6 +149,8 @@ pub fn start(config: Config, process: Process) -> std::result::Result<RunningSer
         exposition = exposition.with_response_cache(move || caches::metrics(&caching));
     }
     if let Some(guard) = guard.clone() {
+        let of_guard = Arc::clone(&guard);
+        exposition = exposition.with_principals(move || principals(&of_guard));
         exposition = exposition.with_access_policy(move || guard.is_valid());
     }
     if let Some(audit) = audit.clone() {
@@ -398,6 +400,17 @@ fn remote_repositories(repositories: &OpenRepositories) -> Vec<RemoteRepository>
 fn memory(residency: &ResidencyManager) -> Vec<VersionMemory> {
     let of_version = |ModelMemory { id, version, kind, bytes }| VersionMemory { id, version, kind, bytes };
     residency.memory().into_iter().map(of_version).collect()
+}
+
+fn principals(guard: &Guard) -> Vec<PrincipalMetrics> {
+    let of_principal = |(name, PrincipalUsage { admitted, refused, bytes, compute })| PrincipalMetrics {
+        name,
+        admitted,
+        refused,
+        bytes,
+        compute,
+    };
+    guard.usage().into_iter().map(of_principal).collect()
 }
 
 fn audit_events(audit: &AuditLog) -> AuditEvents {
