@@ -242,7 +242,7 @@ def test_compressed_bodies_stay_small(server, encoding, pack):
 
 def test_values_of_the_wrong_type_are_errors_and_no_exceptions(server):
     """CVE-2026-24173, CVE-2026-24174, CVE-2026-24175, CVE-2026-47480, TRI-873."""
-    wrong = [None, True, -1, 2**64, 1e308, -1e308, 0.5, "", "x", "\u0000", [], [[]], {}, {"a": []}]
+    wrong: list = [None, True, -1, 2**64, 1e308, -1e308, 0.5, "", "x", "\u0000", [], [[]], {}, {"a": []}]
     for value in wrong:
         for body in (
             value,

@@ -4,13 +4,9 @@ import json
 import os
 import re
 import shutil
-import socket
 import stat
 import subprocess
-import tempfile
-from contextlib import contextmanager
 from http.client import HTTPConnection
-from pathlib import Path
 
 import grpc
 import pytest
@@ -21,6 +17,7 @@ from access_policies import RIGHTS, Policy, bearer
 from grpc_requests import numbers
 from http_requests import tensor
 from model_files import write_identity
+from unix_sockets import SocketConnection, serving, socket_folder
 
 LIMIT_S = 30
 BODY = json.dumps({"inputs": [tensor("INPUT0", "INT32", [1], [7])]})
@@ -29,39 +26,11 @@ INFER = "/v2/models/own/infer"
 NOBODY = 65534
 
 
-class SocketConnection(HTTPConnection):
-    """A connection of HTTP to a Unix socket."""
-
-    def __init__(self, path):
-        super().__init__("localhost", timeout=LIMIT_S)
-        self._path = path
-
-    def connect(self):
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(LIMIT_S)
-        self.sock.connect(str(self._path))
-
-
 @pytest.fixture
 def sockets():
-    """A folder whose path is short: that of a socket has at most 107 bytes."""
-    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
-        Path(folder).chmod(0o755)
-        yield Path(folder)
-
-
-@contextmanager
-def serving(repository, *flags):
-    """A server whose HTTP is at a Unix socket, once it has loaded its models."""
-    server = nereid_server.Server(repository, *flags)
-    try:
-        server.wait_for_log(r"Started HTTPService at unix:")
-        server.wait_for_log(r"^\| Model +\| Version +\| Status +\|$")
-        yield server
-        if server.exit_code is None:
-            server.stop()
-    finally:
-        server.kill()
+    """A folder for sockets."""
+    with socket_folder() as folder:
+        yield folder
 
 
 def ask(path, method, target, body=None, headers=None):
