@@ -1,6 +1,7 @@
 //! Benchmarks of the server against a baseline that moves the same bytes, and the guard of the instructions that a request
 //! takes.
 
+mod access;
 mod cache;
 mod client;
 mod clouds;
@@ -38,6 +39,8 @@ pub enum Bench {
     Grpc(grpc::Options),
     /// Instructions per request, by Callgrind, against the committed baseline
     Guard(guard::Options),
+    /// The cost of an access policy for a request: keys, tokens, rights and limits, against their targets
+    Access,
     /// A large model from S3, against a bare download of the same ranges
     Clouds(clouds::Options),
     /// Embedded servers: calls through the C interface against Rust's, and Python's requests against gRPC
@@ -70,6 +73,7 @@ pub fn run(project: &Project, bench: &Bench) -> Result<()> {
         Bench::Http(options) => http::run(project, options),
         Bench::Grpc(options) => grpc::run(project, options),
         Bench::Guard(options) => guard::run(project, options),
+        Bench::Access => access::run(project),
         Bench::Clouds(options) => clouds::run(project, options),
         Bench::Embedded => embedded::run(project),
         Bench::Frameworks(options) => frameworks::run(project, options),

@@ -9,6 +9,7 @@ import ssl
 import subprocess
 import threading
 import time
+from collections import Counter
 from http.client import HTTPConnection, HTTPSConnection
 
 import grpc
@@ -21,6 +22,17 @@ from tritonclient.grpc import service_pb2 as messages
 from tritonclient.grpc import service_pb2_grpc as service
 
 import nereid_server
+from access_faces import (
+    ALL_FACES,
+    BODY,
+    EXPLICIT,
+    LIMIT_S,
+    REFUSED,
+    Faces,
+    faces_environment,
+    is_granted,
+    principals,
+)
 from access_policies import PAGE, RIGHTS, Policy, bearer, nereid, rows
 from certificates import Authority
 from grpc_requests import numbers
@@ -28,97 +40,7 @@ from http_requests import infer, request, tensor
 from model_files import write_identity
 from waiting import eventually
 
-LIMIT_S = 30
-BODY = json.dumps({"inputs": [tensor("INPUT0", "INT32", [1], [7])]})
-PREDICT = "/v1/endpoints/1/deployedModels/2:predict"
-VERTEX_AI = {"AIP_PREDICT_ROUTE": PREDICT, "AIP_HEALTH_ROUTE": "/v1/health"}
-CLOUDS = ("--allow-sagemaker=true", "--sagemaker-port=0", "--allow-vertex-ai=true", "--vertex-ai-port=0")
-EXPLICIT = ("--model-control-mode=explicit", "--load-model=*")
 ALL = [(RIGHTS, ["*"])]
-REFUSED = {401, 403, grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED}
-
-
-class Faces:
-    """Every port of a server, and the requests of the table to it."""
-
-    def __init__(self, server):
-        self.ports = {"HTTP": server.port, "OpenAI": server.port, "metrics": server.metrics_port}
-        for face, name in (("SageMaker", "Sagemaker HTTPService"), ("Vertex AI", "Vertex AI HTTPService")):
-            self.ports[face] = int(server.wait_for_log(rf'Started {name} at [^\s"]+:(\d+)').group(1))
-        self._channel = grpc.insecure_channel(server.grpc_url)
-
-    def close(self):
-        self._channel.close()
-
-    def ask(self, row, headers, model="own"):
-        """Sends a row's request; its status, as HTTP or gRPC has it, and the text of the answer."""
-        if row.face == "gRPC":
-            return self.call(row.request, headers, model)
-        method, path, more = self.http_request(row, model)
-        connection = HTTPConnection("127.0.0.1", self.ports[row.face], timeout=LIMIT_S)
-        try:
-            connection.request(method, path, self.body(row, model) if method == "POST" else None, headers | more)
-            answer = connection.getresponse()
-            return answer.status, answer.read().decode(errors="replace")
-        finally:
-            connection.close()
-
-    @staticmethod
-    def http_request(row, model):
-        """The method, path and headers of a row."""
-        method, path = row.request.split(" ", 1)
-        more = {}
-        path, _, target = path.partition(", redirected to ")
-        path = {"(health route)": "/v1/health", "(predict route)": PREDICT, "*": "/elsewhere"}.get(path, path)
-        path, target = (
-            text.format(model=model, version=1, region="r", repository="models") if "{" in text else text for text in (path, target)
-        )
-        if target:
-            more["X-Vertex-Ai-Triton-Redirect"] = target
-        return method, path, more
-
-    @staticmethod
-    def body(row, model):
-        if row.face == "OpenAI":
-            return json.dumps({"model": model, "prompt": "a", "messages": [], "input": "a", "query": "a", "documents": ["a"]})
-        if row.right == "infer":
-            return json.dumps({"INPUT0": [7]}) if "generate" in row.request else BODY
-        if row.face == "SageMaker":
-            return json.dumps({"model_name": model, "url": "/nowhere"})
-        return "{}"
-
-    def call(self, path, headers, model):
-        """A call of any method, with a message that names the model where the message has a place for it."""
-        name = path.rsplit("/", 1)[1]
-        types = {"ModelStreamInfer": "ModelInfer", "ServerReflectionInfo": None, "Check": None, "Watch": None}
-        kind = getattr(messages, f"{types.get(name, name)}Request", None)
-        message = kind() if kind else None
-        if kind and message is not None:
-            for member in ("model_name", "name"):
-                if member in kind.DESCRIPTOR.fields_by_name:
-                    setattr(message, member, model)
-            if kind is messages.ModelInferRequest:
-                message.inputs.add(name="INPUT0", datatype="INT32", shape=[1])
-                message.raw_input_contents.append(np.array([7], np.int32).tobytes())
-        sent = message.SerializeToString() if message is not None else b""
-        metadata = [(key.lower(), value) for key, value in headers.items()]
-        try:
-            if name in ("ModelStreamInfer", "ServerReflectionInfo"):
-                call = self._channel.stream_stream(f"/{path}")(iter([sent]), metadata=metadata, timeout=LIMIT_S)
-                answer = next(iter(call), b"")
-                if name == "ModelStreamInfer":
-                    error = messages.ModelStreamInferResponse.FromString(answer).error_message
-                    if "this needs " in error:
-                        return grpc.StatusCode.PERMISSION_DENIED, error
-            elif name == "Watch":
-                call = self._channel.unary_stream(f"/{path}")(sent, metadata=metadata, timeout=LIMIT_S)
-                answer = next(iter(call))
-                call.cancel()
-            else:
-                answer = self._channel.unary_unary(f"/{path}")(sent, metadata=metadata, timeout=LIMIT_S)
-            return grpc.StatusCode.OK, answer.decode(errors="replace")
-        except grpc.RpcError as error:
-            return error.code(), error.details()
 
 
 @pytest.fixture
@@ -129,23 +51,10 @@ def served(tmp_path, repository, serve):
         for model in models:
             write_identity(repository, model, ["INT32"])
         policy = Policy(tmp_path / "access", principals, anonymous)
-        variables = {"SAGEMAKER_TRITON_DEFAULT_MODEL_NAME": "own", "VERTEX_AI_DEFAULT_MODEL": "own", **VERTEX_AI}
-        env = {**os.environ, **variables}
-        more = (*CLOUDS, "--vertex-ai-default-model=own") if clouds else ()
-        return policy, serve(policy.option, *more, *flags, env=env)
+        more = ALL_FACES if clouds else ()
+        return policy, serve(policy.option, *more, *flags, env=faces_environment())
 
     return start
-
-
-def is_granted(row, right, is_everywhere):
-    """Whether a client with one right may do what a row says, by what the row says that it needs."""
-    if row.needs == "none":
-        return True
-    if row.face == "SageMaker" and "the request names a folder" in row.further:
-        return right == "all"
-    if row.needs == "any on the model":
-        return True
-    return right in ("all", row.right) and (is_everywhere or "on all models" not in row.needs)
 
 
 def clients(policy):
@@ -153,13 +62,6 @@ def clients(policy):
     for number, (name, key) in enumerate(policy.keys.items()):
         headers = bearer(key) if number % 2 else {"X-API-Key": key}
         yield headers, name.split("-")[0], name.endswith("everywhere")
-
-
-def principals():
-    """A principal for each right on the model, one for each on all models, and one with all rights on all."""
-    here = {f"{right}-here": [([right], ["own"])] for right in RIGHTS}
-    everywhere = {f"{right}-everywhere": [([right], ["*"])] for right in RIGHTS}
-    return here | everywhere | {"all-everywhere": ALL}
 
 
 def test_every_request_needs_its_right(served):
@@ -433,9 +335,13 @@ def test_the_policy_is_followed_under_load(served):
         for what, damage in damages.items():
             damage()
             assert eventually(lambda: not valid()), what
+            ready = request(server, "GET", "/v2/health/ready", headers={"Accept": "application/json"})
+            assert ready.status == 200 and "earlier rules are in use" in ready.json["reason"], what
             policy.keys_file.write_bytes(keys)
             policy.write(grants)
             assert eventually(valid), what
+            ready = request(server, "GET", "/v2/health/ready", headers={"Accept": "application/json"})
+            assert ready.json == {"ready": True}
         assert "cannot reload the access policy; keeping the previous one" in server.log
         assert statuses == {200}
         policy.write({**grants, "a": [(["read"], ["own"])]})
@@ -586,6 +492,82 @@ def test_requests_in_progress_are_limited(tmp_path, repository, serve, gate):
     for thread in waiting:
         thread.join()
     assert statuses == [200, 200] and answered(server, a) == 200
+
+
+def test_a_flood_by_one_principal_leaves_others_their_requests(served):
+    """Under its quota, a flood is refused before it takes anything from others."""
+    flood = [(["infer"], ["*"], "requests-per-second = 20\nconcurrent-requests = 2")]
+    policy, server = served({"flood": flood, "calm": [(["infer"], ["*"])]}, clouds=False)
+    stop, statuses, lock = threading.Event(), Counter(), threading.Lock()
+
+    def storm():
+        connection = HTTPConnection("127.0.0.1", server.port, timeout=LIMIT_S)
+        while not stop.is_set():
+            connection.request("POST", "/v2/models/own/infer", BODY, bearer(policy.keys["flood"]))
+            answer = connection.getresponse()
+            answer.read()
+            with lock:
+                statuses[answer.status] += 1
+
+    storms = [threading.Thread(target=storm) for _ in range(8)]
+    began = time.monotonic()
+    for one in storms:
+        one.start()
+    try:
+        assert all(answered(server, bearer(policy.keys["calm"])) == 200 for _ in range(200))
+        assert eventually(lambda: statuses[429] > 200)
+    finally:
+        stop.set()
+        for one in storms:
+            one.join()
+    # As many as a second may have at once, and then that many each second.
+    assert set(statuses) == {200, 429} and statuses[200] <= 20 * (time.monotonic() - began + 1)
+
+
+def scraped(server, headers):
+    """The values of the metrics of principals, by name and principal."""
+    connection = HTTPConnection("127.0.0.1", server.metrics_port, timeout=LIMIT_S)
+    connection.request("GET", "/metrics", headers=headers)
+    lines = connection.getresponse().read().decode().splitlines()
+    connection.close()
+    found = [re.match(r'nereid_principal_(\w+)\{principal="([^"]+)"\} (\S+)', line) for line in lines]
+    return {(match[1], match[2]): float(match[3]) for match in found if match}
+
+
+def test_bytes_and_computing_are_limited_and_counted_by_principal(tmp_path, repository, serve):
+    write_identity(repository, "own", ["INT32"])
+    write_identity(repository, "slow", ["INT32"], execute_delay_ms=270)
+    limited = {
+        "bytes": [(["infer"], ["*"], "bytes-per-second = 2000")],
+        "compute": [(["infer"], ["slow"], "compute-seconds-per-minute = 1"), (["infer"], ["*"])],
+        "root": ALL,
+    }
+    policy = Policy(tmp_path / "access", limited)
+    server = serve(policy.option)
+    keys = {name: bearer(key) for name, key in policy.keys.items()}
+    large = json.dumps({"inputs": [tensor("INPUT0", "INT32", [2000], [1] * 2000)]})
+    assert infer(server, "own", large, keys["bytes"]).status == 200
+    refused = infer(server, "own", BODY, keys["bytes"])
+    assert refused.status == 429 and "2000 bytes a second is used up" in refused.json["error"]
+    assert int(refused.headers["Retry-After"]) in (1, 2, 3) and refused.headers["RateLimit-Limit"] == "2000"
+    with grpc.insecure_channel(server.grpc_url) as channel:
+        stub = service.GRPCInferenceServiceStub(channel)
+        message = messages.ModelInferRequest(model_name="own", raw_input_contents=[np.ones(2000, np.int32).tobytes()])
+        message.inputs.add(name="INPUT0", datatype="INT32", shape=[2000])
+        metadata = [("x-api-key", policy.keys["bytes"])]
+        with pytest.raises(grpc.RpcError) as caught:
+            stub.ModelInfer(message, metadata=metadata)
+        assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert eventually(lambda: infer(server, "own", BODY, keys["bytes"]).status == 200)
+    statuses = [infer(server, "slow", BODY, keys["compute"]).status for _ in range(6)]
+    assert statuses[:4] == [200] * 4 and statuses[4:] == [429] * 2
+    assert infer(server, "own", BODY, keys["compute"]).status == 200
+    found = scraped(server, keys["root"])
+    assert found["requests_total", "compute"] == 5 and found["requests_over_limit_total", "compute"] == 2
+    assert 1.0 < found["compute_seconds_total", "compute"] < 5
+    assert found["request_bytes_total", "bytes"] >= len(large) + len(BODY)
+    assert found["request_bytes_total", "compute"] == 5 * len(BODY)
+    assert scraped(server, keys["compute"]) == {}
 
 
 def test_the_log_of_requests_names_the_principal(served):

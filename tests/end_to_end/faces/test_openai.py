@@ -200,6 +200,7 @@ def number(client, question):
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_client_that_leaves_cancels_its_requests(server, client, stream):
+    """TRI-1664 of the reference: requests of clients that had left went on."""
     before = number(client, "cancelled?")
     connection = HTTPConnection(server.url)
     body = {"model": "chat", "stream": stream, "n": 2, "messages": [{"role": "user", "content": "endless"}]}

@@ -170,6 +170,67 @@ def test_keys_in_a_file_are_followed(served, tmp_path):
         assert infer(server, "team-a", RUN, token("RS256", "rsa")).status == 200
 
 
+def test_no_request_fails_while_the_keys_in_a_file_are_damaged(served, tmp_path):
+    """The last keys that could be read remain, whatever becomes of the file."""
+    file, good = tmp_path / "keys.json", key_set("p256")
+    file.write_text(good)
+    stop, statuses = threading.Event(), set()
+    with served("keys.json") as server:
+        known = token()
+
+        def load():
+            number = 0
+            while not stop.is_set():
+                # Tokens that were seen before, and new ones.
+                number += 1
+                statuses.add(infer(server, "team-a", RUN, known if number % 2 else token(sub=f"auth0|{number}")).status)
+
+        loaders = [threading.Thread(target=load) for _ in range(2)]
+        for loader in loaders:
+            loader.start()
+        try:
+            damages = {
+                "cut": lambda: file.write_text(good[: len(good) // 2]),
+                "emptied": lambda: file.write_text(""),
+                "without keys": lambda: file.write_text('{"keys": []}'),
+                "removed": file.unlink,
+                "a folder": lambda: (file.unlink(), file.mkdir()),
+            }
+            for what, damage in damages.items():
+                complaints = server.log.count("keeping the previous one")
+                damage()
+                assert eventually(lambda before=complaints: server.log.count("keeping the previous one") > before), what
+                if file.is_dir():
+                    file.rmdir()
+                reloaded = server.log.count("reloaded the access policy")
+                file.write_text(good)
+                assert eventually(lambda before=reloaded: server.log.count("reloaded the access policy") > before), what
+        finally:
+            stop.set()
+            for loader in loaders:
+                loader.join()
+    assert statuses == {200}
+
+
+def test_very_long_tokens_are_refused(served, tmp_path):
+    (tmp_path / "keys.json").write_text(key_set("p256"))
+    with served("keys.json") as server:
+        for size in (10_000, 60_000, 1 << 20):
+            signed = token(pad="x" * size)["authorization"]
+            for text, refused in ((signed, size > 50_000), ("Bearer " + "x" * size, True), ("Bearer " + "a." * (size // 2), True)):
+                try:
+                    status = infer(server, "team-a", RUN, {"authorization": text}).status
+                    assert status in (401, 431) if refused else status == 200, size
+                except ConnectionError:
+                    # A head beyond its limit is not read to its end.
+                    assert size >= 1 << 20
+            with grpc.insecure_channel(server.grpc_url) as channel, pytest.raises(grpc.RpcError) as caught:
+                call = channel.unary_unary("/inference.GRPCInferenceService/ServerMetadata")
+                call(b"", metadata=[("authorization", "Bearer " + "x" * size)], timeout=30)
+            assert caught.value.code() != grpc.StatusCode.OK
+        assert infer(server, "team-a", RUN, token()).status == 200
+
+
 def test_keys_at_a_url_are_fetched_and_fetched_again_for_new_ones(served, login):
     with served(login.address) as server:
         assert eventually(lambda: "cannot fetch the keys of tokens" in server.log)

@@ -149,6 +149,21 @@ impl<'t> Table<'t> {
         list.iter().map(text).collect()
     }
 
+    /// A list of numbers; empty if it is missing.
+    ///
+    /// # Errors
+    /// The member is not a list of numbers from 0 to 4294967295.
+    pub(crate) fn numbers(&self, name: &str) -> Result<Vec<u32>, PolicyError> {
+        let Some(item) = self.table.get(name) else { return Ok(Vec::new()) };
+        let wrong = || {
+            let reason = format!("{}'{name}' must be a list of numbers, such as [1000, 1001]", self.prefix());
+            self.file.error(self.place_of(name), reason)
+        };
+        let number = |value: &Value| u32::try_from(value.as_integer()?).ok();
+        let list = item.as_array().ok_or_else(wrong)?;
+        list.iter().map(|value| number(value).ok_or_else(wrong)).collect()
+    }
+
     /// An error of the whole table.
     pub(crate) fn error(&self, reason: &str) -> PolicyError {
         self.file.error(self.at, format!("{}{reason}", self.prefix()))

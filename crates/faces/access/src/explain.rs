@@ -43,6 +43,8 @@ pub fn overview(policy: &Policy, keys: &KeyFile) -> String {
             let limits = [
                 (role.requests_per_second(), "requests a second"),
                 (role.concurrent_requests(), "in progress"),
+                (role.bytes_per_second(), "bytes a second"),
+                (role.compute_seconds_per_minute(), "seconds of computing a minute"),
             ];
             let limits =
                 limits.into_iter().filter_map(|(limit, what)| Some(format!(", at most {} {what}", limit?)));
@@ -59,7 +61,14 @@ pub fn overview(policy: &Policy, keys: &KeyFile) -> String {
             [] => String::new(),
             subjects => format!(", subjects: {}", subjects.join(" ")),
         };
-        let client = format!("{name} (keys: {valid}, certificates: {certificates}{subjects})");
+        let users = match principal.users.as_slice() {
+            [] => String::new(),
+            users => {
+                let users: Vec<_> = users.iter().map(u32::to_string).collect();
+                format!(", users: {}", users.join(" "))
+            }
+        };
+        let client = format!("{name} (keys: {valid}, certificates: {certificates}{users}{subjects})");
         let _ = write!(text, "{client}\n{}", roles(principal));
     }
     for issuer in policy.issuers() {
@@ -101,6 +110,8 @@ mod tests {
         rights = ['infer', 'read']
         models = ['b', 'a-*']
         concurrent-requests = 4
+        bytes-per-second = 5
+        compute-seconds-per-minute = 6
         [roles.unused]
         rights = ['admin']
         models = ['*']
@@ -108,6 +119,7 @@ mod tests {
         roles = ['watch', 'a']
         certificates = ['x']
         [principals.bob]
+        uids = [0, 1000]
         [roles.scoped]
         rights = ['read']
         models = ['c']
@@ -147,8 +159,8 @@ mod tests {
         let policy = Policy::parse(Path::new("p"), POLICY).unwrap();
         let text = overview(&policy, &KeyFile::read(&path).unwrap());
         for line in [
-            "alice (keys: 1, certificates: 1)\n  watch: read on *\n  a: infer, read on b, a-*, at most 4 in progress\n",
-            "bob (keys: 0, certificates: 0)\n  no rights\n",
+            "alice (keys: 1, certificates: 1)\n  watch: read on *\n  a: infer, read on b, a-*, at most 4 in progress, at most 5 bytes a second, at most 6 seconds of computing a minute\n",
+            "bob (keys: 0, certificates: 0, users: 0 1000)\n  no rights\n",
             "\nanonymous\n  no rights\n",
             "\ntokens.x of https://login.x/\n  models.read: scoped, watch\n",
             "warning: nobody has the role 'unused'\n",

@@ -9,9 +9,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use nereid_budgets::Permit;
 use nereid_core::Principal;
-use nereid_protocol::{Action, Authentication, Authenticator, Authorizer, Denied, Head, Identity, Need};
+use nereid_protocol::{
+    Action, Admission, Authentication, Authenticator, Authorizer, Denied, Head, Identity, Need,
+};
 use quick_cache::sync::Cache;
 use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, interval};
@@ -20,7 +21,7 @@ use crate::key::now;
 use crate::key_file::KeyFile;
 use crate::policy;
 use crate::policy::{ANONYMOUS, Policy};
-use crate::quota::{Limits, Quotas};
+use crate::quota::{Counters, Limits, PrincipalUsage, Principals, Quotas};
 use crate::stamp::Stamp;
 use crate::tokens::{self, FetchKeys, Issuer, KeySource, Keys, RemoteKeys, Token};
 
@@ -122,6 +123,8 @@ pub struct Guard {
     rules: ArcSwap<Rules>,
     remote_keys: RemoteKeys,
     files: Mutex<Files>,
+    /// Usage of principals since the start of the server.
+    principals: Principals,
 }
 
 /// The state of the files.
@@ -150,6 +153,7 @@ impl Guard {
             rules: ArcSwap::from_pointee(rules),
             remote_keys: RemoteKeys::new(fetcher),
             files: Mutex::new(files),
+            principals: Principals::default(),
         }))
     }
 
@@ -177,6 +181,11 @@ impl Guard {
     /// Whether the files are in use. Otherwise they are broken, and an earlier state of them is.
     pub fn is_valid(&self) -> bool {
         self.files().error.is_none()
+    }
+
+    /// Usage of each principal since the start of the server. Token senders outside the policy count as `ISSUER/*`.
+    pub fn usage(&self) -> Vec<(String, PrincipalUsage)> {
+        self.principals.usage()
     }
 
     fn files(&self) -> MutexGuard<'_, Files> {
@@ -246,6 +255,15 @@ impl Guard {
         let verified = Arc::new(Verified { token, name, client, keys, rules: rules.number });
         rules.tokens.insert(hash, Arc::clone(&verified));
         Ok(verified)
+    }
+
+    /// The counters of the sender of a token. There are any number of subjects, so those without a principal share some.
+    fn counters_of(&self, rules: &Rules, verified: &Verified) -> Arc<Counters> {
+        let name = verified.name.name();
+        match rules.policy.principals().contains_key(name) {
+            true => self.principals.of(name),
+            false => self.principals.of(&format!("{}/*", verified.token.issuer)),
+        }
     }
 
     fn decide<'c>(&self, caller: &'c Identity, need: Need, model: Option<&str>) -> Result<(), Refusal<'c>> {
@@ -345,7 +363,9 @@ impl Authenticator for Guard {
             Ok(None) => {
                 let rules = self.rules.load();
                 let certificate = identity.principal.as_ref();
-                match certificate.and_then(|name| rules.policy.of_certificate(name.name())) {
+                let certified = certificate.and_then(|name| rules.policy.of_certificate(name.name()));
+                let user = || rules.policy.of_user(identity.user()?);
+                match certified.or_else(user) {
                     Some(principal) => identity.with_principal(principal.clone()),
                     None => identity,
                 }
@@ -374,28 +394,33 @@ impl Authorizer for Guard {
         })
     }
 
-    fn admit(&self, caller: &Identity, model: &str) -> Result<Option<Permit>, Denied> {
+    fn admit(&self, caller: &Identity, model: &str, bytes: usize) -> Result<Option<Admission>, Denied> {
         let rules = self.rules.load();
-        if let Some(verified) = caller.evidence::<Verified>() {
-            let limits = verified.client(&rules).limits(model);
-            if limits.is_unlimited() {
-                return Ok(None);
-            }
-            return rules.quotas.admit(verified.name.name(), model, limits).map_err(Denied::Exhausted);
-        }
-        let (name, client) = match caller.authenticated() {
-            Some((principal, _)) => (principal.name(), rules.policy.principals().get(principal.name())),
-            None => (ANONYMOUS, Some(rules.policy.anonymous())),
+        let (name, limits, counters) = if let Some(verified) = caller.evidence::<Verified>() {
+            let name = verified.name.name();
+            (name, verified.client(&rules).limits(model), self.counters_of(&rules, verified))
+        } else {
+            let (name, client) = match caller.authenticated() {
+                Some((principal, _)) => (principal.name(), rules.policy.principals().get(principal.name())),
+                None => (ANONYMOUS, Some(rules.policy.anonymous())),
+            };
+            let limits = client.map_or_else(Limits::default, |client| client.limits(model));
+            (name, limits, self.principals.of(name))
         };
-        let limits = client.map_or_else(Limits::default, |client| client.limits(model));
-        if limits.is_unlimited() {
-            return Ok(None);
-        }
-        rules.quotas.admit(name, model, limits).map_err(Denied::Exhausted)
+        let admitted = match limits.is_unlimited() {
+            true => Ok(Admission { permit: None, usage: Some(Arc::clone(&counters) as _) }),
+            false => rules.quotas.admit(name, model, bytes, limits, &counters),
+        };
+        counters.count(admitted.is_ok(), bytes);
+        admitted.map(Some).map_err(Denied::Exhausted)
     }
 
     fn permits(&self, caller: &Identity, action: Action, model: Option<&str>) -> bool {
         self.decide(caller, action.need(), model).is_ok()
+    }
+
+    fn trouble(&self) -> Option<&'static str> {
+        (!self.is_valid()).then_some("the files of the access policy are unusable; earlier rules are in use")
     }
 }
 

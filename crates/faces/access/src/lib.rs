@@ -4,11 +4,14 @@
 //! file of keys while the server runs. The crate knows neither routes nor models: the need of each action is declared
 //! with the action, and rights are on names of models, whether or not such models exist. So a refusal reveals nothing
 //! about the repository, neither by its text nor by its timing.
+//!
+//! An [`AuditLog`] records who changed what and who was refused, with or without a policy.
 
 #![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 #![deny(clippy::indexing_slicing)]
 #![forbid(unsafe_code)]
 
+mod audit;
 mod document;
 mod explain;
 mod grants;
@@ -21,9 +24,11 @@ mod quota;
 mod stamp;
 mod tokens;
 
+pub use audit::{AuditCounts, AuditLog};
 pub use explain::{Reason, explain, overview};
 pub use guard::Guard;
 pub use key::{Expiry, NewKey, key_id};
 pub use key_file::{KeyEntry, KeyFile, KeyFileError};
 pub use policy::{ANONYMOUS, Policy, PolicyError, Principal, Role};
+pub use quota::PrincipalUsage;
 pub use tokens::{FetchKeys, Issuer, KeySource};

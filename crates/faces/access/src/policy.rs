@@ -40,6 +40,8 @@ pub struct Policy {
     anonymous: Principal,
     /// The principals of certificates, by the name that the connection knows.
     certificates: BTreeMap<String, nereid_core::Principal>,
+    /// The principals of users of this machine, by number.
+    users: BTreeMap<u32, nereid_core::Principal>,
     issuers: Vec<Issuer>,
     /// The principals of tokens, by the name of the issuer and the subject, separated by a slash.
     subjects: BTreeMap<String, String>,
@@ -65,6 +67,16 @@ impl Role {
         self.limits.concurrent.map(NonZeroU32::get)
     }
 
+    /// Bytes of requests in a second, of each principal to each model.
+    pub fn bytes_per_second(&self) -> Option<u32> {
+        self.limits.bytes.map(NonZeroU32::get)
+    }
+
+    /// Seconds of computing in a minute, for each principal by each model.
+    pub fn compute_seconds_per_minute(&self) -> Option<u32> {
+        self.limits.compute.map(NonZeroU32::get)
+    }
+
     /// The patterns of the models' names.
     pub fn models(&self) -> impl Iterator<Item = &str> {
         self.models.iter().map(Pattern::text)
@@ -78,6 +90,8 @@ pub struct Principal {
     pub roles: Vec<String>,
     /// The names in its certificates.
     pub certificates: Vec<String>,
+    /// The numbers of its users of this machine.
+    pub users: Vec<u32>,
     /// The subjects of its tokens, each behind the name of the issuer and a slash.
     pub subjects: Vec<String>,
     grants: Grants,
@@ -182,6 +196,7 @@ impl Policy {
             principals: BTreeMap::new(),
             anonymous: Principal::default(),
             certificates: BTreeMap::new(),
+            users: BTreeMap::new(),
             issuers: Vec::new(),
             subjects: BTreeMap::new(),
         };
@@ -207,7 +222,7 @@ impl Policy {
     }
 
     fn add_principal(&mut self, name: &str, table: &Table<'_>) -> Result<(), PolicyError> {
-        table.only(&["roles", "certificates", "subjects"])?;
+        table.only(&["roles", "certificates", "uids", "subjects"])?;
         if name == ANONYMOUS {
             return Err(table.error("clients without credentials have a table of their own, [anonymous]"));
         }
@@ -225,6 +240,13 @@ impl Policy {
                 return Err(certificate.error(reason));
             }
             principal.certificates.push(certificate.text.to_owned());
+        }
+        for user in table.numbers("uids")? {
+            let shared = nereid_core::Principal::new(name);
+            if let Some(other) = self.users.insert(user, shared) {
+                return Err(table.error(&format!("user {user} is also of '{other}'")));
+            }
+            principal.users.push(user);
         }
         for subject in table.list("subjects")? {
             let issuer = subject.text.split_once('/').filter(|(_, subject)| !subject.is_empty());
@@ -361,6 +383,11 @@ impl Policy {
         self.certificates.get(name)
     }
 
+    /// The principal of clients at a Unix socket whose process is of this user.
+    pub(crate) fn of_user(&self, user: u32) -> Option<&nereid_core::Principal> {
+        self.users.get(&user)
+    }
+
     /// Checks the name of a principal that a command line names.
     ///
     /// # Errors
@@ -399,7 +426,14 @@ fn named<'t>(root: &Table<'t>, member: &str) -> Result<Vec<(&'t str, Table<'t>)>
 }
 
 fn role(table: &Table<'_>) -> Result<Role, PolicyError> {
-    table.only(&["rights", "models", "requests-per-second", "concurrent-requests"])?;
+    table.only(&[
+        "rights",
+        "models",
+        "requests-per-second",
+        "concurrent-requests",
+        "bytes-per-second",
+        "compute-seconds-per-minute",
+    ])?;
     let (names, models) = (table.list("rights")?, table.list("models")?);
     if names.is_empty() || models.is_empty() {
         let rights = Right::ALL.map(|(_, name)| name).join(", ");
@@ -429,6 +463,8 @@ fn role(table: &Table<'_>) -> Result<Role, PolicyError> {
     let limits = Limits {
         per_second: table.count("requests-per-second")?,
         concurrent: table.count("concurrent-requests")?,
+        bytes: table.count("bytes-per-second")?,
+        compute: table.count("compute-seconds-per-minute")?,
     };
     if !limits.is_unlimited() && !rights.contains(&Right::Infer) {
         return Err(table.error("limits of requests have no effect without the right 'infer'"));

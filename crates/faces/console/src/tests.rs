@@ -66,9 +66,9 @@ async fn site(access: Access) -> Site {
     let (server, log) = (server(), Arc::<LogControl>::default());
     let console = Console::new(Arc::clone(&server), Arc::clone(&log), access);
     let sampling = console.sampling();
-    let address = Address { host: "127.0.0.1".into(), port: 0, share: false };
+    let address = Address::tcp("127.0.0.1", 0);
     let listener = address.bind().unwrap().listen(None).unwrap();
-    let address = listener.local_addr().unwrap();
+    let address = listener.local_addr().unwrap().tcp().unwrap();
     let router = Router::from(Beside(Properties::default())).and(console);
     tokio::spawn(serve(listener, router, TransportOptions::default(), CancellationToken::new()));
     Site { server, log, sampling, address }

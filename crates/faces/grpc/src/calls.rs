@@ -14,10 +14,10 @@ use nereid_protocol::{Action, Head, Identity, LoggedRequest, Principal};
 use nereid_shared_memory::Regions;
 use tokio::time::{Sleep, sleep};
 use tokio_util::sync::CancellationToken;
-use tonic::Status;
 use tonic::body::Body;
 use tonic::codec::CompressionEncoding;
 use tonic::codegen::{BoxFuture, StdError};
+use tonic::{Code, Status};
 use tower_service::Service as Tower;
 
 use crate::companions::{Companions, HEALTH};
@@ -219,8 +219,14 @@ impl Calls {
         if action == Action::Infer && self.face.server.trace().is_on() {
             request.extensions_mut().insert(ArrivalTime::now());
         }
-        // Most callers are anonymous, and extensions are a map.
-        if !caller.is_default() {
+        let access = &self.face.options.access;
+        let audited =
+            access.audited(&caller, action, || format!("gRPC {}", request.uri().path())).map(Arc::new);
+        if let Some(audited) = &audited {
+            request.extensions_mut().insert(Arc::clone(audited));
+        }
+        // Most callers are anonymous, and extensions are a map. The audit needs their addresses.
+        if !caller.is_default() || access.is_audited() {
             request.extensions_mut().insert(caller);
         }
         let limit = deadline::of(request.headers()).map(|limit| Box::pin(sleep(limit)));
@@ -235,6 +241,14 @@ impl Calls {
                 let budget = self.face.server.bodies().clone();
                 self.dispatch(action, request.map(|body| InflatedBody::new(body, format, budget)), false)
             }
+        };
+        let answer = match audited {
+            None => answer,
+            Some(audited) => Box::pin(async move {
+                let answer = answer.await;
+                audited.answered(answer.as_ref().ok().and_then(failure).as_deref());
+                answer
+            }),
         };
         PendingAnswer::Called { answer, limit }
     }
@@ -257,6 +271,12 @@ impl Calls {
         let budget = self.face.body_budget(counts).clone();
         self.others.clone().call(request.map(|body| Messages::new(body, budget)))
     }
+}
+
+/// The status of a call that failed; `None` if it succeeded. Only failures have it in front of a body.
+fn failure(answer: &Response<Body>) -> Option<String> {
+    let status = Status::from_header_map(answer.headers()).filter(|status| status.code() != Code::Ok)?;
+    Some(format!("{:?}", status.code()))
 }
 
 /// A call's answer in the making. Dropping it (the client left or the deadline passed) cancels the request wherever it

@@ -18,7 +18,8 @@ use std::ops::Deref;
 
 use bytes::Bytes;
 use http::HeaderMap;
-use nereid_budgets::{BodyShare, Permit};
+use nereid_budgets::BodyShare;
+use nereid_core::Admission;
 use nereid_core::backend_api::{Buffer, Buffers, Error};
 
 pub(crate) use self::compressor::Compressor;
@@ -40,8 +41,16 @@ pub(crate) struct InferMessage {
     pub joined: Vec<Option<Result<Bytes, Error>>>,
     /// The message's share of the server's budget.
     pub share: BodyShare,
-    /// The request's place among those that its sender may have in progress.
-    pub permit: Option<Permit>,
+    /// The request's admission by the limits of its sender.
+    pub admission: Option<Admission>,
+}
+
+impl InferMessage {
+    /// The bytes of the contents.
+    pub fn byte_size(&self) -> usize {
+        let raw: usize = self.raw.iter().flatten().map(Buffer::len).sum();
+        raw + prost::Message::encoded_len(&self.message)
+    }
 }
 
 impl From<ModelInferRequest> for InferMessage {

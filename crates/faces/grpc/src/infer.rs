@@ -88,10 +88,8 @@ pub(crate) fn submit(
         false => &face.no_regions,
     };
     let caller = Caller::default().with_principal(caller.principal.clone());
-    let mut caller = caller.with_body(std::mem::take(&mut message.share));
-    if let Some(permit) = message.permit.take() {
-        caller = caller.with_permit(permit);
-    }
+    let caller = caller.with_body(std::mem::take(&mut message.share));
+    let caller = caller.with_admission(message.admission.take());
     let DecodedRequest { mut request, memory, empty_final } = decode::decode(message, regions)?;
     forward(&mut request.parameters)?;
     let byte_size = request.inputs.iter().map(Tensor::byte_size).sum();

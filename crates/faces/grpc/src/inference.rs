@@ -69,8 +69,7 @@ where
     };
     face.permit(&extensions, Action::Infer, Some(&message.model_name))?;
     let call = CallContext::new(MetadataMap::from_headers(headers), &extensions);
-    message.permit =
-        face.admit(&call.caller, &message.model_name).map_err(|denied| status::denied(&denied))?;
+    message.admission = face.admit(&call.caller, &message).map_err(|denied| status::denied(&denied))?;
     match infer::answer(&face, &call, &mut message).await {
         (Ok(reply), trace) => {
             let mut response = Outgoing::response(iter([Ok(reply)]), compressor);

@@ -35,15 +35,18 @@ mod transport;
 use std::sync::{Arc, LazyLock};
 
 use http::Extensions;
-use nereid_budgets::{BodyBudget, Permit};
+use nereid_budgets::BodyBudget;
 use nereid_core::Server;
 use nereid_core::backend_api::{Error, ErrorCode};
 use nereid_load_report::LoadReports;
-use nereid_protocol::{Access, Action, Denied, HeaderPattern, Identity, LogControl};
+use nereid_protocol::{
+    Access, Action, Admission, AuditedRequest, Denied, HeaderPattern, Identity, LogControl,
+};
 use nereid_shared_memory::Regions;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
+use crate::codec::InferMessage;
 pub use calls::{Calls, RESTRICTED_PREFIX, calls};
 pub use proto::FILE_DESCRIPTORS;
 pub use transport::{PROTOCOLS, PingRules, TransportOptions, serve};
@@ -98,7 +101,23 @@ impl Face {
     /// # Errors
     /// The status of a refused call.
     pub fn permit(&self, call: &Extensions, action: Action, model: Option<&str>) -> Result<(), Status> {
-        self.check(caller(call), action, model)
+        let outcome = self.check(caller(call), action, model);
+        match &outcome {
+            Ok(()) => self.note(call, action, model),
+            Err(_) => {
+                if let Some(audited) = call.get::<Arc<AuditedRequest>>() {
+                    audited.refused();
+                }
+            }
+        }
+        outcome
+    }
+
+    /// Notes for the audit what a call with these extensions does, and with which model or region.
+    pub fn note(&self, call: &Extensions, action: Action, subject: Option<&str>) {
+        if let Some(audited) = call.get::<Arc<AuditedRequest>>() {
+            audited.note(action, subject);
+        }
     }
 
     /// Whether the caller of a call with these extensions may see this model.
@@ -118,11 +137,12 @@ impl Face {
     ///
     /// # Errors
     /// The sender has reached a limit.
-    pub fn admit(&self, caller: &Identity, model: &str) -> Result<Option<Permit>, Denied> {
+    pub fn admit(&self, caller: &Identity, message: &InferMessage) -> Result<Option<Admission>, Denied> {
+        let model = &message.model_name;
         if self.options.access.is_open_to(caller) || self.server.models().find(model, None).is_err() {
             return Ok(None);
         }
-        self.options.access.admit(caller, model)
+        self.options.access.admit(caller, model, message.byte_size())
     }
 
     /// The status of a request that failed because its caller may not use shared memory. `None` for other errors.

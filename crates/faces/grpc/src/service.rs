@@ -134,6 +134,7 @@ impl GrpcInferenceService for Service {
         &self,
         request: Request<SystemSharedMemoryRegisterRequest>,
     ) -> Answer<SystemSharedMemoryRegisterResponse> {
+        self.0.note(request.extensions(), Action::ChangeRegions, Some(&request.get_ref().name));
         let registered = shared_memory::register(&self.0.options.regions, request.get_ref());
         answer(registered.map(|()| SystemSharedMemoryRegisterResponse {}))
     }
@@ -142,6 +143,7 @@ impl GrpcInferenceService for Service {
         &self,
         request: Request<SystemSharedMemoryUnregisterRequest>,
     ) -> Answer<SystemSharedMemoryUnregisterResponse> {
+        self.0.note(request.extensions(), Action::ChangeRegions, Some(&request.get_ref().name));
         let unregistered = shared_memory::unregister(&self.0.options.regions, &request.get_ref().name);
         answer(unregistered.map(|()| SystemSharedMemoryUnregisterResponse {}))
     }
@@ -157,6 +159,7 @@ impl GrpcInferenceService for Service {
         &self,
         request: Request<CudaSharedMemoryRegisterRequest>,
     ) -> Answer<CudaSharedMemoryRegisterResponse> {
+        self.0.note(request.extensions(), Action::ChangeRegions, Some(&request.get_ref().name));
         let registered = shared_memory::cuda_register(&self.0.options.regions, request.get_ref());
         answer(registered.map(|()| CudaSharedMemoryRegisterResponse {}))
     }
@@ -165,6 +168,7 @@ impl GrpcInferenceService for Service {
         &self,
         request: Request<CudaSharedMemoryUnregisterRequest>,
     ) -> Answer<CudaSharedMemoryUnregisterResponse> {
+        self.0.note(request.extensions(), Action::ChangeRegions, Some(&request.get_ref().name));
         let unregistered = shared_memory::cuda_unregister(&self.0.options.regions, &request.get_ref().name);
         answer(unregistered.map(|()| CudaSharedMemoryUnregisterResponse {}))
     }

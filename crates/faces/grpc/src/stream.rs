@@ -178,8 +178,8 @@ where
     fn admit(&self, message: &mut InferMessage) -> Result<Option<u64>> {
         let model = &message.model_name;
         let permitted = self.face.options.access.check(&self.caller, Action::Infer, Some(model));
-        let admitted = permitted.and_then(|()| self.face.admit(&self.caller, model));
-        message.permit =
+        let admitted = permitted.and_then(|()| self.face.admit(&self.caller, message));
+        message.admission =
             admitted.map_err(|denied| Error::unavailable(status::denied(&denied).message().to_owned()))?;
         version(&message.model_version, &message.model_name)
     }

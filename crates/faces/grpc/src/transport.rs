@@ -1,6 +1,7 @@
 //! Connections: accepts them, serves gRPC on each, and ends them gracefully: at shutdown, at their maximum age, when
 //! their client disappears, does not speak HTTP/2, or pings too often.
 
+mod authority;
 mod guarded;
 mod pings;
 
@@ -13,9 +14,9 @@ use hyper::server::conn::http2::Builder;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use nereid_net::http2::Draining;
 use nereid_net::io_runtime::when_woken;
-use nereid_net::listener::{Activity, Awaited, Listener};
+use nereid_net::listener::{Activity, Awaited, Connection, Listener};
 use nereid_net::slow_clients::{Requests, TimedReplies, TimedWrites, client_stalled};
-use nereid_protocol::{Identity, Principal};
+use nereid_protocol::{Identity, Origin, Principal};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
@@ -110,12 +111,15 @@ pub async fn serve(listener: Listener, calls: Calls, options: TransportOptions, 
             };
             match opened {
                 Ok(connection) => {
-                    let calls = calls.of(Identity::of_connection(
-                        connection.client().map(Principal::new),
-                        connection.is_remote(),
-                    ));
+                    let calls = calls.of(Identity::of_connection(Origin {
+                        certificate: connection.certificate().map(Principal::new),
+                        user: connection.user(),
+                        address: connection.address(),
+                        remote: connection.is_remote(),
+                    }));
+                    let is_local = matches!(connection, Connection::Unix(_));
                     tokio::select! {
-                        () = serve_connection(connection, calls, options, requests, shutdown) => {}
+                        () = serve_connection(connection, is_local, calls, options, requests, shutdown) => {}
                         () = when_woken(evicted.cancelled()) => {
                             tracing::debug!("closed an idle gRPC connection to make room");
                         }
@@ -140,6 +144,7 @@ impl Activity for Idleness {
 
 async fn serve_connection<S>(
     stream: S,
+    is_local: bool,
     calls: Calls,
     options: TransportOptions,
     requests: Arc<Requests>,
@@ -149,7 +154,7 @@ async fn serve_connection<S>(
 {
     let stream = TimedWrites::new(stream);
     let backlog = stream.backlog();
-    let guarded = GuardedConnection::new(stream, options.pings);
+    let guarded = GuardedConnection::new(stream, options.pings, is_local);
     let has_started = guarded.has_started();
     let (stream, drain) = Draining::new(guarded);
     let mut protocol =

@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use hyper::http::request::Parts;
 use hyper::{HeaderMap, StatusCode};
-use nereid_budgets::{BodyBudget, Permit};
-use nereid_protocol::{Access, Action, Identity};
+use nereid_budgets::BodyBudget;
+use nereid_protocol::{Access, Action, Admission, AuditedRequest, Identity};
 
 use crate::body::{Limit, RequestBody};
 use crate::cors::Cors;
@@ -88,6 +88,8 @@ pub struct Call<'a> {
     pub arrived: Option<(Instant, Instant)>,
     /// Access to the face.
     pub(crate) access: &'a Access,
+    /// The audit of a request that changes something, if there is one.
+    pub(crate) audited: Option<&'a AuditedRequest>,
     /// The head as received, if the face [keeps](Properties::keeps_spelling) it.
     pub(crate) head: &'a [u8],
     pub(crate) pace: &'a Pace,
@@ -100,6 +102,12 @@ impl Call<'_> {
     /// The reply to a refused request.
     pub fn permit(&self, action: Action, model: &str) -> Result<(), Box<Reply>> {
         let outcome = self.access.check(self.caller, action, Some(model));
+        if let Some(audited) = self.audited {
+            match &outcome {
+                Ok(()) => audited.note(action, Some(model)),
+                Err(_) => audited.refused(),
+            }
+        }
         outcome.map_err(|denied| Box::new(reply::denied(&denied)))
     }
 
@@ -113,12 +121,17 @@ impl Call<'_> {
         self.access.check(self.caller, action, None).err().map(|denied| reply::denied(&denied))
     }
 
-    /// Counts a permitted request to a model that exists. The permit is the request's until it is over.
+    /// Counts a permitted request to an existing model. `bytes` is the size of its body.
     ///
     /// # Errors
     /// The reply to a request beyond a limit.
-    pub fn admit(&self, model: &str) -> Result<Option<Permit>, Box<Reply>> {
-        self.access.admit(self.caller, model).map_err(|denied| Box::new(reply::denied(&denied)))
+    pub fn admit(&self, model: &str, bytes: usize) -> Result<Option<Admission>, Box<Reply>> {
+        self.access.admit(self.caller, model, bytes).map_err(|denied| Box::new(reply::denied(&denied)))
+    }
+
+    /// Why the rules of access in use are not those that they should be, if so.
+    pub fn access_trouble(&self) -> Option<&'static str> {
+        self.access.trouble()
     }
 
     /// Whether a header holds credentials, which models must not receive.

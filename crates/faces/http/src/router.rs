@@ -155,8 +155,19 @@ impl Router {
         let _working = pace.working();
         let arrived = head_arrived.map(|head| (head, Instant::now()));
         let (query, headers, access) = (parts.uri.query(), &parts.headers, &properties.access);
-        let call = Call { params, query, headers, caller: &caller, arrived, access, head: &head, pace };
+        let request = || format!("HTTP {} {}", parts.method, parts.uri.path());
+        let audited = access.audited(&caller, action, request).map(Box::new);
+        if let Some(audited) = &audited {
+            audited.note(action, params.get("model").or_else(|| params.get("region")).as_deref());
+        }
+        let audited = audited.as_deref();
+        let call =
+            Call { params, query, headers, caller: &caller, arrived, access, audited, head: &head, pace };
         let mut reply = face.perform(route, &call, body).await;
+        if let Some(audited) = audited {
+            let failure = (!reply.status().is_success()).then(|| reply.status().as_u16().to_string());
+            audited.answered(failure.as_deref());
+        }
         // For the log of requests, which began before the sender was known.
         if let Some((principal, _)) = caller.authenticated()
             && LoggedRequest::is_on()

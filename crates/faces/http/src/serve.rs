@@ -20,7 +20,7 @@ use nereid_net::http2::Draining;
 use nereid_net::io_runtime::when_woken;
 use nereid_net::listener::{Activity as _, Arrival, Listener};
 use nereid_net::slow_clients::{TimedBody, TimedReplies, TimedWrites, client_stalled};
-use nereid_protocol::{Identity, LoggedRequest, Principal};
+use nereid_protocol::{Identity, LoggedRequest, Origin, Principal};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
@@ -158,8 +158,12 @@ async fn open(transport: Arc<Transport>, arrival: Arrival, pace: Pace, evicted: 
     };
     match opened {
         Ok(connection) => {
-            let identity =
-                Identity::of_connection(connection.client().map(Principal::new), connection.is_remote());
+            let identity = Identity::of_connection(Origin {
+                certificate: connection.certificate().map(Principal::new),
+                user: connection.user(),
+                address: connection.address(),
+                remote: connection.is_remote(),
+            });
             converse(connection, transport, pace, identity, evicted).await;
         }
         Err(error) => tracing::debug!("cannot open an HTTP connection: {error}"),

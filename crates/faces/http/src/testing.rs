@@ -198,7 +198,7 @@ pub(crate) struct Serving {
 }
 
 fn listener() -> Listener {
-    Address { host: "127.0.0.1".into(), port: 0, share: false }.bind().unwrap().listen(None).unwrap()
+    Address::tcp("127.0.0.1", 0).bind().unwrap().listen(None).unwrap()
 }
 
 pub(crate) fn serving(router: impl Into<Router>) -> Serving {
@@ -207,7 +207,7 @@ pub(crate) fn serving(router: impl Into<Router>) -> Serving {
 
 pub(crate) fn serving_with(router: impl Into<Router>, options: TransportOptions) -> Serving {
     let listener = listener();
-    let address = listener.local_addr().unwrap();
+    let address = listener.local_addr().unwrap().tcp().unwrap();
     let shutdown = CancellationToken::new();
     let closing = shutdown.child_token();
     let end = End { closing: closing.clone(), shutdown: shutdown.clone() };

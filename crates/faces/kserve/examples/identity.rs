@@ -7,7 +7,6 @@
 
 use std::collections::BTreeMap;
 use std::error::Error;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread;
 
@@ -18,7 +17,7 @@ use nereid_grpc::{Calls, GrpcOptions};
 use nereid_http::TransportOptions;
 use nereid_identity::IdentityBackend;
 use nereid_kserve::{HttpOptions, KserveHttp};
-use nereid_net::listener::{Address, Listener};
+use nereid_net::listener::{Address, Listener, LocalAddress};
 use nereid_testkit::normalised;
 use tokio_util::sync::CancellationToken;
 
@@ -76,8 +75,8 @@ fn server() -> Result<Arc<Server>, Box<dyn Error>> {
 }
 
 /// Listens on a free port. Called within the runtime.
-fn listen() -> Result<(Listener, SocketAddr), Box<dyn Error>> {
-    let address = Address { host: "127.0.0.1".into(), port: 0, share: false };
+fn listen() -> Result<(Listener, LocalAddress), Box<dyn Error>> {
+    let address = Address::tcp("127.0.0.1", 0);
     let listener = address.bind()?.listen(None)?;
     let address = listener.local_addr()?;
     Ok((listener, address))

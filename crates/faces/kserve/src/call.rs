@@ -4,11 +4,10 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use hyper::HeaderMap;
-use nereid_budgets::Permit;
 use nereid_core::backend_api::{Error, ErrorCode, InferRequest, Result, Trace};
 use nereid_core::{Caller, RequestHead};
 use nereid_http::{self as http, Params, Reply, RequestBody};
-use nereid_protocol::{Action, parse_version, request_head, trace_parent};
+use nereid_protocol::{Action, Admission, parse_version, request_head, trace_parent};
 use nereid_shared_memory::Regions;
 
 use crate::KserveHttp;
@@ -65,13 +64,9 @@ impl<'a> Call<'a> {
     }
 
     /// The sender of an inference request, holding the body's share of the budget.
-    pub(crate) fn caller(&self, body: &mut RequestBody, permit: Option<Permit>) -> Caller {
+    pub(crate) fn caller(&self, body: &mut RequestBody, admission: Option<Admission>) -> Caller {
         let caller = Caller::default().with_principal(self.http.caller.principal.clone());
-        let caller = caller.with_body(body.take_share());
-        match permit {
-            None => caller,
-            Some(permit) => caller.with_permit(permit),
-        }
+        caller.with_body(body.take_share()).with_admission(admission)
     }
 
     /// The trace of the inference it requests, if it is traced; stamped with the times of arrival.

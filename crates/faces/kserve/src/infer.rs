@@ -50,8 +50,8 @@ async fn answer_with(
     trace: Option<&Arc<Trace>>,
 ) -> Result<Reply> {
     let Call { face, target, headers, .. } = call;
-    let permit = match call.http.admit(model.name()) {
-        Ok(permit) => permit,
+    let admission = match call.http.admit(model.name(), body.len()) {
+        Ok(admission) => admission,
         Err(refused) => return Ok(*refused),
     };
     match face.dialect.encoding_of_request(headers) {
@@ -76,7 +76,7 @@ async fn answer_with(
     };
     call.forward_headers(&mut request)?;
     request.trace = trace.map(|trace| RequestTrace::new(Arc::clone(trace)));
-    let caller = call.caller(&mut body, permit);
+    let caller = call.caller(&mut body, admission);
     let mut answers = face.server.infer(model, request, caller)?;
     let response = answers.single().await;
     if let Some(trace) = trace {

@@ -1,5 +1,6 @@
 //! Health, metadata and statistics of the server and its models.
 
+use bytes::Bytes;
 use hyper::{HeaderMap, StatusCode};
 use nereid_core::Server;
 use nereid_core::backend_api::Result;
@@ -7,6 +8,7 @@ use nereid_core::model_config::to_json;
 use nereid_http::{Reply, accepts, reply};
 use nereid_protocol::documents::{ModelMetadata, ServerMetadata, Statistics};
 use nereid_protocol::{Action, as_invalid_arg};
+use serde_json::json;
 
 use crate::call::{Call, Target};
 
@@ -14,13 +16,18 @@ pub(crate) fn server_live(server: &Server, headers: &HeaderMap) -> Reply {
     health(server.is_live(), headers, r#"{"live":true}"#)
 }
 
-pub(crate) async fn server_ready(server: &Server, headers: &HeaderMap) -> Reply {
-    health(server.ready().await, headers, r#"{"ready":true}"#)
+/// Whether the server accepts requests. If the access policy's files are broken, it does, and the body says so.
+pub(crate) async fn server_ready(server: &Server, call: &Call<'_>) -> Reply {
+    let body = match call.http.access_trouble() {
+        None => r#"{"ready":true}"#.into(),
+        Some(trouble) => json!({"ready": true, "reason": trouble}).to_string(),
+    };
+    health(server.ready().await, call.headers, body)
 }
 
 /// Health checks are answered without a body, as scripts expect that print a body and a status together. KServe's replies have
 /// a body: clients get it if `Accept` names JSON. curl, wget and most libraries send `*/*`, which does not.
-fn health(is_good: bool, headers: &HeaderMap, body: &'static str) -> Reply {
+fn health(is_good: bool, headers: &HeaderMap, body: impl Into<Bytes>) -> Reply {
     match is_good {
         true if accepts(headers, "application/json") => reply::json_bytes(StatusCode::OK, body),
         true => reply::empty(StatusCode::OK),

@@ -190,7 +190,7 @@ async fn perform(operation: Operation, call: &Call<'_>, body: RequestBody) -> Re
         Operation::LoadModel => Box::pin(repository::load(call, body)).await,
         Operation::UnloadModel => Box::pin(repository::unload(server, target, body)).await,
         Operation::Live => Ok(metadata::server_live(server, call.headers)),
-        Operation::Ready => Ok(Box::pin(metadata::server_ready(server, call.headers)).await),
+        Operation::Ready => Ok(Box::pin(metadata::server_ready(server, call)).await),
         Operation::ServerMetadata => Ok(metadata::server(server)),
         Operation::OpenApi => {
             let is_visible = |model: &str| call.http.may(Action::Metadata, Some(model));

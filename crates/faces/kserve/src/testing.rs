@@ -61,9 +61,9 @@ pub(crate) fn options() -> ServerOptions {
 
 /// Serves on a free port.
 pub(crate) async fn serve(server: Arc<Server>, options: HttpOptions) -> Serving {
-    let address = Address { host: "127.0.0.1".into(), port: 0, share: false };
+    let address = Address::tcp("127.0.0.1", 0);
     let listener = address.bind().unwrap().listen(None).unwrap();
-    let address = listener.local_addr().unwrap();
+    let address = listener.local_addr().unwrap().tcp().unwrap();
     let face = crate::KserveHttp::new(server, options);
     let (transport, shutdown) = (TransportOptions::default(), CancellationToken::new());
     tokio::spawn(nereid_http::serve(listener, face, transport, shutdown));

@@ -8,11 +8,13 @@ use crate::cache::{self, ResponseCacheMetrics};
 use crate::gpu::{self, Gpus};
 use crate::machine::{self, Machine};
 use crate::memory::{self, VersionMemory};
+use crate::principals::{self, PrincipalMetrics};
 use crate::repositories::{self, RemoteRepository};
 use crate::text::{Labels, Text};
 use crate::{custom, models, nvml};
 
 const POLICY_VALID: &str = "nereid_access_policy_valid";
+const AUDIT_EVENTS: &str = "nereid_audit_events_total";
 const PINNED_TOTAL: &str = "nv_pinned_memory_pool_total_bytes";
 const PINNED_USED: &str = "nv_pinned_memory_pool_used_bytes";
 
@@ -64,12 +66,25 @@ pub struct Exposition {
     pinned: Box<dyn Fn() -> PinnedMemory + Send + Sync>,
     repositories: Box<dyn Fn() -> Vec<RemoteRepository> + Send + Sync>,
     access_policy: Option<Box<dyn Fn() -> bool + Send + Sync>>,
+    audit: Option<Box<dyn Fn() -> AuditEvents + Send + Sync>>,
+    principals: Box<dyn Fn() -> Vec<PrincipalMetrics> + Send + Sync>,
     memory: Box<dyn Fn() -> Vec<VersionMemory> + Send + Sync>,
     response_cache: Option<Box<dyn Fn() -> Option<ResponseCacheMetrics> + Send + Sync>>,
     options: MetricsOptions,
     registry: MetricRegistry,
     machine: Option<Machine>,
     gpus: Option<Gpus>,
+}
+
+/// The number of events for the audit log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AuditEvents {
+    /// Written.
+    pub written: u64,
+    /// Lost because of the file.
+    pub lost: u64,
+    /// Refusals that were omitted because there were too many.
+    pub omitted: u64,
 }
 
 impl Exposition {
@@ -95,6 +110,8 @@ impl Exposition {
             pinned: Box::new(PinnedMemory::default),
             repositories: Box::new(Vec::new),
             access_policy: None,
+            audit: None,
+            principals: Box::new(Vec::new),
             memory: Box::new(Vec::new),
             response_cache: None,
         }
@@ -116,6 +133,19 @@ impl Exposition {
     /// Exposes whether the files of the access policy are in use, as `is_valid` reports it.
     pub fn with_access_policy(self, is_valid: impl Fn() -> bool + Send + Sync + 'static) -> Self {
         Self { access_policy: Some(Box::new(is_valid)), ..self }
+    }
+
+    /// Exposes the events of the audit log as `events` counts them.
+    pub fn with_audit(self, events: impl Fn() -> AuditEvents + Send + Sync + 'static) -> Self {
+        Self { audit: Some(Box::new(events)), ..self }
+    }
+
+    /// Exposes what principals have used as `principals` reports it; none without it.
+    pub fn with_principals(
+        self,
+        principals: impl Fn() -> Vec<PrincipalMetrics> + Send + Sync + 'static,
+    ) -> Self {
+        Self { principals: Box::new(principals), ..self }
     }
 
     /// Exposes the memory of versions as `memory` reports it; none without it.
@@ -161,6 +191,15 @@ impl Exposition {
             text.family(POLICY_VALID, "gauge", help);
             text.sample(POLICY_VALID, "", &Labels::default(), u8::from(is_valid()));
         }
+        if let Some(audit) = &self.audit {
+            let AuditEvents { written, lost, omitted } = audit();
+            let help = "Events of the audit log: written, lost because of the file, and refusals omitted because there were too many";
+            text.family(AUDIT_EVENTS, "counter", help);
+            for (outcome, count) in [("written", written), ("lost", lost), ("omitted", omitted)] {
+                text.sample(AUDIT_EVENTS, "", &Labels::default().and("outcome", outcome), count);
+            }
+        }
+        principals::write(&mut text, &(self.principals)());
         gpu::write_gauges(&mut text, &gpus);
         if let Some(machine) = &self.machine {
             machine.write(&mut text);

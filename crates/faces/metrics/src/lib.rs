@@ -14,13 +14,15 @@ mod machine;
 mod memory;
 mod models;
 mod nvml;
+mod principals;
 mod repositories;
 mod service;
 mod text;
 
 pub use cache::{ResponseCacheFill, ResponseCacheMetrics};
-pub use exposition::{Exposition, MetricsOptions, PinnedMemory};
+pub use exposition::{AuditEvents, Exposition, MetricsOptions, PinnedMemory};
 pub use memory::VersionMemory;
+pub use principals::PrincipalMetrics;
 pub use repositories::RemoteRepository;
 pub use service::{Metrics, TRANSPORT, routes};
 

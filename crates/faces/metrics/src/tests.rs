@@ -66,9 +66,9 @@ async fn serving(server: Arc<Server>, exposition: Exposition) -> Serving {
 }
 
 async fn serving_with(server: Arc<Server>, exposition: Exposition, access: Access) -> Serving {
-    let address = Address { host: "127.0.0.1".into(), port: 0, share: false };
+    let address = Address::tcp("127.0.0.1", 0);
     let listener = address.bind().unwrap().listen(None).unwrap();
-    let address = listener.local_addr().unwrap();
+    let address = listener.local_addr().unwrap().tcp().unwrap();
     let shutdown = CancellationToken::new();
     let serving = tokio::spawn(serve(
         listener,

@@ -138,9 +138,9 @@ async fn measure(stream: &mut TcpStream, path: &str, body: &str, end: &[u8], cou
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() {
-    let address = Address { host: "127.0.0.1".into(), port: 0, share: false };
+    let address = Address::tcp("127.0.0.1", 0);
     let listener = address.bind().expect("a free port").listen(None).expect("a listener");
-    let address = listener.local_addr().expect("an address");
+    let address = listener.local_addr().expect("an address").tcp().expect("a port");
     let bare = Bare(Properties { body_limit: Limit { bytes: 1 << 20, option: "" }, ..Properties::default() });
     let router = Router::from(OpenAi::new(server(), OpenAiOptions::default())).and(bare);
     tokio::spawn(serve(listener, router, TransportOptions::default(), CancellationToken::new()));

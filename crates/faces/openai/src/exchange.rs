@@ -107,7 +107,7 @@ impl<'a> Exchange<'a> {
     /// # Errors
     /// The reply to a request that is refused.
     pub(crate) fn infer(&mut self, mut request: InferRequest) -> Result<ResponseStream, Refusal> {
-        let permit = self.call.admit(self.model.name())?;
+        let admission = self.call.admit(self.model.name(), self.json.len())?;
         if let Some(pattern) = &self.face.options.forwarded_headers {
             let headers = self.call.spelled_headers().filter(|(name, _)| !self.call.is_secret(name));
             pattern.forward(headers, &mut request.parameters)?;
@@ -116,11 +116,7 @@ impl<'a> Exchange<'a> {
         let trace = self.face.server.trace().draw(self.model.name(), || trace_parent(header));
         request.trace = trace.map(RequestTrace::new);
         let caller = Caller::default().with_principal(self.call.caller.principal.clone());
-        let caller = caller.with_body(self.body.take_share());
-        let caller = match permit {
-            None => caller,
-            Some(permit) => caller.with_permit(permit),
-        };
+        let caller = caller.with_body(self.body.take_share()).with_admission(admission);
         Ok(self.face.server.infer(&self.model, request, caller)?)
     }
 
@@ -179,7 +175,7 @@ async fn resolve(
         call.permit(Action::Infer, name)?;
         return Ok((face.server.resolve_with(name, None, head).await.map_err(unknown)?, None));
     };
-    if call.permit(Action::Infer, name).is_ok() {
+    if call.may(Action::Infer, Some(name)) {
         match face.server.resolve_with(name, None, head).await {
             Ok(model) => return Ok((model, None)),
             Err(error) if error.code() == ErrorCode::NotFound => {}

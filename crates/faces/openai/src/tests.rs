@@ -160,9 +160,8 @@ async fn serving(
     let options = ServerOptions { name: "test".into(), load_threads: 1, ..ServerOptions::default() };
     let server = Server::new(options, BTreeMap::from([("scripted".to_owned(), backend)]), Arc::new(source));
     assert!(server.start(None).unwrap().is_empty());
-    let listener =
-        Address { host: "127.0.0.1".into(), port: 0, share: false }.bind().unwrap().listen(None).unwrap();
-    let address = listener.local_addr().unwrap();
+    let listener = Address::tcp("127.0.0.1", 0).bind().unwrap().listen(None).unwrap();
+    let address = listener.local_addr().unwrap().tcp().unwrap();
     let router = Router::from(OpenAi::new(Arc::clone(&server), face));
     tokio::spawn(serve(listener, router, TransportOptions::default(), CancellationToken::new()));
     Site { server, address, seen }

@@ -5,6 +5,7 @@
 //! the form of heads and refusals.
 
 mod action;
+mod audit;
 mod identity;
 mod restrictions;
 mod right;
@@ -16,10 +17,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nereid_budgets::Permit;
+use nereid_core::Admission;
 
 pub use self::action::Action;
-pub use self::identity::{Credential, Identity};
+pub use self::audit::{Audit, AuditEvent, AuditOutcome, AuditedRequest};
+pub use self::identity::{Credential, Identity, Origin};
 pub use self::restrictions::{ApiGroup, Restriction, Restrictions};
 pub use self::right::{Need, Right};
 
@@ -83,17 +85,22 @@ pub trait Authorizer: fmt::Debug + Send + Sync {
     /// The action is refused.
     fn check(&self, caller: &Identity, action: Action, model: Option<&str>) -> Result<(), Denied>;
 
-    /// Counts a permitted request to a model that exists. The permit is the request's until it is over.
+    /// Counts a permitted request to an existing model. `bytes` is the size of its body.
     ///
     /// # Errors
     /// The sender has reached a limit.
-    fn admit(&self, _caller: &Identity, _model: &str) -> Result<Option<Permit>, Denied> {
+    fn admit(&self, _caller: &Identity, _model: &str, _bytes: usize) -> Result<Option<Admission>, Denied> {
         Ok(None)
     }
 
     /// Like [`check`](Self::check), without the reason, where lists are filtered.
     fn permits(&self, caller: &Identity, action: Action, model: Option<&str>) -> bool {
         self.check(caller, action, model).is_ok()
+    }
+
+    /// Why the rules in use are not those that they should be, for readiness checks. Everybody may read it.
+    fn trouble(&self) -> Option<&'static str> {
+        None
     }
 }
 
@@ -102,6 +109,7 @@ pub trait Authorizer: fmt::Debug + Send + Sync {
 pub struct Access {
     authenticators: Vec<Arc<dyn Authenticator>>,
     authorizers: Vec<Arc<dyn Authorizer>>,
+    audit: Option<Arc<dyn Audit>>,
     wary: bool,
 }
 
@@ -124,6 +132,33 @@ impl Access {
     pub fn with_authorizer(mut self, authorizer: Arc<dyn Authorizer>) -> Self {
         self.authorizers.push(authorizer);
         self
+    }
+
+    /// Records changes by clients, and refusals.
+    #[must_use]
+    pub fn with_audit(self, audit: Arc<dyn Audit>) -> Self {
+        Self { audit: Some(audit), ..self }
+    }
+
+    /// Why the rules in use are not those that they should be, if so.
+    pub fn trouble(&self) -> Option<&'static str> {
+        self.authorizers.iter().find_map(|authorizer| authorizer.trouble())
+    }
+
+    /// Whether changes and refusals are recorded.
+    pub fn is_audited(&self) -> bool {
+        self.audit.is_some()
+    }
+
+    /// Begins the audit of a request that may change something. `request` is its protocol and target.
+    pub fn audited(
+        &self,
+        caller: &Identity,
+        action: Action,
+        request: impl FnOnce() -> String,
+    ) -> Option<AuditedRequest> {
+        let audit = self.audit.as_ref().filter(|_| action.may_change())?;
+        Some(AuditedRequest::new(Arc::clone(audit), caller.clone(), action, request()))
     }
 
     /// Whether this client may do everything, so that no check is necessary.
@@ -172,20 +207,29 @@ impl Access {
     /// # Errors
     /// The first refusal.
     pub fn check(&self, caller: &Identity, action: Action, model: Option<&str>) -> Result<(), Denied> {
+        let outcome = self.decide(caller, action, model);
+        if let (Err(denied), Some(audit)) = (&outcome, &self.audit) {
+            let outcome = AuditOutcome::Refused(denied);
+            audit.record(&AuditEvent { caller, action, subject: model, request: None, outcome });
+        }
+        outcome
+    }
+
+    fn decide(&self, caller: &Identity, action: Action, model: Option<&str>) -> Result<(), Denied> {
         if self.wary && caller.is_remote() {
             strangers::check(caller, action)?;
         }
         self.authorizers.iter().try_for_each(|authorizer| authorizer.check(caller, action, model))
     }
 
-    /// Counts a permitted request to a model that exists. The permit is the request's until it is over.
+    /// Counts a permitted request to an existing model. `bytes` is the size of its body.
     ///
     /// # Errors
     /// The sender has reached a limit.
-    pub fn admit(&self, caller: &Identity, model: &str) -> Result<Option<Permit>, Denied> {
+    pub fn admit(&self, caller: &Identity, model: &str, bytes: usize) -> Result<Option<Admission>, Denied> {
         let mut admitted = None;
         for authorizer in &self.authorizers {
-            admitted = authorizer.admit(caller, model)?.or(admitted);
+            admitted = authorizer.admit(caller, model, bytes)?.or(admitted);
         }
         Ok(admitted)
     }

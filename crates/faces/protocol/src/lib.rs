@@ -21,14 +21,15 @@ mod trace_context;
 mod trace_settings;
 
 pub use access::{
-    Access, Action, ApiGroup, Authentication, Authenticator, Authorizer, Credential, Denied, Exhausted, Head,
-    Identity, Need, Restriction, Restrictions, Right,
+    Access, Action, ApiGroup, Audit, AuditEvent, AuditOutcome, AuditedRequest, Authentication, Authenticator,
+    Authorizer, Credential, Denied, Exhausted, Head, Identity, Need, Origin, Restriction, Restrictions,
+    Right,
 };
 pub use forward::HeaderPattern;
 pub use logging::{LogControl, LogFormat, LogSettings, LogUpdate, LogValue};
 pub use model::{as_invalid_arg, parse_version, request_head, resolve_single};
 /// For transports, which do not depend on the server.
-pub use nereid_core::Principal;
+pub use nereid_core::{Admission, Principal, Usage};
 pub use recent_log::{LogLevel, LogLine, RecentLog};
 pub use request_log::{LoggedRequest, REQUEST_LOG};
 pub use status::{grpc_status, http_status};

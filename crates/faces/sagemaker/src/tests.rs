@@ -81,9 +81,9 @@ async fn serve(control: ModelControl, options: SageMakerOptions, restricted: &[&
     let folders = Arc::<Registered>::default();
     let face =
         SageMaker::new(KserveHttp::new(server, http), options, Arc::clone(&folders) as Arc<dyn Folders>);
-    let address = Address { host: "127.0.0.1".into(), port: 0, share: false };
+    let address = Address::tcp("127.0.0.1", 0);
     let listener = address.bind().unwrap().listen(None).unwrap();
-    let address = listener.local_addr().unwrap();
+    let address = listener.local_addr().unwrap().tcp().unwrap();
     let (transport, shutdown) = (TransportOptions::default(), CancellationToken::new());
     tokio::spawn(nereid_http::serve(listener, face, transport, shutdown));
     Serving { address, folders }

@@ -50,9 +50,9 @@ async fn serve(names: &[&str], default: Option<&str>, restricted: &[&str]) -> Se
     let exposition = Exposition::new(MetricsOptions::default(), MetricRegistry::default());
     let metrics = Metrics::new(Arc::clone(&server), Arc::new(exposition), nereid_protocol::Access::default());
     let face = VertexAi::new(KserveHttp::new(server, http), metrics, options);
-    let address = Address { host: "127.0.0.1".into(), port: 0, share: false };
+    let address = Address::tcp("127.0.0.1", 0);
     let listener = address.bind().unwrap().listen(None).unwrap();
-    let address = listener.local_addr().unwrap();
+    let address = listener.local_addr().unwrap().tcp().unwrap();
     let (transport, shutdown) = (TransportOptions::default(), CancellationToken::new());
     tokio::spawn(nereid_http::serve(listener, face, transport, shutdown));
     Serving(address)

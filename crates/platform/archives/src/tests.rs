@@ -345,6 +345,7 @@ fn zip_files_are_unpacked() {
     place.unpack(&archive, ArchiveLimits::default()).unwrap();
 }
 
+/// TRI-1019 of the reference: archives of Python environments wrote anywhere.
 #[test]
 fn zip_files_that_lead_out_or_grow_too_large_are_refused() {
     let limits = |bytes, entries| ArchiveLimits { bytes, entries };

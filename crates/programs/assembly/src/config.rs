@@ -53,6 +53,8 @@ pub struct Config {
     pub metrics: MetricsOptions,
     /// The rights of clients.
     pub access: AccessRules,
+    /// The file of the audit log: who changed what, and who was refused.
+    pub audit_log: Option<PathBuf>,
     /// When to send load reports to clients; `None` for never.
     pub load_reports: Option<Reporting>,
     /// The faces: addresses and protocols.
@@ -88,6 +90,7 @@ impl Default for Config {
             collector: CollectorOptions::default(),
             metrics: MetricsOptions { gpu: true, ..MetricsOptions::default() },
             access: AccessRules::default(),
+            audit_log: None,
             load_reports: Some(Reporting::default()),
             faces: Vec::new(),
         }

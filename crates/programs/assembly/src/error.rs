@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use nereid_core::backend_api::Error;
 use nereid_cuda::CudaError;
-use nereid_net::listener::TlsError;
+use nereid_net::listener::{Address, TlsError};
 use thiserror::Error;
 
 /// The server did not start.
@@ -15,14 +15,12 @@ pub enum StartError {
     #[error("cannot start the I/O threads: {0}")]
     Runtime(io::Error),
     /// An address could not be bound.
-    #[error("cannot serve {protocol} at {host}:{port}: {source}")]
+    #[error("cannot serve {protocol} at {address}: {source}")]
     Bind {
         /// The face's protocol.
         protocol: &'static str,
-        /// The address's host.
-        host: String,
-        /// The address's port.
-        port: u16,
+        /// The address.
+        address: Address,
         /// The system's error.
         source: io::Error,
     },
@@ -46,6 +44,9 @@ pub enum StartError {
     /// The access policy cannot be used.
     #[error("{0}")]
     Access(String),
+    /// The audit log cannot be written.
+    #[error("{0}")]
+    Audit(String),
     /// A model repository cannot be opened.
     #[error("{0}")]
     Repository(String),

@@ -9,17 +9,16 @@ mod sagemaker;
 mod vertex_ai;
 
 use std::future::Future;
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use nereid_access::Guard;
+use nereid_access::{AuditLog, Guard};
 use nereid_core::Server;
 use nereid_http::End;
 use nereid_kserve::HttpOptions;
 use nereid_load_report::LoadReports;
 use nereid_metrics::Exposition;
-use nereid_net::listener::{Address, BoundAddress, Connections, Listener, Tls, TlsFiles};
+use nereid_net::listener::{Address, BoundAddress, Connections, Listener, LocalAddress, Tls, TlsFiles};
 use nereid_protocol::{Access, Authenticator, Authorizer, LogControl};
 use nereid_repository::Repositories;
 use nereid_shared_memory::Regions;
@@ -56,6 +55,8 @@ pub struct FaceContext {
     pub load_reports: Option<LoadReports>,
     /// Decides about requests by the access policy, if there is one.
     pub guard: Option<Arc<Guard>>,
+    /// Records who changed what, and who was refused, if that is configured.
+    pub audit: Option<Arc<AuditLog>>,
     /// Without a policy: clients of other machines have fewer rights.
     pub wary: bool,
     /// Cancelled when the server begins to stop. Requests in progress and open sequences continue; other activity may
@@ -73,8 +74,12 @@ impl FaceContext {
         HttpOptions { regions, log, load_reports, access: self.guarded(options.access), ..options }
     }
 
-    /// Access to a face under the access policy, in addition to the face's own rules.
+    /// Access to a face under the access policy, in addition to the face's own rules, recorded in the audit log.
     fn guarded(&self, access: Access) -> Access {
+        let access = match &self.audit {
+            None => access,
+            Some(audit) => access.with_audit(Arc::clone(audit) as _),
+        };
         match &self.guard {
             None if self.wary => access.wary(),
             None => access,
@@ -124,7 +129,7 @@ pub struct Endpoint {
 impl Endpoint {
     /// A port of every interface, in clear text.
     pub(crate) fn every_interface(port: u16) -> Self {
-        Self { address: Address { host: "0.0.0.0".to_owned(), port, share: false }, tls: None }
+        Self { address: Address::tcp("0.0.0.0", port), tls: None }
     }
 }
 
@@ -163,12 +168,11 @@ impl BoundFace {
 pub(crate) struct ServedFace {
     pub protocol: &'static str,
     /// The address, with the port that the system chose.
-    pub address: SocketAddr,
+    pub address: LocalAddress,
     /// Completes after the shutdown, when the last connection is closed.
     pub task: JoinHandle<()>,
 }
 
 fn cannot_bind(face: &dyn Face, source: std::io::Error) -> StartError {
-    let Address { host, port, .. } = face.endpoint().address.clone();
-    StartError::Bind { protocol: face.protocol(), host, port, source }
+    StartError::Bind { protocol: face.protocol(), address: face.endpoint().address.clone(), source }
 }

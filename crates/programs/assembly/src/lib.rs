@@ -48,7 +48,7 @@ pub use hub_engines::{FrameworkLibrary, engines, libraries};
 pub use isolation::{HOST, HOST_INFORMS, host};
 pub use nereid_load_report::Reporting;
 pub use nereid_metrics::MetricsOptions;
-pub use nereid_net::listener::{Address, TlsFiles};
+pub use nereid_net::listener::{Address, LocalAddress, TlsFiles};
 pub use nereid_object_stores::{CacheOptions, CloudOptions, redacted};
 pub use nereid_onnxruntime::external_data;
 pub use nereid_repository::{Additions, AgentDefault, LocalModel, NamedAgent, ReadOptions, StagedModel};

@@ -3,19 +3,20 @@
 //! The faces listen before any model is loaded: the server is live from then on, and ready when all initial models have
 //! been loaded or have failed.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::{self, available_parallelism};
 use std::time::Duration;
 
-use nereid_access::Guard;
+use nereid_access::{AuditCounts, AuditLog, Guard, PrincipalUsage};
 use nereid_core::backend_api::{Error, Result};
 use nereid_core::{Server, ServerOptions, Work};
 use nereid_cuda::{Cuda, PoolUsage, Pools};
 use nereid_ensemble::EnsembleFactory;
 use nereid_load_report::LoadReports;
-use nereid_metrics::{Exposition, MetricsOptions, PinnedMemory, RemoteRepository, VersionMemory};
-use nereid_net::listener::Connections;
+use nereid_metrics::{
+    AuditEvents, Exposition, MetricsOptions, PinnedMemory, PrincipalMetrics, RemoteRepository, VersionMemory,
+};
+use nereid_net::listener::{Connections, LocalAddress};
 use nereid_object_stores::{CloudOptions, RepositoryStatus};
 use nereid_repository::Repositories;
 use nereid_residency::{ModelMemory, ResidencyManager};
@@ -51,6 +52,7 @@ pub struct RunningServer {
     repositories: OpenRepositories,
     exposition: Arc<Exposition>,
     cuda: Option<Arc<Cuda>>,
+    audit: Option<Arc<AuditLog>>,
     faces: Vec<ServedFace>,
     loaded: watch::Receiver<Option<LoadOutcome>>,
     /// Cancelled with `shutdown`, if not before.
@@ -89,6 +91,7 @@ pub fn start(config: Config, process: Process) -> std::result::Result<RunningSer
     if let Some(guard) = &guard {
         runtime.handle.spawn(guard.follow());
     }
+    let audit = config.audit_log.map(AuditLog::open).transpose().map_err(StartError::Audit)?;
     // Bound before any slow step, so that a port in use is reported at once.
     let bound: Vec<_> =
         config.faces.into_iter().map(BoundFace::new).collect::<std::result::Result<_, _>>()?;
@@ -146,7 +149,12 @@ pub fn start(config: Config, process: Process) -> std::result::Result<RunningSer
         exposition = exposition.with_response_cache(move || caches::metrics(&caching));
     }
     if let Some(guard) = guard.clone() {
+        let of_guard = Arc::clone(&guard);
+        exposition = exposition.with_principals(move || principals(&of_guard));
         exposition = exposition.with_access_policy(move || guard.is_valid());
+    }
+    if let Some(audit) = audit.clone() {
+        exposition = exposition.with_audit(move || audit_events(&audit));
     }
     let remote = repositories.clone();
     let exposition = exposition.with_repositories(move || remote_repositories(&remote));
@@ -175,6 +183,7 @@ pub fn start(config: Config, process: Process) -> std::result::Result<RunningSer
         connections: Connections::default(),
         load_reports,
         guard,
+        audit: audit.clone(),
         wary,
         closing: closing.clone(),
         shutdown,
@@ -192,6 +201,7 @@ pub fn start(config: Config, process: Process) -> std::result::Result<RunningSer
         repositories,
         exposition,
         cuda,
+        audit,
         faces,
         loaded,
         closing,
@@ -207,8 +217,8 @@ impl RunningServer {
     }
 
     /// The addresses of the faces, by the names of their protocols, with the ports that the system chose.
-    pub fn addresses(&self) -> impl Iterator<Item = (&'static str, SocketAddr)> {
-        self.faces.iter().map(|face| (face.protocol, face.address))
+    pub fn addresses(&self) -> impl Iterator<Item = (&'static str, LocalAddress)> {
+        self.faces.iter().map(|face| (face.protocol, face.address.clone()))
     }
 
     /// The model repositories.
@@ -236,6 +246,11 @@ impl RunningServer {
         self.cuda.as_ref()
     }
 
+    /// The audit log, if there is one.
+    pub fn audit_log(&self) -> Option<&Arc<AuditLog>> {
+        self.audit.as_ref()
+    }
+
     /// The runtime that the faces run on.
     pub fn runtime(&self) -> &Handle {
         &self.runtime.handle
@@ -252,7 +267,7 @@ impl RunningServer {
     /// # Errors
     /// Stopping took longer than `deadline`. The rest ends with the process.
     pub async fn stop(self, deadline: Duration) -> std::result::Result<(), StopError> {
-        let Self { server, repositories, faces, closing, shutdown, runtime, .. } = self;
+        let Self { server, repositories, audit, faces, closing, shutdown, runtime, .. } = self;
         let handle = runtime.handle.clone();
         let stopping = handle.spawn(async move {
             let end = Instant::now().checked_add(deadline);
@@ -262,6 +277,9 @@ impl RunningServer {
             // Even with requests in progress: traces of completed ones are kept.
             let closed = spawn_blocking(move || {
                 server.trace().close();
+                if let Some(audit) = audit {
+                    audit.close();
+                }
                 repositories.remove_files();
             });
             let closed = closed.await;
@@ -382,6 +400,22 @@ fn remote_repositories(repositories: &OpenRepositories) -> Vec<RemoteRepository>
 fn memory(residency: &ResidencyManager) -> Vec<VersionMemory> {
     let of_version = |ModelMemory { id, version, kind, bytes }| VersionMemory { id, version, kind, bytes };
     residency.memory().into_iter().map(of_version).collect()
+}
+
+fn principals(guard: &Guard) -> Vec<PrincipalMetrics> {
+    let of_principal = |(name, PrincipalUsage { admitted, refused, bytes, compute })| PrincipalMetrics {
+        name,
+        admitted,
+        refused,
+        bytes,
+        compute,
+    };
+    guard.usage().into_iter().map(of_principal).collect()
+}
+
+fn audit_events(audit: &AuditLog) -> AuditEvents {
+    let AuditCounts { written, lost, omitted } = audit.counts();
+    AuditEvents { written, lost, omitted }
 }
 
 fn pinned_memory(pools: &Pools) -> PinnedMemory {

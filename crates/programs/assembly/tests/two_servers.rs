@@ -30,7 +30,7 @@ fn write_model(repository: &Path, model: &str) {
 }
 
 fn config(repository: &Path) -> Config {
-    let address = Address { host: "127.0.0.1".to_owned(), port: 0, share: false };
+    let address = Address::tcp("127.0.0.1", 0);
     Config {
         repositories: vec![repository.to_owned()],
         faces: vec![Box::new(Http { endpoint: Endpoint { address, tls: None }, ..Http::default() })],
@@ -41,7 +41,7 @@ fn config(repository: &Path) -> Config {
 fn address(running: &RunningServer) -> SocketAddr {
     let (protocol, address) = running.addresses().next().unwrap();
     assert_eq!(protocol, "HTTP");
-    address
+    address.tcp().unwrap()
 }
 
 /// The status and body of an answer, over a new connection.
@@ -123,7 +123,7 @@ fn failed_model_is_reported_and_the_others_are_served() {
 fn an_address_in_use_is_an_error() {
     let models = repository("model");
     let running = start(config(models.path()), Process::default()).unwrap();
-    let taken = Address { host: "127.0.0.1".to_owned(), port: address(&running).port(), share: false };
+    let taken = Address::tcp("127.0.0.1", address(&running).port());
     let second = Config {
         faces: vec![Box::new(Http { endpoint: Endpoint { address: taken, tls: None }, ..Http::default() })],
         ..config(models.path())

@@ -146,12 +146,19 @@ impl Target {
     /// The URL is invalid, or of another scheme.
     fn parse(url: &str) -> Result<Self, String> {
         let invalid = |reason: &str| format!("--url is '{url}', {reason}");
+        if let Some(path) = url.strip_prefix("unix:") {
+            let path = path.strip_prefix("//").unwrap_or(path);
+            if path.is_empty() {
+                return Err(invalid("but must be unix: with the path of a socket"));
+            }
+            return Ok(Self::at_socket(path.into()));
+        }
         let whole = if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
         let uri: Uri = whole.parse().map_err(|error| invalid(&format!("which is not a URL: {error}")))?;
         let is_tls = match uri.scheme_str() {
             Some("http") => false,
             Some("https") => true,
-            _ => return Err(invalid("but must begin with http:// or https://")),
+            _ => return Err(invalid("but must begin with http://, https:// or unix:")),
         };
         let authority = uri.authority().map_or("", |authority| authority.as_str());
         if authority.contains('@') {
@@ -170,7 +177,7 @@ impl Target {
         }
         let port = uri.port_u16().unwrap_or(if is_tls { 443 } else { 80 });
         let base = uri.path().trim_end_matches('/').to_owned();
-        Ok(Self { is_tls, host: host.to_owned(), port, authority: authority.to_owned(), base })
+        Ok(Self { is_tls, host: host.to_owned(), port, socket: None, authority: authority.to_owned(), base })
     }
 }
 
@@ -194,7 +201,11 @@ mod tests {
             let scheme = if is_tls { "https" } else { "http" };
             assert_eq!(format!("{scheme} {host} {port} [{base}]"), expected, "{url}");
         }
+        for url in ["unix:/run/n.sock", "unix:///run/n.sock"] {
+            assert_eq!(Target::parse(url).unwrap().to_string(), "unix:/run/n.sock");
+        }
         for (url, expected) in [
+            ("unix:", "the path of a socket"),
             ("grpc://h:8001", "must begin with http://"),
             ("http://", "is not a URL"),
             ("", "is not a URL"),

@@ -48,6 +48,9 @@ pub(crate) fn run(options: &Options, log: Arc<LogControl>, screen: Option<&Scree
             backend_metrics: nereid_triton_host::metric_registry(),
         };
         let running = start(config, process).map_err(|error| error.to_string())?;
+        if let Some(audit) = running.audit_log().cloned() {
+            signals::on_hangup(move || audit.reopen())?;
+        }
         let ended = {
             let until_end = wait_for_end(options, &running, stop);
             match screen {

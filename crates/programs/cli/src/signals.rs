@@ -49,6 +49,22 @@ pub(crate) fn listen(exit_timeout: Duration) -> Result<oneshot::Receiver<()>, St
     Ok(received)
 }
 
+/// Calls `reopen` at each SIGHUP, which log rotation sends. Call it within a tokio runtime. Without
+/// it, the signal ends the process.
+///
+/// # Errors
+/// The signal handler cannot be installed.
+pub(crate) fn on_hangup(reopen: impl Fn() + Send + 'static) -> Result<(), String> {
+    let failed = |error: io::Error| format!("cannot listen for SIGHUP: {error}");
+    let mut hangup = signal(SignalKind::hangup()).map_err(failed)?;
+    tokio::spawn(async move {
+        while hangup.recv().await.is_some() {
+            reopen();
+        }
+    });
+    Ok(())
+}
+
 /// The name of the next signal.
 async fn next(terminate: &mut Signal, interrupt: &mut Signal) -> &'static str {
     tokio::select! {

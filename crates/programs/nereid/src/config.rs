@@ -27,7 +27,7 @@
 
 pub use nereid_assembly::{
     Address, AgentConfig, BackendSetting, BackendsConfig, CacheConfig, CacheOptions, CloudOptions,
-    CollectorOptions, Config, Endpoint, Face, GpusConfig, Grpc, Http, Metrics, MetricsOptions,
+    CollectorOptions, Config, Endpoint, Face, GpusConfig, Grpc, Http, LocalAddress, Metrics, MetricsOptions,
     PlatformConfig, PollConfig, ReadOptions, Reporting, ResidencyOptions, SageMaker, TlsFiles, VertexAi,
 };
 pub use nereid_core::{LatencyOptions, RateLimit, ServerOptions};

@@ -2,13 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use nereid_assembly::{
-    Config, LoadOutcome, Process, Registration, RunningServer, StartError, StopError, start,
+    Config, LoadOutcome, LocalAddress, Process, Registration, RunningServer, StartError, StopError, start,
 };
 use nereid_core::backend_api::{Error, Overrides, RequestTrace, Response, Result};
 use nereid_core::model_config::ModelConfig;
@@ -37,7 +36,7 @@ pub struct Server {
     registration: Registration,
     exposition: Option<Arc<Exposition>>,
     cuda: Option<Arc<Cuda>>,
-    addresses: Vec<(&'static str, SocketAddr)>,
+    addresses: Vec<(&'static str, LocalAddress)>,
     exit_timeout: Mutex<Duration>,
     /// Taken by the thread that stops it.
     running: Mutex<Option<RunningServer>>,
@@ -264,8 +263,8 @@ impl Server {
     }
 
     /// The addresses that it listens on, by protocol; empty unless it [listens](Builder::listen).
-    pub fn addresses(&self) -> impl Iterator<Item = (&'static str, SocketAddr)> {
-        self.addresses.iter().copied()
+    pub fn addresses(&self) -> impl Iterator<Item = (&'static str, &LocalAddress)> {
+        self.addresses.iter().map(|(protocol, address)| (*protocol, address))
     }
 
     /// Sets the time limit of [`stop`](Self::stop); initially `exit-timeout-secs`.

@@ -105,7 +105,7 @@ async fn listening_server_opens_its_ports() {
     assert_eq!(addresses.len(), 3, "{addresses:?}");
     let statuses =
         addresses.iter().filter(|(protocol, _)| **protocol != "gRPC").map(|(protocol, address)| {
-            let mut connection = TcpStream::connect(address).unwrap();
+            let mut connection = TcpStream::connect(address.tcp().unwrap()).unwrap();
             let path = if *protocol == "HTTP" { "/v2/health/ready" } else { "/metrics" };
             write!(connection, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
             let mut answer = String::new();

@@ -12,8 +12,9 @@ use clap::{Arg, Command};
 use super::sources::names;
 
 /// Options that Triton does not have.
-pub(super) const OWN: [&str; 29] = [
+pub(super) const OWN: [&str; 30] = [
     "access",
+    "audit-log",
     "config-file",
     "console",
     "cuda-driver-library",

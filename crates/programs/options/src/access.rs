@@ -19,9 +19,19 @@ pub(crate) struct AccessOptions {
     /// shared memory. Triton always does. Has no effect with --access: the policy decides.
     #[arg(long)]
     trust_network: bool,
+
+    /// File of the audit log: a line of JSON for each load, unload, change of settings and of shared memory by a client, and
+    /// for each refusal. SIGHUP reopens it. See docs/security.md.
+    #[arg(long, value_name = "FILE")]
+    audit_log: Option<PathBuf>,
 }
 
 impl AccessOptions {
+    /// The file of the audit log.
+    pub(crate) fn audit_log(&self) -> Option<PathBuf> {
+        self.audit_log.clone()
+    }
+
     /// The rights of clients.
     pub(crate) fn rules(&self) -> AccessRules {
         match (&self.access, self.trust_network) {

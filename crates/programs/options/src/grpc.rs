@@ -9,7 +9,7 @@ use clap::builder::TypedValueParser;
 use clap::{ArgAction, Args, ValueEnum};
 use nereid_assembly::{Endpoint, Grpc};
 use nereid_grpc::{Compression, GrpcOptions as FaceOptions, PingRules, TransportOptions};
-use nereid_net::listener::{Address, TlsFiles};
+use nereid_net::listener::{Address, Host, TlsFiles};
 use nereid_protocol::{HeaderPattern, Restriction, Restrictions};
 
 use super::tls::TlsChoice;
@@ -29,9 +29,10 @@ pub(crate) struct GrpcOptions {
     #[arg(long, value_name = "BOOL", default_value = "true", value_parser = boolean(), action = ArgAction::Set)]
     pub allow_grpc: bool,
 
-    /// Address or host name to serve gRPC on.
-    #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0")]
-    grpc_address: String,
+    /// Address or host name to serve gRPC on, or a Unix socket, unix:/path, for programs of its owner and its group on this
+    /// machine; unix:/path?mode=0666 for others, too. A Unix socket has no port.
+    #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0", value_parser = str::parse::<Host>)]
+    grpc_address: Host,
 
     /// Port to serve gRPC on; 0 for any free one.
     #[arg(long, value_name = "PORT", default_value_t = 8001, value_parser = port())]
@@ -156,7 +157,7 @@ enum CompressionLevel {
 impl GrpcOptions {
     /// Address of the gRPC face.
     pub(crate) fn address(&self) -> Address {
-        Address { host: self.grpc_address.clone(), port: self.grpc_port, share: self.reuse_grpc_port }
+        self.grpc_address.at(self.grpc_port, self.reuse_grpc_port)
     }
 
     /// The TLS files, if TLS is enabled.

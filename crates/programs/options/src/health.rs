@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
+use nereid_net::listener::Address;
 
 use super::http::HttpOptions;
 use super::values::whole_in;
@@ -18,8 +19,8 @@ pub(super) const HTTP_OPTIONS: [&str; 6] =
 /// API key in the variable NEREID_API_KEY, if set.
 #[derive(Debug, Args)]
 pub struct HealthOptions {
-    /// URL of the server, such as https://models:8000. Default: the server on this machine that the options, the
-    /// environment and the file describe.
+    /// URL of the server, such as https://models:8000, or unix:/path. Default: the server on this machine that the options,
+    /// the environment and the file describe.
     #[arg(long, value_name = "URL")]
     url: Option<String>,
 
@@ -90,7 +91,12 @@ impl HealthOptions {
                     .into(),
             );
         }
-        let address = self.http.address();
+        let address = match self.http.address() {
+            Address::Unix(socket) => {
+                return Ok((format!("unix:{}", socket.path.display()), given.unwrap_or(Trust::System)));
+            }
+            Address::Tcp(address) => address,
+        };
         if address.port == 0 {
             return Err("--http-port is 0, so the system chose the port; name the server by --url".into());
         }
@@ -156,7 +162,7 @@ mod tests {
         let file = file.to_str().unwrap();
         let in_file = format!("--config-file={file}");
         type Case<'a> = (&'a [&'a str], &'a [(&'a str, &'a str)], &'a str);
-        let cases: [Case<'_>; 14] = [
+        let cases: [Case<'_>; 15] = [
             (&[], &[], "http://localhost:8000"),
             (&["--http-port=9000"], &[], "http://localhost:9000"),
             (&[], &[("NEREID_HTTP_PORT", "9001")], "http://localhost:9001"),
@@ -168,6 +174,7 @@ mod tests {
             (&["--http-address=fe80::1"], &[], "http://[fe80::1]:8000"),
             (&["--http-address=127.0.0.1", "--http-use-ssl=1"], &[], "https://127.0.0.1:8000"),
             (&["--http-use-ssl-mutual=1"], &[], "https://localhost:8000"),
+            (&["--http-address=unix:///run/n.sock?mode=0666"], &[], "unix:/run/n.sock"),
             (&["--url=https://h/base", "--http-port=9"], &[], "https://h/base"),
             (&[], &[("NEREID_URL", "h:9")], "h:9"),
             (&["--url=h", "--allow-http=false"], &[], "h"),

@@ -8,7 +8,7 @@ use clap::{ArgAction, Args};
 use nereid_assembly::{Endpoint, Http};
 use nereid_http::{Origin, TransportOptions};
 use nereid_kserve::{HttpOptions as FaceOptions, cors};
-use nereid_net::listener::{Address, TlsFiles};
+use nereid_net::listener::{Address, Host, TlsFiles};
 use nereid_protocol::{HeaderPattern, Restriction, Restrictions};
 
 use super::tls::TlsChoice;
@@ -35,9 +35,10 @@ pub(crate) struct HttpOptions {
     #[arg(long, value_name = "COUNT", default_value = "16", value_parser = non_zero())]
     openai_default_max_tokens: NonZeroUsize,
 
-    /// Address or host name to serve HTTP on.
-    #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0")]
-    http_address: String,
+    /// Address or host name to serve HTTP on, or a Unix socket, unix:/path, for programs of its owner and its group on this
+    /// machine; unix:/path?mode=0666 for others, too. A Unix socket has no port.
+    #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0", value_parser = str::parse::<Host>)]
+    http_address: Host,
 
     /// Port to serve HTTP on; 0 for any free one.
     #[arg(long, value_name = "PORT", default_value_t = 8000, value_parser = port())]
@@ -104,7 +105,15 @@ impl HttpOptions {
 
     /// Address of the HTTP face.
     pub(crate) fn address(&self) -> Address {
-        Address { host: self.http_address.clone(), port: self.http_port, share: self.reuse_http_port }
+        self.http_address.at(self.http_port, self.reuse_http_port)
+    }
+
+    /// The default host of other protocols: HTTP's host, or the loopback address if HTTP is served at a Unix socket.
+    pub(crate) fn host(&self) -> Host {
+        match &self.http_address {
+            Host::Name(name) => Host::Name(name.clone()),
+            Host::Unix(_) => Host::Name("127.0.0.1".to_owned()),
+        }
     }
 
     /// The TLS files, if TLS is enabled.
@@ -178,6 +187,19 @@ mod tests {
 
     fn parsed(arguments: &[&str]) -> Result<HttpOptions, clap::Error> {
         Line::try_parse_from([&["nereid"], arguments].concat()).map(|line| line.http)
+    }
+
+    #[test]
+    fn other_protocols_have_the_host_of_http_unless_it_is_a_socket() {
+        for (argument, expected) in [
+            ("--http-address=::1", "::1"),
+            ("--http-address=unix:/n", "127.0.0.1"),
+            ("--http-port=1", "0.0.0.0"),
+        ] {
+            let line = Line::try_parse_from(["nereid", argument]).unwrap();
+            assert_eq!(line.http.host(), Host::Name(expected.into()), "{argument}");
+        }
+        assert!(Line::try_parse_from(["nereid", "--http-address=unix:/n?mod=0600"]).is_err());
     }
 
     #[test]

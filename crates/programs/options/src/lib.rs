@@ -247,7 +247,7 @@ impl Options {
     }
 
     fn metrics_address(&self) -> Address {
-        self.metrics.address(&self.http.address().host)
+        self.metrics.address(&self.http.host())
     }
 
     /// The server that these options describe.
@@ -255,7 +255,7 @@ impl Options {
     /// # Errors
     /// Conflicting options, or an unusable environment variable.
     pub fn config(&self) -> Result<Config, String> {
-        let http_host = self.http.address().host;
+        let http_host = self.http.host();
         let faces = [
             self.grpc.face()?.map(boxed),
             self.metrics.face(&http_host).map(boxed),
@@ -281,6 +281,7 @@ impl Options {
             collector: trace::collector(|name| env::var(name).ok()),
             metrics: self.metrics.exposed(),
             access: self.access.rules(),
+            audit_log: self.access.audit_log(),
             load_reports: match self.server.load_reports {
                 LoadReports::Off => None,
                 LoadReports::OnRequest => Some(Reporting::OnRequest),
@@ -349,12 +350,19 @@ impl Options {
         let addresses = self.addresses();
         for (index, (option, address)) in addresses.iter().enumerate() {
             if let Some((other, _)) = addresses[..index].iter().find(|(_, other)| other.collides(address)) {
+                if address.as_tcp().is_none() {
+                    return Some(format!(
+                        "{other} and {option} are the same; each protocol needs its own socket"
+                    ));
+                }
                 return Some(format!("{other} and {option} are the same; each protocol needs its own port"));
             }
         }
         let sagemaker = self.sagemaker.address()?;
         let others = addresses.iter().filter(|(option, _)| *option != SAGEMAKER_PORT);
-        let mut on_same_host = others.filter(|(_, address)| address.host == sagemaker.host);
+        let ports = others.filter_map(|(option, address)| Some((option, address.as_tcp()?)));
+        let mut on_same_host =
+            ports.filter(|(_, address)| sagemaker.as_tcp().is_some_and(|own| own.host == address.host));
         let (option, address) = on_same_host.find(|(_, address)| !self.sagemaker.allows(address.port))?;
         Some(format!("{option} is {}, which is not in --sagemaker-safe-port-range", address.port))
     }

@@ -7,7 +7,7 @@ use clap::{ArgAction, Args};
 use nereid_assembly::{Endpoint, Metrics};
 use nereid_core::LatencyOptions;
 use nereid_metrics::MetricsOptions as ExpositionOptions;
-use nereid_net::listener::Address;
+use nereid_net::listener::{Address, Host};
 
 /// The options of metrics.
 #[derive(Debug, Args)]
@@ -25,9 +25,10 @@ pub(crate) struct MetricsOptions {
     #[arg(long, value_name = "BOOL", default_value = "true", value_parser = boolean(), action = ArgAction::Set)]
     allow_gpu_metrics: bool,
 
-    /// Address or host name to serve metrics on. Default: the value of --http-address.
-    #[arg(long, value_name = "ADDRESS")]
-    metrics_address: Option<String>,
+    /// Address or host name to serve metrics on, or a Unix socket as for --http-address. Default: the value of
+    /// --http-address, or 127.0.0.1 if that is a Unix socket.
+    #[arg(long, value_name = "ADDRESS", value_parser = str::parse::<Host>)]
+    metrics_address: Option<Host>,
 
     /// Port to serve metrics on; 0 for any free one.
     #[arg(long, value_name = "PORT", default_value_t = 8002, value_parser = port())]
@@ -59,13 +60,12 @@ enum MetricsSetting {
 
 impl MetricsOptions {
     /// Address of the metrics face; by default the host of HTTP.
-    pub(crate) fn address(&self, http_host: &str) -> Address {
-        let host = self.metrics_address.as_deref().unwrap_or(http_host).to_owned();
-        Address { host, port: self.metrics_port, share: false }
+    pub(crate) fn address(&self, http_host: &Host) -> Address {
+        self.metrics_address.as_ref().unwrap_or(http_host).at(self.metrics_port, false)
     }
 
     /// The metrics face, if metrics are served.
-    pub(crate) fn face(&self, http_host: &str) -> Option<Metrics> {
+    pub(crate) fn face(&self, http_host: &Host) -> Option<Metrics> {
         self.allow_metrics
             .then(|| Metrics { endpoint: Endpoint { address: self.address(http_host), tls: None } })
     }
@@ -174,10 +174,11 @@ mod tests {
 
     #[test]
     fn metrics_address_defaults_to_the_http_address() {
-        let address = |arguments: &[&str]| parsed(arguments).unwrap().address("::1");
-        assert_eq!(address(&[]), Address { host: "::1".into(), port: 8002, share: false });
+        let address = |arguments: &[&str]| parsed(arguments).unwrap().address(&Host::Name("::1".into()));
+        assert_eq!(address(&[]), Address::tcp("::1", 8002));
         let elsewhere = address(&["--metrics-address=127.0.0.1", "--metrics-port=9"]);
-        assert_eq!(elsewhere, Address { host: "127.0.0.1".into(), port: 9, share: false });
+        assert_eq!(elsewhere, Address::tcp("127.0.0.1", 9));
+        assert_eq!(address(&["--metrics-address=unix:m"]), "unix:m".parse::<Host>().unwrap().at(0, false));
     }
 
     #[test]

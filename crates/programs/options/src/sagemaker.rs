@@ -35,8 +35,7 @@ pub(crate) struct SageMakerOptions {
 impl SageMakerOptions {
     /// Address of the SageMaker face, if enabled.
     pub(super) fn address(&self) -> Option<Address> {
-        let host = "0.0.0.0".to_owned();
-        self.allow_sagemaker.then_some(Address { host, port: self.sagemaker_port, share: false })
+        self.allow_sagemaker.then(|| Address::tcp("0.0.0.0", self.sagemaker_port))
     }
 
     /// Whether the port of another protocol is one that SageMaker allows.
@@ -125,7 +124,8 @@ mod tests {
             (&["--allow-sagemaker=On", "--sagemaker-port=9090"], Some(9090)),
         ] {
             let face = face(arguments, &[("SAGEMAKER_TRITON_PING_MODE", "live")]).unwrap();
-            assert_eq!(face.map(|face| face.endpoint.address.port), port, "{arguments:?}");
+            let bound = face.map(|face| face.endpoint.address.as_tcp().unwrap().port);
+            assert_eq!(bound, port, "{arguments:?}");
         }
     }
 

@@ -180,6 +180,18 @@ fn each_protocol_has_its_own_port() {
         (&["--http-port=1", "--grpc-port=1", "--allow-grpc=0"], false),
         (&["--http-port=1", "--grpc-port=1", "--http-address=127.0.0.1", "--grpc-address=127.0.0.2"], false),
         (&["--http-port=0", "--grpc-port=0"], false),
+        (&["--http-address=unix:/a", "--grpc-address=unix:/a?mode=0600"], true),
+        (&["--http-address=unix:/a", "--grpc-address=unix:/b", "--http-port=1", "--grpc-port=1"], false),
+        (&["--http-address=unix:/a", "--metrics-address=unix:/a"], true),
+        (
+            &[
+                "--http-address=unix:/a",
+                "--allow-sagemaker=1",
+                "--sagemaker-safe-port-range=1-2",
+                "--allow-grpc=0",
+            ],
+            false,
+        ),
         (&["--allow-sagemaker=1", "--sagemaker-port=8002"], true),
         (&["--allow-sagemaker=1", "--sagemaker-port=8002", "--allow-metrics=0"], false),
         (&["--sagemaker-port=8002"], false),
@@ -443,7 +455,10 @@ fn command_line_overrides_environment_overrides_file() {
     let options = parsed_with(&["--id=line"], &variables).unwrap();
     assert_eq!(options.models.repositories(), [PathBuf::from("a"), PathBuf::from("b")]);
     assert_eq!((options.server.id.as_str(), options.http.http_port), ("line", 3));
-    assert_eq!((options.grpc.address().port, options.server.strict_readiness), (2, false));
+    assert_eq!(
+        (options.grpc.address(), options.server.strict_readiness),
+        (Address::tcp("0.0.0.0", 2), false)
+    );
     assert!(!options.configurations.read_options().complete);
     // A list on the command line replaces that in the file.
     let options = parsed_with(&["--model-store=c", "--config-file", path], &[]).unwrap();

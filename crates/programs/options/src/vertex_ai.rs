@@ -37,8 +37,7 @@ pub(crate) struct VertexAiOptions {
 impl VertexAiOptions {
     /// Address of the Vertex AI face, if enabled.
     pub(super) fn address(&self) -> Option<Address> {
-        let host = "0.0.0.0".to_owned();
-        self.allow_vertex_ai.then_some(Address { host, port: self.vertex_ai_port, share: false })
+        self.allow_vertex_ai.then(|| Address::tcp("0.0.0.0", self.vertex_ai_port))
     }
 
     /// The face, if Vertex AI is served.
@@ -124,7 +123,7 @@ mod tests {
     /// Whether HTTP and gRPC are served, and on which port Vertex AI is.
     fn served(arguments: &[&str], variables: &[(&str, &str)]) -> (bool, bool, Option<u16>) {
         let options = parsed(arguments, variables).unwrap();
-        let port = options.vertex_ai.address().map(|address| address.port);
+        let port = options.vertex_ai.address().map(|address| address.as_tcp().unwrap().port);
         (options.http.allow_http, options.grpc.allow_grpc, port)
     }
 

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use nereid_budgets::{BodyShare, Permit};
 use smallvec::SmallVec;
@@ -31,6 +32,27 @@ impl fmt::Display for Principal {
     }
 }
 
+/// Counts what a sender's requests use.
+pub trait Usage: Send + Sync {
+    /// A request was computed for this long.
+    fn computed(&self, time: Duration);
+}
+
+/// The admission of a request by the limits of its sender.
+#[derive(Default)]
+pub struct Admission {
+    /// The place among the requests in progress, until the request is over.
+    pub permit: Option<Permit>,
+    /// Counts what the request uses.
+    pub usage: Option<Arc<dyn Usage>>,
+}
+
+impl fmt::Debug for Admission {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Admission").field("permit", &self.permit).finish_non_exhaustive()
+    }
+}
+
 /// The origin of a request. The default is a client that holds nothing yet.
 ///
 /// Permits of a caller are released when the request is over: answered, and released by the backend.
@@ -40,6 +62,7 @@ pub struct Caller {
     permits: SmallVec<[Permit; 2]>,
     /// Sums compute times, if a composite model makes the request.
     computed: Option<Arc<ComputeSum>>,
+    usage: Option<Arc<dyn Usage>>,
     /// Whether a backend makes the request, not a client.
     is_backend: bool,
     /// Whether answers count in the server's [`BodyBudget`](nereid_budgets::BodyBudget) until it has taken them.
@@ -64,6 +87,16 @@ impl Caller {
     #[must_use]
     pub fn with_permit(mut self, permit: Permit) -> Self {
         self.permits.push(permit);
+        self
+    }
+
+    /// This caller, as the limits of its sender admitted it.
+    #[must_use]
+    pub fn with_admission(mut self, admission: Option<Admission>) -> Self {
+        if let Some(Admission { permit, usage }) = admission {
+            self.permits.extend(permit);
+            self.usage = usage;
+        }
         self
     }
 
@@ -107,6 +140,9 @@ impl Caller {
     pub(crate) fn computed(&self, times: Option<ComputeTimes>) {
         if let Some(computed) = &self.computed {
             computed.end(times);
+        }
+        if let (Some(usage), Some(ComputeTimes { input, infer, output })) = (&self.usage, times) {
+            usage.computed(input + infer + output);
         }
     }
 }

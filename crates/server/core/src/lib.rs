@@ -40,7 +40,7 @@ mod versions;
 mod warm_up;
 
 pub use backends::Backends;
-pub use caller::{Caller, Principal};
+pub use caller::{Admission, Caller, Principal, Usage};
 pub use completion::{complete_config, try_load};
 pub use compute_sum::ComputeSum;
 pub use events::Changes;

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::pin::Pin;
 
-use nereid_protocol::{Access, Right};
+use nereid_protocol::{Access, Origin, Right};
 use proptest::prelude::*;
 use serde_json::json;
 use tempfile::TempDir;
@@ -28,6 +28,7 @@ const POLICY: &str = "
     [principals.alice]
     roles = ['a']
     certificates = ['spiffe://x/alice']
+    uids = [1000]
     [principals.root]
     roles = ['all']
     [roles.all]
@@ -113,7 +114,8 @@ fn access(guard: &Arc<Guard>) -> Access {
 }
 
 fn identified(guard: &Arc<Guard>, certificate: Option<&str>, head: &Headers) -> Identity {
-    let connection = Identity::of_connection(certificate.map(Principal::new), true);
+    let certificate = certificate.map(Principal::new);
+    let connection = Identity::of_connection(Origin { certificate, remote: true, ..Origin::default() });
     access(guard).identify_now(connection, head).unwrap().unwrap()
 }
 
@@ -162,6 +164,26 @@ fn client_is_who_its_key_or_its_certificate_proves() {
             (Err(found), Err(reason)) => assert!(found.contains(reason), "{found}: {:?}", head.0),
             (found, _) => panic!("{found:?}: {:?}", head.0),
         }
+    }
+}
+
+#[test]
+fn user_at_a_unix_socket_is_a_principal_unless_the_request_has_credentials() {
+    let place = Place::new();
+    let guard = place.guard();
+    let root = place.root.text.as_str();
+    for (user, head, expected) in [
+        (Some(1000), head([]), Some("alice")),
+        (Some(1000), head([("x-api-key", root)]), Some("root")),
+        (Some(1000), head([("x-api-key", "wrong")]), None),
+        (Some(0), head([]), None),
+        (None, head([]), None),
+    ] {
+        let connection = Identity::of_connection(Origin { user, ..Origin::default() });
+        let identity = access(&guard).identify_now(connection, &head).unwrap().unwrap();
+        let found = identity.authenticated().map(|(principal, _)| principal.name());
+        assert_eq!(found, expected, "{user:?} {:?}", head.0);
+        assert_eq!(access(&guard).permits(&identity, Action::Infer, Some("a-1")), expected.is_some());
     }
 }
 
@@ -260,17 +282,26 @@ fn limits_hold_for_each_client_and_start_anew_with_a_new_policy() {
         (&root, "a-1"),
     ]
     .into_iter()
-    .map(|(caller, model)| access.admit(caller, model).unwrap())
+    .map(|(caller, model)| access.admit(caller, model, 1).unwrap())
     .collect();
-    assert_eq!(held.iter().map(Option::is_some).collect::<Vec<_>>(), [true, true, true, true, false]);
+    let has_place =
+        |admission: &Option<Admission>| admission.as_ref().is_some_and(|held| held.permit.is_some());
+    assert_eq!(held.iter().map(has_place).collect::<Vec<_>>(), [true, true, true, true, false]);
     for (caller, model) in [(&alice, "a-1"), (&alice, "a-2"), (&anonymous, "public-1")] {
-        assert!(matches!(access.admit(caller, model), Err(Denied::Exhausted(_))), "{model}");
+        assert!(matches!(access.admit(caller, model, 1), Err(Denied::Exhausted(_))), "{model}");
     }
-    assert!(matches!(access.admit(&root, "a-1"), Ok(None)), "without a limit, nothing is counted");
+    assert!(access.admit(&root, "a-1", 1).is_ok_and(|admission| !has_place(&admission)));
     fs::write(place.policy(), limited.replace("concurrent-requests = 1", "concurrent-requests = 3")).unwrap();
     checked(&guard);
-    let again: Vec<_> = (0..3).map(|_| access.admit(&alice, "a-1")).collect();
-    assert!(again.iter().all(Result::is_ok) && access.admit(&alice, "a-1").is_err());
+    let again: Vec<_> = (0..3).map(|_| access.admit(&alice, "a-1", 1)).collect();
+    assert!(again.iter().all(Result::is_ok) && access.admit(&alice, "a-1", 1).is_err());
+    // Counts outlive the policy.
+    let used: BTreeMap<_, _> = guard.usage().into_iter().collect();
+    assert_eq!(
+        used["alice"],
+        PrincipalUsage { admitted: 5, refused: 3, bytes: 5, ..PrincipalUsage::default() }
+    );
+    assert_eq!((used[ANONYMOUS].refused, used["root"].admitted), (1, 2));
 }
 
 #[test]
@@ -317,7 +348,7 @@ fn broken_files_keep_the_previous_rules() {
     let damages: [(&str, Damage); 9] = [
         ("no TOML", |place| fs::write(place.policy(), "[roles").unwrap()),
         ("empty", |place| fs::write(place.policy(), "").unwrap()),
-        ("half", |place| fs::write(place.policy(), &POLICY[..POLICY.len() / 2]).unwrap()),
+        ("cut", |place| fs::write(place.policy(), POLICY.split_once("a-*").unwrap().0).unwrap()),
         ("missing", |place| fs::remove_file(place.policy()).unwrap()),
         ("a folder", |place| {
             fs::remove_file(place.policy()).unwrap();
@@ -490,9 +521,9 @@ fn tokens_have_the_rights_of_their_principal_and_of_their_scopes() {
             }
             let refused = guard.check(&caller, Action::Infer, Some("b"));
             assert!(matches!(refused, Err(Denied::Forbidden(reason)) if reason.contains(name)));
-            let permit = guard.admit(&caller, "a-1");
+            let permit = guard.admit(&caller, "a-1", 1);
             // All tokens of a principal share the limits of its roles.
-            assert_eq!(guard.admit(&caller, "a-1").is_err(), name == "alice");
+            assert_eq!(guard.admit(&caller, "a-1", 1).is_err(), name == "alice");
             drop(permit);
         }
     }

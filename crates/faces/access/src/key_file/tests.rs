@@ -140,3 +140,31 @@ proptest! {
         prop_assert!(keys.verify(key.text.as_bytes(), 0).is_ok());
     }
 }
+
+#[test]
+fn a_million_random_keys_are_refused() {
+    let (_folder, path) = place();
+    let known: Vec<_> = (0..20).map(|_| KeyFile::add(&path, "a", Expiry::Never, "").unwrap()).collect();
+    let keys = KeyFile::read(&path).unwrap();
+    // Any sequence of different numbers will do: xorshift.
+    let mut state = 0x2545_f491_4f6c_dd1d_u64;
+    let mut random = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    for number in 0..1_000_000 {
+        let mut text = known[number % known.len()].text.clone().into_bytes();
+        let digit = b"0123456789abcdef"[random() as usize % 16];
+        // Every other key is a known one with one character changed.
+        let place = random() as usize % text.len();
+        if number % 2 == 0 {
+            text[place] = if text[place] == digit { b'-' } else { digit };
+        } else {
+            text = format!("nereid_{:016x}_never_{:016x}{:016x}", random(), random(), random()).into_bytes();
+        }
+        assert!(keys.verify(&text, 0).is_err(), "{}", String::from_utf8_lossy(&text));
+    }
+    assert!(known.iter().all(|key| keys.verify(key.text.as_bytes(), 0).is_ok()));
+}

@@ -21,6 +21,7 @@ models = ["a-*", "shared"]
 [principals.alice]
 roles = ["a", "watch"]
 certificates = ["spiffe://x/alice", "alice"]
+uids = [0, 1000]
 
 [principals."bob@example.com"]
 "#;
@@ -56,6 +57,8 @@ fn principals_have_the_rights_of_their_roles() {
     assert_eq!(of_certificate("alice"), Some("alice"));
     assert_eq!(of_certificate("spiffe://x/alice"), Some("alice"));
     assert_eq!(of_certificate("bob@example.com"), None);
+    let of_user = |user| policy.of_user(user).map(nereid_core::Principal::name);
+    assert_eq!((of_user(0), of_user(1000), of_user(1001)), (Some("alice"), Some("alice"), None));
     assert_eq!(policy.roles()["a"].rights, [Right::Infer, Right::Control]);
 }
 
@@ -148,6 +151,11 @@ fn errors_name_the_line_and_what_would_be_right() {
         ("[principals.'']", 1, "expected a name"),
         ("[principals.a]\ncertificates = ['x']\n[principals.b]\ncertificates = ['x']", 4, "is also of 'a'"),
         ("[principals.a]\ncertificates = ['']", 2, "is empty"),
+        ("[principals.a]\nuids = [7]\n[principals.b]\nuids = [8, 7]", 3, "user 7 is also of 'a'"),
+        ("[principals.a]\nuids = 7", 2, "'uids' must be a list of numbers"),
+        ("[principals.a]\nuids = ['root']", 2, "'uids' must be a list of numbers"),
+        ("[principals.a]\nuids = [-1]", 2, "'uids' must be a list of numbers"),
+        ("[principals.a]\nuids = [4294967296]", 2, "'uids' must be a list of numbers"),
         ("[principals.a]\nkeys = []", 2, "unknown name 'keys'"),
         ("[principals.a]\nsubjects = ['x/ann']", 2, "expected the name of a table in [tokens]"),
         ("[tokens.x]\naudience = ['a']\nkeys = 'k'", 1, "tokens.x: needs 'issuer'"),

@@ -8,7 +8,9 @@ use nereid_core::backend_api::{
     Error, ErrorCode, ParameterValue, Request as ModelRequest, Response as Answer,
 };
 use nereid_core::{Caller, Interceptor, Model, Step};
-use nereid_protocol::{Access, Authentication, Authenticator, Authorizer, Denied, Identity, Restrictions};
+use nereid_protocol::{
+    Access, Authentication, Authenticator, Authorizer, Denied, Identity, Origin, Restrictions,
+};
 use prost::Message;
 use tonic::{Code, Request as Call};
 
@@ -199,7 +201,10 @@ async fn requests_have_the_principal_of_their_connection() {
     let serving = Serving::with_interceptors(&models, GrpcOptions::default(), interceptors, echo);
     for principal in [None, Some(Principal::new("a")), Some(Principal::new("b"))] {
         let client = GrpcInferenceServiceClient::new(
-            serving.calls.clone().of(Identity::of_connection(principal.clone(), false)),
+            serving
+                .calls
+                .clone()
+                .of(Identity::of_connection(Origin { certificate: principal.clone(), ..Origin::default() })),
         );
         // Plain and compressed messages use different codecs.
         for mut client in [client.clone(), client.send_compressed(CompressionEncoding::Gzip)] {

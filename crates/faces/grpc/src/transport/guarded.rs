@@ -2,7 +2,7 @@
 //!
 //! The HTTP/2 library answers pings internally and reports none of them. The scanner below it parses the heads of all
 //! frames in both directions to count them. A client that pings too often gets the GOAWAY frame that gRPC clients know,
-//! and its connection ends. Without limits nothing is scanned.
+//! and its connection ends. Without limits nothing is scanned, except at Unix sockets (`authority.rs`).
 
 use std::collections::HashSet;
 use std::io::{self, IoSlice};
@@ -15,6 +15,7 @@ use nereid_net::http2::{Frame, HEAD, Kind, PREFACE, Scanner};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
+use super::authority::LocalAuthority;
 use super::pings::{PingRules, Pings};
 
 /// The reason by which gRPC clients know to ping less.
@@ -30,6 +31,8 @@ pub(super) struct GuardedConnection<S> {
     until_started: usize,
     has_started: Arc<AtomicBool>,
     guard: Option<PingGuard>,
+    /// For a client at a Unix socket.
+    authority: Option<LocalAuthority>,
 }
 
 /// Counts the pings of a connection.
@@ -47,13 +50,14 @@ struct PingGuard {
 }
 
 impl<S> GuardedConnection<S> {
-    /// Wraps a connection; `rules` limit its pings.
-    pub(super) fn new(stream: S, rules: Option<PingRules>) -> Self {
+    /// Wraps a connection; `rules` limit its pings. `is_local`: it is at a Unix socket.
+    pub(super) fn new(stream: S, rules: Option<PingRules>, is_local: bool) -> Self {
         Self {
             stream,
             until_started: PREFACE + HEAD,
             has_started: Arc::default(),
             guard: rules.map(PingGuard::new),
+            authority: is_local.then(LocalAuthority::new),
         }
     }
 
@@ -175,11 +179,14 @@ impl<S: AsyncRead + Unpin> AsyncRead for GuardedConnection<S> {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if self.until_started == 0 && self.guard.is_none() {
+        if self.until_started == 0 && self.guard.is_none() && self.authority.is_none() {
             return Pin::new(&mut self.stream).poll_read(context, buffer);
         }
         let before = buffer.filled().len();
         let outcome = Pin::new(&mut self.stream).poll_read(context, buffer);
+        if let Some(authority) = &mut self.authority {
+            authority.read(buffer.filled_mut().split_at_mut(before).1);
+        }
         if let Some(bytes @ [_, ..]) = buffer.filled().get(before..) {
             self.received(bytes);
         }

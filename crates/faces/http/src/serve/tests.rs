@@ -181,7 +181,7 @@ async fn every_request_of_a_connection_has_its_principal() {
             far,
             transport,
             Pace::new(false, None),
-            Identity::of_connection(name.map(Principal::new), false),
+            Identity::of_connection(Origin { certificate: name.map(Principal::new), ..Origin::default() }),
             CancellationToken::new(),
         ));
         let mut replies = String::new();

@@ -12,14 +12,13 @@ use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
 use hyper::StatusCode;
-use nereid_budgets::Permit;
 use nereid_core::backend_api::{
     Buffer, Buffers, Error, InferRequest, RequestTrace, Response, Result, Shape, Tensor, Trace,
 };
 use nereid_core::{InputSignature, Model, ResponseStream, Signature};
 use nereid_http::{Encoding, EventSource, Limit, Reply, RequestBody, events, reply};
-use nereid_protocol::as_invalid_arg;
 use nereid_protocol::parameters::WireValue;
+use nereid_protocol::{Admission, as_invalid_arg};
 use nereid_tasks::long_work;
 
 use super::decode::too_large;
@@ -47,11 +46,11 @@ async fn one_with(
     body: RequestBody,
     trace: Option<&Arc<Trace>>,
 ) -> Result<Reply> {
-    let permit = match call.http.admit(model.name()) {
-        Ok(permit) => permit,
+    let admission = match call.http.admit(model.name(), body.len()) {
+        Ok(admission) => admission,
         Err(refused) => return Ok(*refused),
     };
-    let mut answers = ask(call, model, body, trace, permit).await?;
+    let mut answers = ask(call, model, body, trace, admission).await?;
     let first = answers.next().await;
     answered(trace);
     let first = first.transpose().map_err(|error| with_code_of_response(&answers, error))?;
@@ -95,11 +94,11 @@ async fn stream_with(
     body: RequestBody,
     trace: Option<Arc<Trace>>,
 ) -> Result<Reply> {
-    let permit = match call.http.admit(model.name()) {
-        Ok(permit) => permit,
+    let admission = match call.http.admit(model.name(), body.len()) {
+        Ok(admission) => admission,
         Err(refused) => return Ok(*refused),
     };
-    let mut answers = ask(call, model, body, trace.as_ref(), permit).await?;
+    let mut answers = ask(call, model, body, trace.as_ref(), admission).await?;
     let source = Arc::new(Source::of(&answers));
     let first = answers.next().await;
     let (status, first) = match first {
@@ -146,7 +145,7 @@ async fn ask(
     model: &Arc<Model>,
     mut body: RequestBody,
     trace: Option<&Arc<Trace>>,
-    permit: Option<Permit>,
+    admission: Option<Admission>,
 ) -> Result<ResponseStream> {
     let Call { face, headers, .. } = call;
     if face.dialect.encoding_of_request(headers) != Ok(Encoding::Identity) {
@@ -165,7 +164,7 @@ async fn ask(
     };
     call.forward_headers(&mut request)?;
     request.trace = trace.map(|trace| RequestTrace::new(Arc::clone(trace)));
-    face.server.infer(model, request, call.caller(&mut body, permit))
+    face.server.infer(model, request, call.caller(&mut body, admission))
 }
 
 /// Decodes the request's object.

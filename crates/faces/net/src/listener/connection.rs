@@ -6,34 +6,75 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::server::TlsStream;
 
-use crate::listener::tls;
+use crate::listener::tls::{self, Tls};
+
+/// An accepted connection, before any handshake.
+#[derive(Debug)]
+pub enum Arrival {
+    /// At a port, with the TLS settings if it is for TLS.
+    Tcp(TcpStream, Option<Tls>),
+    /// At a Unix socket.
+    Unix(UnixStream),
+}
+
+impl Arrival {
+    /// Prepares the connection for serving. With TLS this waits for the client, so call it in a separate task.
+    ///
+    /// # Errors
+    /// The TLS handshake failed or timed out.
+    pub async fn open(self) -> io::Result<Connection> {
+        Ok(match self {
+            Self::Tcp(stream, None) => Connection::Tcp(stream),
+            Self::Tcp(stream, Some(tls)) => Connection::Tls(Box::new(tls.accept(stream).await?)),
+            Self::Unix(stream) => Connection::Unix(stream),
+        })
+    }
+}
 
 /// A connection that is ready to be served.
 #[derive(Debug)]
 pub enum Connection {
-    /// In clear text.
-    Plain(TcpStream),
+    /// In clear text, at a port.
+    Tcp(TcpStream),
+    /// In clear text, at a Unix socket.
+    Unix(UnixStream),
     /// A TLS connection, after the handshake.
     Tls(Box<TlsStream<TcpStream>>),
 }
 
 impl Connection {
+    fn tcp(&self) -> Option<&TcpStream> {
+        match self {
+            Self::Tcp(stream) => Some(stream),
+            Self::Tls(stream) => Some(stream.get_ref().0),
+            Self::Unix(_) => None,
+        }
+    }
+
     /// Whether the connection comes from another machine, judged by its addresses.
     pub fn is_remote(&self) -> bool {
-        let stream = match self {
-            Self::Plain(stream) => stream,
-            Self::Tls(stream) => stream.get_ref().0,
-        };
+        let Some(stream) = self.tcp() else { return false };
         // Closed connections have no addresses, and send no more requests.
         let (Ok(client), Ok(here)) = (stream.peer_addr(), stream.local_addr()) else { return true };
         is_remote(client.ip(), here.ip())
     }
 
+    /// The client's address, unless it is at a Unix socket.
+    pub fn address(&self) -> Option<IpAddr> {
+        Some(self.tcp()?.peer_addr().ok()?.ip().to_canonical())
+    }
+
+    /// The user of the client's process when it connected, if it is at a Unix socket.
+    pub fn user(&self) -> Option<u32> {
+        let Self::Unix(stream) = self else { return None };
+        stream.peer_cred().ok().map(|credentials| credentials.uid())
+    }
+
     /// The name of the client by its certificate, if it had to show one.
-    pub fn client(&self) -> Option<String> {
+    pub fn certificate(&self) -> Option<String> {
         let Self::Tls(stream) = self else { return None };
         tls::client::name(stream.get_ref().1.peer_certificates()?.first()?)
     }
@@ -49,7 +90,11 @@ fn is_remote(client: IpAddr, here: IpAddr) -> bool {
 macro_rules! with_stream {
     ($connection:expr, $stream:ident => $what:expr) => {
         match $connection.get_mut() {
-            Connection::Plain(stream) => {
+            Connection::Tcp(stream) => {
+                let $stream = Pin::new(stream);
+                $what
+            }
+            Connection::Unix(stream) => {
                 let $stream = Pin::new(stream);
                 $what
             }
@@ -86,7 +131,8 @@ impl AsyncWrite for Connection {
 
     fn is_write_vectored(&self) -> bool {
         match self {
-            Self::Plain(stream) => stream.is_write_vectored(),
+            Self::Tcp(stream) => stream.is_write_vectored(),
+            Self::Unix(stream) => stream.is_write_vectored(),
             Self::Tls(stream) => stream.is_write_vectored(),
         }
     }

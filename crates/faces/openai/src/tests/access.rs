@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use nereid_protocol::{Access, Action, Authorizer, Denied, Exhausted, Identity, Restrictions};
+use nereid_protocol::{Access, Action, Admission, Authorizer, Denied, Exhausted, Identity, Restrictions};
 
 use super::*;
 
@@ -18,7 +18,8 @@ impl Authorizer for Strict {
         }
     }
 
-    fn admit(&self, _: &Identity, model: &str) -> Result<Option<nereid_budgets::Permit>, Denied> {
+    fn admit(&self, _: &Identity, model: &str, bytes: usize) -> Result<Option<Admission>, Denied> {
+        assert!(bytes > 0);
         assert_eq!(model, "bare");
         let mut count = self.0.lock().unwrap();
         *count += 1;

@@ -66,6 +66,51 @@ impl Action {
         })
     }
 
+    /// The action's name in the audit log.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Health => "health",
+            Self::Metadata => "metadata",
+            Self::Describe => "describe",
+            Self::ModelConfig => "model-config",
+            Self::Statistics => "statistics",
+            Self::Metrics => "metrics",
+            Self::MachineMetrics => "machine-metrics",
+            Self::Page => "page",
+            Self::Infer => "infer",
+            Self::Index => "index",
+            Self::Load => "load",
+            Self::LoadFiles => "load-files",
+            Self::Unload => "unload",
+            Self::ListRegions => "list-regions",
+            Self::ChangeRegions => "change-regions",
+            Self::UseRegions => "use-regions",
+            Self::ReadTrace => "read-trace",
+            Self::ChangeTrace => "change-trace",
+            Self::ReadLog => "read-log",
+            Self::ChangeLog => "change-log",
+        }
+    }
+
+    /// Whether the action changes what the server serves, or how.
+    pub const fn is_change(self) -> bool {
+        matches!(
+            self,
+            Self::Load
+                | Self::LoadFiles
+                | Self::Unload
+                | Self::ChangeRegions
+                | Self::ChangeTrace
+                | Self::ChangeLog
+        )
+    }
+
+    /// Whether a request whose route or call declares this action may turn out to be a change: gRPC has one call to read and to
+    /// change settings.
+    pub const fn may_change(self) -> bool {
+        self.is_change() || matches!(self, Self::ReadTrace | Self::ReadLog)
+    }
+
     /// The right that the action needs under an access policy.
     pub const fn need(self) -> Need {
         match self {

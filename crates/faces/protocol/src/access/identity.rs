@@ -1,6 +1,7 @@
 //! The sender of a request, as connections and authenticators establish it.
 
 use std::any::Any;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use nereid_core::Principal;
@@ -11,6 +12,19 @@ use super::ApiGroup;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Credential(pub u64);
 
+/// A connection's knowledge of its client. The default is a client on this machine, of whom nothing is known.
+#[derive(Clone, Debug, Default)]
+pub struct Origin {
+    /// The name in the client's certificate.
+    pub certificate: Option<Principal>,
+    /// The number of the user whose process is at the other end of a Unix socket.
+    pub user: Option<u32>,
+    /// The client's address at a port.
+    pub address: Option<IpAddr>,
+    /// Whether the client is on another machine.
+    pub remote: bool,
+}
+
 /// The sender of a request. The default is an anonymous client.
 #[derive(Clone, Debug, Default)]
 pub struct Identity {
@@ -18,6 +32,8 @@ pub struct Identity {
     pub principal: Option<Principal>,
     /// The API groups whose keys the request presents, one bit each.
     pub(super) opened: u16,
+    user: Option<u32>,
+    address: Option<IpAddr>,
     remote: bool,
     proof: Proof,
 }
@@ -37,15 +53,26 @@ enum Proof {
 }
 
 impl Identity {
-    /// The identity that a connection knows: the name in its client's certificate, and whether the client is on another
-    /// machine.
-    pub fn of_connection(principal: Option<Principal>, remote: bool) -> Self {
-        Self { principal, remote, ..Self::default() }
+    /// The identity that a connection knows.
+    pub fn of_connection(origin: Origin) -> Self {
+        let Origin { certificate, user, address, remote } = origin;
+        Self { principal: certificate, user, address, remote, ..Self::default() }
     }
 
-    /// Whether nothing is known of the sender, who is on this machine.
+    /// Whether nothing is known that decides about the sender's rights. The address alone does not.
     pub fn is_default(&self) -> bool {
-        self.principal.is_none() && self.opened == 0 && !self.remote && matches!(self.proof, Proof::None)
+        let is_unnamed = self.principal.is_none() && self.user.is_none();
+        is_unnamed && self.opened == 0 && !self.remote && matches!(self.proof, Proof::None)
+    }
+
+    /// The number of the user whose process sends the request through a Unix socket.
+    pub fn user(&self) -> Option<u32> {
+        self.user
+    }
+
+    /// The sender's address at a port.
+    pub fn address(&self) -> Option<IpAddr> {
+        self.address
     }
 
     /// Whether the sender is on another machine.
@@ -117,7 +144,8 @@ mod tests {
 
     #[test]
     fn only_an_authenticator_makes_a_name_count() {
-        let connection = Identity::of_connection(Some(Principal::new("ann")), false);
+        let connection =
+            Identity::of_connection(Origin { certificate: Some(Principal::new("ann")), ..Origin::default() });
         assert_eq!(connection.authenticated(), None);
         assert!(!connection.is_default());
         let key = Some(Credential(7));
@@ -135,6 +163,15 @@ mod tests {
         assert_eq!((rejected.authenticated(), rejected.rejection()), (None, Some("expired")));
         assert!(!rejected.is_default() && rejected.principal.is_none());
         assert!(Identity::default().is_default());
-        assert!(!Identity::of_connection(None, true).is_default());
+        let address = Some("192.0.2.7".parse().unwrap());
+        for (origin, expected) in [
+            (Origin { remote: true, ..Origin::default() }, false),
+            (Origin { user: Some(0), ..Origin::default() }, false),
+            (Origin { address, ..Origin::default() }, true),
+        ] {
+            let identity = Identity::of_connection(origin.clone());
+            assert_eq!(identity.is_default(), expected, "{origin:?}");
+            assert_eq!((identity.user(), identity.address()), (origin.user, origin.address));
+        }
     }
 }

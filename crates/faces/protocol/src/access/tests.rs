@@ -80,10 +80,16 @@ fn restricted_group_opens_to_its_key_alone() {
     }
 }
 
+/// The identity of a connection with a certificate of this name.
+fn named(name: &str, remote: bool) -> Identity {
+    let certificate = Some(Principal::new(name));
+    Identity::of_connection(Origin { certificate, remote, ..Origin::default() })
+}
+
 #[test]
 fn port_without_restrictions_is_open() {
     let access = Access::from(Restrictions::default());
-    assert!(access.is_open_to(&Identity::of_connection(None, true)));
+    assert!(access.is_open_to(&Identity::of_connection(Origin { remote: true, ..Origin::default() })));
     assert_eq!(access.check(&Identity::default(), Action::Load, Some("m")), Ok(()));
 }
 
@@ -107,7 +113,7 @@ fn authenticators_and_authorizers_apply_in_order() {
 #[test]
 fn connection_identity_reaches_authorizers() {
     let access = Access::default().with_authorizer(Arc::new(OwnModels));
-    let caller = Identity::of_connection(Some(Principal::new("bob")), false);
+    let caller = named("bob", false);
     assert_eq!(access.check(&caller, Action::Load, Some("bob")), Ok(()));
     assert!(access.check(&caller, Action::Load, Some("ann")).is_err());
 }
@@ -118,8 +124,8 @@ fn clients_of_other_machines_need_a_reason_for_what_could_give_them_this_machine
     let wary = Access::default().wary();
     let keyed = Access::from(restricted).wary();
     let local = Identity::default();
-    let remote = Identity::of_connection(None, true);
-    let certified = Identity::of_connection(Some(Principal::new("ann")), true);
+    let remote = Identity::of_connection(Origin { remote: true, ..Origin::default() });
+    let certified = named("ann", true);
     let opened = keyed.identify_now(remote.clone(), &head([("s", "k")])).unwrap().unwrap();
     for action in [
         Action::Health,
@@ -149,4 +155,77 @@ fn clients_of_other_machines_need_a_reason_for_what_could_give_them_this_machine
         }
     }
     assert!(wary.is_open_to(&local) && !wary.is_open_to(&remote) && !keyed.is_open_to(&local));
+}
+
+/// Keeps the events as texts.
+#[derive(Debug, Default)]
+struct Recorded(std::sync::Mutex<Vec<String>>);
+
+impl Audit for Recorded {
+    fn record(&self, event: &AuditEvent<'_>) {
+        let AuditEvent { caller, action, subject, request, outcome } = event;
+        let who = caller.principal.as_ref().map_or("nobody", Principal::name);
+        let outcome = match outcome {
+            AuditOutcome::Done => "done".to_owned(),
+            AuditOutcome::Failed(status) => format!("failed {status}"),
+            AuditOutcome::Abandoned => "abandoned".to_owned(),
+            AuditOutcome::Refused(_) => "refused".to_owned(),
+        };
+        let (subject, request) = (subject.unwrap_or("-"), request.unwrap_or("-"));
+        self.0.lock().unwrap().push(format!("{who} {} {subject} {request} {outcome}", action.name()));
+    }
+}
+
+#[test]
+fn refusals_are_recorded_and_lists_are_not() {
+    let recorded = Arc::<Recorded>::default();
+    let access =
+        Access::default().with_authorizer(Arc::new(OwnModels)).with_audit(Arc::clone(&recorded) as _).wary();
+    let (bob, stranger) =
+        (named("bob", false), Identity::of_connection(Origin { remote: true, ..Origin::default() }));
+    assert!(access.check(&bob, Action::Infer, Some("bob-1")).is_ok());
+    assert!(access.check(&bob, Action::Infer, Some("ann-1")).is_err());
+    assert!(!access.permits(&bob, Action::Index, Some("ann-1")));
+    assert!(access.check(&stranger, Action::ChangeRegions, None).is_err());
+    let events = recorded.0.lock().unwrap();
+    assert_eq!(*events, ["bob infer ann-1 - refused", "nobody change-regions - - refused"]);
+}
+
+#[test]
+fn each_change_is_recorded_once_with_its_outcome() {
+    let recorded = Arc::<Recorded>::default();
+    let access = Access::default().with_audit(Arc::clone(&recorded) as _);
+    let ann = named("ann", false);
+    let begin = |action| access.audited(&ann, action, || "X".to_owned());
+    assert!(begin(Action::Infer).is_none() && begin(Action::Index).is_none());
+    let load = begin(Action::Load).unwrap();
+    load.note(Action::Load, Some("m"));
+    load.note(Action::LoadFiles, None);
+    load.answered(None);
+    drop(load);
+    let failed = begin(Action::Unload).unwrap();
+    failed.answered(Some("404"));
+    drop(failed);
+    drop(begin(Action::ChangeTrace));
+    let refused = begin(Action::ChangeLog).unwrap();
+    refused.refused();
+    refused.answered(Some("403"));
+    drop(refused);
+    // A call that may change settings, and only reads them.
+    let read = begin(Action::ReadLog).unwrap();
+    read.answered(None);
+    let changed = begin(Action::ReadTrace).unwrap();
+    changed.note(Action::ChangeTrace, Some("m"));
+    changed.answered(None);
+    drop((read, changed));
+    assert!(Access::default().audited(&ann, Action::Load, String::new).is_none());
+    assert_eq!(
+        *recorded.0.lock().unwrap(),
+        [
+            "ann load-files m X done",
+            "ann unload - X failed 404",
+            "ann change-trace - X abandoned",
+            "ann change-trace m X done",
+        ]
+    );
 }

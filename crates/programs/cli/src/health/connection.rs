@@ -3,7 +3,8 @@
 use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs as _};
-use std::path::Path;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nereid_assembly::VERSION;
@@ -24,14 +25,34 @@ pub(super) struct Target {
     /// A name or an address, without brackets.
     pub host: String,
     pub port: u16,
+    /// The Unix socket in place of host and port.
+    pub socket: Option<PathBuf>,
     /// Host and port as in the URL.
     pub authority: String,
     /// The path of the URL, without a slash at its end.
     pub base: String,
 }
 
+impl Target {
+    /// A server at a Unix socket.
+    pub(super) fn at_socket(path: PathBuf) -> Self {
+        let authority = "localhost".to_owned();
+        Self {
+            is_tls: false,
+            host: authority.clone(),
+            port: 80,
+            socket: Some(path),
+            authority,
+            base: String::new(),
+        }
+    }
+}
+
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(socket) = &self.socket {
+            return write!(f, "unix:{}", socket.display());
+        }
         write!(f, "{}://{}{}", if self.is_tls { "https" } else { "http" }, self.authority, self.base)
     }
 }
@@ -62,6 +83,12 @@ impl Exchange<'_> {
     /// The server cannot be reached, is not trusted, or does not speak HTTP.
     pub(super) fn run(&self) -> Result<Reply, String> {
         let failed = |error: io::Error| format!("no answer: {error}");
+        if let Some(socket) = &self.target.socket {
+            let mut stream =
+                UnixStream::connect(socket).map_err(|error| format!("cannot connect: {error}"))?;
+            stream.write_all(&self.request()).map_err(failed)?;
+            return read_reply(&mut stream);
+        }
         let mut stream = connect(self.target, self.limit)?;
         if !self.target.is_tls {
             stream.write_all(&self.request()).map_err(failed)?;
@@ -224,6 +251,7 @@ mod tests {
             is_tls: false,
             host: "localhost".into(),
             port,
+            socket: None,
             authority: format!("localhost:{port}"),
             base: "/base".into(),
         };

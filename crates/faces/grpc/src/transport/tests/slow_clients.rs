@@ -30,6 +30,7 @@ async fn connected_to(
     let (near, far) = duplex(1 << 20);
     tokio::spawn(serve_connection(
         far,
+        false,
         serving.calls,
         TransportOptions::default(),
         Arc::default(),
