@@ -460,7 +460,7 @@ WITHOUT_AN_ENGINE = {
     "operator": ("onnxruntime", "", "model.onnx", CELU, "onnxruntime,engine=tract", "does not serve: Celu; install ONNX Runtime"),
     "tensors": ("pytorch", "", "model.pt", b"", "pytorch,engine=python", "list all inputs and outputs"),
     "pickle": ("pytorch", TENSORS, "model.pt", b"\x80\x02" + bytes(20), "pytorch,engine=python", "pickled Python objects"),
-    "fil": ("fil", TENSORS, "xgboost.json", b"{}", "onnxruntime,engine=tract", "libtriton_fil.so"),
+    "fil": ("fil", TENSORS, "xgboost.json", b"{}", "onnxruntime,engine=tract", "missing field `learner`"),
 }
 
 

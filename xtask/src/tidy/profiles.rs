@@ -50,6 +50,7 @@ const FLOORS: &[Floor] = &[
         level: "s",
         others: &[
             ("caffe2", "z"),
+            ("forest", "3"),
             ("graph-executor", "3"),
             ("identity", "3"),
             ("llamacpp", "3"),

@@ -23,7 +23,15 @@ impl BackendSettings {
     /// # Errors
     /// `InvalidArg` if it is not an integer.
     pub fn default_max_batch_size(&self) -> Result<i32> {
-        self.get(DEFAULT_MAX_BATCH_SIZE).map_or(Ok(4), |value| {
+        self.default_max_batch_size_or(4)
+    }
+
+    /// `default-max-batch-size`, for a backend whose models take larger batches unless it is set.
+    ///
+    /// # Errors
+    /// As [`default_max_batch_size`](Self::default_max_batch_size).
+    pub fn default_max_batch_size_or(&self, otherwise: i32) -> Result<i32> {
+        self.get(DEFAULT_MAX_BATCH_SIZE).map_or(Ok(otherwise), |value| {
             value.trim().parse().map_err(|_| {
                 Error::invalid_arg(format!(
                     "backend setting '{DEFAULT_MAX_BATCH_SIZE}' is '{value}', expected an integer"

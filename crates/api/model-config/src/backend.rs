@@ -37,7 +37,7 @@ const PLATFORMS: &[Platform] = &[
 const FILENAMES: &[(&str, &str)] = &[("openvino", "model.xml"), ("python", "model.py")];
 
 /// Backends without platforms and default files.
-const OTHERS: &[&str] = &["dali", "identity"];
+const OTHERS: &[&str] = &["dali", "fil", "identity"];
 
 fn platform(name: &str) -> Option<&'static Platform> {
     PLATFORMS.iter().find(|platform| platform.name == name)

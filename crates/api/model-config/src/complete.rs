@@ -17,6 +17,12 @@ const ANY_SIZE: i64 = -1;
 /// The only backend that needs a platform even if the configuration names the backend.
 const TENSORFLOW: &str = "tensorflow";
 
+/// The backend of forests of trees.
+const FOREST: &str = "fil";
+
+/// Endings that many formats share.
+const GENERIC_ENDINGS: [&str; 3] = ["json", "model", "txt"];
+
 /// Files in a version's folder that identify the backend, most significant first.
 const MODEL_FILES: &[ModelFile] = &[
     ModelFile::file("model.graphdef", TENSORFLOW, "tensorflow_graphdef"),
@@ -31,6 +37,11 @@ const MODEL_FILES: &[ModelFile] = &[
     ModelFile::file("model.pt2", "pytorch", "torch_aoti"),
     ModelFile::file("model.netdef", "caffe2", "caffe2_netdef"),
     ModelFile::file("model.gguf", "llamacpp", "gguf"),
+    ModelFile::file("xgboost.json", FOREST, ""),
+    ModelFile::file("xgboost.ubj", FOREST, ""),
+    ModelFile::file("xgboost.model", FOREST, ""),
+    ModelFile::file("lightgbm.txt", FOREST, ""),
+    ModelFile::file("checkpoint.tl", FOREST, ""),
     ModelFile { form: Form::Either, ..ModelFile::file("model.py", "python", "") },
 ];
 
@@ -66,7 +77,8 @@ impl ModelFile {
     /// Whether an entry has the file's extension but another name.
     fn is_like(&self, entry: &FolderEntry) -> bool {
         let ending = |name: &str| name.rsplit_once('.').map(|(_, ending)| ending.to_owned());
-        entry.is_folder == (self.form == Form::Folder) && ending(&entry.name) == ending(self.name)
+        let own = ending(self.name).filter(|own| !GENERIC_ENDINGS.contains(&own.as_str()));
+        entry.is_folder == (self.form == Form::Folder) && own.is_some() && ending(&entry.name) == own
     }
 
     /// The setting that replaces the file's name.

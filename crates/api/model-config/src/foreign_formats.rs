@@ -29,6 +29,11 @@ const FORMATS: &[Format] = &[
         remedy: "set backend: \"openvino\" and default_model_filename: \"{name}\"",
     },
     Format {
+        endings: &["tl"],
+        what: "a forest of Treelite",
+        remedy: "rename it to 'checkpoint.tl', or set backend: \"fil\" and default_model_filename: \"{name}\"",
+    },
+    Format {
         endings: &["pdmodel"],
         what: "a PaddlePaddle model, which OpenVINO reads",
         remedy: "set backend: \"openvino\" and default_model_filename: \"{name}\"",
@@ -55,14 +60,14 @@ const FORMATS: &[Format] = &[
         remedy: "write it with CatBoost's `model.save_model(\"model.onnx\", format=\"onnx\")`",
     },
     Format {
-        endings: &["ubj", "bst", "xgb", "xgboost.json", "xgboost.model"],
+        endings: &["ubj", "bst", "xgb"],
         what: "an XGBoost model",
-        remedy: "convert it to ONNX (onnxmltools), or load it in a Python model (model.py)",
+        remedy: "set backend: \"fil\" and default_model_filename: \"{name}\"",
     },
     Format {
         endings: &["lgb", "lgbm", "lightgbm"],
         what: "a LightGBM model",
-        remedy: "convert it to ONNX (onnxmltools), or load it in a Python model (model.py)",
+        remedy: "set backend: \"fil\" and default_model_filename: \"{name}\"",
     },
     Format {
         endings: &["pkl", "pickle", "joblib", "skops", "dill"],

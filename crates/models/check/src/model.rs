@@ -134,16 +134,23 @@ fn check_model_files(
                 continue;
             }
         };
-        let Some(filename) = default_model_filename(config) else { continue };
+        let check_contents = |findings: &mut Vec<Finding>| {
+            let number = u64::try_from(number).ok().filter(|_| is_served);
+            let model = number.map(|number| checked.context(folder, number, context));
+            if let Some(Err(error)) = model.map(|model| context.engines.check_file(&model)) {
+                findings.push(finding(error.message().to_owned()));
+            }
+        };
+        let Some(filename) = default_model_filename(config) else {
+            // The backend knows which files may be there.
+            check_contents(findings);
+            continue;
+        };
         let Ok(path) = model_files::inside(&version, filename) else { continue };
         match model_files::check(&path) {
             // The backend checks the contents of a folder.
             Ok(()) | Err(FileError::NotRegular(Kind::Directory)) => {
-                let number = u64::try_from(number).ok().filter(|_| is_served);
-                let model = number.map(|number| checked.context(folder, number, context));
-                if let Some(Err(error)) = model.map(|model| context.engines.check_file(&model)) {
-                    findings.push(finding(error.message().to_owned()));
-                }
+                check_contents(findings);
                 continue;
             }
             Err(error) if !error.is_missing() => {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use nereid_backend_api::{Backend, BackendCapabilities, BackendFinder as _, BackendSettings, Error, Result};
 use nereid_core::Backends;
 use nereid_cuda::Pools;
+use nereid_forest::ForestBackend;
 use nereid_identity::IdentityBackend;
 use nereid_triton_host::{LibraryBackends, LibraryOptions, PythonRunner};
 
@@ -31,12 +32,6 @@ const MISSING: &[(&str, &str)] = &[
         "dali",
         "DALI pipelines need NVIDIA DALI and Triton's backend for it: `pip install nvidia-dali-cuda120`, and put \
          libtriton_dali.so into the folder 'dali' of the backend directory (--backend-directory)",
-    ),
-    (
-        "fil",
-        "the Forest Inference Library needs Triton's backend for it: put libtriton_fil.so into the folder 'fil' of the \
-         backend directory (--backend-directory); or convert the forest (XGBoost, LightGBM, scikit-learn) to ONNX with \
-         onnxmltools or skl2onnx, and serve it with backend 'onnxruntime' and ONNX Runtime (pip install onnxruntime)",
     ),
     (
         "vllm",
@@ -151,6 +146,10 @@ impl InstalledBackends {
             });
         }
         let installed = libraries.installed();
+        // Triton's own library, if it is installed, runs forests on GPUs, too.
+        if !installed.iter().any(|name| name == "fil") {
+            registry.register("fil", Arc::new(ForestBackend::new(config.settings_of("fil"))));
+        }
         for (backend, reason) in
             MISSING.iter().filter(|(backend, _)| !installed.iter().any(|name| name == backend))
         {

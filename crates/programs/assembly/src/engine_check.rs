@@ -56,6 +56,7 @@ impl EngineCheck {
         }
         match name(&model.config) {
             "pytorch" => nereid_pytorch::check_file(model),
+            "fil" => nereid_forest::check_file(model),
             "onnxruntime" if self.onnx().ok() == Some(Expected::Embedded) => {
                 onnx_engine::check_embedded(model)
             }

@@ -1,6 +1,7 @@
 //! Recognises the format of a model on this machine by the names of its files.
 
 use std::fs;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use nereid_model_config::hint_at_other_format;
@@ -21,7 +22,7 @@ pub struct LocalModel {
 }
 
 /// The endings of models in one file, and the name of the file in a version's folder.
-const FILES: [(&str, &str); 11] = [
+const FILES: [(&str, &str); 13] = [
     ("onnx", "model.onnx"),
     ("xml", "model.xml"),
     ("pt", "model.pt"),
@@ -32,14 +33,20 @@ const FILES: [(&str, &str); 11] = [
     ("graphdef", "model.graphdef"),
     ("pb", "model.graphdef"),
     ("netdef", "model.netdef"),
+    ("ubj", "xgboost.ubj"),
+    ("tl", "checkpoint.tl"),
     ("py", "model.py"),
 ];
+
+/// The beginnings of forests in files with generic endings, and the name of the file in a version's folder.
+const FORESTS: [(&str, &[u8], &str); 2] =
+    [("json", b"{\"learner\"", "xgboost.json"), ("txt", b"tree\n", "lightgbm.txt")];
 
 /// The file that a SavedModel has.
 const SAVED_MODEL: &str = "saved_model.pb";
 
 /// Generic names: formats, and defaults of exporters.
-const GENERIC: [&str; 10] = [
+const GENERIC: [&str; 13] = [
     "model",
     "saved_model",
     "savedmodel",
@@ -50,6 +57,9 @@ const GENERIC: [&str; 10] = [
     "export",
     "frozen_graph",
     "frozen_model",
+    "checkpoint",
+    "lightgbm",
+    "xgboost",
 ];
 
 impl LocalModel {
@@ -66,8 +76,8 @@ impl LocalModel {
         if source.file_name().is_some_and(|name| name == SAVED_MODEL) {
             return Ok(Self::of_saved_model(source.parent().unwrap_or(Path::new(""))));
         }
-        match ending(source).and_then(|ending| FILES.iter().find(|(known, _)| *known == ending)) {
-            Some((_, target)) => Self::of_file(source, target, external_data),
+        match target(source) {
+            Some(target) => Self::of_file(source, target, external_data),
             None => Err(unknown(source)),
         }
     }
@@ -140,10 +150,7 @@ impl LocalModel {
             let name = name(&folder_stem(folder), folder);
             return Ok(Self { name, files: vec![(folder.to_owned(), "1".to_owned())] });
         }
-        let is_model = |name: &&String| {
-            ending(Path::new(name))
-                .is_some_and(|ending| FILES.iter().any(|(known, _)| *known == ending && ending != "py"))
-        };
+        let is_model = |name: &&String| target(&folder.join(name)).is_some_and(|target| target != "model.py");
         let models: Vec<_> = names.iter().filter(is_model).collect();
         match models[..] {
             [only] => Self::find(&folder.join(only), external_data),
@@ -168,6 +175,18 @@ impl LocalModel {
             files: files.map(|name| (folder.join(&name), name)).collect(),
         }
     }
+}
+
+/// The name of a model's file in a version's folder, if a backend reads it.
+fn target(source: &Path) -> Option<&'static str> {
+    let ending = ending(source)?;
+    let by_name = FILES.iter().find(|(known, _)| *known == ending).map(|(_, target)| *target);
+    by_name.or_else(|| {
+        let (_, beginning, target) = FORESTS.iter().find(|(known, ..)| *known == ending)?;
+        let mut head = vec![0; beginning.len()];
+        nereid_model_files::open(source).ok()?.read_exact(&mut head).ok()?;
+        (head == *beginning).then_some(*target)
+    })
 }
 
 /// The ending of a file's name, in lower case.
@@ -217,8 +236,8 @@ fn unknown(source: &Path) -> String {
     let hint = hint_at_other_format(names.iter().map(String::as_str));
     let hint = hint.strip_prefix("; the folder has ").map_or_else(
         || {
-            "; known are .onnx, .pt, .pt2, .xml with .bin, .plan, .pb, .graphdef, .netdef and .py, and folders with saved_model.pb, \
-             model.py or a version"
+            "; known are .onnx, .pt, .pt2, .xml with .bin, .plan, .pb, .graphdef, .netdef, .ubj, .tl and .py, \
+             forests of XGBoost (.json) and LightGBM (.txt), and folders with saved_model.pb, model.py or a version"
                 .to_owned()
         },
         |hint| format!(": it has {hint}"),

@@ -64,6 +64,31 @@ fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
 }
 
 #[test]
+fn forests_in_text_and_json_are_recognised_by_their_beginning() {
+    for (source, contents, expected) in [
+        ("churn.txt", "tree\nversion=v4\n", Some("churn/1/lightgbm.txt")),
+        ("churn/model.txt", "tree\nversion=v4\n", Some("churn/1/lightgbm.txt")),
+        ("churn.json", r#"{"learner":{}}"#, Some("churn/1/xgboost.json")),
+        ("churn.txt", "trees\n", None),
+        ("churn.txt", "", None),
+        ("churn.json", r#"{"model_type":"bert"}"#, None),
+    ] {
+        let desk = Desk::new();
+        let path = desk.path(source);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, contents).unwrap();
+        match (desk.find(source), expected) {
+            (Ok(model), Some(expected)) => {
+                let place = format!("{}/{}", model.name, model.files[0].1);
+                assert_eq!(place, expected, "{source}");
+            }
+            (Err(reason), None) => assert!(reason.contains("LightGBM (.txt)"), "{reason}"),
+            (found, _) => panic!("{source}: {found:?}"),
+        }
+    }
+}
+
+#[test]
 fn every_format_gets_the_layout_of_a_repository() {
     for (source, files, expected) in [
         ("net.onnx", &["net.onnx"][..], &[("net/1/model.onnx", "net.onnx")][..]),
@@ -83,6 +108,12 @@ fn every_format_gets_the_layout_of_a_repository() {
             "net.netdef",
             &["net.netdef", "init_net.netdef"],
             &[("net/1/init_model.netdef", "init_net.netdef"), ("net/1/model.netdef", "net.netdef")],
+        ),
+        ("churn.ubj", &["churn.ubj"], &[("churn/1/xgboost.ubj", "churn.ubj")]),
+        (
+            "churn/checkpoint.tl",
+            &["churn/checkpoint.tl"],
+            &[("churn/1/checkpoint.tl", "churn/checkpoint.tl")],
         ),
         ("rank.py", &["rank.py", "other.py"], &[("rank/1/model.py", "rank.py")]),
         // The folder's name replaces a generic name.

@@ -1,0 +1,220 @@
+//! Random trees and rows, compared with a plain walk.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::ensemble::{Node as SourceNode, Task};
+use crate::link::Link;
+
+const FEATURES: usize = 3;
+
+fn description(outputs: usize, double: bool, averaged: bool) -> Description {
+    let (link, task) = (Link::Identity, Task::Numbers);
+    Description {
+        features: FEATURES,
+        base: vec![0.25; outputs],
+        averaged,
+        double,
+        link,
+        task,
+        truncates: false,
+    }
+}
+
+/// Values and bounds that are equal often, and those at the ends of what there is.
+fn values() -> impl Strategy<Value = f32> {
+    prop_oneof![
+        4 => (-4_i8..40).prop_map(f32::from),
+        2 => (-8_i8..8).prop_map(|value| f32::from(value) / 4.0),
+        1 => prop::sample::select(vec![
+            f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MAX, f32::MIN, f32::MIN_POSITIVE, -0.0, 1e-36, -1e-40, 1e30, 31.9,
+        ]),
+    ]
+}
+
+fn tests() -> impl Strategy<Value = Test> {
+    let near = || {
+        (values(), prop::sample::select(vec![-1e-12, 0.0, 1e-12]))
+            .prop_map(|(bound, off)| f64::from(bound) + off)
+    };
+    prop_oneof![
+        near().prop_map(Test::AtMost),
+        near().prop_map(Test::Below),
+        prop::collection::vec(0_u32..40, 0..6).prop_map(Test::In),
+    ]
+}
+
+/// A tree of some splits. Each one takes the place of a leaf.
+fn trees(outputs: usize, vectors: bool) -> impl Strategy<Value = Tree> {
+    let split = (any::<prop::sample::Index>(), tests(), 0..FEATURES, any::<(bool, bool)>());
+    (prop::collection::vec(split, 0..12), prop::collection::vec(-8_i8..8, 64), 0..outputs).prop_map(
+        move |(splits, mut numbers, output)| {
+            let mut leaf = || {
+                let mut next = || f64::from(numbers.pop().unwrap_or(1)) / 2.0;
+                let kind = if vectors {
+                    Kind::Vector((0..outputs).map(|_| next()).collect())
+                } else {
+                    Kind::Leaf(next())
+                };
+                SourceNode { kind, cover: 1.0 }
+            };
+            let mut nodes = vec![leaf()];
+            for (place, test, feature, (missing_passes, zero_is_missing)) in splits {
+                let leaves: Vec<_> =
+                    (0..nodes.len()).filter(|&at| !matches!(nodes[at].kind, Kind::Split(_))).collect();
+                let (yes, no) = (nodes.len(), nodes.len() + 1);
+                let split = Split { feature, test, yes, no, missing_passes, zero_is_missing };
+                nodes[*place.get(&leaves)].kind = Kind::Split(split);
+                nodes.extend([leaf(), leaf()]);
+            }
+            Tree { nodes, output: (!vectors).then_some(output) }
+        },
+    )
+}
+
+/// The leaf of a row, by the plainest walk.
+fn leaf<'a>(tree: &'a Tree, row: &[f32]) -> &'a Kind {
+    let mut at = 0;
+    loop {
+        let Kind::Split(split) = &tree.nodes[at].kind else { return &tree.nodes[at].kind };
+        let value = row[split.feature];
+        let is_missing = value.is_nan() || split.zero_is_missing && value.abs() <= 1e-35;
+        let passes = if is_missing {
+            split.missing_passes
+        } else {
+            let value = f64::from(value);
+            match &split.test {
+                Test::AtMost(bound) => value <= *bound,
+                Test::Below(bound) => value < *bound,
+                Test::In(list) => {
+                    value >= 0.0 && list.iter().any(|&category| f64::from(category) == value.trunc())
+                }
+            }
+        };
+        at = if passes { split.yes } else { split.no };
+    }
+}
+
+proptest! {
+    #[test]
+    fn rows_take_the_ways_of_a_plain_walk(
+        (outputs, trees) in (1_usize..4, any::<bool>()).prop_flat_map(|(outputs, vectors)| {
+            (Just(outputs), prop::collection::vec(trees(outputs, vectors), 0..20))
+        }),
+        rows in prop::collection::vec([values(), values(), values()], 0..150),
+        double in any::<bool>(),
+        averaged in any::<bool>(),
+    ) {
+        let mut forest = Forest::new(description(outputs, double, averaged)).unwrap();
+        for tree in &trees {
+            forest.add(tree).unwrap();
+        }
+        // All leaves are halves, so sums are exact in any order and precision.
+        let expected = rows.iter().flat_map(|row| {
+            let mut sums = vec![0.0; outputs];
+            let mut counts = vec![0.0_f64; outputs];
+            for tree in &trees {
+                for output in 0..outputs {
+                    let value = match leaf(tree, row) {
+                        Kind::Leaf(value) if tree.output == Some(output) => *value,
+                        Kind::Vector(values) => values[output],
+                        _ => continue,
+                    };
+                    sums[output] += value;
+                    counts[output] += 1.0;
+                }
+            }
+            let results = sums.into_iter().zip(counts);
+            results.map(|(sum, count)| 0.25 + if averaged { sum / count.max(1.0) } else { sum }).collect::<Vec<f64>>()
+        });
+        let rows: Vec<f32> = rows.iter().flatten().copied().collect();
+        let own = forest.predict(&rows, 1);
+        let expected: Vec<f64> = expected.collect();
+        prop_assert_eq!(own.len(), expected.len());
+        for (own, expected) in own.iter().zip(expected) {
+            prop_assert!((f64::from(*own) - expected).abs() <= 1e-6, "{own} {expected}");
+        }
+    }
+
+    /// The values of an explanation add up to the result.
+    #[test]
+    fn explanations_add_up_to_the_result(
+        trees in prop::collection::vec(trees(2, true), 1..4),
+        rows in prop::collection::vec([values(), values(), values()], 1..4),
+        averaged in any::<bool>(),
+    ) {
+        let mut forest = Forest::new(description(2, true, averaged)).unwrap();
+        for mut tree in trees {
+            // Each node has the weight of the leaves below it.
+            for at in (0..tree.nodes.len()).rev() {
+                if let Kind::Split(split) = &tree.nodes[at].kind {
+                    tree.nodes[at].cover = tree.nodes[split.yes].cover + tree.nodes[split.no].cover;
+                }
+            }
+            forest.add(&tree).unwrap();
+        }
+        let means = crate::shap::means(&forest);
+        for row in rows {
+            let sums = forest.predict(&row, 1);
+            for (parts, sum) in crate::shap::explain(&forest, &means, &row).chunks(FEATURES + 1).zip(sums) {
+                prop_assert!((parts.iter().sum::<f32>() - sum).abs() <= 1e-4, "{parts:?} {sum}");
+            }
+        }
+    }
+}
+
+#[test]
+fn threads_share_the_rows() {
+    let split = |feature, bound, yes, no| {
+        let test = Test::AtMost(bound);
+        let split = Split { feature, test, yes, no, missing_passes: true, zero_is_missing: false };
+        SourceNode { kind: Kind::Split(split), cover: 1.0 }
+    };
+    let leaf = |value| SourceNode { kind: Kind::Leaf(value), cover: 1.0 };
+    let mut forest = Forest::new(description(1, false, false)).unwrap();
+    for number in 0..100 {
+        let bound = f64::from(number);
+        let nodes = vec![split(0, bound, 1, 2), split(1, bound, 3, 4), leaf(1.0), leaf(2.0), leaf(4.0)];
+        forest.add(&Tree { nodes, output: Some(0) }).unwrap();
+    }
+    for rows in [0, 1, 7, 8, 9, 127, 128, 129, 3001] {
+        let rows: Vec<f32> = (0..rows * FEATURES).map(|at| (at * 37 % 101) as f32).collect();
+        let alone = forest.predict(&rows, 1);
+        for threads in [2, 3, 64] {
+            assert_eq!(forest.predict(&rows, threads), alone);
+        }
+    }
+}
+
+#[test]
+fn what_is_no_tree_is_refused() {
+    let split = |feature, yes, no| {
+        let test = Test::AtMost(0.0);
+        let split = Split { feature, test, yes, no, missing_passes: true, zero_is_missing: false };
+        SourceNode { kind: Kind::Split(split), cover: 1.0 }
+    };
+    let leaf = || SourceNode { kind: Kind::Leaf(1.0), cover: 1.0 };
+    let listed = |category| {
+        let test = Test::In(vec![3, category]);
+        let split = Split { feature: 0, test, yes: 1, no: 2, missing_passes: true, zero_is_missing: false };
+        SourceNode { kind: Kind::Split(split), cover: 1.0 }
+    };
+    let vector = |length| SourceNode { kind: Kind::Vector(vec![1.0; length]), cover: 1.0 };
+    for (nodes, output, expected) in [
+        (vec![], Some(0), "node 0 of 0"),
+        (vec![split(0, 0, 1), leaf()], Some(0), "several splits lead to node 0"),
+        (vec![split(0, 1, 1), leaf()], Some(0), "several splits lead to node 1"),
+        (vec![split(0, 1, 3), leaf(), leaf()], Some(0), "node 3 of 3"),
+        (vec![split(0, 1, usize::MAX), leaf()], Some(0), "a split leads to node"),
+        (vec![split(3, 1, 2), leaf(), leaf()], Some(0), "feature 3 of 3"),
+        (vec![leaf()], Some(2), "output 2 of 2"),
+        (vec![leaf()], None, "one value"),
+        (vec![vector(2)], Some(0), "2 values"),
+        (vec![vector(3)], None, "3 values"),
+        (vec![listed(u32::MAX), leaf(), leaf()], Some(0), "256 MiB"),
+    ] {
+        let mut forest = Forest::new(description(2, false, false)).unwrap();
+        let error = forest.add(&Tree { nodes, output }).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    }
+}
