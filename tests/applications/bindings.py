@@ -50,6 +50,13 @@ server.load("slow")
 records["loaded"] = server.model("slow").ready()
 server.unload("slow", wait_until_unloaded=True)
 records["unloaded"] = server.model("slow").ready()
+# The flag that ends a decoupled model's answers comes alone, however early it is known.
+server.load("many")
+apart = []
+for count in [0, 1, 2, 40] * 10:
+    question = {"inputs": {"IN": numpy.zeros(1, numpy.int32)}, "parameters": {"do": "many", "count": count}}
+    apart.append([response.final for response in server.model("many").infer(**question)] == [False] * count + [True])
+records["ends apart"] = all(apart)
 server.stop()
 records["heard"] = any("none" in message for message in heard) if hears else None
 print(json.dumps(records))

@@ -62,6 +62,8 @@ pub enum Step {
     Quick,
     /// Models through Dragonfly's real daemon, whose first build takes 20 minutes; runs only if named
     Dragonfly,
+    /// Nereid under NVIDIA Dynamo and on a cluster of Ray; runs only if named
+    Clusters,
     /// Promised releases of the frameworks' libraries, CPython and Redis, before a release; runs only if named
     Versions,
     /// Tests of the crates with unsafe code under AddressSanitizer; runs only if named
@@ -84,6 +86,7 @@ impl fmt::Display for Step {
             Self::E2e => "e2e",
             Self::Quick => "quick",
             Self::Dragonfly => "dragonfly",
+            Self::Clusters => "clusters",
             Self::Versions => "versions",
             Self::Sanitize => "sanitize",
             Self::Packages => "packages",
@@ -159,12 +162,13 @@ fn plan(named: &[Step]) -> Vec<Step> {
 impl Step {
     /// Steps outside of the default run.
     fn only_if_named(self) -> bool {
-        matches!(self, Self::Quick | Self::Dragonfly | Self::Versions | Self::Sanitize | Self::Packages)
+        use Step::{Clusters, Dragonfly, Packages, Quick, Sanitize, Versions};
+        matches!(self, Quick | Dragonfly | Clusters | Versions | Sanitize | Packages)
     }
 
     /// Steps that start the server's development binary.
     fn needs_binary(self) -> bool {
-        matches!(self, Self::E2e | Self::Quick | Self::Dragonfly | Self::Versions)
+        matches!(self, Self::E2e | Self::Quick | Self::Dragonfly | Self::Clusters | Self::Versions)
     }
 
     fn run(self, project: &Project, background: &mut BackgroundCommands) -> Result<()> {
@@ -203,6 +207,7 @@ impl Step {
             Self::E2e => end_to_end(project, background),
             Self::Quick => quick(project),
             Self::Dragonfly => dragonfly(project),
+            Self::Clusters => clusters(project),
             Self::Versions => versions(project),
             Self::Sanitize => sanitize::run(project),
             Self::Packages => packages(project),
@@ -270,6 +275,12 @@ fn quick(project: &Project) -> Result<()> {
 /// Runs the tests with the daemon, which they build.
 fn dragonfly(project: &Project) -> Result<()> {
     pytest(project, &end_to_end_environment(project)?, &["tests/end_to_end/clouds/real_dragonfly.py"])
+}
+
+/// Runs the tests with the programs of clusters, which they fetch.
+fn clusters(project: &Project) -> Result<()> {
+    let files = ["dynamo_workers.py", "ray_fleet.py"].map(|file| format!("tests/end_to_end/clusters/{file}"));
+    pytest(project, &end_to_end_environment(project)?, &files.each_ref().map(String::as_str))
 }
 
 /// Runs the tests with every promised release, which they fetch.
@@ -369,6 +380,7 @@ mod tests {
     fn end_to_end_step_includes_the_build() {
         assert_eq!(plan(&[Step::E2e]), [Step::Build, Step::E2e]);
         assert_eq!(plan(&[Step::Dragonfly]), [Step::Build, Step::Dragonfly]);
+        assert_eq!(plan(&[Step::Clusters]), [Step::Build, Step::Clusters]);
         assert_eq!(plan(&[Step::Versions]), [Step::Build, Step::Versions]);
         assert_eq!(
             plan(&[Step::Quick]),

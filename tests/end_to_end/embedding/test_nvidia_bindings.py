@@ -22,6 +22,8 @@ APPLICATIONS = Path(__file__).resolve().parents[2] / "applications"
 CONFIG = """max_batch_size: 4
 input { name: "INPUT0" data_type: TYPE_FP32 dims: 4 }
 output { name: "OUTPUT0" data_type: TYPE_FP32 dims: 4 }"""
+MANY = """model_transaction_policy { decoupled: true }
+input { name: "IN" data_type: TYPE_INT32 dims: 1 } output { name: "OUT" data_type: TYPE_INT32 dims: 1 }"""
 LIMIT_S = 90
 # Since 2.72, applications can hear the log.
 HEARS = {"2.71.0": None, "2.72.0": True, "2.73.0": True}
@@ -39,6 +41,8 @@ def folders(tmp_path_factory):
     native_backends.compile_c(folder / "backends", "echo")
     for name in ["echo", "slow"]:
         native_backends.write_model(folder / "models", name, "echo", CONFIG)
+    native_backends.compile_c(folder / "backends", "misbehave")
+    native_backends.write_model(folder / "models", "many", "misbehave", MANY)
     return folder / "models", folder / "backends"
 
 
@@ -48,7 +52,7 @@ def test_a_server_within_python(version, folders):
     assert done.returncode == 0, done.stdout + done.stderr
     assert json.loads(done.stdout.splitlines()[-1]) == {
         "states": [True, True, "inside"],
-        "models": ["echo 1 READY", "slow -1 None"],
+        "models": ["echo 1 READY", "many -1 None", "slow -1 None"],
         "metadata": [{"name": "INPUT0", "datatype": "FP32", "shape": [-1, 4]}],
         "answers": [[str(first), [[float(first + i) for i in range(4)]]] for first in range(3)],
         "statistics": 3,
@@ -57,6 +61,7 @@ def test_a_server_within_python(version, folders):
         "no model": "InternalError",
         "loaded": True,
         "unloaded": False,
+        "ends apart": True,
         "heard": HEARS[version],
     }
 
@@ -86,7 +91,7 @@ def test_nvidias_own_servers_over_our_core(version, folders):
         assert get("/v2/models/none/infer", {"inputs": []})[0] == 404
         assert get("/v2/models/echo/infer", {"inputs": []})[0] == 400
         states = {model["name"]: model["state"] for model in json.loads(get("/v2/repository/index", {})[1])}
-        assert states == {"echo": "READY", "slow": "READY"}
+        assert states == {"echo": "READY", "many": "READY", "slow": "READY"}
         assert 'nv_inference_request_success{model="echo",version="1"} 2' in get("/metrics", port=metrics)[1]
         with tritonclient.grpc.InferenceServerClient(f"127.0.0.1:{grpc}") as client:
             numbers = np.arange(8, dtype=np.float32).reshape(2, 4)

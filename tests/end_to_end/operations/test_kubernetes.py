@@ -1,17 +1,20 @@
 """The files for Kubernetes: their flags and probes with a server, and Envoy's configuration as the guide changes it."""
 
+import re
 import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
-from test_envoy import CONFIG, ENVOY
 
+import envoy
 import nereid_server
 from http_requests import request
 from model_files import write_identity
 
-MANIFEST = Path(__file__).resolve().parents[3] / "deploy" / "kubernetes" / "nereid.yaml"
+ROOT = Path(__file__).resolve().parents[3]
+MANIFEST = ROOT / "deploy" / "kubernetes" / "nereid.yaml"
+GUIDE = ROOT / "docs" / "scaling-out.md"
 
 
 @pytest.fixture(scope="module")
@@ -48,16 +51,17 @@ def test_the_service_finds_the_pods_and_their_ports(objects):
     assert declared == {"http": 8000, "grpc": 8001, "metrics": 8002}
 
 
-def test_envoy_takes_its_configuration_with_the_service_in_place_of_three_servers(objects, tmp_path):
-    config = yaml.safe_load(CONFIG.read_text())
+def test_envoy_takes_its_configuration_with_the_service_in_place_of_files(objects, tmp_path):
+    (block,) = [text for text in re.findall(r"```yaml\n(.*?)```", GUIDE.read_text(), re.S) if "STRICT_DNS" in text]
+    changed = yaml.safe_load(block)
+    config = yaml.safe_load(envoy.CONFIG.read_text())
     for cluster in config["static_resources"]["clusters"]:
-        (group,) = cluster["load_assignment"]["endpoints"]
-        first = group["lb_endpoints"][0]
-        first["endpoint"]["address"]["socket_address"]["address"] = objects["Service"]["metadata"]["name"]
-        # The clusters of one protocol share their endpoints.
-        first.pop("metadata", None)
-        group["lb_endpoints"] = [first]
+        protocol = cluster.pop("eds_cluster_config")["service_name"]
+        cluster |= yaml.safe_load(block.replace("8000", {"http": "8000", "grpc": "8001"}[protocol]))
+    (group,) = changed["load_assignment"]["endpoints"]
+    (endpoint,) = group["lb_endpoints"]
+    assert endpoint["endpoint"]["address"]["socket_address"]["address"] == objects["Service"]["metadata"]["name"]
     path = tmp_path / "envoy.yaml"
     path.write_text(yaml.safe_dump(config))
-    outcome = subprocess.run([ENVOY, "--mode", "validate", "-c", path], capture_output=True, text=True)
+    outcome = subprocess.run([envoy.PROGRAM, "--mode", "validate", "-c", path], capture_output=True, text=True)
     assert outcome.returncode == 0 and "OK" in outcome.stdout + outcome.stderr, outcome.stderr

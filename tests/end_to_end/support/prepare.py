@@ -9,6 +9,7 @@ import traceback
 from concurrent.futures import ThreadPoolExecutor
 
 import azurite
+import charts
 import chromium
 import debian_packages
 import kserve_package
@@ -62,6 +63,7 @@ STEPS = [
         silero_package.torchscript,
         library_releases.old_onnx_runtime,
         kserve_package.prepare,
+        charts.prepare,
         llamacpp_package.prepare,
     ],
 ]

@@ -108,18 +108,16 @@ impl Call {
         let mut place = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(mut stream) = place.take() else { return };
         drop(place);
-        let mut next = stream.poll_next(context);
         loop {
-            match next {
+            match stream.poll_next(context) {
                 Poll::Pending => {
                     *self.stream.lock().unwrap_or_else(PoisonError::into_inner) = Some(stream);
                     return;
                 }
                 Poll::Ready(None) => return self.notify(ptr::null_mut(), true),
                 Poll::Ready(Some(answer)) => {
-                    // Polls ahead: the next result shows whether this answer is the last.
-                    next = stream.poll_next(context);
-                    let last = matches!(next, Poll::Ready(None));
+                    // An end that the backend reports by itself is a call by itself, even if it is known already.
+                    let last = stream.ended_with_answer();
                     self.notify(self.response(answer, &*stream), last);
                     if last {
                         return;

@@ -1,0 +1,400 @@
+"""Nereids on the nodes of a Ray cluster, with Envoy in front: see docs/ray.md.
+
+    fleet.py start --servers 3 -- --model-repository=models   starts servers, spread over the nodes
+    fleet.py addresses /etc/envoy/servers                     keeps Envoy's files of addresses up to date
+    fleet.py status | scale N | update -- OPTIONS | stop
+
+An actor on a server's node supervises it. One more, the keeper, replaces servers that died and changes their number; Ray starts it again
+if it dies, and the servers do not depend on it. Requests do not pass through Ray.
+"""
+
+import argparse
+import contextlib
+import ctypes
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import ray
+from ray.exceptions import GetTimeoutError, RayError
+
+NAME = "nereid"
+# Between two looks at the servers, and for a server's actor to answer.
+INTERVAL_S = 0.5
+ANSWER_S = 5
+# Envoys follow their files within this time, so that a server that is to stop gets no more requests.
+PAUSE_S = 2
+# Without waiting requests for so long, one server is too many.
+QUIET_S = 60
+STARTED = {"http": "HTTPService", "grpc": "GRPCInferenceService", "metrics": "Metrics Service"}
+PENDING = re.compile(r"^nv_inference_pending_request_count(?:\{.*\})? (\d+)", re.M)
+
+
+@dataclass
+class Settings:
+    """What servers are started with, and how many."""
+
+    servers: int = 1
+    # The options of each server, and the program.
+    options: list = field(default_factory=list)
+    program: str = "nereid"
+    # What a server takes of its node.
+    cpus: float = 1
+    gpus: float = 0
+    resources: dict = field(default_factory=dict)
+    # A model may take long to load, and a request to finish.
+    start_s: float = 600
+    stop_s: float = 60
+    # Between these numbers of servers, so that at most so many requests wait for each; None keeps the number.
+    scale: tuple | None = None
+
+
+@ray.remote(num_cpus=0, max_concurrency=4)
+class Supervisor:
+    """Runs a server as a process on this node."""
+
+    def __init__(self, name, generation, program, options):
+        self._name, self._generation, self._options = name, generation, options
+        self._ports: dict = {}
+        ports = [f"--{port}=0" for port in ("http-port", "grpc-port", "metrics-port")]
+        command = [program, f"--id={name}", "--load-reports=always", *ports, *options]
+        # Ray gives an actor the GPUs that it may use by CUDA_VISIBLE_DEVICES, which the server inherits.
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            preexec_fn=_end_with_parent,
+        )
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self):
+        for line in self._process.stdout:
+            # Ray keeps what its actors print.
+            print(line, end="", flush=True)
+            for protocol, service in STARTED.items():
+                if found := re.search(rf"Started {service} at [^\s\"]+:(\d+)", line):
+                    self._ports[protocol] = int(found[1])
+
+    def status(self):
+        """The server's state, address, and the requests in its queues."""
+        state, pending = "starting", 0
+        if self._process.poll() is not None:
+            state = "ended"
+        elif self._ports.keys() == STARTED.keys() and _get(self._ports["http"], "/v2/health/ready") is not None:
+            state = "ready"
+            pending = sum(map(int, PENDING.findall(_get(self._ports["metrics"], "/metrics") or "")))
+        node = ray.get_runtime_context().get_node_id()
+        address = {"ip": ray.util.get_node_ip_address(), "node": node, "pid": self._process.pid, **self._ports}
+        return {"name": self._name, "generation": self._generation, "state": state, "pending": pending, **address}
+
+    def options(self):
+        """The options that the server was started with."""
+        return self._options
+
+    def stop(self, limit_s):
+        """Stops the server, which answers the requests that it has, and gives its exit code."""
+        self._process.terminate()
+        try:
+            return self._process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            return self._process.wait()
+
+
+def _end_with_parent():
+    """The server stops when its actor dies, for whatever reason."""
+    prctl_set_pdeathsig = 1
+    ctypes.CDLL(None).prctl(prctl_set_pdeathsig, signal.SIGTERM)
+
+
+def _get(port, path):
+    """What the server answers; None if it does not, or with an error."""
+    with (
+        contextlib.suppress(OSError, urllib.error.URLError),
+        urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=2) as answer,
+    ):
+        return answer.read().decode()
+    return None
+
+
+@dataclass
+class Server:
+    """A server as the keeper knows it."""
+
+    actor: Any
+    generation: int
+    started: float
+    status: dict
+
+
+@ray.remote(num_cpus=0, max_concurrency=8)
+class Keeper:
+    """Keeps so many servers running. The newest generation has the newest options."""
+
+    def __init__(self, settings):
+        self._settings = settings
+        self._servers: dict[str, Server] = {}
+        self._generation = 0
+        self._count = 0
+        self._quiet_since = time.monotonic()
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._ended = False
+        self._recover()
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _recover(self):
+        """Takes over the servers of a keeper that died: their number, and the newest options."""
+        for name in ray.util.list_named_actors():
+            if not name.startswith(f"{NAME}-"):
+                continue
+            with contextlib.suppress(RayError, ValueError):
+                actor = ray.get_actor(name)
+                status = ray.get(actor.status.remote(), timeout=ANSWER_S)
+                self._servers[name] = Server(actor, status["generation"], time.monotonic(), status)
+                self._count = max(self._count, int(name.rpartition("-")[2]))
+        if self._servers:
+            newest = max(self._servers.values(), key=lambda server: server.generation)
+            self._generation = newest.generation
+            self._settings.servers = len(self._servers)
+            self._settings.options = ray.get(newest.actor.options.remote())
+
+    def servers(self):
+        """The state of each server, those that are being stopped left out."""
+        with self._lock:
+            return [server.status for server in self._servers.values()]
+
+    def settings(self):
+        """The settings in force."""
+        with self._lock:
+            return asdict(self._settings)
+
+    def scale(self, servers):
+        """Changes the number of servers."""
+        with self._changed:
+            self._settings.servers = servers
+            self._changed.notify_all()
+
+    def update(self, options):
+        """Replaces the servers by some with other options, one after the other."""
+        with self._changed:
+            self._settings.options = options
+            self._generation += 1
+            self._changed.notify_all()
+
+    def settled(self):
+        """Whether all servers are ready, as many as there should be, and of the newest options."""
+        with self._lock:
+            wanted = [server for server in self._servers.values() if server.generation == self._generation]
+            ready = sum(server.status["state"] == "ready" for server in wanted)
+            return ready == len(self._servers) == self._settings.servers
+
+    def stop(self):
+        """Stops all servers, at the same time."""
+        with self._changed:
+            self._ended = True
+            actors = [server.actor for server in self._servers.values()]
+            self._servers.clear()
+            self._changed.notify_all()
+        with contextlib.suppress(RayError):
+            ray.get([actor.stop.remote(self._settings.stop_s) for actor in actors])
+        for actor in actors:
+            ray.kill(actor)
+
+    def _run(self):
+        while not self._ended:
+            try:
+                self._look()
+                with self._changed:
+                    self._adjust()
+                    self._changed.wait(INTERVAL_S)
+            except Exception as error:
+                # The next turn tries again.
+                print(f"keeper: {error!r}", flush=True)
+                time.sleep(INTERVAL_S)
+
+    def _look(self):
+        """Asks all servers for their state, and drops those that are dead."""
+        with self._lock:
+            servers = dict(self._servers)
+        calls = {name: server.actor.status.remote() for name, server in servers.items()}
+        ray.wait([*calls.values()], num_returns=len(calls), timeout=ANSWER_S) if calls else None
+        for name, call in calls.items():
+            server = servers[name]
+            try:
+                status = ray.get(call, timeout=0)
+            except GetTimeoutError:
+                # An actor that has not started yet does not answer. Nor does one that hangs, whose server Envoy checks itself.
+                status = server.status
+            except RayError:
+                status = server.status | {"state": "ended"}
+            late = status["state"] == "starting" and time.monotonic() - server.started > self._settings.start_s
+            with self._lock:
+                if status["state"] == "ended" or late:
+                    print(f"keeper: {name} {'did not get ready' if late else 'has ended'}", flush=True)
+                    self._servers.pop(name, None)
+                    ray.kill(server.actor)
+                else:
+                    server.status = status
+
+    def _adjust(self):
+        """Starts or stops at most one server of many, so that the others can serve."""
+        self._rescale()
+        missing = self._settings.servers - len(self._servers)
+        old = [name for name, server in self._servers.items() if server.generation < self._generation]
+        starting = [name for name, server in self._servers.items() if server.status["state"] != "ready"]
+        if missing > 0:
+            for _ in range(missing):
+                self._start()
+        elif missing < 0 and not starting:
+            # The oldest first. Where one is being replaced, its successor is ready now.
+            self._retire(old[0] if old else next(iter(self._servers)))
+        elif old and not starting:
+            self._start()
+
+    def _rescale(self):
+        if self._settings.scale is None:
+            return
+        least, most, limit = self._settings.scale
+        ready = [server.status["pending"] for server in self._servers.values() if server.status["state"] == "ready"]
+        now = time.monotonic()
+        if any(ready):
+            self._quiet_since = now
+        # One at a time: the next turn sees what the last one brought.
+        if len(ready) == self._settings.servers < most and sum(ready) > limit * len(ready):
+            self._settings.servers += 1
+        elif self._settings.servers > least and now - self._quiet_since > QUIET_S:
+            self._settings.servers -= 1
+            self._quiet_since = now
+
+    def _start(self):
+        self._count += 1
+        name = f"{NAME}-{self._count}"
+        settings = self._settings
+        where = {"num_cpus": settings.cpus, "num_gpus": settings.gpus, "resources": settings.resources}
+        kind = Supervisor.options(name=name, lifetime="detached", scheduling_strategy="SPREAD", **where)
+        actor = kind.remote(name, self._generation, settings.program, settings.options)
+        status = {"name": name, "generation": self._generation, "state": "starting", "pending": 0}
+        self._servers[name] = Server(actor, self._generation, time.monotonic(), status)
+
+    def _retire(self, name):
+        server = self._servers.pop(name)
+
+        def stop():
+            time.sleep(PAUSE_S)
+            with contextlib.suppress(RayError):
+                ray.get(server.actor.stop.remote(self._settings.stop_s))
+            ray.kill(server.actor)
+
+        threading.Thread(target=stop, daemon=True).start()
+
+
+def assignment(protocol, servers):
+    """Envoy's resource with the addresses of servers, as in deploy/envoy/servers."""
+    endpoints = [
+        {
+            "endpoint": {"address": {"socket_address": {"address": server["ip"], "port_value": server[protocol]}}},
+            "metadata": {"filter_metadata": {"envoy.lb": {"hash_key": server["name"]}}},
+        }
+        for server in servers
+    ]
+    kind = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment"
+    return {"resources": [{"@type": kind, "cluster_name": protocol, "endpoints": [{"lb_endpoints": endpoints}]}]}
+
+
+def follow(keeper, folder):
+    """Writes Envoy's files whenever the servers change. As long as none is ready, or Ray is away, the last ones stay."""
+    written = None
+    while True:
+        try:
+            known = ray.get(keeper.servers.remote(), timeout=ANSWER_S)
+        except (GetTimeoutError, RayError) as error:
+            print(f"fleet: the keeper does not answer: {type(error).__name__}", file=sys.stderr)
+            time.sleep(INTERVAL_S)
+            continue
+        ready = sorted((server for server in known if server["state"] == "ready"), key=lambda server: server["name"])
+        names = [server["name"] for server in ready]
+        if ready and names != written:
+            for protocol in ("http", "grpc"):
+                new = os.path.join(folder, f".{protocol}.yaml")
+                with open(new, "w") as file:
+                    json.dump(assignment(protocol, ready), file, indent=1)
+                os.replace(new, os.path.join(folder, f"{protocol}.yaml"))
+            written = names
+            print("fleet:", *names, flush=True)
+        time.sleep(INTERVAL_S)
+
+
+def wait(keeper, limit_s):
+    """Waits until all servers are ready."""
+    deadline = time.monotonic() + limit_s
+    while not ray.get(keeper.settled.remote()):
+        if time.monotonic() > deadline:
+            sys.exit("fleet: not all servers got ready; see `fleet.py status`, and `ray logs actor` for their logs")
+        time.sleep(INTERVAL_S)
+
+
+def arguments():
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--address", default="auto", help="Ray's address (default: %(default)s)")
+    commands = parser.add_subparsers(dest="command", required=True)
+    start = commands.add_parser("start", help="start servers; their options come after --")
+    start.add_argument("--servers", type=int, default=1)
+    start.add_argument("--program", default="nereid", help="the path of nereid on every node")
+    start.add_argument("--cpus", type=float, default=1, help="processors of each server, for Ray's scheduler")
+    start.add_argument("--gpus", type=float, default=0, help="GPUs of each server")
+    start.add_argument(
+        "--resource", action="append", default=[], metavar="NAME=NUMBER", help="a custom resource of Ray that each takes"
+    )
+    start.add_argument("--scale", metavar="MIN,MAX,PENDING", help="scale so that at most PENDING requests wait for each server")
+    start.add_argument("--start-secs", type=float, default=600, help="time for a server to get ready")
+    start.add_argument("options", nargs="*")
+    commands.add_parser("addresses", help="keep Envoy's files up to date").add_argument("folder")
+    commands.add_parser("status", help="print the servers as JSON")
+    commands.add_parser("scale", help="change the number of servers").add_argument("servers", type=int)
+    commands.add_parser("update", help="replace the servers by some with other options").add_argument("options", nargs="*")
+    commands.add_parser("stop", help="stop all servers")
+    return parser.parse_args()
+
+
+def main():
+    given = arguments()
+    ray.init(address=given.address, namespace=NAME, log_to_driver=False, logging_level="ERROR")
+    if given.command == "start":
+        scale = given.scale and tuple(map(int, given.scale.split(",")))
+        resources = {name: float(number) for name, _, number in (text.partition("=") for text in given.resource)}
+        settings = Settings(
+            given.servers, given.options, given.program, given.cpus, given.gpus, resources, given.start_secs, scale=scale or None
+        )
+        keeper = Keeper.options(name=NAME, lifetime="detached", max_restarts=-1).remote(settings)
+        wait(keeper, given.start_secs)
+        return
+    keeper = ray.get_actor(NAME)
+    if given.command == "addresses":
+        follow(keeper, given.folder)
+    elif given.command == "status":
+        for server in ray.get(keeper.servers.remote()):
+            print(json.dumps(server))
+    elif given.command == "stop":
+        ray.get(keeper.stop.remote())
+        ray.kill(keeper)
+    else:
+        change = keeper.scale.remote(given.servers) if given.command == "scale" else keeper.update.remote(given.options)
+        ray.get(change)
+        wait(keeper, ray.get(keeper.settings.remote())["start_s"] * 2)
+
+
+if __name__ == "__main__":
+    main()
