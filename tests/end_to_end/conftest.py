@@ -71,3 +71,13 @@ def gate(serve):
     """A gate for models of the identity backend. It is open before the servers of the test are stopped."""
     with Gate() as gate:
         yield gate
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """A browser for consoles. Each test opens them in profiles of their own."""
+    # Environments for other tests alone have no playwright.
+    import console_pages
+
+    with console_pages.browser() as started:
+        yield started

@@ -11,13 +11,6 @@ from waiting import eventually
 
 
 @pytest.fixture(scope="module")
-def browser():
-    """A browser, shared by the tests of this file."""
-    with console_pages.browser() as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
 def server(tmp_path_factory):
     """A server with two models, of which one had requests that are in the history."""
     repository = tmp_path_factory.mktemp("models")

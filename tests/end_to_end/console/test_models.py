@@ -42,13 +42,6 @@ FLAGS = [
 
 
 @pytest.fixture(scope="module")
-def browser():
-    """A browser, shared by the tests of this file."""
-    with console_pages.browser() as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
 def server(tmp_path_factory):
     """A server with the examples, a model of texts, one that streams, one with a hostile name, and one that cannot be loaded."""
     repository = tmp_path_factory.mktemp("console") / "models"
@@ -214,18 +207,63 @@ def snippet(page, language):
     return page.get_by_label("Request", exact=True).inner_text()
 
 
+# The functions of the crate ureq that requests in Rust use, over a plain socket.
+UREQ = """
+use std::io::{Error, Read, Result, Write};
+use std::net::TcpStream;
+pub struct Post(String, String);
+pub struct Answer(Body);
+pub struct Body(Vec<u8>);
+pub fn post(url: &str) -> Post { Post(url.to_owned(), String::new()) }
+impl Post {
+    pub fn header(mut self, name: &str, value: &str) -> Self { self.1 += &format!("{name}: {value}\\r\\n"); self }
+    pub fn send(self, body: &str) -> Result<Answer> {
+        let (host, path) = self.0.strip_prefix("http://").and_then(|rest| rest.split_once('/')).unwrap();
+        let mut stream = TcpStream::connect(host)?;
+        write!(stream, "POST /{path} HTTP/1.0\\r\\n{}Content-Length: {}\\r\\n\\r\\n{body}", self.1, body.len())?;
+        let mut all = Vec::new();
+        stream.read_to_end(&mut all)?;
+        let head = all.windows(4).position(|end| end == b"\\r\\n\\r\\n").ok_or(Error::other("no head"))?;
+        Ok(Answer(Body(all.split_off(head + 4))))
+    }
+}
+impl Answer { pub fn body_mut(&mut self) -> &mut Body { &mut self.0 } }
+impl Body {
+    pub fn read_to_string(&mut self) -> Result<String> { String::from_utf8(self.0.clone()).map_err(Error::other) }
+    pub fn as_reader(&mut self) -> &[u8] { &self.0 }
+}
+"""
+
+
+def built(folder, code):
+    """A program in Rust."""
+    for name, text in (("ureq", UREQ), ("request", code)):
+        (folder / f"{name}.rs").write_text(text)
+        kind = ["--crate-type=lib"] if name == "ureq" else ["--extern", "ureq=libureq.rlib"]
+        command = ["rustc", "--edition=2024", *kind, f"{name}.rs"]
+        made = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+        assert made.returncode == 0, made.stderr
+    return folder / "request"
+
+
 @pytest.mark.parametrize("model", ["add_sub", "texts", HOSTILE_NAME])
-def test_requests_to_copy_do_what_the_form_does(server, browser, model):
+def test_requests_to_copy_do_what_the_form_does(server, browser, tmp_path, model):
     with browser.console(server) as console:
         page = console.open(f"models/{console_pages.quote(model)}")
         if model == "texts":
             page.get_by_label("INPUT0, text").fill('it\'s "quoted" $HOME `id` \\n é \U0001f40b')
         send(page)
         expect(page.get_by_role("status").filter(has_text="answered in")).to_be_visible()
-        curl, http, grpc = (snippet(page, name) for name in ("curl", "Python, HTTP", "Python, gRPC"))
-        for text in (curl, http, grpc):
+        languages = ("curl", "Python, HTTP", "Python, gRPC", "JavaScript", "Rust")
+        curl, http, grpc, javascript, rust = (snippet(page, name) for name in languages)
+        for text in (curl, http, grpc, javascript, rust):
             assert text.isascii(), text
         outputs = json.loads(subprocess.run(["bash", "-c", curl], capture_output=True, check=True).stdout)["outputs"]
+        (tmp_path / "request.mjs").write_text(javascript)
+        for program in (["node", tmp_path / "request.mjs"], [built(tmp_path, rust)]):
+            ran = subprocess.run(program, capture_output=True, text=True)
+            assert ran.returncode == 0, ran.stderr
+            assert json.loads(ran.stdout)["outputs"] == outputs
         grpc = grpc.replace(f"{server.url.split(':')[0]}:8001", server.grpc_url)
         for code in (http, grpc):
             ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

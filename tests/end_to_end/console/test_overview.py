@@ -20,13 +20,6 @@ from model_files import config, write_identity, write_model
 BAD_CONFIG = 'backend: "identity" max_batch_size: -7'
 
 
-@pytest.fixture(scope="module")
-def browser():
-    """A browser, shared by the tests of this file."""
-    with console_pages.browser() as started:
-        yield started
-
-
 def served(repository, *flags):
     """Serves models by request, whatever becomes of them."""
     flags = ["--model-control-mode=explicit", "--load-model=*", "--exit-on-error=false", "--strict-readiness=false", *flags]

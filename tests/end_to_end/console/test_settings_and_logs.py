@@ -10,13 +10,6 @@ from model_files import write_identity
 
 
 @pytest.fixture(scope="module")
-def browser():
-    """A browser, shared by the tests of this file."""
-    with console_pages.browser() as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
 def server(tmp_path_factory):
     """A server that logged a load, and a message with a hostile name."""
     repository = tmp_path_factory.mktemp("models")

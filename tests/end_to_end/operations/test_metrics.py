@@ -392,3 +392,22 @@ def test_an_ensemble_and_its_members_are_counted_each(repository, serve, gate):
     scrape = Scrape(server)
     assert scrape.failures("member") == {"REJECTED": 1}
     assert scrape.failures("whole") == {"OTHER": 1}
+
+
+def test_readiness_of_versions_is_a_gauge(repository, serve):
+    write_identity(repository, "good", ["FP32"])
+    (repository / "broken" / "1").mkdir(parents=True)
+    (repository / "broken" / "1" / "model.onnx").write_bytes(b"no model")
+    server = serve(*EXPLICIT, "--exit-on-error=false", ready=False)
+    server.wait_until_loaded()
+
+    def readiness():
+        samples = Scrape(server).named("nereid_model_ready")
+        return {dict(labels)["model"]: value for labels, value in samples.items()}
+
+    assert readiness() == {"good": 1, "broken": 0}
+    # Nobody waits for a version that was unloaded on purpose.
+    assert request(server, "POST", "/v2/repository/models/good/unload", "{}").status == 200
+    assert eventually(lambda: readiness() == {"broken": 0})
+    assert request(server, "POST", "/v2/repository/models/good/load", "{}").status == 200
+    assert eventually(lambda: readiness() == {"good": 1, "broken": 0})

@@ -97,8 +97,9 @@ def browser():
     """A browser for the length of a `with` block."""
     program, environment = chromium.program()
     with sync_playwright() as playwright:
-        # The tests may run as the superuser, for whom there is no sandbox.
-        started = playwright.chromium.launch(executable_path=program, env=environment, args=["--no-sandbox"])
+        # The tests may run as the superuser, for whom there is no sandbox. The microphone is a tone that the browser makes.
+        flags = ["--no-sandbox", "--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"]
+        started = playwright.chromium.launch(executable_path=program, env=environment, args=flags)
         try:
             yield Browser(started)
         finally:

@@ -16,6 +16,7 @@ import kserve_package
 import library_releases
 import llamacpp_package
 import nvidia_bindings
+import prometheus
 import python_backend
 import python_interpreters
 import pytriton_package
@@ -44,6 +45,7 @@ def aoti_models():
 STEPS = [
     [
         redis_server.program,
+        prometheus.program,
         chromium.program,
         debian_packages.valgrind,
         torch_package.fetched,

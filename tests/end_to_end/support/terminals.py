@@ -1,12 +1,18 @@
-"""Programs whose errors go to a terminal, and what it shows."""
+"""Programs on terminals, and what these show."""
 
+import codecs
+import fcntl
 import os
 import pty
 import re
+import signal
+import struct
 import subprocess
+import termios
 import threading
 
 from cloud_repositories import LIMIT_S
+from waiting import eventually
 
 _COMMAND = re.compile(r"\x1b\[([?\d]*)([A-Za-z])")
 
@@ -81,3 +87,67 @@ class Terminal:
             rows[row][column] = letter
             column += 1
         return ["".join(row).rstrip() for row in rows]
+
+
+class FullScreen:
+    """A program that has a terminal for itself: it draws frames, and reads keys."""
+
+    def __init__(self, *command, env, width=120, height=30):
+        self._ours, theirs = pty.openpty()
+        self.text = ""
+        self.resize(width, height)
+        self._settings = termios.tcgetattr(theirs)
+        self._theirs = theirs
+        self.process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=env)
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self):
+        decoder = codecs.getincrementaldecoder("utf-8")()
+        try:
+            while received := os.read(self._ours, 4096):
+                self.text += decoder.decode(received)
+        except OSError:
+            # Nobody has the other end any more.
+            pass
+
+    def press(self, keys):
+        """Types keys."""
+        os.write(self._ours, keys.encode())
+
+    def resize(self, width, height):
+        """Changes the size of the terminal."""
+        fcntl.ioctl(self._ours, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
+
+    @property
+    def lines(self):
+        """The lines of the last frame, without styles."""
+        whole = [frame.partition("\x1b[J")[0] for frame in self.text.split("\x1b[H") if "\x1b[J" in frame]
+        last = whole[-1] if whole else ""
+        return [line.rstrip() for line in re.sub(r"\x1b\[\d*[mK]", "", last).split("\r\n")]
+
+    def wait_for(self, shown):
+        """Waits for a frame of which this is true, and returns its lines."""
+        found: list[str] = []
+
+        def met():
+            found[:] = self.lines
+            return shown(found)
+
+        assert eventually(met, LIMIT_S), "\n".join(found)
+        return found
+
+    def assert_restored(self):
+        """The program ended well, and left the terminal as it was."""
+        assert self.process.wait(LIMIT_S) == 0, self.text
+        assert termios.tcgetattr(self._theirs) == self._settings
+        assert self.text.endswith("\x1b[?7h\x1b[?25h\x1b[?1049l"), self.text[-100:]
+
+    def close(self):
+        """Ends the program, if it runs."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGKILL)
+            self.process.wait(LIMIT_S)
+        os.close(self._theirs)
+        self._reader.join(LIMIT_S)
+        os.close(self._ours)

@@ -359,6 +359,13 @@ const EXCEPTIONS: &[Exception] = &[
         why: "logging writes the lines of a process, whatever runs in it",
     },
     Exception {
+        krate: "nereid-client",
+        workspace: Allowed::Only(&["tensor-types"]),
+        libraries: Allowed::Floor,
+        never: &["clap*"],
+        why: "client knows servers by their HTTP API alone, as it does those of others",
+    },
+    Exception {
         krate: "nereid",
         workspace: Allowed::Floor,
         libraries: Allowed::Floor,

@@ -48,7 +48,9 @@ export async function request(path, options = {}) {
 async function refused(answer) {
   const text = await answer.text();
   try {
-    return new Refused(answer.status, JSON.parse(text).error ?? text);
+    const { error } = JSON.parse(text);
+    // OpenAI's interface has an object.
+    return new Refused(answer.status, error?.message ?? error ?? text);
   } catch {
     return new Refused(answer.status, text || answer.statusText);
   }
@@ -62,6 +64,21 @@ export async function post(path, body, options) {
   const answer = await request(path, { method: 'POST', body: JSON.stringify(body ?? {}), ...options });
   const text = await answer.text();
   return text ? JSON.parse(text) : undefined;
+}
+
+/** The data of the events of a stream, as they arrive. */
+export async function* eventsOf(answer) {
+  const decoder = new TextDecoder();
+  let text = '';
+  for (const reader = answer.body.getReader(); ;) {
+    const { done, value } = await reader.read();
+    text += done ? '' : decoder.decode(value, { stream: true });
+    for (let end = text.indexOf('\n\n'); end >= 0; end = text.indexOf('\n\n')) {
+      yield text.slice(0, end).split('\n').map(line => line.replace(/^data: ?/, '')).join('\n');
+      text = text.slice(end + 2);
+    }
+    if (done) return;
+  }
 }
 
 /** The path of a model, or of its version. */

@@ -69,7 +69,7 @@ function place() {
 function Page({ at: { parts, query } }) {
   switch (parts[0]) {
     case '': return html`<${Overview}/>`;
-    case 'models': return html`<${Model} key=${parts[1]} name=${parts[1] ?? ''} tab=${parts[2]} version=${query.get('version') ?? undefined}/>`;
+    case 'models': return html`<${Model} key=${parts[1]} name=${parts[1] ?? ''} tab=${parts[2]} version=${query.get('version') ?? undefined} request=${query.get('request') ?? undefined}/>`;
     case 'activity': return html`<${Activity}/>`;
     case 'logs': return html`<${Logs}/>`;
     case 'settings': return html`<${Settings}/>`;

@@ -2,12 +2,13 @@
 
 import { html, useEffect, useRef, useState } from './vendor/preact-htm.js';
 import { count, shown } from './format.js';
+import { AudioInput, takesAudio } from './audio.js';
 import { elements, flat, isFloat, parse } from './tensors.js';
 
 /** Values up to this many are written out in the form, and in requests to copy. */
 export const WRITTEN = 256;
 
-const MODES = { values: 'Values', text: 'Text', zeros: 'Zeros', random: 'Random', image: 'Image' };
+const MODES = { values: 'Values', text: 'Text', zeros: 'Zeros', random: 'Random', image: 'Image', audio: 'Sound' };
 const SCALES = {
   bytes: ['0 to 255', value => value],
   unit: ['0 to 1', value => value / 255],
@@ -16,6 +17,9 @@ const SCALES = {
 };
 const FITS = { stretch: 'stretched', crop: 'cropped to the centre', pad: 'with borders' };
 const ORDERS = { rgb: 'RGB', bgr: 'BGR' };
+
+/** The fields of an input's state that have one of a few values. */
+export const CHOICES = { mode: MODES, scale: SCALES, fit: FITS, order: ORDERS };
 
 /** Where the height, the width and the channels of an image are in a shape, if it can be one. */
 export function imageLayout(shape, format) {
@@ -38,7 +42,7 @@ export function initial({ datatype, shape, optional, format }, batched) {
   }
   const length = elements(sizes);
   const mode = datatype === 'BYTES' ? (length === 1 ? 'text' : 'values') : length <= WRITTEN && !image ? 'values' : 'random';
-  return { mode, sizes, used: !optional, text: datatype === 'BYTES' ? '' : example(datatype, sizes), seed: Math.floor(Math.random() * 1e9), scale: datatype === 'UINT8' ? 'bytes' : 'unit', fit: 'crop', order: 'rgb' };
+  return { mode, sizes, used: !optional, text: datatype === 'BYTES' ? '' : example(datatype, sizes), seed: Math.floor(Math.random() * 1e9), scale: datatype === 'UINT8' ? 'bytes' : 'unit', fit: 'crop', order: 'rgb', rate: 16000 };
 }
 
 /** Values to begin with, in nested arrays. */
@@ -73,6 +77,10 @@ export function valuesOf({ name, datatype }, state) {
     case 'image': {
       if (!state.pixels) throw new Error(`${name}: choose an image`);
       return state.pixels;
+    }
+    case 'audio': {
+      if (!state.samples) throw new Error(`${name}: choose a sound`);
+      return state.samples;
     }
     default: {
       let values;
@@ -162,7 +170,7 @@ export function Input({ input, state, set }) {
   const { name, datatype, shape, optional } = input;
   const isText = datatype === 'BYTES';
   const canBeImage = !isText && datatype !== 'BOOL' && (imageLayout(shape, input.format) ?? imageLayout(state.sizes, input.format));
-  const modes = isText ? [...(elements(state.sizes) === 1 ? ['text'] : []), 'values'] : ['values', 'random', 'zeros', ...(canBeImage ? ['image'] : [])];
+  const modes = isText ? [...(elements(state.sizes) === 1 ? ['text'] : []), 'values'] : ['values', 'random', 'zeros', ...(canBeImage ? ['image'] : []), ...(takesAudio(input) ? ['audio'] : [])];
   const options = Object.fromEntries(modes.map(mode => [mode, isText && mode === 'values' ? 'JSON' : MODES[mode]]));
   const resize = (index, value) => {
     const sizes = state.sizes.with(index, Math.max(0, Math.floor(value) || 0));
@@ -175,10 +183,11 @@ export function Input({ input, state, set }) {
       ${optional && html`<label class="inline"><input type="checkbox" checked=${state.used} onChange=${event => set({ used: event.target.checked })}/>send this optional input</label>`}</div>
     ${state.used && html`<div class="row ends">
       ${modes.length > 1 && html`<${Choice} label="From" options=${options} value=${state.mode} onChange=${mode => set({ mode })}/>`}
-      ${shape.map((size, index) => size < 0 && html`<label class="field" key=${index}><span>Size ${index + 1}</span>
+      ${state.mode !== 'audio' && shape.map((size, index) => size < 0 && html`<label class="field" key=${index}><span>Size ${index + 1}</span>
         <input type="number" min="0" value=${state.sizes[index]} aria-label="${name}, size of dimension ${index + 1}" onChange=${event => resize(index, Number(event.target.value))}/></label>`)}</div>
       ${(state.mode === 'values' || state.mode === 'text') && html`<textarea rows=${state.mode === 'text' ? 3 : 4} aria-label="${name}, ${state.mode === 'text' ? 'text' : 'values in JSON'}"
         placeholder=${state.mode === 'text' ? 'A text' : isText ? '["one", "two"]' : '[1, 2, 3]'} value=${state.text} onInput=${event => set({ text: event.target.value })}></textarea>`}
-      ${state.mode === 'image' && html`<${ImageInput} input=${input} state=${state} set=${set} label=${name}/>`}`}
+      ${state.mode === 'image' && html`<${ImageInput} input=${input} state=${state} set=${set} label=${name}/>`}
+      ${state.mode === 'audio' && html`<${AudioInput} input=${input} state=${state} set=${set} label=${name}/>`}`}
   </fieldset>`;
 }

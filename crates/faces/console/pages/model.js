@@ -3,6 +3,7 @@
 import { html, useState } from './vendor/preact-htm.js';
 import { modelPath, post, useDocument } from './api.js';
 import { Charts } from './charts.js';
+import { Chat } from './chat.js';
 import { bytes, count, dateTime, micros, seconds, shown } from './format.js';
 import { Graph } from './graph.js';
 import { pollModels, useLive } from './live.js';
@@ -110,27 +111,31 @@ function Statistics({ name, version }) {
 
 const TABS = [['', 'Try it'], ['signature', 'Signature'], ['charts', 'Charts'], ['statistics', 'Statistics'], ['configuration', 'Configuration']];
 
-function Tab({ tab, name, version, row }) {
+function Tab({ tab, name, version, row, request }) {
   const path = modelPath(name, version);
   const [metadata, metadataError, retry] = useDocument(path);
   const [config, configError, retryConfig] = useDocument(`${path}/config`);
   if (tab === 'configuration') return html`<${Configuration} config=${config} error=${configError} retry=${retryConfig}/>`;
   if (tab === 'charts') return html`<${Charts} model=${name} version=${row.version}/>`;
+  if (tab === 'chat') return html`<${Chat} name=${name}/>`;
   if (tab === 'graph') return config ? html`<${Graph} config=${config}/>` : html`<${Problem} error=${configError} retry=${retryConfig}/>`;
   if (tab === 'statistics') return html`<${Statistics} name=${name} version=${version}/>`;
   if (!metadata) return html`<${Problem} error=${metadataError} retry=${retry}/>`;
   if (tab === 'signature') return html`<${Problem} error=${configError} retry=${retryConfig}/><${Signature} metadata=${metadata} config=${config} row=${row}/>`;
   // The form waits for the configuration, and does without where it may not be read.
-  return config || configError ? html`<${Try} metadata=${metadata} config=${config} version=${version}/>` : null;
+  return config || configError ? html`<${Try} metadata=${metadata} config=${config} version=${version} request=${request} key=${request}/>` : null;
 }
 
-export function Model({ name, tab, version }) {
+export function Model({ name, tab, version, request }) {
   const live = useLive();
   useTitle(name);
   const rows = (live.models ?? []).filter(row => row.name === name);
   const served = rows.filter(row => row.state === 'READY');
   const current = served.find(row => row.version === version) ?? served.at(-1);
   const control = live.server?.model_control;
+  // Language models, if the server has OpenAI's interface.
+  const [talking] = useDocument(current?.decoupled ? '/v1/models' : undefined);
+  const tabs = [...TABS, ...(current?.ensemble ? [['graph', 'Steps']] : []), ...(talking?.data?.some(({ id }) => id === name) ? [['chat', 'Chat']] : [])];
   if (live.models && !rows.length) return html`<h1>${shown(name)}</h1><p class="empty">The repositories contain no model of this name. <a href="#/">Overview</a></p>`;
   return html`<div class="page-head"><div><p class="crumb"><a href="#/">Models</a></p><h1>${shown(name)}</h1></div>
       ${rows.length > 0 && html`<${Actions} name=${name} rows=${rows} control=${control}/>`}</div>
@@ -138,6 +143,6 @@ export function Model({ name, tab, version }) {
       ? html`<a class="button" href=${modelLink(name, row.version, tab)} aria-current=${row === current ? 'true' : undefined}>Version ${row.version}</a>` : html`<span class="tag">version ${row.version}</span>`)}
       <${State} row=${row}/>${row === current && html`<span class="muted">${shown(runsOn(row))}</span>`}</li>`)}</ul>
     ${rows.filter(row => isFailing(row)).map(row => html`<div class="note bad" role="alert" key=${row.version}><pre class="reason">${shown(row.reason ?? '')}</pre></div>`)}
-    ${current && html`<nav class="tabs" aria-label="Parts of the model">${(current.ensemble ? [...TABS, ['graph', 'Steps']] : TABS).map(([key, title]) => html`<a key=${key} href=${modelLink(name, version, key)} aria-current=${(tab ?? '') === key ? 'page' : undefined}>${title}</a>`)}</nav>
-      <${Tab} key=${`${name} ${current.version} ${live.server?.started}`} tab=${tab} name=${name} version=${served.length > 1 ? current.version : undefined} row=${current}/>`}`;
+    ${current && html`<nav class="tabs" aria-label="Parts of the model">${tabs.map(([key, title]) => html`<a key=${key} href=${modelLink(name, version, key)} aria-current=${(tab ?? '') === key ? 'page' : undefined}>${title}</a>`)}</nav>
+      <${Tab} key=${`${name} ${current.version} ${live.server?.started}`} tab=${tab} name=${name} version=${served.length > 1 ? current.version : undefined} row=${current} request=${request}/>`}`;
 }

@@ -79,7 +79,7 @@ export function Segments({ label, options, value, onChange }) {
 }
 
 /** A button that copies a text. */
-export function Copy({ text }) {
+export function Copy({ text, label = 'Copy' }) {
   const [done, setDone] = useState(false);
   const timer = useRef();
   useEffect(() => () => clearTimeout(timer.current), []);
@@ -98,7 +98,7 @@ export function Copy({ text }) {
     setDone(true);
     timer.current = setTimeout(() => setDone(false), 1500);
   };
-  return html`<button type="button" onClick=${copy}>${done ? 'Copied' : 'Copy'}</button>`;
+  return html`<button type="button" onClick=${copy}>${done ? 'Copied' : label}</button>`;
 }
 
 /** A part that scrolls sideways where it is too wide, with the keys of arrows, too. */

@@ -43,9 +43,36 @@ function jsonInputs(inputs) {
   }));
 }
 
-export function curl({ origin, model, version, inputs, parameters, streamed, flat }) {
+export function curl(known) {
+  const [url, body] = bodyOf(known);
+  return `curl ${known.streamed ? '--no-buffer ' : ''}${quoted(url)} \\\n  --data ${quoted(ascii(body))}\n`;
+}
+
+/** Address and body of the request. */
+function bodyOf({ origin, model, version, inputs, parameters, streamed, flat }) {
   const body = streamed ? flat : { ...(Object.keys(parameters).length ? { parameters } : {}), inputs: jsonInputs(inputs) };
-  return `curl ${streamed ? '--no-buffer ' : ''}${quoted(`${origin}${address(model, version)}/${streamed ? 'generate_stream' : 'infer'}`)} \\\n  --data ${quoted(ascii(body))}\n`;
+  return [`${origin}${address(model, version)}/${streamed ? 'generate_stream' : 'infer'}`, body];
+}
+
+export function javascript(known) {
+  const [url, body] = bodyOf(known);
+  const lines = [
+    '// Node.js, or a page of an origin that --http-cors-origin allows', `const answer = await fetch(${ascii(url)}, {`, '  method: "POST",', `  body: JSON.stringify(${ascii(body)}),`, '});',
+    'if (!answer.ok) throw new Error(await answer.text());',
+  ];
+  lines.push(...(known.streamed ? ['const decoder = new TextDecoder();', 'for await (const bytes of answer.body) console.log(decoder.decode(bytes, { stream: true }));'] : ['console.log(JSON.stringify(await answer.json()));']));
+  return `${lines.join('\n')}\n`;
+}
+
+export function rust(known) {
+  const [url, body] = bodyOf(known);
+  const text = ascii(body);
+  // The delimiter of the raw text has more signs than any run of them in the body.
+  const longest = Math.max(0, ...[...text.matchAll(/"(#*)/g)].map(([, signs]) => signs.length));
+  const signs = '#'.repeat(longest + 1);
+  const lines = ['// cargo add ureq', 'fn main() -> Result<(), Box<dyn std::error::Error>> {', `    let body = r${signs}"${text}"${signs};`, `    let mut answer = ureq::post(${ascii(url)}).header("Content-Type", "application/json").send(body)?;`];
+  lines.push(...(known.streamed ? ['    std::io::copy(&mut answer.body_mut().as_reader(), &mut std::io::stdout())?;'] : ['    println!("{}", answer.body_mut().read_to_string()?);']));
+  return `${[...lines, '    Ok(())', '}'].join('\n')}\n`;
 }
 
 export function tritonclient(protocol, { host, model, version, inputs, parameters, streamed }) {

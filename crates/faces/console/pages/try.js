@@ -1,12 +1,13 @@
 // Try it: a form made from a model's signature, and the answer to its request.
 
 import { html, useEffect, useMemo, useRef, useState } from './vendor/preact-htm.js';
-import { modelPath, request } from './api.js';
+import { eventsOf, modelPath, request } from './api.js';
 import { seconds, shown } from './format.js';
 import { initial, Input, valuesOf } from './inputs.js';
 import { Copy, Problem, Segments } from './parts.js';
 import { Output } from './results.js';
-import { curl, tritonclient } from './snippets.js';
+import { decoded, Kept, restored, saved } from './saved.js';
+import { curl, javascript, rust, tritonclient } from './snippets.js';
 import { answerOf, encode } from './tensors.js';
 
 /** The inputs with what the configuration adds to the signature. */
@@ -30,21 +31,6 @@ function bodyOf(inputs, parameters) {
 function flatBody(inputs, parameters) {
   const members = inputs.map(({ name, values }) => [name, values.length === 1 ? values[0] : values]);
   return { ...parameters, ...Object.fromEntries(members.map(([name, value]) => [name, typeof value === 'bigint' ? Number(value) : value])) };
-}
-
-/** The data of the events of a stream, as they arrive. */
-async function* eventsOf(answer) {
-  const decoder = new TextDecoder();
-  let text = '';
-  for (const reader = answer.body.getReader(); ;) {
-    const { done, value } = await reader.read();
-    text += done ? '' : decoder.decode(value, { stream: true });
-    for (let end = text.indexOf('\n\n'); end >= 0; end = text.indexOf('\n\n')) {
-      yield text.slice(0, end).split('\n').map(line => line.replace(/^data: ?/, '')).join('\n');
-      text = text.slice(end + 2);
-    }
-    if (done) return;
-  }
 }
 
 /** Names of classes from an answer with the classification extension: `score:index:label`. */
@@ -84,7 +70,8 @@ function Result({ result, labelled }) {
     ${time && html`<p class="muted" role="status">${time}, as seen by this browser</p>`}`;
 }
 
-const LANGUAGES = [['curl', 'curl'], ['http', 'Python, HTTP'], ['grpc', 'Python, gRPC']];
+const LANGUAGES = [['curl', 'curl'], ['http', 'Python, HTTP'], ['grpc', 'Python, gRPC'], ['javascript', 'JavaScript'], ['rust', 'Rust']];
+const WRITERS = { curl, javascript, rust };
 
 function Snippet({ make }) {
   const [language, setLanguage] = useState('curl');
@@ -99,13 +86,17 @@ function Snippet({ make }) {
     <pre class="code" tabindex="0" aria-label="Request">${shown(text)}</pre></section>`;
 }
 
-export function Try({ metadata, config, version }) {
+const WAYS = [['infer', 'One answer'], ['stream', 'Streamed']];
+
+export function Try({ metadata, config, version, request: link }) {
   const inputs = useMemo(() => inputsOf(metadata, config), [metadata, config]);
   const batched = (config?.max_batch_size ?? 0) > 0;
   const decoupled = config?.model_transaction_policy?.decoupled === true;
-  const [states, setStates] = useState(() => new Map(inputs.map(input => [input.name, initial(input, batched)])));
-  const [parameters, setParameters] = useState(config?.sequence_batching ? '{"sequence_id": 1, "sequence_start": true, "sequence_end": true}' : '');
-  const [how, setHow] = useState(decoupled ? 'stream' : 'infer');
+  const begin = kept => new Map(inputs.map(input => [input.name, restored(kept, input, initial(input, batched))]));
+  const shared = useMemo(() => link && decoded(link), [link]);
+  const [states, setStates] = useState(() => begin(shared));
+  const [parameters, setParameters] = useState(typeof shared?.parameters === 'string' ? shared.parameters : config?.sequence_batching ? '{"sequence_id": 1, "sequence_start": true, "sequence_end": true}' : '');
+  const [how, setHow] = useState(WAYS.some(([way]) => way === shared?.how) ? shared.how : decoupled ? 'stream' : 'infer');
   const [result, setResult] = useState();
   const [busy, setBusy] = useState(false);
   const cancel = useRef();
@@ -113,6 +104,13 @@ export function Try({ metadata, config, version }) {
   const labelled = (config?.output ?? []).filter(output => output.label_filename).map(output => output.name);
   const streamed = how === 'stream';
   const set = (name, change) => setStates(before => new Map(before).set(name, { ...before.get(name), ...change }));
+
+  const open = kept => {
+    setStates(begin(kept));
+    setParameters(typeof kept?.parameters === 'string' ? kept.parameters : '');
+    setHow(WAYS.some(([way]) => way === kept?.how) ? kept.how : how);
+    setResult(undefined);
+  };
 
   // The inputs with their values, and the parameters.
   const collect = () => ({
@@ -174,13 +172,13 @@ export function Try({ metadata, config, version }) {
     if (collected.error) throw collected.error;
     const { inputs, parameters } = collected;
     const known = { origin: location.origin, host: language === 'grpc' ? location.hostname : location.host, model: metadata.name, version, inputs, parameters, streamed, flat: streamed ? flatBody(inputs, parameters) : undefined };
-    return language === 'curl' ? curl(known) : tritonclient(language, known);
+    return Object.hasOwn(WRITERS, language) ? WRITERS[language](known) : tritonclient(language, known);
   };
 
   return html`<div class="two">
     <form class="card" onSubmit=${send} aria-labelledby="form">
       <div class="card-head"><h2 id="form">Inputs</h2>
-        <${Segments} label="Kind of request" options=${[['infer', 'One answer'], ['stream', 'Streamed']]} value=${how} onChange=${setHow}/></div>
+        <${Segments} label="Kind of request" options=${WAYS} value=${how} onChange=${setHow}/></div>
       <div class="card-body">
         ${inputs.map(input => html`<${Input} key=${input.name} input=${input} state=${states.get(input.name)} set=${change => set(input.name, change)}/>`)}
         ${!inputs.length && html`<p class="muted">This model has no inputs.</p>`}
@@ -192,5 +190,6 @@ export function Try({ metadata, config, version }) {
     </form>
     <section class="card" aria-labelledby="answer"><div class="card-head"><h2 id="answer">Answer</h2></div><div class="card-body stack"><${Result} result=${result} labelled=${labelled}/></div></section>
   </div>
+  <${Kept} model=${metadata.name} version=${version} request=${saved(states, parameters, how)} open=${open}/>
   <${Snippet} make=${snippet}/>`;
 }

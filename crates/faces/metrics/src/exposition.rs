@@ -178,6 +178,7 @@ impl Exposition {
         gpu::write_counters(&mut text, &gpus);
         custom::write(&mut text, &families, MetricKind::Counter);
         models::write_gauges(&mut text, &rows, self.options.load_durations);
+        models::write_readiness(&mut text, server, |_| true);
         let pinned = (self.pinned)();
         for (name, help, bytes) in [
             (PINNED_TOTAL, "Size of the pinned memory pool, in bytes", pinned.total),
@@ -223,8 +224,9 @@ impl Exposition {
         let mut text = Text::default();
         models::write_counters(&mut text, &rows, self.options.counter_latencies);
         cache::write_counters(&mut text, &rows, self.options.counter_latencies);
-        models::write_load_failures(&mut text, server, is_visible);
+        models::write_load_failures(&mut text, server, &is_visible);
         models::write_gauges(&mut text, &rows, self.options.load_durations);
+        models::write_readiness(&mut text, server, is_visible);
         models::write_histograms(&mut text, &rows);
         models::write_summaries(&mut text, &rows, &self.options.quantiles);
         text.into_string()

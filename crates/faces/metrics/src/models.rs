@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use nereid_core::{
     FailureReason, HistogramValue, Latencies, LatencyPhase, LatencySummary, MetricLabels, Model, Server,
-    Totals,
+    Totals, VersionState,
 };
 
 use crate::text::{Labels, Number, Text};
@@ -136,6 +136,7 @@ const FAILURE: &str = "nv_inference_request_failure";
 const PENDING: &str = "nv_inference_pending_request_count";
 const LOAD: &str = "nv_model_load_duration_secs";
 const LOAD_FAILURES: &str = "nereid_model_load_failures";
+const READY: &str = "nereid_model_ready";
 
 const FIRST_RESPONSE: &str = "nv_inference_first_response_histogram_ms";
 
@@ -164,7 +165,7 @@ const SUMMARIES: [(&str, &str); LatencyPhase::ALL.len()] = [
 pub(crate) fn names() -> impl Iterator<Item = &'static str> {
     let counters = [SUCCESS].into_iter().chain(COUNTS).chain(DURATIONS).map(|counter| counter.name);
     let summaries = SUMMARIES.into_iter().map(|(name, _)| name);
-    counters.chain([FAILURE, PENDING, LOAD, LOAD_FAILURES, FIRST_RESPONSE]).chain(summaries)
+    counters.chain([FAILURE, PENDING, LOAD, LOAD_FAILURES, READY, FIRST_RESPONSE]).chain(summaries)
 }
 
 /// Writes the counters; durations only if requested.
@@ -200,6 +201,36 @@ pub(crate) fn write_load_failures(text: &mut Text, server: &Server, is_visible: 
         }
         text.sample(LOAD_FAILURES, "", &Labels::new(&labels), count);
     }
+}
+
+/// Writes whether versions are ready. Versions that were unloaded on purpose, or wait to be loaded on demand, have no line.
+pub(crate) fn write_readiness(text: &mut Text, server: &Server, is_visible: impl Fn(&str) -> bool) {
+    let models = server.models();
+    let mut rows = Vec::new();
+    for status in models.index().filter(|status| is_visible(&status.id.name)) {
+        let is_ready = match status.state {
+            VersionState::Ready(_) => true,
+            VersionState::Loading | VersionState::Unavailable(_) => false,
+            VersionState::Unloading { .. } | VersionState::Unloaded | VersionState::Evicted => continue,
+        };
+        let mut labels = MetricLabels::from([("model".to_owned(), status.id.name)]);
+        if let Some(version) = status.version {
+            labels.insert("version".to_owned(), version.to_string());
+        }
+        if !status.id.namespace.is_empty() {
+            labels.insert("namespace".to_owned(), status.id.namespace);
+        }
+        rows.push((Labels::new(&labels), u8::from(is_ready)));
+    }
+    if rows.is_empty() {
+        return;
+    }
+    text.family(
+        READY,
+        "gauge",
+        "Whether the version is ready for requests, 1 or 0: it is being loaded, or could not be",
+    );
+    rows.iter().for_each(|(labels, is_ready)| text.sample(READY, "", labels, *is_ready));
 }
 
 fn write_counter(text: &mut Text, rows: &[Row], counter: &Counter) {

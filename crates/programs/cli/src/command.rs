@@ -11,7 +11,7 @@ use nereid_protocol::LogControl;
 use tracing_subscriber::fmt::writer::BoxMakeWriter;
 
 use crate::screen::Screen;
-use crate::{access, add, check, completions, health, hosting, init, keys, pull, run, version};
+use crate::{access, add, check, client, completions, health, hosting, init, keys, pull, run, version};
 
 /// The exit status of a command line that cannot be run.
 const USAGE: u8 = 2;
@@ -40,6 +40,8 @@ pub(crate) fn main() -> ExitCode {
         Some(Command::Check(options)) => return check::run(&options),
         Some(Command::Pull(options)) => return pull::run(&options),
         Some(Command::Health(options)) => return health::run(options),
+        Some(Command::Infer(options)) => return client::infer(&options),
+        Some(Command::Top(options)) => return client::top(&options),
         Some(Command::Keys(options)) => return keys::run(&options.command),
         Some(Command::Access(options)) => return access::run(&options.command),
         Some(Command::Completions(options)) => return completions::print(options.shell),

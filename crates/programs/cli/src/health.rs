@@ -3,22 +3,18 @@
 //! One request on one connection, without a runtime: a container runs it every few seconds.
 
 mod connection;
-mod tls;
 
+use std::fmt;
 use std::process::ExitCode;
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
-use std::{env, fmt};
 
-use http::Uri;
+use nereid_client::{Address, key, path_segment, single_line};
 use nereid_options::HealthOptions;
 use serde_json::Value;
 
-use self::connection::{Exchange, Reply, Target};
-
-/// The variable with the API key, so that no list of processes shows it.
-const KEY: &str = "NEREID_API_KEY";
+use self::connection::{Exchange, Reply};
 
 /// The most characters of a server's reason that are printed.
 const REASON_LENGTH: usize = 500;
@@ -51,21 +47,16 @@ fn late(limit: Duration) -> String {
 
 fn check(options: &HealthOptions) -> Result<(), String> {
     let (url, trust) = options.server()?;
-    let target = Target::parse(&url)?;
+    let target = Address::parse(&url).map_err(|reason| format!("--url is '{url}', {reason}"))?;
     let subject =
         Subject { model: options.model.as_deref(), version: options.model_version, live: options.live };
     let mut headers = options.header.clone();
-    if let Some(key) = env::var_os(KEY).filter(|key| !key.is_empty()) {
-        let key = key.into_string().ok().filter(|key| key.bytes().all(|byte| byte.is_ascii_graphic()));
-        let key = key
-            .ok_or_else(|| format!("{KEY} is not an API key: it has blanks or other characters of no key"))?;
-        headers.push(("Authorization".to_owned(), format!("Bearer {key}")));
-    }
+    headers.extend(key()?);
     let exchange = Exchange {
         target: &target,
         path: &subject.path(),
         headers: &headers,
-        trust,
+        trust: &trust,
         identity: options.client_identity(),
         limit: options.timeout(),
     };
@@ -87,8 +78,10 @@ impl Subject<'_> {
         match (self.model, self.version) {
             (None, _) if self.live => "/v2/health/live".to_owned(),
             (None, _) => "/v2/health/ready".to_owned(),
-            (Some(model), None) => format!("/v2/models/{}/ready", encoded(model)),
-            (Some(model), Some(version)) => format!("/v2/models/{}/versions/{version}/ready", encoded(model)),
+            (Some(model), None) => format!("/v2/models/{}/ready", path_segment(model)),
+            (Some(model), Some(version)) => {
+                format!("/v2/models/{}/versions/{version}/ready", path_segment(model))
+            }
         }
     }
 }
@@ -102,18 +95,6 @@ impl fmt::Display for Subject<'_> {
             (Some(model), Some(version)) => write!(f, "version {version} of model '{model}' is not ready"),
         }
     }
-}
-
-/// Percent-encodes a part of a path.
-pub(crate) fn encoded(part: &str) -> String {
-    let mut encoded = String::with_capacity(part.len());
-    for byte in part.bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => encoded.push(byte.into()),
-            _ => encoded.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    encoded
 }
 
 /// Judges a reply: only status 200 is healthy.
@@ -133,92 +114,14 @@ fn verdict(subject: &Subject<'_>, reply: &Reply) -> Result<(), String> {
     })
 }
 
-/// A reason without line breaks and control characters, of limited length.
+/// A reason of limited length, without line breaks and control characters.
 fn one_line(reason: &str) -> String {
-    let shown = reason.chars().map(|character| if character.is_control() { ' ' } else { character });
-    shown.take(REASON_LENGTH).collect()
-}
-
-impl Target {
-    /// Parses a server's URL. A host and a port alone are of HTTP.
-    ///
-    /// # Errors
-    /// The URL is invalid, or of another scheme.
-    fn parse(url: &str) -> Result<Self, String> {
-        let invalid = |reason: &str| format!("--url is '{url}', {reason}");
-        if let Some(path) = url.strip_prefix("unix:") {
-            let path = path.strip_prefix("//").unwrap_or(path);
-            if path.is_empty() {
-                return Err(invalid("but must be unix: with the path of a socket"));
-            }
-            return Ok(Self::at_socket(path.into()));
-        }
-        let whole = if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
-        let uri: Uri = whole.parse().map_err(|error| invalid(&format!("which is not a URL: {error}")))?;
-        let is_tls = match uri.scheme_str() {
-            Some("http") => false,
-            Some("https") => true,
-            _ => return Err(invalid("but must begin with http://, https:// or unix:")),
-        };
-        let authority = uri.authority().map_or("", |authority| authority.as_str());
-        if authority.contains('@') {
-            return Err(invalid("but must not have a user: set NEREID_API_KEY, or --header"));
-        }
-        let host = uri.host().unwrap_or_default();
-        // The parser drops ports that it cannot represent.
-        if authority.len() > host.len() && uri.port_u16().is_none() {
-            return Err(invalid("whose port must be a whole number from 1 to 65535"));
-        }
-        let host = host.trim_start_matches('[').trim_end_matches(']');
-        if host.is_empty() || uri.query().is_some() {
-            return Err(invalid(
-                "but must be http:// or https:// with a host, an optional port and an optional path",
-            ));
-        }
-        let port = uri.port_u16().unwrap_or(if is_tls { 443 } else { 80 });
-        let base = uri.path().trim_end_matches('/').to_owned();
-        Ok(Self { is_tls, host: host.to_owned(), port, socket: None, authority: authority.to_owned(), base })
-    }
+    single_line(reason).chars().take(REASON_LENGTH).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn url_names_host_port_and_base() {
-        for (url, expected) in [
-            ("http://localhost:8000", "http localhost 8000 []"),
-            ("localhost:8000", "http localhost 8000 []"),
-            ("models", "http models 80 []"),
-            ("https://models.example.com", "https models.example.com 443 []"),
-            ("https://h:8443/a/b/", "https h 8443 [/a/b]"),
-            ("HTTP://H:1/", "http H 1 []"),
-            ("http://[::1]:8000", "http ::1 8000 []"),
-            ("http://127.0.0.1", "http 127.0.0.1 80 []"),
-        ] {
-            let Target { is_tls, host, port, base, .. } = Target::parse(url).unwrap();
-            let scheme = if is_tls { "https" } else { "http" };
-            assert_eq!(format!("{scheme} {host} {port} [{base}]"), expected, "{url}");
-        }
-        for url in ["unix:/run/n.sock", "unix:///run/n.sock"] {
-            assert_eq!(Target::parse(url).unwrap().to_string(), "unix:/run/n.sock");
-        }
-        for (url, expected) in [
-            ("unix:", "the path of a socket"),
-            ("grpc://h:8001", "must begin with http://"),
-            ("http://", "is not a URL"),
-            ("", "is not a URL"),
-            ("http://me:secret@h", "must not have a user"),
-            ("http://h:99999", "whose port must be"),
-            ("http://h:", "whose port must be"),
-            ("http://h?x=1", "with a host"),
-            ("http://a b", "is not a URL"),
-        ] {
-            let error = Target::parse(url).map(|target| target.to_string()).unwrap_err();
-            assert!(error.contains(expected), "{url}: {error}");
-        }
-    }
 
     #[test]
     fn path_and_reason_name_what_is_checked() {
@@ -258,7 +161,7 @@ mod tests {
 
     #[test]
     fn reason_is_one_line_of_limited_length() {
-        assert_eq!(one_line("a\r\nb\u{1b}[31mc"), "a  b [31mc");
+        assert_eq!(one_line("a\r\nb\u{1b}[31mc"), "a  b<U+001B>[31mc");
         assert_eq!(one_line(&"ü".repeat(1000)).chars().count(), REASON_LENGTH);
     }
 }

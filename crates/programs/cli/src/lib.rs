@@ -1,5 +1,6 @@
 //! The command `nereid`: reads options, and runs a server, makes, fills, checks or pulls a repository, checks the health of a
-//! server, manages API keys and checks an access policy, prints completions, or hosts a backend for a server.
+//! server, sends it a request or shows what it does, manages API keys and checks an access policy, prints completions, or hosts
+//! a backend for a server.
 //!
 //! This crate owns the process: log, signals and exit. Other crates do everything else. The program `nereid` runs it, and so does
 //! `libtritonserver.so`, for packages that contain the server once.
@@ -11,6 +12,7 @@ mod access;
 mod add;
 mod bars;
 mod check;
+mod client;
 mod command;
 mod completions;
 mod descriptors;

@@ -2,10 +2,11 @@
 //!
 //! Without a URL, the server is the one that the same sources of options describe: the environment and the file.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use nereid_client::tls::{Identity, Trust};
 use nereid_net::listener::Address;
 
 use super::http::HttpOptions;
@@ -64,24 +65,13 @@ pub struct HealthOptions {
     http: HttpOptions,
 }
 
-/// Which certificate of a server is trusted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Trust<'a> {
-    /// One that an authority of the system vouches for.
-    System,
-    /// One that an authority in this file vouches for.
-    Authorities(&'a Path),
-    /// The first one in this file, under any host name.
-    Certificate(&'a Path),
-}
-
 impl HealthOptions {
     /// The server's URL, and which certificate it may have.
     ///
     /// # Errors
     /// The options do not determine the server's port.
-    pub fn server(&self) -> Result<(String, Trust<'_>), String> {
-        let given = self.ca.as_deref().map(Trust::Authorities);
+    pub fn server(&self) -> Result<(String, Trust), String> {
+        let given = self.ca.clone().map(Trust::Authorities);
         if let Some(url) = &self.url {
             return Ok((url.clone(), given.unwrap_or(Trust::System)));
         }
@@ -108,13 +98,13 @@ impl HealthOptions {
         };
         let certificate = self.http.tls_certificate();
         let scheme = if certificate.is_some() { "https" } else { "http" };
-        let own = certificate.flatten().map_or(Trust::System, Trust::Certificate);
+        let own = certificate.flatten().map_or(Trust::System, |file| Trust::Certificate(file.to_owned()));
         Ok((format!("{scheme}://{host}:{}", address.port), given.unwrap_or(own)))
     }
 
     /// The files of the client's certificate chain and of its key.
-    pub fn client_identity(&self) -> Option<(&Path, &Path)> {
-        self.client_cert.as_deref().zip(self.client_key.as_deref())
+    pub fn client_identity(&self) -> Option<Identity> {
+        self.client_cert.clone().zip(self.client_key.clone())
     }
 
     /// The time limit of the check.
@@ -124,7 +114,7 @@ impl HealthOptions {
 }
 
 /// A header as in HTTP: its name, a colon, and its value.
-fn header(text: &str) -> Result<(String, String), &'static str> {
+pub(super) fn header(text: &str) -> Result<(String, String), &'static str> {
     let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     let (name, value) = text.split_once(':').ok_or("must be NAME: VALUE")?;
     if name.is_empty() || !name.bytes().all(is_token) {
@@ -197,12 +187,12 @@ mod tests {
 
     #[test]
     fn server_on_this_machine_is_trusted_by_its_own_certificate() {
-        let certificate = Trust::Certificate(Path::new("c.pem"));
-        let authorities = Trust::Authorities(Path::new("ca.pem"));
+        let certificate = Trust::Certificate("c.pem".into());
+        let authorities = Trust::Authorities("ca.pem".into());
         for (arguments, expected) in [
-            (&["--http-use-ssl=1", "--http-server-cert=c.pem"][..], certificate),
+            (&["--http-use-ssl=1", "--http-server-cert=c.pem"][..], certificate.clone()),
             (&["--http-use-ssl-mutual=1", "--http-server-cert=c.pem"], certificate),
-            (&["--http-use-ssl=1", "--http-server-cert=c.pem", "--ca=ca.pem"], authorities),
+            (&["--http-use-ssl=1", "--http-server-cert=c.pem", "--ca=ca.pem"], authorities.clone()),
             (&["--http-use-ssl=1"], Trust::System),
             (&["--url=https://h", "--http-use-ssl=1", "--http-server-cert=c.pem"], Trust::System),
             (&["--url=https://h", "--ca=ca.pem"], authorities),

@@ -28,7 +28,9 @@ Examples:
                                                     serve one model; clients load others
   nereid add model.onnx                             put a model into the folder 'models', which 'nereid' alone serves
   nereid check models                               list what is wrong in a repository
-  nereid pull hf://owner/name models                download models into a folder";
+  nereid pull hf://owner/name models                download models into a folder
+  nereid infer localhost:8000 digits image=@7.png   send a request and print the answer
+  nereid top                                        show what a server does, live";
 
 /// The command line, as declared, without the options of `nereid health` that are accepted without effect.
 pub(super) fn shown() -> Command {

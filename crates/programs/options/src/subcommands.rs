@@ -12,6 +12,7 @@ use nereid_repository::ReadOptions;
 use super::additions::{AddOptions, InitOptions};
 use super::agents::AgentOptions;
 use super::backends::ConfigurationOptions;
+use super::client::{InferOptions, TopOptions};
 use super::health::HealthOptions;
 
 /// The subcommands.
@@ -23,6 +24,8 @@ pub enum Command {
     Check(Box<CheckOptions>),
     Pull(PullOptions),
     Health(Box<HealthOptions>),
+    Infer(Box<InferOptions>),
+    Top(Box<TopOptions>),
     Keys(KeysOptions),
     Access(AccessOptions),
     Completions(CompletionsOptions),

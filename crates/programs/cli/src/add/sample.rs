@@ -1,11 +1,10 @@
 //! The command that sends a first request to a model: curl, with inputs of zeros in shapes that the model takes.
 
+use nereid_client::path_segment;
 use nereid_core::backend_api::DataType;
 use nereid_core::model_config::ModelConfig;
 use nereid_core::model_config::proto::model_config::SchedulingChoice;
 use serde_json::{Value, json};
-
-use crate::health::encoded;
 
 /// The most elements of all inputs that are written out. More come from `/dev/zero`.
 const WRITTEN: u64 = 32;
@@ -40,7 +39,8 @@ pub(crate) fn curl(name: &str, config: &ModelConfig) -> Option<String> {
     }
     // Terminals show no binary data.
     let target = if has_half { " --output answer.bin" } else { "" };
-    let (body, url) = (body.to_string(), format!("localhost:8000/v2/models/{}/infer{target}", encoded(name)));
+    let (body, url) =
+        (body.to_string(), format!("localhost:8000/v2/models/{}/infer{target}", path_segment(name)));
     if is_written {
         return Some(format!("curl {url} -d {}", quoted(&body)));
     }

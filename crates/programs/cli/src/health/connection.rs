@@ -1,16 +1,16 @@
 //! One request and its reply, on a connection of its own. Blocks; knows HTTP/1.1 as far as a short reply needs it.
 
-use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs as _};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use nereid_assembly::VERSION;
-use nereid_options::Trust;
-
-use super::tls;
+use nereid_client::Address;
+use nereid_client::tls::{self, Identity, Trust};
+use rustls::pki_types::ServerName;
+use rustls::{ClientConnection, StreamOwned};
 
 /// The most bytes of a reply that are read. A server's reason is far shorter.
 const REPLY_LIMIT: usize = 64 << 10;
@@ -18,54 +18,14 @@ const REPLY_LIMIT: usize = 64 << 10;
 /// The most headers of a reply.
 const MAX_HEADERS: usize = 64;
 
-/// Where a server listens.
-#[derive(Debug)]
-pub(super) struct Target {
-    pub is_tls: bool,
-    /// A name or an address, without brackets.
-    pub host: String,
-    pub port: u16,
-    /// The Unix socket in place of host and port.
-    pub socket: Option<PathBuf>,
-    /// Host and port as in the URL.
-    pub authority: String,
-    /// The path of the URL, without a slash at its end.
-    pub base: String,
-}
-
-impl Target {
-    /// A server at a Unix socket.
-    pub(super) fn at_socket(path: PathBuf) -> Self {
-        let authority = "localhost".to_owned();
-        Self {
-            is_tls: false,
-            host: authority.clone(),
-            port: 80,
-            socket: Some(path),
-            authority,
-            base: String::new(),
-        }
-    }
-}
-
-impl fmt::Display for Target {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(socket) = &self.socket {
-            return write!(f, "unix:{}", socket.display());
-        }
-        write!(f, "{}://{}{}", if self.is_tls { "https" } else { "http" }, self.authority, self.base)
-    }
-}
-
 /// A request without a body.
 pub(super) struct Exchange<'a> {
-    pub target: &'a Target,
+    pub target: &'a Address,
     /// The path below the target's.
     pub path: &'a str,
     pub headers: &'a [(String, String)],
-    pub trust: Trust<'a>,
-    /// The files of the client's certificate chain and of its key.
-    pub identity: Option<(&'a Path, &'a Path)>,
+    pub trust: &'a Trust,
+    pub identity: Option<Identity>,
     pub limit: Duration,
 }
 
@@ -94,14 +54,20 @@ impl Exchange<'_> {
             stream.write_all(&self.request()).map_err(failed)?;
             return read_reply(&mut stream);
         }
-        let mut stream = tls::client(stream, &self.target.host, self.trust, self.identity)?;
+        let settings = tls::settings(self.trust, self.identity.as_ref())?;
+        let host = &self.target.host;
+        let name =
+            ServerName::try_from(host.clone()).map_err(|_| format!("'{host}' is not the name of a host"))?;
+        let client = ClientConnection::new(Arc::new(settings), name);
+        let mut stream =
+            StreamOwned::new(client.map_err(|error| format!("cannot set up TLS: {error}"))?, stream);
         // The handshake is a part of the first write.
         stream.write_all(&self.request()).map_err(|error| format!("cannot set up TLS: {error}"))?;
         read_reply(&mut stream)
     }
 
     fn request(&self) -> Vec<u8> {
-        let Target { authority, base, .. } = self.target;
+        let Address { authority, base, .. } = self.target;
         let mut request = format!(
             "GET {base}{} HTTP/1.1\r\nHost: {authority}\r\nUser-Agent: nereid-health/{VERSION}\r\nAccept: application/json\r\n\
              Connection: close\r\n",
@@ -116,7 +82,7 @@ impl Exchange<'_> {
 }
 
 /// Connects to the first address of the target that accepts connections.
-fn connect(target: &Target, limit: Duration) -> Result<TcpStream, String> {
+fn connect(target: &Address, limit: Duration) -> Result<TcpStream, String> {
     let addresses = (target.host.as_str(), target.port).to_socket_addrs();
     let addresses: Vec<_> = addresses.map_err(|error| format!("cannot find the host: {error}"))?.collect();
     // An address that drops packets leaves time for the next one.
@@ -247,7 +213,7 @@ mod tests {
             stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").unwrap();
             String::from_utf8(request[..count].to_vec()).unwrap()
         });
-        let target = Target {
+        let target = Address {
             is_tls: false,
             host: "localhost".into(),
             port,
@@ -257,7 +223,7 @@ mod tests {
         };
         let headers = [("a".to_owned(), "b".to_owned())];
         let limit = Duration::from_secs(20);
-        let trust = Trust::System;
+        let trust = &Trust::System;
         let exchange =
             Exchange { target: &target, path: "/v2", headers: &headers, trust, identity: None, limit };
         // The server holds the connection open, so its end is the length that it names.

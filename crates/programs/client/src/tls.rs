@@ -1,29 +1,34 @@
-//! TLS of a health check: which certificates are trusted.
+//! TLS of clients: which certificates are trusted.
 
-use std::net::TcpStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use nereid_options::Trust;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
-use rustls::{
-    CertificateError, ClientConfig, ClientConnection, DigitallySignedStruct, Error, RootCertStore,
-    SignatureScheme, StreamOwned,
-};
+use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 
-/// A connection over TLS to a server of this name. The handshake follows with the first bytes.
+/// Which certificate of a server is trusted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Trust {
+    /// One that an authority of the system vouches for.
+    #[default]
+    System,
+    /// One that an authority in this file vouches for.
+    Authorities(PathBuf),
+    /// The first one in this file, under any host name.
+    Certificate(PathBuf),
+}
+
+/// The files of a client's certificate chain and of its key.
+pub type Identity = (PathBuf, PathBuf);
+
+/// The settings of connections.
 ///
 /// # Errors
-/// A file cannot be used, or the name is invalid.
-pub(super) fn client(
-    stream: TcpStream,
-    host: &str,
-    trust: Trust<'_>,
-    identity: Option<(&Path, &Path)>,
-) -> Result<StreamOwned<ClientConnection, TcpStream>, String> {
+/// A file cannot be used.
+pub fn settings(trust: &Trust, identity: Option<&Identity>) -> Result<ClientConfig, String> {
     let failed = |error: Error| format!("cannot set up TLS: {error}");
     let provider = Arc::new(ring::default_provider());
     let builder = ClientConfig::builder_with_provider(Arc::clone(&provider));
@@ -38,19 +43,15 @@ pub(super) fn client(
                 .with_custom_certificate_verifier(Arc::new(OneCertificate { certificate, provider }))
         }
     };
-    let config = match identity {
-        None => builder.with_no_client_auth(),
+    match identity {
+        None => Ok(builder.with_no_client_auth()),
         Some((chain, key)) => {
             let chain = certificates(chain)?;
             let key = PrivateKeyDer::from_pem_file(key)
                 .map_err(|error| format!("cannot read the key in '{}': {error}", key.display()))?;
-            builder.with_client_auth_cert(chain, key).map_err(failed)?
+            builder.with_client_auth_cert(chain, key).map_err(failed)
         }
-    };
-    let name = ServerName::try_from(host.to_owned());
-    let name = name.map_err(|_| format!("'{host}' is not the name of a host"))?;
-    let connection = ClientConnection::new(Arc::new(config), name).map_err(failed)?;
-    Ok(StreamOwned::new(connection, stream))
+    }
 }
 
 /// The authorities of the system. Without any, the handshake fails with an unknown issuer.
