@@ -188,7 +188,7 @@ def test_sampling_parameters_apply(server, expected):
         ("z" * 600, {}, "but the context holds 512 tokens"),
         ("a", {"temperature": -1}, "sampling parameter 'temperature' is -1"),
         ("a", {"n": 2}, "does not support sampling parameter 'n'"),
-        ("a", {"structured_outputs": {"json": "{}"}}, "does not support sampling parameter 'structured_outputs'"),
+        ("a", {"structured_outputs": {"structural_tag": "{}"}}, "does not support structured output by 'structural_tag'"),
         ("a", {"warmth": 1}, "unknown sampling parameter 'warmth'"),
         ("a" * 2_000_000, {}, "but the context holds 512 tokens"),
     ],

@@ -1,7 +1,7 @@
 //! An instance: takes requests from the model's queue as sequences become free, and executes them together.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use nereid_backend_api::{
     Batch, BatchMonitor, Error, ExecutionTimes, Instance, Intake, Next, Request, Result,
@@ -9,6 +9,7 @@ use nereid_backend_api::{
 
 use crate::contract::{self, Format, Wish};
 use crate::engine::{Engine, Vocabulary};
+use crate::guide::{self, Compiler};
 use crate::scheduler::{Client, Finish, Generation, Part, Scheduler};
 
 /// An instance over an engine.
@@ -17,7 +18,19 @@ pub(crate) struct LanguageInstance<E> {
     vocabulary: Arc<dyn Vocabulary>,
     /// Longer texts have more tokens than the context.
     longest_text: usize,
+    compiler: Compiler,
+    /// Requests whose forms are being compiled.
+    waiting: Vec<Waiting>,
 }
+
+/// A request whose form is being compiled.
+struct Waiting {
+    generation: Generation<Reply>,
+    guide: guide::Pending,
+}
+
+/// How long an instance without anything else to do waits for a form before it looks for further requests.
+const PATIENCE: Duration = Duration::from_millis(2);
 
 impl<E: Engine> LanguageInstance<E> {
     pub(crate) fn new(
@@ -25,7 +38,8 @@ impl<E: Engine> LanguageInstance<E> {
         vocabulary: Arc<dyn Vocabulary>,
         longest_text: usize,
     ) -> Self {
-        Self { scheduler, vocabulary, longest_text }
+        let compiler = Compiler::new(Arc::clone(&vocabulary));
+        Self { scheduler, vocabulary, longest_text, compiler, waiting: Vec::new() }
     }
 
     /// Admits the request of a batch, or answers it with what is wrong.
@@ -33,7 +47,7 @@ impl<E: Engine> LanguageInstance<E> {
         let (started, monitor) = (Instant::now(), batch.monitor());
         for request in batch.into_requests() {
             match self.prepare(&request) {
-                Ok((wish, prompt)) => {
+                Ok((mut wish, prompt)) => {
                     let inputs_ready = Instant::now();
                     request.responder().mark(nereid_backend_api::Phase::InputsReady, inputs_ready);
                     let text = if wish.format.repeats_input { wish.text } else { String::new() };
@@ -47,8 +61,13 @@ impl<E: Engine> LanguageInstance<E> {
                         started,
                         inputs_ready,
                     };
-                    self.scheduler
-                        .admit(Generation { client, prompt, parameters: wish.parameters }, inputs_ready);
+                    let structure = wish.parameters.structure.take();
+                    let generation = Generation { client, prompt, parameters: wish.parameters, guide: None };
+                    match structure.map(|structure| self.compiler.begin(structure)) {
+                        None => self.scheduler.admit(generation, inputs_ready),
+                        Some(Ok(guide)) => self.waiting.push(Waiting { generation, guide }),
+                        Some(Err(error)) => generation.client.fail(error),
+                    }
                 }
                 Err(error) => request.answer(Err(error)),
             }
@@ -77,11 +96,45 @@ impl<E: Engine> LanguageInstance<E> {
     }
 }
 
+impl<E: Engine> LanguageInstance<E> {
+    /// Whether there is nothing to do.
+    fn is_idle(&self) -> bool {
+        self.scheduler.is_idle() && self.waiting.is_empty()
+    }
+
+    /// Admits the requests whose forms are compiled, and evaluates one batch.
+    fn step(&mut self) {
+        let mut place = 0;
+        while let Some(Waiting { generation, guide }) = self.waiting.get(place) {
+            let is_alone = place == 0 && self.scheduler.is_idle();
+            let outcome = match guide.poll(if is_alone { PATIENCE } else { Duration::ZERO }) {
+                _ if generation.client.is_cancelled() => Err(Error::cancelled("the request was cancelled")),
+                Some(outcome) => outcome,
+                None => {
+                    place += 1;
+                    continue;
+                }
+            };
+            let mut generation = self.waiting.remove(place).generation;
+            match outcome {
+                Ok(guide) => {
+                    generation.guide = Some(guide);
+                    self.scheduler.admit(generation, Instant::now());
+                }
+                Err(error) => generation.client.fail(error),
+            }
+        }
+        if !self.scheduler.is_idle() {
+            self.scheduler.step(Instant::now());
+        }
+    }
+}
+
 impl<E: Engine + Send> Instance for LanguageInstance<E> {
     fn execute(&mut self, batch: Batch) {
         self.admit(batch);
-        while !self.scheduler.is_idle() {
-            self.scheduler.step(Instant::now());
+        while !self.is_idle() {
+            self.step();
         }
     }
 
@@ -96,7 +149,7 @@ impl<E: Engine + Send> Instance for LanguageInstance<E> {
     fn run(&mut self, mut intake: Intake) {
         loop {
             let mut has_ended = false;
-            while self.scheduler.has_room() {
+            while self.scheduler.room() > self.waiting.len() {
                 match intake.try_next(|_| true) {
                     Next::Request(batch) => self.admit(batch),
                     Next::Full | Next::Nothing => break,
@@ -106,10 +159,10 @@ impl<E: Engine + Send> Instance for LanguageInstance<E> {
                     }
                 }
             }
-            match (self.scheduler.is_idle(), has_ended) {
+            match (self.is_idle(), has_ended) {
                 (true, true) => return,
                 (true, false) => intake.wait(),
-                (false, _) => self.scheduler.step(Instant::now()),
+                (false, _) => self.step(),
             }
         }
     }

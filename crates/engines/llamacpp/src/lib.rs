@@ -15,6 +15,7 @@ mod context;
 mod contract;
 mod embedding;
 mod engine;
+mod guide;
 mod instance;
 mod library;
 mod model;
@@ -22,6 +23,7 @@ mod options;
 mod parameters;
 mod sampler;
 mod scheduler;
+mod structure;
 #[cfg(test)]
 mod testing;
 mod text;

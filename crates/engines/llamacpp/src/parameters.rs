@@ -7,6 +7,7 @@ use nereid_backend_api::{Error, ParameterValue, Parameters, Result};
 use serde_json::{Map, Value};
 
 use crate::engine::Token;
+use crate::structure::{Parts, Structure};
 
 /// The tokens of a request that sets no limit, as in vLLM.
 const DEFAULT_MAX_TOKENS: usize = 16;
@@ -47,6 +48,8 @@ pub(crate) struct SamplingParameters {
     pub(crate) skips_special_tokens: bool,
     /// Requests share cached prefixes only if this is equal.
     pub(crate) cache_salt: String,
+    /// The form of the output.
+    pub(crate) structure: Option<Structure>,
 }
 
 impl Default for SamplingParameters {
@@ -70,6 +73,7 @@ impl Default for SamplingParameters {
             logprobs: None,
             skips_special_tokens: true,
             cache_salt: String::new(),
+            structure: None,
         }
     }
 }
@@ -102,9 +106,13 @@ impl SamplingParameters {
 
     fn of(given: Map<String, Value>, vocabulary: usize) -> Result<Self> {
         let mut parameters = Self::default();
+        let mut structure = Parts::default();
         for (name, value) in given {
-            parameters.set(&Named { name: &name, value: &value }, vocabulary)?;
+            if value.is_null() || !structure.take(&name, &value)? {
+                parameters.set(&Named { name: &name, value: &value }, vocabulary)?;
+            }
         }
+        parameters.structure = structure.finish()?;
         if parameters.min_tokens > parameters.max_tokens.unwrap_or(usize::MAX) {
             return Err(Error::invalid_arg(format!(
                 "sampling parameter 'min_tokens' is {}, but 'max_tokens' is {}",
@@ -274,9 +282,7 @@ impl Named<'_> {
             "use_beam_search" | "early_stopping" => self.truth().is_ok_and(|value| !value),
             "length_penalty" => self.number(1.0..=1.0, "1").is_ok(),
             "bad_words" => self.value.as_array().is_some_and(Vec::is_empty),
-            "structured_outputs"
-            | "guided_decoding"
-            | "prompt_logprobs"
+            "prompt_logprobs"
             | "allowed_token_ids"
             | "lora_name"
             | "truncate_prompt_tokens"
@@ -391,7 +397,8 @@ mod tests {
             (r#"{"stop": [1]}"#, "'stop' is [1], but must be text"),
             (r#"{"ignore_eos": "maybe"}"#, "must be true or false"),
             (r#"{"n": 2}"#, "does not support sampling parameter 'n' with the value 2"),
-            (r#"{"structured_outputs": "{}"}"#, "does not support sampling parameter 'structured_outputs'"),
+            (r#"{"structured_outputs": "[]"}"#, "'structured_outputs' must be a JSON object"),
+            (r#"{"guided_regex": "a", "guided_choice": ["a"]}"#, "but only one may be set"),
             (r#"{"use_beam_search": true}"#, "does not support sampling parameter 'use_beam_search'"),
             (r#"{"warmth": 1}"#, "unknown sampling parameter 'warmth'"),
         ] {

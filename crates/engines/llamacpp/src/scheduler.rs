@@ -18,6 +18,7 @@ use nereid_backend_api::Error;
 use self::pace::Pace;
 use self::slot::{Active, Slot};
 use crate::engine::{BatchToken, DecodeError, Engine, Limits, Token, Vocabulary};
+use crate::guide::Guide;
 use crate::parameters::SamplingParameters;
 use crate::sampler::TokenLogprob;
 
@@ -64,6 +65,8 @@ pub(crate) struct Generation<C> {
     /// Not empty, and shorter than the context.
     pub(crate) prompt: Vec<Token>,
     pub(crate) parameters: SamplingParameters,
+    /// Keeps the output within a form.
+    pub(crate) guide: Option<Guide>,
 }
 
 /// Executes requests on an engine.
@@ -100,9 +103,12 @@ impl<E: Engine, C: Client> Scheduler<E, C> {
         self.limits
     }
 
-    /// Whether another request can be admitted. Paused ones come first.
-    pub(crate) fn has_room(&self) -> bool {
-        self.slots.iter().any(|slot| slot.active.is_none()) && !self.slots.iter().any(|slot| slot.is_paused)
+    /// How many further requests can be admitted. Paused ones come first.
+    pub(crate) fn room(&self) -> usize {
+        if self.slots.iter().any(|slot| slot.is_paused) {
+            return 0;
+        }
+        self.slots.iter().filter(|slot| slot.active.is_none()).count()
     }
 
     /// Whether there is nothing to do.
@@ -110,7 +116,7 @@ impl<E: Engine, C: Client> Scheduler<E, C> {
         self.slots.iter().all(|slot| slot.active.is_none())
     }
 
-    /// Admits a request. It fails without [room](Self::has_room).
+    /// Admits a request. It fails without [room](Self::room).
     pub(crate) fn admit(&mut self, generation: Generation<C>, now: Instant) {
         let Some((number, reused)) = self.assign(&generation) else {
             return generation.client.fail(Error::internal("every sequence of the engine is in use"));

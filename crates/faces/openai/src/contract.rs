@@ -244,6 +244,12 @@ impl<'m> Inputs<'m> {
         if let Some(logprobs) = generation.logprobs {
             json.field("logprobs", &logprobs.to_string());
         }
+        let own = generation.fields.rest().find(|(name, _)| is_form(name));
+        if let (Some(_), Some((name, _))) = (&generation.guide, own) {
+            let message =
+                format!("'{name}' is not supported together with 'response_format' or a forced tool");
+            return Err(Failure::invalid_field(name.to_owned(), message));
+        }
         match &generation.guide {
             None => {}
             Some(Guide::JsonObject) => json.field("structured_outputs", "{\"json_object\":true}"),
@@ -330,6 +336,11 @@ impl<'m> Inputs<'m> {
         self.request.inputs.push(tensor);
         Ok(())
     }
+}
+
+/// Whether a parameter of vLLM's demands a form of the output.
+fn is_form(name: &str) -> bool {
+    name == "structured_outputs" || name.starts_with("guided_")
 }
 
 /// Whether a parameter has the value that means no change.

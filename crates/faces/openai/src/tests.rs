@@ -67,7 +67,7 @@ const TENSORRT: &str = r#"
 
 /// A template that shows its input.
 const TEMPLATE: &str = r#"parameters { key: "chat_template" value { string_value:
-    "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}{% if tools %}{{ tools|tojson }}\n{% endif %}>" } }"#;
+    "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}{% if tools %}{{ tools|tojson }}\n{% endif %}>{{ begin }}" } }"#;
 
 /// The requests to a model: the values of each input as JSON.
 type Seen = Arc<Mutex<Vec<Value>>>;

@@ -1,5 +1,7 @@
 //! The tools of a request, and which of them the model has to call.
 
+use std::borrow::Cow;
+
 use minijinja::Value;
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -133,26 +135,79 @@ impl ToolSet {
         Ok(Self { tools, for_template, choice })
     }
 
-    /// The form of an output that has to be a call.
-    pub(crate) fn guide(&self) -> Option<Guide<'static>> {
+    /// The form of an output that has to be a call; with `is_single`, no more than one.
+    pub(crate) fn guide(&self, is_single: bool) -> Option<Guide<'static>> {
         let schema = match &self.choice {
             ToolChoice::None | ToolChoice::Auto => return None,
             ToolChoice::Function(name) => {
                 self.tools.iter().find(|tool| tool.name == *name)?.schema().to_owned()
             }
             ToolChoice::Required => {
-                let calls = self.tools.iter().map(|tool| {
-                    let (name, schema) = (serde_json::Value::from(tool.name.as_str()), tool.schema());
+                let mut definitions = serde_json::Map::new();
+                let calls = self.tools.iter().enumerate().map(|(number, tool)| {
+                    let name = serde_json::Value::from(tool.name.as_str());
+                    let schema = hoisted(tool.schema(), number, &mut definitions);
                     format!(
                         "{{\"type\":\"object\",\"properties\":{{\"name\":{{\"type\":\"string\",\"enum\":[{name}]}},\
-                         \"parameters\":{schema}}},\"required\":[\"name\",\"parameters\"]}}"
+                         \"parameters\":{schema}}},\"required\":[\"name\",\"parameters\"],\"additionalProperties\":false}}"
                     )
                 });
                 let calls: Vec<_> = calls.collect();
-                format!("{{\"type\":\"array\",\"minItems\":1,\"items\":{{\"anyOf\":[{}]}}}}", calls.join(","))
+                let definitions = match definitions.is_empty() {
+                    true => String::new(),
+                    false => format!("\"$defs\":{},", serde_json::Value::from(definitions)),
+                };
+                let (calls, most) = (calls.join(","), if is_single { ",\"maxItems\":1" } else { "" });
+                format!(
+                    "{{{definitions}\"type\":\"array\",\"minItems\":1{most},\"items\":{{\"anyOf\":[{calls}]}}}}"
+                )
             }
         };
         Some(Guide::JsonSchema(schema.into()))
+    }
+}
+
+/// A tool's schema as a part of another one. Its definitions move to `definitions`, with names that no other tool has: references
+/// count from the root of a schema.
+fn hoisted<'a>(
+    schema: &'a str,
+    number: usize,
+    definitions: &mut serde_json::Map<String, serde_json::Value>,
+) -> Cow<'a, str> {
+    if !schema.contains("\"$ref\"") {
+        return schema.into();
+    }
+    let Ok(mut parsed) = serde_json::from_str::<serde_json::Value>(schema) else { return schema.into() };
+    for key in ["$defs", "definitions"] {
+        let prefix = format!("#/{key}/");
+        rename_references(&mut parsed, &prefix, number);
+        let found = parsed.as_object_mut().and_then(|fields| fields.remove(key));
+        if let Some(serde_json::Value::Object(found)) = found {
+            definitions.extend(found.into_iter().map(|(name, value)| (format!("{number}_{name}"), value)));
+        }
+    }
+    parsed.to_string().into()
+}
+
+/// Directs the references that begin with `prefix` to the definitions of a tool.
+fn rename_references(schema: &mut serde_json::Value, prefix: &str, number: usize) {
+    match schema {
+        serde_json::Value::Object(fields) => {
+            for (key, value) in fields {
+                match value {
+                    serde_json::Value::String(reference) if key == "$ref" => {
+                        if let Some(name) = reference.strip_prefix(prefix) {
+                            *reference = format!("#/$defs/{number}_{name}");
+                        }
+                    }
+                    value => rename_references(value, prefix, number),
+                }
+            }
+        }
+        serde_json::Value::Array(items) => {
+            items.iter_mut().for_each(|item| rename_references(item, prefix, number));
+        }
+        _ => {}
     }
 }
 
@@ -231,6 +286,28 @@ mod tests {
         }
         let unknown = json!({"tools": tools, "tool_choice": {"type": "function", "function": {"name": "g"}}});
         assert!(take(&unknown).is_err());
+    }
+
+    #[test]
+    fn references_of_several_tools_lead_to_their_own_definitions() {
+        let schema = |kind: &str, key: &str| {
+            json!({"type": "object", "properties": {"p": {"$ref": format!("#/{key}/P")}},
+                key: {"P": {"anyOf": [{"type": kind}, {"type": "array", "items": {"$ref": format!("#/{key}/P")}}]}}})
+        };
+        let tool =
+            |name, schema| json!({"type": "function", "function": {"name": name, "parameters": schema}});
+        let tools =
+            json!([tool("f", schema("string", "$defs")), tool("g", schema("integer", "definitions"))]);
+        let guide = take(&json!({"tools": tools, "tool_choice": "required"})).unwrap().guide(false);
+        let Some(Guide::JsonSchema(text)) = guide else { panic!("no schema") };
+        let found: serde_json::Value = serde_json::from_str(&text).unwrap();
+        for (number, kind) in [(0, "string"), (1, "integer")] {
+            let reference = json!({"$ref": format!("#/$defs/{number}_P")});
+            let parameters = &found["items"]["anyOf"][number]["properties"]["parameters"];
+            assert_eq!(*parameters, json!({"type": "object", "properties": {"p": reference}}));
+            let definition = json!({"anyOf": [{"type": kind}, {"type": "array", "items": reference}]});
+            assert_eq!(found["$defs"][format!("{number}_P")], definition);
+        }
     }
 
     #[test]

@@ -173,7 +173,7 @@ fn response_has_what_the_request_asks_for() {
     let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
     assert_eq!(contents(&[], &[], None), [pair(TEXT_OUTPUT, "hi")]);
     assert_eq!(contents(&[FINISH_REASON], &all[..1], Some(Finish::Length)), [pair(FINISH_REASON, "length")]);
-    let json = r#"[{"105":{"decoded_token":"i","logprob":-0.5,"rank":2},"104":{"decoded_token":"h","logprob":-0.5,"rank":1}}]"#;
+    let json = r#"[{"105":{"logprob":-0.5,"rank":2,"decoded_token":"i"},"104":{"logprob":-0.5,"rank":1,"decoded_token":"h"}}]"#;
     assert_eq!(
         contents(&[], &all, None),
         [

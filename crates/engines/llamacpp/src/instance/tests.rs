@@ -166,3 +166,51 @@ fn queue_is_executed_to_its_end_by_all_sequences() {
         assert_eq!(executions.all().len(), 20);
     }
 }
+
+/// A request whose output has a form.
+fn guided(text: &str, sampling: &str) -> InferRequest {
+    let sampling = format!(r#"{{"temperature": 0, "max_tokens": 9, {sampling}}}"#);
+    let inputs = vec![
+        bytes("text_input", text),
+        bytes("sampling_parameters", &sampling),
+        truth("exclude_input_in_output", true),
+    ];
+    InferRequest { inputs, ..InferRequest::default() }
+}
+
+#[test]
+fn outputs_with_a_form_are_compiled_aside_and_end_with_it() {
+    let cases = [
+        // The model would write the next letters.
+        (r#""guided_choice": ["xyz", "abc"]"#, Ok("abc")),
+        (r#""guided_regex": "[c-e]+""#, Ok("cde")),
+        (r#""guided_regex": "[c-e]+", "min_tokens": 4, "ignore_eos": true"#, Ok("cde")),
+        (r#""guided_grammar": "root ::= \"b\" [x-z]""#, Ok("bx")),
+        (r#""structured_outputs": {"json": {"const": "b"}}"#, Ok("\"b\"")),
+        (r#""guided_regex": "b*""#, Ok("b")),
+        (r#""guided_regex": "[""#, Err("structured output: ")),
+        (r#""guided_json": {"type": "thing"}"#, Err("structured output: Invalid type: thing")),
+    ];
+    for sequences in [1, 3] {
+        let executions = Arc::<Executions>::default();
+        let (requests, recorders): (VecDeque<_>, Vec<_>) = (0..cases.len() * 2)
+            .map(|number| match cases.get(number / 2) {
+                Some((sampling, _)) if number % 2 == 0 => Recorder::request(guided("a", sampling), 1),
+                _ => Recorder::request(request("a", 3, &["exclude_input_in_output"]), 1),
+            })
+            .unzip();
+        let source = Waiting { requests, executions, waits: 0 };
+        instance(sequences).run(Intake::new(source));
+        for (number, recorder) in recorders.iter().enumerate() {
+            let (sampling, expected) = cases[number / 2];
+            match expected {
+                _ if number % 2 == 1 => assert_eq!(texts(recorder.answers()), ["bcd"]),
+                Ok(expected) => assert_eq!(texts(recorder.answers()), [expected], "{sampling}"),
+                Err(expected) => {
+                    let error = recorder.answer().unwrap_err();
+                    assert!(error.message().starts_with(expected), "{sampling}: {error}");
+                }
+            }
+        }
+    }
+}

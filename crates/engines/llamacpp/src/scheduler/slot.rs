@@ -6,6 +6,7 @@ use nereid_backend_api::Error;
 
 use super::{Client, Finish, Generation, Part};
 use crate::engine::{Token, Vocabulary};
+use crate::guide::Guide;
 use crate::parameters::SamplingParameters;
 use crate::sampler::{Sampled, Sampler};
 use crate::text::{Pushed, TextStream};
@@ -67,6 +68,7 @@ pub(super) struct Active<C> {
     resumes_with: Option<Token>,
     parameters: SamplingParameters,
     sampler: Sampler,
+    guide: Option<Guide>,
     text: TextStream,
     generated: usize,
     piece: Vec<u8>,
@@ -74,7 +76,7 @@ pub(super) struct Active<C> {
 
 impl<C: Client> Active<C> {
     pub(super) fn new(generation: Generation<C>, deadline: Option<Instant>) -> Self {
-        let Generation { client, prompt, mut parameters } = generation;
+        let Generation { client, prompt, mut parameters, guide } = generation;
         let sampler = Sampler::new(&parameters, &prompt);
         let text = TextStream::new(std::mem::take(&mut parameters.stop), parameters.includes_stop);
         Self {
@@ -85,6 +87,7 @@ impl<C: Client> Active<C> {
             resumes_with: None,
             parameters,
             sampler,
+            guide,
             text,
             generated: 0,
             piece: Vec::new(),
@@ -110,18 +113,33 @@ impl<C: Client> Active<C> {
         vocabulary: &dyn Vocabulary,
         has_room: bool,
     ) -> Option<Self> {
-        let Self { parameters, sampler, generated, piece, text: stream, .. } = &mut self;
-        let may_end = *generated >= parameters.min_tokens;
+        if let Some(Err(error)) = self.guide.as_mut().map(Guide::prepare) {
+            self.client.fail(error);
+            return None;
+        }
+        let Self { parameters, sampler, guide, generated, piece, text: stream, .. } = &mut self;
+        // A form decides itself when the output may end.
+        let has_form = guide.is_some();
+        let may_end = *generated >= parameters.min_tokens || has_form;
         let ends = |token: Token| {
-            (!parameters.ignores_end && vocabulary.is_end(token)) || parameters.stop_tokens.contains(&token)
+            let may_be_end = !parameters.ignores_end || has_form;
+            (may_be_end && vocabulary.is_end(token)) || parameters.stop_tokens.contains(&token)
         };
-        let Some(Sampled { token, logprobs }) =
-            sampler.sample(logits, parameters, |token| !may_end && ends(token))
-        else {
+        let Some(Sampled { token, logprobs }) = sampler.sample(logits, parameters, |token| {
+            (!may_end && ends(token)) || guide.as_ref().is_some_and(|guide| !guide.allows(token))
+        }) else {
             self.client.fail(Error::internal("the model gave no token that may follow"));
             return None;
         };
         let is_end = ends(token);
+        let is_complete = match guide.as_mut().map(|guide| guide.accept(token)) {
+            Some(Err(error)) => {
+                self.client.fail(error);
+                return None;
+            }
+            Some(Ok(is_complete)) => is_complete,
+            None => false,
+        };
         *generated += 1;
         let mut part = Part { text: String::new(), tokens: 1, logprobs: Vec::new() };
         if parameters.logprobs.is_some() {
@@ -133,7 +151,7 @@ impl<C: Client> Active<C> {
         }
         let Pushed { text, is_stopped } = stream.push(piece, may_end);
         part.text = text;
-        let finish = if is_end || is_stopped {
+        let finish = if is_end || is_stopped || is_complete {
             Finish::Stop
         } else if !has_room || self.parameters.max_tokens.is_some_and(|most| self.generated >= most) {
             Finish::Length

@@ -76,7 +76,8 @@ impl Bench {
     fn admit(&mut self, prompt: &str, parameters: SamplingParameters) -> Recorder {
         let client = Recorder::default();
         let prompt = Alphabet.tokenize(prompt).unwrap();
-        self.scheduler.admit(Generation { client: client.clone(), prompt, parameters }, self.now);
+        self.scheduler
+            .admit(Generation { client: client.clone(), prompt, parameters, guide: None }, self.now);
         client
     }
 
@@ -242,7 +243,7 @@ fn cancelled_requests_leave_between_two_tokens() {
     assert_eq!(first.0.borrow().tokens(), 1);
     let code = first.0.borrow().ended.clone().map(|ended| ended.unwrap_err().code());
     assert_eq!(code, Some(nereid_backend_api::ErrorCode::Cancelled));
-    assert!(bench.scheduler.has_room());
+    assert!(bench.scheduler.room() > 0);
     bench.run();
     assert_eq!(second.0.borrow().text(), "cdef");
 }
@@ -294,7 +295,7 @@ fn last_request_pauses_while_the_cache_is_full_and_loses_nothing() {
     // The first one continues alone.
     assert!(first.0.borrow().tokens() > second.0.borrow().tokens());
     let written = second.0.borrow().tokens();
-    assert!(!bench.scheduler.has_room(), "paused requests come first");
+    assert!(bench.scheduler.room() == 0, "paused requests come first");
     while first.0.borrow().ended.is_none() {
         assert_eq!(second.0.borrow().tokens(), written);
         bench.step();
@@ -304,7 +305,7 @@ fn last_request_pauses_while_the_cache_is_full_and_loses_nothing() {
         (first.0.borrow().text(), second.0.borrow().text()),
         ("bcdefghijklm".to_owned(), "cdefghijklmn".to_owned())
     );
-    assert!(bench.scheduler.has_room());
+    assert!(bench.scheduler.room() > 0);
 }
 
 #[test]
@@ -317,7 +318,7 @@ fn paused_request_can_be_cancelled() {
     second.0.borrow_mut().is_cancelled = true;
     bench.step();
     assert!(second.0.borrow().ended.as_ref().unwrap().is_err());
-    assert!(bench.scheduler.has_room());
+    assert!(bench.scheduler.room() > 0);
     bench.run();
     assert_eq!(first.0.borrow().text(), "bcdefghijklm");
 }
@@ -349,7 +350,7 @@ fn failed_evaluation_fails_its_requests_only() {
 fn request_without_a_free_sequence_fails() {
     let mut bench = Bench::new(1, 64, 8, None);
     bench.admit("a", tokens(3));
-    assert!(!bench.scheduler.has_room());
+    assert!(bench.scheduler.room() == 0);
     let client = bench.admit("a", tokens(3));
     assert!(client.0.borrow().ended.clone().unwrap().is_err());
 }
@@ -396,7 +397,7 @@ proptest! {
         let mut next = waiting.next();
         let (mut step, mut pause) = (0, 0);
         while next.is_some() || !bench.scheduler.is_idle() {
-            while pause == 0 && bench.scheduler.has_room() && let Some(plan) = next.take() {
+            while pause == 0 && bench.scheduler.room() > 0 && let Some(plan) = next.take() {
                 let client = bench.admit(&plan.prompt, tokens(plan.max_tokens));
                 pause = plan.pause;
                 running.push((plan, client, 0));
@@ -429,6 +430,6 @@ proptest! {
             }
         }
         prop_assert!(failed <= failures.len() * sequences);
-        prop_assert!(bench.scheduler.is_idle() && bench.scheduler.has_room());
+        prop_assert!(bench.scheduler.is_idle() && bench.scheduler.room() > 0);
     }
 }

@@ -72,7 +72,7 @@ pub(crate) fn planned(request: &Request, mut fields: Fields<'_>, messages: Vec<V
     let top_logprobs = logprobs(&mut fields)?;
     let tools = ToolSet::take(&mut fields)?;
     let single_call = fields.take("parallel_tool_calls")? == Some(false);
-    let guide = match tools.guide() {
+    let guide = match tools.guide(single_call) {
         Some(guide) => Some(guide),
         None => guide(&mut fields)?,
     };
@@ -82,8 +82,12 @@ pub(crate) fn planned(request: &Request, mut fields: Fields<'_>, messages: Vec<V
         _ => None,
     };
     let conversation = conversation(&mut fields, messages, tools.for_template.clone())?;
-    let prompt = template.render(conversation)?;
-    let reasons = profile.formats(name)?.reasons;
+    let mut prompt = template.render(conversation)?;
+    if guide.is_some() && prompt.trim_end().ends_with("<think>") {
+        // An output with a form has no place for reasoning.
+        prompt.push_str("\n</think>\n\n");
+    }
+    let reasons = guide.is_none() && profile.formats(name)?.reasons;
     let reasoning = reasons.then(|| prompt.trim_end().ends_with("<think>"));
     let calls = match (tool_format, tools.choice) {
         (Some(format), _) => Calls::Written(format, tools.tools.into()),

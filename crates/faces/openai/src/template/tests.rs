@@ -79,7 +79,7 @@ fn families_render_as_in_transformers() {
             json!([user, assistant]),
             Json::Null,
             "<|im_start|>system\nYou help.<|im_end|>\n<|im_start|>user\n Hi there <|im_end|>\n<|im_start|>assistant\nHello\n\
-             <tool_call>\n{\"arguments\": {\"a\": 1, \"b\": \"é\"}, \"name\": \"f\"}\n</tool_call><|im_end|>\n<|im_start|>assistant\n",
+             <tool_call>\n{\"name\": \"f\", \"arguments\": {\"b\": \"é\", \"a\": 1}}\n</tool_call><|im_end|>\n<|im_start|>assistant\n",
         ),
         (
             CHATML,

@@ -136,6 +136,11 @@ async fn what_is_wrong_or_unknown_is_refused_by_name() {
         (json!({"stop": [""]}), "stop"),
         (json!({"stop": vec!["x"; 33]}), "stop"),
         (json!({"response_format": {"type": "grammar"}}), "response_format"),
+        (
+            json!({"response_format": {"type": "json_object"}, "structured_outputs": {"regex": "a"}}),
+            "structured_outputs",
+        ),
+        (json!({"response_format": {"type": "json_object"}, "guided_regex": "a"}), "guided_regex"),
         (json!({"functions": []}), "functions"),
         (json!({"audio": {}}), "audio"),
         (json!({"modalities": ["audio"]}), "modalities"),
@@ -231,8 +236,8 @@ async fn forced_tool_calls_are_guided_by_the_schema_of_the_tool() {
         (
             json!("required"),
             &["[{\"name\": \"weather\", \"parameters\": {\"city\": \"Oslo\"}}]"],
-            json!({"type": "array", "minItems": 1, "items": {"anyOf": [{"type": "object", "required": ["name", "parameters"],
-                "properties": {"name": {"type": "string", "enum": ["weather"]},
+            json!({"type": "array", "minItems": 1, "items": {"anyOf": [{"type": "object",
+                "required": ["name", "parameters"], "additionalProperties": false, "properties": {"name": {"type": "string", "enum": ["weather"]},
                     "parameters": tools[0]["function"]["parameters"]}}]}}),
         ),
     ] {
@@ -246,5 +251,25 @@ async fn forced_tool_calls_are_guided_by_the_schema_of_the_tool() {
         let function = &message["tool_calls"][0]["function"];
         assert_eq!(function, &json!({"name": "weather", "arguments": "{\"city\": \"Oslo\"}"}));
         assert_eq!(site.last_seen()["sampling_parameters"]["structured_outputs"]["json"], schema);
+        let single = json!({"tools": tools, "tool_choice": choice, "parallel_tool_calls": false});
+        site.post("/v1/chat/completions", &with(single)).await;
+        let limited = &site.last_seen()["sampling_parameters"]["structured_outputs"]["json"];
+        assert_eq!(limited.get("maxItems").is_some(), schema.get("items").is_some(), "{limited}");
+    }
+}
+
+#[tokio::test]
+async fn output_with_a_form_has_no_reasoning() {
+    let shown = "[system] Be brief.\n[user] Hi\n><think>";
+    for (format, text, prompt) in [
+        ("text", &["hm</think>", "{}"][..], shown.to_owned()),
+        ("json_object", &["{}"], format!("{shown}\n</think>\n\n")),
+    ] {
+        let site = site(&hermes(), words(text)).await;
+        let fields =
+            json!({"response_format": {"type": format}, "chat_template_kwargs": {"begin": "<think>"}});
+        let answer = site.post("/v1/chat/completions", &with(fields)).await;
+        assert_eq!(answer.json()["choices"][0]["message"]["content"], "{}", "{}", answer.body);
+        assert_eq!(site.last_seen()["text_input"], prompt);
     }
 }
