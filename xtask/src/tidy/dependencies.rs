@@ -297,7 +297,7 @@ const EXCEPTIONS: &[Exception] = &[
     },
     Exception {
         krate: "nereid-python-env",
-        workspace: Allowed::Only(&["nereid-archives", "nereid-model-files"]),
+        workspace: Allowed::Only(&["nereid-archives", "nereid-model-files", "nereid-sandbox"]),
         libraries: Allowed::Only(&["ring", "rustix", "thiserror"]),
         never: &["tokio"],
         why: "python-env makes environments, and knows nothing of the server and of what runs in them",

@@ -22,6 +22,7 @@ pub const UNSAFE_CRATES: &[&str] = &[
     "crates/platform/dylib",
     "crates/platform/allocator",
     "crates/platform/affinity",
+    "crates/platform/sandbox",
     "crates/triton/plugin",
     "crates/engines/python-arrays",
     "crates/programs/wheel",

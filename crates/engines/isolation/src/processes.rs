@@ -7,7 +7,8 @@ use nereid_backend_api::{
     Backend, BackendCapabilities, InstanceContext, Model, ModelConfig, ModelContext, NoPeers, Result,
 };
 use nereid_worker::{
-    Arguments, Launch, Limits, Process, Program, WorkerModel, instance_arguments, model_arguments,
+    Arguments, Launch, Limits, Process, Program, SandboxSettings, WorkerModel, instance_arguments,
+    model_arguments,
 };
 use nereid_worker_protocol::call;
 
@@ -25,21 +26,28 @@ pub const INFORMS: &str = "NEREID_HOST_INFORMS";
 pub struct Processes {
     launch: Launch,
     settings: Settings,
+    sandbox: SandboxSettings,
     capabilities: BackendCapabilities,
 }
 
 impl Processes {
-    /// Runs models in processes that `launch` starts. They [host](nereid_worker::host) a backend of these capabilities.
+    /// Runs models in processes that `launch` starts, which read what its policy names, beside the model. They [host](nereid_worker::host) a backend of these capabilities.
     ///
     /// # Errors
     /// The process does not start, or cannot open the backend.
-    pub fn new(launch: Launch, settings: Settings, capabilities: BackendCapabilities) -> Result<Self> {
+    pub fn new(
+        launch: Launch,
+        settings: Settings,
+        sandbox: SandboxSettings,
+        capabilities: BackendCapabilities,
+    ) -> Result<Self> {
         let limits = Limits { load: Some(OPENING), ..Limits::default() };
         let mut first = launch.clone();
         first.variables.push((INFORMS.into(), Some("1".into())));
+        first.policy = sandbox.without_model()?;
         let process = Process::start(&first, "backend", Arc::new(NoPeers), limits, Box::new(|_| ()))?;
         process.call(call::READY, call::READINESS, |_| ())?;
-        Ok(Self { launch, settings, capabilities })
+        Ok(Self { launch, settings, sandbox, capabilities })
     }
 }
 
@@ -53,7 +61,9 @@ impl Backend for Processes {
             context.name,
             context.version
         );
-        Ok(Box::new(WorkerModel::load(context, self.launch.clone(), limits, Box::new(HostArguments))?))
+        let mut launch = self.launch.clone();
+        launch.policy = self.sandbox.of_model(&context, launch.policy.readable)?;
+        Ok(Box::new(WorkerModel::load(context, launch, limits, Box::new(HostArguments))?))
     }
 
     fn capabilities(&self) -> BackendCapabilities {

@@ -14,7 +14,7 @@ use nereid_backend_api::{
 };
 use nereid_isolation::{Isolation, Processes, Settings};
 use nereid_testkit::{Executions, Recorder};
-use nereid_worker::Launch;
+use nereid_worker::{Launch, SandboxSettings};
 
 const MODEL: &str = "model_transaction_policy { decoupled: true }
     input [ { name: 'X' data_type: TYPE_INT8 dims: [ 1 ] } ]
@@ -130,9 +130,11 @@ impl Running {
         program.pop();
         program.pop();
         program.push("examples/continuous_host");
-        let launch = Launch { program, arguments: Vec::new(), variables: Vec::new() };
+        let launch = Launch { program, ..Launch::default() };
         let settings = Settings { isolation: Some(Isolation::Process), load: None, execute: None };
-        let backend = Processes::new(launch, settings, BackendCapabilities::default()).unwrap();
+        let backend =
+            Processes::new(launch, settings, SandboxSettings::default(), BackendCapabilities::default())
+                .unwrap();
         let context = nereid_testkit::context("m", nereid_testkit::normalised("m", MODEL));
         let model = backend.load(context).unwrap();
         let mut instance = model.create_instance(InstanceContext::new("m_0", InstanceKind::Cpu)).unwrap();

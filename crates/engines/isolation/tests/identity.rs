@@ -13,7 +13,7 @@ use nereid_backend_api::{
 use nereid_identity::IdentityBackend;
 use nereid_isolation::{Isolation, Processes, Settings, Trial};
 use nereid_testkit::{Executions, Recorder, conformance};
-use nereid_worker::Launch;
+use nereid_worker::{Launch, SandboxSettings};
 
 const MODEL: &str = r#"
     max_batch_size: 4
@@ -29,7 +29,7 @@ fn launch(behaviour: &str) -> Launch {
     program.pop();
     program.pop();
     program.push("examples/fragile_host");
-    Launch { program, arguments: vec![behaviour.into()], variables: Vec::new() }
+    Launch { program, arguments: vec![behaviour.into()], ..Launch::default() }
 }
 
 fn missing() -> Launch {
@@ -51,7 +51,7 @@ fn request(id: &str, contents: &[u8]) -> InferRequest {
 }
 
 fn processes(settings: Settings) -> Processes {
-    Processes::new(launch(""), settings, BackendCapabilities::default()).unwrap()
+    Processes::new(launch(""), settings, SandboxSettings::default(), BackendCapabilities::default()).unwrap()
 }
 
 fn subject(backend: Arc<dyn Backend>) -> conformance::Subject {
@@ -148,7 +148,10 @@ fn missing_host_program_skips_only_default_trials() {
         assert_eq!(usize::from(trial.load(context("")).is_ok()), loads);
         assert_eq!(counted.0.load(Ordering::Relaxed), loads);
     }
-    assert!(Processes::new(missing(), SETTINGS, BackendCapabilities::default()).is_err());
+    assert!(
+        Processes::new(missing(), SETTINGS, SandboxSettings::default(), BackendCapabilities::default())
+            .is_err()
+    );
 }
 
 #[test]
@@ -156,8 +159,14 @@ fn unopenable_backend_is_refused_with_the_reason() {
     for (behaviour, part) in
         [("refuses", "it refuses"), ("aborts", "was killed by signal 6 (SIGABRT: aborted)")]
     {
-        let error =
-            Processes::new(launch(behaviour), SETTINGS, BackendCapabilities::default()).err().unwrap();
+        let error = Processes::new(
+            launch(behaviour),
+            SETTINGS,
+            SandboxSettings::default(),
+            BackendCapabilities::default(),
+        )
+        .err()
+        .unwrap();
         assert!(error.message().contains(part), "{error}");
     }
 }

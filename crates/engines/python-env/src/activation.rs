@@ -10,7 +10,10 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use nereid_sandbox::Policy;
+
 use crate::command;
+use crate::confined;
 use crate::error::Error;
 use crate::interpreter::find;
 
@@ -20,11 +23,14 @@ pub(crate) type Variables = Vec<(OsString, Option<OsString>)>;
 /// Variables that the shell itself changes.
 const OF_SHELLS: [&str; 5] = ["_", "OLDPWD", "PWD", "SHLVL", "PS1"];
 
-/// Runs the script; returns the variables that it sets and removes.
+/// Variables that name folders of the script's own.
+const TEMPORARY: [&str; 4] = ["HOME", "TMPDIR", "TMP", "TEMP"];
+
+/// Runs the script under a policy; returns the variables that it sets and removes.
 ///
 /// # Errors
 /// The script is missing, fails, or exceeds the limit.
-pub(crate) fn run(environment: &Path, limit: Duration) -> Result<Variables, Error> {
+pub(crate) fn run(environment: &Path, limit: Duration, policy: &Policy) -> Result<Variables, Error> {
     let script = environment.join("bin/activate");
     if nereid_model_files::check(&script).is_err() {
         return Err(Error::NoActivation(environment.to_owned()));
@@ -43,8 +49,14 @@ pub(crate) fn run(environment: &Path, limit: Duration) -> Result<Variables, Erro
     // absolute path.
     let lister = lister.to_string_lossy().replace('\'', r"'\''");
     command.arg("-c").arg(format!(r#". "$0" >&2 && exec '{lister}' -0"#)).arg(&script);
+    let confinement = confined::confine(&mut command, policy)?;
     let output = command::run(&mut command, &what, limit, None, &mut |_| {})?.success(&what)?;
-    Ok(changes(std::env::vars_os().collect(), &output))
+    let mut changed = changes(std::env::vars_os().collect(), &output);
+    if confinement.temporary().is_some() {
+        // The script's folder for temporary files goes with it.
+        changed.retain(|(name, _)| !TEMPORARY.iter().any(|temporary| name == temporary));
+    }
+    Ok(changed)
 }
 
 /// The search path after the script, if it changed it.
@@ -81,7 +93,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join("bin")).unwrap();
         fs::write(folder.path().join("bin/activate"), script).unwrap();
-        run(folder.path(), limit)
+        run(folder.path(), limit, &Policy::default())
     }
 
     const LONG: Duration = Duration::from_secs(60);
@@ -120,7 +132,7 @@ mod tests {
         }
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir_all(folder.path().join("bin/activate")).unwrap();
-        assert!(matches!(run(folder.path(), LONG), Err(Error::NoActivation(_))));
+        assert!(matches!(run(folder.path(), LONG, &Policy::default()), Err(Error::NoActivation(_))));
     }
 
     #[test]

@@ -19,6 +19,9 @@ pub enum Error {
         /// The cause.
         cause: FileError,
     },
+    /// The sandbox for what the environment contains cannot be prepared.
+    #[error(transparent)]
+    Sandbox(#[from] nereid_sandbox::Error),
     /// The folder has no script that activates it.
     #[error("{}: an environment needs a script 'bin/activate', as conda-pack and venv write it", .0.display())]
     NoActivation(PathBuf),

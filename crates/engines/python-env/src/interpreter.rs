@@ -9,7 +9,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use nereid_sandbox::Policy;
+
 use crate::command;
+use crate::confined;
 use crate::{Environment, Error, Settings};
 
 /// The oldest Python that models run on: major and minor version.
@@ -58,7 +61,15 @@ impl Interpreter {
         variables: Vec<(OsString, Option<OsString>)>,
         origin: String,
     ) -> Environment {
-        Environment { interpreter: self.program, version: self.version, variables, origin, in_use: None }
+        let folders = confined::folders(&self.program);
+        Environment {
+            interpreter: self.program,
+            version: self.version,
+            variables,
+            origin,
+            folders,
+            in_use: None,
+        }
     }
 
     /// The program in an environment's folder. A dangling link counts, too: it means that the environment is damaged.
@@ -73,10 +84,25 @@ impl Interpreter {
     ///
     /// # Errors
     /// The program does not start, or is unsuitable for models.
-    pub(crate) fn probe(program: &Path, variables: &[(OsString, Option<OsString>)]) -> Result<Self, Error> {
+    pub(crate) fn probe(program: &Path) -> Result<Self, Error> {
+        Self::probe_within(&Policy::default(), program, &[])
+    }
+
+    /// As [`probe`](Self::probe), with variables of its environment. Under the policy, it reads its own folders, too.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn probe_within(
+        policy: &Policy,
+        program: &Path,
+        variables: &[(OsString, Option<OsString>)],
+    ) -> Result<Self, Error> {
         let broken = |cause: String| Error::Broken { program: program.to_owned(), cause };
         let mut command = Command::new(program);
         command.args(["-S", "-c", PROBE]);
+        let mut policy = policy.clone();
+        policy.readable.extend(confined::folders(program));
+        let confinement = confined::confine(&mut command, &policy)?;
         for (name, value) in variables {
             match value {
                 Some(value) => command.env(name, value),
@@ -89,6 +115,7 @@ impl Interpreter {
                     Error::Io { cause, .. } if is_of_the_file(&cause) => broken(cause.to_string()),
                     error => error,
                 })?;
+        drop(confinement);
         if !ended.status.success() {
             return Err(broken(ended.words()));
         }
@@ -145,20 +172,17 @@ pub(crate) fn of_server(settings: &Settings) -> Result<(Interpreter, String), Er
             find(chosen, &path).ok_or_else(|| missing(chosen, &path))?
         };
         let program = std::path::absolute(&program).map_err(Error::io(program.display().to_string()))?;
-        return Ok((
-            Interpreter::probe(&program, &[])?,
-            "the option --backend-config=python,python".to_owned(),
-        ));
+        return Ok((Interpreter::probe(&program)?, "the option --backend-config=python,python".to_owned()));
     }
     if let Some(active) = &settings.active
         && let Some(program) = Interpreter::in_environment(active)
     {
         let origin = format!("the active virtual environment {}", active.display());
-        return Ok((Interpreter::probe(&program, &[])?, origin));
+        return Ok((Interpreter::probe(&program)?, origin));
     }
     let name = OsStr::new("python3");
     let program = find(name, &path).ok_or_else(|| missing(name, &path))?;
-    Ok((Interpreter::probe(&program, &[])?, format!("{} in PATH", program.display())))
+    Ok((Interpreter::probe(&program)?, format!("{} in PATH", program.display())))
 }
 
 fn missing(name: impl AsRef<OsStr>, path: &OsStr) -> Error {
@@ -210,7 +234,7 @@ mod tests {
             ("kill -SEGV $$", Err("does not work: signal: 11 (SIGSEGV)")),
         ] {
             let program = script(folder.path(), "python3", body);
-            match (Interpreter::probe(&program, &[]), expected) {
+            match (Interpreter::probe(&program), expected) {
                 (Ok(found), Ok(version)) => {
                     assert_eq!(
                         (found.version.to_string().as_str(), found.program),
@@ -229,7 +253,7 @@ mod tests {
             }
         }
         for damaged in ["none", "."] {
-            let error = Interpreter::probe(&folder.path().join(damaged), &[]).unwrap_err();
+            let error = Interpreter::probe(&folder.path().join(damaged)).unwrap_err();
             assert!(error.is_damage(), "{error}");
         }
     }
@@ -237,7 +261,7 @@ mod tests {
     #[test]
     fn interpreter_of_this_machine_reports_version_and_path() {
         let path = std::env::var_os("PATH").unwrap();
-        let found = Interpreter::probe(&find("python3", &path).unwrap(), &[]).unwrap();
+        let found = Interpreter::probe(&find("python3", &path).unwrap()).unwrap();
         assert!((found.version.major, found.version.minor) >= OLDEST);
         assert!(found.program.is_absolute() && found.program.is_file());
     }

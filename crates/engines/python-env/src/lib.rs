@@ -24,6 +24,7 @@ mod activation;
 mod archive;
 mod cache;
 mod command;
+mod confined;
 mod error;
 mod interpreter;
 mod requested;
@@ -36,6 +37,7 @@ pub use interpreter::{OLDEST, Version};
 
 use cache::{Cache, Digests};
 use interpreter::Interpreter;
+use nereid_sandbox::Policy;
 use requested::NamedEnvironment;
 
 /// Settings for all models of a server.
@@ -79,6 +81,9 @@ pub struct Requested<'a> {
     pub model_folder: &'a Path,
     /// The parameter `EXECUTION_ENV_PATH` of its configuration.
     pub execution_env_path: Option<&'a str>,
+    /// What the model's processes may do. What runs to prepare its environment may do no more, except for installers of its
+    /// packages, which use the network.
+    pub policy: &'a Policy,
 }
 
 /// How to run a model's Python.
@@ -92,6 +97,8 @@ pub struct Environment {
     pub variables: Vec<(OsString, Option<OsString>)>,
     /// Description of the environment and its origin, for the log.
     pub origin: String,
+    /// The files and folders that the interpreter reads.
+    pub folders: Vec<PathBuf>,
     /// Keeps the environment's cache entry, if it has one.
     pub in_use: Option<Arc<InUse>>,
 }
@@ -126,23 +133,28 @@ impl Environments {
     pub fn prepare(&self, model: &Requested<'_>, progress: &dyn Fn(&str)) -> Result<Environment, Error> {
         let parameter = model.execution_env_path.filter(|path| !path.is_empty());
         if let Some(parameter) = parameter {
-            return self.named(parameter, model.model_folder, progress);
+            return self.named(parameter, model, progress);
         }
         if self.settings.installs_requirements
             && let Some(text) = requirements::read(model.model_folder)?
         {
-            return self.installed(&text, model.model_folder, progress);
+            return self.installed(&text, model, progress);
         }
         let (interpreter, origin) = interpreter::of_server(&self.settings)?;
         Ok(interpreter.into_environment(Vec::new(), origin))
     }
 
     /// The environment named by `EXECUTION_ENV_PATH`.
-    fn named(&self, parameter: &str, model: &Path, progress: &dyn Fn(&str)) -> Result<Environment, Error> {
-        match requested::resolve(parameter, model)? {
+    fn named(
+        &self,
+        parameter: &str,
+        model: &Requested<'_>,
+        progress: &dyn Fn(&str),
+    ) -> Result<Environment, Error> {
+        match requested::resolve(parameter, model.model_folder)? {
             NamedEnvironment::Folder(folder) => {
                 let origin = format!("the environment {}", folder.display());
-                self.activated(&folder, origin)
+                self.activated(&folder, origin, model.policy)
             }
             NamedEnvironment::Archive(archive) => {
                 let cache = self.cache()?;
@@ -154,35 +166,44 @@ impl Environments {
                     |folder: &Path| format!("{}, unpacked to {}", archive.display(), folder.display());
                 let entry = cache.entry(&format!("archive-{digest}"));
                 entry
-                    .with(&unpack, progress, &|folder| self.activated(folder, origin(folder)))
+                    .with(&unpack, progress, &|folder| self.activated(folder, origin(folder), model.policy))
                     .map(with_entry)
             }
         }
     }
 
     /// An environment with a folder and a script that activates it.
-    fn activated(&self, folder: &Path, origin: String) -> Result<Environment, Error> {
-        let variables = activation::run(folder, self.settings.activation)?;
+    fn activated(&self, folder: &Path, origin: String, policy: &Policy) -> Result<Environment, Error> {
+        let policy = confined::within(policy, folder);
+        let variables = activation::run(folder, self.settings.activation, &policy)?;
         let interpreter = match Interpreter::in_environment(folder) {
-            Some(program) => Interpreter::probe(&program, &variables)?,
+            Some(program) => Interpreter::probe_within(&policy, &program, &variables)?,
             // As with NVIDIA's backend, an environment may consist of variables alone.
             None => match activation::search_path(&variables)
                 .and_then(|path| interpreter::find("python3", &path))
             {
-                Some(program) => Interpreter::probe(&program, &variables)?,
+                Some(program) => Interpreter::probe_within(&policy, &program, &variables)?,
                 None => interpreter::of_server(&self.settings)?.0,
             },
         };
-        Ok(interpreter.into_environment(variables, origin))
+        let mut environment = interpreter.into_environment(variables, origin);
+        environment.folders.push(folder.to_owned());
+        Ok(environment)
     }
 
     /// The environment with the packages of a `requirements.txt`.
-    fn installed(&self, text: &str, model: &Path, progress: &dyn Fn(&str)) -> Result<Environment, Error> {
+    fn installed(
+        &self,
+        text: &str,
+        requested: &Requested<'_>,
+        progress: &dyn Fn(&str),
+    ) -> Result<Environment, Error> {
+        let model = requested.model_folder;
         let (base, _) = interpreter::of_server(&self.settings)?;
         let cache = self.cache()?;
         let key = requirements::key(text, model, &base);
         let install = |folder: &Path, lock: &File| {
-            requirements::install(model, &base, folder, lock, self.settings.installation, progress)
+            requirements::install(requested, &base, folder, lock, self.settings.installation, progress)
         };
         let opened = cache.entry(&key).with(&install, progress, &|folder| {
             let variables = requirements::variables(folder);
@@ -190,7 +211,8 @@ impl Environments {
                 name: "bin/python3".to_owned(),
                 place: format!("the environment {}", folder.display()),
             })?;
-            let interpreter = Interpreter::probe(&program, &variables)?;
+            let policy = confined::within(requested.policy, folder);
+            let interpreter = Interpreter::probe_within(&policy, &program, &variables)?;
             let origin = format!(
                 "an environment with {} in {}",
                 model.join(requirements::FILE).display(),

@@ -11,11 +11,12 @@ use std::time::Duration;
 use nereid_model_files as model_files;
 use ring::digest::{Context, SHA256};
 
-use crate::Error;
 use crate::activation::Variables;
 use crate::archive::hex;
 use crate::command;
+use crate::confined;
 use crate::interpreter::{Interpreter, find};
+use crate::{Error, Requested};
 
 /// Name of the list next to the model's configuration.
 pub(crate) const FILE: &str = "requirements.txt";
@@ -92,13 +93,14 @@ pub(crate) fn variables(folder: &Path) -> Variables {
 /// # Errors
 /// An installer fails; its words are in the error.
 pub(crate) fn install(
-    model: &Path,
+    requested: &Requested<'_>,
     base: &Interpreter,
     folder: &Path,
     lock: &File,
     limit: Duration,
     progress: &dyn Fn(&str),
 ) -> Result<(), Error> {
+    let model = requested.model_folder;
     let list = model.join(FILE);
     let list = std::path::absolute(&list).map_err(Error::io(list.display().to_string()))?;
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -119,6 +121,12 @@ pub(crate) fn install(
         command.args(["-I", "-S", "-c", GUARD, &std::process::id().to_string()]).arg(program);
         // Relative paths in the list are relative to the model's folder.
         command.current_dir(model).args(arguments).env_remove("PYTHONHOME").env_remove("PYTHONPATH");
+        let policy = confined::installing(requested.policy, folder, &[&base.program, program]);
+        let confinement = confined::confine(&mut command, &policy)?;
+        if let Some(temporary) = confinement.temporary() {
+            // The user's caches are out of reach.
+            command.env("PIP_CACHE_DIR", temporary.join("pip")).env("UV_CACHE_DIR", temporary.join("uv"));
+        }
         // The installer inherits the lock, so that no process removes the folder while it runs, even if this process is
         // killed.
         let held = lock.try_clone().map_err(Error::io("the lock of an environment"))?;

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::fs;
 use std::process::Command;
 
+use nereid_sandbox::{Level, Policy};
 use tempfile::TempDir;
 
 use super::*;
@@ -11,13 +12,21 @@ use super::*;
 /// A model's folder and a cache.
 struct Place {
     root: TempDir,
+    policy: Policy,
 }
 
 impl Place {
     fn new() -> Self {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir(root.path().join("model")).unwrap();
-        Self { root }
+        Self { root, policy: Policy::default() }
+    }
+
+    /// Under a level, with the model's folder readable.
+    fn under(level: Level) -> Self {
+        let mut place = Self::new();
+        place.policy = Policy { level, readable: vec![place.at("model")], ..Policy::default() };
+        place
     }
 
     fn at(&self, name: &str) -> PathBuf {
@@ -39,7 +48,8 @@ impl Place {
     ) -> (Result<Environment, Error>, Vec<String>) {
         let lines = RefCell::new(Vec::new());
         let model = self.at("model");
-        let requested = Requested { model_folder: &model, execution_env_path: parameter };
+        let requested =
+            Requested { model_folder: &model, execution_env_path: parameter, policy: &self.policy };
         let outcome = environments.prepare(&requested, &|line| lines.borrow_mut().push(line.to_owned()));
         (outcome, lines.into_inner())
     }
@@ -207,6 +217,52 @@ fn invalid_archives_are_refused_and_leave_nothing() {
             fs::read_dir(place.at("cache")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         let is_lock = |name: &str| name.ends_with(".lock") || name.ends_with(".used");
         assert!(left.iter().all(|name| is_lock(name.to_str().unwrap())), "{left:?}");
+    }
+}
+
+#[test]
+fn environments_are_prepared_within_the_sandbox() {
+    let parameters = [Some("$$TRITON_MODEL_DIRECTORY/env"), ARCHIVE, None];
+    for level in [Level::Off, Level::Basic, Level::On, Level::Required] {
+        let place = Place::under(level);
+        place.venv("model/env");
+        place.venv("packed");
+        place.pack("packed");
+        let base = interpreter::of_server(&Settings::default()).unwrap().0.program;
+        run(Command::new(&base).args(["-c", WHEEL]).arg(place.at("model")).arg("1.0"));
+        fs::write(place.at("model/requirements.txt"), "--no-index\n--find-links .\ngreeting==1.0\n").unwrap();
+        for (parameter, script) in
+            parameters.into_iter().zip(["import inside", "import inside", "import greeting"])
+        {
+            let (found, lines) = place.prepare(parameter);
+            let found = found.unwrap_or_else(|error| panic!("{level:?} {parameter:?}: {error} {lines:?}"));
+            python(&found, script);
+            let names = |name: &&str| found.variables.iter().any(|(variable, _)| variable == *name);
+            assert_eq!(["HOME", "TMPDIR", "TMP", "TEMP"].iter().find(|name| names(name)), None, "{level:?}");
+            assert!(found.folders.iter().any(|folder| found.interpreter.starts_with(folder)), "{found:?}");
+        }
+    }
+}
+
+#[test]
+fn scripts_of_environments_reach_no_further_than_the_model() {
+    for (level, expected) in [(Level::Basic, true), (Level::On, false)] {
+        for script in
+            ["cat {secret}", "echo x > {model}/written", "kill -0 {server}", "cat /proc/{server}/cmdline"]
+        {
+            let place = Place::under(level);
+            fs::create_dir_all(place.at("model/env/bin")).unwrap();
+            fs::write(place.at("secret"), "key").unwrap();
+            let script = script
+                .replace("{secret}", &place.at("secret").display().to_string())
+                .replace("{model}", &place.at("model").display().to_string())
+                .replace("{server}", &std::process::id().to_string());
+            fs::write(place.at("model/env/bin/activate"), format!("{script} && export REACHED=1\n")).unwrap();
+            let found = place.prepare(Some("$$TRITON_MODEL_DIRECTORY/env")).0;
+            let reached = found.is_ok_and(|found| found.variables.iter().any(|(name, _)| name == "REACHED"));
+            // No level lets a process signal the server.
+            assert_eq!(reached, expected && !script.starts_with("kill"), "{level:?} {script}");
+        }
     }
 }
 

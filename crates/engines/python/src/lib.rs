@@ -91,11 +91,14 @@ impl PythonBackend {
     }
 
     /// The interpreter of a model, started with the module, and a guard of its environment.
-    fn launch(&self, context: &ModelContext) -> Result<(Launch, Option<Arc<InUse>>)> {
+    fn launch(&self, context: &ModelContext, file: &Path) -> Result<(Launch, Option<Arc<InUse>>)> {
+        let folder = file.parent().unwrap_or(file).to_owned();
+        let mut policy = self.options.sandbox.of_model(context, vec![folder])?;
         let parameter = context.config.parameters.get(EXECUTION_ENVIRONMENT);
         let requested = Requested {
             model_folder: &context.directory,
             execution_env_path: parameter.map(|parameter| parameter.string_value.as_str()),
+            policy: &policy,
         };
         let name = &context.name;
         let environment = self
@@ -103,6 +106,7 @@ impl PythonBackend {
             .prepare(&requested, &|line| tracing::info!("model '{name}': {line}"))
             .map_err(|error| Error::invalid_arg(format!("model '{name}': {error}")))?;
         tracing::info!("model '{name}' runs with {}", environment.origin);
+        policy.readable.extend(environment.folders);
         let launch = Launch {
             program: environment.interpreter,
             arguments: vec![
@@ -113,6 +117,8 @@ impl PythonBackend {
                 self.cuda_driver.clone().into(),
             ],
             variables: environment.variables,
+            inherited: vec![self.library.descriptor()],
+            policy,
         };
         Ok((launch, environment.in_use))
     }
@@ -155,7 +161,7 @@ impl PythonBackend {
         returns_states: bool,
     ) -> Result<Box<dyn Model>> {
         let reads_device_memory = reads_device_memory(&context)?;
-        let (launch, environment) = self.launch(&context)?;
+        let (launch, environment) = self.launch(&context, &file)?;
         let class = Class { file, reads_device_memory, returns_states, _environment: environment };
         Ok(Box::new(WorkerModel::load(context, launch, self.options.limits, Box::new(class))?))
     }

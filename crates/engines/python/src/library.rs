@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use nereid_backend_api::{Error, Result};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use std::fs::File;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
 
 use crate::module;
 
@@ -15,7 +16,7 @@ use crate::module;
 #[derive(Debug)]
 pub(crate) struct Library {
     path: PathBuf,
-    _file: File,
+    file: Arc<OwnedFd>,
 }
 
 impl Library {
@@ -29,12 +30,18 @@ impl Library {
         // All processes map the same pages, and none can change them.
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE | SealFlags::SEAL;
         fcntl_add_seals(&file, seals).map_err(|error| cannot(error.into()))?;
-        let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
-        Ok(Self { path: path.into(), _file: file })
+        // The interpreters inherit the descriptor: a confined one cannot open the server's.
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        Ok(Self { path: path.into(), file: Arc::new(file.into()) })
     }
 
     /// The path for the interpreters.
     pub(crate) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// The descriptor for the interpreters to inherit.
+    pub(crate) fn descriptor(&self) -> Arc<OwnedFd> {
+        Arc::clone(&self.file)
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use nereid_backend_api::{BackendSettings, Error, Result};
 use nereid_python_env::Settings;
-use nereid_worker::Limits;
+use nereid_worker::{Limits, SandboxSettings};
 
 /// Settings of Triton's backend without effect here: memory grows on demand, and no thread pool waits for models.
 const WITHOUT_MEANING: [&str; 4] =
@@ -16,6 +16,7 @@ const WITHOUT_MEANING: [&str; 4] =
 pub(crate) struct Options {
     pub limits: Limits,
     pub environments: Settings,
+    pub sandbox: SandboxSettings,
 }
 
 impl Options {
@@ -43,7 +44,8 @@ impl Options {
                 given.join(", ")
             );
         }
-        Ok(Self { limits: Limits { start, execute, finish: start, ..limits }, environments })
+        let sandbox = SandboxSettings::new("python", settings)?;
+        Ok(Self { limits: Limits { start, execute, finish: start, ..limits }, environments, sandbox })
     }
 }
 

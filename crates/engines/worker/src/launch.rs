@@ -6,12 +6,14 @@ use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 
+use nereid_sandbox::{Confinement, Policy, Sandbox, inherit};
 use rustix::io::ioctl_fionbio;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 /// A program to run an instance in.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Launch {
     /// The program.
     pub program: PathBuf,
@@ -19,6 +21,10 @@ pub struct Launch {
     pub arguments: Vec<OsString>,
     /// Variables of its environment to set, or to remove. It inherits the others.
     pub variables: Vec<(OsString, Option<OsString>)>,
+    /// Descriptors that it inherits, under the same numbers.
+    pub inherited: Vec<Arc<OwnedFd>>,
+    /// What it may do.
+    pub policy: Policy,
 }
 
 /// A process that was started.
@@ -29,6 +35,8 @@ pub(crate) struct SpawnedProcess {
     pub ended: OwnedFd,
     pub stdout: OwnedFd,
     pub stderr: OwnedFd,
+    /// What the process needs of its sandbox until it has ended.
+    pub confinement: Confinement,
 }
 
 impl Launch {
@@ -38,15 +46,23 @@ impl Launch {
         let mut command = Command::new(&self.program);
         command.args(&self.arguments).process_group(0);
         command.stdin(Stdio::from(socket)).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let sandbox = Sandbox::prepare(&self.policy).map_err(io::Error::other)?;
+        let mut confinement = sandbox.confine(&mut command);
         for (name, value) in &self.variables {
             match value {
                 Some(value) => command.env(name, value),
                 None => command.env_remove(name),
             };
         }
+        for descriptor in &self.inherited {
+            inherit(&mut command, Arc::clone(descriptor));
+        }
         let mut child = command.spawn()?;
+        confinement.hold(child.id());
         match Self::watch(&mut child) {
-            Ok((pid, ended, stdout, stderr)) => Ok(SpawnedProcess { child, pid, ended, stdout, stderr }),
+            Ok((pid, ended, stdout, stderr)) => {
+                Ok(SpawnedProcess { child, pid, ended, stdout, stderr, confinement })
+            }
             Err(error) => {
                 let _ = child.kill();
                 let _ = child.wait();

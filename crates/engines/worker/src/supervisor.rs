@@ -55,7 +55,7 @@ impl Supervisor {
                 return;
             }
         };
-        let SpawnedProcess { mut child, pid, ended, stdout, stderr } = spawned;
+        let SpawnedProcess { mut child, pid, ended, stdout, stderr, confinement } = spawned;
         self.life.begin(pid);
         let _ = started.send(Ok(()));
         let Self { name, life, requests, calls, trimmer, side, peers, ended: report } = self;
@@ -86,7 +86,9 @@ impl Supervisor {
         watch.finish();
         drop(watch);
         life.bury();
-        let end = life.end(wait(&mut child));
+        let status = wait(&mut child);
+        drop(confinement);
+        let end = life.end(status);
         requests.close(&lost(&name.get(), &end));
         calls.close();
         if !life.is_leaving() {

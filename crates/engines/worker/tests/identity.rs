@@ -92,7 +92,7 @@ fn start(behaviour: &str, limits: Limits, ended: Box<dyn FnOnce(&str) + Send>) -
     program.pop();
     program.pop();
     program.push("examples/identity_worker");
-    let launch = Launch { program, arguments: vec![behaviour.into()], variables: Vec::new() };
+    let launch = Launch { program, arguments: vec![behaviour.into()], ..Launch::default() };
     Process::start(&launch, "m_0", Arc::new(NoPeers), limits, ended)
 }
 
@@ -278,7 +278,7 @@ fn a_process_that_does_not_start_properly_is_an_error_in_time() {
         let error = start(behaviour, limits, Box::new(|_| ())).unwrap_err();
         assert!(error.message().contains(part), "{error}");
     }
-    let launch = Launch { program: "/nowhere/program".into(), arguments: Vec::new(), variables: Vec::new() };
+    let launch = Launch { program: "/nowhere/program".into(), ..Launch::default() };
     let error = Process::start(&launch, "m_0", Arc::new(NoPeers), limits, Box::new(|_| ())).unwrap_err();
     assert_eq!(error.message(), "cannot start '/nowhere/program': No such file or directory (os error 2)");
 }

@@ -3,12 +3,13 @@
 
 use std::ffi::OsString;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use nereid_backend_api::{Backend, BackendCapabilities, Error, Result};
 use nereid_isolation::{Isolation, Processes, Settings, Trial};
-use nereid_worker::Launch;
+use nereid_sandbox::Policy;
+use nereid_worker::{Launch, SandboxSettings};
 
 use crate::backends::{self, BackendSetting, BackendsConfig};
 
@@ -42,6 +43,8 @@ pub(crate) fn open(
         (Isolation::None, _) => backends::open(name, config)?,
         (Isolation::Load, Some(launch)) => {
             let backend = backends::open(name, config)?;
+            let sandbox = SandboxSettings::new(name, &config.settings_of(name))?;
+            let launch = Launch { policy: sandbox.without_model()?, ..launch };
             if backend.capabilities().is_isolated {
                 backend
             } else {
@@ -50,7 +53,8 @@ pub(crate) fn open(
         }
         (Isolation::Process, Some(launch)) => {
             tracing::info!("backend '{name}' runs in separate processes");
-            Arc::new(Processes::new(launch, settings, capabilities)?)
+            let sandbox = SandboxSettings::new(name, &config.settings_of(name))?;
+            Arc::new(Processes::new(launch, settings, sandbox, capabilities)?)
         }
         (_, None) if settings.isolation.is_none() => backends::open(name, config)?,
         (_, None) => {
@@ -69,7 +73,15 @@ fn launch(program: PathBuf, name: &str, config: &BackendsConfig) -> Launch {
     }
     // Otherwise llama.cpp runs a debugger before it ends its process, and requests wait for that.
     let variables = vec![("GGML_NO_BACKTRACE".into(), Some("1".into()))];
-    Launch { program, arguments, variables }
+    let settings = config.settings_of(name);
+    let library = settings.get("library").map(Path::new);
+    // Setting a library names its folder: others that it needs are beside it.
+    let beside = library.map(|library| library.parent().unwrap_or(library).to_owned());
+    let active = std::env::var_os("VIRTUAL_ENV").map(PathBuf::from);
+    let readable =
+        [program.clone(), config.directory.clone()].into_iter().chain(beside).chain(active).collect();
+    let policy = Policy { readable, ..Policy::default() };
+    Launch { program, arguments, variables, policy, ..Launch::default() }
 }
 
 /// The backend and the configuration that the arguments after [`HOST`] describe.

@@ -1,0 +1,181 @@
+//! Applies a sandbox in a child between fork and exec.
+
+use std::ffi::OsString;
+use std::fs::Permissions;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::thread::{CapabilitySet, clear_ambient_capability_set, remove_capability_from_bounding_set};
+use seccompiler::BpfProgram;
+use tempfile::TempDir;
+
+use crate::policy::{Level, Policy};
+use crate::support::{Error, Support};
+use crate::{filter, rules, variables};
+
+/// Variables that name the folder for temporary files.
+const FOLDERS: [&str; 3] = ["TMPDIR", "TMP", "TEMP"];
+
+/// A sandbox for one process.
+#[derive(Debug)]
+pub struct Sandbox {
+    rules: Option<OwnedFd>,
+    filters: Vec<BpfProgram>,
+    limits: Vec<(Resource, u64)>,
+    /// Variables of the server that the process does not inherit.
+    variables: Vec<OsString>,
+    /// Whether the folder for temporary files is also the user's.
+    moves_home: bool,
+    level: Level,
+    confinement: Confinement,
+}
+
+/// Resources of a confined process. Keep them until the process has ended.
+#[derive(Debug, Default)]
+pub struct Confinement {
+    temporary: Option<TempDir>,
+    own_proc: Option<OwnedFd>,
+}
+
+impl Confinement {
+    /// The process's own folder for temporary files, if it has one. It is removed when this is dropped.
+    pub fn temporary(&self) -> Option<&Path> {
+        self.temporary.as_ref().map(TempDir::path)
+    }
+
+    /// Keeps the rule valid that lets the process read its own folder of /proc: the kernel may otherwise forget the folder that
+    /// the rule is about. To be called once the process runs.
+    pub fn hold(&mut self, process: u32) {
+        if self.temporary.is_some() {
+            let flags = rustix::fs::OFlags::PATH | rustix::fs::OFlags::CLOEXEC;
+            self.own_proc =
+                rustix::fs::open(format!("/proc/{process}"), flags, rustix::fs::Mode::empty()).ok();
+        }
+    }
+}
+
+impl Sandbox {
+    /// Prepares the sandbox of a policy.
+    ///
+    /// # Errors
+    /// The policy is required and the kernel cannot enforce it, or resources are missing.
+    pub fn prepare(policy: &Policy) -> Result<Self, Error> {
+        Self::prepare_on(policy, Support::detect())
+    }
+
+    pub(crate) fn prepare_on(policy: &Policy, support: Support) -> Result<Self, Error> {
+        support.check(policy)?;
+        let mut sandbox = Self {
+            rules: None,
+            filters: Vec::new(),
+            limits: Vec::new(),
+            variables: Vec::new(),
+            moves_home: !policy.variables.iter().any(|name| name == "HOME"),
+            level: policy.level,
+            confinement: Confinement::default(),
+        };
+        if policy.level == Level::Off {
+            return Ok(sandbox);
+        }
+        if policy.is_closed() {
+            let private = Permissions::from_mode(0o700);
+            let folder = tempfile::Builder::new().prefix("nereid-model-").permissions(private).tempdir()?;
+            sandbox.confinement.temporary = Some(folder);
+            sandbox.variables =
+                variables::withheld(std::env::vars_os().map(|(name, _)| name), &policy.variables);
+            // A core file would have contents of the process outside its folders.
+            sandbox.limits.push((Resource::Core, 0));
+        }
+        // RLIMIT_AS would count what CUDA and sanitizers reserve and never use.
+        sandbox.limits.extend(policy.memory.map(|bytes| (Resource::Data, bytes)));
+        sandbox.rules = rules::ruleset(policy, support.landlock, sandbox.confinement.temporary())?;
+        if support.seccomp {
+            sandbox.filters = filter::programs(policy)?;
+        }
+        Ok(sandbox)
+    }
+
+    /// Has a command apply the sandbox before it becomes its program, and sets its variables: those that are set on the command
+    /// later stay. Kept for as long as the process runs, the result keeps what the process needs.
+    #[must_use]
+    pub fn confine(self, command: &mut Command) -> Confinement {
+        let Self { rules, filters, limits, variables, moves_home, level, confinement } = self;
+        for name in variables {
+            command.env_remove(name);
+        }
+        if let Some(folder) = confinement.temporary() {
+            for name in FOLDERS {
+                command.env(name, folder);
+            }
+            if moves_home {
+                // Libraries expect files of theirs in the user's folder to be missing or readable.
+                command.env("HOME", folder);
+            }
+        }
+        if level == Level::Off {
+            return confinement;
+        }
+        let apply = move || {
+            for (resource, most) in &limits {
+                lower(*resource, *most)?;
+            }
+            if level >= Level::On {
+                drop_capabilities();
+            }
+            rustix::thread::set_no_new_privs(true)?;
+            if let Some(rules) = &rules {
+                if level >= Level::On {
+                    rules::allow_own_proc(rules.as_fd())?;
+                }
+                rules::restrict(rules.as_fd())?;
+            }
+            for filter in &filters {
+                seccompiler::apply_filter(filter).map_err(|_| io::Error::last_os_error())?;
+            }
+            Ok(())
+        };
+        // SAFETY: between fork and exec only system calls are made. Everything they take was allocated before, and errors of
+        // the system are not allocated.
+        unsafe { command.pre_exec(apply) };
+        confinement
+    }
+}
+
+/// Capabilities that a superuser's process keeps: access to the files that the rules allow, regardless of their owner.
+const KEPT: [CapabilitySet; 2] = [CapabilitySet::DAC_OVERRIDE, CapabilitySet::DAC_READ_SEARCH];
+
+/// Takes the other capabilities from the program that the calling process becomes. Async-signal-safe.
+fn drop_capabilities() {
+    for capability in CapabilitySet::all().iter().filter(|capability| !KEPT.contains(capability)) {
+        // Fails for users who have none.
+        let _ = remove_capability_from_bounding_set(capability);
+    }
+    let _ = clear_ambient_capability_set();
+}
+
+/// Lowers a limit of the calling process. Async-signal-safe.
+fn lower(resource: Resource, most: u64) -> io::Result<()> {
+    let now = getrlimit(resource);
+    let lowered = |limit: Option<u64>| Some(limit.map_or(most, |limit| limit.min(most)));
+    setrlimit(resource, Rlimit { current: lowered(now.current), maximum: lowered(now.maximum) })?;
+    Ok(())
+}
+
+/// Has a command's process inherit a descriptor, under the same number.
+pub fn inherit(command: &mut Command, descriptor: Arc<OwnedFd>) {
+    let keep = move || {
+        // SAFETY: the call takes no addresses, and the descriptor is open: the closure holds it.
+        match unsafe { libc::fcntl(descriptor.as_raw_fd(), libc::F_SETFD, 0) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    };
+    // SAFETY: between fork and exec one system call is made.
+    unsafe { command.pre_exec(keep) };
+}
