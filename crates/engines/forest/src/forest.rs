@@ -25,6 +25,11 @@ const IS_CATEGORICAL: u32 = 1 << 30;
 const ZERO_IS_MISSING: u32 = 1 << 29;
 const FEATURE: u32 = (MAX_FEATURES - 1) as u32;
 
+/// The tests that a walk may meet: comparisons of values of which none is missing, comparisons, and all.
+const COMPLETE: u8 = 0;
+const COMPARISONS: u8 = 1;
+const ALL: u8 = 2;
+
 /// The largest value that LightGBM takes for zero.
 const ZERO: f32 = 1e-35;
 
@@ -293,15 +298,22 @@ impl Forest {
     }
 
     fn predict_rows(&self, rows: &[f32], results: &mut [f32]) {
-        match (self.description.double, self.is_special) {
-            (false, false) => self.predict_as::<f32, false>(rows, results),
-            (false, true) => self.predict_as::<f32, true>(rows, results),
-            (true, false) => self.predict_as::<f64, false>(rows, results),
-            (true, true) => self.predict_as::<f64, true>(rows, results),
+        let tests = match self.is_special {
+            true => ALL,
+            false if rows.iter().any(|value| value.is_nan()) => COMPARISONS,
+            false => COMPLETE,
+        };
+        match (self.description.double, tests) {
+            (false, COMPLETE) => self.predict_as::<f32, COMPLETE>(rows, results),
+            (false, COMPARISONS) => self.predict_as::<f32, COMPARISONS>(rows, results),
+            (false, _) => self.predict_as::<f32, ALL>(rows, results),
+            (true, COMPLETE) => self.predict_as::<f64, COMPLETE>(rows, results),
+            (true, COMPARISONS) => self.predict_as::<f64, COMPARISONS>(rows, results),
+            (true, _) => self.predict_as::<f64, ALL>(rows, results),
         }
     }
 
-    fn predict_as<S: Sum, const SPECIAL: bool>(&self, rows: &[f32], results: &mut [f32]) {
+    fn predict_as<S: Sum, const TESTS: u8>(&self, rows: &[f32], results: &mut [f32]) {
         let (features, outputs) = (self.description.features, self.description.outputs());
         let mut sums = vec![S::default(); CHUNK * outputs];
         let chunks = rows.chunks(CHUNK * features).zip(results.chunks_mut(CHUNK * outputs));
@@ -314,10 +326,10 @@ impl Forest {
             }
             if rows.len() < LANES * features {
                 for (row, sums) in rows.chunks(features).zip(sums.chunks_mut(outputs)) {
-                    self.add_trees::<S, SPECIAL>(row, sums);
+                    self.add_trees::<S, TESTS>(row, sums);
                 }
             } else {
-                self.add_rows::<S, SPECIAL>(rows, sums);
+                self.add_rows::<S, TESTS>(rows, sums);
             }
             for (sums, results) in sums.chunks_mut(outputs).zip(results.chunks_mut(outputs)) {
                 if self.description.averaged {
@@ -336,11 +348,11 @@ impl Forest {
     }
 
     /// Adds all trees for one row, several trees at once.
-    fn add_trees<S: Sum, const SPECIAL: bool>(&self, row: &[f32], sums: &mut [S]) {
+    fn add_trees<S: Sum, const TESTS: u8>(&self, row: &[f32], sums: &mut [S]) {
         for (roots, outputs) in self.roots.chunks(LANES).zip(self.outputs.chunks(LANES)) {
             let mut places = [roots[0]; LANES];
             places[..roots.len()].copy_from_slice(roots);
-            self.walk::<SPECIAL>(&mut places, [row; LANES]);
+            let places = self.walk::<TESTS>(places, row, [0; LANES]);
             for (&place, output) in places.iter().zip(outputs) {
                 self.add_leaf(place, *output, sums);
             }
@@ -348,17 +360,17 @@ impl Forest {
     }
 
     /// Adds all trees for several rows, several rows at once.
-    fn add_rows<S: Sum, const SPECIAL: bool>(&self, rows: &[f32], sums: &mut [S]) {
+    fn add_rows<S: Sum, const TESTS: u8>(&self, rows: &[f32], sums: &mut [S]) {
         let (features, width) = (self.description.features, self.description.outputs());
         for (&root, &output) in self.roots.iter().zip(&self.outputs) {
             let groups = rows.chunks(LANES * features).zip(sums.chunks_mut(LANES * width));
             for (rows, sums) in groups {
-                let mut places = [root; LANES];
-                let mut lanes = [&rows[..features]; LANES];
-                for (lane, row) in lanes.iter_mut().zip(rows.chunks(features)) {
-                    *lane = row;
+                // Lanes without a row of their own walk with the first one's.
+                let mut starts = [0; LANES];
+                for (lane, start) in (0..rows.len()).step_by(features).enumerate() {
+                    starts[lane] = start;
                 }
-                self.walk::<SPECIAL>(&mut places, lanes);
+                let places = self.walk::<TESTS>([root; LANES], rows, starts);
                 for (&place, sums) in places.iter().zip(sums.chunks_mut(width)) {
                     self.add_leaf(place, output, sums);
                 }
@@ -366,21 +378,31 @@ impl Forest {
         }
     }
 
-    /// Walks each lane from its node to a leaf, by the values of its row.
-    #[inline]
-    fn walk<const SPECIAL: bool>(&self, places: &mut [u32; LANES], rows: [&[f32]; LANES]) {
+    /// Walks each lane from its node to a leaf, by the values of the row that starts there.
+    #[inline(always)]
+    fn walk<const TESTS: u8>(
+        &self,
+        mut places: [u32; LANES],
+        values: &[f32],
+        starts: [usize; LANES],
+    ) -> [u32; LANES] {
+        let nodes = self.nodes.as_slice();
         loop {
             let mut moved = 0;
-            for (place, row) in places.iter_mut().zip(rows) {
-                let node = &self.nodes[*place as usize];
-                let value = row[(node.feature & FEATURE) as usize];
-                let passes = if SPECIAL { self.passes(node, value) } else { compares(node, value) };
+            for lane in 0..LANES {
+                let node = &nodes[places[lane] as usize];
+                let value = values[starts[lane] + (node.feature & FEATURE) as usize];
+                let passes = match TESTS {
+                    COMPLETE => value <= node.threshold,
+                    COMPARISONS => compares(node, value),
+                    _ => self.passes(node, value),
+                };
                 let next = node.yes + u32::from(!passes);
-                moved |= next ^ *place;
-                *place = next;
+                moved |= next ^ places[lane];
+                places[lane] = next;
             }
             if moved == 0 {
-                return;
+                return places;
             }
         }
     }
