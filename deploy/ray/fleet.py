@@ -2,7 +2,7 @@
 
     fleet.py start --servers 3 -- --model-repository=models   starts servers, spread over the nodes
     fleet.py addresses /etc/envoy/servers                     keeps Envoy's files of addresses up to date
-    fleet.py status | scale N | update -- OPTIONS | stop
+    fleet.py status | scale N | scale MIN,MAX,PENDING | update -- OPTIONS | stop
 
 An actor on a server's node supervises it. One more, the keeper, replaces servers that died and changes their number; Ray starts it again
 if it dies, and the servers do not depend on it. Requests do not pass through Ray.
@@ -180,10 +180,12 @@ class Keeper:
         with self._lock:
             return asdict(self._settings)
 
-    def scale(self, servers):
-        """Changes the number of servers."""
+    def scale(self, servers, scale):
+        """Changes the number of servers, or lets it follow the requests that wait."""
         with self._changed:
-            self._settings.servers = servers
+            self._settings.servers = servers if scale is None else min(max(self._settings.servers, scale[0]), scale[1])
+            self._settings.scale = scale
+            self._quiet_since = time.monotonic()
             self._changed.notify_all()
 
     def update(self, options):
@@ -345,6 +347,16 @@ def wait(keeper, limit_s):
         time.sleep(INTERVAL_S)
 
 
+def number_or_scale(text):
+    """A number of servers, or the least and the most and how many requests may wait for each; the other one is None."""
+    numbers = [*map(int, text.split(","))]
+    if len(numbers) == 1 and numbers[0] >= 0:
+        return numbers[0], None
+    if len(numbers) == 3 and 1 <= numbers[0] <= numbers[1] and numbers[2] >= 0:
+        return None, tuple(numbers)
+    raise ValueError(text)
+
+
 def arguments():
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -358,12 +370,12 @@ def arguments():
     start.add_argument(
         "--resource", action="append", default=[], metavar="NAME=NUMBER", help="a custom resource of Ray that each takes"
     )
-    start.add_argument("--scale", metavar="MIN,MAX,PENDING", help="scale so that at most PENDING requests wait for each server")
     start.add_argument("--start-secs", type=float, default=600, help="time for a server to get ready")
     start.add_argument("options", nargs="*")
     commands.add_parser("addresses", help="keep Envoy's files up to date").add_argument("folder")
     commands.add_parser("status", help="print the servers as JSON")
-    commands.add_parser("scale", help="change the number of servers").add_argument("servers", type=int)
+    scale = commands.add_parser("scale", help="change the number of servers, or let it follow the requests that wait")
+    scale.add_argument("servers", type=number_or_scale, metavar="N | MIN,MAX,PENDING")
     commands.add_parser("update", help="replace the servers by some with other options").add_argument("options", nargs="*")
     commands.add_parser("stop", help="stop all servers")
     return parser.parse_args()
@@ -373,11 +385,8 @@ def main():
     given = arguments()
     ray.init(address=given.address, namespace=NAME, log_to_driver=False, logging_level="ERROR")
     if given.command == "start":
-        scale = given.scale and tuple(map(int, given.scale.split(",")))
         resources = {name: float(number) for name, _, number in (text.partition("=") for text in given.resource)}
-        settings = Settings(
-            given.servers, given.options, given.program, given.cpus, given.gpus, resources, given.start_secs, scale=scale or None
-        )
+        settings = Settings(given.servers, given.options, given.program, given.cpus, given.gpus, resources, given.start_secs)
         keeper = Keeper.options(name=NAME, lifetime="detached", max_restarts=-1).remote(settings)
         wait(keeper, given.start_secs)
         return
@@ -391,7 +400,7 @@ def main():
         ray.get(keeper.stop.remote())
         ray.kill(keeper)
     else:
-        change = keeper.scale.remote(given.servers) if given.command == "scale" else keeper.update.remote(given.options)
+        change = keeper.scale.remote(*given.servers) if given.command == "scale" else keeper.update.remote(given.options)
         ray.get(change)
         wait(keeper, ray.get(keeper.settings.remote())["start_s"] * 2)
 

@@ -171,6 +171,15 @@ def test_no_answer_is_lost_while_the_number_of_servers_changes(fleet):
     assert errors == []
 
 
+def test_the_number_of_servers_follows_the_requests_that_wait(fleet):
+    with fleet.load() as (_, errors):
+        fleet.cluster.fleet("scale", "3,4,0")
+        assert eventually(lambda: fleet.ready(4), WAIT_S)
+        fleet.cluster.fleet("scale", 3)
+        assert eventually(lambda: fleet.ready(3), WAIT_S)
+    assert errors == []
+
+
 def test_no_answer_is_lost_in_a_rolling_update(fleet):
     before = fleet.cluster.status()
     with fleet.load() as (_, errors):

@@ -1,4 +1,4 @@
-"""Renders a chart by Helm, and checks objects against Kubernetes's schemas. Reads JSON from standard input, and writes it.
+"""Renders a chart by Helm, checks objects against Kubernetes's schemas, and reads HCL. Reads JSON from standard input, and writes it.
 
 Runs in the environment that charts.py makes.
 """
@@ -6,6 +6,7 @@ Runs in the environment that charts.py makes.
 import json
 import sys
 
+import hcl2
 import kubernetes_validate
 import yaml
 from helm_python.chart import Chart, lint
@@ -42,10 +43,22 @@ def render(chart, path, case, releases):
     return {"objects": objects, "notes": notes, "lint": lines, **problems(objects, releases)}
 
 
+def plain(value):
+    """A part of a file in HCL without the quotes of its strings, and without the reader's own marks."""
+    if isinstance(value, dict):
+        return {plain(key): plain(item) for key, item in value.items() if not key.startswith("__")}
+    if isinstance(value, list):
+        return [plain(item) for item in value]
+    return value.removeprefix('"').removesuffix('"') if isinstance(value, str) else value
+
+
 def main():
     given = json.load(sys.stdin)
     if sys.argv[1] == "check":
         answer = problems(given["objects"], given["releases"])
+    elif sys.argv[1] == "hcl":
+        with open(given["path"]) as file:
+            answer = plain(hcl2.load(file))
     else:
         chart = Chart.load(given["chart"])
         answer = {name: render(chart, given["chart"], case, given["releases"]) for name, case in given["cases"].items()}

