@@ -12,7 +12,7 @@ use clap::{Arg, Command};
 use super::sources::names;
 
 /// Options that Triton does not have.
-pub(super) const OWN: [&str; 29] = [
+pub(super) const OWN: [&str; 30] = [
     "access",
     "config-file",
     "console",
@@ -40,6 +40,7 @@ pub(super) const OWN: [&str; 29] = [
     "repository-cache-byte-size",
     "repository-cache-directory",
     "repository-watch",
+    "shed-load",
     "trust-network",
     "version",
 ];
