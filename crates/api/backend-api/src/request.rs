@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::{
     Buffers, Cancellation, Error, ModelCapabilities, OutputAllocator, Parameters, RequestTrace, Responder,
@@ -31,6 +31,8 @@ pub struct InferRequest {
     pub priority: u64,
     /// The longest wait in the queue, if the model's queue policy allows an override.
     pub timeout: Option<Duration>,
+    /// When the client stops waiting for the answer, if its protocol says so.
+    pub deadline: Option<Instant>,
     /// Provides memory for the outputs; `None` leaves that to the backend.
     pub allocator: Option<Arc<dyn OutputAllocator>>,
     /// The trace, if the request is traced.

@@ -7,10 +7,11 @@ mod parameters;
 mod region;
 
 use std::sync::Arc;
+use std::time::Instant;
 
 pub(crate) use contents::joined_contents;
 use http::Extensions;
-use nereid_core::backend_api::{InferRequest, Parameters, Response, Result, Tensor};
+use nereid_core::backend_api::{InferRequest, Response, Result, Tensor};
 use nereid_core::{Caller, Model, ResponseStream};
 use nereid_protocol::{Action, Identity, resolve_single};
 use nereid_shared_memory::{Regions, RequestMemory};
@@ -21,7 +22,7 @@ use crate::infer::decode::DecodedRequest;
 use crate::metadata::version;
 use crate::proto::ModelInferRequest;
 use crate::tracing::{ArrivalTime, CallTrace};
-use crate::{Face, forward};
+use crate::{Face, deadline, forward};
 
 /// Converts a message to a request.
 ///
@@ -71,7 +72,7 @@ impl CallContext {
     }
 }
 
-/// Hands a request to a model, with the parameters that `forward` adds.
+/// Hands a request to a model, after `prepare` added the call's parameters and deadline.
 ///
 /// # Errors
 /// The request is invalid.
@@ -81,7 +82,7 @@ pub(crate) fn submit(
     mut message: InferMessage,
     caller: &Identity,
     trace: Option<&CallTrace>,
-    forward: impl FnOnce(&mut Parameters) -> Result<()>,
+    prepare: impl FnOnce(&mut InferRequest) -> Result<()>,
 ) -> Result<SubmittedRequest> {
     let regions = match face.options.access.permits(caller, Action::UseRegions, None) {
         true => &face.options.regions,
@@ -91,7 +92,7 @@ pub(crate) fn submit(
     let caller = caller.with_body(std::mem::take(&mut message.share));
     let caller = caller.with_admission(message.admission.take());
     let DecodedRequest { mut request, memory, empty_final } = decode::decode(message, regions)?;
-    forward(&mut request.parameters)?;
+    prepare(&mut request)?;
     let byte_size = request.inputs.iter().map(Tensor::byte_size).sum();
     request.trace = trace.map(CallTrace::request);
     let answers = face.server.infer(model, request, caller)?;
@@ -134,9 +135,13 @@ async fn answer_with(
     message: &mut InferMessage,
     trace: Option<&CallTrace>,
 ) -> Result<Reply> {
-    let forward = |parameters: &mut Parameters| forward::headers(&face.options, &call.metadata, parameters);
+    let prepare = |request: &mut InferRequest| {
+        request.deadline =
+            deadline::of(call.metadata.as_ref()).and_then(|limit| Instant::now().checked_add(limit));
+        forward::headers(&face.options, &call.metadata, &mut request.parameters)
+    };
     let message = std::mem::take(message);
-    let mut submitted = submit(face, model, message, &call.caller, trace, forward)?;
+    let mut submitted = submit(face, model, message, &call.caller, trace, prepare)?;
     let response = submitted.answers.single().await;
     if let Some(trace) = trace {
         trace.answered();

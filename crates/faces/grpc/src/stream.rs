@@ -221,9 +221,9 @@ where
         message: InferMessage,
         trace: Option<&CallTrace>,
     ) -> Result<SubmittedRequest> {
-        let submitted = infer::submit(&self.face, model, message, &self.caller, trace, |parameters| {
+        let submitted = infer::submit(&self.face, model, message, &self.caller, trace, |request| {
             for (name, value) in self.forwarded.as_ref().map_err(Error::clone)?.iter() {
-                parameters.set(name.to_owned(), value.clone());
+                request.parameters.set(name.to_owned(), value.clone());
             }
             Ok(())
         });

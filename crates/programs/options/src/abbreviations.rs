@@ -41,6 +41,7 @@ pub(super) const OWN: [&str; 30] = [
     "repository-cache-byte-size",
     "repository-cache-directory",
     "repository-watch",
+    "shed-load",
     "trust-network",
     "version",
 ];

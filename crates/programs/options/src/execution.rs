@@ -4,7 +4,7 @@ use clap::{ArgAction, Args, ValueEnum};
 use nereid_core::{HostPolicies, RateLimit, ResourceLimit};
 
 use super::host_policy::{self, HostPolicySetting};
-use super::values::int;
+use super::values::{boolean, int};
 use super::without_effect;
 
 /// Options of model execution.
@@ -19,6 +19,11 @@ pub(crate) struct ExecutionOptions {
     /// Default: of each resource, what the instance with the greatest need takes.
     #[arg(long, value_name = "RESOURCE", value_parser = resource, action = ArgAction::Append)]
     rate_limit_resource: Vec<ResourceLimit>,
+
+    /// Refuse requests at once that would wait in a queue for longer than the deadline of their gRPC call or their queue timeout
+    /// allows, by the recent execution times of their model.
+    #[arg(long, value_name = "BOOL", default_value = "true", value_parser = boolean(), action = ArgAction::Set)]
+    pub(super) shed_load: bool,
 
     /// Setting of a host policy. An instance uses the policy that its group names, or by default the policy of its device:
     /// cpu, gpu_0 and so on, model. cpu-cores (0-3,8-11) pins instances to these processors, numa-node allocates their

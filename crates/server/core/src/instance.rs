@@ -22,6 +22,7 @@ use self::kept::Planned;
 use crate::host_policies::{PlacedInstance, in_place};
 use nereid_scheduling::Scheduler;
 use nereid_scheduling::rate_limiter::{Need, Needs};
+use nereid_scheduling::shedding::ServiceTime;
 use nereid_statistics::on_instance;
 
 /// The configured instances on a machine with these GPUs: one on the CPU if none is configured.
@@ -158,6 +159,7 @@ pub(crate) struct Pool {
     /// Whether the instances take requests by themselves.
     is_continuous: bool,
     cost: Cost,
+    service: Arc<ServiceTime>,
 }
 
 type SharedInstance = Arc<Mutex<Box<dyn Instance>>>;
@@ -222,7 +224,16 @@ impl Pool {
             )));
         }
         let capabilities = model.capabilities();
-        Ok(Self { slots, passive, model, capabilities, monitor, is_continuous, cost: Cost::default() })
+        Ok(Self {
+            slots,
+            passive,
+            model,
+            capabilities,
+            monitor,
+            is_continuous,
+            cost: Cost::default(),
+            service: Arc::default(),
+        })
     }
 
     fn all_slots(&self) -> Vec<&Slot> {
@@ -237,6 +248,11 @@ impl Pool {
     #[expect(clippy::indexing_slicing, reason = "a scheduler has as many instances as its pool has slots")]
     fn slot(&self, instance: usize) -> &Slot {
         &self.slots[instance]
+    }
+
+    /// The average of execution times.
+    pub(crate) fn service(&self) -> &Arc<ServiceTime> {
+        &self.service
     }
 
     /// Whether another pool had the instance before.
@@ -275,7 +291,9 @@ impl Pool {
         let start = Instant::now();
         let _counters = on_instance(instance);
         self.execute_uncounted(instance, requests, Arc::clone(&self.monitor));
-        self.cost.add(start.elapsed());
+        let took = start.elapsed();
+        self.cost.add(took);
+        self.service.add(took);
     }
 
     /// Executes requests where the instance belongs. Reports to `monitor` only.

@@ -399,6 +399,7 @@ impl<'a> Run<'a> {
             sequence: sequence.flags,
             priority: template.priority,
             timeout: template.timeout,
+            deadline: template.deadline,
             allocator: None,
             trace: template.trace.as_ref().map(RequestTrace::child),
         };

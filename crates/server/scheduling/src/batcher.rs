@@ -403,6 +403,16 @@ impl<T: BatchItem, F: BatchFormer<T>> Queue for Batcher<T, F> {
         self.expiries.first().map(|(expiry, ..)| *expiry)
     }
 
+    fn patience(&self, item: &T) -> Option<Duration> {
+        let policy = self.rules.policies.get(&self.level(item)).unwrap_or(&self.rules.default_policy);
+        policy.timeout(item.timeout()).filter(|_| !policy.delays_expired)
+    }
+
+    fn batches_before(&self, item: &T) -> usize {
+        let before = self.levels.range(..=self.level(item)).map(|(_, items)| items.waiting.len());
+        before.sum::<usize>() / self.rules.max_batch_size
+    }
+
     fn len(&self) -> usize {
         self.len
     }

@@ -11,6 +11,7 @@ use nereid_model_config::proto::{ModelDynamicBatching, ModelQueuePolicy};
 use super::batcher::{Batcher, Policy, Rules};
 use super::{Fifo, Handoff, Order, RequestFormer, Scheduler, sequence};
 use crate::rate_limiter::Permits;
+use crate::shedding::ServiceTime;
 use crate::timer::{Ring, Timer};
 
 /// The context of a scheduler besides its configuration.
@@ -29,17 +30,20 @@ pub struct SchedulerContext<'a> {
     pub states: Vec<SequenceState>,
     /// Whether instances take requests one at a time, see [`Pulls`](super::Pulls).
     pub is_continuous: bool,
+    /// Execution times, if requests that would wait too long are refused.
+    pub service: Option<Arc<ServiceTime>>,
 }
 
 /// The scheduler of a checked configuration.
 pub fn scheduler(config: &ModelConfig, context: SchedulerContext<'_>) -> Arc<dyn Scheduler> {
-    let SchedulerContext { instances, custom, permits, timer, hold, states, is_continuous } = context;
+    let SchedulerContext { instances, custom, permits, timer, hold, states, is_continuous, service } =
+        context;
     if let Some(SchedulingChoice::SequenceBatching(batching)) = &config.scheduling_choice {
         let context = sequence::configured::SchedulerContext { instances, permits, timer, hold, states };
         return sequence::configured::scheduler(config, batching, context);
     }
     let Some(SchedulingChoice::DynamicBatching(batching)) = &config.scheduling_choice else {
-        return Arc::new(Handoff::new(Fifo::default(), instances, permits, None));
+        return Arc::new(Handoff::new(Fifo::default(), instances, permits, None, service));
     };
     let rules = Rules { hold: hold.0, ..rules(batching, config.max_batch_size) };
     let (rules, custom) = if is_continuous { (rules.one_at_a_time(), None) } else { (rules, custom) };
@@ -47,7 +51,7 @@ pub fn scheduler(config: &ModelConfig, context: SchedulerContext<'_>) -> Arc<dyn
     let batcher = Batcher::new(rules, RequestFormer::new(config, custom, order));
     Arc::new_cyclic(|scheduler: &Weak<Handoff<_>>| {
         let alarm = timer.alarm(Weak::<Handoff<_>>::clone(scheduler) as Weak<dyn Ring>);
-        Handoff::new(batcher, instances, permits, Some(alarm))
+        Handoff::new(batcher, instances, permits, Some(alarm), service)
     })
 }
 

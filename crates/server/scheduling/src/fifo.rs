@@ -55,6 +55,10 @@ impl<T: Item> Queue for Fifo<T> {
         None
     }
 
+    fn batches_before(&self, _item: &T) -> usize {
+        self.items.len()
+    }
+
     fn len(&self) -> usize {
         self.items.len()
     }

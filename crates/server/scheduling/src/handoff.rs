@@ -14,12 +14,13 @@
 //! enough. While all instances execute no watcher is needed, because the first to finish finds the batch. The timer
 //! handles requests whose timeout expires, regardless of the instances.
 
-use std::sync::PoisonError;
-use std::time::Instant;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
 
 use super::sync::{Condvar, Mutex, MutexGuard, wait};
 use super::{Claim, Enqueued, Item, Pulled, Queue, Readiness, Refusal, Ticket};
 use crate::rate_limiter::{Permit, Permits};
+use crate::shedding::{ServiceTime, is_too_late};
 use crate::timer::Alarm;
 
 /// A queue, and the instances that take batches from it.
@@ -31,6 +32,8 @@ pub struct Handoff<Q> {
     permits: Option<Permits>,
     /// Rings when a request may not wait any longer.
     alarm: Option<Alarm>,
+    /// Execution times, if requests that would wait too long are refused.
+    service: Option<Arc<ServiceTime>>,
 }
 
 struct State<Q> {
@@ -60,7 +63,13 @@ enum Activity {
 
 impl<Q: Queue> Handoff<Q> {
     /// A scheduler for this number of instances. An instance is idle once its thread requests a batch.
-    pub fn new(queue: Q, instances: usize, permits: Option<Permits>, alarm: Option<Alarm>) -> Self {
+    pub fn new(
+        queue: Q,
+        instances: usize,
+        permits: Option<Permits>,
+        alarm: Option<Alarm>,
+        service: Option<Arc<ServiceTime>>,
+    ) -> Self {
         let state = State {
             queue,
             instances: vec![Activity::Executing; instances],
@@ -72,7 +81,7 @@ impl<Q: Queue> Handoff<Q> {
             armed: None,
         };
         let calls = (0..instances).map(|_| Condvar::new()).collect();
-        Self { state: Mutex::new(state), calls, permits, alarm }
+        Self { state: Mutex::new(state), calls, permits, alarm, service }
     }
 
     /// See [`Scheduler::enqueue`](super::Scheduler::enqueue).
@@ -97,6 +106,11 @@ impl<Q: Queue> Handoff<Q> {
             item
         };
         let now = Instant::now();
+        if let Some(wait) = self.excessive_wait(&state.queue, &item, now) {
+            drop(state);
+            item.refuse(Refusal::TooLate(wait));
+            return Enqueued::Refused;
+        }
         match state.queue.push(item, now) {
             Ok(ticket) => {
                 self.notify(state, now);
@@ -108,6 +122,15 @@ impl<Q: Queue> Handoff<Q> {
                 Enqueued::Refused
             }
         }
+    }
+
+    /// How long an item would wait at least, if that is longer than it may.
+    fn excessive_wait(&self, queue: &Q, item: &Q::Item, now: Instant) -> Option<Duration> {
+        let service = self.service.as_ref()?;
+        let expiry = queue.patience(item).and_then(|patience| now.checked_add(patience));
+        let latest = item.deadline().into_iter().chain(expiry).min()?;
+        let wait = service.least_wait(queue.batches_before(item), self.calls.len())?;
+        is_too_late(now, wait, latest).then_some(wait)
     }
 
     /// See [`Scheduler::next`](super::Scheduler::next).

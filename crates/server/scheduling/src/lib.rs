@@ -22,11 +22,12 @@ mod modelled;
 mod ordering;
 pub mod rate_limiter;
 pub mod sequence;
+pub mod shedding;
 mod sync;
 mod tickets;
 pub mod timer;
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use nereid_backend_api::{CorrelationId, Error, Request};
 
@@ -167,6 +168,11 @@ impl Ticket {
 pub trait Item: Sized {
     /// Answers it: it will not be executed.
     fn refuse(self, why: Refusal);
+
+    /// When its client stops waiting for the answer.
+    fn deadline(&self) -> Option<Instant> {
+        None
+    }
 }
 
 /// Why a request is not executed.
@@ -178,6 +184,8 @@ pub enum Refusal {
     Full(usize),
     /// The request exceeded its timeout in the queue.
     Expired,
+    /// The request would wait at least this long, which is longer than it may.
+    TooLate(Duration),
     /// The request was cancelled.
     Cancelled,
     /// The limit of sequences that wait for a slot is reached.
@@ -198,6 +206,14 @@ impl Item for Request {
             )),
             // Clients compare the whole message.
             Refusal::Expired => Error::unavailable("Request timeout expired"),
+            Refusal::TooLate(wait) => match self.deadline {
+                Some(_) => Error::unavailable(format!(
+                    "the request would miss its deadline: requests to model '{model}' wait for {} ms at least",
+                    wait.as_millis()
+                )),
+                None => Error::unavailable("Request timeout expired"),
+            }
+            .with_retry_after(wait),
             Refusal::Cancelled => Error::cancelled("the request was cancelled while it was queued"),
             Refusal::BacklogFull(limit) => Error::unavailable(format!(
                 "Exceeds maximum queue size: {limit} sequences of model '{model}' wait for a slot; try again later"
@@ -209,6 +225,10 @@ impl Item for Request {
             Refusal::NotStarted => sequence::not_started(&self),
         };
         self.answer(Err(error));
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        self.deadline
     }
 }
 
@@ -240,6 +260,16 @@ pub(crate) trait Queue {
 
     /// When [`expire`](Self::expire) has something to do next.
     fn next_expiry(&self) -> Option<Instant>;
+
+    /// How long an item may wait, by the queue's rules, until it is refused.
+    fn patience(&self, _item: &Self::Item) -> Option<Duration> {
+        None
+    }
+
+    /// How many batches leave at least before the one of an item that comes now.
+    fn batches_before(&self, _item: &Self::Item) -> usize {
+        0
+    }
 
     /// How many items wait.
     fn len(&self) -> usize;

@@ -164,7 +164,7 @@ fn explore_with<Q>(
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(preemptions);
     model.check(move || {
-        let handoff = Arc::new(Handoff::new(Q::default(), instances, None, None));
+        let handoff = Arc::new(Handoff::new(Q::default(), instances, None, None, None));
         let fates = Arc::new(Fates { all: Mutex::new(vec![0; clients.len()]), changed: Condvar::new() });
         let workers: Vec<_> = (0..instances)
             .map(|instance| {

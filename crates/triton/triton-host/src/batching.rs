@@ -130,6 +130,7 @@ fn view(request: &Request) -> Result<LentHandle<RequestObject>> {
         sequence: request.sequence,
         priority: request.priority,
         timeout: request.timeout,
+        deadline: request.deadline,
         allocator: None,
         // The backend does not own a request that a batcher inspects.
         trace: None,

@@ -33,6 +33,8 @@ pub(crate) struct InstanceServices {
     pub limiter: Option<Arc<RateLimiter>>,
     /// See [`ServerOptions::hold_batches`](crate::ServerOptions::hold_batches).
     pub hold_batches: (usize, usize),
+    /// See [`ServerOptions::shed_load`](crate::ServerOptions::shed_load).
+    pub shed_load: bool,
     /// See [`ServerOptions::gpus`](crate::ServerOptions::gpus).
     pub gpus: Vec<i32>,
     /// See [`ServerOptions::gpu_limits`](crate::ServerOptions::gpu_limits).
@@ -148,6 +150,8 @@ impl InstanceServices {
             hold: self.hold_batches,
             states,
             is_continuous: pool.is_continuous(),
+            // The execution time of a continuous instance says nothing about how soon it takes the next request.
+            service: (self.shed_load && !pool.is_continuous()).then(|| Arc::clone(pool.service())),
         };
         let scheduler = configured::scheduler(&config, context);
         let readiness = Readiness::new(pool.model(), &self.timer, self.events.clone(), readiness::LIMIT);
