@@ -13,6 +13,7 @@ from openai import AsyncOpenAI, OpenAI
 
 import language_models
 import nereid_server
+from access_policies import Policy, bearer
 from waiting import eventually
 
 FLAGS = [f"--backend-config=python,python={sys.executable}", "--max-inflight-requests=256"]
@@ -210,6 +211,38 @@ def test_client_that_leaves_cancels_its_requests(server, client, stream):
         assert b"tick" in connection.getresponse().read(4096)
     connection.close()
     assert eventually(lambda: number(client, "cancelled?") == before + 2)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_generated_tokens_are_limited_by_principal(tmp_path, repository, serve, stream):
+    language_models.write(repository, "chat", f"{HERMES} {THINKING}")
+    grants = {name: [(["infer", "read"], ["*"], "tokens-per-minute = 20")] for name in ("a", "b")}
+    policy = Policy(tmp_path / "access", grants | {"root": [(["read"], ["*"])]})
+    server = serve(*FLAGS, policy.option)
+    url = f"http://{server.url}/v1"
+
+    def count(client):
+        message = {"role": "user", "content": "count 11"}
+        answer = client.chat.completions.create(model="chat", messages=[message], max_tokens=100, stream=stream)
+        return sum(1 for _ in answer) if stream else answer
+
+    with OpenAI(base_url=url, api_key=policy.keys["a"], max_retries=0) as client:
+        assert count(client) and count(client)
+        # Tokens are counted when a request ends, which may be just after its answer.
+        with pytest.raises(openai.RateLimitError) as refused:
+            for _ in range(3):
+                count(client)
+        assert "20 generated tokens a minute is used up" in str(refused.value)
+        assert 0 < int(refused.value.response.headers["retry-after"]) < 60
+    with OpenAI(base_url=url, api_key=policy.keys["b"], max_retries=0) as client:
+        assert count(client)
+
+    def generated():
+        connection = HTTPConnection("127.0.0.1", server.metrics_port, timeout=30)
+        connection.request("GET", "/metrics", headers=bearer(policy.keys["root"]))
+        return 'nereid_principal_generated_tokens_total{principal="b"} 11\n' in connection.getresponse().read().decode()
+
+    assert eventually(generated)
 
 
 def test_two_hundred_streams_at_once_are_complete_and_not_mixed(server):

@@ -45,6 +45,7 @@ pub fn overview(policy: &Policy, keys: &KeyFile) -> String {
                 (role.concurrent_requests(), "in progress"),
                 (role.bytes_per_second(), "bytes a second"),
                 (role.compute_seconds_per_minute(), "seconds of computing a minute"),
+                (role.tokens_per_minute(), "generated tokens a minute"),
             ];
             let limits =
                 limits.into_iter().filter_map(|(limit, what)| Some(format!(", at most {} {what}", limit?)));
@@ -112,6 +113,7 @@ mod tests {
         concurrent-requests = 4
         bytes-per-second = 5
         compute-seconds-per-minute = 6
+        tokens-per-minute = 7
         [roles.unused]
         rights = ['admin']
         models = ['*']
@@ -159,7 +161,7 @@ mod tests {
         let policy = Policy::parse(Path::new("p"), POLICY).unwrap();
         let text = overview(&policy, &KeyFile::read(&path).unwrap());
         for line in [
-            "alice (keys: 1, certificates: 1)\n  watch: read on *\n  a: infer, read on b, a-*, at most 4 in progress, at most 5 bytes a second, at most 6 seconds of computing a minute\n",
+            "alice (keys: 1, certificates: 1)\n  watch: read on *\n  a: infer, read on b, a-*, at most 4 in progress, at most 5 bytes a second, at most 6 seconds of computing a minute, at most 7 generated tokens a minute\n",
             "bob (keys: 0, certificates: 0, users: 0 1000)\n  no rights\n",
             "\nanonymous\n  no rights\n",
             "\ntokens.x of https://login.x/\n  models.read: scoped, watch\n",

@@ -77,6 +77,11 @@ impl Role {
         self.limits.compute.map(NonZeroU32::get)
     }
 
+    /// Tokens generated in a minute, for each principal by each model.
+    pub fn tokens_per_minute(&self) -> Option<u32> {
+        self.limits.tokens.map(NonZeroU32::get)
+    }
+
     /// The patterns of the models' names.
     pub fn models(&self) -> impl Iterator<Item = &str> {
         self.models.iter().map(Pattern::text)
@@ -433,6 +438,7 @@ fn role(table: &Table<'_>) -> Result<Role, PolicyError> {
         "concurrent-requests",
         "bytes-per-second",
         "compute-seconds-per-minute",
+        "tokens-per-minute",
     ])?;
     let (names, models) = (table.list("rights")?, table.list("models")?);
     if names.is_empty() || models.is_empty() {
@@ -465,6 +471,7 @@ fn role(table: &Table<'_>) -> Result<Role, PolicyError> {
         concurrent: table.count("concurrent-requests")?,
         bytes: table.count("bytes-per-second")?,
         compute: table.count("compute-seconds-per-minute")?,
+        tokens: table.count("tokens-per-minute")?,
     };
     if !limits.is_unlimited() && !rights.contains(&Right::Infer) {
         return Err(table.error("limits of requests have no effect without the right 'infer'"));

@@ -29,6 +29,8 @@ pub(crate) struct Limits {
     pub bytes: Option<NonZeroU32>,
     /// Seconds of computing in a minute.
     pub compute: Option<NonZeroU32>,
+    /// Tokens generated in a minute.
+    pub tokens: Option<NonZeroU32>,
 }
 
 impl Limits {
@@ -45,6 +47,7 @@ pub(crate) struct Counters {
     refused: AtomicU64,
     bytes: AtomicU64,
     compute_nanoseconds: AtomicU64,
+    tokens: AtomicU64,
 }
 
 /// Usage of a principal since the start of the server.
@@ -58,6 +61,8 @@ pub struct PrincipalUsage {
     pub bytes: u64,
     /// The time that requests were computed.
     pub compute: Duration,
+    /// Tokens that requests through OpenAI's interface generated.
+    pub tokens: u64,
 }
 
 impl Counters {
@@ -72,10 +77,11 @@ impl Counters {
     }
 
     pub(crate) fn usage(&self) -> PrincipalUsage {
-        let Self { admitted, refused, bytes, compute_nanoseconds } = self;
-        let [admitted, refused, bytes, nanoseconds] =
-            [admitted, refused, bytes, compute_nanoseconds].map(|count| count.load(Ordering::Relaxed));
-        PrincipalUsage { admitted, refused, bytes, compute: Duration::from_nanos(nanoseconds) }
+        let Self { admitted, refused, bytes, compute_nanoseconds, tokens } = self;
+        let [admitted, refused, bytes, nanoseconds, tokens] =
+            [admitted, refused, bytes, compute_nanoseconds, tokens]
+                .map(|count| count.load(Ordering::Relaxed));
+        PrincipalUsage { admitted, refused, bytes, compute: Duration::from_nanos(nanoseconds), tokens }
     }
 }
 
@@ -83,6 +89,10 @@ impl Usage for Counters {
     fn computed(&self, time: Duration) {
         let nanoseconds = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         self.compute_nanoseconds.fetch_add(nanoseconds, Ordering::Relaxed);
+    }
+
+    fn generated(&self, tokens: u64) {
+        self.tokens.fetch_add(tokens, Ordering::Relaxed);
     }
 }
 
@@ -165,6 +175,7 @@ struct Meter {
     budget: Option<Budget>,
     bytes: Option<Allowance>,
     compute: Option<Allowance>,
+    tokens: Option<Allowance>,
     counters: Arc<Counters>,
 }
 
@@ -173,6 +184,13 @@ impl Usage for Meter {
         self.counters.computed(time);
         if let Some(compute) = &self.compute {
             compute.charge(time.as_secs_f64(), Instant::now());
+        }
+    }
+
+    fn generated(&self, tokens: u64) {
+        self.counters.generated(tokens);
+        if let Some(allowance) = &self.tokens {
+            allowance.charge(tokens as f64, Instant::now());
         }
     }
 }
@@ -185,6 +203,7 @@ impl Meter {
             budget: limits.concurrent.map(|count| Budget::new(capacity(count))),
             bytes: limits.bytes.map(|limit| Allowance::new(limit, SECOND, now)),
             compute: limits.compute.map(|limit| Allowance::new(limit, MINUTE, now)),
+            tokens: limits.tokens.map(|limit| Allowance::new(limit, MINUTE, now)),
             counters,
         }
     }
@@ -199,9 +218,11 @@ impl Meter {
                 retry_after: PAUSE,
             })?),
         };
-        for (allowance, unit) in
-            [(&self.bytes, "bytes a second"), (&self.compute, "seconds of computing a minute")]
-        {
+        for (allowance, unit) in [
+            (&self.bytes, "bytes a second"),
+            (&self.compute, "seconds of computing a minute"),
+            (&self.tokens, "generated tokens a minute"),
+        ] {
             let Some(allowance) = allowance else { continue };
             allowance.check(now).map_err(|retry_after| Exhausted {
                 message: format!("the limit of {} {unit} is used up", allowance.limit),
@@ -370,6 +391,20 @@ mod tests {
     }
 
     #[test]
+    fn tokens_delay_the_requests_after_those_that_generated_them() {
+        let (now, counters) = (Instant::now(), Arc::<Counters>::default());
+        let limits = Limits { tokens: NonZeroU32::new(100), ..Limits::default() };
+        let meter = Meter::new(limits, Arc::clone(&counters), now);
+        meter.generated(50);
+        assert!(meter.admit(0, now).is_ok());
+        meter.generated(60);
+        let refused = meter.admit(0, now).unwrap_err();
+        assert_eq!(refused.message, "the limit of 100 generated tokens a minute is used up");
+        assert!(meter.admit(0, now + Duration::from_secs(7)).is_ok());
+        assert_eq!(counters.usage().tokens, 110);
+    }
+
+    #[test]
     fn principals_are_counted_over_all_models() {
         let principals = Principals::default();
         principals.of("b").count(false, 7);
@@ -382,6 +417,7 @@ mod tests {
             refused,
             bytes,
             compute: Duration::from_millis(compute),
+            ..PrincipalUsage::default()
         };
         let expected = [("a".to_owned(), used(3, 0, 6, 5)), ("b".to_owned(), used(0, 1, 0, 0))];
         assert_eq!(principals.usage(), expected);

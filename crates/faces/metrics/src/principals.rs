@@ -17,12 +17,14 @@ pub struct PrincipalMetrics {
     pub bytes: u64,
     /// The time that its requests were computed.
     pub compute: Duration,
+    /// Tokens that its requests generated.
+    pub tokens: u64,
 }
 
 /// Writes the counters.
 pub(crate) fn write(text: &mut Text, principals: &[PrincipalMetrics]) {
     type Value = fn(&PrincipalMetrics) -> f64;
-    let families: [(&str, &str, Value); 4] = [
+    let families: [(&str, &str, Value); 5] = [
         ("nereid_principal_requests_total", "Inference requests of a principal", |one| one.admitted as f64),
         ("nereid_principal_requests_over_limit_total", "Inference requests that a limit refused", |one| {
             one.refused as f64
@@ -35,6 +37,9 @@ pub(crate) fn write(text: &mut Text, principals: &[PrincipalMetrics]) {
             "Seconds that a principal's requests were computed",
             |one| one.compute.as_secs_f64(),
         ),
+        ("nereid_principal_generated_tokens_total", "Tokens that a principal's requests generated", |one| {
+            one.tokens as f64
+        }),
     ];
     for (name, help, value) in families {
         if !principals.is_empty() {

@@ -41,7 +41,7 @@ pub(crate) async fn answer(face: &OpenAi, call: &Call<'_>, body: RequestBody) ->
     for (request, options) in plan.choices {
         requests.push((exchange.infer(request)?, options));
     }
-    let mut choices = Choices::new(requests);
+    let mut choices = Choices::new(requests, exchange.meter.take());
     let head = Head { id: random_id("chatcmpl-"), created: crate::now(), model: exchange.name.clone() };
     if !plan.form.stream {
         let mut whole = Whole::new(&plan.form);

@@ -16,6 +16,8 @@ pub(crate) struct Choices {
     choices: Vec<Choice>,
     /// The choice to look at first.
     next: usize,
+    /// Counts their tokens for the limits of the sender.
+    meter: Option<Arc<dyn nereid_core::Usage>>,
 }
 
 /// Properties of a choice.
@@ -63,7 +65,10 @@ struct Choice {
 
 impl Choices {
     /// The choices that these requests generate, in order.
-    pub(crate) fn new(requests: impl IntoIterator<Item = (ResponseStream, ChoiceOptions)>) -> Self {
+    pub(crate) fn new(
+        requests: impl IntoIterator<Item = (ResponseStream, ChoiceOptions)>,
+        meter: Option<Arc<dyn nereid_core::Usage>>,
+    ) -> Self {
         let choices = requests.into_iter().map(|(answers, options)| Choice {
             options,
             answers: Some(answers),
@@ -73,7 +78,7 @@ impl Choices {
             output_tokens: None,
             finish: None,
         });
-        Self { choices: choices.collect(), next: 0 }
+        Self { choices: choices.collect(), next: 0, meter }
     }
 
     /// The next piece of any choice. `None` after the end of the last one.
@@ -102,6 +107,15 @@ impl Choices {
             self.choices.iter().map(|choice| choice.output_tokens).sum::<Option<u64>>()?;
         let total_tokens = prompt_tokens.saturating_add(completion_tokens);
         Some(Usage { prompt_tokens, completion_tokens, total_tokens })
+    }
+}
+
+impl Drop for Choices {
+    /// Counts the tokens for the limits of the sender, who may have left before the end.
+    fn drop(&mut self) {
+        if let Some(meter) = &self.meter {
+            meter.generated(self.choices.iter().filter_map(|choice| choice.output_tokens).sum());
+        }
     }
 }
 

@@ -59,7 +59,7 @@ pub(crate) async fn answer(face: &OpenAi, call: &Call<'_>, body: RequestBody) ->
     for (request, options) in plan.choices {
         requests.push((exchange.infer(request)?, options));
     }
-    let mut choices = Choices::new(requests);
+    let mut choices = Choices::new(requests, exchange.meter.take());
     let head = Head { id: random_id("cmpl-"), created: crate::now(), model: exchange.name.clone() };
     let mut texts: Vec<_> = plan.echoes.into_iter().map(|echo| Text { echo, ..Text::default() }).collect();
     if !plan.stream {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use hyper::HeaderMap;
 use nereid_core::backend_api::{Error, ErrorCode, InferRequest, RequestTrace};
-use nereid_core::{Caller, Model, ResponseStream};
+use nereid_core::{Caller, Model, ResponseStream, Usage};
 use nereid_http::{self as http, Call, Encoding, Reply, RequestBody};
 use nereid_protocol::{Action, request_head, trace_parent};
 use nereid_tasks::long_work;
@@ -53,6 +53,8 @@ pub(crate) struct Exchange<'a> {
     pub model: Arc<Model>,
     /// The model's profile.
     pub profile: Arc<Profile>,
+    /// Counts the tokens that the request generates, once it is admitted.
+    pub meter: Option<Arc<dyn Usage>>,
 }
 
 impl<'a> Exchange<'a> {
@@ -80,7 +82,7 @@ impl<'a> Exchange<'a> {
         let name = long_work::run_sized(json.len(), move || model_name(&named)).await??;
         let (model, lora) = resolve(face, call, &name).await?;
         let profile = face.profiles.of(&model).await?;
-        Ok(Self { face, call, body, json, name, lora, model, profile })
+        Ok(Self { face, call, body, json, name, lora, model, profile, meter: None })
     }
 
     /// Reads the request on another thread if it is long.
@@ -108,6 +110,7 @@ impl<'a> Exchange<'a> {
     /// The reply to a request that is refused.
     pub(crate) fn infer(&mut self, mut request: InferRequest) -> Result<ResponseStream, Refusal> {
         let admission = self.call.admit(self.model.name(), self.json.len())?;
+        self.meter = admission.as_ref().and_then(|admission| admission.usage.clone());
         if let Some(pattern) = &self.face.options.forwarded_headers {
             let headers = self.call.spelled_headers().filter(|(name, _)| !self.call.is_secret(name));
             pattern.forward(headers, &mut request.parameters)?;

@@ -403,12 +403,8 @@ fn memory(residency: &ResidencyManager) -> Vec<VersionMemory> {
 }
 
 fn principals(guard: &Guard) -> Vec<PrincipalMetrics> {
-    let of_principal = |(name, PrincipalUsage { admitted, refused, bytes, compute })| PrincipalMetrics {
-        name,
-        admitted,
-        refused,
-        bytes,
-        compute,
+    let of_principal = |(name, PrincipalUsage { admitted, refused, bytes, compute, tokens })| {
+        PrincipalMetrics { name, admitted, refused, bytes, compute, tokens }
     };
     guard.usage().into_iter().map(of_principal).collect()
 }

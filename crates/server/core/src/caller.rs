@@ -36,6 +36,9 @@ impl fmt::Display for Principal {
 pub trait Usage: Send + Sync {
     /// A request was computed for this long.
     fn computed(&self, time: Duration);
+
+    /// A request generated this many tokens.
+    fn generated(&self, tokens: u64);
 }
 
 /// The admission of a request by the limits of its sender.
