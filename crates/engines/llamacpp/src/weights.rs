@@ -1,7 +1,7 @@
 //! A model in memory: its weights, its metadata and its vocabulary.
 
 use std::ffi::{CString, c_char};
-use std::path::Path;
+use std::path::PathBuf;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -49,18 +49,22 @@ unsafe impl Send for Weights {}
 unsafe impl Sync for Weights {}
 
 impl Weights {
-    /// Loads a GGUF file. `gpu_layers` is how many layers go to a GPU, if there is one; -1 for all.
+    /// Loads a GGUF file, or the parts of a split one in their order. `gpu_layers` is how many layers go to a GPU, if there is one;
+    /// -1 for all.
     ///
     /// # Errors
     /// The library's reason.
-    pub(crate) fn load(library: &Arc<LlamaCpp>, path: &Path, gpu_layers: i32) -> Result<Self, String> {
-        let file = CString::new(path.as_os_str().as_encoded_bytes())
-            .map_err(|_| "its path has a zero byte".to_owned())?;
+    pub(crate) fn load(library: &Arc<LlamaCpp>, parts: &[PathBuf], gpu_layers: i32) -> Result<Self, String> {
+        let files = parts.iter().map(|path| CString::new(path.as_os_str().as_encoded_bytes()));
+        let files: Vec<CString> =
+            files.collect::<Result<_, _>>().map_err(|_| "its path has a zero byte".to_owned())?;
+        let pointers: Vec<*const c_char> = files.iter().map(|file| file.as_ptr()).collect();
         // SAFETY: the function takes nothing.
         let mut params = unsafe { (library.api.model_default_params)() };
         params.n_gpu_layers = gpu_layers;
-        // SAFETY: the parameters are the library's own, and the path lives during the call.
-        let (model, log) = library.with_log(|api| unsafe { (api.model_load)(file.as_ptr(), params) });
+        // SAFETY: the parameters are the library's own, and the paths live during the call.
+        let (model, log) =
+            library.with_log(|api| unsafe { (api.model_load)(pointers.as_ptr(), pointers.len(), params) });
         let model =
             NonNull::new(model).ok_or(if log.is_empty() { "no reason was given".to_owned() } else { log })?;
         // SAFETY: the model was loaded, and its vocabulary lives as long.
