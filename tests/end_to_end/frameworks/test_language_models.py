@@ -81,7 +81,12 @@ def test_model_folder_needs_no_configuration(server):
     assert (config["backend"], config["platform"], config["max_batch_size"]) == ("llamacpp", "gguf", 0)
     assert config["model_transaction_policy"] == {"decoupled": True}
     parameters = {key: value["string_value"] for key, value in config["parameters"].items()}
-    assert parameters == {"chat_template": gguf_models.CHAT_TEMPLATE, "bos_token": "<s>", "eos_token": "</s>"}
+    assert parameters == {
+        "chat_template": gguf_models.CHAT_TEMPLATE,
+        "bos_token": "<s>",
+        "eos_token": "</s>",
+        "context_length": str(gguf_models.CONTEXT),
+    }
 
 
 def test_text_at_temperature_0_is_llama_cpps_own(server, expected):
@@ -253,6 +258,26 @@ def test_embedding_model_completes_its_configuration(server):
     found = request(server, "POST", "/v2/models/embedder/generate", json.dumps({"text_input": "z" * 600}))
     assert "tokens, but the context holds 512" in found.json["error"]
     assert len(request(server, "POST", "/v2/models/embedder/generate", json.dumps({"text_input": "z"})).json["embedding"]) == 64
+
+
+@pytest.mark.parametrize("special", [True, False])
+@pytest.mark.parametrize("text", [*PROMPTS, "", "Grüße, 世界 🙂", "a\n\tb  c"])
+def test_tokens_make_the_text_again(server, text, special):
+    body = json.dumps({"model": "writer", "prompt": text, "add_special_tokens": special})
+    found = request(server, "POST", "/tokenize", body).json
+    tokens = found["tokens"]
+    assert (found["count"], found["max_model_len"]) == (len(tokens), gguf_models.CONTEXT)
+    assert (tokens[:1] == [1]) == special
+    if text:
+        assert answer(server, text, max_tokens=1)["num_input_tokens"] == len(tokens) + (not special)
+    shown = request(server, "POST", "/detokenize", json.dumps({"model": "writer", "tokens": tokens})).json["prompt"]
+    assert shown.removeprefix("<s>").removeprefix(" ") == text
+
+
+@pytest.mark.parametrize("tokens", [[1_000_000], [-1], [0, 2**31]], ids=["large", "negative", "larger"])
+def test_unknown_tokens_are_refused(server, tokens):
+    found = request(server, "POST", "/detokenize", json.dumps({"model": "writer", "tokens": tokens}))
+    assert (found.status, "'tokens'" in found.json["error"]["message"]) == (400, True)
 
 
 def workers(server):

@@ -157,6 +157,9 @@ nereid_dylib::symbols! {
         tokenize = "llama_tokenize" => unsafe extern "C" fn(
             *const RawVocabulary, *const c_char, i32, *mut i32, i32, bool, bool,
         ) -> i32,
+        detokenize = "llama_detokenize" => unsafe extern "C" fn(
+            *const RawVocabulary, *const i32, i32, *mut c_char, i32, bool, bool,
+        ) -> i32,
         piece = "llama_token_to_piece" => unsafe extern "C" fn(
             *const RawVocabulary, i32, *mut c_char, i32, i32, bool,
         ) -> i32,

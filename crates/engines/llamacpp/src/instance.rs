@@ -11,6 +11,7 @@ use crate::contract::{self, Format, Wish};
 use crate::engine::{Engine, Vocabulary};
 use crate::guide::{self, Compiler};
 use crate::scheduler::{Client, Finish, Generation, Part, Scheduler};
+use crate::tokens;
 
 /// An instance over an engine.
 pub(crate) struct LanguageInstance<E> {
@@ -46,6 +47,10 @@ impl<E: Engine> LanguageInstance<E> {
     fn admit(&mut self, batch: Batch) {
         let (started, monitor) = (Instant::now(), batch.monitor());
         for request in batch.into_requests() {
+            if let Some(answer) = tokens::answer(&request, &*self.vocabulary, self.longest_text) {
+                request.answer(answer);
+                continue;
+            }
             match self.prepare(&request) {
                 Ok((mut wish, prompt)) => {
                     let inputs_ready = Instant::now();
@@ -86,7 +91,7 @@ impl<E: Engine> LanguageInstance<E> {
         if wish.text.len() > self.longest_text {
             return Err(too_long(format!("{} bytes", wish.text.len())));
         }
-        let prompt = self.vocabulary.tokenize(&wish.text);
+        let prompt = self.vocabulary.tokenize(&wish.text, true);
         let prompt = prompt.map_err(|reason| Error::invalid_arg(format!("input 'text_input': {reason}")))?;
         match prompt.len() {
             0 => Err(Error::invalid_arg("input 'text_input' has no tokens")),

@@ -27,6 +27,7 @@ mod structure;
 #[cfg(test)]
 mod testing;
 mod text;
+mod tokens;
 mod weights;
 
 use std::path::PathBuf;

@@ -52,7 +52,11 @@ impl GgufModel {
             Task::Generate => {
                 if context.complete {
                     contract::complete(&mut config);
-                    contract::complete_chat(&mut config, &weights);
+                    contract::complete_chat(
+                        &mut config,
+                        &weights,
+                        options.limits(weights.trained_context()).context,
+                    );
                 }
                 contract::check(&config)?;
                 None

@@ -176,7 +176,7 @@ impl Drop for Weights {
 }
 
 impl Vocabulary for Weights {
-    fn tokenize(&self, text: &str) -> Result<Vec<Token>, String> {
+    fn tokenize(&self, text: &str, adds_special: bool) -> Result<Vec<Token>, String> {
         let too_long = || "the text is too long".to_owned();
         let length = i32::try_from(text.len()).map_err(|_| too_long())?;
         let mut tokens = vec![0; text.len() / 2 + 8];
@@ -185,7 +185,15 @@ impl Vocabulary for Weights {
             // SAFETY: text and buffer have the lengths that are passed.
             let count = unsafe {
                 let text = text.as_ptr().cast::<c_char>();
-                (self.api().tokenize)(self.vocabulary, text, length, tokens.as_mut_ptr(), room, true, true)
+                (self.api().tokenize)(
+                    self.vocabulary,
+                    text,
+                    length,
+                    tokens.as_mut_ptr(),
+                    room,
+                    adds_special,
+                    true,
+                )
             };
             if let Ok(count) = usize::try_from(count) {
                 tokens.truncate(count);
@@ -200,11 +208,33 @@ impl Vocabulary for Weights {
         }
         // SAFETY: as above.
         let first = unsafe { (self.api().first_token)(self.vocabulary) };
-        if tokens.starts_with(&[first, first]) {
+        if adds_special && tokens.starts_with(&[first, first]) {
             // A chat template has written the first token, too.
             tokens.remove(0);
         }
         Ok(tokens)
+    }
+
+    fn detokenize(&self, tokens: &[Token]) -> Vec<u8> {
+        let Ok(count) = i32::try_from(tokens.len()) else { return Vec::new() };
+        let mut text = vec![0_u8; tokens.len().saturating_mul(8).max(PIECE)];
+        loop {
+            let Ok(room) = i32::try_from(text.len()) else { return Vec::new() };
+            // SAFETY: both arrays have the lengths that are passed. The library checks the tokens' numbers.
+            let length = unsafe {
+                let buffer = text.as_mut_ptr().cast::<c_char>();
+                (self.api().detokenize)(self.vocabulary, tokens.as_ptr(), count, buffer, room, false, true)
+            };
+            if let Ok(length) = usize::try_from(length) {
+                text.truncate(length);
+                return text;
+            }
+            let needed = usize::try_from(length.unsigned_abs()).unwrap_or(0);
+            if needed <= text.len() {
+                return Vec::new();
+            }
+            text.resize(needed, 0);
+        }
     }
 
     fn piece(&self, token: Token, special: bool, target: &mut Vec<u8>) {
