@@ -18,6 +18,7 @@ mod engine;
 mod guide;
 mod instance;
 mod library;
+mod metrics;
 mod model;
 mod options;
 mod parameters;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use nereid_backend_api::{
-    Error, Instance, InstanceContext, InstanceKind, Model, ModelConfig, ModelContext, Result,
+    Error, Instance, InstanceContext, InstanceKind, MetricRegistry, Model, ModelConfig, ModelContext, Result,
 };
 use nereid_model_config::default_model_filename;
 use nereid_model_files as model_files;
@@ -16,6 +16,7 @@ use crate::contract;
 use crate::embedding::{self, EmbeddingInstance};
 use crate::instance::LanguageInstance;
 use crate::library::LlamaCpp;
+use crate::metrics::Metrics;
 use crate::options::Options;
 use crate::scheduler::Scheduler;
 use crate::weights::{Pooling, Task, Weights};
@@ -38,6 +39,9 @@ pub(crate) struct GgufModel {
     /// The loaded file, and how many of its layers are on a GPU. Instances share it.
     weights: Mutex<(i32, Arc<Weights>)>,
     completed: Option<ModelConfig>,
+    metrics: Option<MetricRegistry>,
+    name: String,
+    version: u64,
 }
 
 impl GgufModel {
@@ -85,6 +89,10 @@ impl GgufModel {
             is_batched: config.max_batch_size > 0,
             weights: Mutex::new((gpu_layers, Arc::new(weights))),
             completed: context.complete.then_some(config),
+            // A model that is only checked has no metrics.
+            metrics: context.peers.metrics().ok(),
+            name: context.name.clone(),
+            version: context.version,
         })
     }
 
@@ -171,7 +179,12 @@ impl Model for GgufModel {
             }));
         }
         let scheduler = Scheduler::new(engine, Arc::<Weights>::clone(&weights), self.options.time_limit);
-        Ok(Box::new(LanguageInstance::new(scheduler, weights, longest_text)))
+        let metrics = self.metrics.as_ref().and_then(|registry| {
+            let model = (self.name.as_str(), self.version);
+            let metrics = Metrics::new(registry, model, &context.name, limits.cache, limits.sequences);
+            metrics.inspect_err(|error| tracing::warn!("model '{}' has no metrics: {error}", self.name)).ok()
+        });
+        Ok(Box::new(LanguageInstance::new(scheduler, weights, longest_text, metrics)))
     }
 }
 

@@ -33,7 +33,7 @@ fn instance(sequences: usize) -> LanguageInstance<Scripted> {
     let (engine, _) = Scripted::new(Limits { sequences, context: 64, cache: 128, batch: 32 });
     let vocabulary = Arc::new(Alphabet);
     let scheduler = Scheduler::new(engine, Arc::<Alphabet>::clone(&vocabulary), None);
-    LanguageInstance::new(scheduler, vocabulary, 100)
+    LanguageInstance::new(scheduler, vocabulary, 100, None)
 }
 
 fn bytes(name: &str, value: &str) -> Tensor {
