@@ -10,6 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+import gguf_models
+import llamacpp_package
 import nereid_server
 from cloud_repositories import EXPLICIT, LIMIT_S, POLL, answers, environment, load, refused, until, versions
 from cloud_servers import Proxy, Stall
@@ -174,7 +176,7 @@ def test_a_repository_in_the_hubs_own_layout_is_one_model(hub, tmp_path, files, 
         ),
         (["unet/model.onnx", "vae/model.onnx"], "name one of them: hf://owner/odd/unet, hf://owner/odd/vae"),
         (["model.safetensors", "pytorch_model.bin"], "only weights in the format PyTorch and safetensors"),
-        (["model-Q4_K_M.gguf"], "only weights in the format GGUF"),
+        (["a-Q4_K_M.gguf", "b-Q4_K_M.gguf"], "a-Q4_K_M.gguf"),
     ],
 )
 def test_a_repository_of_the_hub_without_one_model_is_refused_everywhere(hub, tmp_path, files, message):
@@ -184,6 +186,26 @@ def test_a_repository_of_the_hub_without_one_model_is_refused_everywhere(hub, tm
     for command in (["pull", "hf://owner/odd", tmp_path / "pulled"], ["check", "hf://owner/odd"]):
         outcome = nereid(*command, env=of_hub(hub))
         assert outcome.returncode == 1 and message in outcome.stderr, outcome.stderr
+
+
+@pytest.mark.parametrize("count", [1, 3], ids=["whole", "split"])
+def test_language_model_of_the_hub_answers(hub, tmp_path, count):
+    endings = [f"-{number + 1:05}-of-{count:05}" for number in range(count)] if count > 1 else [""]
+    best = {f"Q4_K_M/tiny-Q4_K_M{end}.gguf": part for end, part in zip(endings, gguf_models.parts(count), strict=True)}
+    others = ["Q8_0/tiny-Q8_0.gguf", "mmproj-F16.gguf", "README.md"]
+    hub.put_files("owner/tiny-GGUF", {**dict.fromkeys(others, b"not a model"), **best})
+    flags = [llamacpp_package.flag()]
+    body = {"text_input": "ab", "exclude_input_in_output": True, "temperature": 0, "max_tokens": 8, "ignore_eos": True}
+
+    def answer(server):
+        return request(server, "POST", "/v2/models/tiny-GGUF/generate", json.dumps(body)).json["text_output"]
+
+    with running("hf://owner/tiny-GGUF", *flags, env=of_hub(hub)) as server:
+        served = answer(server)
+    (tmp_path / "own").mkdir()
+    gguf_models.write(tmp_path / "own", "tiny-GGUF")
+    with running(tmp_path / "own", *flags) as server:
+        assert answer(server) == served
 
 
 def test_passwords_and_signatures_of_addresses_are_sent_and_not_shown(models, tmp_path):

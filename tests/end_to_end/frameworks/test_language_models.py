@@ -81,7 +81,12 @@ def test_model_folder_needs_no_configuration(server):
     assert (config["backend"], config["platform"], config["max_batch_size"]) == ("llamacpp", "gguf", 0)
     assert config["model_transaction_policy"] == {"decoupled": True}
     parameters = {key: value["string_value"] for key, value in config["parameters"].items()}
-    assert parameters == {"chat_template": gguf_models.CHAT_TEMPLATE, "bos_token": "<s>", "eos_token": "</s>"}
+    assert parameters == {
+        "chat_template": gguf_models.CHAT_TEMPLATE,
+        "bos_token": "<s>",
+        "eos_token": "</s>",
+        "context_length": str(gguf_models.CONTEXT),
+    }
 
 
 def test_text_at_temperature_0_is_llama_cpps_own(server, expected):
@@ -253,6 +258,74 @@ def test_embedding_model_completes_its_configuration(server):
     found = request(server, "POST", "/v2/models/embedder/generate", json.dumps({"text_input": "z" * 600}))
     assert "tokens, but the context holds 512" in found.json["error"]
     assert len(request(server, "POST", "/v2/models/embedder/generate", json.dumps({"text_input": "z"})).json["embedding"]) == 64
+
+
+@pytest.mark.parametrize("special", [True, False])
+@pytest.mark.parametrize("text", [*PROMPTS, "", "Grüße, 世界 🙂", "a\n\tb  c"])
+def test_tokens_make_the_text_again(server, text, special):
+    body = json.dumps({"model": "writer", "prompt": text, "add_special_tokens": special})
+    found = request(server, "POST", "/tokenize", body).json
+    tokens = found["tokens"]
+    assert (found["count"], found["max_model_len"]) == (len(tokens), gguf_models.CONTEXT)
+    assert (tokens[:1] == [1]) == special
+    if text:
+        assert answer(server, text, max_tokens=1)["num_input_tokens"] == len(tokens) + (not special)
+    shown = request(server, "POST", "/detokenize", json.dumps({"model": "writer", "tokens": tokens})).json["prompt"]
+    assert shown.removeprefix("<s>").removeprefix(" ") == text
+
+
+@pytest.mark.parametrize("tokens", [[1_000_000], [-1], [0, 2**31]], ids=["large", "negative", "larger"])
+def test_unknown_tokens_are_refused(server, tokens):
+    found = request(server, "POST", "/detokenize", json.dumps({"model": "writer", "tokens": tokens}))
+    assert (found.status, "'tokens'" in found.json["error"]["message"]) == (400, True)
+
+
+def test_metrics_have_the_names_that_gateways_know(repository, serve):
+    gguf_models.write(repository, config=gguf_models.parameters(max_sequences=2, cache_tokens=12000, context_length=10000))
+    server = serve(llamacpp_package.flag(), "--load-reports=always")
+    model = {"model": "writer", "version": "1"}
+
+    def vllm(name, **more):
+        labels = {"model_name": "writer", "engine": "writer_0", **more}
+        return Scrape(server).value(f"vllm:{name}", **labels)
+
+    def requests_of(kind):
+        return Scrape(server).value("nv_trt_llm_request_metrics", request_type=kind, **model)
+
+    assert (requests_of("max"), requests_of("waiting"), vllm("num_requests_running")) == (2, 0, 0)
+    tokens = answer(server, "the quick brown fox", max_tokens=8, ignore_eos=True)["num_input_tokens"]
+    assert (vllm("prompt_tokens_total"), vllm("generation_tokens_total")) == (tokens, 8)
+    assert vllm("request_success_total", finished_reason="length") == 1
+    for name in ("time_to_first_token_seconds", "time_per_output_token_seconds", "e2e_request_latency_seconds"):
+        assert vllm(f"{name}_count") == 1
+        assert vllm(f"{name}_sum") > 0
+    general = {"gen_ai_operation_name": "text_completion", "gen_ai_provider_name": "nereid", "gen_ai_request_model": "writer"}
+    assert Scrape(server).value("gen_ai_server_request_duration_seconds_count", **general) == 1
+    answer(server, "the quick brown fox", max_tokens=1)
+    assert vllm("prefix_cache_hits_total") == tokens - 1
+    sampling = {"temperature": 0, "ignore_eos": True, "max_tokens": None}
+    body = json.dumps({"text_input": "ab", "stream": True, "sampling_parameters": json.dumps(sampling)})
+    connections = [HTTPConnection("127.0.0.1", server.port, timeout=LIMIT_S) for _ in range(3)]
+    for connection in connections:
+        connection.request("POST", "/v2/models/writer/generate_stream", body)
+    # Two are executed; the third one waits in the server's queue.
+    assert eventually(lambda: (requests_of("scheduled"), requests_of("waiting"), vllm("num_requests_waiting")) == (2, 1, 1))
+    assert eventually(lambda: 0 < vllm("kv_cache_usage_perc") <= 1)
+    blocks = {
+        kind: Scrape(server).value("nv_trt_llm_kv_cache_block_metrics", kv_cache_block_type=kind, **model)
+        for kind in ("max", "tokens_per")
+    }
+    assert blocks == {"max": 12000, "tokens_per": 1}
+    for connection in connections[1:]:
+        connection.sock.shutdown(socket.SHUT_RDWR)
+    body = json.dumps({"text_input": "ab", "max_tokens": 1})
+    found = request(server, "POST", "/v2/models/writer/generate", body, {"endpoint-load-metrics-format": "text"})
+    report = found.headers["endpoint-load-metrics"]
+    assert "named_metrics.max_token_capacity=12000" in report and "named_metrics.kv_cache_utilization=" in report
+    connections[0].sock.shutdown(socket.SHUT_RDWR)
+    assert eventually(
+        lambda: (vllm("num_requests_running"), vllm("num_requests_waiting"), vllm("kv_cache_usage_perc")) == (0, 0, 0)
+    )
 
 
 def workers(server):

@@ -12,7 +12,7 @@ _HEADS, _HIDDEN, _LAYERS = 4, 96, 2
 # The mean of the tokens' vectors.
 MEAN = 1
 _ALIGNMENT = 32
-_U32, _F32, _STRING, _ARRAY, _I32 = 4, 6, 8, 9, 5
+_U16, _U32, _F32, _STRING, _ARRAY, _I32 = 2, 4, 6, 8, 9, 5
 _NORMAL, _UNKNOWN, _CONTROL, _BYTE = 1, 2, 3, 6
 
 
@@ -33,7 +33,7 @@ def _text(value):
 def _value(kind, value):
     if kind == _STRING:
         return _text(value)
-    return struct.pack({_U32: "<I", _I32: "<i", _F32: "<f"}[kind], value)
+    return struct.pack({_U16: "<H", _U32: "<I", _I32: "<i", _F32: "<f"}[kind], value)
 
 
 def _pair(key, kind, value):
@@ -45,6 +45,11 @@ def _pair(key, kind, value):
 
 def gguf(seed=1, pooling=None):
     """The bytes of a model's file. With `pooling`, it is a model for embeddings."""
+    return parts(1, seed, pooling)[0]
+
+
+def parts(count, seed=1, pooling=None):
+    """The bytes of a model's file, split into several, of which the first has the metadata."""
     tokens, scores, types = (list(column) for column in zip(*vocabulary(), strict=True))
     rng = np.random.default_rng(seed)
     size = len(tokens)
@@ -74,16 +79,33 @@ def gguf(seed=1, pooling=None):
     ]
     if pooling is not None:
         pairs.append(_pair("llama.pooling_type", _U32, pooling))
-    infos, data = b"", b""
+    tensors = []
     for name, shape in shapes.items():
         # The format lists dimensions from the innermost one outwards; 0 is the type F32.
         dims = b"".join(struct.pack("<Q", dim) for dim in reversed(shape))
-        infos += _text(name) + struct.pack("<I", len(shape)) + dims + struct.pack("<IQ", 0, len(data))
+        info = _text(name) + struct.pack("<I", len(shape)) + dims + struct.pack("<I", 0)
         scale = 1.0 if len(shape) == 1 else 0.5
         weights = np.ones(shape) if len(shape) == 1 else rng.standard_normal(shape) * scale
-        data += weights.astype("<f4").tobytes()
-        data += b"\0" * (-len(data) % _ALIGNMENT)
-    head = b"GGUF" + struct.pack("<IQQ", 3, len(shapes), len(pairs)) + b"".join(pairs) + infos
+        tensors.append((info, weights.astype("<f4").tobytes()))
+    files = []
+    for number in range(count):
+        own = tensors[len(tensors) * number // count : len(tensors) * (number + 1) // count]
+        split = [
+            _pair("split.no", _U16, number),
+            _pair("split.count", _U16, count),
+            _pair("split.tensors.count", _I32, len(tensors)),
+        ]
+        files.append(_file((pairs if number == 0 else []) + (split if count > 1 else []), own))
+    return files
+
+
+def _file(pairs, tensors):
+    """A file with this metadata and these tensors."""
+    infos, data = b"", b""
+    for info, contents in tensors:
+        infos += info + struct.pack("<Q", len(data))
+        data += contents + b"\0" * (-len(contents) % _ALIGNMENT)
+    head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(pairs)) + b"".join(pairs) + infos
     return head + b"\0" * (-len(head) % _ALIGNMENT) + data
 
 

@@ -125,7 +125,9 @@ nereid_dylib::symbols! {
         device_count = "ggml_backend_dev_count" => unsafe extern "C" fn() -> usize,
         model_default_params = "llama_model_default_params" => unsafe extern "C" fn() -> ModelParams,
         context_default_params = "llama_context_default_params" => unsafe extern "C" fn() -> ContextParams,
-        model_load = "llama_model_load_from_file" => unsafe extern "C" fn(*const c_char, ModelParams) -> *mut RawModel,
+        model_load = "llama_model_load_from_splits" => unsafe extern "C" fn(
+            *const *const c_char, usize, ModelParams,
+        ) -> *mut RawModel,
         model_free = "llama_model_free" => unsafe extern "C" fn(*mut RawModel),
         model_vocabulary = "llama_model_get_vocab" => unsafe extern "C" fn(*const RawModel) -> *const RawVocabulary,
         model_context_length = "llama_model_n_ctx_train" => unsafe extern "C" fn(*const RawModel) -> i32,
@@ -154,6 +156,9 @@ nereid_dylib::symbols! {
         last_token = "llama_vocab_eos" => unsafe extern "C" fn(*const RawVocabulary) -> i32,
         tokenize = "llama_tokenize" => unsafe extern "C" fn(
             *const RawVocabulary, *const c_char, i32, *mut i32, i32, bool, bool,
+        ) -> i32,
+        detokenize = "llama_detokenize" => unsafe extern "C" fn(
+            *const RawVocabulary, *const i32, i32, *mut c_char, i32, bool, bool,
         ) -> i32,
         piece = "llama_token_to_piece" => unsafe extern "C" fn(
             *const RawVocabulary, i32, *mut c_char, i32, i32, bool,

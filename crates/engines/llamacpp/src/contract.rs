@@ -16,6 +16,12 @@ pub(crate) const TEXT_OUTPUT: &str = "text_output";
 const STREAM: &str = "stream";
 const SAMPLING_PARAMETERS: &str = "sampling_parameters";
 const EXCLUDE_INPUT: &str = "exclude_input_in_output";
+/// `generate` unless a request sets it.
+pub(crate) const OPERATION: &str = "operation";
+/// Whether the operation `tokenize` adds the tokens that begin and end every text.
+pub(crate) const SPECIAL_TOKENS: &str = "add_special_tokens";
+/// Tokens of a text, the input and the output of operations on them.
+pub(crate) const TOKENS: &str = "tokens";
 const RETURN_FINISH_REASON: &str = "return_finish_reason";
 const RETURN_LOGPROBS: &str = "return_logprobs";
 const RETURN_INPUT_TOKENS: &str = "return_num_input_tokens";
@@ -25,7 +31,7 @@ const LOGPROBS: &str = "logprobs";
 const INPUT_TOKENS: &str = "num_input_tokens";
 const OUTPUT_TOKENS: &str = "num_output_tokens";
 
-/// The inputs, and whether a request needs them.
+/// The inputs, and whether a request needs them. All have one element, but for the tokens.
 const INPUTS: &[(&str, DataType, bool)] = &[
     (TEXT_INPUT, DataType::Bytes, true),
     (STREAM, DataType::Bool, false),
@@ -35,6 +41,9 @@ const INPUTS: &[(&str, DataType, bool)] = &[
     (RETURN_LOGPROBS, DataType::Bool, false),
     (RETURN_INPUT_TOKENS, DataType::Bool, false),
     (RETURN_OUTPUT_TOKENS, DataType::Bool, false),
+    (OPERATION, DataType::Bytes, false),
+    (SPECIAL_TOKENS, DataType::Bool, false),
+    (TOKENS, DataType::Int32, false),
 ];
 
 const OUTPUTS: &[(&str, DataType)] = &[
@@ -43,7 +52,13 @@ const OUTPUTS: &[(&str, DataType)] = &[
     (LOGPROBS, DataType::Bytes),
     (INPUT_TOKENS, DataType::Uint32),
     (OUTPUT_TOKENS, DataType::Uint32),
+    (TOKENS, DataType::Int32),
 ];
+
+/// The length of a tensor's only dimension.
+fn length_of(name: &str) -> i64 {
+    if name == TOKENS { -1 } else { 1 }
+}
 
 /// Adds the inputs and outputs that a configuration lacks, and makes the model decoupled.
 pub(crate) fn complete(config: &mut ModelConfig) {
@@ -52,7 +67,7 @@ pub(crate) fn complete(config: &mut ModelConfig) {
             config.input.push(ModelInput {
                 name: (*name).to_owned(),
                 data_type: i32::from(data_type.number()),
-                dims: vec![1],
+                dims: vec![length_of(name)],
                 optional: !is_required,
                 ..ModelInput::default()
             });
@@ -63,7 +78,7 @@ pub(crate) fn complete(config: &mut ModelConfig) {
             config.output.push(ModelOutput {
                 name: (*name).to_owned(),
                 data_type: i32::from(data_type.number()),
-                dims: vec![1],
+                dims: vec![length_of(name)],
                 ..ModelOutput::default()
             });
         }
@@ -71,9 +86,10 @@ pub(crate) fn complete(config: &mut ModelConfig) {
     config.model_transaction_policy.get_or_insert_default().decoupled = true;
 }
 
-/// Adds the parameters by which faces render chats, unless the configuration sets them.
-pub(crate) fn complete_chat(config: &mut ModelConfig, weights: &Weights) {
+/// Adds the parameters by which faces render chats, and the longest context, unless the configuration sets them.
+pub(crate) fn complete_chat(config: &mut ModelConfig, weights: &Weights, context: usize) {
     let found = [
+        ("context_length", Some(context.to_string())),
         ("chat_template", weights.metadata("tokenizer.chat_template")),
         ("bos_token", weights.first_token()),
         ("eos_token", weights.last_token()),
@@ -121,8 +137,9 @@ pub(crate) fn check(config: &ModelConfig) -> Result<()> {
         };
         if data_type != i32::from(expected.number()) || !matches!(dims.as_slice(), [1 | -1]) {
             return Err(Error::invalid_arg(format!(
-                "{role} '{name}' must have data_type TYPE_{expected} and dims [ 1 ]",
-                expected = type_name(expected)
+                "{role} '{name}' must have data_type TYPE_{expected} and dims [ {length} ]",
+                expected = type_name(expected),
+                length = length_of(name)
             )));
         }
     }
@@ -133,6 +150,7 @@ fn type_name(data_type: DataType) -> &'static str {
     match data_type {
         DataType::Bool => "BOOL",
         DataType::Uint32 => "UINT32",
+        DataType::Int32 => "INT32",
         _ => "STRING",
     }
 }
@@ -194,15 +212,15 @@ impl Wish {
     }
 }
 
-/// The only element of an optional input.
-fn element<'a>(request: &'a Request, name: &str) -> Result<Option<std::borrow::Cow<'a, [u8]>>> {
+/// The contents of an optional input.
+pub(crate) fn element<'a>(request: &'a Request, name: &str) -> Result<Option<std::borrow::Cow<'a, [u8]>>> {
     match request.inputs.iter().find(|input| input.name == name) {
         Some(input) => Ok(Some(input.contiguous()?)),
         None => Ok(None),
     }
 }
 
-fn flag(request: &Request, name: &str) -> Result<Option<bool>> {
+pub(crate) fn flag(request: &Request, name: &str) -> Result<Option<bool>> {
     match element(request, name)?.as_deref() {
         None => Ok(None),
         Some([value]) => Ok(Some(*value != 0)),
@@ -210,7 +228,7 @@ fn flag(request: &Request, name: &str) -> Result<Option<bool>> {
     }
 }
 
-fn text(request: &Request, name: &str) -> Result<Option<String>> {
+pub(crate) fn text(request: &Request, name: &str) -> Result<Option<String>> {
     let Some(contents) = element(request, name)? else { return Ok(None) };
     let mut elements = BytesElements::new(&contents);
     let (Some(element), None) = (elements.next(), elements.next()) else {

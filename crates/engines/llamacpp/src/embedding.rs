@@ -99,7 +99,7 @@ impl<E: Embedder> EmbeddingInstance<E> {
             return Err(wrong(format!("has {} bytes, but the context holds {context} tokens", text.len())));
         }
         let tokens =
-            self.vocabulary.tokenize(text).map_err(|reason| wrong(format!("is refused: {reason}")))?;
+            self.vocabulary.tokenize(text, true).map_err(|reason| wrong(format!("is refused: {reason}")))?;
         match tokens.len() {
             0 => Err(wrong("has no tokens".to_owned())),
             count if count > context => {

@@ -62,11 +62,14 @@ pub(crate) trait Engine {
 
 /// Text as tokens, and back.
 pub(crate) trait Vocabulary: Send + Sync {
-    /// The tokens of a text, with those that begin every text.
+    /// The tokens of a text; with `adds_special`, also those that begin and end every text.
     ///
     /// # Errors
     /// The text cannot be tokenized.
-    fn tokenize(&self, text: &str) -> Result<Vec<Token>, String>;
+    fn tokenize(&self, text: &str, adds_special: bool) -> Result<Vec<Token>, String>;
+
+    /// The text of tokens, special ones included. All of them are tokens of the vocabulary.
+    fn detokenize(&self, tokens: &[Token]) -> Vec<u8>;
 
     /// Appends the bytes of a token, which may be a part of a character. Special tokens are empty unless `special`.
     fn piece(&self, token: Token, special: bool, target: &mut Vec<u8>);

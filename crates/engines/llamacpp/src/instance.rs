@@ -1,6 +1,6 @@
 //! An instance: takes requests from the model's queue as sequences become free, and executes them together.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use nereid_backend_api::{
@@ -10,7 +10,9 @@ use nereid_backend_api::{
 use crate::contract::{self, Format, Wish};
 use crate::engine::{Engine, Vocabulary};
 use crate::guide::{self, Compiler};
-use crate::scheduler::{Client, Finish, Generation, Part, Scheduler};
+use crate::metrics::Metrics;
+use crate::scheduler::{Client, Finish, Generation, Load, Part, Scheduler};
+use crate::tokens;
 
 /// An instance over an engine.
 pub(crate) struct LanguageInstance<E> {
@@ -21,6 +23,8 @@ pub(crate) struct LanguageInstance<E> {
     compiler: Compiler,
     /// Requests whose forms are being compiled.
     waiting: Vec<Waiting>,
+    /// `None` if the server takes none.
+    metrics: Option<Arc<Mutex<Metrics>>>,
 }
 
 /// A request whose form is being compiled.
@@ -37,15 +41,27 @@ impl<E: Engine> LanguageInstance<E> {
         scheduler: Scheduler<E, Reply>,
         vocabulary: Arc<dyn Vocabulary>,
         longest_text: usize,
+        metrics: Option<Metrics>,
     ) -> Self {
         let compiler = Compiler::new(Arc::clone(&vocabulary));
-        Self { scheduler, vocabulary, longest_text, compiler, waiting: Vec::new() }
+        Self {
+            scheduler,
+            vocabulary,
+            longest_text,
+            compiler,
+            waiting: Vec::new(),
+            metrics: metrics.map(|metrics| Arc::new(Mutex::new(metrics))),
+        }
     }
 
     /// Admits the request of a batch, or answers it with what is wrong.
     fn admit(&mut self, batch: Batch) {
         let (started, monitor) = (Instant::now(), batch.monitor());
         for request in batch.into_requests() {
+            if let Some(answer) = tokens::answer(&request, &*self.vocabulary, self.longest_text) {
+                request.answer(answer);
+                continue;
+            }
             match self.prepare(&request) {
                 Ok((mut wish, prompt)) => {
                     let inputs_ready = Instant::now();
@@ -57,6 +73,9 @@ impl<E: Engine> LanguageInstance<E> {
                         vocabulary: Arc::clone(&self.vocabulary),
                         pending: Part { text, ..Part::default() },
                         input_tokens: prompt.len(),
+                        output_tokens: 0,
+                        first_token: None,
+                        metrics: self.metrics.clone(),
                         monitor: Arc::clone(&monitor),
                         started,
                         inputs_ready,
@@ -64,13 +83,21 @@ impl<E: Engine> LanguageInstance<E> {
                     let structure = wish.parameters.structure.take();
                     let generation = Generation { client, prompt, parameters: wish.parameters, guide: None };
                     match structure.map(|structure| self.compiler.begin(structure)) {
-                        None => self.scheduler.admit(generation, inputs_ready),
+                        None => self.admit_ready(generation),
                         Some(Ok(guide)) => self.waiting.push(Waiting { generation, guide }),
                         Some(Err(error)) => generation.client.fail(error),
                     }
                 }
                 Err(error) => request.answer(Err(error)),
             }
+        }
+    }
+
+    fn admit_ready(&mut self, generation: Generation<Reply>) {
+        let tokens = generation.prompt.len();
+        let cached = self.scheduler.admit(generation, Instant::now());
+        if let Some(metrics) = &self.metrics {
+            metrics.lock().unwrap_or_else(PoisonError::into_inner).add_prompt(tokens, cached);
         }
     }
 
@@ -86,7 +113,7 @@ impl<E: Engine> LanguageInstance<E> {
         if wish.text.len() > self.longest_text {
             return Err(too_long(format!("{} bytes", wish.text.len())));
         }
-        let prompt = self.vocabulary.tokenize(&wish.text);
+        let prompt = self.vocabulary.tokenize(&wish.text, true);
         let prompt = prompt.map_err(|reason| Error::invalid_arg(format!("input 'text_input': {reason}")))?;
         match prompt.len() {
             0 => Err(Error::invalid_arg("input 'text_input' has no tokens")),
@@ -119,13 +146,18 @@ impl<E: Engine> LanguageInstance<E> {
             match outcome {
                 Ok(guide) => {
                     generation.guide = Some(guide);
-                    self.scheduler.admit(generation, Instant::now());
+                    self.admit_ready(generation);
                 }
                 Err(error) => generation.client.fail(error),
             }
         }
         if !self.scheduler.is_idle() {
             self.scheduler.step(Instant::now());
+        }
+        if let Some(metrics) = &self.metrics {
+            let load = self.scheduler.load();
+            let load = Load { waiting: load.waiting + self.waiting.len(), ..load };
+            metrics.lock().unwrap_or_else(PoisonError::into_inner).set_load(load);
         }
     }
 }
@@ -176,6 +208,9 @@ pub(crate) struct Reply {
     /// Output that is not sent yet.
     pending: Part,
     input_tokens: usize,
+    output_tokens: usize,
+    first_token: Option<Instant>,
+    metrics: Option<Arc<Mutex<Metrics>>>,
     monitor: Arc<dyn BatchMonitor>,
     started: Instant,
     inputs_ready: Instant,
@@ -183,6 +218,10 @@ pub(crate) struct Reply {
 
 impl Reply {
     fn append(&mut self, part: Part) {
+        self.output_tokens += part.tokens;
+        if part.tokens > 0 {
+            self.first_token.get_or_insert_with(Instant::now);
+        }
         self.pending.text.push_str(&part.text);
         self.pending.tokens += part.tokens;
         self.pending.logprobs.extend(part.logprobs);
@@ -219,8 +258,13 @@ impl Client for Reply {
             outputs_ready,
             ended: Instant::now(),
         };
-        // Before the answer: a client with an answer finds the execution in the statistics.
+        // Before the answer: a client with an answer finds the execution in the statistics and metrics.
         self.monitor.executed(self.request.batch_size(), times);
+        if let (Some(metrics), Some(first)) = (&self.metrics, self.first_token) {
+            let (first, whole) = (first - self.started, outputs_ready - self.started);
+            let metrics = metrics.lock().unwrap_or_else(PoisonError::into_inner);
+            metrics.add_output(self.output_tokens, first, whole, finish);
+        }
         self.request.answer(response);
     }
 

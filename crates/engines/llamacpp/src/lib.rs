@@ -18,6 +18,7 @@ mod engine;
 mod guide;
 mod instance;
 mod library;
+mod metrics;
 mod model;
 mod options;
 mod parameters;
@@ -27,6 +28,7 @@ mod structure;
 #[cfg(test)]
 mod testing;
 mod text;
+mod tokens;
 mod weights;
 
 use std::path::PathBuf;

@@ -1,11 +1,12 @@
 //! A loaded model: checks its file and its configuration, and creates its instances.
 
 use std::io::Read as _;
+use std::iter;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use nereid_backend_api::{
-    Error, Instance, InstanceContext, InstanceKind, Model, ModelConfig, ModelContext, Result,
+    Error, Instance, InstanceContext, InstanceKind, MetricRegistry, Model, ModelConfig, ModelContext, Result,
 };
 use nereid_model_config::default_model_filename;
 use nereid_model_files as model_files;
@@ -15,6 +16,7 @@ use crate::contract;
 use crate::embedding::{self, EmbeddingInstance};
 use crate::instance::LanguageInstance;
 use crate::library::LlamaCpp;
+use crate::metrics::Metrics;
 use crate::options::Options;
 use crate::scheduler::Scheduler;
 use crate::weights::{Pooling, Task, Weights};
@@ -28,7 +30,8 @@ const MAGIC: &[u8] = b"GGUF";
 pub(crate) struct GgufModel {
     library: Arc<LlamaCpp>,
     options: Options,
-    path: PathBuf,
+    /// The parts of the file, the first one first.
+    parts: Vec<PathBuf>,
     /// `None` for a model that generates text.
     pooling: Option<Pooling>,
     /// Whether tensors have a batch dimension.
@@ -36,6 +39,9 @@ pub(crate) struct GgufModel {
     /// The loaded file, and how many of its layers are on a GPU. Instances share it.
     weights: Mutex<(i32, Arc<Weights>)>,
     completed: Option<ModelConfig>,
+    metrics: Option<MetricRegistry>,
+    name: String,
+    version: u64,
 }
 
 impl GgufModel {
@@ -43,13 +49,18 @@ impl GgufModel {
         let mut config = context.config.clone();
         let options = Options::of(&config)?;
         let path = model_file(context)?;
+        let parts = parts(&path)?;
         let gpu_layers = options.gpu_layers(InstanceKind::of_first_instance(&config));
-        let weights = weights(library, &path, gpu_layers)?;
+        let weights = weights(library, &parts, gpu_layers)?;
         let pooling = match weights.task() {
             Task::Generate => {
                 if context.complete {
                     contract::complete(&mut config);
-                    contract::complete_chat(&mut config, &weights);
+                    contract::complete_chat(
+                        &mut config,
+                        &weights,
+                        options.limits(weights.trained_context()).context,
+                    );
                 }
                 contract::check(&config)?;
                 None
@@ -73,11 +84,15 @@ impl GgufModel {
         Ok(Self {
             library: Arc::clone(library),
             options,
-            path,
+            parts,
             pooling,
             is_batched: config.max_batch_size > 0,
             weights: Mutex::new((gpu_layers, Arc::new(weights))),
             completed: context.complete.then_some(config),
+            // A model that is only checked has no metrics.
+            metrics: context.peers.metrics().ok(),
+            name: context.name.clone(),
+            version: context.version,
         })
     }
 
@@ -90,15 +105,43 @@ impl GgufModel {
         let mut loaded = self.weights.lock().unwrap_or_else(PoisonError::into_inner);
         let gpu_layers = self.options.gpu_layers(kind);
         if loaded.0 != gpu_layers {
-            *loaded = (gpu_layers, Arc::new(weights(&self.library, &self.path, gpu_layers)?));
+            *loaded = (gpu_layers, Arc::new(weights(&self.library, &self.parts, gpu_layers)?));
         }
         Ok(Arc::clone(&loaded.1))
     }
 }
 
-fn weights(library: &Arc<LlamaCpp>, path: &Path, gpu_layers: i32) -> Result<Weights> {
-    Weights::load(library, path, gpu_layers)
-        .map_err(|reason| Error::invalid_arg(format!("llama.cpp cannot load {}: {reason}", path.display())))
+fn weights(library: &Arc<LlamaCpp>, parts: &[PathBuf], gpu_layers: i32) -> Result<Weights> {
+    Weights::load(library, parts, gpu_layers).map_err(|reason| {
+        let path = parts.first().map(|path| path.display().to_string()).unwrap_or_default();
+        Error::invalid_arg(format!("llama.cpp cannot load {path}: {reason}"))
+    })
+}
+
+/// The files of a model: its first one, followed by `model-00002-of-00003.gguf` and so on in the same folder if the model was split.
+///
+/// # Errors
+/// `InvalidArg` if a part is missing.
+fn parts(first: &Path) -> Result<Vec<PathBuf>> {
+    let count = |name: &str| {
+        let (number, of) = name.strip_prefix("model-")?.strip_suffix(".gguf")?.split_once("-of-")?;
+        let is_number = |digits: &str| digits.len() == 5 && digits.bytes().all(|byte| byte.is_ascii_digit());
+        (is_number(number) && is_number(of)).then(|| of.parse::<u32>().ok()).flatten()
+    };
+    let folder = first.parent().unwrap_or(Path::new("."));
+    let entries = folder.read_dir().into_iter().flatten().flatten();
+    let counts = entries.filter_map(|entry| count(entry.file_name().to_str()?));
+    let count = counts.max().unwrap_or(1);
+    let others = (2..=count).map(|number| {
+        let path = folder.join(format!("model-{number:05}-of-{count:05}.gguf"));
+        match path.is_file() {
+            true => Ok(path),
+            false => {
+                Err(Error::invalid_arg(format!("{} is missing: the model has {count} parts", path.display())))
+            }
+        }
+    });
+    iter::once(Ok(first.to_owned())).chain(others).collect()
 }
 
 impl Model for GgufModel {
@@ -136,7 +179,12 @@ impl Model for GgufModel {
             }));
         }
         let scheduler = Scheduler::new(engine, Arc::<Weights>::clone(&weights), self.options.time_limit);
-        Ok(Box::new(LanguageInstance::new(scheduler, weights, longest_text)))
+        let metrics = self.metrics.as_ref().and_then(|registry| {
+            let model = (self.name.as_str(), self.version);
+            let metrics = Metrics::new(registry, model, &context.name, limits.cache, limits.sequences);
+            metrics.inspect_err(|error| tracing::warn!("model '{}' has no metrics: {error}", self.name)).ok()
+        });
+        Ok(Box::new(LanguageInstance::new(scheduler, weights, longest_text, metrics)))
     }
 }
 
@@ -154,4 +202,38 @@ fn model_file(context: &ModelContext) -> Result<PathBuf> {
         return Err(Error::invalid_arg(format!("{} is not a GGUF file", path.display())));
     }
     Ok(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_of_a_split_file_are_found_in_order() {
+        for (files, expected) in [
+            (&["model.gguf"][..], Ok(&["model.gguf"][..])),
+            (&["model.gguf", "model-2-of-3.gguf", "other-00002-of-00003.gguf"], Ok(&["model.gguf"])),
+            (
+                &["model.gguf", "model-00003-of-00003.gguf", "model-00002-of-00003.gguf"],
+                Ok(&["model.gguf", "model-00002-of-00003.gguf", "model-00003-of-00003.gguf"]),
+            ),
+            (
+                &["model.gguf", "model-00003-of-00003.gguf"],
+                Err("model-00002-of-00003.gguf is missing: the model has 3 parts"),
+            ),
+        ] {
+            let folder = tempfile::tempdir().unwrap();
+            for file in files {
+                std::fs::write(folder.path().join(file), "").unwrap();
+            }
+            match (parts(&folder.path().join("model.gguf")), expected) {
+                (Ok(found), Ok(expected)) => {
+                    let names: Vec<_> = found.iter().map(|path| path.file_name().unwrap()).collect();
+                    assert_eq!(names, expected);
+                }
+                (Err(error), Err(expected)) => assert!(error.message().ends_with(expected), "{error}"),
+                (found, expected) => panic!("{found:?} instead of {expected:?}"),
+            }
+        }
+    }
 }

@@ -34,6 +34,18 @@ pub(crate) enum Finish {
     Length,
 }
 
+/// The load of a scheduler.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Load {
+    pub(crate) running: usize,
+    /// Requests that are paused, or are not admitted yet.
+    pub(crate) waiting: usize,
+    /// Tokens of running requests in the cache. Those that several share count for each.
+    pub(crate) used: usize,
+    /// Pauses so far.
+    pub(crate) preemptions: usize,
+}
+
 /// A part of a request's output.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Part {
@@ -79,6 +91,7 @@ pub(crate) struct Scheduler<E, C> {
     slots: Vec<Slot<C>>,
     /// Counts admissions: which slot was used last, and which request came first.
     admitted: u64,
+    preemptions: usize,
     pace: Pace,
     batch: Vec<BatchToken>,
 }
@@ -94,6 +107,7 @@ impl<E: Engine, C: Client> Scheduler<E, C> {
             time_limit,
             slots,
             admitted: 0,
+            preemptions: 0,
             pace: Pace::default(),
             batch: Vec::new(),
         }
@@ -101,6 +115,18 @@ impl<E: Engine, C: Client> Scheduler<E, C> {
 
     pub(crate) fn limits(&self) -> Limits {
         self.limits
+    }
+
+    /// The current load.
+    pub(crate) fn load(&self) -> Load {
+        let active = || self.slots.iter().filter(|slot| slot.active.is_some());
+        let waiting = active().filter(|slot| slot.is_paused).count();
+        Load {
+            running: active().count() - waiting,
+            waiting,
+            used: active().map(|slot| slot.tokens.len()).sum(),
+            preemptions: self.preemptions,
+        }
     }
 
     /// How many further requests can be admitted. Paused ones come first.
@@ -116,10 +142,11 @@ impl<E: Engine, C: Client> Scheduler<E, C> {
         self.slots.iter().all(|slot| slot.active.is_none())
     }
 
-    /// Admits a request. It fails without [room](Self::room).
-    pub(crate) fn admit(&mut self, generation: Generation<C>, now: Instant) {
+    /// Admits a request. It fails without [room](Self::room). Returns how many tokens of its prompt were found in the cache.
+    pub(crate) fn admit(&mut self, generation: Generation<C>, now: Instant) -> usize {
         let Some((number, reused)) = self.assign(&generation) else {
-            return generation.client.fail(Error::internal("every sequence of the engine is in use"));
+            generation.client.fail(Error::internal("every sequence of the engine is in use"));
+            return 0;
         };
         self.admitted += 1;
         let deadline = self.time_limit.and_then(|limit| now.checked_add(limit));
@@ -129,6 +156,7 @@ impl<E: Engine, C: Client> Scheduler<E, C> {
             slot.salt.clone_from(&generation.parameters.cache_salt);
             slot.active = Some(Active::new(generation, deadline));
         }
+        reused
     }
 
     /// The sequence for a request, and how many tokens of its prompt it holds.
@@ -270,6 +298,7 @@ impl<E: Engine, C: Client> Scheduler<E, C> {
     /// Takes a request out of the cache, until another one ends. It is then read again, with what it has written.
     fn pause(&mut self, number: usize) {
         self.engine.truncate(number, 0);
+        self.preemptions += 1;
         if let Some(slot) = self.slots.get_mut(number) {
             slot.pause();
         }

@@ -12,8 +12,14 @@ pub(crate) const END: Token = 0;
 pub(crate) struct Alphabet;
 
 impl Vocabulary for Alphabet {
-    fn tokenize(&self, text: &str) -> Result<Vec<Token>, String> {
+    fn tokenize(&self, text: &str, _: bool) -> Result<Vec<Token>, String> {
         Ok(text.bytes().map(Token::from).collect())
+    }
+
+    fn detokenize(&self, tokens: &[Token]) -> Vec<u8> {
+        let mut text = Vec::new();
+        tokens.iter().for_each(|token| self.piece(*token, true, &mut text));
+        text
     }
 
     fn piece(&self, token: Token, special: bool, target: &mut Vec<u8>) {

@@ -1,7 +1,7 @@
 //! A model in memory: its weights, its metadata and its vocabulary.
 
 use std::ffi::{CString, c_char};
-use std::path::Path;
+use std::path::PathBuf;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -49,18 +49,22 @@ unsafe impl Send for Weights {}
 unsafe impl Sync for Weights {}
 
 impl Weights {
-    /// Loads a GGUF file. `gpu_layers` is how many layers go to a GPU, if there is one; -1 for all.
+    /// Loads a GGUF file, or the parts of a split one in their order. `gpu_layers` is how many layers go to a GPU, if there is one;
+    /// -1 for all.
     ///
     /// # Errors
     /// The library's reason.
-    pub(crate) fn load(library: &Arc<LlamaCpp>, path: &Path, gpu_layers: i32) -> Result<Self, String> {
-        let file = CString::new(path.as_os_str().as_encoded_bytes())
-            .map_err(|_| "its path has a zero byte".to_owned())?;
+    pub(crate) fn load(library: &Arc<LlamaCpp>, parts: &[PathBuf], gpu_layers: i32) -> Result<Self, String> {
+        let files = parts.iter().map(|path| CString::new(path.as_os_str().as_encoded_bytes()));
+        let files: Vec<CString> =
+            files.collect::<Result<_, _>>().map_err(|_| "its path has a zero byte".to_owned())?;
+        let pointers: Vec<*const c_char> = files.iter().map(|file| file.as_ptr()).collect();
         // SAFETY: the function takes nothing.
         let mut params = unsafe { (library.api.model_default_params)() };
         params.n_gpu_layers = gpu_layers;
-        // SAFETY: the parameters are the library's own, and the path lives during the call.
-        let (model, log) = library.with_log(|api| unsafe { (api.model_load)(file.as_ptr(), params) });
+        // SAFETY: the parameters are the library's own, and the paths live during the call.
+        let (model, log) =
+            library.with_log(|api| unsafe { (api.model_load)(pointers.as_ptr(), pointers.len(), params) });
         let model =
             NonNull::new(model).ok_or(if log.is_empty() { "no reason was given".to_owned() } else { log })?;
         // SAFETY: the model was loaded, and its vocabulary lives as long.
@@ -172,7 +176,7 @@ impl Drop for Weights {
 }
 
 impl Vocabulary for Weights {
-    fn tokenize(&self, text: &str) -> Result<Vec<Token>, String> {
+    fn tokenize(&self, text: &str, adds_special: bool) -> Result<Vec<Token>, String> {
         let too_long = || "the text is too long".to_owned();
         let length = i32::try_from(text.len()).map_err(|_| too_long())?;
         let mut tokens = vec![0; text.len() / 2 + 8];
@@ -181,7 +185,15 @@ impl Vocabulary for Weights {
             // SAFETY: text and buffer have the lengths that are passed.
             let count = unsafe {
                 let text = text.as_ptr().cast::<c_char>();
-                (self.api().tokenize)(self.vocabulary, text, length, tokens.as_mut_ptr(), room, true, true)
+                (self.api().tokenize)(
+                    self.vocabulary,
+                    text,
+                    length,
+                    tokens.as_mut_ptr(),
+                    room,
+                    adds_special,
+                    true,
+                )
             };
             if let Ok(count) = usize::try_from(count) {
                 tokens.truncate(count);
@@ -196,11 +208,33 @@ impl Vocabulary for Weights {
         }
         // SAFETY: as above.
         let first = unsafe { (self.api().first_token)(self.vocabulary) };
-        if tokens.starts_with(&[first, first]) {
+        if adds_special && tokens.starts_with(&[first, first]) {
             // A chat template has written the first token, too.
             tokens.remove(0);
         }
         Ok(tokens)
+    }
+
+    fn detokenize(&self, tokens: &[Token]) -> Vec<u8> {
+        let Ok(count) = i32::try_from(tokens.len()) else { return Vec::new() };
+        let mut text = vec![0_u8; tokens.len().saturating_mul(8).max(PIECE)];
+        loop {
+            let Ok(room) = i32::try_from(text.len()) else { return Vec::new() };
+            // SAFETY: both arrays have the lengths that are passed. The library checks the tokens' numbers.
+            let length = unsafe {
+                let buffer = text.as_mut_ptr().cast::<c_char>();
+                (self.api().detokenize)(self.vocabulary, tokens.as_ptr(), count, buffer, room, false, true)
+            };
+            if let Ok(length) = usize::try_from(length) {
+                text.truncate(length);
+                return text;
+            }
+            let needed = usize::try_from(length.unsigned_abs()).unwrap_or(0);
+            if needed <= text.len() {
+                return Vec::new();
+            }
+            text.resize(needed, 0);
+        }
     }
 
     fn piece(&self, token: Token, special: bool, target: &mut Vec<u8>) {

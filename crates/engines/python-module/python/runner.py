@@ -34,7 +34,7 @@ def _find(arguments):
     sys.path.extend(entry for entry in dict.fromkeys(folders) if entry)
     utils._model_dir = os.path.join(arguments["model_repository"], arguments["model_version"])
     # A package around the module, so that relative imports of files next to it work.
-    package = types.ModuleType(os.path.basename(folder))
+    package = types.ModuleType(_package_name(folder))
     package.__path__ = [folder]
     sys.modules[package.__name__] = package
     name = "%s.%s" % (package.__name__, os.path.splitext(os.path.basename(path))[0])
@@ -49,6 +49,17 @@ def _find(arguments):
         raise utils.TritonModelException("'%s' has no class TritonPythonModel" % path)
     _class = found
     return found
+
+
+def _package_name(folder):
+    """The name of the package around a model's module: the folder's, unless a library has it. The folder of a backend may be called like
+    the library that it uses, as vLLM's is."""
+    name = os.path.basename(folder)
+    if name in sys.modules:
+        return "_" + name
+    library = importlib.util.find_spec(name)
+    is_library = library is not None and library.origin is not None and os.path.dirname(library.origin) != folder
+    return "_" + name if is_library else name
 
 
 def complete(pairs):

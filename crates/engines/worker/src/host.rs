@@ -1,23 +1,26 @@
 //! The worker's side: a process that hosts an instance of a backend's model. It serves the calls of the server that
 //! started it, one at a time.
 //!
-//! A backend here has no peers, and a single model. The host knows nothing of the server except its calls.
+//! A backend here has a registry for its metrics, no other peers, and a single model. The host knows nothing of the server except its
+//! calls.
 
 mod arguments;
 mod continuous;
 mod execution;
+mod peers;
 
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use nereid_backend_api::{
-    Backend, Error, Instance, Model, ModelConfig, ModelContext, ReadinessReports, Result,
+    Backend, Error, Instance, MetricRegistry, Model, ModelConfig, ModelContext, ReadinessReports, Result,
 };
 use nereid_model_config::to_json;
 use nereid_worker_protocol::worker::{Connection, connect};
 use nereid_worker_protocol::{Channel, Incoming, Malformed, Message, Receiver, Sender, call};
 
 use self::continuous::ContinuousInstance;
+use self::peers::HostPeers;
 use crate::convert;
 
 pub use self::arguments::{instance_arguments, model_arguments};
@@ -32,7 +35,8 @@ pub use self::arguments::{instance_arguments, model_arguments};
 pub fn host(description: &str, open: impl FnMut() -> Result<Arc<dyn Backend>>) -> io::Result<()> {
     let Connection { calls, side } = connect(description)?;
     let side = Side { sender: Arc::new(Mutex::new(side.sender)), receiver: Some(side.receiver) };
-    Host { calls, side, open, backend: None, loaded: None, instance: None }.serve()
+    let metrics = MetricRegistry::default();
+    Host { calls, side, open, metrics, backend: None, loaded: None, instance: None }.serve()
 }
 
 /// The side channel.
@@ -53,6 +57,7 @@ struct Host<F> {
     calls: Channel,
     side: Side,
     open: F,
+    metrics: MetricRegistry,
     backend: Option<Arc<dyn Backend>>,
     loaded: Option<LoadedModel>,
     instance: Option<HostedInstance>,
@@ -139,7 +144,8 @@ impl<F: FnMut() -> Result<Arc<dyn Backend>>> Host<F> {
         self.loaded.as_ref().map_or(Ok(()), |loaded| loaded.model.ready())
     }
 
-    fn load(&mut self, context: ModelContext) -> Result<&LoadedModel> {
+    fn load(&mut self, mut context: ModelContext) -> Result<&LoadedModel> {
+        context.peers = Arc::new(HostPeers(self.metrics.clone()));
         let config = context.config.clone();
         // Only then does a reloaded model replace the previous one.
         let model = self.backend()?.load(context)?;
@@ -168,11 +174,13 @@ impl<F: FnMut() -> Result<Arc<dyn Backend>>> Host<F> {
             return Ok((readiness, None));
         }
         let capacity = u32::try_from(instance.capacity()).unwrap_or(u32::MAX);
-        let instance =
-            ContinuousInstance::start(instance, Arc::clone(&self.side.sender), self.side.receiver.take())
-                .map_err(|error| {
-                    Error::unavailable(format!("cannot start the instance's thread: {error}"))
-                })?;
+        let instance = ContinuousInstance::start(
+            instance,
+            Arc::clone(&self.side.sender),
+            self.side.receiver.take(),
+            self.metrics.clone(),
+        )
+        .map_err(|error| Error::unavailable(format!("cannot start the instance's thread: {error}")))?;
         self.instance = Some(HostedInstance::Continuous(instance));
         Ok((readiness | call::EXECUTES_CONTINUOUSLY, Some(capacity)))
     }

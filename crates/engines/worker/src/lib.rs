@@ -22,6 +22,7 @@ mod launch;
 mod life;
 mod lines;
 mod metrics;
+mod mirror;
 mod model;
 mod process;
 mod requests;

@@ -20,6 +20,7 @@ use nereid_worker_protocol::{Incoming, Malformed, Message, Reader, Sender};
 use crate::convert;
 use crate::label::Label;
 use crate::metrics::Metrics;
+use crate::mirror::Mirror;
 use crate::requests::Requests;
 use crate::wake::Tasks;
 
@@ -36,6 +37,7 @@ pub(crate) struct Service {
     peers: Arc<dyn Peers>,
     answers: Answers,
     metrics: Metrics,
+    mirror: Mirror,
     /// Messages handled so far.
     handled: u64,
 }
@@ -73,7 +75,15 @@ impl Service {
         let sender = Rc::new(RefCell::new(sender));
         let answers = Answers { sender, inner: Rc::default(), waiting: Rc::default() };
         tasks.spawn(report_cancellations(Arc::clone(&requests), answers.clone()));
-        Self { name, requests, peers, answers, metrics: Metrics::default(), handled: 0 }
+        Self {
+            name,
+            requests,
+            peers,
+            answers,
+            metrics: Metrics::default(),
+            mirror: Mirror::default(),
+            handled: 0,
+        }
     }
 
     /// Sends of what waits what the process takes now. Whether anything is left.
@@ -140,6 +150,7 @@ impl Service {
                     None => answer.done_reply(),
                 });
             }
+            side::METRICS => self.mirror.update(&*self.peers, reader)?,
             side::DROP_METRIC => self.metrics.drop(reader.u64()?),
             side::LOG => {
                 let (level, text) = (reader.u8()?, reader.text()?);

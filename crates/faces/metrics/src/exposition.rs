@@ -166,7 +166,8 @@ impl Exposition {
     /// held only while values are copied.
     pub fn text(&self, server: &Server) -> String {
         let rows = models::rows(server);
-        let families = self.registry.snapshot();
+        let mut families = self.registry.snapshot();
+        custom::add_queues(&mut families, &rows);
         let gpus = self.gpus.as_ref().map(Gpus::readings).unwrap_or_default();
         let repositories = (self.repositories)();
         let memory = (self.memory)();

@@ -13,13 +13,14 @@ use crate::text::{Labels, Number, Text};
 pub(crate) struct Row {
     /// The model's name.
     pub model: String,
+    pub version: u64,
     pub labels: Labels,
     /// The labels for each reason of failure.
     reasons: [Labels; FailureReason::ALL.len()],
     pub totals: Totals,
     /// Whether its configuration enables the response cache; the server may have none.
     pub enables_cache: bool,
-    pending: usize,
+    pub pending: usize,
     load_seconds: f64,
     first_response: Option<HistogramValue>,
     summaries: Option<[LatencySummary; LatencyPhase::ALL.len()]>,
@@ -42,6 +43,7 @@ fn row(model: Arc<Model>) -> Row {
     let statistics = model.statistics();
     Row {
         model: model.name().to_owned(),
+        version: model.version(),
         labels: Labels::new(&labels),
         reasons,
         totals: statistics.totals(),

@@ -63,6 +63,19 @@ impl<'a> Fields<'a> {
         self.0.retain(|(name, _)| !names.contains(&&**name));
     }
 
+    /// Refuses the fields that are left.
+    ///
+    /// # Errors
+    /// There is one, which the endpoint does not support.
+    pub(crate) fn end(&self) -> Outcome<()> {
+        match self.rest().next() {
+            None => Ok(()),
+            Some((name, _)) => {
+                Err(Failure::unsupported(name.to_owned(), format!("'{name}' is not supported here")))
+            }
+        }
+    }
+
     /// The fields that are left, except nulls.
     pub(crate) fn rest(&self) -> impl Iterator<Item = (&str, &'a RawValue)> {
         self.0.iter().filter(|(_, value)| value.get() != "null").map(|(name, value)| (&**name, *value))

@@ -2,7 +2,7 @@
 //!
 //! A model belongs to this face if its configuration declares the tensors of Triton's vLLM or TensorRT-LLM backend (see
 //! `contract`). The face renders chat templates, cuts outputs at stop texts, reads tool calls and
-//! reasoning, and knows no tokenizer: models count tokens. Requests enter the server by the same door as KServe's. This crate knows
+//! reasoning, and knows no tokenizer: models count and find tokens. Requests enter the server by the same door as KServe's. This crate knows
 //! no backend and no other face.
 
 #![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
@@ -29,6 +29,7 @@ mod search;
 mod sse;
 mod template;
 mod tensors;
+mod tokens;
 mod tools;
 
 use std::future::ready;
@@ -49,7 +50,7 @@ use crate::error::transport_error;
 use crate::exchange::{Refusal, request_id};
 use crate::profile::Profiles;
 
-/// The prefix of all paths.
+/// The prefix of paths that this face alone has. `/tokenize` and `/detokenize` are elsewhere, as in vLLM.
 const PREFIX: &str = "/v1/";
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -97,6 +98,8 @@ enum Operation {
     Response,
     Rerank,
     Score,
+    Tokenize,
+    Detokenize,
     Models,
     Model,
     Load,
@@ -111,6 +114,8 @@ static ROUTES: Routes<Operation> = Routes::new({
         Route::new(Method::POST, "/v1/responses", Action::Infer, Operation::Response),
         Route::new(Method::POST, "/v1/rerank", Action::Infer, Operation::Rerank),
         Route::new(Method::POST, "/v1/score", Action::Infer, Operation::Score),
+        Route::new(Method::POST, "/tokenize", Action::Infer, Operation::Tokenize),
+        Route::new(Method::POST, "/detokenize", Action::Infer, Operation::Detokenize),
         Route::new(Method::GET, "/v1/models", Action::Index, Operation::Models),
         Route::new(Method::GET, "/v1/models/{model}", Action::Index, Operation::Model),
         Route::new(Method::POST, "/v1/models/{model}/load", Action::Load, Operation::Load),
@@ -160,6 +165,8 @@ impl OpenAi {
             Operation::Response => Box::pin(responses::answer(self, call, body)).await,
             Operation::Rerank => Box::pin(rerank::rerank(self, call, body)).await,
             Operation::Score => Box::pin(rerank::score(self, call, body)).await,
+            Operation::Tokenize => Box::pin(tokens::tokenize(self, call, body)).await,
+            Operation::Detokenize => Box::pin(tokens::detokenize(self, call, body)).await,
             Operation::Models => Ok(models::list(self, call)),
             Operation::Model => models::describe(self, &model),
             Operation::Load => Box::pin(models::load(self, &model)).await,

@@ -152,16 +152,6 @@ fn take_texts(fields: &mut Fields<'_>, names: [&'static str; 2]) -> Outcome<Vec<
     Err(Failure::invalid_field(name, format!("'{name}' is missing")))
 }
 
-/// Refuses fields that were not read.
-fn check_rest(fields: &Fields<'_>) -> Outcome<()> {
-    match fields.rest().next() {
-        None => Ok(()),
-        Some((name, _)) => {
-            Err(Failure::unsupported(name.to_owned(), format!("'{name}' is not supported here")))
-        }
-    }
-}
-
 fn plan_rerank(request: &Request) -> Outcome<Plan> {
     let contract = PairContract::find(&request.model, &request.name)?;
     let mut fields = Fields::parse(&request.json)?;
@@ -171,7 +161,7 @@ fn plan_rerank(request: &Request) -> Outcome<Plan> {
     let documents = take_texts(&mut fields, ["documents", "texts"])?;
     let top = fields.take("top_n")?.unwrap_or(usize::MAX);
     let returns_documents = fields.take("return_documents")?.unwrap_or(true);
-    check_rest(&fields)?;
+    fields.end()?;
     let requests = contract.requests(&request.model, &[query], &documents)?;
     let documents = if returns_documents { documents } else { Vec::new() };
     Ok(Plan { contract, requests, documents, top })
@@ -183,7 +173,7 @@ fn plan_score(request: &Request) -> Outcome<Plan> {
     fields.ignore(&["model", "user"]);
     let queries = take_texts(&mut fields, ["text_1", "queries"])?;
     let documents = take_texts(&mut fields, ["text_2", "documents"])?;
-    check_rest(&fields)?;
+    fields.end()?;
     if queries.len() != 1 && queries.len() != documents.len() {
         let message = format!(
             "'text_1' has {} texts and 'text_2' {}, but must have one, or as many",

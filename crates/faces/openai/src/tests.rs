@@ -7,6 +7,7 @@ mod embeddings;
 mod rerank;
 mod responses;
 mod streams;
+mod tokens;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -111,7 +112,11 @@ fn inputs_of(request: &Request) -> Value {
                 if texts.len() == 1 { texts[0].clone() } else { Value::from(texts) }
             }
             DataType::Bool => json!(contents[0] == 1),
-            DataType::Int32 => json!(i32::from_le_bytes(contents[..4].try_into().unwrap())),
+            DataType::Int32 => {
+                let (numbers, _) = contents.as_chunks();
+                let numbers: Vec<i32> = numbers.iter().map(|bytes| i32::from_le_bytes(*bytes)).collect();
+                if let [number] = numbers[..] { json!(number) } else { json!(numbers) }
+            }
             DataType::Uint64 => json!(u64::from_le_bytes(contents[..8].try_into().unwrap())),
             DataType::Fp32 => json!(f32::from_le_bytes(contents[..4].try_into().unwrap())),
             other => panic!("{other}"),

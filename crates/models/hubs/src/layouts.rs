@@ -5,6 +5,7 @@
 //! engine on this machine runs becomes the only version of a model that is named after the repository.
 
 mod formats;
+mod gguf;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,12 +17,13 @@ use crate::address::{HubAddress, HubKind};
 pub type Engines = Arc<dyn Fn(&str) -> bool + Send + Sync>;
 
 /// The formats and the engines that run them, the best first.
-const ENGINES: [(Format, &str); 6] = [
+const ENGINES: [(Format, &str); 7] = [
     (Format::Onnx, "onnxruntime"),
     (Format::OpenVino, "openvino"),
     (Format::SavedModel, "tensorflow"),
     (Format::TorchScript, "pytorch"),
     (Format::Plan, "tensorrt"),
+    (Format::Gguf, "llamacpp"),
     (Format::Onnx, "embedded"),
 ];
 
@@ -135,12 +137,17 @@ fn main_one<'a>(of_format: &[&'a Candidate<'a>]) -> Result<&'a Candidate<'a>, Ve
 /// encoder, has the file's name as well.
 fn name(address: &HubAddress, candidate: &Candidate<'_>, is_file: bool) -> String {
     let repository = address.repository();
-    if is_file {
+    // Variants of a language model are files of the whole model.
+    if is_file && candidate.format != Format::Gguf {
         let is_whole = candidate.base == "model";
         return if is_whole { repository.to_owned() } else { format!("{repository}-{}", candidate.base) };
     }
-    let folder = address.path.rsplit('/').next().unwrap_or_default();
-    if folder.is_empty() || formats::is_of_format(folder) { repository.to_owned() } else { folder.to_owned() }
+    let folder = if is_file { "" } else { address.path.rsplit('/').next().unwrap_or_default() };
+    if folder.is_empty() || formats::is_of_format(folder) || gguf::is_quantization(folder) {
+        repository.to_owned()
+    } else {
+        folder.to_owned()
+    }
 }
 
 /// The message for several models.
@@ -185,20 +192,17 @@ fn none_runs(address: &HubAddress, found: &[Candidate<'_>], files: &[&str]) -> R
     let weights = weights(files);
     let Some((_, example)) = weights.first_key_value() else {
         return if files.contains(&address.path.as_str()) {
-            Err(format!("'{shown}' is not a model's file: .onnx, .xml with .bin, .pt or .plan"))
+            Err(format!("'{shown}' is not a model's file: .onnx, .xml with .bin, .pt, .plan or .gguf"))
         } else {
             Ok(Arranged::AsIs)
         };
     };
     let formats: Vec<_> = weights.keys().copied().collect();
-    let remedy = if formats == ["GGUF"] {
-        "engines of language models, such as llama.cpp, run them".to_owned()
-    } else {
-        format!("export them, for instance with `optimum-cli export onnx --model {} FOLDER`", address.name)
-    };
     Err(format!(
-        "'{shown}' has no model that this server runs, only weights in the format {} ('{example}'): {remedy}",
-        formats.join(" and ")
+        "'{shown}' has no model that this server runs, only weights in the format {} ('{example}'): export them, for instance with \
+         `optimum-cli export onnx --model {} FOLDER`",
+        formats.join(" and "),
+        address.name
     ))
 }
 

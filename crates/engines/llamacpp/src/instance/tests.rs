@@ -33,7 +33,7 @@ fn instance(sequences: usize) -> LanguageInstance<Scripted> {
     let (engine, _) = Scripted::new(Limits { sequences, context: 64, cache: 128, batch: 32 });
     let vocabulary = Arc::new(Alphabet);
     let scheduler = Scheduler::new(engine, Arc::<Alphabet>::clone(&vocabulary), None);
-    LanguageInstance::new(scheduler, vocabulary, 100)
+    LanguageInstance::new(scheduler, vocabulary, 100, None)
 }
 
 fn bytes(name: &str, value: &str) -> Tensor {
@@ -211,6 +211,45 @@ fn outputs_with_a_form_are_compiled_aside_and_end_with_it() {
                     assert!(error.message().starts_with(expected), "{sampling}: {error}");
                 }
             }
+        }
+    }
+}
+
+#[test]
+fn operations_on_tokens_evaluate_nothing() {
+    let mut instance = instance(1);
+    let tokens = |numbers: &[i32]| {
+        let contents: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+        Tensor::new("tokens", DataType::Int32, [i64::try_from(numbers.len()).unwrap()], contents)
+    };
+    for (inputs, expected) in [
+        (vec![bytes("text_input", "ab"), bytes("operation", "tokenize")], Ok(tokens(&[97, 98]))),
+        (
+            vec![bytes("text_input", ""), bytes("operation", "detokenize"), tokens(&[98, 0])],
+            Ok(bytes("text_output", "b<end>")),
+        ),
+        (vec![bytes("text_input", ""), bytes("operation", "detokenize")], Err("lacks input 'tokens'")),
+        (
+            vec![bytes("operation", "detokenize"), tokens(&[3, 128])],
+            Err("input 'tokens' has 128, but the tokens are 0 to 127"),
+        ),
+        (vec![bytes("operation", "detokenize"), tokens(&[-1])], Err("input 'tokens' has -1")),
+        (vec![bytes("operation", "count")], Err("'operation' is 'count', but must be generate, tokenize or")),
+        (
+            vec![bytes("text_input", &"a".repeat(101)), bytes("operation", "tokenize")],
+            Err("input 'text_input' has 101 bytes"),
+        ),
+    ] {
+        let (request, recorder) = Recorder::request(InferRequest { inputs, ..InferRequest::default() }, 1);
+        instance.execute(Arc::<Executions>::default().batch(vec![request]));
+        match (recorder.answer(), expected) {
+            (Ok(response), Ok(expected)) => {
+                let [output] = response.outputs.as_slice() else { panic!("{response:?}") };
+                assert_eq!((&output.name, &output.shape), (&expected.name, &expected.shape));
+                assert_eq!(output.contiguous().unwrap(), expected.contiguous().unwrap());
+            }
+            (Err(error), Err(expected)) => assert!(error.message().contains(expected), "{error}"),
+            (answer, expected) => panic!("{answer:?} instead of {expected:?}"),
         }
     }
 }

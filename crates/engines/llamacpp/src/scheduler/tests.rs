@@ -75,7 +75,7 @@ impl Bench {
 
     fn admit(&mut self, prompt: &str, parameters: SamplingParameters) -> Recorder {
         let client = Recorder::default();
-        let prompt = Alphabet.tokenize(prompt).unwrap();
+        let prompt = Alphabet.tokenize(prompt, true).unwrap();
         self.scheduler
             .admit(Generation { client: client.clone(), prompt, parameters, guide: None }, self.now);
         client
@@ -229,8 +229,8 @@ fn oldest_cached_sequence_is_replaced() {
         bench.complete(prompt, tokens(1));
     }
     let held = bench.record.lock().unwrap().held.clone();
-    assert_eq!(held[&0], Alphabet.tokenize("cccc").unwrap());
-    assert_eq!(held[&1], Alphabet.tokenize("bbbbb").unwrap());
+    assert_eq!(held[&0], Alphabet.tokenize("cccc", true).unwrap());
+    assert_eq!(held[&1], Alphabet.tokenize("bbbbb", true).unwrap());
 }
 
 #[test]

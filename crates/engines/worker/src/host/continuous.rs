@@ -9,15 +9,19 @@ use std::process;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Wake, Waker};
 use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 use nereid_backend_api::{
-    Answer, Batch, BatchMonitor, CancelSignal, ExecutionTimes, Instance, Intake, IntakeSource, Next, Request,
-    Responder, ResponseSink,
+    Answer, Batch, BatchMonitor, CancelSignal, ExecutionTimes, FamilySnapshot, Instance, Intake,
+    IntakeSource, MetricRegistry, Next, Request, Responder, ResponseSink,
 };
 use nereid_worker_protocol::side;
 use nereid_worker_protocol::{Incoming, Malformed, Message, Receiver, Sender};
 
-use crate::convert;
+use crate::{convert, mirror};
+
+/// How often metrics are sent while requests execute.
+const METRICS_INTERVAL: Duration = Duration::from_millis(200);
 
 /// An instance on a thread of its own.
 pub(super) struct ContinuousInstance {
@@ -30,6 +34,14 @@ struct Queue {
     state: Mutex<State>,
     changed: Condvar,
     sender: Arc<Mutex<Sender>>,
+    metrics: Mutex<PublishedMetrics>,
+}
+
+/// The metrics of the backend, and what the server has of them.
+struct PublishedMetrics {
+    registry: MetricRegistry,
+    at: Option<Instant>,
+    sent: Vec<FamilySnapshot>,
 }
 
 #[derive(Default)]
@@ -52,8 +64,10 @@ impl ContinuousInstance {
         mut instance: Box<dyn Instance>,
         sender: Arc<Mutex<Sender>>,
         receiver: Option<Receiver>,
+        metrics: MetricRegistry,
     ) -> io::Result<Self> {
-        let queue = Arc::new(Queue { state: Mutex::default(), changed: Condvar::new(), sender });
+        let metrics = Mutex::new(PublishedMetrics { registry: metrics, at: None, sent: Vec::new() });
+        let queue = Arc::new(Queue { state: Mutex::default(), changed: Condvar::new(), sender, metrics });
         let source = Source(Arc::clone(&queue));
         let thread = thread::Builder::new().name("nereid-instance".to_owned()).spawn(move || {
             let outcome = catch_unwind(AssertUnwindSafe(|| instance.run(Intake::new(source))));
@@ -144,6 +158,25 @@ impl Queue {
         }
     }
 
+    /// Sends the metrics that have changed. Without `now`, no more often than at the interval.
+    fn publish(&self, now: bool) {
+        let mut metrics = self.metrics.lock().unwrap_or_else(PoisonError::into_inner);
+        if !now && metrics.at.is_some_and(|at| at.elapsed() < METRICS_INTERVAL) {
+            return;
+        }
+        metrics.at = Some(Instant::now());
+        let snapshot = metrics.registry.snapshot();
+        if snapshot == metrics.sent {
+            return;
+        }
+        let mut sender = self.sender.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut message = sender.message(side::METRICS);
+        mirror::write(&mut message, &snapshot);
+        // Without a server, the process is about to end.
+        let _ = message.send();
+        metrics.sent = snapshot;
+    }
+
     /// Sends a response to a request.
     fn respond(&self, handle: u64, answer: Option<Answer>, last: bool) {
         let mut sender = self.sender.lock().unwrap_or_else(PoisonError::into_inner);
@@ -183,11 +216,15 @@ impl ResponseSink for Sink {
     fn deliver(&self, answer: Option<Answer>, last: bool) {
         if last {
             self.queue.lock().sinks.remove(&self.handle);
+            // A client with its answer finds the request in the metrics.
+            self.queue.publish(true);
         }
         self.queue.respond(self.handle, answer, last);
     }
 
     fn is_cancelled(&self) -> bool {
+        // Instances check every request between two steps.
+        self.queue.publish(false);
         self.cancelled.is_cancelled()
     }
 
@@ -226,6 +263,7 @@ impl IntakeSource for Source {
     }
 
     fn wait(&mut self) {
+        self.0.publish(true);
         let state = self.0.lock();
         let waits = |state: &mut State| !state.has_news && !state.is_woken;
         let waited = self.0.changed.wait_while(state, waits);

@@ -130,6 +130,20 @@ pub(crate) fn planned(request: &Request, mut fields: Fields<'_>, messages: Vec<V
     Ok(Plan { choices, form })
 }
 
+/// Renders the prompt of a conversation, with the fields of a chat completion.
+///
+/// # Errors
+/// A field is invalid, or the model has no template.
+pub(crate) fn prompt(request: &Request, fields: &mut Fields<'_>) -> Outcome<String> {
+    let messages = fields
+        .take_raw("messages")
+        .ok_or_else(|| Failure::invalid_field("prompt", "'prompt' or 'messages' is missing"))?;
+    let template = request.profile.chat_template(&request.name)?;
+    let messages = read_messages(messages, template.mentions("developer"))?;
+    let tools = ToolSet::take(fields)?;
+    template.render(conversation(fields, messages, tools.for_template)?)
+}
+
 /// Takes the number of alternatives of each token, if probabilities are wanted.
 fn logprobs(fields: &mut Fields<'_>) -> Outcome<Option<u32>> {
     let is_wanted = fields.take("logprobs")?.unwrap_or(false);

@@ -3,6 +3,8 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
+use super::gguf;
+
 /// A format that some engine runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Format {
@@ -11,6 +13,7 @@ pub(super) enum Format {
     SavedModel,
     TorchScript,
     Plan,
+    Gguf,
 }
 
 /// Names of folders for files of one format.
@@ -88,7 +91,12 @@ impl<'a> Candidate<'a> {
         let folder: Vec<_> = folder
             .split('/')
             .filter(|part| !part.is_empty() && !is_of_format(part) && number(part).is_none())
+            .filter(|part| format != Format::Gguf || !gguf::is_quantization(part))
             .collect();
+        if format == Format::Gguf {
+            let (base, variant) = gguf::base_and_variant(stem(name));
+            return Self { format, main, folder: folder.join("/"), base, variant, version };
+        }
         let stem = if format == Format::SavedModel { "model" } else { stem(name) };
         let (base, variant) = split_variant(stem.strip_prefix("openvino_").unwrap_or(stem));
         Self { format, main, folder: folder.join("/"), base, variant, version }
@@ -96,7 +104,8 @@ impl<'a> Candidate<'a> {
 
     /// Orders variants, the best first: the plain one, then those closest to it.
     pub(super) fn rank(&self) -> (usize, Reverse<i64>, usize, &'a str) {
-        let order = ["", "fp32", "fp16", "quantized"];
+        let order =
+            if self.format == Format::Gguf { gguf::ORDER } else { &["", "fp32", "fp16", "quantized"] };
         let variant = order.iter().position(|variant| *variant == self.variant).unwrap_or(order.len());
         (variant, Reverse(self.version), self.main.matches('/').count(), self.main)
     }
@@ -105,9 +114,7 @@ impl<'a> Candidate<'a> {
     pub(super) fn place(&self) -> &'a str {
         match self.format {
             Format::SavedModel if self.main.contains('/') => split(self.main).0,
-            Format::SavedModel | Format::Onnx | Format::OpenVino | Format::TorchScript | Format::Plan => {
-                self.main
-            }
+            _ => self.main,
         }
     }
 
@@ -124,6 +131,7 @@ impl<'a> Candidate<'a> {
         let main = (format!("1/model.{ending}"), self.main.to_owned());
         match self.format {
             Format::TorchScript | Format::Plan => vec![main],
+            Format::Gguf => gguf::files(self.main, beside),
             Format::OpenVino => {
                 vec![main, ("1/model.bin".to_owned(), format!("{}.bin", self.main.trim_end_matches(".xml")))]
             }
@@ -166,6 +174,7 @@ pub(super) fn candidates<'a>(files: &[&'a str]) -> Vec<Candidate<'a>> {
                 is_script.then_some(Format::TorchScript)
             }
             (_, "plan") => Some(Format::Plan),
+            (stem, "gguf") => gguf::is_model(stem).then_some(Format::Gguf),
             _ => None,
         }
     };
@@ -182,7 +191,6 @@ pub(super) fn weights<'a>(files: &[&'a str]) -> BTreeMap<&'static str, &'a str> 
             Some((_, "safetensors")) => "safetensors",
             Some((_, "pt" | "pth" | "ckpt")) => "PyTorch",
             Some((stem, "bin")) if stem.contains("pytorch") => "PyTorch",
-            Some((_, "gguf")) => "GGUF",
             Some((_, "h5" | "keras")) => "Keras",
             Some((_, "msgpack")) => "Flax",
             Some((_, "tflite")) => "TensorFlow Lite",

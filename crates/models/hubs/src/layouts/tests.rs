@@ -107,7 +107,24 @@ const SAVED_MODEL_AT_ROOT: &[&str] =
     &["fingerprint.pb", "keras_metadata.pb", "saved_model.pb", "variables/variables.index"];
 
 /// unsloth's and TheBloke's repositories.
-const GGUF: &[&str] = &["model-Q4_K_M.gguf", "model-Q8_0.gguf"];
+const GGUF: &[&str] = &[
+    "Llama-3.2-1B-Instruct-BF16.gguf",
+    "Llama-3.2-1B-Instruct-Q2_K.gguf",
+    "Llama-3.2-1B-Instruct-Q4_K_M.gguf",
+    "Llama-3.2-1B-Instruct-UD-Q4_K_XL.gguf",
+    "Llama-3.2-1B-Instruct.Q8_0.gguf",
+    "imatrix_unsloth.gguf",
+    "mmproj-F16.gguf",
+];
+
+/// A large model, split and in a folder for each quantization.
+const SPLIT_GGUF: &[&str] = &[
+    "Q8_0/big-Q8_0-00001-of-00002.gguf",
+    "Q8_0/big-Q8_0-00002-of-00002.gguf",
+    "Q4_K_M/big-Q4_K_M-00001-of-00003.gguf",
+    "Q4_K_M/big-Q4_K_M-00003-of-00003.gguf",
+    "Q4_K_M/big-Q4_K_M-00002-of-00003.gguf",
+];
 
 const OPENVINO_ONLY: &[&str] = &[
     "openvino_detokenizer.bin",
@@ -137,7 +154,7 @@ fn described(address: &str, files: &[&str], engines: &[&str]) -> String {
     }
 }
 
-const ALL: &[&str] = &["onnxruntime", "openvino", "tensorflow", "pytorch", "embedded"];
+const ALL: &[&str] = &["onnxruntime", "openvino", "tensorflow", "pytorch", "llamacpp", "embedded"];
 
 #[test]
 fn well_known_repository_is_one_model_of_its_best_format() {
@@ -217,6 +234,31 @@ fn well_known_repository_is_one_model_of_its_best_format() {
             ALL,
             "script: 1/model.pt=traced_model.pt",
         ),
+        ("hf://o/llama-GGUF", GGUF, ALL, "llama-GGUF: 1/model.gguf=Llama-3.2-1B-Instruct-Q4_K_M.gguf"),
+        (
+            "hf://o/llama-GGUF/Llama-3.2-1B-Instruct.Q8_0.gguf",
+            GGUF,
+            ALL,
+            "llama-GGUF: 1/model.gguf=Llama-3.2-1B-Instruct.Q8_0.gguf",
+        ),
+        ("hf://o/tiny", &["tiny.gguf", "model.safetensors"], ALL, "tiny: 1/model.gguf=tiny.gguf"),
+        ("hf://o/r", &["onnx/model.onnx", "a-q4_0.gguf"], &["llamacpp"], "r: 1/model.gguf=a-q4_0.gguf"),
+        ("hf://o/r", &["onnx/model.onnx", "a-q4_0.gguf"], ALL, "r: 1/model.onnx=onnx/model.onnx"),
+        (
+            "hf://o/big",
+            SPLIT_GGUF,
+            ALL,
+            "big: 1/model.gguf=Q4_K_M/big-Q4_K_M-00001-of-00003.gguf \
+             1/model-00003-of-00003.gguf=Q4_K_M/big-Q4_K_M-00003-of-00003.gguf \
+             1/model-00002-of-00003.gguf=Q4_K_M/big-Q4_K_M-00002-of-00003.gguf",
+        ),
+        (
+            "hf://o/big/Q8_0",
+            SPLIT_GGUF,
+            ALL,
+            "big: 1/model.gguf=Q8_0/big-Q8_0-00001-of-00002.gguf \
+             1/model-00002-of-00002.gguf=Q8_0/big-Q8_0-00002-of-00002.gguf",
+        ),
         (
             "hf://OpenVINO/llm",
             OPENVINO_ONLY,
@@ -270,9 +312,15 @@ fn repository_with_several_models_or_none_names_what_would_work() {
         (
             "hf://o/llama-GGUF",
             GGUF,
+            &["onnxruntime"],
+            "'hf://o/llama-GGUF' has the model 'Llama-3.2-1B-Instruct-BF16.gguf', but no engine for it is installed: it needs the \
+             backend 'llamacpp'",
+        ),
+        (
+            "hf://o/two",
+            &["a-Q4_0.gguf", "b-Q4_0.gguf", "b-Q8_0.gguf"],
             ALL,
-            "'hf://o/llama-GGUF' has no model that this server runs, only weights in the format GGUF ('model-Q4_K_M.gguf'): \
-             engines of language models, such as llama.cpp, run them",
+            "'hf://o/two' has several models; name one of them: hf://o/two/a-Q4_0.gguf, hf://o/two/b-Q4_0.gguf",
         ),
         (
             "hf://OpenVINO/llm",
@@ -285,7 +333,7 @@ fn repository_with_several_models_or_none_names_what_would_work() {
             "hf://o/m/README.md",
             &["model.onnx"],
             ALL,
-            "'hf://o/m/README.md' is not a model's file: .onnx, .xml with .bin, .pt or .plan",
+            "'hf://o/m/README.md' is not a model's file: .onnx, .xml with .bin, .pt, .plan or .gguf",
         ),
     ] {
         assert_eq!(described(address, files, engines), expected, "{address}");
@@ -312,10 +360,10 @@ proptest! {
     fn files_of_a_model_exist_and_have_places_of_their_own(
         files in btree_set(
             "((onnx|openvino|unet|saved_model|1|a)/){0,2}(model|openvino_model|encoder)(_fp16|_q4|)[.](onnx|xml|bin|pt|onnx_data)|\
-             ((saved_model|1)/){0,2}(saved_model[.]pb|variables/x|config[.]pbtxt)",
+             ((Q8_0|a)/)?(llm|mmproj)(-q4_0|-q8_0|)(-0000[123]-of-00003|)[.]gguf|((saved_model|1)/){0,2}(saved_model[.]pb|variables/x|config[.]pbtxt)",
             0..12,
         ),
-        engines in any::<[bool; 6]>(),
+        engines in any::<[bool; 7]>(),
         folder in "(|/onnx|/unet|/onnx/model.onnx)",
     ) {
         let files: Vec<_> = files.iter().map(String::as_str).collect();

@@ -1,0 +1,270 @@
+//! Metrics of a language model, by the names that gateways and dashboards know: TensorRT-LLM's in Triton, vLLM's, and OpenTelemetry's
+//! conventions for generative models.
+
+use std::time::Duration;
+
+use nereid_backend_api::{Metric, MetricKind, MetricLabels, MetricRegistry, Result};
+
+use crate::scheduler::{Finish, Load};
+
+/// Bounds of buckets in seconds, as vLLM has them.
+const FIRST_TOKEN: &[f64] = &[
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0,
+    80.0,
+];
+const PER_TOKEN: &[f64] =
+    &[0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0];
+const REQUEST: &[f64] = &[
+    0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0,
+    960.0,
+];
+
+/// The metrics of one instance.
+pub(crate) struct Metrics {
+    running: Vec<Metric>,
+    waiting: Vec<Metric>,
+    used: Metric,
+    free: Metric,
+    fraction: Vec<Metric>,
+    /// Values that do not change, kept so that they stay exposed.
+    _constant: Vec<Metric>,
+    prompt_tokens: Metric,
+    cached_tokens: Metric,
+    prefix_queries: Metric,
+    output_tokens: Metric,
+    preemptions: Metric,
+    stopped: Metric,
+    cut: Metric,
+    first_token: Vec<Metric>,
+    per_token: Vec<Metric>,
+    request: Vec<Metric>,
+    /// The tokens of the cache.
+    cache: usize,
+    last: Load,
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts of tokens and requests are small")]
+fn number(count: usize) -> f64 {
+    count as f64
+}
+
+impl Metrics {
+    /// Registers the metrics of an instance. `cache` is its size in tokens, `sequences` the number of requests that it executes together.
+    ///
+    /// # Errors
+    /// A name is in use for another kind of metric.
+    pub(crate) fn new(
+        registry: &MetricRegistry,
+        (model, version): (&str, u64),
+        engine: &str,
+        cache: usize,
+        sequences: usize,
+    ) -> Result<Self> {
+        let labels = |pairs: &[(&str, &str)]| -> MetricLabels {
+            pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+        };
+        let version = version.to_string();
+        let own = |kind, name: &str, help: &str, label: &str, value: &str| {
+            let labels = labels(&[("model", model), ("version", &version), (label, value)]);
+            registry.family(kind, name, help)?.metric(labels, None)
+        };
+        let requests = |kind: &str| {
+            own(
+                MetricKind::Gauge,
+                "nv_trt_llm_request_metrics",
+                "TRT LLM request metrics",
+                "request_type",
+                kind,
+            )
+        };
+        let blocks = |kind: &str| {
+            let (name, help) = ("nv_trt_llm_kv_cache_block_metrics", "TRT LLM KV cache block metrics");
+            own(MetricKind::Gauge, name, help, "kv_cache_block_type", kind)
+        };
+        let of_vllm = |kind, name: &str, help: &str, bounds: Option<&[f64]>, more: &[(&str, &str)]| {
+            let labels = labels(&[&[("model_name", model), ("engine", engine)], more].concat());
+            registry.family(kind, &format!("vllm:{name}"), help)?.metric(labels, bounds.map(<[f64]>::to_vec))
+        };
+        let gauge = |name, help| of_vllm(MetricKind::Gauge, name, help, None, &[]);
+        let counter = |name, help| of_vllm(MetricKind::Counter, name, help, None, &[]);
+        let ended = |reason| {
+            let help = "Requests that ended, by the reason";
+            of_vllm(MetricKind::Counter, "request_success_total", help, None, &[("finished_reason", reason)])
+        };
+        let histograms = |name: &str, general: &str, help: &str, bounds: &[f64]| {
+            let labels = labels(&[
+                ("gen_ai_operation_name", "text_completion"),
+                ("gen_ai_provider_name", "nereid"),
+                ("gen_ai_request_model", model),
+            ]);
+            let family =
+                registry.family(MetricKind::Histogram, &format!("gen_ai_server_{general}_seconds"), help)?;
+            Ok::<_, nereid_backend_api::Error>(vec![
+                of_vllm(MetricKind::Histogram, name, help, Some(bounds), &[])?,
+                family.metric(labels, Some(bounds.to_vec()))?,
+            ])
+        };
+        let constant = vec![blocks("max")?, blocks("tokens_per")?, requests("max")?];
+        for (metric, value) in constant.iter().zip([number(cache), 1.0, number(sequences)]) {
+            metric.set(value)?;
+        }
+        let mut metrics = Self {
+            running: vec![
+                gauge("num_requests_running", "Requests that are being executed")?,
+                requests("active")?,
+                requests("scheduled")?,
+            ],
+            waiting: vec![
+                gauge("num_requests_waiting", "Requests that wait to be executed")?,
+                requests("waiting")?,
+            ],
+            used: blocks("used")?,
+            free: blocks("free")?,
+            fraction: vec![
+                gauge("kv_cache_usage_perc", "The part of the cache that running requests use, from 0 to 1")?,
+                blocks("fraction")?,
+            ],
+            _constant: constant,
+            prompt_tokens: counter("prompt_tokens_total", "Tokens of prompts")?,
+            cached_tokens: counter(
+                "prefix_cache_hits_total",
+                "Tokens of prompts that were found in the cache",
+            )?,
+            prefix_queries: counter(
+                "prefix_cache_queries_total",
+                "Tokens of prompts that were looked up in the cache",
+            )?,
+            output_tokens: counter("generation_tokens_total", "Tokens that were generated")?,
+            preemptions: counter(
+                "num_preemptions_total",
+                "Pauses of requests for want of room in the cache",
+            )?,
+            stopped: ended("stop")?,
+            cut: ended("length")?,
+            first_token: histograms(
+                "time_to_first_token_seconds",
+                "time_to_first_token",
+                "Time from the admission of a request to its first token, without its time in the queue",
+                FIRST_TOKEN,
+            )?,
+            per_token: histograms(
+                "time_per_output_token_seconds",
+                "time_per_output_token",
+                "Time for each token after the first, on average over a request",
+                PER_TOKEN,
+            )?,
+            request: histograms(
+                "e2e_request_latency_seconds",
+                "request_duration",
+                "Time from the admission of a request to its end, without its time in the queue",
+                REQUEST,
+            )?,
+            cache,
+            last: Load { waiting: usize::MAX, ..Load::default() },
+        };
+        metrics.set_load(Load::default());
+        Ok(metrics)
+    }
+
+    /// Sets the current load.
+    pub(crate) fn set_load(&mut self, load: Load) {
+        if load == self.last {
+            return;
+        }
+        let Load { running, waiting, used, preemptions } = load;
+        let used = used.min(self.cache);
+        set(&self.running, number(running));
+        set(&self.waiting, number(waiting));
+        set([&self.used], number(used));
+        set([&self.free], number(self.cache - used));
+        set(&self.fraction, if self.cache == 0 { 0.0 } else { number(used) / number(self.cache) });
+        add(&self.preemptions, preemptions.saturating_sub(self.last.preemptions));
+        self.last = load;
+    }
+
+    /// Counts the tokens of a prompt, and those of them that were found in the cache.
+    pub(crate) fn add_prompt(&self, tokens: usize, cached: usize) {
+        add(&self.prompt_tokens, tokens);
+        add(&self.prefix_queries, tokens);
+        add(&self.cached_tokens, cached);
+    }
+
+    /// Counts a request that has ended. `first` is the time until its first token.
+    pub(crate) fn add_output(&self, tokens: usize, first: Duration, whole: Duration, finish: Finish) {
+        add(&self.output_tokens, tokens);
+        add(if finish == Finish::Stop { &self.stopped } else { &self.cut }, 1);
+        observe(&self.first_token, first);
+        observe(&self.request, whole);
+        if let Some(further) = u32::try_from(tokens.saturating_sub(1)).ok().filter(|further| *further > 0) {
+            observe(&self.per_token, whole.saturating_sub(first) / further);
+        }
+    }
+}
+
+fn set<'a>(metrics: impl IntoIterator<Item = &'a Metric>, value: f64) {
+    // Gauges accept every value.
+    metrics.into_iter().for_each(|metric| _ = metric.set(value));
+}
+
+fn add(counter: &Metric, count: usize) {
+    // Counters accept everything that is not negative.
+    _ = counter.increment(number(count));
+}
+
+fn observe(histograms: &[Metric], time: Duration) {
+    // Histograms accept every value.
+    histograms.iter().for_each(|histogram| _ = histogram.observe(time.as_secs_f64()));
+}
+
+#[cfg(test)]
+mod tests {
+    use nereid_backend_api::MetricValue;
+
+    use super::*;
+
+    /// The value of a series, or the number of its values.
+    fn value(registry: &MetricRegistry, name: &str, label: &str) -> f64 {
+        let family = registry.snapshot().into_iter().find(|family| family.name == name).unwrap();
+        let series =
+            family.series.into_iter().find(|(labels, _)| labels.values().any(|value| value == label));
+        match series.unwrap().1 {
+            MetricValue::Number(value) => value,
+            MetricValue::Histogram(value) => value.counts.iter().map(|count| *count as f64).sum(),
+        }
+    }
+
+    #[test]
+    fn load_and_requests_have_the_names_of_gateways() {
+        let registry = MetricRegistry::default();
+        let mut metrics = Metrics::new(&registry, ("m", 3), "m_0", 200, 8).unwrap();
+        metrics.set_load(Load { running: 2, waiting: 1, used: 50, preemptions: 1 });
+        metrics.set_load(Load { running: 1, waiting: 0, used: 50, preemptions: 3 });
+        metrics.add_prompt(30, 20);
+        let time = Duration::from_millis;
+        metrics.add_output(11, time(100), time(600), Finish::Stop);
+        metrics.add_output(1, time(100), time(100), Finish::Length);
+        for (name, label, expected) in [
+            ("nv_trt_llm_request_metrics", "scheduled", 1.0),
+            ("nv_trt_llm_request_metrics", "waiting", 0.0),
+            ("nv_trt_llm_request_metrics", "max", 8.0),
+            ("nv_trt_llm_kv_cache_block_metrics", "used", 50.0),
+            ("nv_trt_llm_kv_cache_block_metrics", "free", 150.0),
+            ("nv_trt_llm_kv_cache_block_metrics", "max", 200.0),
+            ("nv_trt_llm_kv_cache_block_metrics", "tokens_per", 1.0),
+            ("nv_trt_llm_kv_cache_block_metrics", "fraction", 0.25),
+            ("vllm:num_requests_running", "m", 1.0),
+            ("vllm:kv_cache_usage_perc", "m", 0.25),
+            ("vllm:num_preemptions_total", "m", 3.0),
+            ("vllm:prompt_tokens_total", "m", 30.0),
+            ("vllm:prefix_cache_hits_total", "m", 20.0),
+            ("vllm:generation_tokens_total", "m", 12.0),
+            ("vllm:request_success_total", "stop", 1.0),
+            ("vllm:request_success_total", "length", 1.0),
+            ("vllm:time_to_first_token_seconds", "m", 2.0),
+            ("vllm:time_per_output_token_seconds", "m", 1.0),
+            ("gen_ai_server_request_duration_seconds", "m", 2.0),
+        ] {
+            assert_eq!(value(&registry, name, label), expected, "{name} {label}");
+        }
+    }
+}
