@@ -294,6 +294,28 @@ def test_every_part_is_accessible_and_sound(server, browser, model, size):
             console.assert_no_sideways_scrolling()
 
 
+def test_what_a_backend_completed_is_shown(server, browser):
+    with browser.console(server) as console:
+        page = console.open("models/add_sub/configuration")
+        shown = page.get_by_label("Configuration", exact=True).last
+        expect(shown).to_contain_text("INT_SUM")
+        page.get_by_role("button", name="Declared").click()
+        expect(shown).to_contain_text('"max_batch_size": 8')
+        expect(shown).not_to_contain_text("INT_SUM")
+        page.get_by_role("button", name="Difference").click()
+        table = page.get_by_role("region", name="What was completed")
+        expect(table.get_by_role("row").filter(has_text='"INT_SUM"')).to_have_count(1)
+        expect(table.get_by_role("row").filter(has_text="max_batch_size")).to_have_count(0)
+        console.assert_accessible()
+        # Its file has all of it.
+        console.open("models/identity_fp32/configuration")
+        page.get_by_role("button", name="Difference").click()
+        expect(page.get_by_text("Nothing was completed")).to_be_visible()
+        console.open(f"models/{console_pages.quote(HOSTILE_NAME)}/configuration")
+        page.get_by_role("button", name="Declared").click()
+        expect(shown).to_contain_text("INPUT0")
+
+
 def test_models_are_loaded_and_unloaded_with_the_answer_shown(server, browser):
     with browser.console(server) as console:
         page = console.open("models/scale_pixels")

@@ -223,6 +223,24 @@ impl HistoryQuery {
     }
 }
 
+/// The version of a model; `None` if the query names none.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct VersionQuery {
+    pub version: Option<u64>,
+}
+
+impl VersionQuery {
+    /// Parses `version`. Unknown names are ignored.
+    ///
+    /// # Errors
+    /// `InvalidArg` for something else than a number.
+    pub(crate) fn parse(query: Option<&str>) -> Result<Self> {
+        let mut pairs = pairs(query);
+        let version = pairs.find(|(name, _)| *name == "version").map(|(name, value)| number(name, value));
+        Ok(Self { version: version.transpose()? })
+    }
+}
+
 /// Samples. Each is an array: its time in seconds since the first tick, then the members of `fields`. A model's end with the
 /// number of seconds before that time that they cover.
 #[derive(Serialize)]
@@ -397,5 +415,9 @@ mod tests {
         }
         assert_eq!(LogQuery::parse(Some("after=18446744073709551615")).unwrap().after, u64::MAX);
         assert!(LogQuery::parse(Some("after=18446744073709551616")).is_err());
+        for (query, version) in [(None, None), (Some("x=1"), None), (Some("x=1&version=3"), Some(3))] {
+            assert_eq!(VersionQuery::parse(query).unwrap().version, version, "{query:?}");
+        }
+        assert!(VersionQuery::parse(Some("version=-1")).is_err());
     }
 }

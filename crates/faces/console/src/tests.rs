@@ -163,6 +163,24 @@ async fn models_have_their_state_and_where_they_run() {
 }
 
 #[tokio::test]
+async fn declared_configuration_is_that_of_a_version() {
+    let site = site(Access::default()).await;
+    for query in ["", "?version=1", "?other=2"] {
+        let config = site.document(&format!("/console/api/models/m/declared{query}")).await;
+        assert_eq!(config["output"][0]["name"], "OUT", "{query}: {config}");
+    }
+    for (path, status) in [
+        ("m/declared?version=2", 404),
+        ("m/declared?version=x", 400),
+        ("bad%20%3C&%3E/declared", 404),
+        ("n/declared", 404),
+    ] {
+        let (head, _) = site.get(&format!("/console/api/models/{path}"), "").await;
+        assert!(head.starts_with(&format!("HTTP/1.1 {status} ")), "{path}: {head}");
+    }
+}
+
+#[tokio::test]
 async fn known_models_are_sent_again_only_after_a_change() {
     let site = site(Access::default()).await;
     let (head, _) = site.get("/console/api/models", "").await;
@@ -241,8 +259,8 @@ async fn log_lines_are_sent_from_a_number_on() {
 
 #[tokio::test]
 async fn documents_need_the_rights_of_the_api_and_pages_none() {
-    let restricted = ["metadata", "model-repository", "statistics", "logging"];
-    let documents = ["server", "models", "history", "log"];
+    let restricted = ["metadata", "model-repository", "model-config", "statistics", "logging"];
+    let documents = ["server", "models", "models/m/declared", "history", "log"];
     for (group, document) in restricted.into_iter().zip(documents) {
         let restrictions = Restrictions::new([format!("{group}:key=v").parse().unwrap()]).unwrap();
         let site = site(restrictions.into()).await;
