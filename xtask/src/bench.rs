@@ -4,6 +4,7 @@
 mod cache;
 mod client;
 mod clouds;
+mod console;
 mod embedded;
 mod frameworks;
 mod grpc;
@@ -40,6 +41,8 @@ pub enum Bench {
     Guard(guard::Options),
     /// A large model from S3, against a bare download of the same ranges
     Clouds(clouds::Options),
+    /// The console: its cost with and without open pages, and the same load with and without them
+    Console(console::Options),
     /// Embedded servers: calls through the C interface against Rust's, and Python's requests against gRPC
     Embedded,
     /// The server's overhead on OpenVINO and ONNX Runtime, against their own Python
@@ -71,6 +74,7 @@ pub fn run(project: &Project, bench: &Bench) -> Result<()> {
         Bench::Grpc(options) => grpc::run(project, options),
         Bench::Guard(options) => guard::run(project, options),
         Bench::Clouds(options) => clouds::run(project, options),
+        Bench::Console(options) => console::run(project, options),
         Bench::Embedded => embedded::run(project),
         Bench::Frameworks(options) => frameworks::run(project, options),
         Bench::Onnxruntime => onnxruntime::run(project),
