@@ -112,6 +112,21 @@ function Phases({ stats }) {
 
 export const Legend = () => html`<p class="legend">${PHASES.map(([, name], index) => html`<span key=${name}><i class="p${index + 1}"></i>${name}</span>`)}</p>`;
 
+const QUANTILES = { request: 'whole request', queue: 'waiting', compute_input: 'inputs', compute_infer: 'model', compute_output: 'outputs' };
+
+/** Latencies of the last minute by phase. */
+function Quantiles({ name, version }) {
+  const [value, error, retry] = useDocument(`/console/api/models/${encodeURIComponent(name)}/quantiles${version ? `?version=${version}` : ''}`, 2000);
+  const phases = value?.phases ?? [];
+  const columns = [['p50', 'half'], ['p90', '90 %'], ['p99', '99 %']];
+  return html`<section class="card" aria-labelledby="quantiles"><div class="card-head"><h2 id="quantiles">Latency of the last minute</h2></div>
+    ${error ? html`<${Problem} error=${error} retry=${retry}/>` : value && !phases.length
+      ? html`<p class="card-body muted">The server keeps no quantiles. It does with --metrics-config=summary_latencies=true.</p>`
+      : html`<${Scroll} label="Latency by phase"><table><thead><tr><th scope="col">Phase</th>${columns.map(([key, title]) => html`<th scope="col" class="number" key=${key}>${title} within</th>`)}</tr></thead>
+        <tbody>${phases.map(one => html`<tr key=${one.phase}><th scope="row">${QUANTILES[one.phase]}</th>${columns.map(([key]) => html`<td class="number" key=${key}>${one[key] === null ? '' : micros(one[key])}</td>`)}</tr>`)}</tbody></table><//>`}
+  </section>`;
+}
+
 function Statistics({ name, version }) {
   const [value, error, retry] = useDocument(`${modelPath(name, version)}/stats`, 2000);
   if (!value) return html`<${Problem} error=${error} retry=${retry}/>`;
@@ -143,7 +158,7 @@ function Tab({ tab, name, version, row, request }) {
   if (tab === 'charts') return html`<${Charts} model=${name} version=${row.version}/>`;
   if (tab === 'chat') return html`<${Chat} name=${name}/>`;
   if (tab === 'graph') return config ? html`<${Graph} config=${config}/>` : html`<${Problem} error=${configError} retry=${retryConfig}/>`;
-  if (tab === 'statistics') return html`<${Statistics} name=${name} version=${version}/>`;
+  if (tab === 'statistics') return html`<${Quantiles} name=${name} version=${version}/><${Statistics} name=${name} version=${version}/>`;
   if (!metadata) return html`<${Problem} error=${metadataError} retry=${retry}/>`;
   if (tab === 'signature') return html`<${Problem} error=${configError} retry=${retryConfig}/><${Signature} metadata=${metadata} config=${config} row=${row}/>`;
   // The form waits for the configuration, and does without where it may not be read.

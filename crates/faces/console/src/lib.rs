@@ -46,6 +46,7 @@ enum Document {
     Server,
     Models,
     Declared,
+    Quantiles,
     History,
     Log,
 }
@@ -59,6 +60,12 @@ static ROUTES: Routes<Document> = Routes::new({
             "/console/api/models/{model}/declared",
             Action::ModelConfig,
             Document::Declared,
+        ),
+        Route::new(
+            Method::GET,
+            "/console/api/models/{model}/quantiles",
+            Action::Statistics,
+            Document::Quantiles,
         ),
         Route::new(Method::GET, "/console/api/history", Action::Statistics, Document::History),
         Route::new(Method::GET, "/console/api/log", Action::ReadLog, Document::Log),
@@ -103,6 +110,11 @@ impl Console {
                 let name = call.params.get("model").unwrap_or_default();
                 let model = self.server.model(&name, VersionQuery::parse(call.query)?.version)?;
                 Ok(reply::json_bytes(StatusCode::OK, to_json(model.declared_config())))
+            }
+            Document::Quantiles => {
+                let name = call.params.get("model").unwrap_or_default();
+                let model = self.server.model(&name, VersionQuery::parse(call.query)?.version)?;
+                Ok(reply::json(StatusCode::OK, &documents::quantiles(&model)))
             }
             Document::History => {
                 let query = HistoryQuery::parse(call.query)?;

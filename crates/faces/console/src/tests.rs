@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use nereid_core::backend_api::{Backend, InferRequest, Response};
-use nereid_core::{Caller, ModelControl, ModelId, ModelSpec, ServerOptions};
+use nereid_core::{Caller, LatencyOptions, ModelControl, ModelId, ModelSpec, ServerOptions};
 use nereid_http::{Router, TransportOptions, serve};
 use nereid_net::listener::Address;
 use nereid_protocol::{LogLevel, Restrictions};
@@ -36,6 +36,10 @@ impl Face for Beside {
 
 /// A server with a ready model `m` and one, `bad <&>`, that fails to load.
 fn server() -> Arc<Server> {
+    server_with(LatencyOptions::default())
+}
+
+fn server_with(latencies: LatencyOptions) -> Arc<Server> {
     let backend: Arc<dyn Backend> =
         Arc::new(ScriptedBackend::answering(|request| request.answer(Ok(Response::default()))));
     let text =
@@ -48,6 +52,7 @@ fn server() -> Arc<Server> {
         name: "test".into(),
         load_threads: 1,
         model_control: ModelControl::Explicit,
+        latencies,
         ..ServerOptions::default()
     };
     let server = Server::new(options, BTreeMap::from([("scripted".to_owned(), backend)]), Arc::new(source));
@@ -63,7 +68,11 @@ struct Site {
 }
 
 async fn site(access: Access) -> Site {
-    let (server, log) = (server(), Arc::<LogControl>::default());
+    site_of(server(), access).await
+}
+
+async fn site_of(server: Arc<Server>, access: Access) -> Site {
+    let log = Arc::<LogControl>::default();
     let console = Console::new(Arc::clone(&server), Arc::clone(&log), access);
     let sampling = console.sampling();
     let address = Address { host: "127.0.0.1".into(), port: 0, share: false };
@@ -177,6 +186,29 @@ async fn declared_configuration_is_that_of_a_version() {
     ] {
         let (head, _) = site.get(&format!("/console/api/models/{path}"), "").await;
         assert!(head.starts_with(&format!("HTTP/1.1 {status} ")), "{path}: {head}");
+    }
+}
+
+#[tokio::test]
+async fn quantiles_are_those_of_the_phases() {
+    for summaries in [false, true] {
+        let latencies = LatencyOptions { summaries, ..LatencyOptions::default() };
+        let site = site_of(server_with(latencies), Access::default()).await;
+        for _ in 0..5 {
+            infer(&site.server).await;
+        }
+        let document = site.document("/console/api/models/m/quantiles").await;
+        let phases = document["phases"].as_array().unwrap();
+        let names: Vec<_> = phases.iter().map(|phase| phase["phase"].as_str().unwrap()).collect();
+        let expected: &[_] = match summaries {
+            true => &["request", "queue", "compute_input", "compute_infer", "compute_output"],
+            false => &[],
+        };
+        assert_eq!(names, expected);
+        if let Some(request) = phases.first() {
+            let [p50, p99] = ["p50", "p99"].map(|name| request[name].as_f64().unwrap());
+            assert!(0.0 < p50 && p50 <= p99, "{request}");
+        }
     }
 }
 
