@@ -5,6 +5,7 @@ mod access;
 mod cache;
 mod client;
 mod clouds;
+mod console;
 mod embedded;
 mod frameworks;
 mod grpc;
@@ -43,6 +44,8 @@ pub enum Bench {
     Access,
     /// A large model from S3, against a bare download of the same ranges
     Clouds(clouds::Options),
+    /// The console: its cost with and without open pages, and the same load with and without them
+    Console(console::Options),
     /// Embedded servers: calls through the C interface against Rust's, and Python's requests against gRPC
     Embedded,
     /// The server's overhead on OpenVINO and ONNX Runtime, against their own Python
@@ -75,6 +78,7 @@ pub fn run(project: &Project, bench: &Bench) -> Result<()> {
         Bench::Guard(options) => guard::run(project, options),
         Bench::Access => access::run(project),
         Bench::Clouds(options) => clouds::run(project, options),
+        Bench::Console(options) => console::run(project, options),
         Bench::Embedded => embedded::run(project),
         Bench::Frameworks(options) => frameworks::run(project, options),
         Bench::Onnxruntime => onnxruntime::run(project),

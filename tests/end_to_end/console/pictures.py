@@ -1,4 +1,4 @@
-"""Makes the pictures of the console in docs/pictures, in two minutes: `pytest tests/end_to_end/console/pictures.py`. It runs only
+"""Makes the pictures of the console in docs/pictures, in three minutes: `pytest tests/end_to_end/console/pictures.py`. It runs only
 if it is named.
 """
 
@@ -12,6 +12,7 @@ from http.client import HTTPConnection
 from test_models import FLAGS, WORDS, png
 
 import console_pages
+import language_models
 import nereid_server
 from console_pages import expect
 from http_requests import LIMIT_S, tensor
@@ -70,6 +71,32 @@ def classify(page):
     expect(page.locator(".classes > span").first).to_have_text("three")
 
 
+def settled(page, text):
+    """Waits until a page has its text."""
+    expect(page.locator("main")).to_contain_text(text)
+
+
+def talk(page):
+    """Has a conversation."""
+    for text, answer in [("say Models, versions and their states.", "their states."), ("count 12", "11 12")]:
+        page.get_by_label("Message", exact=False).last.fill(text)
+        page.get_by_role("button", name="Send").click()
+        expect(page.get_by_role("log")).to_contain_text(answer)
+        expect(page.get_by_role("button", name="Stop")).to_have_count(0)
+
+
+def search(page):
+    """Searches the log."""
+    page.get_by_label("Search the log").fill("loaded")
+    settled(page, "successfully loaded")
+
+
+def compare(page):
+    """Shows what a backend completed."""
+    page.get_by_role("button", name="Difference").click()
+    settled(page, "INT_SUM")
+
+
 def test_pictures_are_made(repository):
     shutil.copytree(EXAMPLES / "model_repository", repository, dirs_exist_ok=True)
     decoupled = "model_transaction_policy { decoupled: true }"
@@ -77,8 +104,10 @@ def test_pictures_are_made(repository):
         text = config(name, "python", [("TEXT", "BYTES", [1])], [("WORD", "BYTES", [1])], extra=decoupled)
         write_model(repository, name, text)
         (repository / name / "1" / "model.py").write_text(WORDS if name == "stream_words" else f"import sentencepieces\n{WORDS}")
+    language_models.write(repository, "talker")
     FOLDER.mkdir(exist_ok=True)
-    with nereid_server.running(repository, *FLAGS, ready=False) as server:
+    flags = [*FLAGS, "--metrics-config=summary_latencies=true"]
+    with nereid_server.running(repository, *flags, ready=False) as server:
         ended = threading.Event()
         threads = [threading.Thread(target=load, args=(server, ended, *one)) for one in LOADS]
         try:
@@ -108,6 +137,13 @@ def test_pictures_are_made(repository):
                         "steps",
                         lambda page: expect(page.locator(".graph svg")).to_be_visible(),
                     )
+                    take(browser, server, theme, "models/talker/chat", "chat", talk)
+                    take(
+                        browser, server, theme, "models/digits/statistics", "statistics", lambda page: settled(page, "99 % within")
+                    )
+                    take(browser, server, theme, "models/add_sub/configuration", "configuration", compare)
+                    take(browser, server, theme, "logs", "logs", search)
+                    take(browser, server, theme, "settings", "settings", lambda page: settled(page, "trace"))
         finally:
             ended.set()
             for thread in threads:

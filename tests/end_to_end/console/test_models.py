@@ -12,7 +12,7 @@ import pytest
 import console_pages
 import nereid_server
 from console_pages import HOSTILE, PHONE, expect, texts
-from http_requests import request
+from http_requests import infer, request, tensor
 from model_files import config, write_identity, write_model
 from places import EXAMPLES
 
@@ -292,6 +292,43 @@ def test_every_part_is_accessible_and_sound(server, browser, model, size):
             expect(page.locator("main")).to_contain_text(text)
             console.assert_accessible()
             console.assert_no_sideways_scrolling()
+
+
+def test_what_a_backend_completed_is_shown(server, browser):
+    with browser.console(server) as console:
+        page = console.open("models/add_sub/configuration")
+        shown = page.get_by_label("Configuration", exact=True).last
+        expect(shown).to_contain_text("INT_SUM")
+        page.get_by_role("button", name="Declared").click()
+        expect(shown).to_contain_text('"max_batch_size": 8')
+        expect(shown).not_to_contain_text("INT_SUM")
+        page.get_by_role("button", name="Difference").click()
+        table = page.get_by_role("region", name="What was completed")
+        expect(table.get_by_role("row").filter(has_text='"INT_SUM"')).to_have_count(1)
+        expect(table.get_by_role("row").filter(has_text="max_batch_size")).to_have_count(0)
+        console.assert_accessible()
+        # Its file has all of it.
+        console.open("models/identity_fp32/configuration")
+        page.get_by_role("button", name="Difference").click()
+        expect(page.get_by_text("Nothing was completed")).to_be_visible()
+        console.open(f"models/{console_pages.quote(HOSTILE_NAME)}/configuration")
+        page.get_by_role("button", name="Declared").click()
+        expect(shown).to_contain_text("INPUT0")
+
+
+def test_quantiles_of_each_phase_are_shown_if_the_server_keeps_them(server, browser, repository):
+    with browser.console(server) as console:
+        page = console.open("models/digits/statistics")
+        expect(page.get_by_role("region", name="Latency of the last minute")).to_contain_text("summary_latencies=true")
+    write_identity(repository, "one", ["FP32"])
+    with nereid_server.running(repository, "--metrics-config=summary_latencies=true") as kept, browser.console(kept) as console:
+        for _ in range(20):
+            assert infer(kept, "one", {"inputs": [tensor("INPUT0", "FP32", [1], [1.0])]}).status == 200
+        page = console.open("models/one/statistics")
+        table = page.get_by_role("region", name="Latency by phase")
+        expect(table.locator("tbody tr")).to_have_count(5)
+        expect(table.locator("tbody td").first).to_contain_text("µs")
+        console.assert_accessible()
 
 
 def test_models_are_loaded_and_unloaded_with_the_answer_shown(server, browser):

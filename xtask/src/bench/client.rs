@@ -111,7 +111,9 @@ fn read_answer(mut reader: impl std::io::BufRead) -> Result<Answer> {
     }
     let status = head.split(' ').nth(1).and_then(|word| word.parse().ok());
     let Some(status) = status else { bail!("not an HTTP answer: {head:?}") };
+    // 304 has neither a body nor, mostly, its length.
     let length = header(&head, "content-length").and_then(|value| value.parse().ok());
+    let length = if status == 304 { Some(0) } else { length };
     let Some(length) = length else { bail!("the answer has no Content-Length: {head:?}") };
     let mut body = Vec::new();
     reader.take(length).read_to_end(&mut body).context("cannot read the body of the answer")?;
@@ -140,6 +142,8 @@ mod tests {
         assert_eq!(answer.body, b"abc");
         assert_eq!(header(&answer.head, "x-a"), Some("b"));
         assert_eq!(header(&answer.head, "x-b"), None);
+        let unchanged = read_answer(&b"HTTP/1.1 304 Not Modified\r\n\r\nHTTP/1.1"[..]).unwrap();
+        assert_eq!((unchanged.status, unchanged.body), (304, Vec::new()));
     }
 
     #[test]

@@ -8,7 +8,7 @@ import { bytes, count, dateTime, micros, seconds, shown } from './format.js';
 import { Graph } from './graph.js';
 import { pollModels, useLive } from './live.js';
 import { modelLink, runsOn } from './overview.js';
-import { Copy, isFailing, Problem, Scroll, State, useTitle } from './parts.js';
+import { Copy, isFailing, Problem, Scroll, Segments, State, useTitle } from './parts.js';
 import { Try } from './try.js';
 
 const CONTROL = {
@@ -66,11 +66,35 @@ function Signature({ metadata, config, row }) {
     <div class="two"><${Tensors} title="Inputs" tensors=${metadata.inputs} declared=${config?.input}/><${Tensors} title="Outputs" tensors=${metadata.outputs} declared=${config?.output}/></div>`;
 }
 
-function Configuration({ config, error, retry }) {
+/** The values of a document by their places in it. Empty lists and objects count as values. */
+function places(value, path, found) {
+  const members = typeof value === 'object' && value !== null ? Object.entries(value) : [];
+  if (!members.length) found.set(path, JSON.stringify(value));
+  for (const [key, member] of members) places(member, Array.isArray(value) ? `${path}[${key}]` : path ? `${path}.${key}` : key, found);
+  return found;
+}
+
+/** The values that two configurations do not share. */
+function Difference({ declared, config }) {
+  const [before, after] = [declared, config].map(one => places(one, '', new Map()));
+  const all = [...new Set([...before.keys(), ...after.keys()])].filter(path => before.get(path) !== after.get(path));
+  if (!all.length) return html`<p class="empty">Nothing was completed: the configuration is served as declared, with defaults.</p>`;
+  return html`<${Scroll} label="What was completed"><table><thead><tr><th scope="col">Field</th><th scope="col">Declared</th><th scope="col">Completed</th></tr></thead>
+    <tbody>${all.map(path => html`<tr key=${path}><th scope="row" class="mono">${shown(path)}</th>${[before, after].map((one, index) => html`<td key=${index} class="mono">${one.has(path) ? shown(one.get(path)) : ''}</td>`)}</tr>`)}</tbody></table><//>`;
+}
+
+const FORMS = [['completed', 'Completed'], ['declared', 'Declared'], ['difference', 'Difference']];
+
+function Configuration({ name, version, config, error, retry }) {
+  const [form, setForm] = useState('completed');
+  const [declared, declaredError, retryDeclared] = useDocument(`/console/api/models/${encodeURIComponent(name)}/declared${version ? `?version=${version}` : ''}`);
+  const wanted = form === 'completed' ? config : declared;
   if (!config) return html`<${Problem} error=${error} retry=${retry}/>`;
-  const text = JSON.stringify(config, undefined, 2);
-  return html`<section class="card" aria-labelledby="config"><div class="card-head"><h2 id="config">Configuration as completed</h2><${Copy} text=${text}/></div>
-    <pre class="code" tabindex="0" aria-label="Configuration">${shown(text)}</pre></section>`;
+  const text = wanted && JSON.stringify(wanted, undefined, 2);
+  return html`<section class="card" aria-labelledby="config"><div class="card-head"><h2 id="config">Configuration</h2>
+      <${Segments} label="Form" options=${FORMS} value=${form} onChange=${setForm}/>${text && form !== 'difference' && html`<${Copy} text=${text}/>`}</div>
+    ${!wanted ? html`<${Problem} error=${declaredError} retry=${retryDeclared}/>` : form === 'difference' ? html`<${Difference} declared=${declared} config=${config}/>`
+    : html`<pre class="code" tabindex="0" aria-label="Configuration">${shown(text)}</pre>`}</section>`;
 }
 
 const PHASES = [['queue', 'waiting'], ['compute_input', 'inputs'], ['compute_infer', 'model'], ['compute_output', 'outputs']];
@@ -87,6 +111,21 @@ function Phases({ stats }) {
 }
 
 export const Legend = () => html`<p class="legend">${PHASES.map(([, name], index) => html`<span key=${name}><i class="p${index + 1}"></i>${name}</span>`)}</p>`;
+
+const QUANTILES = { request: 'whole request', queue: 'waiting', compute_input: 'inputs', compute_infer: 'model', compute_output: 'outputs' };
+
+/** Latencies of the last minute by phase. */
+function Quantiles({ name, version }) {
+  const [value, error, retry] = useDocument(`/console/api/models/${encodeURIComponent(name)}/quantiles${version ? `?version=${version}` : ''}`, 2000);
+  const phases = value?.phases ?? [];
+  const columns = [['p50', 'half'], ['p90', '90 %'], ['p99', '99 %']];
+  return html`<section class="card" aria-labelledby="quantiles"><div class="card-head"><h2 id="quantiles">Latency of the last minute</h2></div>
+    ${error ? html`<${Problem} error=${error} retry=${retry}/>` : value && !phases.length
+      ? html`<p class="card-body muted">The server keeps no quantiles. It does with --metrics-config=summary_latencies=true.</p>`
+      : html`<${Scroll} label="Latency by phase"><table><thead><tr><th scope="col">Phase</th>${columns.map(([key, title]) => html`<th scope="col" class="number" key=${key}>${title} within</th>`)}</tr></thead>
+        <tbody>${phases.map(one => html`<tr key=${one.phase}><th scope="row">${QUANTILES[one.phase]}</th>${columns.map(([key]) => html`<td class="number" key=${key}>${one[key] === null ? '' : micros(one[key])}</td>`)}</tr>`)}</tbody></table><//>`}
+  </section>`;
+}
 
 function Statistics({ name, version }) {
   const [value, error, retry] = useDocument(`${modelPath(name, version)}/stats`, 2000);
@@ -115,11 +154,11 @@ function Tab({ tab, name, version, row, request }) {
   const path = modelPath(name, version);
   const [metadata, metadataError, retry] = useDocument(path);
   const [config, configError, retryConfig] = useDocument(`${path}/config`);
-  if (tab === 'configuration') return html`<${Configuration} config=${config} error=${configError} retry=${retryConfig}/>`;
+  if (tab === 'configuration') return html`<${Configuration} name=${name} version=${version} config=${config} error=${configError} retry=${retryConfig}/>`;
   if (tab === 'charts') return html`<${Charts} model=${name} version=${row.version}/>`;
   if (tab === 'chat') return html`<${Chat} name=${name}/>`;
   if (tab === 'graph') return config ? html`<${Graph} config=${config}/>` : html`<${Problem} error=${configError} retry=${retryConfig}/>`;
-  if (tab === 'statistics') return html`<${Statistics} name=${name} version=${version}/>`;
+  if (tab === 'statistics') return html`<${Quantiles} name=${name} version=${version}/><${Statistics} name=${name} version=${version}/>`;
   if (!metadata) return html`<${Problem} error=${metadataError} retry=${retry}/>`;
   if (tab === 'signature') return html`<${Problem} error=${configError} retry=${retryConfig}/><${Signature} metadata=${metadata} config=${config} row=${row}/>`;
   // The form waits for the configuration, and does without where it may not be read.

@@ -6,7 +6,9 @@ use std::str::FromStr;
 use nereid_core::backend_api::{Error, Result};
 use nereid_core::model_config::proto::model_config::SchedulingChoice;
 use nereid_core::model_config::{backend_name, platform_name};
-use nereid_core::{FetchStatus, Model, ModelControl, ModelStatus, Server};
+use nereid_core::{
+    FetchStatus, Latencies, LatencyPhase, LatencySummary, Model, ModelControl, ModelStatus, Server,
+};
 use nereid_http::decode;
 use nereid_protocol::{LogControl, LogLine};
 use serde::Serialize;
@@ -223,6 +225,57 @@ impl HistoryQuery {
     }
 }
 
+/// Latencies of the last minute by phase, in microseconds. Empty without `--metrics-config=summary_latencies=true`.
+#[derive(Serialize)]
+pub(crate) struct QuantilesDocument {
+    phases: Vec<PhaseQuantiles>,
+}
+
+#[derive(Serialize)]
+struct PhaseQuantiles {
+    phase: &'static str,
+    /// Half, nine tenths, and 99 of 100 values are at most this; `None` without values.
+    p50: Option<f64>,
+    p90: Option<f64>,
+    p99: Option<f64>,
+}
+
+pub(crate) fn quantiles(model: &Model) -> QuantilesDocument {
+    let summaries = model.statistics().latencies().and_then(Latencies::summaries);
+    let phase = |(phase, summary): (LatencyPhase, &LatencySummary)| {
+        let phase = match phase {
+            LatencyPhase::Request => "request",
+            LatencyPhase::Queue => "queue",
+            LatencyPhase::ComputeInput => "compute_input",
+            LatencyPhase::ComputeInfer => "compute_infer",
+            LatencyPhase::ComputeOutput => "compute_output",
+            LatencyPhase::CacheHit | LatencyPhase::CacheMiss => return None,
+        };
+        let [p50, p90, p99] = [0.5, 0.9, 0.99].map(|quantile| summary.quantile(quantile));
+        Some(PhaseQuantiles { phase, p50, p90, p99 })
+    };
+    let summaries = summaries.iter().flat_map(|summaries| LatencyPhase::ALL.into_iter().zip(summaries));
+    QuantilesDocument { phases: summaries.filter_map(phase).collect() }
+}
+
+/// The version of a model; `None` if the query names none.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct VersionQuery {
+    pub version: Option<u64>,
+}
+
+impl VersionQuery {
+    /// Parses `version`. Unknown names are ignored.
+    ///
+    /// # Errors
+    /// `InvalidArg` for something else than a number.
+    pub(crate) fn parse(query: Option<&str>) -> Result<Self> {
+        let mut pairs = pairs(query);
+        let version = pairs.find(|(name, _)| *name == "version").map(|(name, value)| number(name, value));
+        Ok(Self { version: version.transpose()? })
+    }
+}
+
 /// Samples. Each is an array: its time in seconds since the first tick, then the members of `fields`. A model's end with the
 /// number of seconds before that time that they cover.
 #[derive(Serialize)]
@@ -397,5 +450,9 @@ mod tests {
         }
         assert_eq!(LogQuery::parse(Some("after=18446744073709551615")).unwrap().after, u64::MAX);
         assert!(LogQuery::parse(Some("after=18446744073709551616")).is_err());
+        for (query, version) in [(None, None), (Some("x=1"), None), (Some("x=1&version=3"), Some(3))] {
+            assert_eq!(VersionQuery::parse(query).unwrap().version, version, "{query:?}");
+        }
+        assert!(VersionQuery::parse(Some("version=-1")).is_err());
     }
 }

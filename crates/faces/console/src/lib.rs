@@ -21,6 +21,7 @@ use hyper::http::request::Parts;
 use hyper::{Method, StatusCode};
 use nereid_core::Server;
 use nereid_core::backend_api::Result;
+use nereid_core::model_config::to_json;
 use nereid_http::{
     Call, Encoding, Face, PackedFile, Pages, PendingReply, Properties, Reply, RequestBody, Route, RouteId,
     RouteMatch, Routes, accepts, compress, reply,
@@ -28,7 +29,7 @@ use nereid_http::{
 use nereid_protocol::{Access, Action, LogControl};
 use nereid_tasks::long_work;
 
-use crate::documents::{HistoryQuery, LogQuery};
+use crate::documents::{HistoryQuery, LogQuery, VersionQuery};
 pub use crate::sampling::Sampling;
 
 /// The path of the page.
@@ -44,6 +45,8 @@ static FILES: &[PackedFile] = &include!(concat!(env!("OUT_DIR"), "/files.rs"));
 enum Document {
     Server,
     Models,
+    Declared,
+    Quantiles,
     History,
     Log,
 }
@@ -52,6 +55,18 @@ static ROUTES: Routes<Document> = Routes::new({
     const ALL: &[Route<Document>] = &[
         Route::new(Method::GET, "/console/api/server", Action::Metadata, Document::Server),
         Route::new(Method::GET, "/console/api/models", Action::Index, Document::Models),
+        Route::new(
+            Method::GET,
+            "/console/api/models/{model}/declared",
+            Action::ModelConfig,
+            Document::Declared,
+        ),
+        Route::new(
+            Method::GET,
+            "/console/api/models/{model}/quantiles",
+            Action::Statistics,
+            Document::Quantiles,
+        ),
         Route::new(Method::GET, "/console/api/history", Action::Statistics, Document::History),
         Route::new(Method::GET, "/console/api/log", Action::ReadLog, Document::Log),
     ];
@@ -91,6 +106,16 @@ impl Console {
                 Ok(reply::json(StatusCode::OK, &documents::server(&self.server, &self.sampling)))
             }
             Document::Models => self.models(call).await,
+            Document::Declared => {
+                let name = call.params.get("model").unwrap_or_default();
+                let model = self.server.model(&name, VersionQuery::parse(call.query)?.version)?;
+                Ok(reply::json_bytes(StatusCode::OK, to_json(model.declared_config())))
+            }
+            Document::Quantiles => {
+                let name = call.params.get("model").unwrap_or_default();
+                let model = self.server.model(&name, VersionQuery::parse(call.query)?.version)?;
+                Ok(reply::json(StatusCode::OK, &documents::quantiles(&model)))
+            }
             Document::History => {
                 let query = HistoryQuery::parse(call.query)?;
                 let may_see = |model: &str| call.may(Action::Statistics, Some(model));

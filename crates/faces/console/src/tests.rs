@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use nereid_core::backend_api::{Backend, InferRequest, Response};
-use nereid_core::{Caller, ModelControl, ModelId, ModelSpec, ServerOptions};
+use nereid_core::{Caller, LatencyOptions, ModelControl, ModelId, ModelSpec, ServerOptions};
 use nereid_http::{Router, TransportOptions, serve};
 use nereid_net::listener::Address;
 use nereid_protocol::{LogLevel, Restrictions};
@@ -36,6 +36,10 @@ impl Face for Beside {
 
 /// A server with a ready model `m` and one, `bad <&>`, that fails to load.
 fn server() -> Arc<Server> {
+    server_with(LatencyOptions::default())
+}
+
+fn server_with(latencies: LatencyOptions) -> Arc<Server> {
     let backend: Arc<dyn Backend> =
         Arc::new(ScriptedBackend::answering(|request| request.answer(Ok(Response::default()))));
     let text =
@@ -48,6 +52,7 @@ fn server() -> Arc<Server> {
         name: "test".into(),
         load_threads: 1,
         model_control: ModelControl::Explicit,
+        latencies,
         ..ServerOptions::default()
     };
     let server = Server::new(options, BTreeMap::from([("scripted".to_owned(), backend)]), Arc::new(source));
@@ -63,7 +68,11 @@ struct Site {
 }
 
 async fn site(access: Access) -> Site {
-    let (server, log) = (server(), Arc::<LogControl>::default());
+    site_of(server(), access).await
+}
+
+async fn site_of(server: Arc<Server>, access: Access) -> Site {
+    let log = Arc::<LogControl>::default();
     let console = Console::new(Arc::clone(&server), Arc::clone(&log), access);
     let sampling = console.sampling();
     let address = Address::tcp("127.0.0.1", 0);
@@ -163,6 +172,47 @@ async fn models_have_their_state_and_where_they_run() {
 }
 
 #[tokio::test]
+async fn declared_configuration_is_that_of_a_version() {
+    let site = site(Access::default()).await;
+    for query in ["", "?version=1", "?other=2"] {
+        let config = site.document(&format!("/console/api/models/m/declared{query}")).await;
+        assert_eq!(config["output"][0]["name"], "OUT", "{query}: {config}");
+    }
+    for (path, status) in [
+        ("m/declared?version=2", 404),
+        ("m/declared?version=x", 400),
+        ("bad%20%3C&%3E/declared", 404),
+        ("n/declared", 404),
+    ] {
+        let (head, _) = site.get(&format!("/console/api/models/{path}"), "").await;
+        assert!(head.starts_with(&format!("HTTP/1.1 {status} ")), "{path}: {head}");
+    }
+}
+
+#[tokio::test]
+async fn quantiles_are_those_of_the_phases() {
+    for summaries in [false, true] {
+        let latencies = LatencyOptions { summaries, ..LatencyOptions::default() };
+        let site = site_of(server_with(latencies), Access::default()).await;
+        for _ in 0..5 {
+            infer(&site.server).await;
+        }
+        let document = site.document("/console/api/models/m/quantiles").await;
+        let phases = document["phases"].as_array().unwrap();
+        let names: Vec<_> = phases.iter().map(|phase| phase["phase"].as_str().unwrap()).collect();
+        let expected: &[_] = match summaries {
+            true => &["request", "queue", "compute_input", "compute_infer", "compute_output"],
+            false => &[],
+        };
+        assert_eq!(names, expected);
+        if let Some(request) = phases.first() {
+            let [p50, p99] = ["p50", "p99"].map(|name| request[name].as_f64().unwrap());
+            assert!(0.0 < p50 && p50 <= p99, "{request}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn known_models_are_sent_again_only_after_a_change() {
     let site = site(Access::default()).await;
     let (head, _) = site.get("/console/api/models", "").await;
@@ -241,8 +291,8 @@ async fn log_lines_are_sent_from_a_number_on() {
 
 #[tokio::test]
 async fn documents_need_the_rights_of_the_api_and_pages_none() {
-    let restricted = ["metadata", "model-repository", "statistics", "logging"];
-    let documents = ["server", "models", "history", "log"];
+    let restricted = ["metadata", "model-repository", "model-config", "statistics", "logging"];
+    let documents = ["server", "models", "models/m/declared", "history", "log"];
     for (group, document) in restricted.into_iter().zip(documents) {
         let restrictions = Restrictions::new([format!("{group}:key=v").parse().unwrap()]).unwrap();
         let site = site(restrictions.into()).await;

@@ -1,4 +1,4 @@
-//! Progress bars of fetches.
+//! Progress of fetches and loads.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -6,6 +6,7 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 
 use nereid_assembly::{PullProgress, RunningServer};
+use nereid_core::{Server, VersionState};
 use nereid_protocol::{LogControl, LogFormat};
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -20,19 +21,72 @@ const MOST: usize = 4;
 /// Interval between two updates of the bars.
 const INTERVAL: Duration = Duration::from_millis(200);
 
-/// Shows the progress of a server's fetches at the bottom of a terminal, until it is dropped. Machine-readable log formats
+/// Shows the progress of a server's fetches and loads at the bottom of a terminal, until it is dropped. Machine-readable log formats
 /// and logs without level info show no bars.
-pub(crate) async fn show_fetches(running: &RunningServer, screen: &Screen, log: &LogControl) -> Infallible {
+pub(crate) async fn show_progress(running: &RunningServer, screen: &Screen, log: &LogControl) -> Infallible {
     let _cleared = Cleared(screen);
     let mut ticks = interval(INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut began = BTreeMap::new();
+    let mut loads = Loads::default();
     loop {
         ticks.tick().await;
         let settings = log.settings();
         let is_wanted = settings.info && settings.format != LogFormat::Json;
-        screen.show(if is_wanted { bars(running, &mut began) } else { Vec::new() });
+        let mut shown = || {
+            let mut shown = bars(running, &mut began);
+            shown.extend(loads.lines(running.server()));
+            shown
+        };
+        screen.show(if is_wanted { shown() } else { Vec::new() });
     }
+}
+
+/// The versions that are being loaded, and since when.
+#[derive(Default)]
+struct Loads {
+    /// The state of the model table when `began` was updated.
+    generation: Option<u64>,
+    began: BTreeMap<String, Instant>,
+}
+
+impl Loads {
+    /// A line for each load, the longest first. Loads that ended at once have none.
+    fn lines(&mut self, server: &Server) -> Vec<String> {
+        let generation = Some(server.changes().generation());
+        if self.generation != generation {
+            self.generation = generation;
+            let models = server.models();
+            let loading = models.index().filter(|model| matches!(model.state, VersionState::Loading));
+            let names = loading.map(|model| match model.version {
+                Some(version) => format!("'{}' version {version}", model.id),
+                None => format!("'{}'", model.id),
+            });
+            let mut before = std::mem::take(&mut self.began);
+            self.began = names
+                .map(|name| (before.remove(&name).unwrap_or_else(Instant::now), name))
+                .map(|(at, name)| (name, at))
+                .collect();
+        }
+        let loads = self.began.iter().map(|(name, began)| (name.as_str(), began.elapsed()));
+        load_lines(loads.collect())
+    }
+}
+
+/// The lines of loads that last for at least a second.
+fn load_lines(mut loads: Vec<(&str, Duration)>) -> Vec<String> {
+    loads.retain(|(_, elapsed)| *elapsed >= Duration::from_secs(1));
+    loads.sort_by_key(|(_, elapsed)| std::cmp::Reverse(*elapsed));
+    let line = |(name, elapsed): &(&str, Duration)| {
+        let name = name.replace(char::is_control, "?");
+        format!("loading {name}: {} s", elapsed.as_secs())
+    };
+    let shown = if loads.len() > MOST { MOST - 1 } else { loads.len() };
+    let mut lines: Vec<_> = loads.iter().take(shown).map(line).collect();
+    if loads.len() > shown {
+        lines.push(format!("and {} other loads", loads.len() - shown));
+    }
+    lines
 }
 
 /// Removes the bars at the end.
@@ -120,6 +174,27 @@ mod tests {
             let progress =
                 PullProgress { model: &name, fetched, total, elapsed: Duration::from_secs(seconds) };
             assert_eq!(line(progress), format!("{model} {} {rest}", bar(filled)));
+        }
+    }
+
+    #[test]
+    fn long_loads_are_shown_the_longest_first() {
+        let seconds = Duration::from_secs;
+        for (loads, expected) in [
+            (&[][..], &[][..]),
+            (&[("'a' version 1", 0)], &[]),
+            (&[("'a'", 1), ("'b\x1b[2J'", 3)], &["loading 'b?[2J': 3 s", "loading 'a': 1 s"]),
+            (
+                &[("'a'", 4), ("'b'", 3), ("'c'", 2), ("'d'", 1)],
+                &["loading 'a': 4 s", "loading 'b': 3 s", "loading 'c': 2 s", "loading 'd': 1 s"],
+            ),
+            (
+                &[("'a'", 5), ("'b'", 4), ("'c'", 3), ("'d'", 2), ("'e'", 1), ("'f'", 0)],
+                &["loading 'a': 5 s", "loading 'b': 4 s", "loading 'c': 3 s", "and 2 other loads"],
+            ),
+        ] {
+            let loads = loads.iter().map(|(name, elapsed)| (*name, seconds(*elapsed))).collect();
+            assert_eq!(load_lines(loads), expected);
         }
     }
 

@@ -20,6 +20,7 @@ mod health;
 mod hosting;
 mod init;
 mod keys;
+mod overview;
 mod pull;
 mod run;
 mod screen;

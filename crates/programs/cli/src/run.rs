@@ -3,15 +3,16 @@
 use std::sync::Arc;
 
 use nereid_assembly::{LoadOutcome, Process, RunningServer, start};
-use nereid_core::Server;
+use nereid_core::{ModelStatus, Server};
 use nereid_options::Options;
 use nereid_protocol::LogControl;
 use nereid_shared_memory::FaultHandler;
 use tokio::sync::oneshot;
 
-use crate::bars::show_fetches;
+use crate::bars::show_progress;
 use crate::descriptors;
 use crate::hosting;
+use crate::overview;
 use crate::screen::Screen;
 use crate::signals;
 
@@ -52,13 +53,13 @@ pub(crate) fn run(options: &Options, log: Arc<LogControl>, screen: Option<&Scree
             signals::on_hangup(move || audit.reopen())?;
         }
         let ended = {
-            let until_end = wait_for_end(options, &running, stop);
+            let until_end = wait_for_end(options, &running, stop, screen.is_some());
             match screen {
                 None => until_end.await,
                 Some(screen) => tokio::select! {
                     biased;
                     ended = until_end => ended,
-                    never = show_fetches(&running, screen, &log) => match never {},
+                    never = show_progress(&running, screen, &log) => match never {},
                 },
             }
         };
@@ -74,12 +75,13 @@ async fn wait_for_end(
     options: &Options,
     running: &RunningServer,
     mut stop: oneshot::Receiver<()>,
+    on_terminal: bool,
 ) -> Result<(), String> {
     let loaded = tokio::select! {
         loaded = running.loaded() => loaded,
         _ = &mut stop => return Ok(()),
     };
-    check_loaded(options, running.server(), loaded)?;
+    check_loaded(options, running, loaded, on_terminal)?;
     stop.await.map_err(|error| format!("cannot wait for a signal: {error}"))
 }
 
@@ -93,8 +95,14 @@ async fn finish(options: &Options, running: RunningServer, ended: Result<(), Str
     Ok(())
 }
 
-/// Prints the models once those to load at start are loaded.
-fn check_loaded(options: &Options, server: &Server, loaded: LoadOutcome) -> Result<(), String> {
+/// Prints the models once those to load at start are loaded: on a terminal, with where they run, and the server's addresses.
+fn check_loaded(
+    options: &Options,
+    running: &RunningServer,
+    loaded: LoadOutcome,
+    on_terminal: bool,
+) -> Result<(), String> {
+    let server = running.server();
     let failures = match loaded {
         Ok(failures) => failures,
         Err(error) if options.exits_on_error() => return Err(error.to_string()),
@@ -103,12 +111,23 @@ fn check_loaded(options: &Options, server: &Server, loaded: LoadOutcome) -> Resu
             return Ok(());
         }
     };
-    show_models(server);
+    match on_terminal {
+        true => overview::show(running),
+        false => show_models(server),
+    }
     options.check_models(server)?;
     if options.exits_on_error() && !failures.is_empty() {
         return Err("not every model could be loaded; --exit-on-error=false serves the others".into());
     }
     Ok(())
+}
+
+/// The state of a model, with its reason.
+pub(crate) fn status(model: &ModelStatus) -> String {
+    match model.reason() {
+        None => model.state.name().to_owned(),
+        Some(reason) => format!("{}: {reason}", model.state.name()),
+    }
 }
 
 fn show_models(server: &Server) {
@@ -117,12 +136,8 @@ fn show_models(server: &Server) {
         .index()
         .map(|model| {
             let version = model.version.map_or_else(|| "-".to_owned(), |version| version.to_string());
-            let state = match model.reason() {
-                None => model.state.name().to_owned(),
-                Some(reason) => format!("{}: {reason}", model.state.name()),
-            };
             let wrap = |text: &str| nereid_check::wrap_cell(text, CELL_WIDTH);
-            [wrap(&model.id.to_string()), version, wrap(&state)]
+            [wrap(&model.id.to_string()), version, wrap(&status(&model))]
         })
         .collect();
     let table = nereid_check::draw_table(["Model", "Version", "Status"], &rows);
