@@ -498,7 +498,8 @@ def test_a_flood_by_one_principal_leaves_others_their_requests(served):
     """Under its quota, a flood is refused before it takes anything from others."""
     flood = [(["infer"], ["*"], "requests-per-second = 20\nconcurrent-requests = 2")]
     policy, server = served({"flood": flood, "calm": [(["infer"], ["*"])]}, clouds=False)
-    stop, statuses, lock = threading.Event(), Counter(), threading.Lock()
+    stop, lock = threading.Event(), threading.Lock()
+    statuses: Counter[int] = Counter()
 
     def storm():
         connection = HTTPConnection("127.0.0.1", server.port, timeout=LIMIT_S)

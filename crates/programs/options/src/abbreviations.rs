@@ -12,7 +12,7 @@ use clap::{Arg, Command};
 use super::sources::names;
 
 /// Options that Triton does not have.
-pub(super) const OWN: [&str; 30] = [
+pub(super) const OWN: [&str; 31] = [
     "access",
     "audit-log",
     "config-file",
