@@ -1,12 +1,11 @@
 //! The end of a start on a terminal: the models with where they run, and the addresses of the server.
 
-use std::net::SocketAddr;
-
 use nereid_assembly::RunningServer;
 use nereid_core::VersionState;
 use nereid_core::model_config::proto::ModelInstanceGroup;
 use nereid_core::model_config::proto::model_instance_group::Kind;
 use nereid_core::model_config::{ModelConfig, backend_name, platform_name};
+use nereid_net::listener::LocalAddress;
 
 use crate::run::status;
 
@@ -34,7 +33,7 @@ pub(crate) fn show(running: &RunningServer) {
     // Browsers and first requests go to HTTP.
     addresses.sort_by_key(|(protocol, _)| *protocol != "HTTP");
     let addresses =
-        addresses.into_iter().map(|(protocol, address)| format!("{protocol} on {}", reachable(address)));
+        addresses.into_iter().map(|(protocol, address)| format!("{protocol} on {}", reachable(&address)));
     let addresses: Vec<_> = addresses.collect();
     tracing::info!(log.table = true, "{table}");
     tracing::info!("serving {}", addresses.join(", "));
@@ -65,10 +64,10 @@ fn device(group: &ModelInstanceGroup) -> String {
 }
 
 /// An address that clients of this machine can open: servers listen on all addresses by default.
-fn reachable(address: SocketAddr) -> String {
-    match address.ip().is_unspecified() {
-        true => format!("localhost:{}", address.port()),
-        false => address.to_string(),
+fn reachable(address: &LocalAddress) -> String {
+    match address.tcp().filter(|address| address.ip().is_unspecified()) {
+        Some(everywhere) => format!("localhost:{}", everywhere.port()),
+        None => address.to_string(),
     }
 }
 
@@ -113,7 +112,7 @@ mod tests {
             ("10.0.0.7:8002", "10.0.0.7:8002"),
             ("[::1]:8000", "[::1]:8000"),
         ] {
-            assert_eq!(reachable(address.parse().unwrap()), expected);
+            assert_eq!(reachable(&LocalAddress::Tcp(address.parse().unwrap())), expected);
         }
     }
 }
