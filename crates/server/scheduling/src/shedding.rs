@@ -51,7 +51,7 @@ impl ServiceTime {
     /// A lower bound of a request's wait behind batches that these instances execute.
     pub(crate) fn least_wait(&self, batches: usize, instances: usize) -> Option<Duration> {
         let rounds = u32::try_from(batches / instances.max(1)).unwrap_or(u32::MAX);
-        Some(self.mean()?.saturating_mul(rounds) * 2 / 3)
+        Some((self.mean()? * 2 / 3).saturating_mul(rounds))
     }
 }
 
