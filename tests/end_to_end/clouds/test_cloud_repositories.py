@@ -125,7 +125,7 @@ def test_clients_load_and_unload(cloud, models, slash):
 def test_the_readmes_lines_serve_a_bucket(amazon, models, tmp_path):
     """As they are there, with keys, a store and a cache folder of this machine."""
     text = (EXAMPLES.parent / "README.md").read_text()
-    lines = [line.removeprefix("$ ") for line in text.splitlines() if line.startswith(("$ export AWS_", "$ nereid "))]
+    lines = [line.removeprefix("$ ") for line in text.splitlines() if line.startswith(("$ export AWS_", "$ nereid --"))]
     keys, serve = lines[:2]
     assert set(re.findall(r"(\w+)=", keys)) == set(AWS)
     program, repository, cache = serve.split()

@@ -46,7 +46,7 @@ CASES = {
 
 
 # What the embedded engine refuses to load.
-NOT_EMBEDDED = {"speech_detector": "does not serve: If; install ONNX Runtime"}
+NOT_EMBEDDED = {"speech_detector": "does not serve: If on the contents of an input; install ONNX Runtime"}
 
 
 @pytest.fixture(scope="module", params=onnx_engines.FLAGS)

@@ -192,7 +192,7 @@ def test_an_invalid_load_request_is_refused_and_nothing_changes(explicit, reposi
     assert not (repository.parent / "evil").exists()
 
 
-@pytest.mark.parametrize("body", ["{", '{"parameters": 3}', "text", '{"parameters": {"unload_dependents": 1, "config": 1}}'])
+@pytest.mark.parametrize("body", ["{", '{"parameters": 3}', "text", '{"parameters": {"config": 1, "unload_dependents": 1}}'])
 def test_a_malformed_request_is_refused(explicit, body):
     _, server = explicit
     for path in ("models/scale/load", "models/scale/unload"):

@@ -263,6 +263,8 @@ def test_conversations_with_models_of_text_stay_with_a_server_and_outlive_it(fle
         for _ in range(5):
             status, _ = fleet.request("POST", "/v1/chat/completions", "{}", {"x-session-id": session})
             assert status == 400
+        # Requests are logged after their answers.
+        assert eventually(lambda: (requests(fleet) - before).sum() == 5)
         return (requests(fleet) - before).tolist()
 
     places = {session: place(session) for session in map(str, range(12))}

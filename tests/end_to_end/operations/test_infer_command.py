@@ -4,6 +4,7 @@ import json
 import os
 import struct
 import subprocess
+import sys
 import zlib
 
 import numpy as np
@@ -156,7 +157,7 @@ def test_tokens_are_printed_as_they_come(repository, serve):
     folder.mkdir(parents=True)
     (folder.parent / "config.pbtxt").write_text(language_models.CONFIG)
     (folder / "model.py").write_text(language_models.MODEL)
-    server = serve()
+    server = serve(f"--backend-config=python,python={sys.executable}")
     whole = infer(server.url, "talker", "text_input=count 3", "stream=true", 'sampling_parameters={"max_tokens":9}')
     assert whole == "1 2 3 \n"
     endless = command(server.url, "talker", "text_input=endless", 'sampling_parameters={"max_tokens":9}')

@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ LIMIT_S = 90
 DASHBOARD = ROOT / "deploy" / "grafana" / "nereid.json"
 RULES = ROOT / "deploy" / "prometheus" / "alerts.yml"
 FLAGS = [
+    f"--backend-config=python,python={sys.executable}",
     "--exit-on-error=false",
     "--model-control-mode=explicit",
     "--load-model=*",

@@ -17,6 +17,9 @@ use tempfile::TempDir;
 /// The lock file in each server's folder.
 pub(crate) const LOCK: &str = "lock";
 
+/// The lock file before it is locked.
+const UNLOCKED_NAME: &str = "lock.new";
+
 /// A folder without a lock file that is younger than this belongs to a server that is starting.
 pub(crate) const UNLOCKED: Duration = Duration::from_secs(60);
 
@@ -38,8 +41,11 @@ impl PrivateFolder {
     /// The system's error.
     pub fn new(parent: &Path, prefix: &str) -> io::Result<Self> {
         let folder = private_folder(parent, prefix)?;
-        let lock = File::create_new(folder.path().join(LOCK))?;
+        // Under its own name only once it is locked: another server would take the lock before, and remove the folder.
+        let [unlocked, locked] = [UNLOCKED_NAME, LOCK].map(|name| folder.path().join(name));
+        let lock = File::create_new(&unlocked)?;
         flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
+        fs::rename(unlocked, locked)?;
         Ok(Self { folder, _lock: lock })
     }
 
@@ -93,5 +99,34 @@ fn is_left_over(folder: &Path) -> bool {
             let age = metadata.modified().ok().and_then(|modified| modified.elapsed().ok());
             error.is_missing() && age.is_some_and(|age| age > UNLOCKED)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn folder_survives_servers_that_start_at_the_same_time() {
+        let parent = tempfile::tempdir().unwrap();
+        let done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    while !done.load(Ordering::Relaxed) {
+                        PrivateFolder::remove_left_over(parent.path(), "nereid-");
+                    }
+                });
+            }
+            for number in 0..2000 {
+                let folder = PrivateFolder::new(parent.path(), "nereid-");
+                let kept = folder.and_then(|folder| folder.folder().map(drop));
+                done.store(kept.is_err() || number == 1999, Ordering::Relaxed);
+                kept.unwrap();
+            }
+        });
     }
 }
