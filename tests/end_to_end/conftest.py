@@ -73,7 +73,8 @@ def gate(serve):
         yield gate
 
 
-@pytest.fixture(scope="session")
+# Its event loop would be in the way of other files' own.
+@pytest.fixture(scope="module")
 def browser():
     """A browser for consoles. Each test opens them in profiles of their own."""
     # Environments for other tests alone have no playwright.

@@ -9,6 +9,7 @@ from pathlib import Path
 import grpc
 import pytest
 import tritonclient.grpc as triton
+import tritonclient.grpc.aio
 from tritonclient.utils import InferenceServerException
 
 import nereid_server
@@ -147,7 +148,7 @@ def test_the_asyncio_client_streams(server):
             for value in range(100):
                 yield {"model_name": "same", "inputs": [numbers([value])]}
 
-        async with triton.aio.InferenceServerClient(server.grpc_url) as client:
+        async with tritonclient.grpc.aio.InferenceServerClient(server.grpc_url) as client:
             seen = []
             async for result, error in client.stream_infer(requests()):
                 assert error is None
