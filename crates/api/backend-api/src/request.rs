@@ -31,7 +31,7 @@ pub struct InferRequest {
     pub priority: u64,
     /// The longest wait in the queue, if the model's queue policy allows an override.
     pub timeout: Option<Duration>,
-    /// When the client stops waiting for the answer, if its protocol says so.
+    /// The client's deadline, if its protocol has one.
     pub deadline: Option<Instant>,
     /// Provides memory for the outputs; `None` leaves that to the backend.
     pub allocator: Option<Arc<dyn OutputAllocator>>,

@@ -20,7 +20,7 @@ const TENSORFLOW: &str = "tensorflow";
 /// The backend of forests of trees.
 const FOREST: &str = "fil";
 
-/// Endings that many formats share.
+/// Endings of many formats.
 const GENERIC_ENDINGS: [&str; 3] = ["json", "model", "txt"];
 
 /// Files in a version's folder that identify the backend, most significant first.

@@ -253,7 +253,7 @@ impl Forest {
         self.depth
     }
 
-    /// Whether the file says how much of the training data passed each node.
+    /// Whether the file has the cover of each node.
     pub(crate) fn has_covers(&self) -> bool {
         self.roots.iter().all(|&root| {
             let cover = self.covers[root as usize];

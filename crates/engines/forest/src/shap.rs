@@ -14,7 +14,7 @@ pub(crate) const MAX_DEPTH: usize = 512;
 struct Step {
     /// `None` for the root.
     feature: Option<usize>,
-    /// The share of the training data that goes on where the feature is unknown.
+    /// The share of the training data that takes this step if the feature is unknown.
     unknown: f64,
     /// 1 if the row takes the way, or else 0.
     known: f64,

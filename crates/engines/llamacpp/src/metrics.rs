@@ -182,7 +182,7 @@ impl Metrics {
         self.last = load;
     }
 
-    /// Counts the tokens of a prompt, and those of them that were found in the cache.
+    /// Counts the tokens of a prompt, and the cached ones among them.
     pub(crate) fn add_prompt(&self, tokens: usize, cached: usize) {
         add(&self.prompt_tokens, tokens);
         add(&self.prefix_queries, tokens);

@@ -23,7 +23,7 @@ pub struct Launch {
     pub variables: Vec<(OsString, Option<OsString>)>,
     /// Descriptors that it inherits, under the same numbers.
     pub inherited: Vec<Arc<OwnedFd>>,
-    /// What it may do.
+    /// The policy of the sandbox.
     pub policy: Policy,
 }
 
@@ -35,7 +35,7 @@ pub(crate) struct SpawnedProcess {
     pub ended: OwnedFd,
     pub stdout: OwnedFd,
     pub stderr: OwnedFd,
-    /// What the process needs of its sandbox until it has ended.
+    /// Resources of the sandbox, kept until the process has ended.
     pub confinement: Confinement,
 }
 
