@@ -308,13 +308,18 @@ def test_polls_call_agents_only_for_changes(tmp_path, repository):
     poll = ["--model-control-mode=poll", "--repository-poll-secs=1", *agents.flags]
     with nereid_server.running(repository, *poll) as server:
         control = Control(server.url)
+        # Agents hear that a model is loaded after clients can see it.
+        loaded = ["ModelInitialize", "LOAD", "LOAD_COMPLETE"]
+
+        def actions(lines):
+            return [[line.split()[2] for line in load] for load in by_load(line for line in lines if " update " not in line)]
+
+        assert eventually(lambda: actions(agents.lines())[-1:] == [loaded]), agents.lines()
         before = agents.lines()
         # Two polls have to see it before it is loaded.
         model(repository, "later")
         assert eventually(lambda: control.state("later") == [("READY", "")])
         assert agents.lines() == before
         (repository / "m" / "1" / "more.txt").write_text("x")
-        assert eventually(lambda: len(agents.lines()) > len(before) and agents.models() == 1)
-        lines = [line for line in agents.lines()[len(before) :] if " update " not in line]
-        actions = [[line.split()[2] for line in load] for load in by_load(lines)]
-        assert actions == [["UNLOAD", "UNLOAD_COMPLETE", "ModelFinalize"], ["ModelInitialize", "LOAD", "LOAD_COMPLETE"]]
+        reloaded = [["UNLOAD", "UNLOAD_COMPLETE", "ModelFinalize"], loaded]
+        assert eventually(lambda: actions(agents.lines()[len(before) :]) == reloaded), agents.lines()[len(before) :]

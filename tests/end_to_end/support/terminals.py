@@ -141,7 +141,8 @@ class FullScreen:
         """The program ended well, and left the terminal as it was."""
         assert self.process.wait(LIMIT_S) == 0, self.text
         assert termios.tcgetattr(self._theirs) == self._settings
-        assert self.text.endswith("\x1b[?7h\x1b[?25h\x1b[?1049l"), self.text[-100:]
+        # The last of it may still be on its way to the reader.
+        assert eventually(lambda: self.text.endswith("\x1b[?7h\x1b[?25h\x1b[?1049l"), LIMIT_S), self.text[-100:]
 
     def close(self):
         """Ends the program, if it runs."""
