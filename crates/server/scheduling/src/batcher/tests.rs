@@ -2,6 +2,8 @@
 
 mod against_plain_rules;
 
+use nereid_backend_api::Flow;
+
 use super::*;
 
 /// The items of the tests.
@@ -12,10 +14,15 @@ struct Job {
     priority: u64,
     timeout: Option<Duration>,
     shape: u8,
+    flow: Flow,
 }
 
 impl Item for Job {
     fn refuse(self, _: Refusal) {}
+
+    fn flow(&self) -> Flow {
+        self.flow
+    }
 }
 
 impl BatchItem for Job {

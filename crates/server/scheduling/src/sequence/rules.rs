@@ -200,7 +200,7 @@ impl<T: SequenceItem, O: Prepare<T>, F: BatchFormer<T>> Sequences<T, O, F> {
         }
         self.stir(serial, now);
         self.release_hold(now);
-        Ok(Ticket { level: serial, number })
+        Ok(Ticket { level: serial, flow: 0, number })
     }
 
     /// Removes a cancelled request, if it still waits, and later requests of its sequence.
