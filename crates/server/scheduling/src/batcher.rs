@@ -24,9 +24,6 @@ pub trait BatchItem: Item {
 
     /// The requested level; 0 if there is none.
     fn priority(&self) -> u64;
-
-    /// How long it may wait, if it sets a timeout.
-    fn timeout(&self) -> Option<Duration>;
 }
 
 /// Tells which items go together, and prepares them to leave.
@@ -418,7 +415,10 @@ impl<T: BatchItem, F: BatchFormer<T>> Queue for Batcher<T, F> {
 
     fn patience(&self, item: &T) -> Option<Duration> {
         let policy = self.rules.policies.get(&self.level(item)).unwrap_or(&self.rules.default_policy);
-        policy.timeout(item.timeout()).filter(|_| !policy.delays_expired)
+        match policy.timeout {
+            None => item.timeout(),
+            Some(_) => policy.timeout(item.timeout()).filter(|_| !policy.delays_expired),
+        }
     }
 
     fn batches_before(&self, item: &T) -> usize {

@@ -177,6 +177,11 @@ pub trait Item: Sized {
         None
     }
 
+    /// How long its client lets it wait, if its queue has no timeout of its own.
+    fn timeout(&self) -> Option<Duration> {
+        None
+    }
+
     /// The sender, which shares the queue with others.
     fn flow(&self) -> Flow {
         Flow::default()
@@ -244,6 +249,10 @@ impl Item for Request {
         self.deadline
     }
 
+    fn timeout(&self) -> Option<Duration> {
+        self.timeout
+    }
+
     fn flow(&self) -> Flow {
         self.flow
     }
@@ -282,9 +291,9 @@ pub(crate) trait Queue {
     /// When [`expire`](Self::expire) has something to do next.
     fn next_expiry(&self) -> Option<Instant>;
 
-    /// How long an item may wait, by the queue's rules, until it is refused.
-    fn patience(&self, _item: &Self::Item) -> Option<Duration> {
-        None
+    /// How long an item may wait, by the queue's rules or else by its client.
+    fn patience(&self, item: &Self::Item) -> Option<Duration> {
+        item.timeout()
     }
 
     /// How many batches leave at least before the one of an item that comes now.

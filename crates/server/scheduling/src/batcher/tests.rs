@@ -23,6 +23,10 @@ impl Item for Job {
     fn flow(&self) -> Flow {
         self.flow
     }
+
+    fn timeout(&self) -> Option<Duration> {
+        self.timeout
+    }
 }
 
 impl BatchItem for Job {
@@ -32,10 +36,6 @@ impl BatchItem for Job {
 
     fn priority(&self) -> u64 {
         self.priority
-    }
-
-    fn timeout(&self) -> Option<Duration> {
-        self.timeout
     }
 }
 

@@ -38,6 +38,10 @@ impl Item for Job {
     fn flow(&self) -> Flow {
         self.flow
     }
+
+    fn timeout(&self) -> Option<Duration> {
+        self.timeout
+    }
 }
 
 impl BatchItem for Job {
@@ -47,10 +51,6 @@ impl BatchItem for Job {
 
     fn priority(&self) -> u64 {
         self.level
-    }
-
-    fn timeout(&self) -> Option<Duration> {
-        self.timeout
     }
 }
 
@@ -245,8 +245,10 @@ fn timeouts_of_the_queue_count_where_they_refuse() {
         (timeout(50, true), None, 4, vec![]),
         (timeout(600_000, false), None, 4, vec![]),
         (timeout(600_000, false), Some(ms(50)), 4, wait(2)),
-        // As in the queue itself, a request's own timeout means nothing without one of its level.
-        (Policy::default(), Some(ms(50)), 4, vec![]),
+        // Without a timeout of its level, the request's own is the client's word on how long it waits.
+        (Policy::default(), Some(ms(50)), 4, wait(2)),
+        (Policy::default(), Some(ms(600_000)), 4, vec![]),
+        (Policy::default(), None, 4, vec![]),
     ] {
         let rules = Rules { max_batch_size: 2, default_policy: policy.clone(), ..Rules::default() };
         let job = Job { size: 1, timeout: own, ..Job::default() };
