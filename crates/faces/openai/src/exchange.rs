@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::time::Instant;
 
 use bytes::Bytes;
 use hyper::HeaderMap;
@@ -115,6 +116,8 @@ impl<'a> Exchange<'a> {
             let headers = self.call.spelled_headers().filter(|(name, _)| !self.call.is_secret(name));
             pattern.forward(headers, &mut request.parameters)?;
         }
+        request.deadline =
+            http::time_limit(self.call.headers).and_then(|limit| Instant::now().checked_add(limit));
         let header = |name: &str| self.call.headers.get(name)?.to_str().ok();
         let trace = self.face.server.trace().draw(self.model.name(), || trace_parent(header));
         request.trace = trace.map(RequestTrace::new);
