@@ -333,9 +333,14 @@ def workers(server):
     return [int(pid) for pid in Path(f"/proc/{server.pid}/task/").glob("*/children") for pid in pid.read_text().split()]
 
 
-def test_death_of_the_process_fails_its_requests_and_no_others(repository, serve):
+@pytest.mark.parametrize(
+    ("fault", "end"),
+    [(signal.SIGKILL, "was killed by signal 9"), (signal.SIGSTOP, "was killed, because it made no progress with its requests in time")],
+    ids=["dies", "hangs"],
+)
+def test_end_of_the_process_fails_its_requests_and_no_others(repository, serve, fault, end):
     gguf_models.write(repository, config=gguf_models.parameters(context_length=10000))
-    server = serve(llamacpp_package.flag())
+    server = serve(llamacpp_package.flag(), "--backend-config=llamacpp,execute-timeout-seconds=2")
     whole = answer(server, "ab", max_tokens=8)["text_output"]
     sampling = {"temperature": 0, "ignore_eos": True, "max_tokens": None}
     body = json.dumps({"text_input": "ab", "stream": True, "sampling_parameters": json.dumps(sampling)})
@@ -346,9 +351,9 @@ def test_death_of_the_process_fails_its_requests_and_no_others(repository, serve
         responses.append(connection.getresponse())
         assert responses[-1].readline().startswith(b"data: ")
     (worker,) = workers(server)
-    os.kill(worker, signal.SIGKILL)
+    os.kill(worker, fault)
     for response in responses:
-        assert "was killed by signal 9" in events(response.read())[-1]["error"]
+        assert end in events(response.read())[-1]["error"]
     assert answer(server, "ab", max_tokens=8)["text_output"] == whole
     assert Scrape(server).value("nereid_worker_restarts_total", model="writer", version="1") == 1
 

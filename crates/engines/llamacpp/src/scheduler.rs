@@ -232,7 +232,7 @@ impl<E: Engine, C: Client> Scheduler<E, C> {
         }
         let room = self.limits.batch.saturating_sub(batch.len());
         let generating = batch.len();
-        let mut room = if generating == 0 { room } else { room.min(self.pace.prompt_tokens()) };
+        let mut room = room.min(self.pace.prompt_tokens(generating == 0));
         // The request that came first has its first token first.
         let mut prompts: Vec<_> =
             self.slots.iter().enumerate().filter(|(_, slot)| slot.is_reading()).collect();
