@@ -42,14 +42,20 @@ struct Buffers {
 }
 
 impl Context {
-    /// Makes a context.
+    /// Makes a context, in which up to `guesses` guessed tokens of each sequence are evaluated at once.
     ///
     /// # Errors
     /// The library's reason.
-    pub(crate) fn new(weights: &Arc<Weights>, limits: Limits, threads: usize) -> Result<Self, String> {
+    pub(crate) fn new(
+        weights: &Arc<Weights>,
+        limits: Limits,
+        threads: usize,
+        guesses: usize,
+    ) -> Result<Self, String> {
         let mut params = params(weights, limits, threads)?;
-        // The next token of each sequence: without a limit, the library has room for the logits of all tokens of a batch.
-        params.n_outputs_max = params.n_seq_max;
+        // Without a limit, the library has room for the logits of all tokens of a batch.
+        let outputs = limits.sequences.saturating_mul(guesses + 1).min(limits.batch);
+        params.n_outputs_max = u32::try_from(outputs).unwrap_or(u32::MAX);
         Self::with(weights, limits, params)
     }
 
@@ -155,6 +161,7 @@ impl Embedder for Context {
             position,
             sequence,
             has_output: true,
+            is_guess: false,
         };
         let batch: Vec<_> = texts
             .iter()
@@ -258,7 +265,7 @@ impl Buffers {
         }
         pointers.clear();
         outputs.clear();
-        for BatchToken { token, position, sequence, has_output } in batch {
+        for BatchToken { token, position, sequence, has_output, .. } in batch {
             tokens.push(*token);
             positions.push(i32::try_from(*position).ok()?);
             counts.push(1);
@@ -291,6 +298,7 @@ mod tests {
                     position: place,
                     sequence: place % 3,
                     has_output: place == 2,
+                    is_guess: false,
                 })
                 .collect();
             assert_eq!(buffers.fill(&batch), i32::try_from(lengths).ok());
@@ -303,7 +311,8 @@ mod tests {
                 assert_eq!(buffers.outputs[place], i8::from(entry.has_output));
             }
         }
-        let far = BatchToken { token: 1, position: usize::MAX, sequence: 0, has_output: false };
+        let far =
+            BatchToken { token: 1, position: usize::MAX, sequence: 0, has_output: false, is_guess: false };
         assert_eq!(buffers.fill(&[far]), None);
     }
 }

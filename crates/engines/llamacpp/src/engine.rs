@@ -14,6 +14,8 @@ pub(crate) struct BatchToken {
     pub(crate) sequence: usize,
     /// Whether the logits of the next token are wanted.
     pub(crate) has_output: bool,
+    /// Whether the token is a guess, which the logits before it may refute.
+    pub(crate) is_guess: bool,
 }
 
 /// Why a batch was not evaluated.

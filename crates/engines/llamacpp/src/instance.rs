@@ -104,6 +104,12 @@ impl<E: Engine> LanguageInstance<E> {
     /// Reads a request, and its text as tokens.
     fn prepare(&self, request: &Request) -> Result<(Wish, Vec<i32>)> {
         let wish = Wish::of(request, self.vocabulary.size())?;
+        let most = self.scheduler.longest_guess();
+        if let Some(guessed) = wish.parameters.speculative_tokens.filter(|guessed| *guessed > most) {
+            return Err(Error::invalid_arg(format!(
+                "sampling parameter 'speculative_tokens' is {guessed}, but must be at most {most}, as the model's parameter"
+            )));
+        }
         let context = self.scheduler.limits().context;
         let too_long = |length: String| {
             Error::invalid_arg(format!(

@@ -24,6 +24,7 @@ mod options;
 mod parameters;
 mod sampler;
 mod scheduler;
+mod speculation;
 mod structure;
 #[cfg(test)]
 mod testing;

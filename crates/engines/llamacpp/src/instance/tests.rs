@@ -32,7 +32,7 @@ impl Model for Writers {
 fn instance(sequences: usize) -> LanguageInstance<Scripted> {
     let (engine, _) = Scripted::new(Limits { sequences, context: 64, cache: 128, batch: 32 });
     let vocabulary = Arc::new(Alphabet);
-    let scheduler = Scheduler::new(engine, Arc::<Alphabet>::clone(&vocabulary), None);
+    let scheduler = Scheduler::new(engine, Arc::<Alphabet>::clone(&vocabulary), None, None);
     LanguageInstance::new(scheduler, vocabulary, 100, None)
 }
 

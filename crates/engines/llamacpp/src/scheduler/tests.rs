@@ -8,6 +8,7 @@ use std::sync::Mutex;
 use proptest::prelude::*;
 
 use super::*;
+use crate::speculation::Speculation;
 use crate::testing::{Alphabet, Record, Scripted};
 
 #[derive(Default)]
@@ -68,8 +69,12 @@ impl Bench {
     }
 
     fn with(limits: Limits, time_limit: Option<Duration>) -> Self {
+        Self::guessing(limits, time_limit, None)
+    }
+
+    fn guessing(limits: Limits, time_limit: Option<Duration>, speculation: Option<Speculation>) -> Self {
         let (engine, record) = Scripted::new(limits);
-        let scheduler = Scheduler::new(engine, Arc::new(Alphabet), time_limit);
+        let scheduler = Scheduler::new(engine, Arc::new(Alphabet), time_limit, speculation);
         Self { scheduler, record, now: Instant::now() }
     }
 
@@ -359,6 +364,72 @@ fn request_without_a_free_sequence_fails() {
     assert!(client.0.borrow().ended.clone().unwrap().is_err());
 }
 
+#[test]
+fn right_guesses_save_steps_and_wrong_ones_cost_none() {
+    let limits = Limits { sequences: 2, context: 64, cache: 128, batch: 32 };
+    // The text contains what the model writes, and then something else.
+    for (prompt, parameters, text, sizes, accepted) in [
+        ("abcdefgh.ab", tokens(6), "cdefgh", &[11, 5][..], 4),
+        ("abcdexgh.ab", tokens(6), "cdefgh", &[11, 5, 1, 1], 2),
+        ("abcxyzef.ab", tokens(6), "cdefgh", &[11, 5, 1, 1, 2, 1], 0),
+        (
+            "abcdefgh.ab",
+            SamplingParameters { speculative_tokens: Some(2), ..tokens(6) },
+            "cdefgh",
+            &[11, 3, 2],
+            3,
+        ),
+        (
+            "abcdefgh.ab",
+            SamplingParameters { speculative_tokens: Some(0), ..tokens(6) },
+            "cdefgh",
+            &[11, 1, 1, 1, 1, 1],
+            0,
+        ),
+        ("abcdefgh.ab", SamplingParameters { stop: vec!["e".to_owned()], ..tokens(9) }, "cd", &[11, 5], 1),
+    ] {
+        let mut bench = Bench::guessing(limits, None, Some(Speculation::by_lookup(4)));
+        let client = bench.complete(prompt, parameters);
+        assert_eq!(client.0.borrow().text(), text);
+        assert_eq!(
+            (bench.batch_sizes(), bench.scheduler.load().guesses.accepted),
+            (sizes.to_vec(), accepted),
+            "{prompt}"
+        );
+        // The engine holds what the sequence does.
+        let held = bench.record.lock().unwrap().held[&0].clone();
+        assert_eq!(bench.scheduler.slots[0].tokens, held);
+    }
+}
+
+#[test]
+fn guesses_change_nothing_that_is_drawn_at_random() {
+    let limits = Limits { sequences: 1, context: 64, cache: 64, batch: 32 };
+    let mut accepted = 0;
+    for seed in 0..60 {
+        let parameters = SamplingParameters {
+            temperature: 0.5 + f32::from(u8::try_from(seed % 4).unwrap()),
+            seed: Some(seed),
+            repetition_penalty: 1.1,
+            ..tokens(30)
+        };
+        let write = |speculation| {
+            let mut bench = Bench::guessing(limits, None, speculation);
+            let client = bench.complete("abcdefghabcdefghab", parameters.clone());
+            (client.0.borrow().parts.clone(), client.0.borrow().ended.clone(), bench.scheduler.load().guesses)
+        };
+        let (parts, ended, _) = write(None);
+        let draft = Box::new(Scripted::new(limits).0);
+        for speculation in [Speculation::by_lookup(5), Speculation::by_model(5, draft, 128, 0.7)] {
+            let (found, end, guesses) = write(Some(speculation));
+            assert_eq!((&found, &end), (&parts, &ended));
+            assert!(guesses.accepted <= guesses.tokens);
+            accepted += guesses.accepted;
+        }
+    }
+    assert!(accepted > 500, "{accepted}");
+}
+
 /// The behaviour of a request, in a test with many of them.
 #[derive(Clone, Debug)]
 struct Plan {
@@ -393,8 +464,16 @@ proptest! {
         sequences in 1_usize..6,
         cache in 64_usize..200,
         failures in prop::collection::vec(0_usize..2000, 0..3),
+        guess in 0_usize..6,
     ) {
-        let mut bench = Bench::with(Limits { sequences, context: 64, cache, batch: 16 }, None);
+        let limits = Limits { sequences, context: 64, cache, batch: 16 };
+        // Every other case guesses by a model that is right until the end of the text.
+        let speculation = match guess {
+            0 | 1 => None,
+            2 | 3 => Some(Speculation::by_lookup(guess)),
+            _ => Some(Speculation::by_model(guess, Box::new(Scripted::new(limits).0), 128, 0.7)),
+        };
+        let mut bench = Bench::guessing(limits, None, speculation);
         let mut running: Vec<(Plan, Recorder, u32)> = Vec::new();
         let mut ended = Vec::new();
         let mut waiting = plans.into_iter();
