@@ -401,6 +401,53 @@ def test_another_library_is_refused_with_what_to_install(repository, serve):
     assert any("npm install -g @node-llama-cpp/linux-x64@3.22.1" in line for line in server.complaints), server.log
 
 
+def test_adapters_write_as_in_llama_cpp(repository, serve, expected):
+    """With requests of several adapters at a time, and prompts that others have left in the cache."""
+    file = gguf_models.write(repository, config=gguf_models.parameters(speculative_tokens=3))
+    adapters = file.parent / "adapters"
+    adapters.mkdir()
+    texts = {"writer": [text_of(expected[text]) for text in PROMPTS]}
+    for seed, name in enumerate(("one", "two")):
+        path = adapters / f"{name}.gguf"
+        path.write_bytes(gguf_models.adapter(seed))
+        texts[f"writer:{name}"] = [text_of(pieces) for pieces in llamacpp_package.greedy(file, PROMPTS, ANSWERS, path)]
+    assert len({tuple(written) for written in texts.values()}) == 3
+    server = serve(llamacpp_package.flag())
+    models = [model["id"] for model in request(server, "GET", "/v1/models").json["data"]]
+    assert models == ["writer", "writer:one", "writer:two"]
+
+    def complete(case):
+        model, place = case
+        body = {"model": model, "prompt": PROMPTS[place], "temperature": 0, "max_tokens": ANSWERS}
+        found = request(server, "POST", "/v1/completions", json.dumps(body))
+        assert found.status == 200, found.body
+        return found.json["choices"][0]["text"]
+
+    cases = [(model, place) for place in range(len(PROMPTS)) for model in texts] * 2
+    with ThreadPoolExecutor(6) as clients:
+        found = list(clients.map(complete, cases))
+    assert found == [texts[model][place] for model, place in cases]
+    found = generate(server, "a", lora_name="three")
+    assert (found.status, found.json["error"]) == (400, "the model has no adapter 'three' (available: one, two)")
+
+
+@pytest.mark.parametrize(
+    ("adapter", "message"),
+    [
+        (b"GGUF", "llama.cpp cannot load adapter"),
+        (gguf_models.gguf(), "llama.cpp cannot load adapter"),
+        (gguf_models.adapter(1, trigger=[5]), "it applies after certain tokens only"),
+    ],
+    ids=["damaged", "model", "triggered"],
+)
+def test_adapters_that_cannot_be_used_are_refused(repository, serve, adapter, message):
+    folder = gguf_models.write(repository).parent / "adapters"
+    folder.mkdir()
+    (folder / "one.gguf").write_bytes(adapter)
+    server = serve(llamacpp_package.flag(), "--exit-on-error=false", ready=False)
+    assert any(message in line for line in server.complaints), server.log
+
+
 SPECULATION = {
     "lookup": {"speculative_tokens": 6},
     "draft": {"draft_model": "draft.gguf", "speculative_tokens": 5, "draft_min_probability": 0},

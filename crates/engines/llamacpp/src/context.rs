@@ -21,6 +21,8 @@ pub(crate) struct Context {
     context: NonNull<RawContext>,
     limits: Limits,
     vocabulary: usize,
+    /// The adapter of the last batch.
+    adapter: Option<usize>,
     buffers: Buffers,
 }
 
@@ -93,11 +95,30 @@ impl Context {
         // The library takes no larger batches than its cache, and ends the process for larger ones.
         let limits = Limits { batch: limits.batch.min(batch), ..limits };
         let vocabulary = weights.size();
-        Ok(Self { weights: Arc::clone(weights), context, limits, vocabulary, buffers: Buffers::default() })
+        let (weights, buffers) = (Arc::clone(weights), Buffers::default());
+        Ok(Self { weights, context, limits, vocabulary, adapter: None, buffers })
     }
 
     fn api(&self) -> &Api {
         &self.weights.library().api
+    }
+
+    /// Changes the adapter of the next batches.
+    fn use_adapter(&mut self, adapter: Option<usize>) -> Result<(), String> {
+        let mut used: Vec<_> = adapter.and_then(|number| self.weights.adapter(number)).into_iter().collect();
+        let mut scales = vec![1.0; used.len()];
+        let context = self.context.as_ptr();
+        // SAFETY: both arrays have this length. The adapters belong to the context's model, and live as long.
+        let set = |api: &Api| unsafe {
+            (api.adapters_set)(context, used.as_mut_ptr(), used.len(), scales.as_mut_ptr())
+        };
+        match self.weights.library().with_log(set) {
+            (0, _) => {
+                self.adapter = adapter;
+                Ok(())
+            }
+            (_, log) => Err(format!("the adapter cannot be used: {log}")),
+        }
     }
 
     /// Removes the tokens of a sequence from a position on. Returns whether the library could.
@@ -168,7 +189,7 @@ impl Embedder for Context {
             .enumerate()
             .flat_map(|(sequence, text)| text.iter().enumerate().map(move |entry| token(sequence, entry)))
             .collect();
-        let outcome = self.decode(&batch).map_err(|error| match error {
+        let outcome = self.decode(&batch, None).map_err(|error| match error {
             DecodeError::CacheFull => "the cache of the context has no room for the texts".to_owned(),
             DecodeError::Failed(reason) => reason,
         });
@@ -186,8 +207,11 @@ impl Engine for Context {
         self.limits
     }
 
-    fn decode(&mut self, batch: &[BatchToken]) -> Result<(), DecodeError> {
+    fn decode(&mut self, batch: &[BatchToken], adapter: Option<usize>) -> Result<(), DecodeError> {
         let failed = |what: &str| DecodeError::Failed(what.to_owned());
+        if adapter != self.adapter {
+            self.use_adapter(adapter).map_err(DecodeError::Failed)?;
+        }
         if batch.len() > self.limits.batch {
             return Err(failed("the batch is too large"));
         }

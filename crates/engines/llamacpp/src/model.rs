@@ -11,6 +11,7 @@ use nereid_backend_api::{
 use nereid_model_config::default_model_filename;
 use nereid_model_files as model_files;
 
+use crate::adapters::{self, AdapterFile};
 use crate::context::Context;
 use crate::contract;
 use crate::embedding::{self, EmbeddingInstance};
@@ -40,6 +41,7 @@ pub(crate) struct GgufModel {
     is_batched: bool,
     /// The loaded file, and how many of its layers are on a GPU. Instances share it.
     weights: Mutex<(i32, Arc<Weights>)>,
+    adapters: Vec<AdapterFile>,
     /// The model that guesses tokens, on the device of the first instance.
     draft: Option<Arc<Weights>>,
     completed: Option<ModelConfig>,
@@ -56,12 +58,14 @@ impl GgufModel {
         let path = gguf_file(context, name)?;
         let parts = parts(&path)?;
         let gpu_layers = options.gpu_layers(InstanceKind::of_first_instance(&config));
-        let weights = weights(library, &parts, gpu_layers)?;
+        let adapters = adapters::files(&context.version_directory(), &config)?;
+        let weights = weights(library, &parts, &adapters, gpu_layers)?;
         let task = weights.task();
         let pooling = match task {
             Task::Generate => {
                 if context.complete {
                     contract::complete(&mut config);
+                    adapters::complete(&mut config, &adapters);
                     contract::complete_chat(
                         &mut config,
                         &weights,
@@ -100,6 +104,7 @@ impl GgufModel {
             pooling,
             is_batched: config.max_batch_size > 0,
             weights: Mutex::new((gpu_layers, Arc::new(weights))),
+            adapters,
             draft,
             completed: context.complete.then_some(config),
             // A model that is only checked has no metrics.
@@ -118,7 +123,8 @@ impl GgufModel {
         let mut loaded = self.weights.lock().unwrap_or_else(PoisonError::into_inner);
         let gpu_layers = self.options.gpu_layers(kind);
         if loaded.0 != gpu_layers {
-            *loaded = (gpu_layers, Arc::new(weights(&self.library, &self.parts, gpu_layers)?));
+            *loaded =
+                (gpu_layers, Arc::new(weights(&self.library, &self.parts, &self.adapters, gpu_layers)?));
         }
         Ok(Arc::clone(&loaded.1))
     }
@@ -136,7 +142,7 @@ fn draft(
     target: &Weights,
 ) -> Result<Arc<Weights>> {
     let path = gguf_file(context, name)?;
-    let draft = weights(library, std::slice::from_ref(&path), gpu_layers)?;
+    let draft = weights(library, std::slice::from_ref(&path), &[], gpu_layers)?;
     let refused = |reason: &str| {
         Err(Error::invalid_arg(format!("{} cannot be the draft model: {reason}", path.display())))
     };
@@ -156,11 +162,20 @@ fn draft(
     Ok(Arc::new(draft))
 }
 
-fn weights(library: &Arc<LlamaCpp>, parts: &[PathBuf], gpu_layers: i32) -> Result<Weights> {
-    Weights::load(library, parts, gpu_layers).map_err(|reason| {
+fn weights(
+    library: &Arc<LlamaCpp>,
+    parts: &[PathBuf],
+    adapters: &[AdapterFile],
+    gpu_layers: i32,
+) -> Result<Weights> {
+    let mut weights = Weights::load(library, parts, gpu_layers).map_err(|reason| {
         let path = parts.first().map(|path| path.display().to_string()).unwrap_or_default();
         Error::invalid_arg(format!("llama.cpp cannot load {path}: {reason}"))
-    })
+    })?;
+    weights
+        .load_adapters(adapters)
+        .map_err(|reason| Error::invalid_arg(format!("llama.cpp cannot load {reason}")))?;
+    Ok(weights)
 }
 
 /// The files of a model: its first one, followed by `model-00002-of-00003.gguf` and so on in the same folder if the model was split.
@@ -246,7 +261,8 @@ impl Model for GgufModel {
             let metrics = Metrics::new(registry, model, &context.name, limits.cache, limits.sequences);
             metrics.inspect_err(|error| tracing::warn!("model '{}' has no metrics: {error}", self.name)).ok()
         });
-        Ok(Box::new(LanguageInstance::new(scheduler, weights, longest_text, metrics)))
+        let adapters = self.adapters.iter().map(|(name, _)| name.clone()).collect();
+        Ok(Box::new(LanguageInstance::new(scheduler, weights, longest_text, adapters, metrics)))
     }
 }
 

@@ -48,6 +48,8 @@ pub(crate) struct SamplingParameters {
     pub(crate) skips_special_tokens: bool,
     /// Requests share cached prefixes only if this is equal.
     pub(crate) cache_salt: String,
+    /// The LoRA adapter, by its name.
+    pub(crate) adapter: Option<String>,
     /// The most tokens of a guess; `None` for the model's limit.
     pub(crate) speculative_tokens: Option<usize>,
     /// The form of the output.
@@ -75,6 +77,7 @@ impl Default for SamplingParameters {
             logprobs: None,
             skips_special_tokens: true,
             cache_salt: String::new(),
+            adapter: None,
             speculative_tokens: None,
             structure: None,
         }
@@ -165,6 +168,7 @@ impl SamplingParameters {
                 self.logprobs = Some(count);
             }
             "skip_special_tokens" => self.skips_special_tokens = given.truth()?,
+            "lora_name" => self.adapter = Some(given.text()?.to_owned()),
             "speculative_tokens" => self.speculative_tokens = Some(given.count(0)?),
             "cache_salt" => self.cache_salt = given.text()?.to_owned(),
             // Triton's faces and clients send these with the others; they do not concern sampling.
@@ -288,7 +292,6 @@ impl Named<'_> {
             "bad_words" => self.value.as_array().is_some_and(Vec::is_empty),
             "prompt_logprobs"
             | "allowed_token_ids"
-            | "lora_name"
             | "truncate_prompt_tokens"
             | "logits_processors"
             | "extra_args" => false,
@@ -363,12 +366,14 @@ mod tests {
                 },
             ),
             (
-                r#"{"logprobs": 2, "skip_special_tokens": false, "stop": ["a", "b"], "cache_salt": "s", "speculative_tokens": 0}"#,
+                r#"{"logprobs": 2, "skip_special_tokens": false, "stop": ["a", "b"], "cache_salt": "s",
+                    "lora_name": "l", "speculative_tokens": 0}"#,
                 SamplingParameters {
                     logprobs: Some(2),
                     skips_special_tokens: false,
                     stop: vec!["a".to_owned(), "b".to_owned()],
                     cache_salt: "s".to_owned(),
+                    adapter: Some("l".to_owned()),
                     speculative_tokens: Some(0),
                     ..default.clone()
                 },

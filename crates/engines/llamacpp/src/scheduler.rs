@@ -1,7 +1,7 @@
 //! Continuous batching: which tokens of which requests are evaluated next.
 //!
 //! Each step evaluates one batch: the next token of every request that generates, with guesses of those that follow, and parts of prompts as
-//! far as there is room.
+//! far as there is room. The requests of a batch have the same adapter; those with different ones take turns.
 //! Requests join and leave between two steps. A request occupies one of the engine's sequences; what it leaves there is reused by
 //! later requests that begin with the same tokens.
 //!
@@ -92,6 +92,8 @@ pub(crate) struct Generation<C> {
     pub(crate) parameters: SamplingParameters,
     /// Keeps the output within a form.
     pub(crate) guide: Option<Guide>,
+    /// The engine's adapter, by its number.
+    pub(crate) adapter: Option<usize>,
 }
 
 /// Executes requests on an engine.
@@ -110,6 +112,8 @@ pub(crate) struct Scheduler<E, C> {
     guesses: Guesses,
     pace: Pace,
     batch: Vec<BatchToken>,
+    /// The adapter of the last batch.
+    adapter: Option<usize>,
 }
 
 impl<E: Engine, C: Client> Scheduler<E, C> {
@@ -133,6 +137,7 @@ impl<E: Engine, C: Client> Scheduler<E, C> {
             guesses: Guesses::default(),
             pace: Pace::default(),
             batch: Vec::new(),
+            adapter: None,
         }
     }
 
@@ -184,6 +189,7 @@ impl<E: Engine, C: Client> Scheduler<E, C> {
             slot.tokens.truncate(reused);
             slot.used = self.admitted;
             slot.salt.clone_from(&generation.parameters.cache_salt);
+            slot.adapter = generation.adapter;
             slot.active = Some(Active::new(generation, deadline, most));
         }
         reused
@@ -193,7 +199,10 @@ impl<E: Engine, C: Client> Scheduler<E, C> {
     fn assign(&mut self, generation: &Generation<C>) -> Option<(usize, usize)> {
         // The last token is evaluated in any case, for its logits.
         let reusable = generation.prompt.get(..generation.prompt.len().saturating_sub(1)).unwrap_or(&[]);
-        let common = |slot: &Slot<C>| slot.common_prefix(reusable, &generation.parameters.cache_salt);
+        let common = |slot: &Slot<C>| match slot.adapter == generation.adapter {
+            true => slot.common_prefix(reusable, &generation.parameters.cache_salt),
+            false => 0,
+        };
         let idle = || self.slots.iter().enumerate().filter(|(_, slot)| slot.active.is_none());
         let (oldest, _) = idle().min_by_key(|(_, slot)| (!slot.tokens.is_empty(), slot.used))?;
         let (longest, slot) = self.slots.iter().enumerate().max_by_key(|(_, slot)| common(slot))?;
@@ -214,6 +223,7 @@ impl<E: Engine, C: Client> Scheduler<E, C> {
     pub(crate) fn step(&mut self, now: Instant) {
         self.pace.begin_step(now);
         self.release_ended(now);
+        self.adapter = self.next_adapter();
         let mut batch = std::mem::take(&mut self.batch);
         let generating = self.fill(&mut batch);
         if !batch.is_empty() {
@@ -257,10 +267,17 @@ impl<E: Engine, C: Client> Scheduler<E, C> {
         }
     }
 
+    /// The adapter of the next batch: of those in use the next one after the last.
+    fn next_adapter(&self) -> Option<usize> {
+        let running = || self.slots.iter().filter(|slot| slot.active.is_some() && !slot.is_paused);
+        let adapters = || running().map(|slot| slot.adapter);
+        adapters().filter(|adapter| *adapter > self.adapter).min().or_else(|| adapters().min()).flatten()
+    }
+
     /// Collects the tokens to evaluate next. Returns how many of them belong to requests that generate.
     fn fill(&mut self, batch: &mut Vec<BatchToken>) -> usize {
         batch.clear();
-        let mut texts = unfinished(&self.slots, self.limits.context);
+        let mut texts = unfinished(&self.slots, self.adapter, self.limits.context);
         let guesses = self.speculation.as_mut().map(|speculation| {
             // Every request has its next token in the batch, then come the guesses.
             let mut room = self.limits.batch.saturating_sub(texts.len());
@@ -284,10 +301,12 @@ impl<E: Engine, C: Client> Scheduler<E, C> {
         }
         let room = self.limits.batch.saturating_sub(batch.len());
         let generating = batch.len();
-        let mut room = room.min(self.pace.prompt_tokens(generating == 0));
+        let generates = |slot: &Slot<C>| slot.active.as_ref().is_some_and(|active| active.next.is_some());
+        let is_alone = !self.slots.iter().any(generates);
+        let mut room = room.min(self.pace.prompt_tokens(is_alone));
         // The request that came first has its first token first.
-        let mut prompts: Vec<_> =
-            self.slots.iter().enumerate().filter(|(_, slot)| slot.is_reading()).collect();
+        let reads = |slot: &Slot<C>| slot.is_reading() && slot.adapter == self.adapter;
+        let mut prompts: Vec<_> = self.slots.iter().enumerate().filter(|(_, slot)| reads(slot)).collect();
         prompts.sort_by_key(|(_, slot)| slot.used);
         for (sequence, slot) in prompts {
             let Some(active) = &slot.active else { continue };
@@ -308,7 +327,7 @@ impl<E: Engine, C: Client> Scheduler<E, C> {
     /// Evaluates a batch. If the cache is full, sequences of ended requests are evicted from it, the oldest first.
     fn decode(&mut self, batch: &[BatchToken]) -> Result<(), DecodeError> {
         loop {
-            let outcome = self.engine.decode(batch);
+            let outcome = self.engine.decode(batch, self.adapter);
             if outcome != Err(DecodeError::CacheFull) {
                 return outcome;
             }
@@ -321,15 +340,16 @@ impl<E: Engine, C: Client> Scheduler<E, C> {
     }
 
     /// Handles a batch that was not evaluated. If the cache is full, the last request that came is paused, or fails if it is the
-    /// only one. Any other error fails all requests of the batch.
+    /// only one that runs. Any other error fails all requests of the batch.
     fn fail(&mut self, batch: &[BatchToken], error: &DecodeError) {
         let mut failed: Vec<usize> = batch.iter().map(|entry| entry.sequence).collect();
         failed.sort_unstable();
         failed.dedup();
+        let slots = self.slots.iter().enumerate();
+        let running = || slots.clone().filter(|(_, slot)| slot.active.is_some() && !slot.is_paused);
         let error = match error {
-            DecodeError::CacheFull if failed.len() > 1 => {
-                let last =
-                    failed.into_iter().max_by_key(|number| self.slots.get(*number).map(|slot| slot.used));
+            DecodeError::CacheFull if running().count() > 1 => {
+                let last = running().max_by_key(|(_, slot)| slot.used).map(|(number, _)| number);
                 return last.into_iter().for_each(|number| self.pause(number));
             }
             DecodeError::CacheFull => {
@@ -418,10 +438,10 @@ impl<E: Engine, C: Client> Scheduler<E, C> {
     }
 }
 
-/// The texts of the requests that generate.
-fn unfinished<C: Client>(slots: &[Slot<C>], context: usize) -> Vec<Unfinished<'_>> {
+/// The texts of the requests that generate with an adapter.
+fn unfinished<C: Client>(slots: &[Slot<C>], adapter: Option<usize>, context: usize) -> Vec<Unfinished<'_>> {
     let generating = slots.iter().enumerate().filter_map(|(sequence, slot)| {
-        let active = slot.active.as_ref()?;
+        let active = slot.active.as_ref().filter(|_| slot.adapter == adapter)?;
         let room = context.saturating_sub(slot.tokens.len() + 2);
         let most = active.longest_guess().min(room);
         Some(Unfinished { sequence, tokens: &slot.tokens, next: active.next?, most })

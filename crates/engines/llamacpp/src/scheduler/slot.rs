@@ -18,6 +18,8 @@ pub(super) struct Slot<C> {
     pub(super) tokens: Vec<Token>,
     /// Requests with this salt may reuse them.
     pub(super) salt: String,
+    /// The adapter with which they were evaluated.
+    pub(super) adapter: Option<usize>,
     /// When it was assigned, as a number of admissions.
     pub(super) used: u64,
     /// The request that occupies it.
@@ -28,7 +30,14 @@ pub(super) struct Slot<C> {
 
 impl<C> Default for Slot<C> {
     fn default() -> Self {
-        Self { tokens: Vec::new(), salt: String::new(), used: 0, active: None, is_paused: false }
+        Self {
+            tokens: Vec::new(),
+            salt: String::new(),
+            adapter: None,
+            used: 0,
+            active: None,
+            is_paused: false,
+        }
     }
 }
 
@@ -79,7 +88,7 @@ pub(super) struct Active<C> {
 impl<C: Client> Active<C> {
     /// Up to `guesses` tokens are guessed, unless the request has another limit.
     pub(super) fn new(generation: Generation<C>, deadline: Option<Instant>, guesses: usize) -> Self {
-        let Generation { client, prompt, mut parameters, guide } = generation;
+        let Generation { client, prompt, mut parameters, guide, .. } = generation;
         let sampler = Sampler::new(&parameters, &prompt);
         let guesses = GuessLength::new(parameters.speculative_tokens.unwrap_or(guesses).min(guesses));
         let text = TextStream::new(std::mem::take(&mut parameters.stop), parameters.includes_stop);

@@ -79,10 +79,19 @@ impl Bench {
     }
 
     fn admit(&mut self, prompt: &str, parameters: SamplingParameters) -> Recorder {
+        self.admit_with(None, prompt, parameters)
+    }
+
+    fn admit_with(
+        &mut self,
+        adapter: Option<usize>,
+        prompt: &str,
+        parameters: SamplingParameters,
+    ) -> Recorder {
         let client = Recorder::default();
         let prompt = Alphabet.tokenize(prompt, true).unwrap();
-        self.scheduler
-            .admit(Generation { client: client.clone(), prompt, parameters, guide: None }, self.now);
+        let generation = Generation { client: client.clone(), prompt, parameters, guide: None, adapter };
+        self.scheduler.admit(generation, self.now);
         client
     }
 
@@ -403,6 +412,26 @@ fn right_guesses_save_steps_and_wrong_ones_cost_none() {
 }
 
 #[test]
+fn requests_with_different_adapters_take_turns_and_share_no_cache() {
+    let mut bench = Bench::new(4, 64, 32, None);
+    let prompt = "a".repeat(20);
+    let adapters = [None, Some(0), Some(1), Some(0)];
+    let clients = adapters.map(|adapter| bench.admit_with(adapter, &prompt, tokens(5)));
+    bench.run();
+    let texts = clients.each_ref().map(|client| client.0.borrow().text());
+    assert_eq!(texts, ["bcdef", "cegik", "dgjmp", "cegik"]);
+    // Of requests with the same adapter, the second one had nothing to share yet.
+    let evaluated = bench.record.lock().unwrap().evaluated;
+    // Two prompts of one adapter fill two batches.
+    assert_eq!((evaluated, bench.batch_sizes().len()), (4 * 24, 3 * 5 + 1));
+    for adapter in adapters {
+        bench.admit_with(adapter, &prompt, tokens(1));
+        bench.run();
+    }
+    assert_eq!(bench.record.lock().unwrap().evaluated, 4 * 24 + 4);
+}
+
+#[test]
 fn guesses_change_nothing_that_is_drawn_at_random() {
     let limits = Limits { sequences: 1, context: 64, cache: 64, batch: 32 };
     let mut accepted = 0;
@@ -439,19 +468,28 @@ struct Plan {
     cancels_after: Option<u32>,
     /// Steps before the next request arrives.
     pause: u32,
+    adapter: Option<usize>,
 }
 
 fn plan() -> impl Strategy<Value = Plan> {
     let cancels = prop_oneof![3 => Just(None), 1 => (0_u32..12).prop_map(Some)];
-    ("[a-d]{1,30}", 1_usize..20, cancels, 0_u32..3).prop_map(|(prompt, max_tokens, cancels_after, pause)| {
-        Plan { prompt, max_tokens, cancels_after, pause }
-    })
+    let adapter = prop_oneof![2 => Just(None), 1 => (0_usize..2).prop_map(Some)];
+    ("[a-d]{1,30}", 1_usize..20, cancels, 0_u32..3, adapter).prop_map(
+        |(prompt, max_tokens, cancels_after, pause, adapter)| Plan {
+            prompt,
+            max_tokens,
+            cancels_after,
+            pause,
+            adapter,
+        },
+    )
 }
 
 /// The text that a model of the alphabet writes after a prompt.
-fn expected(prompt: &str, max_tokens: usize) -> String {
+fn expected(Plan { prompt, max_tokens, adapter, .. }: &Plan) -> String {
     let last = prompt.bytes().last().unwrap();
-    (last + 1..=b'z').take(max_tokens).map(char::from).collect()
+    let step = 1 + adapter.map_or(0, |number| number + 1);
+    (last..=b'z').step_by(step).skip(1).take(*max_tokens).map(char::from).collect()
 }
 
 proptest! {
@@ -481,7 +519,7 @@ proptest! {
         let (mut step, mut pause) = (0, 0);
         while next.is_some() || !bench.scheduler.is_idle() {
             while pause == 0 && bench.scheduler.room() > 0 && let Some(plan) = next.take() {
-                let client = bench.admit(&plan.prompt, tokens(plan.max_tokens));
+                let client = bench.admit_with(plan.adapter, &plan.prompt, tokens(plan.max_tokens));
                 pause = plan.pause;
                 running.push((plan, client, 0));
                 next = waiting.next();
@@ -503,7 +541,7 @@ proptest! {
         let mut failed = 0;
         for (plan, client, _) in ended {
             let outcome = client.0.borrow();
-            let whole = expected(&plan.prompt, plan.max_tokens);
+            let whole = expected(&plan);
             match outcome.ended.as_ref().unwrap() {
                 Ok(_) => prop_assert_eq!(outcome.text(), whole),
                 Err(error) => {

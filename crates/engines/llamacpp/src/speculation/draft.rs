@@ -80,10 +80,10 @@ impl DraftModel {
 
     /// Evaluates a batch. Returns whether that succeeded.
     fn decode(&mut self, batch: &[BatchToken], texts: &[Unfinished<'_>]) -> bool {
-        let mut outcome = self.engine.decode(batch);
+        let mut outcome = self.engine.decode(batch, None);
         if outcome == Err(DecodeError::CacheFull) {
             self.forget(|sequence| !texts.iter().any(|text| text.sequence == sequence));
-            outcome = self.engine.decode(batch);
+            outcome = self.engine.decode(batch, None);
         }
         match outcome {
             Ok(()) => {
