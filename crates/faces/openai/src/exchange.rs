@@ -15,6 +15,7 @@ use serde::Deserialize;
 
 use crate::OpenAi;
 use crate::error::{Failure, Outcome};
+use crate::models;
 use crate::profile::Profile;
 
 /// The reply to a request that is refused.
@@ -190,6 +191,9 @@ async fn resolve(
     }
     call.permit(Action::Infer, base)?;
     let model = face.server.resolve_with(base, None, head).await.map_err(unknown)?;
+    if models::adapters(&model).is_some_and(|mut adapters| !adapters.any(|adapter| adapter == lora)) {
+        return Err(Failure::unknown_model(format!("Unknown model: {name}")).into());
+    }
     Ok((model, Some(lora.to_owned())))
 }
 
