@@ -37,6 +37,9 @@ const PACKAGES: &str = "NEREID_PACKAGES";
 /// The packages for the tests of the step `quick`.
 const QUICK_REQUIREMENTS: &str = "requirements-quick.txt";
 
+/// Further packages for the step `guides`.
+const GUIDE_REQUIREMENTS: &str = "requirements-guides.txt";
+
 /// One step of the test run, in order: quick ones first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Step {
@@ -64,6 +67,8 @@ pub enum Step {
     Dragonfly,
     /// Nereid under NVIDIA Dynamo and on a cluster of Ray; runs only if named
     Clusters,
+    /// Examples of the guides whose frameworks and languages the other tests do not need; runs only if named
+    Guides,
     /// Promised releases of the frameworks' libraries, CPython and Redis, before a release; runs only if named
     Versions,
     /// Tests of the crates with unsafe code under AddressSanitizer; runs only if named
@@ -87,6 +92,7 @@ impl fmt::Display for Step {
             Self::Quick => "quick",
             Self::Dragonfly => "dragonfly",
             Self::Clusters => "clusters",
+            Self::Guides => "guides",
             Self::Versions => "versions",
             Self::Sanitize => "sanitize",
             Self::Packages => "packages",
@@ -162,13 +168,14 @@ fn plan(named: &[Step]) -> Vec<Step> {
 impl Step {
     /// Steps outside of the default run.
     fn only_if_named(self) -> bool {
-        use Step::{Clusters, Dragonfly, Packages, Quick, Sanitize, Versions};
-        matches!(self, Quick | Dragonfly | Clusters | Versions | Sanitize | Packages)
+        use Step::{Clusters, Dragonfly, Guides, Packages, Quick, Sanitize, Versions};
+        matches!(self, Quick | Dragonfly | Clusters | Guides | Versions | Sanitize | Packages)
     }
 
     /// Steps that start the server's development binary.
     fn needs_binary(self) -> bool {
-        matches!(self, Self::E2e | Self::Quick | Self::Dragonfly | Self::Clusters | Self::Versions)
+        use Step::{Clusters, Dragonfly, E2e, Guides, Quick, Versions};
+        matches!(self, E2e | Quick | Dragonfly | Clusters | Guides | Versions)
     }
 
     fn run(self, project: &Project, background: &mut BackgroundCommands) -> Result<()> {
@@ -210,6 +217,7 @@ impl Step {
             Self::Quick => quick(project),
             Self::Dragonfly => dragonfly(project),
             Self::Clusters => clusters(project),
+            Self::Guides => guides(project),
             Self::Versions => versions(project),
             Self::Sanitize => sanitize::run(project),
             Self::Packages => packages(project),
@@ -283,6 +291,15 @@ fn dragonfly(project: &Project) -> Result<()> {
 fn clusters(project: &Project) -> Result<()> {
     let files = ["dynamo_workers.py", "ray_fleet.py"].map(|file| format!("tests/end_to_end/clusters/{file}"));
     pytest(project, &end_to_end_environment(project)?, &files.each_ref().map(String::as_str))
+}
+
+/// Follows the guides that need further frameworks, in an environment of their own, and languages, which have to be installed.
+fn guides(project: &Project) -> Result<()> {
+    let quick = requirements(project, QUICK_REQUIREMENTS)?;
+    let venv = Venv::with(project, "guides", &(quick + &requirements(project, GUIDE_REQUIREMENTS)?))?;
+    let files =
+        ["framework_exports.py", "other_clients.py"].map(|file| format!("tests/end_to_end/guides/{file}"));
+    pytest(project, &venv, &files.each_ref().map(String::as_str))
 }
 
 /// Runs the tests with every promised release, which they fetch.

@@ -106,6 +106,13 @@ ENGINES = {"library": FLAGS, "builtin": ["--backend-config=python,engine=builtin
 @contextmanager
 def nvidia_server(repository, *flags):
     """Runs NVIDIA's server, and gives `host:port` of its HTTP once it is ready."""
+    with nvidia_addresses(repository, *flags) as (http, _):
+        yield http
+
+
+@contextmanager
+def nvidia_addresses(repository, *flags):
+    """Runs NVIDIA's server, and gives `host:port` of its HTTP and of its gRPC once it is ready."""
     prepare()
     http, grpc, metrics = free_ports(3)
     ports = [f"--http-port={http}", f"--grpc-port={grpc}", f"--metrics-port={metrics}"]
@@ -120,7 +127,7 @@ def nvidia_server(repository, *flags):
             if process.poll() is not None or time.monotonic() > deadline:
                 raise AssertionError(f"NVIDIA's server did not become ready; its log:\n{''.join(log)}")
             time.sleep(0.05)
-        yield f"127.0.0.1:{http}"
+        yield f"127.0.0.1:{http}", f"127.0.0.1:{grpc}"
     finally:
         process.terminate()
         try:

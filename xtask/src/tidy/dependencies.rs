@@ -362,8 +362,15 @@ const EXCEPTIONS: &[Exception] = &[
         krate: "nereid-client",
         workspace: Allowed::Only(&["tensor-types"]),
         libraries: Allowed::Floor,
+        never: &["clap*", "protox*", "tonic-prost-build", "tracing-subscriber", "url"],
+        why: "client is a library for programs of others, with few dependencies, and knows servers by their protocol alone",
+    },
+    Exception {
+        krate: "nereid-terminal",
+        workspace: Allowed::Only(&["tensor-types"]),
+        libraries: Allowed::Floor,
         never: &["clap*"],
-        why: "client knows servers by their HTTP API alone, as it does those of others",
+        why: "terminal knows servers by their HTTP API alone, as it does those of others",
     },
     Exception {
         krate: "nereid",

@@ -3,22 +3,22 @@
 use std::io::stdout;
 use std::process::ExitCode;
 
-use nereid_client::single_line;
 use nereid_options::{InferOptions, TopOptions};
+use nereid_terminal::single_line;
 use tokio::runtime::{Builder, Runtime};
 
 /// Sends a request, and prints the answer or the error.
 pub(crate) fn infer(options: &InferOptions) -> ExitCode {
     let outcome = options
         .request()
-        .and_then(|request| runtime()?.block_on(nereid_client::infer(&request, &mut stdout().lock())));
+        .and_then(|request| runtime()?.block_on(nereid_terminal::infer(&request, &mut stdout().lock())));
     ended("nereid infer", outcome)
 }
 
 /// Shows the overview of a server.
 pub(crate) fn top(options: &TopOptions) -> ExitCode {
     let outcome =
-        options.top().and_then(|top| runtime()?.block_on(nereid_client::top(&top, &mut stdout().lock())));
+        options.top().and_then(|top| runtime()?.block_on(nereid_terminal::top(&top, &mut stdout().lock())));
     ended("nereid top", outcome)
 }
 

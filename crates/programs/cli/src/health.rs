@@ -10,8 +10,8 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
-use nereid_client::{Address, key, path_segment, single_line};
 use nereid_options::HealthOptions;
+use nereid_terminal::{Address, key, path_segment, single_line};
 use serde_json::Value;
 
 use self::connection::{Exchange, Reply};

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use nereid_client::tls::Trust;
-use nereid_client::{Access, Address, Fit, Infer, Order, Scale, Top, key};
+use nereid_terminal::tls::Trust;
+use nereid_terminal::{Access, Address, Fit, Infer, Order, Scale, Top, key};
 
 use super::health::header;
 use super::values::whole_in;

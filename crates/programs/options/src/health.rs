@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use nereid_client::tls::{Identity, Trust};
 use nereid_net::listener::Address;
+use nereid_terminal::tls::{Identity, Trust};
 
 use super::http::HttpOptions;
 use super::values::whole_in;

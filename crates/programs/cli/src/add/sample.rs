@@ -1,9 +1,9 @@
 //! The command that sends a first request to a model: curl, with inputs of zeros in shapes that the model takes.
 
-use nereid_client::path_segment;
 use nereid_core::backend_api::DataType;
 use nereid_core::model_config::ModelConfig;
 use nereid_core::model_config::proto::model_config::SchedulingChoice;
+use nereid_terminal::path_segment;
 use serde_json::{Value, json};
 
 /// The most elements of all inputs that are written out. More come from `/dev/zero`.

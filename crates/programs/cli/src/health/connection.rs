@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nereid_assembly::VERSION;
-use nereid_client::Address;
-use nereid_client::tls::{self, Identity, Trust};
+use nereid_terminal::Address;
+use nereid_terminal::tls::{self, Identity, Trust};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConnection, StreamOwned};
 

@@ -1,0 +1,21 @@
+"""The examples of docs/export-to-request.md whose frameworks export the model. Not among the default tests: `cargo xtask test guides`,
+which installs the packages of `requirements-guides.txt`."""
+
+import pytest
+
+import torch_wheel
+from guide_pages import Reader
+
+PAGE = "docs/export-to-request.md"
+
+
+@pytest.mark.parametrize("section", ["scikit-learn", "XGBoost", "Keras"])
+def test_an_example_works_as_printed(tmp_path, section):
+    Reader(tmp_path).follow(PAGE, section)
+
+
+@pytest.mark.parametrize("section", ["PyTorch", "Hugging Face"])
+def test_an_example_with_pytorch_works_as_printed(tmp_path, section):
+    torch_wheel.NEWEST.fetched()
+    variables = torch_wheel.NEWEST.environment() | {"PYTHONPATH": str(torch_wheel.NEWEST.python)}
+    Reader(tmp_path, **variables).follow(PAGE, section)
