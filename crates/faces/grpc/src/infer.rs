@@ -6,13 +6,12 @@ mod encode;
 mod parameters;
 mod region;
 
-use std::sync::Arc;
 use std::time::Instant;
 
 pub(crate) use contents::joined_contents;
 use http::Extensions;
 use nereid_core::backend_api::{InferRequest, Response, Result, Tensor};
-use nereid_core::{Caller, Model, ResponseStream};
+use nereid_core::{Caller, ResolvedModel, ResponseStream};
 use nereid_protocol::{Action, Identity, resolve_single};
 use nereid_shared_memory::{Regions, RequestMemory};
 use tonic::metadata::MetadataMap;
@@ -78,7 +77,7 @@ impl CallContext {
 /// The request is invalid.
 pub(crate) fn submit(
     face: &Face,
-    model: &Arc<Model>,
+    model: &ResolvedModel,
     mut message: InferMessage,
     caller: &Identity,
     trace: Option<&CallTrace>,
@@ -122,7 +121,7 @@ pub(crate) async fn answer(
     (outcome, trace)
 }
 
-async fn resolve(face: &Face, call: &CallContext, message: &ModelInferRequest) -> Result<Arc<Model>> {
+async fn resolve(face: &Face, call: &CallContext, message: &ModelInferRequest) -> Result<ResolvedModel> {
     let version = version(&message.model_version, &message.model_name)?;
     let head = || forward::head_of(&face.options, &call.metadata, message);
     resolve_single(&face.server, &message.model_name, version, head, "ModelStreamInfer").await
@@ -130,7 +129,7 @@ async fn resolve(face: &Face, call: &CallContext, message: &ModelInferRequest) -
 
 async fn answer_with(
     face: &Face,
-    model: &Arc<Model>,
+    model: &ResolvedModel,
     call: &CallContext,
     message: &mut InferMessage,
     trace: Option<&CallTrace>,

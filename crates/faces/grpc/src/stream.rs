@@ -19,7 +19,7 @@ use std::task::{Context, Poll, ready};
 
 use futures_util::stream::{SelectAll, Stream, StreamExt};
 use nereid_core::backend_api::{Error, Parameters, Result};
-use nereid_core::{Model, ResolveFuture};
+use nereid_core::{ResolveFuture, ResolvedModel};
 use nereid_protocol::{Action, Identity};
 use tokio::time::{Sleep, sleep};
 use tokio_util::sync::WaitForCancellationFutureOwned;
@@ -185,7 +185,7 @@ where
     }
 
     /// Hands a request to its model.
-    fn take(&mut self, message: InferMessage, model: Result<Arc<Model>>) {
+    fn take(&mut self, message: InferMessage, model: Result<ResolvedModel>) {
         let (id, version) = (message.id.clone(), message.model_version.clone());
         // Unknown if the model does not exist.
         let decoupled = model.as_ref().is_ok_and(|model| model.is_decoupled());
@@ -217,7 +217,7 @@ where
 
     fn submit(
         &self,
-        model: &Arc<Model>,
+        model: &ResolvedModel,
         message: InferMessage,
         trace: Option<&CallTrace>,
     ) -> Result<SubmittedRequest> {

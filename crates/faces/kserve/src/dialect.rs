@@ -140,6 +140,7 @@ impl Operation {
             | Self::CudaUnregister => Redirection::Forbidden,
             Self::Generate
             | Self::GenerateStream
+            | Self::ModelRelease
             | Self::Logging
             | Self::SetLogging
             | Self::Trace

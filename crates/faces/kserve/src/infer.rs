@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nereid_core::backend_api::{Buffer, Buffers, RequestTrace, Response, Result, Trace};
-use nereid_core::{Model, ResponseStream, Signature};
+use nereid_core::{ResolvedModel, ResponseStream, Signature};
 use nereid_http::{self as http, Encoding, Limit, Reply, RequestBody, reply};
 use nereid_protocol::resolve_single;
 use nereid_shared_memory::Regions;
@@ -45,7 +45,7 @@ pub(crate) async fn answer(call: &Call<'_>, body: RequestBody) -> Result<Reply> 
 
 async fn answer_with(
     call: &Call<'_>,
-    model: &Arc<Model>,
+    model: &ResolvedModel,
     mut body: RequestBody,
     trace: Option<&Arc<Trace>>,
 ) -> Result<Reply> {
@@ -98,13 +98,13 @@ async fn answer_with(
 /// Like [`decoded`], on another thread.
 async fn decoded_elsewhere(
     call: &Call<'_>,
-    model: &Arc<Model>,
+    model: &ResolvedModel,
     body: &mut RequestBody,
     json_length: Option<usize>,
 ) -> Result<decode::DecodedRequest> {
     let (limit, regions) = (call.face.options.input_limit(), Arc::clone(call.regions()));
     let (name, model, mut taken) =
-        (call.target.model.clone().into_owned(), Arc::clone(model), std::mem::take(body));
+        (call.target.model.clone().into_owned(), model.clone(), std::mem::take(body));
     let (rest, decoded) = long_work::run(move || {
         let decoded = decoded(&mut taken, json_length, &name, model.signature(), (limit, &*regions));
         (taken, decoded)

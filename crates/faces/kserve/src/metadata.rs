@@ -6,7 +6,7 @@ use nereid_core::Server;
 use nereid_core::backend_api::Result;
 use nereid_core::model_config::to_json;
 use nereid_http::{Reply, accepts, reply};
-use nereid_protocol::documents::{ModelMetadata, ServerMetadata, Statistics};
+use nereid_protocol::documents::{ModelMetadata, ReleaseDocument, ServerMetadata, Statistics};
 use nereid_protocol::{Action, as_invalid_arg};
 use serde_json::json;
 
@@ -75,6 +75,15 @@ pub(crate) fn all_statistics(call: &Call<'_>) -> Result<Reply> {
     let mut statistics = Statistics::of_all(&call.face.server);
     statistics.model_stats.retain(|model| call.http.may(Action::Statistics, Some(&model.name)));
     Ok(reply::json(StatusCode::OK, &statistics))
+}
+
+/// The release of a model. Answers that differed are shown to clients that may read traces of the model, which have contents of
+/// tensors, too.
+pub(crate) fn release(call: &Call<'_>) -> Result<Reply> {
+    let model = &call.target.model;
+    let shows_answers = call.http.may(Action::ReadTrace, Some(model));
+    let document = ReleaseDocument::of(&call.face.server, model, shows_answers)?;
+    Ok(reply::json(StatusCode::OK, &document))
 }
 
 #[cfg(test)]

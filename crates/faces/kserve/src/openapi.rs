@@ -171,6 +171,9 @@ fn described(operation: Operation) -> (&'static str, Option<(&'static str, bool)
         Operation::ModelReady => ("Whether a model is ready", None, Nothing),
         Operation::ModelStatistics => ("A model's statistics", None, Json("Statistics")),
         Operation::AllStatistics => ("All models' statistics", None, Json("Statistics")),
+        Operation::ModelRelease => {
+            ("The release of a model: shares and results of its versions", None, Json("Object"))
+        }
         Operation::RepositoryIndex => {
             ("The models of the repository", Some(("Index", false)), Json("IndexAnswer"))
         }

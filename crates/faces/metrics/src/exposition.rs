@@ -11,7 +11,7 @@ use crate::memory::{self, VersionMemory};
 use crate::principals::{self, PrincipalMetrics};
 use crate::repositories::{self, RemoteRepository};
 use crate::text::{Labels, Text};
-use crate::{custom, models, nvml};
+use crate::{custom, models, nvml, releases};
 
 const POLICY_VALID: &str = "nereid_access_policy_valid";
 const AUDIT_EVENTS: &str = "nereid_audit_events_total";
@@ -92,7 +92,7 @@ impl Exposition {
     /// are left out with a warning in the log.
     pub fn new(options: MetricsOptions, registry: MetricRegistry) -> Self {
         let own = models::names().chain(cache::names()).chain(gpu::names()).chain(machine::NAMES);
-        let own = own.chain(repositories::NAMES).chain(memory::NAMES);
+        let own = own.chain(repositories::NAMES).chain(memory::NAMES).chain(releases::NAMES);
         registry.reserve(own.chain([PINNED_TOTAL, PINNED_USED, POLICY_VALID]));
         let machine = options.cpu.then(|| Machine::new(options.interval));
         let gpus = options.gpu.then(nvml::open).and_then(|read| match read {
@@ -171,11 +171,13 @@ impl Exposition {
         let gpus = self.gpus.as_ref().map(Gpus::readings).unwrap_or_default();
         let repositories = (self.repositories)();
         let memory = (self.memory)();
+        let released = releases::rows(server, |_| true);
         let mut text = Text::default();
         models::write_counters(&mut text, &rows, self.options.counter_latencies);
         cache::write_counters(&mut text, &rows, self.options.counter_latencies);
         models::write_load_failures(&mut text, server, |_| true);
         repositories::write_counters(&mut text, &repositories);
+        releases::write_counters(&mut text, &released);
         gpu::write_counters(&mut text, &gpus);
         custom::write(&mut text, &families, MetricKind::Counter);
         models::write_gauges(&mut text, &rows, self.options.load_durations);
@@ -211,6 +213,7 @@ impl Exposition {
         }
         repositories::write_gauges(&mut text, &repositories, server);
         memory::write(&mut text, &memory);
+        releases::write_gauges(&mut text, &released);
         custom::write(&mut text, &families, MetricKind::Gauge);
         models::write_histograms(&mut text, &rows);
         custom::write(&mut text, &families, MetricKind::Histogram);
@@ -222,12 +225,15 @@ impl Exposition {
     pub fn text_of(&self, server: &Server, is_visible: impl Fn(&str) -> bool) -> String {
         let mut rows = models::rows(server);
         rows.retain(|row| is_visible(&row.model));
+        let released = releases::rows(server, &is_visible);
         let mut text = Text::default();
         models::write_counters(&mut text, &rows, self.options.counter_latencies);
         cache::write_counters(&mut text, &rows, self.options.counter_latencies);
         models::write_load_failures(&mut text, server, &is_visible);
+        releases::write_counters(&mut text, &released);
         models::write_gauges(&mut text, &rows, self.options.load_durations);
         models::write_readiness(&mut text, server, is_visible);
+        releases::write_gauges(&mut text, &released);
         models::write_histograms(&mut text, &rows);
         models::write_summaries(&mut text, &rows, &self.options.quantiles);
         text.into_string()

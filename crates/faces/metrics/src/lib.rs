@@ -15,6 +15,7 @@ mod memory;
 mod models;
 mod nvml;
 mod principals;
+mod releases;
 mod repositories;
 mod service;
 mod text;

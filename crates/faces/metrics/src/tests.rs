@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use nereid_core::backend_api::{Backend, Batch, Error, InferRequest, Response};
 use nereid_core::{
-    Caller, LatencyOptions, MetricKind, MetricLabels, MetricRegistry, ModelId, ModelSpec, Server,
-    ServerOptions,
+    Caller, Interceptors, LatencyOptions, MetricKind, MetricLabels, MetricRegistry, ModelId, ModelSpec,
+    Server, ServerOptions,
 };
 use nereid_http::serve;
 use nereid_net::listener::Address;
 use nereid_protocol::{Access, Action, Authorizer, Denied, Identity};
+use nereid_releases::Releases;
 use nereid_testkit::{ScriptedBackend, config};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -194,6 +195,46 @@ async fn memory_of_versions_is_included() {
     ] {
         assert!(text.lines().any(|found| found == line), "{line}: {text}");
     }
+}
+
+#[tokio::test]
+async fn versions_of_a_release_report_their_shares_and_results() {
+    let text = r#"
+        version_policy { all { } }
+        parameters { key: "release_versions" value { string_value: "1=75, 2=25" } }
+    "#;
+    let releases = Releases::default();
+    let mut interceptors = Interceptors::default();
+    interceptors.add_factory(Arc::new(releases.clone()));
+    let options =
+        ServerOptions { releases: Some(Arc::new(releases)), interceptors, ..ServerOptions::default() };
+    let model = ModelSpec::new(ModelId::plain("m"), "m", config("m", &format!("{OUTPUT} {text}")), [1, 2]);
+    let backend: Arc<dyn Backend> = Arc::new(ScriptedBackend::executing(answer));
+    let source = Arc::new(BTreeMap::from([("m".to_owned(), Ok(model))]));
+    let server = Server::new(options, BTreeMap::from([("scripted".to_owned(), backend)]), source);
+    server.start(None).unwrap();
+    for _ in 0..8 {
+        let model = server.resolve("m", None).await.unwrap();
+        let mut answers = server.infer(&model, InferRequest::default(), Caller::default()).unwrap();
+        assert!(answers.next().await.unwrap().is_ok());
+    }
+    let exposition = Exposition::new(MetricsOptions::default(), MetricRegistry::default());
+    for text in [exposition.text(&server), exposition.text_of(&server, |name| name == "m")] {
+        for line in [
+            r#"nereid_release_share{model="m",version="1"} 0.75"#,
+            r#"nereid_release_share{model="m",version="2"} 0.25"#,
+            r#"nereid_release_requests_total{model="m",version="1"} 5"#,
+            r#"nereid_release_requests_total{model="m",version="2"} 3"#,
+            r#"nereid_release_results_total{model="m",version="2",outcome="success"} 3"#,
+            r#"nereid_release_results_total{model="m",version="2",outcome="error"} 0"#,
+            r#"nereid_release_copies_total{model="m",version="2",outcome="different"} 0"#,
+            r#"nereid_release_part{model="m",version="1",part="established"} 1"#,
+            r#"nereid_release_part{model="m",version="2",part="candidate"} 1"#,
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line}: {text}");
+        }
+    }
+    assert!(!exposition.text_of(&server, |_| false).contains("nereid_release"));
 }
 
 #[tokio::test]

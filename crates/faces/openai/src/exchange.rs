@@ -7,7 +7,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use hyper::HeaderMap;
 use nereid_core::backend_api::{Error, ErrorCode, InferRequest, RequestTrace};
-use nereid_core::{Caller, Model, ResponseStream, Usage};
+use nereid_core::{Caller, Model, ResolvedModel, ResponseStream, Usage};
 use nereid_http::{self as http, Call, Encoding, Reply, RequestBody};
 use nereid_protocol::{Action, request_head, trace_parent};
 use nereid_tasks::long_work;
@@ -51,7 +51,9 @@ pub(crate) struct Exchange<'a> {
     pub name: String,
     /// The adapter in that name.
     pub lora: Option<String>,
-    /// The model.
+    /// Where the request goes.
+    target: ResolvedModel,
+    /// The version that describes the model.
     pub model: Arc<Model>,
     /// The model's profile.
     pub profile: Arc<Profile>,
@@ -82,9 +84,10 @@ impl<'a> Exchange<'a> {
         let json = body.take_joined(body.len()).unwrap_or_default();
         let named = json.clone();
         let name = long_work::run_sized(json.len(), move || model_name(&named)).await??;
-        let (model, lora) = resolve(face, call, &name).await?;
+        let (target, lora) = resolve(face, call, &name).await?;
+        let model = Arc::clone(target.model());
         let profile = face.profiles.of(&model).await?;
-        Ok(Self { face, call, body, json, name, lora, model, profile, meter: None })
+        Ok(Self { face, call, body, json, name, lora, target, model, profile, meter: None })
     }
 
     /// Reads the request on another thread if it is long.
@@ -124,7 +127,7 @@ impl<'a> Exchange<'a> {
         request.trace = trace.map(RequestTrace::new);
         let caller = Caller::default().with_principal(self.call.caller.principal.clone());
         let caller = caller.with_body(self.body.take_share()).with_admission(admission);
-        Ok(self.face.server.infer(&self.model, request, caller)?)
+        Ok(self.face.server.infer(&self.target, request, caller)?)
     }
 
     /// The HTTP side of the request.
@@ -169,7 +172,7 @@ async fn resolve(
     face: &OpenAi,
     call: &Call<'_>,
     name: &str,
-) -> Result<(Arc<Model>, Option<String>), Refusal> {
+) -> Result<(ResolvedModel, Option<String>), Refusal> {
     let head = || {
         let headers = call.headers.iter().filter(|(name, _)| !call.is_secret(name.as_str()));
         request_head(headers.map(|(name, value)| (name.as_str(), value.as_bytes())))

@@ -5,10 +5,12 @@
 
 mod index;
 mod metadata;
+mod release;
 mod statistics;
 
 pub use index::{IndexEntry, blocking_repository_index, repository_index};
 pub use metadata::{ModelMetadata, ServerMetadata, TensorMetadata};
+pub use release::{DifferenceDocument, ReleaseDocument, ReleasedVersionDocument};
 pub use statistics::{
     BatchStatistics, Durations, InferenceStatistics, MemoryUsage, ModelStatistics, ResponseStatistics,
     Statistics,

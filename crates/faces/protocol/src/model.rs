@@ -1,9 +1,7 @@
 //! Models and their versions, as clients name them.
 
-use std::sync::Arc;
-
 use nereid_backend_api::{Error, Result};
-use nereid_core::{Model, RequestHead, Server};
+use nereid_core::{RequestHead, ResolvedModel, Server};
 
 /// Parses a version.
 ///
@@ -30,7 +28,7 @@ pub async fn resolve_single(
     version: Option<u64>,
     head: impl FnOnce() -> RequestHead,
     streaming: &str,
-) -> Result<Arc<Model>> {
+) -> Result<ResolvedModel> {
     let model = server.resolve_with(name, version, head).await?;
     if model.is_decoupled() {
         return Err(Error::unsupported(format!(

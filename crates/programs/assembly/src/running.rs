@@ -18,6 +18,7 @@ use nereid_metrics::{
 };
 use nereid_net::listener::{Connections, LocalAddress};
 use nereid_object_stores::{CloudOptions, RepositoryStatus};
+use nereid_releases::Releases;
 use nereid_repository::Repositories;
 use nereid_residency::{ModelMemory, ResidencyManager};
 use nereid_shared_memory::Regions;
@@ -117,9 +118,12 @@ pub fn start(config: Config, process: Process) -> std::result::Result<RunningSer
     let mut interceptors = config.server.interceptors;
     let caching = config.response_cache.map(caches::open).transpose().map_err(StartError::Cache)?;
     if let Some(caching) = &caching {
-        // Last, so that the others see requests that are answered from the cache, too.
+        // Behind those of programs, so that they see requests that are answered from the cache, too.
         interceptors.add_factory(Arc::new(caching.clone()));
     }
+    let releases = Releases::default();
+    // After the cache: answers from there say nothing about a version.
+    interceptors.add_factory(Arc::new(releases.clone()));
     let mut executors = config.server.executors;
     executors.register(Arc::new(EnsembleFactory));
     let residency = ResidencyManager::new(config.residency);
@@ -128,6 +132,7 @@ pub fn start(config: Config, process: Process) -> std::result::Result<RunningSer
         trace_store,
         interceptors,
         executors,
+        releases: config.server.releases.or_else(|| Some(Arc::new(releases))),
         residency: config.server.residency.or_else(|| Some(Arc::clone(&residency) as _)),
         gpus: platform.gpus.numbers.clone(),
         gpu_limits: platform.gpus.limits(&config.platform.gpus.load_limits),

@@ -25,7 +25,7 @@ use nereid_scheduling::Ticket;
 use nereid_tasks::TaskGroup;
 use smallvec::SmallVec;
 
-pub use self::factory::{InterceptorFactory, Interceptors, LoadedVersion};
+pub use self::factory::{InterceptorFactory, Interceptors, LoadedVersion, ReleaseFactory};
 use self::lanes::{Lanes, Turn};
 use crate::caller::Caller;
 use crate::inflight::{InFlight, Place, ResponseStream};

@@ -29,8 +29,10 @@ mod model;
 mod peers;
 mod readiness;
 mod readiness_watch;
+mod release;
 mod reminder;
 mod repository_agent;
+mod request_head;
 mod server;
 mod signature;
 mod source;
@@ -52,7 +54,8 @@ pub use gpu_limits::GpuLimits;
 pub use host_policies::HostPolicies;
 pub use inflight::{Canceller, ResponseStream};
 pub use interceptors::{
-    Decision, Interceptor, InterceptorFactory, Interceptors, LoadedVersion, QueueListener, Step, WaitingStep,
+    Decision, Interceptor, InterceptorFactory, Interceptors, LoadedVersion, QueueListener, ReleaseFactory,
+    Step, WaitingStep,
 };
 pub use load_guard::{LoadGuard, LoadHooks};
 pub use model::{Model, Work};
@@ -71,9 +74,11 @@ pub use nereid_statistics::{
     LatencyPhase, LatencySummary, ModelStatistics, ResponseStatistics, Totals,
 };
 pub use readiness_watch::ReadinessWatch;
+pub use release::{AnswerDifference, Release, ReleaseStatus, ReleasedVersion};
 pub use repository_agent::{
     AgentAction, AgentContext, AgentFolders, AgentModel, ModelLocation, RepositoryAgent,
 };
+pub use request_head::RequestHead;
 pub use server::{ModelControl, Server, ServerOptions};
 pub use signature::{InputSignature, OutputSignature, Signature};
 pub use source::{
@@ -82,5 +87,6 @@ pub use source::{
 pub use spec::{Completion, Fingerprint, Labels, ModelId, ModelSpec, Origin};
 pub use table::{ModelStatus, ModelTable, ServedModels, VersionState};
 pub use versions::{
-    Choice, ModelRequest, RequestHead, Residency, ResolveFuture, VersionChooser, VersionChoosers,
+    Choice, InferTarget, ModelRequest, Residency, ResolveFuture, ResolvedModel, VersionChooser,
+    VersionChoosers,
 };

@@ -290,11 +290,11 @@ impl LifeCycle {
             .filter(|(_, model)| reports(model) && block_on(model.ready()).is_err())
             .map(|(version, _)| version)
             .collect();
-        // The serving version, if only its instances change.
+        // The serving version, if only its instances or its release change.
         let kept = |version: u64| match table.version(id, version) {
             Some(VersionState::Ready(model)) if !unhealthy.contains(&version) => {
                 let same = served.is_some_and(|served| same_files(served, version));
-                (same && model.differs_in_instances_only(&spec)).then_some(model)
+                (same && model.differs_in_instances_only(&spec, &self.services)).then_some(model)
             }
             _ => None,
         };

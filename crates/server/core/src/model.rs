@@ -25,6 +25,7 @@ use crate::executor::{Executor, Instances};
 use crate::inflight::{InFlight, ResponseStream};
 use crate::interceptors::Gate;
 use crate::load_guard::LoadGuard;
+use crate::release::Release;
 use crate::signature::Signature;
 use crate::spec::{Fingerprint, Labels, ModelId, ModelSpec, Origin};
 use crate::table::ModelTable;
@@ -63,6 +64,7 @@ pub struct Model {
     executor: Arc<dyn Executor>,
     /// Whether other models execute its requests.
     is_composite: bool,
+    release: Option<Arc<dyn Release>>,
     /// Whether the server's readiness does without it, as its requests load it.
     is_on_demand: bool,
     /// The executor, if it is of this kind.
@@ -163,12 +165,16 @@ impl Model {
         }
     }
 
-    /// Whether `spec` differs from the specification of this version in the instances only. Changes of files are found by
-    /// fingerprints.
-    pub(crate) fn differs_in_instances_only(&self, spec: &ModelSpec) -> bool {
+    /// Whether `spec` differs from the specification of this version in the instances and the release only. Changes of files are
+    /// found by fingerprints.
+    pub(crate) fn differs_in_instances_only(&self, spec: &ModelSpec, services: &Services) -> bool {
         let groups = self.given.instance_group.clone();
-        let same = ModelConfig { instance_group: groups, ..spec.config.clone() } == self.given;
-        same && spec.origin == self.origin && spec.labels == *self.labels && self.instances.is_some()
+        let mut config = ModelConfig { instance_group: groups, ..spec.config.clone() };
+        load::set_release(&mut config, &self.given, services.release_parameters());
+        config == self.given
+            && spec.origin == self.origin
+            && spec.labels == *self.labels
+            && self.instances.is_some()
     }
 
     /// The origin of its files.
@@ -232,6 +238,11 @@ impl Model {
     /// Whether other models execute its requests.
     pub fn is_composite(&self) -> bool {
         self.is_composite
+    }
+
+    /// The release that splits the requests to the model, if it has one.
+    pub fn release(&self) -> Option<&Arc<dyn Release>> {
+        self.release.as_ref()
     }
 
     /// Whether its requests load it. The server's readiness does not depend on it.

@@ -13,8 +13,9 @@ use nereid_backend_api::{
 use crate::caller::Caller;
 use crate::inflight::{self, ResponseStream};
 use crate::lifecycle::Done;
-use crate::model::Model;
+use crate::request_head::RequestHead;
 use crate::server::Server;
+use crate::versions::ResolvedModel;
 
 /// The origin of inner requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +75,7 @@ impl Peers for ServerPeers {
 
     fn model(&self, model: &str, version: Option<u64>) -> Result<Arc<dyn PeerModel>> {
         let model = self.server()?.model(model, version)?;
+        let model = ResolvedModel::of(model, version, RequestHead::default);
         Ok(Arc::new(Peer { server: Weak::clone(&self.server), asker: self.asker, model }))
     }
 
@@ -148,7 +150,7 @@ impl Answers for InnerAnswers {
 struct Peer {
     server: Weak<Server>,
     asker: InnerCaller,
-    model: Arc<Model>,
+    model: ResolvedModel,
 }
 
 impl PeerModel for Peer {

@@ -21,16 +21,19 @@ use crate::executor::{BackendFactory, ExecutorKinds, Executors, InstanceServices
 use crate::gpu_limits::GpuLimits;
 use crate::host_policies::HostPolicies;
 use crate::inflight::ResponseStream;
-use crate::interceptors::Interceptors;
+use crate::interceptors::{Interceptors, ReleaseFactory};
 use crate::lifecycle::{Done, LifeCycle, Limits, Listing, Task};
 use crate::model::{Model, Services, Work};
 use crate::peers::{InnerCaller, ServerPeers};
 use crate::readiness_watch::ReadinessWatch;
 use crate::reminder::Reminder;
+use crate::request_head::RequestHead;
 use crate::source::{FetchStatus, ModelSource, Overrides, SourceEntry};
 use crate::spec::ModelId;
 use crate::table::{ModelStatus, ModelTable, ServedModels, VersionState};
-use crate::versions::{ModelRequest, RequestHead, Residency, ResolveFuture, VersionChooser, VersionChoosers};
+use crate::versions::{
+    InferTarget, ModelRequest, Residency, ResolveFuture, ResolvedModel, VersionChooser, VersionChoosers,
+};
 use nereid_scheduling::rate_limiter::{RateLimit, RateLimiter};
 use nereid_scheduling::shedding::LoadShedding;
 use nereid_scheduling::timer::Timer;
@@ -94,6 +97,8 @@ pub struct ServerOptions {
     pub executors: Executors,
     /// The models whose requests do not simply go to the latest version.
     pub versions: VersionChoosers,
+    /// Makes the releases of models, which split the requests that name no version.
+    pub releases: Option<Arc<dyn ReleaseFactory>>,
     /// Loads models for their requests. Without it, models are loaded by request of clients or by the server alone.
     pub residency: Option<Arc<dyn Residency>>,
 }
@@ -168,6 +173,7 @@ impl Server {
                 bodies: bodies.clone(),
                 latencies: options.latencies,
                 interceptors: options.interceptors.clone(),
+                releases: options.releases.clone(),
                 models: ServedModels::default(),
                 events,
             };
@@ -306,7 +312,7 @@ impl Server {
         self.resolve_with(name, version, RequestHead::default)
     }
 
-    /// [`resolve`](Self::resolve) for a request with this head, which is only read for models with a chooser.
+    /// [`resolve`](Self::resolve) for a request with this head, which is only read for models with a chooser or a release.
     ///
     /// # Errors
     /// See there.
@@ -316,14 +322,17 @@ impl Server {
         version: Option<u64>,
         head: impl FnOnce() -> RequestHead,
     ) -> ResolveFuture {
-        let chooser: Arc<dyn VersionChooser> = match self.options.versions.of(name) {
-            Some(chooser) => Arc::clone(chooser),
+        let (chooser, has_releases): (Arc<dyn VersionChooser>, _) = match self.options.versions.of(name) {
+            Some(chooser) => (Arc::clone(chooser), false),
             None => match (self.model(name, version), &self.options.residency) {
-                (Err(_), Some(residency)) => Arc::clone(residency) as _,
-                (outcome, _) => return ResolveFuture::done(outcome),
+                (Err(_), Some(residency)) => (Arc::clone(residency) as _, true),
+                (outcome, _) => {
+                    return ResolveFuture::done(outcome.map(|model| ResolvedModel::of(model, version, head)));
+                }
             },
         };
-        ResolveFuture::choose(chooser, ModelRequest::new(name, version, head()), &self.models)
+        let request = ModelRequest::new(name, version, head());
+        ResolveFuture::choose(chooser, request, has_releases, &self.models)
     }
 
     /// Takes a request in. Its answers come through the stream, once it is scheduled and executed.
@@ -336,10 +345,12 @@ impl Server {
     /// through the stream.
     pub fn infer(
         &self,
-        model: &Arc<Model>,
+        model: &impl InferTarget,
         request: InferRequest,
         mut caller: Caller,
     ) -> Result<ResponseStream> {
+        let chosen = model.chosen(&request, || self.models());
+        let model = chosen.as_ref().unwrap_or(model.described());
         if self.stopping.load(Ordering::Acquire) {
             // Requests and sequences that have begun may end.
             if !caller.is_backend() && !model.continues_sequence(&request) {

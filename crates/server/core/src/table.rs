@@ -1,5 +1,7 @@
 //! The model table: an immutable snapshot, which readers load without a lock and loads and unloads replace.
 
+mod releases;
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
@@ -131,7 +133,11 @@ impl ModelStatus {
     /// The reason for this state, if known.
     pub fn reason(&self) -> Option<String> {
         let kept = |error: &Error| format!("still served, as the last load failed: {}", error.message());
-        self.failed_reload.as_ref().map(kept).or_else(|| self.state.reason().map(str::to_owned))
+        let failed = self.failed_reload.as_ref().map(kept);
+        failed.or_else(|| self.state.reason().map(str::to_owned)).or_else(|| {
+            let model = self.state.model()?;
+            model.release()?.note(model.version())
+        })
     }
 }
 
@@ -150,7 +156,7 @@ impl ModelTable {
         self.generation += 1;
     }
 
-    /// The requested version, or the latest ready one.
+    /// The requested version, or else the established one of a release, or else the latest ready one.
     ///
     /// # Errors
     /// `NotFound` for an unknown model or version, `Unavailable` for a version that did not load, `InvalidArg` for an ambiguous
@@ -443,13 +449,20 @@ impl Entry {
                     "Request for unknown model: '{name}' version {version} is not found"
                 ))),
             },
-            None => self.ready().next_back().ok_or_else(|| {
+            None => self.preferred().ok_or_else(|| {
                 Error::not_found(format!(
                     "Request for unknown model: '{name}' has no available versions{}",
                     because(self.reason())
                 ))
             }),
         }
+    }
+
+    /// The version that requests without a version mean: the latest ready one, unless a release is in progress.
+    fn preferred(&self) -> Option<&Arc<Model>> {
+        let latest = self.ready().next_back()?;
+        let established = latest.release().and_then(|release| self.versions.get(&release.established()));
+        established.and_then(VersionState::model).or(Some(latest))
     }
 
     /// The reason why the model is not served: of the model as a whole, or of the latest version.

@@ -1,9 +1,10 @@
 //! The version of a model that a request goes to: the requested one, or else the latest ready one.
 //!
-//! A model may have a [`VersionChooser`] that decides otherwise: by the head of the request, or after a wait. Canary versions
-//! plug in here, and [`Residency`] for models that are loaded on demand.
+//! A model may have a [`VersionChooser`] that decides otherwise: by the head of the request, or after a wait. [`Residency`] plugs
+//! in here, for models that are loaded on demand. A release splits the requests that name no version, once they are decoded.
 
 mod residency;
+mod resolved;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,42 +12,17 @@ use std::future::{Ready, ready};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use futures_util::future::{Either, select};
 use nereid_backend_api::{Error, Result};
 
 pub use self::residency::Residency;
+pub use self::resolved::{InferTarget, ResolvedModel};
 use crate::lifecycle::LifeCycle;
 use crate::model::Model;
+use crate::request_head::RequestHead;
 use crate::table::ModelTable;
-
-/// Names and values that come before the body of a request, such as HTTP headers.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct RequestHead {
-    values: Vec<(String, String)>,
-    time_limit: Option<Duration>,
-}
-
-impl RequestHead {
-    /// Sets how long the client waits for its answer, from now on.
-    pub fn with_time_limit(self, time_limit: Option<Duration>) -> Self {
-        Self { time_limit, ..self }
-    }
-
-    /// The first value of this name, regardless of case.
-    pub fn get(&self, name: &str) -> Option<&str> {
-        let found = self.values.iter().find(|(other, _)| other.eq_ignore_ascii_case(name));
-        found.map(|(_, value)| value.as_str())
-    }
-}
-
-impl<N: Into<String>, V: Into<String>> FromIterator<(N, V)> for RequestHead {
-    fn from_iter<I: IntoIterator<Item = (N, V)>>(entries: I) -> Self {
-        let values = entries.into_iter().map(|(name, value)| (name.into(), value.into())).collect();
-        Self { values, time_limit: None }
-    }
-}
 
 /// A request that needs a model.
 #[derive(Clone, Debug)]
@@ -69,7 +45,7 @@ impl ModelRequest {
 
     /// When its client stops waiting, if that is known.
     pub fn deadline(&self) -> Option<Instant> {
-        self.arrived.checked_add(self.head.time_limit?)
+        self.arrived.checked_add(self.head.time_limit()?)
     }
 }
 
@@ -113,24 +89,30 @@ impl fmt::Debug for VersionChoosers {
 pub struct ResolveFuture(Resolving);
 
 enum Resolving {
-    Done(Ready<Result<Arc<Model>>>),
-    Waiting(Pin<Box<dyn Future<Output = Result<Arc<Model>>> + Send>>),
+    Done(Ready<Result<ResolvedModel>>),
+    Waiting(Pin<Box<dyn Future<Output = Result<ResolvedModel>> + Send>>),
 }
 
 impl ResolveFuture {
-    pub(crate) fn done(outcome: Result<Arc<Model>>) -> Self {
+    pub(crate) fn done(outcome: Result<ResolvedModel>) -> Self {
         Self(Resolving::Done(ready(outcome)))
     }
 
-    /// Lets a chooser decide, as often as it wants the request to wait.
+    /// Lets a chooser decide, as often as it wants the request to wait. `has_releases`: whether a release may split the requests
+    /// that it decides about.
     pub(crate) fn choose(
         chooser: Arc<dyn VersionChooser>,
         request: ModelRequest,
+        has_releases: bool,
         models: &Arc<LifeCycle>,
     ) -> Self {
+        let resolved = move |model: Arc<Model>, request: &ModelRequest| match has_releases {
+            true => ResolvedModel::of(model, request.version, || request.head.clone()),
+            false => model.into(),
+        };
         let choice = chooser.choose(&request, &models.table().load());
         let mut wait = match choice {
-            Choice::Version(outcome) => return Self::done(outcome),
+            Choice::Version(outcome) => return Self::done(outcome.map(|model| resolved(model, &request))),
             Choice::Wait(wait) => wait,
         };
         let models = Arc::clone(models);
@@ -147,7 +129,7 @@ impl ResolveFuture {
                 }
                 let choice = chooser.choose(&request, &models.table().load());
                 wait = match choice {
-                    Choice::Version(outcome) => return outcome,
+                    Choice::Version(outcome) => return outcome.map(|model| resolved(model, &request)),
                     Choice::Wait(wait) => wait,
                 };
             }
@@ -156,7 +138,7 @@ impl ResolveFuture {
 }
 
 impl Future for ResolveFuture {
-    type Output = Result<Arc<Model>>;
+    type Output = Result<ResolvedModel>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut self.0 {

@@ -184,8 +184,8 @@ impl<'a> Run<'a> {
         let models = shared.models.now();
         let members = plan.steps.iter().zip(&needed).map(|(step, needed)| {
             let gone = || Error::unavailable("the server is stopping");
-            let find = || models.as_ref().ok_or_else(gone)?.find_exactly(&step.model, step.version);
-            needed.then(|| find().cloned()).transpose()
+            let find = || models.as_ref().ok_or_else(gone)?.find_for(&step.model, step.version, &template);
+            needed.then(find).transpose()
         });
         let members = members.collect::<Result<_>>()?;
         let batch = if plan.batches { batch_size } else { 0 };

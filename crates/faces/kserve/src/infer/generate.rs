@@ -15,7 +15,7 @@ use hyper::StatusCode;
 use nereid_core::backend_api::{
     Buffer, Buffers, Error, InferRequest, RequestTrace, Response, Result, Shape, Tensor, Trace,
 };
-use nereid_core::{InputSignature, Model, ResponseStream, Signature};
+use nereid_core::{InputSignature, ResolvedModel, ResponseStream, Signature};
 use nereid_http::{Encoding, EventSource, Limit, Reply, RequestBody, events, reply};
 use nereid_protocol::parameters::WireValue;
 use nereid_protocol::{Admission, as_invalid_arg};
@@ -42,7 +42,7 @@ pub(crate) async fn one(call: &Call<'_>, body: RequestBody) -> Result<Reply> {
 
 async fn one_with(
     call: &Call<'_>,
-    model: &Arc<Model>,
+    model: &ResolvedModel,
     body: RequestBody,
     trace: Option<&Arc<Trace>>,
 ) -> Result<Reply> {
@@ -90,7 +90,7 @@ pub(crate) async fn stream(call: &Call<'_>, body: RequestBody) -> Result<Reply> 
 
 async fn stream_with(
     call: &Call<'_>,
-    model: &Arc<Model>,
+    model: &ResolvedModel,
     body: RequestBody,
     trace: Option<Arc<Trace>>,
 ) -> Result<Reply> {
@@ -118,7 +118,7 @@ async fn stream_with(
 }
 
 /// The requested model, and the request's trace if it is traced.
-async fn begin(call: &Call<'_>) -> Result<(Arc<Model>, Option<Arc<Trace>>)> {
+async fn begin(call: &Call<'_>) -> Result<(ResolvedModel, Option<Arc<Trace>>)> {
     let (name, version) = (&call.target.model, call.target.version()?);
     let model = call.face.server.resolve_with(name, version, || call.head(None)).await?;
     Ok((model, call.draw_trace()))
@@ -142,7 +142,7 @@ fn finish(call: &Call<'_>, outcome: Result<Reply>, trace: Option<Arc<Trace>>) ->
 /// Sends the request to the model.
 async fn ask(
     call: &Call<'_>,
-    model: &Arc<Model>,
+    model: &ResolvedModel,
     mut body: RequestBody,
     trace: Option<&Arc<Trace>>,
     admission: Option<Admission>,
@@ -157,7 +157,7 @@ async fn ask(
     }
     let json = body.take_joined(length).unwrap_or_default();
     let mut request = if long_work::is_long(length) {
-        let model = Arc::clone(model);
+        let model = model.clone();
         long_work::run(move || decode(&json, model.signature(), limit)).await??
     } else {
         decode(&json, model.signature(), limit)?

@@ -1,4 +1,4 @@
-//! Factories of interceptors: each makes the interceptor of a version when the version is loaded.
+//! Factories of interceptors and releases: each makes those of a version when the version is loaded.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,6 +7,7 @@ use nereid_backend_api::{ModelConfig, Result};
 use nereid_statistics::ModelStatistics;
 
 use super::Interceptor;
+use crate::release::Release;
 use crate::spec::ModelSpec;
 use crate::table::ServedModels;
 
@@ -18,6 +19,18 @@ pub trait InterceptorFactory: Send + Sync {
     /// # Errors
     /// The reason why the version cannot be served. Its load fails.
     fn for_version(&self, version: &LoadedVersion<'_>) -> Result<Option<Arc<dyn Interceptor>>>;
+}
+
+/// Makes the releases of models.
+pub trait ReleaseFactory: fmt::Debug + Send + Sync {
+    /// The release that a version takes part in, if its configuration has one.
+    ///
+    /// # Errors
+    /// The configuration of the release is invalid. The version is not loaded.
+    fn for_version(&self, version: &LoadedVersion<'_>) -> Result<Option<Arc<dyn Release>>>;
+
+    /// The parameters of a model's configuration that concern releases only: versions stay loaded when these change.
+    fn parameters(&self) -> &[&str];
 }
 
 /// A version that was loaded and is not served yet.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwapOption;
-use nereid_backend_api::{Error, Result};
+use nereid_backend_api::{Error, ModelConfig, Result};
 use nereid_budgets::BodyBudget;
 
 use super::{Model, Retirement};
@@ -13,7 +13,7 @@ use crate::events::Events;
 use crate::executor::{
     BuildError, Executable, ExecutorFactory, ExecutorKinds, InstanceServices, VersionLoad,
 };
-use crate::interceptors::{Gate, Interceptors, LoadedVersion};
+use crate::interceptors::{Gate, Interceptors, LoadedVersion, ReleaseFactory};
 use crate::signature::Signature;
 use crate::spec::ModelSpec;
 use crate::table::ServedModels;
@@ -36,8 +36,27 @@ pub(crate) struct Services {
     pub latencies: LatencyOptions,
     /// See [`ServerOptions::interceptors`](crate::ServerOptions::interceptors).
     pub interceptors: Interceptors,
+    /// See [`ServerOptions::releases`](crate::ServerOptions::releases).
+    pub releases: Option<Arc<dyn ReleaseFactory>>,
     /// Where changes of readiness are announced.
     pub events: Events,
+}
+
+impl Services {
+    /// See [`ReleaseFactory::parameters`].
+    pub(crate) fn release_parameters(&self) -> &[&str] {
+        self.releases.as_ref().map_or(&[], |releases| releases.parameters())
+    }
+}
+
+/// Sets the parameters of a release to those of another configuration.
+pub(super) fn set_release(config: &mut ModelConfig, other: &ModelConfig, parameters: &[&str]) {
+    for name in parameters.iter().copied() {
+        match other.parameters.get(name) {
+            Some(parameter) => config.parameters.insert(name.to_owned(), parameter.clone()),
+            None => config.parameters.remove(name),
+        };
+    }
 }
 
 impl Model {
@@ -63,8 +82,8 @@ impl Model {
         Self::assemble(spec, version, executable, dependencies, services).map_err(BuildError::temporary)
     }
 
-    /// This version with the instances configured in `spec`. The model stays loaded and continues its counters; existing
-    /// instances are kept.
+    /// This version with the instances and the release configured in `spec`. The model stays loaded and continues its counters;
+    /// existing instances are kept.
     ///
     /// # Errors
     /// The reason why the instances cannot be created.
@@ -75,7 +94,9 @@ impl Model {
         // The model was loaded from the files of this guard.
         let spec = ModelSpec { guard: self.guard().clone(), ..spec.clone() };
         let statistics = Arc::clone(&self.statistics);
-        let changed = services.instances.change_instances(instances, &spec, &self.config, statistics)?;
+        let mut config = self.config.clone();
+        set_release(&mut config, &spec.config, services.release_parameters());
+        let changed = services.instances.change_instances(instances, &spec, &config, statistics)?;
         let dependencies = self.dependencies.clone();
         let model = Self::assemble(&spec, self.version, changed, dependencies, services)?;
         instances.pool().model().instances_changed(&model.config.instance_group);
@@ -95,7 +116,7 @@ impl Model {
         let signature = Signature::new(&config).inspect_err(|_| executor.close())?;
         let load_number = LOADS.fetch_add(1, Ordering::Relaxed);
         let is_composite = executor.composite().is_some();
-        let interceptors = services.interceptors.for_version(&LoadedVersion {
+        let loaded = LoadedVersion {
             spec,
             version,
             load_number,
@@ -103,7 +124,10 @@ impl Model {
             is_composite,
             statistics: &statistics,
             models: &services.models,
-        });
+        };
+        let release = services.releases.as_ref().map(|releases| releases.for_version(&loaded)).transpose();
+        let release = release.inspect_err(|_| executor.close())?.flatten();
+        let interceptors = services.interceptors.for_version(&loaded);
         let gate = Gate::new(interceptors.inspect_err(|_| executor.close())?);
         let id = (spec.id.clone(), version);
         let retirement = Retirement::new(id, gate.clone(), Arc::clone(&executor), spec.guard.clone());
@@ -122,6 +146,7 @@ impl Model {
             gate,
             executor,
             is_composite,
+            release,
             is_on_demand: spec.is_on_demand,
             instances,
             refusal,

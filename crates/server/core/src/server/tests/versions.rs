@@ -7,9 +7,12 @@ use std::task::{Context, Poll, Waker};
 use tokio::sync::watch;
 
 use super::*;
+use crate::interceptors::LoadedVersion;
+use crate::release::{Release, ReleaseStatus};
+use crate::request_head::RequestHead;
 use crate::source::Overrides;
 use crate::table::ModelTable;
-use crate::versions::{Choice, ModelRequest, RequestHead, VersionChooser};
+use crate::versions::{Choice, ModelRequest, VersionChooser};
 
 /// A model with versions 1 and 2, and a chooser.
 fn serving_versions(chooser: impl VersionChooser + 'static) -> Arc<Server> {
@@ -64,6 +67,78 @@ async fn a_chooser_sees_the_head_of_requests_to_its_model() {
     // The head of other requests is not even read.
     let unread = || panic!("the model has no chooser");
     assert_eq!(server.resolve_with("other", None, unread).await.unwrap().version(), 1);
+}
+
+/// Sends requests with a key to version 2, others to version 1, and counts.
+#[derive(Debug, Default)]
+struct Keyed(AtomicUsize);
+
+#[derive(Debug)]
+struct OneRelease(Arc<Keyed>);
+
+impl Release for Keyed {
+    fn established(&self) -> u64 {
+        1
+    }
+
+    fn key(&self, head: &RequestHead) -> Option<u64> {
+        head.get("x-key")?.parse().ok()
+    }
+
+    fn choose(&self, _: &InferRequest, key: Option<u64>, served: &[u64]) -> u64 {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        assert_eq!(served, [1, 2]);
+        if key.is_some() { 2 } else { 1 }
+    }
+
+    fn note(&self, version: u64) -> Option<String> {
+        (version == 2).then(|| "candidate".to_owned())
+    }
+
+    fn status(&self) -> ReleaseStatus {
+        ReleaseStatus::default()
+    }
+}
+
+impl ReleaseFactory for OneRelease {
+    fn for_version(&self, version: &LoadedVersion<'_>) -> Result<Option<Arc<dyn Release>>> {
+        Ok((version.spec.id.name == "m").then(|| Arc::<Keyed>::clone(&self.0) as _))
+    }
+
+    fn parameters(&self) -> &[&str] {
+        &["release"]
+    }
+}
+
+#[tokio::test]
+async fn a_release_chooses_when_the_request_is_known() {
+    let model = ScriptedModel::new(echo);
+    let backend = ScriptedBackend::new(move |_| Ok(model.clone()));
+    let release = Arc::<Keyed>::default();
+    let releases: Option<Arc<dyn ReleaseFactory>> = Some(Arc::new(OneRelease(Arc::clone(&release))));
+    let text = "version_policy { all {} }";
+    let version_policy = nereid_model_config::parse_text(text).unwrap().version_policy;
+    let models = BTreeMap::from([spec(ModelConfig { version_policy, ..config() }, &[1, 2])]);
+    let server = Server::new(ServerOptions { releases, ..options() }, backends(backend), Arc::new(models));
+    server.start(None).unwrap();
+    for (version, head, expected) in
+        [(None, &[][..], 1), (None, &[("x-key", "7")], 2), (Some(1), &[("x-key", "7")], 1), (Some(2), &[], 2)]
+    {
+        let before = release.0.load(Ordering::Relaxed);
+        let head = || head.iter().copied().collect::<RequestHead>();
+        let model = server.resolve_with("m", version, head).await.unwrap();
+        // Only requests are split: metadata and readiness are the established version's.
+        assert_eq!(model.version(), version.unwrap_or(1));
+        assert_eq!(release.0.load(Ordering::Relaxed), before);
+        let mut answers = server.infer(&model, request(), Caller::default()).unwrap();
+        assert_eq!(answers.model_version(), expected);
+        answers.single().await.unwrap();
+        assert_eq!(release.0.load(Ordering::Relaxed) - before, usize::from(version.is_none()));
+    }
+    let reasons: Vec<_> = server.models().index().map(|status| status.reason()).collect();
+    assert_eq!(reasons, [None, Some("candidate".to_owned())]);
+    let inner = server.models().find_for(&ModelId::plain("m"), None, &request()).unwrap();
+    assert_eq!(inner.version(), 1);
 }
 
 /// Lets requests wait until the test changes the state, and for a served version then.

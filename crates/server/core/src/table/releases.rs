@@ -1,0 +1,49 @@
+//! The versions that releases choose.
+
+use std::sync::Arc;
+
+use nereid_backend_api::{CorrelationId, InferRequest, Result};
+
+use super::ModelTable;
+use crate::model::Model;
+use crate::release::Release;
+use crate::spec::ModelId;
+
+impl ModelTable {
+    /// The version that executes an inner request to a model: the requested one, or the choice of its release.
+    ///
+    /// # Errors
+    /// See [`find`](Self::find).
+    pub fn find_for(&self, id: &ModelId, version: Option<u64>, request: &InferRequest) -> Result<Arc<Model>> {
+        let model = self.find_exactly(id, version)?;
+        Ok(match (version, model.release()) {
+            (None, Some(release)) => self.choose(model, &**release, None, request),
+            _ => Arc::clone(model),
+        })
+    }
+
+    /// The version of a release that executes a request. `described` executes it if no version is served any more.
+    pub(crate) fn choose(
+        &self,
+        described: &Arc<Model>,
+        release: &dyn Release,
+        key: Option<u64>,
+        request: &InferRequest,
+    ) -> Arc<Model> {
+        let served: Vec<_> = self.ready_of(described.name()).filter(|it| it.id() == described.id()).collect();
+        let id = &request.correlation_id;
+        if *id != CorrelationId::None
+            && !request.sequence.start
+            && let Some(holder) = served.iter().find(|model| model.has_sequence(id))
+        {
+            return Arc::clone(holder);
+        }
+        let versions: Vec<_> = served.iter().map(|model| model.version()).collect();
+        if versions.is_empty() {
+            return Arc::clone(described);
+        }
+        let chosen = release.choose(request, key, &versions);
+        let chosen = served.into_iter().find(|model| model.version() == chosen);
+        Arc::clone(chosen.unwrap_or(described))
+    }
+}

@@ -1,0 +1,238 @@
+//! The release of one model: routes requests, counts results, and carries out what the controller decides.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+
+use nereid_core::backend_api::{CorrelationId, InferRequest};
+use nereid_core::{AnswerDifference, ModelId, Release, ReleaseStatus, ReleasedVersion, RequestHead};
+
+use crate::compare::Mismatch;
+use crate::controller::{Controller, Decision, Outcome, Part, QUANTILES};
+use crate::settings::Settings;
+use crate::shares::{point_of, point_of_key};
+
+/// How many differences are kept for the author of the model.
+const KEPT_DIFFERENCES: usize = 100;
+
+/// The release of a model.
+pub(crate) struct ModelRelease {
+    id: ModelId,
+    settings: Settings,
+    state: Mutex<State>,
+    /// Number of requests without a key.
+    requests: AtomicU64,
+    /// Number of requests that a copy may be made of.
+    copyable: AtomicU64,
+    /// Copies in progress, and the bytes of their inputs and of the answers that they are compared with.
+    pub copies: AtomicUsize,
+    pub copied_bytes: AtomicUsize,
+}
+
+struct State {
+    controller: Controller,
+    /// The fingerprint of each version that takes part.
+    files: BTreeMap<u64, u64>,
+    counts: BTreeMap<u64, Counts>,
+    differences: VecDeque<AnswerDifference>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    requests: u64,
+    copies: u64,
+    skipped: u64,
+}
+
+impl ModelRelease {
+    pub(crate) fn new(id: ModelId, settings: Settings) -> Self {
+        let state = State {
+            controller: Controller::new(&settings),
+            files: BTreeMap::new(),
+            counts: BTreeMap::new(),
+            differences: VecDeque::new(),
+        };
+        Self {
+            id,
+            settings,
+            state: Mutex::new(state),
+            requests: AtomicU64::new(0),
+            copyable: AtomicU64::new(0),
+            copies: AtomicUsize::new(0),
+            copied_bytes: AtomicUsize::new(0),
+        }
+    }
+
+    pub(crate) fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Adds a version with files of this fingerprint. If its files have changed, the release starts over.
+    pub(crate) fn join(&self, version: u64, files: u64) {
+        let mut state = self.lock();
+        let before = state.files.insert(version, files);
+        if before.is_some_and(|before| before != files) && state.controller.version(version).is_some() {
+            tracing::info!("the release of '{}' starts over: version {version} has changed", self.id);
+            state.controller = Controller::new(&self.settings);
+            state.differences.clear();
+        }
+    }
+
+    /// Counts the result of a request.
+    pub(crate) fn add(&self, version: u64, outcome: Outcome) {
+        let decision = self.lock().controller.add(version, outcome);
+        self.report(decision);
+    }
+
+    /// Counts a copy that the candidate refused.
+    pub(crate) fn refused(&self, version: u64) {
+        self.add(version, Outcome::Failed);
+    }
+
+    /// The versions that get a copy of a request to `version`.
+    pub(crate) fn copies_for(&self, version: u64) -> Vec<u64> {
+        if self.settings.shadows.is_empty() {
+            return Vec::new();
+        }
+        let state = self.lock();
+        if state.controller.established() != version {
+            return Vec::new();
+        }
+        // From the other end than routing does, so that the same requests are not always copied.
+        let position = point_of(self.copyable.fetch_add(1, Ordering::Relaxed)) as f64 / u64::MAX as f64;
+        let is_candidate =
+            |version: u64| matches!(state.controller.version(version), Some((Part::Candidate, _)));
+        let drawn = self.settings.shadows.iter().filter(|(_, share)| position < *share);
+        drawn.map(|(version, _)| *version).filter(|version| is_candidate(*version)).collect()
+    }
+
+    /// Counts a copy for a version, which was made or skipped.
+    pub(crate) fn count_copy(&self, version: u64, is_made: bool) {
+        let mut state = self.lock();
+        let counts = state.counts.entry(version).or_default();
+        counts.copies += u64::from(is_made);
+        counts.skipped += u64::from(!is_made);
+    }
+
+    /// Counts the comparison of a copy's answer.
+    pub(crate) fn compared(
+        &self,
+        request_id: &str,
+        established: u64,
+        candidate: u64,
+        mismatch: Option<Mismatch>,
+    ) {
+        let mut state = self.lock();
+        let decision = state.controller.compared(candidate, mismatch.is_none());
+        if let Some(Mismatch { output, difference }) = mismatch {
+            if state.differences.len() == KEPT_DIFFERENCES {
+                state.differences.pop_front();
+            }
+            let at = SystemTime::now();
+            let request_id = request_id.to_owned();
+            let difference = AnswerDifference { at, request_id, established, candidate, output, difference };
+            state.differences.push_back(difference);
+        }
+        drop(state);
+        self.report(decision);
+    }
+
+    fn report(&self, decision: Option<Decision>) {
+        let Some(Decision { version, is_promotion, reason }) = decision else { return };
+        let id = &self.id;
+        match is_promotion {
+            true => tracing::info!("'{id}' version {version} was promoted: {reason}"),
+            false => tracing::warn!("'{id}' version {version} was withdrawn: {reason}"),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Release for ModelRelease {
+    fn established(&self) -> u64 {
+        self.lock().controller.established()
+    }
+
+    fn key(&self, head: &RequestHead) -> Option<u64> {
+        let value = head.get(self.settings.sticky_header.as_deref()?)?;
+        Some(point_of_key(value.as_bytes()))
+    }
+
+    fn choose(&self, request: &InferRequest, key: Option<u64>, served: &[u64]) -> u64 {
+        let point = key.or_else(|| key_of(&request.correlation_id));
+        let point = point.unwrap_or_else(|| point_of(self.requests.fetch_add(1, Ordering::Relaxed)));
+        let mut state = self.lock();
+        let is_served = |version: u64| served.contains(&version);
+        let chosen = state.controller.shares().at(point, is_served);
+        // Without a served version that has a share: the established one, or a candidate, or the latest.
+        let fallback = || {
+            let established = state.controller.established();
+            let is_candidate =
+                |version: &u64| matches!(state.controller.version(*version), Some((Part::Candidate, _)));
+            let candidate = || served.iter().copied().rfind(is_candidate);
+            Some(established)
+                .filter(|version| is_served(*version))
+                .or_else(candidate)
+                .or(served.last().copied())
+        };
+        let chosen = chosen.or_else(fallback).unwrap_or_default();
+        state.counts.entry(chosen).or_default().requests += 1;
+        chosen
+    }
+
+    fn note(&self, version: u64) -> Option<String> {
+        let state = self.lock();
+        let (part, _) = state.controller.version(version)?;
+        let reason = part.reason().map_or_else(String::new, |reason| format!(": {reason}"));
+        let share = state.controller.shares().of(version) * 100.0;
+        Some(format!("{} of a release, {share:.1} % of the requests{reason}", part.name()))
+    }
+
+    fn status(&self) -> ReleaseStatus {
+        let state = self.lock();
+        let shares = state.controller.shares();
+        let of_version = |version: u64| {
+            let (part, trial) = state.controller.version(version)?;
+            let counts = state.counts.get(&version).copied().unwrap_or_default();
+            let [median, slowest] = QUANTILES.map(|(share, _)| trial.latencies.quantile(share));
+            Some(ReleasedVersion {
+                version,
+                part: part.name(),
+                reason: part.reason().map(ToString::to_string),
+                share: shares.of(version),
+                requests: counts.requests,
+                results: trial.results,
+                errors: trial.errors,
+                latencies: (median, slowest),
+                copies: counts.copies,
+                skipped: counts.skipped,
+                equal: trial.compared - trial.different,
+                different: trial.different,
+            })
+        };
+        ReleaseStatus {
+            versions: shares.versions().filter_map(of_version).collect(),
+            differences: state.differences.iter().cloned().collect(),
+        }
+    }
+}
+
+/// The key of a sequence.
+fn key_of(id: &CorrelationId) -> Option<u64> {
+    match id {
+        CorrelationId::None => None,
+        CorrelationId::Number(number) => Some(point_of_key(&number.to_le_bytes())),
+        CorrelationId::Text(text) => Some(point_of_key(text.as_bytes())),
+    }
+}
+
+impl fmt::Debug for ModelRelease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ModelRelease").field("id", &self.id).finish_non_exhaustive()
+    }
+}
