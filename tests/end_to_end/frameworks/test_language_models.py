@@ -8,6 +8,7 @@ import socket
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -448,7 +449,7 @@ def test_adapters_that_cannot_be_used_are_refused(repository, serve, adapter, me
     assert any(message in line for line in server.complaints), server.log
 
 
-SPECULATION = {
+SPECULATION: dict[str, dict[str, Any]] = {
     "lookup": {"speculative_tokens": 6},
     "draft": {"draft_model": "draft.gguf", "speculative_tokens": 5, "draft_min_probability": 0},
 }

@@ -22,7 +22,7 @@ class Lstm:
         direction = self.rng.choice(["forward", "reverse", "bidirectional"])
         count = 1 + (direction == "bidirectional")
         features, hidden, batch, steps = self.rng.integers(1, [9, 9, 7, 7]).tolist()
-        self.byte = self.rng.choice([np.uint8, np.int8])
+        self.byte = np.uint8 if self.any() else np.int8
         scales = [count, 4 * hidden] if self.any() else [count]
         self.constants = [self.bytes("W", [count, features, 4 * hidden]), self.bytes("R", [count, hidden, 4 * hidden])]
         for name in "WR":

@@ -178,7 +178,7 @@ class Stream:
     """A stream of requests, whose answers are errors or None."""
 
     def __init__(self, server, timeout):
-        self.answers = Queue()
+        self.answers: Queue[Exception | None] = Queue()
         self.client = tritonclient.grpc.InferenceServerClient(server.grpc_url)
         self.client.start_stream(lambda result, error: self.answers.put(error), stream_timeout=timeout)
 
