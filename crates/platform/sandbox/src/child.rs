@@ -1,15 +1,15 @@
 //! Applies a sandbox in a child between fork and exec.
 
+use std::env::temp_dir;
 use std::ffi::OsString;
-use std::fs::Permissions;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
+use nereid_private_folders::PrivateFolder;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CapabilitySet, clear_ambient_capability_set, remove_capability_from_bounding_set};
 use seccompiler::BpfProgram;
@@ -18,6 +18,9 @@ use tempfile::TempDir;
 use crate::policy::{Level, Policy};
 use crate::support::{Error, Support};
 use crate::{filter, rules, variables};
+
+/// The prefix of the folders of processes, in the system's folder for temporary files.
+const PREFIX: &str = "nereid-model-";
 
 /// Variables that name the folder for temporary files.
 const FOLDERS: [&str; 3] = ["TMPDIR", "TMP", "TEMP"];
@@ -39,14 +42,34 @@ pub struct Sandbox {
 /// Resources of a confined process. Keep them until the process has ended.
 #[derive(Debug, Default)]
 pub struct Confinement {
-    temporary: Option<TempDir>,
+    temporary: Option<Temporary>,
     own_proc: Option<OwnedFd>,
+}
+
+/// A folder for temporary files. Its parent has the lock by which a later server recognises that this one lives, out of the
+/// process's reach.
+#[derive(Debug)]
+struct Temporary {
+    files: TempDir,
+    _locked: PrivateFolder,
+}
+
+impl Temporary {
+    fn new(parent: &Path) -> io::Result<Self> {
+        let locked = PrivateFolder::new(parent, PREFIX)?;
+        Ok(Self { files: locked.folder()?, _locked: locked })
+    }
+}
+
+/// Removes the folders for temporary files of processes whose server was killed.
+pub fn remove_left_over_folders() {
+    PrivateFolder::remove_left_over(&temp_dir(), PREFIX);
 }
 
 impl Confinement {
     /// The process's own folder for temporary files, if it has one. It is removed when this is dropped.
     pub fn temporary(&self) -> Option<&Path> {
-        self.temporary.as_ref().map(TempDir::path)
+        self.temporary.as_ref().map(|temporary| temporary.files.path())
     }
 
     /// Keeps the rule valid that lets the process read its own folder of /proc: the kernel may otherwise forget the folder that
@@ -84,9 +107,7 @@ impl Sandbox {
             return Ok(sandbox);
         }
         if policy.is_closed() {
-            let private = Permissions::from_mode(0o700);
-            let folder = tempfile::Builder::new().prefix("nereid-model-").permissions(private).tempdir()?;
-            sandbox.confinement.temporary = Some(folder);
+            sandbox.confinement.temporary = Some(Temporary::new(&temp_dir())?);
             sandbox.variables =
                 variables::withheld(std::env::vars_os().map(|(name, _)| name), &policy.variables);
             // A core file would have contents of the process outside its folders.

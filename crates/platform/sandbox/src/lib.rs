@@ -16,7 +16,7 @@ mod rules;
 mod support;
 mod variables;
 
-pub use child::{Confinement, Sandbox, inherit};
+pub use child::{Confinement, Sandbox, inherit, remove_left_over_folders};
 pub use policy::{Level, Network, ParseError, Policy};
 pub use support::{Error, Support};
 
