@@ -15,6 +15,7 @@ use rustix::thread::{CapabilitySet, clear_ambient_capability_set, remove_capabil
 use seccompiler::BpfProgram;
 use tempfile::TempDir;
 
+use crate::cgroups::{Group, Groups};
 use crate::policy::{Level, Policy};
 use crate::support::{Error, Support};
 use crate::{filter, rules, variables};
@@ -31,6 +32,8 @@ pub struct Sandbox {
     rules: Option<OwnedFd>,
     filters: Vec<BpfProgram>,
     limits: Vec<(Resource, u64)>,
+    /// The file by which the process enters its control group.
+    pub(crate) entrance: Option<OwnedFd>,
     /// Variables of the server that the process does not inherit.
     variables: Vec<OsString>,
     /// Whether the folder for temporary files is also the user's.
@@ -43,6 +46,8 @@ pub struct Sandbox {
 #[derive(Debug, Default)]
 pub struct Confinement {
     temporary: Option<Temporary>,
+    /// The control group with the limit of processors.
+    _group: Option<Group>,
     own_proc: Option<OwnedFd>,
 }
 
@@ -98,6 +103,7 @@ impl Sandbox {
             rules: None,
             filters: Vec::new(),
             limits: Vec::new(),
+            entrance: None,
             variables: Vec::new(),
             moves_home: !policy.variables.iter().any(|name| name == "HOME"),
             level: policy.level,
@@ -115,6 +121,11 @@ impl Sandbox {
         }
         // RLIMIT_AS would count what CUDA and sanitizers reserve and never use.
         sandbox.limits.extend(policy.memory.map(|bytes| (Resource::Data, bytes)));
+        if let (Some(cpus), Ok(groups)) = (policy.cpus, Groups::get()) {
+            let group = groups.create(cpus)?;
+            sandbox.entrance = Some(group.entrance()?);
+            sandbox.confinement._group = Some(group);
+        }
         sandbox.rules = rules::ruleset(policy, support.landlock, sandbox.confinement.temporary())?;
         if support.seccomp {
             sandbox.filters = filter::programs(policy)?;
@@ -126,7 +137,7 @@ impl Sandbox {
     /// later stay. Kept for as long as the process runs, the result keeps what the process needs.
     #[must_use]
     pub fn confine(self, command: &mut Command) -> Confinement {
-        let Self { rules, filters, limits, variables, moves_home, level, confinement } = self;
+        let Self { rules, filters, limits, entrance, variables, moves_home, level, confinement } = self;
         for name in variables {
             command.env_remove(name);
         }
@@ -143,6 +154,10 @@ impl Sandbox {
             return confinement;
         }
         let apply = move || {
+            if let Some(entrance) = &entrance {
+                // 0 is the process that writes.
+                rustix::io::write(entrance, b"0")?;
+            }
             for (resource, most) in &limits {
                 lower(*resource, *most)?;
             }

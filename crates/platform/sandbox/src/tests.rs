@@ -160,6 +160,41 @@ fn folder_of_a_killed_server_is_removed_and_its_lock_is_out_of_the_process_s_rea
 }
 
 #[test]
+fn process_enters_its_control_group_before_its_program_runs() {
+    let folder = tempfile::tempdir().unwrap();
+    for level in [Level::Basic, Level::On] {
+        let entrance = folder.path().join("cgroup.procs");
+        let mut sandbox = Sandbox::prepare(&at(level)).unwrap();
+        sandbox.entrance = Some(fs::File::create(&entrance).unwrap().into());
+        let mut command = Command::new("true");
+        let confinement = sandbox.confine(&mut command);
+        assert!(command.status().unwrap().success());
+        drop(confinement);
+        assert_eq!(fs::read_to_string(&entrance).unwrap(), "0", "{level:?}");
+    }
+}
+
+#[test]
+fn limit_of_processors_is_enforced_or_reported() {
+    let cpus = Some("0.5".parse().unwrap());
+    for level in [Level::Off, Level::Basic, Level::On, Level::Required] {
+        let limited = Policy { cpus, ..at(level) };
+        let missing = Support::missing_limit(&limited);
+        match Sandbox::prepare(&limited) {
+            Err(error) => {
+                assert!(level == Level::Required && missing.is_some(), "{level:?} {error}");
+                assert!(error.to_string().contains("more than 0.5 processors"), "{error}");
+            }
+            Ok(sandbox) => {
+                let is_limited = level > Level::Off && missing.is_none();
+                assert_eq!(sandbox.entrance.is_some(), is_limited, "{level:?} {missing:?}");
+            }
+        }
+        assert!(level > Level::Off || missing.is_none());
+    }
+}
+
+#[test]
 fn memory_and_descriptors_of_the_server_are_refused_from_the_default_level_on() {
     let (_folder, file) = secret();
     let open = fs::File::open(&file).unwrap();
