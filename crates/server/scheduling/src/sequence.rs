@@ -124,7 +124,8 @@ impl Scheduler for SequenceScheduler {
         let now = Instant::now();
         let mut state = self.lock();
         state.assign_sequence(&mut request);
-        let excess = self.service.as_ref().and_then(|service| {
+        let waits_for_ever = request.deadline.is_none() && request.timeout.is_none();
+        let excess = self.service.as_ref().filter(|_| !waits_for_ever).and_then(|service| {
             let wait = service.least_wait(state.sequences.executions_before(&request), 1)?;
             exceeds_patience(&request, request.timeout, wait, now).then_some(wait)
         });
