@@ -45,7 +45,6 @@ pub enum Error {
     NotHttp2,
     /// The client broke the protocol, or exceeded a limit.
     #[error("{details} ({reason:?})")]
-    #[allow(private_interfaces)]
     Protocol {
         /// The code of the GOAWAY frame.
         reason: Reason,
