@@ -55,8 +55,7 @@ impl Default for Options {
     }
 }
 
-/// A set of requests. Few requests take little time, and over gRPC the count depends on it: HPACK's table gets a new `date`
-/// each second, and later headers are compared with all of them.
+/// A set of requests.
 struct Case {
     name: &'static str,
     requests: Requests,

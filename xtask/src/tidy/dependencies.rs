@@ -249,6 +249,13 @@ const EXCEPTIONS: &[Exception] = &[
         why: "protocol is what faces share, and knows no wire format",
     },
     Exception {
+        krate: "nereid-http2",
+        workspace: Allowed::Only(&["nereid-net"]),
+        libraries: Allowed::Floor,
+        never: &["h2", "prost*", "tonic*"],
+        why: "http2 is connections, and knows neither the server nor gRPC",
+    },
+    Exception {
         krate: "nereid-budgets",
         workspace: Allowed::Only(&["nereid-backend-api"]),
         libraries: Allowed::Only(&["bytes"]),

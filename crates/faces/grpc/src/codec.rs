@@ -2,12 +2,13 @@
 //!
 //! tonic's codec joins the received pieces of a message in one buffer and encodes an answer into another. Here, raw
 //! input contents are slices of the received frames ([`Incoming`], [`Pieces`]), and raw output contents are sent from
-//! the backend's buffers ([`Outgoing`]). prost decodes and encodes all other fields.
+//! the backend's buffers ([`Outgoing`]). prost decodes all other fields; [`ResponseFields`] encodes the fields of answers.
 //!
 //! Compressed requests are decompressed first ([`InflatedBody`](crate::messages::InflatedBody)); answers are compressed by
 //! a [`Compressor`].
 
 mod compressor;
+mod fields;
 mod incoming;
 mod outgoing;
 mod pieces;
@@ -23,11 +24,13 @@ use nereid_core::Admission;
 use nereid_core::backend_api::{Buffer, Buffers, Error};
 
 pub(crate) use self::compressor::Compressor;
+pub(crate) use self::fields::ResponseFields;
 pub(crate) use self::incoming::Incoming;
 pub(crate) use self::outgoing::Outgoing;
 pub(crate) use self::pieces::Pieces;
 pub(crate) use self::reply::{Reply, StreamReply};
 pub(crate) use self::splitter::Splitter;
+use crate::messages::ENCODING;
 use crate::proto::ModelInferRequest;
 
 /// A request's message.
@@ -71,7 +74,7 @@ impl Deref for InferMessage {
 
 /// Whether this codec can read the messages of a call with these headers: they are not compressed, or no longer.
 pub(crate) fn applies(headers: &HeaderMap) -> bool {
-    headers.get("grpc-encoding").is_none_or(|encoding| encoding == "identity")
+    headers.get(&ENCODING).is_none_or(|encoding| encoding == "identity")
 }
 
 #[cfg(test)]

@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
-use http::HeaderMap;
+use http::{HeaderMap, HeaderName};
 use tonic::Status;
 
 /// Header with the call's timeout.
-const TIMEOUT: &str = "grpc-timeout";
+static TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 
 /// The call's timeout; `None` without one or if the header is malformed, in which case only the client enforces its
 /// deadline.
 pub(crate) fn of(headers: &HeaderMap) -> Option<Duration> {
-    let text = headers.get(TIMEOUT)?.to_str().ok()?;
+    let text = headers.get(&TIMEOUT)?.to_str().ok()?;
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
     // As the protocol has it: up to eight digits.
     if digits.is_empty() || digits.len() > 8 || !digits.bytes().all(|digit| digit.is_ascii_digit()) {
@@ -43,10 +43,7 @@ mod tests {
     #[test]
     fn timeouts_parse_known_units_only() {
         let read = |text: &'static str| {
-            of(&HeaderMap::from_iter([(
-                http::HeaderName::from_static(TIMEOUT),
-                HeaderValue::from_static(text),
-            )]))
+            of(&HeaderMap::from_iter([(TIMEOUT.clone(), HeaderValue::from_static(text))]))
         };
         assert_eq!(read("2H"), Some(Duration::from_secs(7200)));
         assert_eq!(read("2M"), Some(Duration::from_secs(120)));

@@ -17,7 +17,7 @@ use nereid_net::slow_clients::Arrival;
 use tonic::Status;
 use tonic::codegen::StdError;
 
-pub(crate) use self::inflated::{Format, InflatedBody, compression};
+pub(crate) use self::inflated::{ENCODING, Format, InflatedBody, compression};
 use crate::status;
 
 /// The longest message in either direction, in bytes, as in the reference.

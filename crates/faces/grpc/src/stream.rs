@@ -197,9 +197,9 @@ where
             Ok(submitted) => {
                 self.single.push_back(QueuedAnswer::Waiting(Single::new(submitted, version, share)))
             }
-            Err(error) if decoupled => self.refused.push_back(RefusedRequest::new(id, &error, share)),
+            Err(error) if decoupled => self.refused.push_back(RefusedRequest::new(&id, &error, share)),
             Err(error) => {
-                self.single.push_back(QueuedAnswer::Refused(RefusedRequest::new(id, &error, share)))
+                self.single.push_back(QueuedAnswer::Refused(RefusedRequest::new(&id, &error, share)))
             }
         }
     }

@@ -45,7 +45,6 @@ pub enum Error {
     NotHttp2,
     /// The client broke the protocol, or exceeded a limit.
     #[error("{details} ({reason:?})")]
-    #[allow(private_interfaces)]
     Protocol {
         /// The code of the GOAWAY frame.
         reason: Reason,
@@ -313,6 +312,8 @@ impl<V: Service> Core<V> {
             }
             match progress {
                 Progress::Pending | Progress::Waits(Wait::Stream) => {}
+                // A list has each place once, however often the stream is polled.
+                Progress::Waits(_) if std::mem::replace(&mut stream.is_listed, true) => {}
                 Progress::Waits(Wait::Room) => self.without_room.push(place),
                 Progress::Waits(Wait::Connection) => self.without_window.push(place),
                 Progress::Replied if stream.has_ended => self.remove(place),
@@ -327,13 +328,21 @@ impl<V: Service> Core<V> {
         }
     }
 
-    /// Has those polled that waited for room. Whether there were any.
+    /// Polls the streams that waited for room. Returns whether there were any.
     fn poll_those_without_room(&mut self) -> bool {
-        let has_any = !self.without_room.is_empty();
-        for place in self.without_room.drain(..) {
-            self.streams.poll_later(place);
+        let places = std::mem::take(&mut self.without_room);
+        self.poll_listed(&places);
+        !places.is_empty()
+    }
+
+    /// Polls the streams of a list, which is empty from now on.
+    fn poll_listed(&mut self, places: &[u32]) {
+        for place in places {
+            if let Some((stream, _)) = self.streams.get(*place) {
+                stream.is_listed = false;
+            }
+            self.streams.poll_later(*place);
         }
-        has_any
     }
 
     /// Resets the stream at a place.
@@ -350,8 +359,7 @@ impl<V: Service> Core<V> {
     /// Removes a stream that is over, or that its client takes back.
     fn remove(&mut self, place: u32) {
         if let Some(stream) = self.streams.remove(place) {
-            let unread = stream.arriving.as_ref().map_or(0, |arriving| arriving.cancel());
-            self.receiving.discarded(unread, &mut self.sending);
+            self.receiving.discarded(stream.end(), &mut self.sending);
         }
     }
 

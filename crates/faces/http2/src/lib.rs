@@ -75,9 +75,9 @@ pub struct Options {
     pub taking: Duration,
 }
 
-/// Why a stream or a connection ends (RFC 9113, section 7).
+/// The code with which a stream or a connection ends (RFC 9113, section 7).
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Reason(pub u32);
+pub struct Reason(pub u32);
 
 impl Reason {
     pub(crate) const NO_ERROR: Self = Self(0x0);

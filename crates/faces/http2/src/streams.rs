@@ -42,6 +42,8 @@ pub(crate) struct Stream<V: Service> {
     /// Remaining bytes of the announced length of the body.
     pub content_left: Option<u64>,
     pub reply: Reply,
+    /// Whether the place is in a list of those that wait, for room or for the window of the connection.
+    pub is_listed: bool,
     _in_progress: InProgress,
 }
 
@@ -95,8 +97,18 @@ impl<V: Service> Stream<V> {
             has_ended: false,
             content_left,
             reply: Reply { window: windows.1, piece: Bytes::new(), limit: None, taken: 0 },
+            is_listed: false,
             _in_progress: in_progress,
         }
+    }
+
+    /// Ends the request's body. Returns the number of received bytes that are not counted as read yet.
+    pub(crate) fn end(&self) -> usize {
+        let first = match &self.work {
+            Work::New(_, Some(first)) => first.len(),
+            _ => 0,
+        };
+        self.read + first + self.arriving.as_ref().map_or(0, |arriving| arriving.cancel())
     }
 
     /// Whether the service does not have the request yet.

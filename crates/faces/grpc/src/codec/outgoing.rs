@@ -6,7 +6,7 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use futures_util::stream::{Stream, StreamExt};
-use http::{HeaderMap, HeaderValue, Response, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, header};
 use http_body::{Body as HttpBody, Frame};
 use tonic::Status;
 use tonic::body::Body;
@@ -14,9 +14,13 @@ use tonic::codegen::BoxFuture;
 
 use super::compressor::Compressor;
 use super::reply::{Encode, Frames};
+use crate::messages::ENCODING;
 
 /// Available messages are sent together until they fill this.
 const ENOUGH: usize = 32 << 10;
+
+/// The trailer with a call's status.
+static STATUS: HeaderName = HeaderName::from_static("grpc-status");
 
 /// The status of a call that succeeded.
 const SUCCESS: HeaderValue = HeaderValue::from_static("0");
@@ -47,7 +51,7 @@ where
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
         if let Some(encoding) = encoding {
-            headers.insert("grpc-encoding", HeaderValue::from_static(encoding));
+            headers.insert(ENCODING.clone(), HeaderValue::from_static(encoding));
         }
         response
     }
@@ -127,7 +131,7 @@ where
             let added = match self.status.take() {
                 Some(Err(status)) => status.add_header(&mut trailers),
                 _ => {
-                    trailers.insert("grpc-status", SUCCESS);
+                    trailers.insert(STATUS.clone(), SUCCESS);
                     Ok(())
                 }
             };

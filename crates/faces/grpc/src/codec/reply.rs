@@ -2,19 +2,19 @@
 
 use std::collections::VecDeque;
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{BufMut, Bytes};
 use nereid_core::backend_api::{Buffer, Buffers};
-use prost::Message as _;
-use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, key_len};
+use prost::encoding::{encoded_len_varint, key_len};
 use tonic::Status;
 
+use super::fields::{ResponseFields, put_head};
 use crate::messages::{HEAD, MAX_MESSAGE_SIZE};
-use crate::proto::{ModelInferResponse, ModelStreamInferResponse};
 
 /// The tag of `raw_output_contents` in `ModelInferResponse`.
 const RAW_OUTPUT_CONTENTS: u32 = 6;
 
-/// The tag of `infer_response` in `ModelStreamInferResponse`.
+/// The tags of `ModelStreamInferResponse`.
+const ERROR_MESSAGE: u32 = 1;
 const INFER_RESPONSE: u32 = 2;
 
 /// Contents below this size are copied: a separate frame would cost more.
@@ -33,7 +33,7 @@ pub(crate) trait Encode {
 #[derive(Debug, Default)]
 pub(crate) struct Reply {
     /// All of the message but the raw contents.
-    pub response: ModelInferResponse,
+    pub fields: ResponseFields,
     /// The raw contents of outputs, in order, all in host memory.
     pub raw: Vec<Buffers>,
 }
@@ -52,37 +52,34 @@ impl Encode for Reply {
             let length = contents.iter().map(Buffer::len).sum::<usize>();
             key_len(RAW_OUTPUT_CONTENTS) + encoded_len_varint(length as u64) + length
         };
-        self.response.encoded_len() + self.raw.iter().map(field).sum::<usize>()
+        self.fields.bytes().len() + self.raw.iter().map(field).sum::<usize>()
     }
 
     fn write(&self, frames: &mut Frames) {
-        self.response.encode_raw(&mut frames.buffer);
+        frames.buffer.extend_from_slice(self.fields.bytes());
         for contents in &self.raw {
-            let length: usize = contents.iter().map(Buffer::len).sum();
-            encode_key(RAW_OUTPUT_CONTENTS, WireType::LengthDelimited, &mut frames.buffer);
-            encode_varint(length as u64, &mut frames.buffer);
+            put_head(RAW_OUTPUT_CONTENTS, contents.iter().map(Buffer::len).sum(), &mut frames.buffer);
             contents.iter().filter_map(Buffer::as_host).for_each(|piece| frames.append(piece));
         }
     }
 }
 
-impl StreamReply {
-    /// The fields around the response.
-    fn envelope(&self) -> ModelStreamInferResponse {
-        ModelStreamInferResponse { error_message: self.error_message.clone(), infer_response: None }
-    }
-}
-
 impl Encode for StreamReply {
     fn length(&self) -> usize {
-        let reply = self.reply.length();
-        self.envelope().encoded_len() + key_len(INFER_RESPONSE) + encoded_len_varint(reply as u64) + reply
+        let field = |tag, length: usize| key_len(tag) + encoded_len_varint(length as u64) + length;
+        let error = match self.error_message.len() {
+            0 => 0,
+            length => field(ERROR_MESSAGE, length),
+        };
+        error + field(INFER_RESPONSE, self.reply.length())
     }
 
     fn write(&self, frames: &mut Frames) {
-        self.envelope().encode_raw(&mut frames.buffer);
-        encode_key(INFER_RESPONSE, WireType::LengthDelimited, &mut frames.buffer);
-        encode_varint(self.reply.length() as u64, &mut frames.buffer);
+        if !self.error_message.is_empty() {
+            put_head(ERROR_MESSAGE, self.error_message.len(), &mut frames.buffer);
+            frames.buffer.extend_from_slice(self.error_message.as_bytes());
+        }
+        put_head(INFER_RESPONSE, self.reply.length(), &mut frames.buffer);
         self.reply.write(frames);
     }
 }
@@ -92,7 +89,7 @@ impl Encode for StreamReply {
 pub(crate) struct Frames {
     complete: VecDeque<Bytes>,
     /// Fields and small contents behind `complete`.
-    buffer: BytesMut,
+    buffer: Vec<u8>,
 }
 
 impl Frames {
@@ -133,7 +130,7 @@ impl Frames {
 
     fn end_buffer(&mut self) {
         if !self.buffer.is_empty() {
-            self.complete.push_back(self.buffer.split().freeze());
+            self.complete.push_back(std::mem::take(&mut self.buffer).into());
         }
     }
 

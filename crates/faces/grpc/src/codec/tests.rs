@@ -119,9 +119,8 @@ async fn a_malformed_message_ends_the_call() {
 /// A reply with contents in these pieces, for this codec and for prost.
 fn reply(contents: &[&[usize]]) -> Reply {
     let buffers = |sizes: &&[usize]| sizes.iter().map(|&size| Buffer::host(vec![size as u8; size])).collect();
-    let response =
-        ModelInferResponse { model_name: "model".into(), id: "an id".into(), ..Default::default() };
-    Reply { response, raw: contents.iter().map(buffers).collect() }
+    let fields = ResponseFields::new("model", "", "an id");
+    Reply { fields, raw: contents.iter().map(buffers).collect() }
 }
 
 fn encoded(message: &impl Encode) -> Vec<Bytes> {
@@ -131,7 +130,8 @@ fn encoded(message: &impl Encode) -> Vec<Bytes> {
 }
 
 /// The message of prost, with its contents joined.
-fn joined(Reply { mut response, raw }: Reply) -> ModelInferResponse {
+fn joined(Reply { fields, raw }: Reply) -> ModelInferResponse {
+    let mut response = ModelInferResponse::decode(fields.bytes()).unwrap();
     response.raw_output_contents = raw.iter().map(|contents| bytes_of(contents).into()).collect();
     response
 }

@@ -3,35 +3,24 @@
 use nereid_core::ResponseStream;
 use nereid_core::backend_api::{Buffer, Buffers, Error, Response, Result, Tensor};
 
-use super::parameters;
-use crate::codec::Reply;
-use crate::proto::ModelInferResponse;
-use crate::proto::model_infer_response::InferOutputTensor;
+use crate::codec::{Reply, ResponseFields};
 
 /// The reply to a request that was executed. Contents are not copied.
 ///
 /// # Errors
 /// `Unsupported` for an output in device memory.
 pub(super) fn encode(answers: &ResponseStream, response: Response) -> Result<Reply> {
-    let mut raw = Vec::with_capacity(response.outputs.len());
-    let mut message = ModelInferResponse {
-        model_name: answers.model_name().into(),
-        model_version: answers.model_version().to_string(),
-        id: answers.request_id().into(),
-        parameters: parameters::to_wire(&response.parameters),
-        outputs: Vec::with_capacity(response.outputs.len()),
-        raw_output_contents: Vec::new(),
-    };
-    for output in response.outputs {
-        raw.push(contents(&output)?);
-        message.outputs.push(InferOutputTensor {
-            name: output.name,
-            datatype: output.data_type.protocol_name().into(),
-            shape: output.shape.to_vec(),
-            ..InferOutputTensor::default()
-        });
+    let version = answers.model_version().to_string();
+    let mut fields = ResponseFields::new(answers.model_name(), &version, answers.request_id());
+    for (name, value) in response.parameters.iter() {
+        fields.parameter(name, value);
     }
-    Ok(Reply { response: message, raw })
+    let mut raw = Vec::with_capacity(response.outputs.len());
+    for output in &response.outputs {
+        raw.push(contents(output)?);
+        fields.output(&output.name, output.data_type.protocol_name(), &output.shape);
+    }
+    Ok(Reply { fields, raw })
 }
 
 /// The contents in host memory; none if they are already where the client chose.

@@ -1,8 +1,6 @@
 //! Parameters as the wire carries them.
 
-use std::collections::BTreeMap;
-
-use nereid_core::backend_api::{Error, ParameterValue, Parameters, Result};
+use nereid_core::backend_api::{Error, ParameterValue, Result};
 use nereid_protocol::parameters::{SequenceId, WireValue};
 
 use crate::proto::InferParameter;
@@ -76,18 +74,4 @@ pub(super) fn count_of_int64(name: &str, value: &Choice) -> Result<u64> {
         }),
         _ => Err(wrong_type(name, "int64_param")),
     }
-}
-
-/// A response's parameters for the wire.
-pub(super) fn to_wire(parameters: &Parameters) -> BTreeMap<String, InferParameter> {
-    let wire = |value: &ParameterValue| match value {
-        ParameterValue::Bool(value) => Choice::BoolParam(*value),
-        ParameterValue::Int(value) => Choice::Int64Param(*value),
-        ParameterValue::Double(value) => Choice::DoubleParam(*value),
-        ParameterValue::String(value) => Choice::StringParam(value.clone().into_owned()),
-    };
-    parameters
-        .iter()
-        .map(|(name, value)| (name.to_owned(), InferParameter { parameter_choice: Some(wire(value)) }))
-        .collect()
 }

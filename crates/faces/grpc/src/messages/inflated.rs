@@ -9,7 +9,7 @@ use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use flate2::bufread::{GzDecoder, ZlibDecoder};
-use http::HeaderMap;
+use http::{HeaderMap, HeaderName};
 use http_body::{Body, Frame};
 use nereid_budgets::{BodyBudget, DecompressionError};
 use nereid_net::slow_clients::Arrival;
@@ -24,6 +24,9 @@ use crate::status;
 /// Compressed messages up to this size are decompressed inline. They expand a thousandfold at most, which takes a few
 /// milliseconds.
 const SHORT: usize = 4 << 10;
+
+/// Header with the format of a call's messages.
+pub(crate) static ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
 
 /// The format of compressed messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,8 +54,8 @@ impl Format {
 /// Removes the message encoding from the headers of a call and returns its format; `None` if the messages are not
 /// compressed or the format is unknown.
 pub(crate) fn compression(headers: &mut HeaderMap) -> Option<Format> {
-    let format = Format::named(headers.get("grpc-encoding")?.as_bytes())?;
-    headers.remove("grpc-encoding");
+    let format = Format::named(headers.get(&ENCODING)?.as_bytes())?;
+    headers.remove(&ENCODING);
     Some(format)
 }
 

@@ -4,14 +4,12 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use futures_util::stream::Stream;
-use nereid_core::backend_api::{Error, Result};
+use nereid_core::backend_api::{Error, ParameterValue, Result};
 use tonic::Status;
 
 use super::load::Share;
-use crate::codec::{Reply, StreamReply};
+use crate::codec::{Reply, ResponseFields, StreamReply};
 use crate::infer::SubmittedRequest;
-use crate::proto::infer_parameter::ParameterChoice;
-use crate::proto::{InferParameter, ModelInferResponse};
 use crate::status;
 use crate::tracing::CallTrace;
 
@@ -27,14 +25,14 @@ pub(super) struct Outcome {
 }
 
 impl Outcome {
-    fn failed(response: ModelInferResponse, error: &Error) -> Self {
-        let reply = Reply { response, raw: Vec::new() };
+    fn failed(fields: ResponseFields, error: &Error) -> Self {
+        let reply = Reply { fields, raw: Vec::new() };
         let message = StreamReply { error_message: error.message().to_owned(), reply };
         Self { message, status: Some(status::of(error)), trace: None }
     }
 
     fn answered(mut reply: Reply, last: bool) -> Self {
-        set_final(&mut reply.response, last);
+        set_final(&mut reply.fields, last);
         let message = StreamReply { error_message: String::new(), reply };
         Self { message, status: None, trace: None }
     }
@@ -49,16 +47,15 @@ pub(super) struct RefusedRequest {
 
 impl RefusedRequest {
     /// The answer to a refused request.
-    pub(super) fn new(id: String, error: &Error, share: Share) -> Self {
-        let response = ModelInferResponse { id, ..ModelInferResponse::default() };
-        let outcome = Outcome { status: None, ..Outcome::failed(response, error) };
+    pub(super) fn new(id: &str, error: &Error, share: Share) -> Self {
+        let fields = ResponseFields::new("", "", id);
+        let outcome = Outcome { status: None, ..Outcome::failed(fields, error) };
         Self { outcome, _share: share }
     }
 }
 
-fn set_final(response: &mut ModelInferResponse, last: bool) {
-    let value = InferParameter { parameter_choice: Some(ParameterChoice::BoolParam(last)) };
-    response.parameters.insert(FINAL.to_owned(), value);
+fn set_final(fields: &mut ResponseFields, last: bool) {
+    fields.parameter(FINAL, &ParameterValue::Bool(last));
 }
 
 /// A request in progress, and what its answers need.
@@ -71,13 +68,9 @@ struct Pending {
 
 impl Pending {
     /// An empty response that only identifies its request.
-    fn empty(&self) -> ModelInferResponse {
-        ModelInferResponse {
-            id: self.submitted.answers.request_id().to_owned(),
-            model_name: self.submitted.answers.model_name().to_owned(),
-            model_version: self.version.clone(),
-            ..ModelInferResponse::default()
-        }
+    fn empty(&self) -> ResponseFields {
+        let answers = &self.submitted.answers;
+        ResponseFields::new(answers.model_name(), &self.version, answers.request_id())
     }
 
     fn outcome(&self, outcome: Result<Reply>, last: bool) -> Outcome {
@@ -87,9 +80,9 @@ impl Pending {
         let outcome = match outcome {
             Ok(reply) => Outcome::answered(reply, last),
             Err(error) => {
-                let mut response = self.empty();
-                set_final(&mut response, last);
-                Outcome::failed(response, &error)
+                let mut fields = self.empty();
+                set_final(&mut fields, last);
+                Outcome::failed(fields, &error)
             }
         };
         Outcome { trace: self.submitted.trace.clone(), ..outcome }
@@ -142,7 +135,7 @@ impl Stream for Decoupled {
             None if this.pending.submitted.empty_final && !this.final_sent => {
                 this.final_sent = true;
                 Poll::Ready(Some(Outcome::answered(
-                    Reply { response: this.pending.empty(), raw: Vec::new() },
+                    Reply { fields: this.pending.empty(), raw: Vec::new() },
                     true,
                 )))
             }

@@ -240,12 +240,12 @@ impl<V: Service> Core<V> {
             return self.reset_broken(id, Reason::FLOW_CONTROL_ERROR);
         }
         let length = to - from;
-        stream.read += head.length - length;
         let left = stream.content_left.map(|left| left.checked_sub(length as u64));
         if left.is_some_and(|left| left.is_none_or(|left| ends_stream && left > 0)) {
             self.receiving.discarded(head.length, &mut self.sending);
             return self.reset_broken(id, Reason::PROTOCOL_ERROR);
         }
+        stream.read += head.length - length;
         stream.content_left = left.flatten();
         stream.has_ended = ends_stream;
         let mut reader = None;
@@ -427,9 +427,8 @@ impl<V: Service> Core<V> {
             if self.sending.window > LARGEST_WINDOW {
                 return Err(Error::of_protocol(Reason::FLOW_CONTROL_ERROR, "the window is too large"));
             }
-            for place in self.without_window.drain(..) {
-                self.streams.poll_later(place);
-            }
+            let places = std::mem::take(&mut self.without_window);
+            self.poll_listed(&places);
             return Ok(());
         }
         let Some(place) = self.streams.place(id) else {

@@ -246,6 +246,62 @@ fn resets_and_errors_are_limited() {
 }
 
 #[test]
+fn data_of_requests_taken_back_counts_as_read() {
+    // Padding, and data before the head of the next frame: the service has the request, or not yet.
+    for (padding, pause) in [(0, false), (0, true), (200, false), (200, true)] {
+        run(async {
+            let (mut near, server) = served(OPTIONS);
+            near.write_all(&[PREFACE.to_vec(), frame(SETTINGS, 0, 0, &[])].concat()).await.unwrap();
+            let data = [vec![padding], vec![7; 1000], vec![0; padding.into()]].concat();
+            let mut buffer = vec![0; 1 << 16];
+            // Three times the window of the connection.
+            for stream in (0..400).map(|index| 2 * index + 1) {
+                for bytes in [
+                    frame(HEADERS, END_HEADERS, stream, &head("/wait")),
+                    frame(DATA, PADDED, stream, &data),
+                    frame(DATA, 0, stream, &[7; 10]),
+                    frame(RST_STREAM, 0, stream, &[0, 0, 0, 8]),
+                ] {
+                    near.write_all(&bytes).await.unwrap();
+                    if pause {
+                        sleep(Duration::from_millis(1)).await;
+                    }
+                }
+                sleep(Duration::from_millis(1)).await;
+                let _ = timeout(Duration::from_millis(1), near.read(&mut buffer)).await;
+            }
+            assert!(!server.is_finished(), "{padding} {pause}");
+        });
+    }
+}
+
+#[test]
+fn places_are_listed_once_while_their_replies_wait() {
+    run(async {
+        let (mut near, far) = duplex(1 << 20);
+        let mut server = Connection::new(far, Echo::default(), OPTIONS, None, Arc::default());
+        let frames = [
+            PREFACE.to_vec(),
+            frame(SETTINGS, 0, 0, &[0, 4, 0x7f, 0xff, 0xff, 0xff]),
+            frame(HEADERS, END_HEADERS, 1, &head("/")),
+        ];
+        near.write_all(&frames.concat()).await.unwrap();
+        // The reply fills the window of the connection, and its request goes on.
+        for round in 0..120 {
+            near.write_all(&frame(DATA, 0, 1, &[7; 1000])).await.unwrap();
+            let _ = timeout(Duration::from_millis(1), &mut server).await;
+            assert_eq!(server.core.without_window.len(), usize::from(round >= 65), "{round}");
+        }
+        near.write_all(&frame(WINDOW_UPDATE, 0, 0, &[0, 0, 39, 16])).await.unwrap();
+        let _ = timeout(Duration::from_millis(1), &mut server).await;
+        assert_eq!(server.core.without_window.len(), 1);
+        near.write_all(&frame(WINDOW_UPDATE, 0, 0, &[0, 9, 0, 0])).await.unwrap();
+        let _ = timeout(Duration::from_millis(1), &mut server).await;
+        assert_eq!(server.core.without_window.len(), 0);
+    });
+}
+
+#[test]
 fn large_heads_are_refused_and_leave_the_connection_intact() {
     for (length, is_refused) in [(100, false), (800, false), (1000, true), (3000, true)] {
         let mut block = head("/");

@@ -108,8 +108,7 @@ fn the_headers_name_the_format() {
         ("identity", None, true),
         ("snappy", None, true),
     ] {
-        let mut headers =
-            HeaderMap::from_iter([(http::HeaderName::from_static("grpc-encoding"), value.parse().unwrap())]);
+        let mut headers = HeaderMap::from_iter([(ENCODING.clone(), value.parse().unwrap())]);
         assert_eq!((compression(&mut headers), !headers.is_empty()), (expected, left), "{value}");
     }
     assert_eq!(compression(&mut HeaderMap::new()), None);
