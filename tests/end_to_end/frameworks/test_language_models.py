@@ -303,6 +303,13 @@ def test_metrics_have_the_names_that_gateways_know(repository, serve):
     assert Scrape(server).value("gen_ai_server_request_duration_seconds_count", **general) == 1
     answer(server, "the quick brown fox", max_tokens=1)
     assert vllm("prefix_cache_hits_total") == tokens - 1
+    # A conversation that is continued by its identifier has its beginning in the cache.
+    body = {"model": "writer", "input": "zyxwvutsrqponmlkji" * 3, "max_output_tokens": 2, "temperature": 0}
+    first = request(server, "POST", "/v1/responses", json.dumps(body)).json
+    hits = vllm("prefix_cache_hits_total")
+    body |= {"previous_response_id": first["id"], "input": "ab"}
+    assert request(server, "POST", "/v1/responses", json.dumps(body)).status == 200
+    assert vllm("prefix_cache_hits_total") >= hits + first["usage"]["input_tokens"] - 2
     sampling = {"temperature": 0, "ignore_eos": True, "max_tokens": None}
     body = json.dumps({"text_input": "ab", "stream": True, "sampling_parameters": json.dumps(sampling)})
     connections = [HTTPConnection("127.0.0.1", server.port, timeout=LIMIT_S) for _ in range(3)]
