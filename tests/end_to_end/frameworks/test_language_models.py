@@ -455,7 +455,7 @@ def test_adapters_that_cannot_be_used_are_refused(repository, serve, adapter, me
     assert any(message in line for line in server.complaints), server.log
 
 
-SPECULATION = {
+SPECULATION: dict[str, dict] = {
     "lookup": {"speculative_tokens": 6},
     "draft": {"draft_model": "draft.gguf", "speculative_tokens": 5, "draft_min_probability": 0},
 }
