@@ -11,6 +11,7 @@ mod frameworks;
 mod grpc;
 mod guard;
 mod http;
+mod language;
 mod load;
 mod nvidia;
 mod onnxruntime;
@@ -50,6 +51,8 @@ pub enum Bench {
     Embedded,
     /// The server's overhead on OpenVINO and ONNX Runtime, against their own Python
     Frameworks(frameworks::Options),
+    /// A language model: tokens a second, processor time and time to the first token, against llama.cpp's library alone
+    Language(language::Options),
     /// The server's overhead on ONNX Runtime, with real models
     Onnxruntime,
     /// Nereid and NVIDIA's tritonserver, with the same models, backend libraries and load
@@ -81,6 +84,7 @@ pub fn run(project: &Project, bench: &Bench) -> Result<()> {
         Bench::Console(options) => console::run(project, options),
         Bench::Embedded => embedded::run(project),
         Bench::Frameworks(options) => frameworks::run(project, options),
+        Bench::Language(options) => language::run(project, options),
         Bench::Onnxruntime => onnxruntime::run(project),
         Bench::Reference(options) => reference::run(project, options),
         Bench::Python(options) => python::run(project, options),

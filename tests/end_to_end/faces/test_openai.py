@@ -180,6 +180,26 @@ def test_responses_are_whole_and_streamed(client):
     assert (second.status, second.output_text) == ("incomplete", "1 ")
 
 
+def test_stored_response_is_continued_retrieved_and_deleted(client):
+    first = client.responses.create(model="chat", input="count 2", max_output_tokens=10)
+    assert client.responses.retrieve(first.id) == first
+    with client.responses.stream(model="chat", previous_response_id=first.id, input="count 1", max_output_tokens=10) as stream:
+        stream.until_done()
+        second = stream.get_final_response()
+    assert (second.previous_response_id, second.output_text, second.store) == (first.id, "1 ", True)
+    assert second.usage.input_tokens > 2 * first.usage.input_tokens
+    client.responses.delete(first.id)
+    with pytest.raises(openai.NotFoundError, match="not found"):
+        client.responses.retrieve(first.id)
+    with pytest.raises(openai.BadRequestError) as error:
+        client.responses.create(model="chat", previous_response_id=first.id, input="count 1")
+    assert error.value.code == "previous_response_not_found"
+    kept = client.responses.create(model="chat", previous_response_id=second.id, input="count 1", store=False, max_output_tokens=10)
+    assert kept.usage.input_tokens > second.usage.input_tokens
+    with pytest.raises(openai.NotFoundError):
+        client.responses.retrieve(kept.id)
+
+
 @pytest.mark.parametrize("encoding", [openai.NOT_GIVEN, "float", "base64"])
 def test_embeddings_of_several_texts(client, encoding):
     texts = ["a", "bc", "def", "g", "hi", "jkl"]

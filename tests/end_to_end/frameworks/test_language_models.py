@@ -8,7 +8,6 @@ import socket
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -247,7 +246,8 @@ def test_embeddings_are_llama_cpps_own(server, tmp_path):
     np.testing.assert_allclose(embed(server, PROMPTS), own, rtol=1e-3, atol=1e-4)
     with ThreadPoolExecutor(8) as clients:
         alone = list(clients.map(lambda text: embed(server, [text])[0], PROMPTS * 6))
-    np.testing.assert_allclose(np.array(alone), np.tile(own, (6, 1)), rtol=1e-3, atol=1e-4)
+    # The library computes batches of some sizes by other code, whose results differ more.
+    np.testing.assert_allclose(np.array(alone), np.tile(own, (6, 1)), rtol=1e-3, atol=1e-3)
 
 
 def test_embedding_model_completes_its_configuration(server):
@@ -304,6 +304,13 @@ def test_metrics_have_the_names_that_gateways_know(repository, serve):
     assert Scrape(server).value("gen_ai_server_request_duration_seconds_count", **general) == 1
     answer(server, "the quick brown fox", max_tokens=1)
     assert vllm("prefix_cache_hits_total") == tokens - 1
+    # A conversation that is continued by its identifier has its beginning in the cache.
+    body = {"model": "writer", "input": "zyxwvutsrqponmlkji" * 3, "max_output_tokens": 2, "temperature": 0}
+    first = request(server, "POST", "/v1/responses", json.dumps(body)).json
+    hits = vllm("prefix_cache_hits_total")
+    body |= {"previous_response_id": first["id"], "input": "ab"}
+    assert request(server, "POST", "/v1/responses", json.dumps(body)).status == 200
+    assert vllm("prefix_cache_hits_total") >= hits + first["usage"]["input_tokens"] - 2
     sampling = {"temperature": 0, "ignore_eos": True, "max_tokens": None}
     body = json.dumps({"text_input": "ab", "stream": True, "sampling_parameters": json.dumps(sampling)})
     connections = [HTTPConnection("127.0.0.1", server.port, timeout=LIMIT_S) for _ in range(3)]
@@ -449,7 +456,7 @@ def test_adapters_that_cannot_be_used_are_refused(repository, serve, adapter, me
     assert any(message in line for line in server.complaints), server.log
 
 
-SPECULATION: dict[str, dict[str, Any]] = {
+SPECULATION: dict[str, dict] = {
     "lookup": {"speculative_tokens": 6},
     "draft": {"draft_model": "draft.gguf", "speculative_tokens": 5, "draft_min_probability": 0},
 }

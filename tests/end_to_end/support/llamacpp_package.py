@@ -112,10 +112,10 @@ _FUNCTIONS = [
 ]
 
 
-class _Oracle:
-    """A context of the library, with one sequence."""
+class Oracle:
+    """A context of the library."""
 
-    def __init__(self, folder, file, embeds, adapter):
+    def __init__(self, folder, file, embeds, adapter, sequences=1, threads=1):
         ctypes.CDLL(f"{folder}/libggml-base.so", ctypes.RTLD_GLOBAL)
         ggml = ctypes.CDLL(f"{folder}/libggml.v0.5.0.so", ctypes.RTLD_GLOBAL)
         self.llama = ctypes.CDLL(f"{folder}/libllama.v0.5.0.so")
@@ -126,7 +126,10 @@ class _Oracle:
         model = self.llama.llama_model_load_from_file(file.encode(), self.llama.llama_model_default_params())
         self.vocabulary = self.llama.llama_model_get_vocab(model)
         params = self.llama.llama_context_default_params()
-        params.n_ctx, params.n_threads, params.n_threads_batch = 512, 1, 1
+        params.n_ctx, params.n_seq_max = 512 * sequences, sequences
+        params.n_threads = params.n_threads_batch = threads
+        # One cache for all sequences.
+        params.switches[5] = sequences > 1
         params.switches[0] = embeds
         loaded = adapter and self.llama.llama_adapter_lora_init(model, adapter.encode())
         self.context = self.llama.llama_init_from_model(model, params)
@@ -144,6 +147,40 @@ class _Oracle:
     def decode(self, tokens, length):
         """Evaluates further tokens."""
         assert self.llama.llama_decode(self.context, self.llama.llama_batch_get_one(tokens, length)) == 0
+
+    def write_together(self, texts, count):
+        """Evaluates texts of equal length together, one in each sequence, and writes `count` tokens after each."""
+        prompts = []
+        for text in texts:
+            encoded, tokens = text.encode(), (ctypes.c_int32 * 512)()
+            length = self.llama.llama_tokenize(self.vocabulary, encoded, len(encoded), tokens, 512, True, True)
+            prompts.append(tokens[:length])
+        sampler = self.llama.llama_sampler_init_greedy()
+        for prompt, tokens in enumerate(prompts):
+            last = len(tokens) - 1
+            self._decode_batch([(token, place, prompt, place == last) for place, token in enumerate(tokens)])
+            tokens.append(self.llama.llama_sampler_sample(sampler, self.context, -1))
+        for _ in range(count - 1):
+            self._decode_batch([(tokens[-1], len(tokens) - 1, sequence, True) for sequence, tokens in enumerate(prompts)])
+            for sequence, tokens in enumerate(prompts):
+                tokens.append(self.llama.llama_sampler_sample(sampler, self.context, sequence))
+
+    def _decode_batch(self, entries):
+        """Evaluates tokens with their positions, sequences, and whether they have an output."""
+        count = len(entries)
+        tokens, positions, sequences, outputs = zip(*entries)
+        numbers = (ctypes.c_int32 * count)(*sequences)
+        arrays: list = [
+            (ctypes.c_int32 * count)(*tokens),
+            None,
+            (ctypes.c_int32 * count)(*positions),
+            (ctypes.c_int32 * count)(*[1] * count),
+            # Each token has a list of sequences with one element.
+            (ctypes.c_void_p * count)(*[ctypes.addressof(numbers) + 4 * place for place in range(count)]),
+            (ctypes.c_int8 * count)(*outputs),
+        ]
+        batch = _Batch(count, (ctypes.c_void_p * 6)(*[array and ctypes.addressof(array) for array in arrays]))
+        assert self.llama.llama_decode(self.context, batch) == 0
 
     def greedy(self, text, count):
         """The pieces that follow a text, each as a list of bytes."""
@@ -169,5 +206,5 @@ class _Oracle:
 
 if __name__ == "__main__":
     _what, _folder, _file, _texts, _number, _adapter = json.loads(sys.argv[1])
-    _oracle = _Oracle(_folder, _file, _what == "embeddings", _adapter)
+    _oracle = Oracle(_folder, _file, _what == "embeddings", _adapter)
     print(json.dumps([getattr(_oracle, _what)(text, _number) for text in _texts]))

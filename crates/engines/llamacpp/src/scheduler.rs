@@ -303,17 +303,12 @@ impl<E: Engine, C: Client> Scheduler<E, C> {
         let generating = batch.len();
         let generates = |slot: &Slot<C>| slot.active.as_ref().is_some_and(|active| active.next.is_some());
         let is_alone = !self.slots.iter().any(generates);
-        let mut room = room.min(self.pace.prompt_tokens(is_alone));
-        // The request that came first has its first token first.
-        let reads = |slot: &Slot<C>| slot.is_reading() && slot.adapter == self.adapter;
-        let mut prompts: Vec<_> = self.slots.iter().enumerate().filter(|(_, slot)| reads(slot)).collect();
-        prompts.sort_by_key(|(_, slot)| slot.used);
-        for (sequence, slot) in prompts {
+        let room = room.min(self.pace.prompt_tokens(is_alone));
+        for (sequence, length) in self.shares(room) {
+            let Some(slot) = self.slots.get(sequence) else { continue };
             let Some(active) = &slot.active else { continue };
             let rest = active.prompt.get(slot.tokens.len()..).unwrap_or(&[]);
-            let chunk = rest.get(..room).unwrap_or(rest);
-            room -= chunk.len();
-            batch.extend(chunk.iter().enumerate().map(|(place, token)| BatchToken {
+            batch.extend(rest.iter().take(length).enumerate().map(|(place, token)| BatchToken {
                 token: *token,
                 position: slot.tokens.len() + place,
                 sequence,
@@ -322,6 +317,31 @@ impl<E: Engine, C: Client> Scheduler<E, C> {
             }));
         }
         generating
+    }
+
+    /// How many tokens of each prompt are evaluated next, `room` in all: the shortest rest first, so that a long prompt does not hold up
+    /// short ones, but at least half of the room for the prompt that came first, so that it is not held up by them.
+    fn shares(&self, room: usize) -> Vec<(usize, usize)> {
+        let reads = |slot: &Slot<C>| slot.is_reading() && slot.adapter == self.adapter;
+        let rest = |(number, slot): (usize, &Slot<C>)| {
+            let active = slot.active.as_ref()?;
+            Some((active.prompt.len().saturating_sub(slot.tokens.len()), slot.used, number))
+        };
+        let slots = self.slots.iter().enumerate();
+        let mut prompts: Vec<_> = slots.filter(|(_, slot)| reads(slot)).filter_map(rest).collect();
+        prompts.sort_unstable();
+        let first = prompts.iter().min_by_key(|(_, used, _)| *used).copied();
+        let mut reserved = first.map_or(0, |(rest, ..)| rest.min(room.div_ceil(2)));
+        let mut left = room;
+        let share = |(rest, used, number): (usize, u64, usize)| {
+            if first.is_some_and(|(_, earliest, _)| used == earliest) {
+                reserved = 0;
+            }
+            let length = rest.min(left - reserved);
+            left -= length;
+            (number, length)
+        };
+        prompts.into_iter().map(share).collect()
     }
 
     /// Evaluates a batch. If the cache is full, sequences of ended requests are evicted from it, the oldest first.

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 /// How long the prompt tokens of a batch may take while other requests wait for their next token.
 const BUDGET: Duration = Duration::from_millis(100);
 
-/// How long the prompt tokens of a batch may take while no other request waits. Requests end only between two batches.
-const BUDGET_ALONE: Duration = Duration::from_secs(5);
+/// How long the prompt tokens of a batch may take while no other request waits. Requests begin and end only between two batches.
+const BUDGET_ALONE: Duration = Duration::from_secs(1);
 
 /// The prompt tokens of a batch before any was measured.
 const UNMEASURED: usize = 128;
@@ -70,8 +70,11 @@ mod tests {
                 now += Duration::from_micros(micros * 100);
             }
             assert_eq!(pace.prompt_tokens(false), expected, "{micros} µs");
-            let alone =
-                if expected == UNMEASURED { expected } else { (5_000_000 / micros).try_into().unwrap() };
+            let alone = if expected == UNMEASURED {
+                expected
+            } else {
+                usize::try_from(1_000_000 / micros).unwrap().max(FEWEST)
+            };
             assert_eq!(pace.prompt_tokens(true), alone, "{micros} µs");
         }
     }

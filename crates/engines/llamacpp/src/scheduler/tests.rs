@@ -203,6 +203,25 @@ fn slow_engines_read_less_of_a_prompt_while_others_generate() {
 }
 
 #[test]
+fn long_prompt_neither_holds_up_short_ones_nor_waits_for_them() {
+    let mut bench = Bench::new(5, 4096, 512, None);
+    let long = bench.admit(&"b".repeat(2000), tokens(1));
+    let short = ["c", "d", "e"].map(|text| bench.admit(&text.repeat(20), tokens(1)));
+    bench.step();
+    assert!(short.iter().all(|client| client.0.borrow().ended == Some(Ok(Finish::Length))));
+    // However many short ones follow, it gets half of each batch.
+    for step in 0..=2000 / 64 {
+        for text in ["f", "g", "h", "i"] {
+            if bench.scheduler.room() > 0 {
+                bench.admit(&text.repeat(100 + step % 7), tokens(1));
+            }
+        }
+        bench.step();
+    }
+    assert!(long.0.borrow().ended.is_some());
+}
+
+#[test]
 fn prompts_alone_fill_the_batch() {
     let mut bench = Bench::new(2, 4096, 512, None);
     let clients = [bench.admit(&"b".repeat(700), tokens(1)), bench.admit(&"c".repeat(500), tokens(1))];
