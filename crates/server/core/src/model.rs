@@ -379,6 +379,14 @@ impl Model {
         self.infer(request, Caller::composite(parent))
     }
 
+    /// Queues a copy of a request whose client gets the answer of another version. It does not count against the server's limits.
+    ///
+    /// # Errors
+    /// The reason why the request is refused.
+    pub fn infer_copy(self: &Arc<Self>, request: InferRequest) -> Result<ResponseStream> {
+        self.infer(request, Caller::copy())
+    }
+
     /// Whether a request continues an open sequence.
     pub(crate) fn continues_sequence(&self, request: &InferRequest) -> bool {
         let id = &request.correlation_id;
