@@ -21,6 +21,8 @@ pub(crate) struct Row {
     /// Whether its configuration enables the response cache; the server may have none.
     pub enables_cache: bool,
     pub pending: usize,
+    /// The number of instances, if it follows the load.
+    instances: Option<usize>,
     load_seconds: f64,
     first_response: Option<HistogramValue>,
     summaries: Option<[LatencySummary; LatencyPhase::ALL.len()]>,
@@ -49,6 +51,7 @@ fn row(model: Arc<Model>) -> Row {
         totals: statistics.totals(),
         enables_cache: model.config().response_cache.is_some_and(|cache| cache.enable),
         pending: model.pending(),
+        instances: model.instances_at_load().and_then(|_| model.instances()),
         load_seconds: statistics.load_duration().as_secs_f64(),
         first_response: statistics.latencies().and_then(Latencies::first_response),
         summaries: statistics.latencies().and_then(Latencies::summaries),
@@ -143,6 +146,7 @@ const PENDING: &str = "nv_inference_pending_request_count";
 const LOAD: &str = "nv_model_load_duration_secs";
 const LOAD_FAILURES: &str = "nereid_model_load_failures";
 const READY: &str = "nereid_model_ready";
+const INSTANCES: &str = "nereid_model_instances";
 
 const FIRST_RESPONSE: &str = "nv_inference_first_response_histogram_ms";
 
@@ -171,7 +175,7 @@ const SUMMARIES: [(&str, &str); LatencyPhase::ALL.len()] = [
 pub(crate) fn names() -> impl Iterator<Item = &'static str> {
     let counters = [SUCCESS, SHED].into_iter().chain(COUNTS).chain(DURATIONS).map(|counter| counter.name);
     let summaries = SUMMARIES.into_iter().map(|(name, _)| name);
-    counters.chain([FAILURE, PENDING, LOAD, LOAD_FAILURES, READY, FIRST_RESPONSE]).chain(summaries)
+    counters.chain([FAILURE, PENDING, LOAD, INSTANCES, LOAD_FAILURES, READY, FIRST_RESPONSE]).chain(summaries)
 }
 
 /// Writes the counters; durations only if requested.
@@ -258,6 +262,11 @@ pub(crate) fn write_gauges(text: &mut Text, rows: &[Row], load_durations: bool) 
     if load_durations {
         text.family(LOAD, "gauge", "Time the version took to load, in seconds");
         rows.iter().for_each(|row| text.sample(LOAD, "", &row.labels, Number(row.load_seconds)));
+    }
+    let scaled: Vec<_> = rows.iter().filter_map(|row| Some((&row.labels, row.instances?))).collect();
+    if !scaled.is_empty() {
+        text.family(INSTANCES, "gauge", "Instances of the version, whose number follows the load");
+        scaled.iter().for_each(|(labels, instances)| text.sample(INSTANCES, "", labels, instances));
     }
 }
 

@@ -21,6 +21,7 @@ use nereid_object_stores::{CloudOptions, RepositoryStatus};
 use nereid_releases::Releases;
 use nereid_repository::Repositories;
 use nereid_residency::{ModelMemory, ResidencyManager};
+use nereid_scaling::Scaling;
 use nereid_shared_memory::Regions;
 use tokio::runtime::{Handle, Runtime};
 use tokio::sync::watch;
@@ -121,6 +122,8 @@ pub fn start(config: Config, process: Process) -> std::result::Result<RunningSer
         // Behind those of programs, so that they see requests that are answered from the cache, too.
         interceptors.add_factory(Arc::new(caching.clone()));
     }
+    let scaling = Scaling::new();
+    interceptors.add_factory(Arc::clone(&scaling) as _);
     let releases = Releases::default();
     // After the cache: answers from there say nothing about a version.
     interceptors.add_factory(Arc::new(releases.clone()));
@@ -142,6 +145,7 @@ pub fn start(config: Config, process: Process) -> std::result::Result<RunningSer
     let server =
         Server::new(server, platform.backends.registry.clone(), Arc::new(repositories.source.clone()));
     residency.attach(&server);
+    scaling.attach(&server);
 
     let metrics = MetricsOptions { gpu: config.metrics.gpu && has_gpus, ..config.metrics };
     let pools = Arc::clone(&platform.pools);

@@ -76,6 +76,8 @@ pub struct Caller {
     flow: Option<Flow>,
     /// Whether a backend makes the request, not a client.
     is_backend: bool,
+    /// Whether the request is a copy of another one, whose answer no client gets.
+    is_copy: bool,
     /// Whether answers count in the server's [`BodyBudget`](nereid_budgets::BodyBudget) until it has taken them.
     is_remote: bool,
 }
@@ -144,6 +146,16 @@ impl Caller {
     /// A composite model, whose own request holds the permits.
     pub(crate) fn composite(computed: &Arc<ComputeSum>) -> Self {
         Self { computed: Some(Arc::clone(computed)), ..Self::default() }
+    }
+
+    /// A copy of another request.
+    pub(crate) fn copy() -> Self {
+        Self { is_copy: true, ..Self::default() }
+    }
+
+    /// Whether the request is a copy of another one: nobody waits for its answer.
+    pub fn is_copy(&self) -> bool {
+        self.is_copy
     }
 
     /// The request begins.

@@ -58,7 +58,7 @@ pub use interceptors::{
     Step, WaitingStep,
 };
 pub use load_guard::{LoadGuard, LoadHooks};
-pub use model::{Model, Work};
+pub use model::{INSTANCES_MAX, INSTANCES_MIN, Model, Work};
 pub use nereid_affinity as placement;
 pub use nereid_backend_api as backend_api;
 pub use nereid_backend_api::{

@@ -14,6 +14,7 @@ mod evict;
 mod fetch;
 mod forget;
 mod records;
+mod resize;
 mod tasks;
 mod workers;
 

@@ -14,8 +14,10 @@ use nereid_backend_api::{
     Result, TensorActivity, TraceSubject,
 };
 use nereid_budgets::BodyBudget;
+use nereid_model_config::proto::ModelInstanceGroup;
 
 pub(crate) use self::load::Services;
+pub use self::load::{INSTANCES_MAX, INSTANCES_MIN};
 use self::retirement::Retirement;
 pub(crate) use self::retirement::Retirements;
 use crate::admission::admit;
@@ -67,6 +69,8 @@ pub struct Model {
     release: Option<Arc<dyn Release>>,
     /// Whether the server's readiness does without it, as its requests load it.
     is_on_demand: bool,
+    /// The specification, if the number of instances follows the load.
+    scaled: Option<Box<ModelSpec>>,
     /// The executor, if it is of this kind.
     instances: Option<Arc<Instances>>,
     /// The error of all requests, if it accepts none.
@@ -250,6 +254,28 @@ impl Model {
         self.is_on_demand
     }
 
+    /// The number of instances that get requests, if it has instances.
+    pub fn instances(&self) -> Option<usize> {
+        self.instances.as_ref().map(|instances| instances.pool().len())
+    }
+
+    /// The number of instances that it was loaded with, if that number follows the load.
+    pub fn instances_at_load(&self) -> Option<usize> {
+        let group = self.scaled.as_ref()?.config.instance_group.first();
+        Some(group.map_or(1, |group| usize::try_from(group.count).unwrap_or(1).max(1)))
+    }
+
+    /// The specification with another number of instances, if that number follows the load.
+    pub(crate) fn scaled_spec(&self, instances: usize) -> Option<ModelSpec> {
+        let mut spec = ModelSpec::clone(self.scaled.as_ref()?);
+        if spec.config.instance_group.is_empty() {
+            spec.config.instance_group.push(ModelInstanceGroup::default());
+        }
+        let [group] = spec.config.instance_group.as_mut_slice() else { return None };
+        group.count = i32::try_from(instances).ok()?;
+        Some(spec)
+    }
+
     /// The executor of its requests.
     pub fn executor(&self) -> &dyn Executor {
         &*self.executor
@@ -352,6 +378,14 @@ impl Model {
         parent: &Arc<ComputeSum>,
     ) -> Result<ResponseStream> {
         self.infer(request, Caller::composite(parent))
+    }
+
+    /// Queues a copy of a request whose client gets the answer of another version. It does not count against the server's limits.
+    ///
+    /// # Errors
+    /// The reason why the request is refused.
+    pub fn infer_copy(self: &Arc<Self>, request: InferRequest) -> Result<ResponseStream> {
+        self.infer(request, Caller::copy())
     }
 
     /// Whether a request continues an open sequence.

@@ -98,7 +98,8 @@ impl Sequences for Graph {
     /// A request continues a sequence here if it continues one in a member.
     fn continues(&self, sequence: &CorrelationId) -> bool {
         let Some(models) = self.shared.models.now() else { return false };
-        self.members(&models).into_iter().flatten().any(|member| member.has_sequence(sequence))
+        let mut steps = self.shared.plan.steps.iter();
+        steps.any(|step| models.continues_sequence(&step.model, step.version, sequence))
     }
 }
 

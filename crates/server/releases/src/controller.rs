@@ -77,6 +77,8 @@ impl fmt::Display for Reason {
 pub(crate) enum Outcome {
     /// The request was answered after this time.
     Answered(Duration),
+    /// A copy of a request was answered. Copies wait for each other, because no client waits for them: their latencies say little.
+    Copied,
     /// The request failed.
     Failed,
     /// The client left after this time.
@@ -139,6 +141,7 @@ impl Controller {
         let (_, trial) = self.versions.get_mut(&version)?;
         match outcome {
             Outcome::Answered(latency) => trial.add(Some(latency)),
+            Outcome::Copied => trial.results += 1,
             Outcome::Failed => trial.add(None),
             Outcome::Cancelled(after) if after > longest => trial.add(Some(after)),
             Outcome::Cancelled(_) => return None,
@@ -242,7 +245,7 @@ fn fault(rules: &Rules, trial: &Trial, base: &Trial) -> Option<String> {
     if trial.difference_rate() > rules.difference_limit {
         return Some(differences(trial));
     }
-    if base.latencies.count() == 0 {
+    if base.latencies.count() == 0 || trial.latencies.count() == 0 {
         return None;
     }
     QUANTILES.into_iter().find_map(|(share, name)| {
@@ -272,7 +275,11 @@ fn merit(trial: &Trial, base: &Trial) -> String {
         0 => String::new(),
         _ => format!("; {}", differences(trial)),
     };
-    format!("{}; {}{compared}", errors(trial, base), latencies(trial, base, 0.5, "median"))
+    let latencies = match trial.latencies.count() {
+        0 => String::new(),
+        _ => format!("; {}", latencies(trial, base, 0.5, "median")),
+    };
+    format!("{}{latencies}{compared}", errors(trial, base))
 }
 
 #[cfg(test)]

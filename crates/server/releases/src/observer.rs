@@ -18,7 +18,7 @@ pub(crate) struct Observer {
 }
 
 impl Interceptor for Observer {
-    fn intercept(&self, model: &Arc<Model>, request: &mut Request, _: &Caller) -> Step {
+    fn intercept(&self, model: &Arc<Model>, request: &mut Request, caller: &Caller) -> Step {
         // A copy of a part of a sequence would reach a version that knows nothing of the rest.
         let copies = match request.correlation_id {
             CorrelationId::None => self.shadows.copies_of(&self.release, model, request),
@@ -32,6 +32,7 @@ impl Interceptor for Observer {
                 release: Arc::clone(&self.release),
                 version: model.version(),
                 started: Instant::now(),
+                is_copy: caller.is_copy(),
                 is_failed: AtomicBool::new(false),
                 copies: Mutex::new(copies),
                 expected,
@@ -48,6 +49,7 @@ struct ObservingSink {
     release: Arc<ModelRelease>,
     version: u64,
     started: Instant,
+    is_copy: bool,
     is_failed: AtomicBool,
     /// The copies, until they are sent.
     copies: Mutex<Option<Copies>>,
@@ -69,6 +71,7 @@ impl ObservingSink {
         let outcome = match answer {
             _ if self.is_failed.load(Ordering::Relaxed) => Outcome::Failed,
             Some(Err(_)) => Outcome::Cancelled(took),
+            _ if self.is_copy => Outcome::Copied,
             _ => Outcome::Answered(took),
         };
         self.release.add(self.version, outcome);

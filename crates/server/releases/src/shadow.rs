@@ -146,7 +146,7 @@ impl Copy {
     async fn run(self, workers: Arc<Workers>) {
         let Self { candidate, request, established, mut expected, permit } = self;
         let request_id = request.id.clone();
-        let mut answers = match candidate.infer_for(request, &Arc::default()) {
+        let mut answers = match candidate.infer_copy(request) {
             Ok(answers) => answers,
             Err(_) => return permit.release.refused(candidate.version()),
         };

@@ -12,7 +12,8 @@ use futures_util::future::select;
 use nereid_backend_api::{Error, ErrorCode, ModelConfig, Result};
 use nereid_budgets::Budget;
 use nereid_core::{
-    Choice, ModelId, ModelRequest, ModelSpec, ModelTable, Residency, Server, VersionChooser, VersionState,
+    Choice, Model, ModelId, ModelRequest, ModelSpec, ModelTable, Residency, Server, VersionChooser,
+    VersionState,
 };
 use nereid_scheduling::timer::{Alarm, Ring, Timer};
 use tokio::sync::oneshot::{Receiver, Sender, channel};
@@ -273,6 +274,10 @@ impl Residency for ResidencyManager {
 
     fn has_room(&self, spec: &ModelSpec) -> bool {
         self.server().is_none_or(|server| self.rooms.has_room(&server, spec))
+    }
+
+    fn has_room_for_instances(&self, model: &Model, instances: usize) -> bool {
+        self.server().is_none_or(|server| self.rooms.has_room_for_instances(&server, model, instances))
     }
 
     fn before_load(&self, spec: &ModelSpec) -> Result<()> {

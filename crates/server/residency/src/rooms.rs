@@ -85,6 +85,23 @@ impl Rooms {
         fits
     }
 
+    /// Whether the budget has room for this number of instances of a model in memory. Instances beyond those that models were loaded
+    /// with count as much as these do.
+    pub(crate) fn has_room_for_instances(&self, server: &Server, model: &Model, instances: usize) -> bool {
+        let Some(budget) = self.limits.budget else { return true };
+        let models = server.models();
+        let state = self.lock();
+        let added = models.ready().map(|other| {
+            let Some(at_load) = other.instances_at_load() else { return 0 };
+            let is_this = other.id() == model.id() && other.version() == model.version();
+            let now = if is_this { instances } else { other.instances().unwrap_or(at_load) };
+            let versions = models.ready_versions(other.name()).count().max(1);
+            let size = state.sizes.of(other.name()) / versions as u64;
+            size / at_load.max(1) as u64 * now.saturating_sub(at_load) as u64
+        });
+        state.used(&models, "") + added.sum::<u64>() <= budget
+    }
+
     /// Makes room for a model, and begins to measure its load.
     pub(crate) fn before_load(&self, server: &Server, spec: &ModelSpec) -> Result<()> {
         let name = spec.id.name.as_str();

@@ -14,6 +14,7 @@ use super::dependents::{DeferredOutcome, Dependencies};
 use super::fetch::{Canceller, FetchOutcome};
 use super::records::Records;
 use crate::source::Overrides;
+use crate::spec::ModelId;
 
 /// Receives the outcome of a task.
 pub(crate) type Done = Box<dyn FnOnce(Result<()>) + Send>;
@@ -43,6 +44,15 @@ pub(crate) enum Task {
     },
     /// Unload it until it is needed again.
     Evict,
+    /// Change the number of a version's instances.
+    Resize {
+        /// The model.
+        id: ModelId,
+        /// The version.
+        version: u64,
+        /// The number of instances.
+        instances: usize,
+    },
     /// Reconcile a model, whose specification is already read, with its members.
     Reconcile {
         /// The outcome of reading it.

@@ -194,6 +194,7 @@ impl LifeCycle {
                 self.unload_every(name, records);
                 Ok(())
             }
+            Task::Resize { id, version, instances } => self.resize(id, *version, *instances),
             Task::Evict => self.evict_every(name, records),
             Task::Reconcile { so_far, circle } => {
                 let so_far = std::mem::replace(so_far, Ok(()));

@@ -14,11 +14,17 @@ use crate::executor::{
     BuildError, Executable, ExecutorFactory, ExecutorKinds, InstanceServices, VersionLoad,
 };
 use crate::interceptors::{Gate, Interceptors, LoadedVersion, ReleaseFactory};
+use crate::load_guard::LoadGuard;
 use crate::signature::Signature;
 use crate::spec::ModelSpec;
 use crate::table::ServedModels;
 use nereid_scheduling::sequence::checks::SequenceChecks;
 use nereid_statistics::LatencyOptions;
+
+/// The parameters of a model whose number of instances follows the load: the least and the greatest.
+pub const INSTANCES_MIN: &str = "instances_min";
+/// See [`INSTANCES_MIN`].
+pub const INSTANCES_MAX: &str = "instances_max";
 
 /// Services that all models of a server share.
 pub(crate) struct Services {
@@ -82,6 +88,19 @@ impl Model {
         Self::assemble(spec, version, executable, dependencies, services).map_err(BuildError::temporary)
     }
 
+    /// This version with another number of instances, for models whose number follows the load.
+    ///
+    /// # Errors
+    /// The number is fixed, or the instances cannot be created.
+    pub(crate) fn resized(self: &Arc<Self>, instances: usize, services: &Services) -> Result<Self> {
+        let (id, version) = (&self.id, self.version);
+        let spec = self.scaled_spec(instances).ok_or_else(|| {
+            Error::invalid_arg(format!("the number of instances of '{id}' version {version} is fixed"))
+        })?;
+        let resized = self.with_instances(&spec, services)?;
+        Ok(Self { scaled: self.scaled.clone(), ..resized })
+    }
+
     /// This version with the instances and the release configured in `spec`. The model stays loaded and continues its counters;
     /// existing instances are kept.
     ///
@@ -129,6 +148,10 @@ impl Model {
         let release = release.inspect_err(|_| executor.close())?.flatten();
         let interceptors = services.interceptors.for_version(&loaded);
         let gate = Gate::new(interceptors.inspect_err(|_| executor.close())?);
+        let scaled = spec.config.parameters.contains_key(INSTANCES_MAX).then(|| {
+            // The version holds its files itself.
+            Box::new(ModelSpec { guard: LoadGuard::default(), ..spec.clone() })
+        });
         let id = (spec.id.clone(), version);
         let retirement = Retirement::new(id, gate.clone(), Arc::clone(&executor), spec.guard.clone());
         Ok(Self {
@@ -147,6 +170,7 @@ impl Model {
             executor,
             is_composite,
             release,
+            scaled,
             is_on_demand: spec.is_on_demand,
             instances,
             refusal,

@@ -7,7 +7,9 @@ use nereid_backend_api::{Error, Result};
 
 use super::{ModelControl, Server};
 use crate::lifecycle::Task;
+use crate::model::Model;
 use crate::source::Overrides;
+use crate::spec::ModelId;
 
 impl Server {
     /// Loads a model, or reloads it if it has changed or something is overridden, and calls `done` with the outcome. The members
@@ -76,6 +78,25 @@ impl Server {
     /// As there, and for a model that is being loaded or unloaded.
     pub fn evict_model_now(&self, name: &str) -> Result<()> {
         self.models.evict_now(name)
+    }
+
+    /// Changes the number of a version's instances, and calls `done` with the outcome. For the server's own decisions, about models
+    /// whose configuration has the parameter `instances_max`, in every model control mode.
+    pub fn change_instances(
+        &self,
+        id: &ModelId,
+        version: u64,
+        instances: usize,
+        done: impl FnOnce(Result<()>) + Send + 'static,
+    ) {
+        let task = Task::Resize { id: id.clone(), version, instances };
+        self.models.submit(id.name.clone(), task, Box::new(done));
+    }
+
+    /// Whether there is memory for this number of instances of a model.
+    pub fn has_room_for_instances(&self, model: &Model, instances: usize) -> bool {
+        let residency = self.options.residency.as_ref();
+        residency.is_none_or(|residency| residency.has_room_for_instances(model, instances))
     }
 
     /// Loads a model that was evicted, or that was never loaded, as it is in the source now, and calls `done` with the outcome. The

@@ -22,6 +22,15 @@ impl ModelTable {
         })
     }
 
+    /// Whether clients may continue a sequence in a model: in the requested version, or in any version of a release.
+    pub fn continues_sequence(&self, id: &ModelId, version: Option<u64>, sequence: &CorrelationId) -> bool {
+        let Ok(model) = self.find_exactly(id, version) else { return false };
+        match (version, model.release()) {
+            (None, Some(_)) => self.ready_of(&id.name).any(|it| it.id() == id && it.has_sequence(sequence)),
+            _ => model.has_sequence(sequence),
+        }
+    }
+
     /// The version of a release that executes a request. `described` executes it if no version is served any more.
     pub(crate) fn choose(
         &self,

@@ -6,6 +6,7 @@ use std::pin::Pin;
 use nereid_backend_api::{ModelConfig, Result};
 
 use super::VersionChooser;
+use crate::model::Model;
 use crate::spec::ModelSpec;
 use crate::table::ModelTable;
 
@@ -35,6 +36,11 @@ pub trait Residency: VersionChooser + fmt::Debug {
 
     /// The load that [`before_load`](Self::before_load) allowed has ended.
     fn after_load(&self, _spec: &ModelSpec, _outcome: &Result<()>) {}
+
+    /// Whether there is memory for this number of instances of a loaded model.
+    fn has_room_for_instances(&self, _model: &Model, _instances: usize) -> bool {
+        true
+    }
 
     /// Whether a request to a model that is not served would have it loaded. Resolves within seconds, and loads nothing.
     fn is_offered(&self, name: &str, models: &ModelTable) -> Pin<Box<dyn Future<Output = bool> + Send>>;

@@ -150,6 +150,17 @@ fn a_candidate_waits_for_results_of_a_version_that_has_requests() {
 }
 
 #[test]
+fn copies_count_with_their_errors_and_without_their_latencies() {
+    let mut controller = Controller::new(&settings(&[(1, 1.0), (2, 0.0)], Some(RULES)));
+    (0..100).for_each(|_| assert_eq!(controller.add(1, answered(5.0)), None));
+    assert!((0..499).all(|_| controller.add(2, Outcome::Copied).is_none()));
+    let (_, trial) = controller.version(2).unwrap();
+    assert_eq!((trial.results, trial.errors, trial.latencies.count()), (499, 0, 0));
+    let decision = controller.add(2, Outcome::Copied).unwrap();
+    assert!(decision.is_promotion && !decision.reason.0.contains("latencies"), "{decision:?}");
+}
+
+#[test]
 fn clients_that_leave_a_slow_candidate_count_as_slow_answers() {
     for (millis, is_counted) in [(1.0, false), (400.0, true)] {
         let mut controller = Controller::new(&settings(&[(1, 1.0), (2, 1.0)], Some(RULES)));

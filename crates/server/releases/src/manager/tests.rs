@@ -337,6 +337,14 @@ fn changes_of_a_release_load_nothing_and_sequences_stay_with_their_version() {
         assert_eq!(continued, started, "{versions}");
     }
     assert_eq!(world.loads.load(Ordering::Relaxed), loads);
+    // An ensemble continues a sequence in whichever version has it.
+    let (table, id) = (world.server.models(), ModelId::plain("m"));
+    for (sequence, version) in (1..).zip(&started) {
+        let continues = |version| table.continues_sequence(&id, version, &CorrelationId::Number(sequence));
+        assert!(continues(None) && continues(Some(*version)) && !continues(Some(3 - version)));
+    }
+    assert!(!table.continues_sequence(&id, None, &CorrelationId::Number(999)));
+    drop(table);
     // Without a release, requests go to the latest version.
     world.put(sequences, &[Right, Right]);
     world.load().unwrap();

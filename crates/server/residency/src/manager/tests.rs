@@ -378,6 +378,26 @@ async fn models_leave_for_others_and_every_request_is_answered_by_its_own_model(
     }
 }
 
+#[tokio::test]
+async fn instances_beyond_those_of_the_load_need_room_in_the_budget() {
+    let scaled = sized(
+        10,
+        "parameters { key: 'instances_max' value { string_value: '9' } } instance_group { count: 2 }",
+    );
+    let plain = sized(10, "");
+    for (bytes, most) in [(None, 1_000), (Some(40), 6), (Some(29), 3), (Some(20), 2)] {
+        let options = ResidencyOptions { memory_budget: bytes, ..budget(0) };
+        let world = world(ModelControl::OnDemand, options, &[("a", 1, &scaled), ("b", 2, &plain)]);
+        for name in ["a", "b"] {
+            world.ask(name).await.unwrap();
+        }
+        let model = world.server.model("a", None).unwrap();
+        let has_room = |instances| world.server.has_room_for_instances(&model, instances);
+        assert!(has_room(2) && has_room(most), "{bytes:?}");
+        assert_eq!(has_room(most + 1), bytes.is_none(), "{bytes:?}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn neither_models_in_use_nor_kept_ones_leave() {
     let kept = sized(10, "parameters { key: 'keep_loaded' value { string_value: 'true' } }");

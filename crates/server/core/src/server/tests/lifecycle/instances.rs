@@ -63,7 +63,8 @@ impl BlockingSource for Groups {
 
     fn read(&self, id: &ModelId, _: &Overrides) -> Result<ModelSpec> {
         let given = nereid_model_config::parse_text(&self.text.lock().unwrap().1).unwrap();
-        let (_, spec) = spec(ModelConfig { instance_group: given.instance_group, ..config() }, &[1]);
+        let (groups, parameters) = (given.instance_group, given.parameters);
+        let (_, spec) = spec(ModelConfig { instance_group: groups, parameters, ..config() }, &[1]);
         Ok(ModelSpec { fingerprint: self.fingerprint_of(id)?, ..spec? })
     }
 
@@ -114,6 +115,59 @@ impl Changes {
         let ending = self.groups.ending.lock().unwrap();
         drop(self.groups.changed.wait_while(ending, |ending| ending.0 == 0).unwrap());
     }
+}
+
+#[test]
+fn the_server_changes_the_number_of_instances_where_the_configuration_allows_it() {
+    let resize_in = |changes: &Changes, count| {
+        let (done, outcome) = channel();
+        let id = ModelId::plain("m");
+        changes.server.change_instances(&id, 1, count, move |result| done.send(result).unwrap());
+        outcome.recv().unwrap()
+    };
+    let fixed = Changes::new();
+    assert_eq!(resize_in(&fixed, 2).unwrap_err().code(), ErrorCode::NotFound);
+    fixed.load("instance_group { count: 2 }");
+    assert!(resize_in(&fixed, 3).unwrap_err().message().contains("is fixed"));
+    let changes = Changes::new();
+    let resize = |count| resize_in(&changes, count);
+    let instances = || changes.server.model("m", None).unwrap().instances();
+    let scaled =
+        "parameters { key: 'instances_max' value { string_value: '9' } } instance_group { count: 2 }";
+    let (made, _) = changes.load(scaled);
+    let first = changes.server.model("m", None).unwrap();
+    let loads = first.load_number();
+    drop(first);
+    assert_eq!(made, ["m_0_0", "m_0_1"]);
+    for (count, made, ended) in
+        [(4, &["m_0_2", "m_0_3"][..], &[][..]), (1, &[], &["m_0_1", "m_0_2", "m_0_3"]), (2, &["m_0_1"], &[])]
+    {
+        resize(count).unwrap();
+        assert_eq!(instances(), Some(count));
+        let take = |names: &Mutex<Vec<String>>| {
+            let mut names = std::mem::take(&mut *names.lock().unwrap());
+            names.sort();
+            names
+        };
+        assert_eq!(take(&changes.groups.made), made);
+        assert_eq!(take(&changes.groups.ended), ended);
+        let model = changes.server.model("m", None).unwrap();
+        assert_eq!(model.instances_at_load(), Some(2));
+        assert!(model.load_number() > loads);
+    }
+    // A load of the same files changes nothing, and one of another number follows it.
+    resize(3).unwrap();
+    let (done, outcome) = channel();
+    changes.server.load_model("m", Overrides::default(), move |result| done.send(result).unwrap()).unwrap();
+    outcome.recv().unwrap().unwrap();
+    assert_eq!(instances(), Some(3));
+    changes.load(&scaled.replace("count: 2", "count: 5"));
+    assert_eq!(instances(), Some(5));
+    assert_eq!(changes.server.model("m", None).unwrap().instances_at_load(), Some(5));
+    let (done, outcome) = channel();
+    changes.server.unload_model("m", move |result| done.send(result).unwrap()).unwrap();
+    outcome.recv().unwrap().unwrap();
+    assert_eq!(resize(1).unwrap_err().code(), ErrorCode::NotFound);
 }
 
 #[tokio::test]
