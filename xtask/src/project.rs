@@ -3,6 +3,7 @@
 //! The commands themselves are defined elsewhere.
 
 use std::env;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -66,6 +67,17 @@ impl Project {
         command.args(arguments);
         command
     }
+}
+
+/// The compiler.
+pub fn rustc() -> OsString {
+    env::var_os("RUSTC").unwrap_or_else(|| "rustc".into())
+}
+
+/// The folder of the compiler's toolchain.
+pub fn toolchain() -> Result<PathBuf> {
+    let output = Command::new(rustc()).args(["--print", "sysroot"]).output().context("cannot start rustc")?;
+    Ok(PathBuf::from(String::from_utf8(output.stdout)?.trim()))
 }
 
 /// Prints a command line, then runs it with its output shown.

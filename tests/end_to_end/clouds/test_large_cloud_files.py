@@ -1,4 +1,4 @@
-"""A file of 1 GiB from each kind of cloud: every byte of it arrives, and it does not pass through the server's memory as a whole."""
+"""A file of 256 MiB from each kind of cloud: every byte of it arrives, and it does not pass through the server's memory as a whole."""
 
 import os
 from http.client import HTTPConnection
@@ -15,7 +15,7 @@ from scrapes import Scrape
 from seaweedfs import SeaweedFS, seaweedfs
 
 MIB = 1 << 20
-SIZE = 1 << 30
+SIZE = 256 * MIB
 # Over what an idle server has.
 MEMORY = 64 * MIB
 LOAD_LIMIT_S = 300

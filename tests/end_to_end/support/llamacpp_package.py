@@ -73,9 +73,9 @@ class _Batch(ctypes.Structure):
     _fields_ = [("n_tokens", ctypes.c_int32), ("arrays", ctypes.c_void_p * 6)]
 
 
-def greedy(file, texts, count):
-    """The pieces that follow each of these texts at temperature 0, as bytes."""
-    return [[bytes(piece) for piece in pieces] for pieces in _run("greedy", file, texts, count)]
+def greedy(file, texts, count, adapter=None):
+    """The pieces that follow each of these texts at temperature 0, as bytes. `adapter` is the file of a LoRA adapter."""
+    return [[bytes(piece) for piece in pieces] for pieces in _run("greedy", file, texts, count, adapter)]
 
 
 def embeddings(file, texts, size):
@@ -83,9 +83,9 @@ def embeddings(file, texts, size):
     return _run("embeddings", file, texts, size)
 
 
-def _run(what, file, texts, number):
+def _run(what, file, texts, number, adapter=None):
     """Runs this file in a process of its own."""
-    arguments = json.dumps([what, str(library_folder()), str(file), texts, number])
+    arguments = json.dumps([what, str(library_folder()), str(file), texts, number, adapter and str(adapter)])
     run = subprocess.run([sys.executable, __file__, arguments], check=True, capture_output=True, text=True)
     return json.loads(run.stdout.splitlines()[-1])
 
@@ -95,6 +95,8 @@ _FUNCTIONS = [
     ("llama_model_default_params", _ModelParams, []),
     ("llama_context_default_params", _ContextParams, []),
     ("llama_model_load_from_file", _POINTER, [ctypes.c_char_p, _ModelParams]),
+    ("llama_adapter_lora_init", _POINTER, [_POINTER, ctypes.c_char_p]),
+    ("llama_set_adapters_lora", ctypes.c_int32, [_POINTER, _POINTER, ctypes.c_size_t, _POINTER]),
     ("llama_init_from_model", _POINTER, [_POINTER, _ContextParams]),
     ("llama_model_get_vocab", _POINTER, [_POINTER]),
     ("llama_get_memory", _POINTER, [_POINTER]),
@@ -113,7 +115,7 @@ _FUNCTIONS = [
 class _Oracle:
     """A context of the library, with one sequence."""
 
-    def __init__(self, folder, file, embeds):
+    def __init__(self, folder, file, embeds, adapter):
         ctypes.CDLL(f"{folder}/libggml-base.so", ctypes.RTLD_GLOBAL)
         ggml = ctypes.CDLL(f"{folder}/libggml.v0.5.0.so", ctypes.RTLD_GLOBAL)
         self.llama = ctypes.CDLL(f"{folder}/libllama.v0.5.0.so")
@@ -126,7 +128,11 @@ class _Oracle:
         params = self.llama.llama_context_default_params()
         params.n_ctx, params.n_threads, params.n_threads_batch = 512, 1, 1
         params.switches[0] = embeds
+        loaded = adapter and self.llama.llama_adapter_lora_init(model, adapter.encode())
         self.context = self.llama.llama_init_from_model(model, params)
+        if adapter:
+            adapters, scales = (ctypes.c_void_p * 1)(loaded), (ctypes.c_float * 1)(1)
+            assert self.llama.llama_set_adapters_lora(self.context, adapters, 1, scales) == 0
 
     def read(self, text):
         """Evaluates a text alone."""
@@ -162,6 +168,6 @@ class _Oracle:
 
 
 if __name__ == "__main__":
-    _what, _folder, _file, _texts, _number = json.loads(sys.argv[1])
-    _oracle = _Oracle(_folder, _file, _what == "embeddings")
+    _what, _folder, _file, _texts, _number, _adapter = json.loads(sys.argv[1])
+    _oracle = _Oracle(_folder, _file, _what == "embeddings", _adapter)
     print(json.dumps([getattr(_oracle, _what)(text, _number) for text in _texts]))

@@ -26,7 +26,7 @@ use super::http::{LARGE, SMALL, write_repository_with};
 use super::programs;
 use super::server::{Server, nereid_command};
 use super::summary::median;
-use crate::project::Project;
+use crate::project::{Project, rustc};
 
 /// The baseline's file.
 const BASELINE: &str = "xtask/src/bench/guard.txt";
@@ -163,7 +163,7 @@ fn counted_on(valgrind: &Valgrind) -> Result<String> {
         ensure!(output.status.success(), "{command:?} failed ({})", output.status);
         Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
     };
-    let mut rustc = Command::new(std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
+    let mut rustc = Command::new(rustc());
     rustc.arg("--version");
     let mut libc = Command::new("getconf");
     libc.arg("GNU_LIBC_VERSION");

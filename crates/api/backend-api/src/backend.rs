@@ -154,6 +154,9 @@ pub trait Instance: Send {
     /// Executes requests from `intake` until it has [ended](Next::Ended) and all of them are answered. Called on the instance's
     /// own thread.
     ///
+    /// An instance checks between two steps whether its requests were cancelled. One in another process that neither does so nor
+    /// responds, for longer than a limit, is considered to hang, and its process is killed.
+    ///
     /// If it panics or returns early, the server answers the requests that it took and calls it again.
     fn run(&mut self, mut intake: Intake) {
         loop {

@@ -61,7 +61,9 @@ pub use peers::{
     Answers, Canceller, InnerRequest, NoPeers, OutputLabels, PeerModel, Peers, Pending, block_on,
 };
 pub use readiness::{ReadinessAnnouncer, ReadinessReports};
-pub use request::{CorrelationId, InferRequest, PolicyContents, Request, RequestedOutput, SequenceFlags};
+pub use request::{
+    CorrelationId, Flow, InferRequest, PolicyContents, Request, RequestedOutput, SequenceFlags,
+};
 pub use responder::{Answer, Phase, Responder, ResponseKind, ResponseSink, ResponseTimes};
 pub use response::Response;
 pub use settings::BackendSettings;

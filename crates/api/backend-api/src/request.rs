@@ -1,6 +1,7 @@
 //! An inference request: as built by every protocol face, and as owned by a backend.
 
 use std::fmt;
+use std::num::NonZeroU32;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -33,10 +34,27 @@ pub struct InferRequest {
     pub timeout: Option<Duration>,
     /// The client's deadline, if its protocol has one.
     pub deadline: Option<Instant>,
+    /// The sender, which shares the model's queue with others.
+    pub flow: Flow,
     /// Provides memory for the outputs; `None` leaves that to the backend.
     pub allocator: Option<Arc<dyn OutputAllocator>>,
     /// The trace, if the request is traced.
     pub trace: Option<RequestTrace>,
+}
+
+/// The requests of one sender. Flows that wait in the same queue share it by their weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flow {
+    /// Distinguishes senders; 0 for unknown ones.
+    pub id: u64,
+    /// The flow's share of the queue, relative to the weights of other flows.
+    pub weight: NonZeroU32,
+}
+
+impl Default for Flow {
+    fn default() -> Self {
+        Self { id: 0, weight: NonZeroU32::MIN }
+    }
 }
 
 /// Contents of an input for instances under one host policy: the same values as for all instances, in memory nearer

@@ -1,5 +1,5 @@
 //! A process that hosts an engine with continuous batching, for the tests of this crate. A request's id is its number of responses,
-//! one in each step; `forever` has no end, and `aborts` ends the process.
+//! one in each step; `forever` has no end, `silent` has one response after many steps, `aborts` ends the process, and `hangs` stops it.
 
 use std::io;
 use std::sync::Arc;
@@ -12,6 +12,9 @@ use nereid_backend_api::{
 
 /// How many requests the engine holds.
 const SLOTS: usize = 2;
+
+/// The steps before the response of a silent request. Each takes at least a millisecond.
+const SILENT_STEPS: u64 = 1100;
 
 fn main() -> io::Result<()> {
     nereid_worker::host("a continuous backend", || Ok(Arc::new(Counters)))
@@ -46,6 +49,10 @@ impl Engine {
                 request.answer(Err(Error::internal("the engine saw the cancellation")));
                 continue;
             }
+            if request.id == "silent" && count < SILENT_STEPS {
+                self.active.push((request, count + 1));
+                continue;
+            }
             let values = [count, held].map(u64::to_le_bytes).concat();
             request.responder().send(Ok(Response::new(vec![Tensor::new(
                 "COUNTS",
@@ -54,6 +61,7 @@ impl Engine {
                 values,
             )])));
             match request.id.parse::<u64>() {
+                Err(_) if request.id == "silent" => request.responder().finish(),
                 Ok(wanted) if count + 1 == wanted => request.responder().finish(),
                 _ => self.active.push((request, count + 1)),
             }
@@ -81,6 +89,9 @@ impl Instance for Engine {
                     for request in batch.into_requests() {
                         match request.id.as_str() {
                             "aborts" => std::process::abort(),
+                            "hangs" => loop {
+                                std::thread::park();
+                            },
                             "panics" => panic!("as it was asked to"),
                             _ => self.active.push((request, 0)),
                         }

@@ -18,6 +18,12 @@ use crate::settings::Settings;
 /// Time limit for opening the backend, which may have to compile code first.
 const OPENING: Duration = Duration::from_secs(600);
 
+/// Time limit for one step of an instance that executes continuously: even large models take less on slow processors.
+const STEP: Duration = Duration::from_secs(300);
+
+/// The shortest limit for such a step. Processes report their progress several times in this time.
+const SHORTEST_STEP: Duration = Duration::from_secs(1);
+
 /// The environment variable that lets a process log at level info while it opens the backend. Only the first process
 /// does.
 pub const INFORMS: &str = "NEREID_HOST_INFORMS";
@@ -55,7 +61,8 @@ impl Backend for Processes {
     fn load(&self, context: ModelContext) -> Result<Box<dyn Model>> {
         let load = self.settings.load;
         let load = load.unwrap_or_else(|| Some(patience::for_files(&context.version_directory())));
-        let limits = Limits { load, execute: self.settings.execute, ..Limits::default() };
+        let step = self.settings.execute.unwrap_or(Some(STEP)).map(|limit| limit.max(SHORTEST_STEP));
+        let limits = Limits { load, execute: self.settings.execute.flatten(), step, ..Limits::default() };
         tracing::info!(
             "model '{}' version {} is served by processes of their own, one for each instance",
             context.name,

@@ -27,8 +27,9 @@ pub struct Settings {
     /// Time limit of a load in a process. If unset, the limit [depends on the size](crate); `Some(None)` means no
     /// limit.
     pub load: Option<Option<Duration>>,
-    /// Time limit of an execution in a process; `None` for no limit.
-    pub execute: Option<Duration>,
+    /// Time limit of an execution in a process, or of a step of an instance that executes continuously. If unset, only such steps
+    /// have a limit; `Some(None)` means no limit.
+    pub execute: Option<Option<Duration>>,
 }
 
 impl Settings {
@@ -48,8 +49,8 @@ impl Settings {
                 )));
             }
         };
-        let execute = seconds(settings, EXECUTE_TIMEOUT)?.flatten();
-        Ok(Self { isolation, load: seconds(settings, LOAD_TIMEOUT)?, execute })
+        let (load, execute) = (seconds(settings, LOAD_TIMEOUT)?, seconds(settings, EXECUTE_TIMEOUT)?);
+        Ok(Self { isolation, load, execute })
     }
 }
 
@@ -83,7 +84,7 @@ mod tests {
         }
         for (value, limit) in [("0", None), ("0.5", Some(Duration::from_millis(500)))] {
             assert_eq!(settings(&[(LOAD_TIMEOUT, value)]), Ok(Settings { load: Some(limit), ..open }));
-            assert_eq!(settings(&[(EXECUTE_TIMEOUT, value)]), Ok(Settings { execute: limit, ..open }));
+            assert_eq!(settings(&[(EXECUTE_TIMEOUT, value)]), Ok(Settings { execute: Some(limit), ..open }));
         }
     }
 

@@ -126,12 +126,17 @@ struct Running {
 
 impl Running {
     fn start() -> Self {
+        Self::with_limit(None)
+    }
+
+    /// With a limit for each step.
+    fn with_limit(limit: Option<Duration>) -> Self {
         let mut program: PathBuf = std::env::current_exe().unwrap();
         program.pop();
         program.pop();
         program.push("examples/continuous_host");
         let launch = Launch { program, ..Launch::default() };
-        let settings = Settings { isolation: Some(Isolation::Process), load: None, execute: None };
+        let settings = Settings { isolation: Some(Isolation::Process), load: None, execute: limit.map(Some) };
         let backend =
             Processes::new(launch, settings, SandboxSettings::default(), BackendCapabilities::default())
                 .unwrap();
@@ -220,6 +225,26 @@ fn end_of_the_process_fails_its_requests_and_no_others() {
         assert_eq!(counts(running.queue.push("3").answers()).len(), 3);
         running.end();
     }
+}
+
+#[test]
+fn instance_without_progress_is_killed_and_starts_again() {
+    let limit = Duration::from_secs(1);
+    let running = Running::with_limit(Some(limit));
+    // Slow requests are no reason: this one has no response for longer than the limit.
+    let started = Instant::now();
+    assert_eq!(counts(running.queue.push("silent").answers()).len(), 1);
+    assert!(started.elapsed() > limit);
+    let others = running.queue.push("forever");
+    eventually("it executes", || others.count() > 0);
+    let hanging = running.queue.push("hangs");
+    for recorder in [hanging, others] {
+        let error = recorder.answers().pop().unwrap().unwrap_err();
+        let expected = "the process of model instance 'm_0' was killed, because it made no progress with its requests in time";
+        assert_eq!(error.message(), expected);
+    }
+    assert_eq!(counts(running.queue.push("3").answers()).len(), 3);
+    running.end();
 }
 
 #[test]

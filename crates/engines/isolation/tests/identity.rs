@@ -183,7 +183,7 @@ fn execute(instance: &mut dyn Instance, id: &str, size: usize) -> Result<usize, 
 
 #[test]
 fn crashed_process_fails_its_requests_and_is_restarted() {
-    let processes = processes(Settings { execute: Some(Duration::from_secs(2)), ..SETTINGS });
+    let processes = processes(Settings { execute: Some(Some(Duration::from_secs(2))), ..SETTINGS });
     for (load, part) in [("aborts", "(SIGABRT: aborted)"), ("hangs", "in time"), ("refuses", "it refuses")] {
         let error = processes.load(context(load)).err().unwrap();
         assert!(error.message().contains(part), "{load}: {error}");

@@ -22,6 +22,12 @@ pub(crate) struct RawContext {
     _opaque: [u8; 0],
 }
 
+/// An opaque LoRA adapter. Its model frees it.
+#[repr(C)]
+pub(crate) struct RawAdapter {
+    _opaque: [u8; 0],
+}
+
 /// The opaque cache of a context.
 #[repr(C)]
 pub(crate) struct RawMemory {
@@ -139,6 +145,12 @@ nereid_dylib::symbols! {
         model_has_decoder = "llama_model_has_decoder" => unsafe extern "C" fn(*const RawModel) -> bool,
         model_is_recurrent = "llama_model_is_recurrent" => unsafe extern "C" fn(*const RawModel) -> bool,
         model_is_hybrid = "llama_model_is_hybrid" => unsafe extern "C" fn(*const RawModel) -> bool,
+        adapter_load = "llama_adapter_lora_init" => unsafe extern "C" fn(*mut RawModel, *const c_char) -> *mut RawAdapter,
+        adapter_trigger_length =
+            "llama_adapter_get_alora_n_invocation_tokens" => unsafe extern "C" fn(*const RawAdapter) -> u64,
+        adapters_set = "llama_set_adapters_lora" => unsafe extern "C" fn(
+            *mut RawContext, *mut *mut RawAdapter, usize, *mut f32,
+        ) -> i32,
         context_new = "llama_init_from_model" => unsafe extern "C" fn(*mut RawModel, ContextParams) -> *mut RawContext,
         context_free = "llama_free" => unsafe extern "C" fn(*mut RawContext),
         context_memory = "llama_get_memory" => unsafe extern "C" fn(*const RawContext) -> *mut RawMemory,

@@ -21,6 +21,8 @@ pub(crate) struct Context {
     context: NonNull<RawContext>,
     limits: Limits,
     vocabulary: usize,
+    /// The adapter of the last batch.
+    adapter: Option<usize>,
     buffers: Buffers,
 }
 
@@ -42,14 +44,20 @@ struct Buffers {
 }
 
 impl Context {
-    /// Makes a context.
+    /// Makes a context, in which up to `guesses` guessed tokens of each sequence are evaluated at once.
     ///
     /// # Errors
     /// The library's reason.
-    pub(crate) fn new(weights: &Arc<Weights>, limits: Limits, threads: usize) -> Result<Self, String> {
+    pub(crate) fn new(
+        weights: &Arc<Weights>,
+        limits: Limits,
+        threads: usize,
+        guesses: usize,
+    ) -> Result<Self, String> {
         let mut params = params(weights, limits, threads)?;
-        // The next token of each sequence: without a limit, the library has room for the logits of all tokens of a batch.
-        params.n_outputs_max = params.n_seq_max;
+        // Without a limit, the library has room for the logits of all tokens of a batch.
+        let outputs = limits.sequences.saturating_mul(guesses + 1).min(limits.batch);
+        params.n_outputs_max = u32::try_from(outputs).unwrap_or(u32::MAX);
         Self::with(weights, limits, params)
     }
 
@@ -87,11 +95,30 @@ impl Context {
         // The library takes no larger batches than its cache, and ends the process for larger ones.
         let limits = Limits { batch: limits.batch.min(batch), ..limits };
         let vocabulary = weights.size();
-        Ok(Self { weights: Arc::clone(weights), context, limits, vocabulary, buffers: Buffers::default() })
+        let (weights, buffers) = (Arc::clone(weights), Buffers::default());
+        Ok(Self { weights, context, limits, vocabulary, adapter: None, buffers })
     }
 
     fn api(&self) -> &Api {
         &self.weights.library().api
+    }
+
+    /// Changes the adapter of the next batches.
+    fn use_adapter(&mut self, adapter: Option<usize>) -> Result<(), String> {
+        let mut used: Vec<_> = adapter.and_then(|number| self.weights.adapter(number)).into_iter().collect();
+        let mut scales = vec![1.0; used.len()];
+        let context = self.context.as_ptr();
+        // SAFETY: both arrays have this length. The adapters belong to the context's model, and live as long.
+        let set = |api: &Api| unsafe {
+            (api.adapters_set)(context, used.as_mut_ptr(), used.len(), scales.as_mut_ptr())
+        };
+        match self.weights.library().with_log(set) {
+            (0, _) => {
+                self.adapter = adapter;
+                Ok(())
+            }
+            (_, log) => Err(format!("the adapter cannot be used: {log}")),
+        }
     }
 
     /// Removes the tokens of a sequence from a position on. Returns whether the library could.
@@ -155,13 +182,14 @@ impl Embedder for Context {
             position,
             sequence,
             has_output: true,
+            is_guess: false,
         };
         let batch: Vec<_> = texts
             .iter()
             .enumerate()
             .flat_map(|(sequence, text)| text.iter().enumerate().map(move |entry| token(sequence, entry)))
             .collect();
-        let outcome = self.decode(&batch).map_err(|error| match error {
+        let outcome = self.decode(&batch, None).map_err(|error| match error {
             DecodeError::CacheFull => "the cache of the context has no room for the texts".to_owned(),
             DecodeError::Failed(reason) => reason,
         });
@@ -179,8 +207,11 @@ impl Engine for Context {
         self.limits
     }
 
-    fn decode(&mut self, batch: &[BatchToken]) -> Result<(), DecodeError> {
+    fn decode(&mut self, batch: &[BatchToken], adapter: Option<usize>) -> Result<(), DecodeError> {
         let failed = |what: &str| DecodeError::Failed(what.to_owned());
+        if adapter != self.adapter {
+            self.use_adapter(adapter).map_err(DecodeError::Failed)?;
+        }
         if batch.len() > self.limits.batch {
             return Err(failed("the batch is too large"));
         }
@@ -258,7 +289,7 @@ impl Buffers {
         }
         pointers.clear();
         outputs.clear();
-        for BatchToken { token, position, sequence, has_output } in batch {
+        for BatchToken { token, position, sequence, has_output, .. } in batch {
             tokens.push(*token);
             positions.push(i32::try_from(*position).ok()?);
             counts.push(1);
@@ -291,6 +322,7 @@ mod tests {
                     position: place,
                     sequence: place % 3,
                     has_output: place == 2,
+                    is_guess: false,
                 })
                 .collect();
             assert_eq!(buffers.fill(&batch), i32::try_from(lengths).ok());
@@ -303,7 +335,8 @@ mod tests {
                 assert_eq!(buffers.outputs[place], i8::from(entry.has_output));
             }
         }
-        let far = BatchToken { token: 1, position: usize::MAX, sequence: 0, has_output: false };
+        let far =
+            BatchToken { token: 1, position: usize::MAX, sequence: 0, has_output: false, is_guess: false };
         assert_eq!(buffers.fill(&[far]), None);
     }
 }

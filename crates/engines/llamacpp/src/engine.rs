@@ -14,6 +14,8 @@ pub(crate) struct BatchToken {
     pub(crate) sequence: usize,
     /// Whether the logits of the next token are wanted.
     pub(crate) has_output: bool,
+    /// Whether the token is a guess, which the logits before it may refute.
+    pub(crate) is_guess: bool,
 }
 
 /// Why a batch was not evaluated.
@@ -42,11 +44,12 @@ pub(crate) struct Limits {
 pub(crate) trait Engine {
     fn limits(&self) -> Limits;
 
-    /// Evaluates a batch, whose tokens continue their sequences.
+    /// Evaluates a batch, whose tokens continue their sequences, with an adapter, by its number. All tokens of a sequence have the same
+    /// adapter.
     ///
     /// # Errors
     /// The batch was not evaluated.
-    fn decode(&mut self, batch: &[BatchToken]) -> Result<(), DecodeError>;
+    fn decode(&mut self, batch: &[BatchToken], adapter: Option<usize>) -> Result<(), DecodeError>;
 
     /// The logits after the token at this place of the last batch, one for each token of the vocabulary. Empty if the token had
     /// no output.

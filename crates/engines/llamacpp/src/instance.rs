@@ -8,7 +8,7 @@ use nereid_backend_api::{
 };
 
 use crate::contract::{self, Format, Wish};
-use crate::engine::{Engine, Vocabulary};
+use crate::engine::{Engine, Token, Vocabulary};
 use crate::guide::{self, Compiler};
 use crate::metrics::Metrics;
 use crate::scheduler::{Client, Finish, Generation, Load, Part, Scheduler};
@@ -20,11 +20,20 @@ pub(crate) struct LanguageInstance<E> {
     vocabulary: Arc<dyn Vocabulary>,
     /// Longer texts have more tokens than the context.
     longest_text: usize,
+    /// The names of the engine's adapters, by their numbers.
+    adapters: Vec<String>,
     compiler: Compiler,
     /// Requests whose forms are being compiled.
     waiting: Vec<Waiting>,
     /// `None` if the server takes none.
     metrics: Option<Arc<Mutex<Metrics>>>,
+}
+
+/// A request that was read and checked.
+struct Prepared {
+    wish: Wish,
+    prompt: Vec<Token>,
+    adapter: Option<usize>,
 }
 
 /// A request whose form is being compiled.
@@ -41,6 +50,7 @@ impl<E: Engine> LanguageInstance<E> {
         scheduler: Scheduler<E, Reply>,
         vocabulary: Arc<dyn Vocabulary>,
         longest_text: usize,
+        adapters: Vec<String>,
         metrics: Option<Metrics>,
     ) -> Self {
         let compiler = Compiler::new(Arc::clone(&vocabulary));
@@ -48,6 +58,7 @@ impl<E: Engine> LanguageInstance<E> {
             scheduler,
             vocabulary,
             longest_text,
+            adapters,
             compiler,
             waiting: Vec::new(),
             metrics: metrics.map(|metrics| Arc::new(Mutex::new(metrics))),
@@ -63,7 +74,7 @@ impl<E: Engine> LanguageInstance<E> {
                 continue;
             }
             match self.prepare(&request) {
-                Ok((mut wish, prompt)) => {
+                Ok(Prepared { mut wish, prompt, adapter }) => {
                     let inputs_ready = Instant::now();
                     request.responder().mark(nereid_backend_api::Phase::InputsReady, inputs_ready);
                     let text = if wish.format.repeats_input { wish.text } else { String::new() };
@@ -81,7 +92,8 @@ impl<E: Engine> LanguageInstance<E> {
                         inputs_ready,
                     };
                     let structure = wish.parameters.structure.take();
-                    let generation = Generation { client, prompt, parameters: wish.parameters, guide: None };
+                    let parameters = wish.parameters;
+                    let generation = Generation { client, prompt, parameters, guide: None, adapter };
                     match structure.map(|structure| self.compiler.begin(structure)) {
                         None => self.admit_ready(generation),
                         Some(Ok(guide)) => self.waiting.push(Waiting { generation, guide }),
@@ -101,9 +113,15 @@ impl<E: Engine> LanguageInstance<E> {
         }
     }
 
-    /// Reads a request, and its text as tokens.
-    fn prepare(&self, request: &Request) -> Result<(Wish, Vec<i32>)> {
+    /// Reads a request, its text as tokens, and its adapter.
+    fn prepare(&self, request: &Request) -> Result<Prepared> {
         let wish = Wish::of(request, self.vocabulary.size())?;
+        let most = self.scheduler.longest_guess();
+        if let Some(guessed) = wish.parameters.speculative_tokens.filter(|guessed| *guessed > most) {
+            return Err(Error::invalid_arg(format!(
+                "sampling parameter 'speculative_tokens' is {guessed}, but must be at most {most}, as the model's parameter"
+            )));
+        }
         let context = self.scheduler.limits().context;
         let too_long = |length: String| {
             Error::invalid_arg(format!(
@@ -118,12 +136,25 @@ impl<E: Engine> LanguageInstance<E> {
         match prompt.len() {
             0 => Err(Error::invalid_arg("input 'text_input' has no tokens")),
             length if length >= context => Err(too_long(format!("{length} tokens"))),
-            _ => Ok((wish, prompt)),
+            _ => Ok(Prepared { adapter: self.adapter(wish.parameters.adapter.as_deref())?, wish, prompt }),
         }
     }
 }
 
 impl<E: Engine> LanguageInstance<E> {
+    /// The number of the adapter with a name.
+    fn adapter(&self, name: Option<&str>) -> Result<Option<usize>> {
+        let Some(name) = name else { return Ok(None) };
+        let number = self.adapters.iter().position(|adapter| adapter == name);
+        let missing = || {
+            Error::not_found(format!(
+                "the model has no adapter '{name}' (available: {})",
+                if self.adapters.is_empty() { "none".to_owned() } else { self.adapters.join(", ") }
+            ))
+        };
+        number.map(Some).ok_or_else(missing)
+    }
+
     /// Whether there is nothing to do.
     fn is_idle(&self) -> bool {
         self.scheduler.is_idle() && self.waiting.is_empty()

@@ -10,6 +10,7 @@
 #![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 #![deny(clippy::indexing_slicing)]
 
+mod adapters;
 mod api;
 mod context;
 mod contract;
@@ -24,6 +25,7 @@ mod options;
 mod parameters;
 mod sampler;
 mod scheduler;
+mod speculation;
 mod structure;
 #[cfg(test)]
 mod testing;

@@ -33,6 +33,9 @@ pub(crate) struct Metrics {
     prefix_queries: Metric,
     output_tokens: Metric,
     preemptions: Metric,
+    guesses: Metric,
+    guessed_tokens: Metric,
+    accepted_tokens: Metric,
     stopped: Metric,
     cut: Metric,
     first_token: Vec<Metric>,
@@ -139,6 +142,12 @@ impl Metrics {
                 "num_preemptions_total",
                 "Pauses of requests for want of room in the cache",
             )?,
+            guesses: counter("spec_decode_num_drafts_total", "Guesses of the next tokens of requests")?,
+            guessed_tokens: counter("spec_decode_num_draft_tokens_total", "Tokens that were guessed")?,
+            accepted_tokens: counter(
+                "spec_decode_num_accepted_tokens_total",
+                "Guessed tokens that the model chose",
+            )?,
             stopped: ended("stop")?,
             cut: ended("length")?,
             first_token: histograms(
@@ -171,7 +180,7 @@ impl Metrics {
         if load == self.last {
             return;
         }
-        let Load { running, waiting, used, preemptions } = load;
+        let Load { running, waiting, used, preemptions, guesses } = load;
         let used = used.min(self.cache);
         set(&self.running, number(running));
         set(&self.waiting, number(waiting));
@@ -179,6 +188,10 @@ impl Metrics {
         set([&self.free], number(self.cache - used));
         set(&self.fraction, if self.cache == 0 { 0.0 } else { number(used) / number(self.cache) });
         add(&self.preemptions, preemptions.saturating_sub(self.last.preemptions));
+        let last = self.last.guesses;
+        add(&self.guesses, guesses.count.saturating_sub(last.count));
+        add(&self.guessed_tokens, guesses.tokens.saturating_sub(last.tokens));
+        add(&self.accepted_tokens, guesses.accepted.saturating_sub(last.accepted));
         self.last = load;
     }
 
@@ -221,6 +234,7 @@ mod tests {
     use nereid_backend_api::MetricValue;
 
     use super::*;
+    use crate::scheduler::Guesses;
 
     /// The value of a series, or the number of its values.
     fn value(registry: &MetricRegistry, name: &str, label: &str) -> f64 {
@@ -237,8 +251,16 @@ mod tests {
     fn load_and_requests_have_the_names_of_gateways() {
         let registry = MetricRegistry::default();
         let mut metrics = Metrics::new(&registry, ("m", 3), "m_0", 200, 8).unwrap();
-        metrics.set_load(Load { running: 2, waiting: 1, used: 50, preemptions: 1 });
-        metrics.set_load(Load { running: 1, waiting: 0, used: 50, preemptions: 3 });
+        let guesses = |count, tokens, accepted| Guesses { count, tokens, accepted };
+        let load = |running, waiting, preemptions, guesses| Load {
+            running,
+            waiting,
+            used: 50,
+            preemptions,
+            guesses,
+        };
+        metrics.set_load(load(2, 1, 1, guesses(1, 4, 0)));
+        metrics.set_load(load(1, 0, 3, guesses(3, 9, 5)));
         metrics.add_prompt(30, 20);
         let time = Duration::from_millis;
         metrics.add_output(11, time(100), time(600), Finish::Stop);
@@ -255,6 +277,9 @@ mod tests {
             ("vllm:num_requests_running", "m", 1.0),
             ("vllm:kv_cache_usage_perc", "m", 0.25),
             ("vllm:num_preemptions_total", "m", 3.0),
+            ("vllm:spec_decode_num_drafts_total", "m", 3.0),
+            ("vllm:spec_decode_num_draft_tokens_total", "m", 9.0),
+            ("vllm:spec_decode_num_accepted_tokens_total", "m", 5.0),
             ("vllm:prompt_tokens_total", "m", 30.0),
             ("vllm:prefix_cache_hits_total", "m", 20.0),
             ("vllm:generation_tokens_total", "m", 12.0),

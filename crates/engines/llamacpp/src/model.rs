@@ -11,14 +11,17 @@ use nereid_backend_api::{
 use nereid_model_config::default_model_filename;
 use nereid_model_files as model_files;
 
+use crate::adapters::{self, AdapterFile};
 use crate::context::Context;
 use crate::contract;
 use crate::embedding::{self, EmbeddingInstance};
+use crate::engine::Vocabulary as _;
 use crate::instance::LanguageInstance;
 use crate::library::LlamaCpp;
 use crate::metrics::Metrics;
 use crate::options::Options;
 use crate::scheduler::Scheduler;
+use crate::speculation::Speculation;
 use crate::weights::{Pooling, Task, Weights};
 
 const DEFAULT_FILENAME: &str = "model.gguf";
@@ -38,6 +41,9 @@ pub(crate) struct GgufModel {
     is_batched: bool,
     /// The loaded file, and how many of its layers are on a GPU. Instances share it.
     weights: Mutex<(i32, Arc<Weights>)>,
+    adapters: Vec<AdapterFile>,
+    /// The model that guesses tokens, on the device of the first instance.
+    draft: Option<Arc<Weights>>,
     completed: Option<ModelConfig>,
     metrics: Option<MetricRegistry>,
     name: String,
@@ -48,14 +54,18 @@ impl GgufModel {
     pub(crate) fn load(library: &Arc<LlamaCpp>, context: &ModelContext) -> Result<Self> {
         let mut config = context.config.clone();
         let options = Options::of(&config)?;
-        let path = model_file(context)?;
+        let name = default_model_filename(&config).unwrap_or(DEFAULT_FILENAME);
+        let path = gguf_file(context, name)?;
         let parts = parts(&path)?;
         let gpu_layers = options.gpu_layers(InstanceKind::of_first_instance(&config));
-        let weights = weights(library, &parts, gpu_layers)?;
-        let pooling = match weights.task() {
+        let adapters = adapters::files(&context.version_directory(), &config)?;
+        let weights = weights(library, &parts, &adapters, gpu_layers)?;
+        let task = weights.task();
+        let pooling = match task {
             Task::Generate => {
                 if context.complete {
                     contract::complete(&mut config);
+                    adapters::complete(&mut config, &adapters);
                     contract::complete_chat(
                         &mut config,
                         &weights,
@@ -81,6 +91,12 @@ impl GgufModel {
                 )));
             }
         };
+        let draft = match options.draft_model.as_deref() {
+            Some(name) if task == Task::Generate => {
+                Some(draft(library, context, name, gpu_layers, &weights)?)
+            }
+            _ => None,
+        };
         Ok(Self {
             library: Arc::clone(library),
             options,
@@ -88,6 +104,8 @@ impl GgufModel {
             pooling,
             is_batched: config.max_batch_size > 0,
             weights: Mutex::new((gpu_layers, Arc::new(weights))),
+            adapters,
+            draft,
             completed: context.complete.then_some(config),
             // A model that is only checked has no metrics.
             metrics: context.peers.metrics().ok(),
@@ -105,17 +123,59 @@ impl GgufModel {
         let mut loaded = self.weights.lock().unwrap_or_else(PoisonError::into_inner);
         let gpu_layers = self.options.gpu_layers(kind);
         if loaded.0 != gpu_layers {
-            *loaded = (gpu_layers, Arc::new(weights(&self.library, &self.parts, gpu_layers)?));
+            *loaded =
+                (gpu_layers, Arc::new(weights(&self.library, &self.parts, &self.adapters, gpu_layers)?));
         }
         Ok(Arc::clone(&loaded.1))
     }
 }
 
-fn weights(library: &Arc<LlamaCpp>, parts: &[PathBuf], gpu_layers: i32) -> Result<Weights> {
-    Weights::load(library, parts, gpu_layers).map_err(|reason| {
+/// Loads the model that guesses tokens for another one.
+///
+/// # Errors
+/// `InvalidArg` if it cannot be loaded, has another vocabulary, or cannot take guesses back.
+fn draft(
+    library: &Arc<LlamaCpp>,
+    context: &ModelContext,
+    name: &str,
+    gpu_layers: i32,
+    target: &Weights,
+) -> Result<Arc<Weights>> {
+    let path = gguf_file(context, name)?;
+    let draft = weights(library, std::slice::from_ref(&path), &[], gpu_layers)?;
+    let refused = |reason: &str| {
+        Err(Error::invalid_arg(format!("{} cannot be the draft model: {reason}", path.display())))
+    };
+    if draft.task() != Task::Generate || draft.has_recurrent_state() {
+        return refused("it does not generate text token by token with a cache that can be shortened");
+    }
+    let common = draft.size().min(target.size());
+    let piece = |weights: &Weights, token| {
+        let mut piece = Vec::new();
+        weights.piece(token, true, &mut piece);
+        piece
+    };
+    let tokens = (0..).take(common);
+    if let Some(token) = tokens.into_iter().find(|token| piece(&draft, *token) != piece(target, *token)) {
+        return refused(&format!("token {token} differs from the model's"));
+    }
+    Ok(Arc::new(draft))
+}
+
+fn weights(
+    library: &Arc<LlamaCpp>,
+    parts: &[PathBuf],
+    adapters: &[AdapterFile],
+    gpu_layers: i32,
+) -> Result<Weights> {
+    let mut weights = Weights::load(library, parts, gpu_layers).map_err(|reason| {
         let path = parts.first().map(|path| path.display().to_string()).unwrap_or_default();
         Error::invalid_arg(format!("llama.cpp cannot load {path}: {reason}"))
-    })
+    })?;
+    weights
+        .load_adapters(adapters)
+        .map_err(|reason| Error::invalid_arg(format!("llama.cpp cannot load {reason}")))?;
+    Ok(weights)
 }
 
 /// The files of a model: its first one, followed by `model-00002-of-00003.gguf` and so on in the same folder if the model was split.
@@ -152,22 +212,25 @@ impl Model for GgufModel {
     fn create_instance(&self, context: InstanceContext) -> Result<Box<dyn Instance>> {
         let weights = self.weights_for(context.kind)?;
         let trained = weights.trained_context();
+        // The library cannot take tokens back from such a state.
+        let guesses = if weights.has_recurrent_state() { 0 } else { self.options.speculative_tokens };
         let (limits, engine) = match self.pooling {
             None => {
                 let limits = self.options.limits(trained);
-                (limits, Context::new(&weights, limits, self.options.threads))
+                (limits, Context::new(&weights, limits, self.options.threads, guesses))
             }
             Some(pooling) => {
                 let limits = self.options.embedding_limits(trained);
                 (limits, Context::for_embeddings(&weights, limits, self.options.threads, pooling))
             }
         };
-        let engine = engine.map_err(|reason| {
+        let cannot = |reason| {
             Error::unavailable(format!(
                 "instance '{}': llama.cpp cannot make a context of {} sequences with {} tokens each: {reason}",
                 context.name, limits.sequences, limits.context
             ))
-        })?;
+        };
+        let engine = engine.map_err(cannot)?;
         let longest_text = weights.longest_text(limits.context);
         if self.pooling.is_some() {
             return Ok(Box::new(EmbeddingInstance {
@@ -178,19 +241,33 @@ impl Model for GgufModel {
                 longest_text,
             }));
         }
-        let scheduler = Scheduler::new(engine, Arc::<Weights>::clone(&weights), self.options.time_limit);
+        let speculation = match &self.draft {
+            _ if guesses == 0 => None,
+            None => Some(Speculation::by_lookup(guesses)),
+            Some(draft) => {
+                let context = Context::new(draft, limits, self.options.threads, 0).map_err(cannot)?;
+                Some(Speculation::by_model(
+                    guesses,
+                    Box::new(context),
+                    weights.size(),
+                    self.options.draft_probability,
+                ))
+            }
+        };
+        let scheduler =
+            Scheduler::new(engine, Arc::<Weights>::clone(&weights), self.options.time_limit, speculation);
         let metrics = self.metrics.as_ref().and_then(|registry| {
             let model = (self.name.as_str(), self.version);
             let metrics = Metrics::new(registry, model, &context.name, limits.cache, limits.sequences);
             metrics.inspect_err(|error| tracing::warn!("model '{}' has no metrics: {error}", self.name)).ok()
         });
-        Ok(Box::new(LanguageInstance::new(scheduler, weights, longest_text, metrics)))
+        let adapters = self.adapters.iter().map(|(name, _)| name.clone()).collect();
+        Ok(Box::new(LanguageInstance::new(scheduler, weights, longest_text, adapters, metrics)))
     }
 }
 
-/// The path of the GGUF file, which has the format's first bytes.
-fn model_file(context: &ModelContext) -> Result<PathBuf> {
-    let filename = default_model_filename(&context.config).unwrap_or(DEFAULT_FILENAME);
+/// The path of a GGUF file of the model, which has the format's first bytes.
+fn gguf_file(context: &ModelContext, filename: &str) -> Result<PathBuf> {
     let version = context.version_directory();
     let read = model_files::model_file(&version, filename, DEFAULT_FILENAME).and_then(|path| {
         let mut start = Vec::new();

@@ -22,11 +22,18 @@ const CACHE: usize = 1024;
 /// Tokens of a batch by default.
 const BATCH: usize = 512;
 
+/// The most tokens of a guess, and how many a draft model guesses by default.
+const MAX_GUESS: usize = 32;
+const DRAFT_GUESS: usize = 4;
+
+/// The least probability of a token that a draft model guesses, by default.
+const LIKELY: f32 = 0.7;
+
 /// All layers of a model.
 const ALL_LAYERS: i32 = -1;
 
 /// The choices of a model's configuration.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Options {
     sequences: usize,
     /// `None` for the model's, up to [`CONTEXT`].
@@ -38,6 +45,12 @@ pub(crate) struct Options {
     /// `None` for all if the instance is on a GPU, otherwise none.
     gpu_layers: Option<i32>,
     pub(crate) time_limit: Option<Duration>,
+    /// The most tokens that are guessed for a request; 0 for none.
+    pub(crate) speculative_tokens: usize,
+    /// The file of the model that guesses them; `None` to look them up in the text.
+    pub(crate) draft_model: Option<String>,
+    /// The least probability of a token that it guesses.
+    pub(crate) draft_probability: f32,
     /// Whether embeddings have the length 1.
     pub(crate) normalizes: bool,
 }
@@ -72,6 +85,9 @@ impl Options {
                  token in every batch"
             )));
         }
+        let draft_model =
+            config.parameters.get("draft_model").map(|value| value.string_value.trim().to_owned());
+        let guess = if draft_model.is_some() { DRAFT_GUESS } else { 0 };
         let cores = available_parallelism().map_or(1, usize::from);
         Ok(Self {
             sequences,
@@ -84,6 +100,9 @@ impl Options {
             time_limit: number("time_limit_seconds", 0, u32::MAX)?
                 .filter(|seconds| *seconds > 0)
                 .map(|seconds| Duration::from_secs(u64::from(seconds))),
+            speculative_tokens: size("speculative_tokens", 0, MAX_GUESS)?.unwrap_or(guess),
+            draft_model,
+            draft_probability: probability(config, "draft_min_probability")?.unwrap_or(LIKELY),
             normalizes: match config.parameters.get("normalize").map(|value| value.string_value.trim()) {
                 None | Some("true") => true,
                 Some("false") => false,
@@ -124,6 +143,17 @@ impl Options {
         let cache = self.cache.unwrap_or(self.sequences * CACHE).clamp(context.max(self.sequences), all);
         Limits { sequences: self.sequences, context, cache, batch: self.batch.min(cache) }
     }
+}
+
+/// A parameter from 0 to 1.
+fn probability(config: &ModelConfig, key: &str) -> Result<Option<f32>> {
+    let Some(value) = config.parameters.get(key).map(|value| value.string_value.trim()) else {
+        return Ok(None);
+    };
+    let number = value.parse::<f32>().ok().filter(|number| (0.0..=1.0).contains(number));
+    number.map(Some).ok_or_else(|| {
+        Error::invalid_arg(format!("parameter '{key}' is '{value}', but must be a number from 0 to 1"))
+    })
 }
 
 #[cfg(test)]
@@ -186,6 +216,23 @@ mod tests {
     }
 
     #[test]
+    fn tokens_are_guessed_with_a_draft_model_or_by_choice() {
+        let draft = ("draft_model", " draft.gguf ");
+        for (parameters, tokens, model) in [
+            (&[][..], 0, None),
+            (&[("speculative_tokens", "8")], 8, None),
+            (&[draft], 4, Some("draft.gguf")),
+            (&[draft, ("speculative_tokens", "0")], 0, Some("draft.gguf")),
+        ] {
+            let options = options(parameters).unwrap();
+            assert_eq!((options.speculative_tokens, options.draft_model.as_deref()), (tokens, model));
+        }
+        for (parameters, expected) in [(&[][..], LIKELY), (&[("draft_min_probability", "0.25")], 0.25)] {
+            assert_eq!(options(parameters).unwrap().draft_probability, expected);
+        }
+    }
+
+    #[test]
     fn layers_follow_the_device_unless_set() {
         for (parameters, cpu, gpu) in
             [(&[][..], 0, -1), (&[("gpu_layers", "7")], 7, 7), (&[("gpu_layers", "0")], 0, 0)]
@@ -211,6 +258,15 @@ mod tests {
                 "parameter 'context_length' is 'long', but must be a number from 8 to 16777216",
             ),
             (&[("normalize", "maybe")], "parameter 'normalize' is 'maybe', but must be true or false"),
+            (
+                &[("speculative_tokens", "33")],
+                "parameter 'speculative_tokens' is '33', but must be a number from 0 to 32",
+            ),
+            (
+                &[("draft_min_probability", "1.1")],
+                "parameter 'draft_min_probability' is '1.1', but must be a number from 0 to 1",
+            ),
+            (&[("draft_min_probability", "NaN")], "parameter 'draft_min_probability' is 'NaN'"),
             (&[("threads", "-1")], "parameter 'threads' is '-1'"),
             (&[("gpu_layers", "")], "parameter 'gpu_layers' is ''"),
             (&[("time_limit_seconds", "1.5")], "parameter 'time_limit_seconds' is '1.5'"),

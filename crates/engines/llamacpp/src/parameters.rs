@@ -48,6 +48,10 @@ pub(crate) struct SamplingParameters {
     pub(crate) skips_special_tokens: bool,
     /// Requests share cached prefixes only if this is equal.
     pub(crate) cache_salt: String,
+    /// The LoRA adapter, by its name.
+    pub(crate) adapter: Option<String>,
+    /// The most tokens of a guess; `None` for the model's limit.
+    pub(crate) speculative_tokens: Option<usize>,
     /// The form of the output.
     pub(crate) structure: Option<Structure>,
 }
@@ -73,6 +77,8 @@ impl Default for SamplingParameters {
             logprobs: None,
             skips_special_tokens: true,
             cache_salt: String::new(),
+            adapter: None,
+            speculative_tokens: None,
             structure: None,
         }
     }
@@ -162,6 +168,8 @@ impl SamplingParameters {
                 self.logprobs = Some(count);
             }
             "skip_special_tokens" => self.skips_special_tokens = given.truth()?,
+            "lora_name" => self.adapter = Some(given.text()?.to_owned()),
+            "speculative_tokens" => self.speculative_tokens = Some(given.count(0)?),
             "cache_salt" => self.cache_salt = given.text()?.to_owned(),
             // Triton's faces and clients send these with the others; they do not concern sampling.
             "spaces_between_special_tokens" | "detokenize" | "output_kind" => {}
@@ -284,7 +292,6 @@ impl Named<'_> {
             "bad_words" => self.value.as_array().is_some_and(Vec::is_empty),
             "prompt_logprobs"
             | "allowed_token_ids"
-            | "lora_name"
             | "truncate_prompt_tokens"
             | "logits_processors"
             | "extra_args" => false,
@@ -359,12 +366,15 @@ mod tests {
                 },
             ),
             (
-                r#"{"logprobs": 2, "skip_special_tokens": false, "stop": ["a", "b"], "cache_salt": "s"}"#,
+                r#"{"logprobs": 2, "skip_special_tokens": false, "stop": ["a", "b"], "cache_salt": "s",
+                    "lora_name": "l", "speculative_tokens": 0}"#,
                 SamplingParameters {
                     logprobs: Some(2),
                     skips_special_tokens: false,
                     stop: vec!["a".to_owned(), "b".to_owned()],
                     cache_salt: "s".to_owned(),
+                    adapter: Some("l".to_owned()),
+                    speculative_tokens: Some(0),
                     ..default.clone()
                 },
             ),
@@ -387,6 +397,7 @@ mod tests {
             (r#"{"frequency_penalty": 2.1}"#, "'frequency_penalty' is 2.1"),
             (r#"{"max_tokens": 0}"#, "'max_tokens' is 0, but must be 1 or more"),
             (r#"{"max_tokens": 1.5}"#, "'max_tokens' is 1.5"),
+            (r#"{"speculative_tokens": -1}"#, "'speculative_tokens' is -1, but must be 0 or more"),
             (r#"{"min_tokens": 20}"#, "'min_tokens' is 20, but 'max_tokens' is 16"),
             (r#"{"logprobs": 21}"#, "'logprobs' is 21, but must be at most 20"),
             (r#"{"logit_bias": {"100": 1}}"#, "must be made of tokens from 0 to 99"),

@@ -1,6 +1,7 @@
 //! Continuous batching: which tokens of which requests are evaluated next.
 //!
-//! Each step evaluates one batch: the next token of every request that generates, and parts of prompts as far as there is room.
+//! Each step evaluates one batch: the next token of every request that generates, with guesses of those that follow, and parts of prompts as
+//! far as there is room. The requests of a batch have the same adapter; those with different ones take turns.
 //! Requests join and leave between two steps. A request occupies one of the engine's sequences; what it leaves there is reused by
 //! later requests that begin with the same tokens.
 //!
@@ -10,6 +11,7 @@
 mod pace;
 mod slot;
 
+use std::iter;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -21,6 +23,7 @@ use crate::engine::{BatchToken, DecodeError, Engine, Limits, Token, Vocabulary};
 use crate::guide::Guide;
 use crate::parameters::SamplingParameters;
 use crate::sampler::TokenLogprob;
+use crate::speculation::{Speculation, Unfinished};
 
 /// Shorter common prefixes are not worth sharing between sequences.
 const MIN_SHARED: usize = 16;
@@ -44,6 +47,16 @@ pub(crate) struct Load {
     pub(crate) used: usize,
     /// Pauses so far.
     pub(crate) preemptions: usize,
+    pub(crate) guesses: Guesses,
+}
+
+/// The guesses so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Guesses {
+    pub(crate) count: usize,
+    /// Their tokens, and those among them that the model chose.
+    pub(crate) tokens: usize,
+    pub(crate) accepted: usize,
 }
 
 /// A part of a request's output.
@@ -79,6 +92,8 @@ pub(crate) struct Generation<C> {
     pub(crate) parameters: SamplingParameters,
     /// Keeps the output within a form.
     pub(crate) guide: Option<Guide>,
+    /// The engine's adapter, by its number.
+    pub(crate) adapter: Option<usize>,
 }
 
 /// Executes requests on an engine.
@@ -92,12 +107,22 @@ pub(crate) struct Scheduler<E, C> {
     /// Counts admissions: which slot was used last, and which request came first.
     admitted: u64,
     preemptions: usize,
+    /// `None` to evaluate one token of a sequence at a time.
+    speculation: Option<Speculation>,
+    guesses: Guesses,
     pace: Pace,
     batch: Vec<BatchToken>,
+    /// The adapter of the last batch.
+    adapter: Option<usize>,
 }
 
 impl<E: Engine, C: Client> Scheduler<E, C> {
-    pub(crate) fn new(engine: E, vocabulary: Arc<dyn Vocabulary>, time_limit: Option<Duration>) -> Self {
+    pub(crate) fn new(
+        engine: E,
+        vocabulary: Arc<dyn Vocabulary>,
+        time_limit: Option<Duration>,
+        speculation: Option<Speculation>,
+    ) -> Self {
         let limits = engine.limits();
         let slots = (0..limits.sequences).map(|_| Slot::default()).collect();
         Self {
@@ -108,8 +133,11 @@ impl<E: Engine, C: Client> Scheduler<E, C> {
             slots,
             admitted: 0,
             preemptions: 0,
+            speculation,
+            guesses: Guesses::default(),
             pace: Pace::default(),
             batch: Vec::new(),
+            adapter: None,
         }
     }
 
@@ -126,7 +154,13 @@ impl<E: Engine, C: Client> Scheduler<E, C> {
             waiting,
             used: active().map(|slot| slot.tokens.len()).sum(),
             preemptions: self.preemptions,
+            guesses: self.guesses,
         }
+    }
+
+    /// The most tokens that may be guessed for a request.
+    pub(crate) fn longest_guess(&self) -> usize {
+        self.speculation.as_ref().map_or(0, Speculation::most)
     }
 
     /// How many further requests can be admitted. Paused ones come first.
@@ -150,11 +184,13 @@ impl<E: Engine, C: Client> Scheduler<E, C> {
         };
         self.admitted += 1;
         let deadline = self.time_limit.and_then(|limit| now.checked_add(limit));
+        let most = self.longest_guess();
         if let Some(slot) = self.slots.get_mut(number) {
             slot.tokens.truncate(reused);
             slot.used = self.admitted;
             slot.salt.clone_from(&generation.parameters.cache_salt);
-            slot.active = Some(Active::new(generation, deadline));
+            slot.adapter = generation.adapter;
+            slot.active = Some(Active::new(generation, deadline, most));
         }
         reused
     }
@@ -163,7 +199,10 @@ impl<E: Engine, C: Client> Scheduler<E, C> {
     fn assign(&mut self, generation: &Generation<C>) -> Option<(usize, usize)> {
         // The last token is evaluated in any case, for its logits.
         let reusable = generation.prompt.get(..generation.prompt.len().saturating_sub(1)).unwrap_or(&[]);
-        let common = |slot: &Slot<C>| slot.common_prefix(reusable, &generation.parameters.cache_salt);
+        let common = |slot: &Slot<C>| match slot.adapter == generation.adapter {
+            true => slot.common_prefix(reusable, &generation.parameters.cache_salt),
+            false => 0,
+        };
         let idle = || self.slots.iter().enumerate().filter(|(_, slot)| slot.active.is_none());
         let (oldest, _) = idle().min_by_key(|(_, slot)| (!slot.tokens.is_empty(), slot.used))?;
         let (longest, slot) = self.slots.iter().enumerate().max_by_key(|(_, slot)| common(slot))?;
@@ -184,11 +223,17 @@ impl<E: Engine, C: Client> Scheduler<E, C> {
     pub(crate) fn step(&mut self, now: Instant) {
         self.pace.begin_step(now);
         self.release_ended(now);
+        self.adapter = self.next_adapter();
         let mut batch = std::mem::take(&mut self.batch);
         let generating = self.fill(&mut batch);
         if !batch.is_empty() {
             self.pace.begin_batch(now, batch.len(), batch.len() - generating);
-            match self.decode(&batch) {
+            let mut outcome = self.decode(&batch);
+            if outcome == Err(DecodeError::CacheFull) && batch.iter().any(|entry| entry.is_guess) {
+                batch.retain(|entry| !entry.is_guess);
+                outcome = self.decode(&batch);
+            }
+            match outcome {
                 Ok(()) => self.take_outputs(&batch),
                 Err(error) => self.fail(&batch, &error),
             }
@@ -222,20 +267,46 @@ impl<E: Engine, C: Client> Scheduler<E, C> {
         }
     }
 
-    /// Collects the tokens to evaluate next. Returns how many requests generate.
-    fn fill(&self, batch: &mut Vec<BatchToken>) -> usize {
+    /// The adapter of the next batch: of those in use the next one after the last.
+    fn next_adapter(&self) -> Option<usize> {
+        let running = || self.slots.iter().filter(|slot| slot.active.is_some() && !slot.is_paused);
+        let adapters = || running().map(|slot| slot.adapter);
+        adapters().filter(|adapter| *adapter > self.adapter).min().or_else(|| adapters().min()).flatten()
+    }
+
+    /// Collects the tokens to evaluate next. Returns how many of them belong to requests that generate.
+    fn fill(&mut self, batch: &mut Vec<BatchToken>) -> usize {
         batch.clear();
-        for (sequence, slot) in self.slots.iter().enumerate() {
-            if let Some(token) = slot.active.as_ref().and_then(|active| active.next) {
-                batch.push(BatchToken { token, position: slot.tokens.len(), sequence, has_output: true });
+        let mut texts = unfinished(&self.slots, self.adapter, self.limits.context);
+        let guesses = self.speculation.as_mut().map(|speculation| {
+            // Every request has its next token in the batch, then come the guesses.
+            let mut room = self.limits.batch.saturating_sub(texts.len());
+            for text in &mut texts {
+                text.most = text.most.min(room);
+                room -= text.most;
             }
+            speculation.guess(&texts)
+        });
+        for (index, Unfinished { sequence, tokens, next, .. }) in texts.into_iter().enumerate() {
+            let guess =
+                guesses.as_ref().and_then(|guesses| guesses.get(index)).map_or(&[][..], Vec::as_slice);
+            let tokens = (tokens.len()..).zip([&next].into_iter().chain(guess)).enumerate();
+            batch.extend(tokens.map(|(place, (position, token))| BatchToken {
+                token: *token,
+                position,
+                sequence,
+                has_output: true,
+                is_guess: place > 0,
+            }));
         }
         let room = self.limits.batch.saturating_sub(batch.len());
         let generating = batch.len();
-        let mut room = if generating == 0 { room } else { room.min(self.pace.prompt_tokens()) };
+        let generates = |slot: &Slot<C>| slot.active.as_ref().is_some_and(|active| active.next.is_some());
+        let is_alone = !self.slots.iter().any(generates);
+        let mut room = room.min(self.pace.prompt_tokens(is_alone));
         // The request that came first has its first token first.
-        let mut prompts: Vec<_> =
-            self.slots.iter().enumerate().filter(|(_, slot)| slot.is_reading()).collect();
+        let reads = |slot: &Slot<C>| slot.is_reading() && slot.adapter == self.adapter;
+        let mut prompts: Vec<_> = self.slots.iter().enumerate().filter(|(_, slot)| reads(slot)).collect();
         prompts.sort_by_key(|(_, slot)| slot.used);
         for (sequence, slot) in prompts {
             let Some(active) = &slot.active else { continue };
@@ -247,6 +318,7 @@ impl<E: Engine, C: Client> Scheduler<E, C> {
                 position: slot.tokens.len() + place,
                 sequence,
                 has_output: place + 1 == rest.len(),
+                is_guess: false,
             }));
         }
         generating
@@ -255,7 +327,7 @@ impl<E: Engine, C: Client> Scheduler<E, C> {
     /// Evaluates a batch. If the cache is full, sequences of ended requests are evicted from it, the oldest first.
     fn decode(&mut self, batch: &[BatchToken]) -> Result<(), DecodeError> {
         loop {
-            let outcome = self.engine.decode(batch);
+            let outcome = self.engine.decode(batch, self.adapter);
             if outcome != Err(DecodeError::CacheFull) {
                 return outcome;
             }
@@ -268,15 +340,16 @@ impl<E: Engine, C: Client> Scheduler<E, C> {
     }
 
     /// Handles a batch that was not evaluated. If the cache is full, the last request that came is paused, or fails if it is the
-    /// only one. Any other error fails all requests of the batch.
+    /// only one that runs. Any other error fails all requests of the batch.
     fn fail(&mut self, batch: &[BatchToken], error: &DecodeError) {
         let mut failed: Vec<usize> = batch.iter().map(|entry| entry.sequence).collect();
         failed.sort_unstable();
         failed.dedup();
+        let slots = self.slots.iter().enumerate();
+        let running = || slots.clone().filter(|(_, slot)| slot.active.is_some() && !slot.is_paused);
         let error = match error {
-            DecodeError::CacheFull if failed.len() > 1 => {
-                let last =
-                    failed.into_iter().max_by_key(|number| self.slots.get(*number).map(|slot| slot.used));
+            DecodeError::CacheFull if running().count() > 1 => {
+                let last = running().max_by_key(|(_, slot)| slot.used).map(|(number, _)| number);
                 return last.into_iter().for_each(|number| self.pause(number));
             }
             DecodeError::CacheFull => {
@@ -312,7 +385,8 @@ impl<E: Engine, C: Client> Scheduler<E, C> {
     /// Chooses the next tokens after a batch.
     fn take_outputs(&mut self, batch: &[BatchToken]) {
         let mut has_ended = false;
-        for (place, entry) in batch.iter().enumerate() {
+        let mut rest = batch.iter().enumerate().peekable();
+        while let Some((place, entry)) = rest.next() {
             let Some(slot) = self.slots.get_mut(entry.sequence) else { continue };
             slot.tokens.push(entry.token);
             if !entry.has_output {
@@ -328,11 +402,51 @@ impl<E: Engine, C: Client> Scheduler<E, C> {
             let logits = self.engine.logits(place);
             slot.active = active.advance(logits, &*self.vocabulary, has_room);
             has_ended |= slot.active.is_none();
+            let chosen = slot.active.as_ref().and_then(|active| active.next);
+            let is_next = |next: &(usize, &BatchToken)| next.1.is_guess && next.1.sequence == entry.sequence;
+            if rest.peek().is_some_and(|next| is_next(next) && chosen == Some(next.1.token)) {
+                // The guess was right: its logits follow.
+                continue;
+            }
+            let wrong = iter::from_fn(|| rest.next_if(is_next)).count();
+            self.end_guess(batch, entry.sequence, wrong);
         }
         if has_ended {
             self.resume();
         }
     }
+
+    /// Removes the wrong tokens of a guess from the sequence, and counts the others.
+    fn end_guess(&mut self, batch: &[BatchToken], sequence: usize, wrong: usize) {
+        let guessed = batch.iter().filter(|entry| entry.is_guess && entry.sequence == sequence).count();
+        let Some(slot) = self.slots.get_mut(sequence).filter(|_| guessed > 0) else { return };
+        self.guesses.count += 1;
+        self.guesses.tokens += guessed;
+        self.guesses.accepted += guessed - wrong;
+        if let Some(active) = &mut slot.active {
+            active.guesses.observe(guessed, guessed - wrong);
+        }
+        if wrong == 0 {
+            return;
+        }
+        let kept = self.engine.truncate(sequence, slot.tokens.len());
+        if kept < slot.tokens.len() {
+            // The engine can only remove all: the request is read again.
+            slot.pause();
+            slot.is_paused = false;
+        }
+    }
+}
+
+/// The texts of the requests that generate with an adapter.
+fn unfinished<C: Client>(slots: &[Slot<C>], adapter: Option<usize>, context: usize) -> Vec<Unfinished<'_>> {
+    let generating = slots.iter().enumerate().filter_map(|(sequence, slot)| {
+        let active = slot.active.as_ref().filter(|_| slot.adapter == adapter)?;
+        let room = context.saturating_sub(slot.tokens.len() + 2);
+        let most = active.longest_guess().min(room);
+        Some(Unfinished { sequence, tokens: &slot.tokens, next: active.next?, most })
+    });
+    generating.collect()
 }
 
 #[cfg(test)]

@@ -46,12 +46,14 @@ pub(crate) struct Record {
     /// The tokens of the sequences.
     pub(crate) held: HashMap<usize, Vec<Token>>,
     pub(crate) shared: Vec<(usize, usize, usize)>,
+    /// The adapters with which the tokens of the sequences were evaluated.
+    pub(crate) adapters: HashMap<usize, Option<usize>>,
     /// The outcomes of the next evaluations.
     pub(crate) outcomes: Vec<DecodeError>,
     pub(crate) evaluated: usize,
 }
 
-/// After each token follows the next one of the alphabet; after `z`, the end.
+/// After each token follows the next one of the alphabet, and after `z` the end. An adapter skips one more token than its number.
 pub(crate) struct Scripted {
     limits: Limits,
     record: Arc<Mutex<Record>>,
@@ -70,8 +72,8 @@ impl Engine for Scripted {
         self.limits
     }
 
-    fn decode(&mut self, batch: &[BatchToken]) -> Result<(), DecodeError> {
-        let mut record = self.record.lock().unwrap();
+    fn decode(&mut self, batch: &[BatchToken], adapter: Option<usize>) -> Result<(), DecodeError> {
+        let record = &mut *self.record.lock().unwrap();
         if let Some(error) = record.outcomes.pop() {
             return Err(error);
         }
@@ -83,11 +85,17 @@ impl Engine for Scripted {
         for entry in batch {
             assert!(entry.sequence < self.limits.sequences);
             let held = record.held.entry(entry.sequence).or_default();
+            let known = record.adapters.entry(entry.sequence).or_insert(adapter);
+            if held.is_empty() {
+                *known = adapter;
+            }
+            assert_eq!(*known, adapter, "all tokens of a sequence have its adapter");
             assert_eq!(held.len(), entry.position, "tokens continue their sequences");
             held.push(entry.token);
             assert!(held.len() <= self.limits.context);
             let mut logits = vec![0.0; if entry.has_output { 128 } else { 0 }];
-            let next = if entry.token == Token::from(b'z') { END } else { entry.token + 1 };
+            let step = 1 + adapter.map_or(0, |number| Token::try_from(number).unwrap() + 1);
+            let next = if entry.token + step > Token::from(b'z') { END } else { entry.token + step };
             if let Some(logit) = logits.get_mut(usize::try_from(next).unwrap()) {
                 *logit = 9.0;
             }
@@ -115,6 +123,8 @@ impl Engine for Scripted {
         let tokens = record.held[&from][..length].to_vec();
         assert!(record.held.get(&to).is_none_or(Vec::is_empty), "an empty sequence");
         record.held.insert(to, tokens);
+        let adapter = record.adapters[&from];
+        record.adapters.insert(to, adapter);
         record.shared.push((from, to, length));
         length
     }

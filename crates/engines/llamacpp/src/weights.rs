@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use crate::api::{Api, RawModel, RawVocabulary};
+use crate::adapters::AdapterFile;
+use crate::api::{Api, RawAdapter, RawModel, RawVocabulary};
 use crate::engine::{Token, Vocabulary};
 use crate::library::{LlamaCpp, text_at};
 
@@ -41,6 +42,8 @@ pub(crate) struct Weights {
     size: i32,
     /// The longest piece of a token, in bytes.
     longest_piece: usize,
+    /// The model frees them.
+    adapters: Vec<NonNull<RawAdapter>>,
 }
 
 // SAFETY: the library does not change a loaded model, and its functions on models and vocabularies may be called on any thread.
@@ -71,7 +74,14 @@ impl Weights {
         let vocabulary = unsafe { (library.api.model_vocabulary)(model.as_ptr()) };
         // SAFETY: as above.
         let size = unsafe { (library.api.vocabulary_size)(vocabulary) };
-        let mut weights = Self { library: Arc::clone(library), model, vocabulary, size, longest_piece: 0 };
+        let mut weights = Self {
+            library: Arc::clone(library),
+            model,
+            vocabulary,
+            size,
+            longest_piece: 0,
+            adapters: Vec::new(),
+        };
         let mut piece = Vec::new();
         for token in 0..size {
             piece.clear();
@@ -79,6 +89,33 @@ impl Weights {
             weights.longest_piece = weights.longest_piece.max(piece.len());
         }
         Ok(weights)
+    }
+
+    /// Loads LoRA adapters, before any context is made.
+    ///
+    /// # Errors
+    /// The library's reason, with the file.
+    pub(crate) fn load_adapters(&mut self, files: &[AdapterFile]) -> Result<(), String> {
+        for (_, path) in files {
+            let refused = |reason: &str| format!("adapter {}: {reason}", path.display());
+            let file = CString::new(path.as_os_str().as_encoded_bytes());
+            let file = file.map_err(|_| refused("its path has a zero byte"))?;
+            // SAFETY: the model was loaded, and the path lives during the call.
+            let load = |api: &Api| unsafe { (api.adapter_load)(self.raw(), file.as_ptr()) };
+            let (adapter, log) = self.library.with_log(load);
+            let adapter = NonNull::new(adapter).ok_or_else(|| refused(&log))?;
+            // SAFETY: the adapter was loaded just now.
+            if unsafe { (self.api().adapter_trigger_length)(adapter.as_ptr()) } > 0 {
+                return Err(refused("it applies after certain tokens only, which is not supported"));
+            }
+            self.adapters.push(adapter);
+        }
+        Ok(())
+    }
+
+    /// The adapter with a number, in the order in which they were loaded.
+    pub(crate) fn adapter(&self, number: usize) -> Option<*mut RawAdapter> {
+        self.adapters.get(number).map(|adapter| adapter.as_ptr())
     }
 
     pub(crate) fn library(&self) -> &Arc<LlamaCpp> {

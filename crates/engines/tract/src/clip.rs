@@ -1,7 +1,7 @@
 //! Clip, in place of the engine's own, which drops NaN.
 //!
-//! A bound that is left out is the last finite number of the type. ONNX leaves open what a bound that is NaN means: it has no
-//! effect, as in ONNX Runtime.
+//! A bound that is left out is the last finite number of the type. FP16 has no such bound, as if FP32 were clipped: infinities stay,
+//! as in ONNX Runtime. ONNX leaves open what a bound that is NaN means: it has no effect, as in ONNX Runtime.
 
 use tract_hir::internal::*;
 use tract_hir::ops::binary::wire_rank_broadcast;
@@ -95,10 +95,9 @@ impl Expansion for Clip {
     }
 }
 
-/// The last finite number of a floating-point type.
+/// The last finite number of a type that has such a bound.
 fn last(datum_type: DatumType) -> Option<f64> {
     match datum_type {
-        DatumType::F16 => Some(f16::MAX.to_f64()),
         DatumType::F32 => Some(f64::from(f32::MAX)),
         DatumType::F64 => Some(f64::MAX),
         _ => None,

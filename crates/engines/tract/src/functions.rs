@@ -23,6 +23,9 @@ const CHUNK: usize = 1024;
 /// Arguments of Tanh beyond which the result is 1 or -1 in FP32.
 const TANH_LIMIT: f32 = 9.1;
 
+/// Arguments of Erf below which the kernel, whose error is absolute, has few digits, or none, that are right.
+const ERF_LIMIT: f32 = 0.5;
+
 /// Arguments beyond which a hyperbolic arc is a logarithm to rounding, of any type.
 const LARGE: f64 = 1e10;
 
@@ -101,7 +104,7 @@ impl Function {
         Some(match () {
             () if op.is::<Acosh>() => Self::Acosh,
             () if op.is::<Asinh>() => Self::Asinh,
-            () if op.is::<Erf>() && is_double => Self::Erf,
+            () if op.is::<Erf>() => Self::Erf,
             () if op.is::<HardSwish>() => Self::HardSwish,
             () if op.is::<Sigmoid>() => Self::Sigmoid,
             () if op.is::<Silu>() => Self::Swish,
@@ -183,6 +186,11 @@ impl Function {
                         if x.abs() < TANH_LIMIT { tanh } else { limit }
                     });
                 }
+                Self::Erf => {
+                    map(xs, scratch, |x| x);
+                    kernels.erf.run(xs)?;
+                    join(xs, scratch, |erf, x| if x.abs() < ERF_LIMIT { erf_near_zero(x) } else { erf });
+                }
                 Self::HardSwish => xs.iter_mut().for_each(|x| {
                     // Comparisons that the compiler turns into single instructions. The product keeps NaN.
                     let share = *x * (1.0 / 6.0) + 0.5;
@@ -203,6 +211,14 @@ impl Function {
 /// The factors of an approximated Gelu: of the higher power, and of the hyperbolic tangent's argument.
 const GELU: (f64, f64) = (0.044715, FRAC_2_SQRT_PI * FRAC_1_SQRT_2);
 
+/// The error function by its series, to rounding.
+fn erf_near_zero(x: f32) -> f32 {
+    const TERMS: [f32; 7] =
+        [1.0 / 9360.0, -1.0 / 1320.0, 1.0 / 216.0, -1.0 / 42.0, 1.0 / 10.0, -1.0 / 3.0, 1.0];
+    let square = x * x;
+    FRAC_2_SQRT_PI as f32 * x * TERMS.into_iter().fold(0.0, |sum, term| sum * square + term)
+}
+
 /// The argument of the hyperbolic tangent in an approximated Gelu.
 fn gelu_argument<T: Copy + Add<Output = T> + Mul<Output = T>>(x: T, power: i32, factors: (T, T)) -> T {
     factors.1 * (x + factors.0 * if power == 2 { x * x } else { x * x * x })
@@ -220,11 +236,12 @@ fn join(xs: &mut [f32], others: &[f32], function: impl Fn(f32, f32) -> f32) {
 struct Kernels {
     exp: Box<dyn ElementWise<f32>>,
     tanh: Box<dyn ElementWise<f32>>,
+    erf: Box<dyn ElementWise<f32>>,
 }
 
 impl Kernels {
     fn new() -> TractResult<Self> {
-        Ok(Self { exp: Func::Exp.ew_f32()?, tanh: Func::Tanh.ew_f32()? })
+        Ok(Self { exp: Func::Exp.ew_f32()?, tanh: Func::Tanh.ew_f32()?, erf: Func::Erf.ew_f32()? })
     }
 }
 

@@ -238,8 +238,12 @@ pub(crate) fn prune(graph: &mut GraphProto, outputs: &[String]) {
     graph.output.retain(|output| outputs.contains(&output.name));
 }
 
-/// Adds a default that the engine takes for another one, and drops an input that it takes for more than it is.
+/// Adds a default that the engine takes for another one, and drops an input that it takes for more than it is, and the names of
+/// outputs that are left out, which it counts.
 fn complete(node: &mut NodeProto) {
+    while node.output.last().is_some_and(String::is_empty) {
+        node.output.pop();
+    }
     let is_constant = |mode: &AttributeProto| mode.name == "mode" && mode.s == b"constant";
     let has_mode = node.attribute.iter().any(|attribute| attribute.name == "mode");
     if node.op_type == "Pad" && has_mode && !node.attribute.iter().any(is_constant) && node.input.len() == 3 {

@@ -47,6 +47,7 @@ mod pairs;
 mod plans;
 mod pools;
 mod quantisation;
+mod quantised_lstm;
 mod recurrence;
 mod repairs;
 mod rules;

@@ -15,6 +15,7 @@ use crate::conditions;
 const OPSETS: std::ops::RangeInclusive<i64> = 6..=28;
 const ML_OPSETS: std::ops::RangeInclusive<i64> = 1..=5;
 const ML: &str = "ai.onnx.ml";
+const RUNTIME: &str = "com.microsoft";
 
 /// The attributes of recurrent operators. The engine ignores all others, and runs `reverse` forwards.
 const RECURRENT: &str =
@@ -186,6 +187,10 @@ const OPERATORS: &[(&str, &[&str])] = &[
     ("Xor", &[]),
 ];
 
+/// Operators of ONNX Runtime's own domain.
+const RUNTIME_OPERATORS: &[(&str, &[&str])] =
+    &[("DynamicQuantizeLSTM", &["direction=forward|reverse|bidirectional hidden_size input_forget=0"])];
+
 /// Operators of the domain for classical machine learning.
 const ML_OPERATORS: &[(&str, &[&str])] = &[("ArrayFeatureExtractor", &[])];
 
@@ -247,6 +252,7 @@ fn refusal(node: &NodeProto) -> Option<String> {
     let (operators, name) = match node.domain.as_str() {
         "" | "ai.onnx" => (OPERATORS, node.op_type.clone()),
         ML => (ML_OPERATORS, format!("{ML}.{}", node.op_type)),
+        RUNTIME => (RUNTIME_OPERATORS, format!("{RUNTIME}.{}", node.op_type)),
         domain => return Some(format!("{domain}.{}", node.op_type)),
     };
     let Ok(at) = operators.binary_search_by_key(&node.op_type.as_str(), |&(name, _)| name) else {
@@ -292,7 +298,7 @@ mod tests {
 
     #[test]
     fn the_tables_are_sorted() {
-        for table in [OPERATORS, ML_OPERATORS] {
+        for table in [OPERATORS, ML_OPERATORS, RUNTIME_OPERATORS] {
             assert!(table.is_sorted_by(|(one, _), (other, _)| one < other));
         }
     }
@@ -317,6 +323,9 @@ mod tests {
             (in_domain("com.example", "Add"), Some("com.example.Add")),
             (in_domain("ai.onnx", "Add"), None),
             (in_domain(ML, "Add"), Some("ai.onnx.ml.Add")),
+            (in_domain(RUNTIME, "Add"), Some("com.microsoft.Add")),
+            (in_domain(RUNTIME, "DynamicQuantizeLSTM"), None),
+            (in_domain("", "DynamicQuantizeLSTM"), Some("DynamicQuantizeLSTM")),
             (with_text("LSTM", "direction", "reverse"), Some("LSTM with direction=reverse")),
             (with_text("LSTM", "direction", "bidirectional"), None),
             (with_text("LSTM", "activations", "Relu"), Some("LSTM with activations=Relu")),

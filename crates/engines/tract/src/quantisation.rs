@@ -257,19 +257,28 @@ impl TypedOp for Scalar {
     as_op!();
 }
 
-/// DynamicQuantizeLinear: numbers as UINT8, with the scale and the zero point that suit them.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Dynamic;
+/// Numbers as UINT8, with the scale and the zero point that suit them.
+pub(crate) struct Bytes {
+    pub(crate) values: Vec<u8>,
+    pub(crate) scale: f32,
+    pub(crate) zero_point: u8,
+}
 
-impl Dynamic {
-    /// The scale and the zero point for numbers in a range, which includes 0. Zeros have any scale: this one is ONNX Runtime's.
-    fn parameters(numbers: &[f32]) -> (f32, f32) {
+impl Bytes {
+    /// For a range that includes 0. Zeros have any scale: this one is ONNX Runtime's.
+    pub(crate) fn of(numbers: &[f32]) -> Self {
         let low = numbers.iter().copied().fold(0.0, f32::min);
         let high = numbers.iter().copied().fold(0.0, f32::max);
         let scale = if high == low { 1.0 } else { (high - low) / 255.0 };
-        (scale, (0.0 - low / scale).clamp(0.0, 255.0).round_ties_even())
+        let zero_point = (0.0 - low / scale).clamp(0.0, 255.0).round_ties_even();
+        let byte = |value: &f32| ((value / scale).round_ties_even() + zero_point).clamp(0.0, 255.0) as u8;
+        Self { values: numbers.iter().map(byte).collect(), scale, zero_point: zero_point as u8 }
     }
 }
+
+/// DynamicQuantizeLinear: numbers as UINT8, with the scale and the zero point that suit them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Dynamic;
 
 impl Expansion for Dynamic {
     fn name(&self) -> StaticName {
@@ -315,10 +324,9 @@ impl EvalOp for Dynamic {
 
     fn eval(&self, _: &EvalContext<'_>, inputs: TVec<TValue>) -> TractResult<TVec<TValue>> {
         let input = &inputs[0];
-        let (scale, zero_point) = Self::parameters(input.try_as_plain_ram()?.as_slice::<f32>()?);
-        let quantise = Scalar { direction: Direction::Quantize, scale, zero_point, quantised: DatumType::U8 };
-        let values = quantise.quantise(input, |value| value as u8)?;
-        Ok(tvec!(values.into_tvalue(), tensor0(scale).into_tvalue(), tensor0(zero_point as u8).into_tvalue()))
+        let Bytes { values, scale, zero_point } = Bytes::of(input.try_as_plain_ram()?.as_slice::<f32>()?);
+        let values = Tensor::from_shape(input.shape(), &values)?;
+        Ok(tvec!(values.into_tvalue(), tensor0(scale).into_tvalue(), tensor0(zero_point).into_tvalue()))
     }
 }
 

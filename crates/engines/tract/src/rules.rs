@@ -161,7 +161,7 @@ impl Rule {
                 self.check_parts("blocksize", dim(0, 2), 1)?;
                 self.check_parts("blocksize", dim(0, 3), 1)?;
             }
-            "LSTM" | "GRU" | "RNN" => {
+            "LSTM" | "GRU" | "RNN" | "DynamicQuantizeLSTM" => {
                 ensure!(
                     inputs.first().is_none_or(|x| x.datum_type.concretize() != Some(DatumType::F64)),
                     "the embedded engine has no {} of FP64",
@@ -169,7 +169,8 @@ impl Rule {
                 );
                 // Dimensions that do not fit are ones that the engine does not know yet.
                 ensure!(known(0).is_some(), "the shape of its input is unknown, or its inputs do not fit");
-                same("the features of X and W", dim(0, 2), dim(1, 2))?;
+                let features = if self.operator == "DynamicQuantizeLSTM" { 1 } else { 2 };
+                same("the features of X and W", dim(0, 2), dim(1, features))?;
                 same("the directions of W and R", dim(1, 0), dim(2, 0))?;
             }
             "Gather" | "ArrayFeatureExtractor" => {

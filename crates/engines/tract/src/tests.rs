@@ -16,6 +16,7 @@ mod one_hot;
 pub(crate) mod onnx;
 mod optional;
 mod quantisation;
+mod quantised_lstm;
 mod ragged;
 mod repairs;
 pub(crate) mod server;

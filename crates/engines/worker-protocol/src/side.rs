@@ -16,6 +16,7 @@
 //! | [`METRIC`] | number, handle of the metric, operation u8 ([`METRIC_VALUE`] and so on), f64 | number for [`METRIC_VALUE`], done for the others |
 //! | [`DROP_METRIC`] | handle of a family or metric | |
 //! | [`METRICS`] | count of families; for each kind u8, name text, description text, count of series; for each pairs: labels, and f64, or for a histogram bounds f64, counts u64 and the sum f64 | |
+//! | [`PROGRESS`] | none: an instance that [executes continuously](crate::call::EXECUTES_CONTINUOUSLY) has begun another step | |
 //! | [`LOG`] | level u8 (0 information, 1 warning, 2 error, 3 verbose), text | |
 //!
 //! From the server:
@@ -59,6 +60,8 @@ pub const DROP_METRIC: u16 = 139;
 pub const LOG: u16 = 140;
 /// The current values of all metrics of a hosted backend.
 pub const METRICS: u16 = 141;
+/// Reports that a continuous instance has begun another step.
+pub const PROGRESS: u16 = 142;
 
 /// The reply to a message of the process.
 pub const ANSWER: u16 = 192;

@@ -178,6 +178,9 @@ impl Shared {
         if flags & call::EXECUTES_CONTINUOUSLY != 0 {
             let capacity = reader.u32().map_err(malformed)?;
             self.capacity.store(usize::try_from(capacity).unwrap_or(1).max(1), Ordering::Relaxed);
+            if let Some(limit) = self.limits.step {
+                process.requests.limit_steps(limit);
+            }
         }
         self.reports_readiness.fetch_or(flags & call::REPORTS_READINESS != 0, Ordering::Relaxed);
         Ok(())

@@ -25,6 +25,8 @@ pub struct Limits {
     pub load: Option<Duration>,
     /// For one execution; `None` for no limit.
     pub execute: Option<Duration>,
+    /// For one step of an instance that executes continuously; `None` for no limit.
+    pub step: Option<Duration>,
     /// For reporting its readiness.
     pub ready: Duration,
     /// For finalising its instance and exiting.
@@ -38,6 +40,7 @@ impl Default for Limits {
             start: half_a_minute,
             load: None,
             execute: None,
+            step: None,
             ready: Duration::from_secs(5),
             finish: half_a_minute,
         }

@@ -17,6 +17,8 @@ pub(crate) struct Requests {
     progressed: Condvar,
     /// The outputs of their model.
     outputs: OnceLock<Vec<String>>,
+    /// The longest step of an instance that executes continuously.
+    step_limit: OnceLock<Duration>,
 }
 
 /// The progress on the side channel.
@@ -112,6 +114,8 @@ struct Table {
     watches: HashMap<u64, CancelWatch>,
     /// The task that sends cancellations.
     watcher: Option<Waker>,
+    /// The last progress of an instance that executes continuously, or the arrival of its first request since it was idle.
+    advanced: Option<Instant>,
 }
 
 impl Table {
@@ -160,6 +164,9 @@ impl Requests {
             return Err((requests, error));
         }
         if execution.is_some() {
+            if table.entries.is_empty() {
+                table.advanced = Some(Instant::now());
+            }
             let watches = requests.iter().map(|(handle, request)| (*handle, request.cancellation().watch()));
             table.watches.extend(watches);
         }
@@ -174,6 +181,24 @@ impl Requests {
             watcher.wake();
         }
         Ok(())
+    }
+
+    /// Limits the steps of an instance that executes continuously. The first limit counts.
+    pub(crate) fn limit_steps(&self, limit: Duration) {
+        self.step_limit.get_or_init(|| limit);
+    }
+
+    /// An instance that executes continuously has made progress.
+    pub(crate) fn advance_instance(&self) {
+        self.lock().advanced = Some(Instant::now());
+    }
+
+    /// How long the current step may still take; `None` without a limit or requests.
+    pub(crate) fn time_to_stall(&self) -> Option<Duration> {
+        let limit = self.step_limit.get()?;
+        let table = self.lock();
+        let advanced = table.advanced.filter(|_| !table.entries.is_empty())?;
+        Some(limit.saturating_sub(advanced.elapsed()))
     }
 
     /// How many requests the process holds.

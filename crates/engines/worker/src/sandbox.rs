@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use nereid_backend_api::{BackendSettings, Error, ModelContext, Result};
 use nereid_model_config::proto::model_instance_group::Kind;
-use nereid_sandbox::{Level, Network, Policy, Support};
+use nereid_sandbox::{Cpus, Level, Network, Policy, Support};
 
 const LEVEL: &str = "sandbox";
 const NETWORK: &str = "sandbox-network";
@@ -14,6 +14,7 @@ const READABLE: &str = "sandbox-read";
 const WRITABLE: &str = "sandbox-write";
 const VARIABLES: &str = "sandbox-variables";
 const MEMORY: &str = "sandbox-memory";
+const CPUS: &str = "sandbox-cpus";
 
 /// The operator's settings for the processes of a backend's models. `KEY.MODEL` sets a key for one model.
 #[derive(Clone, Debug, Default)]
@@ -49,23 +50,36 @@ impl SandboxSettings {
     }
 
     /// The policy of a model's processes, which read the model's folder and `readable`. The model's parameters `sandbox`,
-    /// `sandbox_network` and `sandbox_memory` may tighten the settings, and never loosen them.
+    /// `sandbox_network`, `sandbox_memory` and `sandbox_cpus` may tighten the settings, and never loosen them. Logs a limit of
+    /// processors that the system cannot enforce.
     ///
     /// # Errors
-    /// `InvalidArg` for an invalid value.
+    /// `InvalidArg` for an invalid value; `Unavailable` if the sandbox is required and the limit cannot be enforced.
     pub fn of_model(&self, context: &ModelContext, readable: Vec<PathBuf>) -> Result<Policy> {
         let mut policy = self.policy(Some(&context.name))?;
         let level = parameter::<Level>(context, "sandbox")?;
         let network = parameter::<Network>(context, "sandbox_network")?;
         let memory = parameter::<u64>(context, "sandbox_memory")?;
+        let cpus = parameter::<Cpus>(context, "sandbox_cpus")?;
         policy.level = level.map_or(policy.level, |level| level.max(policy.level));
         policy.network = network.map_or(policy.network, |network| network.min(policy.network));
         policy.memory = policy.memory.into_iter().chain(memory).min();
+        policy.cpus = policy.cpus.into_iter().chain(cpus).min();
         policy.readable.extend(readable);
         policy.readable.push(context.directory.clone());
         let mut groups = context.config.instance_group.iter();
         policy.gpus = groups.any(|group| matches!(group.kind(), Kind::Gpu | Kind::Model));
-        Ok(policy)
+        match Support::missing_limit(&policy) {
+            Some(missing) if policy.level == Level::Required => Err(Error::unavailable(format!(
+                "model '{}': its sandbox is required, but {missing}",
+                context.name
+            ))),
+            Some(missing) => {
+                tracing::warn!("model '{}': processors are not limited: {missing}", context.name);
+                Ok(policy)
+            }
+            None => Ok(policy),
+        }
     }
 
     fn policy(&self, model: Option<&str>) -> Result<Policy> {
@@ -77,6 +91,7 @@ impl SandboxSettings {
             network: self.value(NETWORK, model)?.unwrap_or_default(),
             gpus: false,
             memory: self.value(MEMORY, model)?,
+            cpus: self.value(CPUS, model)?,
         })
     }
 

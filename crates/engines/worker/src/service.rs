@@ -150,6 +150,7 @@ impl Service {
                     None => answer.done_reply(),
                 });
             }
+            side::PROGRESS => self.requests.advance_instance(),
             side::METRICS => self.mirror.update(&*self.peers, reader)?,
             side::DROP_METRIC => self.metrics.drop(reader.u64()?),
             side::LOG => {
@@ -172,6 +173,7 @@ impl Service {
     fn respond(&self, reader: &mut Reader<'_>) -> Result<(), Malformed> {
         let (handle, last) = (reader.u64()?, reader.bool()?);
         let reply = reader.reply()?;
+        self.requests.advance_instance();
         // The turn of one that was held is dropped after the answer.
         let (request, held) = if last {
             let held = self.requests.take(handle);

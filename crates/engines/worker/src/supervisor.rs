@@ -65,6 +65,7 @@ impl Supervisor {
         let mut watch = Watch {
             name: &name,
             life: &life,
+            requests: &requests,
             receiver: Some(receiver),
             output: [Lines::new(stdout), Lines::new(stderr)],
             tasks,
@@ -77,6 +78,7 @@ impl Supervisor {
         let mut trimmed = Instant::now();
         while watch.wait(&ended, watch.patience(TRIM_INTERVAL.saturating_sub(trimmed.elapsed()))) {
             watch.end_if_closed();
+            watch.end_if_stalled();
             if trimmed.elapsed() >= TRIM_INTERVAL {
                 trimmed = Instant::now();
                 trimmer.trim();
@@ -105,6 +107,7 @@ fn wait(child: &mut Child) -> Option<std::process::ExitStatus> {
 struct Watch<'a> {
     name: &'a Label,
     life: &'a Life,
+    requests: &'a Requests,
     /// Until the process ends.
     receiver: Option<Receiver>,
     /// Standard output and standard error.
@@ -120,7 +123,15 @@ struct Watch<'a> {
 impl Watch<'_> {
     /// How long to wait, at most `patience`.
     fn patience(&self, patience: Duration) -> Duration {
+        let patience = self.requests.time_to_stall().map_or(patience, |left| patience.min(left));
         self.closed.map_or(patience, |closed| patience.min(CLOSING.saturating_sub(closed.elapsed())))
+    }
+
+    /// Kills a process whose instance executes requests continuously and has made no progress for too long.
+    fn end_if_stalled(&self) {
+        if self.requests.time_to_stall().is_some_and(|left| left.is_zero()) && !self.life.is_leaving() {
+            self.life.kill("was killed, because it made no progress with its requests in time");
+        }
     }
 
     /// Kills a process that closed its side channel and did not end.

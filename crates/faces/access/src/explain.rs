@@ -50,7 +50,11 @@ pub fn overview(policy: &Policy, keys: &KeyFile) -> String {
             let limits =
                 limits.into_iter().filter_map(|(limit, what)| Some(format!(", at most {} {what}", limit?)));
             let limits: String = limits.collect();
-            format!("  {name}: {} on {}{limits}\n", rights.join(", "), models.join(", "))
+            let weight = match role.weight() {
+                1 => String::new(),
+                weight => format!(", weight {weight}"),
+            };
+            format!("  {name}: {} on {}{limits}{weight}\n", rights.join(", "), models.join(", "))
         };
         if principal.roles.is_empty() { "  no rights\n".to_owned() } else { named.map(line).collect() }
     };
@@ -114,6 +118,7 @@ mod tests {
         bytes-per-second = 5
         compute-seconds-per-minute = 6
         tokens-per-minute = 7
+        weight = 8
         [roles.unused]
         rights = ['admin']
         models = ['*']
@@ -161,7 +166,7 @@ mod tests {
         let policy = Policy::parse(Path::new("p"), POLICY).unwrap();
         let text = overview(&policy, &KeyFile::read(&path).unwrap());
         for line in [
-            "alice (keys: 1, certificates: 1)\n  watch: read on *\n  a: infer, read on b, a-*, at most 4 in progress, at most 5 bytes a second, at most 6 seconds of computing a minute, at most 7 generated tokens a minute\n",
+            "alice (keys: 1, certificates: 1)\n  watch: read on *\n  a: infer, read on b, a-*, at most 4 in progress, at most 5 bytes a second, at most 6 seconds of computing a minute, at most 7 generated tokens a minute, weight 8\n",
             "bob (keys: 0, certificates: 0, users: 0 1000)\n  no rights\n",
             "\nanonymous\n  no rights\n",
             "\ntokens.x of https://login.x/\n  models.read: scoped, watch\n",

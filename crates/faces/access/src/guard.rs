@@ -3,13 +3,15 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::hash::{BuildHasher as _, RandomState};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use nereid_core::Principal;
+use nereid_core::backend_api::Flow;
 use nereid_protocol::{
     Action, Admission, Authentication, Authenticator, Authorizer, Denied, Head, Identity, Need,
 };
@@ -21,7 +23,7 @@ use crate::key::now;
 use crate::key_file::KeyFile;
 use crate::policy;
 use crate::policy::{ANONYMOUS, Policy};
-use crate::quota::{Counters, Limits, PrincipalUsage, Principals, Quotas};
+use crate::quota::{Counters, PrincipalUsage, Principals, Quotas};
 use crate::stamp::Stamp;
 use crate::tokens::{self, FetchKeys, Issuer, KeySource, Keys, RemoteKeys, Token};
 
@@ -311,6 +313,12 @@ enum Refusal<'c> {
     Lacking(&'c Principal),
 }
 
+/// The number of a principal's flow. A hash, because senders of tokens are not listed anywhere; 0 is for unknown senders.
+fn flow_of(principal: &str) -> u64 {
+    static HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+    HASHER.hash_one(principal).max(1)
+}
+
 /// The right that is missing, without the model: nothing about models may show in a refusal.
 fn wanted(need: Need) -> String {
     match need.right() {
@@ -396,7 +404,7 @@ impl Authorizer for Guard {
 
     fn admit(&self, caller: &Identity, model: &str, bytes: usize) -> Result<Option<Admission>, Denied> {
         let rules = self.rules.load();
-        let (name, limits, counters) = if let Some(verified) = caller.evidence::<Verified>() {
+        let (name, (limits, weight), counters) = if let Some(verified) = caller.evidence::<Verified>() {
             let name = verified.name.name();
             (name, verified.client(&rules).limits(model), self.counters_of(&rules, verified))
         } else {
@@ -404,12 +412,16 @@ impl Authorizer for Guard {
                 Some((principal, _)) => (principal.name(), rules.policy.principals().get(principal.name())),
                 None => (ANONYMOUS, Some(rules.policy.anonymous())),
             };
-            let limits = client.map_or_else(Limits::default, |client| client.limits(model));
+            let limits = client.unwrap_or(&policy::Principal::default()).limits(model);
             (name, limits, self.principals.of(name))
         };
+        let flow = Flow { id: flow_of(name), weight };
         let admitted = match limits.is_unlimited() {
-            true => Ok(Admission { permit: None, usage: Some(Arc::clone(&counters) as _) }),
-            false => rules.quotas.admit(name, model, bytes, limits, &counters),
+            true => Ok(Admission { permit: None, usage: Some(Arc::clone(&counters) as _), flow }),
+            false => rules
+                .quotas
+                .admit(name, model, bytes, limits, &counters)
+                .map(|admission| Admission { flow, ..admission }),
         };
         counters.count(admitted.is_ok(), bytes);
         admitted.map(Some).map_err(Denied::Exhausted)

@@ -20,6 +20,9 @@ use crate::tokens::{self, Issuer, KeySource, Token};
 /// The longest name of a principal or role.
 const MAX_NAME: usize = 64;
 
+/// The greatest weight in queues.
+const MAX_WEIGHT: NonZeroU32 = NonZeroU32::new(1000).unwrap();
+
 /// The name of clients without credentials.
 pub const ANONYMOUS: &str = "anonymous";
 
@@ -54,6 +57,7 @@ pub struct Role {
     pub rights: Vec<Right>,
     pub(crate) models: Vec<Pattern>,
     limits: Limits,
+    weight: NonZeroU32,
 }
 
 impl Role {
@@ -82,6 +86,11 @@ impl Role {
         self.limits.tokens.map(NonZeroU32::get)
     }
 
+    /// The share of a model's queue that each principal with the role has, compared with others.
+    pub fn weight(&self) -> u32 {
+        self.weight.get()
+    }
+
     /// The patterns of the models' names.
     pub fn models(&self) -> impl Iterator<Item = &str> {
         self.models.iter().map(Pattern::text)
@@ -100,8 +109,8 @@ pub struct Principal {
     /// The subjects of its tokens, each behind the name of the issuer and a slash.
     pub subjects: Vec<String>,
     grants: Grants,
-    /// The limits of each role that grants `infer`, in the order of the roles.
-    limits: Vec<(Vec<Pattern>, Limits)>,
+    /// The limits and the weight of each role that grants `infer`, in the order of the roles.
+    limits: Vec<(Vec<Pattern>, Limits, NonZeroU32)>,
 }
 
 impl Principal {
@@ -115,24 +124,25 @@ impl Principal {
             self.grants.add(role.rights.iter().copied().collect(), models);
         }
         if role.rights.contains(&Right::Infer) {
-            self.limits.push((role.models.clone(), role.limits));
+            self.limits.push((role.models.clone(), role.limits, role.weight));
         }
         self.roles.push(name.to_owned());
     }
 
-    /// Without any limit, requests are not counted.
+    /// Without any limit or weight, no role has to be found.
     fn compiled(mut self) -> Self {
-        if self.limits.iter().all(|(_, limits)| limits.is_unlimited()) {
+        let is_plain = |limits: &Limits, weight| limits.is_unlimited() && weight == NonZeroU32::MIN;
+        if self.limits.iter().all(|(_, limits, weight)| is_plain(limits, *weight)) {
             self.limits.clear();
         }
         self
     }
 
-    /// The limits of requests to a model, from the first role that permits them.
-    pub(crate) fn limits(&self, model: &str) -> Limits {
+    /// The limits of requests to a model and their weight in its queue, from the first role that permits them.
+    pub(crate) fn limits(&self, model: &str) -> (Limits, NonZeroU32) {
         let permits = |models: &[Pattern]| models.iter().any(|pattern| pattern.matches(model));
-        let found = self.limits.iter().find(|(models, _)| permits(models));
-        found.map_or_else(Limits::default, |(_, limits)| *limits)
+        let found = self.limits.iter().find(|(models, ..)| permits(models));
+        found.map_or((Limits::default(), NonZeroU32::MIN), |(_, limits, weight)| (*limits, *weight))
     }
 }
 
@@ -439,6 +449,7 @@ fn role(table: &Table<'_>) -> Result<Role, PolicyError> {
         "bytes-per-second",
         "compute-seconds-per-minute",
         "tokens-per-minute",
+        "weight",
     ])?;
     let (names, models) = (table.list("rights")?, table.list("models")?);
     if names.is_empty() || models.is_empty() {
@@ -476,7 +487,16 @@ fn role(table: &Table<'_>) -> Result<Role, PolicyError> {
     if !limits.is_unlimited() && !rights.contains(&Right::Infer) {
         return Err(table.error("limits of requests have no effect without the right 'infer'"));
     }
-    Ok(Role { rights, models: models.iter().map(|model| Pattern::new(model.text)).collect(), limits })
+    let weight = table.count("weight")?;
+    if weight.is_some() && !rights.contains(&Right::Infer) {
+        return Err(table.error("a weight has no effect without the right 'infer'"));
+    }
+    let weight = weight.unwrap_or(NonZeroU32::MIN);
+    if weight > MAX_WEIGHT {
+        return Err(table.error(&format!("'weight' is {weight}; expected 1 to {MAX_WEIGHT}")));
+    }
+    let models = models.iter().map(|model| Pattern::new(model.text)).collect();
+    Ok(Role { rights, models, limits, weight })
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use nereid_budgets::{Budget, Permit};
+use nereid_core::backend_api::Flow;
 use nereid_protocol::{Admission, Exhausted, Usage};
 
 /// Pause before another attempt where other requests have to end first.
@@ -264,7 +265,7 @@ impl Quotas {
         let now = Instant::now();
         let meter = self.meter(principal, model, || Meter::new(limits, Arc::clone(counters), now));
         let permit = meter.admit(bytes, now)?;
-        Ok(Admission { permit, usage: Some(meter) })
+        Ok(Admission { permit, usage: Some(meter), flow: Flow::default() })
     }
 
     fn meter(&self, principal: &str, model: &str, new: impl FnOnce() -> Meter) -> Arc<Meter> {

@@ -6,18 +6,16 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use bytes::Bytes;
 use http::{Request, Response};
 use http_body::Body as _;
 use http_body_util::BodyExt as _;
-use hyper::service::Service;
+use nereid_http2::{Incoming, Service};
 use nereid_load_report::LoadReports;
-use nereid_net::slow_clients::TimedBody;
 use nereid_protocol::LoggedRequest;
 use tokio::time::sleep;
 use tonic::Code;
 use tonic::body::Body;
-use tonic::codegen::{BoxFuture, StdError};
+use tonic::codegen::BoxFuture;
 
 use crate::calls::{Calls, PendingAnswer};
 
@@ -29,16 +27,11 @@ pub(crate) struct ObservedCalls {
     pub delay: Option<Duration>,
 }
 
-impl<B> Service<Request<B>> for ObservedCalls
-where
-    B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
-    B::Error: Into<StdError> + Send + 'static,
-{
-    type Response = Response<TimedBody<Body>>;
-    type Error = Infallible;
+impl Service for ObservedCalls {
+    type Body = Body;
     type Future = ObservedAnswer;
 
-    fn call(&self, request: Request<B>) -> ObservedAnswer {
+    fn call(&self, request: Request<Incoming>) -> ObservedAnswer {
         let path = request.uri().path();
         let mut logged = LoggedRequest::begin(self.calls.principal(), || format!("gRPC {path}"));
         let delay = self.delay.filter(|_| !path.ends_with("Infer"));
@@ -70,21 +63,20 @@ enum Answer {
 }
 
 impl Future for ObservedAnswer {
-    type Output = Result<Response<TimedBody<Body>>, Infallible>;
+    type Output = Response<Body>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let answer = ready!(match &mut self.answer {
+        let Ok(response) = ready!(match &mut self.answer {
             Answer::Prompt(answer) => Pin::new(answer).poll(context),
             Answer::Delayed(answer) => answer.as_mut().poll(context),
         });
-        if let (Some(logged), Ok(response)) = (self.logged.take(), &answer) {
-            logged.answered(code(response), response.body().size_hint().exact());
+        if let Some(logged) = self.logged.take() {
+            logged.answered(code(&response), response.body().size_hint().exact());
         }
-        let answer = match self.reports.take() {
-            None => answer,
-            Some(reports) => answer.map(|response| with_trailer(response, reports)),
-        };
-        Poll::Ready(answer.map(|response| response.map(TimedBody::new)))
+        Poll::Ready(match self.reports.take() {
+            None => response,
+            Some(reports) => with_trailer(response, reports),
+        })
     }
 }
 

@@ -3,22 +3,29 @@
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
+use std::future::Ready;
+use std::io;
 use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
+use http::{Request, Response};
 use http_body::{Body, Frame};
 use nereid_budgets::BodyBudget;
 use nereid_core::backend_api::{Error, InferRequest, Result};
-use nereid_net::http2::Scanner;
+use nereid_http2::{Connection, Incoming, Service};
 use nereid_shared_memory::Regions;
 use prost::Message as _;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::runtime::Builder;
 use tonic::Code;
 
 use crate::codec::Pieces;
 use crate::infer;
 use crate::messages::Messages;
 use crate::proto::ModelInferRequest;
+use crate::transport::{TransportOptions, limits};
 
 /// Decodes a ModelInfer message that arrives in these pieces.
 ///
@@ -60,14 +67,68 @@ pub fn messages(pieces: &[&[u8]]) -> std::result::Result<Vec<u8>, Code> {
     Ok(decodable)
 }
 
-/// The HTTP/2 frames that a client sent in these pieces: the number of the stream of each, and whether it ends it.
-pub fn frames(pieces: &[&[u8]]) -> Vec<(u32, bool)> {
-    let mut scanner = Scanner::of_client();
-    let mut found = Vec::new();
-    for piece in pieces {
-        scanner.read(piece, |frame| found.push((frame.stream, frame.ends_stream())));
+/// The bytes written to a connection on which these pieces arrive. Each call is answered with its own body.
+pub fn connection(pieces: &[&[u8]]) -> Vec<u8> {
+    let arriving = pieces.iter().filter(|piece| !piece.is_empty()).map(|piece| piece.to_vec()).collect();
+    let mut written = Vec::new();
+    let wire = Wire { arriving, written: &mut written };
+    let options = limits(&TransportOptions { keepalive_time: None, ..TransportOptions::default() });
+    let connection = Connection::new(wire, Echo, options, None, Arc::default());
+    // Replies that the client does not take have timers.
+    if let Ok(runtime) = Builder::new_current_thread().enable_time().build() {
+        let _ = runtime.block_on(connection);
     }
-    found
+    written
+}
+
+/// Answers with the body of the request.
+struct Echo;
+
+impl Service for Echo {
+    type Body = Incoming;
+    type Future = Ready<Response<Incoming>>;
+
+    fn call(&self, request: Request<Incoming>) -> Self::Future {
+        std::future::ready(Response::new(request.into_body()))
+    }
+}
+
+/// The server's side of a connection.
+struct Wire<'w> {
+    arriving: VecDeque<Vec<u8>>,
+    written: &'w mut Vec<u8>,
+}
+
+impl AsyncRead for Wire<'_> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if let Some(mut piece) = self.arriving.pop_front() {
+            let rest = piece.split_off(piece.len().min(buffer.remaining()));
+            buffer.put_slice(&piece);
+            if !rest.is_empty() {
+                self.arriving.push_front(rest);
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Wire<'_> {
+    fn poll_write(mut self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.written.extend_from_slice(bytes);
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
 }
 
 /// Bytes in the pieces in which they arrived.

@@ -222,6 +222,8 @@ where
         trace: Option<&CallTrace>,
     ) -> Result<SubmittedRequest> {
         let submitted = infer::submit(&self.face, model, message, &self.caller, trace, |request| {
+            // All requests of a stream share its deadline.
+            request.deadline = self.limit.as_ref().map(|limit| limit.deadline().into_std());
             for (name, value) in self.forwarded.as_ref().map_err(Error::clone)?.iter() {
                 request.parameters.set(name.to_owned(), value.clone());
             }

@@ -1,8 +1,6 @@
 //! Connections: accepts them, serves gRPC on each, and ends them gracefully: at shutdown, at their maximum age, when
 //! their client disappears, does not speak HTTP/2, or pings too often.
 
-mod authority;
-mod guarded;
 mod pings;
 
 use std::hash::{BuildHasher as _, RandomState};
@@ -10,19 +8,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use hyper::server::conn::http2::Builder;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use nereid_net::http2::Draining;
+use nereid_http2::{Connection, Options, Pings};
 use nereid_net::io_runtime::when_woken;
-use nereid_net::listener::{Activity, Awaited, Connection, Listener};
-use nereid_net::slow_clients::{Requests, TimedReplies, TimedWrites, client_stalled};
+use nereid_net::listener::{Activity, Awaited, Listener};
+use nereid_net::slow_clients::{Requests, TAKING, TimedWrites, client_stalled};
 use nereid_protocol::{Identity, Origin, Principal};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use self::guarded::GuardedConnection;
+use self::pings::PingLimits;
 pub use self::pings::PingRules;
 use crate::calls::Calls;
 use crate::observed::ObservedCalls;
@@ -40,9 +36,14 @@ const LAST_FRAME_TIMEOUT: Duration = Duration::from_millis(500);
 /// far above what clients open.
 const MAX_CALLS: u32 = 1 << 16;
 
-/// Flow-control window of a connection, over all its calls. The HTTP/2 library derives its limit of small unread frames
-/// from it: frames of 50 bytes on some twenty clogged streams.
+/// Flow-control window of a call: what it may have sent and not had read.
+const CALL_WINDOW: u32 = 1 << 20;
+
+/// Flow-control window of a connection, over all its calls.
 const CONNECTION_WINDOW: u32 = 64 << 20;
+
+/// Largest head of a call.
+const MAX_HEAD: u32 = 16 << 10;
 
 /// Longest frame that a client may send. Each costs a system call and a wake-up of its call: with 256 KiB instead of
 /// 64, a request of 1 MiB takes 15 % less CPU time, and 1 MiB saves no more. A partial frame counts neither as memory
@@ -65,7 +66,7 @@ pub struct TransportOptions {
     pub keepalive_time: Option<Duration>,
     /// How long the client may take to answer a ping.
     pub keepalive_timeout: Duration,
-    /// Limits on the client's pings; `None` for none. With limits, every frame is scanned.
+    /// Limits on the client's pings; `None` for none.
     pub pings: Option<PingRules>,
     /// The age at which a connection accepts no further calls; `None` for none.
     pub max_age: Option<Duration>,
@@ -117,9 +118,8 @@ pub async fn serve(listener: Listener, calls: Calls, options: TransportOptions, 
                         address: connection.address(),
                         remote: connection.is_remote(),
                     }));
-                    let is_local = matches!(connection, Connection::Unix(_));
                     tokio::select! {
-                        () = serve_connection(connection, is_local, calls, options, requests, shutdown) => {}
+                        () = serve_connection(connection, calls, options, requests, shutdown) => {}
                         () = when_woken(evicted.cancelled()) => {
                             tracing::debug!("closed an idle gRPC connection to make room");
                         }
@@ -142,9 +142,23 @@ impl Activity for Idleness {
     }
 }
 
+/// The limits of a connection.
+pub(crate) fn limits(options: &TransportOptions) -> Options {
+    Options {
+        max_streams: MAX_CALLS,
+        stream_window: CALL_WINDOW,
+        connection_window: CONNECTION_WINDOW,
+        max_frame: MAX_FRAME,
+        max_head: MAX_HEAD,
+        max_pending_resets: MAX_PENDING_RESETS,
+        max_error_resets: MAX_ERROR_RESETS,
+        keepalive: options.keepalive_time.map(|time| (time, options.keepalive_timeout)),
+        taking: TAKING,
+    }
+}
+
 async fn serve_connection<S>(
     stream: S,
-    is_local: bool,
     calls: Calls,
     options: TransportOptions,
     requests: Arc<Requests>,
@@ -154,23 +168,10 @@ async fn serve_connection<S>(
 {
     let stream = TimedWrites::new(stream);
     let backlog = stream.backlog();
-    let guarded = GuardedConnection::new(stream, options.pings, is_local);
-    let has_started = guarded.has_started();
-    let (stream, drain) = Draining::new(guarded);
-    let mut protocol =
-        Builder::new(TimedReplies::new(nereid_net::io_runtime::Spawner, Arc::clone(&requests)));
-    protocol
-        .timer(TokioTimer::new())
-        .keep_alive_interval(options.keepalive_time)
-        .keep_alive_timeout(options.keepalive_timeout)
-        .max_concurrent_streams(MAX_CALLS)
-        .initial_connection_window_size(CONNECTION_WINDOW)
-        .max_frame_size(MAX_FRAME)
-        .max_pending_accept_reset_streams(MAX_PENDING_RESETS)
-        .max_local_error_reset_streams(MAX_ERROR_RESETS);
-    let connection =
-        protocol.serve_connection(TokioIo::new(stream), ObservedCalls { calls, delay: options.delay });
-    tokio::pin!(connection);
+    let calls = ObservedCalls { calls, delay: options.delay };
+    let pings = options.pings.map(|rules| Box::new(PingLimits::new(rules)) as Box<dyn Pings>);
+    let mut connection = Connection::new(stream, calls, limits(&options), pings, Arc::clone(&requests));
+    let has_started = connection.has_started();
     // Each of these events occurs at most once, but the connection is polled for every frame.
     let ending = when_woken(async {
         tokio::select! {
@@ -182,17 +183,16 @@ async fn serve_connection<S>(
     let served = async {
         let old = async {
             tokio::select! {
-                outcome = connection.as_mut() => Some(outcome),
+                outcome = &mut connection => Some(outcome),
                 () = ending => None,
             }
         };
         match old.await {
             Some(outcome) => outcome,
             None => {
-                drain.begin();
-                connection.as_mut().graceful_shutdown();
+                connection.drain();
                 tokio::select! {
-                    outcome = connection.as_mut() => outcome,
+                    outcome = &mut connection => outcome,
                     () = when_woken(silent(&has_started, LAST_FRAME_TIMEOUT)) => Ok(()),
                     () = when_woken(client_stalled(|| requests.idle_after().filter(|_| !backlog.is_there()))) => Ok(()),
                     () = grace(options, &shutdown) => Ok(()),

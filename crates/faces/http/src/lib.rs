@@ -24,6 +24,7 @@ mod slots;
 mod spelling;
 #[cfg(test)]
 mod testing;
+mod time_limit;
 
 pub use accept::accepts;
 pub use body::{Limit, RequestBody};
@@ -37,3 +38,4 @@ pub use reply::Reply;
 pub use router::Router;
 pub use routes::{Params, Route, RouteId, RouteMatch, Routes, decode};
 pub use serve::{End, PROTOCOLS, TransportOptions, serve};
+pub use time_limit::time_limit;

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use hyper::HeaderMap;
 use nereid_core::backend_api::{Error, ErrorCode, InferRequest, Result, Trace};
@@ -57,10 +58,12 @@ impl<'a> Call<'a> {
         Self { face, target: Target::new(&http.params), headers: http.headers, http }
     }
 
-    /// The head of the request, for models that choose their version by it.
-    pub(crate) fn head(&self) -> RequestHead {
+    /// The head of the request, for models that choose their version by it or have to be loaded before its client leaves. The
+    /// client waits no longer than `timeout`, a limit in the body.
+    pub(crate) fn head(&self, timeout: Option<Duration>) -> RequestHead {
         let headers = self.headers.iter().filter(|(name, _)| !self.http.is_secret(name.as_str()));
-        request_head(headers.map(|(name, value)| (name.as_str(), value.as_bytes())))
+        let head = request_head(headers.map(|(name, value)| (name.as_str(), value.as_bytes())));
+        head.with_time_limit(timeout.into_iter().chain(http::time_limit(self.headers)).min())
     }
 
     /// The sender of an inference request, holding the body's share of the budget.
@@ -79,11 +82,12 @@ impl<'a> Call<'a> {
         Some(trace)
     }
 
-    /// Adds the headers that are forwarded to models.
+    /// Adds the deadline that headers set, and the headers that are forwarded to models.
     ///
     /// # Errors
     /// `InvalidArg` for a header that cannot be forwarded.
-    pub(crate) fn forward_headers(&self, request: &mut InferRequest) -> Result<()> {
+    pub(crate) fn apply_headers(&self, request: &mut InferRequest) -> Result<()> {
+        request.deadline = http::time_limit(self.headers).and_then(|limit| Instant::now().checked_add(limit));
         match &self.face.options.forwarded_headers {
             Some(pattern) => {
                 let headers = self.http.spelled_headers().filter(|(name, _)| !self.http.is_secret(name));

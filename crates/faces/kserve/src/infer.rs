@@ -32,7 +32,7 @@ pub(crate) async fn answer(call: &Call<'_>, body: RequestBody) -> Result<Reply> 
     let Call { face, target, .. } = call;
     let version = target.version()?;
     // Resolved first: a request to an unknown model is not decoded.
-    let head = || call.head().with_time_limit(time_limit(body.front()));
+    let head = || call.head(time_limit(body.front()));
     let model = resolve_single(&face.server, &target.model, version, head, "generate_stream").await?;
     match call.draw_trace() {
         None => answer_with(call, &model, body, None).await,
@@ -74,7 +74,7 @@ async fn answer_with(
         Ok(decoded) => decoded,
         Err(error) => return call.region_refusal(&error).ok_or(error),
     };
-    call.forward_headers(&mut request)?;
+    call.apply_headers(&mut request)?;
     request.trace = trace.map(|trace| RequestTrace::new(Arc::clone(trace)));
     let caller = call.caller(&mut body, admission);
     let mut answers = face.server.infer(model, request, caller)?;

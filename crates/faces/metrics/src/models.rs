@@ -15,8 +15,8 @@ pub(crate) struct Row {
     pub model: String,
     pub version: u64,
     pub labels: Labels,
-    /// The labels for each reason of failure.
-    reasons: [Labels; FailureReason::ALL.len()],
+    /// The labels for each reason of failure that the reference knows.
+    reasons: [Labels; REASONS.len()],
     pub totals: Totals,
     /// Whether its configuration enables the response cache; the server may have none.
     pub enables_cache: bool,
@@ -35,9 +35,9 @@ pub(crate) fn rows(server: &Server) -> Vec<Row> {
 
 fn row(model: Arc<Model>) -> Row {
     let labels = labels(&model);
-    let reasons = FailureReason::ALL.map(|reason| {
+    let reasons = REASONS.map(|(reason, _)| {
         let mut labels = labels.clone();
-        labels.insert("reason".to_owned(), reason_name(reason).to_owned());
+        labels.insert("reason".to_owned(), reason.to_owned());
         Labels::new(&labels)
     });
     let statistics = model.statistics();
@@ -55,14 +55,13 @@ fn row(model: Arc<Model>) -> Row {
     }
 }
 
-fn reason_name(reason: FailureReason) -> &'static str {
-    match reason {
-        FailureReason::Backend => "BACKEND",
-        FailureReason::Cancelled => "CANCELED",
-        FailureReason::Other => "OTHER",
-        FailureReason::Rejected => "REJECTED",
-    }
-}
+/// The reasons of failures that the reference knows, and the failures that count under each.
+const REASONS: [(&str, &[FailureReason]); 4] = [
+    ("BACKEND", &[FailureReason::Backend]),
+    ("CANCELED", &[FailureReason::Cancelled]),
+    ("OTHER", &[FailureReason::Other]),
+    ("REJECTED", &[FailureReason::Rejected, FailureReason::Shed]),
+];
 
 fn labels(model: &Model) -> MetricLabels {
     let mut labels = MetricLabels::new();
@@ -134,6 +133,11 @@ const SUCCESS: Counter = Counter {
     help: "Successful requests, regardless of their batch size",
     value: |totals| totals.success,
 };
+const SHED: Counter = Counter {
+    name: "nereid_shed_requests_total",
+    help: "Requests that were refused because they would have waited in the queue for longer than they may",
+    value: |totals| totals.failures_by(FailureReason::Shed),
+};
 const FAILURE: &str = "nv_inference_request_failure";
 const PENDING: &str = "nv_inference_pending_request_count";
 const LOAD: &str = "nv_model_load_duration_secs";
@@ -165,7 +169,7 @@ const SUMMARIES: [(&str, &str); LatencyPhase::ALL.len()] = [
 
 /// The names of all families here.
 pub(crate) fn names() -> impl Iterator<Item = &'static str> {
-    let counters = [SUCCESS].into_iter().chain(COUNTS).chain(DURATIONS).map(|counter| counter.name);
+    let counters = [SUCCESS, SHED].into_iter().chain(COUNTS).chain(DURATIONS).map(|counter| counter.name);
     let summaries = SUMMARIES.into_iter().map(|(name, _)| name);
     counters.chain([FAILURE, PENDING, LOAD, LOAD_FAILURES, READY, FIRST_RESPONSE]).chain(summaries)
 }
@@ -178,10 +182,12 @@ pub(crate) fn write_counters(text: &mut Text, rows: &[Row], durations: bool) {
     write_counter(text, rows, &SUCCESS);
     text.family(FAILURE, "counter", "Failed requests, by reason");
     for row in rows {
-        for (labels, count) in row.reasons.iter().zip(row.totals.failures) {
+        for (labels, (_, counted)) in row.reasons.iter().zip(REASONS) {
+            let count = counted.iter().map(|reason| row.totals.failures_by(*reason)).sum::<u64>();
             text.sample(FAILURE, "", labels, count);
         }
     }
+    write_counter(text, rows, &SHED);
     COUNTS.iter().for_each(|counter| write_counter(text, rows, counter));
     if durations {
         DURATIONS.iter().for_each(|counter| write_counter(text, rows, counter));

@@ -1,8 +1,7 @@
-//! Server-side handling of HTTP/2 connections below the library, on raw bytes: finds frames, and admits the client's
-//! last streams before the connection drains.
+//! Server-side handling of HTTP/2 connections below the library, on raw bytes: admits the client's last streams before the
+//! connection drains.
 
 mod draining;
 mod frames;
 
 pub use self::draining::{Drain, Draining};
-pub use self::frames::{Frame, HEAD, Kind, PREFACE, Scanner};

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 pub use self::arrival::Arrival;
 pub use self::leaving::client_stalled;
-pub use self::replies::{Requests, TakenInTime, TimedBody, TimedReplies};
+pub use self::replies::{InProgress, Requests, TakenInTime, TimedBody, TimedReplies};
 pub use self::writes::{Backlog, TimedWrites};
 
 /// Time limit for the first part of a message, from its first byte, and for each further [`PROGRESS`] bytes.

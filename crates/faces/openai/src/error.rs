@@ -60,6 +60,15 @@ impl Failure {
         Box::new(Self { code: Some("model_not_found"), param: Some("model".into()), ..*failure })
     }
 
+    /// 404 for a stored answer, or 400 if a field names it.
+    pub(crate) fn unknown_answer(param: &'static str, message: String) -> Box<Self> {
+        let (status, code) = match param {
+            "previous_response_id" => (StatusCode::BAD_REQUEST, Some("previous_response_not_found")),
+            _ => (StatusCode::NOT_FOUND, None),
+        };
+        Box::new(Self { code, param: Some(param.into()), ..*Self::new(status, message) })
+    }
+
     /// 500 for a fault of a model.
     pub(crate) fn broken_model(message: impl Into<Cow<'static, str>>) -> Box<Self> {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, message)

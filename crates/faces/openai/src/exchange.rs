@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::time::Instant;
 
 use bytes::Bytes;
 use hyper::HeaderMap;
@@ -14,6 +15,7 @@ use serde::Deserialize;
 
 use crate::OpenAi;
 use crate::error::{Failure, Outcome};
+use crate::models;
 use crate::profile::Profile;
 
 /// The reply to a request that is refused.
@@ -115,6 +117,8 @@ impl<'a> Exchange<'a> {
             let headers = self.call.spelled_headers().filter(|(name, _)| !self.call.is_secret(name));
             pattern.forward(headers, &mut request.parameters)?;
         }
+        request.deadline =
+            http::time_limit(self.call.headers).and_then(|limit| Instant::now().checked_add(limit));
         let header = |name: &str| self.call.headers.get(name)?.to_str().ok();
         let trace = self.face.server.trace().draw(self.model.name(), || trace_parent(header));
         request.trace = trace.map(RequestTrace::new);
@@ -187,6 +191,9 @@ async fn resolve(
     }
     call.permit(Action::Infer, base)?;
     let model = face.server.resolve_with(base, None, head).await.map_err(unknown)?;
+    if models::adapters(&model).is_some_and(|mut adapters| !adapters.any(|adapter| adapter == lora)) {
+        return Err(Failure::unknown_model(format!("Unknown model: {name}")).into());
+    }
     Ok((model, Some(lora.to_owned())))
 }
 

@@ -49,6 +49,7 @@ use nereid_protocol::{Access, Action, HeaderPattern};
 use crate::error::transport_error;
 use crate::exchange::{Refusal, request_id};
 use crate::profile::Profiles;
+use crate::responses::Store;
 
 /// The prefix of paths that this face alone has. `/tokenize` and `/detokenize` are elsewhere, as in vLLM.
 const PREFIX: &str = "/v1/";
@@ -62,6 +63,8 @@ pub struct OpenAiOptions {
     pub max_input_size: usize,
     /// The largest number of tokens of an answer where a request has no limit and the model needs one.
     pub default_max_tokens: u64,
+    /// The most bytes of stored answers; 0 to store none.
+    pub stored_bytes: usize,
     /// Which headers are forwarded to models as parameters; `None` for none.
     pub forwarded_headers: Option<HeaderPattern>,
     /// Access to the routes.
@@ -76,6 +79,7 @@ impl Default for OpenAiOptions {
         Self {
             max_input_size: 64 << 20,
             default_max_tokens: 16,
+            stored_bytes: 64 << 20,
             forwarded_headers: None,
             access: Access::default(),
             cors: Cors::default(),
@@ -96,6 +100,8 @@ enum Operation {
     Completion,
     Embeddings,
     Response,
+    StoredResponse,
+    RemoveResponse,
     Rerank,
     Score,
     Tokenize,
@@ -112,6 +118,8 @@ static ROUTES: Routes<Operation> = Routes::new({
         Route::new(Method::POST, "/v1/completions", Action::Infer, Operation::Completion),
         Route::new(Method::POST, "/v1/embeddings", Action::Infer, Operation::Embeddings),
         Route::new(Method::POST, "/v1/responses", Action::Infer, Operation::Response),
+        Route::new(Method::GET, "/v1/responses/{response}", Action::Infer, Operation::StoredResponse),
+        Route::new(Method::DELETE, "/v1/responses/{response}", Action::Infer, Operation::RemoveResponse),
         Route::new(Method::POST, "/v1/rerank", Action::Infer, Operation::Rerank),
         Route::new(Method::POST, "/v1/score", Action::Infer, Operation::Score),
         Route::new(Method::POST, "/tokenize", Action::Infer, Operation::Tokenize),
@@ -135,6 +143,7 @@ pub struct OpenAi {
     options: OpenAiOptions,
     properties: Properties,
     profiles: Profiles,
+    answers: Arc<Store>,
     /// When the face was made, in seconds of Unix time.
     created: u64,
 }
@@ -152,17 +161,21 @@ impl OpenAi {
             keeps_spelling: options.forwarded_headers.is_some(),
             error_body: Some(transport_error),
         };
-        Self { server, options, properties, profiles: Profiles::new(), created: now() }
+        let answers = Arc::new(Store::new(options.stored_bytes));
+        Self { server, options, properties, profiles: Profiles::new(), answers, created: now() }
     }
 
     async fn answer(&self, operation: Operation, call: &Call<'_>, body: RequestBody) -> Reply {
         let model = call.params.get("model").unwrap_or_default();
+        let response = call.params.get("response").unwrap_or_default();
         // Boxed because a future has the size of its largest branch.
         let outcome = match operation {
             Operation::Chat => Box::pin(chat::answer(self, call, body)).await,
             Operation::Completion => Box::pin(completions::answer(self, call, body)).await,
             Operation::Embeddings => Box::pin(embeddings::answer(self, call, body)).await,
             Operation::Response => Box::pin(responses::answer(self, call, body)).await,
+            Operation::StoredResponse => responses::describe(self, call, &response),
+            Operation::RemoveResponse => responses::remove(self, call, &response),
             Operation::Rerank => Box::pin(rerank::rerank(self, call, body)).await,
             Operation::Score => Box::pin(rerank::score(self, call, body)).await,
             Operation::Tokenize => Box::pin(tokens::tokenize(self, call, body)).await,

@@ -1,8 +1,11 @@
 //! `/v1/models`: the models that this face can use, and loading and unloading them.
 
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+
 use hyper::StatusCode;
 use nereid_core::backend_api::ErrorCode;
-use nereid_core::{Overrides, VersionState};
+use nereid_core::{Model, Overrides, VersionState};
 use nereid_http::{Call, Reply, reply};
 use nereid_protocol::{Action, repository};
 use serde::Serialize;
@@ -22,15 +25,15 @@ struct List<'a> {
 
 #[derive(Serialize)]
 struct Document<'a> {
-    id: &'a str,
+    id: Cow<'a, str>,
     object: &'static str,
     created: u64,
     owned_by: &'static str,
 }
 
 impl<'a> Document<'a> {
-    fn new(face: &OpenAi, id: &'a str) -> Self {
-        Self { id, object: "model", created: face.created, owned_by: "nereid" }
+    fn new(face: &OpenAi, id: impl Into<Cow<'a, str>>) -> Self {
+        Self { id: id.into(), object: "model", created: face.created, owned_by: "nereid" }
     }
 }
 
@@ -46,11 +49,30 @@ fn is_usable<'v>(mut states: impl Iterator<Item = &'v VersionState>) -> bool {
     })
 }
 
-/// Lists the models that the client may see.
+/// The parameter with the names of a model's LoRA adapters, separated by commas.
+const ADAPTERS: &str = "lora_adapters";
+
+/// The LoRA adapters that a model lists; `None` if its configuration has no list.
+pub(crate) fn adapters(model: &Model) -> Option<impl Iterator<Item = &str>> {
+    let names = &model.config().parameters.get(ADAPTERS)?.string_value;
+    Some(names.split(',').map(str::trim).filter(|name| !name.is_empty()))
+}
+
+/// The LoRA adapters of a model's versions.
+fn adapters_of<'v>(states: impl Iterator<Item = &'v VersionState>) -> BTreeSet<String> {
+    let models = states.filter_map(VersionState::model);
+    models.filter_map(|model| adapters(model)).flatten().map(str::to_owned).collect()
+}
+
+/// Lists the models that the client may see, each followed by its adapters.
 pub(crate) fn list(face: &OpenAi, call: &Call<'_>) -> Reply {
     let models = face.server.models();
     let names = models.names().filter(|name| call.may(Action::Index, Some(name)));
-    let data = names.filter(|name| is_usable(models.states_of(name))).map(|name| Document::new(face, name));
+    let data = names.filter(|name| is_usable(models.states_of(name))).flat_map(|name| {
+        let adapters = adapters_of(models.states_of(name)).into_iter();
+        let adapters = adapters.map(move |adapter| Document::new(face, format!("{name}:{adapter}")));
+        [Document::new(face, name)].into_iter().chain(adapters)
+    });
     reply::json(StatusCode::OK, &List { object: "list", data: data.collect() })
 }
 
@@ -59,7 +81,12 @@ pub(crate) fn list(face: &OpenAi, call: &Call<'_>) -> Reply {
 /// # Errors
 /// 404 for a model that is not listed.
 pub(crate) fn describe(face: &OpenAi, name: &str) -> Result<Reply, Refusal> {
-    match is_usable(face.server.models().states_of(name)) {
+    let models = face.server.models();
+    let is_adapter = || {
+        let (base, adapter) = name.split_once(':')?;
+        Some(is_usable(models.states_of(base)) && adapters_of(models.states_of(base)).contains(adapter))
+    };
+    match is_usable(models.states_of(name)) || is_adapter().unwrap_or(false) {
         true => Ok(reply::json(StatusCode::OK, &Document::new(face, name))),
         false => Err(Failure::unknown_model(format!("Unknown model: {name}")).into()),
     }

@@ -1,24 +1,37 @@
-//! `/v1/responses`: the same conversations as chat completions, in the form of OpenAI's newer interface. Nothing is stored: each request
-//! holds its whole conversation.
+//! `/v1/responses`: the same conversations as chat completions, in the form of OpenAI's newer interface. A request holds its whole
+//! conversation, or continues the conversation of a stored answer.
 
 mod input;
+mod store;
 mod whole;
 mod writing;
 
 use std::future::poll_fn;
+use std::sync::Arc;
 
+use bytes::Bytes;
 use hyper::StatusCode;
+use nereid_core::Principal;
 use nereid_http::{Call, Reply, RequestBody, reply};
-use serde_json::{Map, Value};
+use nereid_protocol::Action;
+use ring::rand::{SecureRandom as _, SystemRandom};
+use serde_json::{Map, Value, json};
 use tokio::time::timeout;
 
-use self::input::plan;
+use self::input::{Planned, plan};
+use self::store::{StoredAnswer, Turn};
 use self::whole::{Answer, envelope};
 use self::writing::ResponseStream;
 use crate::OpenAi;
 use crate::choices::Choices;
+use crate::error::{Failure, Outcome};
 use crate::exchange::{Exchange, Refusal, random_id};
 use crate::sse;
+
+pub(crate) use self::store::Store;
+
+/// The beginning of an answer's identifier.
+const PREFIX: &str = "resp_";
 
 /// Fields that all documents of an answer share.
 #[derive(Clone, Debug)]
@@ -26,6 +39,10 @@ pub(crate) struct Head {
     id: String,
     created: u64,
     model: String,
+    /// The identifier of the previous answer.
+    previous: Option<String>,
+    /// Whether the answer will be stored.
+    stores: bool,
     /// Fields of the request that an answer repeats.
     echo: Map<String, Value>,
 }
@@ -36,26 +53,42 @@ pub(crate) struct Head {
 /// The reply to a request that is refused or has failed.
 pub(crate) async fn answer(face: &OpenAi, call: &Call<'_>, body: RequestBody) -> Result<Reply, Refusal> {
     let mut exchange = Exchange::begin(face, call, body).await?;
-    let (plan, echo) = exchange.plan(plan).await?;
+    let (store, principal) = (Arc::clone(&face.answers), call.caller.principal.clone());
+    let planned = exchange.plan(move |request| plan(request, &store, principal.as_ref())).await?;
+    let Planned { plan, echo, previous, turns, input, stores } = planned;
+    let id = if stores { secret_id() } else { None };
+    let stores = id.is_some();
+    let keeper = stores.then(|| Keeper {
+        store: Arc::clone(&face.answers),
+        principal: call.caller.principal.clone(),
+        model: exchange.model.name().to_owned(),
+        turns,
+        input,
+    });
     let mut requests = Vec::with_capacity(plan.choices.len());
     for (request, options) in plan.choices {
         requests.push((exchange.infer(request)?, options));
     }
     let mut choices = Choices::new(requests, exchange.meter.take());
-    let head = Head { id: random_id("resp_"), created: crate::now(), model: exchange.name.clone(), echo };
+    let id = id.unwrap_or_else(|| random_id(PREFIX));
+    let (created, model) = (crate::now(), exchange.name.clone());
+    let head = Head { id, created, model, previous, stores, echo };
     if !plan.form.stream {
         let mut answer = Answer::new(&plan.form);
         while let Some(delta) = poll_fn(|context| choices.poll_next(context)).await {
             answer.add(delta?);
         }
-        let document = envelope(&head, answer.status(), answer.items(), choices.usage());
+        let mut document = envelope(&head, answer.status(), answer.items(), choices.usage());
+        if let Some(keeper) = keeper {
+            keeper.keep(&mut document);
+        }
         let document = serde_json::to_vec(&document).unwrap_or_default();
         return Ok(reply::json_bytes(StatusCode::OK, face.server.bodies().hold(document)?));
     }
     // As for chat completions.
     let first = timeout(sse::KEEP_ALIVE, poll_fn(|context| choices.poll_next(context))).await;
     let mut written = Vec::with_capacity(4096);
-    let mut stream = ResponseStream::new(head, choices, &plan.form);
+    let mut stream = ResponseStream::new(head, choices, &plan.form, keeper);
     if let Ok(Some(Err(failure))) = first {
         return Err(failure.into());
     }
@@ -65,4 +98,67 @@ pub(crate) async fn answer(face: &OpenAi, call: &Call<'_>, body: RequestBody) ->
         Ok(first) => stream.write(first, &mut written),
     };
     Ok(sse::stream(written, !goes_on, stream, exchange.call().busy()))
+}
+
+/// An identifier that cannot be guessed, because clients without a principal share their answers. `None` if the system has no random
+/// numbers.
+fn secret_id() -> Option<String> {
+    let mut bytes = [0; 16];
+    SystemRandom::new().fill(&mut bytes).ok()?;
+    Some(format!("{PREFIX}{:032x}", u128::from_ne_bytes(bytes)))
+}
+
+/// Stores an answer once it is complete.
+pub(crate) struct Keeper {
+    store: Arc<Store>,
+    principal: Option<Principal>,
+    model: String,
+    /// The conversation before the request.
+    turns: Vec<Turn>,
+    /// The items of the request.
+    input: Vec<Value>,
+}
+
+impl Keeper {
+    /// Stores the answer with this document. Its field `store` becomes false without room.
+    fn keep(self, document: &mut Value) {
+        let Self { store, principal, model, mut turns, input: mut items } = self;
+        let output = document.get("output").and_then(Value::as_array);
+        items.extend(output.into_iter().flatten().cloned());
+        turns.push(Value::from(items).to_string().into());
+        let id = document.get("id").and_then(Value::as_str).unwrap_or_default().to_owned();
+        let answer = StoredAnswer { principal, model, document: Bytes::from(document.to_string()), turns };
+        let is_stored = store.put(id, answer);
+        if let Some(stored) = document.get_mut("store") {
+            *stored = is_stored.into();
+        }
+    }
+}
+
+/// Replies with a stored answer.
+///
+/// # Errors
+/// 404 unless the answer belongs to the caller, who may run its model.
+pub(crate) fn describe(face: &OpenAi, call: &Call<'_>, id: &str) -> Result<Reply, Refusal> {
+    let document = find(face, call, id)?;
+    Ok(reply::json_bytes(StatusCode::OK, document))
+}
+
+/// Removes a stored answer.
+///
+/// # Errors
+/// As [`describe`].
+pub(crate) fn remove(face: &OpenAi, call: &Call<'_>, id: &str) -> Result<Reply, Refusal> {
+    find(face, call, id)?;
+    face.answers.remove(id);
+    Ok(reply::json(StatusCode::OK, &json!({"id": id, "object": "response", "deleted": true})))
+}
+
+/// The document of a stored answer.
+fn find(face: &OpenAi, call: &Call<'_>, id: &str) -> Outcome<Bytes> {
+    let answer = face.answers.get(id, call.caller.principal.as_ref());
+    let answer = answer.filter(|answer| call.may(Action::Infer, Some(&answer.model)));
+    answer
+        .map(|answer| answer.document.clone())
+        .ok_or_else(|| Failure::unknown_answer("response_id", format!("Response with id '{id}' not found.")))
 }

@@ -18,7 +18,7 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use nereid_core::{LoadGuard, LoadHooks};
-use nereid_repository::PrivateFolder;
+use nereid_private_folders::PrivateFolder;
 use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
 use rustix::io::Errno;
 use tempfile::TempDir;

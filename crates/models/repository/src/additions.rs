@@ -11,13 +11,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use nereid_model_config::{ModelConfig, complete_backend};
+use nereid_private_folders::PrivateFolder;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
 
 pub use self::formats::{ExternalData, LocalModel};
 use self::layout::{copy_file, copy_folder};
 use crate::model_folder::{CONFIG, entries};
-use crate::private_folder::PrivateFolder;
 use crate::source::is_model_name;
 use crate::version_number;
 

@@ -10,7 +10,6 @@ mod agents;
 mod fingerprint;
 mod model_folder;
 mod needed_files;
-mod private_folder;
 mod registered;
 mod route;
 mod sent;
@@ -23,7 +22,6 @@ pub use agents::{
     AGENTS_FILE, Agent, AgentDefault, Agents, AgentsOfRepository, NamedAgent, agents_of_folder, own_agents,
 };
 pub use model_folder::{Gpus, ReadOptions, config_path, entries, read_model, version_number};
-pub use private_folder::PrivateFolder;
 pub use route::{NextPiece, Route, RouteAnswer, RouteBody, RouteError, RouteFuture, RoutedObject, Way};
 #[cfg(feature = "conformance")]
 pub use source::conformance::check_source;

@@ -10,9 +10,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use nereid_core::backend_api::{Error, Result};
 use nereid_core::{LoadGuard, LoadHooks, Origin, Overrides};
 use nereid_model_files as model_files;
+use nereid_private_folders::PrivateFolder;
 use tempfile::TempDir;
-
-use crate::private_folder::PrivateFolder;
 
 /// Prefix of the servers' folders.
 const PREFIX: &str = "nereid-sent-";

@@ -1,23 +1,27 @@
 //! Applies a sandbox in a child between fork and exec.
 
+use std::env::temp_dir;
 use std::ffi::OsString;
-use std::fs::Permissions;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
+use nereid_private_folders::PrivateFolder;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CapabilitySet, clear_ambient_capability_set, remove_capability_from_bounding_set};
 use seccompiler::BpfProgram;
 use tempfile::TempDir;
 
+use crate::cgroups::{Group, Groups};
 use crate::policy::{Level, Policy};
 use crate::support::{Error, Support};
 use crate::{filter, rules, variables};
+
+/// The prefix of the folders of processes, in the system's folder for temporary files.
+const PREFIX: &str = "nereid-model-";
 
 /// Variables that name the folder for temporary files.
 const FOLDERS: [&str; 3] = ["TMPDIR", "TMP", "TEMP"];
@@ -28,6 +32,8 @@ pub struct Sandbox {
     rules: Option<OwnedFd>,
     filters: Vec<BpfProgram>,
     limits: Vec<(Resource, u64)>,
+    /// The file by which the process enters its control group.
+    pub(crate) entrance: Option<OwnedFd>,
     /// Variables of the server that the process does not inherit.
     variables: Vec<OsString>,
     /// Whether the folder for temporary files is also the user's.
@@ -39,14 +45,36 @@ pub struct Sandbox {
 /// Resources of a confined process. Keep them until the process has ended.
 #[derive(Debug, Default)]
 pub struct Confinement {
-    temporary: Option<TempDir>,
+    temporary: Option<Temporary>,
+    /// The control group with the limit of processors.
+    _group: Option<Group>,
     own_proc: Option<OwnedFd>,
+}
+
+/// A folder for temporary files. Its parent has the lock by which a later server recognises that this one lives, out of the
+/// process's reach.
+#[derive(Debug)]
+struct Temporary {
+    files: TempDir,
+    _locked: PrivateFolder,
+}
+
+impl Temporary {
+    fn new(parent: &Path) -> io::Result<Self> {
+        let locked = PrivateFolder::new(parent, PREFIX)?;
+        Ok(Self { files: locked.folder()?, _locked: locked })
+    }
+}
+
+/// Removes the folders for temporary files of processes whose server was killed.
+pub fn remove_left_over_folders() {
+    PrivateFolder::remove_left_over(&temp_dir(), PREFIX);
 }
 
 impl Confinement {
     /// The process's own folder for temporary files, if it has one. It is removed when this is dropped.
     pub fn temporary(&self) -> Option<&Path> {
-        self.temporary.as_ref().map(TempDir::path)
+        self.temporary.as_ref().map(|temporary| temporary.files.path())
     }
 
     /// Keeps the rule valid that lets the process read its own folder of /proc: the kernel may otherwise forget the folder that
@@ -75,6 +103,7 @@ impl Sandbox {
             rules: None,
             filters: Vec::new(),
             limits: Vec::new(),
+            entrance: None,
             variables: Vec::new(),
             moves_home: !policy.variables.iter().any(|name| name == "HOME"),
             level: policy.level,
@@ -84,9 +113,7 @@ impl Sandbox {
             return Ok(sandbox);
         }
         if policy.is_closed() {
-            let private = Permissions::from_mode(0o700);
-            let folder = tempfile::Builder::new().prefix("nereid-model-").permissions(private).tempdir()?;
-            sandbox.confinement.temporary = Some(folder);
+            sandbox.confinement.temporary = Some(Temporary::new(&temp_dir())?);
             sandbox.variables =
                 variables::withheld(std::env::vars_os().map(|(name, _)| name), &policy.variables);
             // A core file would have contents of the process outside its folders.
@@ -94,6 +121,11 @@ impl Sandbox {
         }
         // RLIMIT_AS would count what CUDA and sanitizers reserve and never use.
         sandbox.limits.extend(policy.memory.map(|bytes| (Resource::Data, bytes)));
+        if let (Some(cpus), Ok(groups)) = (policy.cpus, Groups::get()) {
+            let group = groups.create(cpus)?;
+            sandbox.entrance = Some(group.entrance()?);
+            sandbox.confinement._group = Some(group);
+        }
         sandbox.rules = rules::ruleset(policy, support.landlock, sandbox.confinement.temporary())?;
         if support.seccomp {
             sandbox.filters = filter::programs(policy)?;
@@ -105,7 +137,7 @@ impl Sandbox {
     /// later stay. Kept for as long as the process runs, the result keeps what the process needs.
     #[must_use]
     pub fn confine(self, command: &mut Command) -> Confinement {
-        let Self { rules, filters, limits, variables, moves_home, level, confinement } = self;
+        let Self { rules, filters, limits, entrance, variables, moves_home, level, confinement } = self;
         for name in variables {
             command.env_remove(name);
         }
@@ -122,6 +154,10 @@ impl Sandbox {
             return confinement;
         }
         let apply = move || {
+            if let Some(entrance) = &entrance {
+                // 0 is the process that writes.
+                rustix::io::write(entrance, b"0")?;
+            }
             for (resource, most) in &limits {
                 lower(*resource, *most)?;
             }

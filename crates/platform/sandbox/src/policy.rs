@@ -4,6 +4,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use crate::cgroups::Cpus;
+
 /// How much a process is confined. Each level includes the ones before it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
@@ -48,6 +50,8 @@ pub struct Policy {
     pub gpus: bool,
     /// The most private memory of the process, in bytes.
     pub memory: Option<u64>,
+    /// How many processors the process and those that it starts may use together.
+    pub cpus: Option<Cpus>,
 }
 
 /// An unknown word for a level or a network.

@@ -4,6 +4,7 @@ use std::io;
 
 use landlock::ABI;
 
+use crate::cgroups::Groups;
 use crate::policy::{Level, Policy};
 
 /// Why a process cannot be confined.
@@ -70,12 +71,21 @@ impl Support {
         (!missing.is_empty()).then(|| missing.join(", and "))
     }
 
+    /// Why the limit of processors of a policy cannot be enforced, as the end of a sentence; `None` if it can or if the policy has
+    /// none. The first limit may move the server to another control group.
+    pub fn missing_limit(policy: &Policy) -> Option<String> {
+        let cpus = policy.cpus.filter(|_| policy.level > Level::Off)?;
+        let reason = Groups::get().err()?;
+        Some(format!("{reason}: models can use more than {cpus} processors"))
+    }
+
     /// Checks that the kernel can enforce a policy.
     ///
     /// # Errors
     /// The policy is [required](Level::Required), and the kernel cannot enforce all of it.
     pub(crate) fn check(self, policy: &Policy) -> Result<(), Error> {
-        match self.missing(policy.level) {
+        let limit = || Self::missing_limit(policy).filter(|_| policy.level == Level::Required);
+        match self.missing(policy.level).or_else(limit) {
             Some(missing) if policy.level == Level::Required => Err(Error::Unsupported { missing }),
             _ => Ok(()),
         }

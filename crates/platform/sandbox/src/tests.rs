@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 
 use landlock::ABI;
 
-use super::{Level, Network, Policy, Sandbox, Support, inherit};
+use super::{Level, Network, Policy, Sandbox, Support, inherit, remove_left_over_folders};
 
 const CONFINED: [Level; 2] = [Level::On, Level::Required];
 
@@ -131,11 +131,67 @@ fn temporary_folder_is_the_process_s_own_and_goes_with_it() {
             "{output:?}"
         );
         assert!(folder.join("b").exists());
+        // The start of another server does not remove it.
+        remove_left_over_folders();
+        assert!(folder.join("b").exists());
         drop(confinement);
-        assert!(!folder.exists());
+        assert!(!folder.parent().unwrap().exists());
     }
     let mut command = Command::new("true");
     assert_eq!(Sandbox::prepare(&at(Level::Basic)).unwrap().confine(&mut command).temporary(), None);
+}
+
+#[test]
+fn folder_of_a_killed_server_is_removed_and_its_lock_is_out_of_the_process_s_reach() {
+    let mut command = Command::new("/bin/sh");
+    command.args(["-c", r#"echo x > "$TMPDIR/a" && rm -f "$TMPDIR/../lock""#]);
+    let confinement = Sandbox::prepare(&at(Level::On)).unwrap().confine(&mut command);
+    let folder = confinement.temporary().unwrap().to_owned();
+    assert!(!command.output().unwrap().status.success());
+    let killed = folder.parent().unwrap();
+    assert!(folder.join("a").exists() && killed.join("lock").exists());
+    // As the end of the server leaves it: the lock is open, and nothing is removed.
+    std::mem::forget(confinement);
+    let lock = killed.join("lock");
+    fs::copy(&lock, killed.join("copy")).unwrap();
+    fs::rename(killed.join("copy"), &lock).unwrap();
+    remove_left_over_folders();
+    assert!(!killed.exists());
+}
+
+#[test]
+fn process_enters_its_control_group_before_its_program_runs() {
+    let folder = tempfile::tempdir().unwrap();
+    for level in [Level::Basic, Level::On] {
+        let entrance = folder.path().join("cgroup.procs");
+        let mut sandbox = Sandbox::prepare(&at(level)).unwrap();
+        sandbox.entrance = Some(fs::File::create(&entrance).unwrap().into());
+        let mut command = Command::new("true");
+        let confinement = sandbox.confine(&mut command);
+        assert!(command.status().unwrap().success());
+        drop(confinement);
+        assert_eq!(fs::read_to_string(&entrance).unwrap(), "0", "{level:?}");
+    }
+}
+
+#[test]
+fn limit_of_processors_is_enforced_or_reported() {
+    let cpus = Some("0.5".parse().unwrap());
+    for level in [Level::Off, Level::Basic, Level::On, Level::Required] {
+        let limited = Policy { cpus, ..at(level) };
+        let missing = Support::missing_limit(&limited);
+        match Sandbox::prepare(&limited) {
+            Err(error) => {
+                assert!(level == Level::Required && missing.is_some(), "{level:?} {error}");
+                assert!(error.to_string().contains("more than 0.5 processors"), "{error}");
+            }
+            Ok(sandbox) => {
+                let is_limited = level > Level::Off && missing.is_none();
+                assert_eq!(sandbox.entrance.is_some(), is_limited, "{level:?} {missing:?}");
+            }
+        }
+        assert!(level > Level::Off || missing.is_none());
+    }
 }
 
 #[test]

@@ -42,7 +42,9 @@ pub use caches::CacheConfig;
 pub use config::{AccessRules, Config, PollConfig, Process, VERSION};
 pub use engine_check::EngineCheck;
 pub use error::{StartError, StopError};
-pub use faces::{Endpoint, Face, FaceContext, Grpc, Http, Metrics, SageMaker, Serving, VertexAi};
+pub use faces::{
+    Endpoint, Face, FaceContext, Grpc, Http, Metrics, OpenAiLimits, SageMaker, Serving, VertexAi,
+};
 pub use gpus::{DriverLibrary, Gpus, GpusConfig};
 pub use hub_engines::{FrameworkLibrary, engines, libraries};
 pub use isolation::{HOST, HOST_INFORMS, host};

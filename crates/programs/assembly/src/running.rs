@@ -113,6 +113,7 @@ pub fn start(config: Config, process: Process) -> std::result::Result<RunningSer
         .with_namespacing(config.namespacing)
         .with_agents(Arc::new(agents), config.agents.defaults);
     repositories.source.remove_left_over_files();
+    nereid_sandbox::remove_left_over_folders();
     let mut interceptors = config.server.interceptors;
     let caching = config.response_cache.map(caches::open).transpose().map_err(StartError::Cache)?;
     if let Some(caching) = &caching {

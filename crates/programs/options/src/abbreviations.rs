@@ -12,7 +12,7 @@ use clap::{Arg, Command};
 use super::sources::names;
 
 /// Options that Triton does not have.
-pub(super) const OWN: [&str; 31] = [
+pub(super) const OWN: [&str; 32] = [
     "access",
     "audit-log",
     "config-file",
@@ -37,6 +37,7 @@ pub(super) const OWN: [&str; 31] = [
     "on-demand-wait-secs",
     "openai",
     "openai-default-max-tokens",
+    "openai-stored-bytes",
     "repository-agent",
     "repository-cache-byte-size",
     "repository-cache-directory",

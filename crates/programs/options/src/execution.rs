@@ -1,7 +1,7 @@
 //! The options about how models execute: the rate limiter, and where instances run.
 
 use clap::{ArgAction, Args, ValueEnum};
-use nereid_core::{HostPolicies, RateLimit, ResourceLimit};
+use nereid_core::{HostPolicies, LoadShedding, RateLimit, ResourceLimit};
 
 use super::host_policy::{self, HostPolicySetting};
 use super::values::{boolean, int};
@@ -20,10 +20,10 @@ pub(crate) struct ExecutionOptions {
     #[arg(long, value_name = "RESOURCE", value_parser = resource, action = ArgAction::Append)]
     rate_limit_resource: Vec<ResourceLimit>,
 
-    /// Refuse requests at once that would wait in a queue for longer than the deadline of their gRPC call or their queue timeout
-    /// allows, by the recent execution times of their model.
+    /// Refuse requests at once that would wait in a queue for longer than their deadline, timeout or queue timeout allows, by the
+    /// recent execution times of their model.
     #[arg(long, value_name = "BOOL", default_value = "true", value_parser = boolean(), action = ArgAction::Set)]
-    pub(super) shed_load: bool,
+    shed_load: bool,
 
     /// Setting of a host policy. An instance uses the policy that its group names, or by default the policy of its device:
     /// cpu, gpu_0 and so on, model. cpu-cores (0-3,8-11) pins instances to these processors, numa-node allocates their
@@ -54,6 +54,11 @@ impl ExecutionOptions {
             RateLimitMode::Off => RateLimit::Off,
             RateLimitMode::ExecutionCount => RateLimit::ExecutionCount(self.rate_limit_resource.clone()),
         }
+    }
+
+    /// Whether requests that would wait too long are refused.
+    pub(super) fn load_shedding(&self) -> LoadShedding {
+        if self.shed_load { LoadShedding::On } else { LoadShedding::Off }
     }
 
     /// Settings that have no effect, or that no instance can have.

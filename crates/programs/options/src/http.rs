@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::thread::available_parallelism;
 
 use clap::{ArgAction, Args};
-use nereid_assembly::{Endpoint, Http};
+use nereid_assembly::{Endpoint, Http, OpenAiLimits};
 use nereid_http::{Origin, TransportOptions};
 use nereid_kserve::{HttpOptions as FaceOptions, cors};
 use nereid_net::listener::{Address, Host, TlsFiles};
@@ -34,6 +34,11 @@ pub(crate) struct HttpOptions {
     /// backend llamacpp need none.
     #[arg(long, value_name = "COUNT", default_value = "16", value_parser = non_zero())]
     openai_default_max_tokens: NonZeroUsize,
+
+    /// Bytes of memory for the answers of /v1/responses that requests can continue by previous_response_id. If they are full, the
+    /// answers that were not used for the longest time leave; 0 stores none.
+    #[arg(long, value_name = "BYTES", default_value = "67108864", value_parser = whole::<usize>())]
+    openai_stored_bytes: usize,
 
     /// Address or host name to serve HTTP on, or a Unix socket, unix:/path, for programs of its owner and its group on this
     /// machine; unix:/path?mode=0666 for others, too. A Unix socket has no port.
@@ -149,7 +154,10 @@ impl HttpOptions {
             endpoint: Endpoint { address: self.address(), tls: self.tls()? },
             options: self.face_options()?,
             console: self.console,
-            openai: self.openai.then_some(self.openai_default_max_tokens.get() as u64),
+            openai: self.openai.then_some(OpenAiLimits {
+                default_max_tokens: self.openai_default_max_tokens.get() as u64,
+                stored_bytes: self.openai_stored_bytes,
+            }),
             transport: TransportOptions::default(),
         }))
     }

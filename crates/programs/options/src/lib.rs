@@ -302,7 +302,7 @@ impl Options {
             load_retries: self.models.load_retries(),
             model_control: self.models.control(),
             rate_limit: self.execution.rate_limit(),
-            shed_load: self.execution.shed_load,
+            load_shedding: self.execution.load_shedding(),
             max_inflight_requests: self.server.max_inflight_requests,
             max_inflight_bytes: self.server.max_inflight_bytes.unwrap_or_else(memory::default_budget),
             max_unread: self.server.max_unread_response_bytes,

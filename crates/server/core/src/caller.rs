@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use nereid_backend_api::Flow;
 use nereid_budgets::{BodyShare, Permit};
 use smallvec::SmallVec;
 
@@ -48,11 +49,16 @@ pub struct Admission {
     pub permit: Option<Permit>,
     /// Counts what the request uses.
     pub usage: Option<Arc<dyn Usage>>,
+    /// The sender's share of the model's queue.
+    pub flow: Flow,
 }
 
 impl fmt::Debug for Admission {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Admission").field("permit", &self.permit).finish_non_exhaustive()
+        f.debug_struct("Admission")
+            .field("permit", &self.permit)
+            .field("flow", &self.flow)
+            .finish_non_exhaustive()
     }
 }
 
@@ -66,6 +72,8 @@ pub struct Caller {
     /// Sums compute times, if a composite model makes the request.
     computed: Option<Arc<ComputeSum>>,
     usage: Option<Arc<dyn Usage>>,
+    /// The share of queues, if a policy sets it.
+    flow: Option<Flow>,
     /// Whether a backend makes the request, not a client.
     is_backend: bool,
     /// Whether answers count in the server's [`BodyBudget`](nereid_budgets::BodyBudget) until it has taken them.
@@ -96,11 +104,17 @@ impl Caller {
     /// This caller, as the limits of its sender admitted it.
     #[must_use]
     pub fn with_admission(mut self, admission: Option<Admission>) -> Self {
-        if let Some(Admission { permit, usage }) = admission {
+        if let Some(Admission { permit, usage, flow }) = admission {
             self.permits.extend(permit);
             self.usage = usage;
+            self.flow = Some(flow);
         }
         self
+    }
+
+    /// The caller's share of queues, if a policy sets it.
+    pub(crate) fn flow(&self) -> Option<Flow> {
+        self.flow
     }
 
     /// A backend, which may need the answer for a request that it executes.

@@ -240,15 +240,17 @@ impl InFlight {
 
     /// How the request ended, as metrics count it. Errors before execution come from the scheduler.
     fn ending(&self, last: Option<&Answer>, failed_before: bool, overrun: bool) -> RequestOutcome {
-        let code = match last {
-            Some(Err(error)) => Some(error.code()),
-            _ if failed_before => None,
+        let (code, retry_after) = match last {
+            Some(Err(error)) => (Some(error.code()), error.retry_after()),
+            _ if failed_before => (None, None),
             _ => return RequestOutcome::Success,
         };
         let reason = match code {
             _ if overrun || self.is_delegated && self.is_queued() => FailureReason::Other,
             _ if self.is_started() => FailureReason::Backend,
             Some(ErrorCode::Cancelled) => FailureReason::Cancelled,
+            // Only load shedding knows when a queue will have room.
+            Some(ErrorCode::Unavailable) if self.is_queued() && retry_after.is_some() => FailureReason::Shed,
             Some(ErrorCode::Unavailable) => FailureReason::Rejected,
             _ => FailureReason::Other,
         };

@@ -314,6 +314,7 @@ impl Model {
         if let Some(checks) = &self.sequence_checks {
             checks.check(&request, batch_size, &self.id.name)?;
         }
+        request.flow = caller.flow().unwrap_or(request.flow);
         self.begin_trace(&mut request, &caller, arrived);
         let inflight = InFlight::new(Arc::clone(self), &request, batch_size, arrived, caller);
         let responder = Responder::new(Arc::<InFlight>::clone(&inflight), request.allocator.clone());

@@ -32,6 +32,7 @@ use crate::spec::ModelId;
 use crate::table::{ModelStatus, ModelTable, ServedModels, VersionState};
 use crate::versions::{ModelRequest, RequestHead, Residency, ResolveFuture, VersionChooser, VersionChoosers};
 use nereid_scheduling::rate_limiter::{RateLimit, RateLimiter};
+use nereid_scheduling::shedding::LoadShedding;
 use nereid_scheduling::timer::Timer;
 use nereid_statistics::LatencyOptions;
 
@@ -73,8 +74,8 @@ pub struct ServerOptions {
     pub trace: TraceSettings,
     /// Where traces go; `None` keeps the settings and traces nothing.
     pub trace_store: Option<Arc<dyn TraceStore>>,
-    /// Whether requests that would wait in a queue for longer than their deadline or timeout allows are refused at once.
-    pub shed_load: bool,
+    /// Whether requests are refused at once that would wait in a queue for longer than their deadline or timeout allows.
+    pub load_shedding: LoadShedding,
     /// The number of queued requests at which each model's batcher starts: for tests that need a full queue.
     pub hold_batches: usize,
     /// Like `hold_batches`, for requests of sequences that wait for a slot.
@@ -152,7 +153,7 @@ impl Server {
                 timer: Timer::default(),
                 limiter,
                 hold_batches: (options.hold_batches, options.hold_backlog),
-                shed_load: options.shed_load,
+                load_shedding: options.load_shedding,
                 gpus: options.gpus.clone(),
                 gpu_limits: options.gpu_limits.clone(),
                 host_policies: options.host_policies.clone(),

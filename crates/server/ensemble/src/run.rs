@@ -400,6 +400,7 @@ impl<'a> Run<'a> {
             priority: template.priority,
             timeout: template.timeout,
             deadline: template.deadline,
+            flow: template.flow,
             allocator: None,
             trace: template.trace.as_ref().map(RequestTrace::child),
         };

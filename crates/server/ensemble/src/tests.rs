@@ -6,12 +6,13 @@ mod random_graphs;
 mod streams;
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 
 use nereid_backend_api::{
-    Backend, Batch, CorrelationId, DataType, Error, ErrorCode, InferRequest, ParameterValue, PolicyContents,
-    Request, RequestedOutput, Response, Result, SequenceFlags, Tensor,
+    Backend, Batch, CorrelationId, DataType, Error, ErrorCode, Flow, InferRequest, ParameterValue,
+    PolicyContents, Request, RequestedOutput, Response, Result, SequenceFlags, Tensor,
 };
 use nereid_testkit::{ScriptedBackend, ScriptedModel, normalised};
 
@@ -285,8 +286,9 @@ async fn properties_of_the_request_are_passed_on_to_members() {
     given.correlation_id = CorrelationId::Text("s".into());
     given.sequence = SequenceFlags { start: true, end: false };
     given.priority = 3;
+    given.flow = Flow { id: 9, weight: NonZeroU32::new(2).unwrap() };
     given.timeout = Some(std::time::Duration::from_secs(60));
-    let (parameters, timeout) = (given.parameters.clone(), given.timeout);
+    let (parameters, timeout, flow) = (given.parameters.clone(), given.timeout, given.flow);
     let contents = |input: &str, number| PolicyContents {
         input: input.into(),
         policy: "near".into(),
@@ -300,7 +302,7 @@ async fn properties_of_the_request_are_passed_on_to_members() {
     assert_eq!(own.buffers[0].as_host().unwrap()[..], 7_i64.to_le_bytes());
     assert_eq!((held.id.as_str(), &held.parameters), ("r", &parameters));
     assert_eq!((&held.correlation_id, held.sequence.start), (&CorrelationId::Text("s".into()), true));
-    assert_eq!((held.priority, held.timeout, held.model_name()), (3, timeout, "hold"));
+    assert_eq!((held.priority, held.timeout, held.flow, held.model_name()), (3, timeout, flow, "hold"));
     assert_eq!(held.outputs, [RequestedOutput::new("Y")]);
     members.release(held);
     let response = answers.single().await.unwrap();

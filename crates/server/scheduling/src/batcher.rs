@@ -1,8 +1,8 @@
 //! The dynamic batcher's rules: which requests form a batch, and when it leaves.
 //!
-//! Requests wait in levels, the most urgent first, and within a level in the order they came; those past their queue
-//! timeout that are delayed rather than refused come after the others of their level. The batch is made of the first
-//! ones in that order. It stops before a request that would make it too large or that cannot be batched with those in
+//! Requests wait in levels, the most urgent first, and within a level in the order they came, or as senders share it;
+//! those past their queue timeout that are delayed rather than refused come after the others of their level. The batch is
+//! made of the first ones in that order. It stops before a request that would make it too large or that cannot be batched with those in
 //! it, and leaves
 //! - at once, cut to the greatest preferred size it reaches, if it reaches one;
 //! - at once, if it cannot grow or the greatest preferred size is reached or passed;
@@ -13,6 +13,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
+use super::fair::FairQueue;
 use super::tickets::Tickets;
 use super::{Item, Queue, Readiness, Refusal, Ticket};
 
@@ -23,9 +24,6 @@ pub trait BatchItem: Item {
 
     /// The requested level; 0 if there is none.
     fn priority(&self) -> u64;
-
-    /// How long it may wait, if it sets a timeout.
-    fn timeout(&self) -> Option<Duration>;
 }
 
 /// Tells which items go together, and prepares them to leave.
@@ -105,14 +103,14 @@ pub struct Batcher<T, F> {
     len: usize,
     /// Items of the batch dimension in all requests together.
     size: usize,
-    /// When requests expire: time, level and number.
-    expiries: BTreeSet<(Instant, u64, u64)>,
+    /// When requests expire: time, level, number and flow.
+    expiries: BTreeSet<(Instant, u64, u64, u64)>,
     forming: Option<NextBatch>,
     closed: bool,
 }
 
 struct Level<T> {
-    waiting: Tickets<QueuedItem<T>>,
+    waiting: FairQueue<QueuedItem<T>>,
     /// Delayed requests, each under a new number.
     delayed: Tickets<QueuedItem<T>>,
     /// The new numbers of the delayed, by their first ones.
@@ -123,6 +121,7 @@ struct QueuedItem<T> {
     item: T,
     /// The number of its ticket.
     number: u64,
+    flow: u64,
     since: Instant,
     expiry: Option<Instant>,
 }
@@ -145,12 +144,13 @@ struct NextBatch {
 struct Place {
     level: u64,
     delayed: bool,
+    flow: u64,
     number: u64,
 }
 
 impl<T> Default for Level<T> {
     fn default() -> Self {
-        Self { waiting: Tickets::default(), delayed: Tickets::default(), renumbered: BTreeMap::new() }
+        Self { waiting: FairQueue::default(), delayed: Tickets::default(), renumbered: BTreeMap::new() }
     }
 }
 
@@ -160,7 +160,7 @@ impl<T> Level<T> {
     }
 
     fn pop(&mut self) -> Option<QueuedItem<T>> {
-        if let Some((_, waiting)) = self.waiting.pop() {
+        if let Some(waiting) = self.waiting.pop() {
             return Some(waiting);
         }
         let (_, delayed) = self.delayed.pop()?;
@@ -168,12 +168,17 @@ impl<T> Level<T> {
         Some(delayed)
     }
 
-    fn remove(&mut self, number: u64) -> Option<QueuedItem<T>> {
-        self.waiting.remove(number).or_else(|| self.delayed.remove(self.renumbered.remove(&number)?))
+    fn remove(&mut self, flow: u64, number: u64) -> Option<QueuedItem<T>> {
+        let delayed = || self.delayed.remove(self.renumbered.remove(&number)?);
+        self.waiting.remove(flow, number).or_else(delayed)
     }
 
     fn get(&self, place: Place) -> Option<&QueuedItem<T>> {
-        if place.delayed { self.delayed.get(place.number) } else { self.waiting.get(place.number) }
+        if place.delayed {
+            self.delayed.get(place.number)
+        } else {
+            self.waiting.get(place.flow, place.number)
+        }
     }
 }
 
@@ -208,17 +213,20 @@ impl<T: BatchItem, F: BatchFormer<T>> Batcher<T, F> {
         self.next_number += 1;
         self.len += 1;
         self.size += item.batch_size();
+        let (flow, cost) = (item.flow(), item.batch_size());
         let waiting = &mut self.levels.entry(level).or_default().waiting;
-        waiting.push(number, QueuedItem { item, number, since: now, expiry });
+        let queued = QueuedItem { item, number, flow: flow.id, since: now, expiry };
+        waiting.push(number, flow, cost, queued);
+        let is_shared = waiting.is_shared();
         if let Some(expiry) = expiry {
-            self.expiries.insert((expiry, level, number));
+            self.expiries.insert((expiry, level, number, flow.id));
         }
         // Otherwise it stands behind all that was looked at.
         let end = self.forming.map(|forming| forming.blocker.unwrap_or(forming.last));
-        if end.is_some_and(|end| level < end.level || (level == end.level && end.delayed)) {
+        if end.is_some_and(|end| level < end.level || (level == end.level && (end.delayed || is_shared))) {
             self.forming = None;
         }
-        Ticket { level, number }
+        Ticket { level, flow: flow.id, number }
     }
 
     /// Records that a request left.
@@ -226,7 +234,7 @@ impl<T: BatchItem, F: BatchFormer<T>> Batcher<T, F> {
         self.len -= 1;
         self.size -= waiting.item.batch_size();
         if let Some(expiry) = waiting.expiry {
-            self.expiries.remove(&(expiry, level, waiting.number));
+            self.expiries.remove(&(expiry, level, waiting.number, waiting.flow));
         }
         // Clients choose their levels, so empty levels are removed.
         if level != self.rules.default_level && self.levels.get(&level).is_some_and(|items| items.len() == 0)
@@ -316,9 +324,10 @@ fn behind<T>(
             (true, one, other) if one == other => start.2,
             _ => 0,
         };
-        let at = move |delayed| move |(number, waiting)| (Place { level, delayed, number }, waiting);
-        let waiting = items.waiting.iter_from(from(false)).map(at(false));
-        waiting.chain(items.delayed.iter_from(from(true)).map(at(true)))
+        let at = move |delayed, (flow, number, item)| (Place { level, delayed, flow, number }, item);
+        let waiting = items.waiting.iter_from(from(false)).map(move |item| at(false, item));
+        let delayed = items.delayed.iter_from(from(true));
+        waiting.chain(delayed.map(move |(number, item)| at(true, (item.flow, number, item))))
     })
 }
 
@@ -372,19 +381,20 @@ impl<T: BatchItem, F: BatchFormer<T>> Queue for Batcher<T, F> {
     }
 
     fn remove(&mut self, ticket: Ticket) -> Option<T> {
-        let waiting = self.levels.get_mut(&ticket.level)?.remove(ticket.number)?;
+        let waiting = self.levels.get_mut(&ticket.level)?.remove(ticket.flow, ticket.number)?;
         Some(self.gone(ticket.level, waiting))
     }
 
     fn expire(&mut self, now: Instant) -> Vec<T> {
         let mut refused = Vec::new();
-        while let Some(&(expiry, level, number)) = self.expiries.first().filter(|(expiry, ..)| *expiry <= now)
+        while let Some(&(expiry, level, number, flow)) =
+            self.expiries.first().filter(|(expiry, ..)| *expiry <= now)
         {
-            self.expiries.remove(&(expiry, level, number));
+            self.expiries.remove(&(expiry, level, number, flow));
             let policy = self.rules.policies.get(&level).unwrap_or(&self.rules.default_policy);
             let delays = policy.delays_expired;
             let Some(items) = self.levels.get_mut(&level) else { continue };
-            let Some(mut waiting) = items.waiting.remove(number) else { continue };
+            let Some(mut waiting) = items.waiting.remove(flow, number) else { continue };
             waiting.expiry = None;
             if delays {
                 let renumbered = self.next_number;
@@ -405,12 +415,17 @@ impl<T: BatchItem, F: BatchFormer<T>> Queue for Batcher<T, F> {
 
     fn patience(&self, item: &T) -> Option<Duration> {
         let policy = self.rules.policies.get(&self.level(item)).unwrap_or(&self.rules.default_policy);
-        policy.timeout(item.timeout()).filter(|_| !policy.delays_expired)
+        match policy.timeout {
+            None => item.timeout(),
+            Some(_) => policy.timeout(item.timeout()).filter(|_| !policy.delays_expired),
+        }
     }
 
     fn batches_before(&self, item: &T) -> usize {
-        let before = self.levels.range(..=self.level(item)).map(|(_, items)| items.waiting.len());
-        before.sum::<usize>() / self.rules.max_batch_size
+        let level = self.level(item);
+        let before = self.levels.range(..level).map(|(_, items)| items.waiting.len());
+        let beside = self.levels.get(&level).map_or(0, |items| items.waiting.ahead_of(item.flow().id));
+        (before.sum::<usize>() + beside) / self.rules.max_batch_size
     }
 
     fn len(&self) -> usize {

@@ -39,7 +39,8 @@ pub fn scheduler(config: &ModelConfig, context: SchedulerContext<'_>) -> Arc<dyn
     let SchedulerContext { instances, custom, permits, timer, hold, states, is_continuous, service } =
         context;
     if let Some(SchedulingChoice::SequenceBatching(batching)) = &config.scheduling_choice {
-        let context = sequence::configured::SchedulerContext { instances, permits, timer, hold, states };
+        let context =
+            sequence::configured::SchedulerContext { instances, permits, timer, hold, states, service };
         return sequence::configured::scheduler(config, batching, context);
     }
     let Some(SchedulingChoice::DynamicBatching(batching)) = &config.scheduling_choice else {

@@ -1,19 +1,19 @@
-//! The default scheduler's rules: each request by itself, first come, first served.
+//! The default scheduler's rules: each request by itself, first come, first served within a flow.
 
 use std::time::Instant;
 
-use super::tickets::Tickets;
+use super::fair::FairQueue;
 use super::{Item, Queue, Readiness, Refusal, Ticket};
 
 /// A queue without a limit, as the reference documents it for models that do not batch.
 pub struct Fifo<T> {
-    items: Tickets<T>,
+    items: FairQueue<T>,
     next: u64,
 }
 
 impl<T> Default for Fifo<T> {
     fn default() -> Self {
-        Self { items: Tickets::default(), next: 0 }
+        Self { items: FairQueue::default(), next: 0 }
     }
 }
 
@@ -23,8 +23,9 @@ impl<T: Item> Queue for Fifo<T> {
     fn push(&mut self, item: T, _now: Instant) -> Result<Ticket, (T, Refusal)> {
         let number = self.next;
         self.next += 1;
-        self.items.push(number, item);
-        Ok(Ticket { level: 0, number })
+        let flow = item.flow();
+        self.items.push(number, flow, item.cost(), item);
+        Ok(Ticket { level: 0, flow: flow.id, number })
     }
 
     fn alone(&mut self, item: T) -> Result<Vec<T>, T> {
@@ -40,11 +41,11 @@ impl<T: Item> Queue for Fifo<T> {
     }
 
     fn take(&mut self, _now: Instant) -> Vec<T> {
-        self.items.pop().into_iter().map(|(_, item)| item).collect()
+        self.items.pop().into_iter().collect()
     }
 
     fn remove(&mut self, ticket: Ticket) -> Option<T> {
-        self.items.remove(ticket.number)
+        self.items.remove(ticket.flow, ticket.number)
     }
 
     fn expire(&mut self, _now: Instant) -> Vec<T> {
@@ -55,8 +56,8 @@ impl<T: Item> Queue for Fifo<T> {
         None
     }
 
-    fn batches_before(&self, _item: &T) -> usize {
-        self.items.len()
+    fn batches_before(&self, item: &T) -> usize {
+        self.items.ahead_of(item.flow().id)
     }
 
     fn len(&self) -> usize {

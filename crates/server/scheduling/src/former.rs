@@ -1,7 +1,6 @@
 //! Which requests of a model can share a batch.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use nereid_backend_api::{BatchBuilder, CustomBatching, ModelConfig, Request, Tensor};
 
@@ -110,9 +109,5 @@ impl BatchItem for Request {
 
     fn priority(&self) -> u64 {
         self.priority
-    }
-
-    fn timeout(&self) -> Option<Duration> {
-        self.timeout
     }
 }

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use super::sync::{Condvar, Mutex, MutexGuard, wait};
 use super::{Claim, Enqueued, Item, Pulled, Queue, Readiness, Refusal, Ticket};
 use crate::rate_limiter::{Permit, Permits};
-use crate::shedding::{ServiceTime, is_too_late};
+use crate::shedding::{ServiceTime, exceeds_patience};
 use crate::timer::Alarm;
 
 /// A queue, and the instances that take batches from it.
@@ -127,10 +127,12 @@ impl<Q: Queue> Handoff<Q> {
     /// How long an item would wait at least, if that is longer than it may.
     fn excessive_wait(&self, queue: &Q, item: &Q::Item, now: Instant) -> Option<Duration> {
         let service = self.service.as_ref()?;
-        let expiry = queue.patience(item).and_then(|patience| now.checked_add(patience));
-        let latest = item.deadline().into_iter().chain(expiry).min()?;
+        let patience = queue.patience(item);
+        if patience.is_none() && item.deadline().is_none() {
+            return None;
+        }
         let wait = service.least_wait(queue.batches_before(item), self.calls.len())?;
-        is_too_late(now, wait, latest).then_some(wait)
+        exceeds_patience(item, patience, wait, now).then_some(wait)
     }
 
     /// See [`Scheduler::next`](super::Scheduler::next).

@@ -5,7 +5,8 @@
 //! The [rate limiter](rate_limiter) limits executions of all models, and the [`timer`] rings when requests expire.
 //!
 //! A scheduler has two parts. A `Queue` holds the rules by which requests leave, alone or in batches, and is a plain
-//! value: time is an argument. `Handoff` shares a queue between those who enqueue and the instances' threads.
+//! value: time is an argument. `Handoff` shares a queue between those who enqueue and the instances' threads. Senders
+//! share a queue by their weights: see `fair`.
 //!
 //! Knows no model, no backend and no server: requests, instances and permits are all that it sees.
 
@@ -14,6 +15,7 @@
 
 mod batcher;
 pub mod configured;
+mod fair;
 mod fifo;
 mod former;
 mod handoff;
@@ -29,7 +31,7 @@ pub mod timer;
 
 use std::time::{Duration, Instant};
 
-use nereid_backend_api::{CorrelationId, Error, Request};
+use nereid_backend_api::{CorrelationId, Error, Flow, Request};
 
 use self::fifo::Fifo;
 use self::former::RequestFormer;
@@ -149,13 +151,14 @@ pub struct Claim<T> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ticket {
     level: u64,
+    flow: u64,
     number: u64,
 }
 
 impl Ticket {
     /// A ticket of a scheduler with one number for each request.
     pub fn numbered(number: u64) -> Self {
-        Self { level: 0, number }
+        Self { level: 0, flow: 0, number }
     }
 
     /// The number it was made of.
@@ -172,6 +175,21 @@ pub trait Item: Sized {
     /// When its client stops waiting for the answer.
     fn deadline(&self) -> Option<Instant> {
         None
+    }
+
+    /// How long its client lets it wait, if its queue has no timeout of its own.
+    fn timeout(&self) -> Option<Duration> {
+        None
+    }
+
+    /// The sender, which shares the queue with others.
+    fn flow(&self) -> Flow {
+        Flow::default()
+    }
+
+    /// The part of its sender's share that it uses up, at least 1.
+    fn cost(&self) -> usize {
+        1
     }
 }
 
@@ -230,6 +248,18 @@ impl Item for Request {
     fn deadline(&self) -> Option<Instant> {
         self.deadline
     }
+
+    fn timeout(&self) -> Option<Duration> {
+        self.timeout
+    }
+
+    fn flow(&self) -> Flow {
+        self.flow
+    }
+
+    fn cost(&self) -> usize {
+        self.batch_size().max(1)
+    }
 }
 
 /// The rules by which queued requests leave. It has no clock and no thread: the time is an argument.
@@ -261,9 +291,9 @@ pub(crate) trait Queue {
     /// When [`expire`](Self::expire) has something to do next.
     fn next_expiry(&self) -> Option<Instant>;
 
-    /// How long an item may wait, by the queue's rules, until it is refused.
-    fn patience(&self, _item: &Self::Item) -> Option<Duration> {
-        None
+    /// How long an item may wait, by the queue's rules or else by its client.
+    fn patience(&self, item: &Self::Item) -> Option<Duration> {
+        item.timeout()
     }
 
     /// How many batches leave at least before the one of an item that comes now.

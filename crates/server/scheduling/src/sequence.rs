@@ -11,7 +11,7 @@ pub mod configured;
 mod prepare;
 mod rules;
 
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use nereid_backend_api::{CorrelationId, Error, Request, SequenceFlags, TurnObserver};
@@ -21,6 +21,7 @@ use self::rules::Sequences;
 use super::sync::wait;
 use super::{Enqueued, Item, Readiness, Refusal, RequestFormer, Scheduler, Ticket};
 use crate::rate_limiter::{Permit, Permits};
+use crate::shedding::{ServiceTime, exceeds_patience};
 use crate::timer::{Alarm, Ring};
 
 /// A slot of an instance.
@@ -52,6 +53,8 @@ pub struct SequenceScheduler {
     permits: Option<Permits>,
     /// Rings when a sequence was idle, or has waited for a slot, for too long.
     alarm: Alarm,
+    /// Execution times, if requests that would wait too long are refused.
+    service: Option<Arc<ServiceTime>>,
 }
 
 struct State {
@@ -73,11 +76,12 @@ impl SequenceScheduler {
         instances: usize,
         permits: Option<Permits>,
         alarm: Alarm,
+        service: Option<Arc<ServiceTime>>,
     ) -> Self {
         let state =
             State { sequences, next_id: 1, closed: false, armed: None, when_all_end: None, retired: false };
         let calls = (0..instances).map(|_| Condvar::new()).collect();
-        Self { state: Mutex::new(state), calls, permits, alarm }
+        Self { state: Mutex::new(state), calls, permits, alarm, service }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -120,6 +124,17 @@ impl Scheduler for SequenceScheduler {
         let now = Instant::now();
         let mut state = self.lock();
         state.assign_sequence(&mut request);
+        let waits_for_ever = request.deadline.is_none() && request.timeout.is_none();
+        let excess = self.service.as_ref().filter(|_| !waits_for_ever).and_then(|service| {
+            let wait = service.least_wait(state.sequences.executions_before(&request), 1)?;
+            exceeds_patience(&request, request.timeout, wait, now).then_some(wait)
+        });
+        if let Some(wait) = excess {
+            state.sequences.end_by_refusal(&request.correlation_id, now);
+            self.notify(state);
+            request.refuse(Refusal::TooLate(wait));
+            return Enqueued::Refused;
+        }
         match state.sequences.push(request, now) {
             Ok(ticket) => {
                 if state.retired {

@@ -3,9 +3,13 @@
 //! The estimate of the wait is low on purpose: requests in front fill their batches, executions in progress are about to end, and
 //! only two thirds of the average execution time count. So a request that could be executed in time is not refused
 //! while execution times stay within a fifth of their average.
+//!
+//! A sequence ends with a refused request, as it does with a cancelled one: the model must not miss a request in the middle.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+
+use super::Item;
 
 /// The moving average of a model's execution times.
 #[derive(Debug, Default)]
@@ -55,8 +59,30 @@ impl ServiceTime {
     }
 }
 
+/// Whether requests are refused that would wait in a queue for longer than they may.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LoadShedding {
+    /// They are refused at once.
+    #[default]
+    On,
+    /// They wait.
+    Off,
+}
+
+/// Whether a request with this patience that would wait this long has to be refused.
+pub(crate) fn exceeds_patience(
+    item: &impl Item,
+    patience: Option<Duration>,
+    wait: Duration,
+    now: Instant,
+) -> bool {
+    let expiry = patience.and_then(|patience| now.checked_add(patience));
+    let latest = item.deadline().into_iter().chain(expiry).min();
+    latest.is_some_and(|latest| is_too_late(now, wait, latest))
+}
+
 /// Whether a request that may not wait beyond `latest` has to be refused.
-pub(crate) fn is_too_late(now: Instant, wait: Duration, latest: Instant) -> bool {
+fn is_too_late(now: Instant, wait: Duration, latest: Instant) -> bool {
     !wait.is_zero() && now.checked_add(wait).is_none_or(|leaves| leaves > latest)
 }
 

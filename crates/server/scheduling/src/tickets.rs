@@ -37,10 +37,11 @@ impl<T> Tickets<T> {
         self.slots.push_back((number, Some(item)));
     }
 
-    /// The first item.
-    pub fn first(&self) -> Option<&T> {
+    /// The first item and its number.
+    pub fn first(&self) -> Option<(u64, &T)> {
+        let (number, item) = self.slots.front()?;
         // The first slot is never a gap.
-        self.slots.front()?.1.as_ref()
+        Some((*number, item.as_ref()?))
     }
 
     /// Takes the first item.
@@ -102,10 +103,10 @@ mod tests {
         assert_eq!((queue.remove(5), queue.remove(3), queue.remove(9)), (None, None, None));
         assert_eq!((queue.len(), queue.get(7), queue.get(5)), (3, Some(&70), None));
         assert_eq!(queue.iter_from(2).map(|(number, _)| number).collect::<Vec<_>>(), [2, 7]);
-        assert_eq!(queue.first(), Some(&10));
+        assert_eq!(queue.first(), Some((1, &10)));
         assert_eq!(queue.pop(), Some((1, 10)));
         assert_eq!(queue.remove(2), Some(20));
-        assert_eq!(queue.first(), Some(&70));
+        assert_eq!(queue.first(), Some((7, &70)));
         assert_eq!((queue.pop(), queue.pop(), queue.is_empty()), (Some((7, 70)), None, true));
     }
 

@@ -21,11 +21,13 @@ pub enum FailureReason {
     Other,
     /// The scheduler did not take it, or had to let it go: a full queue, a timeout.
     Rejected,
+    /// The scheduler did not take it, because it would have waited for longer than it may.
+    Shed,
 }
 
 impl FailureReason {
     /// Every reason, in the order of their numbers.
-    pub const ALL: [Self; 4] = [Self::Backend, Self::Cancelled, Self::Other, Self::Rejected];
+    pub const ALL: [Self; 5] = [Self::Backend, Self::Cancelled, Self::Other, Self::Rejected, Self::Shed];
 }
 
 /// Counters of a version over all that was loaded in its place without a gap. Times are in nanoseconds.
@@ -53,6 +55,13 @@ pub struct Totals {
     pub cache_hit: DurationStatistics,
     /// Requests that were not found in the response cache.
     pub cache_miss: DurationStatistics,
+}
+
+impl Totals {
+    /// The requests that failed for a reason.
+    pub fn failures_by(&self, reason: FailureReason) -> u64 {
+        self.failures[reason as usize]
+    }
 }
 
 impl AddAssign for Totals {
@@ -175,7 +184,9 @@ mod tests {
         fail(RequestOutcome::Failure(FailureReason::Backend));
         fail(RequestOutcome::Failure(FailureReason::Backend));
         fail(RequestOutcome::Cancelled(FailureReason::Cancelled));
-        assert_eq!(statistics.totals().failures, [2, 1, 0, 1]);
-        assert_eq!(statistics.snapshot().fail.count, 4);
+        (0..3).for_each(|_| fail(RequestOutcome::Failure(FailureReason::Shed)));
+        assert_eq!(statistics.totals().failures, [2, 1, 0, 1, 3]);
+        assert_eq!(statistics.totals().failures_by(FailureReason::Shed), 3);
+        assert_eq!(statistics.snapshot().fail.count, 7);
     }
 }

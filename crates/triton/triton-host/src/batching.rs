@@ -131,6 +131,7 @@ fn view(request: &Request) -> Result<LentHandle<RequestObject>> {
         priority: request.priority,
         timeout: request.timeout,
         deadline: request.deadline,
+        flow: request.flow,
         allocator: None,
         // The backend does not own a request that a batcher inspects.
         trace: None,

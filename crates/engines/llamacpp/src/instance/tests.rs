@@ -32,8 +32,8 @@ impl Model for Writers {
 fn instance(sequences: usize) -> LanguageInstance<Scripted> {
     let (engine, _) = Scripted::new(Limits { sequences, context: 64, cache: 128, batch: 32 });
     let vocabulary = Arc::new(Alphabet);
-    let scheduler = Scheduler::new(engine, Arc::<Alphabet>::clone(&vocabulary), None);
-    LanguageInstance::new(scheduler, vocabulary, 100, None)
+    let scheduler = Scheduler::new(engine, Arc::<Alphabet>::clone(&vocabulary), None, None);
+    LanguageInstance::new(scheduler, vocabulary, 100, vec!["next".to_owned(), "other".to_owned()], None)
 }
 
 fn bytes(name: &str, value: &str) -> Tensor {
@@ -103,6 +103,33 @@ fn streams_get_each_token_and_others_the_whole_text() {
             (texts(recorder.answers()), recorder.ends()),
             (expected.iter().map(|&text| text.to_owned()).collect(), 1)
         );
+    }
+}
+
+#[test]
+fn adapters_are_chosen_by_name() {
+    let mut instance = instance(2);
+    for (adapter, expected) in [
+        ("next", Ok("ceg")),
+        ("other", Ok("dgj")),
+        ("", Err("the model has no adapter '' (available: next, other)")),
+        ("none", Err("the model has no adapter 'none' (available: next, other)")),
+    ] {
+        let mut request = request("a", 3, &["exclude_input_in_output"]);
+        let sampling = format!(r#"{{"temperature": 0, "max_tokens": 3, "lora_name": "{adapter}"}}"#);
+        request.inputs[1] = bytes("sampling_parameters", &sampling);
+        let (request, recorder) = Recorder::request(request, 1);
+        instance.execute(Arc::<Executions>::default().batch(vec![request]));
+        match expected {
+            Ok(text) => assert_eq!(texts(recorder.answers()), [text]),
+            Err(message) => {
+                let error = recorder.answers().pop().unwrap().unwrap_err();
+                assert_eq!(
+                    (error.code(), error.message()),
+                    (nereid_backend_api::ErrorCode::NotFound, message)
+                );
+            }
+        }
     }
 }
 

@@ -1,9 +1,12 @@
-//! How many prompt tokens a batch may have without delaying the requests that already generate.
+//! How many prompt tokens a batch may have without delaying requests that already generate, or cancellations.
 
 use std::time::{Duration, Instant};
 
 /// How long the prompt tokens of a batch may take while other requests wait for their next token.
 const BUDGET: Duration = Duration::from_millis(100);
+
+/// How long the prompt tokens of a batch may take while no other request waits. Requests end only between two batches.
+const BUDGET_ALONE: Duration = Duration::from_secs(5);
 
 /// The prompt tokens of a batch before any was measured.
 const UNMEASURED: usize = 128;
@@ -42,10 +45,11 @@ impl Pace {
         self.running = None;
     }
 
-    /// How many prompt tokens a batch may have while other requests generate.
-    pub(super) fn prompt_tokens(&self) -> usize {
+    /// How many prompt tokens a batch may have, `alone` or while other requests generate.
+    pub(super) fn prompt_tokens(&self, alone: bool) -> usize {
         let Some(per_token) = self.per_token else { return UNMEASURED };
-        let tokens = BUDGET.as_nanos() / per_token.as_nanos().max(1);
+        let budget = if alone { BUDGET_ALONE } else { BUDGET };
+        let tokens = budget.as_nanos() / per_token.as_nanos().max(1);
         usize::try_from(tokens).unwrap_or(usize::MAX).max(FEWEST)
     }
 }
@@ -65,7 +69,10 @@ mod tests {
                 pace.begin_batch(now, 100, 96);
                 now += Duration::from_micros(micros * 100);
             }
-            assert_eq!(pace.prompt_tokens(), expected, "{micros} µs");
+            assert_eq!(pace.prompt_tokens(false), expected, "{micros} µs");
+            let alone =
+                if expected == UNMEASURED { expected } else { (5_000_000 / micros).try_into().unwrap() };
+            assert_eq!(pace.prompt_tokens(true), alone, "{micros} µs");
         }
     }
 
@@ -75,12 +82,12 @@ mod tests {
         pace.begin_batch(now, 8, 0);
         now += Duration::from_secs(1);
         pace.begin_step(now);
-        assert_eq!(pace.prompt_tokens(), UNMEASURED);
+        assert_eq!(pace.prompt_tokens(false), UNMEASURED);
         pace.begin_batch(now, 100, 100);
         pace.pause();
         now += Duration::from_secs(60);
         pace.begin_step(now);
-        assert_eq!(pace.prompt_tokens(), UNMEASURED);
+        assert_eq!(pace.prompt_tokens(false), UNMEASURED);
     }
 
     #[test]
@@ -92,6 +99,6 @@ mod tests {
             pace.begin_step(now);
         }
         // From 1 ms to (3 * 1 + 5) / 4 ms for a token.
-        assert_eq!(pace.prompt_tokens(), 50);
+        assert_eq!(pace.prompt_tokens(false), 50);
     }
 }

@@ -9,6 +9,7 @@ use crate::engine::{Token, Vocabulary};
 use crate::guide::Guide;
 use crate::parameters::SamplingParameters;
 use crate::sampler::{Sampled, Sampler};
+use crate::speculation::GuessLength;
 use crate::text::{Pushed, TextStream};
 
 /// A sequence of the engine.
@@ -17,6 +18,8 @@ pub(super) struct Slot<C> {
     pub(super) tokens: Vec<Token>,
     /// Requests with this salt may reuse them.
     pub(super) salt: String,
+    /// The adapter with which they were evaluated.
+    pub(super) adapter: Option<usize>,
     /// When it was assigned, as a number of admissions.
     pub(super) used: u64,
     /// The request that occupies it.
@@ -27,7 +30,14 @@ pub(super) struct Slot<C> {
 
 impl<C> Default for Slot<C> {
     fn default() -> Self {
-        Self { tokens: Vec::new(), salt: String::new(), used: 0, active: None, is_paused: false }
+        Self {
+            tokens: Vec::new(),
+            salt: String::new(),
+            adapter: None,
+            used: 0,
+            active: None,
+            is_paused: false,
+        }
     }
 }
 
@@ -64,6 +74,7 @@ pub(super) struct Active<C> {
     /// The chosen token that is not evaluated yet; `None` while the prompt is read.
     pub(super) next: Option<Token>,
     pub(super) deadline: Option<Instant>,
+    pub(super) guesses: GuessLength,
     /// The chosen token of a request that is read again after a pause.
     resumes_with: Option<Token>,
     parameters: SamplingParameters,
@@ -75,15 +86,18 @@ pub(super) struct Active<C> {
 }
 
 impl<C: Client> Active<C> {
-    pub(super) fn new(generation: Generation<C>, deadline: Option<Instant>) -> Self {
-        let Generation { client, prompt, mut parameters, guide } = generation;
+    /// Up to `guesses` tokens are guessed, unless the request has another limit.
+    pub(super) fn new(generation: Generation<C>, deadline: Option<Instant>, guesses: usize) -> Self {
+        let Generation { client, prompt, mut parameters, guide, .. } = generation;
         let sampler = Sampler::new(&parameters, &prompt);
+        let guesses = GuessLength::new(parameters.speculative_tokens.unwrap_or(guesses).min(guesses));
         let text = TextStream::new(std::mem::take(&mut parameters.stop), parameters.includes_stop);
         Self {
             client,
             prompt,
             next: None,
             deadline,
+            guesses,
             resumes_with: None,
             parameters,
             sampler,
@@ -98,6 +112,13 @@ impl<C: Client> Active<C> {
     pub(super) fn finish(mut self, finish: Finish) {
         let text = self.text.finish();
         self.client.finish(Part { text, ..Part::default() }, finish);
+    }
+
+    /// How many tokens are guessed at most. The model chooses one more than were right.
+    pub(super) fn longest_guess(&self) -> usize {
+        let left =
+            self.parameters.max_tokens.map_or(usize::MAX, |most| most.saturating_sub(self.generated + 1));
+        self.guesses.current().min(left)
     }
 
     /// Continues after a pause, once all of its tokens are evaluated again. Returns whether there was one.

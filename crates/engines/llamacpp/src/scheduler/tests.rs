@@ -8,6 +8,7 @@ use std::sync::Mutex;
 use proptest::prelude::*;
 
 use super::*;
+use crate::speculation::Speculation;
 use crate::testing::{Alphabet, Record, Scripted};
 
 #[derive(Default)]
@@ -68,16 +69,29 @@ impl Bench {
     }
 
     fn with(limits: Limits, time_limit: Option<Duration>) -> Self {
+        Self::guessing(limits, time_limit, None)
+    }
+
+    fn guessing(limits: Limits, time_limit: Option<Duration>, speculation: Option<Speculation>) -> Self {
         let (engine, record) = Scripted::new(limits);
-        let scheduler = Scheduler::new(engine, Arc::new(Alphabet), time_limit);
+        let scheduler = Scheduler::new(engine, Arc::new(Alphabet), time_limit, speculation);
         Self { scheduler, record, now: Instant::now() }
     }
 
     fn admit(&mut self, prompt: &str, parameters: SamplingParameters) -> Recorder {
+        self.admit_with(None, prompt, parameters)
+    }
+
+    fn admit_with(
+        &mut self,
+        adapter: Option<usize>,
+        prompt: &str,
+        parameters: SamplingParameters,
+    ) -> Recorder {
         let client = Recorder::default();
         let prompt = Alphabet.tokenize(prompt, true).unwrap();
-        self.scheduler
-            .admit(Generation { client: client.clone(), prompt, parameters, guide: None }, self.now);
+        let generation = Generation { client: client.clone(), prompt, parameters, guide: None, adapter };
+        self.scheduler.admit(generation, self.now);
         client
     }
 
@@ -192,8 +206,12 @@ fn slow_engines_read_less_of_a_prompt_while_others_generate() {
 fn prompts_alone_fill_the_batch() {
     let mut bench = Bench::new(2, 4096, 512, None);
     let clients = [bench.admit(&"b".repeat(700), tokens(1)), bench.admit(&"c".repeat(500), tokens(1))];
-    bench.run();
-    assert_eq!(bench.batch_sizes(), [512, 512, 176]);
+    while !bench.scheduler.is_idle() {
+        bench.step();
+        bench.now += Duration::from_millis(100);
+    }
+    // The first batch measures the engine.
+    assert_eq!(bench.batch_sizes(), [128, 512, 512, 48]);
     assert!(clients.iter().all(|client| client.0.borrow().ended == Some(Ok(Finish::Length))));
 }
 
@@ -355,6 +373,92 @@ fn request_without_a_free_sequence_fails() {
     assert!(client.0.borrow().ended.clone().unwrap().is_err());
 }
 
+#[test]
+fn right_guesses_save_steps_and_wrong_ones_cost_none() {
+    let limits = Limits { sequences: 2, context: 64, cache: 128, batch: 32 };
+    // The text contains what the model writes, and then something else.
+    for (prompt, parameters, text, sizes, accepted) in [
+        ("abcdefgh.ab", tokens(6), "cdefgh", &[11, 5][..], 4),
+        ("abcdexgh.ab", tokens(6), "cdefgh", &[11, 5, 1, 1], 2),
+        ("abcxyzef.ab", tokens(6), "cdefgh", &[11, 5, 1, 1, 2, 1], 0),
+        (
+            "abcdefgh.ab",
+            SamplingParameters { speculative_tokens: Some(2), ..tokens(6) },
+            "cdefgh",
+            &[11, 3, 2],
+            3,
+        ),
+        (
+            "abcdefgh.ab",
+            SamplingParameters { speculative_tokens: Some(0), ..tokens(6) },
+            "cdefgh",
+            &[11, 1, 1, 1, 1, 1],
+            0,
+        ),
+        ("abcdefgh.ab", SamplingParameters { stop: vec!["e".to_owned()], ..tokens(9) }, "cd", &[11, 5], 1),
+    ] {
+        let mut bench = Bench::guessing(limits, None, Some(Speculation::by_lookup(4)));
+        let client = bench.complete(prompt, parameters);
+        assert_eq!(client.0.borrow().text(), text);
+        assert_eq!(
+            (bench.batch_sizes(), bench.scheduler.load().guesses.accepted),
+            (sizes.to_vec(), accepted),
+            "{prompt}"
+        );
+        // The engine holds what the sequence does.
+        let held = bench.record.lock().unwrap().held[&0].clone();
+        assert_eq!(bench.scheduler.slots[0].tokens, held);
+    }
+}
+
+#[test]
+fn requests_with_different_adapters_take_turns_and_share_no_cache() {
+    let mut bench = Bench::new(4, 64, 32, None);
+    let prompt = "a".repeat(20);
+    let adapters = [None, Some(0), Some(1), Some(0)];
+    let clients = adapters.map(|adapter| bench.admit_with(adapter, &prompt, tokens(5)));
+    bench.run();
+    let texts = clients.each_ref().map(|client| client.0.borrow().text());
+    assert_eq!(texts, ["bcdef", "cegik", "dgjmp", "cegik"]);
+    // Of requests with the same adapter, the second one had nothing to share yet.
+    let evaluated = bench.record.lock().unwrap().evaluated;
+    // Two prompts of one adapter fill two batches.
+    assert_eq!((evaluated, bench.batch_sizes().len()), (4 * 24, 3 * 5 + 1));
+    for adapter in adapters {
+        bench.admit_with(adapter, &prompt, tokens(1));
+        bench.run();
+    }
+    assert_eq!(bench.record.lock().unwrap().evaluated, 4 * 24 + 4);
+}
+
+#[test]
+fn guesses_change_nothing_that_is_drawn_at_random() {
+    let limits = Limits { sequences: 1, context: 64, cache: 64, batch: 32 };
+    let mut accepted = 0;
+    for seed in 0..60 {
+        let parameters = SamplingParameters {
+            temperature: 0.5 + f32::from(u8::try_from(seed % 4).unwrap()),
+            seed: Some(seed),
+            repetition_penalty: 1.1,
+            ..tokens(30)
+        };
+        let write = |speculation| {
+            let mut bench = Bench::guessing(limits, None, speculation);
+            let client = bench.complete("abcdefghabcdefghab", parameters.clone());
+            (client.0.borrow().parts.clone(), client.0.borrow().ended.clone(), bench.scheduler.load().guesses)
+        };
+        let (parts, ended, _) = write(None);
+        let draft = Box::new(Scripted::new(limits).0);
+        for speculation in [Speculation::by_lookup(5), Speculation::by_model(5, draft, 128, 0.7)] {
+            let (found, end, guesses) = write(Some(speculation));
+            assert_eq!((&found, &end), (&parts, &ended));
+            assert!(guesses.accepted <= guesses.tokens);
+            accepted += guesses.accepted;
+        }
+    }
+    assert!(accepted > 500, "{accepted}");
+}
+
 /// The behaviour of a request, in a test with many of them.
 #[derive(Clone, Debug)]
 struct Plan {
@@ -364,19 +468,28 @@ struct Plan {
     cancels_after: Option<u32>,
     /// Steps before the next request arrives.
     pause: u32,
+    adapter: Option<usize>,
 }
 
 fn plan() -> impl Strategy<Value = Plan> {
     let cancels = prop_oneof![3 => Just(None), 1 => (0_u32..12).prop_map(Some)];
-    ("[a-d]{1,30}", 1_usize..20, cancels, 0_u32..3).prop_map(|(prompt, max_tokens, cancels_after, pause)| {
-        Plan { prompt, max_tokens, cancels_after, pause }
-    })
+    let adapter = prop_oneof![2 => Just(None), 1 => (0_usize..2).prop_map(Some)];
+    ("[a-d]{1,30}", 1_usize..20, cancels, 0_u32..3, adapter).prop_map(
+        |(prompt, max_tokens, cancels_after, pause, adapter)| Plan {
+            prompt,
+            max_tokens,
+            cancels_after,
+            pause,
+            adapter,
+        },
+    )
 }
 
 /// The text that a model of the alphabet writes after a prompt.
-fn expected(prompt: &str, max_tokens: usize) -> String {
+fn expected(Plan { prompt, max_tokens, adapter, .. }: &Plan) -> String {
     let last = prompt.bytes().last().unwrap();
-    (last + 1..=b'z').take(max_tokens).map(char::from).collect()
+    let step = 1 + adapter.map_or(0, |number| number + 1);
+    (last..=b'z').step_by(step).skip(1).take(*max_tokens).map(char::from).collect()
 }
 
 proptest! {
@@ -389,8 +502,16 @@ proptest! {
         sequences in 1_usize..6,
         cache in 64_usize..200,
         failures in prop::collection::vec(0_usize..2000, 0..3),
+        guess in 0_usize..6,
     ) {
-        let mut bench = Bench::with(Limits { sequences, context: 64, cache, batch: 16 }, None);
+        let limits = Limits { sequences, context: 64, cache, batch: 16 };
+        // Every other case guesses by a model that is right until the end of the text.
+        let speculation = match guess {
+            0 | 1 => None,
+            2 | 3 => Some(Speculation::by_lookup(guess)),
+            _ => Some(Speculation::by_model(guess, Box::new(Scripted::new(limits).0), 128, 0.7)),
+        };
+        let mut bench = Bench::guessing(limits, None, speculation);
         let mut running: Vec<(Plan, Recorder, u32)> = Vec::new();
         let mut ended = Vec::new();
         let mut waiting = plans.into_iter();
@@ -398,7 +519,7 @@ proptest! {
         let (mut step, mut pause) = (0, 0);
         while next.is_some() || !bench.scheduler.is_idle() {
             while pause == 0 && bench.scheduler.room() > 0 && let Some(plan) = next.take() {
-                let client = bench.admit(&plan.prompt, tokens(plan.max_tokens));
+                let client = bench.admit_with(plan.adapter, &plan.prompt, tokens(plan.max_tokens));
                 pause = plan.pause;
                 running.push((plan, client, 0));
                 next = waiting.next();
@@ -420,7 +541,7 @@ proptest! {
         let mut failed = 0;
         for (plan, client, _) in ended {
             let outcome = client.0.borrow();
-            let whole = expected(&plan.prompt, plan.max_tokens);
+            let whole = expected(&plan);
             match outcome.ended.as_ref().unwrap() {
                 Ok(_) => prop_assert_eq!(outcome.text(), whole),
                 Err(error) => {

@@ -143,6 +143,37 @@ fn functions_are_right_for_all_numbers_of_all_types() {
 }
 
 #[test]
+fn an_error_function_has_its_digits_near_zero() {
+    let x: Vec<f32> = numbers(2501).into_iter().filter(|x| x.abs() < 1.0).collect();
+    let outputs = [("Y", DataType::Fp32, 1)];
+    let nodes = vec![node("Erf", &["X"], &["Y"])];
+    let found = fp32_of(&run(20, nodes, vec![], &[(&[x.len() as i64], &x)], &outputs)[0]);
+    for (found, x) in found.into_iter().zip(x) {
+        let expected = libm::erf(f64::from(x));
+        // Numbers near 0 have fewer digits.
+        let error = (expected.abs() * 3e-6).max(1e-44);
+        assert!((f64::from(found) - expected).abs() <= error, "{x:e}: {found:e}, not {expected:e}");
+    }
+}
+
+#[test]
+fn infinities_of_fp16_pass_a_bound_that_is_left_out() {
+    let x = [INFINITY, -INFINITY, NAN, 3.0, -3.0, 0.5];
+    for (inputs, expected) in [
+        (vec!["A"], x),
+        (vec!["A", "one"], [INFINITY, 1.0, NAN, 3.0, 1.0, 1.0]),
+        (vec!["A", "", "one"], [1.0, -INFINITY, NAN, 1.0, -3.0, 0.5]),
+    ] {
+        let one = vec![with_int(node("Cast", &["C"], &["one"]), "to", i64::from(Element::Float16 as i32))];
+        let mut nodes = [one, of_type(Element::Float16, &node("Clip", &inputs, &["Y"]))].concat();
+        nodes[2].input = inputs.iter().map(|name| (*name).to_owned()).collect();
+        let constants = vec![floats("C", &[], &[1.0])];
+        let found = fp32_of(&run(13, nodes, constants, &[(&[6], &x)], &[("Y", DataType::Fp32, 1)])[0]);
+        assert_near(&found, &wide(expected), 0.0, &format!("{inputs:?}"));
+    }
+}
+
+#[test]
 fn an_error_function_of_fp64_has_its_digits() {
     // From tables, and the first term of its series.
     let known =

@@ -170,6 +170,21 @@ fn a_broadcast_before_a_product_counts_each_of_its_elements() {
 }
 
 #[test]
+fn outputs_that_are_left_out_by_an_empty_name_are_not_there() {
+    let pool = with_ints(node("MaxPool", &["X"], &["Y"]), "kernel_shape", &[1, 1]);
+    let norm = node("LayerNormalization", &["X", "W"], &["Y"]);
+    let weights = [floats("W", &[2], &[1.0, 1.0])];
+    for node in [node("Dropout", &["X"], &["Y"]), pool, norm, node("Relu", &["X"], &["Y"])] {
+        let found = [0, 1, 2].map(|left_out| {
+            let mut node = node.clone();
+            node.output.extend(vec![String::new(); left_out]);
+            run(17, &[node], &weights, &[1, 1, 1, 2], &[1, 1, 1, 2])
+        });
+        assert!(found.iter().all(|other| *other == found[0]), "{}: {found:?}", node.op_type);
+    }
+}
+
+#[test]
 fn operators_that_onnx_and_onnx_runtime_define_differently_are_refused() {
     let pool = with_int(with_ints(node("MaxPool", &["X"], &["Y"]), "kernel_shape", &[3]), "ceil_mode", 1);
     let resize = with_text(

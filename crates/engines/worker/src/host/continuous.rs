@@ -20,8 +20,8 @@ use nereid_worker_protocol::{Incoming, Malformed, Message, Receiver, Sender};
 
 use crate::{convert, mirror};
 
-/// How often metrics are sent while requests execute.
-const METRICS_INTERVAL: Duration = Duration::from_millis(200);
+/// How often metrics and progress are reported while requests execute.
+const REPORT_INTERVAL: Duration = Duration::from_millis(200);
 
 /// An instance on a thread of its own.
 pub(super) struct ContinuousInstance {
@@ -158,12 +158,23 @@ impl Queue {
         }
     }
 
-    /// Sends the metrics that have changed. Without `now`, no more often than at the interval.
-    fn publish(&self, now: bool) {
-        let mut metrics = self.metrics.lock().unwrap_or_else(PoisonError::into_inner);
-        if !now && metrics.at.is_some_and(|at| at.elapsed() < METRICS_INTERVAL) {
+    /// Reports that the instance has begun another step, and its metrics, once in each interval.
+    fn report_progress(&self) {
+        let metrics = self.metrics.lock().unwrap_or_else(PoisonError::into_inner);
+        if metrics.at.is_some_and(|at| at.elapsed() < REPORT_INTERVAL) {
             return;
         }
+        drop(metrics);
+        let mut sender = self.sender.lock().unwrap_or_else(PoisonError::into_inner);
+        // Without a server, the process is about to end.
+        let _ = sender.message(side::PROGRESS).send();
+        drop(sender);
+        self.publish();
+    }
+
+    /// Sends the metrics that have changed.
+    fn publish(&self) {
+        let mut metrics = self.metrics.lock().unwrap_or_else(PoisonError::into_inner);
         metrics.at = Some(Instant::now());
         let snapshot = metrics.registry.snapshot();
         if snapshot == metrics.sent {
@@ -217,14 +228,14 @@ impl ResponseSink for Sink {
         if last {
             self.queue.lock().sinks.remove(&self.handle);
             // A client with its answer finds the request in the metrics.
-            self.queue.publish(true);
+            self.queue.publish();
         }
         self.queue.respond(self.handle, answer, last);
     }
 
     fn is_cancelled(&self) -> bool {
         // Instances check every request between two steps.
-        self.queue.publish(false);
+        self.queue.report_progress();
         self.cancelled.is_cancelled()
     }
 
@@ -263,7 +274,7 @@ impl IntakeSource for Source {
     }
 
     fn wait(&mut self) {
-        self.0.publish(true);
+        self.0.publish();
         let state = self.0.lock();
         let waits = |state: &mut State| !state.has_news && !state.is_woken;
         let waited = self.0.changed.wait_while(state, waits);

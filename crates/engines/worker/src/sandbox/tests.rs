@@ -51,6 +51,35 @@ fn models_tighten_the_operators_settings_and_never_loosen_them() {
         let model: Vec<_> = own.map(|value| ("sandbox_memory", value)).into_iter().collect();
         assert_eq!(policy(&operator, &model).unwrap().memory, expected, "{given:?} {own:?}");
     }
+    for (given, own, expected) in [
+        (None, None, None),
+        (Some("1.5"), None, Some("1.5")),
+        (None, Some("7"), Some("7")),
+        (Some("5"), Some("0.7"), Some("0.7")),
+        (Some("0.5"), Some("7"), Some("0.5")),
+    ] {
+        let operator: Vec<_> = given.map(|value| ("sandbox-cpus", value)).into_iter().collect();
+        let model: Vec<_> = own.map(|value| ("sandbox_cpus", value)).into_iter().collect();
+        let found = policy(&operator, &model).unwrap().cpus;
+        assert_eq!(found, expected.map(|value| value.parse().unwrap()), "{given:?} {own:?}");
+    }
+}
+
+#[test]
+fn required_limit_of_processors_is_refused_where_the_system_cannot_enforce_it() {
+    let given = [("sandbox-cpus.m", "0.5")];
+    let limited = policy(&given, &[]).unwrap();
+    let required = policy(&given, &[("sandbox", "required")]);
+    match Support::missing_limit(&limited) {
+        None => assert_eq!(required.unwrap().cpus, limited.cpus),
+        Some(missing) => {
+            let error = required.unwrap_err();
+            assert_eq!(error.code(), ErrorCode::Unavailable);
+            assert!(error.message().ends_with(&missing), "{error}");
+        }
+    }
+    // A limit without a sandbox has no effect.
+    assert!(policy(&[("sandbox", "off"), ("sandbox-cpus", "1")], &[]).is_ok());
 }
 
 #[test]
@@ -99,9 +128,14 @@ fn devices_of_gpus_stay_open_where_instances_use_them() {
 
 #[test]
 fn invalid_values_are_refused_by_name() {
-    for (key, value) in
-        [("sandbox", "yes"), ("sandbox-network", "all"), ("sandbox-memory", "1 GB"), ("sandbox-memory", "-1")]
-    {
+    for (key, value) in [
+        ("sandbox", "yes"),
+        ("sandbox-network", "all"),
+        ("sandbox-memory", "1 GB"),
+        ("sandbox-memory", "-1"),
+        ("sandbox-cpus", "0"),
+        ("sandbox-cpus", "all"),
+    ] {
         let error = SandboxSettings::new("python", &BackendSettings::from_iter([(key, value)])).unwrap_err();
         assert_eq!(error.code(), ErrorCode::InvalidArg);
         assert!(error.message().starts_with(&format!("backend setting '{key}' is '{value}': ")), "{error}");

@@ -1,5 +1,7 @@
 //! The guard: who a client is, what it may do, and files that change while the server runs.
 
+mod flows;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;

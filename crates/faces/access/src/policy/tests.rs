@@ -63,7 +63,7 @@ fn principals_have_the_rights_of_their_roles() {
 }
 
 #[test]
-fn limits_are_those_of_the_first_role_that_permits_the_request() {
+fn limits_and_weights_are_those_of_the_first_role_that_permits_the_request() {
     let text = "
         [roles.small]
         rights = ['infer']
@@ -73,23 +73,36 @@ fn limits_are_those_of_the_first_role_that_permits_the_request() {
         rights = ['infer', 'read']
         models = ['*']
         concurrent-requests = 9
+        weight = 5
         [roles.free]
         rights = ['infer']
         models = ['free']
+        [roles.fast]
+        rights = ['infer']
+        models = ['f*']
+        weight = 1000
         [principals.p]
         roles = ['free', 'small', 'large']
         [principals.q]
         roles = ['free']
+        [principals.r]
+        roles = ['fast', 'large']
     ";
     let policy = parsed(text).unwrap();
-    for (principal, model, per_second, concurrent) in
-        [("p", "a-1", 2, 0), ("p", "b", 0, 9), ("p", "free", 0, 0), ("q", "free", 0, 0), ("q", "a-1", 0, 0)]
-    {
-        let limits = policy.find(principal).unwrap().limits(model);
+    for (principal, model, per_second, concurrent, expected) in [
+        ("p", "a-1", 2, 0, 1),
+        ("p", "b", 0, 9, 5),
+        ("p", "free", 0, 0, 1),
+        ("q", "free", 0, 0, 1),
+        ("q", "a-1", 0, 0, 1),
+        ("r", "free", 0, 0, 1000),
+        ("r", "a-1", 0, 9, 5),
+    ] {
+        let (limits, weight) = policy.find(principal).unwrap().limits(model);
         let count = |limit: Option<NonZeroU32>| limit.map_or(0, NonZeroU32::get);
         assert_eq!(
-            (count(limits.per_second), count(limits.concurrent)),
-            (per_second, concurrent),
+            (count(limits.per_second), count(limits.concurrent), weight.get()),
+            (per_second, concurrent, expected),
             "{principal} {model}"
         );
     }
@@ -122,6 +135,16 @@ fn errors_name_the_line_and_what_would_be_right() {
         ("[roles]\na = 1", 2, "'roles.a' must be a table, [roles.a]"),
         ("[roles.a]\nrights = ['infr']\nmodels = ['*']", 2, "unknown right 'infr'; did you mean 'infer'?"),
         ("[roles.a]\nrights = ['x']\nmodels = ['*']", 2, "(known: infer, read, control, files, admin)"),
+        (
+            "[roles.a]\nrights = ['infer']\nmodels = ['*']\nweight = 1001",
+            1,
+            "roles.a: 'weight' is 1001; expected 1 to 1000",
+        ),
+        (
+            "[roles.a]\nrights = ['read']\nmodels = ['*']\nweight = 2",
+            1,
+            "a weight has no effect without the right 'infer'",
+        ),
         ("[roles.a]\nrights = ['infer']", 1, "roles.a: a role needs 'rights'"),
         ("[roles.a]\nrights = []\nmodels = ['*']", 1, "roles.a: a role needs 'rights'"),
         ("[roles.a]\nrights = ['infer']\nmodels = ['']", 3, "'*' matches every name"),

@@ -1,7 +1,6 @@
 //! Requests of a stream whose answers are not all sent yet, and their limit.
 //!
-//! The limit is one on memory alone. Clients send thousands of small requests ahead of a slow model, and what is not read
-//! stays in the HTTP/2 library, which ends connections with many small unread frames.
+//! The limit is one on memory alone. Clients send thousands of small requests ahead of a slow model.
 
 use nereid_budgets::{Budget, Permit};
 

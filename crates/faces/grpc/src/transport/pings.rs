@@ -24,16 +24,39 @@ impl Default for PingRules {
     }
 }
 
+/// The pings of a connection, and their limits.
+#[derive(Debug)]
+pub(super) struct PingLimits {
+    rules: PingRules,
+    pings: Pings,
+}
+
+impl PingLimits {
+    pub(super) fn new(rules: PingRules) -> Self {
+        Self { rules, pings: Pings::default() }
+    }
+}
+
+impl nereid_http2::Pings for PingLimits {
+    fn arrived(&mut self, has_requests: bool) -> bool {
+        self.pings.came(&self.rules, Instant::now(), has_requests)
+    }
+
+    fn replied(&mut self) {
+        self.pings.forgive();
+    }
+}
+
 /// The pings of one client.
 #[derive(Debug, Default)]
-pub(super) struct Pings {
+struct Pings {
     last: Option<Instant>,
     strikes: u32,
 }
 
 impl Pings {
     /// Counts a ping and returns whether it was one too many.
-    pub(super) fn came(&mut self, rules: &PingRules, now: Instant, calls: bool) -> bool {
+    fn came(&mut self, rules: &PingRules, now: Instant, calls: bool) -> bool {
         let interval = if calls || rules.without_calls { rules.interval } else { WITHOUT_CALLS };
         let soon = self.last.is_some_and(|last| now < last + interval);
         self.last = Some(now);
@@ -44,7 +67,7 @@ impl Pings {
     }
 
     /// The server sent something: clients may ping to check that the connection still works.
-    pub(super) fn forgive(&mut self) {
+    fn forgive(&mut self) {
         *self = Self::default();
     }
 }

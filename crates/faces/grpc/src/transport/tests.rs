@@ -61,7 +61,7 @@ fn served_with_room(
 ) -> (DuplexStream, JoinHandle<()>) {
     let (near, far) = duplex(room);
     let calls = Calls::new(Arc::clone(server), GrpcOptions::default(), shutdown.clone());
-    (near, tokio::spawn(serve_connection(far, false, calls, options, Arc::default(), shutdown.clone())))
+    (near, tokio::spawn(serve_connection(far, calls, options, Arc::default(), shutdown.clone())))
 }
 
 async fn connected(options: TransportOptions) -> Connection {
@@ -374,7 +374,6 @@ async fn large_tensor_round_trips_unchanged() {
     let options = TransportOptions::default();
     tokio::spawn(serve_connection(
         far,
-        false,
         serving.calls.clone(),
         options,
         Arc::default(),

@@ -120,7 +120,7 @@ async fn stream_with(
 /// The requested model, and the request's trace if it is traced.
 async fn begin(call: &Call<'_>) -> Result<(Arc<Model>, Option<Arc<Trace>>)> {
     let (name, version) = (&call.target.model, call.target.version()?);
-    let model = call.face.server.resolve_with(name, version, || call.head()).await?;
+    let model = call.face.server.resolve_with(name, version, || call.head(None)).await?;
     Ok((model, call.draw_trace()))
 }
 
@@ -162,7 +162,7 @@ async fn ask(
     } else {
         decode(&json, model.signature(), limit)?
     };
-    call.forward_headers(&mut request)?;
+    call.apply_headers(&mut request)?;
     request.trace = trace.map(|trace| RequestTrace::new(Arc::clone(trace)));
     face.server.infer(model, request, call.caller(&mut body, admission))
 }

@@ -106,13 +106,13 @@ impl<S> Draining<S> {
                 self.received(&rest);
             }
             Acknowledgement::Held { frames, .. } => {
-                frames.read(bytes, |_| {});
+                frames.read(bytes);
                 self.ready.extend_from_slice(bytes);
             }
             Acknowledgement::Due(frames) => {
                 let mut complete = 0;
                 while !frames.is_between_frames() && complete < bytes.len() {
-                    frames.read(&bytes[complete..=complete], |_| {});
+                    frames.read(&bytes[complete..=complete]);
                     complete += 1;
                 }
                 self.ready.extend_from_slice(&bytes[..complete]);

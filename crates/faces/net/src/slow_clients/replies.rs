@@ -131,10 +131,18 @@ impl Requests {
     pub fn idle_after(&self) -> Option<u32> {
         (self.open.load(Ordering::Relaxed) == 0).then(|| self.begun.load(Ordering::Relaxed))
     }
+
+    /// Counts a request as begun, and as open until the returned value is dropped.
+    pub fn begin(self: &Arc<Self>) -> InProgress {
+        self.open.fetch_add(1, Ordering::Relaxed);
+        self.begun.fetch_add(1, Ordering::Relaxed);
+        InProgress(Arc::clone(self))
+    }
 }
 
-/// A request in progress.
-struct InProgress(Arc<Requests>);
+/// A request in progress, until it is dropped.
+#[derive(Debug)]
+pub struct InProgress(Arc<Requests>);
 
 impl Drop for InProgress {
     fn drop(&mut self) {
@@ -155,9 +163,7 @@ where
     F: Future<Output = ()>,
 {
     fn execute(&self, task: F) {
-        self.requests.open.fetch_add(1, Ordering::Relaxed);
-        self.requests.begun.fetch_add(1, Ordering::Relaxed);
-        self.spawner.execute(TakenInTime::new(task, InProgress(Arc::clone(&self.requests))));
+        self.spawner.execute(TakenInTime::new(task, self.requests.begin()));
     }
 }
 

@@ -6,6 +6,9 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value as Json, json};
 
+use nereid_core::Principal;
+
+use super::store::{Store, Turn};
 use crate::chat::plan::{Plan, planned};
 use crate::error::{Failure, Outcome};
 use crate::exchange::Request;
@@ -26,12 +29,26 @@ const ECHOED: &[(&str, &str)] = &[
     ("truncation", "\"disabled\""),
 ];
 
-/// Fields that need stored answers, or tools of OpenAI's.
-const REFUSED: &[&str] =
-    &["background", "conversation", "max_tool_calls", "previous_response_id", "prompt", "logprobs", "n"];
+/// Fields that need stored conversations, or tools of OpenAI's.
+const REFUSED: &[&str] = &["background", "conversation", "max_tool_calls", "prompt", "logprobs", "n"];
 
-/// Reads a request. Also returns the fields that its answer repeats.
-pub(super) fn plan(request: &Request) -> Outcome<(Plan, Map<String, Json>)> {
+/// A request, ready to be sent to its model.
+pub(super) struct Planned {
+    pub plan: Plan,
+    /// Fields that the answer repeats.
+    pub echo: Map<String, Json>,
+    /// The identifier of the previous answer.
+    pub previous: Option<String>,
+    /// The conversation before the request.
+    pub turns: Vec<Turn>,
+    /// The items of the request.
+    pub input: Vec<Json>,
+    /// Whether to store the answer.
+    pub stores: bool,
+}
+
+/// Reads a request, which may continue an answer of its principal.
+pub(super) fn plan(request: &Request, store: &Store, principal: Option<&Principal>) -> Outcome<Planned> {
     let mut fields = Fields::parse(&request.json)?;
     fields.ignore(&["model"]);
     for name in REFUSED {
@@ -54,12 +71,26 @@ pub(super) fn plan(request: &Request) -> Outcome<(Plan, Map<String, Json>)> {
     let input =
         fields.take_raw("input").ok_or_else(|| Failure::invalid_field("input", "'input' is missing"))?;
     let template = request.profile.chat_template(&request.name)?;
-    let messages = messages(instructions, input)?;
+    let stores = fields.take("store")?.unwrap_or(true) && store.has_room();
+    let previous: Option<String> = fields.take("previous_response_id")?;
+    let turns = match &previous {
+        None => Vec::new(),
+        Some(id) => match store.get(id, principal) {
+            Some(answer) => answer.turns.clone(),
+            None => {
+                let message = format!("Previous response with id '{id}' not found.");
+                return Err(Failure::unknown_answer("previous_response_id", message));
+            }
+        },
+    };
+    let input = items(input)?;
+    let messages = messages(instructions, &turns, &input)?;
     let messages = normalise(&messages, "input", template.mentions("developer"))?;
     fields.rename("max_output_tokens", "max_tokens");
     take_text(&mut fields)?;
     take_reasoning(&mut fields)?;
-    Ok((planned(request, fields, messages)?, echo))
+    let plan = planned(request, fields, messages)?;
+    Ok(Planned { plan, echo, previous, turns, input, stores })
 }
 
 /// Moves the form of the output to the field of chat completions.
@@ -102,17 +133,27 @@ enum Input {
     Items(Vec<Json>),
 }
 
-/// The messages of a conversation, in the form of chat completions.
-fn messages(instructions: Option<String>, input: &RawValue) -> Outcome<Vec<Value>> {
+/// The items of a request.
+fn items(input: &RawValue) -> Outcome<Vec<Json>> {
+    Ok(match read("input", input)? {
+        Input::Text(text) => vec![json!({"type": "message", "role": "user", "content": text})],
+        Input::Items(items) => items,
+    })
+}
+
+/// The messages of a conversation, in the form of chat completions: the turns before a request, and its own items.
+fn messages(instructions: Option<String>, turns: &[Turn], input: &[Json]) -> Outcome<Vec<Value>> {
     let mut messages: Vec<Json> = Vec::new();
     messages.extend(instructions.map(|text| json!({"role": "system", "content": text})));
-    match read("input", input)? {
-        Input::Text(text) => messages.push(json!({"role": "user", "content": text})),
-        Input::Items(items) => {
-            for (index, item) in items.into_iter().enumerate() {
-                add_item(&mut messages, index, item)?;
-            }
+    for turn in turns {
+        let items: Vec<Json> = serde_json::from_str(turn)
+            .map_err(|error| Failure::broken_model(format!("a stored answer is invalid: {error}")))?;
+        for (index, item) in items.into_iter().enumerate() {
+            add_item(&mut messages, index, item)?;
         }
+    }
+    for (index, item) in input.iter().enumerate() {
+        add_item(&mut messages, index, item.clone())?;
     }
     Ok(messages.into_iter().map(|message| Value::from(Serde(message))).collect())
 }

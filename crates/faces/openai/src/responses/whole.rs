@@ -117,9 +117,9 @@ pub(super) fn envelope(head: &Head, status: Status, items: Vec<Value>, usage: Op
         "incomplete_details": incomplete,
         "model": head.model,
         "output": items,
-        "previous_response_id": null,
+        "previous_response_id": head.previous,
         "reasoning": {"effort": null, "summary": null},
-        "store": false,
+        "store": head.stores,
         "usage": usage,
     });
     if let Some(fields) = document.as_object_mut() {

@@ -4,8 +4,8 @@ use std::task::{Context, Poll, ready};
 
 use serde_json::{Value, json};
 
-use super::Head;
 use super::whole::{Status, call_item, envelope, message_item, reasoning_item, text_part};
+use super::{Head, Keeper};
 use crate::chat::plan::AnswerForm;
 use crate::choices::{Choices, Delta};
 use crate::contract::Finish;
@@ -20,6 +20,8 @@ pub(super) struct ResponseStream {
     choices: Choices,
     parser: Parser,
     single_call: bool,
+    /// Stores the complete answer; `None` if the client wants no storage.
+    keeper: Option<Keeper>,
     calls: usize,
     finish: Option<Finish>,
     /// The item that is being written.
@@ -38,12 +40,13 @@ struct Open {
 }
 
 impl ResponseStream {
-    pub(super) fn new(head: Head, choices: Choices, form: &AnswerForm) -> Self {
+    pub(super) fn new(head: Head, choices: Choices, form: &AnswerForm, keeper: Option<Keeper>) -> Self {
         Self {
             head,
             choices,
             parser: form.parsing.parser(),
             single_call: form.single_call,
+            keeper,
             calls: 0,
             finish: None,
             open: None,
@@ -79,7 +82,10 @@ impl ResponseStream {
                 self.close(output);
                 let status = Status::of(self.finish);
                 let items = std::mem::take(&mut self.items);
-                let response = envelope(&self.head, status, items, self.choices.usage());
+                let mut response = envelope(&self.head, status, items, self.choices.usage());
+                if let Some(keeper) = self.keeper.take() {
+                    keeper.keep(&mut response);
+                }
                 self.emit(output, &format!("response.{}", status.name()), json!({"response": response}));
                 false
             }

@@ -2,7 +2,11 @@
 
 use std::time::Duration;
 
-use nereid_protocol::{Access, Action, Admission, Authorizer, Denied, Exhausted, Identity, Restrictions};
+use nereid_core::Principal;
+use nereid_protocol::{
+    Access, Action, Admission, Authentication, Authenticator, Authorizer, Denied, Exhausted, Head, Identity,
+    Restrictions,
+};
 
 use super::*;
 
@@ -57,6 +61,55 @@ async fn rights_and_quotas_apply_to_the_model_in_the_body() {
     let second = site.post("/v1/completions", &request("bare")).await;
     assert_eq!((second.status, &second.json()["error"]["code"]), (429, &json!("rate_limit_exceeded")));
     assert!(second.head.contains("retry-after: 2"), "{}", second.head);
+}
+
+/// Takes the principal from a header. `guest` may not run the model `m`.
+#[derive(Debug)]
+struct ByHeader;
+
+impl Authenticator for ByHeader {
+    fn authenticate<'a>(&'a self, identity: Identity, head: &'a dyn Head) -> Authentication<'a> {
+        let name = String::from_utf8_lossy(head.header("user").unwrap_or(b"nobody")).into_owned();
+        Authentication::Done(Ok(identity.with_principal(Principal::new(name))))
+    }
+}
+
+impl Authorizer for ByHeader {
+    fn check(&self, caller: &Identity, _: Action, model: Option<&str>) -> Result<(), Denied> {
+        let name = caller.principal.as_ref().map_or("", Principal::name);
+        match (name, model) {
+            ("guest", Some("m")) => Err(Denied::Forbidden("no".to_owned())),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[tokio::test]
+async fn stored_answers_belong_to_their_principal() {
+    let access = Access::default().with_authenticator(Arc::new(ByHeader)).with_authorizer(Arc::new(ByHeader));
+    let site = site_with(VLLM, OpenAiOptions { access, ..OpenAiOptions::default() }, words(&["a"])).await;
+    let ask = async |user: &str, method: &str, path: &str, body: Value| {
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        let headers = format!("user: {user}\r\nConnection: close\r\n");
+        let mut stream = site.connect(method, path, &headers, &body).await;
+        let mut text = String::new();
+        stream.read_to_string(&mut text).await.unwrap();
+        let (head, body) = text.split_once("\r\n\r\n").unwrap();
+        (head[9..12].to_owned(), serde_json::from_str::<Value>(body).unwrap())
+    };
+    let (status, answer) = ask("ann", "POST", "/v1/responses", json!({"model": "m", "input": "Hi"})).await;
+    assert_eq!(status, "200");
+    let path = format!("/v1/responses/{}", answer["id"].as_str().unwrap());
+    let continued = json!({"model": "m", "input": "Hi", "previous_response_id": answer["id"]});
+    for user in ["ben", "guest"] {
+        assert_eq!(ask(user, "GET", &path, Value::Null).await.0, "404");
+        assert_eq!(ask(user, "DELETE", &path, Value::Null).await.0, "404");
+    }
+    let (status, refused) = ask("ben", "POST", "/v1/responses", continued.clone()).await;
+    assert_eq!((status.as_str(), &refused["error"]["code"]), ("400", &json!("previous_response_not_found")));
+    assert_eq!(ask("ann", "POST", "/v1/responses", continued).await.0, "200");
+    assert_eq!(ask("ann", "GET", &path, Value::Null).await, ("200".to_owned(), answer));
+    assert_eq!(ask("ann", "DELETE", &path, Value::Null).await.0, "200");
 }
 
 #[tokio::test]

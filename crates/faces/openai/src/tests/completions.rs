@@ -82,6 +82,31 @@ async fn adapter_of_a_model_is_named_in_its_sampling_parameters() {
 }
 
 #[tokio::test]
+async fn adapters_that_a_model_lists_are_models_and_others_are_unknown() {
+    let parameter = r#" parameters { key: "lora_adapters" value { string_value: "french, b:c" } }"#;
+    let site = site(&format!("{VLLM}{parameter}"), words(&["a"])).await;
+    let list = site.ask("GET", "/v1/models", "").await.json();
+    let names: Vec<_> =
+        list["data"].as_array().unwrap().iter().map(|model| model["id"].as_str().unwrap()).collect();
+    for name in ["m", "m:b:c", "m:french"] {
+        assert!(names.contains(&name), "{names:?}");
+        let answer = site.post("/v1/completions", &with(json!({"model": name}))).await;
+        assert_eq!((answer.status, &answer.json()["model"]), (200, &json!(name)));
+        assert_eq!(site.last_seen()["sampling_parameters"]["lora_name"].as_str(), name.strip_prefix("m:"));
+        assert_eq!(site.ask("GET", &format!("/v1/models/{name}"), "").await.json()["id"], name);
+    }
+    for name in ["m:", "m:b", "m:german", "m:french,b:c"] {
+        let answer = site.post("/v1/completions", &with(json!({"model": name}))).await;
+        assert_eq!(
+            (answer.status, &answer.json()["error"]["code"]),
+            (404, &json!("model_not_found")),
+            "{name}"
+        );
+        assert_eq!(site.ask("GET", &format!("/v1/models/{name}"), "").await.status, 404, "{name}");
+    }
+}
+
+#[tokio::test]
 async fn long_parameters_are_not_copied_for_any_number_of_choices() {
     let site = site(VLLM, words(&["a"])).await;
     let long = "x".repeat(3 << 20);

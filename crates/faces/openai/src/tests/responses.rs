@@ -30,7 +30,7 @@ async fn answer_has_a_message_and_repeats_the_request() {
     let json = site.post("/v1/responses", &with(fields)).await.json();
     assert_eq!(
         (&json["object"], &json["status"], &json["store"]),
-        (&json!("response"), &json!("completed"), &json!(false))
+        (&json!("response"), &json!("completed"), &json!(true))
     );
     let item = &json["output"][0];
     assert_eq!(
@@ -165,7 +165,7 @@ async fn end_of_an_answer_is_its_status() {
 }
 
 #[tokio::test]
-async fn what_needs_stored_answers_is_refused_by_name() {
+async fn what_is_not_supported_is_refused_by_name() {
     let site = site(VLLM, words(&["a"])).await;
     for (fields, param) in [
         (json!({"input": null}), "input"),
@@ -192,4 +192,94 @@ async fn what_needs_stored_answers_is_refused_by_name() {
         );
     }
     assert!(site.seen.lock().unwrap().is_empty());
+}
+
+/// Posts a request that succeeds, and returns the answer.
+async fn respond(site: &Site, fields: Value) -> Value {
+    let answer = site.post("/v1/responses", &with(fields)).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    answer.json()
+}
+
+#[tokio::test]
+async fn stored_answer_is_continued_read_and_removed() {
+    let site = site(VLLM, words(&["Hel", "lo"])).await;
+    let first = respond(&site, json!({"instructions": "Be brief."})).await;
+    assert_eq!((&first["store"], &first["previous_response_id"]), (&json!(true), &json!(null)));
+    let input = json!([{"role": "user", "content": [{"type": "input_text", "text": "More"}]}]);
+    let second = respond(&site, json!({"previous_response_id": first["id"], "input": input})).await;
+    assert_eq!(second["previous_response_id"], first["id"]);
+    assert_eq!(site.last_seen()["text_input"], "[user] Hi\n[assistant] Hello\n[user] More\n>");
+    // Streams continue and are continued.
+    let fields = json!({"previous_response_id": second["id"], "input": "Even more", "stream": true});
+    let (name, data) = events(&site.post("/v1/responses", &with(fields)).await).pop().unwrap();
+    let third = &data["response"];
+    assert_eq!((name.as_str(), &third["store"]), ("response.completed", &json!(true)));
+    let whole = "[user] Hi\n[assistant] Hello\n[user] More\n[assistant] Hello\n[user] Even more\n";
+    assert_eq!(site.last_seen()["text_input"], format!("{whole}>"));
+    let path = |answer: &Value| format!("/v1/responses/{}", answer["id"].as_str().unwrap());
+    for answer in [&first, &second, third] {
+        assert_eq!(&site.ask("GET", &path(answer), "").await.json(), answer);
+    }
+    let removed = site.ask("DELETE", &path(&second), "").await;
+    let expected = json!({"id": second["id"], "object": "response", "deleted": true});
+    assert_eq!((removed.status, removed.json()), (200, expected));
+    for method in ["GET", "DELETE"] {
+        let missing = site.ask(method, &path(&second), "").await;
+        let message = format!("Response with id '{}' not found.", second["id"].as_str().unwrap());
+        assert_eq!((missing.status, &missing.json()["error"]["message"]), (404, &json!(message)));
+    }
+    let refused = site.post("/v1/responses", &with(json!({"previous_response_id": second["id"]}))).await;
+    assert_eq!(
+        (refused.status, &refused.json()["error"]["code"]),
+        (400, &json!("previous_response_not_found"))
+    );
+    // What continued it has the whole conversation.
+    respond(&site, json!({"previous_response_id": third["id"]})).await;
+    assert_eq!(site.last_seen()["text_input"], format!("{whole}[assistant] Hello\n[user] Hi\n>"));
+}
+
+#[tokio::test]
+async fn calls_of_a_stored_answer_are_continued_by_their_results() {
+    let parser = r#"parameters { key: "tool_call_parser" value { string_value: "hermes" } }"#;
+    let text = &["<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1}}</tool_call>"];
+    let site = site(&format!("{VLLM} {parser}"), words(text)).await;
+    let tools = json!([{"type": "function", "name": "f", "parameters": {"type": "object"}}]);
+    let first = respond(&site, json!({"tools": tools})).await;
+    let output =
+        json!([{"type": "function_call_output", "call_id": first["output"][0]["call_id"], "output": "7"}]);
+    respond(&site, json!({"previous_response_id": first["id"], "input": output})).await;
+    assert_eq!(site.last_seen()["text_input"], "[user] Hi\n[assistant] \n[tool] 7\n>");
+}
+
+#[tokio::test]
+async fn answers_that_are_not_to_be_stored_or_have_no_room_are_not() {
+    for (stored_bytes, fields, is_stored) in [
+        (64 << 20, json!({}), true),
+        (64 << 20, json!({"store": null}), true),
+        (64 << 20, json!({"store": false}), false),
+        (0, json!({"store": true}), false),
+        (100, json!({"store": true}), false),
+    ] {
+        let options = OpenAiOptions { stored_bytes, ..OpenAiOptions::default() };
+        let site = site_with(VLLM, options, words(&["a"])).await;
+        let answer = respond(&site, fields.clone()).await;
+        assert_eq!(answer["store"], json!(is_stored), "{fields}");
+        let found = site.ask("GET", &format!("/v1/responses/{}", answer["id"].as_str().unwrap()), "").await;
+        assert_eq!(found.status, if is_stored { 200 } else { 404 }, "{fields}");
+    }
+}
+
+#[tokio::test]
+async fn failed_answers_are_not_stored() {
+    let site = site(VLLM, |request| {
+        request.responder().send(Ok(text_response("a", [])));
+        request.responder().finish_with(Err(Error::internal("broken")));
+    })
+    .await;
+    let answer = site.post("/v1/responses", &with(json!({"stream": true}))).await;
+    let (name, data) = events(&answer).remove(0);
+    assert_eq!(name, "response.created");
+    let path = format!("/v1/responses/{}", data["response"]["id"].as_str().unwrap());
+    assert_eq!(site.ask("GET", &path, "").await.status, 404);
 }

@@ -4,9 +4,9 @@ use std::fs::File;
 use std::os::unix::fs::{MetadataExt, symlink};
 
 use bytes::Bytes;
+use nereid_private_folders::{LOCK, UNLOCKED};
 
 use super::*;
-use crate::private_folder::{LOCK, UNLOCKED};
 
 fn overrides(files: &[&str]) -> Overrides {
     let files = files.iter().map(|path| (PathBuf::from(path), Bytes::from_static(b"contents"))).collect();

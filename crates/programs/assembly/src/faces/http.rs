@@ -19,10 +19,27 @@ pub struct Http {
     pub options: HttpOptions,
     /// Whether browsers get the console at `/`.
     pub console: bool,
-    /// OpenAI's interface at `/v1`, if it is served, with this limit of tokens for requests without one.
-    pub openai: Option<u64>,
+    /// OpenAI's interface at `/v1`, if it is served.
+    pub openai: Option<OpenAiLimits>,
     /// Limits of connections.
     pub transport: TransportOptions,
+}
+
+/// The limits of OpenAI's interface.
+#[derive(Clone, Copy, Debug)]
+pub struct OpenAiLimits {
+    /// The largest number of tokens of an answer where a request has no limit and the model needs one.
+    pub default_max_tokens: u64,
+    /// The most bytes of stored answers; 0 to store none.
+    pub stored_bytes: usize,
+}
+
+impl Default for OpenAiLimits {
+    /// As of the face.
+    fn default() -> Self {
+        let OpenAiOptions { default_max_tokens, stored_bytes, .. } = OpenAiOptions::default();
+        Self { default_max_tokens, stored_bytes }
+    }
 }
 
 impl Default for Http {
@@ -32,7 +49,7 @@ impl Default for Http {
             endpoint: Endpoint::every_interface(8000),
             options: HttpOptions::default(),
             console: true,
-            openai: Some(OpenAiOptions::default().default_max_tokens),
+            openai: Some(OpenAiLimits::default()),
             transport: TransportOptions::default(),
         }
     }
@@ -60,13 +77,14 @@ impl Face for Http {
             tokio::spawn(context.closing.run_until_cancelled_owned(console.sampling().run()));
             console
         });
-        let openai = self.openai.map(|default_max_tokens| {
+        let openai = self.openai.map(|OpenAiLimits { default_max_tokens, stored_bytes }| {
             let server = Arc::clone(&context.server);
             OpenAi::new(
                 server,
                 OpenAiOptions {
                     max_input_size: options.max_input_size,
                     default_max_tokens,
+                    stored_bytes,
                     forwarded_headers: options.forwarded_headers.clone(),
                     access: options.access.clone(),
                     cors: options.cors.clone(),

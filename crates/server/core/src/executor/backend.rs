@@ -22,6 +22,7 @@ use crate::warm_up::warm_up;
 use nereid_scheduling::configured::{self, SchedulerContext};
 use nereid_scheduling::rate_limiter::RateLimiter;
 use nereid_scheduling::sequence::configured::initial_states;
+use nereid_scheduling::shedding::LoadShedding;
 use nereid_scheduling::timer::Timer;
 use nereid_statistics::ModelStatistics;
 
@@ -33,8 +34,8 @@ pub(crate) struct InstanceServices {
     pub limiter: Option<Arc<RateLimiter>>,
     /// See [`ServerOptions::hold_batches`](crate::ServerOptions::hold_batches).
     pub hold_batches: (usize, usize),
-    /// See [`ServerOptions::shed_load`](crate::ServerOptions::shed_load).
-    pub shed_load: bool,
+    /// See [`ServerOptions::load_shedding`](crate::ServerOptions::load_shedding).
+    pub load_shedding: LoadShedding,
     /// See [`ServerOptions::gpus`](crate::ServerOptions::gpus).
     pub gpus: Vec<i32>,
     /// See [`ServerOptions::gpu_limits`](crate::ServerOptions::gpu_limits).
@@ -151,7 +152,8 @@ impl InstanceServices {
             states,
             is_continuous: pool.is_continuous(),
             // The execution time of a continuous instance says nothing about how soon it takes the next request.
-            service: (self.shed_load && !pool.is_continuous()).then(|| Arc::clone(pool.service())),
+            service: (self.load_shedding == LoadShedding::On && !pool.is_continuous())
+                .then(|| Arc::clone(pool.service())),
         };
         let scheduler = configured::scheduler(&config, context);
         let readiness = Readiness::new(pool.model(), &self.timer, self.events.clone(), readiness::LIMIT);

@@ -2,6 +2,8 @@
 
 mod against_plain_rules;
 
+use nereid_backend_api::Flow;
+
 use super::*;
 
 /// The items of the tests.
@@ -12,10 +14,19 @@ struct Job {
     priority: u64,
     timeout: Option<Duration>,
     shape: u8,
+    flow: Flow,
 }
 
 impl Item for Job {
     fn refuse(self, _: Refusal) {}
+
+    fn flow(&self) -> Flow {
+        self.flow
+    }
+
+    fn timeout(&self) -> Option<Duration> {
+        self.timeout
+    }
 }
 
 impl BatchItem for Job {
@@ -25,10 +36,6 @@ impl BatchItem for Job {
 
     fn priority(&self) -> u64 {
         self.priority
-    }
-
-    fn timeout(&self) -> Option<Duration> {
-        self.timeout
     }
 }
 

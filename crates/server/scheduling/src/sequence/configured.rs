@@ -16,6 +16,7 @@ use super::SequenceScheduler;
 use super::prepare::{RequestPreparer, zeros};
 use super::rules::{Rules, Sequences};
 use crate::rate_limiter::Permits;
+use crate::shedding::ServiceTime;
 use crate::timer::{Ring, Timer};
 
 /// The most sequences of a model that may wait for a slot. Each has a request in progress, and the reference sets no limit.
@@ -33,6 +34,8 @@ pub struct SchedulerContext<'a> {
     pub hold: (usize, usize),
     /// The initial states of every sequence.
     pub states: Vec<SequenceState>,
+    /// Execution times, if requests that would wait too long are refused.
+    pub service: Option<Arc<ServiceTime>>,
 }
 
 /// The sequence batcher of a checked configuration.
@@ -41,7 +44,7 @@ pub fn scheduler(
     batching: &ModelSequenceBatching,
     context: SchedulerContext<'_>,
 ) -> Arc<SequenceScheduler> {
-    let SchedulerContext { instances, permits, timer, hold, states } = context;
+    let SchedulerContext { instances, permits, timer, hold, states, service } = context;
     let size = |size: i32| usize::try_from(size).unwrap_or(0);
     let max_batch_size = size(config.max_batch_size).max(1);
     let (oldest, direct) = match &batching.strategy_choice {
@@ -78,7 +81,7 @@ pub fn scheduler(
         let preparer = RequestPreparer::new(config, batching, states, observer);
         let sequences = Sequences::new(rules, preparer, instances, || oldest.map(batcher));
         let alarm = timer.alarm(Weak::<SequenceScheduler>::clone(scheduler) as Weak<dyn Ring>);
-        SequenceScheduler::new(sequences, instances, permits, alarm)
+        SequenceScheduler::new(sequences, instances, permits, alarm, service)
     })
 }
 

@@ -200,7 +200,25 @@ impl<T: SequenceItem, O: Prepare<T>, F: BatchFormer<T>> Sequences<T, O, F> {
         }
         self.stir(serial, now);
         self.release_hold(now);
-        Ok(Ticket { level: serial, number })
+        Ok(Ticket { level: serial, flow: 0, number })
+    }
+
+    /// A lower bound of the executions that end before the one of a request that arrives now: one for each request of its
+    /// sequence ahead of it, or one for each time that all slots have to become free before its sequence gets one.
+    pub fn executions_before(&self, item: &T) -> usize {
+        let sequence = self.ids.get(item.sequence()).and_then(|serial| self.sequences.get(serial));
+        match sequence {
+            Some(sequence) => sequence.queue.len(),
+            None if self.free.is_empty() => self.backlog.len() / (self.rules.slots * self.lanes.len()).max(1),
+            None => 0,
+        }
+    }
+
+    /// Ends the sequence of a refused request, which its later requests must not continue without it.
+    pub fn end_by_refusal(&mut self, id: &CorrelationId, now: Instant) {
+        let Some(&serial) = self.ids.get(id) else { return };
+        self.end(serial);
+        self.stir(serial, now);
     }
 
     /// Removes a cancelled request, if it still waits, and later requests of its sequence.

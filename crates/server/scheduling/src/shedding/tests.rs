@@ -2,11 +2,13 @@
 
 use std::sync::{Arc, Mutex};
 
+use nereid_backend_api::Flow;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::*;
 use crate::batcher::{BatchFormer, BatchItem, Batcher, Policy, Rules};
+use crate::fair::tests::flow;
 use crate::fifo::Fifo;
 use crate::handoff::Handoff;
 use crate::{Enqueued, Item, Queue, Refusal};
@@ -20,6 +22,7 @@ struct Job {
     level: u64,
     deadline: Option<Instant>,
     timeout: Option<Duration>,
+    flow: Flow,
     refusals: Refusals,
 }
 
@@ -31,6 +34,14 @@ impl Item for Job {
     fn deadline(&self) -> Option<Instant> {
         self.deadline
     }
+
+    fn flow(&self) -> Flow {
+        self.flow
+    }
+
+    fn timeout(&self) -> Option<Duration> {
+        self.timeout
+    }
 }
 
 impl BatchItem for Job {
@@ -40,10 +51,6 @@ impl BatchItem for Job {
 
     fn priority(&self) -> u64 {
         self.level
-    }
-
-    fn timeout(&self) -> Option<Duration> {
-        self.timeout
     }
 }
 
@@ -132,11 +139,12 @@ impl World {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// Requests arrive after pauses, in microseconds, with a size, a level and a deadline. None is refused here, so that it is
+    /// Requests arrive after pauses, in microseconds, with a size, a level, a deadline and a sender. None is refused here, so that it is
     /// known when each would have left: a request that the rule refuses would have left too late.
     #[test]
     fn requests_that_leave_in_time_are_never_refused(
-        requests in vec((0..3000_u64, 1..4_usize, 1..3_u64, 0..20_000_u64), 1..120),
+        requests in vec((0..3000_u64, 1..4_usize, 1..3_u64, 0..20_000_u64, 0..3_u64), 1..120),
+        senders in 1..4_u64,
         executions in vec(800..1200_u64, 200),
         instances in 1..4_usize,
         max_batch_size in 3..9_usize,
@@ -154,12 +162,12 @@ proptest! {
         };
         let mut now = Duration::ZERO;
         let mut refused = Vec::new();
-        for (id, (pause, size, level, deadline)) in requests.into_iter().enumerate() {
+        for (id, (pause, size, level, deadline, sender)) in requests.into_iter().enumerate() {
             let arrival = now + Duration::from_micros(pause / burst);
             world.advance(arrival, now);
             now = arrival;
             let latest = now + Duration::from_micros(deadline);
-            let job = Job { id, size, level, ..Job::default() };
+            let job = Job { id, size, level, flow: flow(sender % senders, 1), ..Job::default() };
             let wait = world.service.least_wait(world.queue.batches_before(&job), instances).unwrap();
             if is_too_late(start + now, wait, start + latest) {
                 refused.push((id, latest));
@@ -237,8 +245,10 @@ fn timeouts_of_the_queue_count_where_they_refuse() {
         (timeout(50, true), None, 4, vec![]),
         (timeout(600_000, false), None, 4, vec![]),
         (timeout(600_000, false), Some(ms(50)), 4, wait(2)),
-        // As in the queue itself, a request's own timeout means nothing without one of its level.
-        (Policy::default(), Some(ms(50)), 4, vec![]),
+        // Without a timeout of its level, the request's own is the client's word on how long it waits.
+        (Policy::default(), Some(ms(50)), 4, wait(2)),
+        (Policy::default(), Some(ms(600_000)), 4, vec![]),
+        (Policy::default(), None, 4, vec![]),
     ] {
         let rules = Rules { max_batch_size: 2, default_policy: policy.clone(), ..Rules::default() };
         let job = Job { size: 1, timeout: own, ..Job::default() };

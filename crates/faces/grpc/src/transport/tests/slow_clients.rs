@@ -30,7 +30,6 @@ async fn connected_to(
     let (near, far) = duplex(1 << 20);
     tokio::spawn(serve_connection(
         far,
-        false,
         serving.calls,
         TransportOptions::default(),
         Arc::default(),

@@ -3,9 +3,12 @@
 //! The rules of time are tested on a simulated clock, with the batcher. These tests assert only what happens while something
 //! else cannot.
 
-use nereid_backend_api::{BatchBuilder, CustomBatching, Request};
+use std::num::NonZeroU32;
+
+use nereid_backend_api::{BatchBuilder, CustomBatching, Flow, Request};
 
 use super::*;
+use crate::Admission;
 use nereid_scheduling::rate_limiter::ResourceLimit;
 
 fn named(id: &str) -> InferRequest {
@@ -153,6 +156,36 @@ async fn urgent_requests_overtake() {
         answers.single().await.unwrap();
     }
     assert_eq!(gate.entered(4), [["a"], ["d"], ["b"], ["c"]]);
+}
+
+#[tokio::test]
+async fn senders_share_the_queue_by_their_weights() {
+    let flow = |id, weight| Flow { id, weight: NonZeroU32::new(weight).unwrap() };
+    let (many, one, two) = (flow(1, 1), flow(2, 1), flow(3, 2));
+    let requests = [many, many, many, many, one, one, two, two, two];
+    let named_by = |index: usize| index.to_string();
+    for (scheduling, expected) in [
+        ("", [1, 5, 7, 8, 2, 6, 9, 3, 4]),
+        ("dynamic_batching { preferred_batch_size: 1 }", [1, 5, 7, 8, 2, 6, 9, 3, 4]),
+    ] {
+        let gate = Gate::default();
+        let server = batching(&gate, scheduling);
+        let mut answers = vec![infer(&server, named("0")).unwrap()];
+        gate.entered(1);
+        for (index, flow) in (1..).zip(requests) {
+            let admission = Admission { flow, ..Admission::default() };
+            let caller = Caller::default().with_admission(Some(admission));
+            let model = server.model("m", None).unwrap();
+            answers.push(server.infer(&model, named(&named_by(index)), caller).unwrap());
+        }
+        gate.open();
+        for mut answers in answers {
+            answers.single().await.unwrap();
+        }
+        let executed: Vec<_> = gate.entered(10).concat();
+        let expected: Vec<_> = [0].into_iter().chain(expected).map(named_by).collect();
+        assert_eq!(executed, expected, "{scheduling}");
+    }
 }
 
 #[tokio::test]

@@ -5,11 +5,15 @@ use proptest::option;
 use proptest::prelude::*;
 
 use super::*;
+use crate::fair::tests::{PlainFair, flow};
 
 /// The rules, slowly.
+#[derive(Default)]
 struct Plain {
     rules: Rules,
     jobs: Vec<PlainJob>,
+    /// The requests of each level that were not delayed.
+    fair: BTreeMap<u64, PlainFair>,
     arrivals: u64,
     delays: u64,
     closed: bool,
@@ -26,23 +30,19 @@ struct PlainJob {
     expiry: Option<Instant>,
 }
 
-impl PlainJob {
-    fn place(&self) -> (u64, bool, u64) {
-        match self.delayed {
-            None => (self.level, false, self.number),
-            Some(delayed) => (self.level, true, delayed),
-        }
-    }
-}
-
 impl Plain {
     fn policy(&self, level: u64) -> Policy {
         self.rules.policies.get(&level).unwrap_or(&self.rules.default_policy).clone()
     }
 
     fn in_order(&self) -> Vec<PlainJob> {
+        let fair = self.fair.values().flat_map(PlainFair::in_order).enumerate();
+        let ranks: BTreeMap<_, _> = fair.map(|(rank, number)| (number, rank as u64)).collect();
         let mut jobs = self.jobs.clone();
-        jobs.sort_by_key(PlainJob::place);
+        jobs.sort_by_key(|job| match job.delayed {
+            None => (job.level, false, ranks[&job.number]),
+            Some(delayed) => (job.level, true, delayed),
+        });
         jobs
     }
 
@@ -92,8 +92,10 @@ impl Queue for Plain {
         let expiry = policy.timeout.map(|allowed| now + asked.map_or(allowed, |asked| asked.min(allowed)));
         let number = self.arrivals;
         self.arrivals += 1;
+        let flow = job.flow();
+        self.fair.entry(level).or_default().push(number, flow, job.size);
         self.jobs.push(PlainJob { job, number, level, delayed: None, since: now, expiry });
-        Ok(Ticket { level, number })
+        Ok(Ticket { level, flow: flow.id, number })
     }
 
     fn alone(&mut self, job: Job) -> Result<Vec<Job>, Job> {
@@ -105,19 +107,26 @@ impl Queue for Plain {
     }
 
     fn first(&self) -> Option<&Job> {
-        self.jobs.iter().min_by_key(|job| job.place()).map(|job| &job.job)
+        let number = self.in_order().first()?.number;
+        self.jobs.iter().find(|job| job.number == number).map(|job| &job.job)
     }
 
     fn take(&mut self, now: Instant) -> Vec<Job> {
         let count = self.decide(now).unwrap_or(0);
         let batch: Vec<_> = self.in_order().into_iter().take(count).collect();
         self.jobs.retain(|job| batch.iter().all(|taken| taken.number != job.number));
+        for taken in batch.iter().filter(|taken| taken.delayed.is_none()) {
+            let first = self.fair.get_mut(&taken.level).and_then(PlainFair::pop);
+            assert_eq!(first, Some(taken.number));
+        }
         batch.into_iter().map(|job| job.job).collect()
     }
 
     fn remove(&mut self, ticket: Ticket) -> Option<Job> {
         let index = self.jobs.iter().position(|job| job.number == ticket.number)?;
-        Some(self.jobs.remove(index).job)
+        let removed = self.jobs.remove(index);
+        self.fair.get_mut(&removed.level)?.remove(removed.number);
+        Some(removed.job)
     }
 
     fn expire(&mut self, now: Instant) -> Vec<Job> {
@@ -128,6 +137,8 @@ impl Queue for Plain {
         for number in due {
             let Some(index) = self.jobs.iter().position(|job| job.number == number) else { continue };
             self.jobs[index].expiry = None;
+            let level = self.jobs[index].level;
+            self.fair.entry(level).or_default().remove(number);
             if self.policy(self.jobs[index].level).delays_expired {
                 self.jobs[index].delayed = Some(self.delays);
                 self.delays += 1;
@@ -298,8 +309,11 @@ fn any_rules() -> impl Strategy<Value = Rules> {
 
 fn events(most: usize) -> impl Strategy<Value = Vec<Event>> {
     let timeout = option::of((1..300_u64).prop_map(Duration::from_micros));
-    let job = (1..=most, 0..5_u64, timeout, prop_oneof![4 => Just(0_u8), 1 => Just(1)]).prop_map(
-        |(size, priority, timeout, shape)| Event::Arrives(Job { id: 0, size, priority, timeout, shape }),
+    let flow = prop_oneof![3 => Just(flow(0, 1)), 2 => Just(flow(1, 1)), 1 => Just(flow(2, 3))];
+    let job = (1..=most, 0..5_u64, timeout, prop_oneof![4 => Just(0_u8), 1 => Just(1)], flow).prop_map(
+        |(size, priority, timeout, shape, flow)| {
+            Event::Arrives(Job { size, priority, timeout, shape, flow, ..Job::default() })
+        },
     );
     let event = prop_oneof![
         5 => job,
@@ -328,8 +342,7 @@ proptest! {
         instances in 1..4_usize,
     ) {
         let start = Instant::now();
-        let plain =
-            Plain { rules: rules.clone(), jobs: Vec::new(), arrivals: 0, delays: 0, closed: false };
+        let plain = Plain { rules: rules.clone(), ..Plain::default() };
         let expected = Run::new(plain, instances, start).run(&events);
         let acts = Run::new(Batcher::new(rules.clone(), Shapes), instances, start).run(&events);
         prop_assert_eq!(&acts, &expected);
@@ -356,7 +369,10 @@ proptest! {
         }
         let gives_way = rules.default_policy.delays_expired || !rules.policies.is_empty();
         if rules.levels == 0 && !gives_way {
-            prop_assert!(left.is_sorted(), "first come, first served: {left:?}");
+            for flow in 0..3 {
+                let own: Vec<_> = left.iter().filter(|id| jobs[**id].flow.id == flow).collect();
+                prop_assert!(own.is_sorted(), "first come, first served: {left:?}");
+            }
         }
     }
 }

@@ -20,6 +20,10 @@ struct Job {
 
 impl Item for Job {
     fn refuse(self, _: Refusal) {}
+
+    fn timeout(&self) -> Option<Duration> {
+        self.timeout
+    }
 }
 
 impl BatchItem for Job {
@@ -28,9 +32,6 @@ impl BatchItem for Job {
     }
     fn priority(&self) -> u64 {
         0
-    }
-    fn timeout(&self) -> Option<Duration> {
-        self.timeout
     }
 }
 
@@ -305,6 +306,55 @@ fn nothing_leaves_before_so_many_wait_as_a_test_wants() {
     assert_eq!(at.run(0), [""; 0]);
     at.pushed(&["c^"]);
     assert_eq!((at.run(0), at.run(1)), (vec!["a^"], vec!["b^"]));
+}
+
+#[test]
+fn executions_before_a_request_are_those_of_its_sequence_or_of_sequences_that_wait_for_a_slot() {
+    for slots in [1, 2, 3] {
+        for mut at in [direct(rules(slots), 2), oldest(rules(slots), 2, batches_of(1))] {
+            let before = |at: &Clocked, number: usize| {
+                let sequence = CorrelationId::Number(number as u64);
+                at.sequences.executions_before(&Job { sequence, ..Job::default() })
+            };
+            let start = SequenceFlags { start: true, end: false };
+            for number in 1..=6 * slots {
+                // Both instances have slots.
+                let rounds = (number - 1).saturating_sub(2 * slots) / (2 * slots);
+                assert_eq!(before(&at, number), rounds, "{slots} {number}");
+                let sequence = CorrelationId::Number(number as u64);
+                let job = Job { name: "job", sequence, flags: start, ..Job::default() };
+                assert_eq!(at.push_job(job), Ok(()));
+            }
+            let waiting = before(&at, 1);
+            for count in 1..4 {
+                let job = Job { name: "job", sequence: CorrelationId::Number(1), ..Job::default() };
+                assert_eq!(at.push_job(job), Ok(()));
+                assert_eq!(before(&at, 1), waiting + count);
+            }
+        }
+    }
+}
+
+#[test]
+fn sequence_of_a_refused_request_ends_after_those_that_wait() {
+    for mut at in [direct(rules(1), 1), oldest(rules(1), 1, batches_of(1))] {
+        for text in ["1^:a", "1:b", "2^:c"] {
+            at.push(text).unwrap();
+        }
+        let now = at.now();
+        let first = job("1:d").sequence;
+        at.sequences.end_by_refusal(&first, now);
+        assert_eq!(at.push("1:d"), Err(Refusal::NotStarted));
+        let mut left = Vec::new();
+        for _ in 0..3 {
+            left.extend(at.take(0));
+            let now = at.now();
+            at.sequences.executed(0, now);
+            at.over(0, 0);
+        }
+        assert_eq!(left, ["a", "b", "c"]);
+        assert!(!at.sequences.is_open(&first));
+    }
 }
 
 #[test]

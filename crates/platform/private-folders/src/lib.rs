@@ -1,7 +1,10 @@
-//! A server's private folder in a parent folder shared with other servers.
+//! Private folders of a server, in a parent folder that it shares with other servers.
 //!
-//! A server locks a file in its folder for as long as it lives. The next server thus recognises the folders of killed
-//! servers and removes them.
+//! A server locks a file in each of its folders for as long as it uses the folder. The next server thus recognises the
+//! folders of killed servers and removes them. Knows nothing of what is in the folders.
+
+#![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
+#![forbid(unsafe_code)]
 
 use std::fs::{self, File, Permissions};
 use std::io;
@@ -15,18 +18,18 @@ use rustix::process::geteuid;
 use tempfile::TempDir;
 
 /// The lock file in each server's folder.
-pub(crate) const LOCK: &str = "lock";
+pub const LOCK: &str = "lock";
 
 /// The lock file before it is locked.
 const UNLOCKED_NAME: &str = "lock.new";
 
 /// A folder without a lock file that is younger than this belongs to a server that is starting.
-pub(crate) const UNLOCKED: Duration = Duration::from_secs(60);
+pub const UNLOCKED: Duration = Duration::from_secs(60);
 
 /// Permissions: only the owner has access.
 const PRIVATE: u32 = 0o700;
 
-/// The folder of one server, readable only by its user, removed on drop.
+/// A folder of one server, readable only by its user, removed on drop.
 #[derive(Debug)]
 pub struct PrivateFolder {
     folder: TempDir,

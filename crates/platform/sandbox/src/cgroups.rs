@@ -1,0 +1,294 @@
+//! Limits of processor time, by version 2 of Linux's control groups, where the system has delegated a group to the server.
+//!
+//! A group has processes or groups, not both, once a controller is enabled for the groups in it. A server whose own group is
+//! the delegated one therefore moves to a group in it first.
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs::{Mode, OFlags, getxattr, open};
+
+use crate::policy::ParseError;
+
+/// The period of the limit, in microseconds: the kernel's default.
+const PERIOD: u32 = 100_000;
+
+/// The group that a server moves to if its own group is the delegated one.
+const LEAF: &str = "nereid";
+
+/// Attributes by which systemd marks delegated groups.
+const MARKS: [&str; 2] = ["user.delegate", "trusted.delegate"];
+
+/// A number of processors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Cpus {
+    /// Microseconds of processor time in a period.
+    quota: u32,
+}
+
+impl FromStr for Cpus {
+    type Err = ParseError;
+
+    fn from_str(text: &str) -> Result<Self, ParseError> {
+        let is_decimal = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+        match text.parse::<f64>() {
+            Ok(count) if is_decimal && (0.01..=10_000.0).contains(&count) => {
+                Ok(Self { quota: (count * f64::from(PERIOD)).round() as u32 })
+            }
+            _ => Err(ParseError { known: "a number of processors from 0.01 to 10000, such as 2 or 0.5" }),
+        }
+    }
+}
+
+impl fmt::Display for Cpus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", f64::from(self.quota) / f64::from(PERIOD))
+    }
+}
+
+/// The group in which the server makes others.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Groups {
+    folder: PathBuf,
+}
+
+impl Groups {
+    /// The server's groups. The first call may move the server to another group.
+    ///
+    /// # Errors
+    /// Why the server can make no groups.
+    pub(crate) fn get() -> Result<&'static Self, &'static str> {
+        static GROUPS: OnceLock<Result<Groups, String>> = OnceLock::new();
+        let found = || {
+            let read =
+                |file| fs::read_to_string(file).map_err(|error| format!("cannot read {file}: {error}"));
+            let (mounts, own) = (read("/proc/self/mountinfo")?, read("/proc/self/cgroup")?);
+            let (mounted, own) =
+                own_group(&mounts, &own).ok_or("control groups of version 2 are not mounted")?;
+            let is_delegated = |folder: &Path| is_marked(folder) || is_root_of_container(&mounted, folder);
+            Self::open(&mounted, &own, std::process::id(), is_delegated)
+        };
+        GROUPS.get_or_init(found).as_ref().map_err(String::as_str)
+    }
+
+    /// Finds the delegated group of a process, whose own group is below the mounted root.
+    fn open(
+        mounted: &Path,
+        own: &Path,
+        process: u32,
+        is_delegated: impl Fn(&Path) -> bool,
+    ) -> Result<Self, String> {
+        let parent = own.parent().filter(|parent| own != mounted && is_delegated(parent));
+        if let Some(parent) = parent {
+            return enable(parent);
+        }
+        if !is_delegated(own) {
+            return Err("the system has delegated no control group to the server".to_owned());
+        }
+        let leaf = own.join(LEAF);
+        let moved = fs::create_dir(&leaf).or_else(|error| match error.kind() {
+            io::ErrorKind::AlreadyExists => Ok(()),
+            _ => Err(error),
+        });
+        let moved = moved.and_then(|()| fs::write(leaf.join("cgroup.procs"), process.to_string()));
+        moved.map_err(|error| {
+            format!("cannot move the server to the control group '{}': {error}", leaf.display())
+        })?;
+        enable(own).inspect_err(|_| {
+            // Best effort: the server works in either group.
+            let _ = fs::write(own.join("cgroup.procs"), process.to_string());
+            let _ = fs::remove_dir(&leaf);
+        })
+    }
+
+    /// Makes a group with a limit.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub(crate) fn create(&self, cpus: Cpus) -> io::Result<Group> {
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let group =
+            Group { folder: self.folder.join(format!("nereid-model-{}-{number}", std::process::id())) };
+        fs::create_dir(&group.folder)?;
+        fs::write(group.folder.join("cpu.max"), format!("{} {PERIOD}", cpus.quota))?;
+        Ok(group)
+    }
+}
+
+/// A group for one process and those that it starts, removed on drop once they have ended.
+#[derive(Debug)]
+pub(crate) struct Group {
+    folder: PathBuf,
+}
+
+impl Group {
+    /// The file to which a process writes 0 to enter the group.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub(crate) fn entrance(&self) -> io::Result<OwnedFd> {
+        Ok(open(self.folder.join("cgroup.procs"), OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?)
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // Fails while processes are in it; then it ends with the group that was delegated.
+        let _ = fs::remove_dir(&self.folder);
+    }
+}
+
+/// Lets the groups in a folder limit processors.
+fn enable(folder: &Path) -> Result<Groups, String> {
+    let has_cpu = |file: &str| {
+        let text = fs::read_to_string(folder.join(file));
+        text.map(|text| text.split_whitespace().any(|word| word == "cpu"))
+    };
+    let cannot = |error: io::Error| format!("cannot use the control group '{}': {error}", folder.display());
+    if !has_cpu("cgroup.controllers").map_err(cannot)? {
+        return Err(format!("the control group '{}' does not have the controller 'cpu'", folder.display()));
+    }
+    if !has_cpu("cgroup.subtree_control").map_err(cannot)? {
+        fs::write(folder.join("cgroup.subtree_control"), "+cpu").map_err(cannot)?;
+    }
+    Ok(Groups { folder: folder.to_owned() })
+}
+
+/// The mount point of the groups and the folder of the process's own group, by the process's files in /proc.
+fn own_group(mounts: &str, own: &str) -> Option<(PathBuf, PathBuf)> {
+    let mounted = mounts.lines().find_map(|line| {
+        let (place, kind) = line.split_once(" - ")?;
+        let mut place = place.split(' ').skip(3);
+        let (root, folder) = (place.next()?, place.next()?);
+        (kind.starts_with("cgroup2 ") && root == "/").then(|| PathBuf::from(folder))
+    })?;
+    let path = own.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    let own = if path.is_empty() { mounted.clone() } else { mounted.join(path) };
+    Some((mounted, own))
+}
+
+fn is_marked(folder: &Path) -> bool {
+    MARKS.into_iter().any(|mark| {
+        let mut value = [0; 2];
+        getxattr(folder, mark, &mut value).is_ok_and(|length| value.starts_with(b"1") && length == 1)
+    })
+}
+
+/// Whether a folder is the root that a container sees. The machine's own root is not a group, and has no type.
+fn is_root_of_container(mounted: &Path, folder: &Path) -> bool {
+    folder == mounted && folder.join("cgroup.type").exists()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A folder of files like a group's.
+    fn group(folder: &Path, controllers: &str, enabled: &str) {
+        fs::create_dir_all(folder).unwrap();
+        for (file, text) in
+            [("cgroup.controllers", controllers), ("cgroup.subtree_control", enabled), ("cgroup.procs", "")]
+        {
+            fs::write(folder.join(file), text).unwrap();
+        }
+    }
+
+    fn read(folder: &Path, file: &str) -> String {
+        fs::read_to_string(folder.join(file)).unwrap()
+    }
+
+    #[test]
+    fn numbers_of_processors_are_decimal_and_positive() {
+        for (text, expected) in [
+            ("1", Some(100_000)),
+            ("0.5", Some(50_000)),
+            ("2.25", Some(225_000)),
+            ("0.01", Some(1000)),
+            ("10000", Some(1_000_000_000)),
+            ("0.001", None),
+            ("0", None),
+            ("-1", None),
+            ("10001", None),
+            ("", None),
+            ("1e2", None),
+            ("inf", None),
+            ("NaN", None),
+            ("two", None),
+        ] {
+            assert_eq!(text.parse::<Cpus>().ok(), expected.map(|quota| Cpus { quota }), "{text}");
+        }
+        assert_eq!("2.25".parse::<Cpus>().unwrap().to_string(), "2.25");
+    }
+
+    #[test]
+    fn own_group_is_below_the_mount_of_the_second_version() {
+        let mounts = "31 23 0:27 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n\
+                      32 23 0:28 /docker/x /other rw - cgroup2 cgroup2 rw\n\
+                      33 23 0:28 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n";
+        for (own, expected) in [
+            ("0::/\n", Some("/sys/fs/cgroup")),
+            (
+                "4:memory:/x\n0::/system.slice/nereid.service\n",
+                Some("/sys/fs/cgroup/system.slice/nereid.service"),
+            ),
+            ("4:memory:/x\n", None),
+        ] {
+            let found = own_group(mounts, own);
+            assert_eq!(found.map(|(_, own)| own), expected.map(PathBuf::from), "{own}");
+        }
+        assert_eq!(own_group("31 23 0:27 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n", "0::/\n"), None);
+    }
+
+    #[test]
+    fn server_in_the_delegated_group_moves_to_one_below() {
+        for enabled in ["", "cpu memory"] {
+            let root = tempfile::tempdir().unwrap();
+            let own = root.path().join("nereid.service");
+            group(&own, "cpu io memory\n", enabled);
+            let groups = Groups::open(root.path(), &own, 77, |folder| folder == own).unwrap();
+            assert_eq!(read(&own.join(LEAF), "cgroup.procs"), "77");
+            assert_eq!(
+                read(&own, "cgroup.subtree_control"),
+                if enabled.is_empty() { "+cpu" } else { enabled }
+            );
+            let limited = groups.create("1.5".parse().unwrap()).unwrap();
+            assert_eq!(limited.folder.parent(), Some(own.as_path()));
+            assert_eq!(read(&limited.folder, "cpu.max"), "150000 100000");
+            assert_ne!(groups.create("1".parse().unwrap()).unwrap().folder, limited.folder);
+        }
+    }
+
+    #[test]
+    fn server_below_the_delegated_group_stays_where_it_is() {
+        let root = tempfile::tempdir().unwrap();
+        let unit = root.path().join("nereid.service");
+        let own = unit.join("main");
+        group(&unit, "cpu", "");
+        group(&own, "", "");
+        let groups = Groups::open(root.path(), &own, 77, |folder| folder == unit).unwrap();
+        assert_eq!(groups, Groups { folder: unit.clone() });
+        assert_eq!(
+            (read(&unit, "cgroup.subtree_control"), read(&own, "cgroup.procs")),
+            ("+cpu".into(), "".into())
+        );
+    }
+
+    #[test]
+    fn without_delegation_or_controller_the_reason_is_reported() {
+        let root = tempfile::tempdir().unwrap();
+        let own = root.path().join("session.scope");
+        group(&own, "memory pids", "");
+        let refused = |is_delegated| Groups::open(root.path(), &own, 77, |_| is_delegated).unwrap_err();
+        assert!(refused(false).contains("has delegated no control group"));
+        assert_eq!(read(&own, "cgroup.procs"), "");
+        group(root.path(), "memory", "");
+        assert!(refused(true).contains("does not have the controller 'cpu'"), "{}", refused(true));
+    }
+}
