@@ -299,7 +299,9 @@ fn guides(project: &Project) -> Result<()> {
     let venv = Venv::with(project, "guides", &(quick + &requirements(project, GUIDE_REQUIREMENTS)?))?;
     let files =
         ["framework_exports.py", "other_clients.py"].map(|file| format!("tests/end_to_end/guides/{file}"));
-    pytest(project, &venv, &files.each_ref().map(String::as_str))
+    let mut pytest = pytest_command(project, &venv, &files.each_ref().map(String::as_str));
+    // An export takes minutes on a busy machine.
+    show(pytest.args(["-o", "faulthandler_timeout=900"]))
 }
 
 /// Runs the tests with every promised release, which they fetch.

@@ -14,6 +14,10 @@ def test_an_example_works_as_printed(tmp_path, section):
     Reader(tmp_path).follow(PAGE, section)
 
 
+def test_a_model_of_tensorflow_serving_is_moved(tmp_path):
+    Reader(tmp_path).follow("docs/coming-from-tensorflow-serving.md")
+
+
 @pytest.mark.parametrize("section", ["PyTorch", "Hugging Face"])
 def test_an_example_with_pytorch_works_as_printed(tmp_path, section):
     torch_wheel.NEWEST.fetched()

@@ -11,12 +11,13 @@ from guide_pages import Reader, blocks
 from places import EXAMPLES, ROOT
 
 PAGE = "docs/clients.md"
-# Go and Java are tried by the step `guides`.
+# The step `guides` tries the others.
 LANGUAGES = ["curl", "Python", "JavaScript"]
 
 
 def follow(folder, language):
     (folder / "examples").symlink_to(EXAMPLES)
+    (folder / "proto").symlink_to(ROOT / "proto")
     Reader(folder).follow(PAGE, "Clients", language)
 
 

@@ -374,7 +374,7 @@ const EXCEPTIONS: &[Exception] = &[
     },
     Exception {
         krate: "nereid-terminal",
-        workspace: Allowed::Only(&["tensor-types"]),
+        workspace: Allowed::Only(&["nereid-client", "tensor-types"]),
         libraries: Allowed::Floor,
         never: &["clap*"],
         why: "terminal knows servers by their HTTP API alone, as it does those of others",

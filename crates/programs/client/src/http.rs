@@ -16,8 +16,9 @@ use hyper_util::client::legacy;
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
-pub use self::events::Events;
-use crate::transport::{self, Connector, Version, innermost, path_segment, unreachable};
+pub use self::events::{EventParser, Events};
+pub use crate::transport::path_segment;
+use crate::transport::{self, Connector, Version, innermost, unreachable};
 use crate::{
     Error, IndexEntry, InferRequest, InferResponse, LoadOverrides, ModelConfig, ModelMetadata,
     ModelStatistics, Options, RegionStatus, Retry, ServerMetadata,

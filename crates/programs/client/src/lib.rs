@@ -53,4 +53,4 @@ pub use self::retry::Retry;
 pub use self::shared_memory::SharedMemory;
 pub use self::tensor::{Element, Tensor};
 #[cfg(feature = "tls")]
-pub use self::tls::Tls;
+pub use self::tls::{Identity, Tls, Trust};

@@ -95,8 +95,8 @@ pub(crate) fn innermost(error: &(dyn StdError + 'static)) -> String {
     cause.to_string()
 }
 
-/// Percent-encodes a segment of a path.
-pub(crate) fn path_segment(text: &str) -> String {
+/// Percent-encodes a segment of a path, such as the name of a model.
+pub fn path_segment(text: &str) -> String {
     let mut encoded = String::with_capacity(text.len());
     for byte in text.bytes() {
         match byte {

@@ -93,18 +93,6 @@ impl fmt::Display for Address {
     }
 }
 
-/// Percent-encodes a segment of a path.
-pub fn path_segment(text: &str) -> String {
-    let mut encoded = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => encoded.push(byte.into()),
-            _ => encoded.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    encoded
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -152,13 +140,6 @@ mod tests {
             ("h", "http://h:8002"),
         ] {
             assert_eq!(Address::parse(url).unwrap().sibling(8002).to_string(), expected);
-        }
-    }
-
-    #[test]
-    fn path_segments_are_encoded() {
-        for (text, expected) in [("a-b_c.1~", "a-b_c.1~"), ("a b/ü%", "a%20b%2F%C3%BC%25"), ("", "")] {
-            assert_eq!(path_segment(text), expected);
         }
     }
 }

@@ -2,7 +2,6 @@
 
 mod answer;
 mod arguments;
-mod events;
 mod npy;
 mod pictures;
 mod show;
@@ -13,14 +12,13 @@ use std::io::{self, Write};
 
 use bytes::Bytes;
 use http::Method;
+use nereid_client::http::{EventParser, path_segment};
 use serde_json::{Map, Value, json};
 
 use self::answer::Answer;
-use self::events::Events;
 pub use self::pictures::{Fit, Order, Scale};
 use self::signature::Signature;
 use self::tensor::Tensor;
-use crate::address::path_segment;
 use crate::connection::{Access, Connection, Refusal};
 
 /// The header with the length of a body's JSON, in front of tensors in binary form.
@@ -80,7 +78,7 @@ pub async fn infer(request: &Infer, out: &mut dyn Write) -> Result<(), String> {
         let body = flat(&inputs, parameters)?;
         let stream = connection.stream(&format!("{path}/generate_stream"), body.to_string().into()).await;
         let mut stream = stream.map_err(at)?;
-        let mut events = Events::default();
+        let mut events = EventParser::default();
         let mut shown = show::Streamed::new(request.json);
         while let Some(bytes) = stream.next().await.map_err(at)? {
             for event in events.add(&bytes) {

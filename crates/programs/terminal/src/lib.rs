@@ -14,8 +14,9 @@ mod text;
 pub mod tls;
 mod top;
 
-pub use address::{Address, path_segment};
+pub use address::Address;
 pub use connection::{Access, key};
 pub use infer::{Fit, Infer, Order, Scale, infer};
+pub use nereid_client::http::path_segment;
 pub use text::single_line;
 pub use top::{Top, top};

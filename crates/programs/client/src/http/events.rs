@@ -13,13 +13,13 @@ use crate::{Code, Error};
 #[derive(Debug)]
 pub struct Events {
     body: Incoming,
-    parser: Parser,
+    parser: EventParser,
     ready: VecDeque<String>,
 }
 
 impl Events {
     pub(super) fn new(body: Incoming) -> Self {
-        Self { body, parser: Parser::default(), ready: VecDeque::new() }
+        Self { body, parser: EventParser::default(), ready: VecDeque::new() }
     }
 
     /// The next response; `None` at the end.
@@ -59,18 +59,18 @@ fn read(event: &str) -> Result<Value, Error> {
     }
 }
 
-/// Splits a body into the data of its events.
+/// Splits a stream into the data of its events.
 #[derive(Debug, Default)]
-struct Parser {
+pub struct EventParser {
     /// A line without its end so far.
     line: Vec<u8>,
     /// The lines of data of an event so far.
     data: Vec<String>,
 }
 
-impl Parser {
+impl EventParser {
     /// The events that are complete with these bytes.
-    fn add(&mut self, bytes: &[u8]) -> Vec<String> {
+    pub fn add(&mut self, bytes: &[u8]) -> Vec<String> {
         let mut events = Vec::new();
         for byte in bytes {
             if *byte != b'\n' {
@@ -100,7 +100,7 @@ mod tests {
     fn events_are_complete_in_pieces_of_any_size() {
         let stream = "data: {\"a\":\"ü\"}\n\n: a comment\n\ndata:two\ndata: lines\nid: 7\n\ndata: x\r\n\r\ndata: unfinished";
         for size in 1..stream.len() {
-            let mut parser = Parser::default();
+            let mut parser = EventParser::default();
             let found: Vec<_> = stream.as_bytes().chunks(size).flat_map(|piece| parser.add(piece)).collect();
             assert_eq!(found, ["{\"a\":\"ü\"}", "two\nlines", "x"], "{size}");
         }

@@ -5,10 +5,10 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use http::Method;
+use nereid_client::http::path_segment;
 use serde_json::Value;
 
 use super::metrics::{Sample, parse};
-use crate::address::path_segment;
 use crate::connection::{Connection, Refusal};
 
 /// Polls without metrics between two attempts to get them.
