@@ -9,7 +9,7 @@ fn key(name: &str) -> VersionKey {
 fn reading(name: &str, success: u64, failures: u64, pending: usize) -> Reading {
     let totals = Totals {
         success,
-        failures: [failures, 0, 0, 0],
+        failures: [failures, 0, 0, 0, 0],
         inferences: success * 4,
         executions: success * 2,
         request_ns: success * 10_000,
