@@ -19,7 +19,7 @@ use cargo_metadata::Message;
 use clap::ValueEnum;
 
 use crate::package::{self, wheel};
-use crate::project::{Project, line_of, show, toolchain};
+use crate::project::{Project, line_of, show};
 use crate::venv::Venv;
 use crate::{bench, deny, fetch, tidy};
 use background::Background;
@@ -194,8 +194,6 @@ impl Step {
                     show(project.cargo(&clippy).args(features).args(["--", "-D", "warnings"]))?;
                 }
                 let mut doc = project.cargo(&["doc", "--workspace", "--no-deps"]);
-                // With Clippy's compiler, cargo takes what Clippy checked and does not check the workspace once more.
-                doc.env("RUSTC_WORKSPACE_WRAPPER", toolchain()?.join("bin/clippy-driver"));
                 show(doc.env("RUSTDOCFLAGS", "-D warnings"))
             }
             Self::Unit => {
