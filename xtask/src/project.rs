@@ -74,12 +74,6 @@ pub fn rustc() -> OsString {
     env::var_os("RUSTC").unwrap_or_else(|| "rustc".into())
 }
 
-/// The folder of the compiler's toolchain.
-pub fn toolchain() -> Result<PathBuf> {
-    let output = Command::new(rustc()).args(["--print", "sysroot"]).output().context("cannot start rustc")?;
-    Ok(PathBuf::from(String::from_utf8(output.stdout)?.trim()))
-}
-
 /// Prints a command line, then runs it with its output shown.
 pub fn show(command: &mut Command) -> Result<()> {
     let line = line_of(command);
