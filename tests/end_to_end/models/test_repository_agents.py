@@ -312,7 +312,8 @@ def test_polls_call_agents_only_for_changes(tmp_path, repository):
         loaded = ["ModelInitialize", "LOAD", "LOAD_COMPLETE"]
 
         def actions(lines):
-            return [[line.split()[2] for line in load] for load in by_load(line for line in lines if " update " not in line)]
+            lines = [line for line in lines if " update " not in line]
+            return [[line.split()[2] for line in load] for load in by_load(lines)]
 
         assert eventually(lambda: actions(agents.lines())[-1:] == [loaded]), agents.lines()
         before = agents.lines()

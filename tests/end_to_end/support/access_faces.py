@@ -64,9 +64,8 @@ class Faces:
         more = {}
         path, _, target = path.partition(", redirected to ")
         path = {"(health route)": "/v1/health", "(predict route)": PREDICT, "*": "/elsewhere"}.get(path, path)
-        path, target = (
-            text.format(model=model, version=1, region="r", repository="models") if "{" in text else text for text in (path, target)
-        )
+        names = {"model": model, "version": 1, "region": "r", "repository": "models", "response": "resp_0"}
+        path, target = (text.format(**names) if "{" in text else text for text in (path, target))
         if target:
             more["X-Vertex-Ai-Triton-Redirect"] = target
         return method, path, more

@@ -1,7 +1,8 @@
 //! Clip, in place of the engine's own, which drops NaN.
 //!
-//! A bound that is left out is the last finite number of the type. FP16 has no such bound, as if FP32 were clipped: infinities stay,
-//! as in ONNX Runtime. ONNX leaves open what a bound that is NaN means: it has no effect, as in ONNX Runtime.
+//! A bound that is left out is the last finite number of the type. In version 11 of the operator set, which ONNX Runtime has for FP32
+//! alone, it is that of FP32, so that infinities of FP16 stay. ONNX leaves open what a bound that is NaN means: it has no effect, as in
+//! ONNX Runtime.
 
 use tract_hir::internal::*;
 use tract_hir::ops::binary::wire_rank_broadcast;
@@ -28,8 +29,10 @@ fn clip(context: &ParsingContext<'_>, node: &NodeProto) -> TractResult<(Box<dyn 
             |name, default| Ok::<_, TractError>(Bound::Value(node.get_attr_opt(name)?.unwrap_or(default)));
         [bound("min", f32::MIN)?, bound("max", f32::MAX)?]
     } else {
-        let mut inputs = optional_inputs(node).skip(1).map(|input| input.map_or(Bound::Last, Bound::Input));
-        [inputs.next().unwrap_or(Bound::Last), inputs.next().unwrap_or(Bound::Last)]
+        let is_wide = context.onnx_operator_set_version == BOUNDS_AS_INPUTS;
+        let last = if is_wide { Bound::LastOfSingle } else { Bound::Last };
+        let mut inputs = optional_inputs(node).skip(1).map(|input| input.map_or(last, Bound::Input));
+        [inputs.next().unwrap_or(last), inputs.next().unwrap_or(last)]
     };
     Ok((expand(Clip(bounds)), vec![]))
 }
@@ -44,6 +47,8 @@ enum Bound {
     Input(usize),
     /// The last finite number.
     Last,
+    /// The last finite number of FP32, for FP16 too.
+    LastOfSingle,
 }
 
 impl Expansion for Clip {
@@ -72,7 +77,8 @@ impl Expansion for Clip {
             let bound = match bound {
                 Bound::Input(input) => inputs[input],
                 Bound::Value(value) => model.add_const(format!("{name}.bound"), tensor0(value))?,
-                Bound::Last => match last(datum_type) {
+                Bound::LastOfSingle if datum_type == DatumType::F16 => continue,
+                Bound::Last | Bound::LastOfSingle => match last(datum_type) {
                     Some(last) => model
                         .add_const(format!("{name}.bound"), tensor0(if is_lower { -last } else { last }))?,
                     None => continue,
@@ -95,9 +101,10 @@ impl Expansion for Clip {
     }
 }
 
-/// The last finite number of a type that has such a bound.
+/// The last finite number of a floating-point type.
 fn last(datum_type: DatumType) -> Option<f64> {
     match datum_type {
+        DatumType::F16 => Some(f16::MAX.to_f64()),
         DatumType::F32 => Some(f64::from(f32::MAX)),
         DatumType::F64 => Some(f64::MAX),
         _ => None,
