@@ -25,6 +25,9 @@ mod repository;
 mod scheduling;
 mod server;
 mod summary;
+mod training;
+
+use std::path::Path;
 
 use anyhow::Result;
 use clap::Subcommand;
@@ -71,6 +74,11 @@ pub enum Bench {
 /// Counts the instructions of requests, and fails if there are more than the baseline allows.
 pub fn guard(project: &Project) -> Result<()> {
     guard::run(project, &guard::Options::default())
+}
+
+/// Sends a server the load that its counts guide a build by. Writes models into the folder.
+pub fn train(project: &Project, program: &Path, folder: &Path) -> Result<()> {
+    training::run(project, program, &programs::traffic(project)?, folder)
 }
 
 /// Runs one measurement.

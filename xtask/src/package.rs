@@ -10,6 +10,7 @@ mod elf;
 mod image;
 mod notices;
 mod sbom;
+mod training;
 mod tree;
 pub mod wheel;
 
@@ -24,6 +25,7 @@ use clap::{Args, ValueEnum};
 
 use self::contents::Contents;
 use self::elf::Program;
+use self::training::Build;
 use crate::project::{Project, show};
 
 #[derive(Args)]
@@ -39,6 +41,11 @@ pub struct Package {
     /// Package this built program instead of building one (not for the wheel)
     #[arg(long, value_name = "PROGRAM")]
     binary: Option<PathBuf>,
+
+    /// Counts that guide the build: `train` takes them from a load on an instrumented build, a file has those of an earlier build
+    /// [default: none]
+    #[arg(long, value_name = "train|FILE")]
+    pgo: Option<PathBuf>,
 
     /// Folder of the packages [default: `packages` in cargo's target folder]
     #[arg(long, value_name = "FOLDER")]
@@ -60,6 +67,7 @@ impl Package {
             kinds: vec![Kind::All],
             profile: PROFILE.to_owned(),
             binary: None,
+            pgo: None,
             out: Some(out.to_owned()),
             image_tool: None,
             image_argument: Vec::new(),
@@ -100,14 +108,16 @@ pub fn run(project: &Project, package: &Package) -> Result<()> {
     }
     kinds.sort();
     kinds.dedup();
+    let needs_build = package.binary.is_none() && kinds.iter().any(|kind| *kind != Kind::Wheel);
     let wheel = kinds.contains(&Kind::Wheel);
-    if wheel {
-        let packed = wheel::build(project, &package.profile)?;
+    let build = if wheel || needs_build { Some(build(project, package)?) } else { None };
+    if let Some(build) = build.as_ref().filter(|_| wheel) {
+        let packed = wheel::build(project, build)?;
         let name = packed.file_name().context("a wheel has no name")?;
         write(&out.join(name), &fs::read(&packed)?)?;
     }
     if kinds.iter().any(|kind| *kind != Kind::Wheel) {
-        let program = program(project, package)?;
+        let program = program(project, package, build.as_ref())?;
         let contents = Contents::new(project, &program, source_date(project)?)?;
         for kind in kinds {
             match kind {
@@ -141,19 +151,24 @@ pub fn for_tests(project: &Project) -> Result<PathBuf> {
     Ok(first)
 }
 
-/// Builds the program, unless one is named.
-fn program(project: &Project, package: &Package) -> Result<Program> {
-    if let Some(path) = &package.binary {
-        return Program::read(path);
-    }
+/// How to build what the packages contain.
+fn build(project: &Project, package: &Package) -> Result<Build> {
     let profile = package.profile.as_str();
-    show(&mut project.cargo(&["build", "--locked", "--profile", profile, "--package", components::PROGRAM]))?;
-    Program::read(&built(project, profile).join("nereid"))
+    match package.pgo.as_deref() {
+        None => Ok(Build::plain(profile)),
+        Some(train) if train == Path::new("train") => Build::guided(project, profile, None),
+        counts => Build::guided(project, profile, counts),
+    }
 }
 
-/// The folder of what cargo built with a profile.
-fn built(project: &Project, profile: &str) -> PathBuf {
-    project.target.join(if profile == "dev" { "debug" } else { profile })
+/// Builds the program, unless one is named.
+fn program(project: &Project, package: &Package, build: Option<&Build>) -> Result<Program> {
+    let named = package.binary.as_deref();
+    let Some(build) = build.filter(|_| named.is_none()) else {
+        return Program::read(named.context("there is no program")?);
+    };
+    show(&mut build.command(project, &[components::PROGRAM]))?;
+    Program::read(&build.folder(project).join("nereid"))
 }
 
 /// Seconds since 1970 of all files in packages.

@@ -97,9 +97,14 @@ impl<'a> Load<'a> {
         Self { program, way: Way::Unary, in_flight, bytes, core: Some(core) }
     }
 
+    /// Requests with a tensor of that size, from any processor.
+    pub(super) fn of(program: &'a Path, way: Way, in_flight: u32, bytes: u32) -> Self {
+        Self { program, way, in_flight, bytes, core: None }
+    }
+
     /// Requests with a tensor of that size, each after the answer to the one before.
     pub(super) fn one_at_a_time(program: &'a Path, way: Way, bytes: u32) -> Self {
-        Self { program, way, in_flight: 1, bytes, core: None }
+        Self::of(program, way, 1, bytes)
     }
 
     fn connections(&self) -> u32 {

@@ -20,9 +20,8 @@ use super::summary::{heading, rows};
 use super::{pairs, programs};
 use crate::project::{Project, show};
 
-/// The model that returns its input.
-const MODEL: &str = r#"name: "identity"
-backend: "identity"
+/// A model that returns its input, without its name.
+const MODEL: &str = r#"backend: "identity"
 max_batch_size: 8
 input [ { name: "INPUT0", data_type: TYPE_FP32, dims: [ -1 ] } ]
 output [ { name: "OUTPUT0", data_type: TYPE_FP32, dims: [ -1 ] } ]
@@ -133,8 +132,13 @@ pub(super) fn write_repository(folder: &Path) -> Result<PathBuf> {
 pub(super) fn write_repository_with(folder: &Path, more: &str) -> Result<PathBuf> {
     let repository = folder.join("models");
     fs::create_dir_all(repository.join("identity/1"))?;
-    fs::write(repository.join("identity/config.pbtxt"), format!("{MODEL}{more}"))?;
+    fs::write(repository.join("identity/config.pbtxt"), config("identity", more))?;
     Ok(repository)
+}
+
+/// The configuration of a model that returns its input, with more text.
+pub(super) fn config(name: &str, more: &str) -> String {
+    format!("name: \"{name}\"\n{MODEL}{more}")
 }
 
 /// A request for one row of `elements` numbers, binary both ways.

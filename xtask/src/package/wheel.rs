@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, bail};
 
 use super::elf::{Program, newest_glibc};
-use super::{built, components, notices};
+use super::training::Build;
+use super::{components, notices};
 use crate::project::{Project, show};
 use crate::venv::Venv;
 
@@ -37,16 +38,18 @@ pub fn tools(project: &Project) -> Result<Venv> {
 }
 
 /// Builds all parts, and packs the wheel. Returns its path.
-pub fn build(project: &Project, profile: &str) -> Result<PathBuf> {
-    let packages = CRATES.iter().flat_map(|name| ["--package", name]);
-    show(project.cargo(&["build", "--locked", "--profile", profile]).args(packages))?;
-    pack(project, profile)
+pub fn build(project: &Project, build: &Build) -> Result<PathBuf> {
+    show(&mut build.command(project, &CRATES))?;
+    pack_from(project, &build.folder(project), &build.profile)
 }
 
 /// Packs a wheel of the parts built with this profile. Returns its path; its folder contains no other file.
 pub fn pack(project: &Project, profile: &str) -> Result<PathBuf> {
+    pack_from(project, &Build::plain(profile).folder(project), profile)
+}
+
+fn pack_from(project: &Project, built: &Path, profile: &str) -> Result<PathBuf> {
     let venv = tools(project)?;
-    let built = built(project, profile);
     let work = project.scratch("wheel");
     let (stage, wheels) = (work.join("project"), work.join("dist"));
     for folder in [&stage, &wheels] {

@@ -1,0 +1,120 @@
+//! Builds that are guided by a profile: an instrumented program serves a load, and what it counted decides what the build that
+//! ships is fast at.
+//!
+//! Knows how to count and how to use the counts, not the load.
+
+use std::env;
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result, bail};
+
+use super::{PROFILE, components, output};
+use crate::bench;
+use crate::project::{Project, rustc, show};
+
+/// The compiler's flags in the environment.
+const FLAGS: &str = "RUSTFLAGS";
+
+/// How cargo builds what a package contains.
+pub struct Build {
+    /// The profile.
+    pub profile: String,
+    /// The counts that guide the build.
+    counts: Option<PathBuf>,
+    /// The platform, which is named where only the program's crates get the compiler's flags.
+    target: String,
+}
+
+impl Build {
+    /// A build that no profile guides.
+    pub fn plain(profile: &str) -> Self {
+        Self { profile: profile.to_owned(), counts: None, target: String::new() }
+    }
+
+    /// A build that is guided by these counts, or by those of an instrumented program that runs now.
+    pub fn guided(project: &Project, profile: &str, counts: Option<&Path>) -> Result<Self> {
+        let target = host()?;
+        let counts = match counts {
+            Some(file) => file.canonicalize().with_context(|| format!("cannot read {}", file.display()))?,
+            None => count(project, &target)?,
+        };
+        Ok(Self { profile: profile.to_owned(), counts: Some(counts), target })
+    }
+
+    /// The command that builds these packages.
+    pub fn command(&self, project: &Project, packages: &[&str]) -> Command {
+        let mut command = project.cargo(&["build", "--locked", "--profile", &self.profile]);
+        command.args(packages.iter().flat_map(|name| ["--package", name]));
+        if let Some(counts) = &self.counts {
+            command.args(["--target", &self.target]);
+            command.env(FLAGS, flags("-Cprofile-use=", counts));
+        }
+        command
+    }
+
+    /// The folder of what was built.
+    pub fn folder(&self, project: &Project) -> PathBuf {
+        let folder = if self.profile == "dev" { "debug" } else { &self.profile };
+        project.target.join(if self.counts.is_some() { &self.target } else { "" }).join(folder)
+    }
+}
+
+/// Builds an instrumented program, sends it the load, and returns the file with its counts.
+fn count(project: &Project, target: &str) -> Result<PathBuf> {
+    let merge = profdata(target)?;
+    let folder = project.scratch("training");
+    let (build, raw) = (folder.join("build"), folder.join("counts"));
+    for old in [&raw, &folder.join("models")] {
+        match fs::remove_dir_all(old) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
+            _ => {}
+        }
+    }
+    // Functions are instrumented before anything that these settings change, and are built sooner.
+    let mut cargo = project.cargo(&["build", "--locked", "--profile", PROFILE, "--target", target]);
+    cargo.args(["--package", components::PROGRAM]).arg("--target-dir").arg(&build);
+    cargo.env("CARGO_PROFILE_DIST_LTO", "off").env("CARGO_PROFILE_DIST_CODEGEN_UNITS", "16");
+    cargo.env(FLAGS, flags("-Cprofile-generate=", &raw));
+    show(&mut cargo)?;
+    println!("training: the instrumented program serves a load");
+    bench::train(project, &build.join(target).join(PROFILE).join("nereid"), &folder)?;
+    let files: Vec<_> = fs::read_dir(&raw)
+        .and_then(Iterator::collect::<std::io::Result<Vec<_>>>)
+        .context("the instrumented program left no counts")?;
+    let counts = folder.join("nereid.profdata");
+    let mut command = project.command(merge);
+    show(command.args(["merge", "-o"]).arg(&counts).args(files.iter().map(fs::DirEntry::path)))?;
+    Ok(counts)
+}
+
+/// The compiler's flags of the environment, and one more.
+fn flags(name: &str, file: &Path) -> OsString {
+    let mut flags = env::var_os(FLAGS).unwrap_or_default();
+    flags.push(" ");
+    flags.push(name);
+    flags.push(file);
+    flags
+}
+
+/// The compiler's own platform.
+fn host() -> Result<String> {
+    let text = String::from_utf8(output(Command::new(rustc()).args(["--version", "--verbose"]))?)?;
+    let host = text.lines().find_map(|line| line.strip_prefix("host: "));
+    Ok(host.with_context(|| format!("rustc does not name its platform:\n{text}"))?.to_owned())
+}
+
+/// The program that merges counts, of the compiler's own version.
+fn profdata(target: &str) -> Result<PathBuf> {
+    let root = String::from_utf8(output(Command::new(rustc()).args(["--print", "sysroot"]))?)?;
+    let program = Path::new(root.trim()).join("lib/rustlib").join(target).join("bin/llvm-profdata");
+    if !program.is_file() {
+        bail!(
+            "{} is missing, which a build guided by a profile needs: `rustup component add llvm-tools`",
+            program.display()
+        );
+    }
+    Ok(program)
+}
