@@ -1,8 +1,8 @@
 //! Clip, in place of the engine's own, which drops NaN.
 //!
-//! A bound that is left out is the last finite number of the type. In version 11 of the operator set, which ONNX Runtime has for FP32
-//! alone, it is that of FP32, so that infinities of FP16 stay. ONNX leaves open what a bound that is NaN means: it has no effect, as in
-//! ONNX Runtime.
+//! A bound that is left out is the last finite number of the type. ONNX Runtime has version 11 of the operator for FP32 alone, so in
+//! that version the bound is FP32's, and infinities of FP16 stay. ONNX leaves open what a bound that is NaN means: it has no effect, as
+//! in ONNX Runtime.
 
 use tract_hir::internal::*;
 use tract_hir::ops::binary::wire_rank_broadcast;

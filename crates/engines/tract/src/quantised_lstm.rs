@@ -1,8 +1,7 @@
 //! ONNX Runtime's DynamicQuantizeLSTM: an LSTM whose weights are bytes, and whose inputs and states become bytes when they are
 //! multiplied with them.
 //!
-//! The scale of the inputs is that of all steps, the scale of the states that of one step of the whole batch, as in ONNX Runtime
-//! on one thread.
+//! Inputs are scaled over all steps at once, states over one step of the whole batch, as ONNX Runtime does on one thread.
 
 use std::sync::Arc;
 
@@ -207,7 +206,7 @@ struct Weights {
     rows: usize,
     columns: usize,
     values: Vec<i16>,
-    /// Of each column.
+    /// One for each column.
     scales: Vec<f32>,
 }
 
@@ -228,13 +227,13 @@ impl Weights {
     }
 }
 
-/// What one direction multiplies with and adds.
+/// The weights and the bias of one direction.
 #[derive(Clone, Debug, PartialEq)]
 struct Direction {
     backwards: bool,
     input: Weights,
     state: Weights,
-    /// Of the input and of the state together.
+    /// The sum of the input's and the state's.
     bias: Vec<f32>,
 }
 

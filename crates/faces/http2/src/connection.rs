@@ -288,7 +288,7 @@ where
             this.outcome = Some(outcome);
         }
         if !matches!(this.outcome, Some(Err(Error::Io(_)))) {
-            // Errors here only mean that the client has gone.
+            // An error here means that the client has gone.
             let _ = ready!(this.core.sending.outgoing.poll_write(Pin::new(&mut this.stream), context));
             let _ = ready!(Pin::new(&mut this.stream).poll_shutdown(context));
         }
