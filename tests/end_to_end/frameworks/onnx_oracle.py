@@ -146,6 +146,10 @@ def is_defined(model, values):
         overflows = any(it.dtype == np.float16 and not np.isfinite(it).all() for it in made)
         if overflows and all(np.isfinite(it).all() for it in numbers):
             return False
+        # A bound that Clip lacks is the largest number of FP16, or of FP32 between two operators without kernels for FP16.
+        halves = any(it.dtype == np.float16 for it in made)
+        if node.op_type == "Clip" and halves and any(np.isinf(it).any() for it in numbers):
+            return False
         rounds = node.op_type in TO_INTEGERS and any(it.dtype.kind in "iu" for it in made)
         if rounds and not all(np.isfinite(it).all() for it in numbers):
             return False
