@@ -129,10 +129,6 @@ LARGEST = dict.fromkeys([name for name in MODELS if name.startswith(("arabic", "
 REFUSED = {
     "livekit_plugins_silero/silero_vad": "If on the contents of an input",
     "silero_vad/silero_vad_op18_ifless": "If on the contents of an input",
-    "surfaces_onnx_files/gradient_boosting_regressor": "ai.onnx.ml.Scaler",
-    "surfaces_onnx_files/k_neighbors_classifier": "ai.onnx.ml.Scaler",
-    "surfaces_onnx_files/k_neighbors_classifier.validity": "ai.onnx.ml.TreeEnsembleClassifier",
-    "surfaces_onnx_files/k_neighbors_regressor": "ai.onnx.ml.Scaler",
 }
 
 

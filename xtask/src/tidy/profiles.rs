@@ -51,6 +51,7 @@ const FLOORS: &[Floor] = &[
         others: &[
             ("caffe2", "z"),
             ("forest", "3"),
+            ("trees", "3"),
             ("graph-executor", "3"),
             ("identity", "3"),
             ("llamacpp", "3"),

@@ -6,10 +6,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use nereid_backend_api::{Error, Result, Shape, Tensor};
 use nereid_graph_executor::{Contents, Elements, Engine, GraphModel, Port, RunInput, Target, Words};
+use nereid_trees::{Forest, shap};
 
-use crate::forest::Forest;
 use crate::ports::Results;
-use crate::shap;
 
 /// Cost of an explanation, in predictions.
 const EXPLANATION_COST: usize = 100;

@@ -5,9 +5,8 @@ use std::path::{Path, PathBuf};
 
 use nereid_backend_api::{Error, ModelConfig, Result};
 use nereid_model_files as model_files;
+use nereid_trees::{Forest, FormatError};
 
-use crate::error::FormatError;
-use crate::forest::Forest;
 use crate::{lightgbm, treelite, xgboost};
 
 /// The largest file.

@@ -13,8 +13,7 @@
 //!
 //! The output `treeshap_output`, if the configuration has it, explains each result: by how much each feature moved it.
 //!
-//! A file is read by `xgboost`, `lightgbm` or `treelite` into trees, which `forest` checks and lays out. A damaged
-//! file cannot make the engine read beyond its arrays or loop: each node of a tree is reached once.
+//! A file is read by `xgboost`, `lightgbm` or `treelite` into trees, which `nereid-trees` checks and lays out.
 //!
 //! The crate knows nothing of the server: it only implements the traits of `nereid-backend-api`.
 
@@ -22,15 +21,10 @@
 #![forbid(unsafe_code)]
 
 mod engine;
-mod ensemble;
-mod error;
-mod forest;
 mod format;
 mod lightgbm;
-mod link;
 mod options;
 mod ports;
-mod shap;
 mod treelite;
 mod xgboost;
 
@@ -42,9 +36,9 @@ use nereid_backend_api::{
 };
 use nereid_graph_executor::{Executor, GraphModel};
 use nereid_model_config::complete_tensors;
+use nereid_trees::Forest;
 
 use crate::engine::{ForestEngine, Served};
-use crate::forest::Forest;
 use crate::format::FoundFormat;
 use crate::options::Options;
 use crate::ports::Ports;

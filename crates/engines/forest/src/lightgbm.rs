@@ -2,10 +2,9 @@
 
 use std::collections::HashMap;
 
-use crate::ensemble::{Description, Kind, MAX_OUTPUTS, Node, Split, Task, Test, Tree};
-use crate::error::FormatError;
-use crate::forest::Forest;
-use crate::link::Link;
+use nereid_trees::{
+    Description, Forest, FormatError, Kind, Link, MAX_OUTPUTS, Node, Split, Task, Test, Tree,
+};
 
 /// The parts of a node's `decision_type`.
 const IS_CATEGORICAL: u32 = 1;

@@ -2,11 +2,9 @@
 
 use nereid_backend_api::{DataType, Error, ModelConfig, Result};
 use nereid_graph_executor::{Dims, Port, Signature};
+use nereid_trees::{Forest, Task, shap};
 
-use crate::ensemble::Task;
-use crate::forest::Forest;
 use crate::options::Options;
-use crate::shap;
 
 const INPUT: &str = "input__0";
 const OUTPUT: &str = "output__0";

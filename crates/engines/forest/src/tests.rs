@@ -6,11 +6,11 @@ use std::sync::LazyLock;
 
 use nereid_backend_api::{DataType, InferRequest, RequestedOutput, Tensor};
 use nereid_testkit::{Executions, Recorder, conformance};
+use nereid_trees::{Forest, shap};
 use proptest::prelude::*;
 use serde::Deserialize;
 
 use super::*;
-use crate::forest::Forest;
 use crate::format::Format;
 
 /// A model, rows, and the predictions of the library that made the model.

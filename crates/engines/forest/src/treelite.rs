@@ -1,9 +1,8 @@
 //! Checkpoints of Treelite 4 (`checkpoint.tl`), the form for forests of scikit-learn, cuML and others, little-endian throughout.
 
-use crate::ensemble::{Description, Kind, MAX_OUTPUTS, MAX_TREES, Node, Split, Task, Test, Tree};
-use crate::error::FormatError;
-use crate::forest::Forest;
-use crate::link::Link;
+use nereid_trees::{
+    Description, Forest, FormatError, Kind, Link, MAX_OUTPUTS, MAX_TREES, Node, Split, Task, Test, Tree,
+};
 
 /// Types of thresholds and leaves.
 const FLOAT: u8 = 2;

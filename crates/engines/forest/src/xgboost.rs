@@ -3,13 +3,11 @@
 mod binary;
 mod ubjson;
 
+use nereid_trees::{
+    Description, Forest, FormatError, Kind, Link, MAX_OUTPUTS, Node, Split, Task, Test, Tree,
+};
 use serde::Deserialize;
 use serde::de::{self, Deserializer, SeqAccess, Visitor};
-
-use crate::ensemble::{Description, Kind, MAX_OUTPUTS, Node, Split, Task, Test, Tree};
-use crate::error::FormatError;
-use crate::forest::Forest;
-use crate::link::Link;
 
 pub(crate) use self::binary::read as read_binary;
 

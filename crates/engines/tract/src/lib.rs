@@ -40,6 +40,7 @@ mod functions;
 mod graph;
 mod guard;
 mod indexing;
+mod learning;
 mod limits;
 mod one_hot;
 mod operators;

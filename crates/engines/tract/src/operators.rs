@@ -192,7 +192,55 @@ const RUNTIME_OPERATORS: &[(&str, &[&str])] =
     &[("DynamicQuantizeLSTM", &["direction=forward|reverse|bidirectional hidden_size input_forget=0"])];
 
 /// Operators of the domain for classical machine learning.
-const ML_OPERATORS: &[(&str, &[&str])] = &[("ArrayFeatureExtractor", &[])];
+const ML_OPERATORS: &[(&str, &[&str])] = &[
+    ("ArrayFeatureExtractor", &[]),
+    ("Binarizer", &["threshold"]),
+    ("Imputer", &["imputed_value_floats imputed_value_int64s replaced_value_float replaced_value_int64"]),
+    (
+        "LabelEncoder",
+        &[
+            "classes_strings default_float default_int64 default_string default_tensor",
+            "keys_floats keys_int64s keys_strings keys_tensor values_floats values_int64s values_strings values_tensor",
+        ],
+    ),
+    (
+        "LinearClassifier",
+        &["classlabels_ints classlabels_strings coefficients intercepts multi_class post_transform"],
+    ),
+    ("LinearRegressor", &["coefficients intercepts post_transform targets"]),
+    ("Normalizer", &["norm=L1|L2|MAX"]),
+    ("OneHotEncoder", &["cats_int64s cats_strings zeros"]),
+    ("Scaler", &["offset scale"]),
+    (
+        "TreeEnsemble",
+        &[
+            "aggregate_function=0|1 leaf_targetids leaf_weights membership_values n_targets post_transform tree_roots",
+            "nodes_falseleafs nodes_falsenodeids nodes_featureids nodes_hitrates nodes_missing_value_tracks_true",
+            "nodes_modes nodes_splits nodes_trueleafs nodes_truenodeids",
+        ],
+    ),
+    (
+        "TreeEnsembleClassifier",
+        &[
+            TREES,
+            "class_ids class_nodeids class_treeids class_weights class_weights_as_tensor classlabels_int64s",
+            "classlabels_strings",
+        ],
+    ),
+    (
+        "TreeEnsembleRegressor",
+        &[
+            TREES,
+            "aggregate_function=AVERAGE|SUM n_targets target_ids target_nodeids target_treeids target_weights",
+            "target_weights_as_tensor",
+        ],
+    ),
+];
+
+/// The attributes of trees and of what becomes of their sums.
+const TREES: &str = "base_values base_values_as_tensor nodes_falsenodeids nodes_featureids nodes_hitrates \
+                     nodes_hitrates_as_tensor nodes_missing_value_tracks_true nodes_modes nodes_nodeids nodes_treeids \
+                     nodes_truenodeids nodes_values nodes_values_as_tensor post_transform";
 
 /// The operators and opsets of a model that are not served, in words, sorted.
 pub(crate) fn unsupported(model: &ModelProto, graph: &GraphProto) -> BTreeSet<String> {

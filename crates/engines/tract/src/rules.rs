@@ -448,7 +448,7 @@ const RANKS: [(&str, i64); 15] = [
 ];
 
 /// Operators that move elements without a look at them, so that these may be strings.
-const TEXT: [&str; 16] = [
+const TEXT: [&str; 18] = [
     "Concat",
     "Equal",
     "Expand",
@@ -456,6 +456,8 @@ const TEXT: [&str; 16] = [
     "Gather",
     "GatherElements",
     "Identity",
+    "LabelEncoder",
+    "OneHotEncoder",
     "Reshape",
     "Shape",
     "Size",

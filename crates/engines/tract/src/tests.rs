@@ -11,6 +11,7 @@ mod empty;
 mod exact;
 mod execution;
 mod indexing;
+mod learning;
 mod loading;
 mod one_hot;
 pub(crate) mod onnx;

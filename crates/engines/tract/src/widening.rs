@@ -14,8 +14,8 @@ use tract_onnx::onnx;
 use tract_onnx::pb::NodeProto;
 
 use crate::{
-    algebra, clip, deconvolution, elementwise, functions, indexing, one_hot, quantisation, quantised_lstm,
-    repairs, slices,
+    algebra, clip, deconvolution, elementwise, functions, indexing, learning, one_hot, quantisation,
+    quantised_lstm, repairs, slices,
 };
 
 /// Operators whose results in FP16 would differ from rounded ones in FP32.
@@ -133,6 +133,7 @@ static NARROW: LazyLock<OnnxOpRegister> = LazyLock::new(|| {
     elementwise::register(&mut operators);
     functions::register(&mut operators);
     indexing::register(&mut operators);
+    learning::register(&mut operators);
     one_hot::register(&mut operators);
     quantisation::register(&mut operators);
     quantised_lstm::register(&mut operators);

@@ -1,8 +1,6 @@
 //! The binary form of models that XGBoost wrote before version 3.1, little-endian throughout.
 
-use crate::ensemble::{Kind, Node, Split, Test, Tree};
-use crate::error::FormatError;
-use crate::forest::Forest;
+use nereid_trees::{Forest, FormatError, Kind, Node, Split, Test, Tree};
 
 use super::describe;
 

@@ -7,7 +7,7 @@
 use crate::forest::Forest;
 
 /// The deepest trees that are explained: the work grows with the square of the depth.
-pub(crate) const MAX_DEPTH: usize = 512;
+pub const MAX_DEPTH: usize = 512;
 
 /// A feature on the way to a node.
 #[derive(Clone, Copy, Debug, Default)]
@@ -24,7 +24,7 @@ struct Step {
 
 /// The explanations of a row: for each output, a value for each feature, and the mean at the end. They add up to the sums of
 /// the trees, before the link.
-pub(crate) fn explain(forest: &Forest, means: &[f64], row: &[f32]) -> Vec<f32> {
+pub fn explain(forest: &Forest, means: &[f64], row: &[f32]) -> Vec<f32> {
     let description = forest.description();
     let width = description.features + 1;
     let mut values = vec![0.0; description.outputs() * width];
@@ -39,7 +39,7 @@ pub(crate) fn explain(forest: &Forest, means: &[f64], row: &[f32]) -> Vec<f32> {
 }
 
 /// The mean of each output over the training data.
-pub(crate) fn means(forest: &Forest) -> Vec<f64> {
+pub fn means(forest: &Forest) -> Vec<f64> {
     let mut means = forest.description().base.clone();
     for (root, output) in forest.roots() {
         let mut waiting = vec![(root, 1.0)];

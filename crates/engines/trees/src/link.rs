@@ -2,7 +2,8 @@
 
 /// A function that turns the sums of a row into its results.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Link {
+pub enum Link {
+    /// The sum itself.
     Identity,
     /// `x * |x|`, for models that were trained on square roots.
     SignedSquare,
@@ -10,6 +11,7 @@ pub(crate) enum Link {
     Hinge,
     /// The logistic function of the sum times this, for each output by itself.
     Sigmoid(f64),
+    /// `e^x`.
     Exponential,
     /// `2^(-x / c)`: the anomaly score of isolation forests.
     AnomalyScore(f64),
@@ -21,7 +23,7 @@ pub(crate) enum Link {
 
 impl Link {
     /// Applies the function to the sums of a row, in single precision.
-    pub(crate) fn apply(self, row: &mut [f32]) {
+    pub fn apply(self, row: &mut [f32]) {
         match self {
             Self::Identity => {}
             Self::SignedSquare => each(row, |x| x * x.abs()),
@@ -40,7 +42,7 @@ impl Link {
     }
 
     /// Applies the function to the sums of a row, in double precision.
-    pub(crate) fn apply_double(self, row: &mut [f64]) {
+    pub fn apply_double(self, row: &mut [f64]) {
         match self {
             Self::Identity => {}
             Self::SignedSquare => each(row, |x| x * x.abs()),

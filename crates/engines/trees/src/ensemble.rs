@@ -3,17 +3,17 @@
 use crate::link::Link;
 
 /// Most trees of an ensemble.
-pub(crate) const MAX_TREES: usize = 1 << 20;
+pub const MAX_TREES: usize = 1 << 20;
 /// Most nodes of an ensemble.
-pub(crate) const MAX_NODES: usize = 1 << 28;
+pub const MAX_NODES: usize = 1 << 28;
 /// Most outputs of a row.
-pub(crate) const MAX_OUTPUTS: usize = 1 << 16;
+pub const MAX_OUTPUTS: usize = 1 << 16;
 /// Most features of a row.
-pub(crate) const MAX_FEATURES: usize = 1 << 26;
+pub const MAX_FEATURES: usize = 1 << 26;
 
 /// The kind of a prediction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Task {
+pub enum Task {
     /// Numbers: regression, ranking, scores of anomaly.
     Numbers,
     /// The probability of the second of two classes.
@@ -24,49 +24,51 @@ pub(crate) enum Task {
 
 /// The properties of an ensemble, without its trees.
 #[derive(Clone, Debug)]
-pub(crate) struct Description {
+pub struct Description {
     /// The number of features of a row.
-    pub(crate) features: usize,
+    pub features: usize,
     /// The first summand of each output; one value for each output.
-    pub(crate) base: Vec<f64>,
+    pub base: Vec<f64>,
     /// Whether each output is the mean of its trees instead of their sum.
-    pub(crate) averaged: bool,
+    pub averaged: bool,
     /// Whether leaves are added in double precision.
-    pub(crate) double: bool,
+    pub double: bool,
     /// The function that turns sums into results.
-    pub(crate) link: Link,
-    pub(crate) task: Task,
+    pub link: Link,
+    /// The kind of a prediction.
+    pub task: Task,
     /// Whether negative fractions are truncated to category 0: LightGBM takes -0.5 for it, the others for none.
-    pub(crate) truncates: bool,
+    pub truncates: bool,
 }
 
 impl Description {
     /// The number of outputs of a row.
-    pub(crate) fn outputs(&self) -> usize {
+    pub fn outputs(&self) -> usize {
         self.base.len()
     }
 }
 
 /// A tree.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Tree {
+pub struct Tree {
     /// The nodes; the first is the root.
-    pub(crate) nodes: Vec<Node>,
+    pub nodes: Vec<Node>,
     /// The output that its leaves add to; `None` if each leaf adds to all.
-    pub(crate) output: Option<usize>,
+    pub output: Option<usize>,
 }
 
 /// A node of a tree.
 #[derive(Clone, Debug)]
-pub(crate) struct Node {
-    pub(crate) kind: Kind,
+pub struct Node {
+    /// A leaf or a split.
+    pub kind: Kind,
     /// The number of rows of the training data that passed the node, or their weight.
-    pub(crate) cover: f64,
+    pub cover: f64,
 }
 
 /// The kind of a node.
 #[derive(Clone, Debug)]
-pub(crate) enum Kind {
+pub enum Kind {
     /// Adds to its tree's output.
     Leaf(f64),
     /// Adds to all outputs.
@@ -77,26 +79,30 @@ pub(crate) enum Kind {
 
 /// A test, and the nodes for its outcomes.
 #[derive(Clone, Debug)]
-pub(crate) struct Split {
-    pub(crate) feature: usize,
-    pub(crate) test: Test,
+pub struct Split {
+    /// The number of the feature.
+    pub feature: usize,
+    /// The test of its value.
+    pub test: Test,
     /// The node for rows that pass the test.
-    pub(crate) yes: usize,
+    pub yes: usize,
     /// The node for the others.
-    pub(crate) no: usize,
+    pub no: usize,
     /// Whether rows without a value pass.
-    pub(crate) missing_passes: bool,
+    pub missing_passes: bool,
     /// Whether zero counts as missing.
-    pub(crate) zero_is_missing: bool,
+    pub zero_is_missing: bool,
 }
 
 /// A test of a feature's value.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Test {
+pub enum Test {
     /// The value is at most this.
     AtMost(f64),
     /// The value is less than this.
     Below(f64),
     /// The value is one of these categories.
     In(Vec<u32>),
+    /// The value is one of these numbers.
+    Among(Vec<f64>),
 }

@@ -8,6 +8,7 @@ use std::thread;
 
 use crate::ensemble::{Description, Kind, MAX_FEATURES, MAX_NODES, MAX_TREES, Split, Test, Tree};
 use crate::error::FormatError;
+use crate::number::Number;
 
 /// Ways that are walked at once.
 const LANES: usize = 8;
@@ -23,6 +24,7 @@ const MAX_WORDS: usize = 1 << 26;
 const MISSING_PASSES: u32 = 1 << 31;
 const IS_CATEGORICAL: u32 = 1 << 30;
 const ZERO_IS_MISSING: u32 = 1 << 29;
+const IS_SET: u32 = 1 << 28;
 const FEATURE: u32 = (MAX_FEATURES - 1) as u32;
 
 /// The tests that a walk may meet: comparisons of values of which none is missing, comparisons, and all.
@@ -31,23 +33,23 @@ const COMPARISONS: u8 = 1;
 const ALL: u8 = 2;
 
 /// The largest value that LightGBM takes for zero.
-const ZERO: f32 = 1e-35;
+const ZERO: f64 = 1e-35;
 
-/// A node: 16 bytes, four to a cache line.
+/// A node: 16 bytes in single precision, four to a cache line.
 #[derive(Clone, Copy, Debug)]
-struct Node {
+struct Node<N> {
     /// Rows whose value is at most this pass. Infinite in leaves.
-    threshold: f32,
+    threshold: N,
     feature: u32,
     /// The node for rows that pass; the next one is for those that do not. A leaf's own number in leaves.
     yes: u32,
-    /// A leaf's value or its place in the table; the number of a test's categories.
+    /// A leaf's value or its place in the table; the number of a test's categories or set.
     payload: u32,
 }
 
-/// Categories: words of bits.
+/// A part of an array: the words of categories, or the members of a set.
 #[derive(Clone, Copy, Debug)]
-struct Categories {
+struct Span {
     start: usize,
     len: usize,
 }
@@ -61,11 +63,11 @@ enum Leaves {
     Table,
 }
 
-/// An ensemble, ready to be run.
+/// An ensemble, ready to be run on features of a type.
 #[derive(Debug)]
-pub(crate) struct Forest {
+pub struct Forest<N = f32> {
     description: Description,
-    nodes: Vec<Node>,
+    nodes: Vec<Node<N>>,
     /// The cover of each node.
     covers: Vec<f64>,
     roots: Vec<u32>,
@@ -73,8 +75,11 @@ pub(crate) struct Forest {
     outputs: Vec<Option<u32>>,
     leaves: Leaves,
     values: Vec<f64>,
-    categories: Vec<Categories>,
+    categories: Vec<Span>,
     words: Vec<u32>,
+    /// Sets of numbers, each of them sorted.
+    sets: Vec<Span>,
+    members: Vec<N>,
     /// Whether any node is more than a comparison.
     is_special: bool,
     /// The divisor of each output's sum, for means.
@@ -82,12 +87,12 @@ pub(crate) struct Forest {
     depth: usize,
 }
 
-impl Forest {
+impl<N: Number> Forest<N> {
     /// An empty forest.
     ///
     /// # Errors
     /// The description is beyond what can be served.
-    pub(crate) fn new(description: Description) -> Result<Self, FormatError> {
+    pub fn new(description: Description) -> Result<Self, FormatError> {
         if description.features == 0 || description.features > MAX_FEATURES {
             return Err(FormatError::new(format!(
                 "the model has {} features; 1 to {MAX_FEATURES} are served",
@@ -106,6 +111,8 @@ impl Forest {
             values: Vec::new(),
             categories: Vec::new(),
             words: Vec::new(),
+            sets: Vec::new(),
+            members: Vec::new(),
             is_special: false,
             depth: 0,
         })
@@ -115,7 +122,7 @@ impl Forest {
     ///
     /// # Errors
     /// The nodes are not a tree, or do not fit the description.
-    pub(crate) fn add(&mut self, tree: &Tree) -> Result<(), FormatError> {
+    pub fn add(&mut self, tree: &Tree) -> Result<(), FormatError> {
         if self.roots.len() >= MAX_TREES || self.nodes.len() + tree.nodes.len() > MAX_NODES {
             return Err(FormatError::new(format!(
                 "the model has more than {MAX_TREES} trees or {MAX_NODES} nodes"
@@ -170,14 +177,14 @@ impl Forest {
         if first + count > MAX_NODES {
             return Err(FormatError::new(format!("the model has more than {MAX_NODES} nodes")));
         }
-        let blank = Node { threshold: f32::INFINITY, feature: MISSING_PASSES, yes: 0, payload: 0 };
+        let blank = Node { threshold: N::INFINITY, feature: MISSING_PASSES, yes: 0, payload: 0 };
         self.nodes.resize(first + count, blank);
         self.covers.resize(first + count, 0.0);
         Ok(first)
     }
 
     /// A leaf with one value, or with several.
-    fn leaf(&mut self, place: usize, value: Option<f64>, values: &[f64]) -> Result<Node, FormatError> {
+    fn leaf(&mut self, place: usize, value: Option<f64>, values: &[f64]) -> Result<Node<N>, FormatError> {
         let payload = match value {
             Some(value) if self.leaves == Leaves::Inline => (value as f32).to_bits(),
             _ => {
@@ -188,10 +195,10 @@ impl Forest {
                 start
             }
         };
-        Ok(Node { threshold: f32::INFINITY, feature: MISSING_PASSES, yes: place as u32, payload })
+        Ok(Node { threshold: N::INFINITY, feature: MISSING_PASSES, yes: place as u32, payload })
     }
 
-    fn split(&mut self, split: &Split, yes: usize) -> Result<Node, FormatError> {
+    fn split(&mut self, split: &Split, yes: usize) -> Result<Node<N>, FormatError> {
         if split.feature >= self.description.features {
             return Err(FormatError::new(format!(
                 "a split tests feature {} of {}",
@@ -201,13 +208,19 @@ impl Forest {
         let mut feature = split.feature as u32;
         let mut payload = 0;
         let threshold = match &split.test {
-            Test::AtMost(bound) => at_most(*bound),
-            Test::Below(bound) => below(*bound),
+            Test::AtMost(bound) => N::at_most(*bound),
+            Test::Below(bound) => N::below(*bound),
             Test::In(categories) => {
                 feature |= IS_CATEGORICAL;
                 payload = self.categories.len() as u32;
                 self.add_categories(categories)?;
-                0.0
+                N::default()
+            }
+            Test::Among(members) => {
+                feature |= IS_SET;
+                payload = self.sets.len() as u32;
+                self.add_set(members)?;
+                N::default()
             }
         };
         if split.missing_passes {
@@ -216,7 +229,7 @@ impl Forest {
         if split.zero_is_missing {
             feature |= ZERO_IS_MISSING;
         }
-        self.is_special |= feature & (IS_CATEGORICAL | ZERO_IS_MISSING) != 0;
+        self.is_special |= feature & (IS_CATEGORICAL | ZERO_IS_MISSING | IS_SET) != 0;
         Ok(Node { threshold, feature, yes: yes as u32, payload })
     }
 
@@ -234,27 +247,44 @@ impl Forest {
         for &category in categories {
             self.words[start + category as usize / 32] |= 1 << (category % 32);
         }
-        self.categories.push(Categories { start, len });
+        self.categories.push(Span { start, len });
+        Ok(())
+    }
+
+    fn add_set(&mut self, members: &[f64]) -> Result<(), FormatError> {
+        let start = self.members.len();
+        if start + members.len() > MAX_WORDS {
+            return Err(FormatError::new(format!(
+                "the sets of the model have more than {MAX_WORDS} numbers"
+            )));
+        }
+        // No feature equals a number that its type does not have.
+        let members = members.iter().map(|&member| (member, N::nearest(member)));
+        self.members.extend(
+            members.filter(|(member, nearest)| nearest.double() == *member).map(|(_, nearest)| nearest),
+        );
+        self.members[start..].sort_by(|one, other| (one.double() + 0.0).total_cmp(&(other.double() + 0.0)));
+        self.sets.push(Span { start, len: self.members.len() - start });
         Ok(())
     }
 
     /// The properties of the ensemble.
-    pub(crate) fn description(&self) -> &Description {
+    pub fn description(&self) -> &Description {
         &self.description
     }
 
     /// The number of trees.
-    pub(crate) fn trees(&self) -> usize {
+    pub fn trees(&self) -> usize {
         self.roots.len()
     }
 
     /// The most nodes on a way from a root to a leaf.
-    pub(crate) fn depth(&self) -> usize {
+    pub fn depth(&self) -> usize {
         self.depth
     }
 
     /// Whether the file has the cover of each node.
-    pub(crate) fn has_covers(&self) -> bool {
+    pub fn has_covers(&self) -> bool {
         self.roots.iter().all(|&root| {
             let cover = self.covers[root as usize];
             cover.is_finite() && cover > 0.0
@@ -262,24 +292,24 @@ impl Forest {
     }
 
     /// The results of rows, one behind the other, computed by up to `threads` threads.
-    pub(crate) fn predict(&self, rows: &[f32], threads: usize) -> Vec<f32> {
+    pub fn predict(&self, rows: &[N], threads: usize) -> Vec<N> {
         let outputs = self.description.outputs();
         self.in_parallel(rows, outputs, threads, 1, |rows, results| self.predict_rows(rows, results))
     }
 
     /// Fills `width` results for each row, on up to `threads` threads. `cost` is the cost of a way through a tree, in those of
     /// a prediction.
-    pub(crate) fn in_parallel(
+    pub fn in_parallel<R: Clone + Default + Send>(
         &self,
-        rows: &[f32],
+        rows: &[N],
         width: usize,
         threads: usize,
         cost: usize,
-        fill: impl Fn(&[f32], &mut [f32]) + Sync,
-    ) -> Vec<f32> {
+        fill: impl Fn(&[N], &mut [R]) + Sync,
+    ) -> Vec<R> {
         let features = self.description.features;
         let count = rows.len().checked_div(features).unwrap_or(0);
-        let mut results = vec![0.0; count * width];
+        let mut results = vec![R::default(); count * width];
         let useful = count.saturating_mul(self.trees()).saturating_mul(cost) / WAYS_PER_THREAD;
         let threads = threads.min(useful).clamp(1, count.max(1));
         let share = count.div_ceil(threads).max(1);
@@ -297,7 +327,7 @@ impl Forest {
         results
     }
 
-    fn predict_rows(&self, rows: &[f32], results: &mut [f32]) {
+    fn predict_rows(&self, rows: &[N], results: &mut [N]) {
         let tests = match self.is_special {
             true => ALL,
             false if rows.iter().any(|value| value.is_nan()) => COMPARISONS,
@@ -313,7 +343,7 @@ impl Forest {
         }
     }
 
-    fn predict_as<S: Sum, const TESTS: u8>(&self, rows: &[f32], results: &mut [f32]) {
+    fn predict_as<S: Sum, const TESTS: u8>(&self, rows: &[N], results: &mut [N]) {
         let (features, outputs) = (self.description.features, self.description.outputs());
         let mut sums = vec![S::default(); CHUNK * outputs];
         let chunks = rows.chunks(CHUNK * features).zip(results.chunks_mut(CHUNK * outputs));
@@ -341,14 +371,14 @@ impl Forest {
                 }
                 S::link(self.description.link, sums);
                 for (result, sum) in results.iter_mut().zip(sums) {
-                    *result = sum.single();
+                    *result = N::nearest(sum.double());
                 }
             }
         }
     }
 
     /// Adds all trees for one row, several trees at once.
-    fn add_trees<S: Sum, const TESTS: u8>(&self, row: &[f32], sums: &mut [S]) {
+    fn add_trees<S: Sum, const TESTS: u8>(&self, row: &[N], sums: &mut [S]) {
         for (roots, outputs) in self.roots.chunks(LANES).zip(self.outputs.chunks(LANES)) {
             let mut places = [roots[0]; LANES];
             places[..roots.len()].copy_from_slice(roots);
@@ -360,7 +390,7 @@ impl Forest {
     }
 
     /// Adds all trees for several rows, several rows at once.
-    fn add_rows<S: Sum, const TESTS: u8>(&self, rows: &[f32], sums: &mut [S]) {
+    fn add_rows<S: Sum, const TESTS: u8>(&self, rows: &[N], sums: &mut [S]) {
         let (features, width) = (self.description.features, self.description.outputs());
         for (&root, &output) in self.roots.iter().zip(&self.outputs) {
             let groups = rows.chunks(LANES * features).zip(sums.chunks_mut(LANES * width));
@@ -383,7 +413,7 @@ impl Forest {
     fn walk<const TESTS: u8>(
         &self,
         mut places: [u32; LANES],
-        values: &[f32],
+        values: &[N],
         starts: [usize; LANES],
     ) -> [u32; LANES] {
         let nodes = self.nodes.as_slice();
@@ -408,19 +438,33 @@ impl Forest {
     }
 
     /// Whether a value passes the test of a node of any kind.
-    fn passes(&self, node: &Node, value: f32) -> bool {
+    fn passes(&self, node: &Node<N>, value: N) -> bool {
         let missing = node.feature & MISSING_PASSES != 0;
-        if node.feature & ZERO_IS_MISSING != 0 && value.abs() <= ZERO {
+        if node.feature & ZERO_IS_MISSING != 0 && value.double().abs() <= ZERO {
             return missing;
         }
-        if node.feature & IS_CATEGORICAL == 0 {
+        if node.feature & (IS_CATEGORICAL | IS_SET) == 0 {
             return compares(node, value);
         }
-        if value.is_nan() { missing } else { self.is_member(node.payload, value) }
+        if value.is_nan() {
+            return missing;
+        }
+        match node.feature & IS_SET {
+            0 => self.is_of_category(node.payload, value.double()),
+            _ => self.is_member(node.payload, value.double()),
+        }
     }
 
-    fn is_member(&self, categories: u32, value: f32) -> bool {
-        let Categories { start, len } = self.categories[categories as usize];
+    fn is_member(&self, set: u32, value: f64) -> bool {
+        let Span { start, len } = self.sets[set as usize];
+        // `+ 0.0` removes the sign of zeros.
+        self.members[start..][..len]
+            .binary_search_by(|member| (member.double() + 0.0).total_cmp(&(value + 0.0)))
+            .is_ok()
+    }
+
+    fn is_of_category(&self, categories: u32, value: f64) -> bool {
+        let Span { start, len } = self.categories[categories as usize];
         if value < 0.0 && !(self.description.truncates && value > -1.0) {
             return false;
         }
@@ -445,19 +489,19 @@ impl Forest {
 }
 
 /// Access of the explanations to the nodes.
-impl Forest {
+impl<N: Number> Forest<N> {
     /// The roots, and the outputs that their trees add to.
-    pub(crate) fn roots(&self) -> impl Iterator<Item = (u32, Option<u32>)> {
+    pub fn roots(&self) -> impl Iterator<Item = (u32, Option<u32>)> {
         self.roots.iter().copied().zip(self.outputs.iter().copied())
     }
 
     /// How much of the training data passed the node.
-    pub(crate) fn cover(&self, place: u32) -> f64 {
+    pub fn cover(&self, place: u32) -> f64 {
         self.covers[place as usize]
     }
 
     /// The feature that a node tests, the nodes for rows that pass and do not, and whether this row passes. `None` for leaves.
-    pub(crate) fn test(&self, place: u32, row: &[f32]) -> Option<(usize, [u32; 2], bool)> {
+    pub fn test(&self, place: u32, row: &[N]) -> Option<(usize, [u32; 2], bool)> {
         let node = &self.nodes[place as usize];
         if node.yes == place {
             return None;
@@ -467,13 +511,13 @@ impl Forest {
     }
 
     /// The nodes below a node; `None` for leaves.
-    pub(crate) fn children(&self, place: u32) -> Option<[u32; 2]> {
+    pub fn children(&self, place: u32) -> Option<[u32; 2]> {
         let yes = self.nodes[place as usize].yes;
         (yes != place).then_some([yes, yes + 1])
     }
 
     /// Calls `add` with each output that a leaf adds to, and its value as a part of the result.
-    pub(crate) fn leaf_values(&self, place: u32, output: Option<u32>, mut add: impl FnMut(usize, f64)) {
+    pub fn leaf_values(&self, place: u32, output: Option<u32>, mut add: impl FnMut(usize, f64)) {
         let payload = self.nodes[place as usize].payload;
         let divisor =
             |output: usize| if self.description.averaged { self.divisors[output].max(1.0) } else { 1.0 };
@@ -492,32 +536,14 @@ impl Forest {
 
 /// Whether a value passes a comparison.
 #[inline]
-fn compares(node: &Node, value: f32) -> bool {
+fn compares<N: Number>(node: &Node<N>, value: N) -> bool {
     (value <= node.threshold) | (value.is_nan() & (node.feature & MISSING_PASSES != 0))
-}
-
-/// The bound for single precision: `x <= at_most(bound)` for the same `x` as `x <= bound`.
-fn at_most(bound: f64) -> f32 {
-    let single = bound as f32;
-    if f64::from(single) > bound { single.next_down() } else { single }
-}
-
-/// The bound for single precision: `x <= below(bound)` for the same `x` as `x < bound`.
-fn below(bound: f64) -> f32 {
-    let single = at_most(bound);
-    match f64::from(single) == bound {
-        // Nothing is less.
-        true if single == f32::NEG_INFINITY => f32::NAN,
-        true => single.next_down(),
-        false => single,
-    }
 }
 
 /// The type of sums.
 trait Sum: Copy + Default {
     fn of(value: f64) -> Self;
     fn add(&mut self, value: f64);
-    fn single(self) -> f32;
     fn double(self) -> f64;
     fn link(link: crate::link::Link, row: &mut [Self]);
 }
@@ -529,10 +555,6 @@ impl Sum for f32 {
 
     fn add(&mut self, value: f64) {
         *self += value as Self;
-    }
-
-    fn single(self) -> f32 {
-        self
     }
 
     fn double(self) -> f64 {
@@ -551,10 +573,6 @@ impl Sum for f64 {
 
     fn add(&mut self, value: f64) {
         *self += value;
-    }
-
-    fn single(self) -> f32 {
-        self as f32
     }
 
     fn double(self) -> f64 {
