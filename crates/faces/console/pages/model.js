@@ -9,6 +9,8 @@ import { Graph } from './graph.js';
 import { pollModels, useLive } from './live.js';
 import { modelLink, runsOn } from './overview.js';
 import { Copy, isFailing, Problem, Scroll, Segments, State, useTitle } from './parts.js';
+import { Release } from './releases.js';
+import { Traces } from './traces.js';
 import { Try } from './try.js';
 
 const CONTROL = {
@@ -148,7 +150,7 @@ function Statistics({ name, version }) {
     </section>`)}`;
 }
 
-const TABS = [['', 'Try it'], ['signature', 'Signature'], ['charts', 'Charts'], ['statistics', 'Statistics'], ['configuration', 'Configuration']];
+const TABS = [['', 'Try it'], ['signature', 'Signature'], ['charts', 'Charts'], ['statistics', 'Statistics'], ['trace', 'Trace'], ['configuration', 'Configuration']];
 
 function Tab({ tab, name, version, row, request }) {
   const path = modelPath(name, version);
@@ -156,6 +158,8 @@ function Tab({ tab, name, version, row, request }) {
   const [config, configError, retryConfig] = useDocument(`${path}/config`);
   if (tab === 'configuration') return html`<${Configuration} name=${name} version=${version} config=${config} error=${configError} retry=${retryConfig}/>`;
   if (tab === 'charts') return html`<${Charts} model=${name} version=${row.version}/>`;
+  if (tab === 'trace') return html`<${Traces} name=${name}/>`;
+  if (tab === 'release') return html`<${Release} name=${name}/>`;
   if (tab === 'chat') return html`<${Chat} name=${name}/>`;
   if (tab === 'graph') return config ? html`<${Graph} config=${config}/>` : html`<${Problem} error=${configError} retry=${retryConfig}/>`;
   if (tab === 'statistics') return html`<${Quantiles} name=${name} version=${version}/><${Statistics} name=${name} version=${version}/>`;
@@ -174,13 +178,14 @@ export function Model({ name, tab, version, request }) {
   const control = live.server?.model_control;
   // Language models, if the server has OpenAI's interface.
   const [talking] = useDocument(current?.decoupled ? '/v1/models' : undefined);
-  const tabs = [...TABS, ...(current?.ensemble ? [['graph', 'Steps']] : []), ...(talking?.data?.some(({ id }) => id === name) ? [['chat', 'Chat']] : [])];
+  const tabs = [...TABS, ...(current?.ensemble ? [['graph', 'Steps']] : []), ...(current?.released ? [['release', 'Release']] : []), ...(talking?.data?.some(({ id }) => id === name) ? [['chat', 'Chat']] : [])];
   if (live.models && !rows.length) return html`<h1>${shown(name)}</h1><p class="empty">The repositories contain no model of this name. <a href="#/">Overview</a></p>`;
   return html`<div class="page-head"><div><p class="crumb"><a href="#/">Models</a></p><h1>${shown(name)}</h1></div>
       ${rows.length > 0 && html`<${Actions} name=${name} rows=${rows} control=${control}/>`}</div>
+    <${Problem} error=${!live.models && live.error} what="The model cannot be shown" retry=${() => pollModels(true)}/>
     <ul class="row">${rows.map(row => html`<li class="row" key=${row.version}>${row.version && (served.length > 1 && row.state === 'READY'
       ? html`<a class="button" href=${modelLink(name, row.version, tab)} aria-current=${row === current ? 'true' : undefined}>Version ${row.version}</a>` : html`<span class="tag">version ${row.version}</span>`)}
-      <${State} row=${row}/>${row === current && html`<span class="muted">${shown(runsOn(row))}</span>`}</li>`)}</ul>
+      <${State} row=${row}/>${row === current && html`<span class="muted">${shown(runsOn(row))}</span>`}${row.release && html`<span class="muted">${shown(row.release)}</span>`}</li>`)}</ul>
     ${rows.filter(row => isFailing(row)).map(row => html`<div class="note bad" role="alert" key=${row.version}><pre class="reason">${shown(row.reason ?? '')}</pre></div>`)}
     ${current && html`<nav class="tabs" aria-label="Parts of the model">${tabs.map(([key, title]) => html`<a key=${key} href=${modelLink(name, version, key)} aria-current=${(tab ?? '') === key ? 'page' : undefined}>${title}</a>`)}</nav>
       <${Tab} key=${`${name} ${current.version} ${live.server?.started}`} tab=${tab} name=${name} version=${served.length > 1 ? current.version : undefined} row=${current} request=${request}/>`}`;

@@ -93,7 +93,8 @@ class Row extends Component {
     return html`<tr>
       <th scope="row"><a class="name" href=${modelLink(row.name, row.version)}>${shown(row.name)}</a>
         ${row.version && html` <span class="tag">v${row.version}</span>`}
-        ${failing && html`<span class="why">${shown((row.reason ?? '').split('\n', 1)[0])}</span>`}</th>
+        ${failing && html`<span class="why">${shown((row.reason ?? '').split('\n', 1)[0])}</span>`}
+        ${row.release && html`<span class="why calm">${shown(row.release)}</span>`}</th>
       <td><${State} row=${row}/></td>
       <td class="runs">${shown(runsOn(row))}</td>
       <td class="flow">${row.state === 'READY' && html`<div><${Spark} values=${values}/><span>${short(now?.[REQUESTS] ?? 0)}</span></div>`}</td>
@@ -134,7 +135,7 @@ function Models({ live }) {
     const samples = row.state === 'READY' ? activity.get(activityKey(row.name, row.version)) : undefined;
     const now = latest(samples, at, interval);
     const values = samples ? timeline(samples, at, interval, SPARK_SECONDS, REQUESTS, SPAN) : [];
-    const stamp = [row.state, row.reason, runsOn(row), samples ? at : '', now?.[AT]].join('\n');
+    const stamp = [row.state, row.reason, row.release, runsOn(row), samples ? at : '', now?.[AT]].join('\n');
     return { row, now, values, stamp, text: `${row.name}\n${row.backend ?? ''}\n${row.platform ?? ''}`.toLowerCase() };
   }), [models, activity, at]);
   const words = search.toLowerCase().split(/\s+/).filter(Boolean);

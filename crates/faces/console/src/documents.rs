@@ -1,5 +1,7 @@
 //! The documents of the console's API, and the queries that select them.
 
+mod trace;
+
 use std::collections::BTreeMap;
 use std::str::FromStr;
 
@@ -15,6 +17,8 @@ use serde::Serialize;
 
 use crate::history::{Activity, INTERVAL, ModelSample};
 use crate::sampling::{Sampling, unix_ms};
+
+pub(crate) use self::trace::TraceDocument;
 
 /// The server as a whole.
 #[derive(Serialize)]
@@ -64,6 +68,8 @@ struct ModelRow {
     /// `None` for a model that was never loaded.
     state: Option<&'static str>,
     reason: Option<String>,
+    /// The part of the version in a release, and the reason.
+    release: Option<String>,
     #[serde(flatten)]
     loaded: Option<Loaded>,
 }
@@ -78,6 +84,8 @@ struct Loaded {
     decoupled: bool,
     sequences: bool,
     ensemble: bool,
+    /// Whether the model has a release.
+    released: bool,
     cached: bool,
     load_seconds: f64,
     memory: Vec<Memory>,
@@ -135,11 +143,15 @@ impl From<&FetchStatus> for Fetch {
 
 fn row(name: String, status: Option<ModelStatus>) -> ModelRow {
     let Some(status) = status else { return ModelRow { name, ..ModelRow::default() } };
+    // The index has one text for both.
+    let served = status.state.model().filter(|_| status.failed_reload.is_none());
+    let release = served.and_then(|model| model.release()?.note(model.version()));
     ModelRow {
         name,
         version: status.version.map(|version| version.to_string()),
         state: Some(status.state.name()),
-        reason: status.reason(),
+        reason: status.reason().filter(|_| release.is_none()),
+        release,
         loaded: status.state.model().map(|model| loaded(model)),
         namespace: status.id.namespace,
     }
@@ -163,6 +175,7 @@ fn loaded(model: &Model) -> Loaded {
         decoupled: model.is_decoupled(),
         sequences: matches!(config.scheduling_choice, Some(SchedulingChoice::SequenceBatching(_))),
         ensemble: model.is_composite(),
+        released: model.release().is_some(),
         cached: config.response_cache.is_some_and(|cache| cache.enable),
         load_seconds: model.statistics().load_duration().as_secs_f64(),
         memory: memory

@@ -13,8 +13,10 @@ mod documents;
 mod history;
 mod process;
 mod sampling;
+mod traces;
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use hyper::header::{CACHE_CONTROL, ETAG, HeaderValue, IF_NONE_MATCH, VARY};
 use hyper::http::request::Parts;
@@ -29,8 +31,9 @@ use nereid_http::{
 use nereid_protocol::{Access, Action, LogControl};
 use nereid_tasks::long_work;
 
-use crate::documents::{HistoryQuery, LogQuery, VersionQuery};
+use crate::documents::{HistoryQuery, LogQuery, TraceDocument, VersionQuery};
 pub use crate::sampling::Sampling;
+use crate::traces::Captures;
 
 /// The path of the page.
 const PAGE: &str = "/";
@@ -47,6 +50,8 @@ enum Document {
     Models,
     Declared,
     Quantiles,
+    Trace,
+    Capture,
     History,
     Log,
 }
@@ -67,6 +72,8 @@ static ROUTES: Routes<Document> = Routes::new({
             Action::Statistics,
             Document::Quantiles,
         ),
+        Route::new(Method::GET, "/console/api/models/{model}/trace", Action::ReadTrace, Document::Trace),
+        Route::new(Method::POST, "/console/api/models/{model}/trace", Action::ChangeTrace, Document::Capture),
         Route::new(Method::GET, "/console/api/history", Action::Statistics, Document::History),
         Route::new(Method::GET, "/console/api/log", Action::ReadLog, Document::Log),
     ];
@@ -83,6 +90,7 @@ pub struct Console {
     server: Arc<Server>,
     log: Arc<LogControl>,
     sampling: Sampling,
+    captures: Captures,
     pages: Pages,
 }
 
@@ -92,7 +100,7 @@ impl Console {
         let fallback = || reply::error_text(StatusCode::NOT_FOUND, "Not Found: the console has no such file");
         let properties = Properties { prefix: PREFIX, fallback, access, ..Properties::default() };
         let pages = Pages::new(properties, PAGE, "index.html", FILES);
-        Self { sampling: Sampling::new(&server), server, log, pages }
+        Self { sampling: Sampling::new(&server), captures: Captures::default(), server, log, pages }
     }
 
     /// Samples the server's counters at an interval, to be run as a task as long as the server serves.
@@ -116,6 +124,14 @@ impl Console {
                 let model = self.server.model(&name, VersionQuery::parse(call.query)?.version)?;
                 Ok(reply::json(StatusCode::OK, &documents::quantiles(&model)))
             }
+            Document::Trace => Ok(self.trace(&call.params.get("model").unwrap_or_default(), call)),
+            Document::Capture => {
+                let name = call.params.get("model").unwrap_or_default();
+                self.server.model(&name, None)?;
+                let (sink, until) = self.captures.begin(&name, Instant::now());
+                self.server.trace().capture_next(&name, sink, until);
+                Ok(self.trace(&name, call))
+            }
             Document::History => {
                 let query = HistoryQuery::parse(call.query)?;
                 let may_see = |model: &str| call.may(Action::Statistics, Some(model));
@@ -128,6 +144,13 @@ impl Console {
                 Ok(reply::json(StatusCode::OK, &documents::log(&self.log, after)))
             }
         }
+    }
+
+    /// The last capture of a model.
+    fn trace(&self, model: &str, call: &Call<'_>) -> Reply {
+        let may_see = |model: &str| call.may(Action::ReadTrace, Some(model));
+        let capture = self.captures.of(model, Instant::now());
+        reply::json(StatusCode::OK, &TraceDocument::of(&capture, may_see))
     }
 
     /// The models, unless the client has them: the tag is the server's generation, which each change raises.
