@@ -59,7 +59,7 @@ pub struct TraceControl {
     captures: Mutex<BTreeMap<String, Capture>>,
 }
 
-/// Waits for a request, whatever the settings.
+/// A capture waits for a request, whatever the settings.
 struct Capture {
     sink: Arc<dyn TraceSink>,
     until: Instant,
