@@ -69,6 +69,41 @@ def test_models_are_listed_with_their_state_and_activity(repository, browser, th
             expect(rate).not_to_have_text("0")
 
 
+def test_what_would_mend_a_model_is_shown_with_file_and_line(repository, browser):
+    write_identity(repository, "good", ["FP32"])
+    tensors = "input { name: 'INPUT0' data_type: TYPE_FP32 dims: 1 }\noutput { name: 'OUTPUT0' data_type: TYPE_FP32 dims: 1 }"
+    write_model(repository, "typo", f'backend: "identty"\n{tensors}')
+    step = "step { model_name: 'goood' model_version: -1 input_map { key: 'INPUT0' value: 'x' } output_map { key: 'OUTPUT0' value: 'y' } }"
+    outer = tensors.replace("INPUT0", "x").replace("OUTPUT0", "y")
+    write_model(repository, "outer", f"platform: 'ensemble'\n{outer}\nensemble_scheduling {{ {step} }}")
+    # Names and values of others are text, here, too.
+    name = HOSTILE.replace("/", "\u2215").replace("\u0007", "")
+    write_model(repository, name, 'backend: "<b>identity</b>"')
+    with served(repository) as server, browser.console(server) as console:
+        page = console.open()
+        failing = page.get_by_role("region", name="Failing")
+        expect(failing.locator(".advice")).to_have_count(3)
+        for model, place, hint in [("typo", "typo/config.pbtxt:1", "identity"), ("outer", "outer/config.pbtxt:4", "good")]:
+            advice = failing.get_by_role("listitem").filter(has=page.get_by_role("link", name=model, exact=True)).locator(".advice")
+            expect(advice).to_contain_text(place)
+            expect(advice).to_contain_text(hint)
+        console.assert_accessible()
+        console.assert_no_sideways_scrolling()
+        failing.get_by_role("link", name="typo").click()
+        expect(page.get_by_role("heading", level=1)).to_have_text("typo")
+        expect(page.locator(".advice")).to_contain_text("typo/config.pbtxt:1")
+        console.assert_accessible()
+        console.open(f"models/{console_pages.quote(name)}")
+        expect(page.locator(".advice")).to_contain_text("<b>identity</b>")
+        assert page.locator("main img, main script, main .advice b").count() == 0
+        # A mended model needs no advice.
+        (repository / "typo" / "config.pbtxt").write_text(f'backend: "identity"\n{tensors}')
+        console.open("models/typo")
+        page.get_by_role("button", name="Load", exact=True).click()
+        expect(page.get_by_text("Loaded in")).to_be_visible()
+        expect(page.locator(".advice")).to_have_count(0)
+
+
 def test_changes_are_shown_without_a_reload_of_the_page(repository, browser):
     write_identity(repository, "one", ["FP32"])
     with served(repository) as server, browser.console(server) as console:

@@ -25,7 +25,7 @@ impl Face for Beside {
         &self.0
     }
 
-    fn find<'a>(&self, _: &'a Parts) -> RouteMatch<'a> {
+    fn find<'a>(&self, _: &'a request::Parts) -> RouteMatch<'a> {
         RouteMatch::none()
     }
 
@@ -71,9 +71,23 @@ async fn site(access: Access) -> Site {
     site_of(server(), access).await
 }
 
+/// Repeats the name of a model.
+struct Echo;
+
+impl Advisor for Echo {
+    fn advise(&self, model: &str) -> Vec<Advice> {
+        let (place, field) = (format!("{model}/config.pbtxt:3:7"), Some("input[0].data_type".to_owned()));
+        vec![Advice { is_problem: true, place, field, message: "did you mean <TYPE_FP32>?".into() }]
+    }
+}
+
 async fn site_of(server: Arc<Server>, access: Access) -> Site {
     let log = Arc::<LogControl>::default();
     let console = Console::new(Arc::clone(&server), Arc::clone(&log), access);
+    let changes = Arc::<ClientChanges>::default();
+    let gpus = || vec![Gpu { name: "GPU-0".into(), utilization: Some(0.5), ..Gpu::default() }];
+    let parts = Parts { advisor: Some(Arc::new(Echo)), changes: Some(changes), gpus: Some(Arc::new(gpus)) };
+    let console = console.with_parts(parts);
     let sampling = console.sampling();
     let address = Address::tcp("127.0.0.1", 0);
     let listener = address.bind().unwrap().listen(None).unwrap();
@@ -210,6 +224,43 @@ async fn quantiles_are_those_of_the_phases() {
             assert!(0.0 < p50 && p50 <= p99, "{request}");
         }
     }
+}
+
+#[tokio::test]
+async fn what_would_mend_a_model_is_shown() {
+    let site = site(Access::default()).await;
+    let advice = site.document("/console/api/models/bad%20%3C&%3E/advice").await;
+    let expected = serde_json::json!([{
+        "is_problem": true, "place": "bad <&>/config.pbtxt:3:7", "field": "input[0].data_type",
+        "message": "did you mean <TYPE_FP32>?"
+    }]);
+    assert_eq!(advice, expected);
+}
+
+#[tokio::test]
+async fn states_of_models_are_those_that_the_caller_may_see() {
+    let site = site(Access::default()).await;
+    site.sampling.observe(&site.server);
+    let states = site.document("/console/api/states").await;
+    let texts = |states: &Value| {
+        let all = states.as_array().unwrap().iter();
+        all.map(|state| format!("{} {}", state["model"], state["state"])).collect::<Vec<_>>()
+    };
+    assert_eq!(texts(&states), [r#""bad <&>" "UNAVAILABLE""#, r#""m" "READY""#, r#"null "READY""#]);
+    assert!(states[0]["reason"].as_str().unwrap().contains("model.py:7"));
+    assert_eq!(texts(&site.document("/console/api/states?model=m").await), [r#""m" "READY""#]);
+    assert_eq!(texts(&site.document("/console/api/states?model=x").await), [""; 0]);
+}
+
+#[tokio::test]
+async fn sequences_changes_and_gpus_have_documents() {
+    let site = site(Access::default()).await;
+    let none = serde_json::json!({ "count": 0, "oldest": [] });
+    assert_eq!(site.document("/console/api/models/m/sequences").await, none);
+    assert_eq!(site.document("/console/api/changes").await, serde_json::json!([]));
+    let gpus = site.document("/console/api/gpus").await;
+    assert_eq!((&gpus[0]["name"], &gpus[0]["utilization"]), (&"GPU-0".into(), &0.5.into()));
+    assert!(site.get("/console/api/models/n/sequences", "").await.0.starts_with("HTTP/1.1 404 "));
 }
 
 #[tokio::test]

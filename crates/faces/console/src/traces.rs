@@ -1,4 +1,4 @@
-//! Traces of single requests, each captured because somebody asked for the next request to a model.
+//! Traces of single requests. The console captures the next request to a model on demand.
 //!
 //! A trace holds the times of the stages of a request and of the requests that it caused, and no contents of tensors. The last
 //! traces are kept, one for each model.
@@ -61,7 +61,7 @@ pub(crate) struct Span {
     pub points: Vec<(Cow<'static, str>, Duration)>,
 }
 
-/// What is known of the last capture of a model.
+/// The state of the last capture of a model.
 #[derive(Default)]
 pub(crate) struct Capture {
     /// How long it goes on waiting, if it waits.

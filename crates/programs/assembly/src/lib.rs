@@ -10,6 +10,7 @@
 #![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 #![forbid(unsafe_code)]
 
+mod advice;
 mod agents;
 mod backends;
 mod caches;

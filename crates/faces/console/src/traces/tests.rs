@@ -1,4 +1,4 @@
-//! What is captured of requests, and how much is kept.
+//! Captured requests, and the limits of traces.
 
 use nereid_core::backend_api::{RequestTrace, TraceLevel, TraceSubject};
 
