@@ -16,6 +16,7 @@ from console_pages import HOSTILE, PHONE, expect, row, texts
 from http_requests import infer, request, tensor
 from hubs import Web, archive
 from model_files import config, write_identity, write_model
+from ports import free_port
 
 BAD_CONFIG = 'backend: "identity" max_batch_size: -7'
 
@@ -41,6 +42,46 @@ def test_page_is_for_browsers_and_can_be_closed(repository):
     # Without a console, this path never was different.
     assert {(answer.status, answer.body) for answer in others} == {(404, closed[0].body)}
     assert [answer.status for answer in closed] == [404, 404]
+
+
+def test_console_can_have_a_port_of_its_own_with_the_same_rights(repository, browser, tmp_path):
+    for name in ("one", "other"):
+        write_identity(repository, name, ["FP32"])
+    policy = Policy(tmp_path / "access", {"reader": [(["read", "infer"], ["one"])]})
+    port = free_port()
+    page = {"Accept": "text/html"}
+    with served(repository, f"--console-port={port}", policy.option) as server:
+        assert [request(server, "GET", path, headers=page).status for path in ("/", "/console/api/server")] == [404, 404]
+        own = Port(port)
+        assert request(own, "GET", "/", headers=page).status == 200
+        assert request(own, "GET", "/console/api/models").status == 401
+        key = {"X-API-Key": policy.keys["reader"]}
+        body = {"inputs": [tensor("INPUT0", "FP32", [1], [1.0])]}
+        assert [infer(own, model, body, headers=key).status for model in ("one", "other")] == [200, 403]
+        assert infer(server, "one", body, headers=key).status == 200
+        with browser.console(own) as console:
+            console.tolerates_failures = True
+            shown = console.open()
+            shown.get_by_label("Key for X-API-Key").fill(policy.keys["reader"])
+            shown.get_by_role("button", name="Use this key").click()
+            expect(row(shown, "one")).to_contain_text("Ready")
+            console.open("models/one")
+            shown.get_by_role("button", name="Send").click()
+            expect(shown.get_by_role("status").filter(has_text="answered in")).to_be_visible()
+    for flag, reason in [
+        (f"--console-port={port}", "--http-port and --console-port are the same"),
+        ("--console-address=127.0.0.1", "--console-address needs --console-port"),
+    ]:
+        refused = nereid_server.refused_start(repository, flag, port=port)
+        assert refused.exit_code != 0 and reason in refused.log
+
+
+class Port:
+    """A port of a server, as a server to requests and to a browser."""
+
+    def __init__(self, port):
+        self.port = port
+        self.url = f"127.0.0.1:{port}"
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

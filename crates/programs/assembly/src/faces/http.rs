@@ -113,3 +113,25 @@ fn gpu(reading: GpuReading) -> Gpu {
     let GpuReading { uuid, utilization, memory_used, memory_total, power_usage, .. } = reading;
     Gpu { name: uuid, utilization, memory_used, memory_total, power: power_usage }
 }
+
+/// HTTP on a port of its own for the console. Its pages use the whole interface, so that is there, too.
+#[derive(Clone, Debug)]
+pub struct ConsolePort(pub Http);
+
+impl Face for ConsolePort {
+    fn protocol(&self) -> &'static str {
+        "console"
+    }
+
+    fn service(&self) -> &'static str {
+        "Console"
+    }
+
+    fn endpoint(&self) -> &Endpoint {
+        &self.0.endpoint
+    }
+
+    fn serve(self: Box<Self>, listener: Listener, context: FaceContext) -> Serving {
+        Box::new(self.0).serve(listener, context)
+    }
+}
