@@ -169,7 +169,6 @@ def test_pictures_are_made(repository):
                     )
                     take(browser, server, theme, "models/read_digit/trace", "trace", trace)
                     take(browser, server, theme, "models/canary/release", "release", lambda page: settled(page, "Established"))
-                    take(browser, server, theme, "models/translate", "failing", lambda page: settled(page, "sentencepieces"))
                     take(browser, server, theme, "models/add_sub/configuration", "configuration", compare)
                     take(browser, server, theme, "logs", "logs", search)
                     take(browser, server, theme, "settings", "settings", lambda page: settled(page, "trace"))
