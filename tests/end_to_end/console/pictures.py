@@ -1,4 +1,4 @@
-"""Makes the pictures of the console in docs/pictures, in three minutes: `pytest tests/end_to_end/console/pictures.py`. It runs only
+"""Makes the pictures of the console in docs/pictures, in four minutes: `pytest tests/end_to_end/console/pictures.py`. It runs only
 if it is named.
 """
 
@@ -27,6 +27,7 @@ FLOATS = [float(number % 10) / 10 for number in range(64)]
 LOADS = [
     ("digits", [tensor("image", "FP32", [1, 1, 8, 8], FLOATS)], 30, 0.0),
     ("read_digit", [tensor("pixels", "UINT8", [1, 8, 8], [number % 17 for number in range(64)])], 15, 1.0),
+    ("canary", [tensor("INPUT0", "FP32", [4], FLOATS[:4])], 25, 4.0),
     ("identity_fp32", [tensor("INPUT0", "FP32", [1, 4], FLOATS[:4])], 60, 2.0),
     (
         "add_sub",
@@ -91,6 +92,13 @@ def search(page):
     settled(page, "successfully loaded")
 
 
+def trace(page):
+    """Traces one of the requests that arrive all the time."""
+    page.get_by_role("button", name="Trace the next request").click()
+    expect(page.locator("table.waterfall tbody tr")).to_have_count(3)
+    expect(page.get_by_role("button", name="Trace the next request")).to_be_enabled()
+
+
 def compare(page):
     """Shows what a backend completed."""
     page.get_by_role("button", name="Difference").click()
@@ -105,6 +113,11 @@ def test_pictures_are_made(repository):
         write_model(repository, name, text)
         (repository / name / "1" / "model.py").write_text(WORDS if name == "stream_words" else f"import sentencepieces\n{WORDS}")
     language_models.write(repository, "talker")
+    parameters = {"release_versions": "1=90, 2=10", "release_promote_after": "100000"}
+    extra = "".join(f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}\n' for key, value in parameters.items())
+    tensors = ([("INPUT0", "FP32", [4])], [("OUTPUT0", "FP32", [4])])
+    write_model(repository, "canary", config("canary", "identity", *tensors, extra=f"version_policy {{ all {{ }} }}\n{extra}"))
+    (repository / "canary" / "2").mkdir()
     FOLDER.mkdir(exist_ok=True)
     flags = [*FLAGS, "--metrics-config=summary_latencies=true"]
     with nereid_server.running(repository, *flags, ready=False) as server:
@@ -127,7 +140,12 @@ def test_pictures_are_made(repository):
                     )
                     take(browser, server, theme, "models/digits", "try-it", classify)
                     take(
-                        browser, server, theme, "activity", "activity", lambda page: expect(page.locator(".uplot")).to_have_count(6)
+                        browser,
+                        server,
+                        theme,
+                        "activity",
+                        "activity",
+                        lambda page: expect(page.locator(".uplot")).not_to_have_count(0),
                     )
                     take(
                         browser,
@@ -141,6 +159,16 @@ def test_pictures_are_made(repository):
                     take(
                         browser, server, theme, "models/digits/statistics", "statistics", lambda page: settled(page, "99 % within")
                     )
+                    take(
+                        browser,
+                        server,
+                        theme,
+                        "models/digits/charts",
+                        "charts",
+                        lambda page: expect(page.locator(".uplot")).not_to_have_count(0),
+                    )
+                    take(browser, server, theme, "models/read_digit/trace", "trace", trace)
+                    take(browser, server, theme, "models/canary/release", "release", lambda page: settled(page, "Established"))
                     take(browser, server, theme, "models/add_sub/configuration", "configuration", compare)
                     take(browser, server, theme, "logs", "logs", search)
                     take(browser, server, theme, "settings", "settings", lambda page: settled(page, "trace"))

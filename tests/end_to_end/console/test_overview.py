@@ -16,6 +16,7 @@ from console_pages import HOSTILE, PHONE, expect, row, texts
 from http_requests import infer, request, tensor
 from hubs import Web, archive
 from model_files import config, write_identity, write_model
+from ports import free_port
 
 BAD_CONFIG = 'backend: "identity" max_batch_size: -7'
 
@@ -43,6 +44,46 @@ def test_page_is_for_browsers_and_can_be_closed(repository):
     assert [answer.status for answer in closed] == [404, 404]
 
 
+def test_console_can_have_a_port_of_its_own_with_the_same_rights(repository, browser, tmp_path):
+    for name in ("one", "other"):
+        write_identity(repository, name, ["FP32"])
+    policy = Policy(tmp_path / "access", {"reader": [(["read", "infer"], ["one"])]})
+    port = free_port()
+    page = {"Accept": "text/html"}
+    with served(repository, f"--console-port={port}", policy.option) as server:
+        assert [request(server, "GET", path, headers=page).status for path in ("/", "/console/api/server")] == [404, 404]
+        own = Port(port)
+        assert request(own, "GET", "/", headers=page).status == 200
+        assert request(own, "GET", "/console/api/models").status == 401
+        key = {"X-API-Key": policy.keys["reader"]}
+        body = {"inputs": [tensor("INPUT0", "FP32", [1], [1.0])]}
+        assert [infer(own, model, body, headers=key).status for model in ("one", "other")] == [200, 403]
+        assert infer(server, "one", body, headers=key).status == 200
+        with browser.console(own) as console:
+            console.tolerates_failures = True
+            shown = console.open()
+            shown.get_by_label("Key for X-API-Key").fill(policy.keys["reader"])
+            shown.get_by_role("button", name="Use this key").click()
+            expect(row(shown, "one")).to_contain_text("Ready")
+            console.open("models/one")
+            shown.get_by_role("button", name="Send").click()
+            expect(shown.get_by_role("status").filter(has_text="answered in")).to_be_visible()
+    for flag, reason in [
+        (f"--console-port={port}", "--http-port and --console-port are the same"),
+        ("--console-address=127.0.0.1", "--console-address needs --console-port"),
+    ]:
+        refused = nereid_server.refused_start(repository, flag, port=port)
+        assert refused.exit_code != 0 and reason in refused.log
+
+
+class Port:
+    """A port of a server, as a server to requests and to a browser."""
+
+    def __init__(self, port):
+        self.port = port
+        self.url = f"127.0.0.1:{port}"
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("size", [console_pages.DESK, PHONE], ids=["desk", "phone"])
 def test_models_are_listed_with_their_state_and_activity(repository, browser, theme, size):
@@ -67,6 +108,41 @@ def test_models_are_listed_with_their_state_and_activity(repository, browser, th
                 if rate.inner_text() != "0":
                     break
             expect(rate).not_to_have_text("0")
+
+
+def test_what_would_mend_a_model_is_shown_with_file_and_line(repository, browser):
+    write_identity(repository, "good", ["FP32"])
+    tensors = "input { name: 'INPUT0' data_type: TYPE_FP32 dims: 1 }\noutput { name: 'OUTPUT0' data_type: TYPE_FP32 dims: 1 }"
+    write_model(repository, "typo", f'backend: "identty"\n{tensors}')
+    step = "step { model_name: 'goood' model_version: -1 input_map { key: 'INPUT0' value: 'x' } output_map { key: 'OUTPUT0' value: 'y' } }"
+    outer = tensors.replace("INPUT0", "x").replace("OUTPUT0", "y")
+    write_model(repository, "outer", f"platform: 'ensemble'\n{outer}\nensemble_scheduling {{ {step} }}")
+    # Names and values of others are text, here, too.
+    name = HOSTILE.replace("/", "\u2215").replace("\u0007", "")
+    write_model(repository, name, 'backend: "<b>identity</b>"')
+    with served(repository) as server, browser.console(server) as console:
+        page = console.open()
+        failing = page.get_by_role("region", name="Failing")
+        expect(failing.locator(".advice")).to_have_count(3)
+        for model, place, hint in [("typo", "typo/config.pbtxt:1", "identity"), ("outer", "outer/config.pbtxt:4", "good")]:
+            advice = failing.get_by_role("listitem").filter(has=page.get_by_role("link", name=model, exact=True)).locator(".advice")
+            expect(advice).to_contain_text(place)
+            expect(advice).to_contain_text(hint)
+        console.assert_accessible()
+        console.assert_no_sideways_scrolling()
+        failing.get_by_role("link", name="typo").click()
+        expect(page.get_by_role("heading", level=1)).to_have_text("typo")
+        expect(page.locator(".advice")).to_contain_text("typo/config.pbtxt:1")
+        console.assert_accessible()
+        console.open(f"models/{console_pages.quote(name)}")
+        expect(page.locator(".advice")).to_contain_text("<b>identity</b>")
+        assert page.locator("main img, main script, main .advice b").count() == 0
+        # A mended model needs no advice.
+        (repository / "typo" / "config.pbtxt").write_text(f'backend: "identity"\n{tensors}')
+        console.open("models/typo")
+        page.get_by_role("button", name="Load", exact=True).click()
+        expect(page.get_by_text("Loaded in")).to_be_visible()
+        expect(page.locator(".advice")).to_have_count(0)
 
 
 def test_changes_are_shown_without_a_reload_of_the_page(repository, browser):

@@ -5,6 +5,7 @@ import io
 import json
 import math
 import struct
+import subprocess
 import sys
 import wave
 
@@ -27,6 +28,8 @@ def server(tmp_path_factory):
     for name, datatype in (("sound", "FP32"), ("pcm", "INT16")):
         tensors = ([("INPUT0", datatype, [1, -1])], [("OUTPUT0", datatype, [1, -1])])
         write_model(repository, name, config(name, "identity", *tensors))
+    for name, datatype, dims in (("picture", "UINT8", [10, 12, 3]), ("planes", "FP32", [1, 10, 12]), ("map", "FP64", [4, 5])):
+        write_model(repository, name, config(name, "identity", [("INPUT0", datatype, dims)], [("OUTPUT0", datatype, dims)]))
     language_models.write(repository, "talker")
     with nereid_server.running(repository, *FLAGS, ready=False) as server:
         server.wait_until_loaded()
@@ -149,6 +152,47 @@ def test_a_sound_is_sent_in_the_rate_of_the_model(server, browser, model, scale)
         expect(page.get_by_role("alert")).to_contain_text("no sound that the browser can read")
 
 
+def test_outputs_are_shown_as_pictures_maps_and_sound(server, browser):
+    with browser.console(server) as console:
+        for model, views, size in [
+            ("picture", ["Picture", "Values"], (12, 10)),
+            ("planes", ["Picture", "Map", "Values"], (12, 10)),
+            ("map", ["Map", "Values"], (5, 4)),
+        ]:
+            page = console.open(f"models/{model}")
+            page.get_by_label("From").select_option("random")
+            send(page)
+            result = page.locator(".result")
+            group = result.get_by_role("group", name="View of OUTPUT0")
+            expect(group).to_be_visible()
+            assert texts(group.get_by_role("button")) == views
+            group.get_by_role("button", name=views[0]).click()
+            canvas = result.locator("canvas")
+            assert canvas.evaluate("canvas => [canvas.width, canvas.height]") == list(size)
+            shades = canvas.evaluate(
+                "canvas => new Set(canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data).size"
+            )
+            assert shades > 5
+            console.assert_accessible()
+            console.assert_no_sideways_scrolling()
+            group.get_by_role("button", name="Values").click()
+            expect(result.locator("canvas")).to_have_count(0)
+        page = console.open("models/sound")
+        page.get_by_label("From").select_option("audio")
+        page.get_by_label("INPUT0, sound file").set_input_files(
+            {"name": "tone.wav", "mimeType": "audio/wav", "buffer": sound(16000, 1)}
+        )
+        send(page)
+        wave = page.get_by_role("img", name="OUTPUT0 as a wave")
+        expect(wave).to_be_visible()
+        page.get_by_label("Rate").select_option("8000")
+        expect(wave).to_have_accessible_name("OUTPUT0 as a wave of 2.0 s")
+        page.get_by_role("button", name="Play").click()
+        page.get_by_role("button", name="Stop").click()
+        expect(page.get_by_role("button", name="Play")).to_be_visible()
+        console.assert_accessible()
+
+
 def test_the_microphone_is_recorded(server, browser):
     with browser.console(server, permissions=["microphone"]) as console:
         page = console.open("models/sound")
@@ -173,6 +217,13 @@ def test_a_conversation_with_a_language_model(server, browser):
         message.press("Enter")
         expect(log).to_contain_text("1 2 3 4 5")
         expect(log).to_contain_text("the first word after")
+        # The same conversation for OpenAI's own client answers, too.
+        message.fill("say 'quoted' \"words\" and \u202e")
+        program = page.get_by_label("Request", exact=True).inner_text()
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0 and done.stdout.startswith("'quoted' \"words\" and"), done
+        page.get_by_role("group", name="Language").get_by_role("button", name="curl").click()
+        expect(page.get_by_label("Request", exact=True)).to_contain_text("/v1/chat/completions")
         message.fill(f"say {HOSTILE}")
         page.get_by_role("button", name="Send").click()
         expect(log.locator(".message.assistant").last).to_contain_text("<script>")

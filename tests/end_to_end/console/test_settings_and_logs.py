@@ -1,12 +1,17 @@
 """The console's log and settings in a real browser."""
 
+import shutil
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 import console_pages
 import nereid_server
+from access_policies import Policy
 from console_pages import HOSTILE, PHONE, expect, texts
-from http_requests import request
-from model_files import write_identity
+from http_requests import infer, request, tensor
+from model_files import config, write_identity, write_model
 
 
 @pytest.fixture(scope="module")
@@ -101,6 +106,101 @@ def test_trace_settings_are_changed(server, browser):
         form.get_by_role("button", name="Apply").click()
         expect(form.get_by_role("status")).to_be_visible()
         assert request(server, "GET", "/v2/trace/setting").json["trace_level"] == ["OFF"]
+
+
+def test_who_changed_what_is_shown(repository, browser, tmp_path):
+    name = HOSTILE.replace("/", "\u2215").replace("\u0007", "")
+    write_identity(repository, "good", ["FP32"])
+    shutil.copytree(repository / "good", repository / name)
+    path = repository / name / "config.pbtxt"
+    path.write_text("\n".join(line for line in path.read_text().splitlines() if not line.startswith("name:")))
+    policy = Policy(tmp_path / "access", {"ann": [(["read", "control", "admin"], ["*"])], "reader": [(["read"], ["*"])]})
+    flags = ["--model-control-mode=explicit", "--load-model=*", "--exit-on-error=false", policy.option]
+    with nereid_server.running(repository, *flags) as server, browser.console(server) as console:
+        key = {"X-API-Key": policy.keys["ann"]}
+        for path, body in [
+            ("/v2/logging", '{"log_verbose_level": 1}'),
+            (f"/v2/repository/models/{console_pages.quote(name)}/load", "{}"),
+            ("/v2/repository/models/absent/load", "{}"),
+        ]:
+            request(server, "POST", path, body, key)
+        # What may not be done changes nothing.
+        assert request(server, "POST", "/v2/logging", "{}", {"X-API-Key": policy.keys["reader"]}).status == 403
+        console.tolerates_failures = True
+        page = console.open("settings")
+        page.get_by_label("Key for X-API-Key").first.fill(policy.keys["ann"])
+        page.get_by_role("button", name="Use this key").first.click()
+        rows = page.get_by_role("region", name="Who changed what").last.locator("tbody tr")
+        expect(rows).to_have_count(3)
+        expect(rows.nth(2)).to_contain_text("HTTP POST /v2/logging")
+        expect(rows.nth(2)).to_contain_text("Done")
+        expect(rows.nth(1)).to_contain_text("<img src=x")
+        expect(rows.nth(0)).to_contain_text("Failed")
+        expect(rows.filter(has_text="ann")).to_have_count(3)
+        console.assert_accessible()
+        console.assert_no_sideways_scrolling()
+
+
+FLOOD = """
+import time
+
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        begin = time.monotonic()
+        for number in range(30000):
+            print(f"line {number} of the flood", flush=number % 100 == 99)
+            time.sleep(max(0.0, begin + number / 10000 - time.monotonic()) if number % 100 == 99 else 0)
+        return [pb_utils.InferenceResponse([pb_utils.get_input_tensor_by_name(one, "IN")]) for one in requests]
+"""
+
+
+def test_ten_thousand_lines_a_second_are_followed(repository, browser):
+    write_model(repository, "flood", config("flood", "python", [("IN", "FP32", [1])], [("IN", "FP32", [1])]))
+    (repository / "flood" / "1" / "model.py").write_text(FLOOD)
+    flag = f"--backend-config=python,python={sys.executable}"
+    with nereid_server.running(repository, flag) as server, browser.console(server) as console, ThreadPoolExecutor() as pool:
+        page = console.open("logs")
+        expect(page.locator(".log li").first).to_be_visible()
+        flood = pool.submit(infer, server, "flood", {"inputs": [tensor("IN", "FP32", [1], [1.0])]})
+        longest = page.evaluate(
+            "() => new Promise(done => { const found = []; const list = new PerformanceObserver(all => found.push("
+            "...all.getEntries().map(one => one.duration))); list.observe({type: 'longtask', buffered: false});"
+            "setTimeout(() => done(Math.max(0, ...found)), 4000); })"
+        )
+        assert longest < 1000, longest
+        assert flood.result().status == 200
+        lines = page.locator(".log li")
+        expect(lines.filter(has_text="line 29999 of the flood")).to_have_count(1)
+        assert lines.count() == 1000
+        page.get_by_label("Search the log").fill("29999")
+        expect(lines).to_have_count(1)
+        console.assert_accessible()
+
+
+REFUSED = {
+    "runner": ["", "activity", "logs", "settings", "models/one", "models/one/charts", "models/one/trace"],
+    "reader": ["logs", "settings", "models/one/trace"],
+}
+
+
+@pytest.mark.parametrize("principal", REFUSED)
+def test_each_page_shows_a_refused_right(repository, browser, tmp_path, principal):
+    write_identity(repository, "one", ["FP32"])
+    policy = Policy(tmp_path / "access", {"runner": [(["infer"], ["one"])], "reader": [(["read"], ["one"])]})
+    with nereid_server.running(repository, policy.option) as server, browser.console(server) as console:
+        console.tolerates_failures = True
+        page = console.open()
+        page.get_by_label("Key for X-API-Key").fill(policy.keys[principal])
+        page.get_by_role("button", name="Use this key").click()
+        expect(page.get_by_label("Key for X-API-Key")).to_have_count(0)
+        for path in REFUSED[principal]:
+            console.open(path)
+            expect(page.get_by_role("alert").filter(has_text="right").first).to_be_visible()
+            console.assert_accessible()
+            console.assert_no_sideways_scrolling()
 
 
 def test_log_and_settings_need_the_right_to_them(repository, browser):

@@ -104,6 +104,34 @@ def test_every_protocol_is_served_at_its_socket(repository, sockets):
     assert code == 1 and "cannot connect" in reason
 
 
+def command(*arguments):
+    """What a command of the program prints, and its exit code."""
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("NEREID_")}
+    outcome = subprocess.run(
+        [nereid_server.binary(), *map(str, arguments)], env=variables, capture_output=True, text=True, timeout=60
+    )
+    return outcome.returncode, outcome.stdout + outcome.stderr
+
+
+def test_commands_for_terminals_reach_a_server_at_its_socket(repository, sockets):
+    write_identity(repository, "own", ["INT32"], dims=(2,))
+    http, metrics = sockets / "http", sockets / "metrics"
+    with serving(repository, f"--http-address=unix:{http}", f"--metrics-address=unix:{metrics}"):
+        for address in (f"unix:{http}", f"unix://{http}"):
+            code, text = command("infer", address, "own", "INPUT0=[7,-8]")
+            assert code == 0 and re.search(r"OUTPUT0  INT32 \[2\]\n +7  -8", text), text
+            code, text = command("top", address, f"--metrics=unix:{metrics}", "--once", "--interval=1")
+            assert code == 0 and re.search(r"^own .*[Rr]eady", text, re.MULTILINE) and "CPU " in text, text
+        # An answer with an error, one that streams, and a server that is gone.
+        code, text = command("infer", f"unix:{http}", "absent", "INPUT0=7")
+        assert code == 1 and "absent" in text
+        code, text = command("infer", f"unix:{http}", "own", "INPUT0=[7,8]", "--stream")
+        assert code == 0 and "7" in text, text
+    for arguments in (["infer", f"unix:{http}", "own", "INPUT0=7"], ["top", f"unix:{http}", "--once"]):
+        code, text = command(*arguments)
+        assert code == 1 and "No such file" in text, text
+
+
 def test_only_the_socket_of_a_server_that_ended_is_replaced(repository, sockets):
     write_identity(repository, "own", ["INT32"])
     path = sockets / "http"

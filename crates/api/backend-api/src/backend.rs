@@ -107,6 +107,11 @@ pub trait Model: Send + Sync {
         Vec::new()
     }
 
+    /// The ids of the processes that execute the model, apart from the server's own. They change when one is started again.
+    fn processes(&self) -> Vec<u32> {
+        Vec::new()
+    }
+
     /// The backend's own batching rules. Read once, after loading; only dynamic batching uses them.
     fn custom_batching(&self) -> Option<Arc<dyn CustomBatching>> {
         None

@@ -47,6 +47,11 @@ impl Life {
         self.lock().pid = Some(pid);
     }
 
+    /// The id of the process while it lives.
+    pub(crate) fn id(&self) -> Option<u32> {
+        u32::try_from(self.lock().pid?.as_raw_nonzero().get()).ok()
+    }
+
     /// Marks the process as ending by the server's will, which is no failure.
     pub(crate) fn leave(&self) {
         self.lock().leaving = true;

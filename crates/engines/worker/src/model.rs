@@ -243,6 +243,10 @@ impl Model for WorkerModel {
         let _ = self.shared.announcer.set(announcer);
     }
 
+    fn processes(&self) -> Vec<u32> {
+        self.workers.all().iter().filter_map(|worker| worker.running_now()?.id()).collect()
+    }
+
     fn ready(&self) -> Result<()> {
         let asks = self.shared.reports_readiness.load(Ordering::Relaxed);
         self.workers.all().iter().try_for_each(|worker| worker.ready(asks))

@@ -276,6 +276,11 @@ impl Process {
         self.life.ended()
     }
 
+    /// The id of the process while it lives.
+    pub(crate) fn id(&self) -> Option<u32> {
+        self.life.id()
+    }
+
     /// Renames it for the instance that takes it.
     pub fn rename(&self, name: &str) {
         self.name.set(name);

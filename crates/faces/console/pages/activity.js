@@ -2,9 +2,10 @@
 
 import { html } from './vendor/preact-htm.js';
 import { Charts } from './charts.js';
+import { Gpus, States } from './history.js';
 import { useTitle } from './parts.js';
 
 export function Activity() {
   useTitle('Activity');
-  return html`<h1>Activity</h1><${Charts}/>`;
+  return html`<h1>Activity</h1><${Charts}/><${Gpus}/><${States}/>`;
 }

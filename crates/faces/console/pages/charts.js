@@ -4,7 +4,10 @@ import uPlot from './vendor/uplot.js';
 import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from './vendor/preact-htm.js';
 import { get, repeat, Unreachable } from './api.js';
 import { bytes, micros, short, time } from './format.js';
-import { AT, BATCH, FAILURES, INFER, INPUT, LATENCY, MEMORY, OUTPUT, PENDING, PROCESSORS, QUEUE, REQUESTS, SPAN } from './live.js';
+import { BatchMap } from './heat.js';
+import {
+  AT, BATCH, BATCHES, FAILURES, HITS, INFER, INPUT, LATENCY, MEMORY, MISSES, OUTPUT, PENDING, PROCESSORS, QUANTILES, QUEUE, REQUESTS, SERVER_MEMORY, SERVER_PROCESSORS, SPAN,
+} from './live.js';
 import { Problem, Segments } from './parts.js';
 
 const POLL_MS = 5000;
@@ -46,27 +49,54 @@ function useHistory(model) {
   return [history, error, () => poll.current?.()];
 }
 
-/** Rows by tick, with zeros where a model had no requests: its samples are only those of active times. */
+// Quantiles of a row: of half of the requests in five phases, then of 99 %.
+const HALF = QUANTILES + 1, MOST = HALF + 5;
+
+/** Rows by tick, with zeros where a model had no requests: its samples are only those of active times. Memory stays. */
 function rowsOf(history, samples) {
   if (!samples) return history.server;
   let index = 0;
+  let memory = 0;
   return history.server.map(({ [AT]: at }) => {
     while (index < samples.length && samples[index][AT] < at) index += 1;
     const sample = samples[index];
-    return sample && sample[AT] - sample[SPAN] < at ? [at, ...sample.slice(1)] : [at, ...Array(SPAN).fill(0)];
+    const covers = sample && sample[AT] - sample[SPAN] < at;
+    const row = covers ? [at, ...sample.slice(1)] : [at, ...Array(SPAN).fill(0), null, null];
+    if (covers) memory = sample[MEMORY];
+    row[MEMORY] = memory;
+    return [...row, ...(row[QUANTILES] ?? Array(10).fill(null))];
   });
 }
 
+const SIZES = Array.from({ length: 40 }, (_, power) => 2 ** (power + 10));
 const CHARTS = [
   { title: 'Requests', unit: '/s', series: [['requests', REQUESTS, '--accent'], ['failures', FAILURES, '--bad']], text: short },
   { title: 'Mean latency of a request', stacked: true, series: [['waiting', QUEUE, '--phase-1'], ['inputs', INPUT, '--phase-2'], ['model', INFER, '--phase-3'], ['outputs', OUTPUT, '--phase-4']], text: micros, total: LATENCY },
   { title: 'Waiting requests', series: [['waiting', PENDING, '--accent']], text: short },
   { title: 'Inferences in an execution', series: [['batch', BATCH, '--accent']], text: short },
 ];
+const CACHE = { title: 'Response cache', unit: 'requests/s', series: [['found', HITS, '--accent'], ['not found', MISSES, '--phase-4']], text: short };
 const SERVER_CHARTS = [
-  { title: 'Processors busy', series: [['processors', PROCESSORS, '--accent']], text: short },
-  { title: 'Memory of the server', series: [['memory', MEMORY, '--accent']], text: bytes, steps: Array.from({ length: 40 }, (_, power) => 2 ** (power + 10)) },
+  { title: 'Processors busy', stacked: true, series: [['server', SERVER_PROCESSORS, '--phase-3'], ['processes of models', PROCESSORS, '--phase-2']], text: short },
+  { title: 'Memory', stacked: true, series: [['server', SERVER_MEMORY, '--phase-3'], ['processes of models', MEMORY, '--phase-2']], text: bytes, steps: SIZES },
 ];
+const PROCESS_CHARTS = [
+  { title: 'Processors busy', unit: 'its processes', series: [['processors', PROCESSORS, '--accent']], text: short },
+  { title: 'Memory', unit: 'its processes', series: [['memory', MEMORY, '--accent']], text: bytes, steps: SIZES },
+];
+const phases = first => [['whole request', first, '--bad'], ['waiting', first + 1, '--phase-1'], ['inputs', first + 2, '--phase-2'], ['model', first + 3, '--phase-3'], ['outputs', first + 4, '--phase-4']];
+const QUANTILE_CHARTS = [
+  { title: 'Latency of half of the requests', unit: 'at most, last minute', series: phases(HALF), text: micros },
+  { title: 'Latency of 99 % of the requests', unit: 'at most, last minute', series: phases(MOST), text: micros },
+];
+
+/** The charts for what occurs in rows. */
+function chartsOf(rows, isModel) {
+  const occurs = field => rows.some(row => row[field] > 0);
+  const cache = occurs(HITS) || occurs(MISSES) ? [CACHE] : [];
+  if (!isModel) return [...CHARTS, ...cache, ...SERVER_CHARTS];
+  return [...CHARTS.slice(0, 2), ...(occurs(MOST) ? QUANTILE_CHARTS : []), ...CHARTS.slice(2), ...cache, ...(occurs(MEMORY) ? PROCESS_CHARTS : [])];
+}
 
 const colour = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
@@ -107,7 +137,7 @@ function Chart({ chart, zero, rows, from }) {
       series: [{}, ...order.map(index => {
         const [label, , name] = series[index];
         const stroke = colour(name);
-        return { label, stroke, width: 1.5, fill: stacked ? stroke : index === 0 ? `${stroke}1f` : undefined, points: { show: false } };
+        return { label, stroke, width: 1.5, fill: stacked ? stroke : index === 0 && series.length < 4 ? `${stroke}1f` : undefined, points: { show: false } };
       })],
       hooks: { setCursor: [({ cursor }) => setAt(cursor.idx)] },
     };
@@ -123,7 +153,7 @@ function Chart({ chart, zero, rows, from }) {
   const [at, setAt] = useState();
   useEffect(() => plot.current?.setData(drawn), [data]);
   const row = rows[at ?? rows.length - 1] ?? rows.at(-1);
-  const values = series.map(([name, field]) => [name, row ? text(row[field]) : '–']);
+  const values = series.map(([name, field]) => [name, row && row[field] !== null ? text(row[field]) : '–']);
   return html`<section class="card chart" aria-label=${title}>
     <div class="chart-head"><h2>${title}${unit && html` <span class="muted">${unit}</span>`}</h2>
       <span class="muted number">${row ? time(zero + row[AT] * 1000) : ''}</span></div>
@@ -143,10 +173,14 @@ export function Charts({ model, version }) {
     const samples = model === undefined ? undefined : history.models.get(version) ?? [];
     return rowsOf(history, samples).filter(row => row[AT] > history.at - last);
   }, [history, last, version]);
-  const charts = model === undefined ? [...CHARTS, ...SERVER_CHARTS] : CHARTS;
+  const theme = useTheme();
+  const charts = chartsOf(rows, model !== undefined);
+  const since = rows.length ? time(history.zero + rows[0][AT] * 1000) : '';
+  const batches = model !== undefined && rows.some(row => row[BATCHES]?.some(share => share > 0));
   return html`<${Problem} error=${error} retry=${retry}/>
     <div class="row"><${Segments} label="Time" options=${TIMES} value=${last} onChange=${setLast}/>
       <span class="muted">one value each ${history?.interval ?? 5} seconds, kept for an hour</span></div>
-    ${history && (rows.length ? html`<div class="charts">${charts.map(chart => html`<${Chart} key=${chart.title} chart=${chart} zero=${history.zero} rows=${rows} from=${time(history.zero + rows[0][AT] * 1000)}/>`)}</div>`
+    ${history && (rows.length ? html`<div class="charts">${charts.map(chart => html`<${Chart} key=${`${chart.title} ${chart.unit}`} chart=${chart} zero=${history.zero} rows=${rows} from=${since}/>`)}
+        ${batches && html`<${BatchMap} zero=${history.zero} rows=${rows} from=${since} theme=${theme}/>`}</div>`
       : html`<p class="empty">The first values come ${history.interval} seconds after the start of the server.</p>`)}`;
 }

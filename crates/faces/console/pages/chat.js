@@ -4,6 +4,10 @@ import { html, useEffect, useRef, useState } from './vendor/preact-htm.js';
 import { eventsOf, request } from './api.js';
 import { seconds, shown } from './format.js';
 import { Problem } from './parts.js';
+import { chatCurl, chatPython } from './snippets.js';
+import { Snippet } from './try.js';
+
+const LANGUAGES = [['python', 'Python'], ['curl', 'curl']];
 
 /** A message of the conversation. */
 function Message({ role, content, note }) {
@@ -60,6 +64,11 @@ export function Chat({ name }) {
   const keys = event => {
     if (event.key === 'Enter' && !event.shiftKey && !event.isComposing) send(event);
   };
+  // What a message in the form would send now.
+  const snippet = language => {
+    const whole = [...(system.trim() ? [{ role: 'system', content: system }] : []), ...messages.map(({ role, content }) => ({ role, content })), { role: 'user', content: text.trim() || 'Hello' }];
+    return (language === 'curl' ? chatCurl : chatPython)({ origin: location.origin, model: name, messages: whole });
+  };
   return html`<section class="card" aria-labelledby="chat"><div class="card-head"><h2 id="chat">Conversation</h2>
       <button type="button" disabled=${!messages.length || answer !== undefined} onClick=${() => setMessages([])}>Start again</button></div>
     <div class="card-body stack">
@@ -77,5 +86,6 @@ export function Chat({ name }) {
         <div class="row"><button class="primary" disabled=${answer !== undefined || !text.trim()}>${answer !== undefined ? 'Answering…' : 'Send'}</button>
           ${answer !== undefined && html`<button type="button" onClick=${() => cancel.current?.abort()}>Stop</button>`}</div>
       </form>
-    </div></section>`;
+    </div></section>
+    <${Snippet} languages=${LANGUAGES} make=${snippet}/>`;
 }

@@ -29,6 +29,7 @@ const trimmed = value => {
 /** A duration of microseconds. */
 export function micros(value) {
   if (!Number.isFinite(value)) return '–';
+  if (value === 0) return '0 µs';
   if (value < 1000) return `${trimmed(value)} µs`;
   if (value < 1e6) return `${trimmed(value / 1e3)} ms`;
   return seconds(value / 1e6);

@@ -95,12 +95,15 @@ export function useLive() {
   return value;
 }
 
-// The places of a sample's fields.
-export const AT = 0, REQUESTS = 1, FAILURES = 2, LATENCY = 3, QUEUE = 4, INPUT = 5, INFER = 6, OUTPUT = 7, BATCH = 8, PENDING = 9;
-/** Of a model: the seconds that the sample covers. */
-export const SPAN = 10;
-/** Of the server. */
-export const PROCESSORS = 10, MEMORY = 11;
+// Indices of a sample's fields. Processors and memory are those of models' processes.
+export const AT = 0, REQUESTS = 1, FAILURES = 2, LATENCY = 3, QUEUE = 4, INPUT = 5, INFER = 6, OUTPUT = 7, BATCH = 8, PENDING = 9, HITS = 10, MISSES = 11, PROCESSORS = 12, MEMORY = 13;
+/** Of a model: the seconds that the sample covers, and on its own page the shares of batch sizes, and quantiles of latencies if the server keeps them. */
+export const SPAN = 14, BATCHES = 15, QUANTILES = 16;
+/** Of the server: its own process. */
+export const SERVER_PROCESSORS = 14, SERVER_MEMORY = 15;
+/** What the server and models' processes use together. */
+export const allProcessors = sample => sample[PROCESSORS] + sample[SERVER_PROCESSORS];
+export const allMemory = sample => sample[MEMORY] + sample[SERVER_MEMORY];
 
 /** The last sample of a model, if it is not older than the last tick by more than it covers. */
 export function latest(samples, at, interval) {

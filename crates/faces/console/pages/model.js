@@ -1,14 +1,18 @@
 // The pages of a model.
 
-import { html, useState } from './vendor/preact-htm.js';
+import { html, useMemo, useRef, useState } from './vendor/preact-htm.js';
+import { Advice } from './advice.js';
 import { modelPath, post, useDocument } from './api.js';
 import { Charts } from './charts.js';
 import { Chat } from './chat.js';
 import { bytes, count, dateTime, micros, seconds, shown } from './format.js';
 import { Graph } from './graph.js';
+import { Sequences, States } from './history.js';
 import { pollModels, useLive } from './live.js';
 import { modelLink, runsOn } from './overview.js';
 import { Copy, isFailing, Problem, Scroll, Segments, State, useTitle } from './parts.js';
+import { Release } from './releases.js';
+import { Traces } from './traces.js';
 import { Try } from './try.js';
 
 const CONTROL = {
@@ -127,8 +131,25 @@ function Quantiles({ name, version }) {
   </section>`;
 }
 
-function Statistics({ name, version }) {
+/** Seconds that instances executed, by version. */
+const busyOf = ({ model_stats: all }) => new Map(all.map(({ version, batch_stats: batches }) =>
+  [version, batches.reduce((sum, { compute_input: input, compute_infer: infer, compute_output: output }) => sum + input.ns + infer.ns + output.ns, 0) / 1e9]));
+
+/** The share of time that the instances of each version executed between the last two answers. */
+function useBusy(value, instances) {
+  const last = useRef();
+  return useMemo(() => {
+    if (!value) return undefined;
+    const now = { at: performance.now() / 1000, busy: busyOf(value) };
+    const before = last.current;
+    last.current = now;
+    return before && new Map([...now.busy].map(([version, busy]) => [version, Math.min(1, Math.max(0, busy - (before.busy.get(version) ?? busy)) / (now.at - before.at) / instances)]));
+  }, [value]);
+}
+
+function Statistics({ name, version, instances }) {
   const [value, error, retry] = useDocument(`${modelPath(name, version)}/stats`, 2000);
+  const busy = useBusy(value, instances);
   if (!value) return html`<${Problem} error=${error} retry=${retry}/>`;
   return html`${value.model_stats.map(({ version, inference_stats: stats, last_inference, inference_count, execution_count, batch_stats, memory_usage }) => html`
     <section class="card" key=${version} aria-label="Version ${version}"><div class="card-head"><h2>Version ${version}</h2><${Legend}/></div>
@@ -136,6 +157,7 @@ function Statistics({ name, version }) {
         <dt>Requests</dt><dd>${count(stats.success.count)} answered, ${count(stats.fail.count)} failed${stats.success.count > 0 && `, ${meanText(stats.success)} each`}</dd>
         <dt>Inferences</dt><dd>${count(inference_count)} in ${count(execution_count)} executions</dd>
         ${stats.cache_hit.count + stats.cache_miss.count > 0 && html`<dt>Response cache</dt><dd>${count(stats.cache_hit.count)} found, ${count(stats.cache_miss.count)} not found</dd>`}
+        ${instances > 0 && batch_stats.length > 0 && html`<dt>Instances</dt><dd>${count(instances)}${busy && `, busy ${Math.round(100 * busy.get(version))} % of the time`}</dd>`}
         <dt>Last execution</dt><dd>${last_inference ? dateTime(last_inference) : 'none yet'}</dd>
         ${stats.success.count > 0 && html`<dt>Time of a request</dt><dd class="stack"><${Phases} stats=${stats}/>
           <span class="muted">${PHASES.map(([key, name]) => `${name} ${meanText(stats[key]) || '0'}`).join(' · ')}</span></dd>`}
@@ -148,7 +170,10 @@ function Statistics({ name, version }) {
     </section>`)}`;
 }
 
-const TABS = [['', 'Try it'], ['signature', 'Signature'], ['charts', 'Charts'], ['statistics', 'Statistics'], ['configuration', 'Configuration']];
+/** The number of instances of a version. */
+const instancesOf = row => (row.instances ?? []).reduce((sum, { count: number, gpus }) => sum + number * Math.max(1, gpus.length), 0);
+
+const TABS = [['', 'Try it'], ['signature', 'Signature'], ['charts', 'Charts'], ['statistics', 'Statistics'], ['trace', 'Trace'], ['configuration', 'Configuration']];
 
 function Tab({ tab, name, version, row, request }) {
   const path = modelPath(name, version);
@@ -156,9 +181,11 @@ function Tab({ tab, name, version, row, request }) {
   const [config, configError, retryConfig] = useDocument(`${path}/config`);
   if (tab === 'configuration') return html`<${Configuration} name=${name} version=${version} config=${config} error=${configError} retry=${retryConfig}/>`;
   if (tab === 'charts') return html`<${Charts} model=${name} version=${row.version}/>`;
+  if (tab === 'trace') return html`<${Traces} name=${name}/>`;
+  if (tab === 'release') return html`<${Release} name=${name}/>`;
   if (tab === 'chat') return html`<${Chat} name=${name}/>`;
   if (tab === 'graph') return config ? html`<${Graph} config=${config}/>` : html`<${Problem} error=${configError} retry=${retryConfig}/>`;
-  if (tab === 'statistics') return html`<${Quantiles} name=${name} version=${version}/><${Statistics} name=${name} version=${version}/>`;
+  if (tab === 'statistics') return html`<${Quantiles} name=${name} version=${version}/><${Statistics} name=${name} version=${version} instances=${instancesOf(row)}/>${row.sequences && html`<${Sequences} name=${name} version=${version}/>`}<${States} model=${name}/>`;
   if (!metadata) return html`<${Problem} error=${metadataError} retry=${retry}/>`;
   if (tab === 'signature') return html`<${Problem} error=${configError} retry=${retryConfig}/><${Signature} metadata=${metadata} config=${config} row=${row}/>`;
   // The form waits for the configuration, and does without where it may not be read.
@@ -171,17 +198,20 @@ export function Model({ name, tab, version, request }) {
   const rows = (live.models ?? []).filter(row => row.name === name);
   const served = rows.filter(row => row.state === 'READY');
   const current = served.find(row => row.version === version) ?? served.at(-1);
+  const failing = rows.find(isFailing);
   const control = live.server?.model_control;
   // Language models, if the server has OpenAI's interface.
   const [talking] = useDocument(current?.decoupled ? '/v1/models' : undefined);
-  const tabs = [...TABS, ...(current?.ensemble ? [['graph', 'Steps']] : []), ...(talking?.data?.some(({ id }) => id === name) ? [['chat', 'Chat']] : [])];
+  const tabs = [...TABS, ...(current?.ensemble ? [['graph', 'Steps']] : []), ...(current?.released ? [['release', 'Release']] : []), ...(talking?.data?.some(({ id }) => id === name) ? [['chat', 'Chat']] : [])];
   if (live.models && !rows.length) return html`<h1>${shown(name)}</h1><p class="empty">The repositories contain no model of this name. <a href="#/">Overview</a></p>`;
   return html`<div class="page-head"><div><p class="crumb"><a href="#/">Models</a></p><h1>${shown(name)}</h1></div>
       ${rows.length > 0 && html`<${Actions} name=${name} rows=${rows} control=${control}/>`}</div>
-    <ul class="row">${rows.map(row => html`<li class="row" key=${row.version}>${row.version && (served.length > 1 && row.state === 'READY'
+    <${Problem} error=${!live.models && live.error} what="The model cannot be shown" retry=${() => pollModels(true)}/>
+    <ul class=${rows.some(row => row.release) ? 'stack' : 'row'}>${rows.map(row => html`<li class="row" key=${row.version}>${row.version && (served.length > 1 && row.state === 'READY'
       ? html`<a class="button" href=${modelLink(name, row.version, tab)} aria-current=${row === current ? 'true' : undefined}>Version ${row.version}</a>` : html`<span class="tag">version ${row.version}</span>`)}
-      <${State} row=${row}/>${row === current && html`<span class="muted">${shown(runsOn(row))}</span>`}</li>`)}</ul>
+      <${State} row=${row}/>${row === current && html`<span class="muted">${shown(runsOn(row))}</span>`}${row.release && html`<span class="muted">${shown(row.release)}</span>`}</li>`)}</ul>
     ${rows.filter(row => isFailing(row)).map(row => html`<div class="note bad" role="alert" key=${row.version}><pre class="reason">${shown(row.reason ?? '')}</pre></div>`)}
+    ${failing && html`<${Advice} key=${failing.reason} name=${name} reason=${failing.reason ?? ''}/>`}
     ${current && html`<nav class="tabs" aria-label="Parts of the model">${tabs.map(([key, title]) => html`<a key=${key} href=${modelLink(name, version, key)} aria-current=${(tab ?? '') === key ? 'page' : undefined}>${title}</a>`)}</nav>
       <${Tab} key=${`${name} ${current.version} ${live.server?.started}`} tab=${tab} name=${name} version=${served.length > 1 ? current.version : undefined} row=${current} request=${request}/>`}`;
 }

@@ -1,9 +1,10 @@
 // All models: their states, where they run, and what they do at the moment.
 
 import { Component, html, useLayoutEffect, useMemo, useRef, useState } from './vendor/preact-htm.js';
+import { Advice } from './advice.js';
 import { bytes, count, micros, seconds, short, shown } from './format.js';
 import {
-  activityKey, AT, FAILURES, LATENCY, latest, MEMORY, PENDING, pollModels, PROCESSORS, REQUESTS, SPAN, SPARK_SECONDS, useLive,
+  activityKey, allMemory, allProcessors, AT, FAILURES, LATENCY, latest, PENDING, pollModels, REQUESTS, SPAN, SPARK_SECONDS, useLive,
 } from './live.js';
 import { isFailing, Problem, Segments, Spark, State, stateOf, timeline, useTitle } from './parts.js';
 
@@ -13,11 +14,12 @@ const KINDS = { KIND_CPU: 'CPU', KIND_GPU: 'GPU', KIND_MODEL: 'chosen by the bac
 export function runsOn(row) {
   if (row.state !== 'READY') return '';
   if (row.ensemble) return 'ensemble';
-  const groups = (row.instances ?? []).map(({ kind, count, gpus }) => {
+  const groups = (row.instances ?? []).map(({ kind, count: number, gpus }) => {
     const devices = gpus.length ? ` ${gpus.join(', ')}` : '';
-    return `${gpus.length > 1 ? count * gpus.length : count} × ${KINDS[kind] ?? kind}${devices}`;
+    return `${gpus.length > 1 ? number * gpus.length : number} × ${KINDS[kind] ?? kind}${devices}`;
   });
-  return [row.backend || row.platform, ...groups].filter(Boolean).join(' · ');
+  const processes = row.processes > 0 && `${count(row.processes)} ${row.processes === 1 ? 'process' : 'processes'}`;
+  return [row.backend || row.platform, ...groups, processes].filter(Boolean).join(' · ');
 }
 
 /** The address of a model's page. */
@@ -41,8 +43,8 @@ function Figures({ live }) {
     <${Figure} name="Mean latency" value=${last?.[REQUESTS] > last?.[FAILURES] ? micros(last[LATENCY]) : '–'} values=${line(LATENCY)}/>
     <${Figure} name="Waiting" value=${last ? count(last[PENDING]) : '–'} unit=${last ? 'requests' : ''} values=${line(PENDING)}/>
     <${Figure} name="Failures" value=${last ? short(last[FAILURES]) : '–'} unit="/s" values=${line(FAILURES)} bad=${true}/>
-    <${Figure} name="Processors busy" value=${last ? short(last[PROCESSORS]) : '–'} values=${line(PROCESSORS)}/>
-    <${Figure} name="Memory" value=${last ? bytes(last[MEMORY]) : '–'} values=${line(MEMORY)}/>
+    <${Figure} name="Processors busy" value=${last ? short(allProcessors(last)) : '–'} values=${line(allProcessors)}/>
+    <${Figure} name="Memory" value=${last ? bytes(allMemory(last)) : '–'} values=${line(allMemory)}/>
   </section>`;
 }
 
@@ -74,10 +76,11 @@ function Failing({ models }) {
   const failing = models.filter(isFailing);
   if (!failing.length) return null;
   return html`<section class="card" aria-labelledby="failing"><div class="card-head"><h2 id="failing">Failing</h2><span class="muted">${count(failing.length)}</span></div>
-    <ul class="failures">${(all ? failing : failing.slice(0, FAILURES_SHOWN)).map(row => html`<li key=${activityKey(row.name, row.version)}>
+    <ul class="failures">${(all ? failing : failing.slice(0, FAILURES_SHOWN)).map((row, index) => html`<li key=${activityKey(row.name, row.version)}>
       <div class="row"><a class="name" href=${modelLink(row.name, row.version)}>${shown(row.name)}</a>
         ${row.version && html`<span class="tag">version ${row.version}</span>`}<${State} row=${row}/></div>
-      <pre tabindex="0" aria-label="Message">${shown(row.reason ?? '')}</pre></li>`)}
+      <pre tabindex="0" aria-label="Message">${shown(row.reason ?? '')}</pre>
+      ${index < FAILURES_SHOWN && html`<${Advice} key=${row.reason} name=${row.name} reason=${row.reason ?? ''}/>`}</li>`)}
       ${failing.length > FAILURES_SHOWN && !all && html`<li><div><button type="button" onClick=${() => setAll(true)}>Show all ${count(failing.length)}</button></div></li>`}
     </ul></section>`;
 }
@@ -93,7 +96,8 @@ class Row extends Component {
     return html`<tr>
       <th scope="row"><a class="name" href=${modelLink(row.name, row.version)}>${shown(row.name)}</a>
         ${row.version && html` <span class="tag">v${row.version}</span>`}
-        ${failing && html`<span class="why">${shown((row.reason ?? '').split('\n', 1)[0])}</span>`}</th>
+        ${failing && html`<span class="why">${shown((row.reason ?? '').split('\n', 1)[0])}</span>`}
+        ${row.release && html`<span class="why calm">${shown(row.release)}</span>`}</th>
       <td><${State} row=${row}/></td>
       <td class="runs">${shown(runsOn(row))}</td>
       <td class="flow">${row.state === 'READY' && html`<div><${Spark} values=${values}/><span>${short(now?.[REQUESTS] ?? 0)}</span></div>`}</td>
@@ -134,7 +138,7 @@ function Models({ live }) {
     const samples = row.state === 'READY' ? activity.get(activityKey(row.name, row.version)) : undefined;
     const now = latest(samples, at, interval);
     const values = samples ? timeline(samples, at, interval, SPARK_SECONDS, REQUESTS, SPAN) : [];
-    const stamp = [row.state, row.reason, runsOn(row), samples ? at : '', now?.[AT]].join('\n');
+    const stamp = [row.state, row.reason, row.release, runsOn(row), samples ? at : '', now?.[AT]].join('\n');
     return { row, now, values, stamp, text: `${row.name}\n${row.backend ?? ''}\n${row.platform ?? ''}`.toLowerCase() };
   }), [models, activity, at]);
   const words = search.toLowerCase().split(/\s+/).filter(Boolean);

@@ -39,7 +39,7 @@ export function Spark({ values, top, bad, label }) {
     </svg></span>`;
 }
 
-/** A value of each tick in the last seconds from samples that may be missing. */
+/** A value of each tick in the last seconds from samples that may be missing: that of a field, or of a function of the sample. */
 export function timeline(samples, at, interval, seconds, field, span) {
   const values = [];
   let index = 0;
@@ -47,7 +47,7 @@ export function timeline(samples, at, interval, seconds, field, span) {
     while (index < samples.length && samples[index][0] < tick - interval / 2) index += 1;
     const sample = samples[index];
     const covers = sample && sample[0] - (span === undefined ? interval : sample[span]) < tick - interval / 2;
-    values.push(covers ? sample[field] : 0);
+    values.push(covers ? (typeof field === 'function' ? field(sample) : sample[field]) : 0);
   }
   return values;
 }

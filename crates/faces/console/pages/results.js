@@ -1,9 +1,10 @@
-// Outputs of a model: classes with bars, tables, texts.
+// Outputs of a model: classes with bars, tables, texts, and what views.js shows.
 
 import { html, useState } from './vendor/preact-htm.js';
 import { count, shown } from './format.js';
 import { Scroll, Segments } from './parts.js';
 import { elements, isFloat } from './tensors.js';
+import { HeatMap, isSound, mapOf, Picture, pictureOf, Sound } from './views.js';
 
 const MAX_CELLS = 400;
 const CLASSES = 10;
@@ -52,13 +53,18 @@ export function Output({ output, labels, isLabelled }) {
   const numeric = datatype !== 'BYTES';
   const batch = shape.length > 1 && elements(shape.slice(0, -1)) === 1;
   const isScores = numeric && isFloat(datatype) && (shape.length === 1 || batch) && values.length > 1;
-  const [view, setView] = useState(isScores && (isLabelled || isShares(values)) ? 'classes' : 'values');
+  const [picture, map, sound] = numeric ? [pictureOf(output), mapOf(output), isSound(output)] : [];
+  const views = [...(isScores && !sound ? [['classes', 'Highest']] : []), ...(picture ? [['picture', 'Picture']] : []), ...(map ? [['map', 'Map']] : []), ...(sound ? [['sound', 'Sound']] : []), ['values', 'Values']];
+  const [view, setView] = useState(isScores && !sound && (isLabelled || isShares(values)) ? 'classes' : picture ? 'picture' : sound ? 'sound' : 'values');
   const isText = datatype === 'BYTES' && values.length === 1 && typeof values[0] === 'string';
   return html`<div class="input result">
     <div class="input-head"><h3>${shown(name)}</h3><span class="mono">${datatype} [${shape.join(', ')}]</span>
-      ${isScores && html`<${Segments} label="View of ${name}" options=${[['classes', 'Highest'], ['values', 'Values']]} value=${view} onChange=${setView}/>`}</div>
+      ${views.length > 1 && html`<${Segments} label="View of ${name}" options=${views} value=${view} onChange=${setView}/>`}</div>
     ${isText ? html`<p class="answer-text">${shown(values[0])}</p>`
-      : isScores && view === 'classes' ? html`<${Classes} values=${values} labels=${labels}/>`
+      : view === 'classes' ? html`<${Classes} values=${values} labels=${labels}/>`
+      : view === 'picture' && picture ? html`<${Picture} output=${output} picture=${picture}/>`
+      : view === 'map' && map ? html`<${HeatMap} output=${output} map=${map}/>`
+      : view === 'sound' && sound ? html`<${Sound} output=${output}/>`
         : html`<${Table} values=${values} shape=${shape} datatype=${datatype}/>`}
     ${numeric && values.length > 20 && html`<p class="muted">${summary(values)}</p>`}
   </div>`;

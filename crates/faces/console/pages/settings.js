@@ -2,6 +2,7 @@
 
 import { html, useEffect, useState } from './vendor/preact-htm.js';
 import { post, useDocument } from './api.js';
+import { Changes } from './history.js';
 import { Problem, useTitle } from './parts.js';
 
 /** A form of settings: shown as the server reports them, and sent as they were changed. */
@@ -73,5 +74,5 @@ function TraceSettings() {
 
 export function Settings() {
   useTitle('Settings');
-  return html`<h1>Settings</h1><div class="two"><${LogSettings}/><${TraceSettings}/></div>`;
+  return html`<h1>Settings</h1><div class="two"><${LogSettings}/><${TraceSettings}/></div><${Changes}/>`;
 }

@@ -99,3 +99,23 @@ export function tritonclient(protocol, { host, model, version, inputs, parameter
   }
   return `${lines.join('\n')}\n`;
 }
+
+/** A conversation by curl, through OpenAI's interface. */
+export const chatCurl = ({ origin, model, messages }) => `curl -N ${origin}/v1/chat/completions \\
+  -H 'Content-Type: application/json' \\
+  -d ${quoted(ascii({ model, messages, stream: true }))}
+`;
+
+/** A conversation by OpenAI's client for Python. */
+export const chatPython = ({ origin, model, messages }) => `from openai import OpenAI
+
+client = OpenAI(base_url="${origin}/v1", api_key="none")
+stream = client.chat.completions.create(
+    model=${python(model)},
+    messages=[${messages.map(({ role, content }) => `\n        {"role": ${python(role)}, "content": ${python(content)}},`).join('')}
+    ],
+    stream=True,
+)
+for chunk in stream:
+    print(chunk.choices[0].delta.content or "", end="")
+`;

@@ -73,8 +73,9 @@ function Result({ result, labelled }) {
 const LANGUAGES = [['curl', 'curl'], ['http', 'Python, HTTP'], ['grpc', 'Python, gRPC'], ['javascript', 'JavaScript'], ['rust', 'Rust']];
 const WRITERS = { curl, javascript, rust };
 
-function Snippet({ make }) {
-  const [language, setLanguage] = useState('curl');
+/** A request in other languages, to copy. */
+export function Snippet({ make, languages = LANGUAGES }) {
+  const [language, setLanguage] = useState(languages[0][0]);
   let text;
   try {
     text = make(language);
@@ -82,7 +83,7 @@ function Snippet({ make }) {
     text = `The form has no complete request yet: ${error.message}`;
   }
   return html`<section class="card" aria-labelledby="request"><div class="card-head"><h2 id="request">The same request</h2>
-      <${Segments} label="Language" options=${LANGUAGES} value=${language} onChange=${setLanguage}/><${Copy} text=${text}/></div>
+      <${Segments} label="Language" options=${languages} value=${language} onChange=${setLanguage}/><${Copy} text=${text}/></div>
     <pre class="code" tabindex="0" aria-label="Request">${shown(text)}</pre></section>`;
 }
 

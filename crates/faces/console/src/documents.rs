@@ -1,5 +1,8 @@
 //! The documents of the console's API, and the queries that select them.
 
+mod live;
+mod trace;
+
 use std::collections::BTreeMap;
 use std::str::FromStr;
 
@@ -15,6 +18,10 @@ use serde::Serialize;
 
 use crate::history::{Activity, INTERVAL, ModelSample};
 use crate::sampling::{Sampling, unix_ms};
+
+pub use self::live::Gpu;
+pub(crate) use self::live::{ModelQuery, SequencesDocument, states};
+pub(crate) use self::trace::TraceDocument;
 
 /// The server as a whole.
 #[derive(Serialize)]
@@ -64,6 +71,8 @@ struct ModelRow {
     /// `None` for a model that was never loaded.
     state: Option<&'static str>,
     reason: Option<String>,
+    /// The part of the version in a release, and the reason.
+    release: Option<String>,
     #[serde(flatten)]
     loaded: Option<Loaded>,
 }
@@ -74,10 +83,14 @@ struct Loaded {
     backend: String,
     platform: String,
     instances: Vec<Instances>,
+    /// Processes apart from the server's.
+    processes: usize,
     max_batch_size: i32,
     decoupled: bool,
     sequences: bool,
     ensemble: bool,
+    /// Whether the model has a release.
+    released: bool,
     cached: bool,
     load_seconds: f64,
     memory: Vec<Memory>,
@@ -135,11 +148,15 @@ impl From<&FetchStatus> for Fetch {
 
 fn row(name: String, status: Option<ModelStatus>) -> ModelRow {
     let Some(status) = status else { return ModelRow { name, ..ModelRow::default() } };
+    // The index has one text for both.
+    let served = status.state.model().filter(|_| status.failed_reload.is_none());
+    let release = served.and_then(|model| model.release()?.note(model.version()));
     ModelRow {
         name,
         version: status.version.map(|version| version.to_string()),
         state: Some(status.state.name()),
-        reason: status.reason(),
+        reason: status.reason().filter(|_| release.is_none()),
+        release,
         loaded: status.state.model().map(|model| loaded(model)),
         namespace: status.id.namespace,
     }
@@ -159,10 +176,12 @@ fn loaded(model: &Model) -> Loaded {
                 gpus: group.gpus.clone(),
             })
             .collect(),
+        processes: model.processes().len(),
         max_batch_size: config.max_batch_size,
         decoupled: model.is_decoupled(),
         sequences: matches!(config.scheduling_choice, Some(SchedulingChoice::SequenceBatching(_))),
         ensemble: model.is_composite(),
+        released: model.release().is_some(),
         cached: config.response_cache.is_some_and(|cache| cache.enable),
         load_seconds: model.statistics().load_duration().as_secs_f64(),
         memory: memory
@@ -277,7 +296,8 @@ impl VersionQuery {
 }
 
 /// Samples. Each is an array: its time in seconds since the first tick, then the members of `fields`. A model's end with the
-/// number of seconds before that time that they cover.
+/// number of seconds before that time that they cover. Where one model is requested, its samples go on with the shares of
+/// executions by batch size, and quantiles of latencies if the server keeps them.
 #[derive(Serialize)]
 pub(crate) struct HistoryDocument {
     /// The time 0 of the samples, in milliseconds since the Unix epoch.
@@ -286,7 +306,7 @@ pub(crate) struct HistoryDocument {
     interval: u64,
     /// The time of the last tick.
     at: u32,
-    fields: [&'static str; 9],
+    fields: [&'static str; FIELDS.len()],
     /// Samples of the server, followed by the processors in use and the memory in bytes.
     server: Vec<Vec<f64>>,
     models: Vec<ModelSeries>,
@@ -306,11 +326,39 @@ struct ModelSeries {
     name: String,
     namespace: String,
     version: String,
-    samples: Vec<Vec<f64>>,
+    samples: Vec<Sample>,
 }
 
-const FIELDS: [&str; 9] =
-    ["requests", "failures", "latency", "queue", "input", "infer", "output", "batch", "pending"];
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Sample {
+    Short(Vec<f64>),
+    Long(Vec<Cell>),
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Cell {
+    Number(f64),
+    Batches([f64; 8]),
+    Quantiles(Option<[f64; 10]>),
+}
+
+const FIELDS: [&str; 13] = [
+    "requests",
+    "failures",
+    "latency",
+    "queue",
+    "input",
+    "infer",
+    "output",
+    "batch",
+    "pending",
+    "hits",
+    "misses",
+    "processors",
+    "memory",
+];
 
 pub(crate) fn history(
     sampling: &Sampling,
@@ -343,12 +391,12 @@ pub(crate) fn history(
                 row
             })
             .collect(),
-        models: series(&models, may_see),
+        models: series(&models, matches!(query.of, Of::Model(_)), may_see),
     }
 }
 
 /// The samples of each version that the caller may see.
-fn series(samples: &[ModelSample], may_see: impl Fn(&str) -> bool) -> Vec<ModelSeries> {
+fn series(samples: &[ModelSample], with_details: bool, may_see: impl Fn(&str) -> bool) -> Vec<ModelSeries> {
     let mut by_version: BTreeMap<_, ModelSeries> = BTreeMap::new();
     for sample in samples {
         let key = &*sample.key;
@@ -361,20 +409,36 @@ fn series(samples: &[ModelSample], may_see: impl Fn(&str) -> bool) -> Vec<ModelS
         });
         let mut row = numbers(sample.at, &sample.activity);
         row.push(f64::from(sample.span));
-        series.samples.push(row);
+        series.samples.push(if with_details {
+            let details = [
+                Cell::Batches(sample.batches.shares().map(thousandths)),
+                Cell::Quantiles(sample.quantiles.micros().map(|micros| micros.map(thousandths))),
+            ];
+            Sample::Long(row.into_iter().map(Cell::Number).chain(details).collect())
+        } else {
+            Sample::Short(row)
+        });
     }
     by_version.into_values().filter(|series| may_see(&series.name)).collect()
 }
 
 fn numbers(at: u32, activity: &Activity) -> Vec<f64> {
-    let Activity { requests, failures, latency, queue, input, infer, output, batch, pending } = *activity;
-    let values = [requests, failures, latency, queue, input, infer, output, batch, pending];
+    let Activity { requests, failures, latency, queue, input, infer, output, .. } = *activity;
+    let Activity { batch, pending, hits, misses, processors, memory, .. } = *activity;
+    let values = [
+        requests, failures, latency, queue, input, infer, output, batch, pending, hits, misses, processors,
+        memory,
+    ];
     std::iter::once(f64::from(at)).chain(values.map(rounded)).collect()
 }
 
 /// Three digits after the point, which is more than a chart shows.
 fn rounded(value: f32) -> f64 {
-    (f64::from(value) * 1000.0).round() / 1000.0
+    thousandths(f64::from(value))
+}
+
+fn thousandths(value: f64) -> f64 {
+    (value * 1000.0).round() / 1000.0
 }
 
 /// The log lines that a client requests.

@@ -10,14 +10,15 @@ use std::time::Duration;
 
 use nereid_core::{ModelId, Totals};
 
+use crate::details::{BatchCounts, BatchShares, Quantiles};
 use crate::process::Usage;
 
 /// The time between two ticks.
 pub(crate) const INTERVAL: Duration = Duration::from_secs(5);
 /// The number of ticks in the history: an hour.
 pub(crate) const MAX_TICKS: usize = 720;
-/// Samples of all models together: 1.4 MB.
-pub(crate) const MAX_SAMPLES: usize = 24_000;
+/// Samples of all models together: 1.5 MB.
+pub(crate) const MAX_SAMPLES: usize = 15_000;
 
 /// A version of a model.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -33,6 +34,17 @@ pub(crate) struct Reading {
     pub totals: Totals,
     /// Requests that wait for an instance.
     pub pending: usize,
+    /// The processes of the version, apart from the server's.
+    pub processes: Usage,
+    /// Read for versions of which [`History::needs_details`] is true.
+    pub details: Details,
+}
+
+/// Readings that take longer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Details {
+    pub batches: BatchCounts,
+    pub quantiles: Quantiles,
 }
 
 /// Activity over some time. Rates are per second. Latencies are averages of a successful request, in microseconds.
@@ -49,6 +61,12 @@ pub(crate) struct Activity {
     pub batch: f32,
     /// Requests that waited at the end of the time.
     pub pending: f32,
+    /// Requests that the response cache answered, and those that it did not.
+    pub hits: f32,
+    pub misses: f32,
+    /// Processors that processes of models kept busy, and their resident memory in bytes.
+    pub processors: f32,
+    pub memory: f32,
 }
 
 /// A sample of the server as a whole.
@@ -71,6 +89,8 @@ pub(crate) struct ModelSample {
     pub span: u32,
     pub key: Arc<VersionKey>,
     pub activity: Activity,
+    pub batches: BatchShares,
+    pub quantiles: Quantiles,
 }
 
 /// The samples.
@@ -88,34 +108,48 @@ struct Known {
     key: Arc<VersionKey>,
     at_tick: Counters,
     at_sample: Counters,
+    batches: BatchCounts,
     /// The time of `at_sample`, and the number of that tick.
     sampled: (u32, u64),
     /// The number of the last tick with this version.
     seen: u64,
 }
 
+impl Known {
+    /// Whether the version did anything since its last sample.
+    fn is_active(&self, reading: &Reading) -> bool {
+        reading.pending > 0 || !Counters::from(reading).since(&self.at_sample).is_zero()
+    }
+}
+
 impl History {
+    /// Whether the next tick needs the details of a version. Idle versions keep theirs.
+    pub(crate) fn needs_details(&self, reading: &Reading) -> bool {
+        self.known.get(&reading.key).is_none_or(|known| known.is_active(reading))
+    }
+
     /// Adds a tick at this many seconds since the first one.
     pub(crate) fn tick(&mut self, at: u32, readings: &[Reading], usage: Usage) {
         self.ticks += 1;
         let mut sum = Counters::default();
         let mut active = Vec::new();
         for reading in readings {
-            let now = Counters::from(&reading.totals);
+            let now = Counters::from(reading);
             let Some(known) = self.known.get_mut(&reading.key) else {
                 // Counts before the first tick of a version, such as its warm-up, have no known time.
                 let key = Arc::new(reading.key.clone());
                 let sampled = (at, self.ticks);
-                let known = Known { key, at_tick: now, at_sample: now, sampled, seen: self.ticks };
+                let batches = reading.details.batches;
+                let known = Known { key, at_tick: now, at_sample: now, batches, sampled, seen: self.ticks };
                 self.known.insert(reading.key.clone(), known);
                 continue;
             };
             sum.add(&now.since(&known.at_tick));
             (known.at_tick, known.seen) = (now, self.ticks);
-            if now.since(&known.at_sample).is_zero() && reading.pending == 0 {
-                (known.at_sample, known.sampled) = (now, (at, self.ticks));
-            } else {
+            if known.is_active(reading) {
                 active.push(reading);
+            } else {
+                (known.at_sample, known.sampled) = (now, (at, self.ticks));
             }
         }
         // A version has one sample for this many ticks.
@@ -127,9 +161,13 @@ impl History {
             }
             let counted = known.at_tick.since(&known.at_sample);
             let span = at.saturating_sub(known.sampled.0);
-            let activity = counted.activity(span, reading.pending);
-            (known.at_sample, known.sampled) = (known.at_tick, (at, self.ticks));
-            let sample = ModelSample { at, span, key: Arc::clone(&known.key), activity };
+            let activity = counted.activity(span, reading.pending, reading.processes.memory);
+            let Details { batches, quantiles } = reading.details;
+            let shares = BatchShares::between(&known.batches, &batches);
+            (known.at_sample, known.batches) = (known.at_tick, batches);
+            known.sampled = (at, self.ticks);
+            let key = Arc::clone(&known.key);
+            let sample = ModelSample { at, span, key, activity, batches: shares, quantiles };
             push(&mut self.models, MAX_SAMPLES, sample);
         }
         let ticks = self.ticks;
@@ -139,7 +177,8 @@ impl History {
             let pending = readings.iter().map(|reading| reading.pending).sum();
             let busy = usage.processor.saturating_sub(used.processor).as_secs_f32();
             let processors = busy / seconds.max(1) as f32;
-            let activity = sum.activity(seconds, pending);
+            let memory = readings.iter().map(|reading| reading.processes.memory).sum();
+            let activity = sum.activity(seconds, pending, memory);
             let sample = ServerSample { at, activity, processors, memory: usage.memory };
             push(&mut self.server, MAX_TICKS, sample);
         }
@@ -198,10 +237,15 @@ struct Counters {
     input: u64,
     infer: u64,
     output: u64,
+    hits: u64,
+    misses: u64,
+    /// Processor time of processes, in nanoseconds.
+    processor: u64,
 }
 
-impl From<&Totals> for Counters {
-    fn from(totals: &Totals) -> Self {
+impl From<&Reading> for Counters {
+    fn from(reading: &Reading) -> Self {
+        let totals = &reading.totals;
         Self {
             success: totals.success,
             failures: totals.failures.iter().sum(),
@@ -212,14 +256,21 @@ impl From<&Totals> for Counters {
             input: totals.compute_input_ns,
             infer: totals.compute_infer_ns,
             output: totals.compute_output_ns,
+            hits: totals.cache_hit.count,
+            misses: totals.cache_miss.count,
+            processor: u64::try_from(reading.processes.processor.as_nanos()).unwrap_or(u64::MAX),
         }
     }
 }
 
 impl Counters {
-    fn fields(&mut self) -> [&mut u64; 9] {
-        let Self { success, failures, inferences, executions, latency, queue, input, infer, output } = self;
-        [success, failures, inferences, executions, latency, queue, input, infer, output]
+    fn fields(&mut self) -> [&mut u64; 12] {
+        let Self { success, failures, inferences, executions, latency, queue, .. } = self;
+        let Self { input, infer, output, hits, misses, processor, .. } = self;
+        [
+            success, failures, inferences, executions, latency, queue, input, infer, output, hits, misses,
+            processor,
+        ]
     }
 
     /// The counts since an earlier time. The counters of a version that was unloaded in between begin at zero again.
@@ -242,7 +293,7 @@ impl Counters {
     }
 
     /// The activity that these counts of some seconds are.
-    fn activity(&self, seconds: u32, pending: usize) -> Activity {
+    fn activity(&self, seconds: u32, pending: usize, memory: u64) -> Activity {
         let rate = |count: u64| count as f32 / seconds.max(1) as f32;
         let mean = |ns: u64| if self.success == 0 { 0.0 } else { ns as f32 / self.success as f32 / 1e3 };
         Activity {
@@ -255,6 +306,10 @@ impl Counters {
             output: mean(self.output),
             batch: if self.executions == 0 { 0.0 } else { self.inferences as f32 / self.executions as f32 },
             pending: pending as f32,
+            hits: rate(self.hits),
+            misses: rate(self.misses),
+            processors: rate(self.processor) / 1e9,
+            memory: memory as f32,
         }
     }
 }

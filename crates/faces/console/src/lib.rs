@@ -9,15 +9,21 @@
 #![deny(clippy::indexing_slicing)]
 #![forbid(unsafe_code)]
 
+mod advice;
+mod changes;
+mod details;
 mod documents;
 mod history;
 mod process;
 mod sampling;
+mod states;
+mod traces;
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use hyper::header::{CACHE_CONTROL, ETAG, HeaderValue, IF_NONE_MATCH, VARY};
-use hyper::http::request::Parts;
+use hyper::http::request;
 use hyper::{Method, StatusCode};
 use nereid_core::Server;
 use nereid_core::backend_api::Result;
@@ -29,8 +35,12 @@ use nereid_http::{
 use nereid_protocol::{Access, Action, LogControl};
 use nereid_tasks::long_work;
 
-use crate::documents::{HistoryQuery, LogQuery, VersionQuery};
+pub use crate::advice::{Advice, Advisor};
+pub use crate::changes::ClientChanges;
+pub use crate::documents::Gpu;
+use crate::documents::{HistoryQuery, LogQuery, ModelQuery, SequencesDocument, TraceDocument, VersionQuery};
 pub use crate::sampling::Sampling;
+use crate::traces::Captures;
 
 /// The path of the page.
 const PAGE: &str = "/";
@@ -47,6 +57,13 @@ enum Document {
     Models,
     Declared,
     Quantiles,
+    Advice,
+    Sequences,
+    States,
+    Changes,
+    Gpus,
+    Trace,
+    Capture,
     History,
     Log,
 }
@@ -67,6 +84,18 @@ static ROUTES: Routes<Document> = Routes::new({
             Action::Statistics,
             Document::Quantiles,
         ),
+        Route::new(Method::GET, "/console/api/models/{model}/advice", Action::ModelConfig, Document::Advice),
+        Route::new(
+            Method::GET,
+            "/console/api/models/{model}/sequences",
+            Action::ReadTrace,
+            Document::Sequences,
+        ),
+        Route::new(Method::GET, "/console/api/states", Action::Index, Document::States),
+        Route::new(Method::GET, "/console/api/changes", Action::ReadLog, Document::Changes),
+        Route::new(Method::GET, "/console/api/gpus", Action::MachineMetrics, Document::Gpus),
+        Route::new(Method::GET, "/console/api/models/{model}/trace", Action::ReadTrace, Document::Trace),
+        Route::new(Method::POST, "/console/api/models/{model}/trace", Action::ChangeTrace, Document::Capture),
         Route::new(Method::GET, "/console/api/history", Action::Statistics, Document::History),
         Route::new(Method::GET, "/console/api/log", Action::ReadLog, Document::Log),
     ];
@@ -78,11 +107,24 @@ pub fn routes() -> impl Iterator<Item = (&'static Method, &'static str, Action)>
     ROUTES.all().iter().map(|route| (&route.method, route.path, route.action))
 }
 
+/// Parts of the program around the server that the console shows. The default has none.
+#[derive(Clone, Default)]
+pub struct Parts {
+    /// Checks models that are not served.
+    pub advisor: Option<Arc<dyn Advisor>>,
+    /// The changes by clients.
+    pub changes: Option<Arc<ClientChanges>>,
+    /// Reads the GPUs.
+    pub gpus: Option<Arc<dyn Fn() -> Vec<Gpu> + Send + Sync>>,
+}
+
 /// The console of a server, to be mounted on the port of the faces that it uses.
 pub struct Console {
     server: Arc<Server>,
     log: Arc<LogControl>,
     sampling: Sampling,
+    captures: Captures,
+    parts: Parts,
     pages: Pages,
 }
 
@@ -92,7 +134,14 @@ impl Console {
         let fallback = || reply::error_text(StatusCode::NOT_FOUND, "Not Found: the console has no such file");
         let properties = Properties { prefix: PREFIX, fallback, access, ..Properties::default() };
         let pages = Pages::new(properties, PAGE, "index.html", FILES);
-        Self { sampling: Sampling::new(&server), server, log, pages }
+        let (sampling, captures) = (Sampling::new(&server), Captures::default());
+        Self { server, log, sampling, captures, parts: Parts::default(), pages }
+    }
+
+    /// Adds parts of the program around the server.
+    #[must_use]
+    pub fn with_parts(self, parts: Parts) -> Self {
+        Self { parts, ..self }
     }
 
     /// Samples the server's counters at an interval, to be run as a task as long as the server serves.
@@ -116,6 +165,41 @@ impl Console {
                 let model = self.server.model(&name, VersionQuery::parse(call.query)?.version)?;
                 Ok(reply::json(StatusCode::OK, &documents::quantiles(&model)))
             }
+            Document::Advice => {
+                let name = call.params.get("model").unwrap_or_default().into_owned();
+                let Some(advisor) = self.parts.advisor.clone() else {
+                    return Ok(reply::json(StatusCode::OK, &[(); 0]));
+                };
+                let advice = long_work::run(move || advisor.advise(&name)).await?;
+                Ok(reply::json(StatusCode::OK, &advice))
+            }
+            Document::Sequences => {
+                let name = call.params.get("model").unwrap_or_default();
+                let model = self.server.model(&name, VersionQuery::parse(call.query)?.version)?;
+                Ok(reply::json(StatusCode::OK, &SequencesDocument::of(&model, Instant::now())))
+            }
+            Document::States => {
+                let of = ModelQuery::parse(call.query).model;
+                let may_see = |model: &str| call.may(Action::Index, Some(model));
+                Ok(reply::json(StatusCode::OK, &documents::states(&self.sampling, of.as_deref(), may_see)))
+            }
+            Document::Changes => {
+                let changes = self.parts.changes.as_ref().map(|changes| changes.last());
+                Ok(reply::json(StatusCode::OK, &changes.unwrap_or_default()))
+            }
+            Document::Gpus => {
+                let read = self.parts.gpus.clone();
+                let gpus = long_work::run(move || read.map_or_else(Vec::new, |read| read())).await?;
+                Ok(reply::json(StatusCode::OK, &gpus))
+            }
+            Document::Trace => Ok(self.trace(&call.params.get("model").unwrap_or_default(), call)),
+            Document::Capture => {
+                let name = call.params.get("model").unwrap_or_default();
+                self.server.model(&name, None)?;
+                let (sink, until) = self.captures.begin(&name, Instant::now());
+                self.server.trace().capture_next(&name, sink, until);
+                Ok(self.trace(&name, call))
+            }
             Document::History => {
                 let query = HistoryQuery::parse(call.query)?;
                 let may_see = |model: &str| call.may(Action::Statistics, Some(model));
@@ -128,6 +212,13 @@ impl Console {
                 Ok(reply::json(StatusCode::OK, &documents::log(&self.log, after)))
             }
         }
+    }
+
+    /// The last capture of a model.
+    fn trace(&self, model: &str, call: &Call<'_>) -> Reply {
+        let may_see = |model: &str| call.may(Action::ReadTrace, Some(model));
+        let capture = self.captures.of(model, Instant::now());
+        reply::json(StatusCode::OK, &TraceDocument::of(&capture, may_see))
     }
 
     /// The models, unless the client has them: the tag is the server's generation, which each change raises.
@@ -153,7 +244,7 @@ impl Face for Console {
         self.pages.properties()
     }
 
-    fn find<'a>(&self, head: &'a Parts) -> RouteMatch<'a> {
+    fn find<'a>(&self, head: &'a request::Parts) -> RouteMatch<'a> {
         // Other clients get what this path has without a console.
         if head.uri.path() == PAGE
             && !(matches!(head.method, Method::GET | Method::HEAD) && accepts(&head.headers, "text/html"))

@@ -1,4 +1,4 @@
-//! Processor time and memory of this process, read from `/proc`.
+//! Processor time and memory of this process and of those that it started, read from `/proc`.
 
 use std::fs;
 use std::time::Duration;
@@ -6,20 +6,34 @@ use std::time::Duration;
 /// Ticks of the processor times in `/proc`. Linux reports them at this rate on every architecture.
 const TICKS_PER_SECOND: u64 = 100;
 
-/// A reading of this process.
+/// A reading of processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Usage {
-    /// Processor time since the start, of all threads.
+    /// Processor time since their start, of all threads.
     pub processor: Duration,
     /// Resident memory in bytes.
     pub memory: u64,
 }
 
 impl Usage {
-    /// Reads the process; zeros without `/proc`.
+    /// Reads this process; zeros without `/proc`.
     pub(crate) fn read() -> Self {
-        let processor = fs::read_to_string("/proc/self/stat").ok().and_then(|stat| processor_time(&stat));
-        let memory = fs::read_to_string("/proc/self/status").ok().and_then(|status| resident(&status));
+        Self::of_folder("self")
+    }
+
+    /// Reads processes by their ids, together. Those that have ended count nothing.
+    pub(crate) fn of(processes: &[u32]) -> Self {
+        let readings = processes.iter().map(|process| Self::of_folder(&process.to_string()));
+        readings.fold(Self::default(), |sum, usage| Self {
+            processor: sum.processor + usage.processor,
+            memory: sum.memory + usage.memory,
+        })
+    }
+
+    fn of_folder(process: &str) -> Self {
+        let read = |file: &str| fs::read_to_string(format!("/proc/{process}/{file}")).ok();
+        let processor = read("stat").and_then(|stat| processor_time(&stat));
+        let memory = read("status").and_then(|status| resident(&status));
         Self { processor: processor.unwrap_or_default(), memory: memory.unwrap_or_default() }
     }
 }
@@ -69,5 +83,14 @@ mod tests {
     #[test]
     fn this_process_uses_memory() {
         assert!(Usage::read().memory > 1 << 20);
+    }
+
+    #[test]
+    fn processes_are_read_together_and_those_that_ended_count_nothing() {
+        let own = std::process::id();
+        let (one, two) = (Usage::of(&[own]), Usage::of(&[own, own, u32::MAX]));
+        // Other tests may allocate in between.
+        assert!(one.memory > 1 << 20 && two.memory > one.memory + one.memory / 2, "{one:?} {two:?}");
+        assert_eq!(Usage::of(&[u32::MAX]), Usage::default());
     }
 }

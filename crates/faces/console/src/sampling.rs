@@ -1,14 +1,19 @@
 //! Samples the server's counters at an interval.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nereid_core::{Model, Server};
 use tokio::task::spawn_blocking;
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
-use crate::history::{History, INTERVAL, Reading, VersionKey};
+use crate::details::{BatchCounts, Quantiles, batches};
+use crate::history::{Details, History, INTERVAL, Reading, VersionKey};
 use crate::process::Usage;
+use crate::states::StateHistory;
+
+/// The shortest time between two looks at the states of models.
+const PAUSE: Duration = Duration::from_millis(200);
 
 /// The samples of a server, and the task that takes them. Clones share the samples.
 #[derive(Clone)]
@@ -16,6 +21,7 @@ pub struct Sampling {
     /// Weak: samples keep no server.
     server: Weak<Server>,
     history: Arc<Mutex<History>>,
+    states: Arc<Mutex<StateHistory>>,
     started: Instant,
     started_ms: u64,
 }
@@ -25,6 +31,7 @@ impl Sampling {
         Self {
             server: Arc::downgrade(server),
             history: Arc::default(),
+            states: Arc::default(),
             started: Instant::now(),
             started_ms: unix_ms(),
         }
@@ -34,9 +41,20 @@ impl Sampling {
     pub async fn run(self) {
         let mut ticks = interval(INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let Some(mut changes) = self.server.upgrade().map(|server| server.changes()) else { return };
         loop {
-            ticks.tick().await;
+            let is_tick = tokio::select! {
+                _ = ticks.tick() => true,
+                _ = changes.next() => false,
+            };
             let Some(server) = self.server.upgrade() else { return };
+            self.observe(&server);
+            if !is_tick {
+                drop(server);
+                // While many models are loaded, one look sees several changes.
+                sleep(PAUSE).await;
+                continue;
+            }
             let at = u32::try_from(self.started.elapsed().as_secs()).unwrap_or(u32::MAX);
             let sampling = self.clone();
             // Reads counters of every instance, which takes milliseconds where there are thousands of models.
@@ -52,10 +70,26 @@ impl Sampling {
         // Copied, so that reading the rest does not delay any unload.
         let models: Vec<_> = server.models().ready().cloned().collect();
         drop(server);
-        let readings: Vec<_> = models.iter().map(reading).collect();
+        let mut readings: Vec<_> = models.iter().map(reading).collect();
+        let needed: Vec<_> = {
+            let history = self.history();
+            readings.iter().map(|reading| history.needs_details(reading)).collect()
+        };
+        let active = readings.iter_mut().zip(&models).zip(needed).filter(|(_, needed)| *needed);
+        active.for_each(|((reading, model), _)| reading.details = details(model));
         drop(models);
         let usage = Usage::read();
         self.history().tick(at, &readings, usage);
+    }
+
+    /// Notes which states changed.
+    pub(crate) fn observe(&self, server: &Server) {
+        self.states().observe(unix_ms(), server.is_ready(), server.models().index());
+    }
+
+    /// The changes of states.
+    pub(crate) fn states(&self) -> MutexGuard<'_, StateHistory> {
+        self.states.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The samples. The lock is held for microseconds.
@@ -87,5 +121,16 @@ fn reading(model: &Arc<Model>) -> Reading {
         key: VersionKey { id: model.id().clone(), version: model.version() },
         totals: model.statistics().totals(),
         pending: model.pending(),
+        processes: Usage::of(&model.processes()),
+        details: Details::default(),
     }
+}
+
+fn details(model: &Model) -> Details {
+    let statistics = model.statistics();
+    let batches = match model.config().max_batch_size {
+        ..=1 => BatchCounts::default(),
+        _ => batches(statistics),
+    };
+    Details { batches, quantiles: Quantiles::of(statistics) }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use nereid_core::backend_api::{Backend, InferRequest, Response};
+use nereid_core::backend_api::{Backend, InferRequest, RequestTrace, Response};
 use nereid_core::{Caller, LatencyOptions, ModelControl, ModelId, ModelSpec, ServerOptions};
 use nereid_http::{Router, TransportOptions, serve};
 use nereid_net::listener::Address;
@@ -25,7 +25,7 @@ impl Face for Beside {
         &self.0
     }
 
-    fn find<'a>(&self, _: &'a Parts) -> RouteMatch<'a> {
+    fn find<'a>(&self, _: &'a request::Parts) -> RouteMatch<'a> {
         RouteMatch::none()
     }
 
@@ -71,9 +71,23 @@ async fn site(access: Access) -> Site {
     site_of(server(), access).await
 }
 
+/// Repeats the name of a model.
+struct Echo;
+
+impl Advisor for Echo {
+    fn advise(&self, model: &str) -> Vec<Advice> {
+        let (place, field) = (format!("{model}/config.pbtxt:3:7"), Some("input[0].data_type".to_owned()));
+        vec![Advice { is_problem: true, place, field, message: "did you mean <TYPE_FP32>?".into() }]
+    }
+}
+
 async fn site_of(server: Arc<Server>, access: Access) -> Site {
     let log = Arc::<LogControl>::default();
     let console = Console::new(Arc::clone(&server), Arc::clone(&log), access);
+    let changes = Arc::<ClientChanges>::default();
+    let gpus = || vec![Gpu { name: "GPU-0".into(), utilization: Some(0.5), ..Gpu::default() }];
+    let parts = Parts { advisor: Some(Arc::new(Echo)), changes: Some(changes), gpus: Some(Arc::new(gpus)) };
+    let console = console.with_parts(parts);
     let sampling = console.sampling();
     let address = Address::tcp("127.0.0.1", 0);
     let listener = address.bind().unwrap().listen(None).unwrap();
@@ -213,6 +227,89 @@ async fn quantiles_are_those_of_the_phases() {
 }
 
 #[tokio::test]
+async fn what_would_mend_a_model_is_shown() {
+    let site = site(Access::default()).await;
+    let advice = site.document("/console/api/models/bad%20%3C&%3E/advice").await;
+    let expected = serde_json::json!([{
+        "is_problem": true, "place": "bad <&>/config.pbtxt:3:7", "field": "input[0].data_type",
+        "message": "did you mean <TYPE_FP32>?"
+    }]);
+    assert_eq!(advice, expected);
+}
+
+#[tokio::test]
+async fn states_of_models_are_those_that_the_caller_may_see() {
+    let site = site(Access::default()).await;
+    site.sampling.observe(&site.server);
+    let states = site.document("/console/api/states").await;
+    let texts = |states: &Value| {
+        let all = states.as_array().unwrap().iter();
+        all.map(|state| format!("{} {}", state["model"], state["state"])).collect::<Vec<_>>()
+    };
+    assert_eq!(texts(&states), [r#""bad <&>" "UNAVAILABLE""#, r#""m" "READY""#, r#"null "READY""#]);
+    assert!(states[0]["reason"].as_str().unwrap().contains("model.py:7"));
+    assert_eq!(texts(&site.document("/console/api/states?model=m").await), [r#""m" "READY""#]);
+    assert_eq!(texts(&site.document("/console/api/states?model=x").await), [""; 0]);
+}
+
+#[tokio::test]
+async fn sequences_changes_and_gpus_have_documents() {
+    let site = site(Access::default()).await;
+    let none = serde_json::json!({ "count": 0, "oldest": [] });
+    assert_eq!(site.document("/console/api/models/m/sequences").await, none);
+    assert_eq!(site.document("/console/api/changes").await, serde_json::json!([]));
+    let gpus = site.document("/console/api/gpus").await;
+    assert_eq!((&gpus[0]["name"], &gpus[0]["utilization"]), (&"GPU-0".into(), &0.5.into()));
+    assert!(site.get("/console/api/models/n/sequences", "").await.0.starts_with("HTTP/1.1 404 "));
+}
+
+#[tokio::test]
+async fn next_request_to_a_model_is_traced_on_demand() {
+    let site = site(Access::default()).await;
+    let path = "/console/api/models/m/trace";
+    let nothing = serde_json::json!({ "waits": null, "trace": null });
+    assert_eq!(site.document(path).await, nothing);
+    for (unknown, status) in [("n", 404), ("bad%20%3C&%3E", 404)] {
+        let reply = site.ask("POST", &format!("/console/api/models/{unknown}/trace"), "").await;
+        assert!(reply.starts_with(format!("HTTP/1.1 {status} ").as_bytes()), "{unknown}");
+    }
+    for number in [1, 2] {
+        assert!(site.ask("POST", path, "").await.starts_with(b"HTTP/1.1 200 "));
+        let waiting = site.document(path).await;
+        assert!((1.0..=60.0).contains(&waiting["waits"].as_f64().unwrap()), "{waiting}");
+        let trace = site.server.trace().draw("m", || None).unwrap();
+        let model = site.server.model("m", None).unwrap();
+        let request = InferRequest {
+            trace: Some(RequestTrace::new(trace)),
+            id: "<7>".into(),
+            ..InferRequest::default()
+        };
+        let mut answers = site.server.infer(&model, request, Caller::default()).unwrap();
+        while answers.next().await.is_some() {}
+        drop(answers);
+        // The instance has the request a little longer than its client.
+        let document = loop {
+            let document = site.document(path).await;
+            if document["trace"]["number"] == number {
+                break document;
+            }
+            tokio::task::yield_now().await;
+        };
+        assert_eq!((&document["waits"], &document["trace"]["request_id"]), (&Value::Null, &"<7>".into()));
+        let span = &document["trace"]["spans"][0];
+        assert_eq!(
+            (&span["model"], &span["version"], &span["parent"]),
+            (&"m".into(), &"1".into(), &0.into())
+        );
+        let points = span["points"].as_array().unwrap();
+        assert_eq!(points[0], serde_json::json!(["REQUEST_START", 0.0]));
+        assert!(
+            points.iter().any(|point| point[0] == "COMPUTE_OUTPUT_START" && point[1].as_f64() > Some(0.0))
+        );
+    }
+}
+
+#[tokio::test]
 async fn known_models_are_sent_again_only_after_a_change() {
     let site = site(Access::default()).await;
     let (head, _) = site.get("/console/api/models", "").await;
@@ -291,8 +388,8 @@ async fn log_lines_are_sent_from_a_number_on() {
 
 #[tokio::test]
 async fn documents_need_the_rights_of_the_api_and_pages_none() {
-    let restricted = ["metadata", "model-repository", "model-config", "statistics", "logging"];
-    let documents = ["server", "models", "models/m/declared", "history", "log"];
+    let restricted = ["metadata", "model-repository", "model-config", "statistics", "logging", "trace"];
+    let documents = ["server", "models", "models/m/declared", "history", "log", "models/m/trace"];
     for (group, document) in restricted.into_iter().zip(documents) {
         let restrictions = Restrictions::new([format!("{group}:key=v").parse().unwrap()]).unwrap();
         let site = site(restrictions.into()).await;

@@ -162,13 +162,18 @@ impl Exposition {
         Self { response_cache: Some(Box::new(cache)), ..self }
     }
 
+    /// The GPUs, if they are among the metrics.
+    pub fn gpus(&self) -> Vec<gpu::Reading> {
+        self.gpus.as_ref().map(Gpus::readings).unwrap_or_default()
+    }
+
     /// The current metrics in Prometheus's text format. All values are read before any text is written, so locks are
     /// held only while values are copied.
     pub fn text(&self, server: &Server) -> String {
         let rows = models::rows(server);
         let mut families = self.registry.snapshot();
         custom::add_queues(&mut families, &rows);
-        let gpus = self.gpus.as_ref().map(Gpus::readings).unwrap_or_default();
+        let gpus = self.gpus();
         let repositories = (self.repositories)();
         let memory = (self.memory)();
         let released = releases::rows(server, |_| true);

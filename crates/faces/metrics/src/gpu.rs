@@ -10,7 +10,8 @@ use crate::text::{Labels, Number, Text};
 
 /// A GPU at one moment. Values that it does not report are left out.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Reading {
+pub struct Reading {
+    /// The GPU's own identifier.
     pub uuid: String,
     /// Between 0 and 1.
     pub utilization: Option<f64>,

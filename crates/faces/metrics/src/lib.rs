@@ -22,6 +22,7 @@ mod text;
 
 pub use cache::{ResponseCacheFill, ResponseCacheMetrics};
 pub use exposition::{AuditEvents, Exposition, MetricsOptions, PinnedMemory};
+pub use gpu::Reading as GpuReading;
 pub use memory::VersionMemory;
 pub use principals::PrincipalMetrics;
 pub use repositories::RemoteRepository;

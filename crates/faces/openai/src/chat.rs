@@ -14,6 +14,7 @@ use crate::OpenAi;
 use crate::choices::Choices;
 use crate::exchange::{Exchange, Refusal, random_id};
 use crate::sse;
+use crate::traces::Traces;
 
 use self::plan::plan;
 use self::whole::Whole;
@@ -34,8 +35,13 @@ pub(crate) struct Head {
 ///
 /// # Errors
 /// The reply to a request that is refused or has failed.
-pub(crate) async fn answer(face: &OpenAi, call: &Call<'_>, body: RequestBody) -> Result<Reply, Refusal> {
-    let mut exchange = Exchange::begin(face, call, body).await?;
+pub(crate) async fn answer(
+    face: &OpenAi,
+    call: &Call<'_>,
+    body: RequestBody,
+    traces: &Traces,
+) -> Result<Reply, Refusal> {
+    let mut exchange = Exchange::begin(face, call, body, traces).await?;
     let plan = exchange.plan(plan).await?;
     let mut requests = Vec::with_capacity(plan.choices.len());
     for (request, options) in plan.choices {

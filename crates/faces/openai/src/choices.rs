@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use nereid_core::ResponseStream;
 use serde::Serialize;
 
 use crate::contract::{Finish, Piece};
 use crate::error::Outcome;
 use crate::logprobs::TokenLogprobs;
 use crate::search::{StopCutter, Utf8Joiner};
+use crate::traces::Answers;
 
 /// The choices of an answer. Dropped early, as when the client disconnects, they cancel their requests.
 pub(crate) struct Choices {
@@ -55,7 +55,7 @@ pub(crate) struct Usage {
 struct Choice {
     options: ChoiceOptions,
     /// `None` once the choice has ended.
-    answers: Option<ResponseStream>,
+    answers: Option<Answers>,
     joiner: Utf8Joiner,
     cutter: StopCutter,
     prompt_tokens: Option<u64>,
@@ -66,7 +66,7 @@ struct Choice {
 impl Choices {
     /// The choices that these requests generate, in order.
     pub(crate) fn new(
-        requests: impl IntoIterator<Item = (ResponseStream, ChoiceOptions)>,
+        requests: impl IntoIterator<Item = (Answers, ChoiceOptions)>,
         meter: Option<Arc<dyn nereid_core::Usage>>,
     ) -> Self {
         let choices = requests.into_iter().map(|(answers, options)| Choice {

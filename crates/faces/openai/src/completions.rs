@@ -21,6 +21,7 @@ use crate::fields::{Fields, read};
 use crate::logprobs::{CompletionLogprobs, TokenLogprobs};
 use crate::sampling::{Sampling, guide};
 use crate::sse::{self, Events};
+use crate::traces::Traces;
 
 /// The most prompts of a request.
 const MOST_PROMPTS: usize = 2048;
@@ -52,8 +53,13 @@ enum Prompt {
 ///
 /// # Errors
 /// The reply to a request that is refused or has failed.
-pub(crate) async fn answer(face: &OpenAi, call: &Call<'_>, body: RequestBody) -> Result<Reply, Refusal> {
-    let mut exchange = Exchange::begin(face, call, body).await?;
+pub(crate) async fn answer(
+    face: &OpenAi,
+    call: &Call<'_>,
+    body: RequestBody,
+    traces: &Traces,
+) -> Result<Reply, Refusal> {
+    let mut exchange = Exchange::begin(face, call, body, traces).await?;
     let plan = exchange.plan(plan).await?;
     let mut requests = Vec::with_capacity(plan.choices.len());
     for (request, options) in plan.choices {

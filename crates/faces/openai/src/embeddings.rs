@@ -15,6 +15,7 @@ use crate::OpenAi;
 use crate::error::{Failure, Outcome};
 use crate::exchange::{Exchange, Refusal, Request};
 use crate::fields::{Fields, read};
+use crate::traces::Traces;
 
 pub(crate) use self::contract::EmbeddingContract;
 
@@ -33,8 +34,13 @@ struct Plan {
 ///
 /// # Errors
 /// The reply to a request that is refused or has failed.
-pub(crate) async fn answer(face: &OpenAi, call: &Call<'_>, body: RequestBody) -> Result<Reply, Refusal> {
-    let mut exchange = Exchange::begin(face, call, body).await?;
+pub(crate) async fn answer(
+    face: &OpenAi,
+    call: &Call<'_>,
+    body: RequestBody,
+    traces: &Traces,
+) -> Result<Reply, Refusal> {
+    let mut exchange = Exchange::begin(face, call, body, traces).await?;
     let Plan { contract, requests, is_base64, dimensions } = exchange.plan(plan).await?;
     let mut streams = Vec::with_capacity(requests.len());
     for request in requests {

@@ -7,7 +7,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use hyper::HeaderMap;
 use nereid_core::backend_api::{Error, ErrorCode, InferRequest, RequestTrace};
-use nereid_core::{Caller, Model, ResolvedModel, ResponseStream, Usage};
+use nereid_core::{Caller, Model, ResolvedModel, Usage};
 use nereid_http::{self as http, Call, Encoding, Reply, RequestBody};
 use nereid_protocol::{Action, request_head, trace_parent};
 use nereid_tasks::long_work;
@@ -17,6 +17,7 @@ use crate::OpenAi;
 use crate::error::{Failure, Outcome};
 use crate::models;
 use crate::profile::Profile;
+use crate::traces::{Answers, Traces};
 
 /// The reply to a request that is refused.
 pub(crate) struct Refusal(pub Box<Reply>);
@@ -43,6 +44,7 @@ impl From<Box<Reply>> for Refusal {
 pub(crate) struct Exchange<'a> {
     face: &'a OpenAi,
     call: &'a Call<'a>,
+    traces: &'a Traces,
     /// Holds the share of the budget until a request to the model takes it.
     body: RequestBody,
     /// The JSON.
@@ -70,6 +72,7 @@ impl<'a> Exchange<'a> {
         face: &'a OpenAi,
         call: &'a Call<'a>,
         mut body: RequestBody,
+        traces: &'a Traces,
     ) -> Result<Self, Refusal> {
         match Encoding::of_request(call.headers) {
             Ok(Encoding::Identity) => {}
@@ -87,7 +90,7 @@ impl<'a> Exchange<'a> {
         let (target, lora) = resolve(face, call, &name).await?;
         let model = Arc::clone(target.model());
         let profile = face.profiles.of(&model).await?;
-        Ok(Self { face, call, body, json, name, lora, target, model, profile, meter: None })
+        Ok(Self { face, call, traces, body, json, name, lora, target, model, profile, meter: None })
     }
 
     /// Reads the request on another thread if it is long.
@@ -113,7 +116,7 @@ impl<'a> Exchange<'a> {
     ///
     /// # Errors
     /// The reply to a request that is refused.
-    pub(crate) fn infer(&mut self, mut request: InferRequest) -> Result<ResponseStream, Refusal> {
+    pub(crate) fn infer(&mut self, mut request: InferRequest) -> Result<Answers, Refusal> {
         let admission = self.call.admit(self.model.name(), self.json.len())?;
         self.meter = admission.as_ref().and_then(|admission| admission.usage.clone());
         if let Some(pattern) = &self.face.options.forwarded_headers {
@@ -124,10 +127,13 @@ impl<'a> Exchange<'a> {
             http::time_limit(self.call.headers).and_then(|limit| Instant::now().checked_add(limit));
         let header = |name: &str| self.call.headers.get(name)?.to_str().ok();
         let trace = self.face.server.trace().draw(self.model.name(), || trace_parent(header));
-        request.trace = trace.map(RequestTrace::new);
+        if let Some(trace) = &trace {
+            self.traces.add(trace, self.call);
+        }
+        request.trace = trace.clone().map(RequestTrace::new);
         let caller = Caller::default().with_principal(self.call.caller.principal.clone());
         let caller = caller.with_body(self.body.take_share()).with_admission(admission);
-        Ok(self.face.server.infer(&self.target, request, caller)?)
+        Ok(Answers::new(self.face.server.infer(&self.target, request, caller)?, trace))
     }
 
     /// The HTTP side of the request.

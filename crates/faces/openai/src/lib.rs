@@ -31,6 +31,7 @@ mod template;
 mod tensors;
 mod tokens;
 mod tools;
+mod traces;
 
 use std::future::ready;
 use std::sync::Arc;
@@ -50,6 +51,7 @@ use crate::error::transport_error;
 use crate::exchange::{Refusal, request_id};
 use crate::profile::Profiles;
 use crate::responses::Store;
+use crate::traces::Traces;
 
 /// The prefix of paths that this face alone has. `/tokenize` and `/detokenize` are elsewhere, as in vLLM.
 const PREFIX: &str = "/v1/";
@@ -168,18 +170,19 @@ impl OpenAi {
     async fn answer(&self, operation: Operation, call: &Call<'_>, body: RequestBody) -> Reply {
         let model = call.params.get("model").unwrap_or_default();
         let response = call.params.get("response").unwrap_or_default();
+        let traces = Traces::default();
         // Boxed because a future has the size of its largest branch.
         let outcome = match operation {
-            Operation::Chat => Box::pin(chat::answer(self, call, body)).await,
-            Operation::Completion => Box::pin(completions::answer(self, call, body)).await,
-            Operation::Embeddings => Box::pin(embeddings::answer(self, call, body)).await,
-            Operation::Response => Box::pin(responses::answer(self, call, body)).await,
+            Operation::Chat => Box::pin(chat::answer(self, call, body, &traces)).await,
+            Operation::Completion => Box::pin(completions::answer(self, call, body, &traces)).await,
+            Operation::Embeddings => Box::pin(embeddings::answer(self, call, body, &traces)).await,
+            Operation::Response => Box::pin(responses::answer(self, call, body, &traces)).await,
             Operation::StoredResponse => responses::describe(self, call, &response),
             Operation::RemoveResponse => responses::remove(self, call, &response),
-            Operation::Rerank => Box::pin(rerank::rerank(self, call, body)).await,
-            Operation::Score => Box::pin(rerank::score(self, call, body)).await,
-            Operation::Tokenize => Box::pin(tokens::tokenize(self, call, body)).await,
-            Operation::Detokenize => Box::pin(tokens::detokenize(self, call, body)).await,
+            Operation::Rerank => Box::pin(rerank::rerank(self, call, body, &traces)).await,
+            Operation::Score => Box::pin(rerank::score(self, call, body, &traces)).await,
+            Operation::Tokenize => Box::pin(tokens::tokenize(self, call, body, &traces)).await,
+            Operation::Detokenize => Box::pin(tokens::detokenize(self, call, body, &traces)).await,
             Operation::Models => Ok(models::list(self, call)),
             Operation::Model => models::describe(self, &model),
             Operation::Load => Box::pin(models::load(self, &model)).await,
@@ -189,7 +192,7 @@ impl OpenAi {
         if let Ok(id) = HeaderValue::from_str(&request_id(call.headers)) {
             reply.headers_mut().insert(REQUEST_ID, id);
         }
-        reply
+        traces.follow(reply)
     }
 }
 
@@ -200,6 +203,10 @@ impl Face for OpenAi {
 
     fn find<'a>(&self, head: &'a Parts) -> RouteMatch<'a> {
         ROUTES.find(head)
+    }
+
+    fn times_arrival(&self) -> bool {
+        self.server.trace().is_on()
     }
 
     fn perform<'a>(&'a self, route: RouteId, call: &'a Call<'a>, body: RequestBody) -> PendingReply<'a> {

@@ -11,6 +11,7 @@ use crate::error::{Failure, Outcome};
 use crate::exchange::{Exchange, Refusal, Request, random_id};
 use crate::fields::Fields;
 use crate::tensors;
+use crate::traces::Traces;
 
 /// The names of the inputs of a pair, in the order of preference.
 const PAIRS: [(&str, &str); 6] = [
@@ -213,7 +214,12 @@ async fn scores(
 ///
 /// # Errors
 /// The reply to a request that is refused or has failed.
-pub(crate) async fn rerank(face: &OpenAi, call: &Call<'_>, body: RequestBody) -> Result<Reply, Refusal> {
+pub(crate) async fn rerank(
+    face: &OpenAi,
+    call: &Call<'_>,
+    body: RequestBody,
+    traces: &Traces,
+) -> Result<Reply, Refusal> {
     #[derive(Serialize)]
     struct Document<'a> {
         id: String,
@@ -231,7 +237,7 @@ pub(crate) async fn rerank(face: &OpenAi, call: &Call<'_>, body: RequestBody) ->
     struct Shown<'a> {
         text: &'a str,
     }
-    let mut exchange = Exchange::begin(face, call, body).await?;
+    let mut exchange = Exchange::begin(face, call, body, traces).await?;
     let Plan { contract, requests, documents, top } = exchange.plan(plan_rerank).await?;
     let scores = scores(&mut exchange, contract, requests).await?;
     let ranked = scores.into_iter().enumerate().map(|(index, relevance_score)| Ranked {
@@ -250,7 +256,12 @@ pub(crate) async fn rerank(face: &OpenAi, call: &Call<'_>, body: RequestBody) ->
 ///
 /// # Errors
 /// The reply to a request that is refused or has failed.
-pub(crate) async fn score(face: &OpenAi, call: &Call<'_>, body: RequestBody) -> Result<Reply, Refusal> {
+pub(crate) async fn score(
+    face: &OpenAi,
+    call: &Call<'_>,
+    body: RequestBody,
+    traces: &Traces,
+) -> Result<Reply, Refusal> {
     #[derive(Serialize)]
     struct Document<'a> {
         id: String,
@@ -265,7 +276,7 @@ pub(crate) async fn score(face: &OpenAi, call: &Call<'_>, body: RequestBody) -> 
         object: &'static str,
         score: f32,
     }
-    let mut exchange = Exchange::begin(face, call, body).await?;
+    let mut exchange = Exchange::begin(face, call, body, traces).await?;
     let Plan { contract, requests, .. } = exchange.plan(plan_score).await?;
     let scores = scores(&mut exchange, contract, requests).await?;
     let data = scores.into_iter().enumerate().map(|(index, score)| Score { index, object: "score", score });

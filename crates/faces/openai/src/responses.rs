@@ -27,6 +27,7 @@ use crate::choices::Choices;
 use crate::error::{Failure, Outcome};
 use crate::exchange::{Exchange, Refusal, random_id};
 use crate::sse;
+use crate::traces::Traces;
 
 pub(crate) use self::store::Store;
 
@@ -51,8 +52,13 @@ pub(crate) struct Head {
 ///
 /// # Errors
 /// The reply to a request that is refused or has failed.
-pub(crate) async fn answer(face: &OpenAi, call: &Call<'_>, body: RequestBody) -> Result<Reply, Refusal> {
-    let mut exchange = Exchange::begin(face, call, body).await?;
+pub(crate) async fn answer(
+    face: &OpenAi,
+    call: &Call<'_>,
+    body: RequestBody,
+    traces: &Traces,
+) -> Result<Reply, Refusal> {
+    let mut exchange = Exchange::begin(face, call, body, traces).await?;
     let (store, principal) = (Arc::clone(&face.answers), call.caller.principal.clone());
     let planned = exchange.plan(move |request| plan(request, &store, principal.as_ref())).await?;
     let Planned { plan, echo, previous, turns, input, stores } = planned;

@@ -8,6 +8,7 @@ mod rerank;
 mod responses;
 mod streams;
 mod tokens;
+mod traces;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

@@ -12,6 +12,7 @@ use crate::error::{Failure, Outcome};
 use crate::exchange::{Exchange, Refusal, Request};
 use crate::fields::Fields;
 use crate::tensors;
+use crate::traces::Traces;
 
 /// The most tokens of a request.
 const MOST_TOKENS: usize = 1 << 20;
@@ -93,7 +94,12 @@ fn context_length(model: &Model) -> Option<u64> {
 ///
 /// # Errors
 /// The reply to a request that is refused or has failed.
-pub(crate) async fn tokenize(face: &OpenAi, call: &Call<'_>, body: RequestBody) -> Result<Reply, Refusal> {
+pub(crate) async fn tokenize(
+    face: &OpenAi,
+    call: &Call<'_>,
+    body: RequestBody,
+    traces: &Traces,
+) -> Result<Reply, Refusal> {
     #[derive(Serialize)]
     struct Document {
         count: usize,
@@ -101,7 +107,7 @@ pub(crate) async fn tokenize(face: &OpenAi, call: &Call<'_>, body: RequestBody) 
         tokens: Vec<i32>,
         token_strs: Option<Vec<String>>,
     }
-    let mut exchange = Exchange::begin(face, call, body).await?;
+    let mut exchange = Exchange::begin(face, call, body, traces).await?;
     let request = exchange.plan(plan_tokenize).await?;
     let response = exchange.infer(request)?.single().await?;
     let tokens = tokens_of(&response)?;
@@ -114,12 +120,17 @@ pub(crate) async fn tokenize(face: &OpenAi, call: &Call<'_>, body: RequestBody) 
 ///
 /// # Errors
 /// The reply to a request that is refused or has failed.
-pub(crate) async fn detokenize(face: &OpenAi, call: &Call<'_>, body: RequestBody) -> Result<Reply, Refusal> {
+pub(crate) async fn detokenize(
+    face: &OpenAi,
+    call: &Call<'_>,
+    body: RequestBody,
+    traces: &Traces,
+) -> Result<Reply, Refusal> {
     #[derive(Serialize)]
     struct Document {
         prompt: String,
     }
-    let mut exchange = Exchange::begin(face, call, body).await?;
+    let mut exchange = Exchange::begin(face, call, body, traces).await?;
     let request = exchange.plan(plan_detokenize).await?;
     let response = exchange.infer(request)?.single().await?;
     let output = response.outputs.iter().find(|output| output.name == "text_output");

@@ -28,6 +28,12 @@ fn steps(folders: &[CheckedFolder]) -> impl Iterator<Item = (&CheckedFolder, &Ch
     )
 }
 
+/// The names of the models that an ensemble uses; none for other models.
+pub(crate) fn members(folder: &CheckedFolder) -> impl Iterator<Item = &str> {
+    let steps = folder.config.iter().flat_map(|config| steps_of(&config.config));
+    steps.map(|step| step.model_name.as_str())
+}
+
 fn steps_of(config: &ModelConfig) -> &[Step] {
     match &config.scheduling_choice {
         Some(SchedulingChoice::EnsembleScheduling(ensemble)) => &ensemble.step,

@@ -26,7 +26,7 @@ pub use agents::AgentContext;
 pub use complete::{complete, completed};
 pub use engines::Engines;
 pub use report::{AgentNames, CheckedModel, Finding, Report, Severity};
-pub use repository::check;
+pub use repository::{check, check_model};
 pub use table::{draw as draw_table, wrap as wrap_cell};
 
 /// Context of the checks.

@@ -58,6 +58,55 @@ pub fn check(repositories: &[PathBuf], context: &Context<'_>) -> Report {
     report
 }
 
+/// Checks one model of these repositories, and of other models only what an ensemble has to know of its members.
+pub fn check_model(repositories: &[PathBuf], name: &str, context: &Context<'_>) -> Vec<Finding> {
+    let mut report = Report::default();
+    let mut folders = Vec::new();
+    let mut wanted = vec![name.to_owned()];
+    while let Some(next) = wanted.pop() {
+        if folders.iter().any(|folder: &CheckedFolder| folder.name == next) {
+            continue;
+        }
+        for path in repositories.iter().filter_map(|repository| model_folder(repository, &next)) {
+            let mut findings = Vec::new();
+            let folder = model::check(&path, &next, context, &mut findings);
+            report.findings.extend(findings.into_iter().map(|finding| finding.of(&next)));
+            wanted.extend(ensemble::members(&folder).map(str::to_owned));
+            folders.push(folder);
+        }
+    }
+    if folders.iter().any(CheckedFolder::is_ensemble) {
+        // Of the others, only their names matter, which a member that does not exist may resemble.
+        let others =
+            repositories.iter().flat_map(|repository| fs::read_dir(repository).into_iter().flatten());
+        let others = others.flatten().map(|entry| entry.path()).filter(|path| path.is_dir());
+        for path in others.collect::<Vec<_>>() {
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            if folders.iter().all(|folder| folder.name != name) {
+                folders.push(CheckedFolder { name, path, versions: Vec::new(), config: None });
+            }
+        }
+    }
+    let agents = Agents::read(repositories, &context.agents, &mut report);
+    for folder in folders.iter().filter(|folder| folder.name == name) {
+        let mut findings = Vec::new();
+        agents.check(folder, &mut findings);
+        report.findings.extend(findings.into_iter().map(|finding| finding.of(name)));
+    }
+    check_names(&folders, &mut report);
+    ensemble::check(&folders, &mut report);
+    report.findings.retain(|finding| finding.model.as_deref() == Some(name));
+    report.sort();
+    report.findings
+}
+
+/// The folder of a model. The name may come from anywhere, so it is looked for among the folders that are there.
+fn model_folder(repository: &Path, name: &str) -> Option<PathBuf> {
+    let mut entries = fs::read_dir(repository).ok()?.flatten();
+    let entry = entries.find(|entry| entry.file_name().to_str() == Some(name))?;
+    Some(entry.path()).filter(|path| path.is_dir())
+}
+
 fn row(folder: &CheckedFolder, would_load: bool) -> CheckedModel {
     CheckedModel {
         name: folder.name.clone(),

@@ -53,6 +53,10 @@ fn repository(files: &[(&str, &str)]) -> TempDir {
 }
 
 fn check(repository: &Path, machine: &Machine) -> Report {
+    with_context(machine, |context| super::check(&[repository.to_owned()], context))
+}
+
+fn with_context<T>(machine: &Machine, run: impl FnOnce(&Context<'_>) -> T) -> T {
     let mut backends = Backends::default();
     for (name, completes_config) in [("onnxruntime", true), ("pytorch", false), ("python", true)] {
         backends.register_lazy(name, completes_config, || Err(Error::internal("a check opens no backend")));
@@ -67,7 +71,7 @@ fn check(repository: &Path, machine: &Machine) -> Report {
         gpus: Vec::new(),
         deep: false,
     };
-    super::check(&[repository.to_owned()], &context)
+    run(&context)
 }
 
 /// The findings as `path: field: message`, relative to the repository.
@@ -233,4 +237,46 @@ fn empty_repository_is_a_warning_with_what_to_do() {
     let warnings = findings(&repository, &ALL_INSTALLED, Severity::Warning);
     assert_eq!(warnings, [": has no models: each needs a folder of its own, such as <model>/1/model.onnx"]);
     assert!(check(repository.path(), &ALL_INSTALLED).is_good());
+}
+
+#[test]
+fn one_model_is_checked_as_among_all() {
+    let ensemble = |member: &str, version: &str| {
+        format!(
+            "platform: 'ensemble' {TENSORS} ensemble_scheduling {{ step {{ model_name: '{member}' model_version: {version} \
+             input_map {{ key: 'x' value: 'x' }} output_map {{ key: 'y' value: 'y' }} }} }}"
+        )
+    };
+    let (good, outer) = (format!("backend: 'python' {TENSORS}"), ensemble("inner", "-1"));
+    let (inner, lost) = (ensemble("good", "7"), ensemble("goood", "-1"));
+    let one = repository(&[
+        ("good/config.pbtxt", &good),
+        ("good/1/model.py", ""),
+        ("twice/config.pbtxt", &good),
+        ("twice/1/model.py", ""),
+        ("typo/config.pbtxt", "backend: 'python'\ninput { name: 'x' data_type: TYPE_FP33 dims: 1 }"),
+        ("typo/02/model.py", ""),
+        ("inner/config.pbtxt", &inner),
+        ("inner/1/x", ""),
+        ("outer/config.pbtxt", &outer),
+        ("outer/1/x", ""),
+        ("lost/config.pbtxt", &lost),
+        ("circle/config.pbtxt", &ensemble("circle", "-1")),
+        ("file", ""),
+    ]);
+    let two = repository(&[("twice/1/model.py", "")]);
+    let repositories = [one.path().to_owned(), two.path().to_owned()];
+    let texts = |findings: &[Finding]| findings.iter().map(ToString::to_string).collect::<Vec<_>>();
+    with_context(&ALL_INSTALLED, |context| {
+        let all = super::check(&repositories, context).findings;
+        let mut with_findings = 0;
+        for name in ["good", "twice", "typo", "inner", "outer", "lost", "circle", "file", "absent", "..", ""]
+        {
+            let own: Vec<_> =
+                all.iter().filter(|finding| finding.model.as_deref() == Some(name)).cloned().collect();
+            assert_eq!(texts(&check_model(&repositories, name, context)), texts(&own), "{name}");
+            with_findings += usize::from(!own.is_empty());
+        }
+        assert!(with_findings >= 4, "{all:?}");
+    });
 }

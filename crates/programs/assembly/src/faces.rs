@@ -12,7 +12,8 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use nereid_access::{AuditLog, Guard};
+use nereid_access::Guard;
+use nereid_console::{Advisor, ClientChanges};
 use nereid_core::Server;
 use nereid_http::End;
 use nereid_kserve::HttpOptions;
@@ -27,7 +28,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 pub use self::grpc::Grpc;
-pub use self::http::{Http, OpenAiLimits};
+pub use self::http::{ConsolePort, Http, OpenAiLimits};
 pub use self::metrics::Metrics;
 pub use self::sagemaker::SageMaker;
 pub use self::vertex_ai::VertexAi;
@@ -55,8 +56,10 @@ pub struct FaceContext {
     pub load_reports: Option<LoadReports>,
     /// Decides about requests by the access policy, if there is one.
     pub guard: Option<Arc<Guard>>,
-    /// Records who changed what, and who was refused, if that is configured.
-    pub audit: Option<Arc<AuditLog>>,
+    /// Keeps who changed what, and records that and who was refused, if that is configured.
+    pub changes: Arc<ClientChanges>,
+    /// Finds out what would mend models that are not served.
+    pub advisor: Arc<dyn Advisor>,
     /// Without a policy: clients of other machines have fewer rights.
     pub wary: bool,
     /// Cancelled when the server begins to stop. Requests in progress and open sequences continue; other activity may
@@ -76,10 +79,7 @@ impl FaceContext {
 
     /// Access to a face under the access policy, in addition to the face's own rules, recorded in the audit log.
     fn guarded(&self, access: Access) -> Access {
-        let access = match &self.audit {
-            None => access,
-            Some(audit) => access.with_audit(Arc::clone(audit) as _),
-        };
+        let access = access.with_audit(Arc::clone(&self.changes) as _);
         match &self.guard {
             None if self.wary => access.wary(),
             None => access,

@@ -10,6 +10,7 @@
 #![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 #![forbid(unsafe_code)]
 
+mod advice;
 mod agents;
 mod backends;
 mod caches;
@@ -43,7 +44,7 @@ pub use config::{AccessRules, Config, PollConfig, Process, VERSION};
 pub use engine_check::EngineCheck;
 pub use error::{StartError, StopError};
 pub use faces::{
-    Endpoint, Face, FaceContext, Grpc, Http, Metrics, OpenAiLimits, SageMaker, Serving, VertexAi,
+    ConsolePort, Endpoint, Face, FaceContext, Grpc, Http, Metrics, OpenAiLimits, SageMaker, Serving, VertexAi,
 };
 pub use gpus::{DriverLibrary, Gpus, GpusConfig};
 pub use hub_engines::{FrameworkLibrary, engines, libraries};

@@ -8,6 +8,7 @@ use std::thread::{self, available_parallelism};
 use std::time::Duration;
 
 use nereid_access::{AuditCounts, AuditLog, Guard, PrincipalUsage};
+use nereid_console::ClientChanges;
 use nereid_core::backend_api::{Error, Result};
 use nereid_core::{Server, ServerOptions, Work};
 use nereid_cuda::{Cuda, PoolUsage, Pools};
@@ -29,8 +30,10 @@ use tokio::task::{JoinError, spawn_blocking};
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use crate::advice::RepositoryAdvisor;
 use crate::agents::AllAgents;
 use crate::config::{AccessRules, Config, Process};
+use crate::engine_check::EngineCheck;
 use crate::error::{StartError, StopError};
 use crate::faces::{BoundFace, FaceContext, ServedFace};
 use crate::hub_engines::engines;
@@ -103,17 +106,26 @@ pub fn start(config: Config, process: Process) -> std::result::Result<RunningSer
     };
     let platform = Platform::find(&config.platform, config.reading.complete)?;
     let clouds = CloudOptions { engines: engines(&config.platform.backends), ..config.clouds };
-    let repositories = OpenRepositories::new(&config.repositories, clouds, platform.reading(config.reading));
+    let reading = platform.reading(config.reading);
+    let repositories = OpenRepositories::new(&config.repositories, clouds, reading.clone());
     let mut repositories = repositories.map_err(StartError::Repository)?;
     let agents = AllAgents::new(
-        config.agents.directory,
+        config.agents.directory.clone(),
         Arc::clone(repositories.clouds()),
         process.backend_metrics.clone(),
     );
     repositories.source = repositories
         .source
         .with_namespacing(config.namespacing)
-        .with_agents(Arc::new(agents), config.agents.defaults);
+        .with_agents(Arc::new(agents), config.agents.defaults.clone());
+    let advisor = RepositoryAdvisor {
+        folders: repositories.folders.clone(),
+        reading,
+        backends: platform.backends.registry.clone(),
+        engines: EngineCheck::new(&config.platform.backends, &platform.backends),
+        agents: config.agents,
+        gpus: platform.gpus.numbers.clone(),
+    };
     repositories.source.remove_left_over_files();
     nereid_sandbox::remove_left_over_folders();
     let mut interceptors = config.server.interceptors;
@@ -193,7 +205,8 @@ pub fn start(config: Config, process: Process) -> std::result::Result<RunningSer
         connections: Connections::default(),
         load_reports,
         guard,
-        audit: audit.clone(),
+        changes: Arc::new(ClientChanges::new(audit.clone().map(|audit| audit as _))),
+        advisor: Arc::new(advisor),
         wary,
         closing: closing.clone(),
         shutdown,

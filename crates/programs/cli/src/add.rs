@@ -17,7 +17,6 @@ use nereid_check::{AgentContext, Context, Report, Severity};
 use nereid_core::model_config::ModelConfig;
 use nereid_options::{AddOptions, DEFAULT_REPOSITORY};
 
-use crate::check::InstalledEngines;
 use crate::hosting;
 use crate::pull::pull_with_progress;
 
@@ -47,7 +46,7 @@ fn add(options: &AddOptions) -> Result<String, String> {
     let additions = stage(options, &config.backends)?;
     let models = additions.staged(options.name.as_deref())?;
     let platform = Platform::find(&config, true).map_err(|error| error.to_string())?;
-    let engines = InstalledEngines(EngineCheck::new(&config.backends, &platform.backends));
+    let engines = EngineCheck::new(&config.backends, &platform.backends);
     let context = |reading| Context {
         agents: AgentContext { defaults: Vec::new(), refuses: &|_| None, origins: BTreeMap::new() },
         reading: platform.reading(reading),

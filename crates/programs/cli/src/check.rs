@@ -8,8 +8,7 @@ use std::process::ExitCode;
 use nereid_assembly::{
     BackendsConfig, CloudOptions, EngineCheck, Platform, engines, is_address, pull, redacted,
 };
-use nereid_check::{AgentContext, Context, Engines};
-use nereid_core::backend_api::{ModelContext, Result as BackendResult};
+use nereid_check::{AgentContext, Context};
 use nereid_options::CheckOptions;
 use tempfile::TempDir;
 
@@ -38,7 +37,7 @@ fn check(options: &CheckOptions) -> Result<(String, ExitCode), String> {
     let platform = Platform::find(&config, reading.complete).map_err(|error| error.to_string())?;
     let agents = options.agents();
     let fetched = FetchedRepositories::new(&options.repositories, &config.backends)?;
-    let engines = InstalledEngines(EngineCheck::new(&config.backends, &platform.backends));
+    let engines = EngineCheck::new(&config.backends, &platform.backends);
     let context = Context {
         agents: AgentContext {
             defaults: agents.defaults.clone(),
@@ -59,23 +58,6 @@ fn check(options: &CheckOptions) -> Result<(String, ExitCode), String> {
     let report = nereid_check::check(&repositories, &context);
     let text = if options.json { report.to_json() } else { report.to_string() };
     Ok((fetched.named(text), if report.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE }))
-}
-
-/// The engines of this machine.
-pub(crate) struct InstalledEngines(pub EngineCheck);
-
-impl Engines for InstalledEngines {
-    fn check_engine(&self, model: &ModelContext) -> BackendResult<()> {
-        self.0.check_engine(model)
-    }
-
-    fn check_config(&self, model: &ModelContext) -> BackendResult<()> {
-        self.0.check_config(model)
-    }
-
-    fn check_file(&self, model: &ModelContext) -> BackendResult<()> {
-        self.0.check_file(model)
-    }
 }
 
 /// Repositories as folders: remote ones are fetched to temporary folders.

@@ -12,11 +12,13 @@ use clap::{Arg, Command};
 use super::sources::names;
 
 /// Options that Triton does not have.
-pub(super) const OWN: [&str; 32] = [
+pub(super) const OWN: [&str; 34] = [
     "access",
     "audit-log",
     "config-file",
     "console",
+    "console-address",
+    "console-port",
     "cuda-driver-library",
     "http-cors-origin",
     "http-max-body-size",

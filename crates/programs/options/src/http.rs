@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::thread::available_parallelism;
 
 use clap::{ArgAction, Args};
-use nereid_assembly::{Endpoint, Http, OpenAiLimits};
+use nereid_assembly::{ConsolePort, Endpoint, Http, OpenAiLimits};
 use nereid_http::{Origin, TransportOptions};
 use nereid_kserve::{HttpOptions as FaceOptions, cors};
 use nereid_net::listener::{Address, Host, TlsFiles};
@@ -25,6 +25,16 @@ pub(crate) struct HttpOptions {
     /// Serve the console, pages that show what the server does, to browsers at / of the HTTP port.
     #[arg(long, value_name = "BOOL", default_value = "true", value_parser = boolean(), action = ArgAction::Set)]
     console: bool,
+
+    /// Port to serve the console on, instead of the HTTP port; 0 for any free one. The HTTP interface, which the pages use, is there,
+    /// too, under the same rights. Default: the HTTP port.
+    #[arg(long, value_name = "PORT", value_parser = port())]
+    console_port: Option<u16>,
+
+    /// Address or host name to serve the console on, with --console-port, or a Unix socket as for --http-address. Default: the value of
+    /// --http-address, or 127.0.0.1 if that is a Unix socket.
+    #[arg(long, value_name = "ADDRESS", value_parser = str::parse::<Host>)]
+    console_address: Option<Host>,
 
     /// Serve OpenAI's interface at /v1 of the HTTP port, for models that take and return text.
     #[arg(long, value_name = "BOOL", default_value = "true", value_parser = boolean(), action = ArgAction::Set)]
@@ -113,6 +123,19 @@ impl HttpOptions {
         self.http_address.at(self.http_port, self.reuse_http_port)
     }
 
+    /// Address of the console, if it has one of its own.
+    pub(crate) fn console_address(&self) -> Option<Address> {
+        let has_own = self.allow_http && self.console && self.console_port.is_some();
+        let host = self.console_address.clone().unwrap_or_else(|| self.host());
+        has_own.then(|| host.at(self.console_port.unwrap_or_default(), false))
+    }
+
+    /// A conflict between options.
+    pub(crate) fn contradiction(&self) -> Option<&'static str> {
+        let is_lost = self.console_address.is_some() && self.console_port.is_none();
+        is_lost.then_some("--console-address needs --console-port")
+    }
+
     /// The default host of other protocols: HTTP's host, or the loopback address if HTTP is served at a Unix socket.
     pub(crate) fn host(&self) -> Host {
         match &self.http_address {
@@ -150,16 +173,28 @@ impl HttpOptions {
         if !self.allow_http {
             return Ok(None);
         }
-        Ok(Some(Http {
-            endpoint: Endpoint { address: self.address(), tls: self.tls()? },
+        Ok(Some(self.at(self.address(), self.console && self.console_address().is_none())?))
+    }
+
+    /// The console's own face, if it has one.
+    ///
+    /// # Errors
+    /// Conflicting options, or a missing one.
+    pub(crate) fn console_face(&self) -> Result<Option<ConsolePort>, String> {
+        self.console_address().map(|address| Ok(ConsolePort(self.at(address, true)?))).transpose()
+    }
+
+    fn at(&self, address: Address, console: bool) -> Result<Http, String> {
+        Ok(Http {
+            endpoint: Endpoint { address, tls: self.tls()? },
             options: self.face_options()?,
-            console: self.console,
+            console,
             openai: self.openai.then_some(OpenAiLimits {
                 default_max_tokens: self.openai_default_max_tokens.get() as u64,
                 stored_bytes: self.openai_stored_bytes,
             }),
             transport: TransportOptions::default(),
-        }))
+        })
     }
 
     /// The options of the face, which apply to the faces of clouds, too.
@@ -208,6 +243,31 @@ mod tests {
             assert_eq!(line.http.host(), Host::Name(expected.into()), "{argument}");
         }
         assert!(Line::try_parse_from(["nereid", "--http-address=unix:/n?mod=0600"]).is_err());
+    }
+
+    #[test]
+    fn console_is_on_the_port_of_http_or_on_its_own() {
+        for (arguments, with_http, own) in [
+            (&[][..], true, None),
+            (&["--console=false"], false, None),
+            (&["--console-port=9"], false, Some("0.0.0.0:9")),
+            (&["--console-port=9", "--http-address=h"], false, Some("h:9")),
+            (&["--console-port=9", "--http-address=unix:/n"], false, Some("127.0.0.1:9")),
+            (&["--console-port=9", "--console-address=c", "--http-address=h"], false, Some("c:9")),
+            (&["--console-port=9", "--console-address=unix:/c"], false, Some("unix:/c")),
+            (&["--console-port=9", "--console=false"], false, None),
+        ] {
+            let options = parsed(arguments).unwrap();
+            let face = options.console_face().unwrap();
+            let address = face.as_ref().map(|ConsolePort(http)| http.endpoint.address.to_string());
+            assert_eq!(address.as_deref(), own, "{arguments:?}");
+            assert!(face.is_none_or(|ConsolePort(http)| http.console), "{arguments:?}");
+            assert_eq!(options.face().unwrap().unwrap().console, with_http, "{arguments:?}");
+            assert_eq!(options.contradiction(), None, "{arguments:?}");
+        }
+        assert!(parsed(&["--console-address=c"]).unwrap().contradiction().is_some());
+        let off = parsed(&["--console-port=9", "--allow-http=false"]).unwrap();
+        assert!(off.console_face().unwrap().is_none() && off.face().unwrap().is_none());
     }
 
     #[test]

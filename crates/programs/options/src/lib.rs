@@ -262,6 +262,7 @@ impl Options {
             self.grpc.face()?.map(boxed),
             self.metrics.face(&http_host).map(boxed),
             self.http.face()?.map(boxed),
+            self.http.console_face()?.map(boxed),
             self.vertex_ai.face(&self.http, |name| env::var(name).ok())?.map(boxed),
             self.sagemaker.face(&self.http, |name| env::var(name).ok())?.map(boxed),
         ];
@@ -330,6 +331,7 @@ impl Options {
     /// A conflict between options.
     pub fn contradiction(&self) -> Option<String> {
         let contradiction = || self.models.contradiction().or_else(|| self.cache.contradiction());
+        let contradiction = || contradiction().or_else(|| self.http.contradiction());
         self.wrong_ports().or_else(|| contradiction().map(str::to_owned))
     }
 
@@ -340,6 +342,7 @@ impl Options {
         let metrics = self.metrics.allow_metrics.then(|| self.metrics_address());
         let all = [
             ("--http-port", http),
+            ("--console-port", self.http.console_address()),
             ("--grpc-port", grpc),
             ("--metrics-port", metrics),
             (SAGEMAKER_PORT, self.sagemaker.address()),

@@ -2,17 +2,20 @@
 
 use std::env;
 use std::fmt;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderMap, Method, Request, Response, StatusCode};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Incoming;
+use hyper::client::conn::http1::handshake;
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::TokioExecutor;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::Value;
+use tokio::net::UnixStream;
 use tokio::time::timeout;
 
 use crate::address::Address;
@@ -79,19 +82,45 @@ pub(crate) struct Answer {
 
 /// Connections to a server.
 pub(crate) struct Connection {
-    client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
+    way: Way,
     access: Access,
+}
+
+/// How a server is reached.
+enum Way {
+    Tcp(Box<Client<HttpsConnector<HttpConnector>, Full<Bytes>>>),
+    /// A Unix socket. Each request has a connection of its own, which costs nothing worth keeping one for.
+    Socket(PathBuf),
+}
+
+impl Way {
+    async fn request(&self, mut request: Request<Full<Bytes>>) -> Result<Response<Incoming>, Refusal> {
+        match self {
+            Self::Tcp(client) => client.request(request).await.map_err(|error| unreachable(&error)),
+            Self::Socket(path) => {
+                request.headers_mut().insert(header::HOST, HeaderValue::from_static("localhost"));
+                request_at(path, request).await
+            }
+        }
+    }
+}
+
+/// Sends a request to the server at a Unix socket.
+async fn request_at(path: &Path, request: Request<Full<Bytes>>) -> Result<Response<Incoming>, Refusal> {
+    let stream = UnixStream::connect(path).await.map_err(|error| unreachable(&error))?;
+    let connected = handshake(TokioIo::new(stream)).await;
+    let (mut sender, connection) = connected.map_err(|error| unreachable(&error))?;
+    // The task ends with the answer, which has the error of the connection, too.
+    tokio::spawn(connection);
+    sender.send_request(request).await.map_err(|error| unreachable(&error))
 }
 
 impl Connection {
     /// # Errors
-    /// A file of certificates cannot be used, or the server is at a Unix socket.
+    /// A file of certificates cannot be used.
     pub(crate) fn new(access: Access) -> Result<Self, String> {
-        if access.address.socket.is_some() {
-            return Err(format!(
-                "{}: Unix sockets are not supported here; give a port of HTTP",
-                access.address
-            ));
+        if let Some(path) = &access.address.socket {
+            return Ok(Self { way: Way::Socket(path.clone()), access });
         }
         let settings = tls::settings(&access.trust, access.identity.as_ref())?;
         let mut tcp = HttpConnector::new();
@@ -100,7 +129,7 @@ impl Connection {
         tcp.enforce_http(false);
         let connector = HttpsConnectorBuilder::new().with_tls_config(settings).https_or_http().enable_http1();
         let client = Client::builder(TokioExecutor::new()).build(connector.wrap_connector(tcp));
-        Ok(Self { client, access })
+        Ok(Self { way: Way::Tcp(Box::new(client)), access })
     }
 
     pub(crate) fn address(&self) -> &Address {
@@ -165,7 +194,7 @@ impl Connection {
         let invalid = |error: http::Error| Refusal::Unreachable(format!("the request is invalid: {error}"));
         let mut request = Request::builder()
             .method(method)
-            .uri(format!("{}{path}", self.access.address))
+            .uri(self.target(path))
             .header("Accept", "application/json")
             .header("User-Agent", "nereid");
         let own = self.access.headers.iter().map(|(name, value)| (name.as_str(), value));
@@ -176,8 +205,16 @@ impl Connection {
             request = request.header(name, value);
         }
         let request = request.body(Full::new(body)).map_err(invalid)?;
-        let answer = timeout(self.access.limit, self.client.request(request)).await;
-        answer.map_err(|_| self.late())?.map_err(|error| unreachable(&error))
+        let answer = timeout(self.access.limit, self.way.request(request)).await;
+        answer.map_err(|_| self.late())?
+    }
+
+    /// The target of a request: a whole URL, or the path alone at a Unix socket.
+    fn target(&self, path: &str) -> String {
+        match self.way {
+            Way::Tcp(_) => format!("{}{path}", self.access.address),
+            Way::Socket(_) => path.to_owned(),
+        }
     }
 
     async fn collect(&self, body: Incoming) -> Result<Bytes, Refusal> {

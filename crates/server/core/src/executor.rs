@@ -19,7 +19,7 @@ pub use self::factory::{BuildError, Executable, ExecutorFactory, Executors, Vers
 pub(crate) use self::instances::Instances;
 use crate::model::Model;
 use crate::table::ModelTable;
-use nereid_scheduling::Ticket;
+use nereid_scheduling::{OpenSequence, Ticket};
 
 /// Executes admitted requests.
 pub trait Executor: Send + Sync {
@@ -51,6 +51,11 @@ pub trait Executor: Send + Sync {
         Vec::new()
     }
 
+    /// The ids of the processes that execute its requests, apart from the server's own.
+    fn processes(&self) -> Vec<u32> {
+        Vec::new()
+    }
+
     /// The sequences that clients may continue here, if the executor knows sequences.
     fn sequences(&self) -> Option<&dyn Sequences> {
         None
@@ -70,6 +75,11 @@ pub trait Sequences {
     /// Whether the executor itself holds an open sequence.
     fn has_open(&self) -> bool {
         false
+    }
+
+    /// The number of open sequences that the executor itself holds, and the oldest ones of them, in order.
+    fn open(&self, _most: usize) -> (usize, Vec<OpenSequence>) {
+        (0, Vec::new())
     }
 
     /// Calls `done` once no sequence is open, possibly at once. Only the latest callback is called.

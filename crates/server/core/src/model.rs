@@ -31,8 +31,8 @@ use crate::release::Release;
 use crate::signature::Signature;
 use crate::spec::{Fingerprint, Labels, ModelId, ModelSpec, Origin};
 use crate::table::ModelTable;
-use nereid_scheduling::Ticket;
 use nereid_scheduling::sequence::checks::SequenceChecks;
+use nereid_scheduling::{OpenSequence, Ticket};
 use nereid_statistics::ModelStatistics;
 
 /// The remaining work of a server or a model, most urgent first.
@@ -314,6 +314,16 @@ impl Model {
     /// Memory in use, if its backend knows.
     pub fn memory_usage(&self) -> Vec<MemoryUsage> {
         self.executor.memory_usage()
+    }
+
+    /// The number of sequences that clients may continue, and the oldest ones of them, in order.
+    pub fn open_sequences(&self, most: usize) -> (usize, Vec<OpenSequence>) {
+        self.executor.sequences().map_or_else(Default::default, |sequences| sequences.open(most))
+    }
+
+    /// The ids of the processes that execute the model, apart from the server's own.
+    pub fn processes(&self) -> Vec<u32> {
+        self.executor.processes()
     }
 
     /// The labels of an output.

@@ -76,6 +76,11 @@ pub trait Scheduler: Send + Sync {
         false
     }
 
+    /// The number of sequences that clients may continue here, and the oldest ones of them, in order.
+    fn open_sequences(&self, _most: usize) -> (usize, Vec<OpenSequence>) {
+        (0, Vec::new())
+    }
+
     /// Calls `done` once no client can continue a sequence here, perhaps at once. Only the latest callback is called.
     fn when_sequences_end(&self, done: Box<dyn FnOnce() + Send>) {
         done();
@@ -88,6 +93,21 @@ pub trait Scheduler: Send + Sync {
     fn pulls(&self) -> Option<&dyn Pulls> {
         None
     }
+}
+
+/// A sequence that clients may continue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpenSequence {
+    /// The client's id of the sequence.
+    pub id: CorrelationId,
+    /// The instance and the slot that it has; `None` while it waits for one.
+    pub place: Option<(usize, usize)>,
+    /// When it began.
+    pub began: Instant,
+    /// Requests that wait for their turn.
+    pub waiting: usize,
+    /// Bytes of the implicit states.
+    pub state_bytes: usize,
 }
 
 /// A scheduler for instances that take requests while they execute others. They do not call [`Scheduler::next`].

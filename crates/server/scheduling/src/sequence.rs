@@ -19,7 +19,7 @@ use nereid_backend_api::{CorrelationId, Error, Request, SequenceFlags, TurnObser
 use self::prepare::RequestPreparer;
 use self::rules::Sequences;
 use super::sync::wait;
-use super::{Enqueued, Item, Readiness, Refusal, RequestFormer, Scheduler, Ticket};
+use super::{Enqueued, Item, OpenSequence, Readiness, Refusal, RequestFormer, Scheduler, Ticket};
 use crate::rate_limiter::{Permit, Permits};
 use crate::shedding::{ServiceTime, exceeds_patience};
 use crate::timer::{Alarm, Ring};
@@ -226,6 +226,10 @@ impl Scheduler for SequenceScheduler {
 
     fn has_sequences(&self) -> bool {
         self.lock().sequences.has_open()
+    }
+
+    fn open_sequences(&self, most: usize) -> (usize, Vec<OpenSequence>) {
+        self.lock().sequences.open(most)
     }
 
     fn when_sequences_end(&self, done: Box<dyn FnOnce() + Send>) {

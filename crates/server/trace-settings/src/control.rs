@@ -7,10 +7,12 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use arc_swap::ArcSwap;
-use nereid_backend_api::{Result, Trace, TraceSink};
+use nereid_backend_api::{Result, Trace, TraceLevel, TraceSink};
 
+use crate::both::Both;
 use crate::settings::{SpecifiedSettings, TraceMode, TraceSettings, TraceUpdate};
 
 /// The trace that a client's request is part of.
@@ -49,10 +51,18 @@ pub trait TraceStream: Send + Sync {
 pub struct TraceControl {
     initial: TraceSettings,
     store: Option<Arc<dyn TraceStore>>,
-    /// Whether any of the settings traces anything.
+    /// Whether any of the settings traces anything, or a capture waits.
     on: AtomicBool,
     live: ArcSwap<Live>,
     specified: Mutex<AllSpecified>,
+    /// By model. The lock is held while `on` changes.
+    captures: Mutex<BTreeMap<String, Capture>>,
+}
+
+/// A capture waits for a request, whatever the settings.
+struct Capture {
+    sink: Arc<dyn TraceSink>,
+    until: Instant,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -110,8 +120,8 @@ impl Setting {
         TraceSettings { count: self.drawn().left, ..self.settings.clone() }
     }
 
-    /// One in this many requests, until enough were traced. A request with a parent is always traced.
-    fn draw(&self, parent: Option<TraceParent>) -> Option<Arc<Trace>> {
+    /// The level and sink of one in this many requests, until enough were traced. A request with a parent is always traced.
+    fn draw(&self, parent: Option<TraceParent>) -> Option<(TraceLevel, Arc<dyn TraceSink>)> {
         let stream = self.stream.as_ref()?;
         let rate = u64::from(self.settings.rate);
         let mut drawn = self.drawn();
@@ -129,7 +139,7 @@ impl Setting {
         // While it is locked: the last one to be drawn is the last one to begin, too.
         let sink = stream.begin(parent, hit && drawn.left == 0);
         drop(drawn);
-        Some(Trace::new(self.settings.level, 0, sink))
+        Some((self.settings.level, sink))
     }
 }
 
@@ -139,7 +149,40 @@ impl TraceControl {
         let global = Setting::new(initial.clone(), store.as_ref());
         let on = AtomicBool::new(global.stream.is_some());
         let live = ArcSwap::from_pointee(Live { global, models: BTreeMap::new() });
-        Self { initial, store, on, live, specified: Mutex::default() }
+        Self { initial, store, on, live, specified: Mutex::default(), captures: Mutex::default() }
+    }
+
+    fn captures(&self) -> MutexGuard<'_, BTreeMap<String, Capture>> {
+        self.captures.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sets whether any request may be traced, by the settings and these captures.
+    fn set_on(&self, captures: &MutexGuard<'_, BTreeMap<String, Capture>>) {
+        let live = self.live.load();
+        let mut settings = live.models.values().chain([&live.global]);
+        let on = !captures.is_empty() || settings.any(|setting| setting.stream.is_some());
+        self.on.store(on, Ordering::Relaxed);
+    }
+
+    /// Traces the times of the next request of a client to a model, besides what the settings trace, unless none comes until
+    /// then. A second capture of a model replaces the first.
+    pub fn capture_next(&self, model: &str, sink: Arc<dyn TraceSink>, until: Instant) {
+        let mut captures = self.captures();
+        captures.insert(model.to_owned(), Capture { sink, until });
+        self.set_on(&captures);
+    }
+
+    /// The sink of the capture that waits for a request to this model.
+    fn take_capture(&self, model: &str) -> Option<Arc<dyn TraceSink>> {
+        let mut captures = self.captures();
+        if captures.is_empty() {
+            return None;
+        }
+        let now = Instant::now();
+        captures.retain(|_, capture| now < capture.until);
+        let taken = captures.remove(model);
+        self.set_on(&captures);
+        taken.map(|capture| capture.sink)
     }
 
     /// Whether any request may be traced.
@@ -158,7 +201,16 @@ impl TraceControl {
             TraceMode::OpenTelemetry if setting.stream.is_some() => parent(),
             TraceMode::OpenTelemetry | TraceMode::Triton => None,
         };
-        setting.draw(parent)
+        let times = TraceLevel { timestamps: true, tensors: false };
+        let (level, sink) = match (setting.draw(parent), self.take_capture(model)) {
+            (None, None) => return None,
+            (Some(drawn), None) => drawn,
+            (None, Some(capture)) => (times, capture),
+            (Some((level, sink)), Some(capture)) => {
+                (TraceLevel { timestamps: true, ..level }, Both::of(level, sink, capture))
+            }
+        };
+        Some(Trace::new(level, 0, sink))
     }
 
     /// The settings for a model, or for all, with what is left of their count.
@@ -206,9 +258,8 @@ impl TraceControl {
         }
         *specified = updated;
         let current = live.of(model).current();
-        let on = live.models.values().chain([&live.global]).any(|setting| setting.stream.is_some());
         self.live.store(Arc::new(live));
-        self.on.store(on, Ordering::Relaxed);
+        self.set_on(&self.captures());
         Ok(current)
     }
 

@@ -7,6 +7,7 @@
 #![deny(clippy::indexing_slicing)]
 #![forbid(unsafe_code)]
 
+mod both;
 mod control;
 mod settings;
 

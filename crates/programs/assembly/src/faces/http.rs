@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use nereid_console::Console;
+use nereid_console::{Console, Gpu, Parts};
 use nereid_http::{Router, TransportOptions};
 use nereid_kserve::{HttpOptions, KserveHttp};
+use nereid_metrics::GpuReading;
 use nereid_net::listener::Listener;
 use nereid_openai::{OpenAi, OpenAiOptions};
 
@@ -73,6 +74,12 @@ impl Face for Http {
         let console = self.console.then(|| {
             let (server, log) = (Arc::clone(&context.server), Arc::clone(&options.log));
             let console = Console::new(server, log, options.access.clone());
+            let exposition = Arc::clone(&context.exposition);
+            let console = console.with_parts(Parts {
+                advisor: Some(Arc::clone(&context.advisor)),
+                changes: Some(Arc::clone(&context.changes)),
+                gpus: Some(Arc::new(move || exposition.gpus().into_iter().map(gpu).collect())),
+            });
             // Ends with the server, or with the runtime.
             tokio::spawn(context.closing.run_until_cancelled_owned(console.sampling().run()));
             console
@@ -99,5 +106,32 @@ impl Face for Http {
             router = router.and(console);
         }
         Box::pin(nereid_http::serve(listener, router, self.transport, end))
+    }
+}
+
+fn gpu(reading: GpuReading) -> Gpu {
+    let GpuReading { uuid, utilization, memory_used, memory_total, power_usage, .. } = reading;
+    Gpu { name: uuid, utilization, memory_used, memory_total, power: power_usage }
+}
+
+/// HTTP on a port of its own for the console. Its pages use the whole interface, so that is there, too.
+#[derive(Clone, Debug)]
+pub struct ConsolePort(pub Http);
+
+impl Face for ConsolePort {
+    fn protocol(&self) -> &'static str {
+        "console"
+    }
+
+    fn service(&self) -> &'static str {
+        "Console"
+    }
+
+    fn endpoint(&self) -> &Endpoint {
+        &self.0.endpoint
+    }
+
+    fn serve(self: Box<Self>, listener: Listener, context: FaceContext) -> Serving {
+        Box::new(self.0).serve(listener, context)
     }
 }

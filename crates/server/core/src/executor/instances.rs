@@ -9,7 +9,7 @@ use nereid_backend_api::{CorrelationId, MemoryUsage, ReadinessReports, Request, 
 use super::{Executor, ReadyCheck, Sequences};
 use crate::instance::Pool;
 use crate::readiness::Readiness;
-use nereid_scheduling::{Enqueued, Scheduler, Ticket};
+use nereid_scheduling::{Enqueued, OpenSequence, Scheduler, Ticket};
 
 /// Executes requests with the instances of one model.
 pub(crate) struct Instances {
@@ -88,6 +88,10 @@ impl Executor for Instances {
         self.pool.model().memory_usage()
     }
 
+    fn processes(&self) -> Vec<u32> {
+        self.pool.model().processes()
+    }
+
     fn sequences(&self) -> Option<&dyn Sequences> {
         Some(self)
     }
@@ -100,6 +104,10 @@ impl Sequences for Instances {
 
     fn has_open(&self) -> bool {
         self.scheduler.has_sequences()
+    }
+
+    fn open(&self, most: usize) -> (usize, Vec<OpenSequence>) {
+        self.scheduler.open_sequences(most)
     }
 
     fn when_ended(&self, done: Box<dyn FnOnce() + Send>) {

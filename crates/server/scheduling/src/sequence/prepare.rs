@@ -108,6 +108,11 @@ impl Prepare<Request> for RequestPreparer {
         });
     }
 
+    fn state_bytes(kept: &Self::State) -> usize {
+        let states = kept.iter().flat_map(|states| states.inputs());
+        states.map(|state| state.byte_size()).sum()
+    }
+
     fn filler(&mut self, beside: &Request) -> Request {
         let request = InferRequest {
             inputs: beside.inputs.iter().map(|input| self.blank(input)).collect(),

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use nereid_backend_api::{CorrelationId, SequenceFlags};
 
 use super::super::batcher::{BatchFormer, BatchItem, Batcher};
-use super::super::{Queue, Readiness, Refusal, Ticket};
+use super::super::{OpenSequence, Queue, Readiness, Refusal, Ticket};
 use super::Place;
 
 /// The properties of a sequence's request that the rules use.
@@ -48,6 +48,11 @@ pub trait Prepare<T>: Send {
 
     /// The request is next in its sequence, and leaves for the model.
     fn prepare(&mut self, item: &mut T, kept: &mut Self::State, place: Place);
+
+    /// The bytes that the record of a sequence holds.
+    fn state_bytes(_kept: &Self::State) -> usize {
+        0
+    }
 
     /// The other contents of a slot besides a prepared request.
     fn filler(&mut self, beside: &T) -> T;
@@ -101,6 +106,8 @@ struct Sequence<T, K> {
     id: CorrelationId,
     /// The slot; `None` in the backlog.
     place: Option<Place>,
+    /// When its first request came.
+    began: Instant,
     /// Whether further requests may come.
     open: bool,
     queue: VecDeque<QueuedItem<T>>,
@@ -180,6 +187,26 @@ impl<T: SequenceItem, O: Prepare<T>, F: BatchFormer<T>> Sequences<T, O, F> {
         !self.ids.is_empty()
     }
 
+    /// The number of sequences that further requests may come for, and the oldest ones, in order.
+    pub fn open(&self, most: usize) -> (usize, Vec<OpenSequence>) {
+        let mut serials: Vec<_> = self.ids.values().copied().collect();
+        // Numbers ascend with time. Only those that are returned are sorted: there may be many.
+        if most > 0 && serials.len() > most {
+            serials.select_nth_unstable(most - 1);
+        }
+        serials.truncate(most);
+        serials.sort_unstable();
+        let open =
+            serials.iter().filter_map(|serial| self.sequences.get(serial)).map(|sequence| OpenSequence {
+                id: sequence.id.clone(),
+                place: sequence.place.map(|place| (place.instance, place.slot)),
+                began: sequence.began,
+                waiting: sequence.queue.len(),
+                state_bytes: O::state_bytes(&sequence.kept),
+            });
+        (self.ids.len(), open.collect())
+    }
+
     /// Adds a request, or returns it with the reason for the refusal.
     pub fn push(&mut self, item: T, now: Instant) -> Result<Ticket, (T, Refusal)> {
         if self.closed {
@@ -191,7 +218,7 @@ impl<T: SequenceItem, O: Prepare<T>, F: BatchFormer<T>> Sequences<T, O, F> {
             None if flags.start && self.free.is_empty() && self.backlog.len() >= self.rules.backlog => {
                 return Err((item, Refusal::BacklogFull(self.rules.backlog)));
             }
-            None if flags.start => self.begin(item.sequence().clone()),
+            None if flags.start => self.begin(item.sequence().clone(), now),
             None => return Err((item, Refusal::NotStarted)),
         };
         let number = self.queue(serial, item, now);

@@ -212,3 +212,94 @@ fn settings_from_the_start_that_cannot_trace_do_not() {
     let (control, _) = counting(TraceSettings { level: ON, rate: 1, count: 0, ..with_file() });
     assert_eq!(drawn(&control, "m", 3).len(), 0);
 }
+
+/// Notes the names of reports.
+#[derive(Clone, Debug, Default)]
+struct Noting(Arc<Mutex<Vec<String>>>);
+
+impl Noting {
+    fn taken(&self) -> Vec<String> {
+        std::mem::take(&mut self.0.lock().unwrap())
+    }
+}
+
+impl TraceSink for Noting {
+    fn activity(&self, _: &Arc<Trace>, activity: Activity<'_>, _: Instant) {
+        self.0.lock().unwrap().push(activity.name().to_owned());
+    }
+    fn tensor(&self, _: &Arc<Trace>, activity: TensorActivity, _: &Tensor) {
+        self.0.lock().unwrap().push(activity.name().to_owned());
+    }
+    fn stamp(&self, _: &Trace, name: &'static str, _: Instant) {
+        self.0.lock().unwrap().push(name.to_owned());
+    }
+    fn derived(self: Arc<Self>) -> Arc<dyn TraceSink> {
+        self
+    }
+}
+
+impl TraceStore for Noting {
+    fn open(&self, _: &TraceSettings) -> Arc<dyn TraceStream> {
+        Arc::new(self.clone())
+    }
+    fn close(&self) {}
+}
+
+impl TraceStream for Noting {
+    fn begin(&self, _: Option<TraceParent>, _: bool) -> Arc<dyn TraceSink> {
+        Arc::new(self.clone())
+    }
+}
+
+fn soon() -> Instant {
+    Instant::now() + std::time::Duration::from_secs(600)
+}
+
+#[test]
+fn one_request_to_the_model_is_captured_though_nothing_else_is_traced() {
+    let control = plain(TraceSettings::default());
+    for _ in 0..2 {
+        control.capture_next("m", Arc::new(Noting::default()), soon());
+        assert!(control.is_on());
+        assert_eq!(drawn(&control, "other", 2).len(), 0);
+        assert_eq!(drawn(&control, "m", 3), [1]);
+        assert!(!control.is_on());
+    }
+}
+
+#[test]
+fn a_capture_outlives_changes_of_the_settings_and_not_its_time() {
+    let control = plain(TraceSettings::default());
+    control.capture_next("m", Arc::new(Noting::default()), soon());
+    control.update(None, &rate(2)).unwrap();
+    assert_eq!(drawn(&control, "m", 2), [1]);
+    control.capture_next("m", Arc::new(Noting::default()), Instant::now());
+    assert_eq!(drawn(&control, "other", 1).len() + drawn(&control, "m", 2).len(), 0);
+    assert!(!control.is_on());
+}
+
+#[test]
+fn a_captured_request_reaches_the_store_too_at_the_level_of_its_settings() {
+    let tensor = Tensor::new("T", nereid_backend_api::DataType::Bool, [1], vec![1]);
+    for (timestamps, tensors) in [(true, false), (false, true), (true, true)] {
+        let level = TraceLevel { timestamps, tensors };
+        let (store, capture) = (Noting::default(), Noting::default());
+        let settings = TraceSettings { level, rate: 2, ..with_file() };
+        let control = TraceControl::new(settings, Some(Arc::new(store.clone())));
+        for is_drawn in [false, true] {
+            control.capture_next("m", Arc::new(capture.clone()), soon());
+            let trace = control.draw("m", || None).unwrap();
+            for trace in [Arc::clone(&trace), trace.derive()] {
+                trace.report(Activity::RequestStart, Instant::now());
+                trace.stamp("STAMP", Instant::now());
+                trace.report_tensors(TensorActivity::QueueInput, std::slice::from_ref(&tensor));
+            }
+            assert_eq!(capture.taken(), ["REQUEST_START", "STAMP", "REQUEST_START", "STAMP"]);
+            let mut expected = Vec::new();
+            expected.extend(timestamps.then_some(["REQUEST_START", "STAMP"]).into_iter().flatten());
+            expected.extend(tensors.then_some("TENSOR_QUEUE_INPUT"));
+            expected = if is_drawn { expected.repeat(2) } else { Vec::new() };
+            assert_eq!(store.taken(), expected, "{level:?}");
+        }
+    }
+}

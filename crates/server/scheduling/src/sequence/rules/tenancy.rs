@@ -9,7 +9,7 @@ use super::{BatchFormer, Place, Prepare, QueuedItem, Sequence, SequenceItem, Seq
 
 impl<T: SequenceItem, O: Prepare<T>, F: BatchFormer<T>> Sequences<T, O, F> {
     /// A sequence begins, in a slot or in the backlog.
-    pub(super) fn begin(&mut self, id: CorrelationId) -> u64 {
+    pub(super) fn begin(&mut self, id: CorrelationId, now: Instant) -> u64 {
         let serial = self.number();
         let place = self.free.pop_first().map(|(slot, instance)| Place { instance, slot });
         match place {
@@ -21,6 +21,7 @@ impl<T: SequenceItem, O: Prepare<T>, F: BatchFormer<T>> Sequences<T, O, F> {
         let sequence = Sequence {
             id: id.clone(),
             place,
+            began: now,
             open: true,
             queue: VecDeque::new(),
             deadline: None,

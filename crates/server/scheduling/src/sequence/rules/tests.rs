@@ -63,6 +63,9 @@ impl Prepare<Job> for Shapes {
         job.prepared = Some((place, *kept));
         *kept += 1;
     }
+    fn state_bytes(kept: &usize) -> usize {
+        100 * kept
+    }
     fn filler(&mut self, beside: &Job) -> Job {
         Job { shape: beside.shape, ..Job::default() }
     }
@@ -503,5 +506,30 @@ fn after_the_end_what_waits_leaves_and_idle_sequences_hold_up_nobody() {
             at.over(0, 0);
         }
         assert!(at.sequences.is_done(0) && at.sequences.next_expiry().is_none());
+    }
+}
+
+#[test]
+fn open_sequences_are_listed_from_the_oldest_on() {
+    let mut clocked = direct(rules(2), 1);
+    clocked.at(1).pushed(&["1^:a"]).at(2).pushed(&["2^:b", "1:c"]).at(3).pushed(&["3^:d", "4^$:e"]);
+    assert_eq!(clocked.run(0), ["a", "b"]);
+    let start = clocked.start;
+    let found = |clocked: &Clocked, most| {
+        let (count, open) = clocked.sequences.open(most);
+        let row = |one: OpenSequence| {
+            let place = one.place.map(|(instance, slot)| instance * 10 + slot);
+            (one.id.to_string(), place, (one.began - start).as_millis(), one.waiting, one.state_bytes)
+        };
+        (count, open.into_iter().map(row).collect::<Vec<_>>())
+    };
+    // Sequence 4 has ended, though its request waits.
+    let all = [
+        ("'1'".to_owned(), Some(0), 1, 1, 100),
+        ("'2'".to_owned(), Some(1), 2, 0, 100),
+        ("'3'".to_owned(), None, 3, 1, 0),
+    ];
+    for most in 0..5 {
+        assert_eq!(found(&clocked, most), (3, all[..most.min(3)].to_vec()), "{most}");
     }
 }

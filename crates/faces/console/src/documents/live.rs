@@ -1,0 +1,95 @@
+//! Open sequences, changes of states, and GPUs.
+
+use std::time::Instant;
+
+use nereid_core::backend_api::CorrelationId;
+use nereid_core::{Model, OpenSequence};
+use nereid_http::decode;
+use serde::Serialize;
+
+use super::pairs;
+use crate::sampling::Sampling;
+use crate::states::StateChange;
+
+/// The most sequences in a document.
+const MAX_SEQUENCES: usize = 200;
+
+/// The sequences that clients of a version may continue.
+#[derive(Serialize)]
+pub(crate) struct SequencesDocument {
+    count: usize,
+    /// The oldest ones, in order.
+    oldest: Vec<Sequence>,
+}
+
+#[derive(Serialize)]
+struct Sequence {
+    id: String,
+    /// `None` while it waits for a slot.
+    instance: Option<usize>,
+    slot: Option<usize>,
+    seconds: f64,
+    waiting: usize,
+    state_bytes: usize,
+}
+
+impl SequencesDocument {
+    pub(crate) fn of(model: &Model, now: Instant) -> Self {
+        let (count, oldest) = model.open_sequences(MAX_SEQUENCES);
+        let sequence = |open: OpenSequence| Sequence {
+            id: match open.id {
+                CorrelationId::Text(text) => text,
+                number => number.to_string(),
+            },
+            instance: open.place.map(|(instance, _)| instance),
+            slot: open.place.map(|(_, slot)| slot),
+            seconds: now.saturating_duration_since(open.began).as_secs_f64(),
+            waiting: open.waiting,
+            state_bytes: open.state_bytes,
+        };
+        Self { count, oldest: oldest.into_iter().map(sequence).collect() }
+    }
+}
+
+/// The model that a client is interested in; `None` for all.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct ModelQuery {
+    pub model: Option<String>,
+}
+
+impl ModelQuery {
+    /// Parses `model`. Unknown names are ignored.
+    pub(crate) fn parse(query: Option<&str>) -> Self {
+        let mut pairs = pairs(query);
+        let model = pairs.find(|(name, _)| *name == "model").map(|(_, value)| decode(value).into_owned());
+        Self { model }
+    }
+}
+
+/// The last changes of states, oldest first: of a model, or of the server and all models.
+pub(crate) fn states(
+    sampling: &Sampling,
+    of: Option<&str>,
+    may_see: impl Fn(&str) -> bool,
+) -> Vec<StateChange> {
+    let is_wanted = |change: &&StateChange| match (&change.model, of) {
+        (Some(model), of) => of.is_none_or(|of| of == model) && may_see(model),
+        (None, of) => of.is_none(),
+    };
+    sampling.states().changes().filter(is_wanted).cloned().collect()
+}
+
+/// A reading of a GPU. Values are `None` where the driver reports none.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Gpu {
+    /// A name that tells it from the others.
+    pub name: String,
+    /// From 0 to 1.
+    pub utilization: Option<f64>,
+    /// In bytes.
+    pub memory_used: Option<f64>,
+    /// In bytes.
+    pub memory_total: Option<f64>,
+    /// In watts.
+    pub power: Option<f64>,
+}
