@@ -377,10 +377,9 @@ def test_old_connections_are_replaced_without_a_failed_call(serve_identity):
     client = client_of(server)
     end = time.monotonic() + 2
     calls = 0
-    while time.monotonic() < end:
+    while time.monotonic() < end or calls <= 10:
         assert infer(client) == [1, 2, 3]
         calls += 1
-    assert calls > 10
 
 
 def test_options_without_effect_are_accepted_and_logged(serve_identity):
