@@ -4,7 +4,7 @@
  *   life_cycle REPOSITORY BACKENDS own  misuse, which it does not survive, and what is newer than it
  *   life_cycle REPOSITORY BACKENDS COUNT  makes and deletes that many servers, and prints what the process then has
  *
- * The repository has the models `echo` and `slow`, which answers 200 ms later; the folder `other` beside it has the
+ * The repository has the models `echo` and `slow`, which answers 500 ms later; the folder `other` beside it has the
  * model `kept`; the folder `broken` has one that cannot be loaded.
  */
 #include <dirent.h>

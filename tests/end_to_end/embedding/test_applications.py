@@ -25,7 +25,7 @@ input { name: "INPUT0" data_type: TYPE_FP32 dims: 4 }
 output { name: "OUTPUT0" data_type: TYPE_FP32 dims: 4 }"""
 _DELAYED = f"""{_TENSORS}
 dynamic_batching {{
-  preferred_batch_size: 4 max_queue_delay_microseconds: 200000 priority_levels: 10 default_priority_level: 4
+  preferred_batch_size: 4 max_queue_delay_microseconds: 500000 priority_levels: 10 default_priority_level: 4
 }}"""
 
 
@@ -54,7 +54,7 @@ def folders(tmp_path):
 def run(program, folders, *arguments, libraries=(LIBRARY.parent,), under=(), env=None):
     environment = os.environ | {"LD_LIBRARY_PATH": ":".join(map(str, libraries))} | (env or {})
     command = [*under, program, *folders, *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
 
 
 def records(done):

@@ -54,7 +54,8 @@ def folders(tmp_path_factory, gate):
     native_backends.write_model(models, "unready", "misbehave", NUMBER + parameter("fail", "ready"))
     waits = (PAIR % ("INT32", "INT32", "")) + parameter("gate", gate.path)
     native_backends.write_model(models, "full", "identity", QUEUE % "max_queue_size: 1" + waits)
-    native_backends.write_model(models, "hasty", "identity", QUEUE % "default_timeout_microseconds: 50000" + waits)
+    # Long enough for a request to reach an idle instance.
+    native_backends.write_model(models, "hasty", "identity", QUEUE % "default_timeout_microseconds: 1000000" + waits)
     for data_type in ["FP32", "INT32", "FP64", "UINT8"]:
         labels = 'label_filename: "labels.txt"'
         native_backends.write_model(models, f"classes_{data_type}", "echo", PAIR % (data_type, data_type, labels))

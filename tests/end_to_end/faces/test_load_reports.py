@@ -162,7 +162,7 @@ def test_requests_and_errors_are_counted(repository, serve, gate):
         for _ in range(10):
             assert infer(server, model, body).status == status
         report = read(infer(server, "same", BODY, {FORMAT: "json"}).headers)
-        return report["rps_fractional"] > 5, report["eps"] > 5
+        return report["rps_fractional"] > 0, report["eps"] > 0
 
     assert eventually(lambda: rates("same", BODY, 200) == (True, False))
     with ThreadPoolExecutor(1) as pool:

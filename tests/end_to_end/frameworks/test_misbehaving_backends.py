@@ -97,8 +97,10 @@ def test_a_request_that_is_kept_delays_no_other(server):
 
 
 def test_the_server_survives_a_client_that_gives_up(server):
+    held = server.log.count("misbehave: holds a request")
     with pytest.raises(TimeoutError):
         do(server, "hold", timeout=0.5)
+    assert eventually(lambda: server.log.count("misbehave: holds a request") > held)
     assert do(server, "let_go") == 3
     assert do(server, "plain") == 0
 

@@ -92,12 +92,13 @@ def test_a_readiness_check_that_hangs_delays_nobody_for_long(moody):
     status, answer = moody.get("/v2/models/moody/ready")
     took = time.monotonic() - start
     assert status == 400 and "did not answer the readiness check" in answer
-    assert LIMIT_S - 1 < took < LIMIT_S + 10
+    assert LIMIT_S - 1 < took < LIMIT_S + 30
     # The check is still pending: nothing else waits for it.
     start = time.monotonic()
-    assert moody.get("/v2/models/moody/ready")[0] == 400
-    assert moody.get("/v2/models/even/ready")[0] == 200
-    assert time.monotonic() - start < LIMIT_S - 1
+    for _ in range(10):
+        assert moody.get("/v2/models/moody/ready")[0] == 400
+        assert moody.get("/v2/models/even/ready")[0] == 200
+    assert time.monotonic() - start < 8 * LIMIT_S
     moody.says("yes")
     deadline = time.monotonic() + 30
     while moody.get("/v2/models/moody/ready")[0] != 200:

@@ -166,8 +166,9 @@ def test_copies_are_compared_and_never_sent(repository, serve):
     server = serve()
     answers = send_until(server, "wrong", "withdrawn")
     assert set(answers) == {("1", 2.0)}
-    versions, differences = state(server, "wrong")
     # Copies that were in progress are compared, too.
+    assert eventually(lambda: (of := state(server, "wrong")[0]["2"])["answers_different"] == of["copies"])
+    versions, differences = state(server, "wrong")
     reason = re.fullmatch(r"(\d+) of \1 compared answers differ", versions["2"]["reason"])
     assert reason and 20 <= int(reason[1]) <= versions["2"]["answers_different"] == versions["2"]["copies"], versions
     assert differences[0] | {"time_ms": 0} == {
@@ -179,7 +180,7 @@ def test_copies_are_compared_and_never_sent(repository, serve):
         "difference": "element 0: 4 instead of 2, and 2 others",
     }
     assert reasons(server, "wrong")["2"].endswith(versions["2"]["reason"])
-    assert f"'wrong' version 2 was withdrawn: {versions['2']['reason']}" in server.log
+    server.wait_for_log(f"'wrong' version 2 was withdrawn: {versions['2']['reason']}")
     assert Scrape(server).value("nereid_release_part", model="wrong", version="2", part="withdrawn") == 1
     answers = send_until(server, "equal", "promoted")
     assert {value for _, value in answers} == {2.0}

@@ -365,7 +365,8 @@ def test_stopping_does_not_wait_for_idle_collectors(repository, serve):
 
 
 def test_an_ensemble_and_its_members_are_counted_each(repository, serve, gate):
-    policy = "default_timeout_microseconds: 200000 timeout_action: REJECT"
+    # Long enough for a request to reach an idle instance.
+    policy = "default_timeout_microseconds: 1000000 timeout_action: REJECT"
     echo(repository, "member", f"dynamic_batching {{ default_queue_policy {{ {policy} }} }}", gate=gate)
     maps = 'input_map { key: "INPUT0" value: "INPUT0" } output_map { key: "OUTPUT0" value: "OUTPUT0" }'
     step = f'ensemble_scheduling {{ step {{ model_name: "member" model_version: -1 {maps} }} }}'

@@ -71,7 +71,7 @@ class TritonPythonModel:
 """
 # As long as an instance is busy, requests wait for it; they do not wait for longer than this.
 IMPATIENT = """
-max_batch_size: 1 dynamic_batching { default_queue_policy { default_timeout_microseconds: 300000 } }
+max_batch_size: 1 dynamic_batching { default_queue_policy { default_timeout_microseconds: 1000000 } }
 """
 OBEDIENT_CONFIG = """
 backend: "python"
@@ -244,7 +244,7 @@ def backend():
 def models(request, tmp_path_factory):
     """A server of Python models, shared by the tests that break nothing."""
     repository = tmp_path_factory.mktemp("python")
-    batching = "dynamic_batching { max_queue_delay_microseconds: 300000 preferred_batch_size: 4 }"
+    batching = "dynamic_batching { max_queue_delay_microseconds: 20000000 preferred_batch_size: 4 }"
     put(repository, "add_sub", ADD_SUB, ADD_SUB_CONFIG % (0, ""))
     put(repository, "batched", ADD_SUB, ADD_SUB_CONFIG % (4, batching))
     put(repository, "obedient", OBEDIENT, OBEDIENT_CONFIG)

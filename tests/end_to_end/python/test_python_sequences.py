@@ -4,7 +4,6 @@ requests.
 
 import queue
 import textwrap
-import time
 
 import numpy as np
 import pytest
@@ -13,6 +12,7 @@ from tritonclient.utils import InferenceServerException
 
 import python_backend
 import python_lab
+from waiting import eventually
 
 TOLD = """
 import numpy as np
@@ -52,9 +52,11 @@ class TritonPythonModel:
                 request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
         return None
 """
-# Answers after as many milliseconds as its input says, and accepts further requests meanwhile.
+# Answers a request once a file says so, and accepts further requests meanwhile. Files of its own tell what it has done.
 LATER = """
+import pathlib
 import threading
+import time
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
@@ -62,13 +64,19 @@ class TritonPythonModel:
     def execute(self, requests):
         for request in requests:
             value = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy().item()
-            sender = request.get_response_sender()
-            threading.Timer(value / 1000, self.answer, [sender, str(value)]).start()
+            threading.Thread(target=self.answer, args=[request.get_response_sender(), value], daemon=True).start()
+            self.file("began", value).touch()
 
-    def answer(self, sender, told):
-        tensor = pb_utils.Tensor("OUT", np.array([[told]], dtype=np.object_))
+    def file(self, what, value):
+        return pathlib.Path("FOLDER", f"{what}-{value}")
+
+    def answer(self, sender, value):
+        while not self.file("go", value).exists():
+            time.sleep(0.01)
+        tensor = pb_utils.Tensor("OUT", np.array([[str(value)]], dtype=np.object_))
         response = pb_utils.InferenceResponse([tensor])
         sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+        self.file("sent", value).touch()
 """
 CONFIG = """
 backend: "python" max_batch_size: 4 instance_group {{ count: 1 kind: KIND_CPU }}
@@ -132,34 +140,71 @@ def test_a_python_model_sees_sequences_and_its_requests_come_again(repository, s
         assert counted == {"three": ["1 2", "0 1", "0 0"], "two": ["1 1", "0 0"]}
 
 
-def finished(server, model, delays):
-    """Asks for these delays in turn, each in a sequence of its own, before any is answered; when each is, in seconds."""
-    ended: queue.Queue[tuple] = queue.Queue()
-    began = time.monotonic()
-    with tritonclient.grpc.InferenceServerClient(server.grpc_url) as client:
-        for number, delay in enumerate(delays, 1):
-            tensor = tritonclient.grpc.InferInput("IN", [1, 1], "INT32")
-            tensor.set_data_from_numpy(np.array([[delay]], np.int32))
-            flags = {"sequence_id": number, "sequence_start": True, "sequence_end": True}
-            client.async_infer(
-                model, [tensor], lambda result, error: ended.put((error or result, time.monotonic() - began)), **flags
-            )
-            # What comes first is in the queue first.
-            time.sleep(0.05)
-        answers = [ended.get(timeout=30) for _ in delays]
-    return {int(answer.as_numpy("OUT").item()): elapsed for answer, elapsed in answers}
+def whole_sequence(value):
+    """The arguments of a request that is a sequence of its own."""
+    tensor = tritonclient.grpc.InferInput("IN", [1, 1], "INT32")
+    tensor.set_data_from_numpy(np.array([[value]], np.int32))
+    return {"inputs": [tensor], "sequence_id": value, "sequence_start": True, "sequence_end": True}
 
 
-def test_sequences_are_answered_in_the_order_of_their_requests_if_configured(repository, serve, flags):
-    put(repository, "any", LATER, "oldest { max_candidate_sequences: 4 }")
-    put(repository, "ordered", LATER, "oldest { max_candidate_sequences: 4 preserve_ordering: true }")
+class Three:
+    """Three requests, one after the other, each a sequence of its own, to the model `LATER`."""
+
+    def __init__(self, client, folder, model, first):
+        self._folder, self._first = folder, first
+        self.answered: list[int | Exception] = []
+        for number in (1, 2, 3):
+            client.async_infer(model, callback=self._take, **whole_sequence(first + number))
+            assert eventually(self._file("began", number).exists)
+
+    def _file(self, what, number):
+        return self._folder / f"{what}-{self._first + number}"
+
+    def _take(self, result, error):
+        self.answered.append(error or int(result.as_numpy("OUT").item()) - self._first)
+
+    def answer(self, number):
+        """Lets the model answer one of them."""
+        self._file("go", number).touch()
+        assert eventually(self._file("sent", number).exists)
+
+    def are_answered(self, *numbers):
+        """Whether these answers arrive, in any order."""
+        return eventually(lambda: sorted(map(str, self.answered)) == sorted(map(str, numbers)))
+
+
+def test_sequences_are_answered_in_the_order_of_their_requests_if_configured(repository, serve, tmp_path, flags):
+    model = LATER.replace("FOLDER", str(tmp_path))
+    put(repository, "any", model, "oldest { max_candidate_sequences: 4 }")
+    put(repository, "ordered", model, "oldest { max_candidate_sequences: 4 preserve_ordering: true }")
     server = serve(*flags, env=python_backend.environment())
-    assert list(finished(server, "any", [2000, 1000, 100])) == [100, 1000, 2000]
-    # Those that wait for the first leave with it, and may reach their client in any order.
-    times = finished(server, "ordered", [2000, 1000, 100])
-    assert set(times) == {2000, 1000, 100} and min(times.values()) >= 2, times
-    times = finished(server, "ordered", [100, 2000, 1000])
-    assert times[100] < 2 <= min(times[1000], times[2000]), times
+    with tritonclient.grpc.InferenceServerClient(server.grpc_url) as client:
+
+        def pass_by(value):
+            """A request to the other model, whose answer is later than any that the model has sent before."""
+            (tmp_path / f"go-{value}").touch()
+            client.infer("any", **whole_sequence(value))
+
+        free = Three(client, tmp_path, "any", 10)
+        for number, answered in ((3, [3]), (2, [3, 2]), (1, [3, 2, 1])):
+            free.answer(number)
+            assert free.are_answered(*answered)
+        # Those that wait for the first leave with it, and may reach their client in any order.
+        late = Three(client, tmp_path, "ordered", 20)
+        late.answer(3)
+        late.answer(2)
+        pass_by(41)
+        assert late.answered == []
+        late.answer(1)
+        assert late.are_answered(1, 2, 3)
+        early = Three(client, tmp_path, "ordered", 30)
+        early.answer(1)
+        assert early.are_answered(1)
+        early.answer(3)
+        pass_by(42)
+        assert early.answered == [1]
+        early.answer(2)
+        assert early.are_answered(1, 2, 3)
 
 
 # Reschedules each request, and answers it as its name says.

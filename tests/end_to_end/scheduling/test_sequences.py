@@ -3,6 +3,7 @@
 The ONNX models run in both engines. One gives its controls back, another adds up what it was given, in a state.
 """
 
+import itertools
 import queue
 import struct
 import threading
@@ -20,6 +21,7 @@ import nereid_server
 import onnx_engines
 from model_files import OnnxModel, write_model
 from scrapes import Scrape
+from waiting import eventually
 
 INT32 = TensorProto.INT32
 FLAGS = ["START", "END", "READY"]
@@ -230,21 +232,20 @@ def test_states_that_may_grow_are_kept_without_a_gpu(repository, serve, same_buf
 def test_an_idle_sequence_ends(repository, serve):
     write_adder(repository, "adder", extra="max_sequence_idle_microseconds: 300000")
     client = Client(serve(), tritonclient.http)
+    last = time.monotonic()
     assert client.ask("adder", 1, 1, start=True) == [1]
-    for _ in range(4):
-        # Each request resets the idle time.
-        time.sleep(0.1)
-        client.ask("adder", 1, 1)
-    deadline = time.monotonic() + 10
-    while True:
-        # Longer than it may be idle, by far: it ends, though not before its time.
-        time.sleep(0.6)
+    # Each request resets the idle time, until one comes later than the sequence may be idle.
+    for pause_s in (0.1, 0.1, 0.1, 0.1, 0.6, 1.2, 2.4):
+        time.sleep(pause_s)
+        before, last = last, time.monotonic()
         try:
             client.ask("adder", 1, 1)
         except InferenceServerException as error:
             assert "was idle for too long" in error.message()
+            assert time.monotonic() - before >= 0.3
             break
-        assert time.monotonic() < deadline
+    else:
+        pytest.fail("the sequence did not end")
 
 
 def test_streams_carry_sequences_in_order(repository, serve):
@@ -339,26 +340,26 @@ def test_a_warm_up_gives_controls_and_states_too(repository, serve):
     assert client.client.get_inference_statistics("adder")["model_stats"][0]["inference_count"] == 3
 
 
-@STRATEGIES
-def test_open_sequences_delay_the_exit_no_longer_than_they_may_be_idle(repository, serve, strategy):
-    write_adder(repository, "adder", strategy)
+def test_open_sequences_delay_the_exit_no_longer_than_they_may_be_idle(repository, serve):
+    models = {"direct": "direct { }", "oldest": "oldest { max_candidate_sequences: 4 }"}
+    for model, strategy in models.items():
+        write_adder(repository, model, strategy, extra="max_sequence_idle_microseconds: 4000000")
     server = serve()
     client = Client(server, tritonclient.http)
     # As many as there are slots.
-    for sequence in range(1, 5):
-        assert client.ask("adder", sequence, sequence, start=True) == [sequence]
-    with ThreadPoolExecutor(2) as threads:
-        # They wait for slots whose sequences end when they were idle for a second.
+    for model, sequence in itertools.product(models, range(1, 5)):
+        assert client.ask(model, sequence, sequence, start=True) == [sequence]
+    with ThreadPoolExecutor(4) as threads:
+        # They wait for slots whose sequences end when they were idle for four seconds.
         waiting = [
-            threads.submit(Client(server, protocol).ask, "adder", sequence, sequence, start=True)
+            threads.submit(Client(server, protocol).ask, model, sequence, sequence, start=True)
+            for model in models
             for sequence, protocol in ((5, tritonclient.http), (6, tritonclient.grpc))
         ]
-        end = time.monotonic() + 30
-        while Scrape(server).value("nv_inference_pending_request_count", model="adder", version="1") != 2:
-            assert time.monotonic() < end
+        assert eventually(lambda: all(Scrape(server).pending(model) == 2 for model in models))
         server.terminate()
-        assert [future.result(10) for future in waiting] == [[5], [6]]
-    assert server.wait_for_exit(10) == 0
+        assert [future.result(30) for future in waiting] == [[5], [6]] * 2
+    assert server.wait_for_exit() == 0
 
 
 def test_sequence_is_among_the_extensions(examples):

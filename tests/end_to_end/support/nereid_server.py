@@ -5,6 +5,7 @@ Knows the command line, the log lines that name a port, and exit codes. Knows no
 
 import os
 import re
+import select
 import signal
 import subprocess
 import threading
@@ -62,27 +63,41 @@ class Server:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
         )
         started.append(self)
         self._lines = []
+        # The beginning of a line whose end has not arrived.
+        self._part = b""
         self._closed = False
         self._news = threading.Condition()
-        self._reader = threading.Thread(target=self._read_log, args=(self._process.stdout,), daemon=True)
+        assert self._process.stdout is not None
+        self._output = self._process.stdout.fileno()
+        os.set_blocking(self._output, False)
+        self._reader = threading.Thread(target=self._read_log, daemon=True)
         self._reader.start()
         self.port = None
         self.grpc_port = None
         self.metrics_port = None
 
-    def _read_log(self, output):
-        for line in output:
+    def _read_log(self):
+        arrived = select.poll()
+        arrived.register(self._output, select.POLLIN)
+        while not self._closed:
+            arrived.poll()
             with self._news:
-                self._lines.append(line.rstrip("\n"))
-                self._news.notify_all()
-        with self._news:
-            self._closed = True
-            self._news.notify_all()
+                self._drain()
+
+    def _drain(self):
+        """Takes everything that the server has printed. The caller holds the lock."""
+        while not self._closed:
+            try:
+                data = os.read(self._output, 1 << 16)
+            except BlockingIOError:
+                break
+            *lines, self._part = (self._part + (data or b"\n" * bool(self._part))).split(b"\n")
+            self._lines += [line.decode(errors="replace") for line in lines]
+            self._closed = not data
+        self._news.notify_all()
 
     @property
     def url(self):
@@ -101,8 +116,9 @@ class Server:
 
     @property
     def log(self):
-        """Everything printed so far."""
+        """Everything printed so far: also what the thread that waits for it has not seen yet."""
         with self._news:
+            self._drain()
             return "\n".join(self._lines)
 
     @property

@@ -14,7 +14,7 @@ use nereid_backend_api::{
 const SLOTS: usize = 2;
 
 /// The steps before the response of a silent request. Each takes at least a millisecond.
-const SILENT_STEPS: u64 = 1100;
+const SILENT_STEPS: u64 = 2200;
 
 fn main() -> io::Result<()> {
     nereid_worker::host("a continuous backend", || Ok(Arc::new(Counters)))

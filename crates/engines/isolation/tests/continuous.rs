@@ -229,7 +229,7 @@ fn end_of_the_process_fails_its_requests_and_no_others() {
 
 #[test]
 fn instance_without_progress_is_killed_and_starts_again() {
-    let limit = Duration::from_secs(1);
+    let limit = Duration::from_secs(2);
     let running = Running::with_limit(Some(limit));
     // Slow requests are no reason: this one has no response for longer than the limit.
     let started = Instant::now();

@@ -167,7 +167,6 @@ fn execute(instance: &mut WorkerInstance, ids: &[&str]) -> Vec<Vec<Result<usize,
 
 #[test]
 fn misbehaving_process_answers_its_requests_and_the_next_ones() {
-    let limits = Limits { execute: Some(Duration::from_millis(500)), ..Limits::default() };
     let good = vec![Ok(20_000)];
     for (id, expected, dies) in [
         ("", good.clone(), false),
@@ -182,7 +181,8 @@ fn misbehaving_process_answers_its_requests_and_the_next_ones() {
         ("aborts", vec![Err("'m_0' was killed by signal 6 (SIGABRT: aborted)".to_owned())], true),
         ("hangs", vec![Err("did not answer in time".to_owned())], true),
     ] {
-        let (mut instance, worker, restarts) = instance(limits);
+        let limit = Duration::from_secs(if id == "hangs" { 2 } else { 60 });
+        let (mut instance, worker, restarts) = instance(Limits { execute: Some(limit), ..Limits::default() });
         let answers = execute(&mut instance, &[id, ""]);
         for (answer, expected) in answers[0].iter().zip(&expected) {
             match (answer, expected) {
@@ -269,11 +269,12 @@ fn while_a_process_starts_again_its_instance_executes_in_those_of_others() {
 
 #[test]
 fn a_process_that_does_not_start_properly_is_an_error_in_time() {
-    let limits = Limits { start: Duration::from_millis(300), ..Limits::default() };
-    for (behaviour, part) in [
-        ("ends at once", "exited with status 3"),
-        ("never says hello", "did not answer in time"),
-        ("speaks garbage", "broke the protocol"),
+    let limits = Limits::default();
+    let short = Limits { start: Duration::from_millis(300), ..limits };
+    for (behaviour, limits, part) in [
+        ("ends at once", limits, "exited with status 3"),
+        ("never says hello", short, "did not answer in time"),
+        ("speaks garbage", limits, "broke the protocol"),
     ] {
         let error = start(behaviour, limits, Box::new(|_| ())).unwrap_err();
         assert!(error.message().contains(part), "{error}");
@@ -305,6 +306,6 @@ fn instance_whose_process_is_stopped_ends_at_once() {
     assert!(std::process::Command::new("kill").arg("-STOP").arg(pid).status().unwrap().success());
     let began = Instant::now();
     drop(instance);
-    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
     assert!(matches!(worker.state(), State::Stopped));
 }

@@ -309,7 +309,7 @@ async fn stop_waits_for_requests_in_progress() {
 
 #[tokio::test]
 async fn timed_out_stop_may_be_retried() {
-    let sequences = format!("{IDENTITY} sequence_batching {{ max_sequence_idle_microseconds: 400000 }}");
+    let sequences = format!("{IDENTITY} sequence_batching {{ max_sequence_idle_microseconds: 2000000 }}");
     let repository = repository(&[]);
     add_model(repository.path(), "open", &sequences);
     let server = builder(&repository).option("exit-timeout-secs", 0).start().await.unwrap();

@@ -451,7 +451,8 @@ async fn disconnected_clients_call_is_cancelled_at_any_stage() {
 async fn deadline_ends_call_and_cancels_request() {
     let (serving, begins, release, ends) = holding();
     let mut call = Call::new(number("m", "", 1));
-    call.set_timeout(Duration::from_millis(20));
+    // Long enough for the execution to begin.
+    call.set_timeout(Duration::from_secs(1));
     let status = serving.client().model_infer(call).await.unwrap_err();
     assert_eq!(status.code(), Code::DeadlineExceeded);
     assert_eq!(begins.recv().unwrap(), 1);

@@ -336,7 +336,8 @@ async fn a_stream_ends_at_its_deadline() {
     let serving = Serving::new(NUMBER, echo);
     let requests = iter(vec![number("m", "a", 1)]).chain(futures_util::stream::pending());
     let mut call = Call::new(requests);
-    call.set_timeout(Duration::from_millis(100));
+    // Long enough for the first answer.
+    call.set_timeout(Duration::from_secs(1));
     let mut answers = serving.client().model_stream_infer(call).await.unwrap().into_inner();
     assert_eq!(summary(answers.message().await.unwrap().unwrap()), answered("a", 1, true));
     assert_eq!(answers.message().await.unwrap_err().code(), Code::DeadlineExceeded);

@@ -70,9 +70,9 @@ async fn without_dynamic_batching_each_leaves_by_itself() {
 #[tokio::test]
 async fn a_batch_that_waits_for_company_leaves_though_none_comes() {
     let gate = Gate::opened();
-    let delay = Duration::from_millis(20);
+    let delay = Duration::from_millis(500);
     let server =
-        batching(&gate, "dynamic_batching { preferred_batch_size: 4 max_queue_delay_microseconds: 20000 }");
+        batching(&gate, "dynamic_batching { preferred_batch_size: 4 max_queue_delay_microseconds: 500000 }");
     let start = Instant::now();
     let (mut one, mut two) = (infer(&server, named("a")).unwrap(), infer(&server, named("b")).unwrap());
     one.single().await.unwrap();

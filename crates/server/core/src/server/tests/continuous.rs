@@ -288,7 +288,8 @@ async fn limits_and_timeouts_concern_the_queue_and_not_the_slots() {
     let policy = "dynamic_batching { default_queue_policy { max_queue_size: 2
         default_timeout_microseconds: 3600000000 allow_timeout_override: true } }";
     let server = serving(&device, policy);
-    let hasty = |id| InferRequest { timeout: Some(Duration::from_millis(5)), ..named(id) };
+    // Long enough for the requests behind it to join the queue.
+    let hasty = |id| InferRequest { timeout: Some(Duration::from_millis(500)), ..named(id) };
     let mut first = infer(&server, named("first")).unwrap();
     device.taken(1);
     let mut expires = infer(&server, hasty("expires")).unwrap();
