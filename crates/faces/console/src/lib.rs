@@ -19,9 +19,9 @@ use std::sync::Arc;
 use hyper::header::{CACHE_CONTROL, ETAG, HeaderValue, IF_NONE_MATCH, VARY};
 use hyper::http::request::Parts;
 use hyper::{Method, StatusCode};
-use nereid_core::Server;
 use nereid_core::backend_api::Result;
 use nereid_core::model_config::to_json;
+use nereid_core::{ModelId, Server};
 use nereid_http::{
     Call, Encoding, Face, PackedFile, Pages, PendingReply, Properties, Reply, RequestBody, Route, RouteId,
     RouteMatch, Routes, accepts, compress, reply,
@@ -108,17 +108,19 @@ impl Console {
             Document::Models => self.models(call).await,
             Document::Declared => {
                 let name = call.params.get("model").unwrap_or_default();
-                let model = self.server.model(&name, VersionQuery::parse(call.query)?.version)?;
+                let model =
+                    self.server.model(call.scoped(&name), VersionQuery::parse(call.query)?.version)?;
                 Ok(reply::json_bytes(StatusCode::OK, to_json(model.declared_config())))
             }
             Document::Quantiles => {
                 let name = call.params.get("model").unwrap_or_default();
-                let model = self.server.model(&name, VersionQuery::parse(call.query)?.version)?;
+                let model =
+                    self.server.model(call.scoped(&name), VersionQuery::parse(call.query)?.version)?;
                 Ok(reply::json(StatusCode::OK, &documents::quantiles(&model)))
             }
             Document::History => {
                 let query = HistoryQuery::parse(call.query)?;
-                let may_see = |model: &str| call.may(Action::Statistics, Some(model));
+                let may_see = |model: &ModelId| call.shows(Action::Statistics, model);
                 let history = documents::history(&self.sampling, &query, may_see);
                 // An hour of many models is a megabyte of numbers.
                 long_work::run_sized(history.size(), move || reply::json(StatusCode::OK, &history)).await
@@ -139,7 +141,7 @@ impl Console {
         if is_known && self.server.fetches().is_empty() {
             return Ok(reply::empty(StatusCode::NOT_MODIFIED));
         }
-        let may_see = |model: &str| call.may(Action::Index, Some(model));
+        let may_see = |model: &ModelId| call.shows(Action::Index, model);
         let mut reply = reply::json(StatusCode::OK, &documents::models(&self.server, may_see).await?);
         if let Ok(tag) = HeaderValue::from_str(&tag) {
             reply.headers_mut().insert(ETAG, tag);
