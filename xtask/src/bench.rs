@@ -44,7 +44,8 @@ pub enum Bench {
     Grpc(grpc::Options),
     /// Instructions per request, by Callgrind, against the committed baseline
     Guard(guard::Options),
-    /// The cost of an access policy for a request: keys, tokens, rights and limits, against their targets
+    /// The cost of an access policy for a request: keys, tokens, rights and limits, against their targets; and the latency of a
+    /// client's requests while another one floods the model
     Access,
     /// A large model from S3, against a bare download of the same ranges
     Clouds(clouds::Options),

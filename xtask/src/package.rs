@@ -1,7 +1,8 @@
 //! Packages for users: archive, wheel, Debian package, image and bill of materials.
 //!
 //! All packages share one build, and the same build packaged twice yields the same bytes: files are sorted, and times are
-//! `SOURCE_DATE_EPOCH` or the time of the last commit. Images are the exception: they depend on their tool and base.
+//! `SOURCE_DATE_EPOCH` or the time of the last commit. Images are the exception: they depend on their tool and base. Builds have no paths
+//! of this machine in them.
 
 mod components;
 mod contents;
@@ -9,6 +10,7 @@ mod deb;
 mod elf;
 mod image;
 mod notices;
+mod reproducible;
 mod sbom;
 mod training;
 mod tree;

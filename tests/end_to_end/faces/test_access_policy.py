@@ -28,6 +28,7 @@ from access_faces import (
     EXPLICIT,
     LIMIT_S,
     REFUSED,
+    TRICKS,
     Faces,
     faces_environment,
     is_granted,
@@ -159,40 +160,6 @@ def test_a_hidden_model_is_nowhere(served):
         assert answers[0].body == answers[1].body and b"b-" not in answers[0].body
     # Names within the patterns may be unknown.
     assert infer(server, "a-absent", BODY, a).status == 404
-
-
-TRICKS = (
-    "/v2/models//b-secret/infer",
-    "/v2//models/b-secret/infer",
-    "//v2/models/b-secret/infer",
-    "/v2/models/b-secret/infer/",
-    "/v2/models/b-secret//infer",
-    "/v2/models/b-secret/./infer",
-    "/v2/./models/b-secret/infer",
-    "/v2/models/a-1/../b-secret/infer",
-    "/v2/models/a-1/%2e%2e/b-secret/infer",
-    "/v2/models/a-1%2f..%2fb-secret/infer",
-    "/v2/models/a-%2F..%2Fb-secret/infer",
-    "/v2/models/%62-secret/infer",
-    "/v2/models/b%2Dsecret/infer",
-    "/v2/models/b%252Dsecret/infer",
-    "/v2/models/B-SECRET/infer",
-    "/V2/models/b-secret/infer",
-    "/v2/models/b-secret/INFER",
-    "/v2/models/b-secret%00/infer",
-    "/v2/models/a-1%00b-secret/infer",
-    "/v2/models/b-secret;a-1/infer",
-    "/v2/models/b-secret%20/infer",
-    "/v2/models/b-secret/infer?model=a-1",
-    "/v2/models/b-secret/infer#a-1",
-    "/v2/models/b-secret/versions/1/infer",
-    "/v2/models/b-secret/generate",
-    "/v2/models/b-secret/generate_stream",
-    "\\v2\\models\\b-secret\\infer",
-    "http://localhost/v2/models/b-secret/infer",
-    "http://a-1/v2/models/b-secret/infer",
-    "HTTP://localhost//v2/models/b-secret/infer",
-)
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,9 @@ nv_gpu_memory_used_bytes{gpu_uuid="GPU-1"} 5
 nv_gpu_memory_total_bytes{gpu_uuid="GPU-1"} 9
 nereid_repository_reachable{repository="s3://bucket"} 1
 nereid_access_policy_valid 1
+nereid_principal_requests_total{principal="a"} 5
+nereid_principal_requests_over_limit_total{principal="a"} 1
+nereid_principal_compute_seconds_total{principal="a"} 0.5
 """
 ONE = {"inputs": [tensor("INPUT0", "FP32", [1], [1.0])]}
 CRASHING = """

@@ -19,6 +19,39 @@ CLOUDS = ("--allow-sagemaker=true", "--sagemaker-port=0", "--allow-vertex-ai=tru
 ALL_FACES = (*CLOUDS, "--vertex-ai-default-model=own")
 EXPLICIT = ("--model-control-mode=explicit", "--load-model=*")
 REFUSED = {401, 403, grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED}
+# Paths to the model `b-secret`, or that could be taken for one.
+TRICKS = (
+    "/v2/models//b-secret/infer",
+    "/v2//models/b-secret/infer",
+    "//v2/models/b-secret/infer",
+    "/v2/models/b-secret/infer/",
+    "/v2/models/b-secret//infer",
+    "/v2/models/b-secret/./infer",
+    "/v2/./models/b-secret/infer",
+    "/v2/models/a-1/../b-secret/infer",
+    "/v2/models/a-1/%2e%2e/b-secret/infer",
+    "/v2/models/a-1%2f..%2fb-secret/infer",
+    "/v2/models/a-%2F..%2Fb-secret/infer",
+    "/v2/models/%62-secret/infer",
+    "/v2/models/b%2Dsecret/infer",
+    "/v2/models/b%252Dsecret/infer",
+    "/v2/models/B-SECRET/infer",
+    "/V2/models/b-secret/infer",
+    "/v2/models/b-secret/INFER",
+    "/v2/models/b-secret%00/infer",
+    "/v2/models/a-1%00b-secret/infer",
+    "/v2/models/b-secret;a-1/infer",
+    "/v2/models/b-secret%20/infer",
+    "/v2/models/b-secret/infer?model=a-1",
+    "/v2/models/b-secret/infer#a-1",
+    "/v2/models/b-secret/versions/1/infer",
+    "/v2/models/b-secret/generate",
+    "/v2/models/b-secret/generate_stream",
+    "\\v2\\models\\b-secret\\infer",
+    "http://localhost/v2/models/b-secret/infer",
+    "http://a-1/v2/models/b-secret/infer",
+    "HTTP://localhost//v2/models/b-secret/infer",
+)
 
 
 def faces_environment():

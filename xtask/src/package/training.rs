@@ -3,7 +3,6 @@
 //!
 //! Knows how to count and how to use the counts, not the load.
 
-use std::env;
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,12 +10,10 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
 
+use super::reproducible::set_flags;
 use super::{PROFILE, components, output};
 use crate::bench;
 use crate::project::{Project, rustc, show};
-
-/// The compiler's flags in the environment.
-const FLAGS: &str = "RUSTFLAGS";
 
 /// How cargo builds what a package contains.
 pub struct Build {
@@ -48,10 +45,11 @@ impl Build {
     pub fn command(&self, project: &Project, packages: &[&str]) -> Command {
         let mut command = project.cargo(&["build", "--locked", "--profile", &self.profile]);
         command.args(packages.iter().flat_map(|name| ["--package", name]));
-        if let Some(counts) = &self.counts {
+        if self.counts.is_some() {
             command.args(["--target", &self.target]);
-            command.env(FLAGS, flags("-Cprofile-use=", counts));
         }
+        let guide = self.counts.as_deref().map(|counts| flag("-Cprofile-use=", counts));
+        set_flags(&mut command, project, guide.as_slice());
         command
     }
 
@@ -77,7 +75,8 @@ fn count(project: &Project, target: &str) -> Result<PathBuf> {
     let mut cargo = project.cargo(&["build", "--locked", "--profile", PROFILE, "--target", target]);
     cargo.args(["--package", components::PROGRAM]).arg("--target-dir").arg(&build);
     cargo.env("CARGO_PROFILE_DIST_LTO", "off").env("CARGO_PROFILE_DIST_CODEGEN_UNITS", "16");
-    cargo.env(FLAGS, flags("-Cprofile-generate=", &raw));
+    // As in the build that the counts guide: functions are found by their names, which depend on the flags.
+    set_flags(&mut cargo, project, &[flag("-Cprofile-generate=", &raw)]);
     show(&mut cargo)?;
     println!("training: the instrumented program serves a load");
     bench::train(project, &build.join(target).join(PROFILE).join("nereid"), &folder)?;
@@ -90,13 +89,11 @@ fn count(project: &Project, target: &str) -> Result<PathBuf> {
     Ok(counts)
 }
 
-/// The compiler's flags of the environment, and one more.
-fn flags(name: &str, file: &Path) -> OsString {
-    let mut flags = env::var_os(FLAGS).unwrap_or_default();
-    flags.push(" ");
-    flags.push(name);
-    flags.push(file);
-    flags
+/// A flag of the compiler with a file.
+fn flag(name: &str, file: &Path) -> OsString {
+    let mut flag = OsString::from(name);
+    flag.push(file);
+    flag
 }
 
 /// The compiler's own platform.

@@ -13,7 +13,7 @@ use std::time::Instant;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
 use nereid_access::{Expiry, FetchKeys, Guard, KeyFile};
-use nereid_protocol::{Access, Action, Head, Identity};
+use nereid_protocol::{Access, Action, Head, Identity, ModelId};
 use ring::rand::SystemRandom;
 use ring::signature::{Ed25519KeyPair, KeyPair as _};
 use serde_json::{Value, json};
@@ -124,10 +124,13 @@ fn main() -> ExitCode {
             .expect("keys are not refused")
     };
     let callers: Vec<_> = requests.iter().map(identify).collect();
-    let models: Vec<_> = (0..PRINCIPALS).map(|principal| format!("model-{principal}-7")).collect();
-    let patterns: Vec<_> = (0..PRINCIPALS).map(|principal| format!("team-{principal}-x")).collect();
-    let run = |access: &Access, caller: &Identity, model: &str| {
-        assert_eq!(access.check(caller, Action::Infer, Some(model)), Ok(()));
+    let models: Vec<_> =
+        (0..PRINCIPALS).map(|principal| ModelId::plain(format!("model-{principal}-7"))).collect();
+    let patterns: Vec<_> =
+        (0..PRINCIPALS).map(|principal| ModelId::plain(format!("team-{principal}-x"))).collect();
+    let run = |access: &Access, caller: &Identity, model: &ModelId| {
+        assert_eq!(access.check(caller, Action::Infer, Some(&model.name)), Ok(()));
+        black_box(access.scope(caller, Action::Infer).is_all());
         black_box(access.admit(caller, model, 1).is_ok());
     };
     let open = Access::default();

@@ -13,19 +13,37 @@ use crate::tokens::Issuer;
 pub struct Reason<'p> {
     /// The right.
     pub right: Right,
-    /// The roles that grant it, each with the pattern that matches the model; empty if none does.
-    pub roles: Vec<(&'p str, &'p str)>,
+    /// The roles that grant it; empty if none does.
+    pub roles: Vec<GrantingRole<'p>>,
 }
 
-/// The rights of a principal on a model, with the reason for each.
-pub fn explain<'p>(policy: &'p Policy, principal: &'p Principal, model: &str) -> Vec<Reason<'p>> {
+/// A role that grants a right on a model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GrantingRole<'p> {
+    /// The role's name.
+    pub name: &'p str,
+    /// The pattern that matches the model's name.
+    pub models: &'p str,
+    /// The patterns of the namespaces in which it grants the right; empty for all namespaces.
+    pub namespaces: Vec<&'p str>,
+}
+
+/// The rights of a principal on a model, with the reason for each. Without a namespace, rights in any namespace count.
+pub fn explain<'p>(
+    policy: &'p Policy,
+    principal: &'p Principal,
+    model: &str,
+    namespace: Option<&str>,
+) -> Vec<Reason<'p>> {
     let reason = |(right, _)| {
         let roles =
             principal.roles.iter().filter_map(|name| Some((name.as_str(), policy.roles().get(name)?)));
         let granting = roles.filter(|(_, role)| role.rights.contains(&right));
         let roles = granting.filter_map(|(name, role)| {
             let matching = role.models.iter().find(|pattern| pattern.matches(model))?;
-            Some((name, matching.text()))
+            let is_in = |namespace| role.namespaces.iter().any(|pattern| pattern.matches(namespace));
+            let namespaces = role.namespaces().collect();
+            namespace.is_none_or(is_in).then(|| GrantingRole { name, models: matching.text(), namespaces })
         });
         Reason { right, roles: roles.collect() }
     };
@@ -54,7 +72,13 @@ pub fn overview(policy: &Policy, keys: &KeyFile) -> String {
                 1 => String::new(),
                 weight => format!(", weight {weight}"),
             };
-            format!("  {name}: {} on {}{limits}{weight}\n", rights.join(", "), models.join(", "))
+            let namespaces: Vec<_> = role.namespaces().collect();
+            let namespaces = match namespaces.as_slice() {
+                [] => String::new(),
+                namespaces => format!(" in {}", namespaces.join(", ")),
+            };
+            let (rights, models) = (rights.join(", "), models.join(", "));
+            format!("  {name}: {rights} on {models}{namespaces}{limits}{weight}\n")
         };
         if principal.roles.is_empty() { "  no rights\n".to_owned() } else { named.map(line).collect() }
     };
@@ -104,6 +128,8 @@ pub fn overview(policy: &Policy, keys: &KeyFile) -> String {
 mod tests {
     use std::path::Path;
 
+    use nereid_core::ModelId;
+
     use super::*;
     use crate::key::Expiry;
 
@@ -114,6 +140,7 @@ mod tests {
         [roles.a]
         rights = ['infer', 'read']
         models = ['b', 'a-*']
+        namespaces = ['/a', '/b/*']
         concurrent-requests = 4
         bytes-per-second = 5
         compute-seconds-per-minute = 6
@@ -140,18 +167,29 @@ mod tests {
     #[test]
     fn each_right_is_explained_by_the_roles_that_grant_it() {
         let policy = Policy::parse(Path::new("p"), POLICY).unwrap();
-        for (principal, model, expected) in [
-            ("alice", "a-1", [vec![("a", "a-*")], vec![("watch", "*"), ("a", "a-*")]]),
-            ("alice", "c", [vec![], vec![("watch", "*")]]),
-            ("bob", "a-1", [vec![], vec![]]),
+        let watch = || GrantingRole { name: "watch", models: "*", namespaces: vec![] };
+        let a = || GrantingRole { name: "a", models: "a-*", namespaces: vec!["/a", "/b/*"] };
+        for (principal, model, namespace, expected) in [
+            ("alice", "a-1", None, [vec![a()], vec![watch(), a()]]),
+            ("alice", "a-1", Some("/b/x"), [vec![a()], vec![watch(), a()]]),
+            ("alice", "a-1", Some("/c"), [vec![], vec![watch()]]),
+            ("alice", "c", None, [vec![], vec![watch()]]),
+            ("bob", "a-1", None, [vec![], vec![]]),
         ] {
             let client = policy.find(principal).unwrap();
-            let reasons = explain(&policy, client, model);
+            let reasons = explain(&policy, client, model, namespace);
             let roles: Vec<_> = reasons.iter().take(2).map(|reason| reason.roles.clone()).collect();
-            assert_eq!(roles, expected, "{principal} {model}");
+            assert_eq!(roles, expected, "{principal} {model} {namespace:?}");
             for Reason { right, roles } in &reasons {
                 // The explanation agrees with the decision.
-                assert_eq!(!roles.is_empty(), client.may(nereid_protocol::Need::Any(*right), Some(model)));
+                let need = nereid_protocol::Need::Any(*right);
+                let id =
+                    |namespace: &str| ModelId { name: model.to_owned(), namespace: namespace.to_owned() };
+                let may = match namespace {
+                    None => client.may(need, Some(model)),
+                    Some(namespace) => client.scope(principal, need).contains(&id(namespace)),
+                };
+                assert_eq!(!roles.is_empty(), may);
             }
         }
     }
@@ -166,7 +204,7 @@ mod tests {
         let policy = Policy::parse(Path::new("p"), POLICY).unwrap();
         let text = overview(&policy, &KeyFile::read(&path).unwrap());
         for line in [
-            "alice (keys: 1, certificates: 1)\n  watch: read on *\n  a: infer, read on b, a-*, at most 4 in progress, at most 5 bytes a second, at most 6 seconds of computing a minute, at most 7 generated tokens a minute, weight 8\n",
+            "alice (keys: 1, certificates: 1)\n  watch: read on *\n  a: infer, read on b, a-* in /a, /b/*, at most 4 in progress, at most 5 bytes a second, at most 6 seconds of computing a minute, at most 7 generated tokens a minute, weight 8\n",
             "bob (keys: 0, certificates: 0, users: 0 1000)\n  no rights\n",
             "\nanonymous\n  no rights\n",
             "\ntokens.x of https://login.x/\n  models.read: scoped, watch\n",

@@ -10,8 +10,8 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use nereid_core::Principal;
 use nereid_core::backend_api::Flow;
+use nereid_core::{ModelId, Principal, Scope};
 use nereid_protocol::{
     Action, Admission, Authentication, Authenticator, Authorizer, Denied, Head, Identity, Need,
 };
@@ -402,7 +402,26 @@ impl Authorizer for Guard {
         })
     }
 
-    fn admit(&self, caller: &Identity, model: &str, bytes: usize) -> Result<Option<Admission>, Denied> {
+    fn scope(&self, caller: &Identity, action: Action) -> Scope {
+        let rules = self.rules.load();
+        if !rules.policy.has_namespaces() {
+            return Scope::ALL;
+        }
+        let need = action.need();
+        if let Some(verified) = caller.evidence::<Verified>() {
+            return verified.client(&rules).scope(verified.name.name(), need);
+        }
+        match caller.authenticated() {
+            None => rules.policy.anonymous().scope(ANONYMOUS, need),
+            Some((principal, _)) => match rules.policy.principals().get(principal.name()) {
+                Some(client) => client.scope(principal.name(), need),
+                // Removed from the policy since the check of its rights.
+                None => Scope::of("nobody", |_| false),
+            },
+        }
+    }
+
+    fn admit(&self, caller: &Identity, model: &ModelId, bytes: usize) -> Result<Option<Admission>, Denied> {
         let rules = self.rules.load();
         let (name, (limits, weight), counters) = if let Some(verified) = caller.evidence::<Verified>() {
             let name = verified.name.name();
@@ -420,7 +439,7 @@ impl Authorizer for Guard {
             true => Ok(Admission { permit: None, usage: Some(Arc::clone(&counters) as _), flow }),
             false => rules
                 .quotas
-                .admit(name, model, bytes, limits, &counters)
+                .admit(name, &model.to_string(), bytes, limits, &counters)
                 .map(|admission| Admission { flow, ..admission }),
         };
         counters.count(admitted.is_ok(), bytes);

@@ -25,7 +25,7 @@ mod stamp;
 mod tokens;
 
 pub use audit::{AuditCounts, AuditLog};
-pub use explain::{Reason, explain, overview};
+pub use explain::{GrantingRole, Reason, explain, overview};
 pub use guard::Guard;
 pub use key::{Expiry, NewKey, key_id};
 pub use key_file::{KeyEntry, KeyFile, KeyFileError};

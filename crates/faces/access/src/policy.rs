@@ -5,9 +5,11 @@ use std::fs;
 use std::io;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use nereid_core::model_config::nearest_name;
+use nereid_core::{ModelId, Scope};
 use nereid_protocol::{Need, Right};
 use thiserror::Error;
 
@@ -38,6 +40,8 @@ pub struct Policy {
     /// The file of API keys, if clients may have any.
     keys: Option<PathBuf>,
     roles: BTreeMap<String, Role>,
+    /// Whether any role is on models of some namespaces only.
+    has_namespaces: bool,
     principals: BTreeMap<String, Principal>,
     /// Clients without credentials.
     anonymous: Principal,
@@ -56,6 +60,8 @@ pub struct Role {
     /// The rights, in the order of [`Right::ALL`].
     pub rights: Vec<Right>,
     pub(crate) models: Vec<Pattern>,
+    /// The patterns of the models' namespaces.
+    pub(crate) namespaces: Vec<Pattern>,
     limits: Limits,
     weight: NonZeroU32,
 }
@@ -95,6 +101,28 @@ impl Role {
     pub fn models(&self) -> impl Iterator<Item = &str> {
         self.models.iter().map(Pattern::text)
     }
+
+    /// The patterns of the models' namespaces; empty if the role is on models of all namespaces.
+    pub fn namespaces(&self) -> impl Iterator<Item = &str> {
+        let is_limited = !self.namespaces.iter().any(Pattern::is_any);
+        self.namespaces.iter().filter(move |_| is_limited).map(Pattern::text)
+    }
+}
+
+/// The limits and the weight of a role that grants `infer`.
+#[derive(Clone, Debug)]
+struct RoleLimits {
+    models: Vec<Pattern>,
+    namespaces: Vec<Pattern>,
+    limits: Limits,
+    weight: NonZeroU32,
+}
+
+impl RoleLimits {
+    fn permits(&self, model: &ModelId) -> bool {
+        let matches = |patterns: &[Pattern], text: &str| patterns.iter().any(|pattern| pattern.matches(text));
+        matches(&self.models, &model.name) && matches(&self.namespaces, &model.namespace)
+    }
 }
 
 /// A principal of the policy, or the clients without credentials.
@@ -108,9 +136,9 @@ pub struct Principal {
     pub users: Vec<u32>,
     /// The subjects of its tokens, each behind the name of the issuer and a slash.
     pub subjects: Vec<String>,
-    grants: Grants,
+    grants: Arc<Grants>,
     /// The limits and the weight of each role that grants `infer`, in the order of the roles.
-    limits: Vec<(Vec<Pattern>, Limits, NonZeroU32)>,
+    limits: Vec<RoleLimits>,
 }
 
 impl Principal {
@@ -119,30 +147,43 @@ impl Principal {
         self.grants.permit(need, model)
     }
 
+    /// The models on which an action with this need is permitted, by their namespaces.
+    pub(crate) fn scope(&self, name: &str, need: Need) -> Scope {
+        if !self.grants.have_namespaces() {
+            return Scope::ALL;
+        }
+        let grants = Arc::clone(&self.grants);
+        // A name of its own: loads that requests wait for are shared by clients with the same scope.
+        let scope = format!("{need:?} of {name}");
+        Scope::of(scope, move |model| grants.permit_in(need, &model.name, &model.namespace))
+    }
+
     fn add(&mut self, name: &str, role: &Role) {
+        let grants = Arc::make_mut(&mut self.grants);
         for models in &role.models {
-            self.grants.add(role.rights.iter().copied().collect(), models);
+            grants.add(role.rights.iter().copied().collect(), models, &role.namespaces);
         }
         if role.rights.contains(&Right::Infer) {
-            self.limits.push((role.models.clone(), role.limits, role.weight));
+            let (models, namespaces) = (role.models.clone(), role.namespaces.clone());
+            let (limits, weight) = (role.limits, role.weight);
+            self.limits.push(RoleLimits { models, namespaces, limits, weight });
         }
         self.roles.push(name.to_owned());
     }
 
     /// Without any limit or weight, no role has to be found.
     fn compiled(mut self) -> Self {
-        let is_plain = |limits: &Limits, weight| limits.is_unlimited() && weight == NonZeroU32::MIN;
-        if self.limits.iter().all(|(_, limits, weight)| is_plain(limits, *weight)) {
+        let is_plain = |role: &RoleLimits| role.limits.is_unlimited() && role.weight == NonZeroU32::MIN;
+        if self.limits.iter().all(is_plain) {
             self.limits.clear();
         }
         self
     }
 
     /// The limits of requests to a model and their weight in its queue, from the first role that permits them.
-    pub(crate) fn limits(&self, model: &str) -> (Limits, NonZeroU32) {
-        let permits = |models: &[Pattern]| models.iter().any(|pattern| pattern.matches(model));
-        let found = self.limits.iter().find(|(models, ..)| permits(models));
-        found.map_or((Limits::default(), NonZeroU32::MIN), |(_, limits, weight)| (*limits, *weight))
+    pub(crate) fn limits(&self, model: &ModelId) -> (Limits, NonZeroU32) {
+        let found = self.limits.iter().find(|role| role.permits(model));
+        found.map_or((Limits::default(), NonZeroU32::MIN), |role| (role.limits, role.weight))
     }
 }
 
@@ -208,6 +249,7 @@ impl Policy {
         let mut policy = Self {
             keys: keys.map(|keys| folder.join(keys.text)),
             roles: BTreeMap::new(),
+            has_namespaces: false,
             principals: BTreeMap::new(),
             anonymous: Principal::default(),
             certificates: BTreeMap::new(),
@@ -218,6 +260,7 @@ impl Policy {
         for (name, table) in named(&root, "roles")? {
             policy.roles.insert(name.to_owned(), role(&table)?);
         }
+        policy.has_namespaces = policy.roles.values().any(|role| role.namespaces().next().is_some());
         for (name, table) in named(&root, "tokens")? {
             let issuer = policy.issuer(name, &table, folder)?;
             policy.issuers.push(issuer);
@@ -373,6 +416,11 @@ impl Policy {
         (nereid_core::Principal::new(known.unwrap_or(&subject).as_str()), client.compiled())
     }
 
+    /// Whether any role is on models of some namespaces only.
+    pub(crate) fn has_namespaces(&self) -> bool {
+        self.has_namespaces
+    }
+
     /// The file of API keys.
     pub fn keys(&self) -> Option<&Path> {
         self.keys.as_deref()
@@ -444,6 +492,7 @@ fn role(table: &Table<'_>) -> Result<Role, PolicyError> {
     table.only(&[
         "rights",
         "models",
+        "namespaces",
         "requests-per-second",
         "concurrent-requests",
         "bytes-per-second",
@@ -477,6 +526,17 @@ fn role(table: &Table<'_>) -> Result<Role, PolicyError> {
     if let Some(empty) = models.iter().find(|model| model.text.is_empty()) {
         return Err(empty.error("the pattern of a model's name is empty; '*' matches every name".to_owned()));
     }
+    let namespaces = table.list("namespaces")?;
+    if let Some(empty) = namespaces.iter().find(|namespace| namespace.text.is_empty()) {
+        return Err(
+            empty.error("the pattern of a namespace is empty; '*' matches every namespace".to_owned())
+        );
+    }
+    if namespaces.is_empty() && table.names().any(|name| name == "namespaces") {
+        return Err(table.error(
+            "'namespaces' is empty; expected repositories such as \"/models/vision\", or leave it out",
+        ));
+    }
     let limits = Limits {
         per_second: table.count("requests-per-second")?,
         concurrent: table.count("concurrent-requests")?,
@@ -495,8 +555,9 @@ fn role(table: &Table<'_>) -> Result<Role, PolicyError> {
     if weight > MAX_WEIGHT {
         return Err(table.error(&format!("'weight' is {weight}; expected 1 to {MAX_WEIGHT}")));
     }
-    let models = models.iter().map(|model| Pattern::new(model.text)).collect();
-    Ok(Role { rights, models, limits, weight })
+    let patterns = |texts: &[Text<'_>]| texts.iter().map(|text| Pattern::new(text.text)).collect();
+    let namespaces = if namespaces.is_empty() { vec![Pattern::new("*")] } else { patterns(&namespaces) };
+    Ok(Role { rights, models: patterns(&models), namespaces, limits, weight })
 }
 
 #[cfg(test)]

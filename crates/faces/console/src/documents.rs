@@ -3,14 +3,14 @@
 mod live;
 mod trace;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
 
 use nereid_core::backend_api::{Error, Result};
 use nereid_core::model_config::proto::model_config::SchedulingChoice;
 use nereid_core::model_config::{backend_name, platform_name};
 use nereid_core::{
-    FetchStatus, Latencies, LatencyPhase, LatencySummary, Model, ModelControl, ModelStatus, Server,
+    FetchStatus, Latencies, LatencyPhase, LatencySummary, Model, ModelControl, ModelId, ModelStatus, Server,
 };
 use nereid_http::decode;
 use nereid_protocol::{LogControl, LogLine};
@@ -124,13 +124,13 @@ struct Fetch {
 ///
 /// # Errors
 /// The repositories cannot be read.
-pub(crate) async fn models(server: &Server, may_see: impl Fn(&str) -> bool) -> Result<ModelsDocument> {
+pub(crate) async fn models(server: &Server, may_see: impl Fn(&ModelId) -> bool) -> Result<ModelsDocument> {
     let index = server.index().await?;
-    let visible = index.into_iter().filter(|(name, _)| may_see(name));
+    let visible = index.into_iter().filter(|(id, _)| may_see(id));
     let fetches = server.fetches();
-    let fetches = fetches.iter().filter(|fetch| may_see(&fetch.id.name));
+    let fetches = fetches.iter().filter(|fetch| may_see(&fetch.id));
     Ok(ModelsDocument {
-        models: visible.map(|(name, status)| row(name, status)).collect(),
+        models: visible.map(|(id, status)| row(id, status)).collect(),
         fetches: fetches.map(Fetch::from).collect(),
     })
 }
@@ -146,19 +146,19 @@ impl From<&FetchStatus> for Fetch {
     }
 }
 
-fn row(name: String, status: Option<ModelStatus>) -> ModelRow {
-    let Some(status) = status else { return ModelRow { name, ..ModelRow::default() } };
+fn row(ModelId { name, namespace }: ModelId, status: Option<ModelStatus>) -> ModelRow {
+    let Some(status) = status else { return ModelRow { name, namespace, ..ModelRow::default() } };
     // The index has one text for both.
     let served = status.state.model().filter(|_| status.failed_reload.is_none());
     let release = served.and_then(|model| model.release()?.note(model.version()));
     ModelRow {
         name,
+        namespace,
         version: status.version.map(|version| version.to_string()),
         state: Some(status.state.name()),
         reason: status.reason().filter(|_| release.is_none()),
         release,
         loaded: status.state.model().map(|model| loaded(model)),
-        namespace: status.id.namespace,
     }
 }
 
@@ -363,7 +363,7 @@ const FIELDS: [&str; 13] = [
 pub(crate) fn history(
     sampling: &Sampling,
     query: &HistoryQuery,
-    may_see: impl Fn(&str) -> bool,
+    may_see: impl Fn(&ModelId) -> bool,
 ) -> HistoryDocument {
     let (at, server, models) = {
         let history = sampling.history();
@@ -396,9 +396,15 @@ pub(crate) fn history(
 }
 
 /// The samples of each version that the caller may see.
-fn series(samples: &[ModelSample], with_details: bool, may_see: impl Fn(&str) -> bool) -> Vec<ModelSeries> {
+fn series(
+    samples: &[ModelSample],
+    with_details: bool,
+    may_see: impl Fn(&ModelId) -> bool,
+) -> Vec<ModelSeries> {
     let mut by_version: BTreeMap<_, ModelSeries> = BTreeMap::new();
-    for sample in samples {
+    let ids: BTreeSet<_> = samples.iter().map(|sample| &sample.key.id).collect();
+    let visible: BTreeSet<_> = ids.into_iter().filter(|id| may_see(id)).collect();
+    for sample in samples.iter().filter(|sample| visible.contains(&sample.key.id)) {
         let key = &*sample.key;
         let series = by_version.entry((&key.id.name, &key.id.namespace, key.version));
         let series = series.or_insert_with(|| ModelSeries {
@@ -419,7 +425,7 @@ fn series(samples: &[ModelSample], with_details: bool, may_see: impl Fn(&str) ->
             Sample::Short(row)
         });
     }
-    by_version.into_values().filter(|series| may_see(&series.name)).collect()
+    by_version.into_values().collect()
 }
 
 fn numbers(at: u32, activity: &Activity) -> Vec<f64> {

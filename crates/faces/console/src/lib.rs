@@ -25,14 +25,14 @@ use std::time::Instant;
 use hyper::header::{CACHE_CONTROL, ETAG, HeaderValue, IF_NONE_MATCH, VARY};
 use hyper::http::request;
 use hyper::{Method, StatusCode};
-use nereid_core::Server;
 use nereid_core::backend_api::Result;
 use nereid_core::model_config::to_json;
+use nereid_core::{ModelId, Server};
 use nereid_http::{
     Call, Encoding, Face, PackedFile, Pages, PendingReply, Properties, Reply, RequestBody, Route, RouteId,
     RouteMatch, Routes, accepts, compress, reply,
 };
-use nereid_protocol::{Access, Action, LogControl};
+use nereid_protocol::{Access, Action, Denied, LogControl};
 use nereid_tasks::long_work;
 
 pub use crate::advice::{Advice, Advisor};
@@ -150,6 +150,12 @@ impl Console {
     }
 
     async fn document(&self, document: Document, call: &Call<'_>) -> Result<Reply> {
+        let is_by_name = matches!(document, Document::Advice | Document::Trace | Document::Capture);
+        if is_by_name && !call.scoped("").scope.is_all() {
+            // They know the models of all namespaces by their names alone.
+            let why = "advice and traces need a role that is not limited to namespaces";
+            return Ok(reply::denied(&Denied::Forbidden(why.to_owned())));
+        }
         match document {
             Document::Server => {
                 Ok(reply::json(StatusCode::OK, &documents::server(&self.server, &self.sampling)))
@@ -157,12 +163,14 @@ impl Console {
             Document::Models => self.models(call).await,
             Document::Declared => {
                 let name = call.params.get("model").unwrap_or_default();
-                let model = self.server.model(&name, VersionQuery::parse(call.query)?.version)?;
+                let model =
+                    self.server.model(call.scoped(&name), VersionQuery::parse(call.query)?.version)?;
                 Ok(reply::json_bytes(StatusCode::OK, to_json(model.declared_config())))
             }
             Document::Quantiles => {
                 let name = call.params.get("model").unwrap_or_default();
-                let model = self.server.model(&name, VersionQuery::parse(call.query)?.version)?;
+                let model =
+                    self.server.model(call.scoped(&name), VersionQuery::parse(call.query)?.version)?;
                 Ok(reply::json(StatusCode::OK, &documents::quantiles(&model)))
             }
             Document::Advice => {
@@ -175,12 +183,13 @@ impl Console {
             }
             Document::Sequences => {
                 let name = call.params.get("model").unwrap_or_default();
-                let model = self.server.model(&name, VersionQuery::parse(call.query)?.version)?;
+                let model =
+                    self.server.model(call.scoped(&name), VersionQuery::parse(call.query)?.version)?;
                 Ok(reply::json(StatusCode::OK, &SequencesDocument::of(&model, Instant::now())))
             }
             Document::States => {
                 let of = ModelQuery::parse(call.query).model;
-                let may_see = |model: &str| call.may(Action::Index, Some(model));
+                let may_see = |model: &ModelId| call.shows(Action::Index, model);
                 Ok(reply::json(StatusCode::OK, &documents::states(&self.sampling, of.as_deref(), may_see)))
             }
             Document::Changes => {
@@ -195,14 +204,14 @@ impl Console {
             Document::Trace => Ok(self.trace(&call.params.get("model").unwrap_or_default(), call)),
             Document::Capture => {
                 let name = call.params.get("model").unwrap_or_default();
-                self.server.model(&name, None)?;
+                self.server.model(call.scoped(&name), None)?;
                 let (sink, until) = self.captures.begin(&name, Instant::now());
                 self.server.trace().capture_next(&name, sink, until);
                 Ok(self.trace(&name, call))
             }
             Document::History => {
                 let query = HistoryQuery::parse(call.query)?;
-                let may_see = |model: &str| call.may(Action::Statistics, Some(model));
+                let may_see = |model: &ModelId| call.shows(Action::Statistics, model);
                 let history = documents::history(&self.sampling, &query, may_see);
                 // An hour of many models is a megabyte of numbers.
                 long_work::run_sized(history.size(), move || reply::json(StatusCode::OK, &history)).await
@@ -230,7 +239,7 @@ impl Console {
         if is_known && self.server.fetches().is_empty() {
             return Ok(reply::empty(StatusCode::NOT_MODIFIED));
         }
-        let may_see = |model: &str| call.may(Action::Index, Some(model));
+        let may_see = |model: &ModelId| call.shows(Action::Index, model);
         let mut reply = reply::json(StatusCode::OK, &documents::models(&self.server, may_see).await?);
         if let Ok(tag) = HeaderValue::from_str(&tag) {
             reply.headers_mut().insert(ETAG, tag);

@@ -33,6 +33,8 @@ pub(crate) struct StateChange {
     pub at: u64,
     /// `None` for the server.
     pub model: Option<String>,
+    #[serde(skip)]
+    pub namespace: String,
     pub version: Option<String>,
     /// The name of the new state; of the server, whether it is ready.
     pub state: &'static str,
@@ -50,18 +52,19 @@ impl StateHistory {
             });
             let (name, version) = (status.state.name(), status.version);
             let key = (status.id, version);
-            let model = key.0.name.clone();
+            let ModelId { name: model, namespace } = key.0.clone();
             let state = State { name, reason: reason.clone(), seen };
             let before = self.known.insert(key, state);
             if before.is_none_or(|before| (before.name, &before.reason) != (name, &reason)) {
                 let version = version.map(|version| version.to_string());
-                self.add(StateChange { at, model: Some(model), version, state: name, reason });
+                self.add(StateChange { at, model: Some(model), namespace, version, state: name, reason });
             }
         }
         self.known.retain(|_, state| state.seen == seen);
         if self.is_ready.replace(is_ready) != Some(is_ready) {
             let state = if is_ready { "READY" } else { "NOT READY" };
-            self.add(StateChange { at, model: None, version: None, state, reason: None });
+            let namespace = String::new();
+            self.add(StateChange { at, model: None, namespace, version: None, state, reason: None });
         }
     }
 

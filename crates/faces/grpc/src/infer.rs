@@ -11,7 +11,7 @@ use std::time::Instant;
 pub(crate) use contents::joined_contents;
 use http::Extensions;
 use nereid_core::backend_api::{InferRequest, Response, Result, Tensor};
-use nereid_core::{Caller, ResolvedModel, ResponseStream};
+use nereid_core::{Caller, ResolvedModel, ResponseStream, Scope, ScopedName};
 use nereid_protocol::{Action, Identity, resolve_single};
 use nereid_shared_memory::{Regions, RequestMemory};
 use tonic::metadata::MetadataMap;
@@ -62,12 +62,15 @@ pub(crate) struct CallContext {
     pub arrived: Option<ArrivalTime>,
     /// The sender.
     pub caller: Identity,
+    /// The models that the sender may run.
+    pub scope: Scope,
 }
 
 impl CallContext {
-    pub(crate) fn new(metadata: MetadataMap, extensions: &Extensions) -> Self {
+    pub(crate) fn new(face: &Face, metadata: MetadataMap, extensions: &Extensions) -> Self {
         let caller = extensions.get().cloned().unwrap_or_default();
-        Self { metadata, arrived: extensions.get().copied(), caller }
+        let scope = face.options.access.scope(&caller, Action::Infer);
+        Self { metadata, arrived: extensions.get().copied(), caller, scope }
     }
 }
 
@@ -124,7 +127,8 @@ pub(crate) async fn answer(
 async fn resolve(face: &Face, call: &CallContext, message: &ModelInferRequest) -> Result<ResolvedModel> {
     let version = version(&message.model_version, &message.model_name)?;
     let head = || forward::head_of(&face.options, &call.metadata, message);
-    resolve_single(&face.server, &message.model_name, version, head, "ModelStreamInfer").await
+    let name = ScopedName::new(&message.model_name, &call.scope);
+    resolve_single(&face.server, name, version, head, "ModelStreamInfer").await
 }
 
 async fn answer_with(

@@ -68,8 +68,9 @@ where
         message
     };
     face.permit(&extensions, Action::Infer, Some(&message.model_name))?;
-    let call = CallContext::new(MetadataMap::from_headers(headers), &extensions);
-    message.admission = face.admit(&call.caller, &message).map_err(|denied| status::denied(&denied))?;
+    let call = CallContext::new(&face, MetadataMap::from_headers(headers), &extensions);
+    message.admission =
+        face.admit(&call.caller, &message, &call.scope).map_err(|denied| status::denied(&denied))?;
     match infer::answer(&face, &call, &mut message).await {
         (Ok(reply), trace) => {
             let mut response = Outgoing::response(iter([Ok(reply)]), compressor);
@@ -99,6 +100,6 @@ where
     B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
     B::Error: Into<StdError> + Send + 'static,
 {
-    let call = CallContext::new(MetadataMap::from_headers(headers), extensions);
+    let call = CallContext::new(&face, MetadataMap::from_headers(headers), extensions);
     Outgoing::response(InferStream::new(face, call, requests), compressor)
 }

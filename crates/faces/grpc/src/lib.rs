@@ -36,8 +36,8 @@ use std::sync::{Arc, LazyLock};
 
 use http::Extensions;
 use nereid_budgets::BodyBudget;
-use nereid_core::Server;
 use nereid_core::backend_api::{Error, ErrorCode};
+use nereid_core::{ModelId, Scope, ScopedName, Server};
 use nereid_load_report::LoadReports;
 use nereid_protocol::{
     Access, Action, Admission, AuditedRequest, Denied, HeaderPattern, Identity, LogControl,
@@ -120,9 +120,14 @@ impl Face {
         }
     }
 
-    /// Whether the caller of a call with these extensions may see this model.
-    pub fn may(&self, call: &Extensions, action: Action, model: &str) -> bool {
-        self.options.access.permits(caller(call), action, Some(model))
+    /// Whether a list for the caller of a call with these extensions shows a model.
+    pub fn shows(&self, call: &Extensions, action: Action, model: &ModelId) -> bool {
+        self.options.access.shows(caller(call), action, model)
+    }
+
+    /// The models on which the caller of a call with these extensions may do this.
+    pub fn scope(&self, call: &Extensions, action: Action) -> Scope {
+        self.options.access.scope(caller(call), action)
     }
 
     /// Whether a caller may do this, with this model if it concerns one.
@@ -137,12 +142,19 @@ impl Face {
     ///
     /// # Errors
     /// The sender has reached a limit.
-    pub fn admit(&self, caller: &Identity, message: &InferMessage) -> Result<Option<Admission>, Denied> {
-        let model = &message.model_name;
-        if self.options.access.is_open_to(caller) || self.server.models().find(model, None).is_err() {
+    pub fn admit(
+        &self,
+        caller: &Identity,
+        message: &InferMessage,
+        scope: &Scope,
+    ) -> Result<Option<Admission>, Denied> {
+        if self.options.access.is_open_to(caller) {
             return Ok(None);
         }
-        self.options.access.admit(caller, model, message.byte_size())
+        match self.server.models().find(ScopedName::new(&message.model_name, scope), None) {
+            Ok(model) => self.options.access.admit(caller, model.id(), message.byte_size()),
+            Err(_) => Ok(None),
+        }
     }
 
     /// The status of a request that failed because its caller may not use shared memory. `None` for other errors.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use nereid_core::backend_api::Result;
-use nereid_core::{RequestHead, Server};
+use nereid_core::{RequestHead, ScopedName, Server};
 use nereid_protocol::documents::{self, ModelMetadata};
 use nereid_protocol::parse_version;
 
@@ -31,8 +31,8 @@ pub(crate) fn server(server: &Server) -> ServerMetadataResponse {
 ///
 /// # Errors
 /// `InvalidArg` for a malformed version.
-pub(crate) async fn model_ready(server: &Server, name: &str, text: &str) -> Result<bool> {
-    Ok(server.model_ready(name, version(text, name)?).await.is_ok())
+pub(crate) async fn model_ready(server: &Server, name: ScopedName<'_>, text: &str) -> Result<bool> {
+    Ok(server.model_ready(name, version(text, name.name)?).await.is_ok())
 }
 
 /// A model's inputs and outputs. A model that is loaded on demand is loaded for them.
@@ -41,11 +41,11 @@ pub(crate) async fn model_ready(server: &Server, name: &str, text: &str) -> Resu
 /// The model is unknown or not ready.
 pub(crate) async fn model(
     server: &Server,
-    name: &str,
+    name: ScopedName<'_>,
     text: &str,
     head: impl FnOnce() -> RequestHead,
 ) -> Result<ModelMetadataResponse> {
-    let version = version(text, name)?;
+    let version = version(text, name.name)?;
     server.resolve_with(name, version, head).await?;
     let ModelMetadata { name, versions, platform, inputs, outputs } =
         ModelMetadata::of(server, name, version)?;
@@ -67,10 +67,10 @@ pub(crate) async fn model(
 /// The model is unknown or not ready.
 pub(crate) async fn configuration(
     server: &Server,
-    name: &str,
+    name: ScopedName<'_>,
     text: &str,
     head: impl FnOnce() -> RequestHead,
 ) -> Result<ModelConfigResponse> {
-    let model = server.resolve_with(name, version(text, name)?, head).await?;
+    let model = server.resolve_with(name, version(text, name.name)?, head).await?;
     Ok(ModelConfigResponse { config: Some(model.config().clone()) })
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use nereid_core::backend_api::{Error, Result};
-use nereid_core::{Overrides, Server};
+use nereid_core::{ModelId, Overrides, Scope, ScopedName, Server};
 use nereid_protocol::documents::{IndexEntry, repository_index};
 use nereid_protocol::repository::{self, LoadParameter, UNLOAD_DEPENDENTS, check_repository};
 
@@ -21,6 +21,7 @@ use crate::proto::{
 pub(crate) async fn index(
     server: &Server,
     request: &RepositoryIndexRequest,
+    is_visible: impl Fn(&ModelId) -> bool,
 ) -> Result<RepositoryIndexResponse> {
     check_repository(&request.repository_name)?;
     let wire = |IndexEntry { name, version, state, reason }| ModelIndex {
@@ -29,7 +30,7 @@ pub(crate) async fn index(
         state: state.unwrap_or_default().into(),
         reason: reason.unwrap_or_default(),
     };
-    let entries = repository_index(server, request.ready).await?;
+    let entries = repository_index(server, request.ready, is_visible).await?;
     Ok(RepositoryIndexResponse { models: entries.into_iter().map(wire).collect() })
 }
 
@@ -37,16 +38,21 @@ pub(crate) async fn index(
 ///
 /// # Errors
 /// The request is invalid, or the model failed to load.
-pub(crate) async fn load(server: &Server, request: RepositoryModelLoadRequest) -> Result<()> {
+pub(crate) async fn load(server: &Server, request: RepositoryModelLoadRequest, scope: &Scope) -> Result<()> {
     check_repository(&request.repository_name)?;
-    repository::load(server, &request.model_name, overrides(request.parameters)?).await
+    let name = ScopedName::new(&request.model_name, scope);
+    repository::load(server, name, overrides(request.parameters)?).await
 }
 
 /// Unloads a model; returns once it accepts no more requests.
 ///
 /// # Errors
 /// The request is invalid, or the model cannot be unloaded.
-pub(crate) async fn unload(server: &Server, request: RepositoryModelUnloadRequest) -> Result<()> {
+pub(crate) async fn unload(
+    server: &Server,
+    request: RepositoryModelUnloadRequest,
+    scope: &Scope,
+) -> Result<()> {
     check_repository(&request.repository_name)?;
     let mut with_dependents = false;
     for (name, value) in request.parameters {
@@ -57,7 +63,7 @@ pub(crate) async fn unload(server: &Server, request: RepositoryModelUnloadReques
             _ => {}
         }
     }
-    repository::unload(server, &request.model_name, with_dependents).await
+    repository::unload(server, ScopedName::new(&request.model_name, scope), with_dependents).await
 }
 
 /// The repository's configuration and files that a load request replaces.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use futures_util::stream::Empty;
 use nereid_core::backend_api::Result;
+use nereid_core::{ModelId, ScopedName};
 use nereid_protocol::Action;
 use tonic::{Request, Response, Status, Streaming, async_trait};
 
@@ -39,8 +40,10 @@ impl GrpcInferenceService for Service {
 
     async fn model_ready(&self, request: Request<ModelReadyRequest>) -> Answer<ModelReadyResponse> {
         self.0.permit(request.extensions(), Action::Health, Some(&request.get_ref().name))?;
+        let scope = self.0.scope(request.extensions(), Action::Health);
         let ModelReadyRequest { name, version } = request.into_inner();
-        let ready = metadata::model_ready(&self.0.server, &name, &version).await;
+        let name = ScopedName::new(&name, &scope);
+        let ready = metadata::model_ready(&self.0.server, name, &version).await;
         answer(ready.map(|ready| ModelReadyResponse { ready }))
     }
 
@@ -50,16 +53,19 @@ impl GrpcInferenceService for Service {
 
     async fn model_metadata(&self, request: Request<ModelMetadataRequest>) -> Answer<ModelMetadataResponse> {
         self.0.permit(request.extensions(), Action::Metadata, Some(&request.get_ref().name))?;
-        let (metadata, _, ModelMetadataRequest { name, version }) = request.into_parts();
+        let (metadata, extensions, ModelMetadataRequest { name, version }) = request.into_parts();
+        let scope = self.0.scope(&extensions, Action::Metadata);
         let head = || forward::head(&self.0.options, &metadata);
-        answer(metadata::model(&self.0.server, &name, &version, head).await)
+        answer(metadata::model(&self.0.server, ScopedName::new(&name, &scope), &version, head).await)
     }
 
     async fn model_config(&self, request: Request<ModelConfigRequest>) -> Answer<ModelConfigResponse> {
         self.0.permit(request.extensions(), Action::ModelConfig, Some(&request.get_ref().name))?;
-        let (metadata, _, ModelConfigRequest { name, version }) = request.into_parts();
+        let (metadata, extensions, ModelConfigRequest { name, version }) = request.into_parts();
+        let scope = self.0.scope(&extensions, Action::ModelConfig);
         let head = || forward::head(&self.0.options, &metadata);
-        answer(metadata::configuration(&self.0.server, &name, &version, head).await)
+        let name = ScopedName::new(&name, &scope);
+        answer(metadata::configuration(&self.0.server, name, &version, head).await)
     }
 
     async fn model_infer(&self, _: Request<ModelInferRequest>) -> Answer<ModelInferResponse> {
@@ -82,23 +88,18 @@ impl GrpcInferenceService for Service {
         let (_, extensions, ModelStatisticsRequest { name, version }) = request.into_parts();
         let model = Some(name.as_str()).filter(|name| !name.is_empty());
         self.0.permit(&extensions, Action::Statistics, model)?;
-        let mut statistics = statistics::of(&self.0.server, &name, &version);
-        if let Ok(all) = &mut statistics {
-            all.model_stats.retain(|model| self.0.may(&extensions, Action::Statistics, &model.name));
-        }
-        answer(statistics)
+        let scope = self.0.scope(&extensions, Action::Statistics);
+        let is_visible = |model: &ModelId| self.0.shows(&extensions, Action::Statistics, model);
+        answer(statistics::of(&self.0.server, ScopedName::new(&name, &scope), &version, is_visible))
     }
 
     async fn repository_index(
         &self,
         request: Request<RepositoryIndexRequest>,
     ) -> Answer<RepositoryIndexResponse> {
-        let mut index = repository::index(&self.0.server, request.get_ref()).await;
-        if let Ok(index) = &mut index {
-            // The caller may see the index; each model in it may have rights of its own.
-            index.models.retain(|model| self.0.may(request.extensions(), Action::Index, &model.name));
-        }
-        answer(index)
+        // The caller may see the index; each model in it may have rights of its own.
+        let is_visible = |model: &ModelId| self.0.shows(request.extensions(), Action::Index, model);
+        answer(repository::index(&self.0.server, request.get_ref(), is_visible).await)
     }
 
     async fn repository_model_load(
@@ -106,11 +107,14 @@ impl GrpcInferenceService for Service {
         request: Request<RepositoryModelLoadRequest>,
     ) -> Answer<RepositoryModelLoadResponse> {
         let RepositoryModelLoadRequest { model_name, parameters, .. } = request.get_ref();
-        self.0.permit(request.extensions(), Action::Load, Some(model_name))?;
+        let extensions = request.extensions();
+        self.0.permit(extensions, Action::Load, Some(model_name))?;
+        let mut scope = self.0.scope(extensions, Action::Load);
         if !parameters.is_empty() {
-            self.0.permit(request.extensions(), Action::LoadFiles, Some(model_name))?;
+            self.0.permit(extensions, Action::LoadFiles, Some(model_name))?;
+            scope = scope.and(self.0.scope(extensions, Action::LoadFiles));
         }
-        let loaded = repository::load(&self.0.server, request.into_inner()).await;
+        let loaded = repository::load(&self.0.server, request.into_inner(), &scope).await;
         answer(loaded.map(|()| RepositoryModelLoadResponse {}))
     }
 
@@ -119,7 +123,8 @@ impl GrpcInferenceService for Service {
         request: Request<RepositoryModelUnloadRequest>,
     ) -> Answer<RepositoryModelUnloadResponse> {
         self.0.permit(request.extensions(), Action::Unload, Some(&request.get_ref().model_name))?;
-        let unloaded = repository::unload(&self.0.server, request.into_inner()).await;
+        let scope = self.0.scope(request.extensions(), Action::Unload);
+        let unloaded = repository::unload(&self.0.server, request.into_inner(), &scope).await;
         answer(unloaded.map(|()| RepositoryModelUnloadResponse {}))
     }
 
@@ -178,7 +183,8 @@ impl GrpcInferenceService for Service {
         let action = if settings.is_empty() { Action::ReadTrace } else { Action::ChangeTrace };
         let model = Some(model_name.as_str()).filter(|name| !name.is_empty());
         self.0.permit(request.extensions(), action, model)?;
-        answer(settings::trace(&self.0.server, request.get_ref()))
+        let scope = self.0.scope(request.extensions(), action);
+        answer(settings::trace(&self.0.server, request.get_ref(), &scope))
     }
 
     async fn log_settings(&self, request: Request<LogSettingsRequest>) -> Answer<LogSettingsResponse> {

@@ -4,8 +4,8 @@
 
 use std::collections::BTreeMap;
 
-use nereid_core::Server;
 use nereid_core::backend_api::{Error, Result};
+use nereid_core::{Scope, ScopedName, Server};
 use nereid_protocol::{
     LogControl, LogFormat, LogUpdate, LogValue, TraceDocument, as_invalid_arg, set_trace_level,
     set_trace_number,
@@ -80,11 +80,15 @@ fn wrong_type(name: &str, wanted: &str) -> Error {
 ///
 /// # Errors
 /// Which setting is wrong, or why the settings do not go together.
-pub(crate) fn trace(server: &Server, request: &TraceSettingRequest) -> Result<TraceSettingResponse> {
+pub(crate) fn trace(
+    server: &Server,
+    request: &TraceSettingRequest,
+    scope: &Scope,
+) -> Result<TraceSettingResponse> {
     let model = (!request.model_name.is_empty()).then_some(request.model_name.as_str());
     if let Some(model) = model {
         // The reference's code for unknown models.
-        server.model(model, None).map_err(as_invalid_arg)?;
+        server.model(ScopedName::new(model, scope), None).map_err(as_invalid_arg)?;
     }
     let mut update = TraceUpdate::default();
     for (name, value) in &request.settings {

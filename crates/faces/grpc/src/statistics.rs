@@ -1,7 +1,7 @@
 //! Statistics of models.
 
-use nereid_core::Server;
 use nereid_core::backend_api::Result;
+use nereid_core::{ModelId, ScopedName, Server};
 use nereid_protocol::as_invalid_arg;
 use nereid_protocol::documents::{self, Durations, Statistics};
 
@@ -15,12 +15,17 @@ use crate::proto::{
 ///
 /// # Errors
 /// `InvalidArg` if the model is unknown or not ready.
-pub(crate) fn of(server: &Server, name: &str, text: &str) -> Result<ModelStatisticsResponse> {
-    let version = version(text, name)?;
-    let statistics = match name {
-        "" => Statistics::of_all(server),
+pub(crate) fn of(
+    server: &Server,
+    name: ScopedName<'_>,
+    text: &str,
+    is_visible: impl Fn(&ModelId) -> bool,
+) -> Result<ModelStatisticsResponse> {
+    let version = version(text, name.name)?;
+    let statistics = match name.name {
+        "" => Statistics::of_all(server, is_visible),
         // The reference's code for unknown models.
-        name => Statistics::of(server, name, version).map_err(as_invalid_arg)?,
+        _ => Statistics::of(server, name, version).map_err(as_invalid_arg)?,
     };
     Ok(ModelStatisticsResponse { model_stats: statistics.model_stats.into_iter().map(wire).collect() })
 }

@@ -19,7 +19,7 @@ use std::task::{Context, Poll, ready};
 
 use futures_util::stream::{SelectAll, Stream, StreamExt};
 use nereid_core::backend_api::{Error, Parameters, Result};
-use nereid_core::{ResolveFuture, ResolvedModel};
+use nereid_core::{ResolveFuture, ResolvedModel, Scope, ScopedName};
 use nereid_protocol::{Action, Identity};
 use tokio::time::{Sleep, sleep};
 use tokio_util::sync::WaitForCancellationFutureOwned;
@@ -88,7 +88,7 @@ where
     /// Serves `requests` of a call until the server shuts down. Tracing counts the wait for the first one from the
     /// call's arrival.
     pub(crate) fn new(face: Arc<Face>, call: CallContext, requests: R) -> Self {
-        let CallContext { metadata, arrived, caller } = call;
+        let CallContext { metadata, arrived, caller, .. } = call;
         let mut parameters = Parameters::default();
         let forwarded = forward::headers(&face.options, &metadata, &mut parameters);
         let ends_at_error =
@@ -151,9 +151,10 @@ where
         if self.resolving.is_none() {
             match ready!(self.requests.poll_next_unpin(context)) {
                 Some(Ok(mut message)) => match self.admit(&mut message) {
-                    Ok(version) => {
+                    Ok((version, scope)) => {
                         let head = || forward::head_of(&self.face.options, &self.metadata, &message);
-                        let resolving = self.face.server.resolve_with(&message.model_name, version, head);
+                        let name = ScopedName::new(&message.model_name, &scope);
+                        let resolving = self.face.server.resolve_with(name, version, head);
                         self.resolving = Some((message, resolving));
                     }
                     Err(error) => self.take(message, Err(error)),
@@ -174,14 +175,17 @@ where
         Poll::Ready(Ok(()))
     }
 
-    /// The version that a request means, if its sender may run the model. A refusal answers the request alone.
-    fn admit(&self, message: &mut InferMessage) -> Result<Option<u64>> {
+    /// The version that a request means, and the models that its sender may run, if it may run the model. A refusal answers the
+    /// request alone.
+    fn admit(&self, message: &mut InferMessage) -> Result<(Option<u64>, Scope)> {
         let model = &message.model_name;
+        // The rules may change while the stream is open.
         let permitted = self.face.options.access.check(&self.caller, Action::Infer, Some(model));
-        let admitted = permitted.and_then(|()| self.face.admit(&self.caller, message));
+        let scope = self.face.options.access.scope(&self.caller, Action::Infer);
+        let admitted = permitted.and_then(|()| self.face.admit(&self.caller, message, &scope));
         message.admission =
             admitted.map_err(|denied| Error::unavailable(status::denied(&denied).message().to_owned()))?;
-        version(&message.model_version, &message.model_name)
+        Ok((version(&message.model_version, &message.model_name)?, scope))
     }
 
     /// Hands a request to its model.

@@ -7,7 +7,7 @@ use std::time::Instant;
 use hyper::http::request::Parts;
 use hyper::{HeaderMap, StatusCode};
 use nereid_budgets::BodyBudget;
-use nereid_protocol::{Access, Action, Admission, AuditedRequest, Identity};
+use nereid_protocol::{Access, Action, Admission, AuditedRequest, Identity, ModelId, Scope, ScopedName};
 
 use crate::body::{Limit, RequestBody};
 use crate::cors::Cors;
@@ -84,6 +84,8 @@ pub struct Call<'a> {
     pub headers: &'a HeaderMap,
     /// The sender.
     pub caller: &'a Identity,
+    /// The models on which the sender may perform the route's action.
+    pub scope: Scope,
     /// When the request's head and its whole body had arrived, if the face [times](Face::times_arrival) that.
     pub arrived: Option<(Instant, Instant)>,
     /// Access to the face.
@@ -111,6 +113,21 @@ impl Call<'_> {
         outcome.map_err(|denied| Box::new(reply::denied(&denied)))
     }
 
+    /// A model's name, as it means one on which the caller may perform the route's action.
+    pub fn scoped<'n>(&'n self, model: &'n str) -> ScopedName<'n> {
+        ScopedName::new(model, &self.scope)
+    }
+
+    /// The models on which the caller may perform another action than the route's.
+    pub fn scope_of(&self, action: Action) -> Scope {
+        self.access.scope(self.caller, action)
+    }
+
+    /// Whether a list for the caller shows a model.
+    pub fn shows(&self, action: Action, model: &ModelId) -> bool {
+        self.access.shows(self.caller, action, model)
+    }
+
     /// Whether the caller may perform this action, on this model if it concerns one.
     pub fn may(&self, action: Action, model: Option<&str>) -> bool {
         self.access.permits(self.caller, action, model)
@@ -125,7 +142,7 @@ impl Call<'_> {
     ///
     /// # Errors
     /// The reply to a request beyond a limit.
-    pub fn admit(&self, model: &str, bytes: usize) -> Result<Option<Admission>, Box<Reply>> {
+    pub fn admit(&self, model: &ModelId, bytes: usize) -> Result<Option<Admission>, Box<Reply>> {
         self.access.admit(self.caller, model, bytes).map_err(|denied| Box::new(reply::denied(&denied)))
     }
 

@@ -206,7 +206,7 @@ pub(crate) fn with_error_body(reply: Reply, error_body: fn(StatusCode, &str) -> 
 }
 
 /// The reply to a refused request.
-pub(crate) fn denied(denied: &Denied) -> Reply {
+pub fn denied(denied: &Denied) -> Reply {
     match denied {
         Denied::Restricted { header } => error_text(
             StatusCode::FORBIDDEN,

@@ -161,8 +161,19 @@ impl Router {
             audited.note(action, params.get("model").or_else(|| params.get("region")).as_deref());
         }
         let audited = audited.as_deref();
-        let call =
-            Call { params, query, headers, caller: &caller, arrived, access, audited, head: &head, pace };
+        let scope = access.scope(&caller, action);
+        let call = Call {
+            params,
+            query,
+            scope,
+            headers,
+            caller: &caller,
+            arrived,
+            access,
+            audited,
+            head: &head,
+            pace,
+        };
         let mut reply = face.perform(route, &call, body).await;
         if let Some(audited) = audited {
             let failure = (!reply.status().is_success()).then(|| reply.status().as_u16().to_string());

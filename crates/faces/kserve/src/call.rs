@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use hyper::HeaderMap;
 use nereid_core::backend_api::{Error, ErrorCode, InferRequest, Result, Trace};
-use nereid_core::{Caller, RequestHead};
+use nereid_core::{Caller, RequestHead, ScopedName};
 use nereid_http::{self as http, Params, Reply, RequestBody};
 use nereid_protocol::{Action, Admission, parse_version, request_head, trace_parent};
 use nereid_shared_memory::Regions;
@@ -56,6 +56,11 @@ pub(crate) struct Call<'a> {
 impl<'a> Call<'a> {
     pub(crate) fn new(face: &'a KserveHttp, http: &'a http::Call<'a>) -> Self {
         Self { face, target: Target::new(&http.params), headers: http.headers, http }
+    }
+
+    /// The model that the path names, among those on which the caller may perform the route's action.
+    pub(crate) fn model(&self) -> ScopedName<'_> {
+        self.http.scoped(&self.target.model)
     }
 
     /// The head of the request, for models that choose their version by it or have to be loaded before its client leaves. The

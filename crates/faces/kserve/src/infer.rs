@@ -33,7 +33,7 @@ pub(crate) async fn answer(call: &Call<'_>, body: RequestBody) -> Result<Reply> 
     let version = target.version()?;
     // Resolved first: a request to an unknown model is not decoded.
     let head = || call.head(time_limit(body.front()));
-    let model = resolve_single(&face.server, &target.model, version, head, "generate_stream").await?;
+    let model = resolve_single(&face.server, call.model(), version, head, "generate_stream").await?;
     match call.draw_trace() {
         None => answer_with(call, &model, body, None).await,
         Some(trace) => {
@@ -50,7 +50,7 @@ async fn answer_with(
     trace: Option<&Arc<Trace>>,
 ) -> Result<Reply> {
     let Call { face, target, headers, .. } = call;
-    let admission = match call.http.admit(model.name(), body.len()) {
+    let admission = match call.http.admit(model.id(), body.len()) {
         Ok(admission) => admission,
         Err(refused) => return Ok(*refused),
     };

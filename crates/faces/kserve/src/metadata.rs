@@ -10,7 +10,7 @@ use nereid_protocol::documents::{ModelMetadata, ReleaseDocument, ServerMetadata,
 use nereid_protocol::{Action, as_invalid_arg};
 use serde_json::json;
 
-use crate::call::{Call, Target};
+use crate::call::Call;
 
 pub(crate) fn server_live(server: &Server, headers: &HeaderMap) -> Reply {
     health(server.is_live(), headers, r#"{"live":true}"#)
@@ -40,8 +40,8 @@ pub(crate) fn server(server: &Server) -> Reply {
     reply::json(StatusCode::OK, &ServerMetadata::of(server))
 }
 
-pub(crate) async fn model_ready(server: &Server, target: &Target<'_>) -> Result<Reply> {
-    Ok(match server.model_ready(&target.model, target.version()?).await {
+pub(crate) async fn model_ready(call: &Call<'_>) -> Result<Reply> {
+    Ok(match call.face.server.model_ready(call.model(), call.target.version()?).await {
         Ok(()) => reply::empty(StatusCode::OK),
         // The reference's status, also for unknown models.
         Err(error) => reply::error_text(StatusCode::BAD_REQUEST, error.message()),
@@ -49,40 +49,41 @@ pub(crate) async fn model_ready(server: &Server, target: &Target<'_>) -> Result<
 }
 
 /// The model's inputs and outputs. A model that is loaded on demand is loaded for them.
-pub(crate) async fn model(server: &Server, target: &Target<'_>) -> Result<Reply> {
-    let version = target.version()?;
-    server.resolve(&target.model, version).await?;
-    let metadata = ModelMetadata::of(server, &target.model, version)?;
+pub(crate) async fn model(call: &Call<'_>) -> Result<Reply> {
+    let (server, version) = (&call.face.server, call.target.version()?);
+    server.resolve(call.model(), version).await?;
+    let metadata = ModelMetadata::of(server, call.model(), version)?;
     Ok(reply::json(StatusCode::OK, &metadata))
 }
 
 /// The configuration that the model is served with, defaults filled in. It is the same for all versions. A model that is loaded on
 /// demand is loaded for it.
-pub(crate) async fn configuration(server: &Server, target: &Target<'_>) -> Result<Reply> {
-    let model = server.resolve(&target.model, target.version()?).await?;
+pub(crate) async fn configuration(call: &Call<'_>) -> Result<Reply> {
+    let model = call.face.server.resolve(call.model(), call.target.version()?).await?;
     Ok(reply::json_bytes(StatusCode::OK, to_json(model.config())))
 }
 
 /// Statistics of the model that the path names, or of all without a target.
-pub(crate) fn statistics(server: &Server, target: &Target<'_>) -> Result<Reply> {
+pub(crate) fn statistics(call: &Call<'_>) -> Result<Reply> {
     // The reference's code for unknown models.
-    let statistics = Statistics::of(server, &target.model, target.version()?).map_err(as_invalid_arg)?;
+    let statistics = Statistics::of(&call.face.server, call.model(), call.target.version()?);
+    let statistics = statistics.map_err(as_invalid_arg)?;
     Ok(reply::json(StatusCode::OK, &statistics))
 }
 
 /// The statistics of all models that the caller may see.
 pub(crate) fn all_statistics(call: &Call<'_>) -> Result<Reply> {
-    let mut statistics = Statistics::of_all(&call.face.server);
-    statistics.model_stats.retain(|model| call.http.may(Action::Statistics, Some(&model.name)));
+    let statistics =
+        Statistics::of_all(&call.face.server, |model| call.http.shows(Action::Statistics, model));
     Ok(reply::json(StatusCode::OK, &statistics))
 }
 
 /// The release of a model. Answers that differed are shown to clients that may read traces of the model, which have contents of
 /// tensors, too.
 pub(crate) fn release(call: &Call<'_>) -> Result<Reply> {
-    let model = &call.target.model;
-    let shows_answers = call.http.may(Action::ReadTrace, Some(model));
-    let document = ReleaseDocument::of(&call.face.server, model, shows_answers)?;
+    let model = call.face.server.model(call.model(), None)?;
+    let shows_answers = call.http.shows(Action::ReadTrace, model.id());
+    let document = ReleaseDocument::of(&model, shows_answers)?;
     Ok(reply::json(StatusCode::OK, &document))
 }
 

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use hyper::StatusCode;
 use nereid_core::backend_api::{Error, Result};
-use nereid_core::{Overrides, Server};
+use nereid_core::{ModelId, Overrides, ScopedName};
 use nereid_http::{Reply, RequestBody, reply};
 use nereid_protocol::Action;
 use nereid_protocol::documents::repository_index;
@@ -14,16 +14,16 @@ use serde_json::Value;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-use crate::call::{Call, Target};
+use crate::call::Call;
 use crate::control::Members;
 
 /// Lists every known version with its state, and the models that were never loaded. A repository in the path is
 /// ignored, as in the reference.
 pub(crate) async fn index(call: &Call<'_>, body: RequestBody) -> Result<Reply> {
     let only_ready = Members::optional(body)?.boolean("ready")?.unwrap_or(false);
-    let mut entries = repository_index(&call.face.server, only_ready).await?;
     // The caller may see the index; each model in it may have rights of its own.
-    entries.retain(|entry| call.http.may(Action::Index, Some(&entry.name)));
+    let is_visible = |model: &ModelId| call.http.shows(Action::Index, model);
+    let entries = repository_index(&call.face.server, only_ready, is_visible).await?;
     Ok(reply::json(StatusCode::OK, &entries))
 }
 
@@ -35,21 +35,23 @@ pub(crate) async fn load(call: &Call<'_>, body: RequestBody) -> Result<Reply> {
     let overrides =
         long_work::run_sized(body.len(), || overrides(Members::optional(body)?.object("parameters")?))
             .await??;
-    if !overrides.is_empty()
-        && let Err(refused) = call.http.permit(Action::LoadFiles, &target.model)
-    {
-        return Ok(*refused);
+    let mut scope = call.http.scope.clone();
+    if !overrides.is_empty() {
+        if let Err(refused) = call.http.permit(Action::LoadFiles, &target.model) {
+            return Ok(*refused);
+        }
+        scope = scope.and(call.http.scope_of(Action::LoadFiles));
     }
-    repository::load(&call.face.server, &target.model, overrides).await?;
+    repository::load(&call.face.server, ScopedName::new(&target.model, &scope), overrides).await?;
     Ok(reply::empty(StatusCode::OK))
 }
 
 /// Unloads a model; replies once it accepts no more requests. Unknown parameters are ignored, as in the reference.
-pub(crate) async fn unload(server: &Server, target: &Target<'_>, body: RequestBody) -> Result<Reply> {
-    check_repository(&target.repository)?;
+pub(crate) async fn unload(call: &Call<'_>, body: RequestBody) -> Result<Reply> {
+    check_repository(&call.target.repository)?;
     let parameters = Members::optional(body)?.object("parameters")?;
     let with_dependents = parameters.boolean(UNLOAD_DEPENDENTS)?.unwrap_or(false);
-    repository::unload(server, &target.model, with_dependents).await?;
+    repository::unload(&call.face.server, call.model(), with_dependents).await?;
     Ok(reply::empty(StatusCode::OK))
 }
 

@@ -9,7 +9,7 @@ use nereid_http::{
     self as http, Face, PendingReply, Properties, Reply, RequestBody, Route, RouteId, RouteMatch, Routes,
     reply,
 };
-use nereid_protocol::Action;
+use nereid_protocol::{Action, ModelId};
 
 use crate::call::Call;
 use crate::infer::{self, generate};
@@ -183,28 +183,28 @@ pub(crate) fn not_found() -> Reply {
 /// Performs an operation. Its future has the size of the largest branch and is moved for every request, so branches
 /// other than inference that wait are boxed.
 async fn perform(operation: Operation, call: &Call<'_>, body: RequestBody) -> Result<Reply> {
-    let (server, target) = (&call.face.server, &call.target);
+    let server = &call.face.server;
     match operation {
         Operation::Infer => infer::answer(call, body).await,
         Operation::Generate => Box::pin(generate::one(call, body)).await,
         Operation::GenerateStream => Box::pin(generate::stream(call, body)).await,
         Operation::RepositoryIndex => Box::pin(repository::index(call, body)).await,
         Operation::LoadModel => Box::pin(repository::load(call, body)).await,
-        Operation::UnloadModel => Box::pin(repository::unload(server, target, body)).await,
+        Operation::UnloadModel => Box::pin(repository::unload(call, body)).await,
         Operation::Live => Ok(metadata::server_live(server, call.headers)),
         Operation::Ready => Ok(Box::pin(metadata::server_ready(server, call)).await),
         Operation::ServerMetadata => Ok(metadata::server(server)),
         Operation::OpenApi => {
-            let is_visible = |model: &str| call.http.may(Action::Metadata, Some(model));
+            let is_visible = |model: &ModelId| call.http.shows(Action::Metadata, model);
             let examples = openapi::examples::of(server, is_visible);
             let document = openapi::written(ROUTES.all(), &server.options().version, &examples);
             Ok(reply::json_bytes(StatusCode::OK, document))
         }
-        Operation::ModelMetadata => Box::pin(metadata::model(server, target)).await,
-        Operation::ModelConfig => Box::pin(metadata::configuration(server, target)).await,
-        Operation::ModelReady => Box::pin(metadata::model_ready(server, target)).await,
+        Operation::ModelMetadata => Box::pin(metadata::model(call)).await,
+        Operation::ModelConfig => Box::pin(metadata::configuration(call)).await,
+        Operation::ModelReady => Box::pin(metadata::model_ready(call)).await,
         Operation::ModelRelease => metadata::release(call),
-        Operation::ModelStatistics => metadata::statistics(server, target),
+        Operation::ModelStatistics => metadata::statistics(call),
         Operation::AllStatistics => metadata::all_statistics(call),
         Operation::Logging => Ok(settings::logging(call)),
         Operation::SetLogging => settings::set_logging(call, body),

@@ -94,7 +94,7 @@ fn traced_model<'c>(call: &'c Call<'_>) -> Result<Option<&'c str>> {
         return Ok(None);
     }
     // The reference's code for unknown models.
-    let model = call.face.server.model(&call.target.model, None);
+    let model = call.face.server.model(call.model(), None);
     model.map_err(as_invalid_arg)?;
     Ok(Some(&call.target.model))
 }

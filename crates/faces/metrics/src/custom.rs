@@ -33,15 +33,15 @@ pub(crate) fn add_queues(families: &mut [FamilySnapshot], rows: &[Row]) {
             }
             let model = label("model_name").or(label("model"));
             let row = rows.iter().find(|row| {
-                Some(row.model.as_str()) == model
+                Some(row.id.name.as_str()) == model
                     && label("version").is_none_or(|version| version == row.version.to_string())
             });
             // The instances of a model share its queue.
             if let (Some(row), MetricValue::Number(value)) = (row, value)
-                && !counted.contains(&row.model.as_str())
+                && !counted.contains(&row.id.name.as_str())
             {
                 *value += row.pending as f64;
-                counted.push(row.model.as_str());
+                counted.push(row.id.name.as_str());
             }
         }
     }

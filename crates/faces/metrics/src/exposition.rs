@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use nereid_core::{MetricKind, MetricRegistry, Server};
+use nereid_core::{MetricKind, MetricRegistry, ModelId, Server};
 
 use crate::cache::{self, ResponseCacheMetrics};
 use crate::gpu::{self, Gpus};
@@ -226,10 +226,10 @@ impl Exposition {
         text.into_string()
     }
 
-    /// The metrics of some models alone, by their names.
-    pub fn text_of(&self, server: &Server, is_visible: impl Fn(&str) -> bool) -> String {
+    /// The metrics of some models alone.
+    pub fn text_of(&self, server: &Server, is_visible: impl Fn(&ModelId) -> bool) -> String {
         let mut rows = models::rows(server);
-        rows.retain(|row| is_visible(&row.model));
+        rows.retain(|row| is_visible(&row.id));
         let released = releases::rows(server, &is_visible);
         let mut text = Text::default();
         models::write_counters(&mut text, &rows, self.options.counter_latencies);

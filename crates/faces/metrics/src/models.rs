@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use nereid_core::{
-    FailureReason, HistogramValue, Latencies, LatencyPhase, LatencySummary, MetricLabels, Model, Server,
-    Totals, VersionState,
+    FailureReason, HistogramValue, Latencies, LatencyPhase, LatencySummary, MetricLabels, Model, ModelId,
+    Server, Totals, VersionState,
 };
 
 use crate::text::{Labels, Number, Text};
@@ -12,7 +12,7 @@ use crate::text::{Labels, Number, Text};
 /// A version at one moment.
 pub(crate) struct Row {
     /// The model's name.
-    pub model: String,
+    pub id: ModelId,
     pub version: u64,
     pub labels: Labels,
     /// The labels for each reason of failure that the reference knows.
@@ -44,7 +44,7 @@ fn row(model: Arc<Model>) -> Row {
     });
     let statistics = model.statistics();
     Row {
-        model: model.name().to_owned(),
+        id: model.id().clone(),
         version: model.version(),
         labels: Labels::new(&labels),
         reasons,
@@ -199,9 +199,9 @@ pub(crate) fn write_counters(text: &mut Text, rows: &[Row], durations: bool) {
 }
 
 /// Writes how often models failed to load, if any did.
-pub(crate) fn write_load_failures(text: &mut Text, server: &Server, is_visible: impl Fn(&str) -> bool) {
+pub(crate) fn write_load_failures(text: &mut Text, server: &Server, is_visible: impl Fn(&ModelId) -> bool) {
     let models = server.models();
-    let failed: Vec<_> = models.load_failures().filter(|(id, _)| is_visible(&id.name)).collect();
+    let failed: Vec<_> = models.load_failures().filter(|(id, _)| is_visible(id)).collect();
     if failed.is_empty() {
         return;
     }
@@ -216,10 +216,10 @@ pub(crate) fn write_load_failures(text: &mut Text, server: &Server, is_visible: 
 }
 
 /// Writes whether versions are ready. Versions that were unloaded on purpose, or wait to be loaded on demand, have no line.
-pub(crate) fn write_readiness(text: &mut Text, server: &Server, is_visible: impl Fn(&str) -> bool) {
+pub(crate) fn write_readiness(text: &mut Text, server: &Server, is_visible: impl Fn(&ModelId) -> bool) {
     let models = server.models();
     let mut rows = Vec::new();
-    for status in models.index().filter(|status| is_visible(&status.id.name)) {
+    for status in models.index().filter(|status| is_visible(&status.id)) {
         let is_ready = match status.state {
             VersionState::Ready(_) => true,
             VersionState::Loading | VersionState::Unavailable(_) => false,

@@ -1,6 +1,6 @@
 //! Releases: the shares and results of their versions.
 
-use nereid_core::{ReleasedVersion, Server};
+use nereid_core::{ModelId, ReleasedVersion, Server};
 
 use crate::text::{Labels, Text};
 
@@ -20,10 +20,10 @@ pub(crate) struct Row {
 }
 
 /// The versions of all releases of visible models.
-pub(crate) fn rows(server: &Server, is_visible: impl Fn(&str) -> bool) -> Vec<Row> {
+pub(crate) fn rows(server: &Server, is_visible: impl Fn(&ModelId) -> bool) -> Vec<Row> {
     let models = server.models();
     let mut rows = Vec::new();
-    for model in models.ready().filter(|model| is_visible(model.name())) {
+    for model in models.ready().filter(|model| is_visible(model.id())) {
         // All versions share the release, and each of them reports itself.
         let status = model.release().map(|release| release.status()).unwrap_or_default();
         let own = status.versions.into_iter().find(|version| version.version == model.version());

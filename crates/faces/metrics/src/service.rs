@@ -72,8 +72,8 @@ impl Metrics {
         let may_read_all = call.may(Action::MachineMetrics, None);
         let models = (!may_read_all).then(|| {
             let models = server.models();
-            let names = models.index().map(|status| status.id.name);
-            names.filter(|name| call.may(Action::Metrics, Some(name))).collect::<BTreeSet<_>>()
+            let ids = models.index().map(|status| status.id);
+            ids.filter(|id| call.shows(Action::Metrics, id)).collect::<BTreeSet<_>>()
         });
         let write = move || match models {
             None => exposition.text(&server),

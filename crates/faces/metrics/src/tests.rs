@@ -219,7 +219,7 @@ async fn versions_of_a_release_report_their_shares_and_results() {
         assert!(answers.next().await.unwrap().is_ok());
     }
     let exposition = Exposition::new(MetricsOptions::default(), MetricRegistry::default());
-    for text in [exposition.text(&server), exposition.text_of(&server, |name| name == "m")] {
+    for text in [exposition.text(&server), exposition.text_of(&server, |id| id.name == "m")] {
         for line in [
             r#"nereid_release_share{model="m",version="1"} 0.75"#,
             r#"nereid_release_share{model="m",version="2"} 0.25"#,

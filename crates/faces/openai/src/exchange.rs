@@ -7,7 +7,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use hyper::HeaderMap;
 use nereid_core::backend_api::{Error, ErrorCode, InferRequest, RequestTrace};
-use nereid_core::{Caller, Model, ResolvedModel, Usage};
+use nereid_core::{Caller, Model, ResolvedModel, ScopedName, Usage};
 use nereid_http::{self as http, Call, Encoding, Reply, RequestBody};
 use nereid_protocol::{Action, request_head, trace_parent};
 use nereid_tasks::long_work;
@@ -117,7 +117,7 @@ impl<'a> Exchange<'a> {
     /// # Errors
     /// The reply to a request that is refused.
     pub(crate) fn infer(&mut self, mut request: InferRequest) -> Result<Answers, Refusal> {
-        let admission = self.call.admit(self.model.name(), self.json.len())?;
+        let admission = self.call.admit(self.model.id(), self.json.len())?;
         self.meter = admission.as_ref().and_then(|admission| admission.usage.clone());
         if let Some(pattern) = &self.face.options.forwarded_headers {
             let headers = self.call.spelled_headers().filter(|(name, _)| !self.call.is_secret(name));
@@ -187,19 +187,21 @@ async fn resolve(
         ErrorCode::NotFound => Failure::unknown_model(format!("Unknown model: {name}")),
         _ => error.into(),
     };
+    let scope = call.scope_of(Action::Infer);
+    let scoped = ScopedName::new(name, &scope);
     let Some((base, lora)) = name.split_once(':') else {
         call.permit(Action::Infer, name)?;
-        return Ok((face.server.resolve_with(name, None, head).await.map_err(unknown)?, None));
+        return Ok((face.server.resolve_with(scoped, None, head).await.map_err(unknown)?, None));
     };
     if call.may(Action::Infer, Some(name)) {
-        match face.server.resolve_with(name, None, head).await {
+        match face.server.resolve_with(scoped, None, head).await {
             Ok(model) => return Ok((model, None)),
             Err(error) if error.code() == ErrorCode::NotFound => {}
             Err(error) => return Err(error.into()),
         }
     }
     call.permit(Action::Infer, base)?;
-    let model = face.server.resolve_with(base, None, head).await.map_err(unknown)?;
+    let model = face.server.resolve_with(ScopedName::new(base, &scope), None, head).await.map_err(unknown)?;
     if models::adapters(&model).is_some_and(|mut adapters| !adapters.any(|adapter| adapter == lora)) {
         return Err(Failure::unknown_model(format!("Unknown model: {name}")).into());
     }

@@ -184,9 +184,9 @@ impl OpenAi {
             Operation::Tokenize => Box::pin(tokens::tokenize(self, call, body, &traces)).await,
             Operation::Detokenize => Box::pin(tokens::detokenize(self, call, body, &traces)).await,
             Operation::Models => Ok(models::list(self, call)),
-            Operation::Model => models::describe(self, &model),
-            Operation::Load => Box::pin(models::load(self, &model)).await,
-            Operation::Unload => Box::pin(models::unload(self, &model)).await,
+            Operation::Model => models::describe(self, call, &model),
+            Operation::Load => Box::pin(models::load(self, call, &model)).await,
+            Operation::Unload => Box::pin(models::unload(self, call, &model)).await,
         };
         let mut reply = outcome.unwrap_or_else(|Refusal(reply)| *reply);
         if let Ok(id) = HeaderValue::from_str(&request_id(call.headers)) {

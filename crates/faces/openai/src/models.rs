@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use hyper::StatusCode;
 use nereid_core::backend_api::ErrorCode;
-use nereid_core::{Model, Overrides, VersionState};
+use nereid_core::{Model, Overrides, ScopedName, VersionState};
 use nereid_http::{Call, Reply, reply};
 use nereid_protocol::{Action, repository};
 use serde::Serialize;
@@ -67,9 +67,12 @@ fn adapters_of<'v>(states: impl Iterator<Item = &'v VersionState>) -> BTreeSet<S
 /// Lists the models that the client may see, each followed by its adapters.
 pub(crate) fn list(face: &OpenAi, call: &Call<'_>) -> Reply {
     let models = face.server.models();
+    let scope = call.scope_of(Action::Index);
     let names = models.names().filter(|name| call.may(Action::Index, Some(name)));
-    let data = names.filter(|name| is_usable(models.states_of(name))).flat_map(|name| {
-        let adapters = adapters_of(models.states_of(name)).into_iter();
+    let scoped = names.map(|name| (name, ScopedName::new(name, &scope)));
+    let usable = scoped.filter(|(_, scoped)| is_usable(models.states_of(*scoped)));
+    let data = usable.flat_map(|(name, scoped)| {
+        let adapters = adapters_of(models.states_of(scoped)).into_iter();
         let adapters = adapters.map(move |adapter| Document::new(face, format!("{name}:{adapter}")));
         [Document::new(face, name)].into_iter().chain(adapters)
     });
@@ -80,13 +83,14 @@ pub(crate) fn list(face: &OpenAi, call: &Call<'_>) -> Reply {
 ///
 /// # Errors
 /// 404 for a model that is not listed.
-pub(crate) fn describe(face: &OpenAi, name: &str) -> Result<Reply, Refusal> {
+pub(crate) fn describe(face: &OpenAi, call: &Call<'_>, name: &str) -> Result<Reply, Refusal> {
     let models = face.server.models();
     let is_adapter = || {
         let (base, adapter) = name.split_once(':')?;
+        let base = call.scoped(base);
         Some(is_usable(models.states_of(base)) && adapters_of(models.states_of(base)).contains(adapter))
     };
-    match is_usable(models.states_of(name)) || is_adapter().unwrap_or(false) {
+    match is_usable(models.states_of(call.scoped(name))) || is_adapter().unwrap_or(false) {
         true => Ok(reply::json(StatusCode::OK, &Document::new(face, name))),
         false => Err(Failure::unknown_model(format!("Unknown model: {name}")).into()),
     }
@@ -96,16 +100,16 @@ pub(crate) fn describe(face: &OpenAi, name: &str) -> Result<Reply, Refusal> {
 ///
 /// # Errors
 /// The load failed.
-pub(crate) async fn load(face: &OpenAi, name: &str) -> Result<Reply, Refusal> {
-    changed(repository::load(&face.server, name, Overrides::default()).await, name)
+pub(crate) async fn load(face: &OpenAi, call: &Call<'_>, name: &str) -> Result<Reply, Refusal> {
+    changed(repository::load(&face.server, call.scoped(name), Overrides::default()).await, name)
 }
 
 /// Unloads a model.
 ///
 /// # Errors
 /// The unload failed.
-pub(crate) async fn unload(face: &OpenAi, name: &str) -> Result<Reply, Refusal> {
-    changed(repository::unload(&face.server, name, false).await, name)
+pub(crate) async fn unload(face: &OpenAi, call: &Call<'_>, name: &str) -> Result<Reply, Refusal> {
+    changed(repository::unload(&face.server, call.scoped(name), false).await, name)
 }
 
 fn changed(outcome: nereid_core::backend_api::Result<()>, name: &str) -> Result<Reply, Refusal> {

@@ -17,7 +17,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nereid_core::Admission;
+use nereid_core::{Admission, ModelId, Scope};
 
 pub use self::action::Action;
 pub use self::audit::{Audit, AuditEvent, AuditOutcome, AuditedRequest};
@@ -85,11 +85,22 @@ pub trait Authorizer: fmt::Debug + Send + Sync {
     /// The action is refused.
     fn check(&self, caller: &Identity, action: Action, model: Option<&str>) -> Result<(), Denied>;
 
+    /// The models on which the sender may do this. [`check`](Self::check) knows names only, and several namespaces may have a model
+    /// of the same name.
+    fn scope(&self, _caller: &Identity, _action: Action) -> Scope {
+        Scope::ALL
+    }
+
     /// Counts a permitted request to an existing model. `bytes` is the size of its body.
     ///
     /// # Errors
     /// The sender has reached a limit.
-    fn admit(&self, _caller: &Identity, _model: &str, _bytes: usize) -> Result<Option<Admission>, Denied> {
+    fn admit(
+        &self,
+        _caller: &Identity,
+        _model: &ModelId,
+        _bytes: usize,
+    ) -> Result<Option<Admission>, Denied> {
         Ok(None)
     }
 
@@ -226,7 +237,12 @@ impl Access {
     ///
     /// # Errors
     /// The sender has reached a limit.
-    pub fn admit(&self, caller: &Identity, model: &str, bytes: usize) -> Result<Option<Admission>, Denied> {
+    pub fn admit(
+        &self,
+        caller: &Identity,
+        model: &ModelId,
+        bytes: usize,
+    ) -> Result<Option<Admission>, Denied> {
         let mut admitted = None;
         for authorizer in &self.authorizers {
             admitted = authorizer.admit(caller, model, bytes)?.or(admitted);
@@ -234,7 +250,19 @@ impl Access {
         Ok(admitted)
     }
 
-    /// Like [`check`](Self::check), without the reason, where lists are filtered.
+    /// The models on which the sender may do this, by their namespaces.
+    pub fn scope(&self, caller: &Identity, action: Action) -> Scope {
+        self.authorizers
+            .iter()
+            .fold(Scope::ALL, |scope, authorizer| scope.and(authorizer.scope(caller, action)))
+    }
+
+    /// Whether a model is in a list for the sender.
+    pub fn shows(&self, caller: &Identity, action: Action, model: &ModelId) -> bool {
+        self.permits(caller, action, Some(&model.name)) && self.scope(caller, action).contains(model)
+    }
+
+    /// Like [`check`](Self::check), without the reason.
     pub fn permits(&self, caller: &Identity, action: Action, model: Option<&str>) -> bool {
         let suspects = self.wary && caller.is_remote();
         !(suspects && strangers::check(caller, action).is_err())

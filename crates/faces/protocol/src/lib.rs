@@ -29,7 +29,7 @@ pub use forward::HeaderPattern;
 pub use logging::{LogControl, LogFormat, LogSettings, LogUpdate, LogValue};
 pub use model::{as_invalid_arg, parse_version, request_head, resolve_single};
 /// For transports, which do not depend on the server.
-pub use nereid_core::{Admission, Principal, Usage};
+pub use nereid_core::{Admission, ModelId, Principal, Scope, ScopedName, Usage};
 pub use recent_log::{LogLevel, LogLine, RecentLog};
 pub use request_log::{LoggedRequest, REQUEST_LOG};
 pub use status::{grpc_status, http_status};

@@ -1,7 +1,7 @@
 //! Models and their versions, as clients name them.
 
 use nereid_backend_api::{Error, Result};
-use nereid_core::{RequestHead, ResolvedModel, Server};
+use nereid_core::{RequestHead, ResolvedModel, ScopedName, Server};
 
 /// Parses a version.
 ///
@@ -24,7 +24,7 @@ pub fn request_head<'h>(headers: impl IntoIterator<Item = (&'h str, &'h [u8])>) 
 /// The model cannot be resolved, or is decoupled; `streaming` names the API for such models.
 pub async fn resolve_single(
     server: &Server,
-    name: &str,
+    name: ScopedName<'_>,
     version: Option<u64>,
     head: impl FnOnce() -> RequestHead,
     streaming: &str,

@@ -196,8 +196,8 @@ impl Face for SageMaker {
                 Some(Operation::Invocations) => self.invocations(call, body).await,
                 Some(Operation::List) => self.models.list(call),
                 Some(Operation::Load) => Arc::clone(&self.models).load(call, body).await,
-                Some(Operation::Get) => self.models.get(&model),
-                Some(Operation::Unload) => Arc::clone(&self.models).unload(call.headers, &model).await,
+                Some(Operation::Get) => self.models.get(&model, call),
+                Some(Operation::Unload) => Arc::clone(&self.models).unload(&model, call).await,
                 Some(Operation::Invoke) => self.models.invoke(&model, call, body).await,
                 None => unknown_path(),
             }

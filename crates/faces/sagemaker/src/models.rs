@@ -6,9 +6,9 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use hyper::{HeaderMap, StatusCode};
+use hyper::StatusCode;
 use nereid_core::backend_api::{Error, ErrorCode, Result};
-use nereid_core::{ModelStatus, Overrides, Server, VersionState};
+use nereid_core::{ModelId, ModelStatus, Overrides, Scope, ScopedName, Server, VersionState};
 use nereid_http::{Call, Reply, RequestBody, reply};
 use nereid_kserve::{Inference, KserveHttp};
 use nereid_protocol::{Action, repository};
@@ -73,27 +73,40 @@ impl Models {
     /// Lists the ready models that the caller may see.
     pub(crate) fn list(&self, call: &Call<'_>) -> Reply {
         let (table, loaded) = (self.server().models(), self.lock());
-        let ready = loaded.iter().filter(|(name, _)| table.find(name, None).is_ok());
+        let ready = loaded.iter().filter(|(name, _)| table.find(call.scoped(name), None).is_ok());
         let ready = ready.filter(|(name, _)| call.may(Action::Index, Some(name)));
         let models = ready.map(|(name, model)| ModelListing { name, url: &model.url }).collect();
         listed(&List { models })
     }
 
     /// The source folder of a model.
-    pub(crate) fn get(&self, name: &str) -> Reply {
-        match self.lock().get(name) {
+    pub(crate) fn get(&self, name: &str, call: &Call<'_>) -> Reply {
+        match self.visible(name, &call.scope) {
             Some(model) => listed(&ModelListing { name, url: &model.url }),
             None => reply::empty(StatusCode::NOT_FOUND),
         }
     }
 
+    /// A model that was loaded, if the scope has it.
+    fn visible(&self, name: &str, scope: &Scope) -> Option<LoadedModel> {
+        let model = self.lock().get(name).cloned()?;
+        let is_visible = || {
+            let table = self.server().models();
+            let mut namespaces = table.namespaces(name);
+            namespaces.any(|namespace| {
+                scope.contains(&ModelId { name: name.to_owned(), namespace: namespace.clone() })
+            })
+        };
+        (scope.is_all() || is_visible()).then_some(model)
+    }
+
     /// Checks that a model is loaded, from the archive that the request's headers name, if they name one. A client that may
     /// use one model must not reach another by a header.
-    fn check(&self, name: &str, headers: &HeaderMap) -> Result<(), Box<Reply>> {
-        let Some(model) = self.lock().get(name).cloned() else {
+    fn check(&self, name: &str, call: &Call<'_>) -> Result<(), Box<Reply>> {
+        let Some(model) = self.visible(name, &call.scope) else {
             return Err(Box::new(reply::empty(StatusCode::NOT_FOUND)));
         };
-        match target(headers) {
+        match target(call.headers) {
             Some(target) if target != model.target.as_bytes() => {
                 let message = format!(
                     "model '{name}' was loaded from '{}', not from '{}', which {TARGET} names",
@@ -108,7 +121,7 @@ impl Models {
 
     /// Sends a request to a model.
     pub(crate) async fn invoke(&self, name: &str, call: &Call<'_>, body: RequestBody) -> Reply {
-        if let Err(refused) = self.check(name, call.headers) {
+        if let Err(refused) = self.check(name, call) {
             return *refused;
         }
         self.kserve.infer(name, Inference::Infer, call, body).await
@@ -134,14 +147,20 @@ impl Models {
         let target = target.map_or_else(|| request.model_name.clone(), Cow::into_owned);
         tracing::info!("loading SageMaker's model '{target}'");
         // A separate task, so that a disconnecting client does not leave a half-registered model.
-        finished(spawn(async move { self.load_model(request, target).await })).await
+        let scope = call.scope.clone().and(call.scope_of(Action::LoadFiles));
+        finished(spawn(async move { self.load_model(request, target, &scope).await })).await
     }
 
-    async fn load_model(&self, Request { model_name: name, url }: Request, target: String) -> Result<()> {
+    async fn load_model(
+        &self,
+        Request { model_name: name, url }: Request,
+        target: String,
+        scope: &Scope,
+    ) -> Result<()> {
         let (folders, model) = (Arc::clone(&self.folders), name.clone());
         let registered = spawn_blocking(move || folders.register(&checked(&url)?, &model));
         let path = registered.await.map_err(|panic| Error::internal(panic.to_string()))??;
-        match repository::load(self.server(), &name, Overrides::default()).await {
+        match repository::load(self.server(), ScopedName::new(&name, scope), Overrides::default()).await {
             Ok(()) => {
                 self.lock().insert(name, LoadedModel { url: path, target });
                 Ok(())
@@ -154,17 +173,18 @@ impl Models {
     }
 
     /// Unloads a model, with an ensemble's members. Replies once its memory is free, or at the time limit.
-    pub(crate) async fn unload(self: Arc<Self>, headers: &HeaderMap, name: &str) -> Reply {
-        if let Err(refused) = self.check(name, headers) {
+    pub(crate) async fn unload(self: Arc<Self>, name: &str, call: &Call<'_>) -> Reply {
+        if let Err(refused) = self.check(name, call) {
             return *refused;
         }
         tracing::info!("unloading SageMaker's model '{name}'");
-        let name = name.to_owned();
-        finished(spawn(async move { self.unload_model(&name).await })).await
+        let (name, scope) = (name.to_owned(), call.scope.clone());
+        finished(spawn(async move { self.unload_model(ScopedName::new(&name, &scope)).await })).await
     }
 
-    async fn unload_model(&self, name: &str) -> Result<()> {
-        repository::unload(self.server(), name, true).await?;
+    async fn unload_model(&self, scoped: ScopedName<'_>) -> Result<()> {
+        let name = scoped.name;
+        repository::unload(self.server(), scoped, true).await?;
         if timeout(UNLOAD_TIMEOUT, ended(self.server(), name)).await.is_err() {
             tracing::warn!(
                 "model '{name}' is still being unloaded after {} seconds",

@@ -14,8 +14,8 @@ use std::borrow::Cow;
 use hyper::header::HeaderValue;
 use hyper::http::request::Parts;
 use hyper::{Method, StatusCode};
-use nereid_core::Server;
 use nereid_core::backend_api::{Error, Result};
+use nereid_core::{ModelId, Server};
 use nereid_http::{
     Call, Face, Params, PendingReply, Properties, Reply, RequestBody, RouteId, RouteMatch, reply,
 };
@@ -91,7 +91,7 @@ impl VertexAi {
     async fn predict(&self, call: &Call<'_>, body: RequestBody) -> Reply {
         let model = match &self.options.model {
             Some(model) => Cow::Borrowed(model),
-            None => match only_model_of(self.kserve.server(), |model| call.may(Action::Infer, Some(model))) {
+            None => match only_model_of(self.kserve.server(), |model| call.shows(Action::Infer, model)) {
                 Ok(model) => Cow::Owned(model),
                 Err(error) => return reply::error(&error),
             },
@@ -127,9 +127,10 @@ pub fn only_model(server: &Server) -> Result<String> {
 }
 
 /// The only model of those that a caller may use.
-fn only_model_of(server: &Server, may_use: impl Fn(&str) -> bool) -> Result<String> {
+fn only_model_of(server: &Server, may_use: impl Fn(&ModelId) -> bool) -> Result<String> {
     let table = server.models();
-    let mut names: Vec<_> = table.ready().map(|model| model.name()).filter(|name| may_use(name)).collect();
+    let usable = table.ready().filter(|model| may_use(model.id()));
+    let mut names: Vec<_> = usable.map(|model| model.name()).collect();
     names.dedup();
     match names.as_slice() {
         [name] => Ok((*name).to_owned()),

@@ -1,4 +1,4 @@
-//! Limits of processor time, by version 2 of Linux's control groups, where the system has delegated a group to the server.
+//! Limits of processor time and memory, by version 2 of Linux's control groups, where the system has delegated a group to the server.
 //!
 //! A group has processes or groups, not both, once a controller is enabled for the groups in it. A server whose own group is
 //! the delegated one therefore moves to a group in it first.
@@ -21,6 +21,9 @@ const PERIOD: u32 = 100_000;
 
 /// The group that a server moves to if its own group is the delegated one.
 const LEAF: &str = "nereid";
+
+/// The controllers of the limits.
+const CONTROLLERS: [&str; 2] = ["cpu", "memory"];
 
 /// Attributes by which systemd marks delegated groups.
 const MARKS: [&str; 2] = ["user.delegate", "trusted.delegate"];
@@ -56,6 +59,19 @@ impl fmt::Display for Cpus {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Groups {
     folder: PathBuf,
+    /// Whether the groups in it can limit processors.
+    limits_cpus: bool,
+    /// Whether the groups in it can limit memory.
+    limits_memory: bool,
+}
+
+/// The limits of a group. Processes in it have them together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Limits {
+    /// The number of processors.
+    pub cpus: Option<Cpus>,
+    /// The memory in bytes, files in the system's cache included: the system frees these first.
+    pub memory: Option<u64>,
 }
 
 impl Groups {
@@ -107,18 +123,35 @@ impl Groups {
         })
     }
 
-    /// Makes a group with a limit.
+    /// Why processors cannot be limited; `None` if they can.
+    pub(crate) fn missing_cpus(&self) -> Option<String> {
+        (!self.limits_cpus).then(|| lacking(&self.folder, "the controller 'cpu'"))
+    }
+
+    /// Makes a group with the limits whose controllers are enabled; `None` if no limit is left.
     ///
     /// # Errors
     /// The system's error.
-    pub(crate) fn create(&self, cpus: Cpus) -> io::Result<Group> {
+    pub(crate) fn create(&self, limits: Limits) -> io::Result<Option<Group>> {
+        let cpus = limits.cpus.filter(|_| self.limits_cpus);
+        let memory = limits.memory.filter(|_| self.limits_memory);
+        if cpus.is_none() && memory.is_none() {
+            return Ok(None);
+        }
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let group =
             Group { folder: self.folder.join(format!("nereid-model-{}-{number}", std::process::id())) };
         fs::create_dir(&group.folder)?;
-        fs::write(group.folder.join("cpu.max"), format!("{} {PERIOD}", cpus.quota))?;
-        Ok(group)
+        if let Some(cpus) = cpus {
+            fs::write(group.folder.join("cpu.max"), format!("{} {PERIOD}", cpus.quota))?;
+        }
+        if let Some(memory) = memory {
+            fs::write(group.folder.join("memory.max"), memory.to_string())?;
+            // Otherwise a model without one of its processes would wait for it. The file is missing before Linux 4.19.
+            let _ = fs::write(group.folder.join("memory.oom.group"), "1");
+        }
+        Ok(Some(group))
     }
 }
 
@@ -145,20 +178,29 @@ impl Drop for Group {
     }
 }
 
-/// Lets the groups in a folder limit processors.
+/// Lets the groups in a folder limit what its controllers can.
 fn enable(folder: &Path) -> Result<Groups, String> {
-    let has_cpu = |file: &str| {
-        let text = fs::read_to_string(folder.join(file));
-        text.map(|text| text.split_whitespace().any(|word| word == "cpu"))
-    };
     let cannot = |error: io::Error| format!("cannot use the control group '{}': {error}", folder.display());
-    if !has_cpu("cgroup.controllers").map_err(cannot)? {
-        return Err(format!("the control group '{}' does not have the controller 'cpu'", folder.display()));
+    let words = |file: &str| {
+        let text = fs::read_to_string(folder.join(file)).map_err(cannot)?;
+        Ok::<_, String>(text.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+    };
+    let (offered, enabled) = (words("cgroup.controllers")?, words("cgroup.subtree_control")?);
+    let has = |words: &[String], controller: &str| words.iter().any(|word| word == controller);
+    let [limits_cpus, limits_memory] = CONTROLLERS.map(|controller| has(&offered, controller));
+    if !limits_cpus && !limits_memory {
+        return Err(lacking(folder, "the controllers 'cpu' and 'memory'"));
     }
-    if !has_cpu("cgroup.subtree_control").map_err(cannot)? {
-        fs::write(folder.join("cgroup.subtree_control"), "+cpu").map_err(cannot)?;
+    let wanted = CONTROLLERS.into_iter().filter(|name| has(&offered, name) && !has(&enabled, name));
+    let wanted: Vec<_> = wanted.map(|name| format!("+{name}")).collect();
+    if !wanted.is_empty() {
+        fs::write(folder.join("cgroup.subtree_control"), wanted.join(" ")).map_err(cannot)?;
     }
-    Ok(Groups { folder: folder.to_owned() })
+    Ok(Groups { folder: folder.to_owned(), limits_cpus, limits_memory })
+}
+
+fn lacking(folder: &Path, what: &str) -> String {
+    format!("the control group '{}' does not have {what}", folder.display())
 }
 
 /// The mount point of the groups and the folder of the process's own group, by the process's files in /proc.
@@ -248,20 +290,47 @@ mod tests {
 
     #[test]
     fn server_in_the_delegated_group_moves_to_one_below() {
-        for enabled in ["", "cpu memory"] {
+        for (enabled, expected) in [("", "+cpu +memory"), ("memory", "+cpu"), ("cpu memory", "cpu memory")] {
             let root = tempfile::tempdir().unwrap();
             let own = root.path().join("nereid.service");
             group(&own, "cpu io memory\n", enabled);
             let groups = Groups::open(root.path(), &own, 77, |folder| folder == own).unwrap();
             assert_eq!(read(&own.join(LEAF), "cgroup.procs"), "77");
-            assert_eq!(
-                read(&own, "cgroup.subtree_control"),
-                if enabled.is_empty() { "+cpu" } else { enabled }
-            );
-            let limited = groups.create("1.5".parse().unwrap()).unwrap();
+            assert_eq!(read(&own, "cgroup.subtree_control"), expected);
+            let cpus = |text: &str| Limits { cpus: Some(text.parse().unwrap()), memory: None };
+            let limited = groups.create(cpus("1.5")).unwrap().unwrap();
             assert_eq!(limited.folder.parent(), Some(own.as_path()));
             assert_eq!(read(&limited.folder, "cpu.max"), "150000 100000");
-            assert_ne!(groups.create("1".parse().unwrap()).unwrap().folder, limited.folder);
+            assert_ne!(groups.create(cpus("1")).unwrap().unwrap().folder, limited.folder);
+        }
+    }
+
+    #[test]
+    fn groups_have_the_limits_that_the_controllers_allow() {
+        let limits = |cpus: &str, memory| Limits { cpus: cpus.parse().ok(), memory };
+        for (controllers, limits, expected) in [
+            ("cpu memory", limits("2", Some(4096)), Some((Some("200000 100000"), Some("4096")))),
+            ("cpu memory", limits("2", None), Some((Some("200000 100000"), None))),
+            ("memory", limits("", Some(4096)), Some((None, Some("4096")))),
+            ("memory", limits("2", Some(4096)), Some((None, Some("4096")))),
+            ("memory", limits("2", None), None),
+            ("cpu", limits("", Some(4096)), None),
+            ("cpu", limits("2", Some(4096)), Some((Some("200000 100000"), None))),
+            ("cpu memory", Limits::default(), None),
+        ] {
+            let root = tempfile::tempdir().unwrap();
+            group(root.path(), controllers, "");
+            let groups = enable(root.path()).unwrap();
+            assert_eq!(groups.missing_cpus().is_none(), controllers.contains("cpu"));
+            let made = groups.create(limits).unwrap();
+            let found = made.map(|made| {
+                let limit = |file: &str| fs::read_to_string(made.folder.join(file)).ok();
+                assert_eq!(limit("memory.oom.group").is_some(), limit("memory.max").is_some());
+                (limit("cpu.max"), limit("memory.max"))
+            });
+            let expected =
+                expected.map(|(cpus, memory)| (cpus.map(str::to_owned), memory.map(str::to_owned)));
+            assert_eq!(found, expected, "{controllers}: {limits:?}");
         }
     }
 
@@ -273,7 +342,8 @@ mod tests {
         group(&unit, "cpu", "");
         group(&own, "", "");
         let groups = Groups::open(root.path(), &own, 77, |folder| folder == unit).unwrap();
-        assert_eq!(groups, Groups { folder: unit.clone() });
+        assert_eq!(groups, Groups { folder: unit.clone(), limits_cpus: true, limits_memory: false });
+        assert!(groups.missing_cpus().is_none());
         assert_eq!(
             (read(&unit, "cgroup.subtree_control"), read(&own, "cgroup.procs")),
             ("+cpu".into(), "".into())
@@ -288,7 +358,15 @@ mod tests {
         let refused = |is_delegated| Groups::open(root.path(), &own, 77, |_| is_delegated).unwrap_err();
         assert!(refused(false).contains("has delegated no control group"));
         assert_eq!(read(&own, "cgroup.procs"), "");
+        group(root.path(), "io", "");
+        group(&own, "pids", "");
+        assert!(
+            refused(true).contains("does not have the controllers 'cpu' and 'memory'"),
+            "{}",
+            refused(true)
+        );
         group(root.path(), "memory", "");
-        assert!(refused(true).contains("does not have the controller 'cpu'"), "{}", refused(true));
+        let groups = Groups::open(root.path(), &own, 77, |_| true).unwrap();
+        assert!(groups.missing_cpus().unwrap().contains("does not have the controller 'cpu'"));
     }
 }

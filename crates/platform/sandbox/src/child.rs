@@ -15,7 +15,7 @@ use rustix::thread::{CapabilitySet, clear_ambient_capability_set, remove_capabil
 use seccompiler::BpfProgram;
 use tempfile::TempDir;
 
-use crate::cgroups::{Group, Groups};
+use crate::cgroups::{Group, Groups, Limits};
 use crate::policy::{Level, Policy};
 use crate::support::{Error, Support};
 use crate::{filter, rules, variables};
@@ -121,10 +121,17 @@ impl Sandbox {
         }
         // RLIMIT_AS would count what CUDA and sanitizers reserve and never use.
         sandbox.limits.extend(policy.memory.map(|bytes| (Resource::Data, bytes)));
-        if let (Some(cpus), Ok(groups)) = (policy.cpus, Groups::get()) {
-            let group = groups.create(cpus)?;
-            sandbox.entrance = Some(group.entrance()?);
-            sandbox.confinement._group = Some(group);
+        let limits = Limits { cpus: policy.cpus, memory: policy.memory };
+        if limits != Limits::default()
+            && let Ok(groups) = Groups::get()
+        {
+            let group = match groups.create(limits) {
+                // The limit of each process remains.
+                Err(_) if limits.cpus.is_none() => None,
+                made => made?,
+            };
+            sandbox.entrance = group.as_ref().map(Group::entrance).transpose()?;
+            sandbox.confinement._group = group;
         }
         sandbox.rules = rules::ruleset(policy, support.landlock, sandbox.confinement.temporary())?;
         if support.seccomp {

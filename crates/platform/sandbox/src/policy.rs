@@ -48,7 +48,8 @@ pub struct Policy {
     pub network: Network,
     /// Whether the process uses GPUs: their devices stay open.
     pub gpus: bool,
-    /// The most private memory of the process, in bytes.
+    /// The most private memory of each process, in bytes, and the most memory of all that it starts together where the system has
+    /// delegated control groups.
     pub memory: Option<u64>,
     /// How many processors the process and those that it starts may use together.
     pub cpus: Option<Cpus>,

@@ -75,7 +75,10 @@ impl Support {
     /// none. The first limit may move the server to another control group.
     pub fn missing_limit(policy: &Policy) -> Option<String> {
         let cpus = policy.cpus.filter(|_| policy.level > Level::Off)?;
-        let reason = Groups::get().err()?;
+        let reason = match Groups::get() {
+            Ok(groups) => groups.missing_cpus()?,
+            Err(reason) => reason.to_owned(),
+        };
         Some(format!("{reason}: models can use more than {cpus} processors"))
     }
 

@@ -4,13 +4,13 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
 
-use nereid_access::{ANONYMOUS, KeyFile, Policy, explain, overview};
+use nereid_access::{ANONYMOUS, GrantingRole, KeyFile, Policy, explain, overview};
 use nereid_options::AccessCommand;
 
 /// Runs a subcommand. Fails if the policy cannot be used.
 pub(crate) fn run(command: &AccessCommand) -> ExitCode {
-    let AccessCommand::Check { policy, principal, model } = command;
-    match check(policy, principal.as_deref().zip(model.as_deref())) {
+    let AccessCommand::Check { policy, principal, model, namespace } = command;
+    match check(policy, principal.as_deref().zip(model.as_deref()), namespace.as_deref()) {
         Ok(text) => {
             // The reader may close the pipe early, as `head` does.
             let _ = writeln!(std::io::stdout(), "{}", text.trim());
@@ -23,17 +23,23 @@ pub(crate) fn run(command: &AccessCommand) -> ExitCode {
     }
 }
 
-fn check(path: &Path, subject: Option<(&str, &str)>) -> Result<String, String> {
+fn check(path: &Path, subject: Option<(&str, &str)>, namespace: Option<&str>) -> Result<String, String> {
     let policy = Policy::read(path).map_err(|error| error.to_string())?;
     policy.check_token_keys()?;
     let keys =
         policy.keys().map_or(Ok(KeyFile::default()), KeyFile::read).map_err(|error| error.to_string())?;
     let Some((name, model)) = subject else { return Ok(overview(&policy, &keys)) };
     let principal = if name == ANONYMOUS { policy.anonymous() } else { policy.find(name)? };
-    let rows: Vec<_> = explain(&policy, principal, model)
+    let rows: Vec<_> = explain(&policy, principal, model, namespace)
         .into_iter()
         .map(|reason| {
-            let roles = reason.roles.iter().map(|(role, pattern)| format!("role '{role}' on '{pattern}'"));
+            let roles = reason.roles.iter().map(|GrantingRole { name, models, namespaces }| {
+                let namespaces = match namespaces.as_slice() {
+                    [] => String::new(),
+                    namespaces => format!(" in '{}'", namespaces.join("', '")),
+                };
+                format!("role '{name}' on '{models}'{namespaces}")
+            });
             let roles: Vec<_> = roles.collect();
             let (is_granted, why) = match roles.is_empty() {
                 true => ("no", format!("no role of '{name}' grants it")),

@@ -241,7 +241,7 @@ impl Server {
 
     /// The statistics of all ready models.
     pub fn statistics(&self) -> Vec<ModelStatistics> {
-        Statistics::of_all(&self.core).model_stats
+        Statistics::of_all(&self.core, |_| true).model_stats
     }
 
     /// Every known version of a model with its state, and models that were never loaded. It may read the repositories, and

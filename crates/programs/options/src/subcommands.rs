@@ -120,6 +120,10 @@ pub enum AccessCommand {
         /// Name of a model, which need not exist.
         #[arg(value_name = "MODEL")]
         model: Option<String>,
+
+        /// The model's namespace: its repository, as --model-repository names it. Without it, rights in any namespace count.
+        #[arg(value_name = "NAMESPACE")]
+        namespace: Option<String>,
     },
 }
 

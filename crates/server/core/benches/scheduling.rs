@@ -4,8 +4,8 @@
 //! Run it with `cargo xtask bench scheduling`. Clients are tasks on one I/O thread, each with one request at a time.
 //!
 //! The first table is for all processors. With few requests in flight it shows above all what it costs to wake an idle
-//! processor, which depends on the machine. The second one is for one processor, where waking a thread is a switch. The
-//! last one shows the cost of an ensemble of two steps in addition to its two requests.
+//! processor, which depends on the machine. The second one is for one processor, where waking a thread is a switch. Then follow
+//! the cost of an ensemble of two steps in addition to its two requests, and of queues that clients share, whose target is 3 %.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use nereid_core::backend_api::{
-    Backend, Batch, DataType, InferRequest, Instance, InstanceContext, Model, ModelContext, Request,
+    Backend, Batch, DataType, Flow, InferRequest, Instance, InstanceContext, Model, ModelContext, Request,
     Response, Result, Tensor,
 };
-use nereid_core::{Caller, ExecutorFactory, ModelId, ModelSpec, Server, ServerOptions};
+use nereid_core::{Admission, Caller, ExecutorFactory, ModelId, ModelSpec, Server, ServerOptions};
 use nereid_ensemble::EnsembleFactory;
 use rustix::thread::{CpuSet, sched_getcpu, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
@@ -90,8 +90,9 @@ fn model(name: &str, text: &str) -> (String, Result<ModelSpec>) {
     (name.to_owned(), Ok(spec))
 }
 
-/// Measures the named model with this number of requests in flight.
-fn measure(backend: &Timed, scheduling: &str, asked: &'static str, in_flight: usize) -> Row {
+/// Measures the named model with this number of requests in flight, which come from as many clients of an access policy, or from
+/// unknown ones for 0.
+fn measure(backend: &Timed, scheduling: &str, asked: &'static str, in_flight: usize, senders: usize) -> Row {
     let step = |read: &str, write: &str| {
         format!(
             r#"step {{ model_name: "m" model_version: -1 input_map {{ key: "X" value: "{read}" }}
@@ -114,7 +115,9 @@ fn measure(backend: &Timed, scheduling: &str, asked: &'static str, in_flight: us
     let runtime = runtime.expect("a runtime");
     let stopped = Arc::new(AtomicBool::new(false));
     let mut clients = Vec::new();
-    for _ in 0..in_flight {
+    for number in 0..in_flight {
+        let flow =
+            Flow { id: number.checked_rem(senders).map_or(0, |sender| sender as u64 + 1), ..Flow::default() };
         let (server, stopped) = (Arc::clone(&server), Arc::clone(&stopped));
         clients.push(runtime.spawn(async move {
             let contents = bytes::Bytes::from_static(&[0; 16]);
@@ -123,7 +126,9 @@ fn measure(backend: &Timed, scheduling: &str, asked: &'static str, in_flight: us
                 let inputs = vec![input];
                 let request = InferRequest { inputs, ..InferRequest::default() };
                 let model = server.resolve(asked, None).await.expect("it is loaded");
-                let mut answers = server.infer(&model, request, Caller::default()).expect("admitted");
+                let caller =
+                    Caller::default().with_admission(Some(Admission { permit: None, usage: None, flow }));
+                let mut answers = server.infer(&model, request, caller).expect("admitted");
                 answers.single().await.expect("answered");
                 tokio::task::yield_now().await;
             }
@@ -184,9 +189,27 @@ fn main() {
     println!("|---|---|---|---|---|");
     for (name, backend) in [("idle", &idle), ("idle, executed by the caller", &prompt)] {
         for in_flight in [1, 8, 64] {
-            let [ensemble, two] = ["ensemble", "m"].map(|asked| measure(backend, "", asked, in_flight).cpu);
+            let [ensemble, two] =
+                ["ensemble", "m"].map(|asked| measure(backend, "", asked, in_flight, 0).cpu);
             let two = 2.0 * two;
             println!("| {name} | {in_flight} | {ensemble:.2} | {two:.2} | {:.2} |", ensemble - two);
+        }
+    }
+    println!("\nQueues that 8 clients share, on one processor:\n");
+    println!("| scheduler | in flight | CPU us/request | of one client | more |");
+    println!("|---|---|---|---|---|");
+    for (name, scheduling) in [("default", ""), ("dynamic", dynamic)] {
+        for in_flight in [8, 64, 512] {
+            // The least of several, in turns, because the machine may do other work, too.
+            let mut least = [f64::INFINITY; 2];
+            for _ in 0..3 {
+                for (least, senders) in least.iter_mut().zip([8, 0]) {
+                    *least = least.min(measure(&idle, scheduling, "m", in_flight, senders).cpu);
+                }
+            }
+            let [shared, one] = least;
+            let more = (shared / one - 1.0) * 100.0;
+            println!("| {name} | {in_flight} | {shared:.2} | {one:.2} | {more:.1} % |");
         }
     }
 }
@@ -201,7 +224,7 @@ fn table(cases: &[Case<'_>]) {
     println!("|---|---|---|---|---|---|---|");
     for (name, backend, scheduler, scheduling, loads) in cases {
         for &in_flight in *loads {
-            let row = measure(backend, scheduling, "m", in_flight);
+            let row = measure(backend, scheduling, "m", in_flight, 0);
             println!(
                 "| {name} | {scheduler} | {in_flight} | {:.2} | {:.0} | {:.1} | {:.1} % |",
                 row.cpu,

@@ -33,6 +33,7 @@ mod release;
 mod reminder;
 mod repository_agent;
 mod request_head;
+mod scope;
 mod server;
 mod signature;
 mod source;
@@ -79,6 +80,7 @@ pub use repository_agent::{
     AgentAction, AgentContext, AgentFolders, AgentModel, ModelLocation, RepositoryAgent,
 };
 pub use request_head::RequestHead;
+pub use scope::{Scope, ScopedName};
 pub use server::{ModelControl, Server, ServerOptions};
 pub use signature::{InputSignature, OutputSignature, Signature};
 pub use source::{

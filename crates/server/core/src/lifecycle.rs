@@ -188,9 +188,7 @@ impl LifeCycle {
                     self.note_failed(&id, &error);
                 }
                 known.failed = fingerprint.ok();
-                return Err(Error::internal(format!(
-                    "failed to load '{id}', failed to poll from model repository: {error}"
-                )));
+                return Err(unreadable(&id, &error));
             }
         };
         let is_deferred = || spec.is_on_demand || !self.has_room(&spec);
@@ -567,4 +565,9 @@ impl LifeCycle {
     pub(crate) fn events(&self) -> &Events {
         &self.services.events
     }
+}
+
+/// The error of a load whose model cannot be read.
+fn unreadable(id: &ModelId, error: &Error) -> Error {
+    Error::internal(format!("failed to load '{id}', failed to poll from model repository: {error}"))
 }

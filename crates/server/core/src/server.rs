@@ -28,6 +28,7 @@ use crate::peers::{InnerCaller, ServerPeers};
 use crate::readiness_watch::ReadinessWatch;
 use crate::reminder::Reminder;
 use crate::request_head::RequestHead;
+use crate::scope::{Scope, ScopedName};
 use crate::source::{FetchStatus, ModelSource, Overrides, SourceEntry};
 use crate::spec::ModelId;
 use crate::table::{ModelStatus, ModelTable, ServedModels, VersionState};
@@ -278,7 +279,8 @@ impl Server {
     ///
     /// # Errors
     /// The reason why it would not: the model is unknown or not served, or its backend is not ready.
-    pub async fn model_ready(&self, name: &str, version: Option<u64>) -> Result<()> {
+    pub async fn model_ready<'a>(&self, name: impl Into<ScopedName<'a>>, version: Option<u64>) -> Result<()> {
+        let name = name.into();
         let error = match self.model(name, version) {
             Ok(model) => {
                 let answer = model.ready();
@@ -296,7 +298,7 @@ impl Server {
     ///
     /// # Errors
     /// `NotFound` or `Unavailable`, see [`ModelTable::find`].
-    pub fn model(&self, name: &str, version: Option<u64>) -> Result<Arc<Model>> {
+    pub fn model<'a>(&self, name: impl Into<ScopedName<'a>>, version: Option<u64>) -> Result<Arc<Model>> {
         self.models().find(name, version).cloned()
     }
 
@@ -308,7 +310,7 @@ impl Server {
     ///
     /// # Errors
     /// As [`model`](Self::model), or the chooser's own.
-    pub fn resolve(&self, name: &str, version: Option<u64>) -> ResolveFuture {
+    pub fn resolve<'a>(&self, name: impl Into<ScopedName<'a>>, version: Option<u64>) -> ResolveFuture {
         self.resolve_with(name, version, RequestHead::default)
     }
 
@@ -316,13 +318,15 @@ impl Server {
     ///
     /// # Errors
     /// See there.
-    pub fn resolve_with(
+    pub fn resolve_with<'a>(
         &self,
-        name: &str,
+        name: impl Into<ScopedName<'a>>,
         version: Option<u64>,
         head: impl FnOnce() -> RequestHead,
     ) -> ResolveFuture {
-        let (chooser, has_releases): (Arc<dyn VersionChooser>, _) = match self.options.versions.of(name) {
+        let name = name.into();
+        let (chooser, has_releases): (Arc<dyn VersionChooser>, _) = match self.options.versions.of(name.name)
+        {
             Some(chooser) => (Arc::clone(chooser), false),
             None => match (self.model(name, version), &self.options.residency) {
                 (Err(_), Some(residency)) => (Arc::clone(residency) as _, true),
@@ -331,7 +335,7 @@ impl Server {
                 }
             },
         };
-        let request = ModelRequest::new(name, version, head());
+        let request = ModelRequest::new(name.name, version, head()).within(name.scope);
         ResolveFuture::choose(chooser, request, has_releases, &self.models)
     }
 
@@ -391,7 +395,7 @@ impl Server {
             let (done, model) = (done.clone(), name.clone());
             let ended: Done = Box::new(move |outcome| done.send((model, outcome)).unwrap_or_default());
             let overrides = Overrides::default();
-            (name, Task::Load { overrides, with_members, is_required, as_of }, ended)
+            (name, Task::Load { overrides, scope: Scope::ALL, with_members, is_required, as_of }, ended)
         });
         self.models.submit_all(loads.collect::<Vec<_>>());
         drop(done);
@@ -454,7 +458,7 @@ impl Server {
     ///
     /// # Errors
     /// The source cannot be listed.
-    pub fn index(&self) -> impl Future<Output = Result<Vec<(String, Option<ModelStatus>)>>> + Send + use<> {
+    pub fn index(&self) -> impl Future<Output = Result<Vec<(ModelId, Option<ModelStatus>)>>> + Send + use<> {
         let (models, polled) = (Arc::clone(&self.models), self.polled());
         let on_demand = self.loads_all_on_demand();
         async move {
@@ -470,7 +474,7 @@ impl Server {
     ///
     /// # Errors
     /// See there.
-    pub fn blocking_index(&self) -> Result<Vec<(String, Option<ModelStatus>)>> {
+    pub fn blocking_index(&self) -> Result<Vec<(ModelId, Option<ModelStatus>)>> {
         let listing = self.polled().unwrap_or_else(|| self.models.catalog().refresh());
         index(&self.models.forget_gone(&listing), &listing, self.loads_all_on_demand())
     }
@@ -479,8 +483,8 @@ impl Server {
     ///
     /// # Errors
     /// The source could not be listed.
-    pub fn is_listed(&self, name: &str, since: Instant) -> Result<Option<bool>> {
-        self.models.catalog().has(name, since).transpose()
+    pub fn is_listed<'a>(&self, name: impl Into<ScopedName<'a>>, since: Instant) -> Result<Option<bool>> {
+        self.models.catalog().has(name.into(), since).transpose()
     }
 
     /// Lists the source on another thread, once for all waiting callers.
@@ -554,7 +558,7 @@ fn index(
     table: &ModelTable,
     listing: &Listing,
     on_demand: bool,
-) -> Result<Vec<(String, Option<ModelStatus>)>> {
+) -> Result<Vec<(ModelId, Option<ModelStatus>)>> {
     // The versions of a model that was never loaded are unknown.
     let status = |id, state| ModelStatus { id, version: None, state, failed_reload: None };
     let listed = listing.as_ref().map_err(Error::clone)?;
@@ -586,7 +590,7 @@ fn index(
         }
     }
     index.sort_by(|(one, _), (other, _)| one.cmp(other));
-    Ok(index.into_iter().map(|(id, status)| (id.name, status)).collect())
+    Ok(index)
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use arc_swap::{ArcSwap, Guard};
 use nereid_backend_api::{Error, Result};
 
 use crate::model::Model;
+use crate::scope::ScopedName;
 use crate::spec::ModelId;
 
 /// All models by name and namespace, with all their versions.
@@ -161,9 +162,10 @@ impl ModelTable {
     /// # Errors
     /// `NotFound` for an unknown model or version, `Unavailable` for a version that did not load, `InvalidArg` for an ambiguous
     /// name.
-    pub fn find(&self, name: &str, version: Option<u64>) -> Result<&Arc<Model>> {
+    pub fn find<'a>(&self, name: impl Into<ScopedName<'a>>, version: Option<u64>) -> Result<&Arc<Model>> {
+        let name = name.into();
         let unknown = || Error::not_found(format!("Request for unknown model: '{name}' is not found"));
-        self.entry(name)?.ok_or_else(unknown)?.find(name, version)
+        self.entry(name)?.ok_or_else(unknown)?.find(name.name, version)
     }
 
     /// Like [`find`](Self::find), with a namespace.
@@ -173,14 +175,16 @@ impl ModelTable {
     }
 
     /// The model of this name; among several namespaces, the only one that is loaded, loading, evicted or failed.
-    fn entry(&self, name: &str) -> Result<Option<&Entry>> {
-        let Some(namespaces) = self.models.get(name) else { return Ok(None) };
+    fn entry(&self, name: ScopedName<'_>) -> Result<Option<&Entry>> {
+        let Some(namespaces) = self.models.get(name.name) else { return Ok(None) };
+        let mut visible = namespaces.iter().filter(|(namespace, _)| name.scope.has(name.name, namespace));
         if namespaces.len() == 1 {
-            return Ok(namespaces.values().next());
+            return Ok(visible.next().map(|(_, entry)| entry));
         }
-        let wanted: Vec<_> = namespaces.iter().filter(|(_, entry)| entry.is_wanted()).collect();
+        let visible: Vec<_> = visible.collect();
+        let wanted: Vec<_> = visible.iter().filter(|(_, entry)| entry.is_wanted()).collect();
         match wanted.as_slice() {
-            [] => Ok(namespaces.values().next()),
+            [] => Ok(visible.first().map(|(_, entry)| *entry)),
             [(_, entry)] => Ok(Some(entry)),
             several => {
                 let places: Vec<_> = several.iter().map(|(namespace, _)| format!("'{namespace}'")).collect();
@@ -194,8 +198,8 @@ impl ModelTable {
     }
 
     /// The ready versions of a model, ascending.
-    pub fn ready_versions(&self, name: &str) -> impl Iterator<Item = u64> {
-        let entry = self.entry(name).ok().flatten();
+    pub fn ready_versions<'a>(&self, name: impl Into<ScopedName<'a>>) -> impl Iterator<Item = u64> {
+        let entry = self.entry(name.into()).ok().flatten();
         entry.into_iter().flat_map(|entry| entry.ready().map(|model| model.version()))
     }
 
@@ -349,9 +353,11 @@ impl ModelTable {
     }
 
     /// The states of the versions of all models of this name.
-    pub fn states_of(&self, name: &str) -> impl Iterator<Item = &VersionState> {
-        let entries = self.models.get(name).into_iter().flat_map(|namespaces| namespaces.values());
-        entries.flat_map(|entry| entry.versions.values())
+    pub fn states_of<'a>(&self, name: impl Into<ScopedName<'a>>) -> impl Iterator<Item = &VersionState> {
+        let name = name.into();
+        let namespaces = self.models.get(name.name).into_iter().flat_map(|namespaces| namespaces.iter());
+        let visible = namespaces.filter(move |(namespace, _)| name.scope.has(name.name, namespace));
+        visible.flat_map(|(_, entry)| entry.versions.values())
     }
 
     /// The state of a version; `None` if it is unknown.

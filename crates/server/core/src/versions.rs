@@ -22,6 +22,7 @@ pub use self::resolved::{InferTarget, ResolvedModel};
 use crate::lifecycle::LifeCycle;
 use crate::model::Model;
 use crate::request_head::RequestHead;
+use crate::scope::{Scope, ScopedName};
 use crate::table::ModelTable;
 
 /// A request that needs a model.
@@ -29,6 +30,8 @@ use crate::table::ModelTable;
 pub struct ModelRequest {
     /// The name of the model.
     pub name: String,
+    /// The models that the name can mean.
+    pub scope: Scope,
     /// The requested version, if any.
     pub version: Option<u64>,
     /// The head of the request; empty for inner requests.
@@ -40,7 +43,18 @@ pub struct ModelRequest {
 impl ModelRequest {
     /// A request that arrives now.
     pub fn new(name: impl Into<String>, version: Option<u64>, head: RequestHead) -> Self {
-        Self { name: name.into(), version, head, arrived: Instant::now() }
+        Self { name: name.into(), scope: Scope::ALL, version, head, arrived: Instant::now() }
+    }
+
+    /// Limits the name to the models of a scope.
+    #[must_use]
+    pub fn within(self, scope: &Scope) -> Self {
+        Self { scope: scope.clone(), ..self }
+    }
+
+    /// The name in its scope.
+    pub fn scoped_name(&self) -> ScopedName<'_> {
+        ScopedName::new(&self.name, &self.scope)
     }
 
     /// When its client stops waiting, if that is known.

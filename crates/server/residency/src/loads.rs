@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use nereid_backend_api::{Error, Result};
+use nereid_core::ScopedName;
 use tokio::sync::oneshot::{Receiver, Sender, channel};
 
 /// The longest pause after failures, as a multiple of the first.
@@ -17,7 +18,8 @@ const FEW: usize = 64;
 
 /// The loads of all models.
 pub(crate) struct Loads {
-    models: BTreeMap<String, ModelLoads>,
+    /// By name, and by the scope in which requests use it: others must not learn how a load ended.
+    models: BTreeMap<(String, String), ModelLoads>,
     /// The pause after the first failure.
     retry_pause: Duration,
 }
@@ -67,8 +69,15 @@ impl Loads {
 
     /// Decides about a request that arrived some time ago and waits until `until`. A request that cannot wait still has the load
     /// started, for the next one; a request that has seen a load fail has no other one started.
-    pub(crate) fn request(&mut self, name: &str, arrived: Instant, now: Instant, until: Instant) -> Answer {
-        let model = self.models.entry(name.to_owned()).or_default();
+    pub(crate) fn request<'a>(
+        &mut self,
+        name: impl Into<ScopedName<'a>>,
+        arrived: Instant,
+        now: Instant,
+        until: Instant,
+    ) -> Answer {
+        let name = name.into();
+        let model = self.models.entry(key(name)).or_default();
         let starts_load = match &model.state {
             State::Loading { .. } => false,
             State::Failed { error, at, pause } if now < *at + *pause || arrived <= *at => {
@@ -88,13 +97,13 @@ impl Loads {
             };
             model.state = State::Loading { since: now, waiting: Vec::new(), crowded: FEW, last_pause };
         }
-        let wait = model.wait(name, now, until);
+        let wait = model.wait(name.name, now, until);
         Answer { starts_load, wait }
     }
 
     /// A load has ended. Wakes its requests in the order of their arrival.
-    pub(crate) fn ended(&mut self, name: &str, now: Instant, outcome: &Result<()>) {
-        let Some(model) = self.models.get_mut(name) else { return };
+    pub(crate) fn ended<'a>(&mut self, name: impl Into<ScopedName<'a>>, now: Instant, outcome: &Result<()>) {
+        let Some(model) = self.models.get_mut(&key(name.into())) else { return };
         let (since, waiting, last_pause) = match std::mem::take(&mut model.state) {
             State::Loading { since, waiting, last_pause, .. } => (since, waiting, last_pause),
             other => {
@@ -127,15 +136,19 @@ impl Loads {
     }
 
     /// Whether a load of the model is in progress, or its last one failed.
-    pub(crate) fn is_active(&self, name: &str) -> bool {
-        self.models.get(name).is_some_and(|model| !matches!(model.state, State::Idle))
+    pub(crate) fn is_active<'a>(&self, name: impl Into<ScopedName<'a>>) -> bool {
+        self.models.get(&key(name.into())).is_some_and(|model| !matches!(model.state, State::Idle))
     }
 
     /// Whether the model is left alone after a failure.
-    pub(crate) fn is_paused(&self, name: &str, now: Instant) -> bool {
-        let state = self.models.get(name).map(|model| &model.state);
+    pub(crate) fn is_paused<'a>(&self, name: impl Into<ScopedName<'a>>, now: Instant) -> bool {
+        let state = self.models.get(&key(name.into())).map(|model| &model.state);
         matches!(state, Some(State::Failed { at, pause, .. }) if now < *at + *pause)
     }
+}
+
+fn key(name: ScopedName<'_>) -> (String, String) {
+    (name.name.to_owned(), name.scope.name().to_owned())
 }
 
 impl ModelLoads {

@@ -12,8 +12,8 @@ use futures_util::future::select;
 use nereid_backend_api::{Error, ErrorCode, ModelConfig, Result};
 use nereid_budgets::Budget;
 use nereid_core::{
-    Choice, Model, ModelId, ModelRequest, ModelSpec, ModelTable, Residency, Server, VersionChooser,
-    VersionState,
+    Choice, Model, ModelId, ModelRequest, ModelSpec, ModelTable, Residency, ScopedName, Server,
+    VersionChooser, VersionState,
 };
 use nereid_scheduling::timer::{Alarm, Ring, Timer};
 use tokio::sync::oneshot::{Receiver, Sender, channel};
@@ -133,7 +133,7 @@ impl ResidencyManager {
     }
 
     /// Whether requests load a model that is not served, according to the table. `None` for a model that only the source may have.
-    fn is_wanted(&self, name: &str, models: &ModelTable) -> Option<bool> {
+    fn is_wanted(&self, name: ScopedName<'_>, models: &ModelTable) -> Option<bool> {
         let mut is_awaited = false;
         for state in models.states_of(name) {
             if state.is_evicted() {
@@ -187,12 +187,13 @@ impl ResidencyManager {
         }))
     }
 
-    fn start(&self, server: &Server, name: &str) {
-        let (waiting, loaded) = (Arc::downgrade(&self.waiting), name.to_owned());
+    fn start(&self, server: &Server, name: ScopedName<'_>) {
+        let waiting = Arc::downgrade(&self.waiting);
+        let (loaded, scope) = (name.name.to_owned(), name.scope.clone());
         tracing::info!("loading '{name}' for a request");
         server.load_on_demand(name, move |outcome| {
             if let Some(waiting) = waiting.upgrade() {
-                waiting.loads().ended(&loaded, Instant::now(), &outcome);
+                waiting.loads().ended(ScopedName::new(&loaded, &scope), Instant::now(), &outcome);
             }
         });
     }
@@ -219,7 +220,7 @@ impl VersionChooser for ResidencyManager {
 impl ResidencyManager {
     /// Decides about a request by a table. `Err` if its model is not wanted, according to that table.
     fn decide(&self, request: &ModelRequest, models: &ModelTable) -> Result<Choice> {
-        let name = request.name.as_str();
+        let name = request.scoped_name();
         let error = match models.find(name, request.version) {
             Ok(model) => return Ok(Choice::Version(Ok(Arc::clone(model)))),
             Err(error) => error,
@@ -288,7 +289,11 @@ impl Residency for ResidencyManager {
         self.rooms.after_load(spec, outcome.is_ok());
     }
 
-    fn is_offered(&self, name: &str, models: &ModelTable) -> Pin<Box<dyn Future<Output = bool> + Send>> {
+    fn is_offered(
+        &self,
+        name: ScopedName<'_>,
+        models: &ModelTable,
+    ) -> Pin<Box<dyn Future<Output = bool> + Send>> {
         let is_final = models.states_of(name).any(|state| state.model().is_some());
         if is_final || self.waiting.loads().is_paused(name, Instant::now()) {
             return Box::pin(ready(false));
@@ -299,14 +304,14 @@ impl Residency for ResidencyManager {
         }
         let since = since(Instant::now());
         let is_listed =
-            move |server: &Server, name: &str| server.is_listed(name, since).unwrap_or(Some(false));
+            move |server: &Server, name: ScopedName<'_>| server.is_listed(name, since).unwrap_or(Some(false));
         if let Some(is_listed) = is_listed(&server, name) {
             return Box::pin(ready(is_listed));
         }
-        let (listing, name) = (server.list_source(), name.to_owned());
+        let (listing, name, scope) = (server.list_source(), name.name.to_owned(), name.scope.clone());
         Box::pin(async move {
             listing.await;
-            is_listed(&server, &name).unwrap_or(false)
+            is_listed(&server, ScopedName::new(&name, &scope)).unwrap_or(false)
         })
     }
 }

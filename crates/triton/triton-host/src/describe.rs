@@ -20,7 +20,7 @@ pub(crate) fn model(server: &Server, name: &str, version: Option<u64>) -> Result
 /// Statistics of one model, or of all models if the name is empty.
 pub(crate) fn statistics(server: &Server, name: &str, version: Option<u64>) -> Result<String> {
     json(&match name {
-        "" => Statistics::of_all(server),
+        "" => Statistics::of_all(server, |_| true),
         // As the reference's functions do.
         name => Statistics::of(server, name, version)
             .map_err(|error| Error::invalid_arg(error.message().to_owned()))?,

@@ -1,6 +1,7 @@
 //! The guard: who a client is, what it may do, and files that change while the server runs.
 
 mod flows;
+mod namespaces;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -284,19 +285,23 @@ fn limits_hold_for_each_client_and_start_anew_with_a_new_policy() {
         (&root, "a-1"),
     ]
     .into_iter()
-    .map(|(caller, model)| access.admit(caller, model, 1).unwrap())
+    .map(|(caller, model)| access.admit(caller, &ModelId::plain(model), 1).unwrap())
     .collect();
     let has_place =
         |admission: &Option<Admission>| admission.as_ref().is_some_and(|held| held.permit.is_some());
     assert_eq!(held.iter().map(has_place).collect::<Vec<_>>(), [true, true, true, true, false]);
     for (caller, model) in [(&alice, "a-1"), (&alice, "a-2"), (&anonymous, "public-1")] {
-        assert!(matches!(access.admit(caller, model, 1), Err(Denied::Exhausted(_))), "{model}");
+        assert!(
+            matches!(access.admit(caller, &ModelId::plain(model), 1), Err(Denied::Exhausted(_))),
+            "{model}"
+        );
     }
-    assert!(access.admit(&root, "a-1", 1).is_ok_and(|admission| !has_place(&admission)));
+    assert!(access.admit(&root, &ModelId::plain("a-1"), 1).is_ok_and(|admission| !has_place(&admission)));
     fs::write(place.policy(), limited.replace("concurrent-requests = 1", "concurrent-requests = 3")).unwrap();
     checked(&guard);
-    let again: Vec<_> = (0..3).map(|_| access.admit(&alice, "a-1", 1)).collect();
-    assert!(again.iter().all(Result::is_ok) && access.admit(&alice, "a-1", 1).is_err());
+    let a_1 = ModelId::plain("a-1");
+    let again: Vec<_> = (0..3).map(|_| access.admit(&alice, &a_1, 1)).collect();
+    assert!(again.iter().all(Result::is_ok) && access.admit(&alice, &a_1, 1).is_err());
     // Counts outlive the policy.
     let used: BTreeMap<_, _> = guard.usage().into_iter().collect();
     assert_eq!(
@@ -523,9 +528,9 @@ fn tokens_have_the_rights_of_their_principal_and_of_their_scopes() {
             }
             let refused = guard.check(&caller, Action::Infer, Some("b"));
             assert!(matches!(refused, Err(Denied::Forbidden(reason)) if reason.contains(name)));
-            let permit = guard.admit(&caller, "a-1", 1);
+            let permit = guard.admit(&caller, &ModelId::plain("a-1"), 1);
             // All tokens of a principal share the limits of its roles.
-            assert_eq!(guard.admit(&caller, "a-1", 1).is_err(), name == "alice");
+            assert_eq!(guard.admit(&caller, &ModelId::plain("a-1"), 1).is_err(), name == "alice");
             drop(permit);
         }
     }

@@ -98,7 +98,7 @@ fn limits_and_weights_are_those_of_the_first_role_that_permits_the_request() {
         ("r", "free", 0, 0, 1000),
         ("r", "a-1", 0, 9, 5),
     ] {
-        let (limits, weight) = policy.find(principal).unwrap().limits(model);
+        let (limits, weight) = policy.find(principal).unwrap().limits(&ModelId::plain(model));
         let count = |limit: Option<NonZeroU32>| limit.map_or(0, NonZeroU32::get);
         assert_eq!(
             (count(limits.per_second), count(limits.concurrent), weight.get()),

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use nereid_core::backend_api::CorrelationId;
-use nereid_core::{Model, OpenSequence};
+use nereid_core::{Model, ModelId, OpenSequence};
 use nereid_http::decode;
 use serde::Serialize;
 
@@ -70,10 +70,13 @@ impl ModelQuery {
 pub(crate) fn states(
     sampling: &Sampling,
     of: Option<&str>,
-    may_see: impl Fn(&str) -> bool,
+    may_see: impl Fn(&ModelId) -> bool,
 ) -> Vec<StateChange> {
     let is_wanted = |change: &&StateChange| match (&change.model, of) {
-        (Some(model), of) => of.is_none_or(|of| of == model) && may_see(model),
+        (Some(model), of) => {
+            let id = ModelId { name: model.clone(), namespace: change.namespace.clone() };
+            of.is_none_or(|of| of == model) && may_see(&id)
+        }
         (None, of) => of.is_none(),
     };
     sampling.states().changes().filter(is_wanted).cloned().collect()

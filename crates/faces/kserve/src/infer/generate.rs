@@ -46,7 +46,7 @@ async fn one_with(
     body: RequestBody,
     trace: Option<&Arc<Trace>>,
 ) -> Result<Reply> {
-    let admission = match call.http.admit(model.name(), body.len()) {
+    let admission = match call.http.admit(model.id(), body.len()) {
         Ok(admission) => admission,
         Err(refused) => return Ok(*refused),
     };
@@ -94,7 +94,7 @@ async fn stream_with(
     body: RequestBody,
     trace: Option<Arc<Trace>>,
 ) -> Result<Reply> {
-    let admission = match call.http.admit(model.name(), body.len()) {
+    let admission = match call.http.admit(model.id(), body.len()) {
         Ok(admission) => admission,
         Err(refused) => return Ok(*refused),
     };
@@ -119,8 +119,8 @@ async fn stream_with(
 
 /// The requested model, and the request's trace if it is traced.
 async fn begin(call: &Call<'_>) -> Result<(ResolvedModel, Option<Arc<Trace>>)> {
-    let (name, version) = (&call.target.model, call.target.version()?);
-    let model = call.face.server.resolve_with(name, version, || call.head(None)).await?;
+    let version = call.target.version()?;
+    let model = call.face.server.resolve_with(call.model(), version, || call.head(None)).await?;
     Ok((model, call.draw_trace()))
 }
 

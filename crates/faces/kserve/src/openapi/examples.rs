@@ -1,7 +1,7 @@
 //! Examples in the document: models that are ready, and requests to them.
 
 use nereid_core::backend_api::{DataType, Shape};
-use nereid_core::{InputSignature, Model, Server};
+use nereid_core::{InputSignature, Model, ModelId, Server};
 use serde_json::{Map, Value, json};
 
 /// The most models with examples.
@@ -21,9 +21,9 @@ pub(crate) struct Example {
 }
 
 /// Examples for the models that are ready, visible to the caller, and whose inputs JSON can represent.
-pub(crate) fn of(server: &Server, is_visible: impl Fn(&str) -> bool) -> Vec<Example> {
+pub(crate) fn of(server: &Server, is_visible: impl Fn(&ModelId) -> bool) -> Vec<Example> {
     let models = server.models();
-    let visible = models.ready().filter(|model| is_visible(model.name()));
+    let visible = models.ready().filter(|model| is_visible(model.id()));
     visible.filter_map(|model| example(model)).take(MAX_MODELS).collect()
 }
 

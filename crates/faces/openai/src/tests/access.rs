@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use nereid_core::Principal;
+use nereid_core::{ModelId, Principal};
 use nereid_protocol::{
     Access, Action, Admission, Authentication, Authenticator, Authorizer, Denied, Exhausted, Head, Identity,
     Restrictions,
@@ -22,9 +22,9 @@ impl Authorizer for Strict {
         }
     }
 
-    fn admit(&self, _: &Identity, model: &str, bytes: usize) -> Result<Option<Admission>, Denied> {
+    fn admit(&self, _: &Identity, model: &ModelId, bytes: usize) -> Result<Option<Admission>, Denied> {
         assert!(bytes > 0);
-        assert_eq!(model, "bare");
+        assert_eq!(model.name, "bare");
         let mut count = self.0.lock().unwrap();
         *count += 1;
         match *count {

@@ -1,7 +1,7 @@
 //! The repository's index.
 
 use nereid_backend_api::Result;
-use nereid_core::{FetchStatus, ModelStatus, Server};
+use nereid_core::{FetchStatus, ModelId, ModelStatus, Server};
 use serde::Serialize;
 
 /// A model of the repository, or one of its versions. Absent fields are omitted.
@@ -20,15 +20,21 @@ pub struct IndexEntry {
     pub reason: Option<String>,
 }
 
-/// Every known version with its state, and the names of models that were never loaded.
+/// Every known version with its state, and the names of models that were never loaded, of the models that are visible.
 ///
 /// # Errors
 /// The repositories cannot be read.
-pub async fn repository_index(server: &Server, only_ready: bool) -> Result<Vec<IndexEntry>> {
-    Ok(entries(server.index().await?, &server.fetches(), only_ready))
+pub async fn repository_index(
+    server: &Server,
+    only_ready: bool,
+    is_visible: impl Fn(&ModelId) -> bool,
+) -> Result<Vec<IndexEntry>> {
+    let mut index = server.index().await?;
+    index.retain(|(id, _)| is_visible(id));
+    Ok(entries(index, &server.fetches(), only_ready))
 }
 
-/// [`repository_index`], for threads that may block.
+/// [`repository_index`] of all models, for threads that may block.
 ///
 /// # Errors
 /// See there.
@@ -37,29 +43,34 @@ pub fn blocking_repository_index(server: &Server, only_ready: bool) -> Result<Ve
 }
 
 fn entries(
-    index: Vec<(String, Option<ModelStatus>)>,
+    index: Vec<(ModelId, Option<ModelStatus>)>,
     fetches: &[FetchStatus],
     only_ready: bool,
 ) -> Vec<IndexEntry> {
-    let fetching = |name: &str| fetches.iter().find(|fetch| fetch.id.name == name).map(FetchStatus::describe);
-    let entries = index.into_iter().map(|(name, status)| match status {
+    let fetching = |id: &ModelId| fetches.iter().find(|fetch| fetch.id == *id).map(FetchStatus::describe);
+    let entries = index.into_iter().map(|(id, status)| match status {
         // The versions are known once the files have been fetched.
-        None => match fetching(&name) {
-            Some(reason) => {
-                IndexEntry { name, state: Some("LOADING"), reason: Some(reason), ..IndexEntry::default() }
-            }
-            None => IndexEntry { name, ..IndexEntry::default() },
+        None => match fetching(&id) {
+            Some(reason) => IndexEntry {
+                name: id.name,
+                state: Some("LOADING"),
+                reason: Some(reason),
+                ..IndexEntry::default()
+            },
+            None => IndexEntry { name: id.name, ..IndexEntry::default() },
         },
         Some(status) => {
             let version = status.version.map(|version| version.to_string());
             // A model that is loaded on demand, and fetched now.
-            match fetching(&status.id.name).filter(|_| status.state.is_evicted()) {
+            let fetching = fetching(&id);
+            let name = id.name;
+            match fetching.clone().filter(|_| status.state.is_evicted()) {
                 Some(reason) => IndexEntry { name, version, state: Some("LOADING"), reason: Some(reason) },
                 None => IndexEntry {
                     name,
                     version,
                     state: Some(status.state.name()),
-                    reason: status.reason().or_else(|| fetching(&status.id.name)),
+                    reason: status.reason().or(fetching),
                 },
             }
         }
@@ -100,7 +111,7 @@ mod tests {
             (status(Some(1), broken), (Some("UNAVAILABLE"), Some("broken")), (Some("UNAVAILABLE"), false)),
         ] {
             let line = |fetches: &[FetchStatus]| {
-                let found = entries(vec![("m".to_owned(), status.clone())], fetches, false).remove(0);
+                let found = entries(vec![(id.clone(), status.clone())], fetches, false).remove(0);
                 (found.state, found.reason)
             };
             let (state, reason) = line(&[]);

@@ -1,8 +1,8 @@
 //! Metadata of the server and of models.
 
 use nereid_backend_api::{DataType, Result, Shape};
-use nereid_core::Server;
 use nereid_core::model_config::platform_name;
+use nereid_core::{ScopedName, Server};
 use serde::Serialize;
 
 use crate::EXTENSIONS;
@@ -57,7 +57,8 @@ impl ModelMetadata {
     ///
     /// # Errors
     /// The model is unknown or not ready.
-    pub fn of(server: &Server, name: &str, version: Option<u64>) -> Result<Self> {
+    pub fn of<'a>(server: &Server, name: impl Into<ScopedName<'a>>, version: Option<u64>) -> Result<Self> {
+        let name = name.into();
         let models = server.models();
         let model = models.find(name, version)?;
         let signature = model.signature();

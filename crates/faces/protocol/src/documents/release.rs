@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nereid_backend_api::{Error, Result};
-use nereid_core::{AnswerDifference, ReleasedVersion, Server};
+use nereid_core::{AnswerDifference, Model, ReleasedVersion};
 use serde::Serialize;
 
 /// The release of a model.
@@ -55,9 +55,9 @@ impl ReleaseDocument {
     /// The release of a model. `shows_answers`: whether the client may see the contents of answers.
     ///
     /// # Errors
-    /// The model is unknown or not served, or has no release.
-    pub fn of(server: &Server, name: &str, shows_answers: bool) -> Result<Self> {
-        let model = server.model(name, None)?;
+    /// The model has no release.
+    pub fn of(model: &Model, shows_answers: bool) -> Result<Self> {
+        let name = model.name();
         let release =
             model.release().ok_or_else(|| Error::not_found(format!("model '{name}' has no release")))?;
         let status = release.status();

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use nereid_backend_api::Result;
-use nereid_core::{DurationStatistics, Model, Server};
+use nereid_core::{DurationStatistics, Model, ModelId, ScopedName, Server};
 use serde::Serialize;
 
 /// The statistics of some models.
@@ -101,16 +101,19 @@ impl From<DurationStatistics> for Durations {
 }
 
 impl Statistics {
-    /// The statistics of all ready models.
-    pub fn of_all(server: &Server) -> Self {
-        Self { model_stats: server.models().ready().map(ModelStatistics::of).collect() }
+    /// The statistics of all ready models that are visible.
+    pub fn of_all(server: &Server, is_visible: impl Fn(&ModelId) -> bool) -> Self {
+        let models = server.models();
+        let visible = models.ready().filter(|model| is_visible(model.id()));
+        Self { model_stats: visible.map(ModelStatistics::of).collect() }
     }
 
     /// The statistics of a model, or of one of its versions.
     ///
     /// # Errors
     /// The model is unknown or not ready.
-    pub fn of(server: &Server, name: &str, version: Option<u64>) -> Result<Self> {
+    pub fn of<'a>(server: &Server, name: impl Into<ScopedName<'a>>, version: Option<u64>) -> Result<Self> {
+        let name = name.into();
         let models = server.models();
         models.find(name, version).map_err(|error| match version {
             Some(_) if models.find(name, None).is_ok() => {
@@ -119,7 +122,9 @@ impl Statistics {
             _ => error.context(format_args!("requested model '{name}' is not available")),
         })?;
         let selected = |model: &&Arc<Model>| {
-            model.name() == name && version.is_none_or(|version| model.version() == version)
+            model.name() == name.name
+                && name.scope.contains(model.id())
+                && version.is_none_or(|version| model.version() == version)
         };
         Ok(Self { model_stats: models.ready().filter(selected).map(ModelStatistics::of).collect() })
     }

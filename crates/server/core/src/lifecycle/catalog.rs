@@ -8,6 +8,7 @@ use arc_swap::ArcSwapOption;
 use nereid_backend_api::{Error, Result, block_on};
 use tokio::sync::watch;
 
+use crate::scope::ScopedName;
 use crate::source::{ModelSource, SourceEntry};
 
 /// The models of a source, ascending by name.
@@ -61,11 +62,16 @@ impl Catalog {
     }
 
     /// Whether the last listing has a model of this name. `None` without a listing that began at `since` or later.
-    pub(crate) fn has(&self, name: &str, since: Instant) -> Option<Result<bool>> {
+    pub(crate) fn has(&self, name: ScopedName<'_>, since: Instant) -> Option<Result<bool>> {
         let last = self.last.load();
         let last = last.as_ref().filter(|last| last.began >= since)?;
         let names = last.listing.as_ref().as_ref();
-        Some(names.map(|all| all.iter().any(|entry| entry.name == name)).map_err(Error::clone))
+        let is_visible = |entry: &SourceEntry| match &entry.ids {
+            Ok(ids) => ids.iter().any(|id| name.scope.contains(id)),
+            Err(_) => name.scope.has(&entry.name, ""),
+        };
+        let is_it = |entry: &SourceEntry| entry.name == name.name && is_visible(entry);
+        Some(names.map(|all| all.iter().any(is_it)).map_err(Error::clone))
     }
 
     /// A listing that begins after this call, on another thread. Callers that arrive while one runs share the next one.

@@ -12,7 +12,8 @@ use tokio::sync::oneshot;
 
 use super::records::Records;
 use super::workers::shutting_down;
-use super::{LifeCycle, Record, Task};
+use super::{LifeCycle, Record, Task, unreadable};
+use crate::scope::ScopedName;
 use crate::source::{FetchedModel, Overrides};
 use crate::spec::{Fingerprint, ModelId, Origin};
 
@@ -60,7 +61,8 @@ impl LifeCycle {
     ) -> Result<Vec<FetchOutcome>> {
         let fetch = Box::pin(async {
             match task {
-                Task::Load { overrides, as_of, .. } => {
+                Task::Load { overrides, scope, as_of, .. } => {
+                    let name = ScopedName::new(name, scope);
                     self.fetch_every(name, overrides, records, *as_of).await
                 }
                 Task::Poll { as_of } => self.fetch_changed(name, records, *as_of).await,
@@ -82,7 +84,7 @@ impl LifeCycle {
     /// Every model of that name. Files that come with the request are a model of no namespace.
     async fn fetch_every(
         &self,
-        name: &str,
+        ScopedName { name, scope }: ScopedName<'_>,
         overrides: &Overrides,
         records: &mut Records,
         as_of: Instant,
@@ -90,7 +92,11 @@ impl LifeCycle {
         let plain = ModelId::plain(name);
         let mut ids = self.ids(name, as_of).await;
         let is_listed = ids.contains(&plain);
+        ids.retain(|id| scope.contains(id));
         if ids.is_empty() || !overrides.files.is_empty() {
+            if !scope.contains(&plain) {
+                return vec![FetchOutcome::Unknown(self.unknown(&plain, as_of).await)];
+            }
             ids = vec![plain];
         }
         let mut fetched = Vec::new();
@@ -116,6 +122,17 @@ impl LifeCycle {
             fetched.push(FetchOutcome::Model(self.fetch(id, fingerprint, overrides, as_of).await));
         }
         fetched
+    }
+
+    /// The error of a load of a model that no repository has, for a client that may not find those that some have.
+    async fn unknown(&self, plain: &ModelId, as_of: Instant) -> Error {
+        // No repository is of this namespace.
+        let nowhere = ModelId { namespace: "\0".to_owned(), ..plain.clone() };
+        let preparing = self.fetches.begin(plain);
+        let fetched = self.source.fetch(&nowhere, &Overrides::default(), &preparing.progress, as_of).await;
+        let error =
+            fetched.err().unwrap_or_else(|| Error::not_found("model not found in any model repository"));
+        unreadable(plain, &error)
     }
 
     /// Whether the served model is up to date and healthy, so that loading it again would change nothing.

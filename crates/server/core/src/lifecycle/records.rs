@@ -7,6 +7,7 @@ use nereid_backend_api::{Error, ErrorCode, Result};
 
 use super::fetch::FetchOutcome;
 use super::{LifeCycle, Record};
+use crate::scope::Scope;
 use crate::source::Overrides;
 use crate::spec::ModelId;
 
@@ -102,14 +103,16 @@ impl LifeCycle {
             .collect()
     }
 
-    /// Unloads every model of that name.
-    pub(super) fn unload_every(self: &Arc<Self>, name: &str, records: &mut Records) {
+    /// Unloads every model of that name and scope.
+    pub(super) fn unload_every(self: &Arc<Self>, name: &str, scope: &Scope, records: &mut Records) {
         let table = self.table.load_full();
         for namespace in table.namespaces(name) {
             let id = ModelId { name: name.to_owned(), namespace: namespace.clone() };
-            self.unload(&id, records.of(&id));
+            if scope.contains(&id) {
+                self.unload(&id, records.of(&id));
+            }
         }
-        *records = Records::default();
+        records.0.retain(|namespace, _| !scope.has(name, namespace));
     }
 }
 

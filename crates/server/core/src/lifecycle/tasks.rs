@@ -13,6 +13,7 @@ use tokio::sync::oneshot::{Receiver, channel};
 use super::dependents::{DeferredOutcome, Dependencies};
 use super::fetch::{Canceller, FetchOutcome};
 use super::records::Records;
+use crate::scope::Scope;
 use crate::source::Overrides;
 use crate::spec::ModelId;
 
@@ -25,6 +26,8 @@ pub(crate) enum Task {
     Load {
         /// Replacements for what is in the repository.
         overrides: Overrides,
+        /// The models that the name means.
+        scope: Scope,
         /// Whether to load its members, too.
         with_members: bool,
         /// Whether the server is not ready without it, even if it fails to load.
@@ -39,6 +42,8 @@ pub(crate) enum Task {
     },
     /// Unload it.
     Unload {
+        /// The models that the name means.
+        scope: Scope,
         /// Whether to unload the members that were loaded only for it, too.
         with_members: bool,
     },
@@ -379,7 +384,8 @@ impl Tasks {
                 self.dependencies.imply(member);
             }
             let overrides = Overrides::default();
-            let task = Task::Load { overrides, with_members: true, is_required: false, as_of };
+            let scope = Scope::ALL;
+            let task = Task::Load { overrides, scope, with_members: true, is_required: false, as_of };
             let job = Job { name: member.clone(), task, after: BTreeSet::new(), done: Box::new(|_| {}) };
             self.insert(place, job);
             place += 1;
@@ -397,7 +403,7 @@ impl Tasks {
     ) {
         for member in members.iter().filter(|_| with_members) {
             if self.dependencies.is_left_over(member) {
-                let task = Task::Unload { with_members };
+                let task = Task::Unload { scope: Scope::ALL, with_members };
                 let (name, after) = (member.clone(), BTreeSet::new());
                 self.push(Job { name, task, after, done: later.part() });
             }

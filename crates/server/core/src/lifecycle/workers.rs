@@ -190,8 +190,8 @@ impl LifeCycle {
                 self.apply_fetched(fetched, overrides, *is_required, records)
             }
             Task::Poll { .. } => self.apply_fetched(fetched, &Overrides::default(), true, records),
-            Task::Unload { .. } => {
-                self.unload_every(name, records);
+            Task::Unload { scope, .. } => {
+                self.unload_every(name, scope, records);
                 Ok(())
             }
             Task::Resize { id, version, instances } => self.resize(id, *version, *instances),
@@ -218,7 +218,7 @@ impl LifeCycle {
             _ => None,
         };
         let (is_unload, with_members) = match task {
-            Task::Unload { with_members } => (true, with_members),
+            Task::Unload { with_members, .. } => (true, with_members),
             _ => (false, false),
         };
         let members = self.members_of_all(&name, &records);

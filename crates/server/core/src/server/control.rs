@@ -8,6 +8,7 @@ use nereid_backend_api::{Error, Result};
 use super::{ModelControl, Server};
 use crate::lifecycle::Task;
 use crate::model::Model;
+use crate::scope::ScopedName;
 use crate::source::Overrides;
 use crate::spec::ModelId;
 
@@ -17,14 +18,16 @@ impl Server {
     ///
     /// # Errors
     /// `Unavailable` where clients do not control models, `InvalidArg` for a name that no model can have.
-    pub fn load_model(
+    pub fn load_model<'a>(
         &self,
-        name: &str,
+        name: impl Into<ScopedName<'a>>,
         overrides: Overrides,
         done: impl FnOnce(Result<()>) + Send + 'static,
     ) -> Result<()> {
+        let ScopedName { name, scope } = name.into();
         self.check_control(name)?;
-        let task = Task::Load { overrides, with_members: true, is_required: false, as_of: Instant::now() };
+        let (scope, as_of) = (scope.clone(), Instant::now());
+        let task = Task::Load { overrides, scope, with_members: true, is_required: false, as_of };
         self.models.submit(name.to_owned(), task, Box::new(done));
         Ok(())
     }
@@ -34,8 +37,12 @@ impl Server {
     ///
     /// # Errors
     /// `Unavailable` where clients do not control models, `InvalidArg` for a name that no model can have.
-    pub fn unload_model(&self, name: &str, done: impl FnOnce(Result<()>) + Send + 'static) -> Result<()> {
-        self.unload(name, false, done)
+    pub fn unload_model<'a>(
+        &self,
+        name: impl Into<ScopedName<'a>>,
+        done: impl FnOnce(Result<()>) + Send + 'static,
+    ) -> Result<()> {
+        self.unload(name.into(), false, done)
     }
 
     /// Unloads a model like [`unload_model`](Self::unload_model), and those of its members that were loaded only for it and that
@@ -43,22 +50,26 @@ impl Server {
     ///
     /// # Errors
     /// `Unavailable` where clients do not control models, `InvalidArg` for a name that no model can have.
-    pub fn unload_model_and_dependents(
+    pub fn unload_model_and_dependents<'a>(
         &self,
-        name: &str,
+        name: impl Into<ScopedName<'a>>,
         done: impl FnOnce(Result<()>) + Send + 'static,
     ) -> Result<()> {
-        self.unload(name, true, done)
+        self.unload(name.into(), true, done)
     }
 
     fn unload(
         &self,
-        name: &str,
+        ScopedName { name, scope }: ScopedName<'_>,
         with_members: bool,
         done: impl FnOnce(Result<()>) + Send + 'static,
     ) -> Result<()> {
         self.check_control(name)?;
-        self.models.submit(name.to_owned(), Task::Unload { with_members }, Box::new(done));
+        self.models.submit(
+            name.to_owned(),
+            Task::Unload { scope: scope.clone(), with_members },
+            Box::new(done),
+        );
         Ok(())
     }
 
@@ -101,9 +112,14 @@ impl Server {
 
     /// Loads a model that was evicted, or that was never loaded, as it is in the source now, and calls `done` with the outcome. The
     /// members of an ensemble are loaded, too. For the server's own decisions, in every model control mode.
-    pub fn load_on_demand(&self, name: &str, done: impl FnOnce(Result<()>) + Send + 'static) {
-        let (overrides, as_of) = (Overrides::default(), Instant::now());
-        let task = Task::Load { overrides, with_members: true, is_required: false, as_of };
+    pub fn load_on_demand<'a>(
+        &self,
+        name: impl Into<ScopedName<'a>>,
+        done: impl FnOnce(Result<()>) + Send + 'static,
+    ) {
+        let ScopedName { name, scope } = name.into();
+        let (overrides, scope, as_of) = (Overrides::default(), scope.clone(), Instant::now());
+        let task = Task::Load { overrides, scope, with_members: true, is_required: false, as_of };
         self.models.submit(name.to_owned(), task, Box::new(done));
     }
 

@@ -96,7 +96,7 @@ fn server_with(
 
 /// The index, a line a version.
 fn index(server: &Server) -> Vec<String> {
-    let line = |(name, status): (String, Option<ModelStatus>)| {
+    let line = |(ModelId { name, .. }, status): (ModelId, Option<ModelStatus>)| {
         let Some(status) = status else { return name };
         let version = status.version.map(|version| format!("/{version}")).unwrap_or_default();
         let reason = status.state.reason().map(|reason| format!(": {reason}")).unwrap_or_default();

@@ -7,6 +7,7 @@ use nereid_backend_api::{ModelConfig, Result};
 
 use super::VersionChooser;
 use crate::model::Model;
+use crate::scope::ScopedName;
 use crate::spec::ModelSpec;
 use crate::table::ModelTable;
 
@@ -43,5 +44,9 @@ pub trait Residency: VersionChooser + fmt::Debug {
     }
 
     /// Whether a request to a model that is not served would have it loaded. Resolves within seconds, and loads nothing.
-    fn is_offered(&self, name: &str, models: &ModelTable) -> Pin<Box<dyn Future<Output = bool> + Send>>;
+    fn is_offered(
+        &self,
+        name: ScopedName<'_>,
+        models: &ModelTable,
+    ) -> Pin<Box<dyn Future<Output = bool> + Send>>;
 }

@@ -96,7 +96,8 @@ impl World {
     /// The reason why a model is unavailable.
     fn reason(&self, name: &str) -> String {
         let index = self.server.blocking_index().unwrap();
-        let states = index.into_iter().filter(|(known, _)| known == name).filter_map(|(_, status)| status);
+        let states =
+            index.into_iter().filter(|(known, _)| known.name == name).filter_map(|(_, status)| status);
         let reasons = states.filter_map(|status| match status.state {
             VersionState::Unavailable(error) => Some(error.message().to_owned()),
             _ => None,

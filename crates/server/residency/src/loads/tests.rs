@@ -150,7 +150,9 @@ fn requests_whose_clients_left_take_no_memory() {
     for _ in 0..10_000 {
         drop(world.request(seconds(60)));
     }
-    let Some(ModelLoads { state: State::Loading { waiting, .. }, .. }) = world.loads.models.get("m") else {
+    let Some(ModelLoads { state: State::Loading { waiting, .. }, .. }) =
+        world.loads.models.get(&key("m".into()))
+    else {
         panic!("the model is being loaded");
     };
     assert!(waiting.len() <= FEW, "{}", waiting.len());

@@ -9,8 +9,8 @@ use std::task::{Context, Poll, Waker};
 use futures_util::future::join_all;
 use nereid_backend_api::{Backend, DataType, InferRequest, Response, Tensor};
 use nereid_core::{
-    BlockingSource, Caller, Fingerprint, ModelControl, ModelId, ModelSpec, Overrides, RequestHead,
-    ServerOptions,
+    BlockingSource, Caller, Fingerprint, ModelControl, ModelId, ModelSpec, Overrides, RequestHead, Scope,
+    ScopedName, ServerOptions,
 };
 use nereid_testkit::{Gate, ScriptedBackend, ScriptedModel};
 
@@ -475,5 +475,31 @@ async fn idle_models_leave_and_come_back_for_their_next_request() {
             world.gate.release(&format!("{round}"));
             answers.single().await.unwrap();
         }
+    }
+}
+
+#[tokio::test]
+async fn requests_load_no_model_of_another_scope() {
+    for world in every_way() {
+        let scope = Scope::of("one", |id| id.namespace == "one");
+        for _ in 0..2 {
+            for name in ["a", "b", "c", "d"] {
+                let scoped = ScopedName::new(name, &scope);
+                let error = world.server.resolve(scoped, None).await.map(drop).unwrap_err();
+                let expected = format!("Request for unknown model: '{name}' is not found");
+                assert_eq!((error.code(), error.message()), (ErrorCode::NotFound, expected.as_str()));
+                world.server.model_ready(scoped, None).await.unwrap_err();
+            }
+            assert!(world.loads().is_empty());
+        }
+        // How a load for others ended stays hidden, too.
+        world.is_broken.store(true, Ordering::Relaxed);
+        world.ask("a").await.unwrap_err();
+        let hidden = world.server.resolve(ScopedName::new("a", &scope), None).await.map(drop).unwrap_err();
+        assert_eq!(hidden.message(), "Request for unknown model: 'a' is not found");
+        world.is_broken.store(false, Ordering::Relaxed);
+        let all = Scope::of("every", |_| true);
+        let found = world.server.resolve(ScopedName::new("b", &all), None).await.unwrap();
+        assert_eq!(found.name(), "b");
     }
 }

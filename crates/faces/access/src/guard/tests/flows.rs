@@ -18,7 +18,7 @@ fn each_sender_is_a_flow_with_the_weight_of_the_role_that_permits_the_request() 
     let certified = identified(&guard, Some("spiffe://x/alice"), &head([]));
     let root = identified(&guard, None, &head([("x-api-key", &place.root.text)]));
     let anonymous = Identity::default();
-    let flow = |caller, model| access.admit(caller, model, 1).unwrap().unwrap().flow;
+    let flow = |caller, model: &str| access.admit(caller, &ModelId::plain(model), 1).unwrap().unwrap().flow;
     let mut ids = Vec::new();
     for (caller, models) in [
         (&alice, [("a-1", 3), ("a-2", 3)]),

@@ -10,6 +10,7 @@ use tokio::sync::oneshot;
 
 use super::members::{depending, plain, server_of};
 use super::*;
+use crate::scope::ScopedName;
 use crate::table::{ModelTable, VersionState};
 use crate::versions::{Choice, ModelRequest, Residency, VersionChooser};
 
@@ -184,7 +185,11 @@ impl Residency for FirstRequests {
         }
     }
 
-    fn is_offered(&self, name: &str, models: &ModelTable) -> Pin<Box<dyn Future<Output = bool> + Send>> {
+    fn is_offered(
+        &self,
+        name: ScopedName<'_>,
+        models: &ModelTable,
+    ) -> Pin<Box<dyn Future<Output = bool> + Send>> {
         Box::pin(ready(models.states_of(name).any(VersionState::is_evicted)))
     }
 }

@@ -318,7 +318,7 @@ fn the_index_of_a_server_that_polls_is_that_of_the_last_poll() {
     server.start(None).unwrap();
     let listed = || source.listed.load(AtomicOrdering::SeqCst);
     let before = listed();
-    let names: BTreeSet<_> = server.blocking_index().unwrap().into_iter().map(|(name, _)| name).collect();
+    let names: BTreeSet<_> = server.blocking_index().unwrap().into_iter().map(|(id, _)| id.name).collect();
     assert_eq!((names, listed()), (BTreeSet::from(["m".to_owned()]), before));
     source.permits.close();
     server.poll(LONG).unwrap_err();

@@ -1,6 +1,9 @@
 //! Models of the same name in several namespaces.
 
+use nereid_backend_api::block_on;
+
 use super::*;
+use crate::scope::{Scope, ScopedName};
 
 /// Models named `m` in namespaces, each with a number for its contents; 9 cannot be read.
 #[derive(Default)]
@@ -148,4 +151,74 @@ fn a_model_that_leaves_its_namespace_leaves_the_name_to_the_other() {
     assert_eq!(reached(&server).unwrap(), "two");
     assert!(!server.poll(Duration::MAX).unwrap());
     assert_eq!(reached(&server).unwrap_err().code(), ErrorCode::InvalidArg);
+}
+
+/// The models of one namespace.
+fn only(namespace: &'static str) -> Scope {
+    Scope::of(namespace, move |id| id.namespace == namespace)
+}
+
+#[test]
+fn a_name_means_the_model_of_its_scope() {
+    let (_, server) = serving(ModelControl::None, &[("one", 1), ("two", 2), ("three", 3)]);
+    for (scope, expected) in [
+        (only("one"), Ok("one")),
+        (only("two"), Ok("two")),
+        (only("two").and(only("one")), Err("Request for unknown model: 'm' is not found")),
+        (only("four"), Err("Request for unknown model: 'm' is not found")),
+        (
+            Scope::of("t", |id| id.namespace.starts_with('t')),
+            Err("Request for unknown model: 'm' is the name of 2 models, those of 'three', 'two'"),
+        ),
+    ] {
+        let name = ScopedName::new("m", &scope);
+        let found = [
+            server.model(name, None),
+            server.model(name, Some(1)),
+            block_on(server.resolve(name, None)).map(|found| Arc::clone(found.model())),
+        ];
+        for found in found {
+            let found = found.map(|model| model.id().namespace.clone());
+            assert_eq!(found.as_deref().map_err(Error::message), expected, "{scope:?}");
+        }
+        assert_eq!(block_on(server.model_ready(name, None)).is_ok(), expected.is_ok());
+        assert_eq!(server.models().ready_versions(name).count(), usize::from(expected.is_ok()));
+        let visible = ["one", "two", "three"].into_iter().filter(|namespace| scope.has("m", namespace));
+        assert_eq!(server.models().states_of(name).count(), visible.count());
+    }
+}
+
+#[test]
+fn loads_and_unloads_in_a_scope_concern_its_models_alone() {
+    let (source, server) = serving(ModelControl::Explicit, &[("one", 1), ("two", 2)]);
+    let (one, none) = (only("one"), only("three"));
+    let in_scope = |name: &str, scope: &Scope, overrides: Overrides| {
+        done(|done| server.load_model(ScopedName::new(name, scope), overrides, done))
+    };
+    in_scope("m", &one, Overrides::default()).unwrap();
+    assert_eq!(reached(&server).unwrap(), "one");
+    load(&server, Overrides::default()).unwrap();
+    done(|done| server.unload_model(ScopedName::new("m", &none), done)).unwrap();
+    assert_eq!(server.models().ready().count(), 2);
+    done(|done| server.unload_model_and_dependents(ScopedName::new("m", &one), done)).unwrap();
+    assert_eq!(reached(&server).unwrap(), "two");
+    // What the other namespace serves is still known: a load finds it unchanged.
+    let served =
+        |server: &Server| server.models().ready().map(|model| model.load_number()).collect::<Vec<_>>();
+    let before = served(&server);
+    in_scope("m", &only("two"), Overrides::default()).unwrap();
+    assert_eq!(served(&server), before);
+    // A model of another scope is as unknown as one that no repository has, with and without overrides.
+    let sent = || Overrides { config: None, files: vec![("1/model".into(), "".into())] };
+    let changed = || Overrides { config: Some("other".into()), files: Vec::new() };
+    for overrides in [Overrides::default(), sent(), changed()] {
+        let hidden = in_scope("m", &none, overrides.clone()).unwrap_err();
+        let unknown = in_scope("n", &none, overrides).unwrap_err();
+        assert_eq!(hidden.code(), unknown.code());
+        assert_eq!(hidden.message().replace("'m'", "'n'").replace("::m", "::n"), unknown.message());
+    }
+    assert_eq!(served(&server), before);
+    assert!(index(&server).iter().all(|line| !line.contains("UNAVAILABLE: its")), "{:?}", index(&server));
+    source.set(&[("one", 9), ("two", 2)]);
+    assert!(in_scope("m", &only("two"), Overrides::default()).is_ok(), "the other one is broken");
 }
