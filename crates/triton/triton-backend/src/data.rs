@@ -40,7 +40,7 @@ pub trait Element: Copy + sealed::Sealed {
     #[doc(hidden)]
     fn bytes(values: &[Self]) -> Cow<'_, [u8]>;
 
-    /// Writes the element into its bytes, which are as many as the type has.
+    /// Writes the element into a slice of its size.
     #[doc(hidden)]
     fn write(self, bytes: &mut [u8]);
 }

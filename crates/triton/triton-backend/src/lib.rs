@@ -144,6 +144,11 @@ pub use serde_json;
 /// The underlying C declarations.
 pub use triton_sys as sys;
 
+/// Compiles and runs the examples of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 /// Exports a [`Backend`] under the names that servers load. Use it once per library.
 #[macro_export]
 macro_rules! export_backend {
