@@ -399,6 +399,8 @@ mod documented;
 #[cfg(test)]
 mod embedded;
 #[cfg(test)]
+mod keywords;
+#[cfg(test)]
 mod manual;
 #[cfg(test)]
 mod page;
