@@ -74,7 +74,8 @@ def python(wheel, repository, folder):
     sys.path.insert(0, str(folder / "package"))
     import nereid
 
-    ports = {"http_port": 0, "grpc_port": 0, "metrics_port": 0, "grpc_address": "127.0.0.1", "http_address": "127.0.0.1"}
+    ports: nereid.Options = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
+    ports |= {"grpc_address": "127.0.0.1", "http_address": "127.0.0.1"}
     print("\n| requests/s of a Python program | in process | gRPC | ratio |\n|---|--:|--:|--:|")
     with nereid.Server(repository, listen=True, **ports) as server:
         model = server.model("identity")

@@ -3,6 +3,7 @@
 //! Knows the order of the steps and how to start each, not what they check.
 
 mod background;
+mod crates;
 mod python;
 mod sanitize;
 
@@ -73,6 +74,8 @@ pub enum Step {
     Versions,
     /// Tests of the crates with unsafe code under AddressSanitizer; runs only if named
     Sanitize,
+    /// The crates for programs of others, packaged and built from their packages; runs only if named
+    Crates,
     /// All packages, as shipped, installed and started on clean machines, as the superuser; runs only if named
     Packages,
 }
@@ -95,6 +98,7 @@ impl fmt::Display for Step {
             Self::Guides => "guides",
             Self::Versions => "versions",
             Self::Sanitize => "sanitize",
+            Self::Crates => "crates",
             Self::Packages => "packages",
         })
     }
@@ -168,8 +172,8 @@ fn plan(named: &[Step]) -> Vec<Step> {
 impl Step {
     /// Steps outside of the default run.
     fn only_if_named(self) -> bool {
-        use Step::{Clusters, Dragonfly, Guides, Packages, Quick, Sanitize, Versions};
-        matches!(self, Quick | Dragonfly | Clusters | Guides | Versions | Sanitize | Packages)
+        use Step::{Clusters, Crates, Dragonfly, Guides, Packages, Quick, Sanitize, Versions};
+        matches!(self, Quick | Dragonfly | Clusters | Guides | Versions | Sanitize | Crates | Packages)
     }
 
     /// Steps that start the server's development binary.
@@ -218,6 +222,7 @@ impl Step {
             Self::Guides => guides(project),
             Self::Versions => versions(project),
             Self::Sanitize => sanitize::run(project),
+            Self::Crates => crates::run(project),
             Self::Packages => packages(project),
         }
     }
@@ -392,7 +397,7 @@ mod tests {
     fn named_steps_run_once_and_in_the_fixed_order() {
         assert_eq!(plan(&[Step::Unit, Step::Fmt, Step::Unit]), [Step::Fmt, Step::Unit]);
         assert_eq!(plan(&[Step::Sanitize]), [Step::Sanitize]);
-        assert_eq!(plan(&[Step::Packages]), [Step::Packages]);
+        assert_eq!(plan(&[Step::Packages, Step::Crates]), [Step::Crates, Step::Packages]);
     }
 
     #[test]

@@ -10,6 +10,7 @@ mod documents;
 mod form;
 mod leaks;
 mod profiles;
+pub mod published;
 mod rust;
 mod tree;
 mod unsafety;
@@ -81,6 +82,7 @@ fn check(project: &Project) -> Result<Vec<Problem>> {
     problems.extend(documents::check_required(&files));
     problems.extend(unsafety::check_crates(&metadata, &files));
     problems.extend(dependencies::check(&dependencies::Graph::of(&metadata)));
+    problems.extend(published::check(&metadata));
     problems.extend(profiles::check(&fs::read_to_string(project.root.join("Cargo.toml"))?, &metadata));
     problems.sort();
     Ok(problems)

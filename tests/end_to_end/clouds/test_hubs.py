@@ -542,14 +542,17 @@ def test_all_of_them_are_pulled_and_checked(hub, web, delivery, models, tmp_path
     assert checked.returncode == 1 and "hf://owner/broken/a/config.pbtxt" in checked.stdout
 
 
-def test_a_pull_that_is_interrupted_goes_on_where_it_was(web, models, tmp_path):
+@pytest.mark.parametrize("command", ["pull", "add"])
+def test_a_download_that_is_interrupted_goes_on_where_it_was(web, models, tmp_path, command):
+    folder = tmp_path / "pulled"
+    into = folder if command == "pull" else f"--repository={folder}"
     (models / "a" / "1" / "weights ä").write_bytes(bytes(range(256)) * (70 << 10))
     web.put("large.tar", archive("tar", models / "a", "a/"))
     with Proxy(web.address) as proxy:
         seen = []
 
         def arrived():
-            records = (tmp_path / "pulled/.nereid-pull/files").glob("*.ranges")
+            records = folder.glob(".nereid-pull*/files/*.ranges")
             return sum(record.read_bytes().count(1) for record in records)
 
         def last_range_fails(line):
@@ -561,15 +564,16 @@ def test_a_pull_that_is_interrupted_goes_on_where_it_was(web, models, tmp_path):
 
         proxy.breaks(last_range_fails)
         url = f"http://{proxy.address}/large.tar"
-        outcome = nereid("pull", url, tmp_path / "pulled", env=environment())
+        outcome = nereid(command, url, into, env=environment())
         assert outcome.returncode != 0 and "403" in outcome.stderr
         proxy.breaks(None)
         before = len(proxy.requests)
-        outcome = nereid("pull", url, tmp_path / "pulled", env=environment())
+        outcome = nereid(command, url, into, env=environment())
         assert outcome.returncode == 0, outcome.stderr
         # How long it is, and the range that is missing.
         assert len(proxy.requests) - before == 2
-        assert (tmp_path / "pulled/a/1/weights ä").read_bytes() == (models / "a" / "1" / "weights ä").read_bytes()
+        assert (folder / "a/1/weights ä").read_bytes() == (models / "a" / "1" / "weights ä").read_bytes()
+        assert os.listdir(folder) == ["a"]
 
 
 @pytest.mark.parametrize(

@@ -270,7 +270,7 @@ def test_models_are_described(server):
 
 def test_requests_have_properties(nereid, server):
     model = server.model("numbers", 1)
-    request = {"request_id": "r", "parameters": {"a": 1, "b": 0.5, "c": True, "d": "t"}, "priority": 3, "timeout": 5}
+    request = {"request_id": "r", "parameters": {"a": 1, "b": 0.5, "c": True, "d": "t"}, "priority": 3, "queue_timeout": 5}
     response = model.infer(numbers(4), outputs=["OUTPUT0"], **request)
     assert (response.model, response.version, response.id, list(response.outputs)) == ("numbers", 1, "r", ["OUTPUT0"])
     assert "OUTPUT0" in repr(response)
@@ -374,7 +374,9 @@ def test_requests_are_cancelled_and_waits_have_limits(nereid, gated):
     with pytest.raises(nereid.CancelledError):
         next(second)
     with pytest.raises(TimeoutError):
-        model.infer(numbers(3), wait=0.01)
+        model.infer(numbers(3), timeout=0.01)
+    with pytest.raises(TimeoutError):
+        asyncio.run(model.infer_async(numbers(3), timeout=0.01))
     with model.stream(numbers(4)) as third:
         pass
     with pytest.raises(nereid.CancelledError):
@@ -636,6 +638,12 @@ def test_a_server_that_is_dropped_answers_what_is_in_progress(nereid, gated, tmp
     gc.collect()
     gate.open()
     assert answer(next(responses)) == [[6]]
+
+
+def test_the_program_with_types_runs(installed, repository):
+    program = (Path(__file__).parent / "typed_program.py").read_text()
+    code, lines, errors = python_package.run(installed, program, repository)
+    assert (code, lines) == (0, ["r numbers 1", "[1, 2] True"]), errors
 
 
 def test_the_command_is_the_server(installed, repository):

@@ -50,6 +50,8 @@ def server(tmp_path_factory, library):
     backends = tmp_path_factory.mktemp("backends")
     native_backends.compile_c(backends, "gpu")
     native_backends.write_model(repository, "native", "gpu", TENSORS)
+    native_backends.copy_rust(backends, "trial")
+    native_backends.write_model(repository, "rust", "trial")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GPU_BACKEND_DRIVER", library)
         flags = [f"--backend-directory={backends}", f"--cuda-driver-library={library}"]
@@ -309,6 +311,29 @@ def test_outputs_without_a_region_are_in_host_memory(client, server, memory):
     told, data = native(server, within("io", 12), want="GPU 0")
     assert (told["in"], told["asked"], told["out"]) == ("GPU 0", "CPU 0", "CPU 0")
     assert data == VALUES.tolist()
+
+
+def test_backends_in_rust_know_where_their_memory_is(client, server, memory):
+    registered(client, "io", memory(np.array([7, 8, 9], np.int32).tobytes(), 64))
+
+    def places(given, wanted):
+        ask = {
+            "inputs": [tensor("IN", "INT32", [3], **given)],
+            "parameters": {"do": "device"},
+            "outputs": [{"name": "OUT"}, {"name": "NUMBERS", "parameters": wanted}],
+        }
+        answer = infer(server, "rust", ask)
+        assert answer.status == 200, answer
+        outputs = {output["name"]: output.get("data") for output in answer.json["outputs"]}
+        return outputs["OUT"], outputs["NUMBERS"]
+
+    lent = ["lent: 524288 bytes on device 0", "lent: Unavailable"]
+    lines, numbers = places(within("io", 12), within("io", 12, 32))
+    assert lines == ["input: 12 bytes on device 0", "values: Err(Unsupported)", *lent, "output: 12 bytes on device 0"]
+    assert numbers is None
+    lines, numbers = places({"data": [7, 8, 9]}, {})
+    assert lines == ["input: 12 bytes on the host", "values: Ok([7, 8, 9])", *lent, "output: 12 bytes on the host, zeroed true"]
+    assert numbers == [0x01010101] * 3
 
 
 def test_an_output_may_lie_where_its_input_does(client, server, memory):

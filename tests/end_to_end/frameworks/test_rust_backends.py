@@ -97,6 +97,16 @@ def reason(server, model):
     return row["reason"]
 
 
+def test_outputs_are_computed_in_the_servers_memory(server):
+    inputs = [{"name": "IN", "shape": [1], "datatype": "INT32", "data": [7]}]
+    body = {"inputs": inputs, "parameters": {"do": "computed"}, "outputs": [{"name": "NUMBERS"}]}
+    status, answer = ask(server, "POST", "/v2/models/trial/infer", body)
+    assert status == 200, answer
+    assert json.loads(answer)["outputs"] == [
+        {"name": "NUMBERS", "datatype": "INT32", "shape": [2, 3], "data": [0, 1, 4, 9, 16, 25]}
+    ]
+
+
 def test_the_example_gives_all_words_at_once(server):
     assert words(server, "to be or not") == ["to", "be", "or", "not"]
     assert words(server, "") == []

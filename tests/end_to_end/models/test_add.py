@@ -314,6 +314,27 @@ def test_nothing_is_left_of_a_model_that_does_not_fit(tmp_path):
     added("scale.onnx", folder=tmp_path, preexec_fn=limit)
 
 
+def test_models_are_moved_unless_they_are_refused(tmp_path):
+    (tmp_path / "scale.onnx").write_bytes(scale_model("scale").serialized())
+    (tmp_path / "torch.pt").write_bytes(b"not TorchScript")
+    (tmp_path / "net" / "1").mkdir(parents=True)
+    (tmp_path / "net" / "notes.txt").write_text("kept beside the versions")
+    (tmp_path / "net" / "1" / "model.onnx").write_bytes(scale_model("net").serialized())
+    inode = (tmp_path / "scale.onnx").stat().st_ino
+    refused("torch.pt", "--move", folder=tmp_path)
+    assert (tmp_path / "torch.pt").exists()
+    for source in ["scale.onnx", "net"]:
+        added(source, "--move", folder=tmp_path)
+        assert not (tmp_path / source).exists()
+    # Not a copy.
+    assert (tmp_path / "models" / "scale" / "1" / "model.onnx").stat().st_ino == inode
+    assert (tmp_path / "models" / "net" / "notes.txt").exists()
+    assert "on this machine" in refused("hf://owner/name", "--move", folder=tmp_path)
+    with nereid_server.running(tmp_path / "models") as server:
+        body = {"inputs": [tensor("X", "FP32", [1, 3], [1.0, 2.0, 3.0])]}
+        assert [infer(server, model, body).status for model in ["scale", "net"]] == [200, 200]
+
+
 def test_a_polling_server_takes_additions_without_a_complaint(tmp_path):
     (tmp_path / "scale.onnx").write_bytes(scale_model("scale").serialized())
     added("scale.onnx", "--name=first", folder=tmp_path)

@@ -12,7 +12,7 @@ import pytest
 import built_packages
 import nereid_server
 from clean_root import clean_root
-from python_interpreters import interpreters
+from python_interpreters import NEWEST, environment_of_debian, interpreters
 
 PIP = ["-m", "pip", "--quiet", "--disable-pip-version-check", "install"]
 IN_PROCESS = """
@@ -50,6 +50,24 @@ def test_wheel_serves_in_every_cpython(minor, tmp_path):
     ]
     assert versions[0] and versions[0] == versions[1]
     within = subprocess.run([python, "-c", IN_PROCESS, tmp_path / "models"], env=environ(), capture_output=True, text=True)
+    assert within.stdout == "1.0\n", within.stderr
+
+
+def test_wheel_serves_in_the_newest_cpython_of_debian(tmp_path):
+    # It has no pip: another one unpacks the wheel.
+    unpacked = tmp_path / "unpacked"
+    subprocess.run(
+        [sys.executable, *PIP, "--no-deps", "--target", unpacked, built_packages.package("nereid_server-*.whl")], check=True
+    )
+    python = environment_of_debian(NEWEST) / "bin" / "python3"
+    variables = environ(PYTHONPATH=str(unpacked))
+    built_packages.write_models(tmp_path / "models", python=True)
+    program = tmp_path / "command"
+    program.write_text(f'#!/bin/sh\nexec {python} -m nereid_server "$@"\n')
+    program.chmod(0o755)
+    with nereid_server.running(tmp_path / "models", env=variables, program=program) as server:
+        built_packages.check_models(server, python=True)
+    within = subprocess.run([python, "-c", IN_PROCESS, tmp_path / "models"], env=variables, capture_output=True, text=True)
     assert within.stdout == "1.0\n", within.stderr
 
 

@@ -2,6 +2,7 @@
 //!
 //! The service, its configuration and the scripts are in `deploy/debian`. dpkg-deb packs them.
 
+use std::env;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
@@ -14,8 +15,11 @@ use super::tree::Tree;
 use super::{gzip, output, report};
 use crate::project::Project;
 
-/// Whoever publishes the package sets an address here.
-const MAINTAINER: &str = "Nereid's maintainers <maintainers@nereid.invalid>";
+/// The maintainer unless Debian's variables name one. Mail to the address goes nowhere.
+const MAINTAINER: [&str; 2] = ["Nereid's maintainers", "maintainers@nereid.invalid"];
+
+/// Debian's variables for the maintainer's name and address.
+const MAINTAINER_VARIABLES: [&str; 2] = ["DEBFULLNAME", "DEBEMAIL"];
 
 /// Sources of the service and of the scripts.
 const SOURCE: &str = "deploy/debian";
@@ -37,14 +41,15 @@ const SCRIPTS: [&str; 3] = ["postinst", "prerm", "postrm"];
 pub fn build(project: &Project, contents: &Contents, out: &Path) -> Result<()> {
     let source = project.root.join(SOURCE);
     let work = tempfile::tempdir()?;
-    let tree = installed(&source, contents)?;
+    let maintainer = maintainer(MAINTAINER_VARIABLES.map(|name| env::var(name).ok()));
+    let tree = installed(&source, contents, &maintainer)?;
     let mut control = Tree::default();
     for script in SCRIPTS {
         control.add_program(script, read(&source.join(script))?);
     }
     control.add("conffiles", format!("/{CONFIGURATION}\n"));
     control.add("md5sums", digests(&tree, work.path())?);
-    control.add("control", fields(contents, &tree));
+    control.add("control", fields(contents, &tree, &maintainer));
     tree.write(work.path())?;
     control.write(&work.path().join("DEBIAN"))?;
     set_modes(work.path())?;
@@ -59,12 +64,19 @@ pub fn build(project: &Project, contents: &Contents, out: &Path) -> Result<()> {
     report(&file)
 }
 
+/// Name and address of the maintainer.
+fn maintainer(named: [Option<String>; 2]) -> String {
+    let [name, address] = named.map(|text| text.filter(|text| !text.trim().is_empty()));
+    let [other_name, other_address] = MAINTAINER;
+    format!("{} <{}>", name.as_deref().unwrap_or(other_name), address.as_deref().unwrap_or(other_address))
+}
+
 fn file_name(contents: &Contents) -> String {
     format!("{NAME}_{}_{}.deb", contents.version, contents.program.machine.debian())
 }
 
 /// The files of the package.
-fn installed(source: &Path, contents: &Contents) -> Result<Tree> {
+fn installed(source: &Path, contents: &Contents, maintainer: &str) -> Result<Tree> {
     let mut tree = Tree::default();
     tree.add_program(format!("usr/bin/{NAME}"), contents.program.bytes.clone());
     for (name, text) in contents.compressed_manual()? {
@@ -79,7 +91,7 @@ fn installed(source: &Path, contents: &Contents) -> Result<Tree> {
     let documents = format!("usr/share/doc/{NAME}");
     tree.add(format!("{documents}/copyright"), copyright());
     tree.add(format!("{documents}/THIRD-PARTY-NOTICES.txt.gz"), gzip(contents.notices.as_bytes())?);
-    tree.add(format!("{documents}/changelog.gz"), gzip(changelog(contents)?.as_bytes())?);
+    tree.add(format!("{documents}/changelog.gz"), gzip(changelog(contents, maintainer)?.as_bytes())?);
     tree.add(format!("{documents}/{NAME}.cdx.json.gz"), gzip(contents.sbom.as_bytes())?);
     Ok(tree)
 }
@@ -96,19 +108,19 @@ fn copyright() -> String {
 }
 
 /// Debian's list of changes: one entry, for this release.
-fn changelog(contents: &Contents) -> Result<String> {
+fn changelog(contents: &Contents, maintainer: &str) -> Result<String> {
     let time = OffsetDateTime::from_unix_timestamp(contents.time.try_into()?)?;
     let (weekday, month) = (time.weekday().to_string(), time.month().to_string());
     let (year, day, (hour, minute, second)) = (time.year(), time.day(), time.to_hms());
     Ok(format!(
-        "{NAME} ({}) unstable; urgency=medium\n\n  * Release {0}.\n\n -- {MAINTAINER}  {:.3}, {day:02} {:.3} {year} \
+        "{NAME} ({}) unstable; urgency=medium\n\n  * Release {0}.\n\n -- {maintainer}  {:.3}, {day:02} {:.3} {year} \
          {hour:02}:{minute:02}:{second:02} +0000\n",
         contents.version, weekday, month
     ))
 }
 
 /// The package's description for dpkg.
-fn fields(contents: &Contents, tree: &Tree) -> String {
+fn fields(contents: &Contents, tree: &Tree, maintainer: &str) -> String {
     let size: usize = tree.iter().map(|(_, entry)| entry.bytes.len().div_ceil(1024)).sum();
     let depends = format!(
         "libc6 (>= 2.{}), libgcc-s1 (>= 4.2), init-system-helpers (>= 1.54~), systemd | systemd-standalone-sysusers | \
@@ -120,7 +132,7 @@ fn fields(contents: &Contents, tree: &Tree) -> String {
         ("Package", NAME),
         ("Version", &contents.version),
         ("Architecture", contents.program.machine.debian()),
-        ("Maintainer", MAINTAINER),
+        ("Maintainer", maintainer),
         ("Installed-Size", &size.to_string()),
         ("Depends", &depends),
         ("Recommends", "ca-certificates, python3"),
@@ -196,6 +208,19 @@ mod tests {
         for script in SCRIPTS {
             let text = fs::read_to_string(source().join(script)).unwrap();
             assert!(text.starts_with("#!/bin/sh\nset -e\n"), "{script}");
+        }
+    }
+
+    #[test]
+    fn the_maintainer_is_the_one_of_debians_variables() {
+        let text = |text: &str| Some(text.to_owned());
+        for (named, expected) in [
+            ([text("Ada"), text("ada@example.org")], "Ada <ada@example.org>"),
+            ([text("Ada"), None], "Ada <maintainers@nereid.invalid>"),
+            ([text(""), text(" ")], "Nereid's maintainers <maintainers@nereid.invalid>"),
+            ([None, None], "Nereid's maintainers <maintainers@nereid.invalid>"),
+        ] {
+            assert_eq!(maintainer(named), expected);
         }
     }
 

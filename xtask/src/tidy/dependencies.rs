@@ -137,13 +137,13 @@ const FLOORS: &[Floor] = &[
 const EXCEPTIONS: &[Exception] = &[
     Exception {
         krate: "nereid-model-config",
-        workspace: Allowed::Only(&["tensor-types"]),
+        workspace: Allowed::Only(&["nereid-tensor-types"]),
         libraries: Allowed::Floor,
         never: &[],
         why: "model-config is pure data",
     },
     Exception {
-        krate: "tensor-types",
+        krate: "nereid-tensor-types",
         workspace: Allowed::Only(&[]),
         libraries: Allowed::Only(&[]),
         never: &[],
@@ -311,7 +311,7 @@ const EXCEPTIONS: &[Exception] = &[
     },
     Exception {
         krate: "nereid-python-arrays",
-        workspace: Allowed::Only(&["tensor-types"]),
+        workspace: Allowed::Only(&["nereid-tensor-types"]),
         libraries: Allowed::Only(&["pyo3"]),
         never: &[],
         why: "python-arrays is built into modules of Python, which are small",
@@ -324,7 +324,7 @@ const EXCEPTIONS: &[Exception] = &[
         why: "the module runs within a model's interpreter and is built for it alone, so it is small",
     },
     Exception {
-        krate: "triton-sys",
+        krate: "nereid-triton-sys",
         workspace: Allowed::Only(&[]),
         libraries: Allowed::Only(&[]),
         never: &[],
@@ -332,14 +332,14 @@ const EXCEPTIONS: &[Exception] = &[
     },
     Exception {
         krate: "triton-backend",
-        workspace: Allowed::Only(&["tensor-types", "triton-sys"]),
+        workspace: Allowed::Only(&["nereid-tensor-types", "nereid-triton-sys"]),
         libraries: Allowed::Only(&["bytemuck", "half", "libc", "serde_json"]),
         never: &["tokio"],
         why: "triton-backend is built into backends that other servers load, and knows nothing of this one",
     },
     Exception {
         krate: "triton-repoagent",
-        workspace: Allowed::Only(&["triton-sys"]),
+        workspace: Allowed::Only(&["nereid-triton-sys"]),
         libraries: Allowed::Only(&[]),
         never: &[],
         why: "triton-repoagent is built into agents that other servers load, and knows nothing of this one",
@@ -367,14 +367,14 @@ const EXCEPTIONS: &[Exception] = &[
     },
     Exception {
         krate: "nereid-client",
-        workspace: Allowed::Only(&["tensor-types"]),
+        workspace: Allowed::Only(&["nereid-tensor-types"]),
         libraries: Allowed::Floor,
         never: &["clap*", "protox*", "tonic-prost-build", "tracing-subscriber", "url"],
         why: "client is a library for programs of others, with few dependencies, and knows servers by their protocol alone",
     },
     Exception {
         krate: "nereid-terminal",
-        workspace: Allowed::Only(&["nereid-client", "tensor-types"]),
+        workspace: Allowed::Only(&["nereid-client", "nereid-tensor-types"]),
         libraries: Allowed::Floor,
         never: &["clap*"],
         why: "terminal knows servers by their HTTP API alone, as it does those of others",
@@ -395,7 +395,7 @@ const EXCEPTIONS: &[Exception] = &[
             "nereid-cuda",
             "nereid-logging",
             "nereid-triton-host",
-            "triton-sys",
+            "nereid-triton-sys",
         ]),
         libraries: Allowed::Only(&[]),
         never: &[],
@@ -403,7 +403,7 @@ const EXCEPTIONS: &[Exception] = &[
     },
     Exception {
         krate: "nereid-wheel",
-        workspace: Allowed::Only(&["nereid-python-arrays", "triton-sys"]),
+        workspace: Allowed::Only(&["nereid-python-arrays", "nereid-triton-sys"]),
         libraries: Allowed::Only(&["libloading", "pyo3"]),
         never: &[],
         why: "the package has one copy of the server, in libtritonserver.so, whose C interface it uses",

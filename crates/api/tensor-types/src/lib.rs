@@ -8,6 +8,11 @@
 
 use std::fmt;
 
+/// Compiles and runs the examples of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 /// Type of a tensor's elements. The discriminant is the number in Triton's C interface, and in the schema of configurations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]

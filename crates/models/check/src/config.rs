@@ -16,6 +16,9 @@ use nereid_repository::{config_path, entries};
 use super::Context;
 use super::report::Finding;
 
+/// The backend whose models need not declare tensors.
+const PYTHON: &str = "python";
+
 /// A model's configuration, and where its fields stand.
 pub(crate) struct CheckedConfig {
     /// The configuration file, or the model's folder if there is none.
@@ -119,6 +122,9 @@ pub(crate) fn check(
         );
         findings.push(Finding::error(folder, message));
     }
+    if !context.reading.complete && completes == Some(true) && backend != Some(PYTHON) {
+        warn_of_missing_tensors(&checked, findings);
+    }
     // An unregistered backend may complete any part; if it is not installed either, that is reported below.
     let is_completed = context.reading.complete && completes.unwrap_or(true);
     let stage = if is_completed { Stage::BeforeCompletion } else { Stage::Final };
@@ -173,6 +179,19 @@ fn missing(folder: &Path, path: &Path) -> Finding {
         folder,
         format!("has no {name}, which is optional only if configurations are completed automatically"),
     )
+}
+
+/// Warns of a configuration without inputs or outputs that nothing completes. Some graphs have no inputs, so it is not an error.
+fn warn_of_missing_tensors(checked: &CheckedConfig, findings: &mut Vec<Finding>) {
+    let config = &checked.config;
+    for (field, is_missing) in [("input", config.input.is_empty()), ("output", config.output.is_empty())] {
+        if is_missing {
+            let message = format!(
+                "is missing, and configurations are not completed: the model loads only if its file has no {field}s"
+            );
+            findings.push(checked.warning(field, message));
+        }
+    }
 }
 
 /// A configuration belongs to the folder it is in.

@@ -53,24 +53,22 @@ fn repository(files: &[(&str, &str)]) -> TempDir {
 }
 
 fn check(repository: &Path, machine: &Machine) -> Report {
-    with_context(machine, |context| super::check(&[repository.to_owned()], context))
+    check_with(repository, machine, ReadOptions::default())
 }
 
-fn with_context<T>(machine: &Machine, run: impl FnOnce(&Context<'_>) -> T) -> T {
+fn check_with(repository: &Path, machine: &Machine, reading: ReadOptions) -> Report {
+    with_context(machine, reading, |context| super::check(&[repository.to_owned()], context))
+}
+
+fn with_context<T>(machine: &Machine, reading: ReadOptions, run: impl FnOnce(&Context<'_>) -> T) -> T {
     let mut backends = Backends::default();
     for (name, completes_config) in [("onnxruntime", true), ("pytorch", false), ("python", true)] {
         backends.register_lazy(name, completes_config, || Err(Error::internal("a check opens no backend")));
     }
     backends.refuse("tensorrt", Error::unavailable("install TensorRT"));
     let agents = AgentContext { defaults: Vec::new(), refuses: &|_| None, origins: BTreeMap::new() };
-    let context = Context {
-        reading: ReadOptions::default(),
-        backends: &backends,
-        engines: machine,
-        agents,
-        gpus: Vec::new(),
-        deep: false,
-    };
+    let context =
+        Context { reading, backends: &backends, engines: machine, agents, gpus: Vec::new(), deep: false };
     run(&context)
 }
 
@@ -113,6 +111,28 @@ fn model_without_an_engine_would_not_load() {
         let failing =
             check(repository.path(), &machine).models.iter().filter(|model| !model.would_load).count();
         assert_eq!(failing, expected.len(), "{missing}");
+    }
+}
+
+#[test]
+fn configurations_without_tensors_are_doubtful_where_nothing_completes_them() {
+    let whole = format!("backend: 'onnxruntime' {TENSORS}");
+    let no_output = "backend: 'onnxruntime' input { name: 'x' data_type: TYPE_FP32 dims: 1 }";
+    for (config, complete, expected) in [
+        ("backend: 'onnxruntime'", false, &["input", "output"][..]),
+        ("platform: 'onnxruntime_onnx'", false, &["input", "output"]),
+        (no_output, false, &["output"]),
+        (&whole, false, &[]),
+        ("backend: 'onnxruntime'", true, &[]),
+        ("backend: 'python'", false, &[]),
+    ] {
+        let file = if config.contains("python") { "m/1/model.py" } else { "m/1/model.onnx" };
+        let repository = repository(&[("m/config.pbtxt", config), (file, "")]);
+        let reading = ReadOptions { complete, ..ReadOptions::default() };
+        let report = check_with(repository.path(), &ALL_INSTALLED, reading);
+        let fields: Vec<_> = report.of(Severity::Warning).filter_map(|it| it.field.as_deref()).collect();
+        assert_eq!(fields, expected, "{config}, {complete}");
+        assert_eq!(report.of(Severity::Error).count(), 0, "{config}, {complete}");
     }
 }
 
@@ -267,7 +287,7 @@ fn one_model_is_checked_as_among_all() {
     let two = repository(&[("twice/1/model.py", "")]);
     let repositories = [one.path().to_owned(), two.path().to_owned()];
     let texts = |findings: &[Finding]| findings.iter().map(ToString::to_string).collect::<Vec<_>>();
-    with_context(&ALL_INSTALLED, |context| {
+    with_context(&ALL_INSTALLED, ReadOptions::default(), |context| {
         let all = super::check(&repositories, context).findings;
         let mut with_findings = 0;
         for name in ["good", "twice", "typo", "inner", "outer", "lost", "circle", "file", "absent", "..", ""]

@@ -16,7 +16,8 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
 
 pub use self::formats::{ExternalData, LocalModel};
-use self::layout::{copy_file, copy_folder};
+pub use self::layout::Transfer;
+use self::layout::{Placement, copy_file, copy_folder};
 use crate::model_folder::{CONFIG, entries};
 use crate::source::is_model_name;
 use crate::version_number;
@@ -33,6 +34,10 @@ pub struct Additions {
     /// Removed on drop, with all that was not placed.
     staging: Option<PrivateFolder>,
 }
+
+/// The files of this machine that a model was made of, each with its path in the model's folder.
+#[derive(Debug)]
+pub struct Sources(Vec<(PathBuf, PathBuf)>);
 
 /// A model in the staged repository.
 #[derive(Debug)]
@@ -68,23 +73,26 @@ impl Additions {
         self.staging.as_ref().map_or_else(PathBuf::new, |staging| staging.path().join("models"))
     }
 
-    /// Copies a model of this machine into the staged repository, under a name or its own.
+    /// Puts a model of this machine into the staged repository, under a name or its own.
     ///
     /// # Errors
     /// A file cannot be read or written, or the name is not one of a model.
-    pub fn copy(&self, model: &LocalModel, name: Option<&str>) -> Result<(), String> {
+    pub fn add(&self, model: &LocalModel, name: Option<&str>, transfer: Transfer) -> Result<Sources, String> {
         let name = name.unwrap_or(&model.name);
         check_name(name)?;
         let folder = self.staged_repository().join(name);
         fs::create_dir(&folder).map_err(|error| self.cannot_write(&error))?;
+        let mut placement = Placement::new(transfer);
         for (source, target) in &model.files {
-            let copied = match source.is_dir() {
-                true => copy_folder(source, &folder.join(target)),
-                false => copy_file(source, &folder.join(target)),
+            let placed = match source.is_dir() {
+                true => placement.folder(source, &folder.join(target)),
+                false => placement.file(source, &folder.join(target)),
             };
-            copied.map_err(|error| error.replace(&folder.display().to_string(), &self.shown(name)))?;
+            placed.map_err(|error| error.replace(&folder.display().to_string(), &self.shown(name)))?;
         }
-        Ok(())
+        let in_model = |target: PathBuf| target.strip_prefix(&folder).map(Path::to_owned).unwrap_or(target);
+        let placed = placement.into_placed().into_iter();
+        Ok(Sources(placed.map(|(source, target)| (source, in_model(target))).collect()))
     }
 
     /// Makes a model without files in the staged repository.
@@ -173,7 +181,11 @@ impl Additions {
     pub fn write_config(&self, model: &StagedModel, text: &str) -> Result<(), String> {
         let write = || {
             let path = model.folder.join(CONFIG);
-            fs::write(&path, text)?;
+            // The file may be a second name of the source's.
+            match fs::remove_file(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => fs::write(&path, text)?,
+            }
             File::open(path)?.sync_all()
         };
         write().map_err(|error| self.cannot_write(&error))
@@ -218,6 +230,32 @@ impl Additions {
 
     fn shown(&self, name: &str) -> String {
         self.repository.join(name).display().to_string()
+    }
+}
+
+impl Sources {
+    /// Removes what is in the repository now, once the model was placed there, and folders below `source` that are empty then. A model
+    /// that existed took nothing but a version.
+    ///
+    /// # Errors
+    /// A file cannot be removed.
+    pub fn remove(self, source: &Path, model: &StagedModel) -> Result<(), String> {
+        let is_of_version = |target: &Path| {
+            let first = target.components().next();
+            first.is_some_and(|first| version_number(&first.as_os_str().to_string_lossy()).is_some())
+        };
+        for (path, target) in self.0 {
+            if model.exists && !is_of_version(&target) {
+                continue;
+            }
+            fs::remove_file(&path).map_err(|error| format!("cannot remove '{}': {error}", path.display()))?;
+            for folder in path.ancestors().skip(1).take_while(|folder| folder.starts_with(source)) {
+                if fs::remove_dir(folder).is_err() {
+                    break;
+                }
+            }
+        }
+        Ok(())
     }
 }
 

@@ -17,7 +17,7 @@ mod source;
 mod store;
 mod watch;
 
-pub use additions::{Additions, ExternalData, LocalModel, StagedModel};
+pub use additions::{Additions, ExternalData, LocalModel, Sources, StagedModel, Transfer};
 pub use agents::{
     AGENTS_FILE, Agent, AgentDefault, Agents, AgentsOfRepository, NamedAgent, agents_of_folder, own_agents,
 };

@@ -54,10 +54,12 @@ pub use nereid_metrics::MetricsOptions;
 pub use nereid_net::listener::{Address, LocalAddress, TlsFiles};
 pub use nereid_object_stores::{CacheOptions, CloudOptions, redacted};
 pub use nereid_onnxruntime::external_data;
-pub use nereid_repository::{Additions, AgentDefault, LocalModel, NamedAgent, ReadOptions, StagedModel};
+pub use nereid_repository::{
+    Additions, AgentDefault, LocalModel, NamedAgent, ReadOptions, Sources, StagedModel, Transfer,
+};
 pub use nereid_residency::ResidencyOptions;
 pub use nereid_trace::CollectorOptions;
 pub use platform::{Platform, PlatformConfig};
-pub use pull::{PullProgress, is_address, pull};
+pub use pull::{Parts, PullProgress, is_address, pull};
 pub use repositories::Registration;
 pub use running::{LoadOutcome, RunningServer, start};

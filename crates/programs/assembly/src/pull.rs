@@ -1,6 +1,7 @@
 //! Downloads the models of a remote repository into a folder.
 
 use std::fs;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -11,8 +12,36 @@ use nereid_core::Progress;
 use nereid_object_stores::{Address, CacheOptions, CloudOptions, Clouds, redacted};
 use nereid_repository::Fetch;
 
-/// Downloads are staged here until a model is complete, also after a failure, so that the next attempt resumes.
-const PARTS: &str = ".nereid-pull";
+/// The folder for the parts of a download until its models are complete. It stays after an interruption, so that the next attempt
+/// resumes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Parts(PathBuf);
+
+impl Parts {
+    /// In the folder that the models are downloaded into.
+    pub fn within(folder: &Path) -> Self {
+        Self(folder.join(".nereid-pull"))
+    }
+
+    /// In a repository, for the models of one address.
+    pub fn of(address: &str, repository: &Path) -> Self {
+        let mut hasher = DefaultHasher::new();
+        address.hash(&mut hasher);
+        Self(repository.join(format!(".nereid-pull-{:016x}", hasher.finish())))
+    }
+
+    /// Removes the folder unless the next attempt can use something of it.
+    fn discard_if_useless(&self) {
+        let mut files = fs::read_dir(self.0.join(FILES)).into_iter().flatten().flatten();
+        if !files.any(|entry| entry.metadata().is_ok_and(|metadata| metadata.len() > 0)) {
+            // What remains is removed by the next attempt.
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+}
+
+/// The folder of a cache's files.
+const FILES: &str = "files";
 
 /// The interval between progress reports.
 const INTERVAL: Duration = Duration::from_millis(200);
@@ -42,6 +71,17 @@ pub struct PullProgress<'a> {
 pub fn pull(
     address: &str,
     folder: &Path,
+    parts: &Parts,
+    options: CloudOptions,
+    report: &(dyn Fn(PullProgress<'_>) + Sync),
+) -> Result<Vec<String>, String> {
+    pull_through(address, folder, &parts.0, options, report).inspect_err(|_| parts.discard_if_useless())
+}
+
+fn pull_through(
+    address: &str,
+    folder: &Path,
+    parts: &Path,
     options: CloudOptions,
     report: &(dyn Fn(PullProgress<'_>) + Sync),
 ) -> Result<Vec<String>, String> {
@@ -49,10 +89,9 @@ pub fn pull(
     let parsed = parsed.ok_or_else(|| {
         format!("'{address}' is not an address (s3://, gs://, as://, hf://, oci://, https://)")
     })?;
-    let parts = folder.join(PARTS);
     let cannot_write = |error: io::Error| format!("cannot write to '{}': {error}", folder.display());
-    fs::create_dir_all(&parts).map_err(cannot_write)?;
-    let cache = CacheOptions { directory: Some(parts.clone()), byte_size: None, is_temporary: true };
+    fs::create_dir_all(parts).map_err(cannot_write)?;
+    let cache = CacheOptions { directory: Some(parts.to_owned()), byte_size: None, is_temporary: true };
     let clouds = Clouds::new(CloudOptions { cache, ..options })?;
     let store = clouds.open(parsed.map_err(|error| error.to_string())?)?;
     let as_of = Instant::now();
@@ -86,7 +125,7 @@ pub fn pull(
     }
     drop(store);
     clouds.close();
-    fs::remove_dir_all(&parts).map_err(cannot_write)?;
+    fs::remove_dir_all(parts).map_err(cannot_write)?;
     Ok(models)
 }
 

@@ -10,8 +10,8 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use nereid_assembly::{
-    Additions, EngineCheck, LocalModel, Platform, ReadOptions, StagedModel, external_data, is_address,
-    redacted,
+    Additions, EngineCheck, LocalModel, Parts, Platform, ReadOptions, Sources, StagedModel, Transfer,
+    external_data, is_address, redacted,
 };
 use nereid_check::{AgentContext, Context, Report, Severity};
 use nereid_core::model_config::ModelConfig;
@@ -43,7 +43,7 @@ fn add(options: &AddOptions) -> Result<String, String> {
     }
     let mut config = options.platform();
     config.backends.program = Some(hosting::PROGRAM.into());
-    let additions = stage(options, &config.backends)?;
+    let (additions, sources) = stage(options, &config.backends)?;
     let models = additions.staged(options.name.as_deref())?;
     let platform = Platform::find(&config, true).map_err(|error| error.to_string())?;
     let engines = EngineCheck::new(&config.backends, &platform.backends);
@@ -69,6 +69,11 @@ fn add(options: &AddOptions) -> Result<String, String> {
         let path = additions.place(model)?;
         text.push_str(&describe(model, config.as_ref(), &path));
     }
+    if let (true, Some(sources), [model]) = (options.moves, sources, &models[..])
+        && let Err(error) = sources.remove(&options.source, model)
+    {
+        eprintln!("warning: the model was added, but its source is left: {error}");
+    }
     let option = match repository == Path::new(DEFAULT_REPOSITORY) {
         true => String::new(),
         false => format!(" --model-repository={}", sample::word(&repository.to_string_lossy())),
@@ -76,19 +81,27 @@ fn add(options: &AddOptions) -> Result<String, String> {
     Ok(format!("{text}serve it: nereid{option}"))
 }
 
-/// Puts the model into the staged repository.
-fn stage(options: &AddOptions, backends: &nereid_assembly::BackendsConfig) -> Result<Additions, String> {
+/// Puts the model into the staged repository. Returns its files, if they were on this machine.
+fn stage(
+    options: &AddOptions,
+    backends: &nereid_assembly::BackendsConfig,
+) -> Result<(Additions, Option<Sources>), String> {
     let AddOptions { source, repository, name, .. } = options;
     if !source.exists() && is_address(source) {
+        if options.moves {
+            return Err("--move is for models on this machine".to_owned());
+        }
         let additions = Additions::new(repository)?;
-        let pulled = pull_with_progress(&source.to_string_lossy(), &additions.staged_repository(), backends);
-        return pulled.map(|_| additions).map_err(|error| error.to_string());
+        let (address, staged) = (source.to_string_lossy(), additions.staged_repository());
+        pull_with_progress(&address, &staged, &Parts::of(&address, repository), backends)?;
+        return Ok((additions, None));
     }
     let data = |onnx: &Path| external_data(onnx).map_err(|error| error.message().to_owned());
     let model = LocalModel::find(source, &data)?;
     let additions = Additions::new(repository)?;
-    additions.copy(&model, name.as_deref())?;
-    Ok(additions)
+    let transfer = if options.moves { Transfer::Link } else { Transfer::Copy };
+    let sources = additions.add(&model, name.as_deref(), transfer)?;
+    Ok((additions, Some(sources)))
 }
 
 /// Writes the configuration of a new model that has none. Returns the completed one, as far as it is known here.

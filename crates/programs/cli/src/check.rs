@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use nereid_assembly::{
-    BackendsConfig, CloudOptions, EngineCheck, Platform, engines, is_address, pull, redacted,
+    BackendsConfig, CloudOptions, EngineCheck, Parts, Platform, engines, is_address, pull, redacted,
 };
 use nereid_check::{AgentContext, Context};
 use nereid_options::CheckOptions;
@@ -72,7 +72,7 @@ impl FetchedRepositories {
             let folder = tempfile::tempdir().map_err(|error| format!("cannot make a folder: {error}"))?;
             let clouds = CloudOptions { engines: engines(backends), ..CloudOptions::default() };
             let address = location.to_string_lossy();
-            pull(&address, folder.path(), clouds, &|_| {})?;
+            pull(&address, folder.path(), &Parts::within(folder.path()), clouds, &|_| {})?;
             Ok((redacted(&address).into(), Some(folder)))
         };
         repositories.iter().map(fetch).collect::<Result<_, _>>().map(Self)

@@ -4,14 +4,15 @@ use std::io::{IsTerminal, Write, stderr};
 use std::path::Path;
 use std::process::ExitCode;
 
-use nereid_assembly::{BackendsConfig, CloudOptions, PullProgress, engines, pull};
+use nereid_assembly::{BackendsConfig, CloudOptions, Parts, PullProgress, engines, pull};
 use nereid_options::PullOptions;
 
 use crate::bars::line;
 
 /// Prints the downloaded models.
 pub(crate) fn run(options: &PullOptions) -> ExitCode {
-    match pull_with_progress(&options.address, &options.folder, &BackendsConfig::default()) {
+    let parts = Parts::within(&options.folder);
+    match pull_with_progress(&options.address, &options.folder, &parts, &BackendsConfig::default()) {
         Ok(models) => {
             for model in models {
                 // The reader may close the pipe early, as `head` does.
@@ -33,6 +34,7 @@ pub(crate) fn run(options: &PullOptions) -> ExitCode {
 pub(crate) fn pull_with_progress(
     address: &str,
     folder: &Path,
+    parts: &Parts,
     backends: &BackendsConfig,
 ) -> Result<Vec<String>, String> {
     let is_terminal = stderr().is_terminal();
@@ -44,7 +46,7 @@ pub(crate) fn pull_with_progress(
         }
     };
     let clouds = CloudOptions { engines: engines(backends), ..CloudOptions::default() };
-    let outcome = pull(address, folder, clouds, &report);
+    let outcome = pull(address, folder, parts, clouds, &report);
     if is_terminal {
         let _ = writeln!(stderr());
     }

@@ -54,3 +54,8 @@ pub use self::shared_memory::SharedMemory;
 pub use self::tensor::{Element, Tensor};
 #[cfg(feature = "tls")]
 pub use self::tls::{Identity, Tls, Trust};
+
+/// Compiles and runs the examples of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

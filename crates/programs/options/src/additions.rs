@@ -54,6 +54,11 @@ pub struct AddOptions {
     #[arg(long, value_name = "COUNT", requires = "input", value_parser = int::<i32>())]
     pub max_batch_size: Option<i32>,
 
+    /// Move the model instead of copying it. Its files are not copied within a file system, and leave their place once the model is
+    /// added.
+    #[arg(long = "move")]
+    pub moves: bool,
+
     /// Add the model although the check finds that it would not load here.
     #[arg(long)]
     pub force: bool,

@@ -402,6 +402,8 @@ mod documented;
 #[cfg(test)]
 mod embedded;
 #[cfg(test)]
+mod keywords;
+#[cfg(test)]
 mod manual;
 #[cfg(test)]
 mod page;

@@ -25,7 +25,8 @@ from ._library import (
     UnsupportedError,
 )
 from ._log import LogRecord, configure_log
-from ._requests import AsyncResponses, Responses
+from ._options import Options
+from ._requests import AsyncResponses, RequestArguments, Responses
 from ._server import Model, ModelState, Server
 
 __all__ = [
@@ -39,6 +40,8 @@ __all__ = [
     "Model",
     "ModelState",
     "NotFoundError",
+    "Options",
+    "RequestArguments",
     "Response",
     "Responses",
     "Server",

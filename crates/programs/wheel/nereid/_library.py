@@ -25,6 +25,21 @@ from .nereid_native import (
     UnsupportedError,
 )
 
+__all__ = [
+    "AlreadyExistsError",
+    "CancelledError",
+    "Error",
+    "InternalError",
+    "InvalidArgumentError",
+    "NotFoundError",
+    "Response",
+    "Tensor",
+    "UnavailableError",
+    "UnknownError",
+    "UnsupportedError",
+    "native",
+]
+
 # The classes belong to the package; the module that defines them is an implementation detail.
 for _exception in [
     AlreadyExistsError,

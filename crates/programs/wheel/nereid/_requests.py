@@ -5,9 +5,22 @@ from __future__ import annotations
 import asyncio
 import itertools
 import weakref
-from typing import ClassVar, Optional
+from typing import ClassVar, Iterable, Mapping, Optional, TypedDict, Union
 
 from ._library import Response, native
+
+
+class RequestArguments(TypedDict, total=False):
+    """Arguments of a request: see `Model.infer`."""
+
+    outputs: Optional[Iterable[str]]
+    request_id: Optional[str]
+    parameters: Optional[Mapping[str, Union[str, int, float, bool]]]
+    sequence_id: Optional[Union[int, str]]
+    sequence_start: bool
+    sequence_end: bool
+    priority: int
+    queue_timeout: Optional[float]
 
 
 class Responses:

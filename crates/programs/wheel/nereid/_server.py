@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import json
 import os
 import sys
 import weakref
-from typing import Any, Iterable, Mapping, NamedTuple, Optional, Union
+from typing import TYPE_CHECKING, Any, Iterable, Mapping, NamedTuple, Optional, Union
 
 from ._library import InvalidArgumentError, Response, Tensor, UnavailableError, UnsupportedError, native
-from ._requests import AsyncResponses, Responses
+from ._options import Options
+from ._requests import AsyncResponses, RequestArguments, Responses
+
+if TYPE_CHECKING:
+    # Known to type checkers without the package.
+    from typing_extensions import Unpack
 
 _Path = Union[str, "os.PathLike[str]"]
 _started: weakref.WeakSet[Server]
@@ -46,7 +52,7 @@ class Server:
         model_repository: Union[_Path, Iterable[_Path]],
         *,
         listen: bool = False,
-        **options: Any,
+        **options: Unpack[Options],
     ) -> None:
         repositories: Iterable[_Path]
         repositories = [model_repository] if isinstance(model_repository, (str, os.PathLike)) else model_repository
@@ -141,7 +147,7 @@ class Server:
 
     def metadata(self) -> dict[str, Any]:
         """The server's metadata, as KServe defines it."""
-        return json.loads(self._running().metadata())
+        return _document(self._running().metadata())
 
     def metrics(self) -> str:
         """The metrics, in Prometheus' text format."""
@@ -149,7 +155,7 @@ class Server:
 
     def addresses(self) -> dict[str, str]:
         """The listening addresses, by protocol; empty unless `listen` is set."""
-        return json.loads(self._running().addresses())
+        return _document(self._running().addresses())
 
 
 class Model:
@@ -163,8 +169,8 @@ class Model:
     def __repr__(self) -> str:
         return f"Model({self.name!r}, version={self.version})"
 
-    def infer(self, inputs: Mapping[str, Any], *, wait: Optional[float] = None, **request: Any) -> Response:
-        """Sends a request, and waits for its single response. Raises `TimeoutError` after `wait` seconds.
+    def infer(self, inputs: Mapping[str, Any], *, timeout: Optional[float] = None, **request: Unpack[RequestArguments]) -> Response:
+        """Sends a request, and waits for its single response. Raises `TimeoutError` after `timeout` seconds.
 
         Inputs are numpy arrays, tensors of other libraries with `__dlpack__`, or values that numpy converts to an array of
         the type that the model declares. Further arguments, all by name:
@@ -174,25 +180,25 @@ class Model:
         - `parameters`: a dictionary of strings, numbers and booleans for the model
         - `sequence_id`, `sequence_start`, `sequence_end`: makes the request part of the sequence with this id
         - `priority`: 1 is the highest; 0 the model's default
-        - `timeout`: the longest wait in the queue, in seconds, if the model's queue policy allows an override
+        - `queue_timeout`: the longest wait in the queue, in seconds, if the model's queue policy allows an override
         """
-        return self._send(inputs, **request).single(wait)
+        return self._send(inputs, **request).single(timeout)
 
-    def stream(self, inputs: Mapping[str, Any], **request: Any) -> Responses:
+    def stream(self, inputs: Mapping[str, Any], **request: Unpack[RequestArguments]) -> Responses:
         """Sends a request, and returns an iterator over its responses at once. Takes the arguments of `infer`."""
         return Responses(self._send(inputs, **request))
 
-    async def infer_async(self, inputs: Mapping[str, Any], **request: Any) -> Response:
+    async def infer_async(
+        self, inputs: Mapping[str, Any], *, timeout: Optional[float] = None, **request: Unpack[RequestArguments]
+    ) -> Response:
         """As `infer`, in an event loop. Cancelling the task cancels the request."""
-        async with self.stream_async(inputs, **request) as responses:
-            first = await responses.next()
-            if first is None:
-                raise UnavailableError("the model sent no response")
-            if await responses.next() is not None:
-                raise UnsupportedError("the model sent several responses: use stream_async()")
-            return first
+        try:
+            return await asyncio.wait_for(_single(self.stream_async(inputs, **request)), timeout)
+        except asyncio.TimeoutError as error:
+            # Before Python 3.11, asyncio's error is another.
+            raise TimeoutError("no response within the timeout") from error
 
-    def stream_async(self, inputs: Mapping[str, Any], **request: Any) -> AsyncResponses:
+    def stream_async(self, inputs: Mapping[str, Any], **request: Unpack[RequestArguments]) -> AsyncResponses:
         """As `stream`, for `async for`."""
         return AsyncResponses(self._send(inputs, **request))
 
@@ -207,7 +213,7 @@ class Model:
         sequence_start: bool = False,
         sequence_end: bool = False,
         priority: int = 0,
-        timeout: Optional[float] = None,
+        queue_timeout: Optional[float] = None,
     ) -> native.Responses:
         sequence = None if sequence_id is None else (sequence_id, sequence_start, sequence_end)
         if sequence is None and (sequence_start or sequence_end):
@@ -221,7 +227,7 @@ class Model:
             parameters=None if parameters is None else dict(parameters),
             sequence=sequence,
             priority=priority,
-            timeout=0 if timeout is None else max(1, round(timeout * 1e6)),
+            timeout=0 if queue_timeout is None else max(1, round(queue_timeout * 1e6)),
         )
 
     def _tensor(self, name: str, value: Any) -> Tensor:
@@ -241,15 +247,32 @@ class Model:
 
     def metadata(self) -> dict[str, Any]:
         """The model's metadata (inputs and outputs), as KServe defines it."""
-        return json.loads(self.server._running().model_metadata(self.name, self._number))
+        return _document(self.server._running().model_metadata(self.name, self._number))
 
     def config(self) -> dict[str, Any]:
         """The served configuration, with all defaults."""
-        return json.loads(self.server._running().model_config(self.name, self._number))
+        return _document(self.server._running().model_config(self.name, self._number))
 
     def statistics(self) -> dict[str, Any]:
         """The statistics of requests and executions, in Triton's form."""
-        return json.loads(self.server._running().model_statistics(self.name, self._number))
+        return _document(self.server._running().model_statistics(self.name, self._number))
+
+
+def _document(text: str) -> dict[str, Any]:
+    """A document of the server."""
+    document: dict[str, Any] = json.loads(text)
+    return document
+
+
+async def _single(responses: AsyncResponses) -> Response:
+    """The only response to a request."""
+    async with responses:
+        first = await responses.next()
+        if first is None:
+            raise UnavailableError("the model sent no response")
+        if await responses.next() is not None:
+            raise UnsupportedError("the model sent several responses: use stream_async()")
+        return first
 
 
 def _texts(value: Any) -> list[str]:

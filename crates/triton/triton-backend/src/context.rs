@@ -1,7 +1,6 @@
 //! Contexts: the server's view of a backend, a model and an instance at start.
 
 use std::ffi::c_char;
-use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 use std::ptr;
 
@@ -68,27 +67,33 @@ pub enum ExecutionPolicy {
 /// A backend at its start.
 pub struct BackendContext<'a> {
     handle: *mut TRITONBACKEND_Backend,
-    _lives: PhantomData<&'a ()>,
+    name: &'a str,
+    folder: PathBuf,
 }
 
 impl BackendContext<'_> {
     /// # Safety
     /// `handle` lives at least as long as the context.
-    pub(crate) unsafe fn new(handle: *mut TRITONBACKEND_Backend) -> Self {
-        Self { handle, _lives: PhantomData }
+    pub(crate) unsafe fn new(handle: *mut TRITONBACKEND_Backend) -> Result<Self> {
+        let mut name = ptr::null();
+        // SAFETY: the backend lives, and its name with it.
+        let name = unsafe {
+            check(TRITONBACKEND_BackendName(handle, &mut name))?;
+            text(name)?
+        };
+        // SAFETY: the backend lives, and both addresses may be written.
+        let folder = location(|kind, place| unsafe { TRITONBACKEND_BackendArtifacts(handle, kind, place) })?;
+        Ok(Self { handle, name, folder })
     }
 
     /// The backend's name, as used in configurations.
-    ///
-    /// # Errors
-    /// The server's error, as for all functions here.
-    pub fn name(&self) -> Result<&str> {
-        let mut name = ptr::null();
-        // SAFETY: the backend lives, and its name with it.
-        unsafe {
-            check(TRITONBACKEND_BackendName(self.handle, &mut name))?;
-            text(name)
-        }
+    pub fn name(&self) -> &str {
+        self.name
+    }
+
+    /// The folder of the backend's library.
+    pub fn folder(&self) -> &Path {
+        &self.folder
     }
 
     /// The backend's configuration: `{"cmdline": {...}}`.
@@ -112,15 +117,6 @@ impl BackendContext<'_> {
     pub fn setting(&self, name: &str) -> Result<Option<String>> {
         let config = self.config()?;
         Ok(command_line(&config).and_then(|settings| settings.get(name)?.as_str().map(str::to_owned)))
-    }
-
-    /// The folder of the backend's library.
-    ///
-    /// # Errors
-    /// The server's error.
-    pub fn folder(&self) -> Result<PathBuf> {
-        // SAFETY: the backend lives, and both addresses may be written.
-        location(|kind, place| unsafe { TRITONBACKEND_BackendArtifacts(self.handle, kind, place) })
     }
 
     /// The server's memory, for buffers of the backend's own:
@@ -162,61 +158,51 @@ impl BackendContext<'_> {
 /// A model at its start.
 pub struct ModelContext<'a> {
     handle: *mut TRITONBACKEND_Model,
-    _lives: PhantomData<&'a ()>,
+    name: &'a str,
+    version: u64,
+    folder: PathBuf,
 }
 
 impl ModelContext<'_> {
     /// # Safety
     /// `handle` lives at least as long as the context.
-    pub(crate) unsafe fn new(handle: *mut TRITONBACKEND_Model) -> Self {
-        Self { handle, _lives: PhantomData }
+    pub(crate) unsafe fn new(handle: *mut TRITONBACKEND_Model) -> Result<Self> {
+        let (mut name, mut version) = (ptr::null(), 0);
+        // SAFETY: the model lives, and its name with it; both addresses may be written.
+        let name = unsafe {
+            check(TRITONBACKEND_ModelName(handle, &mut name))?;
+            check(TRITONBACKEND_ModelVersion(handle, &mut version))?;
+            text(name)?
+        };
+        // SAFETY: the model lives, and both addresses may be written.
+        let folder = location(|kind, place| unsafe { TRITONBACKEND_ModelRepository(handle, kind, place) })?;
+        Ok(Self { handle, name, version, folder })
     }
 
     /// The model's name.
-    ///
-    /// # Errors
-    /// The server's error, as for all functions here.
-    pub fn name(&self) -> Result<&str> {
-        let mut name = ptr::null();
-        // SAFETY: the model lives, and its name with it.
-        unsafe {
-            check(TRITONBACKEND_ModelName(self.handle, &mut name))?;
-            text(name)
-        }
+    pub fn name(&self) -> &str {
+        self.name
     }
 
     /// The loaded version.
-    ///
-    /// # Errors
-    /// The server's error.
-    pub fn version(&self) -> Result<u64> {
-        let mut version = 0;
-        // SAFETY: the model lives, and the address may be written.
-        unsafe { check(TRITONBACKEND_ModelVersion(self.handle, &mut version))? };
-        Ok(version)
+    pub fn version(&self) -> u64 {
+        self.version
     }
 
     /// The model's folder, which contains the folders of its versions.
-    ///
-    /// # Errors
-    /// The server's error.
-    pub fn folder(&self) -> Result<PathBuf> {
-        // SAFETY: the model lives, and both addresses may be written.
-        location(|kind, place| unsafe { TRITONBACKEND_ModelRepository(self.handle, kind, place) })
+    pub fn folder(&self) -> &Path {
+        &self.folder
     }
 
     /// The folder of the loaded version.
-    ///
-    /// # Errors
-    /// The server's error.
-    pub fn version_folder(&self) -> Result<PathBuf> {
-        Ok(self.folder()?.join(self.version()?.to_string()))
+    pub fn version_folder(&self) -> PathBuf {
+        self.folder.join(self.version.to_string())
     }
 
     /// The current configuration.
     ///
     /// # Errors
-    /// The server's error.
+    /// The server's error, as for all functions here.
     pub fn config(&self) -> Result<ModelConfig> {
         let mut config = ptr::null_mut();
         // SAFETY: the model lives; the message is new, and ours.
@@ -268,66 +254,53 @@ impl ModelContext<'_> {
 /// An instance at its start.
 pub struct InstanceContext<'a> {
     handle: *mut TRITONBACKEND_ModelInstance,
-    _lives: PhantomData<&'a ()>,
+    name: &'a str,
+    kind: InstanceKind,
+    device_id: i32,
+    is_passive: bool,
 }
 
 impl InstanceContext<'_> {
     /// # Safety
     /// `handle` lives at least as long as the context.
-    pub(crate) unsafe fn new(handle: *mut TRITONBACKEND_ModelInstance) -> Self {
-        Self { handle, _lives: PhantomData }
+    pub(crate) unsafe fn new(handle: *mut TRITONBACKEND_ModelInstance) -> Result<Self> {
+        let (mut name, mut kind) = (ptr::null(), TRITONSERVER_INSTANCEGROUPKIND_AUTO);
+        let (mut device_id, mut is_passive) = (0, false);
+        // SAFETY: the instance lives, and its name with it; all addresses may be written.
+        let name = unsafe {
+            check(TRITONBACKEND_ModelInstanceName(handle, &mut name))?;
+            check(TRITONBACKEND_ModelInstanceKind(handle, &mut kind))?;
+            check(TRITONBACKEND_ModelInstanceDeviceId(handle, &mut device_id))?;
+            check(TRITONBACKEND_ModelInstanceIsPassive(handle, &mut is_passive))?;
+            text(name)?
+        };
+        Ok(Self { handle, name, kind: InstanceKind::from_c(kind), device_id, is_passive })
     }
 
     /// The instance's name.
-    ///
-    /// # Errors
-    /// The server's error, as for all functions here.
-    pub fn name(&self) -> Result<&str> {
-        let mut name = ptr::null();
-        // SAFETY: the instance lives, and its name with it.
-        unsafe {
-            check(TRITONBACKEND_ModelInstanceName(self.handle, &mut name))?;
-            text(name)
-        }
+    pub fn name(&self) -> &str {
+        self.name
     }
 
     /// The kind of device that the instance runs on.
-    ///
-    /// # Errors
-    /// The server's error.
-    pub fn kind(&self) -> Result<InstanceKind> {
-        let mut kind = TRITONSERVER_INSTANCEGROUPKIND_AUTO;
-        // SAFETY: the instance lives, and the address may be written.
-        unsafe { check(TRITONBACKEND_ModelInstanceKind(self.handle, &mut kind))? };
-        Ok(InstanceKind::from_c(kind))
+    pub fn kind(&self) -> InstanceKind {
+        self.kind
     }
 
     /// The number of the instance's device, if its kind has devices.
-    ///
-    /// # Errors
-    /// The server's error.
-    pub fn device_id(&self) -> Result<i32> {
-        let mut id = 0;
-        // SAFETY: the instance lives, and the address may be written.
-        unsafe { check(TRITONBACKEND_ModelInstanceDeviceId(self.handle, &mut id))? };
-        Ok(id)
+    pub fn device_id(&self) -> i32 {
+        self.device_id
     }
 
     /// Whether the instance is loaded but never executed by the server itself.
-    ///
-    /// # Errors
-    /// The server's error.
-    pub fn is_passive(&self) -> Result<bool> {
-        let mut passive = false;
-        // SAFETY: the instance lives, and the address may be written.
-        unsafe { check(TRITONBACKEND_ModelInstanceIsPassive(self.handle, &mut passive))? };
-        Ok(passive)
+    pub fn is_passive(&self) -> bool {
+        self.is_passive
     }
 
     /// The host policy of the instance, as JSON.
     ///
     /// # Errors
-    /// The server's error.
+    /// The server's error, as for all functions here.
     pub fn host_policy(&self) -> Result<Value> {
         let mut policy = ptr::null_mut();
         // SAFETY: the instance lives; the message stays the server's and is read at once.

@@ -39,6 +39,10 @@ pub trait Element: Copy + sealed::Sealed {
     /// The bytes of elements.
     #[doc(hidden)]
     fn bytes(values: &[Self]) -> Cow<'_, [u8]>;
+
+    /// Writes the element into a slice of its size.
+    #[doc(hidden)]
+    fn write(self, bytes: &mut [u8]);
 }
 
 macro_rules! elements {
@@ -56,6 +60,10 @@ macro_rules! elements {
 
             fn bytes(values: &[Self]) -> Cow<'_, [u8]> {
                 Cow::Borrowed(bytemuck::cast_slice(values))
+            }
+
+            fn write(self, bytes: &mut [u8]) {
+                bytes.copy_from_slice(bytemuck::bytes_of(&self));
             }
         }
     )*};
@@ -78,6 +86,10 @@ impl Element for bool {
 
     fn bytes(values: &[Self]) -> Cow<'_, [u8]> {
         Cow::Owned(values.iter().map(|value| u8::from(*value)).collect())
+    }
+
+    fn write(self, bytes: &mut [u8]) {
+        bytes.copy_from_slice(&[u8::from(self)]);
     }
 }
 

@@ -36,7 +36,7 @@ pub unsafe fn initialize<B: Backend>(handle: *mut TRITONBACKEND_Backend) -> *mut
     guard("starting the backend", || {
         check_version()?;
         // SAFETY: the server's backend lives during the call.
-        let backend = B::start(&unsafe { BackendContext::new(handle) })?;
+        let backend = B::start(&unsafe { BackendContext::new(handle) }?)?;
         let state = Box::into_raw(Box::new(Arc::new(backend)));
         // SAFETY: the backend lives; `finalize` takes the box back, or the line below does if the server refuses it.
         unsafe {
@@ -101,7 +101,7 @@ pub unsafe fn model_initialize<B: Backend>(handle: *mut TRITONBACKEND_Model) -> 
             state_ref::<Arc<B>>(state_of(|state| TRITONBACKEND_BackendState(owner, state))?)?
         };
         // SAFETY: the model lives during the call.
-        let context = unsafe { ModelContext::new(handle) };
+        let context = unsafe { ModelContext::new(handle) }?;
         if context.may_complete_config()? {
             let given = context.config()?;
             let mut completed = given.clone();
@@ -149,7 +149,7 @@ pub unsafe fn instance_initialize<B: Backend>(
 ) -> *mut TRITONSERVER_Error {
     guard("starting the instance", || {
         // SAFETY: the instance lives during the call.
-        let context = unsafe { InstanceContext::new(handle) };
+        let context = unsafe { InstanceContext::new(handle) }?;
         let owner = context.model()?;
         // SAFETY: the model outlives its instances; its state is the box of `model_initialize`.
         let shared = unsafe {

@@ -38,7 +38,7 @@
 //!     }
 //!
 //!     fn load(_backend: &Arc<Doubling>, context: &ModelContext<'_>) -> Result<Self> {
-//!         triton_backend::info!("model {} is loaded", context.name()?);
+//!         triton_backend::info!("model {} is loaded", context.name());
 //!         Ok(Self)
 //!     }
 //! }
@@ -79,8 +79,11 @@
 //! - **Memory of the server** comes from [`BackendContext::memory_manager`] and is returned when dropped.
 //!   [`ModelContext::report_memory_usage`] reports memory that the backend allocates itself.
 //!
-//! The library does not support device memory: it marks inputs there ([`Piece::Device`]), and outputs that must be
-//! placed there are errors.
+//! - **Outputs** are copied from slices ([`Response::output`]), computed directly into the server's memory
+//!   ([`Response::output_from`], [`Response::zeroed_output`]), or placed on a device ([`Response::output_memory`]).
+//! - **Device memory** is passed by its address: of inputs ([`Piece::Device`]), of outputs, and of buffers
+//!   ([`MemoryManager::allocate_on_device`]). Copying it and computing on it needs a library of the device's maker. All
+//!   other methods refuse it.
 //!
 //! A backend's threads must have ended when their owner is dropped, because the server may unload the library then.
 //! The library calls the functions of the server that loads it, so a standalone program cannot be linked with it.
@@ -124,10 +127,10 @@ pub use error::{Error, ErrorCode, Result};
 pub use infer::{InferRequest, InferResponse, OutputTensor, Responses};
 pub use input::{Input, Piece};
 pub use log::{Level, log};
-pub use memory::{MemoryKind, MemoryManager, MemoryUsage, ServerMemory};
+pub use memory::{DeviceMemory, MemoryKind, MemoryManager, MemoryUsage, ServerMemory};
 pub use metrics::{Metric, MetricFamily, MetricKind};
 pub use request::{CorrelationId, Parameter, Request, RequestInfo};
-pub use response::Response;
+pub use response::{OutputMemory, Response};
 pub use server::Server;
 pub use state::State;
 pub use strategy::BatchStrategy;
@@ -140,6 +143,11 @@ pub use half;
 pub use serde_json;
 /// The underlying C declarations.
 pub use triton_sys as sys;
+
+/// Compiles and runs the examples of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
 
 /// Exports a [`Backend`] under the names that servers load. Use it once per library.
 #[macro_export]

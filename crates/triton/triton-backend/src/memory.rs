@@ -22,7 +22,7 @@ pub enum MemoryKind {
 }
 
 impl MemoryKind {
-    fn into_c(self) -> TRITONSERVER_MemoryType {
+    pub(crate) fn into_c(self) -> TRITONSERVER_MemoryType {
         match self {
             Self::Cpu => TRITONSERVER_MEMORY_CPU,
             Self::CpuPinned => TRITONSERVER_MEMORY_CPU_PINNED,
@@ -75,77 +75,128 @@ impl MemoryManager {
         self.allocate_in(MemoryKind::CpuPinned, byte_size)
     }
 
+    /// A buffer in a GPU's memory, not initialized. It must be dropped before the backend.
+    ///
+    /// # Errors
+    /// The server has no such GPU, or its pool of that memory is used up.
+    pub fn allocate_on_device(&self, device_id: i64, byte_size: usize) -> Result<DeviceMemory> {
+        let place = Place { kind: MemoryKind::Gpu, device_id };
+        Ok(DeviceMemory(Lent::allocate(*self, place, byte_size)?))
+    }
+
     fn allocate_in(&self, kind: MemoryKind, byte_size: usize) -> Result<ServerMemory> {
+        let lent = Lent::allocate(*self, Place { kind, device_id: 0 }, byte_size)?;
+        if let Some(start) = lent.start {
+            // SAFETY: the server returned host memory of this size, which nothing else uses.
+            unsafe { start.write_bytes(0, byte_size) };
+        }
+        Ok(ServerMemory(lent))
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    kind: MemoryKind,
+    device_id: i64,
+}
+
+/// A block of the server's memory, returned to the server when dropped.
+struct Lent {
+    manager: MemoryManager,
+    place: Place,
+    /// `None` if the block is empty and the server returned no address.
+    start: Option<NonNull<u8>>,
+    byte_size: usize,
+}
+
+// SAFETY: only this block refers to the bytes, and the server accepts them back on any thread.
+unsafe impl Send for Lent {}
+// SAFETY: as above; shared, they are only read.
+unsafe impl Sync for Lent {}
+
+impl Lent {
+    fn allocate(manager: MemoryManager, place: Place, byte_size: usize) -> Result<Self> {
         let mut buffer = ptr::null_mut();
-        // SAFETY: the manager lives, and the address may be written. The result is host memory of that size, owned by
-        // us and initialized before it is read.
+        let kind = place.kind.into_c();
+        // SAFETY: the manager lives, and the address may be written.
         unsafe {
             check(TRITONBACKEND_MemoryManagerAllocate(
-                self.0.as_ptr(),
+                manager.0.as_ptr(),
                 &mut buffer,
-                kind.into_c(),
-                0,
+                kind,
+                place.device_id,
                 byte_size as u64,
             ))?;
-            let start = NonNull::new(buffer.cast::<u8>());
-            if let Some(start) = start {
-                start.write_bytes(0, byte_size);
-            } else if byte_size > 0 {
-                return Err(Error::internal(format!("the server returned no memory for {byte_size} bytes")));
-            }
-            Ok(ServerMemory { manager: *self, kind, start, byte_size })
+        }
+        let start = NonNull::new(buffer.cast::<u8>());
+        if start.is_none() && byte_size > 0 {
+            return Err(Error::internal(format!("the server returned no memory for {byte_size} bytes")));
+        }
+        Ok(Self { manager, place, start, byte_size })
+    }
+}
+
+impl fmt::Debug for Lent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes of {:?}", self.byte_size, self.place.kind)
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        let Some(start) = self.start else { return };
+        // SAFETY: the manager lives, the address came from it, and is not used after this.
+        let freed = unsafe {
+            let (manager, start) = (self.manager.0.as_ptr(), start.as_ptr().cast::<c_void>());
+            let Place { kind, device_id } = self.place;
+            check(TRITONBACKEND_MemoryManagerFree(manager, start, kind.into_c(), device_id))
+        };
+        if let Err(error) = freed {
+            crate::warning!("{self:?} could not be given back: {error}");
         }
     }
 }
 
 /// A buffer in the server's memory, returned to the server when dropped.
-pub struct ServerMemory {
-    manager: MemoryManager,
-    kind: MemoryKind,
-    /// `None` if the buffer is empty and the server returned no address.
-    start: Option<NonNull<u8>>,
-    byte_size: usize,
-}
-
-// SAFETY: only this buffer refers to the bytes, and the server accepts them back on any thread.
-unsafe impl Send for ServerMemory {}
-// SAFETY: as above; shared, they are only read.
-unsafe impl Sync for ServerMemory {}
-
-impl fmt::Debug for ServerMemory {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} bytes of {:?}", self.byte_size, self.kind)
-    }
-}
+#[derive(Debug)]
+pub struct ServerMemory(Lent);
 
 impl Deref for ServerMemory {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
         // SAFETY: this many bytes exist, are initialized, and are changed through this buffer only.
-        self.start.map_or(&[], |start| unsafe { slice::from_raw_parts(start.as_ptr(), self.byte_size) })
+        self.0.start.map_or(&[], |start| unsafe { slice::from_raw_parts(start.as_ptr(), self.0.byte_size) })
     }
 }
 
 impl DerefMut for ServerMemory {
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: as above, and the buffer is borrowed exclusively.
-        self.start
-            .map_or(&mut [], |start| unsafe { slice::from_raw_parts_mut(start.as_ptr(), self.byte_size) })
+        self.0
+            .start
+            .map_or(&mut [], |start| unsafe { slice::from_raw_parts_mut(start.as_ptr(), self.0.byte_size) })
     }
 }
 
-impl Drop for ServerMemory {
-    fn drop(&mut self) {
-        let Some(start) = self.start else { return };
-        // SAFETY: the manager lives, the address came from it, and is not used after this.
-        let freed = unsafe {
-            let (manager, start) = (self.manager.0.as_ptr(), start.as_ptr().cast::<c_void>());
-            check(TRITONBACKEND_MemoryManagerFree(manager, start, self.kind.into_c(), 0))
-        };
-        if let Err(error) = freed {
-            crate::warning!("{self:?} could not be given back: {error}");
-        }
+/// A buffer in a GPU's memory, returned to the server when dropped.
+#[derive(Debug)]
+pub struct DeviceMemory(Lent);
+
+impl DeviceMemory {
+    /// The device address; 0 if the buffer is empty.
+    pub fn address(&self) -> usize {
+        self.0.start.map_or(0, |start| start.addr().get())
+    }
+
+    /// The number of bytes.
+    pub fn byte_size(&self) -> usize {
+        self.0.byte_size
+    }
+
+    /// The device's number.
+    pub fn device_id(&self) -> i64 {
+        self.0.place.device_id
     }
 }
 

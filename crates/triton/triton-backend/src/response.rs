@@ -11,6 +11,31 @@ use tensor_types::DataType;
 
 use crate::data::{self, Element, element_count, join_bytes};
 use crate::error::{Error, Result, c_string, check};
+use crate::memory::MemoryKind;
+
+/// Memory of an output, to be written before the response is sent.
+#[derive(Debug, PartialEq, Eq)]
+pub enum OutputMemory<'r> {
+    /// Host memory, zeroed.
+    Host(&'r mut [u8]),
+    /// Memory of a device, not initialized.
+    Device {
+        /// The device address.
+        address: usize,
+        /// The number of bytes.
+        byte_size: usize,
+        /// The device's number.
+        device_id: i64,
+    },
+}
+
+/// Where the server placed an output.
+struct Place {
+    /// Any address if the output is empty.
+    start: *mut u8,
+    kind: TRITONSERVER_MemoryType,
+    device_id: i64,
+}
 
 /// An unsent response. Dropping it sends nothing.
 pub struct Response<'a> {
@@ -37,6 +62,30 @@ impl<'a> Response<'a> {
         self.raw_output(name, T::DATA_TYPE, shape, &T::bytes(values))
     }
 
+    /// Adds an output whose elements are computed one by one, directly into the server's memory.
+    ///
+    /// # Errors
+    /// As for [`output`](Self::output). The output then has zeros for missing values.
+    pub fn output_from<T: Element>(
+        &mut self,
+        name: &str,
+        shape: &[i64],
+        values: impl IntoIterator<Item = T>,
+    ) -> Result<()> {
+        let size = size_of::<T>();
+        let byte_size = element_count(shape)?.checked_mul(size).ok_or_else(|| cannot_hold(name, shape))?;
+        let mut places = self.zeroed_output(name, T::DATA_TYPE, shape, byte_size)?.chunks_exact_mut(size);
+        for value in values {
+            value.write(places.next().ok_or_else(|| cannot_hold(name, shape))?);
+        }
+        match places.next() {
+            Some(_) => {
+                Err(Error::invalid_argument(format!("output '{name}' of shape {shape:?} lacks values")))
+            }
+            None => Ok(()),
+        }
+    }
+
     /// Adds an output of type `Bytes`.
     ///
     /// # Errors
@@ -51,10 +100,10 @@ impl<'a> Response<'a> {
     /// # Errors
     /// `InvalidArgument` if the shape and the number of bytes differ; otherwise the server's error.
     pub fn raw_output(&mut self, name: &str, data_type: DataType, shape: &[i64], bytes: &[u8]) -> Result<()> {
-        let buffer = self.allocate(name, data_type, shape, bytes.len())?;
+        let start = self.allocate_on_host(name, data_type, shape, bytes.len())?;
         if !bytes.is_empty() {
             // SAFETY: the server returned host memory of this length for this output alone.
-            unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), buffer, bytes.len()) };
+            unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), start, bytes.len()) };
         }
         Ok(())
     }
@@ -70,16 +119,33 @@ impl<'a> Response<'a> {
         shape: &[i64],
         byte_size: usize,
     ) -> Result<&mut [u8]> {
-        let buffer = self.allocate(name, data_type, shape, byte_size)?;
-        if byte_size == 0 {
-            return Ok(&mut []);
+        let start = self.allocate_on_host(name, data_type, shape, byte_size)?;
+        // SAFETY: the server returned host memory of this length for this output alone, which lives as long as the
+        // response.
+        Ok(unsafe { zeroed(start, byte_size) })
+    }
+
+    /// Adds an output in memory of the preferred kind, if the server and the client allow it; `device_id` is the number of
+    /// a GPU. Write the output where the server placed it.
+    ///
+    /// # Errors
+    /// As for [`raw_output`](Self::raw_output).
+    pub fn output_memory(
+        &mut self,
+        name: &str,
+        data_type: DataType,
+        shape: &[i64],
+        byte_size: usize,
+        preferred: (MemoryKind, i64),
+    ) -> Result<OutputMemory<'_>> {
+        let place = self.allocate(name, data_type, shape, byte_size, preferred)?;
+        if place.kind == TRITONSERVER_MEMORY_GPU {
+            let address = place.start.addr();
+            return Ok(OutputMemory::Device { address, byte_size, device_id: place.device_id });
         }
-        // SAFETY: the server returned host memory of this length for this output alone; it lives as long as the
-        // response, which stays borrowed, and is initialized here.
-        Ok(unsafe {
-            ptr::write_bytes(buffer, 0, byte_size);
-            slice::from_raw_parts_mut(buffer, byte_size)
-        })
+        // SAFETY: the server returned host memory of this length for this output alone, which lives as long as the
+        // response.
+        Ok(OutputMemory::Host(unsafe { zeroed(place.start, byte_size) }))
     }
 
     /// Adds a string parameter.
@@ -180,13 +246,30 @@ impl<'a> Response<'a> {
     }
 
     /// Host memory for an output; any address if the output is empty.
-    fn allocate(
+    fn allocate_on_host(
         &mut self,
         name: &str,
         data_type: DataType,
         shape: &[i64],
         byte_size: usize,
     ) -> Result<*mut u8> {
+        let place = self.allocate(name, data_type, shape, byte_size, (MemoryKind::Cpu, 0))?;
+        if place.kind == TRITONSERVER_MEMORY_GPU {
+            return Err(Error::unsupported(format!(
+                "output '{name}' must be in device memory, but this backend writes host memory"
+            )));
+        }
+        Ok(place.start)
+    }
+
+    fn allocate(
+        &mut self,
+        name: &str,
+        data_type: DataType,
+        shape: &[i64],
+        byte_size: usize,
+        (preferred, mut device_id): (MemoryKind, i64),
+    ) -> Result<Place> {
         let count = element_count(shape)?;
         if let Some(expected) = data_type.byte_size().map(|size| count.saturating_mul(size))
             && expected != byte_size
@@ -202,7 +285,7 @@ impl<'a> Response<'a> {
         let dimensions = u32::try_from(shape.len())
             .map_err(|_| Error::invalid_argument(format!("output '{name}' has too many dimensions")))?;
         let (mut output, mut buffer) = (ptr::null_mut(), ptr::null_mut());
-        let (mut kind, mut id) = (TRITONSERVER_MEMORY_CPU, 0);
+        let mut kind = preferred.into_c();
         // SAFETY: the response lives, and so do its outputs; name and shape are copied, and the shape matches its
         // number of dimensions. All addresses may be written. The allocator is alive until the final response.
         self.answer.while_open(|| unsafe {
@@ -214,17 +297,18 @@ impl<'a> Response<'a> {
                 shape.as_ptr(),
                 dimensions,
             ))?;
-            check(TRITONBACKEND_OutputBuffer(output, &mut buffer, byte_size as u64, &mut kind, &mut id))
+            check(TRITONBACKEND_OutputBuffer(
+                output,
+                &mut buffer,
+                byte_size as u64,
+                &mut kind,
+                &mut device_id,
+            ))
         })?;
-        if kind == TRITONSERVER_MEMORY_GPU {
-            return Err(Error::unsupported(format!(
-                "output '{name}' must be in device memory, but this backend writes host memory"
-            )));
-        }
         if buffer.is_null() && byte_size > 0 {
             return Err(Error::internal(format!("the server returned no memory for output '{name}'")));
         }
-        Ok(buffer.cast())
+        Ok(Place { start: buffer.cast(), kind, device_id })
     }
 }
 
@@ -238,9 +322,26 @@ impl Drop for Response<'_> {
     }
 }
 
+/// # Safety
+/// `start` is host memory of this size, which belongs to one output alone during `'r`. It may be any address if the size is 0.
+unsafe fn zeroed<'r>(start: *mut u8, byte_size: usize) -> &'r mut [u8] {
+    if byte_size == 0 {
+        return &mut [];
+    }
+    // SAFETY: as the caller promises; the memory is initialized here.
+    unsafe {
+        ptr::write_bytes(start, 0, byte_size);
+        slice::from_raw_parts_mut(start, byte_size)
+    }
+}
+
 fn expect_count(name: &str, shape: &[i64], count: usize) -> Result<()> {
     if element_count(shape)? == count {
         return Ok(());
     }
     Err(Error::invalid_argument(format!("output '{name}' of shape {shape:?} cannot hold {count} values")))
+}
+
+fn cannot_hold(name: &str, shape: &[i64]) -> Error {
+    Error::invalid_argument(format!("output '{name}' of shape {shape:?} cannot hold all values"))
 }

@@ -46,7 +46,7 @@ pub unsafe fn initialize<S: BatchStrategy>(
         // SAFETY: the model lives during the call, and the address may be written.
         unsafe {
             *batcher = ptr::null_mut();
-            *batcher = Box::into_raw(Box::new(S::start(&ModelContext::new(model))?)).cast();
+            *batcher = Box::into_raw(Box::new(S::start(&ModelContext::new(model)?)?)).cast();
         }
         Ok(())
     })

@@ -132,3 +132,8 @@ macro_rules! export_functions {
         )*
     };
 }
+
+/// Compiles and runs the examples of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

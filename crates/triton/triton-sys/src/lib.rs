@@ -14,6 +14,11 @@
 #![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 #![allow(non_camel_case_types, non_snake_case, reason = "the names are those of the C headers")]
 
+/// Compiles and runs the examples of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 /// Declares foreign functions, and for each a type of pointers to it, in a module `signatures`.
 macro_rules! declare {
     ($(fn $name:ident($($argument:ident: $type:ty),* $(,)?) $(-> $result:ty)?;)*) => {

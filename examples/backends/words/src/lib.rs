@@ -62,7 +62,7 @@ impl Model for WordsModel {
         }
         // `parameters { key: "pause_ms" value { string_value: "20" } }`
         let pause = config.parameter("pause_ms").map_or(Ok(backend.pause), milliseconds)?;
-        triton_backend::info!("words: model {} version {}", context.name()?, context.version()?);
+        triton_backend::info!("words: model {} version {}", context.name(), context.version());
         Ok(Self { is_decoupled: config.is_decoupled(), pause })
     }
 }

@@ -11,8 +11,8 @@ use std::time::Duration;
 use triton_backend::{
     Attributes, Backend, BackendContext, Batch, BatchStrategy, CorrelationId, DataType, Error, InferRequest,
     Instance, InstanceContext, InstanceGroup, InstanceKind, MemoryKind, MemoryManager, MemoryUsage,
-    MetricFamily, MetricKind, Model, ModelConfig, ModelContext, Parameter, Request, RequestInfo, Result,
-    Server,
+    MetricFamily, MetricKind, Model, ModelConfig, ModelContext, OutputMemory, Parameter, Piece, Request,
+    RequestInfo, Result, Server,
 };
 
 struct Trial {
@@ -58,6 +58,7 @@ impl Model for TrialModel {
     fn complete_config(_: &Arc<Trial>, _: &ModelContext<'_>, config: &mut ModelConfig) -> Result<()> {
         config.add_input("IN", DataType::Int32, &[-1]);
         config.add_output("OUT", DataType::Bytes, &[-1]);
+        config.add_output("NUMBERS", DataType::Int32, &[-1]);
         Ok(())
     }
 
@@ -68,9 +69,9 @@ impl Model for TrialModel {
             Some("panics") => panic!("trial: panics on purpose"),
             _ => {}
         }
-        let folder = context.version_folder()?;
+        let folder = context.version_folder();
         let folder: Vec<_> = folder.iter().rev().take(2).filter_map(|part| part.to_str()).collect();
-        let facts = vec![format!("model {} version {} in {folder:?}", context.name()?, context.version()?)];
+        let facts = vec![format!("model {} version {} in {folder:?}", context.name(), context.version())];
         context.report_memory_usage(&[usage(1)])?;
         context.report_memory_usage(&[usage(1000), MemoryUsage { device: 2, ..usage(5) }])?;
         let memory = backend.memory;
@@ -84,9 +85,9 @@ impl Instance for TrialInstance {
     fn start(model: &Arc<TrialModel>, context: &InstanceContext<'_>) -> Result<Self> {
         let facts = vec![format!(
             "instance {:?} {} passive {} profiles {:?} devices {:?} policy {}",
-            context.kind()?,
-            context.device_id()?,
-            context.is_passive()?,
+            context.kind(),
+            context.device_id(),
+            context.is_passive(),
             context.profiles()?,
             context.secondary_devices()?,
             context.host_policy()?
@@ -139,6 +140,8 @@ impl Instance for TrialInstance {
                     let mut response = request.respond()?;
                     response.bytes_output("OUT", &[1, 7], &["only one"])?;
                 }
+                "computed" => computed(request)?,
+                "device" => device(self.model.memory, request)?,
                 "rows" if self.model.takes_batches => answer_batched(request, &format!("{rows} rows"))?,
                 what => {
                     let lines = self.lines(what, request)?;
@@ -277,6 +280,63 @@ fn answer(request: &Request, lines: &[impl AsRef<[u8]>]) -> Result<()> {
     let mut response = request.respond()?;
     response.bytes_output("OUT", &[lines.len() as i64], lines)?;
     response.string_parameter("by", "trial")?;
+    response.send_last()
+}
+
+/// Answers with numbers that are computed in the server's memory, after outputs of wrong lengths.
+fn computed(request: &Request) -> Result<()> {
+    let squares = |count: i32| (0..count).map(|number| number * number);
+    for (count, shape) in [(2, &[3][..]), (4, &[3]), (1, &[-1]), (1, &[0]), (2, &[i64::MAX])] {
+        let outcome = request.respond()?.output_from("NUMBERS", shape, squares(count));
+        triton_backend::warning!("trial: {count} values of {shape:?}: {outcome:?}");
+        if outcome.is_ok() {
+            return Err(Error::internal(format!("{count} values fit {shape:?}")));
+        }
+    }
+    let mut response = request.respond()?;
+    response.output_from("NUMBERS", &[2, 3], squares(6))?;
+    response.send_last()
+}
+
+/// Answers with where the input, an output and memory of the server's pools are. It writes the output if it can.
+fn device(manager: MemoryManager, request: &Request) -> Result<()> {
+    let input = request.input("IN")?;
+    let place = |address: usize, byte_size: usize, device_id: i64| match address {
+        0 => "nowhere".to_owned(),
+        _ => format!("{byte_size} bytes on device {device_id}"),
+    };
+    let mut lines = Vec::new();
+    for piece in input.pieces()? {
+        lines.push(match piece {
+            Piece::Host(bytes) => format!("input: {} bytes on the host", bytes.len()),
+            Piece::Device { address, byte_size, device_id } => {
+                format!("input: {}", place(address, byte_size, device_id))
+            }
+        });
+    }
+    lines.push(format!("values: {:?}", input.to_vec::<i32>().map_err(|error| error.code())));
+    let lent = |device_id, byte_size| match manager.allocate_on_device(device_id, byte_size) {
+        Ok(memory) => format!("lent: {}", place(memory.address(), memory.byte_size(), memory.device_id())),
+        Err(error) => format!("lent: {:?}", error.code()),
+    };
+    // More than the pool has at once.
+    lines.extend((0..20).map(|_| lent(0, 1 << 19)).chain([lent(99, 64)]));
+    lines.dedup();
+    let mut response = request.respond()?;
+    let byte_size = usize::try_from(input.byte_size()).map_err(|_| Error::internal("a large input"))?;
+    let gpu = (MemoryKind::Gpu, 0);
+    let output = response.output_memory("NUMBERS", DataType::Int32, input.shape(), byte_size, gpu)?;
+    lines.push(match output {
+        OutputMemory::Device { address, byte_size, device_id } => {
+            format!("output: {}", place(address, byte_size, device_id))
+        }
+        OutputMemory::Host(bytes) => {
+            let was_zeroed = bytes.iter().all(|byte| *byte == 0);
+            bytes.fill(1);
+            format!("output: {} bytes on the host, zeroed {was_zeroed}", bytes.len())
+        }
+    });
+    response.bytes_output("OUT", &[lines.len() as i64], &lines)?;
     response.send_last()
 }
 

@@ -35,7 +35,7 @@ impl Desk {
     /// Adds a model; returns its place.
     fn add(&self, source: &str, name: Option<&str>) -> Result<String, String> {
         let additions = Additions::new(&self.path("models"))?;
-        additions.copy(&self.find(source)?, name)?;
+        additions.add(&self.find(source)?, name, Transfer::Copy)?;
         let staged = additions.staged(name)?;
         let place = additions.place(&staged[0])?;
         Ok(place.strip_prefix(self.path("models")).unwrap().to_str().unwrap().to_owned())
@@ -176,7 +176,7 @@ fn files_with_weights_of_an_onnx_file_come_with_it() {
     let data = |_: &Path| Ok(vec!["net.onnx.data".to_owned(), "parts/w 1".to_owned()]);
     let model = LocalModel::find(&desk.path("net.onnx"), &data).unwrap();
     let additions = Additions::new(&desk.path("models")).unwrap();
-    additions.copy(&model, Some("other")).unwrap();
+    additions.add(&model, Some("other"), Transfer::Copy).unwrap();
     additions.place(&additions.staged(Some("other")).unwrap()[0]).unwrap();
     drop(additions);
     let expected = [
@@ -238,7 +238,7 @@ fn model_that_exists_gets_the_next_version_and_keeps_its_configuration() {
     desk.write(&["net.onnx", "models/net/config.pbtxt", "models/net/labels.txt", "models/net/2/model.onnx"]);
     desk.write(&["models/net/10/model.onnx", "models/net/010/model.onnx", "models/net/.hidden/x"]);
     let additions = Additions::new(&desk.path("models")).unwrap();
-    additions.copy(&desk.find("net.onnx").unwrap(), None).unwrap();
+    additions.add(&desk.find("net.onnx").unwrap(), None, Transfer::Copy).unwrap();
     let staged = additions.staged(None).unwrap();
     assert_eq!((staged[0].version, staged[0].exists), (11, true));
     let there = desk.files(staged[0].folder.strip_prefix(desk.0.path()).unwrap().to_str().unwrap());
@@ -279,6 +279,89 @@ fn links_are_followed_unless_they_lead_in_circles() {
     assert_eq!(names(&desk.path("models")).unwrap(), ["net"]);
 }
 
+/// Adds a model by moving it; returns its place.
+fn move_in(desk: &Desk, source: &str) -> Result<String, String> {
+    let additions = Additions::new(&desk.path("models"))?;
+    let sources = additions.add(&desk.find(source)?, None, Transfer::Link)?;
+    let staged = additions.staged(None)?;
+    let place = additions.place(&staged[0])?;
+    sources.remove(&desk.path(source), &staged[0])?;
+    Ok(place.strip_prefix(desk.path("models")).unwrap().to_str().unwrap().to_owned())
+}
+
+#[test]
+fn moved_models_leave_what_was_not_added() {
+    for (source, there, expected, left) in [
+        ("net.onnx", &["net.onnx", "notes.txt"][..], &["net/1/model.onnx"][..], &["notes.txt"][..]),
+        ("net.xml", &["net.xml", "net.bin"], &["net/1/model.bin", "net/1/model.xml"], &[]),
+        (
+            "net",
+            &["net/saved_model.pb", "net/variables/v", "net/.git/x", "other/y"],
+            &["net/1/model.savedmodel/saved_model.pb", "net/1/model.savedmodel/variables/v"],
+            &["net/.git/x", "other/y"],
+        ),
+        (
+            "net",
+            &["net/config.pbtxt", "net/1/model.onnx", "net/1/deep/er"],
+            &["net/1/deep/er", "net/1/model.onnx", "net/config.pbtxt"],
+            &[],
+        ),
+    ] {
+        let desk = Desk::new();
+        desk.write(there);
+        assert_eq!(move_in(&desk, source).unwrap(), "net");
+        assert_eq!(desk.files("models").keys().collect::<Vec<_>>(), expected, "{there:?}");
+        let all = desk.files("");
+        let found: Vec<_> = all.keys().filter(|path| !path.starts_with("models/")).collect();
+        assert_eq!(found, left, "{there:?}");
+        // So are folders without files.
+        assert_eq!(desk.path(source).exists(), left.iter().any(|path| path.starts_with(source)), "{there:?}");
+    }
+}
+
+#[test]
+fn moved_version_of_a_model_that_exists_leaves_its_configuration() {
+    let desk = Desk::new();
+    desk.write(&["models/net/config.pbtxt", "models/net/1/model.onnx"]);
+    desk.write(&["net/config.pbtxt", "net/labels.txt", "net/1/model.onnx"]);
+    assert_eq!(move_in(&desk, "net").unwrap(), "net/2");
+    assert_eq!(
+        desk.files("net"),
+        map(&[("config.pbtxt", "net/config.pbtxt"), ("labels.txt", "net/labels.txt")])
+    );
+}
+
+#[test]
+fn moved_links_leave_the_files_of_others() {
+    let desk = Desk::new();
+    desk.write(&["blobs/abc", "blobs/variables/v", "net/saved_model.pb"]);
+    symlink(desk.path("blobs/abc"), desk.path("linked.onnx")).unwrap();
+    symlink(desk.path("blobs/variables"), desk.path("net/variables")).unwrap();
+    for source in ["linked.onnx", "net"] {
+        move_in(&desk, source).unwrap();
+        assert!(!desk.path(source).exists());
+    }
+    assert_eq!(desk.files("blobs"), map(&[("abc", "blobs/abc"), ("variables/v", "blobs/variables/v")]));
+    let copied = desk.path("models/linked/1/model.onnx");
+    fs::write(&copied, "changed").unwrap();
+    assert_eq!(desk.files("blobs")["abc"], "blobs/abc");
+}
+
+#[test]
+fn model_that_is_not_moved_in_the_end_stays_as_it_was() {
+    let desk = Desk::new();
+    desk.write(&["net/config.pbtxt", "net/1/model.onnx"]);
+    let before = desk.files("net");
+    let additions = Additions::new(&desk.path("models")).unwrap();
+    let sources = additions.add(&desk.find("net").unwrap(), None, Transfer::Link).unwrap();
+    let staged = additions.staged(None).unwrap();
+    // A configuration that replaces the source's.
+    additions.write_config(&staged[0], "backend: 'identity'").unwrap();
+    drop((additions, sources));
+    assert_eq!(desk.files("net"), before);
+    assert!(!desk.path("models").exists());
+}
+
 #[test]
 fn model_may_be_on_another_file_system() {
     let desk = Desk::new();
@@ -295,7 +378,7 @@ fn model_may_be_on_another_file_system() {
     assert_eq!(names(&elsewhere.path().join("net")).unwrap().len(), 4);
     // A failure leaves nothing there either.
     let additions = Additions::new(&desk.path("models")).unwrap();
-    additions.copy(&desk.find("net.onnx").unwrap(), None).unwrap();
+    additions.add(&desk.find("net.onnx").unwrap(), None, Transfer::Copy).unwrap();
     let staged = additions.staged(None).unwrap().remove(0);
     fs::create_dir(elsewhere.path().join("net/5")).unwrap();
     assert!(additions.place(&staged).unwrap_err().contains("File exists"));
@@ -308,7 +391,7 @@ fn nobody_is_overwritten() {
     desk.write(&["net.onnx"]);
     let stage = || {
         let additions = Additions::new(&desk.path("models")).unwrap();
-        additions.copy(&desk.find("net.onnx").unwrap(), None).unwrap();
+        additions.add(&desk.find("net.onnx").unwrap(), None, Transfer::Copy).unwrap();
         let staged = additions.staged(None).unwrap().remove(0);
         (additions, staged)
     };
@@ -333,7 +416,7 @@ fn left_over_folders_are_removed_and_those_in_use_stay() {
     ]);
     fs::set_permissions(desk.path("models"), fs::Permissions::from_mode(0o755)).unwrap();
     let living = Additions::new(&desk.path("models")).unwrap();
-    living.copy(&desk.find("net.onnx").unwrap(), Some("living")).unwrap();
+    living.add(&desk.find("net.onnx").unwrap(), Some("living"), Transfer::Copy).unwrap();
     assert!(!desk.path("models/.nereid-add-dead").exists());
     assert_eq!(desk.add("net.onnx", None).unwrap(), "net");
     assert_eq!(living.staged(None).unwrap()[0].name, "living");
