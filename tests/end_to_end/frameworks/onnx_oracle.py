@@ -25,6 +25,8 @@ SPREADING = {"LRN", "Resize"}
 # Sums of products, which overflow by their order. Engines may take the smallest factors for 0, and have NaN of them and infinity.
 SUMS = {"Conv", "ConvTranspose", "Einsum", "GRU", "Gemm", "LSTM", "MatMul", "RNN"}
 MOST_FACTOR = {"float16": 1e2, "float32": 1e18, "float64": 1e150}
+POOLS = {"GlobalMaxPool", "MaxPool"}
+SMALLEST_HALF = np.finfo(np.float16).tiny
 # Integers of what is no number are undefined in ONNX.
 TO_INTEGERS = {"Cast", "CastLike", "DynamicQuantizeLinear", "QuantizeLinear"}
 
@@ -149,6 +151,13 @@ def is_defined(model, values):
         # A bound that Clip lacks is the largest number of FP16, or of FP32 between two operators without kernels for FP16.
         halves = any(it.dtype == np.float16 for it in made)
         if node.op_type == "Clip" and halves and any(np.isinf(it).any() for it in numbers):
+            return False
+        # Its pools start at the lowest number of FP32, which only becomes infinite where it is rounded to FP16.
+        if node.op_type in POOLS and halves and any(np.isneginf(it).any() for it in numbers):
+            return False
+        # What is 0 in FP16 may be another number in FP32, and true.
+        from_halves = node.op_type in TO_INTEGERS and any(known[name].dtype == np.float16 for name in node.input if name in known)
+        if from_halves and any(it.dtype == np.bool_ for it in made) and any((np.abs(it) < SMALLEST_HALF).any() for it in numbers):
             return False
         rounds = node.op_type in TO_INTEGERS and any(it.dtype.kind in "iu" for it in made)
         if rounds and not all(np.isfinite(it).all() for it in numbers):
