@@ -144,6 +144,12 @@ class Options(TypedDict, total=False):
     console: bool
     """Serve the console, pages that show what the server does, to browsers at / of the HTTP port."""
 
+    console_port: int
+    """Port to serve the console on, instead of the HTTP port; 0 for any free one. The HTTP interface, which the pages use, is there, too, under the same rights. Default: the HTTP port."""
+
+    console_address: str
+    """Address or host name to serve the console on, with --console-port, or a Unix socket as for --http-address. Default: the value of --http-address, or 127.0.0.1 if that is a Unix socket."""
+
     openai: bool
     """Serve OpenAI's interface at /v1 of the HTTP port, for models that take and return text."""
 
