@@ -175,8 +175,8 @@ def is_defined(model, values):
         reduces = node.op_type.startswith(("Reduce", "ArgM"))
         if reduces and not known[node.input[0]].size and not all(it.size for it in made):
             return False
-        # ONNX Runtime leaves the products with a vector of no elements unset.
-        if node.op_type == "MatMul" and not all(known[name].size for name in node.input) and any(it.size for it in made):
+        # ONNX Runtime leaves products with vectors of no elements unset.
+        if "MatMul" in node.op_type and not all(known[name].size for name in node.input) and any(it.size for it in made):
             return False
         # ONNX Runtime divides by the deviation alone, which is 0 for equal numbers; ONNX adds 1e-9 to it.
         if node.op_type == "MeanVarianceNormalization" and any(np.isnan(it).any() for it in made):
