@@ -113,6 +113,7 @@ def test_lists_show_the_namespace_alone(server, policy):
             ("GET", "/v2/openapi.json"),
             ("GET", "/console/api/models"),
             ("GET", "/console/api/history"),
+            ("GET", "/console/api/states"),
             ("GET", "/v1/models"),
         ]:
             yield path, request(server, method, path, headers=headers).body.decode()

@@ -9,6 +9,7 @@ mod scaling;
 mod scores;
 mod trees;
 
+use std::borrow::Cow;
 use std::fmt::Debug;
 use std::sync::Arc;
 
@@ -75,12 +76,13 @@ fn rows_and_features<D: DimLike>(shape: &[D]) -> TractResult<(D, D)> {
 }
 
 /// A tensor of numbers in single precision, and its number of rows.
-fn matrix(input: &Tensor, features: usize) -> TractResult<(Vec<f32>, usize)> {
+fn matrix(input: &Tensor, features: usize) -> TractResult<(Cow<'_, Tensor>, usize)> {
     let (rows, own) = rows_and_features(input.shape())?;
     ensure!(own == features, "it needs {features} features, and its input has {own}");
-    Ok((singles(input)?, rows))
+    Ok((input.cast_to::<f32>()?, rows))
 }
 
+/// A copy of the elements in single precision.
 fn singles(input: &Tensor) -> TractResult<Vec<f32>> {
     Ok(input.cast_to::<f32>()?.try_as_plain_ram()?.as_slice::<f32>()?.to_vec())
 }

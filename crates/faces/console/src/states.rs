@@ -116,7 +116,7 @@ mod tests {
             format!("3 m UNAVAILABLE {reason}"),
             "3 n UNAVAILABLE unloaded".to_owned(),
             "3 server READY ".to_owned(),
-            // A model that was gone is news again.
+            // `m` was missing in between.
             format!("5 m UNAVAILABLE {reason}"),
         ];
         assert_eq!(texts(&history), expected);

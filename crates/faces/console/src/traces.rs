@@ -14,8 +14,7 @@ use nereid_core::backend_api::{Activity, Tensor, TensorActivity, Trace, TraceSin
 pub(crate) const WAIT: Duration = Duration::from_secs(60);
 /// Traces that are kept.
 const MAX_TRACES: usize = 16;
-/// Points of a trace, of all its requests together, except for the stages of requests, which may be twice as many. A trace takes
-/// 128 KiB at most.
+/// Limits the points of a trace. Stages of requests may be twice as many. A trace takes at most 128 KiB.
 const MAX_POINTS: usize = 500;
 /// Bytes of a name that a client or a backend chose.
 const MAX_NAME: usize = 64;
@@ -43,7 +42,7 @@ pub(crate) struct CapturedTrace {
     /// When it began.
     pub at: SystemTime,
     pub request_id: String,
-    /// In the order in which they began; the first is that of the client.
+    /// Sorted by their beginnings; the first is the client's request.
     pub spans: Vec<Span>,
     /// Points beyond those that a trace may have.
     pub left_out: usize,
@@ -64,7 +63,7 @@ pub(crate) struct Span {
 /// The state of the last capture of a model.
 #[derive(Default)]
 pub(crate) struct Capture {
-    /// How long it goes on waiting, if it waits.
+    /// The time until the capture ends without a trace, if it still waits.
     pub left: Option<Duration>,
     pub trace: Option<Arc<CapturedTrace>>,
 }

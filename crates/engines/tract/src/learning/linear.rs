@@ -36,7 +36,7 @@ impl Product {
     fn scores(&self, input: &Tensor) -> TractResult<Vec<f32>> {
         let (values, rows) = matrix(input, self.features)?;
         let mut scores = Vec::with_capacity(rows * self.outputs());
-        for row in values.chunks_exact(self.features) {
+        for row in values.try_as_plain_ram()?.as_slice::<f32>()?.chunks_exact(self.features) {
             for (coefficients, intercept) in
                 self.coefficients.chunks_exact(self.features).zip(&self.intercepts)
             {

@@ -48,7 +48,8 @@ impl Function for Scaler {
             };
             values.map(scale).collect()
         } else {
-            let values = singles(input)?.into_iter().enumerate();
+            let values = input.cast_to::<f32>()?;
+            let values = values.try_as_plain_ram()?.as_slice::<f32>()?.iter().enumerate();
             values.map(|(at, value)| (value - self.offset[at % count]) * self.scale[at % count]).collect()
         };
         Ok(vec![Tensor::from_shape(input.shape(), &scaled)?])

@@ -55,7 +55,7 @@ impl Transform {
         }
     }
 
-    /// The scores of two classes by that of the second. `opposite` is the first one's, unless the function is logistic.
+    /// Both scores of two classes, from `score` of the second. Functions other than the logistic one take `opposite` for the first.
     pub(super) fn of_two(self, score: f32, opposite: f32) -> [f32; 2] {
         match self {
             Self::Logistic => [logistic(-score), logistic(score)],

@@ -103,7 +103,7 @@ fn damaged_trees_are_refused_in_words() {
     }
 }
 
-/// Circles in a tree, and beside it.
+/// Covers cycles in a tree, and beside it.
 #[test]
 fn circles_are_refused() {
     for (truths, falses) in [([1, 0, 3, 2, 0], [2, 0, 4, 4, 0]), ([2, 0, 0, 0, 0], [1, 0, 3, 0, 0])] {

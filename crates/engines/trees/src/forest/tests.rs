@@ -96,7 +96,7 @@ fn leaf<'a, N: Number>(tree: &'a Tree, row: &[N]) -> &'a Kind {
     }
 }
 
-/// Compares the results of rows with those of plain walks.
+/// Checks results against plain walks.
 fn check<N: Number>(trees: &[Tree], rows: &[N], description: Description) -> Result<(), TestCaseError> {
     let (outputs, averaged) = (description.outputs(), description.averaged);
     let mut forest = Forest::new(description).unwrap();

@@ -85,7 +85,7 @@ pub(crate) fn states(
 /// A reading of a GPU. Values are `None` where the driver reports none.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Gpu {
-    /// A name that tells it from the others.
+    /// Its UUID.
     pub name: String,
     /// From 0 to 1.
     pub utilization: Option<f64>,

@@ -9,14 +9,14 @@ use crate::traces::{Capture, CapturedTrace, Span};
 /// The last capture of a model.
 #[derive(Serialize)]
 pub(crate) struct TraceDocument {
-    /// For how many seconds it goes on waiting for a request; `None` if it does not wait.
+    /// Seconds until the capture ends without a trace; `None` if it does not wait.
     waits: Option<f64>,
     trace: Option<Trace>,
 }
 
 #[derive(Serialize)]
 struct Trace {
-    /// Differs from that of the trace before.
+    /// Unique among the traces of the model.
     number: u64,
     /// Milliseconds since the Unix epoch.
     at: u64,

@@ -10,7 +10,7 @@ const MANY: usize = 100;
 
 use super::*;
 
-/// Passes on the names of reports, until the last owner of the trace is gone.
+/// Sends the names of reports until the trace is dropped.
 struct Reports(Sender<String>);
 
 impl TraceSink for Reports {
