@@ -5,6 +5,7 @@
 mod background;
 mod crates;
 mod python;
+mod repeat;
 mod sanitize;
 
 use std::env;
@@ -275,7 +276,15 @@ fn end_to_end(project: &Project, background: &mut BackgroundCommands) -> Result<
     fetch::examples(project)?;
     wheel::pack(project, "dev")?;
     let venv = end_to_end_environment(project)?;
-    pytest(project, &venv, &["tests/end_to_end", "--dist", "loadfile", "-n", &workers().to_string()])
+    let mut all = pytest_command(
+        project,
+        &venv,
+        &["tests/end_to_end", "--dist", "loadfile", "-n", &workers().to_string()],
+    );
+    repeat::run(&pytest_cache(project), &mut all, |failed| {
+        let names: Vec<_> = failed.iter().map(String::as_str).collect();
+        pytest_command(project, &venv, &names)
+    })
 }
 
 /// Runs the listed tests in an environment without large packages.
@@ -340,9 +349,13 @@ fn pytest(project: &Project, venv: &Venv, arguments: &[&str]) -> Result<()> {
 fn pytest_command(project: &Project, venv: &Venv, arguments: &[&str]) -> Command {
     let mut command = venv.command(project, &["-m", "pytest"]);
     command.args(arguments);
-    command.arg("-o").arg(format!("cache_dir={}", project.scratch("pytest-cache").display()));
+    command.arg("-o").arg(format!("cache_dir={}", pytest_cache(project).display()));
     command.env("NEREID_BINARY", project.target.join("debug/nereid"));
     command
+}
+
+fn pytest_cache(project: &Project) -> PathBuf {
+    project.scratch("pytest-cache")
 }
 
 /// Number of end-to-end test files to run in parallel. The tests wait about as long as they compute, so there are twice

@@ -94,5 +94,5 @@ export function AudioInput({ input, state, set, label }) {
       <label class="field"><span>Samples a second</span><input type="number" min="8000" max="96000" value=${state.rate} aria-label="${label}, samples a second"
         onChange=${event => set({ rate: Math.min(96000, Math.max(8000, Math.floor(Number(event.target.value)) || 16000)) })}/></label></div>
     ${error && html`<p class="state failed" role="alert">${error}</p>`}
-    <canvas ref=${canvas} class=${state.samples ? '' : 'hidden'} role="img" aria-label="The sound as the model gets it"></canvas>`;
+    <canvas ref=${canvas} hidden=${!state.samples} role="img" aria-label="The sound as the model gets it"></canvas>`;
 }

@@ -162,7 +162,7 @@ function ImageInput({ input, state, set, label }) {
       <${Choice} label="Values" options=${SCALES} value=${scale} onChange=${scale => set({ scale })}/>
       ${colours && html`<${Choice} label="Channels" options=${ORDERS} value=${order} onChange=${order => set({ order })}/>`}</div>
     ${error && html`<p class="state failed" role="alert">${error}</p>`}
-    <canvas ref=${canvas} class=${image ? (sizes[layout.width] < 100 ? 'small' : '') : 'hidden'} role="img" aria-label="The image as the model gets it"></canvas>`;
+    <canvas ref=${canvas} hidden=${!image} class=${sizes[layout.width] < 100 ? 'small' : ''} role="img" aria-label="The image as the model gets it"></canvas>`;
 }
 
 /** The part of the form for one input. */
