@@ -2,13 +2,13 @@
 
 import numpy as np
 import random_onnx_graphs
-from test_random_onnx_graphs import MOST_FAILURES, PANIC, SEED, embedded, graphs  # noqa: F401 - a fixture
+from test_random_onnx_graphs import MOST_FAILURES, PANIC, SEED, USUAL_SEEDS, embedded, graphs  # noqa: F401 - a fixture
 
 
 def test_a_damaged_graph_is_refused_without_a_panic(embedded):
     embedded.outcomes.clear()
     failures, tried = [], 0
-    for graph in graphs():
+    for graph in graphs(USUAL_SEEDS):
         damaged = random_onnx_graphs.damage(graph.model, np.random.default_rng(graph.seed))
         if damaged is None:
             continue

@@ -9,8 +9,10 @@ import time
 from collections import Counter
 
 import numpy as np
+import onnx
 import onnx_oracle
 import pytest
+import random_conditions
 import random_onnx_graphs
 import tritonclient.http
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
@@ -31,6 +33,8 @@ EMBEDDED = [*FLAGS["tract"], "--backend-config=default-max-batch-size=0", "--mod
 # How many graphs in which ONNX Runtime dies are few, as a share of all.
 MOST_DEATHS = 0.05
 PANIC = "the engine panicked"
+# The graphs that get conditions.
+CONDITIONAL_SEEDS = range(1, 201)
 
 
 class Embedded:
@@ -101,9 +105,9 @@ def embedded(tmp_path_factory):
             yield Embedded(client)
 
 
-def graphs():
-    """The usual graphs, new ones for NEREID_GRAPH_SECONDS, or the one of NEREID_GRAPH_SEED."""
-    seeds, seconds = USUAL_SEEDS, USUAL_SECONDS
+def graphs(usual):
+    """The graphs of the usual seeds, new ones for NEREID_GRAPH_SECONDS, or the one of NEREID_GRAPH_SEED."""
+    seeds, seconds = usual, USUAL_SECONDS
     if SEED:
         seeds = [int(SEED)]
     elif SECONDS:
@@ -121,7 +125,7 @@ def graphs():
 def test_each_answer_is_that_of_onnx_runtime_or_refused(embedded):
     embedded.outcomes.clear()
     failures, tried, deaths = [], 0, random_onnx_graphs.ONNX_RUNTIME.deaths
-    for graph in graphs():
+    for graph in graphs(USUAL_SEEDS):
         tried += 1
         found = embedded.failure(graph.model, graph.feeds)
         if found:
@@ -134,3 +138,25 @@ def test_each_answer_is_that_of_onnx_runtime_or_refused(embedded):
     assert SEED or deaths <= MOST_DEATHS * tried
     # Most graphs are served, or the test would show little.
     assert SEED or embedded.outcomes["answers"] > tried
+
+
+def test_conditions_choose_a_graph_that_answers_as_on_onnx_runtime(embedded):
+    embedded.outcomes.clear()
+    chosen: Counter[int] = Counter()
+    tried = 0
+    for graph in graphs(CONDITIONAL_SEEDS):
+        tried += 1
+        choice = random_conditions.make(graph)
+        if not choice:
+            continue
+        for feed, answer in zip(graph.feeds, embedded.answers(choice.model, graph.feeds), strict=True):
+            described = f"seed {graph.seed}\n{onnx.printer.to_text(choice.model)}\n{feed}"
+            assert PANIC not in answer, f"{answer}\n{described}"
+            plain = choice.graph(feed)
+            expected = plain and random_onnx_graphs.run(plain, feed)
+            if expected and isinstance(answer, dict):
+                assert not onnx_oracle.difference(plain, feed, answer, expected), described
+                chosen[list(choice.graphs.values()).index(plain)] += 1
+    print(f"{tried} graphs: {dict(embedded.outcomes)}; chosen: {dict(chosen)}")
+    # Each of the three is chosen, or the test would show little.
+    assert SEED or (sum(chosen.values()) > tried and min(chosen[place] for place in range(3)) > tried / 20)

@@ -1,15 +1,12 @@
 //! Replaces each If whose condition is known by the nodes of its branch.
 //!
-//! Exporters write them for arguments of a function that were fixed at the export, which are constants of the file, and for dimensions
-//! that may have to be dropped, which the shapes of a request decide. Conditions that the contents of a request decide are refused.
+//! Exporters write them for arguments of a function that were fixed at the export, which are constants of the file, for dimensions that
+//! may have to be dropped, which the shapes of a request decide, and for arguments of a request, such as a sampling rate.
 
 use std::collections::{HashMap, HashSet};
 
 use nereid_backend_api::{Error, Result};
 use tract_onnx::pb::{AttributeProto, GraphProto, NodeProto, TensorProto};
-
-/// Operators whose outputs depend on the shape of their input, not on its contents.
-const OF_SHAPES: [&str; 2] = ["Shape", "Size"];
 
 /// Replaces the conditions in `graph` that are constants or in `known`, also those in branches that take their place.
 ///
@@ -63,67 +60,6 @@ pub(crate) fn first(graph: &GraphProto) -> Vec<String> {
         }
     }
     first
-}
-
-/// Whether the contents of inputs decide a condition of a graph or of its branches.
-pub(crate) fn depend_on_contents(graph: &GraphProto) -> bool {
-    let inputs = graph.input.iter().map(|input| input.name.as_str()).collect();
-    Scope { made: HashSet::new(), contents: inputs, outer: None }.decides(graph)
-}
-
-/// The tensors of a graph in which some depend on the contents of the model's inputs.
-struct Scope<'a> {
-    /// The tensors of the graph, as far as it was read.
-    made: HashSet<&'a str>,
-    /// Tensors that depend on contents.
-    contents: HashSet<&'a str>,
-    /// The graph around a branch.
-    outer: Option<&'a Scope<'a>>,
-}
-
-impl Scope<'_> {
-    fn depends(&self, name: &str) -> bool {
-        self.contents.contains(name)
-            || !self.made.contains(name) && self.outer.is_some_and(|outer| outer.depends(name))
-    }
-}
-
-impl<'a> Scope<'a> {
-    /// Whether a tensor that depends on contents is a condition.
-    fn decides(mut self, graph: &'a GraphProto) -> bool {
-        for constant in &graph.initializer {
-            self.made.insert(&constant.name);
-        }
-        for node in &graph.node {
-            if is_condition(node) && node.input.first().is_some_and(|name| self.depends(name)) {
-                return true;
-            }
-            for body in node.attribute.iter().flat_map(|it| it.g.iter().chain(&it.graphs)) {
-                if (Scope { made: HashSet::new(), contents: HashSet::new(), outer: Some(&self) })
-                    .decides(body)
-                {
-                    return true;
-                }
-            }
-            let outputs = node.output.iter().map(String::as_str);
-            if !OF_SHAPES.contains(&node.op_type.as_str()) && self.reads(node) {
-                self.contents.extend(outputs);
-            } else {
-                self.made.extend(outputs);
-            }
-        }
-        false
-    }
-
-    /// Whether a node, or a node of its branches, reads a tensor that depends on contents.
-    fn reads(&self, node: &NodeProto) -> bool {
-        let bodies = || node.attribute.iter().flat_map(|it| it.g.iter().chain(&it.graphs));
-        node.input.iter().any(|name| self.depends(name))
-            || bodies().any(|body| {
-                body.node.iter().any(|node| self.reads(node))
-                    || body.output.iter().any(|output| self.depends(&output.name))
-            })
-    }
 }
 
 fn is_condition(node: &NodeProto) -> bool {

@@ -1,4 +1,4 @@
-//! Runs the plan for the shapes of a batch's inputs.
+//! Runs the plan for the shapes of a batch's inputs, after those that decide the graph's conditions.
 //!
 //! Knows nothing of how requests make a batch.
 
@@ -9,7 +9,7 @@ use nereid_graph_executor::{Contents, Engine, GraphModel, Port, RunInput, Target
 use tract_onnx::prelude::{TValue, TVec};
 
 use crate::convert;
-use crate::plans::{Plans, Shapes};
+use crate::plans::{Case, Plans, Shapes};
 
 /// The engine, as an instance uses it.
 #[derive(Clone)]
@@ -27,7 +27,7 @@ impl TractEngine {
             shape.or_else(|| default.as_ref().map(convert::shape_of))
         };
         let shapes = shapes.into_iter().zip(self.defaults.iter()).map(shape);
-        shapes.collect::<Option<Shapes>>().is_some_and(|shapes| self.plans.has(&shapes))
+        shapes.collect::<Option<Shapes>>().is_some_and(|shapes| self.plans.has(&shapes.into()))
     }
 }
 
@@ -63,7 +63,13 @@ impl Engine for TractEngine {
                 (None, None) => {}
             }
         }
-        Ok(self.plans.get(&shapes)?.run(values)?.into_iter().map(Some).collect())
+        let mut case = Case::from(shapes);
+        let mut plan = self.plans.get(&case)?;
+        while plan.decides() {
+            case.computed.extend(plan.decide(values.clone())?);
+            plan = self.plans.get(&case)?;
+        }
+        Ok(plan.run(values)?.into_iter().map(Some).collect())
     }
 
     fn read(&self, port: &Port, output: TValue) -> Result<(Shape, Contents)> {

@@ -25,7 +25,7 @@ use tract_onnx::tract_core::internal::{anyhow, ensure};
 use tract_onnx::{Onnx, onnx};
 
 use crate::DEFAULT_FILENAME;
-use crate::conditional::Conditional;
+use crate::conditional::{Conditional, Step};
 use crate::external_data::RegularFiles;
 use crate::guard::guarded;
 use crate::rules::Rules;
@@ -145,10 +145,7 @@ impl OnnxFile {
 
     /// Checks that each tensor has one origin, which the engine takes for granted.
     fn check_names(&self) -> Result<()> {
-        let nodes = self.graph.node.iter().flat_map(|node| &node.output).filter(|name| !name.is_empty());
-        let constants = self.graph.initializer.iter().map(|constant| &constant.name);
-        let mut names = HashSet::new();
-        match nodes.chain(constants).find(|name| !names.insert(name.as_str())) {
+        match repeated_name(&self.graph) {
             Some(name) => Err(Error::invalid_arg(format!(
                 "{} makes the tensor '{name}' more than once",
                 self.path.display()
@@ -156,6 +153,15 @@ impl OnnxFile {
             None => Ok(()),
         }
     }
+}
+
+/// The name of a tensor that a graph, or the body of a node, makes more than once.
+fn repeated_name(graph: &GraphProto) -> Option<&str> {
+    let nodes = graph.node.iter().flat_map(|node| &node.output).filter(|name| !name.is_empty());
+    let constants = graph.initializer.iter().map(|constant| &constant.name);
+    let mut names = HashSet::new();
+    let repeated = nodes.chain(constants).find(|name| !names.insert(name.as_str()));
+    repeated.map(String::as_str).or_else(|| operators::bodies(graph).find_map(repeated_name))
 }
 
 /// A file without its graph.
@@ -277,15 +283,25 @@ pub(crate) struct Graph {
 pub(crate) struct OptimisedGraph {
     pub(crate) runnable: Arc<TypedRunnableModel>,
     pub(crate) checks: ValueChecks,
+    /// The conditions that are its outputs, if the graph depends on what they are.
+    pub(crate) conditions: Vec<String>,
 }
 
 impl Graph {
-    /// The graph optimised for inputs of these types and shapes, which come in the file's order. The tensors of a run may
-    /// take `memory` bytes.
-    pub(crate) fn optimise(&self, inputs: &[(DatumType, Shape)], memory: u64) -> TractResult<OptimisedGraph> {
-        let model = match &self.templates {
-            Templates::One(template) => template.analyse(inputs, memory)?,
-            Templates::Conditional(graph) => graph.template(inputs, memory)?.analyse(inputs, memory)?,
+    /// The graph optimised for inputs of these types and shapes, which come in the file's order, and for conditions that were computed
+    /// before. The tensors of a run may take `memory` bytes.
+    pub(crate) fn optimise(
+        &self,
+        inputs: &[(DatumType, Shape)],
+        computed: &[bool],
+        memory: u64,
+    ) -> TractResult<OptimisedGraph> {
+        let (model, conditions) = match &self.templates {
+            Templates::One(template) => (template.analyse(inputs, memory)?, vec![]),
+            Templates::Conditional(graph) => match graph.step(inputs, computed, memory)? {
+                Step::Decide(model, conditions) => (model, conditions),
+                Step::Last(model) => (model, vec![]),
+            },
         };
         let mut typed = model.into_typed()?;
         repairs::stabilise(&mut typed)?;
@@ -301,7 +317,7 @@ impl Graph {
         exact::exchange(&mut optimised)?;
         verify::check_memory(&optimised, memory)?;
         let checks = ValueChecks::new(&optimised);
-        Ok(OptimisedGraph { runnable: optimised.into_runnable()?, checks })
+        Ok(OptimisedGraph { runnable: optimised.into_runnable()?, checks, conditions })
     }
 }
 

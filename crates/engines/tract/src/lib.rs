@@ -209,7 +209,7 @@ fn load(
     let plans = Arc::new(Plans::new(graph, types.collect(), plan_cache_size, limits, bounded));
     // A graph that cannot run fails the load rather than its first request, if its shapes are known now.
     if let Some(shapes) = model.fixed_shapes() {
-        plans.get(&shapes)?;
+        plans.get(&shapes.into())?;
     }
     let engine = TractEngine { plans, defaults };
     Ok(TractModel { graph: Arc::new(model), engine, completed: context.complete.then_some(config) })

@@ -9,8 +9,6 @@ use std::collections::{BTreeSet, HashSet};
 use tract_onnx::pb::attribute_proto::AttributeType;
 use tract_onnx::pb::{AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto};
 
-use crate::conditions;
-
 /// The opsets that are served. In older ones, some of these operators have another meaning; in newer ones, they may.
 const OPSETS: std::ops::RangeInclusive<i64> = 6..=28;
 const ML_OPSETS: std::ops::RangeInclusive<i64> = 1..=5;
@@ -256,9 +254,6 @@ pub(crate) fn unsupported(model: &ModelProto, graph: &GraphProto) -> BTreeSet<St
         }
     }
     collect(graph, &mut found);
-    if conditions::depend_on_contents(graph) {
-        found.insert("If on the contents of an input".into());
-    }
     // Its meaning changed: ONNX Runtime's masks of older versions are empty.
     let is_old = |opset: &OperatorSetIdProto| {
         matches!(opset.domain.as_str(), "" | "ai.onnx") && opset.version < DROPOUT_MASKS
@@ -272,28 +267,32 @@ pub(crate) fn unsupported(model: &ModelProto, graph: &GraphProto) -> BTreeSet<St
 /// The opset from which on the mask of a Dropout that drops nothing is true.
 const DROPOUT_MASKS: i64 = 12;
 
-/// Whether something reads the mask of a Dropout.
+/// Whether something reads the mask of a Dropout, also in the bodies of conditions.
 fn has_dropout_mask(graph: &GraphProto) -> bool {
     let masks =
         graph.node.iter().filter(|node| node.op_type == "Dropout").filter_map(|node| node.output.get(1));
     let mut masks = masks.filter(|name| !name.is_empty());
-    let read: HashSet<_> = graph
-        .node
-        .iter()
-        .flat_map(|node| &node.input)
-        .chain(graph.output.iter().map(|output| &output.name))
-        .collect();
-    masks.any(|mask| read.contains(mask))
+    let mut read = HashSet::new();
+    add_read(graph, &mut read);
+    masks.any(|mask| read.contains(mask.as_str())) || bodies(graph).any(has_dropout_mask)
+}
+
+/// Adds the names that are read in a graph and in the bodies of its nodes.
+fn add_read<'a>(graph: &'a GraphProto, read: &mut HashSet<&'a str>) {
+    read.extend(graph.node.iter().flat_map(|node| &node.input).map(String::as_str));
+    read.extend(graph.output.iter().map(|output| output.name.as_str()));
+    bodies(graph).for_each(|body| add_read(body, read));
+}
+
+/// The bodies of the nodes of a graph.
+pub(crate) fn bodies(graph: &GraphProto) -> impl Iterator<Item = &GraphProto> {
+    graph.node.iter().flat_map(|node| &node.attribute).flat_map(|it| it.g.iter().chain(&it.graphs))
 }
 
 /// Adds the operators that are not served, also those in the bodies of loops and conditions.
 fn collect(graph: &GraphProto, found: &mut BTreeSet<String>) {
-    for node in &graph.node {
-        found.extend(refusal(node));
-        for attribute in &node.attribute {
-            attribute.g.iter().chain(&attribute.graphs).for_each(|body| collect(body, found));
-        }
-    }
+    found.extend(graph.node.iter().filter_map(refusal));
+    bodies(graph).for_each(|body| collect(body, found));
 }
 
 fn refusal(node: &NodeProto) -> Option<String> {

@@ -1,4 +1,4 @@
-//! One optimised plan for each distinct set of input shapes, in a cache of bounded size.
+//! One optimised plan for each distinct set of input shapes and of decided conditions, in a cache of bounded size.
 //!
 //! The instances of a model share the cache. A plan is built outside the cache's lock, so an instance whose plan is
 //! cached continues while another waits for its own. Each plan holds weights in the layout of its kernels, so the cache
@@ -16,6 +16,7 @@ use tract_onnx::tract_core::internal::{TypedSimpleState, anyhow};
 use tract_onnx::tract_core::plan;
 
 use crate::bounded::Bounded;
+use crate::convert;
 use crate::graph::{Graph, OptimisedGraph};
 use crate::guard::guarded;
 use crate::limits::Limits;
@@ -23,19 +24,33 @@ use crate::limits::Limits;
 /// The shapes of a graph's inputs, in the file's order.
 pub(crate) type Shapes = SmallVec<[Shape; 2]>;
 
+/// The shapes and conditions that a plan is built for.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Case {
+    pub(crate) shapes: Shapes,
+    /// The conditions that earlier plans computed.
+    pub(crate) computed: SmallVec<[bool; 8]>,
+}
+
+impl From<Shapes> for Case {
+    fn from(shapes: Shapes) -> Self {
+        Self { shapes, computed: SmallVec::new() }
+    }
+}
+
 /// Builds plans and caches the most recently used.
 pub(crate) struct Plans {
     graph: Arc<Graph>,
     limits: Limits,
     bounded: Bounded,
     inputs: Vec<(String, DatumType)>,
-    kept: Mutex<LruCache<Shapes, Arc<Plan>>>,
+    kept: Mutex<LruCache<Case, Arc<Plan>>>,
     /// Held while a plan is built: instances that want the same one build it once, and a burst of new shapes does not
     /// take all processors.
     building: Mutex<()>,
 }
 
-/// The graph, optimised for one set of input shapes.
+/// The graph, or what computes its conditions, optimised for a case.
 pub(crate) struct Plan {
     optimised: OptimisedGraph,
     limits: Limits,
@@ -56,38 +71,39 @@ impl Plans {
         Self { graph: Arc::new(graph), limits, bounded, inputs, kept, building: Mutex::new(()) }
     }
 
-    /// The plan for inputs of these shapes, built if it is not cached.
-    pub(crate) fn get(&self, shapes: &Shapes) -> Result<Arc<Plan>> {
-        if let Some(plan) = self.kept(shapes) {
+    /// The plan for a case, built if it is not cached.
+    pub(crate) fn get(&self, case: &Case) -> Result<Arc<Plan>> {
+        if let Some(plan) = self.kept(case) {
             return Ok(plan);
         }
         let _building = lock(&self.building);
-        if let Some(plan) = self.kept(shapes) {
+        if let Some(plan) = self.kept(case) {
             return Ok(plan);
         }
-        let plan = Arc::new(self.build(shapes)?);
-        lock(&self.kept).put(shapes.clone(), Arc::clone(&plan));
+        let plan = Arc::new(self.build(case)?);
+        lock(&self.kept).put(case.clone(), Arc::clone(&plan));
         Ok(plan)
     }
 
-    /// Whether the plan for inputs of these shapes is cached.
-    pub(crate) fn has(&self, shapes: &Shapes) -> bool {
-        lock(&self.kept).contains(shapes)
+    /// Whether the whole graph's plan for a case is cached.
+    pub(crate) fn has(&self, case: &Case) -> bool {
+        lock(&self.kept).peek(case).is_some_and(|plan| !plan.decides())
     }
 
-    fn kept(&self, shapes: &Shapes) -> Option<Arc<Plan>> {
-        lock(&self.kept).get(shapes).cloned()
+    fn kept(&self, case: &Case) -> Option<Arc<Plan>> {
+        lock(&self.kept).get(case).cloned()
     }
 
     /// # Errors
-    /// `InvalidArg` for shapes that the graph cannot run with: they are all that a plan depends on.
-    fn build(&self, shapes: &Shapes) -> Result<Plan> {
+    /// `InvalidArg` for shapes that the graph cannot run with: a plan depends on nothing else that a client sends but conditions.
+    fn build(&self, case: &Case) -> Result<Plan> {
+        let Case { shapes, computed } = case;
         let names = || self.inputs.iter().map(|(name, _)| name.as_str());
         self.graph.symbols.check(names(), shapes)?;
         let types = self.inputs.iter().map(|(_, datum_type)| *datum_type);
         let inputs: Vec<_> = types.zip(shapes.iter().cloned()).collect();
-        let (graph, memory) = (Arc::clone(&self.graph), self.limits.memory);
-        let work = move || guarded(|| graph.optimise(&inputs, memory));
+        let (graph, memory, computed) = (Arc::clone(&self.graph), self.limits.memory, computed.clone());
+        let work = move || guarded(|| graph.optimise(&inputs, &computed, memory));
         let optimised = self.bounded.run(self.limits.planning, work).map_err(|why| {
             let inputs: Vec<_> = names().zip(shapes).map(|(name, shape)| format!("{name} {shape}")).collect();
             Error::invalid_arg(format!(
@@ -100,10 +116,31 @@ impl Plans {
 }
 
 impl Plan {
+    /// Whether its outputs are conditions, and another plan follows.
+    pub(crate) fn decides(&self) -> bool {
+        !self.optimised.conditions.is_empty()
+    }
+
+    /// The values of its conditions.
+    pub(crate) fn decide(&self, inputs: TVec<TValue>) -> Result<SmallVec<[bool; 8]>> {
+        let values = self.run(inputs)?;
+        let named = self.optimised.conditions.iter().zip(&values);
+        named
+            .map(|(name, value)| match value.try_as_plain_ram().and_then(|value| value.as_slice::<bool>()) {
+                Ok(&[value]) => Ok(value),
+                _ => Err(Error::invalid_arg(format!(
+                    "the condition '{name}' is {:?} {} instead of one truth value",
+                    value.datum_type(),
+                    convert::shape_of(value)
+                ))),
+            })
+            .collect()
+    }
+
     /// Runs it. The inputs have the types and shapes that the plan was built for.
     pub(crate) fn run(&self, inputs: TVec<TValue>) -> Result<TVec<TValue>> {
         let idle = lock(&self.idle).pop();
-        let OptimisedGraph { runnable, checks } = &self.optimised;
+        let OptimisedGraph { runnable, checks, .. } = &self.optimised;
         let limit = self.limits.execution;
         let start = Instant::now();
         let outcome = guarded(|| {

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use tract_onnx::prelude::{TVec, TractResult};
 use tract_onnx::tract_core::internal::{
-    AxisOp, ShapeFact, TractErrorContext, TypedFact, TypedModel, TypedNode, bail, ensure,
+    AxisOp, Datum, ShapeFact, TDim, TractErrorContext, TypedFact, TypedModel, TypedNode, bail, ensure,
 };
 use tract_onnx::tract_core::ops::array::{MultiBroadcastTo, Slice, Topk, TypedConcat};
 use tract_onnx::tract_core::ops::cast::Cast;
@@ -54,6 +54,12 @@ fn verify_node(model: &TypedModel, node: &TypedNode, memory: u64) -> TractResult
                 "a tensor would take {size} bytes, and {memory} is the limit"
             );
         }
+    }
+    let constants = node.outputs.iter().filter_map(|output| output.fact.konst.as_ref());
+    for constant in constants.filter(|constant| constant.datum_type() == TDim::datum_type()) {
+        let sizes = constant.try_as_plain_ram()?.as_slice::<TDim>()?;
+        let unknown = sizes.iter().find(|size| size.to_i64().is_err());
+        ensure!(unknown.is_none(), "it has a size that depends on what the model's inputs hold");
     }
     // Of few operators the shape depends on what inputs hold. It may leave the graph, but nothing may rely on it. Elsewhere
     // the engine has two dimensions that do not fit, and hopes that they will.

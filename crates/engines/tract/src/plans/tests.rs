@@ -24,8 +24,8 @@ fn plans_within(limit: usize, limits: Limits) -> Plans {
     )
 }
 
-fn shapes(dim: i64) -> Shapes {
-    Shapes::from_iter([Shape::from([dim]), Shape::from([dim])])
+fn shapes(dim: i64) -> Case {
+    Shapes::from_iter([Shape::from([dim]), Shape::from([dim])]).into()
 }
 
 #[test]
@@ -52,7 +52,7 @@ fn the_plan_not_used_for_longest_goes_first() {
 fn shapes_that_cannot_work_leave_the_plans_alone() {
     let plans = plans(1);
     let kept = plans.get(&shapes(3)).unwrap();
-    let clash = Shapes::from_iter([Shape::from([3]), Shape::from([-1])]);
+    let clash = Shapes::from_iter([Shape::from([3]), Shape::from([-1])]).into();
     assert!(plans.get(&clash).is_err());
     assert!(Arc::ptr_eq(&kept, &plans.get(&shapes(3)).unwrap()));
 }

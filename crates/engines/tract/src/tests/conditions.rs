@@ -1,12 +1,12 @@
-//! Conditions that are constants of the file, or decided by shapes.
+//! Conditions that are constants of the file, or that the shapes or the contents of a request decide.
 
-use nereid_backend_api::DataType;
+use nereid_backend_api::{DataType, ErrorCode, Tensor};
 use tract_onnx::pb::attribute_proto::AttributeType;
 use tract_onnx::pb::tensor_proto::DataType as Element;
 use tract_onnx::pb::{AttributeProto, GraphProto, NodeProto, TensorProto};
 
-use super::onnx::{file, floats, graph, ints, node, port, with_graph, with_int};
-use super::server::{Served, config, refusal, serve};
+use super::onnx::{file, file_of_version, floats, graph, ints, node, port, with_graph, with_int};
+use super::server::{Served, config, refusal, serve, try_serve};
 use super::{fp32, fp32_output};
 
 fn truth(name: &str, value: bool) -> TensorProto {
@@ -86,18 +86,52 @@ fn conditions_within_branches_and_one_after_the_other_are_resolved() {
     }
 }
 
+fn bool_input(name: &str, dims: &[i64], values: &[bool]) -> Tensor {
+    let bytes: Vec<u8> = values.iter().map(|&value| value.into()).collect();
+    Tensor::new(name, DataType::Bool, dims, bytes)
+}
+
 #[test]
-fn a_condition_that_a_request_decides_is_refused() {
-    let ports = [("X", DataType::Fp32, &[2][..]), ("C", DataType::Bool, &[1])];
+fn a_condition_may_be_an_input() {
+    for dims in [&[][..], &[1], &[1, 1]] {
+        let ports = [("X", DataType::Fp32, &[2][..]), ("C", DataType::Bool, dims)];
+        let config = config(0, &ports, &[("Y", DataType::Fp32, &[2])]);
+        let inputs = vec![port("X", Element::Float, &[2]), port("C", Element::Bool, dims)];
+        let outputs = vec![port("Y", Element::Float, &[2])];
+        // The file may have a value for it, which a request overrides.
+        for constants in [vec![], vec![TensorProto { dims: dims.to_vec(), ..truth("C", true) }]] {
+            let nodes = vec![condition_on("C", "Y", branch(3.0), branch(5.0))];
+            let mut model =
+                serve(&file(graph(inputs.clone(), nodes, outputs.clone(), constants)), config.clone());
+            for value in [true, false, false, true, false] {
+                let request = vec![fp32("X", &[2], &[1.0, -2.0]), bool_input("C", dims, &[value])];
+                let (_, found) = fp32_output(&model.infer(request).unwrap());
+                let factor = if value { 3.0 } else { 5.0 };
+                assert_eq!(found, [factor, -2.0 * factor], "{dims:?} {value}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_condition_has_one_element() {
+    let ports = [("X", DataType::Fp32, &[2][..]), ("C", DataType::Bool, &[-1])];
     let config = config(0, &ports, &[("Y", DataType::Fp32, &[2])]);
-    let inputs = vec![port("X", Element::Float, &[2]), port("C", Element::Bool, &[1])];
+    let inputs = vec![port("X", Element::Float, &[2]), port("C", Element::Bool, &[-1])];
     let outputs = vec![port("Y", Element::Float, &[2])];
-    // Also if the file has a value for it, since a request may override that.
-    for constants in [vec![], vec![truth("C", true)]] {
-        let nodes = vec![condition_on("C", "Y", branch(3.0), branch(5.0))];
-        let message =
-            refusal(&file(graph(inputs.clone(), nodes, outputs.clone(), constants)), config.clone());
-        assert!(message.contains("If"), "{message}");
+    let nodes = vec![condition_on("C", "Y", branch(3.0), branch(5.0))];
+    let mut model = serve(&file(graph(inputs, nodes, outputs, vec![])), config);
+    for count in [0, 2, 3, 1] {
+        let values = vec![true; count];
+        let request = vec![fp32("X", &[2], &[1.0, -2.0]), bool_input("C", &[count as i64], &values)];
+        match model.infer(request) {
+            Ok(response) => assert_eq!((count, fp32_output(&response).1), (1, vec![3.0, -6.0])),
+            Err(error) => {
+                assert_eq!(error.code(), ErrorCode::InvalidArg, "{error}");
+                assert!(error.message().contains("the condition 'C'"), "{error}");
+                assert_ne!(count, 1);
+            }
+        }
     }
 }
 
@@ -136,12 +170,13 @@ fn compare(operator: &str, tensor: &str, constant: &str, result: &str) -> Vec<No
 fn of_shapes(nodes: Vec<NodeProto>, output: &[i64]) -> Served {
     let (inputs, outputs) =
         (vec![port("X", Element::Float, &[-1, -1])], vec![port("Y", Element::Float, output)]);
-    let constants = [("zero", 0), ("one", 1), ("two", 2)].map(|(name, value)| ints(name, &[1], &[value]));
+    let numbers = [("zero", 0), ("one", 1), ("two", 2)].map(|(name, value)| ints(name, &[1], &[value]));
+    let constants = numbers.into_iter().chain([floats("four", &[], &[4.0])]).collect();
     let config = config(0, &[("X", DataType::Fp32, &[-1, -1])], &[("Y", DataType::Fp32, output)]);
-    serve(&file(graph(inputs, nodes, outputs, constants.into())), config)
+    serve(&file(graph(inputs, nodes, outputs, constants)), config)
 }
 
-fn ones(rows: i64, columns: i64) -> nereid_backend_api::Tensor {
+fn ones(rows: i64, columns: i64) -> Tensor {
     fp32("X", &[rows, columns], &vec![1.0; (rows * columns) as usize])
 }
 
@@ -209,59 +244,186 @@ fn a_dimension_of_one_is_dropped_and_others_are_kept() {
     }
 }
 
+/// The nodes of D, which says whether X has a sum other than 0.
+fn sum_differs_from_zero() -> Vec<NodeProto> {
+    let sum = with_int(node("ReduceSum", &["X"], &["total"]), "keepdims", 0);
+    vec![sum, with_int(node("Cast", &["total"], &["D"]), "to", 9)]
+}
+
 #[test]
-fn conditions_on_contents_are_refused_at_load_wherever_they_are() {
-    let on_contents = || {
-        let sum = with_int(node("ReduceSum", &["X"], &["total"]), "keepdims", 0);
-        vec![
-            sum,
-            with_int(node("Cast", &["total"], &["D"]), "to", 9),
-            condition_on("D", "Z", times("X", 3.0), times("X", 5.0)),
-        ]
-    };
+fn contents_and_shapes_decide_conditions_that_follow_and_contain_one_another() {
+    let on_contents =
+        || [sum_differs_from_zero(), vec![condition_on("D", "Z", times("X", 3.0), times("X", 5.0))]].concat();
     let within = || {
         let nodes = [on_contents(), vec![node("Identity", &["Z"], &["product"])]].concat();
         graph(vec![], nodes, vec![port("product", Element::Float, &[-1, -1])], vec![])
     };
+    // Which sizes are compared depends on contents.
     let selected = || {
-        // Which branch is taken depends on contents, although both only have shapes.
-        let sizes = |name: &str| {
-            graph(
-                vec![],
-                vec![node("Shape", &[name], &["sizes"])],
-                vec![port("sizes", Element::Int64, &[2])],
-                vec![],
-            )
-        };
-        let mut nodes = on_contents();
-        nodes[2] = condition_on("D", "sizes", sizes("X"), sizes("X"));
-        nodes
-            .extend([node("Gather", &["sizes", "zero"], &["size"]), node("Equal", &["size", "one"], &["C"])]);
+        let sizes =
+            |nodes: Vec<NodeProto>| graph(vec![], nodes, vec![port("sizes", Element::Int64, &[2])], vec![]);
+        let turned = vec![node("Transpose", &["X"], &["turned"]), node("Shape", &["turned"], &["sizes"])];
+        let upright = vec![node("Shape", &["X"], &["sizes"])];
+        let mut nodes = sum_differs_from_zero();
+        nodes.push(condition_on("D", "chosen", sizes(upright), sizes(turned)));
+        nodes.extend([
+            node("Gather", &["chosen", "zero"], &["size"]),
+            node("Equal", &["size", "one"], &["C"]),
+        ]);
         nodes
     };
-    let cases = [
-        [on_contents(), vec![node("Identity", &["Z"], &["Y"])]].concat(),
-        [compare("Equal", "X", "one", "C"), vec![condition_on("C", "Y", within(), times("X", 1.0))]].concat(),
-        [compare("Equal", "X", "one", "C"), vec![condition_on("C", "Y", times("X", 1.0), within())]].concat(),
-        [selected(), vec![condition_on("C", "Y", times("X", 1.0), times("X", 2.0))]].concat(),
+    type Factor = fn(bool, bool, bool) -> f32;
+    let cases: [(Vec<NodeProto>, Factor); 5] = [
+        (
+            [on_contents(), vec![node("Identity", &["Z"], &["Y"])]].concat(),
+            |some, _, _| {
+                if some { 3.0 } else { 5.0 }
+            },
+        ),
+        (
+            [compare("Equal", "X", "one", "C"), vec![condition_on("C", "Y", within(), times("X", 1.0))]]
+                .concat(),
+            |some, row, _| {
+                if !row {
+                    1.0
+                } else if some {
+                    3.0
+                } else {
+                    5.0
+                }
+            },
+        ),
+        (
+            [compare("Equal", "X", "one", "C"), vec![condition_on("C", "Y", times("X", 1.0), within())]]
+                .concat(),
+            |some, row, _| {
+                if row {
+                    1.0
+                } else if some {
+                    3.0
+                } else {
+                    5.0
+                }
+            },
+        ),
+        (
+            [selected(), vec![condition_on("C", "Y", times("X", 1.0), times("X", 2.0))]].concat(),
+            |some, row, column| if (some && row) || (!some && column) { 1.0 } else { 2.0 },
+        ),
+        (
+            // The second one needs the result of the first one.
+            [
+                on_contents(),
+                vec![
+                    with_int(node("ReduceMax", &["Z"], &["most"]), "keepdims", 0),
+                    node("Greater", &["most", "four"], &["E"]),
+                    condition_on("E", "Y", times("Z", 7.0), times("Z", 11.0)),
+                ],
+            ]
+            .concat(),
+            |some, _, _| if some { 3.0 * 11.0 } else { 5.0 * 7.0 },
+        ),
     ];
-    let config = config(0, &[("X", DataType::Fp32, &[-1, -1])], &[("Y", DataType::Fp32, &[-1, -1])]);
-    for nodes in cases {
-        let (inputs, outputs) =
-            (vec![port("X", Element::Float, &[-1, -1])], vec![port("Y", Element::Float, &[-1, -1])]);
-        let constants = [("zero", 0), ("one", 1)].map(|(name, value)| ints(name, &[1], &[value]));
-        let message = refusal(&file(graph(inputs, nodes, outputs, constants.into())), config.clone());
-        assert!(message.contains("does not serve: If on the contents of an input"), "{message}");
+    for (case, (nodes, factor)) in cases.into_iter().enumerate() {
+        let mut model = of_shapes(nodes, &[-1, -1]);
+        for (rows, columns) in [(1, 2), (2, 1), (2, 2), (1, 1), (1, 2)] {
+            for some in [true, false, true] {
+                let count = (rows * columns) as usize;
+                // Their sum is 0 if `some` is false.
+                let values: Vec<_> = match some {
+                    true => vec![1.0_f32; count],
+                    false if count == 1 => vec![0.0],
+                    false => (0..count).map(|at| if at % 2 == 0 { 1.0 } else { -1.0 }).collect(),
+                };
+                let (_, found) =
+                    fp32_output(&model.infer(vec![fp32("X", &[rows, columns], &values)]).unwrap());
+                let factor = match (case, count, some) {
+                    // The largest number is 0.
+                    (4, 1, false) => 5.0 * 11.0,
+                    _ => factor(some, rows == 1, columns == 1),
+                };
+                let expected: Vec<_> = values.iter().map(|value| value * factor).collect();
+                assert_eq!(found, expected, "case {case}, {rows} x {columns}, {some}");
+            }
+        }
     }
 }
 
 #[test]
-fn a_shape_that_depends_on_contents_decides_no_condition() {
+fn a_chain_of_conditions_has_a_limit() {
+    for (length, is_served) in [(16, true), (17, false)] {
+        let mut nodes = vec![node("Identity", &["X"], &["Z0"])];
+        for at in 0..length {
+            let [from, total, truth] = ["Z", "T", "D"].map(|letter| format!("{letter}{at}"));
+            let to = format!("Z{}", at + 1);
+            nodes.extend([
+                with_int(node("ReduceSum", &[&from], &[&total]), "keepdims", 0),
+                with_int(node("Cast", &[&total], &[&truth]), "to", 9),
+                condition_on(&truth, &to, times(&from, 2.0), times(&from, 1.0)),
+            ]);
+        }
+        nodes.push(node("Identity", &[&format!("Z{length}")], &["Y"]));
+        let outcome = of_shapes(nodes, &[-1, -1]).infer(vec![ones(1, 1)]);
+        match outcome {
+            Ok(response) => assert_eq!((is_served, fp32_output(&response).1), (true, vec![65536.0])),
+            Err(error) => {
+                assert!(!is_served && error.message().contains("more than 16 conditions"), "{error}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_size_that_depends_on_contents_decides_no_condition() {
     let mut nodes = vec![node("NonZero", &["X"], &["places"]), node("Size", &["places"], &["count"])];
     nodes.extend([
         node("Greater", &["count", "two"], &["C"]),
         condition_on("C", "Y", times("X", 3.0), times("X", 5.0)),
     ]);
     let error = of_shapes(nodes, &[-1, -1]).infer(vec![ones(2, 2)]).unwrap_err();
-    assert!(error.message().contains("the shapes do not decide the condition 'C'"), "{error}");
+    assert_eq!(error.code(), ErrorCode::InvalidArg, "{error}");
+    assert!(error.message().contains("size"), "{error}");
+}
+
+#[test]
+fn branches_are_held_to_the_rules_of_graphs() {
+    let product = || vec![port("product", Element::Float, &[2])];
+    let twice = || {
+        let nodes = vec![node("Relu", &["X"], &["product"]), node("Neg", &["X"], &["product"])];
+        graph(vec![], nodes, product(), vec![])
+    };
+    let mask = |last: NodeProto| {
+        graph(vec![], vec![node("Dropout", &["X"], &["kept", "mask"]), last], product(), vec![])
+    };
+    let returned = || mask(with_int(node("Cast", &["mask"], &["product"]), "to", 1));
+    let unread = || mask(node("Identity", &["kept"], &["product"]));
+    let config = config(0, &[("X", DataType::Fp32, &[2])], &[("Y", DataType::Fp32, &[2])]);
+    let cases = [
+        (twice(), 17, Some("makes the tensor 'product' more than once")),
+        (returned(), 11, Some("the mask of a Dropout before opset 12")),
+        (returned(), 12, None),
+        (unread(), 11, None),
+    ];
+    for (body, version, expected) in cases {
+        // Also in a branch of a branch.
+        let deeper = nested("D", branch(1.0), body.clone());
+        for body in [body, deeper] {
+            let mut nodes = vec![
+                with_int(node("ReduceSum", &["X"], &["total"]), "keepdims", 0),
+                with_int(node("Cast", &["total"], &["D"]), "to", 9),
+            ];
+            nodes.push(condition_on("D", "Y", branch(1.0), body));
+            let inputs = vec![port("X", Element::Float, &[2])];
+            let outputs = vec![port("Y", Element::Float, &[2])];
+            let file = file_of_version(graph(inputs, nodes, outputs, vec![]), version);
+            let outcome = try_serve(&file, config.clone()).map(|_| ());
+            let message = outcome.err().map(|error| error.message().to_owned());
+            match expected {
+                Some(expected) => {
+                    assert!(message.as_ref().is_some_and(|it| it.contains(expected)), "{message:?}");
+                }
+                None => assert_eq!(message, None, "opset {version}"),
+            }
+        }
+    }
 }
