@@ -11,7 +11,7 @@ use nereid_protocol::LogControl;
 use tracing_subscriber::fmt::writer::BoxMakeWriter;
 
 use crate::screen::Screen;
-use crate::{access, add, check, client, completions, health, hosting, init, keys, pull, run, version};
+use crate::{access, add, check, client, completions, health, hosting, init, keys, pull, run, tune, version};
 
 /// The exit status of a command line that cannot be run.
 const USAGE: u8 = 2;
@@ -42,6 +42,7 @@ pub(crate) fn main() -> ExitCode {
         Some(Command::Health(options)) => return health::run(options),
         Some(Command::Infer(options)) => return client::infer(&options),
         Some(Command::Top(options)) => return client::top(&options),
+        Some(Command::Tune(options)) => return tune::run(&options),
         Some(Command::Keys(options)) => return keys::run(&options.command),
         Some(Command::Access(options)) => return access::run(&options.command),
         Some(Command::Completions(options)) => return completions::print(options.shell),

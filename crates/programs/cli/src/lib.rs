@@ -1,5 +1,5 @@
 //! The command `nereid`: reads options, and runs a server, makes, fills, checks or pulls a repository, checks the health of a
-//! server, sends it a request or shows what it does, manages API keys and checks an access policy, prints completions, or hosts
+//! server, sends it a request or shows what it does, finds settings of a model, manages API keys and checks an access policy, prints completions, or hosts
 //! a backend for a server.
 //!
 //! This crate owns the process: log, signals and exit. Other crates do everything else. The program `nereid` runs it, and so does
@@ -25,6 +25,7 @@ mod pull;
 mod run;
 mod screen;
 mod signals;
+mod tune;
 mod version;
 
 use std::process::ExitCode;

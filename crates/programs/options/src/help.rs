@@ -30,7 +30,8 @@ Examples:
   nereid check models                               list what is wrong in a repository
   nereid pull hf://owner/name models                download models into a folder
   nereid infer localhost:8000 digits image=@7.png   send a request and print the answer
-  nereid top                                        show what a server does, live";
+  nereid top                                        show what a server does, live
+  nereid tune digits                                find the best settings of a model in the folder 'models'";
 
 /// The command line, as declared, without the options of `nereid health` that are accepted without effect.
 pub(super) fn shown() -> Command {

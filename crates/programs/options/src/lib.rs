@@ -33,6 +33,7 @@ mod sources;
 mod subcommands;
 mod tls;
 mod trace;
+mod tune;
 mod values;
 mod vertex_ai;
 
@@ -70,6 +71,7 @@ pub use self::subcommands::{
     AccessCommand, CheckOptions, Command, CompletionsOptions, KeysCommand, PullOptions,
 };
 use self::trace::TraceOptions;
+pub use self::tune::TuneOptions;
 use self::values::{boolean, int, whole};
 use self::vertex_ai::VertexAiOptions;
 

@@ -14,6 +14,7 @@ use super::agents::AgentOptions;
 use super::backends::ConfigurationOptions;
 use super::client::{InferOptions, TopOptions};
 use super::health::HealthOptions;
+use super::tune::TuneOptions;
 
 /// The subcommands.
 #[derive(Debug, Subcommand)]
@@ -26,6 +27,7 @@ pub enum Command {
     Health(Box<HealthOptions>),
     Infer(Box<InferOptions>),
     Top(Box<TopOptions>),
+    Tune(Box<TuneOptions>),
     Keys(KeysOptions),
     Access(AccessOptions),
     Completions(CompletionsOptions),

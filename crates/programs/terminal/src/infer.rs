@@ -4,6 +4,7 @@ mod answer;
 mod arguments;
 mod npy;
 mod pictures;
+mod sample;
 mod show;
 mod signature;
 mod tensor;
@@ -16,7 +17,9 @@ use nereid_client::http::{EventParser, path_segment};
 use serde_json::{Map, Value, json};
 
 use self::answer::Answer;
+use self::pictures::Adjustment;
 pub use self::pictures::{Fit, Order, Scale};
+pub use self::sample::Sample;
 use self::signature::Signature;
 use self::tensor::Tensor;
 use crate::connection::{Access, Connection, Refusal};
@@ -72,7 +75,8 @@ pub async fn infer(request: &Infer, out: &mut dyn Write) -> Result<(), String> {
         Err(refusal) => return Err(at(refusal)),
     };
     let signature = Signature::read(&metadata, &config)?;
-    let inputs = arguments::inputs(request, &signature)?;
+    let adjustment = Adjustment { scale: request.scale, fit: request.fit, order: request.order };
+    let inputs = arguments::inputs(&request.model, &request.inputs, adjustment, &signature)?;
     let parameters = arguments::parameters(&request.parameters)?;
     if request.stream || signature.is_decoupled {
         let body = flat(&inputs, parameters)?;

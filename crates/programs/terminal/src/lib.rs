@@ -16,7 +16,7 @@ mod top;
 
 pub use address::Address;
 pub use connection::{Access, key};
-pub use infer::{Fit, Infer, Order, Scale, infer};
+pub use infer::{Fit, Infer, Order, Sample, Scale, infer};
 pub use nereid_client::http::path_segment;
 pub use text::single_line;
 pub use top::{Top, top};

@@ -6,18 +6,23 @@ use std::path::Path;
 use serde_json::{Map, Value};
 use tensor_types::DataType;
 
+use super::pictures::Adjustment;
 use super::signature::{Input, Signature};
 use super::tensor::{Element, Tensor, Values, elements, nested};
-use super::{Infer, npy, pictures};
+use super::{npy, pictures};
 
 /// The inputs of a request.
 ///
 /// # Errors
 /// An input is missing, unknown, named twice, or has values that it cannot have.
-pub(super) fn inputs(request: &Infer, signature: &Signature) -> Result<Vec<Tensor>, String> {
-    let model = &request.model;
+pub(super) fn inputs(
+    model: &str,
+    given: &[String],
+    adjustment: Adjustment,
+    signature: &Signature,
+) -> Result<Vec<Tensor>, String> {
     let mut tensors: Vec<Tensor> = Vec::new();
-    for argument in &request.inputs {
+    for argument in given {
         let (name, value) = argument.split_once('=').ok_or_else(|| {
             format!(
                 "'{argument}' must be INPUT=value or INPUT=@file; model '{model}' takes {}",
@@ -30,7 +35,7 @@ pub(super) fn inputs(request: &Infer, signature: &Signature) -> Result<Vec<Tenso
         if tensors.iter().any(|tensor| tensor.name == name) {
             return Err(format!("input '{name}' is given twice"));
         }
-        tensors.push(tensor(request, input, value)?);
+        tensors.push(tensor(adjustment, input, value)?);
     }
     let is_missing =
         |input: &&Input| !input.is_optional && tensors.iter().all(|tensor| tensor.name != input.name);
@@ -46,14 +51,14 @@ pub(super) fn inputs(request: &Infer, signature: &Signature) -> Result<Vec<Tenso
     }
 }
 
-fn tensor(request: &Infer, input: &Input, value: &str) -> Result<Tensor, String> {
+fn tensor(adjustment: Adjustment, input: &Input, value: &str) -> Result<Tensor, String> {
     let (shape, elements) = match value.strip_prefix('@') {
         None => written(input, value).map_err(|reason| format!("input '{}': {reason}", input.name))?,
         Some(path) => {
             let path = Path::new(path);
             let content =
                 fs::read(path).map_err(|error| format!("cannot read '{}': {error}", path.display()))?;
-            let values = from_file(request, input, path, content);
+            let values = from_file(adjustment, input, path, content);
             values.map_err(|reason| format!("input '{}': '{}' {reason}", input.name, path.display()))?
         }
     };
@@ -92,7 +97,7 @@ fn numbers(text: &str) -> Result<Values, String> {
 ///
 /// # Errors
 /// The message continues a sentence that names the file.
-fn from_file(request: &Infer, input: &Input, path: &Path, content: Vec<u8>) -> Result<Values, String> {
+fn from_file(adjustment: Adjustment, input: &Input, path: &Path, content: Vec<u8>) -> Result<Values, String> {
     let kind = path.extension().and_then(|kind| kind.to_str()).unwrap_or_default().to_ascii_lowercase();
     let is_bytes = input.data_type == DataType::Bytes;
     let utf8 =
@@ -108,7 +113,7 @@ fn from_file(request: &Infer, input: &Input, path: &Path, content: Vec<u8>) -> R
         _ if is_bytes => Ok((Vec::new(), vec![Element::Bytes(content)])),
         "png" | "jpg" | "jpeg" => {
             let picture = pictures::Picture::decode(&content)?;
-            pictures::tensor(&picture, input, request.scale, request.fit, request.order)
+            pictures::tensor(&picture, input, adjustment.scale, adjustment.fit, adjustment.order)
         }
         "txt" | "csv" => numbers(&utf8(&content)?).map_err(|reason| format!("has a wrong value: {reason}")),
         _ => {
@@ -136,37 +141,13 @@ pub(super) fn parameters(arguments: &[String]) -> Result<Map<String, Value>, Str
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use serde_json::json;
 
     use super::*;
-    use crate::address::Address;
-    use crate::connection::Access;
-    use crate::infer::{Fit, Order};
-    use crate::tls::Trust;
 
-    fn request(inputs: &[&str]) -> Infer {
-        Infer {
-            access: Access {
-                address: Address::parse("h").unwrap(),
-                trust: Trust::System,
-                identity: None,
-                headers: Vec::new(),
-                limit: Duration::from_secs(1),
-            },
-            model: "m".into(),
-            version: None,
-            inputs: inputs.iter().map(ToString::to_string).collect(),
-            outputs: Vec::new(),
-            parameters: Vec::new(),
-            classes: None,
-            stream: false,
-            json: false,
-            scale: None,
-            fit: Fit::Crop,
-            order: Order::Rgb,
-        }
+    fn of(arguments: &[&str], signature: &Signature) -> Result<Vec<Tensor>, String> {
+        let arguments: Vec<_> = arguments.iter().map(ToString::to_string).collect();
+        inputs("m", &arguments, Adjustment::default(), signature)
     }
 
     fn signature() -> Signature {
@@ -198,7 +179,7 @@ mod tests {
             (&[x, "t=7"], 1, &[1], texts(&["7"])),
             (&[x, "t=[broken"], 1, &[1], texts(&["[broken"])),
         ] {
-            let tensor = inputs(&request(arguments), &signature).unwrap().swap_remove(at);
+            let tensor = of(arguments, &signature).unwrap().swap_remove(at);
             assert_eq!((tensor.shape.as_slice(), tensor.elements), (shape, elements), "{arguments:?}");
         }
     }
@@ -219,7 +200,7 @@ mod tests {
             (&["x=[[1],[2,3]]"], "different lengths"),
             (&["x=@/no/such/file"], "cannot read '/no/such/file': No such file"),
         ] {
-            let error = inputs(&request(arguments), &signature()).unwrap_err();
+            let error = of(arguments, &signature()).unwrap_err();
             assert!(error.contains(expected), "{arguments:?}: {error}");
         }
     }
@@ -245,7 +226,7 @@ mod tests {
             let path = folder.path().join(name);
             fs::write(&path, content).unwrap();
             let argument = format!("{input}=@{}", path.display());
-            let found = inputs(&request(&["x=1,2", &argument][usize::from(input == "x")..]), &signature());
+            let found = of(&["x=1,2", &argument][usize::from(input == "x")..], &signature());
             match (found, expected) {
                 (Ok(tensors), Ok(count)) => {
                     assert_eq!(tensors.last().unwrap().elements.len(), count, "{name}")

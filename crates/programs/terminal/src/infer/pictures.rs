@@ -14,6 +14,15 @@ use super::tensor::{Element, Values};
 /// The longest side of a picture.
 const LONGEST: usize = 16_384;
 
+/// How pictures become what an input takes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Adjustment {
+    /// `None`: the usual range of the input's data type.
+    pub(super) scale: Option<Scale>,
+    pub(super) fit: Fit,
+    pub(super) order: Order,
+}
+
 /// The range of an image's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scale {
