@@ -141,6 +141,8 @@ impl Cache {
     pub(crate) fn model_folder(self: &Arc<Self>) -> io::Result<(PathBuf, LoadGuard)> {
         let own = lock(&self.own).clone().ok_or_else(|| io::Error::other("the server is stopping"))?;
         let folder = own.folder()?;
+        // Somebody may have tidied the folder for temporary files.
+        fs::create_dir_all(&self.files)?;
         let path = folder.path().to_owned();
         Ok((
             path,
@@ -387,8 +389,30 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 mod tests {
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
+    use std::sync::Arc;
 
     use super::{Cache, CacheOptions, CachedFile};
+
+    #[test]
+    fn folders_that_somebody_removed_are_made_again() {
+        for is_kept in [false, true] {
+            let folder = tempfile::tempdir().unwrap();
+            let directory = is_kept.then(|| folder.path().join("cache"));
+            let options = CacheOptions { directory, ..CacheOptions::default() };
+            let cache = Arc::new(Cache::new(&options, folder.path()).unwrap());
+            for _ in 0..2 {
+                for entry in fs::read_dir(folder.path()).unwrap() {
+                    fs::remove_dir_all(entry.unwrap().path()).unwrap();
+                }
+                if is_kept {
+                    fs::create_dir(folder.path().join("cache")).unwrap();
+                }
+                let (model, _guard) = cache.model_folder().unwrap();
+                assert!(model.is_dir());
+                assert!(matches!(cache.find("0123456789", 5).unwrap(), CachedFile::Missing(_)));
+            }
+        }
+    }
 
     #[test]
     fn an_edit_is_noticed_before_the_file_has_its_stamp() {

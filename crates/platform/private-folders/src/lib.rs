@@ -6,10 +6,11 @@
 #![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 #![forbid(unsafe_code)]
 
-use std::fs::{self, File, Permissions};
+use std::fs::{self, DirBuilder, File, Permissions};
 use std::io;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use nereid_model_files as model_files;
@@ -34,7 +35,7 @@ const PRIVATE: u32 = 0o700;
 pub struct PrivateFolder {
     folder: TempDir,
     /// Locked while open.
-    _lock: File,
+    lock: Mutex<File>,
 }
 
 impl PrivateFolder {
@@ -44,12 +45,8 @@ impl PrivateFolder {
     /// The system's error.
     pub fn new(parent: &Path, prefix: &str) -> io::Result<Self> {
         let folder = private_folder(parent, prefix)?;
-        // Under its own name only once it is locked: another server would take the lock before, and remove the folder.
-        let [unlocked, locked] = [UNLOCKED_NAME, LOCK].map(|name| folder.path().join(name));
-        let lock = File::create_new(&unlocked)?;
-        flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
-        fs::rename(unlocked, locked)?;
-        Ok(Self { folder, _lock: lock })
+        let lock = Mutex::new(locked(folder.path())?);
+        Ok(Self { folder, lock })
     }
 
     /// The folder's path.
@@ -62,7 +59,22 @@ impl PrivateFolder {
     /// # Errors
     /// The system's error.
     pub fn folder(&self) -> io::Result<TempDir> {
+        self.restore()?;
         private_folder(self.folder.path(), "")
+    }
+
+    /// Creates the folder again if somebody tidied the parent folder.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub fn restore(&self) -> io::Result<()> {
+        let mut lock = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.folder.path().is_dir() {
+            return Ok(());
+        }
+        DirBuilder::new().mode(PRIVATE).create(self.folder.path())?;
+        *lock = locked(self.folder.path())?;
+        Ok(())
     }
 
     /// Removes it, whether it is still in use or not.
@@ -83,6 +95,16 @@ impl PrivateFolder {
             }
         }
     }
+}
+
+/// The lock file of a folder, new and locked.
+fn locked(folder: &Path) -> io::Result<File> {
+    // Under its own name only once it is locked: another server would take the lock before, and remove the folder.
+    let [unlocked, locked] = [UNLOCKED_NAME, LOCK].map(|name| folder.join(name));
+    let lock = File::create_new(&unlocked)?;
+    flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
+    fs::rename(unlocked, locked)?;
+    Ok(lock)
 }
 
 fn private_folder(parent: &Path, prefix: &str) -> io::Result<TempDir> {
@@ -111,6 +133,32 @@ mod tests {
     use std::thread;
 
     use super::*;
+
+    #[test]
+    fn a_folder_that_somebody_removed_is_made_again() {
+        let parent = tempfile::tempdir().unwrap();
+        let folder = PrivateFolder::new(parent.path(), "nereid-").unwrap();
+        for _ in 0..3 {
+            fs::remove_dir_all(folder.path()).unwrap();
+            let inner = folder.folder().unwrap();
+            assert!(inner.path().is_dir());
+            assert_eq!(fs::metadata(folder.path()).unwrap().mode() & 0o777, PRIVATE);
+            // It is locked again.
+            PrivateFolder::remove_left_over(parent.path(), "nereid-");
+            assert!(folder.path().join(LOCK).exists());
+        }
+        drop(folder);
+        assert_eq!(fs::read_dir(parent.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_place_that_somebody_took_is_refused() {
+        let parent = tempfile::tempdir().unwrap();
+        let folder = PrivateFolder::new(parent.path(), "nereid-").unwrap();
+        fs::remove_dir_all(folder.path()).unwrap();
+        std::os::unix::fs::symlink(parent.path().join("elsewhere"), folder.path()).unwrap();
+        assert_eq!(folder.folder().unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+    }
 
     #[test]
     fn folder_survives_servers_that_start_at_the_same_time() {

@@ -53,6 +53,28 @@ fn remove_deletes_files_still_in_use() {
 }
 
 #[test]
+fn a_folder_that_somebody_removed_is_made_again() {
+    let temporary = tempfile::tempdir().unwrap();
+    let sent = SentFiles::new(temporary.path().to_owned());
+    let mut loads = Vec::new();
+    for round in 0..3 {
+        loads.push(sent.keep("m", &overrides(&["1/a"])).unwrap());
+        let (path, _guard) = sent.folder().unwrap();
+        assert!(path.is_dir() && loads[round].0.join("1/a").is_file());
+        let [own] = names(temporary.path()).try_into().unwrap();
+        fs::remove_dir_all(temporary.path().join(own)).unwrap();
+    }
+    let (path, ..) = sent.keep("m", &overrides(&["1/a"])).unwrap();
+    drop(loads);
+    assert!(!path.exists(), "its guard is dropped");
+    let kept = sent.keep("m", &overrides(&["1/a"])).unwrap();
+    drop(sent);
+    assert!(kept.0.exists());
+    drop(kept);
+    assert_eq!(names(temporary.path()), [""; 0]);
+}
+
+#[test]
 fn refused_load_leaves_only_the_lock_file() {
     let temporary = tempfile::tempdir().unwrap();
     let sent = SentFiles::new(temporary.path().to_owned());
