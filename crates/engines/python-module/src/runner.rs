@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use nereid_worker_protocol::call::{
-    COMPLETE, COMPLETED, EXECUTE, EXECUTED, FAILED, FINALIZE, FINALIZED, INITIALIZE, INITIALIZED, READINESS,
-    READY, REPORTS_READINESS,
+    COMPLETE, COMPLETED, EXECUTE, EXECUTED, FAILED, FINALIZE, FINALIZED, INITIALIZE, INITIALIZED,
+    NAMES_ENGINE, READINESS, READY, REPORTS_READINESS,
 };
 use nereid_worker_protocol::tensor::Failure;
 use nereid_worker_protocol::{Channel, Incoming, Malformed, Message, Sender};
@@ -147,7 +147,9 @@ impl Answer<'_> {
         match self {
             Self::Completed(config) => answer.optional_text(config.as_deref()),
             Self::Initialized { reports_readiness } => {
-                answer.u32(if reports_readiness { REPORTS_READINESS } else { 0 });
+                answer.u32(NAMES_ENGINE | if reports_readiness { REPORTS_READINESS } else { 0 });
+                let version = python.version_info();
+                answer.text(&format!("Python {}.{}.{}", version.major, version.minor, version.patch));
             }
             Self::Executed(ExecutionOutcome { refused, requests, responses }) => {
                 answer.u64(Side::get()?.sent(python));

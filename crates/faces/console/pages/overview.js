@@ -19,7 +19,7 @@ export function runsOn(row) {
     return `${gpus.length > 1 ? number * gpus.length : number} × ${KINDS[kind] ?? kind}${devices}`;
   });
   const processes = row.processes > 0 && `${count(row.processes)} ${row.processes === 1 ? 'process' : 'processes'}`;
-  return [row.backend || row.platform, ...groups, processes].filter(Boolean).join(' · ');
+  return [row.backend || row.platform, row.engine, ...groups, processes].filter(Boolean).join(' · ');
 }
 
 /** The address of a model's page. */
@@ -139,7 +139,7 @@ function Models({ live }) {
     const now = latest(samples, at, interval);
     const values = samples ? timeline(samples, at, interval, SPARK_SECONDS, REQUESTS, SPAN) : [];
     const stamp = [row.state, row.reason, row.release, runsOn(row), samples ? at : '', now?.[AT]].join('\n');
-    return { row, now, values, stamp, text: `${row.name}\n${row.backend ?? ''}\n${row.platform ?? ''}`.toLowerCase() };
+    return { row, now, values, stamp, text: `${row.name}\n${row.backend ?? ''}\n${row.platform ?? ''}\n${row.engine ?? ''}`.toLowerCase() };
   }), [models, activity, at]);
   const words = search.toLowerCase().split(/\s+/).filter(Boolean);
   const found = rows.filter(({ row, text }) =>
