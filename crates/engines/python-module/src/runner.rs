@@ -2,6 +2,7 @@
 
 use std::ffi::CString;
 use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -89,7 +90,9 @@ pub fn serve(python: Python<'_>, calls: Channel) -> PyResult<()> {
         };
         let answer = Runner::answer(&mut runner, python, &call).unwrap_or_else(|error| {
             log_traceback(python, &error);
-            Answer::Failed(error_text(python, &error))
+            let place = model_folders(&call).and_then(|folders| place(python, &error, &folders));
+            let text = error_text(python, &error);
+            Answer::Failed(place.map_or_else(|| text.clone(), |place| format!("{text} ({place})")))
         });
         let answer = answer.write(python, &mut sender)?;
         // Free the inputs' buffers before the server is notified.
@@ -186,6 +189,35 @@ fn error_text(python: Python<'_>, error: &PyErr) -> String {
         Ok(text) => format!("{name}: {text}"),
         Err(_) => name,
     }
+}
+
+/// The folders with a model's code, if this call loads the model. Errors of loads are for those who wrote it; clients' requests get
+/// no paths.
+fn model_folders(call: &Incoming) -> Option<Vec<PathBuf>> {
+    if !matches!(call.kind(), COMPLETE | INITIALIZE) {
+        return None;
+    }
+    let pairs = call.reader().pairs().ok()?;
+    let find = |key: &str| pairs.iter().find(|(found, _)| *found == key).map(|(_, value)| Path::new(*value));
+    // The code of a backend written in Python is in a folder of its own.
+    let file = find("nereid.model_file").and_then(Path::parent);
+    Some(find("nereid.model_directory").into_iter().chain(file).map(Path::to_owned).collect())
+}
+
+/// Where code in these folders raised an exception: file and line of the innermost call there.
+fn place(python: Python<'_>, error: &PyErr, folders: &[PathBuf]) -> Option<String> {
+    let mut next = error.traceback(python).map(Bound::into_any);
+    let mut found = None;
+    while let Some(entry) = next.filter(|entry| !entry.is_none()) {
+        let code = entry.getattr("tb_frame").and_then(|frame| frame.getattr("f_code")).ok()?;
+        let file: String = code.getattr("co_filename").and_then(|name| name.extract()).ok()?;
+        if folders.iter().any(|folder| Path::new(&file).starts_with(folder)) {
+            let line: u32 = entry.getattr("tb_lineno").and_then(|line| line.extract()).ok()?;
+            found = Some(format!("{file}:{line}"));
+        }
+        next = entry.getattr("tb_next").ok();
+    }
+    found
 }
 
 fn malformed(error: Malformed) -> PyErr {

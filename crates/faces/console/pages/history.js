@@ -4,7 +4,7 @@ import { html } from './vendor/preact-htm.js';
 import { useDocument } from './api.js';
 import { bytes, count, dateTime, seconds, shown } from './format.js';
 import { modelLink } from './overview.js';
-import { Problem, Scroll, stateOf } from './parts.js';
+import { messageOf, Problem, Scroll, stateOf } from './parts.js';
 
 const STATES_SHOWN = 100;
 
@@ -28,8 +28,8 @@ export function States({ model }) {
     <${Problem} error=${unasked(error)} retry=${retry}/>
     ${value && (rows.length ? html`<${Scroll} label="Changes of states"><table><thead><tr><th scope="col">Time</th>${model === undefined && html`<th scope="col">Model</th>`}<th scope="col">Version</th><th scope="col">State</th><th scope="col">Reason</th></tr></thead>
       <tbody>${rows.map((row, index) => html`<tr key=${index}><th scope="row" class="when">${dateTime(row.at)}</th>
-        ${model === undefined && html`<td>${row.model === null ? html`<span class="muted when">the server</span>` : html`<a class="name" href=${modelLink(row.model)}>${shown(row.model)}</a>`}</td>`}
-        <td>${row.version}</td><td><${ChangedState} ...${row}/></td><td class="muted reason-text">${shown(row.reason ?? '')}</td></tr>`)}</tbody></table><//>`
+        ${model === undefined && html`<td class="whole">${row.model === null ? html`<span class="muted when">the server</span>` : html`<a class="name" href=${modelLink(row.model)}>${shown(row.model)}</a>`}</td>`}
+        <td>${row.version}</td><td><${ChangedState} ...${row}/></td><td class="muted reason-text">${shown(messageOf({ name: row.model, reason: row.reason }))}</td></tr>`)}</tbody></table><//>`
       : html`<p class="empty">Nothing changed yet.</p>`)}</section>`;
 }
 

@@ -11,7 +11,7 @@ import { Sequences, States } from './history.js';
 import { pollModels, useLive } from './live.js';
 import { Now } from './now.js';
 import { modelLink, runsOn } from './overview.js';
-import { Copy, isFailing, Problem, Scroll, Segments, State, useTitle } from './parts.js';
+import { Copy, isFailing, messageOf, Problem, Scroll, Segments, State, useTitle } from './parts.js';
 import { Release } from './releases.js';
 import { Traces } from './traces.js';
 import { Try } from './try.js';
@@ -216,8 +216,10 @@ export function Model({ name, tab, version, request }) {
     <ul class=${rows.some(row => row.release) ? 'stack' : 'row'}>${rows.map(row => html`<li class="row" key=${row.version}>${row.version && (served.length > 1 && row.state === 'READY'
       ? html`<a class="button" href=${modelLink(name, row.version, tab)} aria-current=${row === current ? 'true' : undefined}>Version ${row.version}</a>` : html`<span class="tag">version ${row.version}</span>`)}
       <${State} row=${row}/>${row === current && html`<span class="muted">${shown(runsOn(row))}</span>`}${row.release && html`<span class="muted">${shown(row.release)}</span>`}</li>`)}</ul>
-    ${rows.filter(row => isFailing(row)).map(row => html`<div class="note bad" role="alert" key=${row.version}><pre class="reason">${shown(row.reason ?? '')}</pre></div>`)}
+    ${rows.filter(row => isFailing(row)).map(row => html`<div class="note bad" role="alert" key=${row.version}><pre class="reason">${shown(messageOf(row))}</pre></div>`)}
     ${failing && html`<${Advice} key=${failing.reason} name=${name} reason=${failing.reason ?? ''}/>`}
     ${current && html`<nav class="tabs" aria-label="Parts of the model">${tabs.map(([key, title]) => html`<a key=${key} href=${modelLink(name, version, key)} aria-current=${(tab ?? '') === key ? 'page' : undefined}>${title}</a>`)}</nav>
-      <${Tab} key=${`${name} ${current.version} ${live.server?.started}`} tab=${tab} name=${name} version=${served.length > 1 ? current.version : undefined} row=${current} request=${request}/>`}`;
+      <${Tab} key=${`${name} ${current.version} ${live.server?.started}`} tab=${tab} name=${name} version=${served.length > 1 ? current.version : undefined} row=${current} request=${request}/>`}
+    ${rows.length > 0 && !current && html`<${States} model=${name}/>`}
+    ${rows.length > 0 && html`<p><a href="#/logs?model=${encodeURIComponent(name)}">Lines of the log about this model</a></p>`}`;
 }

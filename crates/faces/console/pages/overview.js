@@ -6,7 +6,7 @@ import { bytes, count, micros, seconds, short, shown } from './format.js';
 import {
   activityKey, allMemory, allProcessors, AT, FAILURES, LATENCY, latest, PENDING, pollModels, REQUESTS, SPAN, SPARK_SECONDS, useLive,
 } from './live.js';
-import { isFailing, Problem, Segments, Spark, State, stateOf, timeline, useTitle } from './parts.js';
+import { isFailing, messageOf, Problem, Segments, Spark, State, stateOf, timeline, useTitle } from './parts.js';
 
 const KINDS = { KIND_CPU: 'CPU', KIND_GPU: 'GPU', KIND_MODEL: 'chosen by the backend', KIND_AUTO: 'automatic' };
 
@@ -79,7 +79,7 @@ function Failing({ models }) {
     <ul class="failures">${(all ? failing : failing.slice(0, FAILURES_SHOWN)).map((row, index) => html`<li key=${activityKey(row.name, row.version)}>
       <div class="row"><a class="name" href=${modelLink(row.name, row.version)}>${shown(row.name)}</a>
         ${row.version && html`<span class="tag">version ${row.version}</span>`}<${State} row=${row}/></div>
-      <pre tabindex="0" aria-label="Message">${shown(row.reason ?? '')}</pre>
+      <pre tabindex="0" aria-label="Message">${shown(messageOf(row))}</pre>
       ${index < FAILURES_SHOWN && html`<${Advice} key=${row.reason} name=${row.name} reason=${row.reason ?? ''}/>`}</li>`)}
       ${failing.length > FAILURES_SHOWN && !all && html`<li><div><button type="button" onClick=${() => setAll(true)}>Show all ${count(failing.length)}</button></div></li>`}
     </ul></section>`;
@@ -96,7 +96,7 @@ class Row extends Component {
     return html`<tr>
       <th scope="row"><a class="name" href=${modelLink(row.name, row.version)}>${shown(row.name)}</a>
         ${row.version && html` <span class="tag">v${row.version}</span>`}
-        ${failing && html`<span class="why">${shown((row.reason ?? '').split('\n', 1)[0])}</span>`}
+        ${failing && html`<span class="why">${shown(messageOf(row).split('\n', 1)[0])}</span>`}
         ${row.release && html`<span class="why calm">${shown(row.release)}</span>`}</th>
       <td><${State} row=${row}/></td>
       <td class="runs">${shown(runsOn(row))}</td>
