@@ -101,7 +101,7 @@ def test_model_shows_its_engine_processes_sequences_and_warm_up(repository, brow
         page = console.open()
         expect(row(page, "scaled")).to_contain_text("onnxruntime · tract 0.23 · 1 × CPU")
         python = ".".join(map(str, sys.version_info[:3]))
-        expect(row(page, "echo")).to_contain_text(f"python · Python {python} · 1 × CPU · 1 process")
+        expect(row(page, "echo")).to_contain_text(f"Python {python} · 1 × CPU · 1 process")
         # Models are found by their engines.
         page.get_by_label("Search models").fill("tract")
         expect(page.locator("table.models tbody tr")).to_have_count(1)

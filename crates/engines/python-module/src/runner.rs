@@ -191,8 +191,8 @@ fn error_text(python: Python<'_>, error: &PyErr) -> String {
     }
 }
 
-/// The folders with a model's code, if this call loads the model. Errors of loads are for those who wrote it; clients' requests get
-/// no paths.
+/// The folders with a model's code, if this call loads the model. Errors of loads are for the model's author; clients' requests get
+/// no places.
 fn model_folders(call: &Incoming) -> Option<Vec<PathBuf>> {
     if !matches!(call.kind(), COMPLETE | INITIALIZE) {
         return None;
@@ -204,16 +204,17 @@ fn model_folders(call: &Incoming) -> Option<Vec<PathBuf>> {
     Some(find("nereid.model_directory").into_iter().chain(file).map(Path::to_owned).collect())
 }
 
-/// Where code in these folders raised an exception: file and line of the innermost call there.
+/// Where code in these folders raised an exception: line of the innermost call there, and its file below the folder's parent.
 fn place(python: Python<'_>, error: &PyErr, folders: &[PathBuf]) -> Option<String> {
     let mut next = error.traceback(python).map(Bound::into_any);
     let mut found = None;
     while let Some(entry) = next.filter(|entry| !entry.is_none()) {
         let code = entry.getattr("tb_frame").and_then(|frame| frame.getattr("f_code")).ok()?;
         let file: String = code.getattr("co_filename").and_then(|name| name.extract()).ok()?;
-        if folders.iter().any(|folder| Path::new(&file).starts_with(folder)) {
+        let folder = folders.iter().find(|folder| Path::new(&file).starts_with(folder));
+        if let Some(file) = folder.and_then(|folder| Path::new(&file).strip_prefix(folder.parent()?).ok()) {
             let line: u32 = entry.getattr("tb_lineno").and_then(|line| line.extract()).ok()?;
-            found = Some(format!("{file}:{line}"));
+            found = Some(format!("{}:{line}", file.display()));
         }
         next = entry.getattr("tb_next").ok();
     }

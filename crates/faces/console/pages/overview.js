@@ -19,7 +19,12 @@ export function runsOn(row) {
     return `${gpus.length > 1 ? number * gpus.length : number} × ${KINDS[kind] ?? kind}${devices}`;
   });
   const processes = row.processes > 0 && `${count(row.processes)} ${row.processes === 1 ? 'process' : 'processes'}`;
-  return [row.backend || row.platform, row.engine, ...groups, processes].filter(Boolean).join(' · ');
+  // Most engines are named like their backends: `ONNX Runtime 1.22.0`.
+  const letters = text => text.toLowerCase().replace(/[^a-z0-9]/g, '');
+  const backend = row.backend || row.platform;
+  const isNamed = row.engine && letters(row.engine).startsWith(letters(backend));
+  // Lines break between parts.
+  return [!isNamed && backend, row.engine, ...groups, processes].filter(Boolean).map(part => part.replaceAll(' ', '\u00a0')).join(' · ');
 }
 
 /** The address of a model's page. */
