@@ -15,9 +15,19 @@ const ORDER = ['error', 'warning', 'info', 'verbose'];
 const isAbout = ({ message }, model) => message.split(`'${model}`).slice(1).some(rest => /^(_\d+)*'/.test(rest))
   || (message.startsWith(model) && /^(_\d+)*: /.test(message.slice(model.length)));
 
+/** The choice of a model. A component of its own: it changes with the models, and the lines do not. */
+function ModelChoice({ model }) {
+  const live = useLive();
+  const names = [...new Set([...(model ? [model] : []), ...(live.models ?? []).map(({ name }) => name)])].sort();
+  const choose = name => {
+    location.hash = name ? `#/logs?model=${encodeURIComponent(name)}` : '#/logs';
+  };
+  return html`<select aria-label="Models" class="short" value=${model ?? ''} onChange=${event => choose(event.target.value)}><option value="">All models</option>
+    ${names.map(name => html`<option key=${name} value=${name}>${plainly(name)}</option>`)}</select>`;
+}
+
 export function Logs({ model }) {
   useTitle('Logs');
-  const live = useLive();
   const [lines, setLines] = useState();
   const [error, setError] = useState();
   const [search, setSearch] = useState('');
@@ -54,21 +64,21 @@ export function Logs({ model }) {
     atEnd.current = scrollHeight - scrollTop - clientHeight < 30;
   };
   const words = search.toLowerCase().split(/\s+/).filter(Boolean);
-  const names = [...new Set([...(model ? [model] : []), ...(live.models ?? []).map(({ name }) => name)])].sort();
-  const choose = name => {
-    location.hash = name ? `#/logs?model=${encodeURIComponent(name)}` : '#/logs';
-  };
   const found = (lines ?? []).filter(line => (!model || isAbout(line, model)) && (!level || ORDER.indexOf(line.level) <= ORDER.indexOf(level))
     && words.every(word => line.message.toLowerCase().includes(word) || line.place.includes(word)));
   return html`<h1 class="hidden">Logs</h1>
     <${Problem} error=${error} retry=${() => poll.current?.()}/>
     <section class="card" aria-labelledby="log"><div class="card-head"><h2 id="log">Log</h2><span class="muted">${lines ? `${count(found.length)} of the last ${count(lines.length)} lines` : ''}</span>
       <input type="search" placeholder="Search" aria-label="Search the log" value=${search} onInput=${event => setSearch(event.target.value)}/>
-      <select aria-label="Models" class="short" value=${model ?? ''} onChange=${event => choose(event.target.value)}><option value="">All models</option>${names.map(name => html`<option key=${name} value=${name}>${plainly(name)}</option>`)}</select>
+      <${ModelChoice} model=${model}/>
       <select aria-label="Levels" value=${level} onChange=${event => setLevel(event.target.value)}>${LEVELS.map(([key, name]) => html`<option key=${key} value=${key}>${name}</option>`)}</select>
       <button type="button" aria-pressed=${String(paused)} onClick=${() => setPaused(!paused)}>${paused ? 'Go on' : 'Pause'}</button></div>
       ${lines && !found.length ? html`<p class="empty">${lines.length ? 'No line matches.' : 'Nothing was logged yet.'}</p>` : html`<ol class="log" ref=${list} tabindex="0" aria-label="Lines" onScroll=${scrolled}>
-        ${found.map(({ number, time: at, level, place, message }) => html`<li key=${number}><time class="muted" datetime=${new Date(at).toISOString()} title=${dateTime(at)}>${time(at)}</time>
-          <span class=${level}>${level}</span><span class="text ${level} ${message.trim().startsWith('+-') ? 'table' : ''}" tabindex=${message.trim().startsWith('+-') ? 0 : undefined}>${shown(message.trim())}</span><span class="muted place">${shown(place)}</span></li>`)}</ol>`}
+        ${found.map(({ number, time: at, level, place, message }) => {
+          const text = message.trim();
+          const isTable = text.startsWith('+-');
+          return html`<li key=${number}><time class="muted" datetime=${new Date(at).toISOString()} title=${dateTime(at)}>${time(at)}</time>
+          <span class=${level}>${level}</span><span class="text ${level} ${isTable ? 'table' : ''}" tabindex=${isTable ? 0 : undefined}>${shown(text)}</span><span class="muted place">${shown(place)}</span></li>`;
+        })}</ol>`}
     </section>`;
 }
