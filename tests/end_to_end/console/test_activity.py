@@ -136,7 +136,8 @@ def test_phases_batches_cache_and_processes_have_charts_where_there_are_any(repo
         expect(page.locator(".uplot canvas")).to_have_count(7)
         expect(value(page, "Memory", "processes of models")).to_contain_text("MiB")
         console.open()
-        expect(console_pages.row(page, "echo")).to_contain_text("python · 1 × CPU · 1 process")
+        release = ".".join(map(str, sys.version_info[:3]))
+        expect(console_pages.row(page, "echo")).to_contain_text(f"Python {release} · 1 × CPU · 1 process")
 
 
 def test_changes_of_states_are_listed(repository, browser):

@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -14,7 +15,7 @@ from cloud_servers import Proxy, Stall
 from console_pages import HOSTILE, PHONE, expect, row, texts
 from http_requests import infer, request, tensor
 from hubs import Web, archive
-from model_files import write_identity, write_model
+from model_files import config, write_identity, write_model
 from ports import free_port
 
 BAD_CONFIG = 'backend: "identity" max_batch_size: -7'
@@ -119,7 +120,11 @@ def test_what_would_mend_a_model_is_shown_with_file_and_line(repository, browser
     # Names and values of others are text, here, too.
     name = HOSTILE.replace("/", "\u2215").replace("\u0007", "")
     write_model(repository, name, 'backend: "<b>identity</b>"')
-    with served(repository) as server, browser.console(server) as console:
+    ports = ([("IN", "FP32", [1])], [("OUT", "FP32", [1])])
+    write_model(repository, "raises", config("raises", "python", *ports))
+    code = "class TritonPythonModel:\n    def initialize(self, args):\n        self.table = {}['missing']\n"
+    (repository / "raises" / "1" / "model.py").write_text(code)
+    with served(repository, f"--backend-config=python,python={sys.executable}") as server, browser.console(server) as console:
         page = console.open()
         failing = page.get_by_role("region", name="Failing")
         expect(failing.locator(".advice")).to_have_count(3)
@@ -127,6 +132,12 @@ def test_what_would_mend_a_model_is_shown_with_file_and_line(repository, browser
             advice = failing.get_by_role("listitem").filter(has=page.get_by_role("link", name=model, exact=True)).locator(".advice")
             expect(advice).to_contain_text(place)
             expect(advice).to_contain_text(hint)
+        # The check does not run a model's code, so its message has the place.
+        raised = failing.get_by_role("listitem").filter(has=page.get_by_role("link", name="raises", exact=True)).locator("pre")
+        expect(raised).to_have_text(re.compile(r"^KeyError: 'missing' \(raises/1/model\.py:3\)$"))
+        # What the message says is not said again.
+        advice = failing.get_by_role("listitem").filter(has=page.get_by_role("link", name="typo", exact=True)).locator(".advice")
+        expect(advice.locator("li > div")).to_have_text("did you mean 'identity'?")
         console.assert_accessible()
         console.assert_no_sideways_scrolling()
         failing.get_by_role("link", name="typo").click()

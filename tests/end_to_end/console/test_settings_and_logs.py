@@ -76,10 +76,10 @@ def test_log_settings_are_changed(server, browser):
     with browser.console(server) as console:
         page = console.open("settings")
         form = page.get_by_role("form", name="Log")
-        expect(form.get_by_label("Form of a line")).to_have_value("default")
+        expect(form.get_by_label("Format of lines")).to_have_value("default")
         form.get_by_label("Level of verbose lines").fill("2")
         form.get_by_label("Information").uncheck()
-        form.get_by_label("Form of a line").select_option("ISO8601")
+        form.get_by_label("Format of lines").select_option("ISO8601")
         form.get_by_role("button", name="Apply").click()
         expect(form.get_by_role("status")).to_be_visible()
         settings = request(server, "GET", "/v2/logging").json
@@ -97,7 +97,7 @@ def test_trace_settings_are_changed(server, browser):
         page = console.open("settings")
         form = page.get_by_role("form", name="Traces")
         form.get_by_label("Times").check()
-        form.get_by_label("One of so many").fill("7")
+        form.get_by_label("Trace one request of").fill("7")
         form.get_by_role("button", name="Apply").click()
         expect(form.get_by_role("status")).to_be_visible()
         settings = request(server, "GET", "/v2/trace/setting").json
@@ -178,6 +178,50 @@ def test_ten_thousand_lines_a_second_are_followed(repository, browser):
         page.get_by_label("Search the log").fill("29999")
         expect(lines).to_have_count(1)
         console.assert_accessible()
+
+
+TALKER = """
+import triton_python_backend_utils as pb_utils
+
+print("a line while the file is imported", flush=True)
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        print("a line of the model itself", flush=True)
+
+    def execute(self, requests):
+        return []
+"""
+
+
+def test_log_is_filtered_by_model(repository, browser):
+    write_identity(repository, "one", ["FP32"])
+    write_identity(repository, "one_0_more", ["FP32"])
+    write_model(repository, "talker", config("talker", "python", [("IN", "FP32", [1])], [("IN", "FP32", [1])]))
+    (repository / "talker" / "1" / "model.py").write_text(TALKER)
+    flag = f"--backend-config=python,python={sys.executable}"
+    with nereid_server.running(repository, flag) as server, browser.console(server) as console:
+        page = console.open("models/one")
+        page.get_by_role("link", name="Lines of the log about this model").click()
+        lines = page.locator(".log li .text")
+        expect(lines.filter(has_text="successfully loaded 'one' version 1")).to_have_count(1)
+        assert not [text for text in lines.all_inner_texts() if "'one'" not in text]
+        # The table of all models has no line of its own for a model.
+        page.get_by_label("Models").select_option("talker")
+        for text in ("a line while the file is imported", "a line of the model itself"):
+            expect(lines.filter(has_text=text)).to_have_count(1)
+        expect(lines.filter(has_text="'one'")).to_have_count(0)
+        page.get_by_label("Levels").select_option("error")
+        expect(page.get_by_text("No line matches.")).to_be_visible()
+        page.get_by_label("Levels").select_option("")
+        page.get_by_label("Models").select_option("")
+        table = lines.filter(has_text="+---")
+        expect(table).to_have_count(1)
+        # Tables keep their lines.
+        assert table.evaluate("table => getComputedStyle(table).whiteSpace") == "pre"
+        console.assert_accessible()
+        console.assert_no_sideways_scrolling()
 
 
 REFUSED = {

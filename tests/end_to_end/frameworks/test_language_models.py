@@ -18,7 +18,7 @@ import gguf_models
 import llamacpp_package
 import nereid_server
 from damaged_files import COUNT, damaged
-from http_requests import LIMIT_S, request
+from http_requests import LIMIT_S, engine, request
 from scrapes import Scrape
 from waiting import eventually
 
@@ -80,6 +80,7 @@ def test_model_folder_needs_no_configuration(server):
     config = request(server, "GET", "/v2/models/writer/config").json
     assert (config["backend"], config["platform"], config["max_batch_size"]) == ("llamacpp", "gguf", 0)
     assert config["model_transaction_policy"] == {"decoupled": True}
+    assert engine(server, "writer").startswith("llama.cpp 0.")
     parameters = {key: value["string_value"] for key, value in config["parameters"].items()}
     assert parameters == {
         "chat_template": gguf_models.CHAT_TEMPLATE,

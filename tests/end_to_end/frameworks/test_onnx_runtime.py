@@ -17,7 +17,7 @@ from onnx import TensorProto, helper
 
 import nereid_server
 import onnx_engines
-from http_requests import assert_refused, infer, request, tensor
+from http_requests import assert_refused, engine, infer, request, tensor
 from model_files import OnnxModel, scale_model, write_model
 from tensors import given, wanted
 
@@ -64,6 +64,7 @@ def test_the_log_says_what_was_found_and_who_serves(repository, serve):
     version = onnxruntime.__version__
     server.wait_for_log(rf"ONNX Runtime {version} given by the setting 'library': \S+; execution providers: .*CPU")
     server.wait_for_log(rf"model 'twice' version 1 is served by ONNX Runtime {version} with \d+ threads? to an instance")
+    assert engine(server, "twice") == f"ONNX Runtime {version}"
 
 
 def test_it_conforms_as_a_backend(repository):

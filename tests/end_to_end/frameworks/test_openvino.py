@@ -16,7 +16,7 @@ from tritonclient.utils import InferenceServerException
 
 import nereid_server
 import openvino_models
-from http_requests import assert_refused, infer, infer_binary, request, tensor
+from http_requests import assert_refused, engine, infer, infer_binary, request, tensor
 from model_files import OnnxModel, write_model
 from openvino_models import TYPES, network, parameter, tensors
 from places import EXAMPLES
@@ -111,6 +111,7 @@ def test_a_model_of_another_framework_keeps_its_precision_unless_asked(repositor
     for name in (*asked, "own"):
         line = server.wait_for_log(rf"model '{name}' version 1 is served by OpenVINO .* on CPU \(precision: (\w+), ")
         precisions[name] = line.group(1)
+        assert engine(server, name).startswith(f"OpenVINO {openvino.__version__.split('-')[0]}")
     # What the processor computes in BF16 is OpenVINO's own choice.
     own = repository / "own" / "1" / "model.xml"
     assert precisions["kept"] == precisions["no"] == "f32" and precisions["own"] == precision(own)

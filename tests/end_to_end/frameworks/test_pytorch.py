@@ -1,6 +1,7 @@
 """TorchScript models on libtorch, beside PyTorch's own Python. The libtorch is Debian's 1.13."""
 
 import os
+import re
 import shutil
 import subprocess
 import zipfile
@@ -15,7 +16,7 @@ from tritonclient.utils import InferenceServerException
 import nereid_server
 import silero_package
 import torch_package
-from http_requests import assert_refused, request
+from http_requests import assert_refused, engine, request
 from openvino_models import parameter, tensors
 from tensors import given
 
@@ -83,6 +84,7 @@ def test_a_network_answers_as_in_pytorchs_own_python(write, serve, models):
     server = serve()
     server.wait_for_log(r"libtorch given by the setting 'library': \S+/torch/lib/libtorch_cpu.so")
     server.wait_for_log("model 'threads' version 1 is served by PyTorch with 1 threads to an instance")
+    assert re.fullmatch(r"PyTorch 1\.13\.\d+\S*", engine(server, "threads"))
     server.wait_for_log("model 'other': without effect on the CPU: ENABLE_CACHE_CLEANING")
     server.wait_for_log("INTER_OP_THREAD_COUNT has no effect: the process has [23] such threads already, set by another model")
     for name in ("network", "shared", "plain", "threads", "other"):

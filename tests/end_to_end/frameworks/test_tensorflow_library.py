@@ -15,7 +15,7 @@ import nereid_server
 import tensorflow_c
 import tensorflow_models as models
 import tensorflow_package
-from http_requests import assert_refused, request
+from http_requests import assert_refused, engine, request
 from openvino_models import parameter, tensors
 from tensorflow_models import constant, graph, node, placeholder, type_of, types_of
 from tensors import given
@@ -101,6 +101,7 @@ def test_every_type_and_shape_comes_back(repository, serve):
                 assert output.shape == shape
                 np.testing.assert_array_equal(output, values, err_msg=datatype)
     server.wait_for_log(r"TensorFlow 2\.21\.0 given by the setting 'library'")
+    assert engine(server, "fp32") == "TensorFlow 2.21.0"
 
 
 def test_a_graphdef_is_completed_from_the_graph(repository, serve):

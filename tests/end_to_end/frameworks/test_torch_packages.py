@@ -3,6 +3,7 @@ run them."""
 
 import itertools
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from tritonclient.utils import InferenceServerException
 import nereid_server
 import torch_wheel
 from damaged_files import damaged
-from http_requests import request
+from http_requests import engine, request
 from openvino_models import parameter, tensors
 
 rng = np.random.default_rng(37)
@@ -126,6 +127,7 @@ def test_packages_answer_as_in_pytorchs_own_python_under_every_name(write, serve
     write("Nested", "turned", nested(*NAMES, order=[3, 1, 0, 2]) + parameter("INFERENCE_MODE", "false"))
     server = serve()
     server.wait_for_log("model 'names' version 1 is served by PyTorch with")
+    assert re.fullmatch(r"PyTorch 2\.\d+\.\d+\S* \(AOTInductor\)", engine(server, "names"))
     for name, (sources, targets) in (NAMINGS | {"turned": NAMES}).items():
         check_cases(server, name, sources, targets, models[1])
 

@@ -9,7 +9,9 @@ import os
 import subprocess
 from pathlib import Path
 
-STANDIN = Path(__file__).resolve().parents[2] / "gpu" / "standin.c"
+_SOURCES = Path(__file__).resolve().parents[2] / "gpu"
+STANDIN = _SOURCES / "standin.c"
+_NVML = _SOURCES / "nvml.c"
 HANDLE_SIZE = 64
 
 
@@ -20,10 +22,30 @@ def named_driver():
 
 def compile_standin(folder):
     """Compiles the stand-in; the path of the library."""
-    library = folder / "libcuda.so.1"
+    return _compiled(STANDIN, folder / "libcuda.so.1")
+
+
+def _compiled(source, library):
     flags = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-g", "-shared", "-fPIC", "-pthread"]
-    subprocess.run(["cc", *flags, STANDIN, "-o", library], check=True)
+    subprocess.run(["cc", *flags, source, "-o", library], check=True)
     return str(library)
+
+
+class Nvml:
+    """The stand-in for NVIDIA's management library, and what its GPUs report."""
+
+    def __init__(self, folder):
+        _compiled(_NVML, folder / "libnvidia-ml.so.1")
+        self._readings = folder / "readings"
+        # The variables of the process.
+        self.environment = {"LD_LIBRARY_PATH": str(folder), "STANDIN_GPUS": str(self._readings)}
+
+    def report(self, *gpus):
+        """Each GPU reports percent of time in use, bytes in use, and milliwatts from now on; None for a value that it lacks."""
+        lines = (" ".join("-" if value is None else str(value) for value in gpu) for gpu in gpus)
+        fresh = self._readings.with_suffix(".fresh")
+        fresh.write_text("\n".join(lines))
+        fresh.rename(self._readings)
 
 
 class Standin:

@@ -58,6 +58,12 @@ def tensor(name, datatype, shape, data=None, **parameters):
     return result
 
 
+def engine(server, model):
+    """What the server says of the engine of a model's first version."""
+    models = request(server, "GET", "/console/api/models").json["models"]
+    return next(row["engine"] for row in models if row["name"] == model)
+
+
 def assert_refused(answer, *statuses):
     """An error answer: one of the statuses, and one JSON field that says why."""
     assert answer.status in statuses, answer

@@ -102,6 +102,12 @@ pub trait Model: Send + Sync {
     /// instances are recreated; all these announcers do the same.
     fn announce_readiness(&self, _announcer: ReadinessAnnouncer) {}
 
+    /// Name and release of the framework or library that executes the model, and its execution providers other than the CPU's:
+    /// `ONNX Runtime 1.22.0 (CUDA)`. `None` for backends without such an engine.
+    fn engine(&self) -> Option<String> {
+        None
+    }
+
     /// Memory used by the model and its instances, if the backend knows: one entry per kind and device.
     fn memory_usage(&self) -> Vec<MemoryUsage> {
         Vec::new()

@@ -29,6 +29,10 @@ impl Backend for Counters {
 }
 
 impl Model for Counters {
+    fn engine(&self) -> Option<String> {
+        Some("counters 7 (tests)".to_owned())
+    }
+
     fn create_instance(&self, _: InstanceContext) -> Result<Box<dyn Instance>> {
         Ok(Box::new(Engine { active: Vec::new() }))
     }

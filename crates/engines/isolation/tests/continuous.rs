@@ -143,6 +143,7 @@ impl Running {
         let context = nereid_testkit::context("m", nereid_testkit::normalised("m", MODEL));
         let model = backend.load(context).unwrap();
         let mut instance = model.create_instance(InstanceContext::new("m_0", InstanceKind::Cpu)).unwrap();
+        assert_eq!(model.engine().as_deref(), Some("counters 7 (tests)"));
         assert!(instance.executes_continuously());
         assert_eq!(instance.capacity(), 2);
         let queue = Arc::<Queue>::default();

@@ -190,6 +190,7 @@ fn crashed_process_fails_its_requests_and_is_restarted() {
     }
     let model = processes.load(context("")).unwrap();
     let mut instance = model.create_instance(InstanceContext::new("m_0", InstanceKind::Cpu)).unwrap();
+    assert_eq!(model.engine(), None);
     for (id, part) in [
         ("aborts", "'m_0' was killed by signal 6 (SIGABRT: aborted)"),
         ("hangs", "did not answer in time"),

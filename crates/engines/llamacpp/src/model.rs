@@ -205,6 +205,10 @@ fn parts(first: &Path) -> Result<Vec<PathBuf>> {
 }
 
 impl Model for GgufModel {
+    fn engine(&self) -> Option<String> {
+        Some(format!("llama.cpp {}", self.library.version()))
+    }
+
     fn completed_config(&self) -> Option<&ModelConfig> {
         self.completed.as_ref()
     }

@@ -6,6 +6,8 @@
 use std::collections::BTreeMap;
 
 use nereid_backend_api::{Error, InstanceKind, ModelConfig, Result};
+use nereid_model_config::proto::ModelInstanceGroup;
+use nereid_model_config::proto::model_instance_group::Kind;
 use nereid_model_config::proto::model_optimization_policy::execution_accelerators::Accelerator;
 use ort::ep::{self, ArbitrarilyConfigurableExecutionProvider, ExecutionProviderDispatch};
 
@@ -83,6 +85,20 @@ impl Accelerators {
             }
         }
         Ok(found)
+    }
+
+    /// The providers that the instances of a model use besides the CPU's, in parentheses after a space.
+    pub(crate) fn describe(&self, config: &ModelConfig) -> String {
+        let kinds: Vec<_> = config.instance_group.iter().map(ModelInstanceGroup::kind).collect();
+        let on_gpu = kinds.contains(&Kind::Gpu);
+        let on_cpu = kinds.is_empty() || kinds.iter().any(|kind| *kind != Kind::Gpu);
+        let names = [
+            (on_gpu && self.tensorrt.is_some(), "TensorRT"),
+            (on_gpu, "CUDA"),
+            (on_cpu && self.openvino.is_some(), "OpenVINO"),
+        ];
+        let names: Vec<_> = names.iter().filter(|(is_used, _)| *is_used).map(|(_, name)| *name).collect();
+        if names.is_empty() { String::new() } else { format!(" ({})", names.join(", ")) }
     }
 
     /// The providers for an instance.
@@ -236,6 +252,28 @@ mod tests {
                 accelerators(&[accelerator("tensorrt", &[wrong])], &[], &[TENSORRT]).is_err(),
                 "{wrong:?}"
             );
+        }
+    }
+
+    #[test]
+    fn providers_are_named_by_the_instances_that_use_them() {
+        let (none, tensorrt, openvino) =
+            (vec![], vec![accelerator("tensorrt", &[])], vec![accelerator("openvino", &[])]);
+        for (gpu, cpu, kinds, expected) in [
+            (&none, &none, &[][..], ""),
+            (&none, &none, &[Kind::Cpu], ""),
+            (&none, &none, &[Kind::Gpu], " (CUDA)"),
+            (&tensorrt, &openvino, &[Kind::Gpu], " (TensorRT, CUDA)"),
+            (&tensorrt, &openvino, &[Kind::Cpu], " (OpenVINO)"),
+            (&none, &openvino, &[], " (OpenVINO)"),
+            (&tensorrt, &openvino, &[Kind::Gpu, Kind::Cpu], " (TensorRT, CUDA, OpenVINO)"),
+        ] {
+            let found = accelerators(gpu, cpu, &[CUDA, TENSORRT, OPENVINO]).unwrap();
+            let group =
+                |kind: &Kind| ModelInstanceGroup { kind: *kind as i32, ..ModelInstanceGroup::default() };
+            let instance_group = kinds.iter().map(group).collect();
+            let config = ModelConfig { instance_group, ..ModelConfig::default() };
+            assert_eq!(found.describe(&config), expected, "{kinds:?}");
         }
     }
 

@@ -149,6 +149,11 @@ impl OnnxRuntimeBackend {
         graph.outputs.sort_by(|one, other| one.port.name.cmp(&other.port.name));
         Ok(OrtModel {
             graph: Arc::new(graph),
+            engine: format!(
+                "ONNX Runtime {}{}",
+                self.runtime.version(),
+                options.describe_accelerators(&config)
+            ),
             options,
             source,
             fatal_on_empty: declared.fatal_on_empty(),
@@ -167,9 +172,15 @@ struct OrtModel {
     /// The session by which the model was looked at, for the first instance of that kind.
     first: Mutex<Option<(InstanceKind, OwnSession)>>,
     completed: Option<ModelConfig>,
+    /// See [`Model::engine`].
+    engine: String,
 }
 
 impl Model for OrtModel {
+    fn engine(&self) -> Option<String> {
+        Some(self.engine.clone())
+    }
+
     fn completed_config(&self) -> Option<&ModelConfig> {
         self.completed.as_ref()
     }

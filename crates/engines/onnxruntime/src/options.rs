@@ -196,6 +196,11 @@ impl SessionOptions {
         Ok(options)
     }
 
+    /// See [`Accelerators::describe`].
+    pub(crate) fn describe_accelerators(&self, config: &ModelConfig) -> String {
+        self.accelerators.describe(config)
+    }
+
     /// For the log.
     pub(crate) fn describe_threads(&self) -> String {
         match self.threads {

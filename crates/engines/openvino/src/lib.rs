@@ -116,6 +116,7 @@ impl OpenVinoBackend {
         let mut graph = GraphModel::new(&context.name, &config, prepared.signature.clone(), &optional)?;
         graph.padded_to = prepared.padded_to;
         let model = OvModel {
+            engine: format!("OpenVINO {}", self.library.version()),
             places: prepared.places(&graph)?,
             graph: Arc::new(graph),
             prepared: Mutex::new(prepared),
@@ -168,6 +169,8 @@ impl Backend for OpenVinoBackend {
 }
 
 struct OvModel {
+    /// See [`Model::engine`].
+    engine: String,
     graph: Arc<GraphModel>,
     places: Places,
     /// Read by one thread at a time: compiling may take long, but what it reads is not documented to be shared.
@@ -227,6 +230,10 @@ impl OvModel {
 }
 
 impl Model for OvModel {
+    fn engine(&self) -> Option<String> {
+        Some(self.engine.clone())
+    }
+
     fn completed_config(&self) -> Option<&ModelConfig> {
         self.completed.as_ref()
     }

@@ -2,13 +2,14 @@
 
 use std::ffi::CString;
 use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use nereid_worker_protocol::call::{
-    COMPLETE, COMPLETED, EXECUTE, EXECUTED, FAILED, FINALIZE, FINALIZED, INITIALIZE, INITIALIZED, READINESS,
-    READY, REPORTS_READINESS,
+    COMPLETE, COMPLETED, EXECUTE, EXECUTED, FAILED, FINALIZE, FINALIZED, INITIALIZE, INITIALIZED,
+    NAMES_ENGINE, READINESS, READY, REPORTS_READINESS,
 };
 use nereid_worker_protocol::tensor::Failure;
 use nereid_worker_protocol::{Channel, Incoming, Malformed, Message, Sender};
@@ -89,7 +90,9 @@ pub fn serve(python: Python<'_>, calls: Channel) -> PyResult<()> {
         };
         let answer = Runner::answer(&mut runner, python, &call).unwrap_or_else(|error| {
             log_traceback(python, &error);
-            Answer::Failed(error_text(python, &error))
+            let place = model_folders(&call).and_then(|folders| place(python, &error, &folders));
+            let text = error_text(python, &error);
+            Answer::Failed(place.map_or_else(|| text.clone(), |place| format!("{text} ({place})")))
         });
         let answer = answer.write(python, &mut sender)?;
         // Free the inputs' buffers before the server is notified.
@@ -147,7 +150,9 @@ impl Answer<'_> {
         match self {
             Self::Completed(config) => answer.optional_text(config.as_deref()),
             Self::Initialized { reports_readiness } => {
-                answer.u32(if reports_readiness { REPORTS_READINESS } else { 0 });
+                answer.u32(NAMES_ENGINE | if reports_readiness { REPORTS_READINESS } else { 0 });
+                let version = python.version_info();
+                answer.text(&format!("Python {}.{}.{}", version.major, version.minor, version.patch));
             }
             Self::Executed(ExecutionOutcome { refused, requests, responses }) => {
                 answer.u64(Side::get()?.sent(python));
@@ -184,6 +189,36 @@ fn error_text(python: Python<'_>, error: &PyErr) -> String {
         Ok(text) => format!("{name}: {text}"),
         Err(_) => name,
     }
+}
+
+/// The folders with a model's code, if this call loads the model. Errors of loads are for the model's author; clients' requests get
+/// no places.
+fn model_folders(call: &Incoming) -> Option<Vec<PathBuf>> {
+    if !matches!(call.kind(), COMPLETE | INITIALIZE) {
+        return None;
+    }
+    let pairs = call.reader().pairs().ok()?;
+    let find = |key: &str| pairs.iter().find(|(found, _)| *found == key).map(|(_, value)| Path::new(*value));
+    // The code of a backend written in Python is in a folder of its own.
+    let file = find("nereid.model_file").and_then(Path::parent);
+    Some(find("nereid.model_directory").into_iter().chain(file).map(Path::to_owned).collect())
+}
+
+/// Where code in these folders raised an exception: line of the innermost call there, and its file below the folder's parent.
+fn place(python: Python<'_>, error: &PyErr, folders: &[PathBuf]) -> Option<String> {
+    let mut next = error.traceback(python).map(Bound::into_any);
+    let mut found = None;
+    while let Some(entry) = next.filter(|entry| !entry.is_none()) {
+        let code = entry.getattr("tb_frame").and_then(|frame| frame.getattr("f_code")).ok()?;
+        let file: String = code.getattr("co_filename").and_then(|name| name.extract()).ok()?;
+        let folder = folders.iter().find(|folder| Path::new(&file).starts_with(folder));
+        if let Some(file) = folder.and_then(|folder| Path::new(&file).strip_prefix(folder.parent()?).ok()) {
+            let line: u32 = entry.getattr("tb_lineno").and_then(|line| line.extract()).ok()?;
+            found = Some(format!("{}:{line}", file.display()));
+        }
+        next = entry.getattr("tb_next").ok();
+    }
+    found
 }
 
 fn malformed(error: Malformed) -> PyErr {

@@ -205,6 +205,14 @@ struct TorchModel {
 }
 
 impl Model for TorchModel {
+    fn engine(&self) -> Option<String> {
+        let kind = match self.source {
+            Source::Script(_) => "",
+            Source::Package { .. } => " (AOTInductor)",
+        };
+        Some(format!("PyTorch {}{kind}", self.torch.version()))
+    }
+
     fn create_instance(&self, context: InstanceContext) -> Result<Box<dyn Instance>> {
         if let InstanceKind::Gpu(_) = context.kind {
             return Err(Error::unsupported(format!(

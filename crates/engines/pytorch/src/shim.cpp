@@ -18,6 +18,7 @@
 #include <torch/csrc/jit/ir/alias_analysis.h>
 #include <torch/csrc/jit/passes/inliner.h>
 #include <torch/script.h>
+#include <torch/version.h>
 
 // Since 2.5. Python writes packages since 2.6.
 #if __has_include(<torch/csrc/inductor/aoti_package/model_package_loader.h>)
@@ -280,6 +281,8 @@ void run_package(
 }  // namespace
 
 extern "C" {
+
+__attribute__((visibility("default"))) const char* nereid_torch_version() { return TORCH_VERSION; }
 
 __attribute__((visibility("default"))) void nereid_torch_free_text(char* text) { std::free(text); }
 

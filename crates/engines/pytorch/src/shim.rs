@@ -109,6 +109,7 @@ type OnText = unsafe extern "C" fn(*mut c_void, *const c_char);
 symbols! {
     /// The shim's functions.
     struct Api {
+        version = "nereid_torch_version" => unsafe extern "C" fn() -> *const c_char,
         free_text = "nereid_torch_free_text" => unsafe extern "C" fn(*mut c_char),
         load = "nereid_torch_load" => unsafe extern "C" fn(*const c_char, *mut *mut RawModel) -> *mut c_char,
         load_package = "nereid_torch_load_package" =>
@@ -171,6 +172,13 @@ impl Torch {
             torchvision: OnceLock::new(),
             inter_op_threads: OnceLock::new(),
         }))
+    }
+
+    /// The release, such as `2.5.1`.
+    pub(crate) fn version(&self) -> String {
+        // SAFETY: the function takes nothing, and returns a text that is never freed.
+        let version = unsafe { CStr::from_ptr((self.api.version)()) };
+        version.to_string_lossy().into_owned()
     }
 
     /// Loads a library with the name of the one that packages of AOTInductor need besides `libtorch_cpu.so`: libtorch's

@@ -90,6 +90,7 @@ impl TensorFlowBackend {
         let graph = Arc::new(GraphModel::new(&context.name, &config, signature, &optional)?);
         let places = places(&opened, &graph)?;
         Ok(TfModel {
+            engine: format!("TensorFlow {}", self.library.version()),
             graph,
             source,
             shares,
@@ -121,6 +122,8 @@ impl Backend for TensorFlowBackend {
 }
 
 struct TfModel {
+    /// See [`Model::engine`].
+    engine: String,
     graph: Arc<GraphModel>,
     source: Source,
     /// How many instances share one session.
@@ -138,6 +141,10 @@ struct Shared {
 }
 
 impl Model for TfModel {
+    fn engine(&self) -> Option<String> {
+        Some(self.engine.clone())
+    }
+
     fn completed_config(&self) -> Option<&ModelConfig> {
         self.completed.as_ref()
     }

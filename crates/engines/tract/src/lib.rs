@@ -79,7 +79,7 @@ use crate::limits::Limits;
 use crate::plans::Plans;
 use crate::signature::datum_type;
 
-/// Name and version of the engine, for the log.
+/// Name and version of the engine, for people.
 pub const ENGINE: &str = "tract 0.23";
 
 const DEFAULT_FILENAME: &str = "model.onnx";
@@ -148,6 +148,10 @@ struct TractModel {
 }
 
 impl Model for TractModel {
+    fn engine(&self) -> Option<String> {
+        Some(ENGINE.to_owned())
+    }
+
     fn capabilities(&self) -> ModelCapabilities {
         // Each input is copied to the engine's own tensors once.
         ModelCapabilities { shared_inputs: SharedInputs::InPlace, ..ModelCapabilities::default() }

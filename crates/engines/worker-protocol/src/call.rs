@@ -4,7 +4,7 @@
 //! |---|---|---|---|
 //! | [`START`] | version u32; the socket of the side channel as a file descriptor | [`HELLO`] | version u32, text: what the process is |
 //! | [`COMPLETE`] | pairs: the model | [`COMPLETED`] | optional text: the configuration, completed |
-//! | [`INITIALIZE`] | pairs: the model and the instance | [`INITIALIZED`] | u32: [`REPORTS_READINESS`], [`EXECUTES_CONTINUOUSLY`]; with the latter, u32: how many requests the instance holds at a time |
+//! | [`INITIALIZE`] | pairs: the model and the instance | [`INITIALIZED`] | u32: [`REPORTS_READINESS`], [`EXECUTES_CONTINUOUSLY`], [`NAMES_ENGINE`]; with the second, u32: how many requests the instance holds at a time; with the last, text: the engine |
 //! | [`EXECUTE`] | count; for each a request, its count of inputs, and these | [`EXECUTED`] | u64: messages that the process had sent on the side channel before; count; for each an [outcome](Outcome) |
 //! | [`READY`] | | [`READINESS`] | bool |
 //! | [`FINALIZE`] | | [`FINALIZED`] | |
@@ -47,6 +47,8 @@ pub const FAILED: u16 = 71;
 pub const REPORTS_READINESS: u32 = 1;
 /// The instance executes requests while it takes further ones: all outcomes of [`EXECUTE`] are [`Outcome::Later`] or failures.
 pub const EXECUTES_CONTINUOUSLY: u32 = 2;
+/// The answer ends in what executes the model, for people, such as `Python 3.12.1`.
+pub const NAMES_ENGINE: u32 = 4;
 
 /// The outcome of a request.
 #[derive(Debug)]

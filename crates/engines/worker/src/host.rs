@@ -71,6 +71,13 @@ enum HostedInstance {
     Continuous(ContinuousInstance),
 }
 
+/// The values of [`call::INITIALIZED`].
+struct Initialized {
+    flags: u32,
+    capacity: Option<u32>,
+    engine: Option<String>,
+}
+
 struct LoadedModel {
     model: Box<dyn Model>,
     config: ModelConfig,
@@ -92,11 +99,16 @@ impl<F: FnMut() -> Result<Arc<dyn Backend>>> Host<F> {
                     })?;
                 }
                 call::INITIALIZE => {
-                    let flags = self.initialize(&incoming);
-                    self.reply(call::INITIALIZED, flags, |message, (flags, capacity)| {
-                        message.u32(flags);
-                        capacity.into_iter().for_each(|capacity| message.u32(capacity));
-                    })?;
+                    let initialized = self.initialize(&incoming);
+                    self.reply(
+                        call::INITIALIZED,
+                        initialized,
+                        |message, Initialized { flags, capacity, engine }| {
+                            message.u32(flags);
+                            capacity.into_iter().for_each(|capacity| message.u32(capacity));
+                            engine.into_iter().for_each(|engine| message.text(&engine));
+                        },
+                    )?;
                 }
                 call::FINALIZE => {
                     (self.instance, self.loaded) = (None, None);
@@ -159,7 +171,7 @@ impl<F: FnMut() -> Result<Arc<dyn Backend>>> Host<F> {
         Ok(loaded.model.completed_config().map(to_json))
     }
 
-    fn initialize(&mut self, incoming: &Incoming) -> Result<(u32, Option<u32>)> {
+    fn initialize(&mut self, incoming: &Incoming) -> Result<Initialized> {
         let pairs = pairs(incoming)?;
         let (context, instance) = (arguments::model(&pairs)?, arguments::instance(&pairs)?);
         if self.loaded.is_none() {
@@ -168,10 +180,14 @@ impl<F: FnMut() -> Result<Arc<dyn Backend>>> Host<F> {
         let Some(loaded) = &self.loaded else { return Err(Error::internal("no model is loaded")) };
         let instance = loaded.model.create_instance(instance)?;
         let asks = loaded.model.capabilities().readiness != ReadinessReports::Never;
-        let readiness = if asks { call::REPORTS_READINESS } else { 0 };
+        let engine = loaded.model.engine();
+        let mut flags = if asks { call::REPORTS_READINESS } else { 0 };
+        if engine.is_some() {
+            flags |= call::NAMES_ENGINE;
+        }
         if !instance.executes_continuously() {
             self.instance = Some(HostedInstance::Batches(instance));
-            return Ok((readiness, None));
+            return Ok(Initialized { flags, capacity: None, engine });
         }
         let capacity = u32::try_from(instance.capacity()).unwrap_or(u32::MAX);
         let instance = ContinuousInstance::start(
@@ -182,7 +198,7 @@ impl<F: FnMut() -> Result<Arc<dyn Backend>>> Host<F> {
         )
         .map_err(|error| Error::unavailable(format!("cannot start the instance's thread: {error}")))?;
         self.instance = Some(HostedInstance::Continuous(instance));
-        Ok((readiness | call::EXECUTES_CONTINUOUSLY, Some(capacity)))
+        Ok(Initialized { flags: flags | call::EXECUTES_CONTINUOUSLY, capacity: Some(capacity), engine })
     }
 
     fn execute(&mut self, incoming: &Incoming) -> io::Result<()> {

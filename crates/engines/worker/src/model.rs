@@ -17,6 +17,9 @@ use crate::launch::Launch;
 use crate::process::{Limits, Process};
 use crate::worker::{Worker, WorkerEvents, Workers};
 
+/// Characters of an engine's name that are kept.
+const MAX_ENGINE: usize = 200;
+
 /// The metric that counts restarted processes.
 const RESTARTS: &str = "nereid_worker_restarts_total";
 
@@ -78,6 +81,8 @@ struct Shared {
     reports_readiness: AtomicBool,
     /// How many requests an instance holds, if instances execute continuously; otherwise 0.
     capacity: AtomicUsize,
+    /// See [`Model::engine`].
+    engine: Mutex<Option<String>>,
     /// Hears of processes that end and start.
     announcer: OnceLock<ReadinessAnnouncer>,
 }
@@ -113,6 +118,7 @@ impl WorkerModel {
             restarts,
             reports_readiness: AtomicBool::new(false),
             capacity: AtomicUsize::new(0),
+            engine: Mutex::default(),
             announcer: OnceLock::new(),
         });
         let mut model =
@@ -182,6 +188,10 @@ impl Shared {
                 process.requests.limit_steps(limit);
             }
         }
+        if flags & call::NAMES_ENGINE != 0 {
+            let engine = reader.text().map_err(malformed)?;
+            *lock(&self.engine) = Some(engine.chars().take(MAX_ENGINE).collect());
+        }
         self.reports_readiness.fetch_or(flags & call::REPORTS_READINESS != 0, Ordering::Relaxed);
         Ok(())
     }
@@ -236,6 +246,10 @@ impl Model for WorkerModel {
                 false => ReadinessReports::Announced,
             },
         }
+    }
+
+    fn engine(&self) -> Option<String> {
+        lock(&self.shared.engine).clone()
     }
 
     fn announce_readiness(&self, announcer: ReadinessAnnouncer) {

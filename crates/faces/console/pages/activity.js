@@ -2,10 +2,12 @@
 
 import { html } from './vendor/preact-htm.js';
 import { Charts } from './charts.js';
-import { Gpus, States } from './history.js';
+import { Gpus, useGpus } from './gpus.js';
+import { States } from './history.js';
 import { useTitle } from './parts.js';
 
 export function Activity() {
   useTitle('Activity');
-  return html`<h1>Activity</h1><${Charts}/><${Gpus}/><${States}/>`;
+  const gpus = useGpus();
+  return html`<h1>Activity</h1><${Charts} gpus=${gpus}/><${Gpus} history=${gpus}/><${States}/>`;
 }

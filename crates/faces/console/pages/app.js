@@ -71,7 +71,7 @@ function Page({ at: { parts, query } }) {
     case '': return html`<${Overview}/>`;
     case 'models': return html`<${Model} key=${parts[1]} name=${parts[1] ?? ''} tab=${parts[2]} version=${query.get('version') ?? undefined} request=${query.get('request') ?? undefined}/>`;
     case 'activity': return html`<${Activity}/>`;
-    case 'logs': return html`<${Logs}/>`;
+    case 'logs': return html`<${Logs} model=${query.get('model') || undefined}/>`;
     case 'settings': return html`<${Settings}/>`;
     default: return html`<h1>No such page</h1><p><a href="#/">Overview</a></p>`;
   }

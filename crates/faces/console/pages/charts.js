@@ -4,6 +4,7 @@ import uPlot from './vendor/uplot.js';
 import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from './vendor/preact-htm.js';
 import { get, repeat, Unreachable } from './api.js';
 import { bytes, micros, short, time } from './format.js';
+import { gpuCharts } from './gpus.js';
 import { BatchMap } from './heat.js';
 import {
   AT, BATCH, BATCHES, FAILURES, HITS, INFER, INPUT, LATENCY, MEMORY, MISSES, OUTPUT, PENDING, PROCESSORS, QUANTILES, QUEUE, REQUESTS, SERVER_MEMORY, SERVER_PROCESSORS, SPAN,
@@ -112,7 +113,7 @@ function useTheme() {
 }
 
 function Chart({ chart, zero, rows, from }) {
-  const { title, unit, series, text, stacked, steps } = chart;
+  const { title, unit, series, text, stacked, steps, most } = chart;
   const holder = useRef();
   const plot = useRef();
   const theme = useTheme();
@@ -131,7 +132,7 @@ function Chart({ chart, zero, rows, from }) {
     const axis = { stroke: muted, font, grid: { stroke: grid, width: 1 }, ticks: { show: false } };
     const options = {
       width: holder.current.clientWidth, height: HEIGHT, padding: [8, 14, 0, 0], legend: { show: false }, cursor: { y: false, drag: { x: false, y: false }, points: { size: 6 } },
-      scales: { x: { time: true, range: (_, low, high) => [Math.max(low, high - HOUR), high] }, y: { range: (_, low, high) => [0, high > 0 ? high * 1.08 : 1] } },
+      scales: { x: { time: true, range: (_, low, high) => [Math.max(low, high - HOUR), high] }, y: { range: (_, low, high) => [0, most ?? (high > 0 ? high * 1.08 : 1)] } },
       axes: [{ ...axis, values: (_, times) => times.map(value => value % 60 ? time(value * 1000) : time(value * 1000).replace(/:\d\d(?=\D*$)/, '')), space: 90, size: 26 },
         { ...axis, values: (_, values) => values.map(value => text(value)), size: 62, ...(steps ? { incrs: steps } : {}) }],
       series: [{}, ...order.map(index => {
@@ -164,8 +165,8 @@ function Chart({ chart, zero, rows, from }) {
 
 const TIMES = [[300, '5 minutes'], [900, '15 minutes'], [HOUR, '1 hour']];
 
-/** The charts of the server, or of a version of a model. */
-export function Charts({ model, version }) {
+/** The charts of the server and of its GPUs, or of a version of a model. */
+export function Charts({ model, version, gpus }) {
   const [history, error, retry] = useHistory(model);
   const [last, setLast] = useState(900);
   const rows = useMemo(() => {
@@ -181,6 +182,7 @@ export function Charts({ model, version }) {
     <div class="row"><${Segments} label="Time" options=${TIMES} value=${last} onChange=${setLast}/>
       <span class="muted">one value each ${history?.interval ?? 5} seconds, kept for an hour</span></div>
     ${history && (rows.length ? html`<div class="charts">${charts.map(chart => html`<${Chart} key=${`${chart.title} ${chart.unit}`} chart=${chart} zero=${history.zero} rows=${rows} from=${since}/>`)}
+        ${gpuCharts(gpus, last).map(({ chart, rows: own }) => html`<${Chart} key=${`${chart.title} ${chart.series.length}`} chart=${chart} zero=${gpus.zero} rows=${own} from=${time(gpus.zero + own[0][AT] * 1000)}/>`)}
         ${batches && html`<${BatchMap} zero=${history.zero} rows=${rows} from=${since} theme=${theme}/>`}</div>`
       : html`<p class="empty">The first values come ${history.interval} seconds after the start of the server.</p>`)}`;
 }

@@ -66,6 +66,11 @@ export const dateTime = ms => moment.format(ms);
 // What does not show, and what changes the direction of other text.
 const INVISIBLE = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\u{e0000}-\u{e007f}]/gu;
 
+const codeOf = text => `U+${text.codePointAt(0).toString(16).toUpperCase().padStart(4, '0')}`;
+
+/** The same as {@link shown} where only text can be, as in a list to choose from. */
+export const plainly = text => String(text).replace(INVISIBLE, codeOf);
+
 /** A text of others, in a direction of its own, with its invisible characters shown as escapes. */
 export function shown(text) {
   const parts = [];
@@ -73,8 +78,7 @@ export function shown(text) {
   text = String(text);
   for (const match of text.matchAll(INVISIBLE)) {
     parts.push(text.slice(start, match.index));
-    const code = match[0].codePointAt(0).toString(16).toUpperCase().padStart(4, '0');
-    parts.push(html`<span class="escape">U+${code}</span>`);
+    parts.push(html`<span class="escape">${codeOf(match[0])}</span>`);
     start = match.index + match[0].length;
   }
   parts.push(text.slice(start));

@@ -1,10 +1,10 @@
-// When states changed, sequences that are open, GPUs, and who changed what.
+// When states changed, sequences that are open, and who changed what.
 
 import { html } from './vendor/preact-htm.js';
 import { useDocument } from './api.js';
 import { bytes, count, dateTime, seconds, shown } from './format.js';
 import { modelLink } from './overview.js';
-import { Problem, Scroll, stateOf } from './parts.js';
+import { messageOf, Problem, Scroll, stateOf } from './parts.js';
 
 const STATES_SHOWN = 100;
 
@@ -28,8 +28,8 @@ export function States({ model }) {
     <${Problem} error=${unasked(error)} retry=${retry}/>
     ${value && (rows.length ? html`<${Scroll} label="Changes of states"><table><thead><tr><th scope="col">Time</th>${model === undefined && html`<th scope="col">Model</th>`}<th scope="col">Version</th><th scope="col">State</th><th scope="col">Reason</th></tr></thead>
       <tbody>${rows.map((row, index) => html`<tr key=${index}><th scope="row" class="when">${dateTime(row.at)}</th>
-        ${model === undefined && html`<td>${row.model === null ? html`<span class="muted when">the server</span>` : html`<a class="name" href=${modelLink(row.model)}>${shown(row.model)}</a>`}</td>`}
-        <td>${row.version}</td><td><${ChangedState} ...${row}/></td><td class="muted reason-text">${shown(row.reason ?? '')}</td></tr>`)}</tbody></table><//>`
+        ${model === undefined && html`<td class="whole">${row.model === null ? html`<span class="muted when">the server</span>` : html`<a class="name" href=${modelLink(row.model)}>${shown(row.model)}</a>`}</td>`}
+        <td>${row.version}</td><td><${ChangedState} ...${row}/></td><td class="muted reason-text">${shown(messageOf({ name: row.model, reason: row.reason }))}</td></tr>`)}</tbody></table><//>`
       : html`<p class="empty">Nothing changed yet.</p>`)}</section>`;
 }
 
@@ -43,16 +43,6 @@ export function Sequences({ name, version }) {
       <tbody>${oldest.map(one => html`<tr key=${one.id}><th scope="row">${shown(one.id)}</th><td>${one.instance === null ? html`<span class="state loading">waits for a slot</span>` : `instance ${one.instance}, slot ${one.slot}`}</td>
         <td class="number">${seconds(one.seconds)}</td><td class="number">${count(one.waiting)}</td><td class="number">${one.state_bytes ? bytes(one.state_bytes) : ''}</td></tr>`)}</tbody></table><//>`
       : html`<p class="empty">No client has a sequence open.</p>`)}</section>`;
-}
-
-/** The GPUs, if there are any. */
-export function Gpus() {
-  const [value] = useDocument('/console/api/gpus', 5000);
-  if (!value?.length) return null;
-  return html`<section class="card" aria-labelledby="gpus"><div class="card-head"><h2 id="gpus">GPUs</h2></div><${Scroll} label="GPUs"><table><thead><tr><th scope="col">GPU</th><th scope="col">Memory</th><th scope="col" class="number">In use</th><th scope="col">Busy</th><th scope="col" class="number">Power</th></tr></thead>
-    <tbody>${value.map(({ name, utilization, memory_used: used, memory_total: total, power }, index) => html`<tr key=${name}><th scope="row">${index} <span class="muted mono">${shown(name)}</span></th>
-      <td>${used !== null && total > 0 && html`<div class="track" aria-hidden="true"><div style=${{ width: `${100 * used / total}%` }}></div></div>`}</td><td class="number">${used === null ? '' : `${bytes(used)}${total ? ` of ${bytes(total)}` : ''}`}</td>
-      <td>${utilization === null ? '' : `${Math.round(100 * utilization)} %`}</td><td class="number">${power === null ? '' : `${Math.round(power)} W`}</td></tr>`)}</tbody></table><//></section>`;
 }
 
 const OUTCOMES = { done: ['Done', 'ready'], failed: ['Failed', 'failed'], abandoned: ['Abandoned', 'loading'] };

@@ -9,8 +9,9 @@ import { bytes, count, dateTime, micros, seconds, shown } from './format.js';
 import { Graph } from './graph.js';
 import { Sequences, States } from './history.js';
 import { pollModels, useLive } from './live.js';
+import { Now } from './now.js';
 import { modelLink, runsOn } from './overview.js';
-import { Copy, isFailing, Problem, Scroll, Segments, State, useTitle } from './parts.js';
+import { Copy, isFailing, messageOf, Problem, Scroll, Segments, State, useTitle } from './parts.js';
 import { Release } from './releases.js';
 import { Traces } from './traces.js';
 import { Try } from './try.js';
@@ -58,11 +59,16 @@ function Tensors({ title, tensors, declared }) {
     })}</tbody></table><//></section>`;
 }
 
+/** Samples that run on each instance before it is ready. */
+const warmUps = samples => samples.map(({ name, batch_size: size, count: times }) => [name || 'without a name', size > 1 && `batch of ${count(size)}`, times > 1 && `${count(times)} times`].filter(Boolean).join(', ')).join('; ');
+
 function Signature({ metadata, config, row }) {
   const facts = [
     ['Runs on', row && runsOn(row)], ['Batches', config && (config.max_batch_size > 0 ? `up to ${count(config.max_batch_size)}${config.dynamic_batching ? ', formed by the server' : ''}` : 'none')],
     ['Responses', config && (config.model_transaction_policy?.decoupled ? 'any number to a request' : 'one to a request')],
     ['Requests in sequence', config?.sequence_batching && 'yes'], ['Response cache', config?.response_cache?.enable && 'on'],
+    ['Priorities', config?.dynamic_batching?.priority_levels > 0 && `${count(config.dynamic_batching.priority_levels)} levels, ${count(config.dynamic_batching.default_priority_level)} by default`],
+    ['Warm-up', config?.model_warmup?.length > 0 && warmUps(config.model_warmup)],
     ['Loaded in', row?.load_seconds !== undefined && seconds(row.load_seconds)],
     ['Memory', row?.memory?.length && row.memory.map(({ kind, device, bytes: size }) => `${kind} ${device}: ${bytes(size)}`).join(', ')],
   ].filter(([, value]) => value);
@@ -185,7 +191,7 @@ function Tab({ tab, name, version, row, request }) {
   if (tab === 'release') return html`<${Release} name=${name}/>`;
   if (tab === 'chat') return html`<${Chat} name=${name}/>`;
   if (tab === 'graph') return config ? html`<${Graph} config=${config}/>` : html`<${Problem} error=${configError} retry=${retryConfig}/>`;
-  if (tab === 'statistics') return html`<${Quantiles} name=${name} version=${version}/><${Statistics} name=${name} version=${version} instances=${instancesOf(row)}/>${row.sequences && html`<${Sequences} name=${name} version=${version}/>`}<${States} model=${name}/>`;
+  if (tab === 'statistics') return html`${!row.ensemble && html`<${Now} name=${name} version=${version} batches=${config?.dynamic_batching !== undefined}/>`}<${Quantiles} name=${name} version=${version}/><${Statistics} name=${name} version=${version} instances=${instancesOf(row)}/>${row.sequences && html`<${Sequences} name=${name} version=${version}/>`}<${States} model=${name}/>`;
   if (!metadata) return html`<${Problem} error=${metadataError} retry=${retry}/>`;
   if (tab === 'signature') return html`<${Problem} error=${configError} retry=${retryConfig}/><${Signature} metadata=${metadata} config=${config} row=${row}/>`;
   // The form waits for the configuration, and does without where it may not be read.
@@ -210,8 +216,10 @@ export function Model({ name, tab, version, request }) {
     <ul class=${rows.some(row => row.release) ? 'stack' : 'row'}>${rows.map(row => html`<li class="row" key=${row.version}>${row.version && (served.length > 1 && row.state === 'READY'
       ? html`<a class="button" href=${modelLink(name, row.version, tab)} aria-current=${row === current ? 'true' : undefined}>Version ${row.version}</a>` : html`<span class="tag">version ${row.version}</span>`)}
       <${State} row=${row}/>${row === current && html`<span class="muted">${shown(runsOn(row))}</span>`}${row.release && html`<span class="muted">${shown(row.release)}</span>`}</li>`)}</ul>
-    ${rows.filter(row => isFailing(row)).map(row => html`<div class="note bad" role="alert" key=${row.version}><pre class="reason">${shown(row.reason ?? '')}</pre></div>`)}
+    ${rows.filter(row => isFailing(row)).map(row => html`<div class="note bad" role="alert" key=${row.version}><pre class="reason">${shown(messageOf(row))}</pre></div>`)}
     ${failing && html`<${Advice} key=${failing.reason} name=${name} reason=${failing.reason ?? ''}/>`}
     ${current && html`<nav class="tabs" aria-label="Parts of the model">${tabs.map(([key, title]) => html`<a key=${key} href=${modelLink(name, version, key)} aria-current=${(tab ?? '') === key ? 'page' : undefined}>${title}</a>`)}</nav>
-      <${Tab} key=${`${name} ${current.version} ${live.server?.started}`} tab=${tab} name=${name} version=${served.length > 1 ? current.version : undefined} row=${current} request=${request}/>`}`;
+      <${Tab} key=${`${name} ${current.version} ${live.server?.started}`} tab=${tab} name=${name} version=${served.length > 1 ? current.version : undefined} row=${current} request=${request}/>`}
+    ${rows.length > 0 && !current && html`<${States} model=${name}/>`}
+    ${rows.length > 0 && html`<p><a href="#/logs?model=${encodeURIComponent(name)}">Lines of the log about this model</a></p>`}`;
 }

@@ -6,7 +6,7 @@ import { bytes, count, micros, seconds, short, shown } from './format.js';
 import {
   activityKey, allMemory, allProcessors, AT, FAILURES, LATENCY, latest, PENDING, pollModels, REQUESTS, SPAN, SPARK_SECONDS, useLive,
 } from './live.js';
-import { isFailing, Problem, Segments, Spark, State, stateOf, timeline, useTitle } from './parts.js';
+import { isFailing, messageOf, Problem, Segments, Spark, State, stateOf, timeline, useTitle } from './parts.js';
 
 const KINDS = { KIND_CPU: 'CPU', KIND_GPU: 'GPU', KIND_MODEL: 'chosen by the backend', KIND_AUTO: 'automatic' };
 
@@ -19,7 +19,12 @@ export function runsOn(row) {
     return `${gpus.length > 1 ? number * gpus.length : number} × ${KINDS[kind] ?? kind}${devices}`;
   });
   const processes = row.processes > 0 && `${count(row.processes)} ${row.processes === 1 ? 'process' : 'processes'}`;
-  return [row.backend || row.platform, ...groups, processes].filter(Boolean).join(' · ');
+  // Most engines are named like their backends: `ONNX Runtime 1.22.0`.
+  const letters = text => text.toLowerCase().replace(/[^a-z0-9]/g, '');
+  const backend = row.backend || row.platform;
+  const isNamed = row.engine && letters(row.engine).startsWith(letters(backend));
+  // Lines break between parts.
+  return [!isNamed && backend, row.engine, ...groups, processes].filter(Boolean).map(part => part.replaceAll(' ', '\u00a0')).join(' · ');
 }
 
 /** The address of a model's page. */
@@ -79,7 +84,7 @@ function Failing({ models }) {
     <ul class="failures">${(all ? failing : failing.slice(0, FAILURES_SHOWN)).map((row, index) => html`<li key=${activityKey(row.name, row.version)}>
       <div class="row"><a class="name" href=${modelLink(row.name, row.version)}>${shown(row.name)}</a>
         ${row.version && html`<span class="tag">version ${row.version}</span>`}<${State} row=${row}/></div>
-      <pre tabindex="0" aria-label="Message">${shown(row.reason ?? '')}</pre>
+      <pre tabindex="0" aria-label="Message">${shown(messageOf(row))}</pre>
       ${index < FAILURES_SHOWN && html`<${Advice} key=${row.reason} name=${row.name} reason=${row.reason ?? ''}/>`}</li>`)}
       ${failing.length > FAILURES_SHOWN && !all && html`<li><div><button type="button" onClick=${() => setAll(true)}>Show all ${count(failing.length)}</button></div></li>`}
     </ul></section>`;
@@ -96,7 +101,7 @@ class Row extends Component {
     return html`<tr>
       <th scope="row"><a class="name" href=${modelLink(row.name, row.version)}>${shown(row.name)}</a>
         ${row.version && html` <span class="tag">v${row.version}</span>`}
-        ${failing && html`<span class="why">${shown((row.reason ?? '').split('\n', 1)[0])}</span>`}
+        ${failing && html`<span class="why">${shown(messageOf(row).split('\n', 1)[0])}</span>`}
         ${row.release && html`<span class="why calm">${shown(row.release)}</span>`}</th>
       <td><${State} row=${row}/></td>
       <td class="runs">${shown(runsOn(row))}</td>
@@ -139,7 +144,7 @@ function Models({ live }) {
     const now = latest(samples, at, interval);
     const values = samples ? timeline(samples, at, interval, SPARK_SECONDS, REQUESTS, SPAN) : [];
     const stamp = [row.state, row.reason, row.release, runsOn(row), samples ? at : '', now?.[AT]].join('\n');
-    return { row, now, values, stamp, text: `${row.name}\n${row.backend ?? ''}\n${row.platform ?? ''}`.toLowerCase() };
+    return { row, now, values, stamp, text: `${row.name}\n${row.backend ?? ''}\n${row.platform ?? ''}\n${row.engine ?? ''}`.toLowerCase() };
   }), [models, activity, at]);
   const words = search.toLowerCase().split(/\s+/).filter(Boolean);
   const found = rows.filter(({ row, text }) =>

@@ -19,6 +19,12 @@ export function stateOf({ state, reason }) {
 /** Whether a version's message is one that somebody has to act on. */
 export const isFailing = row => stateOf(row)[1] === 'failed';
 
+/** A version's message, without the name of its model in front, which the pages show anyway. */
+export function messageOf({ name, reason }) {
+  const prefix = `model '${name}': `;
+  return reason?.startsWith(prefix) ? reason.slice(prefix.length) : reason ?? '';
+}
+
 export function State({ row }) {
   const [word, look] = stateOf(row);
   return html`<span class="state ${look}"><span class="dot ${look}"></span>${word}</span>`;

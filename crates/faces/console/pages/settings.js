@@ -45,12 +45,12 @@ function LogSettings() {
       <${Check} label="Warnings" on=${form.log_warning} set=${log_warning => set({ log_warning })}/>
       <${Check} label="Errors" on=${form.log_error} set=${log_error => set({ log_error })}/></div>
     <div class="row"><label class="field"><span>Level of verbose lines</span><input type="number" min="0" value=${form.log_verbose_level} onInput=${event => set({ log_verbose_level: Number(event.target.value) })}/></label>
-      <label class="field"><span>Form of a line</span><select value=${form.log_format} onChange=${event => set({ log_format: event.target.value })}>
+      <label class="field"><span>Format of lines</span><select value=${form.log_format} onChange=${event => set({ log_format: event.target.value })}>
         ${FORMATS.map(format => html`<option key=${format} value=${format}>${format}</option>`)}</select></label></div>
     <p class="muted">${value.log_file ? `Lines go to ${value.log_file}.` : 'Lines go to standard error.'}</p>`}<//>`;
 }
 
-const NUMBERS = [['trace_rate', 'One of so many requests is traced'], ['trace_count', 'Traces left (-1: no limit)'], ['log_frequency', 'Traces in a file (0: one file)']];
+const NUMBERS = [['trace_rate', 'Trace one request of'], ['trace_count', 'Traces left (-1: no limit)'], ['log_frequency', 'Traces in a file (0: one file)']];
 
 /** The settings that every mode of tracing has, where the server reports them. */
 function readTrace(value) {
@@ -68,7 +68,7 @@ function TraceSettings() {
         <${Check} label="Tensors" on=${form.trace_level.includes('TENSORS')} set=${on => toggle('TENSORS', on)}/></div>
       <div class="row">${NUMBERS.filter(([key]) => form[key] !== undefined).map(([key, name]) => html`<label class="field" key=${key}><span>${name}</span>
         <input type="number" value=${form[key]} onInput=${event => set({ [key]: event.target.value })}/></label>`)}</div>
-      <p class="muted">Mode ${value.trace_mode ?? 'triton'}${value.trace_file ? `, to the file ${value.trace_file}` : ''}</p>`;
+      <p class="muted">Mode: ${value.trace_mode ?? 'triton'}${value.trace_file ? `, to the file ${value.trace_file}` : ''}</p>`;
   }}<//>`;
 }
 

@@ -1,6 +1,7 @@
 //! The documents of the console's API, and the queries that select them.
 
 mod live;
+mod now;
 mod trace;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,8 +20,8 @@ use serde::Serialize;
 use crate::history::{Activity, INTERVAL, ModelSample};
 use crate::sampling::{Sampling, unix_ms};
 
-pub use self::live::Gpu;
 pub(crate) use self::live::{ModelQuery, SequencesDocument, states};
+pub(crate) use self::now::NowDocument;
 pub(crate) use self::trace::TraceDocument;
 
 /// The server as a whole.
@@ -82,6 +83,8 @@ struct ModelRow {
 struct Loaded {
     backend: String,
     platform: String,
+    /// Name and release of the library that executes it, if there is one.
+    engine: Option<String>,
     instances: Vec<Instances>,
     /// Processes apart from the server's.
     processes: usize,
@@ -169,6 +172,7 @@ fn loaded(model: &Model) -> Loaded {
     Loaded {
         backend: backend_name(config).unwrap_or_default().to_owned(),
         platform: platform_name(config).to_owned(),
+        engine: model.engine(),
         instances: groups
             .map(|group| Instances {
                 kind: group.kind().as_str_name(),
@@ -225,6 +229,11 @@ fn number<N: FromStr>(name: &str, value: &str) -> Result<N> {
 }
 
 impl HistoryQuery {
+    /// The time after which samples are requested.
+    pub(crate) fn after(&self) -> u32 {
+        self.after
+    }
+
     /// Parses `after`, `last`, and `model` or `models=none`. Unknown names are ignored.
     ///
     /// # Errors
@@ -439,7 +448,7 @@ fn numbers(at: u32, activity: &Activity) -> Vec<f64> {
 }
 
 /// Three digits after the point, which is more than a chart shows.
-fn rounded(value: f32) -> f64 {
+pub(crate) fn rounded(value: f32) -> f64 {
     thousandths(f64::from(value))
 }
 

@@ -17,8 +17,8 @@ use crate::process::Usage;
 pub(crate) const INTERVAL: Duration = Duration::from_secs(5);
 /// The number of ticks in the history: an hour.
 pub(crate) const MAX_TICKS: usize = 720;
-/// Samples of all models together: 1.5 MB.
-pub(crate) const MAX_SAMPLES: usize = 15_000;
+/// Samples of all models together: an hour of 20 versions, 1.4 MB.
+pub(crate) const MAX_SAMPLES: usize = 20 * MAX_TICKS;
 
 /// A version of a model.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -182,18 +182,8 @@ impl History {
             let sample = ServerSample { at, activity, processors, memory: usage.memory };
             push(&mut self.server, MAX_TICKS, sample);
         }
-        self.forget(at);
-    }
-
-    /// Drops samples that are older than an hour.
-    fn forget(&mut self, at: u32) {
-        let oldest = at.saturating_sub(MAX_TICKS as u32 * INTERVAL.as_secs() as u32);
-        while self.server.front().is_some_and(|sample| sample.at < oldest) {
-            self.server.pop_front();
-        }
-        while self.models.front().is_some_and(|sample| sample.at < oldest) {
-            self.models.pop_front();
-        }
+        forget(&mut self.server, at, |sample| sample.at);
+        forget(&mut self.models, at, |sample| sample.at);
     }
 
     /// The samples of the server after a time, oldest first.
@@ -214,7 +204,7 @@ impl History {
 
 /// Adds a sample, in place of the oldest one if there are `max`. Grows in small steps: doubling could take twice the memory
 /// that the samples need.
-fn push<T>(samples: &mut VecDeque<T>, max: usize, sample: T) {
+pub(crate) fn push<T>(samples: &mut VecDeque<T>, max: usize, sample: T) {
     const STEP: usize = 512;
     if samples.len() >= max {
         samples.pop_front();
@@ -223,6 +213,14 @@ fn push<T>(samples: &mut VecDeque<T>, max: usize, sample: T) {
         samples.reserve_exact(STEP.min(max - samples.len()));
     }
     samples.push_back(sample);
+}
+
+/// Drops samples that are older than an hour.
+pub(crate) fn forget<T>(samples: &mut VecDeque<T>, at: u32, time: impl Fn(&T) -> u32) {
+    let oldest = at.saturating_sub(MAX_TICKS as u32 * INTERVAL.as_secs() as u32);
+    while samples.front().is_some_and(|sample| time(sample) < oldest) {
+        samples.pop_front();
+    }
 }
 
 /// The counters that samples are made from.

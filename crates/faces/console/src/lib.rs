@@ -13,6 +13,7 @@ mod advice;
 mod changes;
 mod details;
 mod documents;
+mod gpus;
 mod history;
 mod process;
 mod sampling;
@@ -37,9 +38,12 @@ use nereid_tasks::long_work;
 
 pub use crate::advice::{Advice, Advisor};
 pub use crate::changes::ClientChanges;
-pub use crate::documents::Gpu;
-use crate::documents::{HistoryQuery, LogQuery, ModelQuery, SequencesDocument, TraceDocument, VersionQuery};
-pub use crate::sampling::Sampling;
+use crate::documents::{
+    HistoryQuery, LogQuery, ModelQuery, NowDocument, SequencesDocument, TraceDocument, VersionQuery,
+};
+pub use crate::gpus::Gpu;
+use crate::gpus::GpusDocument;
+pub use crate::sampling::{ReadGpus, Sampling};
 use crate::traces::Captures;
 
 /// The path of the page.
@@ -57,6 +61,7 @@ enum Document {
     Models,
     Declared,
     Quantiles,
+    Now,
     Advice,
     Sequences,
     States,
@@ -84,6 +89,7 @@ static ROUTES: Routes<Document> = Routes::new({
             Action::Statistics,
             Document::Quantiles,
         ),
+        Route::new(Method::GET, "/console/api/models/{model}/now", Action::Statistics, Document::Now),
         Route::new(Method::GET, "/console/api/models/{model}/advice", Action::ModelConfig, Document::Advice),
         Route::new(
             Method::GET,
@@ -115,7 +121,7 @@ pub struct Parts {
     /// The changes by clients.
     pub changes: Option<Arc<ClientChanges>>,
     /// Reads the GPUs.
-    pub gpus: Option<Arc<dyn Fn() -> Vec<Gpu> + Send + Sync>>,
+    pub gpus: Option<ReadGpus>,
 }
 
 /// The console of a server, to be mounted on the port of the faces that it uses.
@@ -141,7 +147,8 @@ impl Console {
     /// Adds parts of the program around the server.
     #[must_use]
     pub fn with_parts(self, parts: Parts) -> Self {
-        Self { parts, ..self }
+        let sampling = self.sampling.with_gpus(parts.gpus.clone());
+        Self { parts, sampling, ..self }
     }
 
     /// Samples the server's counters at an interval, to be run as a task as long as the server serves.
@@ -173,6 +180,12 @@ impl Console {
                     self.server.model(call.scoped(&name), VersionQuery::parse(call.query)?.version)?;
                 Ok(reply::json(StatusCode::OK, &documents::quantiles(&model)))
             }
+            Document::Now => {
+                let name = call.params.get("model").unwrap_or_default();
+                let model =
+                    self.server.model(call.scoped(&name), VersionQuery::parse(call.query)?.version)?;
+                Ok(reply::json(StatusCode::OK, &NowDocument::of(&model, Instant::now())))
+            }
             Document::Advice => {
                 let name = call.params.get("model").unwrap_or_default().into_owned();
                 let Some(advisor) = self.parts.advisor.clone() else {
@@ -197,9 +210,10 @@ impl Console {
                 Ok(reply::json(StatusCode::OK, &changes.unwrap_or_default()))
             }
             Document::Gpus => {
-                let read = self.parts.gpus.clone();
-                let gpus = long_work::run(move || read.map_or_else(Vec::new, |read| read())).await?;
-                Ok(reply::json(StatusCode::OK, &gpus))
+                let after = HistoryQuery::parse(call.query)?.after();
+                let gpus = self.sampling.gpus().after(after);
+                let (zero, at) = (self.sampling.unix_ms(0), self.sampling.history().last_tick());
+                Ok(reply::json(StatusCode::OK, &GpusDocument::new(zero, at, gpus)))
             }
             Document::Trace => Ok(self.trace(&call.params.get("model").unwrap_or_default(), call)),
             Document::Capture => {

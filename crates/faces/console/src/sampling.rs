@@ -8,12 +8,16 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
 use crate::details::{BatchCounts, Quantiles, batches};
+use crate::gpus::{Gpu, GpuHistory};
 use crate::history::{Details, History, INTERVAL, Reading, VersionKey};
 use crate::process::Usage;
 use crate::states::StateHistory;
 
 /// The shortest time between two looks at the states of models.
 const PAUSE: Duration = Duration::from_millis(200);
+
+/// Reads the GPUs. May block.
+pub type ReadGpus = Arc<dyn Fn() -> Vec<Gpu> + Send + Sync>;
 
 /// The samples of a server, and the task that takes them. Clones share the samples.
 #[derive(Clone)]
@@ -22,6 +26,8 @@ pub struct Sampling {
     server: Weak<Server>,
     history: Arc<Mutex<History>>,
     states: Arc<Mutex<StateHistory>>,
+    gpus: Arc<Mutex<GpuHistory>>,
+    read_gpus: Option<ReadGpus>,
     started: Instant,
     started_ms: u64,
 }
@@ -32,9 +38,16 @@ impl Sampling {
             server: Arc::downgrade(server),
             history: Arc::default(),
             states: Arc::default(),
+            gpus: Arc::default(),
+            read_gpus: None,
             started: Instant::now(),
             started_ms: unix_ms(),
         }
+    }
+
+    /// Samples the GPUs, too.
+    pub(crate) fn with_gpus(self, read_gpus: Option<ReadGpus>) -> Self {
+        Self { read_gpus, ..self }
     }
 
     /// Samples until the server ends.
@@ -80,6 +93,10 @@ impl Sampling {
         drop(models);
         let usage = Usage::read();
         self.history().tick(at, &readings, usage);
+        if let Some(read) = &self.read_gpus {
+            let gpus = read();
+            self.gpus().tick(at, &gpus);
+        }
     }
 
     /// Notes which states changed.
@@ -95,6 +112,11 @@ impl Sampling {
     /// The samples. The lock is held for microseconds.
     pub(crate) fn history(&self) -> MutexGuard<'_, History> {
         self.history.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The samples of GPUs.
+    pub(crate) fn gpus(&self) -> MutexGuard<'_, GpuHistory> {
+        self.gpus.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// When sampling began, in milliseconds since the Unix epoch.

@@ -227,6 +227,16 @@ async fn quantiles_are_those_of_the_phases() {
 }
 
 #[tokio::test]
+async fn version_shows_what_it_does_at_the_moment() {
+    let site = site(Access::default()).await;
+    let expected = serde_json::json!({
+        "waiting": 0, "sequences": null, "processes": 0, "memory": 0, "priority_levels": 0, "levels": []
+    });
+    assert_eq!(site.document("/console/api/models/m/now?version=1").await, expected);
+    assert!(site.get("/console/api/models/m/now?version=2", "").await.0.starts_with("HTTP/1.1 404 "));
+}
+
+#[tokio::test]
 async fn what_would_mend_a_model_is_shown() {
     let site = site(Access::default()).await;
     let advice = site.document("/console/api/models/bad%20%3C&%3E/advice").await;
@@ -258,8 +268,15 @@ async fn sequences_changes_and_gpus_have_documents() {
     let none = serde_json::json!({ "count": 0, "oldest": [] });
     assert_eq!(site.document("/console/api/models/m/sequences").await, none);
     assert_eq!(site.document("/console/api/changes").await, serde_json::json!([]));
-    let gpus = site.document("/console/api/gpus").await;
-    assert_eq!((&gpus[0]["name"], &gpus[0]["utilization"]), (&"GPU-0".into(), &0.5.into()));
+    site.sampling.sample(5, Arc::clone(&site.server));
+    site.sampling.sample(10, Arc::clone(&site.server));
+    for (query, expected) in [("", 2), ("?after=5", 1), ("?after=10", 0)] {
+        let gpus = site.document(&format!("/console/api/gpus{query}")).await;
+        assert_eq!((&gpus["gpus"][0]["name"], &gpus["at"]), (&"GPU-0".into(), &10.into()));
+        let samples = gpus["gpus"][0]["samples"].as_array().unwrap();
+        assert_eq!(samples.len(), expected, "{query}");
+        assert!(samples.iter().all(|sample| sample[1] == 0.5 && sample[2].is_null()), "{samples:?}");
+    }
     assert!(site.get("/console/api/models/n/sequences", "").await.0.starts_with("HTTP/1.1 404 "));
 }
 

@@ -22,7 +22,9 @@ pub(crate) fn show(running: &RunningServer) {
         .map(|model| {
             let version = model.version.map_or_else(|| "-".to_owned(), |version| version.to_string());
             let (engine, devices) = match &model.state {
-                VersionState::Ready(ready) => (engine(ready.config()), devices(ready.config())),
+                VersionState::Ready(ready) => {
+                    (ready.engine().unwrap_or_else(|| engine(ready.config())), devices(ready.config()))
+                }
                 _ => (String::new(), String::new()),
             };
             [wrap(&model.id.to_string()), version, wrap(&status(&model)), wrap(&engine), wrap(&devices)]

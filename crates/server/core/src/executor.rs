@@ -19,7 +19,7 @@ pub use self::factory::{BuildError, Executable, ExecutorFactory, Executors, Vers
 pub(crate) use self::instances::Instances;
 use crate::model::Model;
 use crate::table::ModelTable;
-use nereid_scheduling::{OpenSequence, Ticket};
+use nereid_scheduling::{OpenSequence, Ticket, WaitingLevel};
 
 /// Executes admitted requests.
 pub trait Executor: Send + Sync {
@@ -35,6 +35,11 @@ pub trait Executor: Send + Sync {
     /// Number of waiting requests.
     fn pending(&self) -> usize;
 
+    /// The priority levels with waiting requests, the most urgent first, but not more than `most`.
+    fn waiting_levels(&self, _most: usize) -> Vec<WaitingLevel> {
+        Vec::new()
+    }
+
     /// Refuses further requests and blocks until those taken have ended.
     fn close(&self);
 
@@ -44,6 +49,11 @@ pub trait Executor: Send + Sync {
     /// How its own backend reports changes of the outcome of [`check_ready`](Self::check_ready).
     fn readiness(&self) -> ReadinessReports {
         ReadinessReports::Never
+    }
+
+    /// The backend's engine, if known. See [`nereid_backend_api::Model::engine`].
+    fn engine(&self) -> Option<String> {
+        None
     }
 
     /// Memory in use, if known.

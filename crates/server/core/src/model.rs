@@ -32,7 +32,7 @@ use crate::signature::Signature;
 use crate::spec::{Fingerprint, Labels, ModelId, ModelSpec, Origin};
 use crate::table::ModelTable;
 use nereid_scheduling::sequence::checks::SequenceChecks;
-use nereid_scheduling::{OpenSequence, Ticket};
+use nereid_scheduling::{OpenSequence, Ticket, WaitingLevel};
 use nereid_statistics::ModelStatistics;
 
 /// The remaining work of a server or a model, most urgent first.
@@ -311,6 +311,11 @@ impl Model {
         }
     }
 
+    /// The engine that executes it, such as a library with its release, if its backend knows.
+    pub fn engine(&self) -> Option<String> {
+        self.executor.engine()
+    }
+
     /// Memory in use, if its backend knows.
     pub fn memory_usage(&self) -> Vec<MemoryUsage> {
         self.executor.memory_usage()
@@ -448,6 +453,11 @@ impl Model {
     /// Number of queued requests.
     pub fn pending(&self) -> usize {
         self.executor.pending()
+    }
+
+    /// The priority levels with queued requests, the most urgent first, but not more than `most`. None without levels.
+    pub fn waiting_levels(&self, most: usize) -> Vec<WaitingLevel> {
+        self.executor.waiting_levels(most)
     }
 
     /// Refuses further requests, executes queued ones, and ends the instances.

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use super::fair::FairQueue;
 use super::tickets::Tickets;
-use super::{Item, Queue, Readiness, Refusal, Ticket};
+use super::{Item, Queue, Readiness, Refusal, Ticket, WaitingLevel};
 
 /// The properties of an item that the rules use.
 pub trait BatchItem: Item {
@@ -157,6 +157,11 @@ impl<T> Default for Level<T> {
 impl<T> Level<T> {
     fn len(&self) -> usize {
         self.waiting.len() + self.delayed.len()
+    }
+
+    /// The item that leaves first.
+    fn first(&self) -> Option<&QueuedItem<T>> {
+        self.waiting.first().or_else(|| self.delayed.first().map(|(_, item)| item))
     }
 
     fn pop(&mut self) -> Option<QueuedItem<T>> {
@@ -426,6 +431,14 @@ impl<T: BatchItem, F: BatchFormer<T>> Queue for Batcher<T, F> {
         let before = self.levels.range(..level).map(|(_, items)| items.waiting.len());
         let beside = self.levels.get(&level).map_or(0, |items| items.waiting.ahead_of(item.flow().id));
         (before.sum::<usize>() + beside) / self.rules.max_batch_size
+    }
+
+    fn waiting_levels(&self, most: usize) -> Vec<WaitingLevel> {
+        let levels = self.levels.iter().filter(|(level, _)| **level > 0);
+        let waiting = levels.filter_map(|(&level, items)| {
+            Some(WaitingLevel { level, waiting: items.len(), since: items.first()?.since })
+        });
+        waiting.take(most).collect()
     }
 
     fn len(&self) -> usize {

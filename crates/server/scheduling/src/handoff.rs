@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 
 use super::sync::{Condvar, Mutex, MutexGuard, wait};
 use super::{Claim, Enqueued, Item, Pulled, Queue, Readiness, Refusal, Ticket};
+use crate::WaitingLevel;
 use crate::rate_limiter::{Permit, Permits};
 use crate::shedding::{ServiceTime, exceeds_patience};
 use crate::timer::Alarm;
@@ -285,6 +286,11 @@ impl<Q: Queue> Handoff<Q> {
     /// See [`Scheduler::pending`](super::Scheduler::pending).
     pub fn pending(&self) -> usize {
         self.lock().queue.len()
+    }
+
+    /// See [`Scheduler::waiting_levels`](super::Scheduler::waiting_levels).
+    pub fn waiting_levels(&self, most: usize) -> Vec<WaitingLevel> {
+        self.lock().queue.waiting_levels(most)
     }
 
     /// See [`Scheduler::close`](super::Scheduler::close).

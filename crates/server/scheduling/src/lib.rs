@@ -63,6 +63,11 @@ pub trait Scheduler: Send + Sync {
     /// How many requests wait.
     fn pending(&self) -> usize;
 
+    /// The priority levels with waiting requests, the most urgent first, but not more than `most`. None without levels.
+    fn waiting_levels(&self, _most: usize) -> Vec<WaitingLevel> {
+        Vec::new()
+    }
+
     /// Takes no further request. What was taken before is still executed, without delay.
     fn close(&self);
 
@@ -93,6 +98,17 @@ pub trait Scheduler: Send + Sync {
     fn pulls(&self) -> Option<&dyn Pulls> {
         None
     }
+}
+
+/// Requests of a priority level that wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WaitingLevel {
+    /// The level's number; 1 is the most urgent.
+    pub level: u64,
+    /// The number of requests, at least one.
+    pub waiting: usize,
+    /// When the request that leaves first was queued.
+    pub since: Instant,
 }
 
 /// A sequence that clients may continue.
@@ -324,6 +340,11 @@ pub(crate) trait Queue {
     /// How many items wait.
     fn len(&self) -> usize;
 
+    /// See [`Scheduler::waiting_levels`].
+    fn waiting_levels(&self, _most: usize) -> Vec<WaitingLevel> {
+        Vec::new()
+    }
+
     /// How many batches what waits would make at least.
     fn batches(&self) -> usize;
 
@@ -361,6 +382,10 @@ impl<Q: Queue<Item = Request> + Send> Scheduler for Handoff<Q> {
 
     fn pending(&self) -> usize {
         Handoff::pending(self)
+    }
+
+    fn waiting_levels(&self, most: usize) -> Vec<WaitingLevel> {
+        Handoff::waiting_levels(self, most)
     }
 
     fn close(&self) {

@@ -1,4 +1,4 @@
-//! Open sequences, changes of states, and GPUs.
+//! Open sequences, and changes of states.
 
 use std::time::Instant;
 
@@ -80,19 +80,4 @@ pub(crate) fn states(
         (None, of) => of.is_none(),
     };
     sampling.states().changes().filter(is_wanted).cloned().collect()
-}
-
-/// A reading of a GPU. Values are `None` where the driver reports none.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Gpu {
-    /// Its UUID.
-    pub name: String,
-    /// From 0 to 1.
-    pub utilization: Option<f64>,
-    /// In bytes.
-    pub memory_used: Option<f64>,
-    /// In bytes.
-    pub memory_total: Option<f64>,
-    /// In watts.
-    pub power: Option<f64>,
 }

@@ -3,6 +3,7 @@
 use nereid_core::DurationStatistics;
 
 use super::*;
+use crate::gpus::{Gpu, GpuHistory};
 
 fn key(name: &str) -> VersionKey {
     VersionKey { id: ModelId::plain(name), version: 1 }
@@ -98,7 +99,11 @@ fn hour_of_any_number_of_active_models_is_kept_within_the_bounds() {
     for models in [1_u64, 20, 21, 300, 1000] {
         let names: Vec<_> = (0..models).map(|model| format!("m{model}")).collect();
         let mut history = History::default();
+        let mut gpus = GpuHistory::default();
+        let gpu = |number| Gpu { name: format!("GPU-{number:036}"), ..Gpu::default() };
+        let all_gpus: Vec<_> = (0..64).map(gpu).collect();
         for tick in 0..1500 {
+            gpus.tick(tick * 5, &all_gpus);
             let readings: Vec<_> =
                 names.iter().map(|name| reading(name, u64::from(tick) * 10, 0, 0)).collect();
             history.tick(tick * 5, &readings, usage(0));
@@ -106,7 +111,8 @@ fn hour_of_any_number_of_active_models_is_kept_within_the_bounds() {
         }
         let bytes = history.models.capacity() * size_of::<ModelSample>()
             + history.server.capacity() * size_of::<ServerSample>()
-            + history.known.len() * (size_of::<Known>() + 3 * size_of::<VersionKey>());
+            + history.known.len() * (size_of::<Known>() + 3 * size_of::<VersionKey>())
+            + gpus.byte_size();
         assert!(bytes < 2_000_000, "{models} models: {bytes} bytes");
         let first = history.models_after(0).next().unwrap().at;
         // The oldest sample of a model is at most a stride younger than an hour.

@@ -9,7 +9,7 @@ use nereid_backend_api::{CorrelationId, MemoryUsage, ReadinessReports, Request, 
 use super::{Executor, ReadyCheck, Sequences};
 use crate::instance::Pool;
 use crate::readiness::Readiness;
-use nereid_scheduling::{Enqueued, OpenSequence, Scheduler, Ticket};
+use nereid_scheduling::{Enqueued, OpenSequence, Scheduler, Ticket, WaitingLevel};
 
 /// Executes requests with the instances of one model.
 pub(crate) struct Instances {
@@ -67,6 +67,10 @@ impl Executor for Instances {
         self.scheduler.pending()
     }
 
+    fn waiting_levels(&self, most: usize) -> Vec<WaitingLevel> {
+        self.scheduler.waiting_levels(most)
+    }
+
     fn close(&self) {
         self.scheduler.close();
         let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
@@ -82,6 +86,10 @@ impl Executor for Instances {
 
     fn readiness(&self) -> ReadinessReports {
         self.readiness.reports()
+    }
+
+    fn engine(&self) -> Option<String> {
+        self.pool.model().engine()
     }
 
     fn memory_usage(&self) -> Vec<MemoryUsage> {

@@ -194,6 +194,34 @@ fn levels_leave_in_order_and_share_batches() {
 }
 
 #[test]
+fn waiting_requests_are_counted_by_level() {
+    let policy = Policy { timeout: Some(ms(10)), delays_expired: true, ..Policy::default() };
+    let rules = Rules { levels: 1_000_000, default_level: 2, ..with_policy(policy) };
+    let mut queue = Clocked::new(rules);
+    for (at, priority) in [(0, 7), (1, 0), (2, 7), (3, 1_000_000)] {
+        queue = queue.at(at).job(Job { size: 1, priority, ..Job::default() });
+    }
+    let levels = |queue: &Clocked, most| {
+        let levels = queue.batcher.waiting_levels(most).into_iter();
+        levels.map(|one| (one.level, one.waiting, (one.since - queue.start).as_millis())).collect::<Vec<_>>()
+    };
+    let all = [(2, 1, 1), (7, 2, 0), (1_000_000, 1, 3)];
+    assert_eq!(levels(&queue, 9), all);
+    assert_eq!(levels(&queue, 2), all[..2]);
+    // The first request of level 7 leaves last in its level once it has expired.
+    queue = queue.at(10);
+    assert!(queue.expire().is_empty());
+    assert_eq!(levels(&queue, 9), [(2, 1, 1), (7, 2, 2), (1_000_000, 1, 3)]);
+    queue = queue.at(12);
+    assert!(queue.expire().is_empty());
+    assert_eq!(levels(&queue, 9)[1], (7, 2, 0));
+    assert_eq!(queue.take(), [1, 0, 2, 3]);
+    assert_eq!(levels(&queue, 9), []);
+    // Without levels, all requests share a queue that has no number.
+    assert_eq!(levels(&Clocked::new(self::rules(4, &[4], 0)).jobs(&[1, 1]), 9), []);
+}
+
+#[test]
 fn an_urgent_request_goes_before_a_batch_that_waits() {
     let rules = Rules { levels: 2, default_level: 2, ..rules(2, &[2], 10) };
     let urgent = Job { size: 2, priority: 1, ..Job::default() };
