@@ -11,13 +11,15 @@ import jwt
 from cryptography.hazmat.primitives.asymmetric import ed25519
 from jwt.algorithms import OKPAlgorithm
 
-from access_faces import ALL_FACES, EXPLICIT, LIMIT_S, REFUSED, Faces, faces_environment, is_granted, principals
+from access_faces import ALL_FACES, EXPLICIT, LIMIT_S, REFUSED, Faces, Http2Connection, faces_environment, is_granted, principals
 from access_policies import RIGHTS, Policy, rows
 from certificates import Authority
 from model_files import write_identity
 from unix_sockets import SocketConnection, serving, socket_folder
 from waiting import eventually
 
+# The principals whose requests are also sent over HTTP/2.
+CHOSEN = ["read-here", "infer-everywhere", "all-everywhere"]
 FORBIDDEN = {403, grpc.StatusCode.PERMISSION_DENIED}
 UNKNOWN = {401, grpc.StatusCode.UNAUTHENTICATED}
 
@@ -61,6 +63,10 @@ def test_tokens_have_the_rights_of_their_scopes(tmp_path, repository, serve):
     faces, table = Faces(server), rows()
     for name in principals():
         check(faces, table, name, token(name))
+    multiplexed = Faces(server, lambda face: Http2Connection(f"http://127.0.0.1:{faces.ports[face]}"))
+    for name in CHOSEN:
+        check(multiplexed, [row for row in table if row.face not in ("gRPC", "metrics")], name, token(name))
+    multiplexed.close()
     for headers in (
         token("all-everywhere", exp=1),
         token("all-everywhere", iss="https://login.y/"),
@@ -88,7 +94,7 @@ def test_certificates_have_the_rights_of_their_principals(tmp_path, repository, 
     # Metrics have no TLS.
     table = [row for row in rows() if row.face != "metrics"]
 
-    def faces_of(certificate):
+    def faces_of(certificate, is_multiplexed=False):
         client = authority.sign(certificate, is_here=False)
         context = ssl.create_default_context(cafile=authority.certificate)
         context.load_cert_chain(client.certificate, client.key)
@@ -96,11 +102,18 @@ def test_certificates_have_the_rights_of_their_principals(tmp_path, repository, 
             authority.certificate.read_bytes(), client.key.read_bytes(), client.certificate.read_bytes()
         )
         channel = grpc.secure_channel(f"localhost:{server.grpc_port}", credentials)
+        if is_multiplexed:
+            context.set_alpn_protocols(["h2"])
+            return Faces(server, lambda face: Http2Connection(f"https://localhost:{ports[face]}", context), channel)
         return Faces(server, lambda face: HTTPSConnection("localhost", ports[face], timeout=LIMIT_S, context=context), channel)
 
     for name in principals():
         faces = faces_of(f"client-{name}")
         check(faces, table, name, {})
+        faces.close()
+    for name in CHOSEN:
+        faces = faces_of(f"client-{name}", is_multiplexed=True)
+        check(faces, [row for row in table if row.face != "gRPC"], name, {})
         faces.close()
     # Another name, and that of a principal, prove nothing.
     for certificate in ("stranger", "all-everywhere"):
@@ -131,6 +144,10 @@ def test_users_at_unix_sockets_have_the_rights_of_their_principals(tmp_path, rep
                 become(name, os.geteuid())
                 assert eventually(lambda count=count: server.log.count("reloaded the access policy") == count)
                 check(faces, table, name, {})
+            faces.close()
+            # `name` is the last one.
+            faces = Faces(server, lambda face: Http2Connection("http://x", socket=folder / "http"), channel)
+            check(faces, [row for row in table if row.face in ("HTTP", "OpenAI")], name, {})
             faces.close()
 
 

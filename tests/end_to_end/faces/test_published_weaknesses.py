@@ -1,8 +1,9 @@
 """The published weaknesses of the reference: each request that crashed it, or gave something away, and what this server does.
 
 Others are beside what they concern: alternate paths around keys and rights (CVE-2026-24206, 24207, 47481, 47625) in
-test_access_policy.py, clients of OpenAI's interface that leave (TRI-1664) in test_openai.py, archives that lead out of their folder
-(TRI-1019) in crates/platform/archives.
+test_access_policy.py, clients of OpenAI's interface that leave (TRI-1664) in test_openai.py, those of models in Python
+(CVE-2025-23316, 23329) in test_published_python_weaknesses.py, archives that lead out of their folder (TRI-1019) in
+crates/platform/archives. Those of the DALI backend concern no backend of this server.
 """
 
 import base64
@@ -14,6 +15,7 @@ import threading
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
+from pathlib import Path
 
 import grpc
 import numpy as np
@@ -156,6 +158,48 @@ def test_nothing_is_divided_by_zero_cve_2025_23321(server, shape):
             assert infer_binary(server, model, header).status in (200, 400, 500)
 
 
+def test_contents_and_regions_are_as_large_as_their_shapes_say(server):
+    """Contents that are shorter or longer than their shapes, and outputs that are larger than their regions.
+
+    CVE-2025-23328, CVE-2025-33211
+    """
+    with grpc.insecure_channel(server.grpc_url) as channel:
+        stub = service.GRPCInferenceServiceStub(channel)
+        for model, datatype, item in (("own", "INT32", b"abcd"), ("text", "BYTES", b"\1\0\0\0a")):
+            for count, present in ((1, 0), (1, 2), (2, 1), (1000, 1), (0, 1), (3, 1 << 16)):
+                sent = messages.ModelInferRequest(model_name=model, raw_input_contents=[item * present])
+                sent.inputs.add(name="INPUT0", datatype=datatype, shape=[count])
+                with pytest.raises(grpc.RpcError):
+                    stub.ModelInfer(sent)
+                header = {"inputs": [tensor("INPUT0", datatype, [count], binary_data_size=len(item) * present)]}
+                is_error(infer_binary(server, model, header, item * present))
+                data = [7 if model == "own" else "a"] * present
+                # Values of a tensor without elements are not read.
+                answer = infer(server, model, {"inputs": [tensor("INPUT0", datatype, [count], data)]})
+                assert (answer.status == 200) == (count == 0) and answer.status in (200, 400, 500), answer
+        for length in (2, 5, 2**16, 2**31, 2**32 - 1):
+            text = length.to_bytes(4, "little") + b"a"
+            is_error(infer_binary(server, "text", {"inputs": [tensor("INPUT0", "BYTES", [1], binary_data_size=5)]}, text))
+    guard = b"\xa5" * 3 * 4096
+    memory = Path("/dev/shm/nereid_weaknesses")
+    memory.write_bytes(guard)
+    try:
+        region = json.dumps({"key": "/nereid_weaknesses", "offset": 4096, "byte_size": 1024})
+        assert request(server, "POST", "/v2/systemsharedmemory/region/r/register", region).status == 200
+        for size, offset in ((4, 0), (1024, 4), (1023, 0), (1024, 1021), (2**40, 0), (2**64 - 4, 8), (1024, 2**63)):
+            place = {"shared_memory_region": "r", "shared_memory_byte_size": size, "shared_memory_offset": offset}
+            body = {"inputs": [tensor("INPUT0", "INT32", [256], [7] * 256)], "outputs": [{"name": "OUTPUT0", "parameters": place}]}
+            is_error(infer(server, "own", body))
+            assert memory.read_bytes() == guard, place
+        place = {"shared_memory_region": "r", "shared_memory_byte_size": 1024}
+        body = {"inputs": [tensor("INPUT0", "INT32", [256], [7] * 256)], "outputs": [{"name": "OUTPUT0", "parameters": place}]}
+        assert infer(server, "own", body).status == 200
+        assert memory.read_bytes() == guard[:4096] + np.full(256, 7, np.int32).tobytes() + guard[5120:]
+    finally:
+        request(server, "POST", "/v2/systemsharedmemory/unregister")
+        memory.unlink()
+
+
 def test_cancelled_streams_and_changing_models_leave_no_request_behind(server):
     """Streams that are cancelled before their requests are processed, while models and regions come and go.
 
@@ -226,6 +270,25 @@ def test_parameters_of_generate_have_the_limit_of_inputs(server):
         for path in ("generate", "generate_stream", "infer"):
             body = json.dumps({"INPUT0": [7], "parameters": {"a": value}})
             assert request(server, "POST", f"/v2/models/own/{path}", body).status in (400, 413)
+
+
+@pytest.mark.parametrize("path", [JSON_PATHS[0], JSON_PATHS[1], JSON_PATHS[3], JSON_PATHS[7], JSON_PATHS[11]])
+def test_very_large_payloads_are_answered(server, path):
+    """Just within the limit and beyond it, as one text, as many values, and as blanks.
+
+    CVE-2025-33201, CVE-2025-33202
+    """
+    answered = (200, 400, 404, 422, 500, 501)
+    # Loads bring files, so that limit is not for repositories.
+    for size, statuses in ((15 * MEBIBYTE, answered), (17 * MEBIBYTE, answered if "repository" in path else (400, 413))):
+        for body in ('{"a": "' + "x" * size + '"}', "[" + "0," * (size // 2) + "0]", " " * size):
+            try:
+                answer = chunked(server, path, b"%x\r\n%s\r\n" % (len(body), body.encode()))
+            except ConnectionError:
+                # The server answers without reading the rest, and the client may lose the answer while it still sends.
+                assert size > 16 * MEBIBYTE
+            else:
+                assert int(answer.split(" ")[1]) in statuses, answer
 
 
 @pytest.mark.parametrize("encoding, pack", [("gzip", gzip.compress), ("deflate", zlib.compress)])
@@ -323,6 +386,39 @@ def test_no_name_leads_out_of_a_repository(server, folder):
     assert sorted(str(path) for path in folder.rglob("*")) == before and not os.path.exists("/tmp/escaped-nereid")
 
 
+def test_no_configuration_shows_files_from_elsewhere_cve_2026_24147(server, folder):
+    """Each field that names a file, with paths to one outside of the model: neither answers nor the log have its contents."""
+    secret = folder / "secret"
+    secret.write_text("first-secret\nsecond-secret\n")
+    config: dict = {"name": "own", "backend": "identity"}
+    for kind in ("input", "output"):
+        config[kind] = [{"name": f"{kind.upper()}0", "data_type": "TYPE_INT32", "dims": [-1]}]
+    for path in (str(secret), "../secret", "../../secret", f"//{secret}", f"1/../../{secret}", f"file://{secret}", "/etc/passwd"):
+        warm_up = {"INPUT0": {"data_type": "TYPE_INT32", "dims": [4], "input_data_file": path}}
+        for change in (
+            {"default_model_filename": path},
+            {"cc_model_filenames": {"8.0": path}},
+            {"output": [config["output"][0] | {"label_filename": path}]},
+            {"model_warmup": [{"name": "w", "batch_size": 1, "inputs": warm_up}]},
+            {"backend": path},
+            {"platform": path},
+            {"runtime": path},
+            {"parameters": {"EXECUTION_ENV_PATH": {"string_value": path}}},
+            {"model_operations": {"op_library_filename": [path]}},
+            {"ensemble_scheduling": {"step": [{"model_name": path, "model_version": -1}]}},
+            {"model_repository_agents": {"agents": [{"name": path, "parameters": {"path": path}}]}},
+        ):
+            for own in ({}, {"name": path}):
+                body = json.dumps({"parameters": {"config": json.dumps(config | change | own)}})
+                answers = [request(server, "POST", "/v2/repository/models/own/load", body)]
+                answers.append(request(server, "GET", "/v2/models/own/config"))
+                labels = {"name": "OUTPUT0", "parameters": {"classification": 2}}
+                answers.append(infer(server, "own", {"inputs": [tensor("INPUT0", "INT32", [2], [1, 2])], "outputs": [labels]}))
+                for answer in answers:
+                    assert b"-secret" not in answer.body and b"root:" not in answer.body, (path, change, answer)
+    assert "first-secret" not in server.log and "root:x" not in server.log
+
+
 def test_loads_of_files_run_nothing_for_strangers_cve_2025_23317(server, folder):
     """The way to a shell was a load with files: without a policy it is for this machine only (test_trust_network.py), and files
     of a load are written to no place that the request chooses."""
@@ -351,7 +447,7 @@ def test_memory_of_models_processes_is_not_for_clients(server):
 
 
 def test_configurations_with_odd_sizes_are_refused(server):
-    """CVE-2025-23335."""
+    """CVE-2025-23335, CVE-2025-23336."""
     for change in (
         {"max_batch_size": -1},
         {"max_batch_size": 2**31},

@@ -156,6 +156,15 @@ def test_an_unwritable_log_file_is_refused_at_start(repository, tmp_path):
     assert server.exit_code != 0 and str(tmp_path) in server.log
 
 
+def test_unknown_settings_of_built_in_backends_are_named(repository, serve):
+    write_identity(repository, "same", ["INT32"])
+    settings = ["python,execute-timeout-second=5", "openvino,foo=1", "python,sandbox.m=on", "own,foo=1", "foo=1"]
+    server = serve(*(f"--backend-config={setting}" for setting in settings))
+    server.wait_for_log("--backend-config=python,execute-timeout-second has no effect: .* did you mean 'execute-timeout-seconds'")
+    server.wait_for_log("--backend-config=openvino,foo has no effect: the built-in backend 'openvino' has no such setting")
+    assert server.log.count("has no effect") == 2, server.log
+
+
 def test_the_client_reads_and_changes_trace_settings(client):
     assert client.get_trace_settings()["trace_rate"] == "1000"
     changed = client.update_trace_settings(settings={"trace_rate": "77", "log_frequency": "9"})

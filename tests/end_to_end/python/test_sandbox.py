@@ -1,8 +1,10 @@
 """What the processes of models may do, by the setting `sandbox`: the same model's code against the same server, confined and not."""
 
 import contextlib
+import errno
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,16 +14,29 @@ import pytest
 import tritonclient.http
 import tritonclient.utils.shared_memory as shared_memory
 
+import native_backends
 import nereid_server
 import openvino_models
 import python_lab
+from access_policies import RIGHTS, Policy
+from model_files import write_identity
 from tensors import given
 
 LEVELS = ["off", "basic", "on", "required"]
 CONFINED = ["on", "required"]
-# A segment that another process left, and a variable with a secret.
+# A segment that another process left, which is also the name of a temporary file, and a variable with a secret.
 SEGMENT = "nereid_sandbox_test"
 SECRET = {"NEREID_TEST_SECRET": "of the server"}
+# Reads a byte of another process's memory without a file. Permission is checked before the address, which is not mapped.
+PEEK = """
+import ctypes, errno
+class Part(ctypes.Structure):
+    _fields_ = [("base", ctypes.c_void_p), ("length", ctypes.c_size_t)]
+here, there = Part(ctypes.addressof(ctypes.create_string_buffer(1)), 1), Part(1, 1)
+library = ctypes.CDLL(None, use_errno=True)
+library.process_vm_readv({process}, ctypes.byref(here), 1, ctypes.byref(there), 1, 0)
+result = errno.errorcode[ctypes.get_errno()]
+"""
 
 
 @pytest.fixture(scope="module", params=LEVELS)
@@ -39,23 +54,30 @@ def repository(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
+def policy(tmp_path_factory):
+    """The server's policy and its file of keys, outside the repository. Clients without a key may do everything."""
+    everything = [(RIGHTS, ["*"])]
+    return Policy(tmp_path_factory.mktemp("access"), {"operator": everything}, anonymous=everything)
+
+
+@pytest.fixture(scope="module")
 def outside(tmp_path_factory):
-    """A folder outside the repository, with a file of keys that the server may read."""
+    """A folder outside the repository, with a file that the server may read."""
     folder = tmp_path_factory.mktemp("outside")
-    (folder / "keys").write_text("secret")
+    (folder / "file").write_text("secret")
     return folder
 
 
 @contextlib.contextmanager
-def running(repository, *settings):
-    flags = [*python_lab.FLAGS, *(f"--backend-config=python,{setting}" for setting in settings)]
+def running(repository, *settings, more=()):
+    flags = [*more, *python_lab.FLAGS, *(f"--backend-config=python,{setting}" for setting in settings)]
     with nereid_server.running(repository, *flags, env={**os.environ, **SECRET}) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
-def models(repository, level):
-    with running(repository, f"sandbox={level}") as server:
+def models(repository, level, policy):
+    with running(repository, f"sandbox={level}", more=[policy.option]) as server:
         yield server
 
 
@@ -71,17 +93,21 @@ def outcome(client, expression):
     return found.split(":")[0] if isinstance(found, str) else found
 
 
-def attempts(server, outside, repository):
-    """What a hostile model tries, and the first level that refuses it."""
-    keys, neighbour = outside / "keys", repository / "neighbour"
+def attempts(server, outside, repository, policy, other):
+    """What a hostile model tries, and the first level that refuses it. `other` is another model's process and its folder."""
+    neighbour, file = repository / "neighbour", outside / "file"
     port = server.url.rpartition(":")[2]
+    process, temporary = other
     return {
-        f"len(open('{keys}').read())": "on",
+        f"len(open('{policy.keys_file}').read())": "on",
+        f"len(open('{policy.file}').read())": "on",
+        f"len(open('{file}').read())": "on",
+        f"open('{temporary}/{SEGMENT}', 'w').write('x')": "on",
         f"len(open('{neighbour}/config.pbtxt').read())": "on",
         f"len(os.listdir('{repository}'))": "on",
         f"open('{outside}/new', 'w').write('x')": "on",
         "open(args['model_repository'] + '/beside', 'w').write('x')": "on",
-        f"os.truncate('{keys}', 6) or 1": "on",
+        f"os.truncate('{file}', 6) or 1": "on",
         f"len(os.listdir('{Path.home()}') or [0])": "on",
         f"len(open('/dev/shm/{SEGMENT}', 'rb').read())": "on",
         f"__import__('socket').create_connection(('127.0.0.1', {port}), 5).close() or 1": "on",
@@ -89,17 +115,23 @@ def attempts(server, outside, repository):
         "len(os.environ['NEREID_TEST_SECRET'])": "on",
         f"len(open('/proc/{server.pid}/cmdline').read())": "on",
         f"open('/proc/{server.pid}/mem', 'rb').close() or 1": "basic",
+        f"open('/proc/{server.pid}/mem', 'r+b').close() or 1": "basic",
+        f"len(open('/proc/{server.pid}/environ', 'rb').read())": "on",
+        f"open('/proc/{process}/mem', 'rb').close() or 1": "basic",
+        f"os.kill({process}, 0) or 1": "basic",
         f"len(os.readlink('/proc/{server.pid}/fd/1'))": "basic",
         f"os.kill({server.pid}, 0) or 1": "basic",
         "1 - int([it for it in open('/proc/self/status') if it.startswith('NoNewPrivs')][0].split()[1]) or 1 // 0": "basic",
     }
 
 
-def test_what_a_level_refuses_works_below_it(client, models, level, outside, repository):
+def test_what_a_level_refuses_works_below_it(client, models, level, outside, repository, policy):
     segment = Path("/dev/shm") / SEGMENT
     segment.write_bytes(b"another's")
+    code = "import tempfile; result = [os.getpid(), tempfile.gettempdir()]"
+    other = python_lab.run(client, code, model="neighbour")
     try:
-        for expression, refused_from in attempts(models, outside, repository).items():
+        for expression, refused_from in attempts(models, outside, repository, policy, other).items():
             found = outcome(client, expression)
             if LEVELS.index(level) >= LEVELS.index(refused_from):
                 assert found in {"PermissionError", "FileNotFoundError", "KeyError", "ZeroDivisionError"}, expression
@@ -107,9 +139,11 @@ def test_what_a_level_refuses_works_below_it(client, models, level, outside, rep
                 assert isinstance(found, int) and found > 0, (expression, found)
     finally:
         segment.unlink()
-        for written in (outside / "new", repository / "lab" / "beside"):
+        for written in (outside / "new", repository / "lab" / "beside", Path(other[1]) / SEGMENT):
             written.unlink(missing_ok=True)
-    assert (outside / "keys").read_text() == "secret"
+    assert (outside / "file").read_text() == "secret"
+    for process in (models.pid, other[0]):
+        assert python_lab.run(client, PEEK.format(process=process)) == ("EFAULT" if level == "off" else "EPERM")
 
 
 def test_the_server_survives_a_model_that_kills_it(client, models, level):
@@ -202,7 +236,7 @@ def test_models_tighten_their_sandbox_and_never_loosen_it(tmp_path, outside, ope
     python_lab.write(tmp_path, "lab", extra=parameters)
     with running(tmp_path, f"sandbox={operator}") as server:
         with tritonclient.http.InferenceServerClient(server.url, network_timeout=60) as client:
-            assert outcome(client, f"open('{outside}/keys').read()") == "PermissionError"
+            assert outcome(client, f"open('{outside}/file').read()") == "PermissionError"
             assert outcome(client, "__import__('socket').socket()") == "PermissionError"
 
 
@@ -232,7 +266,7 @@ def test_environments_of_models_are_prepared_within_the_sandbox(tmp_path, outsid
     packages = next((environment / "lib").glob("python3*")) / "site-packages"
     (packages / "numpy.pth").write_text(str(Path(numpy.__file__).parent.parent))
     with (environment / "bin" / "activate").open("a") as script:
-        script.write(f"\ncat {outside}/keys && export REACHED=1\ntrue\n")
+        script.write(f"\ncat {outside}/file && export REACHED=1\ntrue\n")
     settings = [f"sandbox={level}", f"sandbox-read={Path(numpy.__file__).parent.parent}"]
     with running(tmp_path, *settings) as server:
         with tritonclient.http.InferenceServerClient(server.url, network_timeout=60) as client:
@@ -253,6 +287,45 @@ def test_frameworks_in_processes_execute_at_every_level(tmp_path, level, filters
         statuses = [(Path(f"/proc/{child}") / "status").read_text() for child in children(server.pid)]
         found = {line.split()[1] for status in statuses for line in status.splitlines() if line.startswith("Seccomp:")}
         assert found == {filters}
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_code_in_the_processes_of_frameworks_reaches_no_further(tmp_path, policy, outside, level):
+    repository, outcomes = tmp_path / "models", tmp_path / "outcomes"
+    outcomes.mkdir()
+    openvino_models.write(repository, openvino_models.network("scale", [("x", "FP32", [-1, 3])], doubled))
+    write_identity(repository, "neighbour", ["INT32"])
+    library = native_backends.compile_c(tmp_path / "libraries", "attempts")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        tried = {
+            f"read {repository}/scale/1/model.xml": None,
+            f"read {policy.keys_file}": "on",
+            f"read {policy.file}": "on",
+            f"read {repository}/neighbour/config.pbtxt": "on",
+            f"list {repository}": "on",
+            f"write {outside}/of_framework": "on",
+            f"connect {listener.getsockname()[1]}": "on",
+            "read /proc/@/mem": "basic",
+            "write /proc/@/mem": "basic",
+            "read /proc/@/environ": "on",
+            "peek @": "basic",
+            "signal @": "basic",
+        }
+        settings = ["isolation=process", f"sandbox={level}", f"sandbox-read={library.parent}", f"sandbox-write={outcomes}"]
+        settings.append("sandbox-variables=NEREID_ATTEMPTS:NEREID_OUTCOMES")
+        preloaded = {"LD_PRELOAD": str(library), "NEREID_ATTEMPTS": "\n".join(tried), "NEREID_OUTCOMES": str(outcomes)}
+        flags = [policy.option, *openvino_models.FLAGS, *(f"--backend-config=openvino,{setting}" for setting in settings)]
+        with nereid_server.running(repository, *flags, env=os.environ | preloaded) as server:
+            (process,) = children(server.pid)
+            found = [line.split(" ", 1) for line in (outcomes / str(process)).read_text().splitlines()]
+    (outside / "of_framework").unlink(missing_ok=True)
+    assert [attempt for _, attempt in found] == [*tried]
+    for number, attempt in found:
+        refused_from = tried[attempt]
+        if refused_from and LEVELS.index(level) >= LEVELS.index(refused_from):
+            assert int(number) in (errno.EACCES, errno.EPERM), (number, attempt)
+        else:
+            assert number == "0", (os.strerror(int(number)), attempt)
 
 
 def doubled(x):

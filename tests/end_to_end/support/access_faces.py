@@ -2,9 +2,12 @@
 
 import json
 import os
+import ssl
 from http.client import HTTPConnection
+from types import SimpleNamespace
 
 import grpc
+import httpx
 import numpy as np
 from tritonclient.grpc import service_pb2 as messages
 
@@ -58,6 +61,25 @@ def faces_environment():
     """The environment of a server with all faces."""
     vertex_ai = {"AIP_PREDICT_ROUTE": PREDICT, "AIP_HEALTH_ROUTE": "/v1/health", "VERTEX_AI_DEFAULT_MODEL": "own"}
     return {**os.environ, "SAGEMAKER_TRITON_DEFAULT_MODEL_NAME": "own", **vertex_ai}
+
+
+class Http2Connection:
+    """What `Faces` needs of an HTTPConnection, over HTTP/2."""
+
+    def __init__(self, address, verify: ssl.SSLContext | bool = False, socket=None):
+        """`socket` is the path of a Unix socket, where `address` is only a name."""
+        transport = httpx.HTTPTransport(verify=verify, http1=False, http2=True, uds=socket and str(socket))
+        self._client = httpx.Client(base_url=address, transport=transport, timeout=LIMIT_S)
+
+    def request(self, method, path, body, headers):
+        self._answer = self._client.request(method, path, content=body, headers=headers)
+        assert self._answer.http_version == "HTTP/2"
+
+    def getresponse(self):
+        return SimpleNamespace(status=self._answer.status_code, read=self._answer.read)
+
+    def close(self):
+        self._client.close()
 
 
 class Faces:

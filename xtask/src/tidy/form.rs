@@ -1,4 +1,4 @@
-//! Checks the form of Rust files: an opening doc, a limited length, no unfinished code.
+//! Checks the form of Rust files: an opening doc, a limited length, no unfinished code, no name without its client's scope in a face.
 
 use ra_ap_rustc_lexer::{DocStyle, TokenKind};
 
@@ -16,6 +16,9 @@ const UNFINISHED_MACROS: &[&str] = &["todo", "unimplemented", "dbg"];
 
 /// In the root of each library: what remains needs a reason of its own.
 const NO_PANICS: &str = "#![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]";
+
+/// The constructor of names that mean models of every client.
+const EVERYWHERE: &str = "everywhere";
 
 /// Words that mark unfinished work in comments.
 const UNFINISHED_WORDS: &[&str] = &["FIXME", "XXX"];
@@ -40,7 +43,21 @@ pub fn check(file: &RustFile<'_>) -> Vec<Problem> {
     }
     problems.extend(may_panic(file));
     problems.extend(leftovers(file));
+    problems.extend(unscoped(file));
     problems
+}
+
+/// Reports names in faces that ignore which models the client may find.
+fn unscoped<'a>(file: &'a RustFile<'_>) -> impl Iterator<Item = Problem> + use<'a> {
+    let is_face = file.path.starts_with("crates/faces/") && !file.is_test();
+    let names = file.tokens.iter().filter(move |token| is_face && token.is_word(EVERYWHERE));
+    names.map(|token| {
+        Problem::new(
+            file.path,
+            token.line,
+            format!("`{EVERYWHERE}` ignores the scope of the client's request"),
+        )
+    })
 }
 
 /// Reports library roots that do not deny panics. The crate of test tools may panic.
@@ -130,6 +147,18 @@ mod tests {
     #[test]
     fn modules_are_files_beside_their_folder() {
         check_at("src/a/mod.rs", "", &["src/a/mod.rs:1: `foo/mod.rs` is written `foo.rs` here"]);
+    }
+
+    #[test]
+    fn names_in_faces_have_the_scope_of_a_client() {
+        let text = "fn a() {\n    server.find(ScopedName::everywhere(name), None);\n}\n";
+        let complaint = "`everywhere` ignores the scope of the client's request";
+        check_at("crates/faces/a/src/b.rs", text, &[&format!("crates/faces/a/src/b.rs:2: {complaint}")]);
+        for path in ["crates/faces/a/src/b/tests.rs", "crates/server/a/src/b.rs", "crates/triton/a/src/b.rs"]
+        {
+            check_at(path, text, &[]);
+        }
+        check_at("crates/faces/a/src/b.rs", "// everywhere\nfn a() { find(\"everywhere\") }\n", &[]);
     }
 
     #[test]

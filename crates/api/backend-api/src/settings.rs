@@ -8,11 +8,15 @@ use crate::{Error, Result};
 const DEFAULT_MAX_BATCH_SIZE: &str = "default-max-batch-size";
 
 /// The settings of one backend: the settings for all backends, overridden by its own. A backend receives them when it
-/// is created, and ignores unknown ones.
+/// is created, and ignores unknown ones; the server warns of those that no built-in backend knows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BackendSettings(BTreeMap<String, String>);
 
 impl BackendSettings {
+    /// Names of settings that concern every backend. Triton's core passes them, too.
+    pub const FOR_EVERY_BACKEND: [&str; 4] =
+        [DEFAULT_MAX_BATCH_SIZE, "auto-complete-config", "backend-directory", "min-compute-capability"];
+
     /// A setting, as written.
     pub fn get(&self, key: &str) -> Option<&str> {
         self.0.get(key).map(String::as_str)

@@ -33,6 +33,9 @@ pub struct Settings {
 }
 
 impl Settings {
+    /// The names of the settings.
+    pub const NAMES: [&str; 3] = [ISOLATION, LOAD_TIMEOUT, EXECUTE_TIMEOUT];
+
     /// Reads the settings of a backend.
     ///
     /// # Errors

@@ -15,7 +15,9 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use nereid_backend_api::{Backend, BackendSettings, DataType, InferRequest, Response, Tensor, block_on};
-use nereid_core::{Caller, ModelId, ModelSource as _, Overrides, Progress, Server, ServerOptions};
+use nereid_core::{
+    Caller, ModelId, ModelSource as _, Overrides, Progress, ScopedName, Server, ServerOptions,
+};
 use nereid_model_config::proto::ModelParameter;
 use nereid_onnxruntime::{OnnxRuntime, OnnxRuntimeBackend, find};
 use nereid_repository::{ReadOptions, Repositories};
@@ -122,7 +124,7 @@ fn serve() -> Arc<Server> {
 
 async fn ask(server: &Server, model: &str, inputs: &[Tensor]) -> Response {
     let request = InferRequest { inputs: inputs.to_vec(), ..InferRequest::default() };
-    let model = server.resolve(model, None).await.expect("it is loaded");
+    let model = server.resolve(ScopedName::everywhere(model), None).await.expect("it is loaded");
     let mut answers = server.infer(&model, request, Caller::default()).expect("admitted");
     answers.single().await.expect("an answer")
 }

@@ -46,7 +46,7 @@ use crate::engine::OrtEngine;
 use crate::options::{OwnSession, SessionOptions};
 
 pub use crate::external_data::external_data;
-pub use crate::library::{OnnxRuntime, OpenError};
+pub use crate::library::{OnnxRuntime, OpenError, SETTINGS};
 pub use nereid_dylib::{LibraryLocation, Place};
 
 const DEFAULT_FILENAME: &str = "model.onnx";

@@ -20,6 +20,11 @@ use crate::options::number;
 
 /// Switches the thread pool on that all sessions share.
 const GLOBAL_POOL: &str = "enable-global-threadpool";
+const INTRA_OP_THREADS: &str = "intra_op_thread_count";
+const INTER_OP_THREADS: &str = "inter_op_thread_count";
+
+/// The names of the library's settings.
+pub const SETTINGS: [&str; 3] = [GLOBAL_POOL, INTRA_OP_THREADS, INTER_OP_THREADS];
 
 /// Why a library cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -175,7 +180,7 @@ fn global_pool(settings: &BackendSettings) -> Result<Option<(usize, usize)>, Ope
     };
     match count(GLOBAL_POOL)? {
         0 => Ok(None),
-        1 => Ok(Some((count("intra_op_thread_count")?, count("inter_op_thread_count")?))),
+        1 => Ok(Some((count(INTRA_OP_THREADS)?, count(INTER_OP_THREADS)?))),
         other => Err(OpenError::Setting(format!("'{GLOBAL_POOL}' is '{other}', but takes 0 or 1"))),
     }
 }

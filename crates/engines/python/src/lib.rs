@@ -53,6 +53,11 @@ impl PythonBackend {
     pub const CAPABILITIES: BackendCapabilities =
         BackendCapabilities { completes_config: true, runs_on_gpus: false, is_isolated: true };
 
+    /// Names of settings, without [the sandbox's](nereid_worker::SandboxSettings::NAMES).
+    pub fn settings() -> impl Iterator<Item = &'static str> {
+        Options::names()
+    }
+
     /// The backend with these settings; `directory` is the folder of backends, some of which may be written in
     /// Python.
     ///

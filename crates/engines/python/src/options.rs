@@ -7,6 +7,17 @@ use nereid_backend_api::{BackendSettings, Error, Result};
 use nereid_python_env::Settings;
 use nereid_worker::{Limits, SandboxSettings};
 
+const INTERPRETER: &str = "python";
+const START_TIMEOUT: &str = "stub-timeout-seconds";
+const EXECUTE_TIMEOUT: &str = "execute-timeout-seconds";
+const CACHE: &str = "environment-cache";
+const INSTALLS: &str = "install-requirements";
+const INSTALL_TIMEOUT: &str = "install-timeout-seconds";
+
+/// Settings of the backend itself.
+const WITH_MEANING: [&str; 6] =
+    [INTERPRETER, START_TIMEOUT, EXECUTE_TIMEOUT, CACHE, INSTALLS, INSTALL_TIMEOUT];
+
 /// Settings of Triton's backend without effect here: memory grows on demand, and no thread pool waits for models.
 const WITHOUT_MEANING: [&str; 4] =
     ["shm-default-byte-size", "shm-growth-byte-size", "shm-region-prefix-name", "thread-pool-size"];
@@ -20,22 +31,26 @@ pub(crate) struct Options {
 }
 
 impl Options {
+    /// Names of settings, without the sandbox's.
+    pub(crate) fn names() -> impl Iterator<Item = &'static str> {
+        WITH_MEANING.into_iter().chain(WITHOUT_MEANING)
+    }
+
     /// Reads the settings.
     ///
     /// # Errors
     /// `InvalidArg` for an invalid value.
     pub(crate) fn new(settings: &BackendSettings) -> Result<Self> {
         let limits = Limits::default();
-        let start = seconds(settings, "stub-timeout-seconds")?.unwrap_or(limits.start);
-        let execute = seconds(settings, "execute-timeout-seconds")?;
+        let start = seconds(settings, START_TIMEOUT)?.unwrap_or(limits.start);
+        let execute = seconds(settings, EXECUTE_TIMEOUT)?;
         let mut environments = Settings::default();
         let path = |key| settings.get(key).filter(|value| !value.is_empty()).map(PathBuf::from);
-        environments.interpreter = path("python").or(environments.interpreter);
-        environments.cache = path("environment-cache").or(environments.cache);
-        environments.installation =
-            seconds(settings, "install-timeout-seconds")?.unwrap_or(environments.installation);
-        if let Some(value) = settings.get("install-requirements") {
-            environments.installs_requirements = flag("install-requirements", value)?;
+        environments.interpreter = path(INTERPRETER).or(environments.interpreter);
+        environments.cache = path(CACHE).or(environments.cache);
+        environments.installation = seconds(settings, INSTALL_TIMEOUT)?.unwrap_or(environments.installation);
+        if let Some(value) = settings.get(INSTALLS) {
+            environments.installs_requirements = flag(INSTALLS, value)?;
         }
         let given: Vec<_> = WITHOUT_MEANING.into_iter().filter(|key| settings.get(key).is_some()).collect();
         if !given.is_empty() {

@@ -39,6 +39,7 @@ use crate::session::Session;
 use crate::source::Source;
 
 pub use crate::library::{OpenError, TensorFlow};
+pub use crate::options::SETTINGS;
 pub use nereid_dylib::{LibraryLocation, Place};
 
 /// The library in Python's packages.

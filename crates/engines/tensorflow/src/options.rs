@@ -6,6 +6,11 @@ use nereid_backend_api::{BackendSettings, Error, ModelConfig, Result};
 
 use crate::messages::ConfigProto;
 
+const SOFT_PLACEMENT: &str = "allow-soft-placement";
+
+/// The names of the backend's settings.
+pub const SETTINGS: [&str; 1] = [SOFT_PLACEMENT];
+
 /// The choices of a model's configuration.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Options {
@@ -51,12 +56,10 @@ impl Options {
                 boolean(value).ok_or_else(|| wrong("parameter", own_threads, value, "yes or no"))?
             }
         };
-        let soft = "allow-soft-placement";
-        let allow_soft_placement = match settings.get(soft) {
+        let allow_soft_placement = match settings.get(SOFT_PLACEMENT) {
             None => true,
-            Some(value) => {
-                boolean(value).ok_or_else(|| wrong("the backend setting", soft, value, "true or false"))?
-            }
+            Some(value) => boolean(value)
+                .ok_or_else(|| wrong("the backend setting", SOFT_PLACEMENT, value, "true or false"))?,
         };
         let text = |key: &str| parameter(key).map(str::to_owned);
         Ok(Self {

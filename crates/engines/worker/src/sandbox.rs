@@ -21,6 +21,16 @@ const CPUS: &str = "sandbox-cpus";
 pub struct SandboxSettings(BackendSettings);
 
 impl SandboxSettings {
+    /// The names of the settings for all models.
+    pub const NAMES: [&str; 7] = [LEVEL, NETWORK, READABLE, WRITABLE, VARIABLES, MEMORY, CPUS];
+
+    /// Whether a setting is one of these, for all models or for one.
+    pub fn has(key: &str) -> bool {
+        Self::NAMES.iter().any(|name| {
+            key.strip_prefix(name).is_some_and(|model| model.is_empty() || model.starts_with('.'))
+        })
+    }
+
     /// Reads the settings of a backend, and logs what the kernel cannot enforce of them.
     ///
     /// # Errors

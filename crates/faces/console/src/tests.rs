@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use nereid_core::backend_api::{Backend, InferRequest, RequestTrace, Response};
-use nereid_core::{Caller, LatencyOptions, ModelControl, ModelId, ModelSpec, ServerOptions};
+use nereid_core::{Caller, LatencyOptions, ModelControl, ModelId, ModelSpec, ScopedName, ServerOptions};
 use nereid_http::{Router, TransportOptions, serve};
 use nereid_net::listener::Address;
 use nereid_protocol::{LogLevel, Restrictions};
@@ -295,7 +295,7 @@ async fn next_request_to_a_model_is_traced_on_demand() {
         let waiting = site.document(path).await;
         assert!((1.0..=60.0).contains(&waiting["waits"].as_f64().unwrap()), "{waiting}");
         let trace = site.server.trace().draw("m", || None).unwrap();
-        let model = site.server.model("m", None).unwrap();
+        let model = site.server.model(ScopedName::everywhere("m"), None).unwrap();
         let request = InferRequest {
             trace: Some(RequestTrace::new(trace)),
             id: "<7>".into(),
@@ -334,14 +334,16 @@ async fn known_models_are_sent_again_only_after_a_change() {
     let known = format!("If-None-Match: {tag}\r\n");
     assert!(site.get("/console/api/models", &known).await.0.starts_with("HTTP/1.1 304 "));
     let (done, unloaded) = tokio::sync::oneshot::channel();
-    site.server.unload_model("m", move |outcome| done.send(outcome).unwrap()).unwrap();
+    site.server
+        .unload_model(ScopedName::everywhere("m"), move |outcome| done.send(outcome).unwrap())
+        .unwrap();
     unloaded.await.unwrap().unwrap();
     let (head, body) = site.get("/console/api/models", &known).await;
     assert!(head.starts_with("HTTP/1.1 200 ") && !body.contains("READY"), "{body}");
 }
 
 async fn infer(server: &Arc<Server>) {
-    let model = server.model("m", None).unwrap();
+    let model = server.model(ScopedName::everywhere("m"), None).unwrap();
     server.infer(&model, InferRequest::default(), Caller::default()).unwrap().next().await.unwrap().unwrap();
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use nereid_core::backend_api::{Backend, Batch, Error, InferRequest, Response};
 use nereid_core::{
     Caller, Interceptors, LatencyOptions, MetricKind, MetricLabels, MetricRegistry, ModelId, ModelSpec,
-    Server, ServerOptions,
+    ScopedName, Server, ServerOptions,
 };
 use nereid_http::serve;
 use nereid_net::listener::Address;
@@ -51,7 +51,7 @@ fn server(text: &str) -> Arc<Server> {
 
 async fn infer(server: &Server, id: &str) {
     let request = InferRequest { id: id.into(), ..InferRequest::default() };
-    let model = server.model("m", None).unwrap();
+    let model = server.model(ScopedName::everywhere("m"), None).unwrap();
     let answer = server.infer(&model, request, Caller::default()).unwrap().next().await.unwrap();
     assert_eq!(answer.is_err(), id == "bad");
 }
@@ -214,7 +214,7 @@ async fn versions_of_a_release_report_their_shares_and_results() {
     let server = Server::new(options, BTreeMap::from([("scripted".to_owned(), backend)]), source);
     server.start(None).unwrap();
     for _ in 0..8 {
-        let model = server.resolve("m", None).await.unwrap();
+        let model = server.resolve(ScopedName::everywhere("m"), None).await.unwrap();
         let mut answers = server.infer(&model, InferRequest::default(), Caller::default()).unwrap();
         assert!(answers.next().await.unwrap().is_ok());
     }

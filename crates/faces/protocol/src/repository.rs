@@ -49,7 +49,7 @@ pub fn check_repository(name: &str) -> Result<()> {
 ///
 /// # Errors
 /// The model cannot be loaded.
-pub async fn load(server: &Server, name: impl Into<ScopedName<'_>>, overrides: Overrides) -> Result<()> {
+pub async fn load(server: &Server, name: ScopedName<'_>, overrides: Overrides) -> Result<()> {
     let (done, outcome) = oneshot::channel();
     server.load_model(name, overrides, |result| {
         // The client may have disconnected.
@@ -62,7 +62,7 @@ pub async fn load(server: &Server, name: impl Into<ScopedName<'_>>, overrides: O
 ///
 /// # Errors
 /// The model cannot be unloaded.
-pub async fn unload(server: &Server, name: impl Into<ScopedName<'_>>, with_dependents: bool) -> Result<()> {
+pub async fn unload(server: &Server, name: ScopedName<'_>, with_dependents: bool) -> Result<()> {
     let (done, outcome) = oneshot::channel();
     let done = |result| {
         let _ = done.send(result);

@@ -9,8 +9,8 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use rustix::fs::{Mode, OFlags, getxattr, open};
 
@@ -138,6 +138,7 @@ impl Groups {
         if cpus.is_none() && memory.is_none() {
             return Ok(None);
         }
+        remove_ended(None);
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let group =
@@ -148,6 +149,8 @@ impl Groups {
         }
         if let Some(memory) = memory {
             fs::write(group.folder.join("memory.max"), memory.to_string())?;
+            // Otherwise the system would move what exceeds the limit to the disk. The file is missing without swap.
+            let _ = fs::write(group.folder.join("memory.swap.max"), "0");
             // Otherwise a model without one of its processes would wait for it. The file is missing before Linux 4.19.
             let _ = fs::write(group.folder.join("memory.oom.group"), "1");
         }
@@ -155,7 +158,7 @@ impl Groups {
     }
 }
 
-/// A group for one process and those that it starts, removed on drop once they have ended.
+/// A group for one process and those that it starts, removed on drop, or later if processes are still in it.
 #[derive(Debug)]
 pub(crate) struct Group {
     folder: PathBuf,
@@ -173,9 +176,17 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // Fails while processes are in it; then it ends with the group that was delegated.
-        let _ = fs::remove_dir(&self.folder);
+        remove_ended(Some(std::mem::take(&mut self.folder)));
     }
+}
+
+/// Removes a group, and those that could not be removed before: processes that the system ends leave their group some time after
+/// the first one is reaped, and others may go on running.
+fn remove_ended(group: Option<PathBuf>) {
+    static LEFT: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+    let mut left = LEFT.lock().unwrap_or_else(PoisonError::into_inner);
+    left.extend(group);
+    left.retain(|folder| fs::remove_dir(folder).is_err_and(|error| error.kind() != io::ErrorKind::NotFound));
 }
 
 /// Lets the groups in a folder limit what its controllers can.
@@ -326,12 +337,41 @@ mod tests {
             let found = made.map(|made| {
                 let limit = |file: &str| fs::read_to_string(made.folder.join(file)).ok();
                 assert_eq!(limit("memory.oom.group").is_some(), limit("memory.max").is_some());
+                assert_eq!(limit("memory.swap.max").is_some(), limit("memory.max").is_some());
                 (limit("cpu.max"), limit("memory.max"))
             });
             let expected =
                 expected.map(|(cpus, memory)| (cpus.map(str::to_owned), memory.map(str::to_owned)));
             assert_eq!(found, expected, "{controllers}: {limits:?}");
         }
+    }
+
+    #[test]
+    fn groups_with_processes_are_removed_after_these() {
+        let root = tempfile::tempdir().unwrap();
+        group(root.path(), "cpu memory", "");
+        let groups = enable(root.path()).unwrap();
+        let create = || groups.create(Limits { cpus: None, memory: Some(4096) }).unwrap().unwrap();
+        let empty = |folder: &Path| {
+            for file in fs::read_dir(folder).unwrap() {
+                fs::remove_file(file.unwrap().path()).unwrap();
+            }
+        };
+        let made = [create(), create(), create()];
+        let folders = [0, 1, 2].map(|at| made[at].folder.clone());
+        // A folder with files cannot be removed, as little as a group with processes.
+        drop(made);
+        let exist = || [0, 1, 2].map(|at: usize| folders[at].exists());
+        assert_eq!(exist(), [true; 3]);
+        empty(&folders[1]);
+        let next = create();
+        assert_eq!(exist(), [true, false, true]);
+        empty(&folders[0]);
+        empty(&folders[2]);
+        empty(&next.folder);
+        let last = next.folder.clone();
+        drop(next);
+        assert_eq!((exist(), last.exists()), ([false; 3], false));
     }
 
     #[test]

@@ -150,13 +150,13 @@ fn folder_of_a_killed_server_is_removed_and_its_lock_is_out_of_the_process_s_rea
     assert!(!command.output().unwrap().status.success());
     let killed = folder.parent().unwrap();
     assert!(folder.join("a").exists() && killed.join("lock").exists());
-    // As the end of the server leaves it: the lock is open, and nothing is removed.
-    std::mem::forget(confinement);
+    // As the end of the server leaves it: the lock is open, and nothing was removed.
     let lock = killed.join("lock");
     fs::copy(&lock, killed.join("copy")).unwrap();
     fs::rename(killed.join("copy"), &lock).unwrap();
     remove_left_over_folders();
     assert!(!killed.exists());
+    drop(confinement);
 }
 
 #[test]

@@ -10,6 +10,7 @@ use nereid_forest::ForestBackend;
 use nereid_identity::IdentityBackend;
 use nereid_triton_host::{LibraryBackends, LibraryOptions, PythonRunner};
 
+use crate::backend_settings::ineffective_settings;
 use crate::gpus::Gpus;
 use crate::isolation;
 use crate::llamacpp;
@@ -146,6 +147,9 @@ impl InstalledBackends {
             });
         }
         let installed = libraries.installed();
+        for ineffective in ineffective_settings(config, &installed) {
+            tracing::warn!("{ineffective}");
+        }
         // Triton's own library, if it is installed, runs forests on GPUs, too.
         if !installed.iter().any(|name| name == "fil") {
             registry.register("fil", Arc::new(ForestBackend::new(config.settings_of("fil"))));

@@ -12,6 +12,7 @@
 
 mod advice;
 mod agents;
+mod backend_settings;
 mod backends;
 mod caches;
 mod config;

@@ -11,7 +11,7 @@ use nereid_assembly::{
 };
 use nereid_core::backend_api::{Error, Overrides, RequestTrace, Response, Result};
 use nereid_core::model_config::ModelConfig;
-use nereid_core::{Caller, ModelControl, Server as Core, Work};
+use nereid_core::{Caller, ModelControl, ScopedName, Server as Core, Work};
 use nereid_cuda::Cuda;
 use nereid_metrics::Exposition;
 use nereid_options::Options;
@@ -122,7 +122,7 @@ impl Server {
     pub async fn infer_stream(&self, request: Request) -> Result<Responses> {
         let Request { model, version, mut inner } = request;
         inner.trace = self.core.trace().draw(&model, || None).map(RequestTrace::new);
-        let model = self.core.resolve(&model, version).await?;
+        let model = self.core.resolve(ScopedName::everywhere(&model), version).await?;
         self.core.infer(&model, inner, Caller::default()).map(Responses)
     }
 
@@ -136,7 +136,7 @@ impl Server {
     /// # Errors
     /// The reason why it is not ready.
     pub async fn model_ready(&self, name: &str, version: Option<u64>) -> Result<()> {
-        self.core.model_ready(name, version).await
+        self.core.model_ready(ScopedName::everywhere(name), version).await
     }
 
     /// Loads or reloads a model.
@@ -220,7 +220,7 @@ impl Server {
     /// # Errors
     /// The model is not served.
     pub fn model_metadata(&self, name: &str, version: Option<u64>) -> Result<ModelMetadata> {
-        ModelMetadata::of(&self.core, name, version)
+        ModelMetadata::of(&self.core, ScopedName::everywhere(name), version)
     }
 
     /// The completed configuration of a model.
@@ -228,7 +228,7 @@ impl Server {
     /// # Errors
     /// The model is not served.
     pub fn model_config(&self, name: &str, version: Option<u64>) -> Result<ModelConfig> {
-        Ok(self.core.models().find(name, version)?.config().clone())
+        Ok(self.core.models().find(ScopedName::everywhere(name), version)?.config().clone())
     }
 
     /// The statistics of a model's ready versions, or of one of them.
@@ -236,7 +236,8 @@ impl Server {
     /// # Errors
     /// The model is not served.
     pub fn model_statistics(&self, name: &str, version: Option<u64>) -> Result<Vec<ModelStatistics>> {
-        Statistics::of(&self.core, name, version).map(|statistics| statistics.model_stats)
+        Statistics::of(&self.core, ScopedName::everywhere(name), version)
+            .map(|statistics| statistics.model_stats)
     }
 
     /// The statistics of all ready models.

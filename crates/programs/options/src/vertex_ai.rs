@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use clap::{ArgAction, Args};
 use nereid_assembly::{Endpoint, VertexAi};
-use nereid_core::Server;
+use nereid_core::{ScopedName, Server};
 use nereid_net::listener::Address;
 use nereid_vertex_ai::{RoutePattern, VertexAiOptions as FaceOptions, only_model};
 
@@ -79,7 +79,7 @@ impl VertexAiOptions {
         match &self.vertex_ai_default_model {
             Some(name) => server
                 .models()
-                .find(name, None)
+                .find(ScopedName::everywhere(name), None)
                 .map(drop)
                 .map_err(|error| format!("--vertex-ai-default-model={name}: {}", error.message())),
             None => only_model(server).map(drop).map_err(|error| format!("Vertex AI: {}", error.message())),

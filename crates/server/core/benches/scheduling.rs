@@ -16,7 +16,9 @@ use nereid_core::backend_api::{
     Backend, Batch, DataType, Flow, InferRequest, Instance, InstanceContext, Model, ModelContext, Request,
     Response, Result, Tensor,
 };
-use nereid_core::{Admission, Caller, ExecutorFactory, ModelId, ModelSpec, Server, ServerOptions};
+use nereid_core::{
+    Admission, Caller, ExecutorFactory, ModelId, ModelSpec, ScopedName, Server, ServerOptions,
+};
 use nereid_ensemble::EnsembleFactory;
 use rustix::thread::{CpuSet, sched_getcpu, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
@@ -109,7 +111,8 @@ fn measure(backend: &Timed, scheduling: &str, asked: &'static str, in_flight: us
     let options = ServerOptions { load_threads: 1, executors, ..ServerOptions::default() };
     let server = Server::new(options, backends, source);
     server.start(None).expect("the models are given");
-    let statistics = || server.model(asked, None).expect("it is loaded").statistics().snapshot();
+    let statistics =
+        || server.model(ScopedName::everywhere(asked), None).expect("it is loaded").statistics().snapshot();
 
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
     let runtime = runtime.expect("a runtime");
@@ -125,7 +128,7 @@ fn measure(backend: &Timed, scheduling: &str, asked: &'static str, in_flight: us
                 let input = Tensor::new("X", DataType::Fp32, [1, 4], contents.clone());
                 let inputs = vec![input];
                 let request = InferRequest { inputs, ..InferRequest::default() };
-                let model = server.resolve(asked, None).await.expect("it is loaded");
+                let model = server.resolve(ScopedName::everywhere(asked), None).await.expect("it is loaded");
                 let caller =
                     Caller::default().with_admission(Some(Admission { permit: None, usage: None, flow }));
                 let mut answers = server.infer(&model, request, caller).expect("admitted");

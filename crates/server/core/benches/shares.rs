@@ -16,7 +16,7 @@ use nereid_core::backend_api::{
     Backend, Batch, DataType, Flow, InferRequest, Instance, InstanceContext, Model, ModelContext, Response,
     Result, Tensor,
 };
-use nereid_core::{Admission, Caller, ModelId, ModelSpec, Server, ServerOptions};
+use nereid_core::{Admission, Caller, ModelId, ModelSpec, ScopedName, Server, ServerOptions};
 use tokio::runtime::Runtime;
 
 /// The mean length of an execution. Each takes from half of it to one and a half.
@@ -82,7 +82,7 @@ fn server(scheduling: &str) -> Arc<Server> {
 
 /// Sends a request of a client and waits for its answer.
 async fn ask(server: &Server, client: u64) {
-    let model = server.resolve("m", None).await.expect("it is loaded");
+    let model = server.resolve(ScopedName::everywhere("m"), None).await.expect("it is loaded");
     let contents = bytes::Bytes::from_static(&[0; 16]);
     let input = match model.config().max_batch_size {
         0 => Tensor::new("X", DataType::Fp32, [4], contents),
@@ -128,7 +128,7 @@ fn measure(scheduling: &str) -> (f64, f64, usize) {
         })
     });
     let flood: Vec<_> = flood.collect();
-    let model = server.model("m", None).expect("it is loaded");
+    let model = server.model(ScopedName::everywhere("m"), None).expect("it is loaded");
     while model.pending() < WAITING - INSTANCES {
         std::thread::sleep(EXECUTION / 4);
     }

@@ -14,6 +14,7 @@ use crate::caller::Caller;
 use crate::inflight::{self, ResponseStream};
 use crate::lifecycle::Done;
 use crate::request_head::RequestHead;
+use crate::scope::ScopedName;
 use crate::server::Server;
 use crate::versions::ResolvedModel;
 
@@ -44,7 +45,7 @@ impl ServerPeers {
 
 impl Peers for ServerPeers {
     fn resolve(&self, model: &str, version: Option<u64>) -> Pending<Result<Arc<dyn PeerModel>>> {
-        let resolving = self.server().map(|server| server.resolve(model, version));
+        let resolving = self.server().map(|server| server.resolve(ScopedName::everywhere(model), version));
         let (server, asker) = (Weak::clone(&self.server), self.asker);
         Box::pin(async move {
             let model = resolving?.await?;
@@ -53,13 +54,13 @@ impl Peers for ServerPeers {
     }
 
     fn load(&self, model: &str, overrides: Overrides) -> Pending<Result<()>> {
-        self.submit(|server, done| server.load_model(model, overrides, done))
+        self.submit(|server, done| server.load_model(ScopedName::everywhere(model), overrides, done))
     }
 
     fn unload(&self, model: &str, dependents: bool) -> Pending<Result<()>> {
         self.submit(|server, done| match dependents {
-            true => server.unload_model_and_dependents(model, done),
-            false => server.unload_model(model, done),
+            true => server.unload_model_and_dependents(ScopedName::everywhere(model), done),
+            false => server.unload_model(ScopedName::everywhere(model), done),
         })
     }
 
@@ -70,11 +71,11 @@ impl Peers for ServerPeers {
 
     fn model_ready(&self, model: &str, version: Option<u64>) -> Pending<Result<()>> {
         let (server, model) = (self.server(), model.to_owned());
-        Box::pin(async move { server?.model_ready(&model, version).await })
+        Box::pin(async move { server?.model_ready(ScopedName::everywhere(&model), version).await })
     }
 
     fn model(&self, model: &str, version: Option<u64>) -> Result<Arc<dyn PeerModel>> {
-        let model = self.server()?.model(model, version)?;
+        let model = self.server()?.model(ScopedName::everywhere(model), version)?;
         let model = ResolvedModel::of(model, version, RequestHead::default);
         Ok(Arc::new(Peer { server: Weak::clone(&self.server), asker: self.asker, model }))
     }

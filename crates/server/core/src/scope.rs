@@ -63,7 +63,7 @@ impl fmt::Debug for Scope {
     }
 }
 
-/// A model's name as a client uses it, and the scope in which it means a model. A name alone has the scope of all models.
+/// A model's name as a client uses it, and the scope in which it means a model.
 #[derive(Clone, Copy, Debug)]
 pub struct ScopedName<'a> {
     /// The name.
@@ -77,24 +77,11 @@ impl<'a> ScopedName<'a> {
     pub fn new(name: &'a str, scope: &'a Scope) -> Self {
         Self { name, scope }
     }
-}
 
-impl<'a> From<&'a str> for ScopedName<'a> {
-    fn from(name: &'a str) -> Self {
+    /// A name among all models: for requests of the server itself and of models. A client's request has its own scope.
+    pub fn everywhere(name: &'a str) -> Self {
         static ALL: Scope = Scope::ALL;
         Self { name, scope: &ALL }
-    }
-}
-
-impl<'a> From<&'a &str> for ScopedName<'a> {
-    fn from(name: &'a &str) -> Self {
-        (*name).into()
-    }
-}
-
-impl<'a> From<&'a String> for ScopedName<'a> {
-    fn from(name: &'a String) -> Self {
-        name.as_str().into()
     }
 }
 

@@ -279,8 +279,7 @@ impl Server {
     ///
     /// # Errors
     /// The reason why it would not: the model is unknown or not served, or its backend is not ready.
-    pub async fn model_ready<'a>(&self, name: impl Into<ScopedName<'a>>, version: Option<u64>) -> Result<()> {
-        let name = name.into();
+    pub async fn model_ready(&self, name: ScopedName<'_>, version: Option<u64>) -> Result<()> {
         let error = match self.model(name, version) {
             Ok(model) => {
                 let answer = model.ready();
@@ -298,7 +297,7 @@ impl Server {
     ///
     /// # Errors
     /// `NotFound` or `Unavailable`, see [`ModelTable::find`].
-    pub fn model<'a>(&self, name: impl Into<ScopedName<'a>>, version: Option<u64>) -> Result<Arc<Model>> {
+    pub fn model(&self, name: ScopedName<'_>, version: Option<u64>) -> Result<Arc<Model>> {
         self.models().find(name, version).cloned()
     }
 
@@ -310,7 +309,7 @@ impl Server {
     ///
     /// # Errors
     /// As [`model`](Self::model), or the chooser's own.
-    pub fn resolve<'a>(&self, name: impl Into<ScopedName<'a>>, version: Option<u64>) -> ResolveFuture {
+    pub fn resolve(&self, name: ScopedName<'_>, version: Option<u64>) -> ResolveFuture {
         self.resolve_with(name, version, RequestHead::default)
     }
 
@@ -318,13 +317,12 @@ impl Server {
     ///
     /// # Errors
     /// See there.
-    pub fn resolve_with<'a>(
+    pub fn resolve_with(
         &self,
-        name: impl Into<ScopedName<'a>>,
+        name: ScopedName<'_>,
         version: Option<u64>,
         head: impl FnOnce() -> RequestHead,
     ) -> ResolveFuture {
-        let name = name.into();
         let (chooser, has_releases): (Arc<dyn VersionChooser>, _) = match self.options.versions.of(name.name)
         {
             Some(chooser) => (Arc::clone(chooser), false),
@@ -483,8 +481,8 @@ impl Server {
     ///
     /// # Errors
     /// The source could not be listed.
-    pub fn is_listed<'a>(&self, name: impl Into<ScopedName<'a>>, since: Instant) -> Result<Option<bool>> {
-        self.models.catalog().has(name.into(), since).transpose()
+    pub fn is_listed(&self, name: ScopedName<'_>, since: Instant) -> Result<Option<bool>> {
+        self.models.catalog().has(name, since).transpose()
     }
 
     /// Lists the source on another thread, once for all waiting callers.

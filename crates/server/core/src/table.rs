@@ -162,8 +162,7 @@ impl ModelTable {
     /// # Errors
     /// `NotFound` for an unknown model or version, `Unavailable` for a version that did not load, `InvalidArg` for an ambiguous
     /// name.
-    pub fn find<'a>(&self, name: impl Into<ScopedName<'a>>, version: Option<u64>) -> Result<&Arc<Model>> {
-        let name = name.into();
+    pub fn find(&self, name: ScopedName<'_>, version: Option<u64>) -> Result<&Arc<Model>> {
         let unknown = || Error::not_found(format!("Request for unknown model: '{name}' is not found"));
         self.entry(name)?.ok_or_else(unknown)?.find(name.name, version)
     }
@@ -198,8 +197,8 @@ impl ModelTable {
     }
 
     /// The ready versions of a model, ascending.
-    pub fn ready_versions<'a>(&self, name: impl Into<ScopedName<'a>>) -> impl Iterator<Item = u64> {
-        let entry = self.entry(name.into()).ok().flatten();
+    pub fn ready_versions(&self, name: ScopedName<'_>) -> impl Iterator<Item = u64> {
+        let entry = self.entry(name).ok().flatten();
         entry.into_iter().flat_map(|entry| entry.ready().map(|model| model.version()))
     }
 
@@ -353,8 +352,7 @@ impl ModelTable {
     }
 
     /// The states of the versions of all models of this name.
-    pub fn states_of<'a>(&self, name: impl Into<ScopedName<'a>>) -> impl Iterator<Item = &VersionState> {
-        let name = name.into();
+    pub fn states_of(&self, name: ScopedName<'_>) -> impl Iterator<Item = &VersionState> {
         let namespaces = self.models.get(name.name).into_iter().flat_map(|namespaces| namespaces.iter());
         let visible = namespaces.filter(move |(namespace, _)| name.scope.has(name.name, namespace));
         visible.flat_map(|(_, entry)| entry.versions.values())

@@ -17,8 +17,8 @@ use nereid_core::backend_api::{
 use nereid_core::model_config::ModelConfig;
 use nereid_core::{
     BuildError, Caller, Executable, Executor, ExecutorFactory, Executors, Interceptor, InterceptorFactory,
-    Interceptors, LoadedVersion, Model, ModelControl, ModelId, ModelSpec, Overrides, ReadyCheck, Sequences,
-    Server, ServerOptions, Step, Ticket, VersionLoad, Work,
+    Interceptors, LoadedVersion, Model, ModelControl, ModelId, ModelSpec, Overrides, ReadyCheck, ScopedName,
+    Sequences, Server, ServerOptions, Step, Ticket, VersionLoad, Work,
 };
 use nereid_testkit::ScriptedBackend;
 use nereid_testkit::scripts::echo;
@@ -204,7 +204,7 @@ impl World {
             request.correlation_id = CorrelationId::Number(id);
             (request.sequence.start, request.sequence.end) = (start, end);
         }
-        let model = self.server.model(model, None)?;
+        let model = self.server.model(ScopedName::everywhere(model), None)?;
         let mut answers = self.server.infer(&model, request, Caller::default())?;
         let response = block_on(answers.single())?;
         Ok(response.outputs[0].contiguous()?[0])
@@ -212,14 +212,16 @@ impl World {
 
     fn unload(&self, model: &str) {
         let (done, ended) = channel();
-        self.server.unload_model(model, move |outcome| done.send(outcome).unwrap()).unwrap();
+        self.server
+            .unload_model(ScopedName::everywhere(model), move |outcome| done.send(outcome).unwrap())
+            .unwrap();
         ended.recv().unwrap().unwrap();
     }
 
     fn load(&self, model: &str) -> Result<()> {
         let (done, ended) = channel();
         let done = move |outcome| done.send(outcome).unwrap();
-        self.server.load_model(model, Overrides::default(), done).unwrap();
+        self.server.load_model(ScopedName::everywhere(model), Overrides::default(), done).unwrap();
         ended.recv().unwrap()
     }
 
@@ -238,10 +240,12 @@ fn each_kind_of_executor_executes_its_own_models() {
     assert_eq!(world.ask("echo", 5, None).unwrap(), 5);
     // The same model counts what others relay to it.
     assert_eq!(world.ask("relay", 2, None).unwrap(), 7);
-    let successes = |name| world.server.model(name, None).unwrap().statistics().snapshot().success.count;
+    let successes = |name: &str| {
+        world.server.model(ScopedName::everywhere(name), None).unwrap().statistics().snapshot().success.count
+    };
     assert_eq!(["sum", "echo", "relay"].map(successes), [2, 1, 1]);
     for name in ["sum", "echo", "relay"] {
-        let model = world.server.model(name, None).unwrap();
+        let model = world.server.model(ScopedName::everywhere(name), None).unwrap();
         block_on(model.ready()).unwrap();
         assert_eq!((model.is_composite(), model.pending()), (name == "relay", 0));
     }
@@ -319,6 +323,6 @@ fn interceptor_factory_decides_for_each_model() {
     for name in ["sum", "relay"] {
         assert_eq!(world.ask(name, 1, None).unwrap_err().message(), "the quota of 'sum' is used up");
     }
-    let counted = world.server.model("sum", None).unwrap().statistics().snapshot();
+    let counted = world.server.model(ScopedName::everywhere("sum"), None).unwrap().statistics().snapshot();
     assert_eq!((counted.success.count, counted.fail.count), (3, 2));
 }

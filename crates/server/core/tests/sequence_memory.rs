@@ -8,7 +8,7 @@ use std::{env, fs};
 use nereid_core::backend_api::{
     Backend, CorrelationId, DataType, InferRequest, Request, Response, SequenceFlags, Tensor,
 };
-use nereid_core::{Caller, ModelId, ModelSpec, Server, ServerOptions};
+use nereid_core::{Caller, ModelId, ModelSpec, ScopedName, Server, ServerOptions};
 use nereid_testkit::ScriptedBackend;
 
 /// How many sequences are opened.
@@ -81,7 +81,7 @@ fn an_open_sequence_takes_little_memory() {
 fn measure((states, id, at_a_time): (&str, Id, usize)) {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let server = server(states);
-    let model = server.model("m", None).unwrap();
+    let model = server.model(ScopedName::everywhere("m"), None).unwrap();
     let ask = |number: usize| {
         let request = |index: usize| {
             let input = Tensor::new("X", DataType::Fp32, [1, 4], vec![0; 16]);

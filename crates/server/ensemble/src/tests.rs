@@ -17,7 +17,8 @@ use nereid_backend_api::{
 use nereid_testkit::{ScriptedBackend, ScriptedModel, normalised};
 
 use nereid_core::{
-    Caller, ExecutorFactory, ModelId, ModelSource, ModelSpec, ResponseStream, Server, ServerOptions,
+    Caller, ExecutorFactory, ModelId, ModelSource, ModelSpec, ResponseStream, ScopedName, Server,
+    ServerOptions,
 };
 
 use crate::EnsembleFactory;
@@ -220,7 +221,7 @@ fn request(inputs: &[(&str, i64)]) -> InferRequest {
 }
 
 fn infer(server: &Server, model: &str, request: InferRequest) -> Result<ResponseStream> {
-    server.infer(&server.model(model, None)?, request, Caller::default())
+    server.infer(&server.model(ScopedName::everywhere(model), None)?, request, Caller::default())
 }
 
 async fn ask(server: &Server, model: &str, request: InferRequest) -> Result<Response> {
@@ -249,7 +250,8 @@ async fn steps_run_once_their_tensors_are_complete_and_share_them() {
     // a = 6, b = c = 7, SIDE = 21.
     assert_eq!(outputs(&response), [("OUT", 24), ("SIDE", 21)]);
     assert_eq!(response.outputs[0].shape, [1, 1].into());
-    let count = |name: &str| server.model(name, None).unwrap().statistics().snapshot();
+    let count =
+        |name: &str| server.model(ScopedName::everywhere(name), None).unwrap().statistics().snapshot();
     assert_eq!((count("one").success.count, count("two").success.count), (3, 1));
     let of_ensemble = count("e");
     assert_eq!(
@@ -272,7 +274,10 @@ async fn only_steps_that_lead_to_a_requested_output_run() {
     let wanting =
         |name: &str| InferRequest { outputs: vec![RequestedOutput::new(name)], ..request(&[("IN", 5)]) };
     assert_eq!(outputs(&ask(&server, "e", wanting("A")).await.unwrap()), [("A", 6)]);
-    assert_eq!(server.model("other", None).unwrap().statistics().snapshot().success.count, 0);
+    assert_eq!(
+        server.model(ScopedName::everywhere("other"), None).unwrap().statistics().snapshot().success.count,
+        0
+    );
     // The output of a step that another step reads is computed although it is not requested.
     assert_eq!(outputs(&ask(&server, "e", wanting("B")).await.unwrap()), [("B", 16)]);
 }
@@ -336,7 +341,8 @@ async fn failed_step_fails_the_request_and_cancels_the_others() {
     let error = answers.single().await.unwrap_err();
     assert_eq!((error.code(), error.message()), (ErrorCode::Internal, "in ensemble 'e', failed on purpose"));
     assert!(one[0].responder().is_cancelled());
-    let counted = |name: &str| server.model(name, None).unwrap().statistics().snapshot();
+    let counted =
+        |name: &str| server.model(ScopedName::everywhere(name), None).unwrap().statistics().snapshot();
     assert_eq!((counted("e").fail.count, counted("e").execution_count), (1, 0));
     assert_eq!(counted("two").success.count, 0);
 }
@@ -353,7 +359,9 @@ async fn cancelled_request_is_cancelled_at_the_members() {
     assert!(!held.responder().is_cancelled());
     drop(answers);
     assert!(held.responder().is_cancelled());
-    let counted = |name: &str| server.model(name, None).unwrap().statistics().snapshot().cancel.count;
+    let counted = |name: &str| {
+        server.model(ScopedName::everywhere(name), None).unwrap().statistics().snapshot().cancel.count
+    };
     assert_eq!((counted("e"), counted("inner")), (1, 1));
     members.release(held);
     // The next member received no request.
@@ -403,7 +411,7 @@ async fn ensemble_is_ready_if_the_backends_of_its_members_are() {
         ensemble("bad", "IN", "OUT", &["unready: X=IN -> Y=OUT"]),
         ensemble("worse", "IN", "OUT", &["good: IN=IN -> OUT=a", "bad: IN=a -> OUT=OUT"]),
     ]);
-    let ready = |name: &str| server.model(name, None).unwrap().ready();
+    let ready = |name: &str| server.model(ScopedName::everywhere(name), None).unwrap().ready();
     ready("good").await.unwrap();
     for name in ["bad", "worse"] {
         assert_eq!(ready(name).await.unwrap_err().message(), "not ready on purpose");

@@ -69,14 +69,13 @@ impl Loads {
 
     /// Decides about a request that arrived some time ago and waits until `until`. A request that cannot wait still has the load
     /// started, for the next one; a request that has seen a load fail has no other one started.
-    pub(crate) fn request<'a>(
+    pub(crate) fn request(
         &mut self,
-        name: impl Into<ScopedName<'a>>,
+        name: ScopedName<'_>,
         arrived: Instant,
         now: Instant,
         until: Instant,
     ) -> Answer {
-        let name = name.into();
         let model = self.models.entry(key(name)).or_default();
         let starts_load = match &model.state {
             State::Loading { .. } => false,
@@ -102,8 +101,8 @@ impl Loads {
     }
 
     /// A load has ended. Wakes its requests in the order of their arrival.
-    pub(crate) fn ended<'a>(&mut self, name: impl Into<ScopedName<'a>>, now: Instant, outcome: &Result<()>) {
-        let Some(model) = self.models.get_mut(&key(name.into())) else { return };
+    pub(crate) fn ended(&mut self, name: ScopedName<'_>, now: Instant, outcome: &Result<()>) {
+        let Some(model) = self.models.get_mut(&key(name)) else { return };
         let (since, waiting, last_pause) = match std::mem::take(&mut model.state) {
             State::Loading { since, waiting, last_pause, .. } => (since, waiting, last_pause),
             other => {
@@ -136,13 +135,13 @@ impl Loads {
     }
 
     /// Whether a load of the model is in progress, or its last one failed.
-    pub(crate) fn is_active<'a>(&self, name: impl Into<ScopedName<'a>>) -> bool {
-        self.models.get(&key(name.into())).is_some_and(|model| !matches!(model.state, State::Idle))
+    pub(crate) fn is_active(&self, name: ScopedName<'_>) -> bool {
+        self.models.get(&key(name)).is_some_and(|model| !matches!(model.state, State::Idle))
     }
 
     /// Whether the model is left alone after a failure.
-    pub(crate) fn is_paused<'a>(&self, name: impl Into<ScopedName<'a>>, now: Instant) -> bool {
-        let state = self.models.get(&key(name.into())).map(|model| &model.state);
+    pub(crate) fn is_paused(&self, name: ScopedName<'_>, now: Instant) -> bool {
+        let state = self.models.get(&key(name)).map(|model| &model.state);
         matches!(state, Some(State::Failed { at, pause, .. }) if now < *at + *pause)
     }
 }

@@ -115,8 +115,11 @@ impl ResidencyManager {
         let models = server.models();
         let mut all = Vec::new();
         for model in models.ready().filter(|model| !model.is_composite()) {
-            let count =
-                models.states_of(model.name()).filter(|state| state.model().is_some()).count().max(1) as u64;
+            let count = models
+                .states_of(ScopedName::everywhere(model.name()))
+                .filter(|state| state.model().is_some())
+                .count()
+                .max(1) as u64;
             let (measured, budget) = self.rooms.size(model.name());
             let measured =
                 measured.map(|memory| [("server", memory.server), ("processes", memory.processes)]);

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nereid_backend_api::{Error, Result};
-use nereid_core::{Model, ModelSpec, ModelTable, Server, VersionState, Work};
+use nereid_core::{Model, ModelSpec, ModelTable, ScopedName, Server, VersionState, Work};
 
 use crate::memory::{self, MemoryBytes};
 use crate::parameters::Parameters;
@@ -95,7 +95,7 @@ impl Rooms {
             let Some(at_load) = other.instances_at_load() else { return 0 };
             let is_this = other.id() == model.id() && other.version() == model.version();
             let now = if is_this { instances } else { other.instances().unwrap_or(at_load) };
-            let versions = models.ready_versions(other.name()).count().max(1);
+            let versions = models.ready_versions(ScopedName::everywhere(other.name())).count().max(1);
             let size = state.sizes.of(other.name()) / versions as u64;
             size / at_load.max(1) as u64 * now.saturating_sub(at_load) as u64
         });
@@ -251,7 +251,8 @@ impl State {
             matches!(state, VersionState::Unloading { .. })
                 || state.model().is_some_and(|model| !model.is_composite())
         };
-        let resident = models.names().filter(|name| models.states_of(name).any(takes));
+        let resident =
+            models.names().filter(|name| models.states_of(ScopedName::everywhere(name)).any(takes));
         let all: BTreeSet<_> = resident.chain(self.loading.iter().map(String::as_str)).collect();
         all.into_iter().filter(|name| *name != except).map(|name| self.sizes.of(name)).sum()
     }

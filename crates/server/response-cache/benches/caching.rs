@@ -13,7 +13,7 @@ use nereid_core::backend_api::{
     Backend, Batch, DataType, InferRequest, Instance, InstanceContext, Model, ModelContext, Request,
     Response, Result, Tensor, block_on,
 };
-use nereid_core::{Caller, Interceptors, ModelId, ModelSpec, Server, ServerOptions};
+use nereid_core::{Caller, Interceptors, ModelId, ModelSpec, ScopedName, Server, ServerOptions};
 use nereid_response_cache::{LocalCache, ResponseCaching};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -75,7 +75,7 @@ impl Case {
 
     fn round(&mut self) -> Duration {
         let begin = process_time();
-        let model = self.server.model(self.model, None).expect("it is loaded");
+        let model = self.server.model(ScopedName::everywhere(self.model), None).expect("it is loaded");
         for _ in 0..REQUESTS {
             self.asked += 1;
             let mut contents = vec![0; 64];

@@ -19,7 +19,7 @@ use nereid_core::backend_api::{
 use nereid_core::model_config::{self, ModelConfig};
 use nereid_core::{
     BlockingSource, Caller, ExecutorFactory, Fingerprint, InferStatistics, Interceptors, ModelControl,
-    ModelId, ModelSpec, Overrides, ResponseStream, Server, ServerOptions,
+    ModelId, ModelSpec, Overrides, ResponseStream, ScopedName, Server, ServerOptions,
 };
 use nereid_ensemble::EnsembleFactory;
 use nereid_testkit::{Gate, ScriptedBackend};
@@ -215,7 +215,13 @@ fn request(contents: &[u8]) -> InferRequest {
 
 impl World {
     fn begin(&self, model: &str, request: InferRequest) -> ResponseStream {
-        self.server.infer(&self.server.model(model, None).unwrap(), request, Caller::default()).unwrap()
+        self.server
+            .infer(
+                &self.server.model(ScopedName::everywhere(model), None).unwrap(),
+                request,
+                Caller::default(),
+            )
+            .unwrap()
     }
 
     fn ask(&self, request: InferRequest) -> Result<Response> {
@@ -225,14 +231,14 @@ impl World {
     /// Executions, hits, misses, successes, failures.
     fn counted(&self, model: &str) -> [u64; 5] {
         let InferStatistics { cache_hit, cache_miss, success, fail, .. } =
-            self.server.model(model, None).unwrap().statistics().snapshot();
+            self.server.model(ScopedName::everywhere(model), None).unwrap().statistics().snapshot();
         [self.executed.load(Relaxed) as u64, cache_hit.count, cache_miss.count, success.count, fail.count]
     }
 
     fn load(&self, model: &str) {
         let (done, outcome) = channel();
         let done = move |loaded: Result<()>| done.send(loaded).unwrap();
-        self.server.load_model(model, Overrides::default(), done).unwrap();
+        self.server.load_model(ScopedName::everywhere(model), Overrides::default(), done).unwrap();
         outcome.recv().unwrap().unwrap();
     }
 }
@@ -254,7 +260,8 @@ fn an_equal_request_is_answered_without_execution() {
         assert_eq!((bytes(&second, "Y"), bytes(&second, "Z")), (bytes(&first, "Y"), vec![0]));
         world.ask(request(b"abd")).unwrap();
         assert_eq!(world.counted("m"), [2, 1, 2, 3, 0], "{waits}");
-        let statistics = world.server.model("m", None).unwrap().statistics().snapshot();
+        let statistics =
+            world.server.model(ScopedName::everywhere("m"), None).unwrap().statistics().snapshot();
         assert_eq!((statistics.inference_count, statistics.execution_count), (2, 0));
         assert_eq!((statistics.compute_infer.count, statistics.queue.count), (2, 3));
         assert!(statistics.cache_hit.ns > 0 && statistics.cache_miss.ns > 0);
@@ -313,7 +320,8 @@ fn request_that_is_not_admitted_is_a_miss_and_is_not_stored() {
             assert_eq!(world.counted("m"), counted, "{waits}");
             assert_eq!(world.cache.entries.lock().unwrap().len(), round.min(1));
         }
-        let statistics = world.server.model("m", None).unwrap().statistics().snapshot();
+        let statistics =
+            world.server.model(ScopedName::everywhere("m"), None).unwrap().statistics().snapshot();
         assert!(statistics.cache_miss.ns > 0);
         let counts = world.caching.counts();
         assert_eq!((counts.hits, counts.misses), (1, 2));
@@ -468,7 +476,7 @@ fn a_decoupled_ensemble_is_not_cached() {
     world.source.put(&format!("{ENSEMBLE} {ON}"));
     let (done, outcome) = channel();
     let done = move |loaded: Result<()>| done.send(loaded).unwrap();
-    world.server.load_model("e", Overrides::default(), done).unwrap();
+    world.server.load_model(ScopedName::everywhere("e"), Overrides::default(), done).unwrap();
     let error = outcome.recv().unwrap().unwrap_err();
     assert!(error.message().contains("cannot be cached"), "{error}");
 }

@@ -1,7 +1,7 @@
 //! Documents of the server and its models, as JSON for C.
 
 use nereid_backend_api::{Error, Result};
-use nereid_core::Server;
+use nereid_core::{ScopedName, Server};
 use nereid_protocol::documents::{ModelMetadata, ServerMetadata, Statistics, blocking_repository_index};
 use serde::Serialize;
 
@@ -14,7 +14,7 @@ pub(crate) fn server(server: &Server) -> Result<String> {
 }
 
 pub(crate) fn model(server: &Server, name: &str, version: Option<u64>) -> Result<String> {
-    json(&ModelMetadata::of(server, name, version)?)
+    json(&ModelMetadata::of(server, ScopedName::everywhere(name), version)?)
 }
 
 /// Statistics of one model, or of all models if the name is empty.
@@ -22,7 +22,7 @@ pub(crate) fn statistics(server: &Server, name: &str, version: Option<u64>) -> R
     json(&match name {
         "" => Statistics::of_all(server, |_| true),
         // As the reference's functions do.
-        name => Statistics::of(server, name, version)
+        name => Statistics::of(server, ScopedName::everywhere(name), version)
             .map_err(|error| Error::invalid_arg(error.message().to_owned()))?,
     })
 }

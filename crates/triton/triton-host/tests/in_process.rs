@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use nereid_backend_api::{DataType, Error, InferRequest, ParameterValue, Response, Result, Tensor};
-use nereid_core::{Backends, Caller, ModelId, ModelSpec, Server, ServerOptions};
+use nereid_core::{Backends, Caller, ModelId, ModelSpec, ScopedName, Server, ServerOptions};
 use nereid_model_config::{normalise, parse_text};
 use nereid_testkit::conformance;
 use nereid_triton_host::{LibraryBackends, LibraryOptions};
@@ -58,7 +58,7 @@ impl Served {
             inputs: vec![Tensor::new("IN", DataType::Int32, [3], vec![7; 12])],
             ..InferRequest::default()
         };
-        let model = self.server.model("m", None)?;
+        let model = self.server.model(ScopedName::everywhere("m"), None)?;
         let mut stream = self.server.infer(&model, request, Caller::default())?;
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(stream.single())
@@ -145,7 +145,7 @@ fn refused_model_reports_the_reason() {
 fn model_without_instance_groups_gets_the_preferred_ones() {
     let served = serve("-DPREFERS_THREE");
     assert_eq!(served.failures, []);
-    let model = served.server.model("m", None).unwrap();
+    let model = served.server.model(ScopedName::everywhere("m"), None).unwrap();
     let groups = &model.config().instance_group;
     assert_eq!((groups.len(), groups[0].count), (1, 3));
     assert_eq!(served.fault("right"), "");

@@ -18,6 +18,22 @@ fn policy(given: &[(&str, &str)], parameters: &[(&str, &str)]) -> Result<Policy>
 }
 
 #[test]
+fn settings_are_known_for_all_models_and_for_one() {
+    for name in SandboxSettings::NAMES {
+        for (key, expected) in [
+            (name.to_owned(), true),
+            (format!("{name}.model"), true),
+            (format!("{name}.a.b"), true),
+            (format!("{name}x"), false),
+            (format!("x{name}"), false),
+        ] {
+            assert_eq!(SandboxSettings::has(&key), expected, "{key}");
+        }
+    }
+    assert!(!SandboxSettings::has("") && !SandboxSettings::has("memory"));
+}
+
+#[test]
 fn defaults_take_only_what_no_model_needs() {
     let policy = policy(&[], &[]).unwrap();
     assert_eq!((policy.level, policy.memory), (Level::Basic, None));

@@ -7,7 +7,7 @@ use http_body_util::{BodyExt, Full};
 use nereid_core::backend_api::{
     Error, ErrorCode, ParameterValue, Request as ModelRequest, Response as Answer,
 };
-use nereid_core::{Caller, Interceptor, Model, Step};
+use nereid_core::{Caller, Interceptor, Model, ScopedName, Step};
 use nereid_protocol::{
     Access, Authentication, Authenticator, Authorizer, Denied, Identity, Origin, Restrictions,
 };
@@ -427,7 +427,7 @@ async fn disconnected_clients_call_is_cancelled_at_any_stage() {
     };
     let executing = ask(1);
     assert_eq!(begins.recv().unwrap(), 1);
-    let model = serving.server.model("m", None).unwrap();
+    let model = serving.server.model(ScopedName::everywhere("m"), None).unwrap();
     let queued = ask(2);
     while model.pending() < 1 {
         tokio::task::yield_now().await;

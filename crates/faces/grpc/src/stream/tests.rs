@@ -6,7 +6,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::stream::iter;
 use nereid_core::backend_api::Request as BackendRequest;
-use nereid_core::{Choice, ModelRequest, ModelTable, ServerOptions, VersionChooser, VersionChoosers};
+use nereid_core::{
+    Choice, ModelRequest, ModelTable, ScopedName, ServerOptions, VersionChooser, VersionChoosers,
+};
 use tokio::runtime::Builder;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
@@ -110,7 +112,7 @@ impl VersionChooser for FailByHeader {
     fn choose(&self, request: &ModelRequest, models: &ModelTable) -> Choice {
         Choice::Version(match request.head.get("x-fail") {
             Some(value) => Err(Error::unavailable(format!("failed by {value}"))),
-            None => models.find(&request.name, request.version).cloned(),
+            None => models.find(ScopedName::everywhere(&request.name), request.version).cloned(),
         })
     }
 }
@@ -320,7 +322,7 @@ async fn dropped_stream_cancels_its_requests() {
         answers.message().await
     });
     begins.recv().unwrap();
-    let model = serving.server.model("m", None).unwrap();
+    let model = serving.server.model(ScopedName::everywhere("m"), None).unwrap();
     while model.pending() < 1 {
         tokio::task::yield_now().await;
     }
@@ -425,7 +427,7 @@ async fn flood(config: &str, count: i32, size: usize, expected: usize) {
         }
         seen
     });
-    let model = serving.server.model("m", None).unwrap();
+    let model = serving.server.model(ScopedName::everywhere("m"), None).unwrap();
     // The model is executing one of them.
     while model.pending() < expected - 1 {
         tokio::task::yield_now().await;

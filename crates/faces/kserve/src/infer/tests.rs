@@ -4,7 +4,9 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use nereid_core::backend_api::Error;
-use nereid_core::{Choice, ModelRequest, ModelTable, ServerOptions, VersionChooser, VersionChoosers};
+use nereid_core::{
+    Choice, ModelRequest, ModelTable, ScopedName, ServerOptions, VersionChooser, VersionChoosers,
+};
 use tokio::runtime::Builder;
 use tokio::task::spawn_blocking;
 
@@ -42,7 +44,7 @@ impl VersionChooser for FailByHeader {
     fn choose(&self, request: &ModelRequest, models: &ModelTable) -> Choice {
         Choice::Version(match request.head.get("x-fail") {
             Some(value) => Err(Error::unavailable(format!("failed by {value}"))),
-            None => models.find(&request.name, request.version).cloned(),
+            None => models.find(ScopedName::everywhere(&request.name), request.version).cloned(),
         })
     }
 }

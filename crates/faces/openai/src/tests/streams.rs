@@ -1,5 +1,6 @@
 //! Streamed chat completions, failures, and clients that leave.
 
+use nereid_core::ScopedName;
 use nereid_core::backend_api::Error;
 use tokio::sync::Notify;
 
@@ -114,7 +115,7 @@ async fn client_that_leaves_cancels_all_choices() {
         }
         drop(connection);
         cancelled.recv().await.unwrap();
-        while site.server.model("m", None).unwrap().pending() > 0 {
+        while site.server.model(ScopedName::everywhere("m"), None).unwrap().pending() > 0 {
             tokio::task::yield_now().await;
         }
     }

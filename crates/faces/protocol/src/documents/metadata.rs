@@ -57,8 +57,7 @@ impl ModelMetadata {
     ///
     /// # Errors
     /// The model is unknown or not ready.
-    pub fn of<'a>(server: &Server, name: impl Into<ScopedName<'a>>, version: Option<u64>) -> Result<Self> {
-        let name = name.into();
+    pub fn of(server: &Server, name: ScopedName<'_>, version: Option<u64>) -> Result<Self> {
         let models = server.models();
         let model = models.find(name, version)?;
         let signature = model.signature();

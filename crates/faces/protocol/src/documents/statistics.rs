@@ -112,8 +112,7 @@ impl Statistics {
     ///
     /// # Errors
     /// The model is unknown or not ready.
-    pub fn of<'a>(server: &Server, name: impl Into<ScopedName<'a>>, version: Option<u64>) -> Result<Self> {
-        let name = name.into();
+    pub fn of(server: &Server, name: ScopedName<'_>, version: Option<u64>) -> Result<Self> {
         let models = server.models();
         models.find(name, version).map_err(|error| match version {
             Some(_) if models.find(name, None).is_ok() => {

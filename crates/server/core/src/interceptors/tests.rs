@@ -12,6 +12,7 @@ use nereid_backend_api::{
 use tokio::sync::Semaphore;
 
 use super::*;
+use crate::scope::ScopedName;
 use crate::{Canceller, ModelId, ModelSpec, Principal, Server, ServerOptions};
 use nereid_statistics::FailureReason;
 
@@ -76,7 +77,9 @@ fn request(number: u8) -> InferRequest {
 }
 
 fn infer(server: &Server, request: InferRequest) -> ResponseStream {
-    server.infer(&server.model("m", None).unwrap(), request, Caller::default()).unwrap()
+    server
+        .infer(&server.model(ScopedName::everywhere("m"), None).unwrap(), request, Caller::default())
+        .unwrap()
 }
 
 fn poll(answers: &mut ResponseStream) -> Poll<Result<u8>> {
@@ -153,7 +156,7 @@ async fn cache_stores_answers_and_answers_repeated_requests_without_execution() 
     assert_eq!(answer(infer(&server, request(7))).await, Ok(107));
     assert_eq!((&*echo.0.lock().unwrap(), cache.lookups.load(Ordering::Relaxed)), (&vec![7], 2));
     // What was answered before the queue is a success that was not computed.
-    let counted = server.model("m", None).unwrap().statistics().snapshot();
+    let counted = server.model(ScopedName::everywhere("m"), None).unwrap().statistics().snapshot();
     assert_eq!((counted.success.count, counted.inference_count, counted.execution_count), (2, 1, 1));
     assert_eq!((counted.queue.count, counted.compute_infer.count, counted.fail.count), (2, 1, 0));
 }
@@ -188,7 +191,7 @@ async fn quota_refuses_a_request_before_later_interceptors_see_it() {
         (ErrorCode::Unavailable, "the quota of model 'm' is used up")
     );
     assert_eq!(cache.lookups.load(Ordering::Relaxed), 1);
-    let model = server.model("m", None).unwrap();
+    let model = server.model(ScopedName::everywhere("m"), None).unwrap();
     assert_eq!(model.statistics().totals().failures[FailureReason::Rejected as usize], 1);
 }
 
@@ -212,7 +215,7 @@ impl Interceptor for QuotaOfPrincipals {
 async fn quota_applies_to_each_principal() {
     let (server, _) =
         server(TENSORS, [Arc::new(QuotaOfPrincipals(Mutex::default())) as Arc<dyn Interceptor>]);
-    let model = server.model("m", None).unwrap();
+    let model = server.model(ScopedName::everywhere("m"), None).unwrap();
     let mut count = HashMap::<_, usize>::new();
     for name in ["a", "b", "", "a", "a", "", "b", "", "b", "c", "a"] {
         let principal = (!name.is_empty()).then(|| Principal::new(name));
@@ -269,7 +272,10 @@ async fn ten_thousand_delayed_requests_take_no_threads_and_proceed_together() {
     }
     // The interceptors behind the wait saw each of them.
     assert_eq!(cache.lookups.load(Ordering::Relaxed), REQUESTS);
-    assert_eq!(server.model("m", None).unwrap().statistics().snapshot().success.count, REQUESTS as u64);
+    assert_eq!(
+        server.model(ScopedName::everywhere("m"), None).unwrap().statistics().snapshot().success.count,
+        REQUESTS as u64
+    );
 }
 
 #[test]
@@ -298,7 +304,7 @@ fn caller_that_only_registers_a_waker_is_woken() {
 fn request_cancelled_while_it_is_delayed_is_not_executed() {
     let (load, permits) = Load::pending();
     let (server, echo) = server(TENSORS, [load as Arc<dyn Interceptor>]);
-    let model = server.model("m", None).unwrap();
+    let model = server.model(ScopedName::everywhere("m"), None).unwrap();
     let counted = || model.statistics().snapshot();
     drop(infer(&server, request(1)));
     assert_eq!((counted().cancel.count, counted().fail.count), (1, 1));
@@ -329,7 +335,7 @@ fn request_cancelled_after_its_delay_leaves_the_queue() {
                             preferred_batch_size: 4 }}"
     );
     let (server, echo) = server(&batching, [load as Arc<dyn Interceptor>]);
-    let model = server.model("m", None).unwrap();
+    let model = server.model(ScopedName::everywhere("m"), None).unwrap();
     let mut rows = request(1);
     rows.inputs[0].shape = [1, 1].into();
     let answers = infer(&server, rows);
@@ -344,7 +350,7 @@ fn request_cancelled_after_its_delay_leaves_the_queue() {
 fn unloading_the_server_answers_delayed_requests() {
     let (load, permits) = Load::pending();
     let (server, echo) = server(TENSORS, [load as Arc<dyn Interceptor>]);
-    let model = server.model("m", None).unwrap();
+    let model = server.model(ScopedName::everywhere("m"), None).unwrap();
     let mut answers: Vec<_> = (0..100).map(|_| infer(&server, request(1))).collect();
     server.begin_shutdown();
     assert!(answers.iter_mut().all(|answers| poll(answers).is_pending()));
@@ -435,7 +441,7 @@ async fn permits_of_a_caller_are_released_when_the_request_is_over() {
     let (server, _) = server(TENSORS, [load as Arc<dyn Interceptor>]);
     let bodies = nereid_budgets::Budget::new(100);
     let caller = Caller::default().with_permit(bodies.try_acquire(80).unwrap());
-    let model = server.model("m", None).unwrap();
+    let model = server.model(ScopedName::everywhere("m"), None).unwrap();
     let answers = server.infer(&model, request(1), caller).unwrap();
     assert!(bodies.try_acquire(80).is_none());
     permits.add_permits(1);

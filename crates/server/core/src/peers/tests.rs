@@ -11,6 +11,7 @@ use nereid_backend_api::{
 };
 
 use super::*;
+use crate::scope::ScopedName;
 use crate::{ModelControl, ModelId, ModelSpec, ServerOptions};
 
 /// The behaviour of each model follows from its name; the calls of `asker` from the id of the request.
@@ -160,7 +161,7 @@ impl World {
     }
 
     fn send(&self, request: InferRequest) -> ResponseStream {
-        let asker = self.server.model("asker", None).unwrap();
+        let asker = self.server.model(ScopedName::everywhere("asker"), None).unwrap();
         self.server.infer(&asker, request, Caller::default()).unwrap()
     }
 
@@ -197,7 +198,7 @@ fn an_inner_request_is_cancelled_with_its_parent_or_by_itself() {
 #[test]
 fn canceller_keeps_nothing_of_a_finished_request() {
     let world = world();
-    let echo = world.server.model("echo", None).unwrap();
+    let echo = world.server.model(ScopedName::everywhere("echo"), None).unwrap();
     let holders = Arc::strong_count(&echo);
     let mut cancellers = Vec::new();
     for _ in 0..3 {
@@ -234,7 +235,7 @@ fn backends_may_ask_while_the_server_stops() {
     world.held.recv().unwrap();
     world.server.begin_shutdown();
     ask(&*peers, "echo", InnerRequest::new(request())).unwrap();
-    let echo = world.server.model("echo", None).unwrap();
+    let echo = world.server.model(ScopedName::everywhere("echo"), None).unwrap();
     let refused = world.server.infer(&echo, request(), Caller::default()).map(drop);
     assert_eq!(refused.unwrap_err().code(), ErrorCode::Unavailable);
     held.canceller().cancel();

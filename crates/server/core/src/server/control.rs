@@ -18,13 +18,13 @@ impl Server {
     ///
     /// # Errors
     /// `Unavailable` where clients do not control models, `InvalidArg` for a name that no model can have.
-    pub fn load_model<'a>(
+    pub fn load_model(
         &self,
-        name: impl Into<ScopedName<'a>>,
+        name: ScopedName<'_>,
         overrides: Overrides,
         done: impl FnOnce(Result<()>) + Send + 'static,
     ) -> Result<()> {
-        let ScopedName { name, scope } = name.into();
+        let ScopedName { name, scope } = name;
         self.check_control(name)?;
         let (scope, as_of) = (scope.clone(), Instant::now());
         let task = Task::Load { overrides, scope, with_members: true, is_required: false, as_of };
@@ -37,12 +37,12 @@ impl Server {
     ///
     /// # Errors
     /// `Unavailable` where clients do not control models, `InvalidArg` for a name that no model can have.
-    pub fn unload_model<'a>(
+    pub fn unload_model(
         &self,
-        name: impl Into<ScopedName<'a>>,
+        name: ScopedName<'_>,
         done: impl FnOnce(Result<()>) + Send + 'static,
     ) -> Result<()> {
-        self.unload(name.into(), false, done)
+        self.unload(name, false, done)
     }
 
     /// Unloads a model like [`unload_model`](Self::unload_model), and those of its members that were loaded only for it and that
@@ -50,12 +50,12 @@ impl Server {
     ///
     /// # Errors
     /// `Unavailable` where clients do not control models, `InvalidArg` for a name that no model can have.
-    pub fn unload_model_and_dependents<'a>(
+    pub fn unload_model_and_dependents(
         &self,
-        name: impl Into<ScopedName<'a>>,
+        name: ScopedName<'_>,
         done: impl FnOnce(Result<()>) + Send + 'static,
     ) -> Result<()> {
-        self.unload(name.into(), true, done)
+        self.unload(name, true, done)
     }
 
     fn unload(
@@ -112,12 +112,8 @@ impl Server {
 
     /// Loads a model that was evicted, or that was never loaded, as it is in the source now, and calls `done` with the outcome. The
     /// members of an ensemble are loaded, too. For the server's own decisions, in every model control mode.
-    pub fn load_on_demand<'a>(
-        &self,
-        name: impl Into<ScopedName<'a>>,
-        done: impl FnOnce(Result<()>) + Send + 'static,
-    ) {
-        let ScopedName { name, scope } = name.into();
+    pub fn load_on_demand(&self, name: ScopedName<'_>, done: impl FnOnce(Result<()>) + Send + 'static) {
+        let ScopedName { name, scope } = name;
         let (overrides, scope, as_of) = (Overrides::default(), scope.clone(), Instant::now());
         let task = Task::Load { overrides, scope, with_members: true, is_required: false, as_of };
         self.models.submit(name.to_owned(), task, Box::new(done));

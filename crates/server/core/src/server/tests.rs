@@ -30,6 +30,7 @@ use nereid_testkit::scripts::echo;
 use nereid_testkit::{Gate, ScriptedBackend, ScriptedModel};
 
 use super::*;
+use crate::scope::ScopedName;
 use crate::{Fingerprint, ModelSpec};
 
 /// The execution of a batch by a scripted instance.
@@ -122,7 +123,7 @@ fn infer(server: &Server, request: InferRequest) -> Result<ResponseStream> {
 }
 
 fn infer_version(server: &Server, version: Option<u64>, request: InferRequest) -> Result<ResponseStream> {
-    server.infer(&server.model("m", version)?, request, Caller::default())
+    server.infer(&server.model(ScopedName::everywhere("m"), version)?, request, Caller::default())
 }
 
 async fn ask(server: &Server, request: InferRequest) -> Result<Response> {
@@ -140,7 +141,7 @@ async fn a_request_is_answered_in_the_clients_shape_and_counted() {
         ([3, 9].as_slice(), [1, 2, 1].as_slice())
     );
     // Counted before it was answered.
-    let statistics = server.model("m", None).unwrap().statistics().snapshot();
+    let statistics = server.model(ScopedName::everywhere("m"), None).unwrap().statistics().snapshot();
     assert_eq!((statistics.inference_count, statistics.execution_count, statistics.success.count), (1, 1, 1));
     assert_eq!((statistics.fail.count, statistics.batches[&1].compute_infer.count), (0, 1));
     let parts =
@@ -170,7 +171,7 @@ async fn backend_mistake_fails_its_request_and_the_model_serves_on() {
         let server = serving(script);
         for asked in 1..=2 {
             assert_eq!(ask(&server, request()).await.unwrap_err().code(), code);
-            let statistics = server.model("m", None).unwrap().statistics().snapshot();
+            let statistics = server.model(ScopedName::everywhere("m"), None).unwrap().statistics().snapshot();
             assert_eq!((statistics.fail.count, statistics.success.count), (asked, 0));
         }
     }
@@ -196,7 +197,7 @@ async fn a_decoupled_backend_answers_as_often_as_it_likes() {
         count += 1;
     }
     assert_eq!(count, 2);
-    let statistics = server.model("m", None).unwrap().statistics().snapshot();
+    let statistics = server.model(ScopedName::everywhere("m"), None).unwrap().statistics().snapshot();
     // Responses are counted by their index only if the model is decoupled.
     assert_eq!((statistics.success.count, statistics.responses.len()), (1, 0));
     assert_eq!(ask(&server, request()).await.unwrap_err().code(), ErrorCode::Internal);
@@ -233,7 +234,7 @@ fn streaming(max_unread: usize) -> Arc<Server> {
 #[tokio::test]
 async fn a_client_that_does_not_read_its_answers_loses_its_request_and_holds_up_no_other() {
     let server = streaming(1 << 20);
-    let model = server.model("m", None).unwrap();
+    let model = server.model(ScopedName::everywhere("m"), None).unwrap();
     let mut unread = infer(&server, request()).unwrap();
     // The one instance is free for others, though no answer has been read yet.
     let other = infer(&server, request()).unwrap();
@@ -274,7 +275,7 @@ async fn a_model_that_is_quicker_than_the_way_to_its_thread_is_executed_by_the_c
         echo(batch);
     };
     let server = server(with_model(ScriptedModel::new(noting).at_once()), vec![spec(config(), &[1])]);
-    let model = server.model("m", None).unwrap();
+    let model = server.model(ScopedName::everywhere("m"), None).unwrap();
     let here = thread::current().id();
     let mut asked = 0;
     let mut executed_here = async |mean| {
@@ -313,7 +314,7 @@ async fn a_request_whose_client_is_gone_leaves_the_queue_unexecuted() {
     let (server, gate) = serving_gated();
     let mut first = infer(&server, request()).unwrap();
     gate.entered(1);
-    let model = server.model("m", None).unwrap();
+    let model = server.model(ScopedName::everywhere("m"), None).unwrap();
     let gone = infer(&server, request()).unwrap();
     assert_eq!(model.pending(), 1);
     // The request leaves at once, not when an instance reaches it.
@@ -330,7 +331,7 @@ async fn a_request_whose_client_is_gone_leaves_the_queue_unexecuted() {
 #[tokio::test]
 async fn unloading_answers_what_is_queued_and_refuses_what_comes_later() {
     let (server, gate) = serving_gated();
-    let model = server.model("m", None).unwrap();
+    let model = server.model(ScopedName::everywhere("m"), None).unwrap();
     let mut executing = infer(&server, request()).unwrap();
     let mut queued = infer(&server, request()).unwrap();
     gate.entered(1);

@@ -13,7 +13,7 @@ use nereid_core::model_config::ModelConfig;
 use nereid_core::model_config::proto::model_config::SchedulingChoice;
 use nereid_core::{
     BuildError, Composite, ComputeSum, Executable, Executor, ExecutorFactory, Executors, Item as _, Model,
-    ModelSpec, ModelTable, ReadyCheck, Refusal, Sequences, ServedModels, Ticket, VersionLoad,
+    ModelSpec, ModelTable, ReadyCheck, Refusal, ScopedName, Sequences, ServedModels, Ticket, VersionLoad,
 };
 use nereid_tasks::TaskGroup;
 
@@ -70,7 +70,7 @@ impl Relay {
 
     fn find_all(&self) -> Result<Vec<Arc<Model>>> {
         let models = self.models.now().ok_or_else(|| Error::unavailable("the server has ended"))?;
-        self.members.iter().map(|member| models.find(member, None).cloned()).collect()
+        self.members.iter().map(|member| models.find(ScopedName::everywhere(member), None).cloned()).collect()
     }
 }
 
@@ -144,10 +144,13 @@ impl Sequences for Relay {
 
 impl Composite for Relay {
     fn members<'a>(&self, models: &'a ModelTable) -> Vec<Option<&'a Arc<Model>>> {
-        self.members.iter().map(|member| models.find(member, None).ok()).collect()
+        self.members.iter().map(|member| models.find(ScopedName::everywhere(member), None).ok()).collect()
     }
 
     fn still_fits(&self, _: &Model, models: &ModelTable) -> Result<bool> {
-        self.members.iter().try_for_each(|member| models.find(member, None).map(drop)).map(|()| true)
+        self.members
+            .iter()
+            .try_for_each(|member| models.find(ScopedName::everywhere(member), None).map(drop))
+            .map(|()| true)
     }
 }

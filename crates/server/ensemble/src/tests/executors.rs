@@ -1,5 +1,6 @@
 //! Rules for all executors, tested with instances and with graphs.
 
+use nereid_core::ScopedName;
 use std::task::{Context, Poll, Waker};
 
 use super::*;
@@ -9,7 +10,7 @@ fn with_each_kind(test: impl Fn(&Server, &Members, &str)) {
     for (name, input) in [("hold", "X"), ("e", "IN")] {
         let steps = ["hold: X=IN -> Y=OUT"];
         let (server, members) = serving([member("hold", "X", "hold", 0), ensemble("e", "IN", "OUT", &steps)]);
-        assert_eq!(server.model(name, None).unwrap().is_composite(), input == "IN");
+        assert_eq!(server.model(ScopedName::everywhere(name), None).unwrap().is_composite(), input == "IN");
         test(&server, &members, name);
         server.unload_all();
     }
@@ -28,7 +29,7 @@ fn poll(answers: &mut ResponseStream) -> Poll<Result<i64>> {
 #[test]
 fn a_request_is_executed_answered_and_counted() {
     with_each_kind(|server, members, name| {
-        let model = server.model(name, None).unwrap();
+        let model = server.model(ScopedName::everywhere(name), None).unwrap();
         let mut answers = submit(server, name);
         let held = members.held(1).remove(0);
         assert!(poll(&mut answers).is_pending());
@@ -48,7 +49,10 @@ fn cancelled_request_is_cancelled_where_it_executes() {
         drop(answers);
         assert!(held.responder().is_cancelled());
         held.answer(Err(Error::cancelled("taken back")));
-        assert_eq!(server.model(name, None).unwrap().statistics().snapshot().cancel.count, 1);
+        assert_eq!(
+            server.model(ScopedName::everywhere(name), None).unwrap().statistics().snapshot().cancel.count,
+            1
+        );
     });
 }
 
@@ -71,7 +75,7 @@ async fn executor_is_ready_if_its_backends_are() {
     let steps = ["unready: X=IN -> Y=OUT"];
     let (server, _) = serving([member("unready", "X", "unready", 0), ensemble("e", "IN", "OUT", &steps)]);
     for name in ["unready", "e"] {
-        let checks = server.model(name, None).unwrap().executor().check_ready();
+        let checks = server.model(ScopedName::everywhere(name), None).unwrap().executor().check_ready();
         assert_eq!(checks.len(), 1);
         for check in checks {
             assert_eq!(check.await.unwrap_err().message(), "not ready on purpose");
@@ -83,7 +87,7 @@ async fn executor_is_ready_if_its_backends_are() {
 #[test]
 fn closed_executor_refuses_new_requests_and_finishes_others() {
     with_each_kind(|server, members, name| {
-        let model = server.model(name, None).unwrap();
+        let model = server.model(ScopedName::everywhere(name), None).unwrap();
         let mut begun = submit(server, name);
         let held = members.held(1).remove(0);
         thread::scope(|scope| {

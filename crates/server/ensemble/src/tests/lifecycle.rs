@@ -6,7 +6,7 @@ use std::task::{Context, Poll, Waker};
 use proptest::prelude::*;
 
 use super::*;
-use nereid_core::{BlockingSource, Fingerprint, ModelControl, Overrides, VersionState};
+use nereid_core::{BlockingSource, Fingerprint, ModelControl, Overrides, ScopedName, VersionState};
 
 /// A source whose models the test changes. Each change has a new fingerprint.
 #[derive(Clone, Default)]
@@ -63,20 +63,24 @@ fn world<const N: usize>(control: ModelControl, models: [(String, ModelSpec); N]
 impl World {
     fn load(&self, name: &str) -> Result<()> {
         let (done, outcome) = channel();
-        self.server.load_model(name, Overrides::default(), move |result| done.send(result).unwrap())?;
+        self.server.load_model(ScopedName::everywhere(name), Overrides::default(), move |result| {
+            done.send(result).unwrap()
+        })?;
         outcome.recv().unwrap()
     }
 
     fn unload(&self, name: &str) {
         let (done, outcome) = channel();
-        self.server.unload_model(name, move |result| done.send(result).unwrap()).unwrap();
+        self.server
+            .unload_model(ScopedName::everywhere(name), move |result| done.send(result).unwrap())
+            .unwrap();
         outcome.recv().unwrap().unwrap();
     }
 
     fn unload_with_dependents(&self, name: &str) {
         let (done, outcome) = channel();
         let done = move |result| done.send(result).unwrap();
-        self.server.unload_model_and_dependents(name, done).unwrap();
+        self.server.unload_model_and_dependents(ScopedName::everywhere(name), done).unwrap();
         outcome.recv().unwrap().unwrap();
     }
 
@@ -175,8 +179,10 @@ fn outcomes(world: &World, changes: &[(bool, &str)], meanwhile: impl FnOnce()) -
             let (done, outcome) = channel();
             let done = move |result| done.send(result).unwrap();
             match is_load {
-                true => world.server.load_model(name, Overrides::default(), done).unwrap(),
-                false => world.server.unload_model(name, done).unwrap(),
+                true => {
+                    world.server.load_model(ScopedName::everywhere(name), Overrides::default(), done).unwrap()
+                }
+                false => world.server.unload_model(ScopedName::everywhere(name), done).unwrap(),
             }
             outcome
         })
@@ -193,7 +199,7 @@ fn member_unloaded_during_the_load_of_its_ensemble_is_unloaded_afterwards() {
     let (loading, changed) = &*world.members.loading;
     let (done, outcome) = channel();
     let done = move |result| done.send(result).unwrap();
-    world.server.load_model("inner", Overrides::default(), done).unwrap();
+    world.server.load_model(ScopedName::everywhere("inner"), Overrides::default(), done).unwrap();
     drop(changed.wait_while(loading.lock().unwrap(), |loading| *loading == 0).unwrap());
     let ended = outcomes(&world, &[(false, "one"), (false, "two")], || {
         *loading.lock().unwrap() = 0;
@@ -212,7 +218,7 @@ fn member_unloaded_before_its_ensemble_is_read_is_loaded_with_it() {
     let held = world.source.0.lock().unwrap();
     let (done, outcome) = channel();
     let done = move |result| done.send(result).unwrap();
-    world.server.load_model("inner", Overrides::default(), done).unwrap();
+    world.server.load_model(ScopedName::everywhere("inner"), Overrides::default(), done).unwrap();
     world.unload("two");
     drop(held);
     outcome.recv().unwrap().unwrap();
@@ -286,12 +292,15 @@ fn member_that_no_longer_fits_unloads_its_ensemble() {
 fn an_ensemble_follows_members_that_become_decoupled() {
     let world = world(ModelControl::Poll, nested());
     world.server.start(None).unwrap();
-    let is_decoupled = || ["all", "inner"].map(|name| world.server.model(name, None).unwrap().is_decoupled());
-    let before = world.server.model("inner", None).unwrap();
+    let is_decoupled = || {
+        ["all", "inner"]
+            .map(|name| world.server.model(ScopedName::everywhere(name), None).unwrap().is_decoupled())
+    };
+    let before = world.server.model(ScopedName::everywhere("inner"), None).unwrap();
     world.source.set(member("two", "X", "add", 11));
     world.look();
     // The ensemble is unchanged, so the same load continues.
-    assert!(Arc::ptr_eq(&before, &world.server.model("inner", None).unwrap()));
+    assert!(Arc::ptr_eq(&before, &world.server.model(ScopedName::everywhere("inner"), None).unwrap()));
     world.source.set(member("two", "X", "repeat", 0));
     world.look();
     assert_eq!(is_decoupled(), [true, true]);
@@ -411,7 +420,7 @@ fn ensembles_end_before_their_members() {
     let (server, members) = serving([member("hold", "X", "hold", 0), ensemble("e", "IN", "OUT", &steps)]);
     let mut answers = infer(&server, "e", request(&[("IN", 5)])).unwrap();
     let held = members.held(1).remove(0);
-    let ensemble = server.model("e", None).unwrap();
+    let ensemble = server.model(ScopedName::everywhere("e"), None).unwrap();
     thread::scope(|scope| {
         let ending = scope.spawn(|| server.unload_all());
         // New requests are refused once unloading has begun.

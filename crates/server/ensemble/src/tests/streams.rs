@@ -1,5 +1,6 @@
 //! Ensembles with decoupled members, and limits of the requests in progress per step.
 
+use nereid_core::ScopedName;
 use nereid_model_config::proto::model_config::SchedulingChoice;
 
 use super::*;
@@ -31,8 +32,10 @@ async fn each_response_of_a_decoupled_step_drives_the_rest_once() {
         ensemble("e", "IN", "OUT", &["repeat: X=IN -> Y=a", "ten: X=a -> Y=b", "two: X=a W=b -> Y=OUT"]),
         ensemble("nested", "IN", "OUT", &["e: IN=IN -> OUT=a", "repeat: X=a -> Y=OUT"]),
     ]);
-    let model = server.model("e", None).unwrap();
-    assert!(model.is_decoupled() && server.model("nested", None).unwrap().is_decoupled());
+    let model = server.model(ScopedName::everywhere("e"), None).unwrap();
+    assert!(
+        model.is_decoupled() && server.model(ScopedName::everywhere("nested"), None).unwrap().is_decoupled()
+    );
     // In the order of the responses, since each member keeps the order of its requests.
     for (times, answers) in [(0, vec![]), (1, vec![10]), (100, (0..100).map(|it| 10 + 2 * it).collect())] {
         assert_eq!(stream(&server, "e", request(&[("IN", times)])).await.unwrap(), answers);
@@ -75,7 +78,7 @@ async fn step_keeps_its_limit_of_requests_in_progress_over_all_requests() {
     let mut taken = 0;
     while taken < 6 {
         let held = members.held(1);
-        let pending = server.model("hold", None).unwrap().pending();
+        let pending = server.model(ScopedName::everywhere("hold"), None).unwrap().pending();
         assert!(held.len() + pending <= 2, "{} and {pending}", held.len());
         taken += held.len();
         held.into_iter().for_each(|request| members.release(request));
@@ -124,12 +127,18 @@ async fn cancelled_request_that_waits_for_a_permit_leaves_it_to_others() {
     let second = infer(&server, "e", request(&[("IN", 2)])).unwrap();
     let mut third = infer(&server, "e", request(&[("IN", 3)])).unwrap();
     drop(second);
-    assert_eq!(server.model("e", None).unwrap().statistics().snapshot().cancel.count, 1);
+    assert_eq!(
+        server.model(ScopedName::everywhere("e"), None).unwrap().statistics().snapshot().cancel.count,
+        1
+    );
     members.release(held);
     assert_eq!(outputs(&first.single().await.unwrap()), [("OUT", 1)]);
     members.release(members.held(1).remove(0));
     assert_eq!(outputs(&third.single().await.unwrap()), [("OUT", 3)]);
-    assert_eq!(server.model("hold", None).unwrap().statistics().snapshot().success.count, 2);
+    assert_eq!(
+        server.model(ScopedName::everywhere("hold"), None).unwrap().statistics().snapshot().success.count,
+        2
+    );
 }
 
 #[tokio::test]
@@ -141,6 +150,6 @@ async fn a_member_that_fails_in_the_middle_ends_the_stream() {
     ]);
     let error = stream(&server, "e", request(&[("IN", 3)])).await.unwrap_err();
     assert_eq!(error.message(), "in ensemble 'e', failed on purpose");
-    let statistics = server.model("e", None).unwrap().statistics().snapshot();
+    let statistics = server.model(ScopedName::everywhere("e"), None).unwrap().statistics().snapshot();
     assert_eq!((statistics.fail.count, statistics.success.count), (1, 0));
 }

@@ -10,7 +10,7 @@ use nereid_core::backend_api::{
 };
 use nereid_core::{
     BlockingSource, Caller, Fingerprint, Interceptors, ModelControl, ModelSpec, Overrides, ReleaseStatus,
-    ReleasedVersion, RequestHead, Server, ServerOptions,
+    ReleasedVersion, RequestHead, ScopedName, Server, ServerOptions,
 };
 use nereid_testkit::{ScriptedBackend, ScriptedModel};
 use proptest::prelude::*;
@@ -142,11 +142,11 @@ impl World {
     }
 
     fn load(&self) -> Result<()> {
-        self.wait(|done| self.server.load_model("m", Overrides::default(), done))
+        self.wait(|done| self.server.load_model(ScopedName::everywhere("m"), Overrides::default(), done))
     }
 
     fn unload(&self) {
-        self.wait(|done| self.server.unload_model("m", done)).unwrap();
+        self.wait(|done| self.server.unload_model(ScopedName::everywhere("m"), done)).unwrap();
     }
 
     /// Sends a request. Returns the version that executed it, and its answer.
@@ -168,7 +168,7 @@ impl World {
         };
         self.runtime.block_on(async {
             let head = || head.iter().copied().collect::<RequestHead>();
-            let model = self.server.resolve_with("m", version, head).await.unwrap();
+            let model = self.server.resolve_with(ScopedName::everywhere("m"), version, head).await.unwrap();
             let mut answers = self.server.infer(&model, request, Caller::default()).unwrap();
             let answer = answers.single().await.map(|it| it.output("Y").unwrap().contiguous().unwrap()[0]);
             (answers.model_version(), answer)
@@ -182,7 +182,7 @@ impl World {
     }
 
     fn status(&self) -> ReleaseStatus {
-        self.server.model("m", None).unwrap().release().unwrap().status()
+        self.server.model(ScopedName::everywhere("m"), None).unwrap().release().unwrap().status()
     }
 
     fn version(&self, version: u64) -> ReleasedVersion {
@@ -228,7 +228,7 @@ fn requests_are_split_by_weight_and_kept_by_header() {
     assert_eq!(first, second);
     assert_eq!(first.into_iter().collect::<BTreeSet<_>>(), BTreeSet::from([1, 3]));
     // Requests for metadata get the established version.
-    assert_eq!(world.server.model("m", None).unwrap().version(), 1);
+    assert_eq!(world.server.model(ScopedName::everywhere("m"), None).unwrap().version(), 1);
     assert_eq!(
         world.notes(),
         [
@@ -270,7 +270,7 @@ fn a_version_that_proves_itself_is_promoted() {
     world.until(|status| status.versions[1].part == "promoted");
     assert_eq!(world.version(1).part, "replaced");
     assert_eq!(world.versions_of(50), BTreeMap::from([(2, 50)]));
-    assert_eq!(world.server.model("m", None).unwrap().version(), 2);
+    assert_eq!(world.server.model(ScopedName::everywhere("m"), None).unwrap().version(), 2);
     assert_eq!(world.send(Some(1), &[], None).0, 1);
     let (results, notes) = (world.version(2).results, world.notes());
     assert!(results > 100 && notes[1].starts_with("promoted of a release, 100.0 %"), "{notes:?}");
@@ -348,7 +348,7 @@ fn changes_of_a_release_load_nothing_and_sequences_stay_with_their_version() {
     // Without a release, requests go to the latest version.
     world.put(sequences, &[Right, Right]);
     world.load().unwrap();
-    assert!(world.server.model("m", None).unwrap().release().is_none());
+    assert!(world.server.model(ScopedName::everywhere("m"), None).unwrap().release().is_none());
     assert_eq!(world.send(None, &[], Some((1_000, true))).0, 2);
 }
 
@@ -385,7 +385,7 @@ proptest! {
             for _ in 0..10 {
                 let (version, answer) = world.send(None, &[], None);
                 prop_assert_eq!(answer, Ok(5));
-                prop_assert!(world.server.models().ready_versions("m").any(|it| it == version));
+                prop_assert!(world.server.models().ready_versions(ScopedName::everywhere("m")).any(|it| it == version));
             }
         }
     }

@@ -1,5 +1,6 @@
 //! The loads of one model on a clock of the tests' own.
 
+use nereid_core::ScopedName;
 use proptest::prelude::*;
 
 use super::*;
@@ -27,11 +28,11 @@ impl World {
     }
 
     fn request(&mut self, patience: Duration) -> Answer {
-        self.loads.request("m", self.now, self.now, self.now + patience)
+        self.loads.request(ScopedName::everywhere("m"), self.now, self.now, self.now + patience)
     }
 
     fn end(&mut self, outcome: Result<()>) {
-        self.loads.ended("m", self.now, &outcome);
+        self.loads.ended(ScopedName::everywhere("m"), self.now, &outcome);
     }
 }
 
@@ -72,17 +73,21 @@ fn a_failed_load_is_tried_again_after_pauses_that_double() {
             assert_eq!(error.code(), nereid_backend_api::ErrorCode::Unavailable);
             assert_eq!(error.message(), "model 'm' could not be loaded for this request: broken on purpose");
             assert_eq!(error.retry_after().map(|it| u64::from(it.get())), Some(retry_after));
-            assert!(world.loads.is_paused("m", world.now) && world.loads.is_active("m"));
+            assert!(
+                world.loads.is_paused(ScopedName::everywhere("m"), world.now)
+                    && world.loads.is_active(ScopedName::everywhere("m"))
+            );
         }
         world.pass(seconds(1));
-        assert!(!world.loads.is_paused("m", world.now));
+        assert!(!world.loads.is_paused(ScopedName::everywhere("m"), world.now));
         // A request that waited for this load starts no other one.
-        let answer = world.loads.request("m", arrived, world.now, world.now + seconds(60));
+        let answer =
+            world.loads.request(ScopedName::everywhere("m"), arrived, world.now, world.now + seconds(60));
         assert!(!answer.starts_load && answer.wait.is_err());
     }
     assert!(world.request(seconds(60)).starts_load);
     world.end(Ok(()));
-    assert!(!world.loads.is_active("m"));
+    assert!(!world.loads.is_active(ScopedName::everywhere("m")));
     // A success ends the doubling.
     assert!(world.request(seconds(60)).starts_load);
     world.end(broken());
@@ -112,7 +117,8 @@ fn a_request_waits_no_longer_than_it_may() {
     world.pass(seconds(1));
     assert!(is_woken(&mut short) && !is_woken(&mut long));
     // The woken request is decided about again.
-    let answer = world.loads.request("m", world.now - seconds(2), world.now, world.now);
+    let answer =
+        world.loads.request(ScopedName::everywhere("m"), world.now - seconds(2), world.now, world.now);
     let error = answer.wait.unwrap_err();
     assert!(!answer.starts_load);
     assert_eq!(error.message(), "model 'm' is still being loaded after 2.0 s; try again later");
@@ -151,7 +157,7 @@ fn requests_whose_clients_left_take_no_memory() {
         drop(world.request(seconds(60)));
     }
     let Some(ModelLoads { state: State::Loading { waiting, .. }, .. }) =
-        world.loads.models.get(&key("m".into()))
+        world.loads.models.get(&key(ScopedName::everywhere("m")))
     else {
         panic!("the model is being loaded");
     };
@@ -188,7 +194,7 @@ proptest! {
             match event {
                 Event::Request { patience } => {
                     let until = world.now + seconds(patience);
-                    let paused = world.loads.is_paused("m", world.now);
+                    let paused = world.loads.is_paused(ScopedName::everywhere("m"), world.now);
                     let answer = world.request(seconds(patience));
                     // A failure at this very moment counts for a request that arrives at it.
                     prop_assert_eq!(answer.starts_load, !is_loading && !paused && failed_at != Some(world.now));

@@ -131,7 +131,7 @@ impl World {
 
     async fn ask_with(&self, name: &str, version: Option<u64>, time_limit: Option<Duration>) -> Result<u8> {
         let head = || RequestHead::default().with_time_limit(time_limit);
-        let model = self.server.resolve_with(name, version, head).await?;
+        let model = self.server.resolve_with(ScopedName::everywhere(name), version, head).await?;
         let mut answers = self.server.infer(&model, InferRequest::default(), Caller::default())?;
         Ok(answers.single().await?.outputs[0].contiguous()?[0])
     }
@@ -177,10 +177,10 @@ async fn requests_load_their_models_once_in_every_mode() {
         for (name, version) in [("d", None), ("a", Some(2)), ("", None), ("../a", None)] {
             let error = world.ask_with(name, version, None).await.unwrap_err();
             assert_eq!(error.code(), ErrorCode::NotFound, "{name}: {error}");
-            world.server.model_ready(name, version).await.unwrap_err();
+            world.server.model_ready(ScopedName::everywhere(name), version).await.unwrap_err();
         }
         for name in ["a", "b", "c"] {
-            world.server.model_ready(name, None).await.unwrap();
+            world.server.model_ready(ScopedName::everywhere(name), None).await.unwrap();
         }
         assert!(world.loads().is_empty());
     }
@@ -197,7 +197,7 @@ async fn a_failed_load_answers_all_that_wait_and_later_requests_until_the_pause_
         }
         world.is_broken.store(false, Ordering::Relaxed);
         world.ask("a").await.unwrap_err();
-        world.server.model_ready("a", None).await.unwrap_err();
+        world.server.model_ready(ScopedName::everywhere("a"), None).await.unwrap_err();
         assert_eq!(world.loads(), ["a"]);
         // Other models do not wait, and neither does the server.
         assert_eq!(world.ask("b").await.unwrap(), 2);
@@ -226,7 +226,7 @@ async fn a_request_whose_time_is_short_is_refused_and_the_load_goes_on() {
         assert_eq!((error.code(), error.retry_after().is_some()), (ErrorCode::Unavailable, true), "{error}");
         world.hold(false);
         // The load was started, and serves the next request.
-        while world.server.model("a", None).is_err() {
+        while world.server.model(ScopedName::everywhere("a"), None).is_err() {
             tokio::task::yield_now().await;
         }
         assert_eq!(world.ask("a").await.unwrap(), 1);
@@ -312,11 +312,14 @@ async fn an_unload_by_a_client_frees_memory_or_ends_the_service_of_a_model() {
         }
         world.ask("a").await.unwrap();
         let (done, outcome) = mpsc::channel();
-        world.server.unload_model("a", move |result| done.send(result).unwrap()).unwrap();
+        world
+            .server
+            .unload_model(ScopedName::everywhere("a"), move |result| done.send(result).unwrap())
+            .unwrap();
         outcome.recv().unwrap().unwrap();
         let is_served = world.ask("a").await.is_ok();
         assert_eq!(is_served, control == ModelControl::OnDemand);
-        assert_eq!(world.server.model_ready("a", None).await.is_ok(), is_served);
+        assert_eq!(world.server.model_ready(ScopedName::everywhere("a"), None).await.is_ok(), is_served);
     }
 }
 
@@ -391,7 +394,7 @@ async fn instances_beyond_those_of_the_load_need_room_in_the_budget() {
         for name in ["a", "b"] {
             world.ask(name).await.unwrap();
         }
-        let model = world.server.model("a", None).unwrap();
+        let model = world.server.model(ScopedName::everywhere("a"), None).unwrap();
         let has_room = |instances| world.server.has_room_for_instances(&model, instances);
         assert!(has_room(2) && has_room(most), "{bytes:?}");
         assert_eq!(has_room(most + 1), bytes.is_none(), "{bytes:?}");
@@ -411,7 +414,7 @@ async fn neither_models_in_use_nor_kept_ones_leave() {
     ];
     let world = world(ModelControl::OnDemand, budget(30), &models);
     world.ask("kept").await.unwrap();
-    let busy = world.server.resolve("busy", None).await.unwrap();
+    let busy = world.server.resolve(ScopedName::everywhere("busy"), None).await.unwrap();
     let answers = world.server.infer(&busy, InferRequest::default(), Caller::default()).unwrap();
     drop(busy);
     for name in ["a", "b", "a", "b"] {
@@ -421,7 +424,7 @@ async fn neither_models_in_use_nor_kept_ones_leave() {
     let error = world.ask("large").await.unwrap_err();
     assert!(error.message().contains("more than the memory budget"), "{error}");
     world.source.put("a", HELD, &plain);
-    let holder = world.server.resolve("a", None).await.unwrap();
+    let holder = world.server.resolve(ScopedName::everywhere("a"), None).await.unwrap();
     let others = world.server.infer(&holder, InferRequest::default(), Caller::default()).unwrap();
     drop(holder);
     let error = world.ask("b").await.unwrap_err();
@@ -462,11 +465,11 @@ async fn idle_models_leave_and_come_back_for_their_next_request() {
         for round in 0..2 {
             world.ask("a").await.unwrap();
             world.ask("b").await.unwrap();
-            let busy = world.server.resolve("busy", None).await.unwrap();
+            let busy = world.server.resolve(ScopedName::everywhere("busy"), None).await.unwrap();
             let request = InferRequest { id: format!("{round}"), ..InferRequest::default() };
             let mut answers = world.server.infer(&busy, request, Caller::default()).unwrap();
             drop(busy);
-            while world.server.model("a", None).is_ok() {
+            while world.server.model(ScopedName::everywhere("a"), None).is_ok() {
                 tokio::time::sleep(IDLE_CHECK / 4).await;
             }
             // Neither those that are in use, nor those that never leave.

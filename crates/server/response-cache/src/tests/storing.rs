@@ -5,6 +5,7 @@ use std::task::{Context, Waker};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
+use nereid_core::ScopedName;
 use nereid_testkit::ScriptedModel;
 
 use super::*;
@@ -35,7 +36,7 @@ impl ResponseCache for AskingCache {
         let caller = self.caller.lock().unwrap().take_if(|caller| *caller == thread::current().id());
         let Some(caller) = caller else { return };
         let server = self.server.get().and_then(Weak::upgrade).unwrap();
-        let model = server.model("m", None).unwrap();
+        let model = server.model(ScopedName::everywhere("m"), None).unwrap();
         let mut answers = server.infer(&model, request(b"another"), Caller::default()).unwrap();
         let begin = Instant::now();
         let mut is_answered = false;
@@ -69,7 +70,7 @@ fn an_instance_is_free_while_its_answer_is_stored() {
     let server = Server::new(options, backends, Arc::new(BTreeMap::from([("m".to_owned(), Ok(spec))])));
     assert!(server.start(None).unwrap().is_empty());
     cache.server.set(Arc::downgrade(&server)).unwrap();
-    let model = server.model("m", None).unwrap();
+    let model = server.model(ScopedName::everywhere("m"), None).unwrap();
     // Small answers and large ones, and errors in between.
     for contents in [vec![1], vec![2; 300], vec![99], vec![3; 3000]] {
         loop {

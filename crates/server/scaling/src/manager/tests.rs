@@ -6,7 +6,7 @@ use std::sync::mpsc::channel;
 use std::thread;
 
 use nereid_core::backend_api::{Backend, Batch, InferRequest, Response};
-use nereid_core::{Caller, Interceptors, ModelSpec, ServerOptions};
+use nereid_core::{Caller, Interceptors, ModelSpec, ScopedName, ServerOptions};
 use nereid_testkit::{ScriptedBackend, ScriptedModel};
 
 use super::*;
@@ -73,7 +73,7 @@ fn parameters(min: usize, max: usize) -> String {
 }
 
 fn instances(server: &Server) -> usize {
-    server.model("m", None).unwrap().instances().unwrap()
+    server.model(ScopedName::everywhere("m"), None).unwrap().instances().unwrap()
 }
 
 fn eventually(what: &str, is_met: impl Fn() -> bool) {
@@ -90,7 +90,7 @@ async fn instances_start_while_requests_wait_and_end_afterwards() {
     let (server, _scaling) = serve(&parameters(1, 3), 8, &held);
     assert_eq!(instances(&server), 1);
     let send = || {
-        let model = server.model("m", None).unwrap();
+        let model = server.model(ScopedName::everywhere("m"), None).unwrap();
         server.infer(&model, InferRequest::default(), Caller::default()).unwrap()
     };
     // The first ones wait in the queue of the first instance, and the model grows for those that follow.
@@ -115,7 +115,7 @@ fn the_least_number_is_there_without_requests_and_processors_limit_the_most() {
     let held = Arc::<Held>::default();
     let (server, _scaling) = serve(&parameters(2, 8), 3, &held);
     eventually("the least number", || instances(&server) == 2);
-    let model = server.model("m", None).unwrap();
+    let model = server.model(ScopedName::everywhere("m"), None).unwrap();
     let answers: Vec<_> =
         (0..20).map(|_| server.infer(&model, InferRequest::default(), Caller::default()).unwrap()).collect();
     drop(model);

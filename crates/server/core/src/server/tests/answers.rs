@@ -6,6 +6,7 @@ use std::task::{Context, Poll, Waker};
 use proptest::prelude::*;
 
 use super::*;
+use crate::scope::ScopedName;
 
 /// A server whose backend hands its requests to the test.
 fn keeping() -> (Arc<Server>, Receiver<nereid_backend_api::Request>) {
@@ -35,7 +36,7 @@ fn answers_to_clients_elsewhere_that_find_no_room_fail_their_requests_until_othe
     let keep = move |batch: Batch| batch.into_requests().into_iter().for_each(|it| kept.send(it).unwrap());
     let options = ServerOptions { max_inflight_bytes: 4 * LENGTH, ..options() };
     let server = server_with(options, scripted(keep), vec![spec(config(), &[1])]);
-    let model = server.model("m", None).unwrap();
+    let model = server.model(ScopedName::everywhere("m"), None).unwrap();
     let mut context = Context::from_waker(Waker::noop());
     let mut answered = |caller: Caller| {
         let mut answers = server.infer(&model, request(), caller).unwrap();
@@ -94,7 +95,7 @@ proptest! {
         acts in prop::collection::vec(act(), 1..12)
     ) {
         let (server, requests) = keeping();
-        let model = server.model("m", None).unwrap();
+        let model = server.model(ScopedName::everywhere("m"), None).unwrap();
         let mut answers = infer(&server, request()).unwrap();
         let responder = requests.recv().unwrap().into_responder();
         let outcome = |fails| if fails { Err(Error::internal("on purpose")) } else { Ok(Response::default()) };
@@ -156,7 +157,7 @@ proptest! {
 #[test]
 fn an_answer_that_is_read_on_another_thread_is_counted() {
     let (server, requests) = keeping();
-    let model = server.model("m", None).unwrap();
+    let model = server.model(ScopedName::everywhere("m"), None).unwrap();
     for round in 1..=200 {
         let mut answers = infer(&server, request()).unwrap();
         let held = requests.recv().unwrap();

@@ -9,6 +9,7 @@ use nereid_backend_api::{BatchBuilder, CustomBatching, Flow, Request};
 
 use super::*;
 use crate::Admission;
+use crate::scope::ScopedName;
 use nereid_scheduling::rate_limiter::ResourceLimit;
 
 fn named(id: &str) -> InferRequest {
@@ -41,7 +42,7 @@ async fn requests_that_wait_while_the_instance_executes_leave_together() {
     let first = infer(&server, named("a")).unwrap();
     gate.entered(1);
     let others = ["b", "c", "d"].map(|id| infer(&server, named(id)).unwrap());
-    let model = server.model("m", None).unwrap();
+    let model = server.model(ScopedName::everywhere("m"), None).unwrap();
     assert_eq!(model.pending(), 3);
     gate.open();
     for mut answers in [first].into_iter().chain(others) {
@@ -112,7 +113,7 @@ async fn a_request_past_its_time_is_answered_while_every_instance_is_busy() {
     gate.entered(1);
     let mut patient = infer(&server, named("patient")).unwrap();
     let hasty = InferRequest { timeout: Some(Duration::from_millis(1)), ..named("hasty") };
-    let model = server.model("m", None).unwrap();
+    let model = server.model(ScopedName::everywhere("m"), None).unwrap();
     assert_eq!(code(infer(&server, hasty).unwrap()).await, ErrorCode::Unavailable);
     assert_eq!((model.pending(), model.statistics().snapshot().fail.count), (1, 1));
     gate.open();
@@ -175,7 +176,7 @@ async fn senders_share_the_queue_by_their_weights() {
         for (index, flow) in (1..).zip(requests) {
             let admission = Admission { flow, ..Admission::default() };
             let caller = Caller::default().with_admission(Some(admission));
-            let model = server.model("m", None).unwrap();
+            let model = server.model(ScopedName::everywhere("m"), None).unwrap();
             answers.push(server.infer(&model, named(&named_by(index)), caller).unwrap());
         }
         gate.open();
@@ -200,7 +201,7 @@ async fn answers_keep_the_order_of_requests_where_configured() {
     let mut second = infer(&server, named("b")).unwrap();
     gate.entered(2);
     gate.release("b");
-    let statistics = || server.model("m", None).unwrap().statistics().snapshot();
+    let statistics = || server.model(ScopedName::everywhere("m"), None).unwrap().statistics().snapshot();
     while statistics().execution_count == 0 {
         tokio::task::yield_now().await;
     }
@@ -315,7 +316,7 @@ async fn instances_that_share_a_resource_execute_one_at_a_time() {
         let mut answers: Vec<_> = ["a", "b"].map(|id| infer(&server, named(id)).unwrap()).into();
         assert_eq!(gate.entered(1), [["a"]]);
         // Its instance is idle, but the resource is taken.
-        assert_eq!(server.model("m", None).unwrap().pending(), 1);
+        assert_eq!(server.model(ScopedName::everywhere("m"), None).unwrap().pending(), 1);
         gate.release("a");
         assert_eq!(gate.entered(2), [["a"], ["b"]]);
         gate.open();
@@ -351,7 +352,8 @@ async fn responses_of_a_decoupled_model_are_counted_by_their_place() {
     );
     let mut answers = infer(&server, request()).unwrap();
     while answers.next().await.is_some() {}
-    let responses = server.model("m", None).unwrap().statistics().snapshot().responses;
+    let responses =
+        server.model(ScopedName::everywhere("m"), None).unwrap().statistics().snapshot().responses;
     let counts: Vec<_> = responses
         .iter()
         .map(|it| (it.success.count, it.fail.count, it.empty_response.count, it.compute_infer.count))

@@ -11,6 +11,7 @@ use nereid_backend_api::{
 use nereid_model_config::parse_text;
 
 use super::*;
+use crate::scope::ScopedName;
 use crate::source::BlockingSource;
 use nereid_scheduling::rate_limiter::{RateLimit, ResourceLimit};
 
@@ -232,7 +233,7 @@ fn sized(id: &str, slots: u64) -> InferRequest {
 }
 
 fn pending(server: &Server) -> usize {
-    server.model("m", None).unwrap().pending()
+    server.model(ScopedName::everywhere("m"), None).unwrap().pending()
 }
 
 const SCHEDULINGS: [&str; 3] = [
@@ -257,7 +258,7 @@ async fn requests_join_those_that_execute_and_others_stay_in_the_queue() {
                 device.finish(id);
                 answers[index].single().await.unwrap();
             }
-            let statistics = server.model("m", None).unwrap().statistics().snapshot();
+            let statistics = server.model(ScopedName::everywhere("m"), None).unwrap().statistics().snapshot();
             let counts = [statistics.success.count, statistics.inference_count, statistics.execution_count];
             assert_eq!((counts, statistics.queue.count), ([5; 3], 5), "each is an execution of its own");
             assert_eq!(statistics.batches[&1].compute_infer.count, 5);
@@ -376,7 +377,7 @@ async fn queued_and_held_requests_are_executed_before_an_unload_or_a_stop_ends()
             server.start(Some(vec!["m".to_owned()])).unwrap();
             let mut answers = ["a", "b", "c"].map(|id| infer(&server, named(id)).unwrap());
             device.taken(2);
-            let found = server.model("m", None).unwrap();
+            let found = server.model(ScopedName::everywhere("m"), None).unwrap();
             thread::scope(|scope| {
                 if stops {
                     server.begin_shutdown();
@@ -384,7 +385,9 @@ async fn queued_and_held_requests_are_executed_before_an_unload_or_a_stop_ends()
                     scope.spawn(|| server.unload_all());
                 } else {
                     let (done, outcome) = channel();
-                    server.unload_model("m", move |result| done.send(result).unwrap()).unwrap();
+                    server
+                        .unload_model(ScopedName::everywhere("m"), move |result| done.send(result).unwrap())
+                        .unwrap();
                     outcome.recv().unwrap().unwrap();
                     assert_eq!(index(&server), ["m/1 UNLOADING"]);
                 }
@@ -467,7 +470,7 @@ async fn engines_of_several_models_share_a_resource_by_priority() {
         let models = vec![model("m0", &group(priorities[0])), model("m1", &group(priorities[1]))];
         let server = server_with(options, Engines(Arc::clone(&device)), models);
         let ask = |model: usize, number: usize| {
-            let found = server.model(&format!("m{model}"), None).unwrap();
+            let found = server.model(ScopedName::everywhere(&format!("m{model}")), None).unwrap();
             server.infer(&found, named(&format!("{model}.{number}")), Caller::default()).unwrap()
         };
         let mut answers = vec![ask(0, 0)];
@@ -508,7 +511,7 @@ async fn engines_of_several_models_share_a_resource_by_priority() {
             assert!(weighed[0].abs_diff(weighed[1]) <= most, "{counts:?} of {priorities:?}");
         }
         // An idle engine holds no resource.
-        let found = server.model("m1", None).unwrap();
+        let found = server.model(ScopedName::everywhere("m1"), None).unwrap();
         server.infer(&found, named("last"), Caller::default()).unwrap().single().await.unwrap();
     }
 }
@@ -524,8 +527,12 @@ async fn an_engine_keeps_its_requests_when_instances_are_added() {
     device.taken(1);
     source.0.store(2, Ordering::Relaxed);
     let (done, outcome) = channel();
-    server.load_model("m", Overrides::default(), move |result| done.send(result).unwrap()).unwrap();
-    while server.model("m", None).unwrap().config().instance_group[0].count == 1 {
+    server
+        .load_model(ScopedName::everywhere("m"), Overrides::default(), move |result| {
+            done.send(result).unwrap()
+        })
+        .unwrap();
+    while server.model(ScopedName::everywhere("m"), None).unwrap().config().instance_group[0].count == 1 {
         thread::yield_now();
     }
     let mut second = infer(&server, named("second")).unwrap();

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use nereid_backend_api::InstanceKind;
 
 use super::*;
+use crate::scope::ScopedName;
 
 /// Notes the instances that a backend makes, and which of them execute.
 #[derive(Clone, Default)]
@@ -183,7 +184,7 @@ async fn instances_are_made_warmed_up_and_run_where_their_policy_places_them() {
     let groups = "instance_group { name: 'a' host_policy: 'left' }";
     let server = server_with(options, backend.backend(), vec![spec(with_groups(groups), &[1])]);
     // Never on the caller's thread, however short recent executions were.
-    server.model("m", None).unwrap().pool().pretend_cost(Duration::from_nanos(1));
+    server.model(ScopedName::everywhere("m"), None).unwrap().pool().pretend_cost(Duration::from_nanos(1));
     ask(&server, request()).await.unwrap();
     let made = format!("a_0: {{\"cpu-cores\": \"{cores}\"}}");
     let there = |what: &str| (what.to_owned(), vec![first]);

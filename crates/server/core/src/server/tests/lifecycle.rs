@@ -13,6 +13,7 @@ mod readiness;
 use std::sync::atomic::{AtomicU64, Ordering as AtomicOrdering};
 
 use super::*;
+use crate::scope::ScopedName;
 use crate::source::{BlockingSource, Overrides};
 
 /// A source whose one model `m` changes as the test likes.
@@ -119,7 +120,8 @@ impl World {
 
     fn load_with(&self, overrides: Overrides) -> Result<()> {
         let (done, outcome) = channel();
-        self.server.load_model("m", overrides, move |result| done.send(result).unwrap())?;
+        self.server
+            .load_model(ScopedName::everywhere("m"), overrides, move |result| done.send(result).unwrap())?;
         outcome.recv().unwrap()
     }
 
@@ -129,7 +131,7 @@ impl World {
 
     fn unload(&self) -> Result<()> {
         let (done, outcome) = channel();
-        self.server.unload_model("m", move |result| done.send(result).unwrap())?;
+        self.server.unload_model(ScopedName::everywhere("m"), move |result| done.send(result).unwrap())?;
         outcome.recv().unwrap()
     }
 
@@ -139,7 +141,7 @@ impl World {
 
     fn load_on_demand(&self) -> Result<()> {
         let (done, outcome) = channel();
-        self.server.load_on_demand("m", move |result| done.send(result).unwrap());
+        self.server.load_on_demand(ScopedName::everywhere("m"), move |result| done.send(result).unwrap());
         outcome.recv().unwrap()
     }
 
@@ -227,8 +229,10 @@ fn only_names_of_folders_are_loaded_and_unloaded() {
         ("/m", false),
         ("m\0", false),
     ] {
-        let outcomes =
-            [server.load_model(name, Overrides::default(), |_| ()), server.unload_model(name, |_| ())];
+        let outcomes = [
+            server.load_model(ScopedName::everywhere(name), Overrides::default(), |_| ()),
+            server.unload_model(ScopedName::everywhere(name), |_| ()),
+        ];
         for outcome in outcomes {
             let refused = outcome.err().map(|error| error.code());
             assert_eq!(refused, (!is_taken).then_some(ErrorCode::InvalidArg), "{name:?}");
@@ -283,7 +287,11 @@ fn a_load_makes_a_version_anew_whose_backend_says_that_it_is_not_ready() {
         assert_eq!(server.start(Some(vec!["m".to_owned()])).unwrap(), []);
         let load = || {
             let (done, outcome) = channel();
-            server.load_model("m", Overrides::default(), move |result| done.send(result).unwrap()).unwrap();
+            server
+                .load_model(ScopedName::everywhere("m"), Overrides::default(), move |result| {
+                    done.send(result).unwrap()
+                })
+                .unwrap();
             outcome.recv().unwrap().unwrap();
             std::mem::take(&mut *loads.lock().unwrap())
         };
@@ -374,7 +382,7 @@ async fn a_backend_that_panics_takes_down_its_own_load() {
 #[test]
 fn an_override_is_loaded_in_any_case_and_stays_until_the_repository_changes() {
     let world = world(ModelControl::Explicit);
-    let size = || world.server.model("m", None).unwrap().config().max_batch_size;
+    let size = || world.server.model(ScopedName::everywhere("m"), None).unwrap().config().max_batch_size;
     world.load().unwrap();
     world.load_with(with_config("2 1")).unwrap();
     world.load_with(with_config("3 1")).unwrap();
@@ -389,7 +397,7 @@ fn an_override_is_loaded_in_any_case_and_stays_until_the_repository_changes() {
 #[tokio::test]
 async fn instances_are_changed_without_loading_the_model_anew() {
     let world = world(ModelControl::Explicit);
-    let model = || world.server.model("m", None).unwrap();
+    let model = || world.server.model(ScopedName::everywhere("m"), None).unwrap();
     world.load().unwrap();
     ask(&world.server, request()).await.unwrap();
     assert_eq!((world.loads(), model().pool().len()), (1, 1));
@@ -612,7 +620,7 @@ async fn a_model_is_warmed_up_on_each_instance_before_it_is_ready() {
     assert_eq!(*SIZES.lock().unwrap(), [(3, 3); 4]);
     // As in the reference, all of it is counted: four executions of three requests of one item each.
     let counts = || {
-        let counted = server.model("m", None).unwrap().statistics().snapshot();
+        let counted = server.model(ScopedName::everywhere("m"), None).unwrap().statistics().snapshot();
         let compute = [counted.compute_input, counted.compute_infer, counted.compute_output];
         let batches: Vec<_> =
             counted.batches.iter().map(|(size, it)| (*size, it.compute_infer.count)).collect();

@@ -7,6 +7,7 @@ use nereid_model_config::parse_text;
 use proptest::prelude::*;
 
 use super::*;
+use crate::scope::ScopedName;
 use nereid_scheduling::rate_limiter::{RateLimit, RateLimiter, ResourceLimit};
 
 /// How the requests of a model are scheduled, and whether they belong to sequences.
@@ -69,7 +70,7 @@ fn executions(priorities: &[u32], (scheduling, sequences): (&str, bool), request
     let known = server.models.limiter().expect("executions are limited");
     assert!(limiter.set(known).is_ok());
     let ask = |name: &String, number| {
-        let model = server.model(name, None).unwrap();
+        let model = server.model(ScopedName::everywhere(name), None).unwrap();
         server.infer(&model, request_of(sequences, number), Caller::default()).unwrap()
     };
     let mut answers = vec![ask(&names[0], 0)];

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use nereid_backend_api::ReadinessAnnouncer;
 
 use super::*;
+use crate::scope::ScopedName;
 use crate::source::Overrides;
 
 /// A model whose readiness the test sets.
@@ -79,11 +80,15 @@ async fn a_model_that_is_loaded_while_a_client_watches_is_polled_too() {
     let server = patient.serve(false, true);
     let (done, outcome) = channel();
     let sent = done.clone();
-    server.unload_model("m", move |outcome| sent.send(outcome).unwrap()).unwrap();
+    server.unload_model(ScopedName::everywhere("m"), move |outcome| sent.send(outcome).unwrap()).unwrap();
     outcome.recv().unwrap().unwrap();
     let mut watch = server.watch_readiness();
     assert!(watch.next().await);
-    server.load_model("m", Overrides::default(), move |outcome| done.send(outcome).unwrap()).unwrap();
+    server
+        .load_model(ScopedName::everywhere("m"), Overrides::default(), move |outcome| {
+            done.send(outcome).unwrap()
+        })
+        .unwrap();
     let loaded = async {
         while server.models().ready().next().is_none() {
             tokio::task::yield_now().await;

@@ -3,6 +3,7 @@
 use nereid_backend_api::{CorrelationId, SequenceFlags};
 
 use super::*;
+use crate::scope::ScopedName;
 
 /// A scheduler, by the configuration that chooses it.
 struct Case {
@@ -108,7 +109,7 @@ fn every_request_is_answered_once_however_many_ask_at_the_same_time() {
                 });
             }
         });
-        let model = server.model("m", None).unwrap();
+        let model = server.model(ScopedName::everywhere("m"), None).unwrap();
         let statistics = model.statistics().snapshot();
         let counts = (statistics.success.count, statistics.fail.count, statistics.cancel.count);
         assert_eq!((counts, model.pending()), ((200, 0, 0), 0), "{}", case.scheduling);
@@ -159,7 +160,7 @@ async fn closing_answers_all_that_was_taken_and_refuses_what_comes_later() {
     for case in &CASES {
         let gate = Gate::default();
         let server = case.serve(gated(&gate));
-        let model = server.model("m", None).unwrap();
+        let model = server.model(ScopedName::everywhere("m"), None).unwrap();
         let mut sent = vec![(0, case.send(&server, 0))];
         gate.entered(1);
         sent.extend((1..=6).map(|number| (number, case.send(&server, number))));
@@ -191,7 +192,7 @@ async fn a_backend_that_misbehaves_fails_its_requests_and_the_scheduler_goes_on(
             assert!(answers.next().await.expect("an answer").is_err(), "{}", case.scheduling);
             assert!(answers.next().await.is_none(), "{}", case.scheduling);
         }
-        let model = server.model("m", None).unwrap();
+        let model = server.model(ScopedName::everywhere("m"), None).unwrap();
         assert_eq!(
             (model.statistics().snapshot().fail.count, model.pending()),
             (6, 0),

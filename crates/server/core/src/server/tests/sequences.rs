@@ -3,6 +3,7 @@
 use nereid_backend_api::{CorrelationId, Request, SequenceFlags};
 
 use super::*;
+use crate::scope::ScopedName;
 use crate::source::{BlockingSource, Overrides};
 use nereid_scheduling::rate_limiter::ResourceLimit;
 
@@ -50,13 +51,17 @@ fn serving(script: Script, config: ModelConfig, options: ServerOptions) -> (Arc<
 
 fn load(server: &Server) {
     let (done, outcome) = channel();
-    server.load_model("m", Overrides::default(), move |result| done.send(result).unwrap()).unwrap();
+    server
+        .load_model(ScopedName::everywhere("m"), Overrides::default(), move |result| {
+            done.send(result).unwrap()
+        })
+        .unwrap();
     outcome.recv().unwrap().unwrap();
 }
 
 fn unload(server: &Server) {
     let (done, outcome) = channel();
-    server.unload_model("m", move |result| done.send(result).unwrap()).unwrap();
+    server.unload_model(ScopedName::everywhere("m"), move |result| done.send(result).unwrap()).unwrap();
     outcome.recv().unwrap().unwrap();
 }
 
@@ -96,7 +101,7 @@ async fn an_unload_answers_what_waits_and_does_not_wait_for_idle_sequences() {
         all(&server, &["1^", "1"]).await;
         let mut waiting = infer(&server, of("2^")).unwrap();
         let mut behind = infer(&server, of("3^$")).unwrap();
-        assert_eq!(server.model("m", None).unwrap().pending(), 2);
+        assert_eq!(server.model(ScopedName::everywhere("m"), None).unwrap().pending(), 2);
         unload(&server);
         waiting.single().await.unwrap();
         behind.single().await.unwrap();
@@ -116,7 +121,7 @@ async fn sequences_go_on_where_they_are_when_instances_are_changed() {
             let number = instances.to_string();
             all(&server, &["1", &format!("{number}^"), &number]).await;
         }
-        assert_eq!(server.model("m", None).unwrap().pool().len(), 3);
+        assert_eq!(server.model(ScopedName::everywhere("m"), None).unwrap().pool().len(), 3);
         // The first and the second began before the last change.
         all(&server, &["1", "2", "3", "2$", "1$"]).await;
         for over in ["1", "2", "4"] {
@@ -134,7 +139,7 @@ async fn a_client_that_leaves_ends_its_sequence() {
     for strategy in STRATEGIES {
         let (server, _) = serving(echo, configured(strategy, 1), options());
         all(&server, &["1^"]).await;
-        let model = server.model("m", None).unwrap();
+        let model = server.model(ScopedName::everywhere("m"), None).unwrap();
         let left = infer(&server, of("2^")).unwrap();
         let mut behind = infer(&server, of("2")).unwrap();
         let mut stays = infer(&server, of("3^$")).unwrap();
@@ -164,7 +169,7 @@ async fn a_request_that_is_wrong_is_not_counted_and_one_that_fails_is() {
     let (server, _) =
         serving(|batch| batch.fail(Error::internal("broken")), configured("direct { }", 1), options());
     let counted = || {
-        let snapshot = server.model("m", None).unwrap().statistics().snapshot();
+        let snapshot = server.model(ScopedName::everywhere("m"), None).unwrap().statistics().snapshot();
         (snapshot.success.count, snapshot.fail.count)
     };
     ask(&server, of("1")).await.unwrap_err();
@@ -199,7 +204,7 @@ async fn a_generation_stops_when_its_client_leaves() {
         let script: Script = |batch| batch.into_requests().into_iter().for_each(Request::reschedule);
         let strategy = format!("{strategy} iterative_sequence: true");
         let (server, _) = serving(script, configured(&strategy, 1), options());
-        let model = server.model("m", None).unwrap();
+        let model = server.model(ScopedName::everywhere("m"), None).unwrap();
         let generation = infer(&server, request()).unwrap();
         let behind = infer(&server, request()).unwrap();
         let (sender, ended) = channel();

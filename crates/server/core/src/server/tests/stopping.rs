@@ -4,6 +4,7 @@ use nereid_backend_api::{CorrelationId, SequenceFlags};
 use nereid_model_config::parse_text;
 
 use super::*;
+use crate::scope::ScopedName;
 use crate::source::Overrides;
 
 /// A request of sequence 7, or of none.
@@ -49,7 +50,7 @@ fn serving_with_ensemble(scheduling: &str, script: impl Fn(Batch) + Send + Sync 
 }
 
 fn infer_of(server: &Server, model: &str, flags: Option<(bool, bool)>) -> Result<ResponseStream> {
-    server.infer(&server.model(model, None).unwrap(), of(flags), Caller::default())
+    server.infer(&server.model(ScopedName::everywhere(model), None).unwrap(), of(flags), Caller::default())
 }
 
 #[tokio::test]
@@ -72,8 +73,11 @@ async fn new_requests_are_refused_and_those_in_progress_are_answered() {
         for model in ["m", "e"] {
             assert_refused(infer_of(&server, model, None), model);
         }
-        assert_refused(server.load_model("m", Overrides::default(), |_| ()), "a load");
-        assert_refused(server.unload_model("m", |_| ()), "an unload");
+        assert_refused(
+            server.load_model(ScopedName::everywhere("m"), Overrides::default(), |_| ()),
+            "a load",
+        );
+        assert_refused(server.unload_model(ScopedName::everywhere("m"), |_| ()), "an unload");
         assert_eq!(server.work(), Work::Requests);
         gate.open();
         for answers in &mut taken {
@@ -123,7 +127,15 @@ async fn no_request_is_left_in_progress() {
             let _ = infer_of(&server, model, None).unwrap().single().await;
             drop(infer_of(&server, model, None));
             let wrong = InferRequest { inputs: Vec::new(), ..request() };
-            assert!(server.infer(&server.model(model, None).unwrap(), wrong, Caller::default()).is_err());
+            assert!(
+                server
+                    .infer(
+                        &server.model(ScopedName::everywhere(model), None).unwrap(),
+                        wrong,
+                        Caller::default()
+                    )
+                    .is_err()
+            );
         }
         while server.work() != Work::Nothing {
             thread::yield_now();

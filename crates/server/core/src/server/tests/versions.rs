@@ -10,6 +10,7 @@ use super::*;
 use crate::interceptors::LoadedVersion;
 use crate::release::{Release, ReleaseStatus};
 use crate::request_head::RequestHead;
+use crate::scope::ScopedName;
 use crate::source::Overrides;
 use crate::table::ModelTable;
 use crate::versions::{Choice, ModelRequest, VersionChooser};
@@ -40,7 +41,7 @@ impl VersionChooser for Canary {
             (None, Some(version)) => version.parse().unwrap(),
             (None, None) => 1,
         };
-        Choice::Version(models.find(&request.name, Some(version)).cloned())
+        Choice::Version(models.find(ScopedName::everywhere(&request.name), Some(version)).cloned())
     }
 }
 
@@ -50,9 +51,9 @@ async fn a_chooser_sees_the_head_of_requests_to_its_model() {
     server.start(None).unwrap();
     let resolved = async |name: &str, version, head: &[(&str, &str)]| {
         let head = || head.iter().copied().collect::<RequestHead>();
-        server.resolve_with(name, version, head).await.map(|model| model.version())
+        server.resolve_with(ScopedName::everywhere(name), version, head).await.map(|model| model.version())
     };
-    assert_eq!(server.resolve("m", None).await.unwrap().version(), 1);
+    assert_eq!(server.resolve(ScopedName::everywhere("m"), None).await.unwrap().version(), 1);
     for (version, head, expected) in [
         (None, &[][..], Ok(1)),
         (None, &[("x-other", "2")], Ok(1)),
@@ -66,7 +67,10 @@ async fn a_chooser_sees_the_head_of_requests_to_its_model() {
     }
     // The head of other requests is not even read.
     let unread = || panic!("the model has no chooser");
-    assert_eq!(server.resolve_with("other", None, unread).await.unwrap().version(), 1);
+    assert_eq!(
+        server.resolve_with(ScopedName::everywhere("other"), None, unread).await.unwrap().version(),
+        1
+    );
 }
 
 /// Sends requests with a key to version 2, others to version 1, and counts.
@@ -126,7 +130,7 @@ async fn a_release_chooses_when_the_request_is_known() {
     {
         let before = release.0.load(Ordering::Relaxed);
         let head = || head.iter().copied().collect::<RequestHead>();
-        let model = server.resolve_with("m", version, head).await.unwrap();
+        let model = server.resolve_with(ScopedName::everywhere("m"), version, head).await.unwrap();
         // Only requests are split: metadata and readiness are the established version's.
         assert_eq!(model.version(), version.unwrap_or(1));
         assert_eq!(release.0.load(Ordering::Relaxed), before);
@@ -150,7 +154,7 @@ struct Waiting {
 impl VersionChooser for Waiting {
     fn choose(&self, request: &ModelRequest, models: &ModelTable) -> Choice {
         self.asked.fetch_add(1, Ordering::Relaxed);
-        if let Ok(model) = models.find(&request.name, request.version) {
+        if let Ok(model) = models.find(ScopedName::everywhere(&request.name), request.version) {
             return Choice::Version(Ok(Arc::clone(model)));
         }
         let mut state = self.state.subscribe();
@@ -176,14 +180,16 @@ fn is_pending(resolving: &mut ResolveFuture) -> bool {
 #[tokio::test]
 async fn a_request_waits_until_its_chooser_finds_a_version() {
     let (server, state, asked) = waiting();
-    let mut resolving = [None, Some(2)].map(|version| server.resolve("m", version));
+    let mut resolving = [None, Some(2)].map(|version| server.resolve(ScopedName::everywhere("m"), version));
     assert!(resolving.iter_mut().all(is_pending));
     // A change for nothing: the chooser decides again, and waits again.
     state.send_modify(|number| *number += 1);
     assert!(resolving.iter_mut().all(is_pending));
     assert_eq!(asked.load(Ordering::Relaxed), 4);
     let (done, outcome) = channel();
-    server.load_model("m", Overrides::default(), move |it| done.send(it).unwrap()).unwrap();
+    server
+        .load_model(ScopedName::everywhere("m"), Overrides::default(), move |it| done.send(it).unwrap())
+        .unwrap();
     outcome.recv().unwrap().unwrap();
     state.send_modify(|number| *number += 1);
     for resolving in resolving {
@@ -192,8 +198,8 @@ async fn a_request_waits_until_its_chooser_finds_a_version() {
         server.infer(&model, request(), Caller::default()).unwrap().single().await.unwrap();
     }
     // Nothing to wait for any more.
-    assert_eq!(server.resolve("m", Some(1)).await.unwrap().version(), 1);
-    let known: BTreeSet<_> = server.models().ready_versions("m").collect();
+    assert_eq!(server.resolve(ScopedName::everywhere("m"), Some(1)).await.unwrap().version(), 1);
+    let known: BTreeSet<_> = server.models().ready_versions(ScopedName::everywhere("m")).collect();
     assert_eq!(known, BTreeSet::from([1, 2]));
 }
 
@@ -204,7 +210,7 @@ async fn a_server_that_stops_ends_the_wait_of_requests() {
         if is_stopping_before {
             server.begin_shutdown();
         }
-        let mut resolving = server.resolve("m", None);
+        let mut resolving = server.resolve(ScopedName::everywhere("m"), None);
         assert_eq!(is_pending(&mut resolving), !is_stopping_before);
         if is_stopping_before {
             continue;
@@ -219,7 +225,7 @@ async fn a_server_that_stops_ends_the_wait_of_requests() {
 #[tokio::test]
 async fn a_dropped_request_waits_no_longer() {
     let (server, state, asked) = waiting();
-    let mut resolving = server.resolve("m", None);
+    let mut resolving = server.resolve(ScopedName::everywhere("m"), None);
     assert!(is_pending(&mut resolving));
     assert_eq!(state.receiver_count(), 1);
     drop(resolving);

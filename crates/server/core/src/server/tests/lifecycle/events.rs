@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicUsize;
 use futures_util::FutureExt;
 
 use super::*;
+use crate::scope::ScopedName;
 use nereid_backend_api::block_on;
 
 #[test]
@@ -142,7 +143,7 @@ fn ending(control: ModelControl) -> (Ends, World) {
 fn a_version_lasts_as_long_as_it_is_held_and_ends_on_a_thread_of_its_own() {
     let (backend, world) = ending(ModelControl::Explicit);
     world.load().unwrap();
-    let held = world.server.model("m", None).unwrap();
+    let held = world.server.model(ScopedName::everywhere("m"), None).unwrap();
     world.unload().unwrap();
     assert_eq!(index(&world.server), ["m/1 UNLOADING"]);
     assert!(backend.0.lock().unwrap().is_empty());

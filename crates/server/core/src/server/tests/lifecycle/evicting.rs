@@ -20,7 +20,7 @@ async fn an_evicted_model_answers_what_it_took_and_keeps_the_server_ready() {
         let world = world(control);
         world.source.set(1, &[(1, 1), (2, 1)]);
         world.server.start(Some(vec!["m".into()])).unwrap();
-        let held = world.server.model("m", None).unwrap();
+        let held = world.server.model(ScopedName::everywhere("m"), None).unwrap();
         world.evict().unwrap();
         // A request that found it before holds it.
         assert_eq!(index(&world.server)[1], "m/2 UNLOADING", "{control:?}");
@@ -31,7 +31,7 @@ async fn an_evicted_model_answers_what_it_took_and_keeps_the_server_ready() {
         assert_eq!(world.settled(), evicted, "{control:?}");
         assert!(world.server.is_ready() && world.server.ready().await, "{control:?}");
         for version in [None, Some(1), Some(2)] {
-            let error = world.server.model("m", version).err().unwrap();
+            let error = world.server.model(ScopedName::everywhere("m"), version).err().unwrap();
             assert!(error.message().ends_with(": loaded on demand"), "{error}");
         }
         assert_eq!(world.evict().unwrap_err().code(), ErrorCode::NotFound);
@@ -59,7 +59,7 @@ fn a_poll_leaves_an_evicted_model_to_its_next_request_whatever_its_files() {
     assert_eq!((world.settled(), world.loads()), (vec!["m/1 UNLOADED: loaded on demand".into()], 0));
     world.load_on_demand().unwrap();
     assert_eq!((world.settled(), world.loads()), (vec!["m/1 READY".into()], 1));
-    let served = world.server.model("m", None).unwrap().fingerprint().versions[&1];
+    let served = world.server.model(ScopedName::everywhere("m"), None).unwrap().fingerprint().versions[&1];
     assert_eq!(served, 3);
     world.evict().unwrap();
     world.source.remove();
@@ -73,7 +73,7 @@ fn an_unload_and_a_failed_load_end_an_eviction() {
     for is_held in [false, true] {
         let world = world(ModelControl::Explicit);
         world.server.start(Some(vec!["m".into()])).unwrap();
-        let held = world.server.model("m", None).unwrap();
+        let held = world.server.model(ScopedName::everywhere("m"), None).unwrap();
         let held = is_held.then_some(held);
         world.evict().unwrap();
         world.unload().unwrap();
@@ -105,7 +105,7 @@ fn models_that_others_consist_of_or_only_a_client_has_are_not_evicted() {
         assert_eq!(evict(&server, name).unwrap_err().message(), expected);
     }
     let (done, outcome) = channel();
-    server.unload_model("both", move |result| done.send(result).unwrap()).unwrap();
+    server.unload_model(ScopedName::everywhere("both"), move |result| done.send(result).unwrap()).unwrap();
     outcome.recv().unwrap().unwrap();
     evict(&server, "a").unwrap();
 
@@ -124,12 +124,16 @@ struct OnDemand(Arc<OnceLock<Weak<Server>>>);
 impl VersionChooser for OnDemand {
     fn choose(&self, request: &ModelRequest, models: &ModelTable) -> Choice {
         let is_awaited = |state: &VersionState| state.is_evicted() || matches!(state, VersionState::Loading);
-        if !models.states_of(&request.name).any(is_awaited) {
-            return Choice::Version(models.find(&request.name, request.version).cloned());
+        if !models.states_of(ScopedName::everywhere(&request.name)).any(is_awaited) {
+            return Choice::Version(
+                models.find(ScopedName::everywhere(&request.name), request.version).cloned(),
+            );
         }
         let (done, loaded) = oneshot::channel();
         if let Some(server) = self.0.get().and_then(Weak::upgrade) {
-            server.load_on_demand(&request.name, move |_| done.send(()).unwrap_or_default());
+            server.load_on_demand(ScopedName::everywhere(&request.name), move |_| {
+                done.send(()).unwrap_or_default()
+            });
         }
         Choice::Wait(Box::pin(loaded.map(drop)))
     }
@@ -148,7 +152,7 @@ async fn requests_wait_for_the_load_of_an_evicted_model() {
     server.start(None).unwrap();
     let world = World { server, source, backend };
     let ask = async || {
-        let model = world.server.resolve("m", None).await?;
+        let model = world.server.resolve(ScopedName::everywhere("m"), None).await?;
         world.server.infer(&model, request(), Caller::default())?.single().await.map(drop)
     };
     for _ in 0..3 {
@@ -173,7 +177,7 @@ pub(super) struct FirstRequests;
 
 impl VersionChooser for FirstRequests {
     fn choose(&self, request: &ModelRequest, models: &ModelTable) -> Choice {
-        Choice::Version(models.find(&request.name, request.version).cloned())
+        Choice::Version(models.find(ScopedName::everywhere(&request.name), request.version).cloned())
     }
 }
 
@@ -215,13 +219,13 @@ async fn a_model_that_is_loaded_on_demand_is_neither_loaded_nor_required_at_star
             "{control:?}"
         );
         assert!(world.server.is_ready());
-        world.server.model_ready("m", None).await.unwrap();
-        world.server.model_ready("other", None).await.unwrap_err();
+        world.server.model_ready(ScopedName::everywhere("m"), None).await.unwrap();
+        world.server.model_ready(ScopedName::everywhere("other"), None).await.unwrap_err();
         assert_eq!(world.loads(), 0, "{control:?}");
         world.backend.broken.store(true, AtomicOrdering::Relaxed);
         world.load_on_demand().unwrap_err();
         assert!(world.server.is_ready(), "its failure leaves the server ready");
-        world.server.model_ready("m", None).await.unwrap_err();
+        world.server.model_ready(ScopedName::everywhere("m"), None).await.unwrap_err();
         world.backend.broken.store(false, AtomicOrdering::Relaxed);
         world.load_on_demand().unwrap();
         assert_eq!(world.settled(), ["m/1 READY", "m/2 READY"], "{control:?}");
@@ -283,7 +287,7 @@ fn an_invalid_setting_of_residency_fails_the_load() {
 fn an_eviction_on_the_calling_thread_waits_for_the_memory_but_not_forever() {
     let world = world(ModelControl::Explicit);
     world.server.start(Some(vec!["m".into()])).unwrap();
-    let holder = world.server.model("m", None).unwrap();
+    let holder = world.server.model(ScopedName::everywhere("m"), None).unwrap();
     // The holder keeps its memory: the eviction waits for it for some time.
     world.server.evict_model_now("m").unwrap();
     assert_eq!(index(&world.server), ["m/1 UNLOADING"]);

@@ -9,6 +9,7 @@ use futures_util::FutureExt;
 use tokio::sync::Semaphore;
 
 use super::*;
+use crate::scope::ScopedName;
 use crate::source::{BlockingSource, FetchedModel, ModelSource, Progress, SourceEntry, SourceFuture};
 use crate::spec::Origin;
 use crate::{FetchStatus, LoadGuard, LoadHooks};
@@ -153,13 +154,17 @@ fn remote(options: ServerOptions) -> (Arc<Remote>, Arc<Server>) {
 
 fn begin_load(server: &Server, name: &str) -> Receiver<Result<()>> {
     let (done, outcome) = channel();
-    server.load_model(name, Overrides::default(), move |result| done.send(result).unwrap()).unwrap();
+    server
+        .load_model(ScopedName::everywhere(name), Overrides::default(), move |result| {
+            done.send(result).unwrap()
+        })
+        .unwrap();
     outcome
 }
 
 fn begin_unload(server: &Server, name: &str) -> Receiver<Result<()>> {
     let (done, outcome) = channel();
-    server.unload_model(name, move |result| done.send(result).unwrap()).unwrap();
+    server.unload_model(ScopedName::everywhere(name), move |result| done.send(result).unwrap()).unwrap();
     outcome
 }
 
@@ -270,7 +275,7 @@ fn a_guard_hears_each_step_once_and_in_order() {
     };
     load().unwrap();
     heard(&["0 loaded"]);
-    let held = server.model("now", None).unwrap();
+    let held = server.model(ScopedName::everywhere("now"), None).unwrap();
     // Other files take the place of the first ones, whose requests go on.
     *source.model.lock().unwrap() = (Origin::Request(1), 1, true);
     load().unwrap();
@@ -284,7 +289,10 @@ fn a_guard_hears_each_step_once_and_in_order() {
     // With other instances alone, the files stay, and those that came again go.
     *source.model.lock().unwrap() = (Origin::Request(1), 2, true);
     load().unwrap();
-    assert_eq!(server.model("now", None).unwrap().config().instance_group[0].count, 2);
+    assert_eq!(
+        server.model(ScopedName::everywhere("now"), None).unwrap().config().instance_group[0].count,
+        2
+    );
     heard(&["3 loaded", "3 unloading", "3 dropped"]);
     begin_unload(&server, "now").recv_timeout(LONG).unwrap().unwrap();
     heard(&["1 unloading", "1 dropped"]);
@@ -376,7 +384,9 @@ fn a_model_that_has_not_changed_is_not_read_again() {
     let load = || begin_load(&server, "m").recv_timeout(LONG).unwrap();
     let load_with = |overrides: Overrides| {
         let (done, outcome) = channel();
-        server.load_model("m", overrides, move |result| done.send(result).unwrap()).unwrap();
+        server
+            .load_model(ScopedName::everywhere("m"), overrides, move |result| done.send(result).unwrap())
+            .unwrap();
         outcome.recv_timeout(LONG).unwrap()
     };
     let change = || source.number.fetch_add(1, AtomicOrdering::SeqCst);

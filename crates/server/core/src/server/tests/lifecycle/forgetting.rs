@@ -1,6 +1,7 @@
 //! Models that are gone are forgotten, for any number of names.
 
 use super::*;
+use crate::scope::ScopedName;
 
 /// A repository that lists the model `kept` alone. Models of all other names come with their load requests; those whose name
 /// ends with 7 are broken.
@@ -33,8 +34,8 @@ fn change(server: &Server, name: &str, is_load: bool) -> Result<()> {
     let (done, outcome) = channel();
     let done = move |result| done.send(result).unwrap();
     match is_load {
-        true => server.load_model(name, Overrides::default(), done)?,
-        false => server.unload_model(name, done)?,
+        true => server.load_model(ScopedName::everywhere(name), Overrides::default(), done)?,
+        false => server.unload_model(ScopedName::everywhere(name), done)?,
     }
     outcome.recv().unwrap()
 }
@@ -57,7 +58,10 @@ fn the_index_lists_what_is_there_and_what_is_served() {
     }
     // What is forgotten can come back.
     change(&server, "unloaded", true).unwrap();
-    assert!(server.model("unloaded", None).is_ok() && server.model("served", None).is_ok());
+    assert!(
+        server.model(ScopedName::everywhere("unloaded"), None).is_ok()
+            && server.model(ScopedName::everywhere("served"), None).is_ok()
+    );
 }
 
 #[test]
@@ -73,5 +77,5 @@ fn names_are_forgotten_also_where_nobody_asks_for_the_index() {
     while server.models().index().count() > 700 {
         thread::yield_now();
     }
-    assert!(server.model("served", None).is_ok() && server.is_ready());
+    assert!(server.model(ScopedName::everywhere("served"), None).is_ok() && server.is_ready());
 }

@@ -6,6 +6,7 @@ use nereid_backend_api::{Instance, Model as BackendModel, ModelContext};
 use proptest::prelude::*;
 
 use super::*;
+use crate::scope::ScopedName;
 
 /// A model whose instance groups the test changes, and the instances that it has.
 #[derive(Default)]
@@ -96,7 +97,11 @@ impl Changes {
         *text = (text.0 + 1, groups.to_owned());
         drop(text);
         let (done, outcome) = channel();
-        self.server.load_model("m", Overrides::default(), move |result| done.send(result).unwrap()).unwrap();
+        self.server
+            .load_model(ScopedName::everywhere("m"), Overrides::default(), move |result| {
+                done.send(result).unwrap()
+            })
+            .unwrap();
         outcome.recv().unwrap().unwrap();
         let take = |names: &Mutex<Vec<String>>| {
             let mut names = std::mem::take(&mut *names.lock().unwrap());
@@ -131,11 +136,11 @@ fn the_server_changes_the_number_of_instances_where_the_configuration_allows_it(
     assert!(resize_in(&fixed, 3).unwrap_err().message().contains("is fixed"));
     let changes = Changes::new();
     let resize = |count| resize_in(&changes, count);
-    let instances = || changes.server.model("m", None).unwrap().instances();
+    let instances = || changes.server.model(ScopedName::everywhere("m"), None).unwrap().instances();
     let scaled =
         "parameters { key: 'instances_max' value { string_value: '9' } } instance_group { count: 2 }";
     let (made, _) = changes.load(scaled);
-    let first = changes.server.model("m", None).unwrap();
+    let first = changes.server.model(ScopedName::everywhere("m"), None).unwrap();
     let loads = first.load_number();
     drop(first);
     assert_eq!(made, ["m_0_0", "m_0_1"]);
@@ -151,21 +156,29 @@ fn the_server_changes_the_number_of_instances_where_the_configuration_allows_it(
         };
         assert_eq!(take(&changes.groups.made), made);
         assert_eq!(take(&changes.groups.ended), ended);
-        let model = changes.server.model("m", None).unwrap();
+        let model = changes.server.model(ScopedName::everywhere("m"), None).unwrap();
         assert_eq!(model.instances_at_load(), Some(2));
         assert!(model.load_number() > loads);
     }
     // A load of the same files changes nothing, and one of another number follows it.
     resize(3).unwrap();
     let (done, outcome) = channel();
-    changes.server.load_model("m", Overrides::default(), move |result| done.send(result).unwrap()).unwrap();
+    changes
+        .server
+        .load_model(ScopedName::everywhere("m"), Overrides::default(), move |result| {
+            done.send(result).unwrap()
+        })
+        .unwrap();
     outcome.recv().unwrap().unwrap();
     assert_eq!(instances(), Some(3));
     changes.load(&scaled.replace("count: 2", "count: 5"));
     assert_eq!(instances(), Some(5));
-    assert_eq!(changes.server.model("m", None).unwrap().instances_at_load(), Some(5));
+    assert_eq!(changes.server.model(ScopedName::everywhere("m"), None).unwrap().instances_at_load(), Some(5));
     let (done, outcome) = channel();
-    changes.server.unload_model("m", move |result| done.send(result).unwrap()).unwrap();
+    changes
+        .server
+        .unload_model(ScopedName::everywhere("m"), move |result| done.send(result).unwrap())
+        .unwrap();
     outcome.recv().unwrap().unwrap();
     assert_eq!(resize(1).unwrap_err().code(), ErrorCode::NotFound);
 }
@@ -264,9 +277,9 @@ fn a_stop_waits_for_versions_that_are_being_unloaded() {
                 let files = vec![("1/model".into(), "".into())];
                 let overrides = Overrides { config: Some(String::new()), files };
                 changes.groups.text.lock().unwrap().1 = "instance_group { profile: 'p' }".to_owned();
-                changes.server.load_model("m", overrides, done).unwrap();
+                changes.server.load_model(ScopedName::everywhere("m"), overrides, done).unwrap();
             } else {
-                changes.server.unload_model("m", done).unwrap();
+                changes.server.unload_model(ScopedName::everywhere("m"), done).unwrap();
             }
             outcome.recv().unwrap().unwrap();
             changes.wait_for_ending();
@@ -298,7 +311,7 @@ async fn a_stop_executes_the_requests_of_versions_that_are_being_unloaded() {
     let mut answers = [0, 1, 2].map(|_| infer(&server, request()).unwrap());
     groups.gate.entered(1);
     let (done, outcome) = channel();
-    server.unload_model("m", move |result| done.send(result).unwrap()).unwrap();
+    server.unload_model(ScopedName::everywhere("m"), move |result| done.send(result).unwrap()).unwrap();
     outcome.recv().unwrap().unwrap();
     server.begin_shutdown();
     assert_eq!(server.work(), Work::Requests);

@@ -3,6 +3,7 @@
 use std::sync::Condvar;
 
 use super::*;
+use crate::scope::ScopedName;
 
 const STEP: &str = r#"input_map { key: "IN" value: "IN" } output_map { key: "OUT" value: "OUT" }"#;
 
@@ -73,8 +74,10 @@ fn the_server_is_ready_without_a_model_whose_member_a_client_unloaded() {
             let (done, outcome) = channel();
             let done = move |result: Result<()>| done.send(result).unwrap();
             match step {
-                Load(name) => server.load_model(name, Overrides::default(), done).unwrap(),
-                Unload(name) => server.unload_model(name, done).unwrap(),
+                Load(name) => {
+                    server.load_model(ScopedName::everywhere(name), Overrides::default(), done).unwrap()
+                }
+                Unload(name) => server.unload_model(ScopedName::everywhere(name), done).unwrap(),
             }
             outcome.recv().unwrap().unwrap();
         }

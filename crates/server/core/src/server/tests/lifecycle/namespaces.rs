@@ -62,12 +62,12 @@ fn done(begin: impl FnOnce(Box<dyn FnOnce(Result<()>) + Send>) -> Result<()>) ->
 }
 
 fn load(server: &Server, overrides: Overrides) -> Result<()> {
-    done(|done| server.load_model("m", overrides, done))
+    done(|done| server.load_model(ScopedName::everywhere("m"), overrides, done))
 }
 
 /// The namespace of the model that a request by name goes to.
 fn reached(server: &Server) -> Result<String> {
-    server.model("m", None).map(|model| model.id().namespace.clone())
+    server.model(ScopedName::everywhere("m"), None).map(|model| model.id().namespace.clone())
 }
 
 #[test]
@@ -79,7 +79,7 @@ fn a_name_that_two_namespaces_have_is_ambiguous_and_all_are_served() {
     assert_eq!(error.code(), ErrorCode::InvalidArg);
     assert!(error.message().contains("2 models, those of 'one', 'two'"), "{error}");
     assert_eq!(server.models().ready().count(), 2);
-    assert_eq!(server.models().ready_versions("m").count(), 0);
+    assert_eq!(server.models().ready_versions(ScopedName::everywhere("m")).count(), 0);
 }
 
 #[test]
@@ -88,7 +88,7 @@ fn a_name_is_loaded_and_unloaded_in_all_namespaces_that_have_it() {
     assert_eq!(index(&server), ["m", "m"]);
     load(&server, Overrides::default()).unwrap();
     assert_eq!(reached(&server).unwrap_err().code(), ErrorCode::InvalidArg);
-    done(|done| server.unload_model("m", done)).unwrap();
+    done(|done| server.unload_model(ScopedName::everywhere("m"), done)).unwrap();
     assert_eq!(reached(&server).unwrap_err().code(), ErrorCode::NotFound);
     // The name is no longer ambiguous.
     source.set(&[("two", 2)]);
@@ -117,7 +117,7 @@ fn files_that_come_with_a_request_are_a_model_of_no_namespace() {
     assert_eq!(reached(&server).unwrap(), "");
     load(&server, Overrides::default()).unwrap();
     assert_eq!(reached(&server).unwrap_err().code(), ErrorCode::InvalidArg);
-    done(|done| server.unload_model("m", done)).unwrap();
+    done(|done| server.unload_model(ScopedName::everywhere("m"), done)).unwrap();
     assert_eq!(server.models().ready().count(), 0);
 }
 

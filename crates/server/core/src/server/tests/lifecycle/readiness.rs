@@ -1,6 +1,7 @@
 //! The server is ready while every model that should be served is.
 
 use super::*;
+use crate::scope::ScopedName;
 
 /// The contents of a model's folder.
 #[derive(Clone, Copy, Debug)]
@@ -133,11 +134,11 @@ fn the_server_is_ready_while_what_was_asked_for_is_served() {
                         server.poll(Duration::MAX).unwrap();
                     }
                     Load(name) => {
-                        server.load_model(name, Overrides::default(), done).unwrap();
+                        server.load_model(ScopedName::everywhere(name), Overrides::default(), done).unwrap();
                         let _ = outcome.recv().unwrap();
                     }
                     Unload(name) => {
-                        server.unload_model(name, done).unwrap();
+                        server.unload_model(ScopedName::everywhere(name), done).unwrap();
                         outcome.recv().unwrap().unwrap();
                     }
                 }
