@@ -137,6 +137,8 @@ def test_group_of_the_service_reaches_the_socket_that_the_configuration_suggests
     finally:
         configuration.write_text(original)
         machine.run("systemctl", "restart", "nereid")
+        # The next tests start the service, too, and systemd limits how often.
+        machine.run("systemctl", "reset-failed", "nereid")
 
 
 def test_service_is_restarted_after_a_crash_and_stops_cleanly(machine):
