@@ -15,6 +15,7 @@ mod sbom;
 mod training;
 mod tree;
 pub mod wheel;
+mod zig;
 
 use std::env;
 use std::fs;
@@ -25,6 +26,7 @@ use std::process::Command;
 use anyhow::{Context as _, Result, bail};
 use clap::{Args, ValueEnum};
 
+use self::components::Engine;
 use self::contents::Contents;
 use self::elf::Program;
 use self::training::Build;
@@ -49,6 +51,11 @@ pub struct Package {
     #[arg(long, value_name = "train|FILE")]
     pgo: Option<PathBuf>,
 
+    /// Build for machines with this release of glibc or a newer one, such as `2.28`; zig links, which pip fetches
+    /// [default: the glibc of this machine decides]
+    #[arg(long, value_name = "2.N", value_parser = zig::glibc)]
+    glibc: Option<u32>,
+
     /// Folder of the packages [default: `packages` in cargo's target folder]
     #[arg(long, value_name = "FOLDER")]
     out: Option<PathBuf>,
@@ -70,6 +77,7 @@ impl Package {
             profile: PROFILE.to_owned(),
             binary: None,
             pgo: None,
+            glibc: None,
             out: Some(out.to_owned()),
             image_tool: None,
             image_argument: Vec::new(),
@@ -87,14 +95,27 @@ pub enum Kind {
     Tar,
     /// For Python: the program, the server's library, its headers and the modules
     Wheel,
+    /// The wheel `nereid-server-minimal`, without the embedded engine for ONNX models
+    WheelMinimal,
     /// Debian package with a service of systemd
     Deb,
     /// Images of containers, `nereid` and `nereid:slim`
     Image,
     /// Bill of materials: all crates of the program, in CycloneDX's format
     Sbom,
-    /// All of these but the images
+    /// All of these but the images and the minimal wheel
     All,
+}
+
+impl Kind {
+    /// The engine of a wheel; `None` for other packages.
+    fn wheel(self) -> Option<Engine> {
+        match self {
+            Self::Wheel => Some(Engine::Embedded),
+            Self::WheelMinimal => Some(Engine::None),
+            _ => None,
+        }
+    }
 }
 
 /// The packages that `all` makes.
@@ -110,15 +131,16 @@ pub fn run(project: &Project, package: &Package) -> Result<()> {
     }
     kinds.sort();
     kinds.dedup();
-    let needs_build = package.binary.is_none() && kinds.iter().any(|kind| *kind != Kind::Wheel);
-    let wheel = kinds.contains(&Kind::Wheel);
-    let build = if wheel || needs_build { Some(build(project, package)?) } else { None };
-    if let Some(build) = build.as_ref().filter(|_| wheel) {
-        let packed = wheel::build(project, build)?;
+    let wheels: Vec<_> = kinds.iter().filter_map(|kind| kind.wheel()).collect();
+    let has_others = kinds.len() > wheels.len();
+    let needs_build = !wheels.is_empty() || (has_others && package.binary.is_none());
+    let build = if needs_build { Some(build(project, package)?) } else { None };
+    for (build, engine) in build.iter().flat_map(|build| wheels.iter().map(move |engine| (build, *engine))) {
+        let packed = wheel::build(project, build, engine)?;
         let name = packed.file_name().context("a wheel has no name")?;
         write(&out.join(name), &fs::read(&packed)?)?;
     }
-    if kinds.iter().any(|kind| *kind != Kind::Wheel) {
+    if has_others {
         let program = program(project, package, build.as_ref())?;
         let contents = Contents::new(project, &program, source_date(project)?)?;
         for kind in kinds {
@@ -127,7 +149,7 @@ pub fn run(project: &Project, package: &Package) -> Result<()> {
                 Kind::Deb => deb::build(project, &contents, &out)?,
                 Kind::Image => image::build(project, &contents, package)?,
                 Kind::Sbom => write(&out.join(contents.sbom_name()), contents.sbom.as_bytes())?,
-                Kind::Wheel | Kind::All => {}
+                Kind::Wheel | Kind::WheelMinimal | Kind::All => {}
             }
         }
     }
@@ -156,10 +178,14 @@ pub fn for_tests(project: &Project) -> Result<PathBuf> {
 /// How to build what the packages contain.
 fn build(project: &Project, package: &Package) -> Result<Build> {
     let profile = package.profile.as_str();
-    match package.pgo.as_deref() {
-        None => Ok(Build::plain(profile)),
-        Some(train) if train == Path::new("train") => Build::guided(project, profile, None),
-        counts => Build::guided(project, profile, counts),
+    let build = match package.pgo.as_deref() {
+        None => Build::plain(profile),
+        Some(train) if train == Path::new("train") => Build::guided(project, profile, None)?,
+        counts => Build::guided(project, profile, counts)?,
+    };
+    match package.glibc {
+        None => Ok(build),
+        Some(glibc) => build.for_glibc(project, glibc),
     }
 }
 
@@ -169,8 +195,12 @@ fn program(project: &Project, package: &Package, build: Option<&Build>) -> Resul
     let Some(build) = build.filter(|_| named.is_none()) else {
         return Program::read(named.context("there is no program")?);
     };
-    show(&mut build.command(project, &[components::PROGRAM]))?;
-    Program::read(&build.folder(project).join("nereid"))
+    show(&mut build.command(project, &[components::PROGRAM])?)?;
+    let program = Program::read(&build.folder(project).join("nereid"))?;
+    if let Some(zig) = &build.zig {
+        zig.check("the program", program.glibc())?;
+    }
+    Ok(program)
 }
 
 /// Seconds since 1970 of all files in packages.

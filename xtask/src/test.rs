@@ -7,6 +7,7 @@ mod crates;
 mod python;
 mod repeat;
 mod sanitize;
+mod semver;
 
 use std::env;
 use std::fmt;
@@ -75,7 +76,7 @@ pub enum Step {
     Versions,
     /// Tests of the crates with unsafe code under AddressSanitizer; runs only if named
     Sanitize,
-    /// The crates for programs of others, packaged and built from their packages; runs only if named
+    /// The crates for programs of others, packaged, built from their packages and compared with their last release; runs only if named
     Crates,
     /// All packages, as shipped, installed and started on clean machines, as the superuser; runs only if named
     Packages,

@@ -172,6 +172,10 @@ def test_a_model_that_exists_gets_a_further_version(tmp_path):
 def test_what_would_not_load_is_refused_unless_it_is_forced(tmp_path):
     (tmp_path / "broken.onnx").write_bytes(b"no model")
     assert "broken" in refused("broken.onnx", folder=tmp_path)
+    (tmp_path / "empty.onnx").write_bytes(b"")
+    reason = refused("empty.onnx", folder=tmp_path)
+    # An ONNX file declares its tensors, so options would not help.
+    assert "holds no graph" in reason and "--force" in reason and "--input" not in reason
     (tmp_path / "net.plan").write_bytes(b"plan")
     assert "TensorRT" in refused("net.plan", folder=tmp_path)
     ask, warnings = added("net.plan", "--force", folder=tmp_path)

@@ -4,6 +4,8 @@ import json
 import subprocess
 import sys
 import tarfile
+import zipfile
+from pathlib import Path
 
 import built_packages
 
@@ -17,16 +19,21 @@ sys.exit(str(error) if error else 0)
 """
 
 
-def test_document_follows_the_schema_and_is_in_the_archive(tmp_path):
+def test_documents_follow_the_schema_and_are_in_the_packages(tmp_path):
     document = built_packages.package("nereid-*.cdx.json")
+    with zipfile.ZipFile(built_packages.package("nereid_server-*.whl")) as wheel:
+        name = next(name for name in wheel.namelist() if name.endswith(".dist-info/sboms/nereid.cdx.json"))
+        of_wheel = Path(wheel.extract(name, tmp_path))
     subprocess.run([sys.executable, "-m", "venv", tmp_path / "tools"], check=True)
     python = tmp_path / "tools" / "bin" / "python"
     tools = "cyclonedx-python-lib[json-validation]==11.12.0"
     subprocess.run([python, "-m", "pip", "--quiet", "--disable-pip-version-check", "install", tools], check=True)
-    subprocess.run([python, "-c", VALIDATE, document], check=True)
+    for file, own in [(document, "nereid-cli"), (of_wheel, "pyo3")]:
+        subprocess.run([python, "-c", VALIDATE, file], check=True)
+        listed = json.loads(file.read_text())
+        assert {"tokio", "hyper", "tract-onnx", own} <= {component["name"] for component in listed["components"]}
 
     listed = json.loads(document.read_text())
-    assert {"tokio", "hyper", "tract-onnx"} <= {component["name"] for component in listed["components"]}
     with tarfile.open(built_packages.package("nereid-*.tar.gz")) as archive:
         name = next(name for name in archive.getnames() if name.endswith(".cdx.json"))
         member = archive.extractfile(name)

@@ -117,6 +117,30 @@ def test_service_serves_models_within_its_limits(machine):
     assert f"Uid:\t{user}\t" in status and "CapBnd:\t0000000000000000" in status and "Seccomp:\t2" in status
 
 
+def test_group_of_the_service_reaches_the_socket_that_the_configuration_suggests(machine):
+    configuration = machine.root.folder / CONFIGURATION
+    original = configuration.read_text()
+    port, suggested = 'http-address = "127.0.0.1"', '#http-address = "unix:/run/nereid/nereid.sock"'
+    assert f"\n{port}\n" in original and f"\n{suggested}\n" in original
+    group = machine.run("id", "--group", "nereid").strip()
+    only_status = ["--silent", "--output", "/dev/null", "--write-out", "%{http_code}", "--unix-socket", "/run/nereid/nereid.sock"]
+
+    def status(group):
+        user = ["setpriv", "--reuid=65534", f"--regid={group}", "--clear-groups"]
+        return machine.run(*user, "curl", *only_status, "http://localhost/v2/health/ready", check=False)
+
+    configuration.write_text(original.replace(f"{port}\n", "", 1).replace(suggested, suggested[1:]))
+    try:
+        machine.run("systemctl", "restart", "nereid")
+        assert eventually(lambda: status(group) == "200"), machine.run("journalctl", "--no-pager", "--unit=nereid")
+        assert status("65534") == "000"
+    finally:
+        configuration.write_text(original)
+        machine.run("systemctl", "restart", "nereid")
+        # The next tests start the service, too, and systemd limits how often.
+        machine.run("systemctl", "reset-failed", "nereid")
+
+
 def test_service_is_restarted_after_a_crash_and_stops_cleanly(machine):
     assert eventually(lambda: is_ready(machine))
     machine.run("systemctl", "kill", "--signal=KILL", "--kill-whom=main", "nereid")

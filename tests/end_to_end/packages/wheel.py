@@ -11,7 +11,7 @@ import pytest
 
 import built_packages
 import nereid_server
-from clean_root import clean_root
+from clean_root import GLIBC, clean_root
 from python_interpreters import NEWEST, environment_of_debian, interpreters
 
 PIP = ["-m", "pip", "--quiet", "--disable-pip-version-check", "install"]
@@ -98,12 +98,19 @@ def test_tag_is_what_the_symbols_need(tmp_path):
     assert needed and needed[1] in wheel.name, shown
 
 
-def test_wheel_serves_where_nothing_but_python_is_installed(tmp_path):
+@pytest.mark.parametrize("release", ["bullseye", "trixie"])
+def test_wheel_serves_where_nothing_but_python_is_installed(release, tmp_path):
     wheel = built_packages.package("nereid_server-*.whl")
-    with clean_root(tmp_path, "trixie", "python3-venv") as root:
+    tag = re.search(r"manylinux_2_(\d+)_", wheel.name)
+    assert tag, wheel
+    with clean_root(tmp_path, release, "python3-venv") as root:
         inside = root.copy(wheel, "srv")
         built_packages.write_models(root.folder / "models", python=True)
         root.run("python3", "-m", "venv", "/opt/environment")
+        if int(tag[1]) > GLIBC[release]:
+            # Only wheels for an older glibc are installed there (`cargo xtask package wheel --glibc`).
+            assert "is not a supported wheel" in root.run("/opt/environment/bin/python", *PIP, inside, check=False)
+            return
         root.run("/opt/environment/bin/python", *PIP, inside)
         program = root.program("/opt/environment/bin/nereid", folder=tmp_path)
         with nereid_server.running("/models", program=program) as server:

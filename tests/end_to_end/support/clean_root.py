@@ -17,6 +17,9 @@ from once import once
 from processes import tree
 from waiting import eventually
 
+# Releases of Debian, and the glibc 2 of each.
+GLIBC = {"bullseye": 31, "bookworm": 36, "trixie": 41}
+
 _HOME = Path(sys.prefix) / "clean-roots"
 _CERTIFICATES = Path("etc/ssl/certs/ca-certificates.crt")
 # Nothing of this machine's environment reaches a command.

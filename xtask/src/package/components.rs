@@ -15,6 +15,13 @@ use crate::project::Project;
 /// The crate of the program.
 pub const PROGRAM: &str = "nereid-cli";
 
+/// Whether a build has the embedded engine for ONNX models, which is a default feature.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Engine {
+    Embedded,
+    None,
+}
+
 /// A crate of the program.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Component {
@@ -40,14 +47,18 @@ impl Component {
 
 /// All crates of the program, sorted; crates of this repository included.
 pub fn of_program(project: &Project, machine: Machine) -> Result<Vec<Component>> {
-    of(project, machine, &[PROGRAM])
+    of(project, machine, &[PROGRAM], Engine::Embedded)
 }
 
 /// All crates that are linked with these, sorted.
-pub fn of(project: &Project, machine: Machine, roots: &[&str]) -> Result<Vec<Component>> {
+pub fn of(project: &Project, machine: Machine, roots: &[&str], engine: Engine) -> Result<Vec<Component>> {
+    let features = match engine {
+        Engine::Embedded => CargoOpt::SomeFeatures(Vec::new()),
+        Engine::None => CargoOpt::NoDefaultFeatures,
+    };
     let metadata = MetadataCommand::new()
         .current_dir(&project.root)
-        .features(CargoOpt::SomeFeatures(Vec::new()))
+        .features(features)
         .other_options(vec![
             "--filter-platform".to_owned(),
             machine.target().to_owned(),

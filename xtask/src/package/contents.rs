@@ -31,8 +31,6 @@ pub struct Contents {
     pub sbom: String,
     /// Names and texts of the manual pages.
     pub manual: Vec<(String, Vec<u8>)>,
-    /// Scripts of bash, zsh and fish.
-    pub completions: [(&'static str, Vec<u8>); 3],
     root: PathBuf,
 }
 
@@ -46,7 +44,6 @@ impl Contents {
             notices: notices::text(project, &components)?,
             sbom: sbom::text(NAME, &version, &components, time)?,
             manual: manual(&project.root.join(MANUAL))?,
-            completions: completions(program)?,
             program: program.clone(),
             root: project.root.clone(),
             version,
@@ -73,14 +70,16 @@ impl Contents {
         for (name, text) in &self.manual {
             tree.add(format!("share/man/man1/{name}"), text.clone());
         }
-        for (path, script) in &self.completions {
-            tree.add(
-                format!("share/{}", path.replace("vendor-completions", "site-functions")),
-                script.clone(),
-            );
+        for (path, script) in self.completions()? {
+            tree.add(format!("share/{}", path.replace("vendor-completions", "site-functions")), script);
         }
         self.add_documents(&mut tree, &format!("share/doc/{NAME}"))?;
         tree.archive(&self.full_name(), self.time)
+    }
+
+    /// The completions of bash, zsh and fish, by their paths below `share`. The program prints them, so it has to run here.
+    pub fn completions(&self) -> Result<[(&'static str, Vec<u8>); 3]> {
+        completions(&self.program)
     }
 
     /// Licences and the bill of materials.

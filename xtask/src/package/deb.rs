@@ -82,8 +82,8 @@ fn installed(source: &Path, contents: &Contents, maintainer: &str) -> Result<Tre
     for (name, text) in contents.compressed_manual()? {
         tree.add(format!("usr/share/man/man1/{name}"), text);
     }
-    for (path, script) in &contents.completions {
-        tree.add(format!("usr/share/{path}"), script.clone());
+    for (path, script) in contents.completions()? {
+        tree.add(format!("usr/share/{path}"), script);
     }
     for (file, place) in INSTALLED {
         tree.add(place, read(&source.join(file))?);

@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result, bail};
 
 /// The oldest glibc 2 that tags of wheels name.
-const OLDEST_GLIBC: u32 = 17;
+pub const OLDEST_GLIBC: u32 = 17;
 
 /// A processor architecture that packages are made for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

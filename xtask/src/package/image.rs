@@ -71,6 +71,7 @@ fn find() -> Option<PathBuf> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::elf::{Machine, Program};
     use super::*;
 
     fn steps() -> Vec<String> {
@@ -101,6 +102,23 @@ mod tests {
             assert!(step("HEALTHCHECK").ends_with(r#"CMD ["nereid", "health"]"#), "{target}");
             assert_eq!(step("CMD"), r#"["nereid", "--model-repository=/models"]"#);
         }
+    }
+
+    #[test]
+    fn image_for_another_architecture_takes_a_program_that_does_not_run_here() {
+        let (machine, folder) = match env::consts::ARCH {
+            "aarch64" => (Machine::X86_64, "amd64"),
+            _ => (Machine::Aarch64, "arm64"),
+        };
+        let program = Program { bytes: b"for another machine".to_vec(), machine };
+        let contents = Contents::new(&Project::find().unwrap(), &program, 0).unwrap();
+        let tree = files(&contents).unwrap();
+        let path = format!("{folder}/{NAME}");
+        let (_, entry) = tree.iter().find(|(found, _)| *found == path).unwrap();
+        assert!(entry.is_program && entry.bytes == program.bytes);
+        // Other packages have the completions, which the program prints.
+        let error = format!("{:#}", contents.archive().unwrap_err());
+        assert!(error.contains("is made where its programs run"), "{error}");
     }
 
     #[test]

@@ -11,6 +11,7 @@ use std::process::Command;
 use anyhow::{Context as _, Result, bail};
 
 use super::reproducible::set_flags;
+use super::zig::Zig;
 use super::{PROFILE, components, output};
 use crate::bench;
 use crate::project::{Project, rustc, show};
@@ -23,12 +24,14 @@ pub struct Build {
     counts: Option<PathBuf>,
     /// The platform, which is named where only the program's crates get the compiler's flags.
     target: String,
+    /// The linker for an older glibc, if any.
+    pub zig: Option<Zig>,
 }
 
 impl Build {
     /// A build that no profile guides.
     pub fn plain(profile: &str) -> Self {
-        Self { profile: profile.to_owned(), counts: None, target: String::new() }
+        Self { profile: profile.to_owned(), counts: None, target: String::new(), zig: None }
     }
 
     /// A build that is guided by these counts, or by those of an instrumented program that runs now.
@@ -38,25 +41,48 @@ impl Build {
             Some(file) => file.canonicalize().with_context(|| format!("cannot read {}", file.display()))?,
             None => count(project, &target)?,
         };
-        Ok(Self { profile: profile.to_owned(), counts: Some(counts), target })
+        Ok(Self { profile: profile.to_owned(), counts: Some(counts), target, zig: None })
+    }
+
+    /// Makes this a build for machines with this release of glibc 2 or a newer one.
+    pub fn for_glibc(mut self, project: &Project, glibc: u32) -> Result<Self> {
+        self.target = host()?;
+        self.zig = Some(Zig::new(project, glibc)?);
+        Ok(self)
     }
 
     /// The command that builds these packages.
-    pub fn command(&self, project: &Project, packages: &[&str]) -> Command {
-        let mut command = project.cargo(&["build", "--locked", "--profile", &self.profile]);
+    pub fn command(&self, project: &Project, packages: &[&str]) -> Result<Command> {
+        let mut command = match &self.zig {
+            Some(zig) => zig.cargo(project, &self.target)?,
+            None => project.cargo(&["build"]),
+        };
+        command.args(["--locked", "--profile", &self.profile]);
         command.args(packages.iter().flat_map(|name| ["--package", name]));
-        if self.counts.is_some() {
+        if self.zig.is_none() && !self.target.is_empty() {
             command.args(["--target", &self.target]);
         }
         let guide = self.counts.as_deref().map(|counts| flag("-Cprofile-use=", counts));
         set_flags(&mut command, project, guide.as_slice());
-        command
+        Ok(command)
+    }
+
+    /// Lets maturin build the module for Python in the same way.
+    pub fn set_module(&self, project: &Project, maturin: &mut Command) -> Result<()> {
+        set_flags(maturin, project, &[]);
+        if let Some(zig) = &self.zig {
+            maturin.args(["--zig", "--target", &self.target]);
+            // Maturin's wrapper of the linker has another path, so cargo would build everything again after each change between the two.
+            maturin.env("CARGO_TARGET_DIR", project.scratch("zig-module"));
+            zig.add_to_path(maturin)?;
+        }
+        Ok(())
     }
 
     /// The folder of what was built.
     pub fn folder(&self, project: &Project) -> PathBuf {
         let folder = if self.profile == "dev" { "debug" } else { &self.profile };
-        project.target.join(if self.counts.is_some() { &self.target } else { "" }).join(folder)
+        project.target.join(&self.target).join(folder)
     }
 }
 

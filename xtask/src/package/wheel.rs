@@ -4,17 +4,24 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
 
+use super::components::Engine;
 use super::elf::{Program, newest_glibc};
 use super::training::Build;
-use super::{components, notices};
+use super::tree::write_new;
+use super::{components, contents, notices, sbom, source_date};
 use crate::project::{Project, show};
 use crate::venv::Venv;
 
 /// The build tool of the wheel.
 const REQUIREMENTS: &str = "maturin==1.16.0\n";
+
+/// The names of the packages with the embedded engine and without it. They have the same modules.
+const NAME: &str = "nereid-server";
+const MINIMAL: &str = "nereid-server-minimal";
 
 /// The crates of the built files.
 const CRATES: [&str; 2] = ["nereid-libtritonserver", "nereid-wheel"];
@@ -38,17 +45,44 @@ pub fn tools(project: &Project) -> Result<Venv> {
 }
 
 /// Builds all parts, and packs the wheel. Returns its path.
-pub fn build(project: &Project, build: &Build) -> Result<PathBuf> {
-    show(&mut build.command(project, &CRATES))?;
-    pack_from(project, &build.folder(project), &build.profile)
+pub fn build(project: &Project, build: &Build, engine: Engine) -> Result<PathBuf> {
+    let mut cargo = build.command(project, &CRATES)?;
+    if engine == Engine::None {
+        cargo.arg("--no-default-features");
+    }
+    show(&mut cargo)?;
+    let materials = bill_of_materials(project, build, engine)?;
+    pack_from(project, build, engine, |maturin| {
+        maturin.arg("--sbom-include").arg(&materials);
+        build.set_module(project, maturin)
+    })
+}
+
+/// Writes the bill of materials. Returns its path.
+fn bill_of_materials(project: &Project, build: &Build, engine: Engine) -> Result<PathBuf> {
+    let library = Program::read(&build.folder(project).join(BUILT[0].0))?;
+    let components = components::of(project, library.machine, &CRATES, engine)?;
+    let program = components.iter().find(|component| component.name == components::PROGRAM);
+    let version = &program.context("the program is not among the components")?.version;
+    let path = project.scratch("wheel").join(format!("{}.cdx.json", contents::NAME));
+    let text = sbom::text(contents::NAME, version, &components, source_date(project)?)?;
+    write_new(&path, text.as_bytes())?;
+    Ok(path)
 }
 
 /// Packs a wheel of the parts built with this profile. Returns its path; its folder contains no other file.
 pub fn pack(project: &Project, profile: &str) -> Result<PathBuf> {
-    pack_from(project, &Build::plain(profile).folder(project), profile)
+    pack_from(project, &Build::plain(profile), Engine::Embedded, |_| Ok(()))
 }
 
-fn pack_from(project: &Project, built: &Path, profile: &str) -> Result<PathBuf> {
+/// `set_module` completes the command that builds the module.
+fn pack_from(
+    project: &Project,
+    build: &Build,
+    engine: Engine,
+    set_module: impl FnOnce(&mut Command) -> Result<()>,
+) -> Result<PathBuf> {
+    let (built, profile) = (build.folder(project), build.profile.as_str());
     let venv = tools(project)?;
     let work = project.scratch("wheel");
     let (stage, wheels) = (work.join("project"), work.join("dist"));
@@ -70,15 +104,20 @@ fn pack_from(project: &Project, built: &Path, profile: &str) -> Result<PathBuf> 
         fs::copy(&from, &to).with_context(|| format!("{} is not built", from.display()))?;
         glibc = glibc.max(newest_glibc(&fs::read(&to)?));
     }
+    if let Some(zig) = &build.zig {
+        zig.check("the wheel", glibc)?;
+        // The release that was linked for: every tool knows its tag.
+        glibc = zig.glibc;
+    }
     let library = Program::read(&package.join(BUILT[0].1))?;
-    let components = components::of(project, library.machine, &CRATES)?;
+    let components = components::of(project, library.machine, &CRATES, engine)?;
     fs::write(stage.join("THIRD-PARTY-NOTICES.txt"), notices::text(project, &components)?)?;
     fs::copy(project.root.join("LICENSE"), stage.join("LICENSE"))?;
     for file in ["pyproject.toml", "README.md"] {
         fs::copy(project.root.join(SOURCE).join(file), stage.join(file))?;
     }
     let manifest = project.root.join(SOURCE).join("Cargo.toml");
-    set_manifest(&stage.join("pyproject.toml"), &manifest)?;
+    set_manifest(&stage.join("pyproject.toml"), &manifest, engine)?;
 
     let level = if profile == "dev" { "1" } else { "9" };
     let mut maturin = project.command(venv.program("maturin"));
@@ -86,6 +125,7 @@ fn pack_from(project: &Project, built: &Path, profile: &str) -> Result<PathBuf> 
     maturin.args(["--auditwheel", "skip", "--compatibility", &format!("manylinux_2_{glibc}")]);
     maturin.args(["--compression-level", level]).arg("--out").arg(&wheels);
     maturin.env("CARGO_TARGET_DIR", &project.target);
+    set_module(&mut maturin)?;
     show(&mut maturin)?;
     let found: Vec<_> = fs::read_dir(&wheels)?.collect::<std::io::Result<_>>()?;
     match found.as_slice() {
@@ -94,15 +134,27 @@ fn pack_from(project: &Project, built: &Path, profile: &str) -> Result<PathBuf> 
     }
 }
 
-/// Points maturin to the modules' crate, which is outside the folder where the package is assembled.
-fn set_manifest(pyproject: &Path, manifest: &Path) -> Result<()> {
+/// Points maturin to the modules' crate, which is outside the folder where the package is assembled, and names the package.
+fn set_manifest(pyproject: &Path, manifest: &Path, engine: Engine) -> Result<()> {
+    let mut text = fs::read_to_string(pyproject)?;
+    let mut replace = |from: &str, to: &str| {
+        if !text.contains(from) {
+            bail!("{} has no line {}", pyproject.display(), from.trim());
+        }
+        text = text.replace(from, to);
+        Ok(())
+    };
     let table = "[tool.maturin]\n";
-    let text = fs::read_to_string(pyproject)?;
-    if !text.contains(table) {
-        bail!("{} has no table {}", pyproject.display(), table.trim());
+    replace(table, &format!("{table}manifest-path = \"{}\"\n", manifest.display()))?;
+    if engine == Engine::None {
+        replace(&name_line(NAME), &name_line(MINIMAL))?;
     }
-    let text = text.replace(table, &format!("{table}manifest-path = \"{}\"\n", manifest.display()));
     Ok(fs::write(pyproject, text)?)
+}
+
+/// The line of the project's table with its name.
+fn name_line(name: &str) -> String {
+    format!("name = \"{name}\"\n")
 }
 
 fn copy_folder(from: &Path, to: &Path) -> Result<()> {
@@ -123,6 +175,7 @@ fn copy_folder(from: &Path, to: &Path) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::elf::Machine;
     use super::*;
 
     #[test]
@@ -142,14 +195,32 @@ mod tests {
     }
 
     #[test]
-    fn the_manifest_is_named_in_the_table_of_maturin() {
+    fn the_package_and_its_manifest_are_named() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("pyproject.toml");
-        fs::write(&file, "[tool.maturin]\nbindings = \"pyo3\"\n").unwrap();
-        set_manifest(&file, Path::new("/somewhere/Cargo.toml")).unwrap();
-        let text = fs::read_to_string(&file).unwrap();
-        assert!(text.starts_with("[tool.maturin]\nmanifest-path = \"/somewhere/Cargo.toml\"\n"), "{text}");
-        fs::write(&file, "").unwrap();
-        set_manifest(&file, Path::new("/somewhere/Cargo.toml")).unwrap_err();
+        let project = Project::find().unwrap();
+        let given = fs::read_to_string(project.root.join(SOURCE).join("pyproject.toml")).unwrap();
+        for (engine, name) in [(Engine::Embedded, NAME), (Engine::None, MINIMAL)] {
+            fs::write(&file, &given).unwrap();
+            set_manifest(&file, Path::new("/somewhere/Cargo.toml"), engine).unwrap();
+            let text = fs::read_to_string(&file).unwrap();
+            let document: toml_edit::DocumentMut = text.parse().unwrap();
+            assert_eq!(document["project"]["name"].as_str(), Some(name));
+            assert_eq!(document["tool"]["maturin"]["manifest-path"].as_str(), Some("/somewhere/Cargo.toml"));
+        }
+        for text in ["", "[tool.maturin]\n", "name = \"nereid-server\"\n"] {
+            fs::write(&file, text).unwrap();
+            set_manifest(&file, Path::new("/somewhere/Cargo.toml"), Engine::None).unwrap_err();
+        }
+    }
+
+    #[test]
+    fn only_the_minimal_package_lacks_the_embedded_engine() {
+        let project = Project::find().unwrap();
+        for (engine, expected) in [(Engine::Embedded, true), (Engine::None, false)] {
+            let components = components::of(&project, Machine::X86_64, &CRATES, engine).unwrap();
+            let has = |name: &str| components.iter().any(|component| component.name == name);
+            assert_eq!((has("tract-onnx"), has("nereid-onnxruntime")), (expected, true), "{engine:?}");
+        }
     }
 }

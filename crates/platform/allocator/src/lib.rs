@@ -87,9 +87,27 @@ mod glibc {
     pub(super) fn usage() -> Option<Usage> {
         let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
         let pages: usize = statm.split_whitespace().nth(1)?.parse().ok()?;
-        // SAFETY: the function takes no arguments, and locks each arena while it reads it.
-        let heap = unsafe { libc::mallinfo2() };
-        Some(Usage { resident: pages.saturating_mul(rustix::param::page_size()), free: heap.fordblks })
+        Some(Usage { resident: pages.saturating_mul(rustix::param::page_size()), free: free() })
+    }
+
+    /// Freed memory that glibc has not returned to the system, in bytes.
+    fn free() -> usize {
+        type Mallinfo2 = unsafe extern "C" fn() -> libc::mallinfo2;
+        // Looked up at run time, because a program that is linked with it would not start with a glibc older than 2.33.
+        // SAFETY: the name ends with a zero.
+        let function = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"mallinfo2".as_ptr()) };
+        // SAFETY: null or this function of glibc.
+        match unsafe { std::mem::transmute::<*mut libc::c_void, Option<Mallinfo2>>(function) } {
+            // SAFETY: the function takes no arguments, and locks each arena while it reads it.
+            Some(mallinfo2) => unsafe { mallinfo2() }.fordblks,
+            None => free_below_4_gib(),
+        }
+    }
+
+    /// Freed memory modulo 4 GiB, which every glibc counts: a number that is too low only delays a release.
+    pub(super) fn free_below_4_gib() -> usize {
+        // SAFETY: as for `mallinfo2`.
+        unsafe { libc::mallinfo() }.fordblks.cast_unsigned() as usize
     }
 
     /// Releases unused pages.
@@ -155,6 +173,8 @@ mod tests {
         let kept: Vec<_> = pieces.into_iter().step_by(64).collect();
         let before = glibc::usage().unwrap();
         assert!(before.free > 200 * MIB, "{before:?}");
+        // What is read with a glibc older than 2.33.
+        assert!(glibc::free_below_4_gib().abs_diff(before.free) < 4 * MIB, "{before:?}");
         glibc::release();
         let after = glibc::usage().unwrap();
         assert!(after.resident + 200 * MIB < before.resident, "{before:?} {after:?}");

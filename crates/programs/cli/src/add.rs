@@ -151,15 +151,20 @@ fn configure(
     Ok(config)
 }
 
+/// Files of models that need not declare their tensors.
+const UNDECLARED: [&str; 3] = ["model.pt", "model.pt2", "model.py"];
+
 /// The remedies for a model whose configuration cannot be completed.
 fn hint(options: &AddOptions, model: &StagedModel) -> &'static str {
     let is_configured = options.config.is_some() || !options.input.is_empty() || model.exists;
-    match is_configured {
-        true => "",
-        false => {
+    let version = model.folder.join(model.version.to_string());
+    match UNDECLARED.iter().any(|file| version.join(file).exists()) {
+        _ if is_configured => "",
+        true => {
             "; declare its tensors by --input=NAME:TYPE:DIMS and --output=NAME:TYPE:DIMS, give a configuration by --config=FILE, \
              or add it as it is by --force"
         }
+        false => "; --force adds it as it is",
     }
 }
 

@@ -14,6 +14,7 @@ use triton_sys::*;
 
 use crate::error::{Error, ErrorCode, Result, check};
 use crate::execution::Execution;
+use crate::property::property;
 use crate::response::Response;
 
 /// The pending answer to one request.
@@ -257,13 +258,10 @@ impl Responder {
     }
 
     /// Whether the request was cancelled. A final response is still required.
-    ///
-    /// # Errors
-    /// The server's error.
-    pub fn is_cancelled(&self) -> Result<bool> {
-        let mut cancelled = false;
-        // SAFETY: the factory lives, and the address may be written.
-        unsafe { check(TRITONBACKEND_ResponseFactoryIsCancelled(self.answer.factory()?, &mut cancelled))? };
-        Ok(cancelled)
+    pub fn is_cancelled(&self) -> bool {
+        // A responder exists only with its factory.
+        let Some(Factory(factory)) = self.answer.factory.get() else { return false };
+        // SAFETY: the factory lives.
+        unsafe { property(false, |cancelled| TRITONBACKEND_ResponseFactoryIsCancelled(*factory, cancelled)) }
     }
 }

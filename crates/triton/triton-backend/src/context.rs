@@ -11,6 +11,7 @@ use crate::config::{ModelConfig, command_line};
 use crate::error::{Result, check, text};
 use crate::memory::{self, MemoryManager, MemoryUsage};
 use crate::message::{self, Message};
+use crate::property::{property, text_lossy};
 use crate::server::Server;
 
 /// The kind of device that an instance runs on.
@@ -161,22 +162,24 @@ pub struct ModelContext<'a> {
     name: &'a str,
     version: u64,
     folder: PathBuf,
+    server: Server,
 }
 
 impl ModelContext<'_> {
     /// # Safety
     /// `handle` lives at least as long as the context.
     pub(crate) unsafe fn new(handle: *mut TRITONBACKEND_Model) -> Result<Self> {
-        let (mut name, mut version) = (ptr::null(), 0);
-        // SAFETY: the model lives, and its name with it; both addresses may be written.
-        let name = unsafe {
+        let (mut name, mut version, mut server) = (ptr::null(), 0, ptr::null_mut());
+        // SAFETY: the model lives, and its name with it; all addresses may be written. The server outlives its models.
+        let (name, server) = unsafe {
             check(TRITONBACKEND_ModelName(handle, &mut name))?;
             check(TRITONBACKEND_ModelVersion(handle, &mut version))?;
-            text(name)?
+            check(TRITONBACKEND_ModelServer(handle, &mut server))?;
+            (text(name)?, Server::new(server))
         };
         // SAFETY: the model lives, and both addresses may be written.
         let folder = location(|kind, place| unsafe { TRITONBACKEND_ModelRepository(handle, kind, place) })?;
-        Ok(Self { handle, name, version, folder })
+        Ok(Self { handle, name, version, folder, server })
     }
 
     /// The model's name.
@@ -214,16 +217,8 @@ impl ModelContext<'_> {
     }
 
     /// The server, for requests by the model.
-    ///
-    /// # Errors
-    /// The server's error.
-    pub fn server(&self) -> Result<Server> {
-        let mut server = ptr::null_mut();
-        // SAFETY: the model lives, and the server outlives its models.
-        unsafe {
-            check(TRITONBACKEND_ModelServer(self.handle, &mut server))?;
-            Ok(Server::new(server))
-        }
+    pub fn server(&self) -> Server {
+        self.server.clone()
     }
 
     /// Reports the model's memory, without its instances. Replaces earlier reports.
@@ -311,48 +306,39 @@ impl InstanceContext<'_> {
     }
 
     /// The names of the optimization profiles for the instance.
-    ///
-    /// # Errors
-    /// The server's error.
-    pub fn profiles(&self) -> Result<Vec<String>> {
-        let mut count = 0;
-        // SAFETY: the instance lives, and the address may be written.
-        unsafe { check(TRITONBACKEND_ModelInstanceProfileCount(self.handle, &mut count))? };
-        (0..count)
-            .map(|index| {
-                let mut name = ptr::null();
-                // SAFETY: the instance lives, and its profiles' names with it; the name is copied.
-                unsafe {
-                    check(TRITONBACKEND_ModelInstanceProfileName(self.handle, index, &mut name))?;
-                    text(name).map(str::to_owned)
-                }
-            })
-            .collect()
+    pub fn profiles(&self) -> Vec<String> {
+        // SAFETY: the instance lives.
+        let count =
+            unsafe { property(0, |count| TRITONBACKEND_ModelInstanceProfileCount(self.handle, count)) };
+        let read = |index| {
+            // SAFETY: the instance lives, and its profiles' names with it; the name is copied.
+            let name = unsafe {
+                text_lossy(property(ptr::null(), |name| {
+                    TRITONBACKEND_ModelInstanceProfileName(self.handle, index, name)
+                }))
+            };
+            name.into_owned()
+        };
+        (0..count).map(read).collect()
     }
 
     /// The devices that the instance may use in addition to its own.
-    ///
-    /// # Errors
-    /// The server's error.
-    pub fn secondary_devices(&self) -> Result<Vec<SecondaryDevice>> {
-        let mut count = 0;
-        // SAFETY: the instance lives, and the address may be written.
-        unsafe { check(TRITONBACKEND_ModelInstanceSecondaryDeviceCount(self.handle, &mut count))? };
-        (0..count)
-            .map(|index| {
-                let (mut kind, mut id) = (ptr::null(), 0);
-                // SAFETY: the instance lives, and the names of kinds with it; the name is copied.
-                unsafe {
-                    check(TRITONBACKEND_ModelInstanceSecondaryDeviceProperties(
-                        self.handle,
-                        index,
-                        &mut kind,
-                        &mut id,
-                    ))?;
-                    Ok(SecondaryDevice { kind: text(kind)?.to_owned(), id })
-                }
-            })
-            .collect()
+    pub fn secondary_devices(&self) -> Vec<SecondaryDevice> {
+        // SAFETY: the instance lives.
+        let count = unsafe {
+            property(0, |count| TRITONBACKEND_ModelInstanceSecondaryDeviceCount(self.handle, count))
+        };
+        let read = |index| {
+            // SAFETY: the instance lives, and the names of kinds with it; the name is copied.
+            let (kind, id) = unsafe {
+                let (kind, id) = property((ptr::null(), 0), |(kind, id)| {
+                    TRITONBACKEND_ModelInstanceSecondaryDeviceProperties(self.handle, index, kind, id)
+                });
+                (text_lossy(kind).into_owned(), id)
+            };
+            SecondaryDevice { kind, id }
+        };
+        (0..count).map(read).collect()
     }
 
     /// Reports the instance's memory. Replaces earlier reports.

@@ -107,6 +107,7 @@ mod log;
 mod memory;
 mod message;
 mod metrics;
+mod property;
 mod request;
 mod response;
 mod server;

@@ -1,5 +1,6 @@
 //! A request to a model.
 
+use std::borrow::Cow;
 use std::ffi::{CStr, c_char, c_void};
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
@@ -16,6 +17,7 @@ use crate::data::to_c;
 use crate::error::{Error, Result, c_string, check, text};
 use crate::execution::Execution;
 use crate::input::Input;
+use crate::property::{property, text_lossy};
 use crate::response::Response;
 use crate::state::State;
 use tensor_types::DataType;
@@ -37,17 +39,17 @@ pub enum Parameter<'a> {
     Bool(bool),
     /// A floating-point number.
     Double(f64),
-    /// A value that cannot be read: the interface passes bytes without their length.
+    /// A value that cannot be read: bytes, which the interface passes without their length, or a string that is not UTF-8.
     Opaque,
 }
 
 /// The sequence that a request belongs to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum CorrelationId<'a> {
     /// A number; 0 means no sequence.
     Number(u64),
-    /// A string.
-    Text(&'a str),
+    /// A string. Bytes that are not UTF-8 are replaced by U+FFFD.
+    Text(Cow<'a, str>),
 }
 
 impl RequestInfo {
@@ -57,122 +59,78 @@ impl RequestInfo {
         Self { handle }
     }
 
-    /// The client's id, or an empty string.
-    ///
-    /// # Errors
-    /// `InvalidArgument` if the id is not UTF-8; otherwise, as for all functions here, the server's error.
-    pub fn id(&self) -> Result<&str> {
-        let mut id = ptr::null();
+    /// The client's id, or an empty string. Bytes that are not UTF-8 are replaced by U+FFFD.
+    pub fn id(&self) -> Cow<'_, str> {
         // SAFETY: the request lives, and its id with it.
-        unsafe {
-            check(TRITONBACKEND_RequestId(self.handle, &mut id))?;
-            text(id)
-        }
+        unsafe { text_lossy(property(ptr::null(), |id| TRITONBACKEND_RequestId(self.handle, id))) }
     }
 
     /// The sequence that the request belongs to.
-    ///
-    /// # Errors
-    /// The server's error.
-    pub fn correlation_id(&self) -> Result<CorrelationId<'_>> {
+    pub fn correlation_id(&self) -> CorrelationId<'_> {
         let mut number = 0;
         // SAFETY: the request lives, and the address may be written.
         let numbered = unsafe { check(TRITONBACKEND_RequestCorrelationId(self.handle, &mut number)) };
         if numbered.is_ok() {
-            return Ok(CorrelationId::Number(number));
+            return CorrelationId::Number(number);
         }
         // The server refuses to return a string as a number, which distinguishes the two.
-        let mut id = ptr::null();
         // SAFETY: the request lives, and its id with it.
-        unsafe {
-            check(TRITONBACKEND_RequestCorrelationIdString(self.handle, &mut id))?;
-            Ok(CorrelationId::Text(text(id)?))
-        }
+        CorrelationId::Text(unsafe {
+            text_lossy(property(ptr::null(), |id| TRITONBACKEND_RequestCorrelationIdString(self.handle, id)))
+        })
     }
 
     /// Whether the request begins its sequence.
-    ///
-    /// # Errors
-    /// The server's error.
-    pub fn is_sequence_start(&self) -> Result<bool> {
-        Ok(self.flags()? & TRITONSERVER_REQUEST_FLAG_SEQUENCE_START.0 != 0)
+    pub fn is_sequence_start(&self) -> bool {
+        self.flags() & TRITONSERVER_REQUEST_FLAG_SEQUENCE_START.0 != 0
     }
 
     /// Whether the request ends its sequence.
-    ///
-    /// # Errors
-    /// The server's error.
-    pub fn is_sequence_end(&self) -> Result<bool> {
-        Ok(self.flags()? & TRITONSERVER_REQUEST_FLAG_SEQUENCE_END.0 != 0)
+    pub fn is_sequence_end(&self) -> bool {
+        self.flags() & TRITONSERVER_REQUEST_FLAG_SEQUENCE_END.0 != 0
     }
 
     /// Whether the client cancelled the request. An answer is still required.
-    ///
-    /// # Errors
-    /// The server's error.
-    pub fn is_cancelled(&self) -> Result<bool> {
-        let mut cancelled = false;
-        // SAFETY: the request lives, and the address may be written.
-        unsafe { check(TRITONBACKEND_RequestIsCancelled(self.handle, &mut cancelled))? };
-        Ok(cancelled)
+    pub fn is_cancelled(&self) -> bool {
+        // SAFETY: the request lives.
+        unsafe { property(false, |cancelled| TRITONBACKEND_RequestIsCancelled(self.handle, cancelled)) }
     }
 
     /// The client's timeout, if it set one.
-    ///
-    /// # Errors
-    /// The server's error.
-    pub fn timeout(&self) -> Result<Option<Duration>> {
-        let mut microseconds = 0;
-        // SAFETY: the request lives, and the address may be written.
-        unsafe {
-            check(TRITONBACKEND_InferenceRequestTimeoutMicroseconds(self.handle, &mut microseconds))?;
-        }
-        Ok((microseconds > 0).then(|| Duration::from_micros(microseconds)))
+    pub fn timeout(&self) -> Option<Duration> {
+        // SAFETY: the request lives.
+        let microseconds = unsafe {
+            property(0, |timeout| TRITONBACKEND_InferenceRequestTimeoutMicroseconds(self.handle, timeout))
+        };
+        (microseconds > 0).then(|| Duration::from_micros(microseconds))
     }
 
-    /// The request's parameters, in the order of the request.
-    ///
-    /// # Errors
-    /// The server's error.
-    pub fn parameters(&self) -> Result<Vec<(&str, Parameter<'_>)>> {
-        let mut count = 0;
-        // SAFETY: the request lives, and the address may be written.
-        unsafe { check(TRITONBACKEND_RequestParameterCount(self.handle, &mut count))? };
-        (0..count)
-            .map(|index| {
-                let (mut key, mut kind, mut value) = (ptr::null(), TRITONSERVER_PARAMETER_BYTES, ptr::null());
-                // SAFETY: the request lives, and so do its parameters. The value has the returned kind.
-                unsafe {
-                    check(TRITONBACKEND_RequestParameter(
-                        self.handle,
-                        index,
-                        &mut key,
-                        &mut kind,
-                        &mut value,
-                    ))?;
-                    Ok((text(key)?, parameter(kind, value)?))
-                }
-            })
-            .collect()
+    /// The request's parameters, in the order of the request, without those whose names are not UTF-8.
+    pub fn parameters(&self) -> Vec<(&str, Parameter<'_>)> {
+        // SAFETY: the request lives.
+        let count = unsafe { property(0, |count| TRITONBACKEND_RequestParameterCount(self.handle, count)) };
+        let read = |index| {
+            let empty = (ptr::null(), TRITONSERVER_PARAMETER_BYTES, ptr::null());
+            // SAFETY: the request lives, and so do its parameters. The value has the returned kind.
+            unsafe {
+                let (key, kind, value) = property(empty, |(key, kind, value)| {
+                    TRITONBACKEND_RequestParameter(self.handle, index, key, kind, value)
+                });
+                Some((text(key).ok()?, parameter(kind, value)))
+            }
+        };
+        (0..count).filter_map(read).collect()
     }
 
     /// One parameter.
-    ///
-    /// # Errors
-    /// The server's error.
-    pub fn parameter(&self, name: &str) -> Result<Option<Parameter<'_>>> {
-        Ok(self.parameters()?.into_iter().find(|(key, _)| *key == name).map(|(_, value)| value))
+    pub fn parameter(&self, name: &str) -> Option<Parameter<'_>> {
+        self.parameters().into_iter().find(|(key, _)| *key == name).map(|(_, value)| value)
     }
 
     /// The number of inputs.
-    ///
-    /// # Errors
-    /// The server's error.
-    pub fn input_count(&self) -> Result<u32> {
-        let mut count = 0;
-        // SAFETY: the request lives, and the address may be written.
-        unsafe { check(TRITONBACKEND_RequestInputCount(self.handle, &mut count))? };
-        Ok(count)
+    pub fn input_count(&self) -> u32 {
+        // SAFETY: the request lives.
+        unsafe { property(0, |count| TRITONBACKEND_RequestInputCount(self.handle, count)) }
     }
 
     /// An input by its name.
@@ -207,35 +165,27 @@ impl RequestInfo {
     /// # Errors
     /// The server's error.
     pub fn inputs(&self) -> Result<Vec<Input<'_>>> {
-        (0..self.input_count()?).map(|index| self.input_at(index)).collect()
+        (0..self.input_count()).map(|index| self.input_at(index)).collect()
     }
 
     /// The names of the requested outputs: all of them if the client names none.
-    ///
-    /// # Errors
-    /// The server's error.
-    pub fn requested_outputs(&self) -> Result<Vec<&str>> {
-        let mut count = 0;
-        // SAFETY: the request lives, and the address may be written.
-        unsafe { check(TRITONBACKEND_RequestOutputCount(self.handle, &mut count))? };
-        (0..count)
-            .map(|index| {
-                let mut name = ptr::null();
-                // SAFETY: the request lives, and the names of its outputs with it.
-                unsafe {
-                    check(TRITONBACKEND_RequestOutputName(self.handle, index, &mut name))?;
-                    text(name)
-                }
-            })
-            .collect()
+    pub fn requested_outputs(&self) -> Vec<&str> {
+        // SAFETY: the request lives.
+        let count = unsafe { property(0, |count| TRITONBACKEND_RequestOutputCount(self.handle, count)) };
+        let read = |index| {
+            // SAFETY: the request lives, and the names of its outputs with it.
+            unsafe {
+                text(property(ptr::null(), |name| TRITONBACKEND_RequestOutputName(self.handle, index, name)))
+                    .ok()
+            }
+        };
+        // A configuration is UTF-8, and so are the names in it.
+        (0..count).filter_map(read).collect()
     }
 
     /// Whether an output is requested. The others need not be computed.
-    ///
-    /// # Errors
-    /// The server's error.
-    pub fn wants(&self, output: &str) -> Result<bool> {
-        Ok(self.requested_outputs()?.contains(&output))
+    pub fn wants(&self, output: &str) -> bool {
+        self.requested_outputs().contains(&output)
     }
 
     /// Records an event of the backend in the request's trace, with the current time. Has no effect without a trace.
@@ -261,31 +211,29 @@ impl RequestInfo {
         rows.and_then(|rows| u64::try_from(rows).ok()).unwrap_or(1)
     }
 
-    fn flags(&self) -> Result<u32> {
-        let mut flags = 0;
-        // SAFETY: the request lives, and the address may be written.
-        unsafe { check(TRITONBACKEND_RequestFlags(self.handle, &mut flags))? };
-        Ok(flags)
+    fn flags(&self) -> u32 {
+        // SAFETY: the request lives.
+        unsafe { property(0, |flags| TRITONBACKEND_RequestFlags(self.handle, flags)) }
     }
 }
 
 /// # Safety
 /// `value` points to a value of this kind that lives during `'a`.
-unsafe fn parameter<'a>(kind: TRITONSERVER_ParameterType, value: *const c_void) -> Result<Parameter<'a>> {
+unsafe fn parameter<'a>(kind: TRITONSERVER_ParameterType, value: *const c_void) -> Parameter<'a> {
     if value.is_null() {
-        return Ok(Parameter::Opaque);
+        return Parameter::Opaque;
     }
     // SAFETY: as the caller promises; C's bool is one byte that is 0 or 1, read as a byte all the same.
     unsafe {
-        Ok(match kind {
+        match kind {
             TRITONSERVER_PARAMETER_STRING => {
-                Parameter::String(CStr::from_ptr(value.cast::<c_char>()).to_str()?)
+                CStr::from_ptr(value.cast::<c_char>()).to_str().map_or(Parameter::Opaque, Parameter::String)
             }
             TRITONSERVER_PARAMETER_INT => Parameter::Int(value.cast::<i64>().read_unaligned()),
             TRITONSERVER_PARAMETER_BOOL => Parameter::Bool(value.cast::<u8>().read() != 0),
             TRITONSERVER_PARAMETER_DOUBLE => Parameter::Double(value.cast::<f64>().read_unaligned()),
             _ => Parameter::Opaque,
-        })
+        }
     }
 }
 

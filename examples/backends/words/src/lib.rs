@@ -121,7 +121,7 @@ impl Drop for WordsInstance {
 fn words_of(request: &Request) -> Result<Vec<String>> {
     let texts = request.input("TEXT")?.to_byte_strings()?;
     let text = texts.first().map(Vec::as_slice).unwrap_or_default();
-    let limit = match request.parameter("max_words")? {
+    let limit = match request.parameter("max_words") {
         None => usize::MAX,
         Some(Parameter::Int(limit)) => usize::try_from(limit)
             .map_err(|_| Error::invalid_argument(format!("max_words is {limit}: must be 0 or more")))?,
@@ -135,7 +135,7 @@ fn words_of(request: &Request) -> Result<Vec<String>> {
 /// A response for each word, and the end.
 fn stream(responder: &Responder, words: &[String], pause: Duration) -> Result<()> {
     for word in words {
-        if responder.is_cancelled()? {
+        if responder.is_cancelled() {
             return Err(Error::cancelled());
         }
         let mut response = responder.respond()?;

@@ -75,7 +75,7 @@ impl Model for TrialModel {
         context.report_memory_usage(&[usage(1)])?;
         context.report_memory_usage(&[usage(1000), MemoryUsage { device: 2, ..usage(5) }])?;
         let memory = backend.memory;
-        Ok(Self { memory, server: context.server()?, facts, takes_batches: config.max_batch_size() > 0 })
+        Ok(Self { memory, server: context.server(), facts, takes_batches: config.max_batch_size() > 0 })
     }
 }
 
@@ -88,8 +88,8 @@ impl Instance for TrialInstance {
             context.kind(),
             context.device_id(),
             context.is_passive(),
-            context.profiles()?,
-            context.secondary_devices()?,
+            context.profiles(),
+            context.secondary_devices(),
             context.host_policy()?
         )];
         context.report_memory_usage(&[usage(20)])?;
@@ -221,7 +221,7 @@ impl TrialInstance {
             let error = server.infer(wrong).and_then(|responses| responses.one()).err();
             lines.push(format!("{what}: {:?}", error.map(|error| error.code())));
         }
-        lines.push(format!("outer id: {}", request.id()?));
+        lines.push(format!("outer id: {}", request.id()));
         Ok(lines)
     }
 }
@@ -259,7 +259,7 @@ impl BatchStrategy for Strategy {
     }
 
     fn include((begun, alone): &mut Self::Batch, request: &RequestInfo) -> Result<bool> {
-        let wants = matches!(request.parameter("alone")?, Some(Parameter::Bool(true)));
+        let wants = matches!(request.parameter("alone"), Some(Parameter::Bool(true)));
         let joins = !*begun || !(*alone || wants);
         if joins {
             (*begun, *alone) = (true, wants);
@@ -270,7 +270,7 @@ impl BatchStrategy for Strategy {
 
 /// The parameter `do`.
 fn deed(request: &Request) -> Result<&str> {
-    match request.parameter("do")? {
+    match request.parameter("do") {
         Some(Parameter::String(what)) => Ok(what),
         other => Err(Error::invalid_argument(format!("trial: parameter 'do' is {other:?}, expected a text"))),
     }
@@ -350,18 +350,18 @@ fn answer_batched(request: &Request, line: &str) -> Result<()> {
 }
 
 fn request_lines(request: &Request) -> Result<Vec<String>> {
-    let sequence = match request.correlation_id()? {
+    let sequence = match request.correlation_id() {
         CorrelationId::Number(id) => format!("number {id}"),
         CorrelationId::Text(id) => format!("text {id}"),
     };
     let input = request.input("IN")?;
     Ok(vec![
-        format!("id {}", request.id()?),
-        format!("sequence {sequence} {} {}", request.is_sequence_start()?, request.is_sequence_end()?),
-        format!("timeout {:?} cancelled {}", request.timeout()?, request.is_cancelled()?),
-        format!("parameters {:?}", request.parameters()?),
-        format!("outputs {:?} wants OUT {}", request.requested_outputs()?, request.wants("OUT")?),
-        format!("inputs {} {} {:?}", request.input_count()?, input.name(), input.shape()),
+        format!("id {}", request.id()),
+        format!("sequence {sequence} {} {}", request.is_sequence_start(), request.is_sequence_end()),
+        format!("timeout {:?} cancelled {}", request.timeout(), request.is_cancelled()),
+        format!("parameters {:?}", request.parameters()),
+        format!("outputs {:?} wants OUT {}", request.requested_outputs(), request.wants("OUT")),
+        format!("inputs {} {} {:?}", request.input_count(), input.name(), input.shape()),
         format!(
             "values {:?}, as texts {:?}",
             input.to_vec::<i32>()?,
