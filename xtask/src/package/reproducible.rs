@@ -8,6 +8,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::process::Command;
 
+use super::source_date;
 use crate::project::Project;
 
 /// Flags of the Rust compiler as cargo reads them: separated by this character, so that paths may have spaces.
@@ -31,6 +32,10 @@ pub fn set_flags(command: &mut Command, project: &Project, more: &[OsString]) {
         c_flags.push(joined(" -ffile-prefix-map=", &renamed));
     }
     command.env(C_FLAGS, c_flags);
+    // The allocator's C code has the time of its compilation.
+    if let Ok(date) = source_date(project) {
+        command.env("SOURCE_DATE_EPOCH", date.to_string());
+    }
 }
 
 /// The flags of the environment.
@@ -79,6 +84,18 @@ mod tests {
             assert_ne!(std::env::args().count(), 1234, "{place}");
         }
     "#;
+
+    #[test]
+    fn compilers_take_the_time_of_the_sources_for_the_present() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let project = Project { root: root.to_owned(), target: root.join("target") };
+        let mut command = Command::new("cargo");
+        set_flags(&mut command, &project, &[]);
+        let expected = source_date(&project).unwrap().to_string();
+        let found =
+            command.get_envs().find(|(name, _)| *name == "SOURCE_DATE_EPOCH").and_then(|(_, value)| value);
+        assert_eq!(found, Some(OsStr::new(&expected)));
+    }
 
     /// Builds the program in a folder; its bytes.
     fn built(folder: &Path, is_renamed: bool) -> Vec<u8> {
