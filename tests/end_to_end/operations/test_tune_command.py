@@ -131,7 +131,8 @@ def test_what_cannot_be_tuned_is_said(repository, arguments, reason):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_search_leaves_no_server(repository, number):
     write_identity(repository, "plain", ["FP32"], dims=[2])
-    temporary = repository.parent / "temporary"
+    # Longer than the path of a socket may be.
+    temporary = repository.parent / ("temporary" * 12)
     temporary.mkdir()
     command = [nereid_server.binary(), "tune", "plain", "--repository", repository, "--seconds=600"]
     environment = {**os.environ, "TMPDIR": str(temporary)}
@@ -140,9 +141,10 @@ def test_an_interrupted_search_leaves_no_server(repository, number):
         assert search.stderr is not None
         search.stderr.readline()
         while not (servers := children(search.pid)):
+            assert search.poll() is None, search.stderr.read()
             time.sleep(0.01)
         search.send_signal(number)
         assert "interrupted" in search.stderr.read()
         assert search.wait(30) == 1
-    eventually(lambda: not any(Path("/proc", server).exists() for server in servers))
+    assert eventually(lambda: not any(Path("/proc", server).exists() for server in servers))
     assert not list(Path(temporary).iterdir())

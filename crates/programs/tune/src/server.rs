@@ -23,6 +23,9 @@ const END: Duration = Duration::from_secs(10);
 /// The time between two looks at whether a model is loaded.
 const LOOK: Duration = Duration::from_millis(10);
 const SOCKET: &str = "http.sock";
+/// Paths of sockets have at most 107 bytes. With a longer path to the folder for temporary files, this one has the sockets.
+const LONGEST_SOCKET: usize = 107;
+const SHORT: &str = "/tmp";
 const LOG: &str = "log";
 pub(crate) const CONFIG: &str = "config.pbtxt";
 
@@ -45,6 +48,8 @@ pub struct Model {
 pub(crate) struct Server {
     child: Child,
     folder: TempDir,
+    /// The folder of the socket, if it is another one.
+    short: Option<TempDir>,
 }
 
 impl Model {
@@ -72,15 +77,20 @@ impl Server {
     /// # Errors
     /// The model cannot be loaded; the reason is from the server's log.
     pub(crate) async fn start(model: &Model, config: Option<&str>, options: &[&str]) -> Result<Self, String> {
-        let folder = tempfile::Builder::new().prefix("nereid-tune-").tempdir();
-        let folder = folder.map_err(|error| format!("cannot make a folder: {error}"))?;
+        let cannot = |error: std::io::Error| format!("cannot make a folder: {error}");
+        let mut named = tempfile::Builder::new();
+        named.prefix("nereid-tune-");
+        let folder = named.tempdir().map_err(cannot)?;
+        let is_long = folder.path().join(SOCKET).as_os_str().len() > LONGEST_SOCKET;
+        let short = is_long.then(|| named.tempdir_in(SHORT)).transpose().map_err(cannot)?;
         let linked = linked(model, config, folder.path());
         linked.map_err(|error| format!("cannot make a repository with links to the model: {error}"))?;
         let log =
             File::create(folder.path().join(LOG)).map_err(|error| format!("cannot make a file: {error}"))?;
+        let socket = short.as_ref().unwrap_or(&folder).path().join(SOCKET);
         let mut command = Command::new(&model.program);
         command.arg(argument("--model-repository=", &folder.path().join("models")));
-        command.arg(argument("--http-address=unix:", &folder.path().join(SOCKET)));
+        command.arg(argument("--http-address=unix:", &socket));
         command.args([
             "--allow-grpc=false",
             "--allow-metrics=false",
@@ -94,7 +104,7 @@ impl Server {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).kill_on_drop(true);
         let program = model.program.display();
         let child = command.spawn().map_err(|error| format!("cannot start {program}: {error}"))?;
-        let mut server = Self { child, folder };
+        let mut server = Self { child, folder, short };
         server.loaded().await?;
         Ok(server)
     }
@@ -132,7 +142,7 @@ impl Server {
     }
 
     pub(crate) fn socket(&self) -> PathBuf {
-        self.folder.path().join(SOCKET)
+        self.short.as_ref().unwrap_or(&self.folder).path().join(SOCKET)
     }
 
     pub(crate) fn pid(&self) -> Option<u32> {
