@@ -2,7 +2,7 @@
 //!
 //! The optimiser divides by a multiplication with the reciprocal, which is infinite for the smallest numbers and has few digits
 //! for the largest. It joins factors, whose product may be 0 or infinite, takes 0 times anything for 0, and the square of a
-//! root for the number, although a negative one has no root.
+//! root for the number, although a negative one has no root. It squares integers in FP32.
 
 use std::collections::HashSet;
 
@@ -27,12 +27,22 @@ pub(crate) fn protect(model: &mut TypedModel) -> TractResult<()> {
     for id in model.eval_order()? {
         let node = &model.nodes[id];
         let is_constant = |input: &OutletId| constants.contains(&input.node);
-        let op: Box<dyn TypedOp> = if is_square(model, node) && is_root(model, node.inputs[0]) {
+        if node.op_as::<ElementWiseOp>().is_some_and(|op| op.0.is::<Square>()) && has_integers(node) {
+            let input = node.inputs[0];
+            model.nodes[id].op = Box::new(TypedBinOp(Box::new(Product), None));
+            model.add_edge(input, InletId::new(id, 1))?;
+            continue;
+        }
+        let op: Box<dyn TypedOp> = if let Some(TypedBinOp(_, datum_type)) = product(node)
+            && has_integers(node)
+        {
+            // Its factors may turn out to be the same.
+            Box::new(TypedBinOp(Box::new(Product), *datum_type))
+        } else if is_square(model, node) && (has_integers(node) || is_root(model, node.inputs[0])) {
             Box::new(Opaque(node.op.clone()))
         } else if is_division(model, node)? {
             Box::new(TypedBinOp(Box::new(Quotient), None))
-        } else if let Some(TypedBinOp(_, datum_type)) =
-            node.op_as::<TypedBinOp>().filter(|op| op.0.is::<Mul>())
+        } else if let Some(TypedBinOp(_, datum_type)) = product(node)
             && node.outputs[0].fact.datum_type.is_float()
             && let Some(factor) = node.inputs.iter().find(|input| is_constant(input))
             && !is_factor(model.outlet_fact(*factor)?)
@@ -64,6 +74,16 @@ fn is_division(model: &TypedModel, node: &TypedNode) -> TractResult<bool> {
 fn is_factor(constant: &TypedFact) -> bool {
     let known = constant.konst.as_ref().or(constant.uniform.as_ref());
     known.is_some_and(|known| all(known, |factor| is_between(factor, FACTORS)))
+}
+
+fn product(node: &TypedNode) -> Option<&TypedBinOp> {
+    node.op_as::<TypedBinOp>().filter(|op| op.0.is::<Mul>())
+}
+
+/// Whether the results of a node are integers that are not quantised numbers.
+fn has_integers(node: &TypedNode) -> bool {
+    let datum_type = node.outputs[0].fact.datum_type;
+    datum_type.is_integer() && !datum_type.is_quantized()
 }
 
 /// Whether the optimiser takes the node for the square of its first input.

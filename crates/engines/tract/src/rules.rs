@@ -429,7 +429,7 @@ const SCALARS: [(&str, &[usize]); 11] = [
 const SHAPES: [(&str, usize); 4] = [("ConstantOfShape", 0), ("Expand", 1), ("Reshape", 1), ("Unsqueeze", 1)];
 
 /// How many dimensions the first input of an operator has at least. The engine takes channels and axes for granted.
-const RANKS: [(&str, i64); 15] = [
+const RANKS: [(&str, i64); 16] = [
     ("AveragePool", 3),
     ("BatchNormalization", 2),
     ("Conv", 3),
@@ -445,6 +445,7 @@ const RANKS: [(&str, i64); 15] = [
     ("MaxPool", 3),
     ("QLinearConv", 3),
     ("Softmax", 1),
+    ("Trilu", 2),
 ];
 
 /// Operators that move elements without a look at them, so that these may be strings.
@@ -495,7 +496,8 @@ mod tests {
                     let rule = Rule::new(&node(operator, &names, &["Y"]));
                     let given = names.iter().filter(|name| !name.is_empty());
                     let check = |scalar: InferenceFact| {
-                        let fact = |name: &&str| if *name == "S" { scalar.clone() } else { fact(&[]) };
+                        let other = || fact(&[1, 1]);
+                        let fact = |name: &&str| if *name == "S" { scalar.clone() } else { other() };
                         rule.check(&given.clone().map(fact).collect::<Vec<_>>())
                     };
                     for dims in [&[][..], &[1], &[1, 1]] {

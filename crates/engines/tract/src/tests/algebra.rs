@@ -5,7 +5,7 @@ use tract_onnx::pb::tensor_proto::DataType as Element;
 use tract_onnx::pb::{NodeProto, TensorProto};
 use tract_onnx::prelude::f16;
 
-use super::onnx::{file_of_version, floats, graph, ints, node, port, with_int};
+use super::onnx::{file_of_version, floats, graph, ints, node, port, with_int, with_ints};
 use super::server::{config, serve};
 use super::{fp32, fp32_output};
 
@@ -162,5 +162,58 @@ fn quotients_and_products_of_fp16_have_all_their_digits() {
         check(pair("Div", &["T", "B"]), &|x| narrow(narrow(x / a).to_f32() / b));
         check(pair("Div", &["B", "T"]), &|x| narrow(b / narrow(x / a).to_f32()));
         check(pair("Div", &["T", "X"]), &|x| narrow(narrow(x / a).to_f32() / x));
+    }
+}
+
+#[test]
+fn squares_of_integers_are_exact() {
+    // Their squares have more digits than FP32 has.
+    let numbers = [14981_i64, -46340, 4097, 12345, -1, 0, 30001];
+    let sum = |node: NodeProto| with_ints(with_int(node, "keepdims", 1), "axes", &[0]);
+    let each: Vec<_> = numbers.iter().map(|number| number * number).collect();
+    // The sum fits into 32 bits.
+    let few = [14981_i64, -4097, 12345, 3];
+    let total = vec![few.iter().map(|number| number * number).sum::<i64>()];
+    for element in [Element::Int32, Element::Int64] {
+        let data_type = if element == Element::Int32 { DataType::Int32 } else { DataType::Int64 };
+        let tensor_of = |numbers: &[i64]| {
+            let bytes: Vec<u8> = match data_type {
+                DataType::Int32 => numbers.iter().flat_map(|&number| (number as i32).to_le_bytes()).collect(),
+                _ => numbers.iter().flat_map(|number| number.to_le_bytes()).collect(),
+            };
+            Tensor::new("X", data_type, [numbers.len() as i64], bytes)
+        };
+        let cases = [
+            ("product", vec![node("Mul", &["X", "X"], &["Y"])], &numbers[..], &each),
+            ("power", vec![node("Pow", &["X", "two"], &["Y"])], &numbers, &each),
+            ("sum", vec![sum(node("ReduceSumSquare", &["X"], &["Y"]))], &few, &total),
+            (
+                "sum of products",
+                vec![
+                    node("Mul", &["X", "X"], &["S"]),
+                    with_int(node("ReduceSum", &["S"], &["Y"]), "keepdims", 1),
+                ],
+                &few,
+                &total,
+            ),
+            (
+                "product of copies",
+                vec![node("Identity", &["X"], &["I"]), node("Mul", &["X", "I"], &["Y"])],
+                &numbers,
+                &each,
+            ),
+        ];
+        for (name, nodes, x, expected) in cases {
+            let dims = [x.len() as i64];
+            let outputs = vec![port("Y", element, &[expected.len() as i64])];
+            let constants = if name == "power" { vec![ints("two", &[], &[2])] } else { vec![] };
+            let file = file_of_version(graph(vec![port("X", element, &dims)], nodes, outputs, constants), 13);
+            let declared =
+                config(0, &[("X", data_type, &dims)], &[("Y", data_type, &[expected.len() as i64])]);
+            let response = serve(&file, declared).infer(vec![tensor_of(x)]).unwrap();
+            let found = response.outputs[0].contiguous().unwrap().to_vec();
+            let expected = tensor_of(expected).contiguous().unwrap().to_vec();
+            assert_eq!(found, expected, "{name} of {data_type}");
+        }
     }
 }
