@@ -283,8 +283,9 @@ fn end_to_end(project: &Project, background: &mut BackgroundCommands) -> Result<
         &["tests/end_to_end", "--dist", "loadfile", "-n", &workers().to_string()],
     );
     repeat::run(&pytest_cache(project), &mut all, |failed| {
-        let names: Vec<_> = failed.iter().map(String::as_str).collect();
-        pytest_command(project, &venv, &names)
+        // pytest names tests from the folder of its settings on.
+        let names: Vec<_> = failed.iter().map(|name| format!("tests/end_to_end/{name}")).collect();
+        pytest_command(project, &venv, &names.iter().map(String::as_str).collect::<Vec<_>>())
     })
 }
 
