@@ -22,6 +22,9 @@ const PERIOD: u32 = 100_000;
 /// The group that a server moves to if its own group is the delegated one.
 const LEAF: &str = "nereid";
 
+/// How often processes that the server started before are moved, too: meanwhile, it may start others.
+const MOVES: usize = 20;
+
 /// The controllers of the limits.
 const CONTROLLERS: [&str; 2] = ["cpu", "memory"];
 
@@ -116,7 +119,19 @@ impl Groups {
         moved.map_err(|error| {
             format!("cannot move the server to the control group '{}': {error}", leaf.display())
         })?;
-        enable(own).inspect_err(|_| {
+        let mut enabled = enable(own);
+        for _ in 0..MOVES {
+            let started = descendants(own, process);
+            if enabled.is_ok() || started.is_empty() {
+                break;
+            }
+            for process in started {
+                // It may have ended.
+                let _ = fs::write(leaf.join("cgroup.procs"), process.to_string());
+            }
+            enabled = enable(own);
+        }
+        enabled.inspect_err(|_| {
             // Best effort: the server works in either group.
             let _ = fs::write(own.join("cgroup.procs"), process.to_string());
             let _ = fs::remove_dir(&leaf);
@@ -156,6 +171,21 @@ impl Groups {
         }
         Ok(Some(group))
     }
+}
+
+/// The processes in a group that a process, or one of its processes, started.
+fn descendants(group: &Path, ancestor: u32) -> Vec<u32> {
+    let parent = |process: u32| -> Option<u32> {
+        let text = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+        // The name in parentheses may have any characters.
+        text.rsplit_once(") ")?.1.split_whitespace().nth(1)?.parse().ok()
+    };
+    let is_descendant = |process: &u32| {
+        let mut ancestors = std::iter::successors(parent(*process), |process| parent(*process));
+        ancestors.any(|process| process == ancestor)
+    };
+    let listed = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
+    listed.lines().filter_map(|line| line.parse().ok()).filter(is_descendant).collect()
 }
 
 /// A group for one process and those that it starts, removed on drop, or later if processes are still in it.
@@ -255,6 +285,26 @@ mod tests {
 
     fn read(folder: &Path, file: &str) -> String {
         fs::read_to_string(folder.join(file)).unwrap()
+    }
+
+    #[test]
+    fn processes_that_a_process_started_are_found_in_its_group() {
+        use std::io::{BufRead as _, BufReader};
+        let folder = tempfile::tempdir().unwrap();
+        let mut shell = std::process::Command::new("sh");
+        shell.args(["-c", "sleep 60 & echo $!; read line; kill $!"]).stdin(std::process::Stdio::piped());
+        let mut shell = shell.stdout(std::process::Stdio::piped()).spawn().unwrap();
+        let mut started = String::new();
+        BufReader::new(shell.stdout.take().unwrap()).read_line(&mut started).unwrap();
+        let started: u32 = started.trim().parse().unwrap();
+        let own = std::process::id();
+        let listed = format!("1\n{own}\n{}\n{started}\n4194304\n", shell.id());
+        fs::write(folder.path().join("cgroup.procs"), listed).unwrap();
+        assert_eq!(descendants(folder.path(), own), [shell.id(), started]);
+        assert_eq!(descendants(folder.path(), shell.id()), [started]);
+        assert_eq!(descendants(&folder.path().join("missing"), own), [0; 0]);
+        drop(shell.stdin.take());
+        shell.wait().unwrap();
     }
 
     #[test]
