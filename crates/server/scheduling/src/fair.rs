@@ -11,7 +11,7 @@
 pub(super) mod tests;
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use nereid_backend_api::Flow;
 
@@ -35,55 +35,12 @@ pub struct FairQueue<T> {
     main: Line<T>,
     main_id: u64,
     others: BTreeMap<u64, Line<T>>,
-    /// The first items of the flows. Unused while there is one flow.
-    order: Order,
+    /// The first item of each flow: its start, its number, and the flow. Unused while there is one flow.
+    order: BTreeSet<(u64, u64, u64)>,
     clock: u64,
     len: usize,
     /// The number of flows at which finished ones are forgotten next.
     sweep_at: usize,
-}
-
-/// The first item of each flow: its start, its number, and the flow.
-///
-/// Sorted. Flows take turns, so that nearly all items are added at the end, and those of new flows at the beginning: a queue is several
-/// times as fast as a tree.
-#[derive(Default)]
-struct Order(VecDeque<(u64, u64, u64)>);
-
-impl Order {
-    fn first(&self) -> Option<&(u64, u64, u64)> {
-        self.0.front()
-    }
-
-    fn pop_first(&mut self) -> Option<(u64, u64, u64)> {
-        self.0.pop_front()
-    }
-
-    fn insert(&mut self, head: (u64, u64, u64)) {
-        if self.0.back().is_none_or(|last| *last < head) {
-            return self.0.push_back(head);
-        }
-        let at = self.0.partition_point(|other| *other < head);
-        self.0.insert(at, head);
-    }
-
-    fn remove(&mut self, head: &(u64, u64, u64)) {
-        if let Ok(at) = self.0.binary_search(head) {
-            self.0.remove(at);
-        }
-    }
-
-    fn iter(&self) -> impl Iterator<Item = &(u64, u64, u64)> {
-        self.0.iter()
-    }
-
-    fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    fn clear(&mut self) {
-        self.0.clear();
-    }
 }
 
 /// The items of a flow, each with its cost in the clock's units.
@@ -132,7 +89,7 @@ impl<T> Default for FairQueue<T> {
             main: Line::default(),
             main_id: 0,
             others: BTreeMap::new(),
-            order: Order::default(),
+            order: BTreeSet::new(),
             clock: 0,
             len: 0,
             sweep_at: MIN_SWEPT,
@@ -169,7 +126,7 @@ impl<T> FairQueue<T> {
                 return self.main.push(number, cost, item);
             }
             self.main.start = self.clock;
-            self.add(self.main.head(self.main_id));
+            self.order.extend(self.main.head(self.main_id));
         }
         let clock = self.clock;
         let line =
@@ -206,7 +163,7 @@ impl<T> FairQueue<T> {
         line.start = start.saturating_add(cost);
         let head = line.head(flow);
         self.clock = start;
-        self.add(head);
+        self.order.extend(head);
         self.left();
         Some(item)
     }
@@ -226,7 +183,7 @@ impl<T> FairQueue<T> {
             if let Some(head) = head {
                 self.order.remove(&head);
             }
-            self.add(next);
+            self.order.extend(next);
         }
         self.left();
         Some(item)
@@ -282,12 +239,6 @@ impl<T> FairQueue<T> {
         ahead
     }
 
-    fn add(&mut self, head: Option<(u64, u64, u64)>) {
-        if let Some(head) = head {
-            self.order.insert(head);
-        }
-    }
-
     fn line(&self, flow: u64) -> Option<&Line<T>> {
         if flow == self.main_id { Some(&self.main) } else { self.others.get(&flow) }
     }
@@ -301,8 +252,7 @@ impl<T> FairQueue<T> {
         self.len -= 1;
         if self.len == 0 {
             // Nobody waits whom a flow could owe anything.
-            self.order.clear();
-            *self = Self { order: std::mem::take(&mut self.order), ..Self::default() };
+            *self = Self::default();
         } else if self.others.len() >= self.sweep_at {
             let clock = self.clock;
             self.others.retain(|_, line| !line.items.is_empty() || line.start > clock);

@@ -243,5 +243,5 @@ fn flows_that_are_gone_are_forgotten() {
     }
     assert_eq!(queue.len(), 1);
     assert!(queue.pop().is_some());
-    assert!(queue.others.is_empty() && queue.order.len() == 0);
+    assert!(queue.others.is_empty() && queue.order.is_empty());
 }
