@@ -63,7 +63,7 @@ impl PrivateFolder {
         private_folder(self.folder.path(), "")
     }
 
-    /// Creates the folder again if somebody tidied the parent folder.
+    /// Creates the folder again after a removal by others, such as programs that tidy folders for temporary files.
     ///
     /// # Errors
     /// The system's error.

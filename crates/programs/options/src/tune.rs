@@ -28,7 +28,7 @@ pub struct TuneOptions {
     #[arg(long, value_name = "FOLDER", default_value = DEFAULT_REPOSITORY)]
     repository: PathBuf,
 
-    /// What to look for: the most requests a second, the shortest p99, or the least memory with four fifths of the most requests a second.
+    /// The objective: the most requests a second, the shortest p99, or the least memory with four fifths of the most requests a second.
     #[arg(long, value_name = "WHAT", default_value = "throughput")]
     objective: ObjectiveName,
 
@@ -52,7 +52,7 @@ pub struct TuneOptions {
     #[arg(long, value_name = "INPUT=SIZES")]
     shape: Vec<String>,
 
-    /// A further model to load, because the model asks it. May be given several times.
+    /// A further model to load, for inner requests of the model. May be given several times.
     #[arg(long, value_name = "MODEL")]
     load: Vec<String>,
 
@@ -77,7 +77,7 @@ enum ObjectiveName {
 }
 
 impl TuneOptions {
-    /// What to look for, in servers that `program` runs.
+    /// The search, in servers that `program` runs.
     pub fn tune(&self, program: PathBuf) -> Tune {
         let goal = match self.objective {
             ObjectiveName::Throughput => Goal::Throughput,

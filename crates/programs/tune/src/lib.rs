@@ -1,7 +1,7 @@
 //! `nereid tune`: finds the settings of a model by measuring it on this machine.
 //!
-//! Each candidate runs in a server of its own, in a repository of links to the model with another configuration, so that the memory of
-//! one is not that of another, and a crash ends nothing else. [`settings`] lists the candidates, [`search`] spends the time on the
+//! Each candidate runs in a server of its own, in a repository of links to the model with another configuration. Memory is measured
+//! apart for each, and a crash ends nothing else. [`settings`] lists the candidates, [`search`] spends the time on the
 //! promising ones, and [`report`] draws the results.
 
 #![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]

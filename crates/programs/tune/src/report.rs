@@ -14,7 +14,7 @@ const HEIGHT: f64 = 320.0;
 const LEFT: f64 = 70.0;
 const BOTTOM: f64 = 40.0;
 const TOP: f64 = 14.0;
-/// A reason of a failure is no longer.
+/// The most characters of a reason on the page.
 const LONGEST_REASON: usize = 300;
 
 const COLUMNS: [&str; 5] = ["requests/s", "p50 ms", "p99 ms", "CPU ms", "memory MiB"];

@@ -35,7 +35,7 @@ pub enum Engine {
 pub enum Batching {
     /// As configured.
     Configured,
-    /// Each request alone.
+    /// Each request alone, as configured.
     Off,
     /// Up to a number of items, which wait for so many microseconds.
     Dynamic {
@@ -87,10 +87,7 @@ impl Settings {
         }
         match self.batching {
             Batching::Configured => {}
-            Batching::Off => {
-                config.max_batch_size = completed.max_batch_size;
-                config.scheduling_choice = None;
-            }
+            Batching::Off => config.max_batch_size = completed.max_batch_size,
             Batching::Dynamic { size, delay } => {
                 config.max_batch_size = size;
                 // Priorities and queue policies are the author's.
@@ -244,8 +241,10 @@ fn batchings(written: &ModelConfig, completed: &ModelConfig) -> Vec<Batching> {
     // The author's limit may be one of memory.
     let sizes =
         if written.max_batch_size > 0 { vec![usual] } else { vec![usual, usual.saturating_mul(LARGER)] };
-    let dynamic = sizes.iter().flat_map(|&size| DELAYS.map(|delay| Batching::Dynamic { size, delay }));
-    [Batching::Off].into_iter().chain(dynamic).collect()
+    let sizes = sizes.iter().flat_map(|&size| DELAYS.map(|delay| Batching::Dynamic { size, delay }));
+    // Servers complete configurations of some formats with dynamic batching, and the author's may have priorities and limits.
+    let off = dynamic(completed).is_none().then_some(Batching::Off);
+    off.into_iter().chain(sizes).collect()
 }
 
 #[cfg(test)]
@@ -265,6 +264,8 @@ mod tests {
             ("max_batch_size: 8", "backend: 'onnxruntime' max_batch_size: 8", 2, 1 + (3 + 3 + 2) * 4),
             // A second size.
             ("", "backend: 'onnxruntime' max_batch_size: 4", 2, 1 + (3 + 3 + 2) * 7),
+            // Dynamic batching, which stays.
+            ("", "backend: 'onnxruntime' max_batch_size: 4 dynamic_batching {}", 2, 1 + (3 + 3 + 2) * 6),
             ("", "backend: 'onnxruntime'", 1, 1 + 3),
             ("", "backend: 'python'", 2, 1 + 3),
             ("", "backend: 'python' max_batch_size: 1", 3, 1 + 4),
@@ -303,9 +304,6 @@ mod tests {
         );
         assert_eq!(applied(all), expected);
         assert_eq!(all.describe(), "OpenVINO, 2 instances, 1 thread each, batches of up to 16, delay 0.5 ms");
-        let alone = Settings { batching: Batching::Off, ..Settings::PRESENT };
-        assert_eq!(applied(alone).scheduling_choice, None);
-        assert_eq!(applied(alone).max_batch_size, 8);
         // A model without a configuration gets what the settings need.
         let two = Settings {
             engine: Engine::OnnxRuntime,

@@ -244,7 +244,7 @@ fn a_dimension_of_one_is_dropped_and_others_are_kept() {
     }
 }
 
-/// The nodes of D, which says whether X has a sum other than 0.
+/// The nodes of D, which is true for a sum of X other than 0.
 fn sum_differs_from_zero() -> Vec<NodeProto> {
     let sum = with_int(node("ReduceSum", &["X"], &["total"]), "keepdims", 0);
     vec![sum, with_int(node("Cast", &["total"], &["D"]), "to", 9)]

@@ -20,9 +20,9 @@ const MOST: u64 = 1 << 24;
 pub struct Sample<'a> {
     /// The model.
     pub model: &'a str,
-    /// Its metadata.
+    /// The model's metadata.
     pub metadata: &'a Value,
-    /// Its configuration.
+    /// The model's configuration.
     pub config: &'a Value,
     /// Inputs that are given, as `nereid infer` takes them.
     pub inputs: &'a [String],
