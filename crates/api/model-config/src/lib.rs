@@ -13,6 +13,7 @@ mod data_type;
 mod foreign_formats;
 mod json;
 mod normalise;
+mod objective;
 pub mod proto;
 mod shorten;
 mod text;
@@ -28,6 +29,7 @@ pub use data_files::{DataFile, DataFileKind, data_files};
 pub use foreign_formats::hint_at_other_format;
 pub use json::{JsonError, from_json, to_json};
 pub use normalise::{normalise, normalise_for, prefer_groups};
+pub use objective::{LATENCY_OBJECTIVE, latency_objective};
 pub use proto::ModelConfig;
 pub use tensor_types::DataType;
 pub use text::{

@@ -5,6 +5,7 @@
 
 mod ensembles;
 mod files;
+mod objective;
 mod rules;
 
 use super::{Stage, ValidationError, ValidationErrors};
