@@ -25,7 +25,7 @@ pub(super) struct Arrivals {
     last: Seconds,
     /// The mean size of a request.
     size: f64,
-    /// The items that were in progress when the last batch left: those of all clients, if their number is fixed.
+    /// The items of all clients, if their number is fixed: the number in progress when the last batch left.
     clients: usize,
     /// Further batches that left with this number in progress, since there were more.
     equal: u32,
