@@ -6,6 +6,7 @@
 
 mod batch_io;
 mod batching;
+mod conditions;
 mod ensemble;
 mod enums;
 mod extras;
@@ -19,7 +20,7 @@ mod tensor;
 mod warmup;
 
 pub use files::stays_in_folder;
-pub use members::validate_ensemble;
+pub use members::{EnsembleConstants, ensemble_constants, validate_ensemble};
 pub use report::{ValidationError, ValidationErrors};
 
 use crate::backend::{ENSEMBLE_PLATFORM, backend_name, check_pair, is_known_backend, platform_names};
