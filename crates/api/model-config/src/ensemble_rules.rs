@@ -129,7 +129,7 @@ impl<'a> StepRules<'a> {
 pub struct InvalidParameter {
     /// The parameter's key.
     pub key: String,
-    /// What would be right.
+    /// The reason, and the accepted values.
     pub reason: String,
 }
 
@@ -196,7 +196,9 @@ impl<'a> EnsembleRules<'a> {
     /// The steps that write each tensor, without fallbacks.
     pub fn writers(&self, steps: &'a [Step]) -> BTreeMap<&'a str, Vec<usize>> {
         let mut writers: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
-        for (index, step) in steps.iter().enumerate().filter(|&(index, _)| self.steps[index].on_error.is_none()) {
+        for (index, step) in
+            steps.iter().enumerate().filter(|&(index, _)| self.steps[index].on_error.is_none())
+        {
             step.output_map.values().for_each(|tensor| writers.entry(tensor).or_default().push(index));
         }
         writers

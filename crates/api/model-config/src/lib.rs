@@ -36,7 +36,7 @@ pub use text::{
     ParseError, Place, Places, Reading, TextProblem, nearest_name, parse_text, read_text, to_text,
 };
 pub use validate::{
-    EnsembleConstants, Stage, ValidationError, ValidationErrors, ensemble_constants, stays_in_folder, validate,
-    validate_ensemble,
+    EnsembleConstants, Stage, ValidationError, ValidationErrors, ensemble_constants, stays_in_folder,
+    validate, validate_ensemble,
 };
 pub use version::{ServedVersions, served_versions};

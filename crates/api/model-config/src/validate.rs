@@ -11,6 +11,7 @@ mod ensemble;
 mod enums;
 mod extras;
 mod files;
+mod forms;
 mod instances;
 mod members;
 mod report;
@@ -20,7 +21,8 @@ mod tensor;
 mod warmup;
 
 pub use files::stays_in_folder;
-pub use members::{EnsembleConstants, ensemble_constants, validate_ensemble};
+pub use forms::{EnsembleConstants, ensemble_constants};
+pub use members::validate_ensemble;
 pub use report::{ValidationError, ValidationErrors};
 
 use crate::backend::{ENSEMBLE_PLATFORM, backend_name, check_pair, is_known_backend, platform_names};

@@ -21,7 +21,7 @@ pub(crate) struct Row {
     pub totals: Totals,
     /// Whether its configuration enables the response cache; the server may have none.
     pub enables_cache: bool,
-    /// Whether it is an ensemble whose steps may be replaced if they fail.
+    /// Whether fallbacks replace failed steps of the ensemble.
     has_fallbacks: bool,
     pub pending: usize,
     /// The number of instances, if it follows the load.
@@ -181,7 +181,9 @@ const SUMMARIES: [(&str, &str); LatencyPhase::ALL.len()] = [
 pub(crate) fn names() -> impl Iterator<Item = &'static str> {
     let counters = [SUCCESS, SHED].into_iter().chain(COUNTS).chain(DURATIONS).map(|counter| counter.name);
     let summaries = SUMMARIES.into_iter().map(|(name, _)| name);
-    counters.chain([FAILURE, FALLBACKS, PENDING, LOAD, INSTANCES, LOAD_FAILURES, READY, FIRST_RESPONSE]).chain(summaries)
+    counters
+        .chain([FAILURE, FALLBACKS, PENDING, LOAD, INSTANCES, LOAD_FAILURES, READY, FIRST_RESPONSE])
+        .chain(summaries)
 }
 
 /// Writes the counters; durations only if requested.

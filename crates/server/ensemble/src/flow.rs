@@ -18,6 +18,7 @@ mod plan;
 mod requests;
 mod rows;
 mod run;
+mod running;
 mod tensors;
 
 pub(crate) use self::plan::Flow;

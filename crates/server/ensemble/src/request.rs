@@ -31,7 +31,11 @@ pub(crate) fn to_member(
 }
 
 /// Contents for host policies of inputs that a step takes from the ensemble's request.
-pub(crate) fn policy_contents(template: &InferRequest, plan: &Plan, step: &PlannedStep) -> Vec<PolicyContents> {
+pub(crate) fn policy_contents(
+    template: &InferRequest,
+    plan: &Plan,
+    step: &PlannedStep,
+) -> Vec<PolicyContents> {
     let mut found = Vec::new();
     for given in &template.policy_contents {
         let Some(&tensor) = plan.inputs.get(&given.input) else { continue };

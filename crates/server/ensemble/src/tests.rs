@@ -33,7 +33,7 @@ use crate::EnsembleFactory;
 /// - `hold`: like `add`, once the test [releases](Members::release) the request;
 /// - `unready`: like `add`, but the model is not ready;
 /// - `tell`: like `add`, and the response's parameters contain the request's sequence;
-/// - those of [`flow::ACTS`].
+/// - see [`flow::ACTS`] for the others.
 #[derive(Clone, Default)]
 struct Members {
     held: Arc<Mutex<Vec<Request>>>,

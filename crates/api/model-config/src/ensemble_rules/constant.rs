@@ -20,7 +20,7 @@ impl Constant {
     /// a single value fills all.
     ///
     /// # Errors
-    /// What is wrong with the constant.
+    /// The reason why the constant does not fit.
     pub fn new(json: &Value, data_type: DataType, dims: &[i64]) -> Result<Self, String> {
         let mut contents = Vec::new();
         let Value::Array(_) = json else {
@@ -46,8 +46,8 @@ impl Constant {
         if shape.last() == Some(&0) {
             shape.extend(dims.iter().skip(shape.len()).map(|&dim| dim.max(0)));
         }
-        let fits = shape.len() == dims.len()
-            && shape.iter().zip(dims).all(|(size, &dim)| dim < 0 || dim == *size);
+        let fits =
+            shape.len() == dims.len() && shape.iter().zip(dims).all(|(size, &dim)| dim < 0 || dim == *size);
         if !fits {
             return Err(format!("has the shape {shape:?}, but the tensor has the dimensions {dims:?}"));
         }
@@ -103,7 +103,9 @@ fn push(json: &Value, data_type: DataType, contents: &mut Vec<u8>) -> Result<(),
         DataType::Int64 => integer!(i64),
         DataType::Fp32 => {
             let number = json.as_f64().ok_or_else(wrong)? as f32;
-            contents.extend_from_slice(&Some(number).filter(|it| it.is_finite()).ok_or_else(wrong)?.to_le_bytes());
+            contents.extend_from_slice(
+                &Some(number).filter(|it| it.is_finite()).ok_or_else(wrong)?.to_le_bytes(),
+            );
         }
         DataType::Fp64 => contents.extend_from_slice(&json.as_f64().ok_or_else(wrong)?.to_le_bytes()),
         DataType::Bytes => {
@@ -114,7 +116,9 @@ fn push(json: &Value, data_type: DataType, contents: &mut Vec<u8>) -> Result<(),
         }
         DataType::Fp16 | DataType::Bf16 if json.as_f64() == Some(0.0) => contents.extend_from_slice(&[0, 0]),
         DataType::Fp16 | DataType::Bf16 => {
-            return Err(format!("has the element {json}, but the only constant of {name} is 0; use a tensor instead"));
+            return Err(format!(
+                "has the element {json}, but the only constant of {name} is 0; use a tensor instead"
+            ));
         }
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! What directives, parameters and constants mean.
+//! Directives, parameters and constants are read as documented.
 
 use tensor_types::DataType;
 
@@ -10,14 +10,17 @@ fn config(rest: &str) -> ModelConfig {
 }
 
 fn step(maps: &str) -> String {
-    format!("ensemble_scheduling {{ step {{ model_name: 'm' {maps} output_map {{ key: 'O' value: 't' }} }} }}")
+    format!(
+        "ensemble_scheduling {{ step {{ model_name: 'm' {maps} output_map {{ key: 'O' value: 't' }} }} }}"
+    )
 }
 
 #[test]
 fn ensembles_without_directives_have_no_rules() {
     let plain = config(&step("input_map { key: 'I' value: 'x' }"));
     assert_eq!(EnsembleRules::of(&plain), Ok(None));
-    let other = parse_text("name: 'm' parameters { key: '$if_skipped:t' value { string_value: '0' } }").unwrap();
+    let other =
+        parse_text("name: 'm' parameters { key: '$if_skipped:t' value { string_value: '0' } }").unwrap();
     assert_eq!(EnsembleRules::of(&other), Ok(None));
 }
 

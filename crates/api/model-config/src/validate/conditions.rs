@@ -71,7 +71,8 @@ impl<'a> Check<'a, '_> {
         for (index, (step, rules)) in self.steps.iter().zip(&self.rules.steps).enumerate() {
             let path = step_path(index);
             if rules.inputs.is_empty() {
-                self.report.add(format!("{path}.input_map"), "has directives only; map an input of the model");
+                self.report
+                    .add(format!("{path}.input_map"), "has directives only; map an input of the model");
             }
             for (key, tensor) in &step.output_map {
                 if self.inputs.contains_key(tensor.as_str()) {
@@ -82,11 +83,14 @@ impl<'a> Check<'a, '_> {
                     self.report.add(format!("{path}.output_map[{key:?}]"), reason);
                 }
             }
-            let conditions = rules.conditions().map(|(tensor, is)| (if is { "$if" } else { "$unless" }, tensor));
-            let mapped = rules.inputs.iter().filter(|input| input.each).map(|input| (input.key, input.tensor));
+            let conditions =
+                rules.conditions().map(|(tensor, is)| (if is { "$if" } else { "$unless" }, tensor));
+            let mapped =
+                rules.inputs.iter().filter(|input| input.each).map(|input| (input.key, input.tensor));
             for (key, tensor) in conditions.chain(mapped) {
                 if self.inputs.get(tensor) == Some(&true) {
-                    let reason = format!("input '{tensor}' of the ensemble is optional, so it may be missing");
+                    let reason =
+                        format!("input '{tensor}' of the ensemble is optional, so it may be missing");
                     self.report.add(format!("{path}.input_map[{key:?}]"), reason);
                 }
             }
@@ -273,19 +277,25 @@ impl<'a> Check<'a, '_> {
                 continue;
             }
             if kind == "$if_skipped" && self.guards_of(tensor).all(Guard::is_empty) {
-                let reason = format!("the step that writes tensor '{tensor}' has no condition, so it is never skipped");
+                let reason = format!(
+                    "the step that writes tensor '{tensor}' has no condition, so it is never skipped"
+                );
                 self.report.add(field.clone(), reason);
             }
             let Filler::Tensor(value) = filler else { continue };
-            let fills = |all: &BTreeMap<&str, Filler<'_>>| all.get(value).is_some_and(|it| it.tensor().is_some());
+            let fills =
+                |all: &BTreeMap<&str, Filler<'_>>| all.get(value).is_some_and(|it| it.tensor().is_some());
             if !self.inputs.contains_key(value) && !self.writers.contains_key(value) {
                 let known = self.inputs.keys().chain(self.writers.keys()).copied();
-                let reason = format!("there is no tensor '{value}' (a constant string is written as \"\\\"{value}\\\"\")");
+                let reason = format!(
+                    "there is no tensor '{value}' (a constant string is written as \"\\\"{value}\\\"\")"
+                );
                 self.report.add_unknown(field, reason, value, known);
             } else if self.inputs.get(value) == Some(&true) || !self.exists(value, &Guard::new()) {
                 self.report.add(field, format!("tensor '{value}' may be missing itself"));
             } else if value == tensor || fills(&rules.if_skipped) || fills(&rules.on_error) {
-                let reason = format!("the value of tensor '{value}' may be another tensor in turn; name that one");
+                let reason =
+                    format!("the value of tensor '{value}' may be another tensor in turn; name that one");
                 self.report.add(field, reason);
             }
         }
@@ -308,12 +318,14 @@ impl<'a> Check<'a, '_> {
                 continue;
             }
             if cached {
-                let reason =
-                    format!("would keep answers without step {index}, which may fail; remove 'response_cache'");
+                let reason = format!(
+                    "would keep answers without step {index}, which may fail; remove 'response_cache'"
+                );
                 self.report.add("response_cache", reason);
             }
             for (key, tensor) in step.output_map.iter().filter(|(_, tensor)| read.contains(tensor.as_str())) {
-                let writes = |fallback: &usize| self.steps[*fallback].output_map.values().any(|it| it == tensor);
+                let writes =
+                    |fallback: &usize| self.steps[*fallback].output_map.values().any(|it| it == tensor);
                 let all_write = !fallbacks.is_empty() && fallbacks.iter().all(writes);
                 if !all_write && !has_value(tensor) {
                     let reason = format!(

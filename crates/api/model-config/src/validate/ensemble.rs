@@ -71,7 +71,7 @@ type Place<'a> = (usize, &'a str);
 struct Tensor<'a> {
     is_input: bool,
     is_output: bool,
-    /// Whether it is the value of another tensor that no step wrote.
+    /// Whether it fills in for another tensor that no step wrote.
     fills: bool,
     readers: Vec<Place<'a>>,
     writers: Vec<Place<'a>>,
@@ -148,7 +148,8 @@ impl<'a> Graph<'a> {
     /// Checks that the graph uses the ensemble's inputs and produces its outputs.
     fn check_ends(&self, config: &ModelConfig, report: &mut Report) {
         for (index, input) in config.input.iter().enumerate() {
-            let fills = |rules: &EnsembleRules<'_>| rules.fillers().any(|it| it.tensor() == Some(&input.name));
+            let fills =
+                |rules: &EnsembleRules<'_>| rules.fillers().any(|it| it.tensor() == Some(&input.name));
             if !self.tensors.contains_key(input.name.as_str()) && !self.rules.is_some_and(fills) {
                 let reason = format!("no step reads input '{}'", input.name);
                 let candidates = self.names(|tensor| tensor.writers.is_empty() && !tensor.is_input);

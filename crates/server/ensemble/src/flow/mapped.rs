@@ -19,7 +19,7 @@ pub(super) struct Mapped {
 enum Input {
     /// One element for each request.
     Each { name: String, data_type: DataType, shape: Shape, parts: Vec<Buffers> },
-    /// The same for all elements of a row, by row.
+    /// One tensor for each row, shared by the row's elements.
     Whole(Vec<Tensor>),
 }
 
@@ -47,12 +47,14 @@ impl Mapped {
             }
             let full: Vec<_> = std::iter::once(-1).chain(dims.iter().copied()).collect();
             let tensor = value.shaped_for(&full, rows.is_some()).tensor;
-            let omitted = || Error::invalid_arg(format!("the tensor of input '{name}' was omitted, but is mapped"));
+            let omitted =
+                || Error::invalid_arg(format!("the tensor of input '{name}' was omitted, but is mapped"));
             let tensor = tensor.ok_or_else(omitted)?;
             let outer = if rows.is_some() { 2 } else { 1 };
-            let (Some(&per_row), true) =
-                (tensor.shape.get(outer - 1), rows.is_none_or(|rows| tensor.shape.first() == Some(&dim(rows))))
-            else {
+            let (Some(&per_row), true) = (
+                tensor.shape.get(outer - 1),
+                rows.is_none_or(|rows| tensor.shape.first() == Some(&dim(rows))),
+            ) else {
                 return Err(Error::invalid_arg(format!(
                     "the tensor of input '{name}' of shape {} has no dimension for its elements",
                     tensor.shape
@@ -157,7 +159,9 @@ impl Mapped {
                 gathered.get_or_insert(output);
             }
             if gathered.is_some() && omitted > 0 {
-                return Err(Error::invalid_arg(format!("output '{name}' was omitted for {omitted} elements")));
+                return Err(Error::invalid_arg(format!(
+                    "output '{name}' was omitted for {omitted} elements"
+                )));
             }
             let gathered = match gathered {
                 None if self.count() == 0 => signature.output(name).map(|output| {

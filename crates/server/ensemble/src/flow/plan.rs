@@ -44,9 +44,9 @@ pub(crate) struct FlowTensor {
     pub writers: Vec<usize>,
     /// The steps that wait for it.
     pub readers: Vec<usize>,
-    /// Its value in the rows in which no step wrote it.
+    /// The value in rows that no step wrote.
     pub if_skipped: Option<Filler>,
-    /// Its value in the rows in which the step that writes it failed.
+    /// The value in rows whose step failed.
     pub on_error: Option<Filler>,
 }
 
@@ -75,10 +75,8 @@ impl Flow {
         for (tensor, writers) in &writers {
             tensors[number(tensor)?].writers.clone_from(writers);
         }
-        let of_constant = |(data_type, Constant { shape, contents }): (DataType, Constant)| Filler::Constant {
-            data_type,
-            shape: Shape::from(&shape[..]),
-            contents: Buffer::own(contents),
+        let of_constant = |(data_type, Constant { shape, contents }): (DataType, Constant)| {
+            Filler::Constant { data_type, shape: Shape::from(&shape[..]), contents: Buffer::own(contents) }
         };
         let of_tensor = |filler: &Declared<'_>| filler.tensor().and_then(number).map(Filler::Tensor);
         for (tensor, constant) in constants.if_skipped {
@@ -106,8 +104,7 @@ impl Flow {
                 of_step.conditions().map(|(tensor, is)| Some((number(tensor)?, is))).collect();
             let conditions = conditions?;
             let inputs = plan.steps[index].inputs.iter().map(|&(_, tensor)| tensor);
-            let mut waits_for: Vec<_> =
-                inputs.chain(conditions.iter().map(|&(tensor, _)| tensor)).collect();
+            let mut waits_for: Vec<_> = inputs.chain(conditions.iter().map(|&(tensor, _)| tensor)).collect();
             waits_for.sort_unstable();
             waits_for.dedup();
             waits_for.iter().for_each(|&tensor| tensors[tensor].readers.push(index));

@@ -84,7 +84,7 @@ impl Requests {
             };
             (Inputs::One(inputs), batch)
         };
-        // Contents for host policies are those of all rows and elements.
+        // Contents for host policies cover all rows and elements.
         let policy_contents = match &inputs {
             Inputs::One(_) if *rows == Rows::All => request::policy_contents(template, &shared.plan, plan),
             _ => Vec::new(),
@@ -115,7 +115,12 @@ impl Requests {
     ///
     /// # Errors
     /// The answers do not fit together.
-    pub(super) fn outputs(&self, shared: &Shared, member: &Model, mut answers: Vec<Response>) -> Result<Vec<Value>> {
+    pub(super) fn outputs(
+        &self,
+        shared: &Shared,
+        member: &Model,
+        mut answers: Vec<Response>,
+    ) -> Result<Vec<Value>> {
         let step = &shared.plan.steps[self.step];
         let (tensors, sequence) = match &self.inputs {
             Inputs::Mapped(mapped) => {

@@ -44,7 +44,7 @@ impl Rows {
 /// The contents in `count` parts of equal shape, in order. Device memory is copied.
 ///
 /// # Errors
-/// The contents do not have that many parts, or the device's driver failed.
+/// The contents cannot be divided by `count`, or the device's driver failed.
 pub(crate) fn split(tensor: &Tensor, count: usize) -> Result<Vec<Buffers>> {
     let mut tensor = tensor.clone();
     tensor.copy_to_host()?;
@@ -163,13 +163,15 @@ mod tests {
     fn elements_of_bytes_are_split_by_their_lengths() {
         let tensor = Tensor::new("x", DataType::Bytes, [3, 1], &b"\x01\0\0\0a\0\0\0\0\x02\0\0\0bc"[..]);
         let parts = split(&tensor, 3).unwrap();
-        assert_eq!(parts.iter().map(contents).collect::<Vec<_>>(), [
-            b"\x01\0\0\0a".to_vec(),
-            b"\0\0\0\0".to_vec(),
-            b"\x02\0\0\0bc".to_vec()
-        ]);
+        assert_eq!(
+            parts.iter().map(contents).collect::<Vec<_>>(),
+            [b"\x01\0\0\0a".to_vec(), b"\0\0\0\0".to_vec(), b"\x02\0\0\0bc".to_vec()]
+        );
         let taken = take(&tensor, &[0, 2]).unwrap();
-        assert_eq!((taken.shape, contents(&taken.buffers)), ([2, 1].into(), b"\x01\0\0\0a\x02\0\0\0bc".to_vec()));
+        assert_eq!(
+            (taken.shape, contents(&taken.buffers)),
+            ([2, 1].into(), b"\x01\0\0\0a\x02\0\0\0bc".to_vec())
+        );
         assert!(split(&tensor, 2).is_err());
         let none = Tensor::new("x", DataType::Bytes, [0, 1], vec![]);
         assert_eq!(split(&none, 0).unwrap().len(), 0);

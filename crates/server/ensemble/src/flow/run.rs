@@ -4,17 +4,17 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::task::{Context, Poll};
+use std::task::Poll;
 
-use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use nereid_backend_api::{Error, ErrorCode, InferRequest, Responder, Response, Result};
-use nereid_core::{ComputeSum, Model, ResponseStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use nereid_backend_api::{Error, ErrorCode, InferRequest, Responder, Response, Result, Tensor};
+use nereid_core::{ComputeSum, Model};
+use tokio::sync::OwnedSemaphorePermit;
 
-use super::plan::Flow;
+use super::plan::{Flow, FlowStep};
 use super::requests::Requests;
 use super::rows::Rows;
+use super::running::{Event, Running, answer, permit, poll_events};
 use super::tensors::{Piece, Source, Tensors};
 use crate::graph::Shared;
 use crate::run::RunEnd;
@@ -55,47 +55,14 @@ struct Run<'a> {
     computed: Arc<ComputeSum>,
 }
 
-/// What is known of a step that has not begun.
+/// The progress of a step towards its start.
 struct Progress {
     /// Number of incomplete tensors.
     missing: usize,
-    /// Of a fallback, once it is to run: its rows.
+    /// The rows of a fallback that replaces a failed step.
     rows: Option<Rows>,
     /// Number of its fallbacks that have been used.
     fallbacks_used: usize,
-}
-
-/// A step that runs.
-struct Running {
-    number: u64,
-    step: usize,
-    member: Arc<Model>,
-    rows: Rows,
-    requests: Requests,
-    /// The next element whose request has not been made.
-    next: usize,
-    awaited: FuturesUnordered<Awaited>,
-    answers: Vec<Option<Response>>,
-    answers_missing: usize,
-}
-
-type Awaited = std::pin::Pin<Box<dyn Future<Output = Event> + Send>>;
-
-enum Event {
-    Answered(usize, Result<Response>),
-    /// `max_inflight_requests` permits the request.
-    Permitted(usize, OwnedSemaphorePermit),
-    Closed,
-}
-
-async fn answer(element: usize, mut answers: ResponseStream, permit: Option<OwnedSemaphorePermit>) -> Event {
-    let answer = answers.single().await;
-    drop(permit);
-    Event::Answered(element, answer)
-}
-
-async fn permit(element: usize, limit: Arc<Semaphore>) -> Event {
-    limit.acquire_owned().await.map_or(Event::Closed, |permit| Event::Permitted(element, permit))
 }
 
 impl<'a> Run<'a> {
@@ -124,11 +91,8 @@ impl<'a> Run<'a> {
         let members = members.collect();
         let inputs = std::mem::take(&mut template.inputs);
         let batch = if plan.batches { batch_size } else { 0 };
-        let progress = |step: &super::plan::FlowStep| Progress {
-            missing: step.waits_for.len(),
-            rows: None,
-            fallbacks_used: 0,
-        };
+        let progress =
+            |step: &FlowStep| Progress { missing: step.waits_for.len(), rows: None, fallbacks_used: 0 };
         let mut run = Self {
             shared,
             flow,
@@ -266,7 +230,12 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn request(&self, running: &mut Running, element: usize, permit: Option<OwnedSemaphorePermit>) -> Result<()> {
+    fn request(
+        &self,
+        running: &mut Running,
+        element: usize,
+        permit: Option<OwnedSemaphorePermit>,
+    ) -> Result<()> {
         let request = running.requests.make(element, self.shared, &self.template);
         let answers = running.member.infer_for(request, &self.computed)?;
         running.awaited.push(Box::pin(answer(element, answers, permit)));
@@ -394,20 +363,9 @@ impl<'a> Run<'a> {
                 sequence.write_to(&mut response.parameters);
             }
             if let Some(tensor) = value.tensor {
-                response.outputs.push(nereid_backend_api::Tensor { name: output.name.clone(), ..tensor });
+                response.outputs.push(Tensor { name: output.name.clone(), ..tensor });
             }
         }
         Ok(response)
     }
-}
-
-/// The events since the last poll, with the numbers of their steps.
-fn poll_events(running: &mut [Running], context: &mut Context<'_>) -> Poll<Vec<(u64, Event)>> {
-    let mut events = Vec::new();
-    for running in running {
-        while let Poll::Ready(Some(event)) = running.awaited.poll_next_unpin(context) {
-            events.push((running.number, event));
-        }
-    }
-    if events.is_empty() { Poll::Pending } else { Poll::Ready(events) }
 }

@@ -17,13 +17,13 @@ pub(super) struct Tensors<'a> {
 }
 
 struct Cell {
-    /// What the steps wrote that ended.
+    /// Outputs of the steps that have ended.
     pieces: Vec<Piece>,
     /// Number of steps that write it and have not ended.
     writers_left: usize,
     /// The complete tensor.
     held: Option<Held>,
-    /// Its values as a condition. Read once, since other processes may write the memory.
+    /// Values by row, if the tensor is a condition. Read once, since other processes may write the memory.
     truths: Option<Vec<Option<bool>>>,
     /// Tensors whose value it is in some rows.
     waiters: Vec<usize>,
@@ -212,7 +212,7 @@ impl<'a> Tensors<'a> {
     /// The rows in which complete tensors are what conditions require.
     ///
     /// # Errors
-    /// `InvalidArg` if a tensor is no condition.
+    /// `InvalidArg` if a tensor does not have one BOOL for each row.
     pub(super) fn rows_where(&mut self, conditions: &[(usize, bool)]) -> Result<Rows> {
         for &(tensor, _) in conditions {
             if self.cells[tensor].truths.is_none() {
@@ -235,11 +235,13 @@ impl<'a> Tensors<'a> {
         if count == 0 {
             return Ok(truths);
         }
-        let omitted = || Error::invalid_arg(format!("condition '{name}' was omitted from a model's response"));
+        let omitted =
+            || Error::invalid_arg(format!("condition '{name}' was omitted from a model's response"));
         let contents = value.tensor.as_ref().ok_or_else(omitted)?;
         let values = contents.contiguous()?;
         if contents.data_type != DataType::Bool || ![1, count].contains(&values.len()) {
-            let rows = if self.batches { format!(", or one for each of {count} rows") } else { String::new() };
+            let rows =
+                if self.batches { format!(", or one for each of {count} rows") } else { String::new() };
             return Err(Error::invalid_arg(format!(
                 "condition '{name}' is {} of shape {}, expected one BOOL{rows}",
                 contents.data_type, contents.shape

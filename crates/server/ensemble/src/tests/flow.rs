@@ -8,9 +8,9 @@ use nereid_model_config::proto::ModelParameter;
 
 use super::*;
 
-/// Behaviours of members, in addition to those of [`Members`]:
+/// Further behaviours of members, see [`Members`]:
 /// - `odd`: output `C` is whether `X` is odd, in each row;
-/// - `range`: output `L` is `X`, `X` + 1, ... in each row, as many as `plus`, or as `X` in the first row if that is negative;
+/// - `range`: output `L` is `X`, `X` + 1, ... in each row, `plus` numbers; if that is negative, `X` of the first row;
 /// - `total`: output `Y` is the sum of `L`, in each row;
 /// - `fail_odd`: like `add`, but requests with an odd number in `X` fail;
 /// - `cancel`: the error of a cancelled request.
@@ -27,14 +27,18 @@ pub(super) fn answered(request: &Request, plus: i64, act: &str) -> Result<Respon
         }
         "range" => {
             let count = if plus < 0 { given[0] } else { plus };
-            let all: Vec<_> =
-                given.iter().flat_map(|first| (0..count).map(move |number| first.wrapping_add(number))).collect();
+            let all: Vec<_> = given
+                .iter()
+                .flat_map(|first| (0..count).map(move |number| first.wrapping_add(number)))
+                .collect();
             tensor("L", &[rows, count, 1], &all)
         }
         "total" => {
             let of_row = |row: usize| {
                 let count = given.len() / rows as usize;
-                given[row * count..(row + 1) * count].iter().fold(0_i64, |sum, number| sum.wrapping_add(*number))
+                given[row * count..(row + 1) * count]
+                    .iter()
+                    .fold(0_i64, |sum, number| sum.wrapping_add(*number))
             };
             let totals: Vec<_> = (0..rows as usize).map(of_row).collect();
             tensor("Y", &[rows, 1], &totals)
@@ -50,14 +54,18 @@ pub(super) fn answered(request: &Request, plus: i64, act: &str) -> Result<Respon
 /// A member with one of [`ACTS`].
 pub(super) fn flow_member(name: &str, act: &str, plus: i64) -> (String, ModelSpec) {
     let io = match act {
-        "odd" => "input { name: 'X' data_type: TYPE_INT64 dims: 1 } output { name: 'C' data_type: TYPE_BOOL dims: 1 }",
+        "odd" => {
+            "input { name: 'X' data_type: TYPE_INT64 dims: 1 } output { name: 'C' data_type: TYPE_BOOL dims: 1 }"
+        }
         "range" => {
             "input { name: 'X' data_type: TYPE_INT64 dims: 1 } output { name: 'L' data_type: TYPE_INT64 dims: [ -1, 1 ] }"
         }
         "total" => {
             "input { name: 'L' data_type: TYPE_INT64 dims: [ -1, 1 ] } output { name: 'Y' data_type: TYPE_INT64 dims: 1 }"
         }
-        _ => "input { name: 'X' data_type: TYPE_INT64 dims: 1 } output { name: 'Y' data_type: TYPE_INT64 dims: 1 }",
+        _ => {
+            "input { name: 'X' data_type: TYPE_INT64 dims: 1 } output { name: 'Y' data_type: TYPE_INT64 dims: 1 }"
+        }
     };
     let text = format!(
         "backend: 'members' max_batch_size: 8 {io}
@@ -154,7 +162,9 @@ async fn tensors_are_passed_on_without_a_copy() {
 
 #[tokio::test]
 async fn values_stand_in_for_skipped_steps() {
-    for (value, expected) in [("7", [11, 7, 13]), ("[-1]", [11, -1, 13]), ("IN", [11, 2, 13]), ("late", [11, 1002, 13])] {
+    for (value, expected) in
+        [("7", [11, 7, 13]), ("[-1]", [11, -1, 13]), ("IN", [11, 2, 13]), ("late", [11, 1002, 13])]
+    {
         let mut models = branches();
         let steps = ["ten: X=IN $if=c -> Y=OUT", "odd: X=IN -> C=c", "thousand: X=IN -> Y=late"];
         let steps = if value == "late" { &steps[..] } else { &steps[..2] };
@@ -241,8 +251,12 @@ async fn request_is_answered_once_its_outputs_are_complete() {
 #[tokio::test]
 async fn only_steps_for_requested_outputs_run() {
     let [odd, ten, hundred, _] = branches();
-    let steps =
-        ["odd: X=IN -> C=c", "ten: X=IN $if=c -> Y=A", "hundred: X=IN $unless=c -> Y=A", "hundred: X=IN -> Y=B"];
+    let steps = [
+        "odd: X=IN -> C=c",
+        "ten: X=IN $if=c -> Y=A",
+        "hundred: X=IN $unless=c -> Y=A",
+        "hundred: X=IN -> Y=B",
+    ];
     let (server, _) = serving([odd, ten, hundred, ensemble("e", "IN", "A B", &steps)]);
     let wanting = |name: &str| InferRequest { outputs: vec![RequestedOutput::new(name)], ..of_rows(&[1]) };
     assert_eq!(outputs(&ask(&server, "e", wanting("B")).await.unwrap()), [("B", 101)]);
@@ -257,7 +271,8 @@ async fn rows_that_differ_need_a_model_with_batches() {
     let mut plain = member("plain", "X", "add", 10);
     plain.1.config.max_batch_size = 0;
     let dims = plain.1.config.input.iter_mut().map(|input| &mut input.dims);
-    dims.chain(plain.1.config.output.iter_mut().map(|output| &mut output.dims)).for_each(|dims| *dims = vec![-1, 1]);
+    dims.chain(plain.1.config.output.iter_mut().map(|output| &mut output.dims))
+        .for_each(|dims| *dims = vec![-1, 1]);
     let steps = ["plain: X=IN $if=c -> Y=OUT", "hundred: X=IN $unless=c -> Y=OUT", "odd: X=IN -> C=c"];
     let [odd, _, hundred, _] = branches();
     let (server, _) = serving([odd, plain, hundred, ensemble("e", "IN", "OUT", &steps)]);

@@ -16,7 +16,7 @@ enum Part {
     Nested { condition: usize, inner: usize, read: usize },
     /// A step that fails if a number is odd, and what replaces it.
     Fallback { read: usize, replaced_by: Replacement },
-    /// The same under a condition.
+    /// A fallback under a condition.
     FallbackBranch { condition: usize, read: usize },
     /// A step for each element of a list.
     Map { read: usize, elements: i64, fails: bool },
@@ -47,12 +47,28 @@ fn parts() -> impl Strategy<Value = Vec<Part>> {
         value().prop_map(Replacement::Value)
     ];
     let part = prop_oneof![
-        (place(), place(), place()).prop_map(|(condition, then, otherwise)| Part::Branch { condition, then, otherwise }),
-        (place(), place(), value()).prop_map(|(condition, first, value)| Part::Chain { condition, first, value }),
-        (place(), place(), place()).prop_map(|(condition, inner, read)| Part::Nested { condition, inner, read }),
+        (place(), place(), place()).prop_map(|(condition, then, otherwise)| Part::Branch {
+            condition,
+            then,
+            otherwise
+        }),
+        (place(), place(), value()).prop_map(|(condition, first, value)| Part::Chain {
+            condition,
+            first,
+            value
+        }),
+        (place(), place(), place()).prop_map(|(condition, inner, read)| Part::Nested {
+            condition,
+            inner,
+            read
+        }),
         (place(), replacement).prop_map(|(read, replaced_by)| Part::Fallback { read, replaced_by }),
         (place(), place()).prop_map(|(condition, read)| Part::FallbackBranch { condition, read }),
-        (place(), 0_i64..4, any::<bool>()).prop_map(|(read, elements, fails)| Part::Map { read, elements, fails }),
+        (place(), 0_i64..4, any::<bool>()).prop_map(|(read, elements, fails)| Part::Map {
+            read,
+            elements,
+            fails
+        }),
     ];
     prop::collection::vec(part, 1..6)
 }
@@ -67,7 +83,8 @@ struct Built {
 impl Built {
     /// Part `n` writes number `t{n + 1}`; number `t0` is the input. Condition `c{n}` is whether number `t{n}` is odd.
     fn new(parts: &[Part], input: Vec<i64>) -> Self {
-        let mut built = Self { steps: vec!["odd: X=t0 -> C=c0".into()], parameters: Vec::new(), numbers: vec![input] };
+        let mut built =
+            Self { steps: vec!["odd: X=t0 -> C=c0".into()], parameters: Vec::new(), numbers: vec![input] };
         for (index, part) in parts.iter().enumerate() {
             let numbers = built.add(part, index + 1);
             built.steps.push(format!("odd: X=t{0} -> C=c{0}", index + 1));
@@ -85,7 +102,7 @@ impl Built {
         let (text, numbers) = match value {
             Value::Constant(number) => (number.to_string(), vec![number; rows]),
             Value::Number(number) => {
-                // A tensor whose value may be another one is no value in turn.
+                // Fillers cannot be chained.
                 let is_other = |(key, value): &(String, String)| {
                     key.ends_with(&format!(":t{}", self.place(number))) && value.starts_with('t')
                 };
@@ -223,7 +240,7 @@ proptest! {
             built.steps.reverse();
         }
         let names: Vec<_> = (1..=parts.len()).map(|number| format!("t{number}")).collect();
-        // The last condition is read by nobody else.
+        // The last condition has no readers.
         let conditions = format!("c{}", parts.len());
         let steps: Vec<_> = built.steps.iter().map(String::as_str).filter(|it| !it.ends_with(&format!("C={conditions}"))).collect();
         let steps: Vec<_> = {

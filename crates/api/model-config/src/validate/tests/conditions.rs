@@ -68,11 +68,27 @@ fn tensors_that_exist_wherever_they_are_read_are_accepted() {
         // A chain under one condition.
         (&["m: I=t $if=a -> O=Y", "m: I=X $if=a -> O=t", UNLESS_A], ""),
         // If, else if, else.
-        (&[IF_A, "m: I=X $unless=a $if=b -> O=Y", "c: I=X $unless=a -> O=c", "m: I=X $unless=b $if=c -> O=Z"], &default),
+        (
+            &[
+                IF_A,
+                "m: I=X $unless=a $if=b -> O=Y",
+                "c: I=X $unless=a -> O=c",
+                "m: I=X $unless=b $if=c -> O=Z",
+            ],
+            &default,
+        ),
         // A condition that exists under a condition only, so that its steps inherit both.
         (&["c: I=X $if=a -> O=c", "m: I=X $if=c -> O=Y", "m: I=X $unless=c -> O=Y", UNLESS_A], ""),
         // The case in which both hold is joined from four.
-        (&["c: I=X $if=a -> O=c", "c: I=X $unless=a -> O=c", "m: I=X $if=c -> O=Y", "m: I=X $unless=c -> O=Y"], ""),
+        (
+            &[
+                "c: I=X $if=a -> O=c",
+                "c: I=X $unless=a -> O=c",
+                "m: I=X $if=c -> O=Y",
+                "m: I=X $unless=c -> O=Y",
+            ],
+            "",
+        ),
         (&["m: I=X -> O=Y", "m: $on_error=Y I=X -> O=Y"], ""),
         (&[IF_A, "m: $on_error=Y $if=a I=X -> O=Y", UNLESS_A], ""),
         (&["m: I=X -> O=Y", "m: $on_error=Y I=X -> O=Y"], &parameter("$on_error:Y", "X")),
@@ -82,7 +98,10 @@ fn tensors_that_exist_wherever_they_are_read_are_accepted() {
         config.output.retain(|output| output.name == "Y");
         if steps.iter().any(|step| step.ends_with("O=Z")) {
             config.output.push(crate::proto::ModelOutput { name: "Z".into(), ..config.output[0].clone() });
-            let missing = [("output[1].name", "output 'Z' exists only where 'a' is false and 'b' is false and 'c' is true")];
+            let missing = [(
+                "output[1].name",
+                "output 'Z' exists only where 'a' is false and 'b' is false and 'c' is true",
+            )];
             assert_are(validate(&config).unwrap_err().errors(), &missing);
             continue;
         }
@@ -145,17 +164,12 @@ fn cycles_through_conditions_fallbacks_and_values_are_found() {
     fails(&own, cycle, "reads its own output, so it can never run");
     let both = ensemble(&["c: I=X $if=d -> O=c", "c: I=c -> O=d P=Y"], "");
     fails(&both, cycle, "steps [0, 1] wait for each other's tensors");
-    let value = ensemble(
-        &["m: I=X $if=a -> O=t", "m: I=t -> O=Y"],
-        &(parameter("$if_skipped:t", "Y")),
-    );
+    let value = ensemble(&["m: I=X $if=a -> O=t", "m: I=t -> O=Y"], &(parameter("$if_skipped:t", "Y")));
     fails(&value, "ensemble_scheduling.step[1]", "reads its own output");
     let fallback = ensemble(&["m: I=X -> O=Y", "m: I=Y $on_error=Y -> O=Y"], "");
     fails(&fallback, "ensemble_scheduling.step[1]", "reads its own output");
-    let never = ensemble(
-        &["c: I=X $if=a -> O=c", "m: I=X $if=c $unless=a -> O=Y"],
-        &parameter("$if_skipped:Y", "0"),
-    );
+    let never =
+        ensemble(&["c: I=X $if=a -> O=c", "m: I=X $if=c $unless=a -> O=Y"], &parameter("$if_skipped:Y", "0"));
     fails(&never, "ensemble_scheduling.step[1]", "can never run: 'a' would have to be true and false");
 }
 
@@ -170,7 +184,8 @@ fn long_chains_of_conditions_are_checked_quickly_or_refused() {
     assert_eq!(validate(&build(&good)), Ok(()));
     let bad: Vec<_> = steps.into_iter().chain(["c: I=X $if=c59 -> O=c60".to_owned(), last(60)]).collect();
     fails(&build(&bad), "ensemble_scheduling.step[61]", "depends on 61 conditions, but 60 are supported");
-    let wide = (0..5_000).flat_map(|n| [format!("m: I=X $if=a -> O=t{n}"), format!("m: I=X $unless=a -> O=t{n}")]);
+    let wide =
+        (0..5_000).flat_map(|n| [format!("m: I=X $if=a -> O=t{n}"), format!("m: I=X $unless=a -> O=t{n}")]);
     let reads = (0..5_000).map(|n| format!("I{n}=t{n}")).collect::<Vec<_>>().join(" ");
     let wide: Vec<_> = wide.chain([format!("m: {reads} -> O=Y")]).collect();
     let wide = ensemble(&wide.iter().map(String::as_str).collect::<Vec<_>>(), "");
@@ -229,12 +244,36 @@ fn fallbacks_replace_a_step_completely() {
 fn values_of_tensors_have_to_exist() {
     let none = "parameters[\"$if_skipped:Y\"]";
     for (steps, key, value, field, reason) in [
-        (&[IF_A][..], "$if_skipped:Y", "x", none, "there is no tensor 'x' (a constant string is written as \"\\\"x\\\"\")"),
+        (
+            &[IF_A][..],
+            "$if_skipped:Y",
+            "x",
+            none,
+            "there is no tensor 'x' (a constant string is written as \"\\\"x\\\"\")",
+        ),
         (&[IF_A], "$if_skipped:Y", "Y", none, "the value of tensor 'Y' may be another tensor in turn"),
         (&["m: I=X -> O=Y"], "$if_skipped:Y", "0", none, "has no condition, so it is never skipped"),
-        (&[IF_A, UNLESS_A], "$if_skiped:Y", "0", "parameters[\"$if_skiped:Y\"]", "is unknown (available: $if_skipped:"),
-        (&[IF_A, UNLESS_A], "$on_error:y", "0", "parameters[\"$on_error:y\"]", "no step writes tensor 'y'; did you mean 'Y'?"),
-        (&[IF_A, UNLESS_A], "$each_max_elements", "-1", "parameters[\"$each_max_elements\"]", "must be a positive number"),
+        (
+            &[IF_A, UNLESS_A],
+            "$if_skiped:Y",
+            "0",
+            "parameters[\"$if_skiped:Y\"]",
+            "is unknown (available: $if_skipped:",
+        ),
+        (
+            &[IF_A, UNLESS_A],
+            "$on_error:y",
+            "0",
+            "parameters[\"$on_error:y\"]",
+            "no step writes tensor 'y'; did you mean 'Y'?",
+        ),
+        (
+            &[IF_A, UNLESS_A],
+            "$each_max_elements",
+            "-1",
+            "parameters[\"$each_max_elements\"]",
+            "must be a positive number",
+        ),
     ] {
         fails(&ensemble(steps, &parameter(key, value)), field, reason);
     }
@@ -252,7 +291,10 @@ fn inputs_that_may_be_missing_or_are_overwritten_are_refused() {
     let reason = "of the ensemble is optional, so it may be missing";
     let field = |key: &str| format!("ensemble_scheduling.step[0].input_map[{key:?}]");
     let errors = validate(&optional(&[IF_A, UNLESS_A], 0)).unwrap_err();
-    assert_are(errors.errors(), &[(&field("$if"), reason), (&field("$unless").replace("[0]", "[1]"), reason)]);
+    assert_are(
+        errors.errors(),
+        &[(&field("$if"), reason), (&field("$unless").replace("[0]", "[1]"), reason)],
+    );
     fails(&optional(&["m: $each:I=X -> O=Y"], 0), &field("$each:I"), reason);
     let overwritten = ensemble(&["m: I=X $if=a -> O=X P=Y", UNLESS_A], "");
     fails(&overwritten, "ensemble_scheduling.step[0].output_map[\"O\"]", "writes the ensemble's input 'X'");
@@ -262,7 +304,8 @@ fn inputs_that_may_be_missing_or_are_overwritten_are_refused() {
 
 /// The models of these ensembles.
 fn models() -> Vec<ModelConfig> {
-    let io = "input { name: 'I' data_type: TYPE_FP32 dims: 4 } output { name: 'O' data_type: TYPE_FP32 dims: 4 }";
+    let io =
+        "input { name: 'I' data_type: TYPE_FP32 dims: 4 } output { name: 'O' data_type: TYPE_FP32 dims: 4 }";
     [
         format!("name: 'm' max_batch_size: 8 {io}"),
         format!("name: 'stream' max_batch_size: 8 model_transaction_policy {{ decoupled: true }} {io}"),
@@ -319,7 +362,12 @@ fn models_that_do_not_fit_are_refused() {
     let step = |index: usize, rest: &str| format!("ensemble_scheduling.step[{index}].{rest}");
     let default = parameter("$if_skipped:Y", "0");
     for (steps, rest, field, reason) in [
-        (&["stream: I=X $if=a -> O=Y", UNLESS_A][..], "", step(0, "model_name"), "model 'stream' is decoupled"),
+        (
+            &["stream: I=X $if=a -> O=Y", UNLESS_A][..],
+            "",
+            step(0, "model_name"),
+            "model 'stream' is decoupled",
+        ),
         (
             &["list: I=X -> O=t", "sequence: $each:I=t -> O=u", "sum: I=u -> O=Y"],
             "",
@@ -344,15 +392,25 @@ fn models_that_do_not_fit_are_refused() {
             step(0, "input_map[\"$each:I\"]"),
             "tensor 'X' has the shape [-1, 4] in 'e' and [-1, -1, 4] in 'm'",
         ),
-        (&["m: I=X $iff=a -> O=Y"], "", step(0, "input_map[\"$iff\"]"), "model 'm' has no input '$iff'; did you mean '$if'?"),
         (
-            &["m: I=X $each:I=X $if=a -> O=Y"],
-            &default,
-            step(0, "input_map[\"I\"]"),
-            "is mapped twice",
+            &["m: I=X $iff=a -> O=Y"],
+            "",
+            step(0, "input_map[\"$iff\"]"),
+            "model 'm' has no input '$iff'; did you mean '$if'?",
         ),
-        (&[IF_A], &parameter("$if_skipped:Y", "[1, 2]"), "parameters[\"$if_skipped:Y\"]".into(), "has the shape [2], but the tensor"),
-        (&[IF_A], &parameter("$if_skipped:Y", "a"), "parameters[\"$if_skipped:Y\"]".into(), "'a' is TYPE_BOOL with the shape [-1, 1]"),
+        (&["m: I=X $each:I=X $if=a -> O=Y"], &default, step(0, "input_map[\"I\"]"), "is mapped twice"),
+        (
+            &[IF_A],
+            &parameter("$if_skipped:Y", "[1, 2]"),
+            "parameters[\"$if_skipped:Y\"]".into(),
+            "has the shape [2], but the tensor",
+        ),
+        (
+            &[IF_A],
+            &parameter("$if_skipped:Y", "a"),
+            "parameters[\"$if_skipped:Y\"]".into(),
+            "'a' is TYPE_BOOL with the shape [-1, 1]",
+        ),
         (
             &["plain: I=X $if=a -> O=t", "m: I=t -> O=Y"],
             &parameter("$if_skipped:t", "[[0, 0, 0, 0]]"),
@@ -371,7 +429,8 @@ fn models_that_do_not_fit_are_refused() {
 #[test]
 fn constants_have_the_form_of_their_tensors() {
     let text = parameter("$if_skipped:made", "[]") + &parameter("$on_error:Y", "0.5");
-    let config = ensemble(&["list: I=X -> O=crops", "m: $each:I=crops $if=a -> O=made", "sum: I=made -> O=Y"], &text);
+    let config =
+        ensemble(&["list: I=X -> O=crops", "m: $each:I=crops $if=a -> O=made", "sum: I=made -> O=Y"], &text);
     assert_eq!(fit(&config), Ok(false));
     let models = models();
     let by_name = models.iter().map(|model| (model.name.as_str(), model)).collect();

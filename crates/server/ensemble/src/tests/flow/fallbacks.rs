@@ -33,11 +33,8 @@ async fn fallback_runs_only_if_the_step_fails() {
 
 #[tokio::test]
 async fn fallbacks_are_tried_in_order_and_then_the_value() {
-    let steps = [
-        "fail: X=IN -> Y=OUT",
-        "fail_odd: X=IN $on_error=OUT -> Y=OUT",
-        "fail: X=IN $on_error=OUT -> Y=OUT",
-    ];
+    let steps =
+        ["fail: X=IN -> Y=OUT", "fail_odd: X=IN $on_error=OUT -> Y=OUT", "fail: X=IN $on_error=OUT -> Y=OUT"];
     let models = replaced(&steps);
     let (server, _) = serving(models.clone());
     assert_eq!(out(&server, of_rows(&[2])).await.unwrap(), [3]);

@@ -48,7 +48,8 @@ async fn each_row_has_elements_of_its_own() {
 #[tokio::test]
 async fn elements_are_gathered_in_order_with_their_rows_and_whole_inputs() {
     let mut models = mapped(member("two", "X W", "add", 0), 2);
-    models[3] = ensemble("e", "IN MORE", "OUT", &["range: X=IN -> L=list", "two: $each:X=list W=MORE -> Y=OUT"]);
+    models[3] =
+        ensemble("e", "IN MORE", "OUT", &["range: X=IN -> L=list", "two: $each:X=list W=MORE -> Y=OUT"]);
     models[3].1.config.output[0].dims = vec![-1, 1];
     let (server, _) = serving(models);
     let mut request = of_rows(&[10, 20]);
