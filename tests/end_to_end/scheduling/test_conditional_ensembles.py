@@ -173,7 +173,11 @@ def test_wrong_ensembles_are_refused_with_the_step_and_the_tensor(tmp_path):
     condition = 'input_map { key: "$if" value: "found" }'
     wrong = (
         (text.replace(condition, "", 1), "input_map", "under other conditions; repeat the conditions"),
-        (text.replace('value: "found" }', 'value: "fuond" }', 2), "step[1].input_map", "no step writes tensor 'fuond'"),
+        (
+            text.replace('output_map { key: "found" value: "found" }', 'output_map { key: "found" value: "fuond" }'),
+            "step[1].input_map",
+            "no step writes tensor 'found'",
+        ),
         (text.replace("parameters {", "# parameters {"), "output[0].name", "output 'text' exists only where 'found' is true"),
         (text.replace("$each:crop", "$each:crops", 1), "step[1].input_map", "has no input 'crops'; did you mean 'crop'?"),
         (text.replace('"\\"nothing\\""', '"nothing"'), "parameters", "there is no tensor 'nothing'"),

@@ -30,8 +30,7 @@ pub(crate) struct EnsembleFit {
 /// `InvalidArg` with all reasons why it cannot be served: missing members, and tensors that do not fit.
 pub(crate) fn fit(spec: &ModelSpec, models: &ModelTable) -> Result<EnsembleFit> {
     let (config, members) = fit_config(&spec.id, &spec.config, models)?;
-    let latest = members.iter().map(|member| (member.name(), latest(member, models)));
-    let constants = ensemble_constants(&config, &latest.collect());
+    let constants = constants_of(&config, &members, models);
     let mut labels = spec.labels.clone();
     for (step, member) in steps_of(&config).into_iter().flat_map(|ensemble| &ensemble.step).zip(&members) {
         for (output, tensor) in &step.output_map {
@@ -44,13 +43,22 @@ pub(crate) fn fit(spec: &ModelSpec, models: &ModelTable) -> Result<EnsembleFit> 
     Ok(EnsembleFit { config, labels, constants })
 }
 
-/// Whether a served ensemble still fits the served models with the same configuration.
+/// Whether a served ensemble still fits the served models with the same configuration and constants.
 ///
 /// # Errors
 /// As [`fit()`].
-pub(crate) fn still_fits(ensemble: &Model, models: &ModelTable) -> Result<bool> {
-    let (config, _) = fit_config(ensemble.id(), ensemble.declared_config(), models)?;
-    Ok(config == *ensemble.config())
+pub(crate) fn still_fits(
+    ensemble: &Model,
+    constants: &EnsembleConstants,
+    models: &ModelTable,
+) -> Result<bool> {
+    let (config, members) = fit_config(ensemble.id(), ensemble.declared_config(), models)?;
+    Ok(config == *ensemble.config() && *constants == constants_of(&config, &members, models))
+}
+
+fn constants_of(config: &ModelConfig, members: &[Arc<Model>], models: &ModelTable) -> EnsembleConstants {
+    let configs = members.iter().map(|member| (member.name(), latest(member, models)));
+    ensemble_constants(config, &configs.collect())
 }
 
 /// The configuration as it is served, and the member of each step.

@@ -18,6 +18,7 @@ use crate::{fit, run};
 /// Executes the requests of an ensemble by requests to its members.
 pub(crate) struct Graph {
     shared: Arc<Shared>,
+    constants: EnsembleConstants,
     /// The requests in progress.
     runs: Arc<TaskGroup>,
 }
@@ -43,12 +44,16 @@ impl Graph {
         statistics: Arc<ModelStatistics>,
     ) -> Self {
         let plan = Plan::new(config);
-        let flow = Flow::new(config, constants, &plan);
+        let flow = Flow::new(config, &constants, &plan);
         let limits = match plan.max_inflight {
             0 => Vec::new(),
             most => plan.steps.iter().map(|_| Arc::new(Semaphore::new(most))).collect(),
         };
-        Self { shared: Arc::new(Shared { plan, flow, models, statistics, limits }), runs: Arc::default() }
+        Self {
+            shared: Arc::new(Shared { plan, flow, models, statistics, limits }),
+            constants,
+            runs: Arc::default(),
+        }
     }
 }
 
@@ -120,6 +125,6 @@ impl Composite for Graph {
     }
 
     fn still_fits(&self, model: &Model, models: &ModelTable) -> Result<bool> {
-        fit::still_fits(model, models)
+        fit::still_fits(model, &self.constants, models)
     }
 }

@@ -36,8 +36,13 @@ impl Mapped {
     /// Splits the inputs of a step with these rows. `member_batches`: whether requests to the model have a batch dimension.
     ///
     /// # Errors
-    /// `InvalidArg` if tensors have no elements, or different numbers of them.
-    pub(super) fn new(inputs: Vec<Unsplit<'_>>, rows: Option<usize>, member_batches: bool) -> Result<Self> {
+    /// `InvalidArg` if tensors have no elements, different numbers of them, or more than `most`.
+    pub(super) fn new(
+        inputs: Vec<Unsplit<'_>>,
+        rows: Option<usize>,
+        member_batches: bool,
+        most: usize,
+    ) -> Result<Self> {
         let mut mapped = Self { rows, per_row: 0, inputs: Vec::new() };
         let mut counted: Option<(&str, usize)> = None;
         for Unsplit { name, dims, value, each } in inputs {
@@ -61,6 +66,13 @@ impl Mapped {
                 )));
             };
             let per_row = usize::try_from(per_row).unwrap_or(0);
+            // Checked before anything is split: elements without contents take no bytes of the request.
+            let count = per_row.saturating_mul(rows.unwrap_or(1));
+            if count > most {
+                return Err(Error::invalid_arg(format!(
+                    "input '{name}' has {count} elements, but at most {most} are allowed (parameter '$each_max_elements')"
+                )));
+            }
             match counted {
                 Some((other, count)) if count != per_row => {
                     return Err(Error::invalid_arg(format!(
@@ -77,7 +89,7 @@ impl Mapped {
             if member_batches {
                 shape.push_front(1);
             }
-            let parts = split(&tensor, per_row * rows.unwrap_or(1))?;
+            let parts = split(&tensor, count)?;
             let data_type = tensor.data_type;
             mapped.inputs.push(Input::Each { name: name.to_owned(), data_type, shape, parts });
             mapped.per_row = per_row;

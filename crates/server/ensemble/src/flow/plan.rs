@@ -1,6 +1,6 @@
 //! Conditions, maps and fallbacks in executable form: tensors and steps are numbers, as in the [`Plan`].
 
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::AtomicU64;
 
 use nereid_backend_api::{Buffer, DataType, ModelConfig, Shape};
 use nereid_model_config::{Constant, EnsembleConstants, EnsembleRules, Filler as Declared};
@@ -33,8 +33,8 @@ pub(crate) struct FlowStep {
     pub fallbacks: Vec<usize>,
     /// Whether its outputs have values if it fails, and all of its fallbacks.
     pub has_values: bool,
-    /// Whether its last run failed and was replaced; for the log.
-    pub is_failing: AtomicBool,
+    /// Number of failures that were replaced; for the log.
+    pub failures: AtomicU64,
 }
 
 #[derive(Default)]
@@ -61,7 +61,7 @@ pub(crate) enum Filler {
 
 impl Flow {
     /// Compiles a validated configuration; `None` if it has neither conditions nor maps nor fallbacks.
-    pub(crate) fn new(config: &ModelConfig, constants: EnsembleConstants, plan: &Plan) -> Option<Self> {
+    pub(crate) fn new(config: &ModelConfig, constants: &EnsembleConstants, plan: &Plan) -> Option<Self> {
         let rules = EnsembleRules::of(config).ok()??;
         let steps = &steps_of(config)?.step;
         let number = |name: &str| plan.tensors.get(name).copied();
@@ -75,15 +75,16 @@ impl Flow {
         for (tensor, writers) in &writers {
             tensors[number(tensor)?].writers.clone_from(writers);
         }
-        let of_constant = |(data_type, Constant { shape, contents }): (DataType, Constant)| {
-            Filler::Constant { data_type, shape: Shape::from(&shape[..]), contents: Buffer::own(contents) }
+        let of_constant = |(data_type, Constant { shape, contents }): &(DataType, Constant)| {
+            let contents = Buffer::own(contents.clone());
+            Filler::Constant { data_type: *data_type, shape: Shape::from(&shape[..]), contents }
         };
         let of_tensor = |filler: &Declared<'_>| filler.tensor().and_then(number).map(Filler::Tensor);
-        for (tensor, constant) in constants.if_skipped {
-            tensors[number(&tensor)?].if_skipped = Some(of_constant(constant));
+        for (tensor, constant) in &constants.if_skipped {
+            tensors[number(tensor)?].if_skipped = Some(of_constant(constant));
         }
-        for (tensor, constant) in constants.on_error {
-            tensors[number(&tensor)?].on_error = Some(of_constant(constant));
+        for (tensor, constant) in &constants.on_error {
+            tensors[number(tensor)?].on_error = Some(of_constant(constant));
         }
         for (tensor, filler) in rules.if_skipped.iter().filter(|(_, filler)| filler.tensor().is_some()) {
             tensors[number(tensor)?].if_skipped = of_tensor(filler);
@@ -115,7 +116,7 @@ impl Flow {
                 waits_for,
                 replaces: replaced[index],
                 fallbacks: std::mem::take(&mut fallbacks[index]),
-                is_failing: AtomicBool::new(false),
+                failures: AtomicU64::new(0),
                 has_values: outputs.iter().any(|&(_, tensor)| tensors[tensor].on_error.is_some()),
             });
         }

@@ -61,14 +61,8 @@ impl Requests {
         let is_mapped = of_flow.each.contains(&true);
         let (inputs, batch) = if is_mapped {
             let row_count = tensors.batches().then_some(count);
-            let mapped = Mapped::new(inputs, row_count, member_batches)?;
-            if mapped.count() > flow.max_elements {
-                return Err(Error::invalid_arg(format!(
-                    "step {step} would run for {} elements, but at most {} are allowed (parameter '$each_max_elements')",
-                    mapped.count(),
-                    flow.max_elements
-                )));
-            }
+            let mapped = Mapped::new(inputs, row_count, member_batches, flow.max_elements);
+            let mapped = mapped.map_err(|error| error.context(format_args!("step {step}")))?;
             (Inputs::Mapped(mapped), row_count.unwrap_or(0))
         } else {
             let inputs = inputs.into_iter().filter_map(|Unsplit { name, dims, value, .. }| {

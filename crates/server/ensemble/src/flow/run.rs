@@ -59,6 +59,7 @@ struct Run<'a> {
 struct Progress {
     /// Number of incomplete tensors.
     missing: usize,
+    is_skipped: bool,
     /// The rows of a fallback that replaces a failed step.
     rows: Option<Rows>,
     /// Number of its fallbacks that have been used.
@@ -91,8 +92,12 @@ impl<'a> Run<'a> {
         let members = members.collect();
         let inputs = std::mem::take(&mut template.inputs);
         let batch = if plan.batches { batch_size } else { 0 };
-        let progress =
-            |step: &FlowStep| Progress { missing: step.waits_for.len(), rows: None, fallbacks_used: 0 };
+        let progress = |step: &FlowStep| Progress {
+            missing: step.waits_for.len(),
+            is_skipped: false,
+            rows: None,
+            fallbacks_used: 0,
+        };
         let mut run = Self {
             shared,
             flow,
@@ -113,7 +118,7 @@ impl<'a> Run<'a> {
             let given = inputs.iter().find(|input| input.name == *name).cloned();
             run.tensors.give(tensor, Value { tensor: given, batch, sequence: None }, &mut completed)?;
         }
-        run.advance(&completed);
+        run.advance(completed)?;
         Ok(run)
     }
 
@@ -143,38 +148,60 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Complete tensors may let steps run.
-    fn advance(&mut self, completed: &[usize]) {
-        for &tensor in completed {
+    /// Complete tensors may let steps run, or decide that they are skipped.
+    fn advance(&mut self, mut completed: Vec<usize>) -> Result<()> {
+        let mut place = 0;
+        while let Some(&tensor) = completed.get(place) {
+            place += 1;
             let outputs = &self.shared.plan.outputs;
             let is_output = |output: &&usize| outputs[**output].tensor == tensor;
             self.outputs_missing -= self.wanted.iter().filter(is_output).count();
             for &step in &self.flow.tensors[tensor].readers {
                 self.steps[step].missing -= 1;
+                if self.is_skipped(step, tensor)? {
+                    self.steps[step].is_skipped = true;
+                    for &(_, output) in &self.shared.plan.steps[step].outputs {
+                        self.tensors.write(output, None, &mut completed)?;
+                    }
+                }
                 self.schedule(step);
             }
         }
+        Ok(())
+    }
+
+    /// Whether a tensor that is complete now rules out that a step runs. A step is skipped as soon as this is known, since
+    /// other steps may write its outputs.
+    fn is_skipped(&mut self, step: usize, tensor: usize) -> Result<bool> {
+        let FlowStep { conditions, replaces, .. } = &self.flow.steps[step];
+        let is_condition = conditions.iter().any(|&(condition, _)| condition == tensor);
+        if !is_condition || replaces.is_some() || self.steps[step].is_skipped || self.members[step].is_none()
+        {
+            return Ok(false);
+        }
+        let known: Vec<_> = conditions
+            .iter()
+            .copied()
+            .filter(|&(condition, _)| self.tensors.is_complete(condition))
+            .collect();
+        Ok(self.tensors.rows_where(&known)?.len(self.tensors.rows()) == 0)
     }
 
     /// Schedules a needed step whose tensors are complete, a fallback only if it is to run.
     fn schedule(&mut self, step: usize) {
-        let Progress { missing, rows, .. } = &self.steps[step];
+        let Progress { missing, is_skipped, rows, .. } = &self.steps[step];
         let is_due = self.flow.steps[step].replaces.is_none() || rows.is_some();
-        if *missing == 0 && is_due && self.members[step].is_some() {
+        if *missing == 0 && is_due && !is_skipped && self.members[step].is_some() {
             self.ready.push_back(step);
         }
     }
 
-    /// Begins a step whose tensors are complete, or skips it.
+    /// Begins a step whose tensors are complete.
     fn begin(&mut self, step: usize) -> Result<()> {
         let rows = match self.steps[step].rows.take() {
             Some(rows) => rows,
             None => self.tensors.rows_where(&self.flow.steps[step].conditions)?,
         };
-        if rows.len(self.tensors.rows()) == 0 {
-            let pieces = self.shared.plan.steps[step].outputs.iter().map(|&(_, tensor)| (tensor, None));
-            return self.end(pieces.collect());
-        }
         let member = match &self.members[step] {
             Some(Ok(member)) => Arc::clone(member),
             Some(Err(error)) => {
@@ -281,12 +308,7 @@ impl<'a> Run<'a> {
         };
         let outputs = self.shared.plan.steps[step].outputs.iter().map(|&(_, tensor)| tensor);
         let mut values: Vec<_> = outputs.zip(values).map(|(tensor, value)| (tensor, Some(value))).collect();
-        let of_step = &self.flow.steps[step];
-        if of_step.is_failing.load(Relaxed) && of_step.is_failing.swap(false, Relaxed) {
-            let (ensemble, model) = (&self.shared.plan.name, &self.shared.plan.steps[step].model.name);
-            tracing::info!("ensemble '{ensemble}': step {step} (model '{model}') succeeds again");
-        }
-        let writer = of_step.replaces.unwrap_or(step);
+        let writer = self.flow.steps[step].replaces.unwrap_or(step);
         let pieces = self.shared.plan.steps[writer].outputs.iter().map(|&(_, tensor)| {
             let value = values.iter_mut().find(|(written, _)| *written == tensor);
             let filler = || self.flow.tensors[tensor].on_error.clone().map(Source::Filler);
@@ -315,14 +337,15 @@ impl<'a> Run<'a> {
         };
         self.shared.statistics.record_fallback();
         let (ensemble, model) = (&plan.name, &plan.steps[step].model.name);
-        // A model that is down fails every request.
-        if flow.steps[step].is_failing.swap(true, Relaxed) {
-            tracing::debug!("ensemble '{ensemble}': step {step} (model '{model}') failed again: {error}");
-        } else {
+        // A model that is down fails every request: the log has the 1st, 10th, 100th failure and so on.
+        let count = flow.steps[step].failures.fetch_add(1, Relaxed) + 1;
+        if 10_u64.pow(count.ilog10()) == count {
             tracing::warn!(
-                "ensemble '{ensemble}': step {step} (model '{model}') failed, using {replacement} until it succeeds: \
-                 {error}"
+                "ensemble '{ensemble}': step {step} (model '{model}') failed, using {replacement} ({count} failures so \
+                 far): {error}"
             );
+        } else {
+            tracing::debug!("ensemble '{ensemble}': step {step} (model '{model}') failed: {error}");
         }
         if let Some(fallback) = fallback {
             *used += 1;
@@ -344,8 +367,7 @@ impl<'a> Run<'a> {
         for (tensor, piece) in pieces {
             self.tensors.write(tensor, piece, &mut completed)?;
         }
-        self.advance(&completed);
-        Ok(())
+        self.advance(completed)
     }
 
     /// The response with all outputs.

@@ -204,6 +204,11 @@ impl<'a> Tensors<'a> {
         Ok(Value { tensor: Some(take(contents, &places)?), batch, sequence: value.sequence.clone() })
     }
 
+    /// Whether all steps that write the tensor have ended.
+    pub(super) fn is_complete(&self, tensor: usize) -> bool {
+        self.cells[tensor].held.is_some()
+    }
+
     /// Whether the tensor exists in all rows.
     pub(super) fn is_whole(&self, tensor: usize) -> bool {
         self.cells[tensor].held.as_ref().is_some_and(|held| held.rows == Rows::All)

@@ -3,7 +3,7 @@
 mod fallbacks;
 mod maps;
 
-use nereid_core::{InferStatistics, ScopedName};
+use nereid_core::{InferStatistics, ModelControl, ScopedName};
 use nereid_model_config::proto::ModelParameter;
 
 use super::*;
@@ -347,5 +347,33 @@ fn wrong_conditions_are_refused_at_load() {
         let server = server_of(&Members::default(), options(), Arc::new(models));
         let failures = server.start(None).unwrap();
         assert!(failures[0].1.message().contains(reason), "{failures:?}");
+    }
+}
+
+#[tokio::test]
+async fn constants_follow_the_dimensions_of_reloaded_members() {
+    let wide = |(name, mut spec): (String, ModelSpec), size: i64| {
+        let dims = spec.config.input.iter_mut().map(|input| &mut input.dims);
+        let dims = dims.chain(spec.config.output.iter_mut().map(|output| &mut output.dims));
+        dims.for_each(|dims| *dims = vec![size]);
+        (name, spec)
+    };
+    let steps = ["ten: X=IN $if=COND -> Y=made", "any: X=made -> Y=OUT"];
+    let mut e = wide(ensemble("e", "IN COND", "OUT", &steps), -1);
+    e.1.config.input[1].data_type = nereid_model_config::proto::DataType::TypeBool as i32;
+    e.1.config.input[1].dims = vec![1];
+    let ten = |size| wide(member("ten", "X", "add", 10), size);
+    let any = wide(member("any", "X", "add", 0), -1);
+    let world = lifecycle::world(ModelControl::Explicit, [ten(1), any, with(e, "$if_skipped:made", "7")]);
+    world.load("e").unwrap();
+    for size in [1, 2] {
+        world.source.set(ten(size));
+        world.load("ten").unwrap();
+        let inputs = vec![
+            tensor("IN", &[1, size], &vec![1; size as usize]),
+            Tensor::new("COND", DataType::Bool, [1, 1], vec![0]),
+        ];
+        let request = InferRequest { inputs, ..InferRequest::default() };
+        assert_eq!(out(&world.server, request).await.unwrap(), vec![7; size as usize]);
     }
 }

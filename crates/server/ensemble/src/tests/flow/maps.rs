@@ -30,7 +30,7 @@ async fn step_runs_once_for_each_element() {
         (error.code(), error.message()),
         (
             ErrorCode::InvalidArg,
-            "in ensemble 'e', step 1 would run for 16385 elements, but at most 16384 are allowed (parameter \
+            "in ensemble 'e', step 1: input 'X' has 16385 elements, but at most 16384 are allowed (parameter \
              '$each_max_elements')"
         )
     );
@@ -155,4 +155,17 @@ async fn conditions_apply_to_mapped_steps_by_row() {
     let (server, _) = serving([range, total, ten, flow_member("odd", "odd", 0), e]);
     assert_eq!(out(&server, of_rows(&[1, 2, 3])).await.unwrap(), [23, 5, 27]);
     assert_eq!(counts(&server, ["ten", "total"]), [(4, 4), (2, 3)]);
+}
+
+#[tokio::test]
+async fn elements_without_contents_are_limited_too() {
+    let [_, total, mut ten, _] = mapped(member("ten", "X", "add", 10), 0);
+    let mut e = ensemble("e", "IN", "OUT", &["ten: $each:X=IN -> Y=made", "total: L=made -> Y=OUT"]);
+    e.1.config.max_batch_size = 0;
+    e.1.config.input[0].dims = vec![-1, -1];
+    ten.1.config.input[0].dims = vec![-1];
+    let (server, _) = serving([total, ten, e]);
+    let huge = InferRequest { inputs: vec![tensor("IN", &[1 << 40, 0], &[])], ..InferRequest::default() };
+    let error = ask(&server, "e", huge).await.unwrap_err();
+    assert!(error.message().contains("has 1099511627776 elements, but at most 16384"), "{error}");
 }
