@@ -108,6 +108,14 @@ fn counts<const N: usize>(server: &Server, names: [&str; N]) -> [(u64, u64); N] 
     })
 }
 
+/// Waits until a held request is cancelled. The thread that polls the ensemble's request may do so a little later than the
+/// client.
+fn until_cancelled(held: &Request) {
+    while !held.responder().is_cancelled() {
+        thread::yield_now();
+    }
+}
+
 fn branches() -> [(String, ModelSpec); 4] {
     [
         flow_member("odd", "odd", 0),

@@ -59,7 +59,9 @@ async fn fallback_waits_for_its_own_tensors() {
     ]));
     let mut answers = infer(&server, "e", of_rows(&[1])).unwrap();
     let held = members.held(1).remove(0);
-    assert_eq!(ends(&server, "e"), (0, 0, 1));
+    while ends(&server, "e") != (0, 0, 1) {
+        thread::yield_now();
+    }
     members.release(held);
     assert_eq!(outputs(&answers.single().await.unwrap()), [("OUT", 11)]);
 }
@@ -115,7 +117,7 @@ async fn cancellation_is_not_a_failure() {
         let answers = infer(&server, "e", of_rows(&[1])).unwrap();
         let held = members.held(1).remove(0);
         drop(answers);
-        assert!(held.responder().is_cancelled());
+        until_cancelled(&held);
         held.answer(Err(Error::internal("failed after it was cancelled")));
         assert_eq!(ends(&server, "e"), (0, 1, before));
         assert_eq!((counted(&server, "e").cancel.count, counts(&server, ["ten"])), (1, [(0, 0)]));

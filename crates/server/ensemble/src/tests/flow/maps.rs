@@ -118,7 +118,7 @@ async fn cancelled_request_cancels_its_elements() {
     let answers = infer(&server, "e", of_rows(&[0])).unwrap();
     let held = members.held(1);
     drop(answers);
-    assert!(held.iter().all(|request| request.responder().is_cancelled()));
+    held.iter().for_each(until_cancelled);
     assert_eq!((counted(&server, "e").cancel.count, counted(&server, "e").fallback_count), (1, 0));
     held.into_iter().for_each(|request| members.release(request));
     // No further element begins.
