@@ -310,6 +310,26 @@ async fn requests_without_a_batch_dimension_take_one_branch() {
 }
 
 #[tokio::test]
+async fn ensembles_with_conditions_are_members_of_others() {
+    let [odd, ten, hundred, inner] = branches();
+    let outer = ensemble(
+        "outer",
+        "IN",
+        "OUT",
+        &[
+            "odd: X=IN -> C=c",
+            "e: IN=IN $if=c -> OUT=OUT",
+            "e: IN=between $unless=c -> OUT=OUT",
+            "ten: X=IN -> Y=between",
+        ],
+    );
+    let (server, _) = serving([odd, ten, hundred, inner, outer]);
+    let response = ask(&server, "outer", of_rows(&[1, 2, 3])).await.unwrap();
+    assert_eq!(numbers(&response.outputs[0]), [11, 112, 13]);
+    assert_eq!(counts(&server, ["e"]), [(2, 3)]);
+}
+
+#[tokio::test]
 async fn failed_step_without_a_fallback_fails_the_request_and_cancels_the_others() {
     let (server, members) = serving([
         flow_member("odd", "odd", 0),

@@ -95,15 +95,28 @@ async fn failed_map_is_replaced_as_a_whole() {
 }
 
 #[tokio::test]
-async fn refused_requests_and_missing_models_are_failures_too() {
-    // The member takes fewer rows than the ensemble.
-    let (server, members) = serving(replaced(&["hold: X=IN -> Y=OUT", "ten: X=IN $on_error=OUT -> Y=OUT"]));
+async fn unanswered_and_refused_requests_are_failures_too() {
+    let steps = ["hold: X=IN -> Y=OUT", "ten: X=IN $on_error=OUT -> Y=OUT"];
+    let (server, members) = serving(replaced(&steps));
     let mut answers = infer(&server, "e", of_rows(&[1])).unwrap();
-    let held = members.held(1).remove(0);
-    // Dropped unanswered.
-    drop(held);
+    drop(members.held(1));
     assert_eq!(outputs(&answers.single().await.unwrap()), [("OUT", 11)]);
     assert_eq!(ends(&server, "e"), (1, 0, 1));
+    // The model takes two numbers in each row, its fallback any.
+    let sized = |(name, mut spec): (String, ModelSpec), size: i64| {
+        let dims = spec.config.input.iter_mut().map(|input| &mut input.dims);
+        let dims = dims.chain(spec.config.output.iter_mut().map(|output| &mut output.dims));
+        dims.for_each(|dims| *dims = vec![size]);
+        (name, spec)
+    };
+    let [odd, fail_odd, fail, ten, hold, e] = replaced(&["two: X=IN -> Y=OUT", steps[1]]);
+    let two = sized(member("two", "X", "add", 2), 2);
+    let (server, _) = serving([odd, fail_odd, fail, sized(ten, -1), hold, two, sized(e, -1)]);
+    assert_eq!(out(&server, of_rows(&[1])).await.unwrap(), [11]);
+    assert_eq!((ends(&server, "e"), ends(&server, "two")), ((1, 0, 1), (0, 0, 0)));
+    let two_numbers =
+        InferRequest { inputs: vec![tensor("IN", &[1, 2], &[1, 2])], ..InferRequest::default() };
+    assert_eq!(out(&server, two_numbers).await.unwrap(), [3, 4]);
 }
 
 #[tokio::test]

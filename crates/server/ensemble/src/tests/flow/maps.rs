@@ -169,3 +169,24 @@ async fn elements_without_contents_are_limited_too() {
     let error = ask(&server, "e", huge).await.unwrap_err();
     assert!(error.message().contains("has 1099511627776 elements, but at most 16384"), "{error}");
 }
+
+#[tokio::test]
+async fn cancelled_elements_that_wait_for_a_permit_leave_it_to_others() {
+    let [range, total, hold, mut e] = mapped(member("hold", "X", "hold", 0), 3);
+    if let Some(SchedulingChoice::EnsembleScheduling(ensemble)) = &mut e.1.config.scheduling_choice {
+        ensemble.max_inflight_requests = 1;
+    }
+    let (server, members) = serving([range, total, hold, e]);
+    let first = infer(&server, "e", of_rows(&[0])).unwrap();
+    let held = members.held(1).remove(0);
+    let mut second = infer(&server, "e", of_rows(&[10])).unwrap();
+    drop(first);
+    until_cancelled(&held);
+    members.release(held);
+    for expected in [10, 11, 12] {
+        let held = members.held(1).remove(0);
+        assert_eq!(numbers(&held.inputs[0]), [expected]);
+        members.release(held);
+    }
+    assert_eq!(outputs(&second.single().await.unwrap()), [("OUT", 33)]);
+}
