@@ -15,7 +15,7 @@ use crate::proto::model_ensembling::Step;
 /// Limit of the conditions of one step, inherited ones included.
 const MAX_CONDITIONS: usize = 60;
 /// Limit of the steps that write one tensor.
-const MAX_WRITERS: usize = 64;
+pub(super) const MAX_WRITERS: usize = 64;
 
 /// The share of all cases. Each further condition halves it.
 const WHOLE: u128 = 1 << MAX_CONDITIONS;

@@ -178,8 +178,8 @@ impl<'a> Graph<'a> {
     /// others are available from the start, or reported already. With rules, also from tensors to the readers of those
     /// that they are the value of, and from a step to its fallbacks.
     fn edges(&self) -> Vec<(usize, usize)> {
-        // Without rules, a second writer is an error of its own.
-        let writers = if self.rules.is_some() { usize::MAX } else { 1 };
+        // Further writers are errors of their own.
+        let writers = if self.rules.is_some() { conditions::MAX_WRITERS } else { 1 };
         let mut edges = Vec::new();
         let mut connect = |written: &Tensor<'_>, read: &Tensor<'_>| {
             for (writer, _) in written.writers.iter().take(writers).filter(|_| !written.is_input) {

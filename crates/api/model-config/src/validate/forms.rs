@@ -20,7 +20,7 @@ pub struct EnsembleConstants {
     pub on_error: BTreeMap<String, (tensor_types::DataType, Constant)>,
 }
 
-/// The constants of an ensemble that [`validate_ensemble`] accepted, with the same configurations.
+/// The constants of an ensemble that [`validate_ensemble`](crate::validate_ensemble) accepted, with the same configurations.
 pub fn ensemble_constants(config: &ModelConfig, models: &BTreeMap<&str, &ModelConfig>) -> EnsembleConstants {
     let mut constants = EnsembleConstants::default();
     let Ok(Some(rules)) = EnsembleRules::of(config) else { return constants };

@@ -155,6 +155,10 @@ fn steps_that_write_one_tensor_have_to_exclude_each_other() {
     let many: Vec<_> = std::iter::repeat_n(IF_A, 65).collect();
     let errors = validate(&ensemble(&many, "")).unwrap_err();
     assert!(errors.errors()[0].reason().contains("is written by 65 steps, but at most 64"), "{errors}");
+    // Not one edge for each pair of a writer and a reader.
+    let all: Vec<_> = (0..5_000).map(|n| format!("m: I=t $if=a -> O=t P=p{n}")).collect();
+    let all = ensemble(&all.iter().map(String::as_str).collect::<Vec<_>>(), "");
+    assert!(validate(&all).is_err());
 }
 
 #[test]
