@@ -14,6 +14,7 @@ mod ensemble_rules;
 mod foreign_formats;
 mod json;
 mod normalise;
+mod objective;
 pub mod proto;
 mod shorten;
 mod text;
@@ -30,6 +31,7 @@ pub use ensemble_rules::{Constant, EnsembleRules, Filler, InvalidParameter, Step
 pub use foreign_formats::hint_at_other_format;
 pub use json::{JsonError, from_json, to_json};
 pub use normalise::{normalise, normalise_for, prefer_groups};
+pub use objective::{LATENCY_OBJECTIVE, latency_objective};
 pub use proto::ModelConfig;
 pub use tensor_types::DataType;
 pub use text::{

@@ -14,6 +14,7 @@ mod files;
 mod forms;
 mod instances;
 mod members;
+mod objective;
 mod report;
 mod sequence;
 mod state;
@@ -67,6 +68,7 @@ pub fn validate(config: &ModelConfig, stage: Stage) -> Result<(), ValidationErro
         Some(SchedulingChoice::EnsembleScheduling(steps)) => ensemble::check(config, steps, &mut report),
         None => {}
     }
+    objective::check(config, stage, &mut report);
     warmup::check(config, stage, &mut report);
     extras::check(config, &mut report);
     files::check(config, &mut report);

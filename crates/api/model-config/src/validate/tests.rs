@@ -6,6 +6,7 @@
 mod conditions;
 mod ensembles;
 mod files;
+mod objective;
 mod rules;
 
 use super::{Stage, ValidationError, ValidationErrors};
