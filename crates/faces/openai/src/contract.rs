@@ -9,6 +9,7 @@ use nereid_core::backend_api::{DataType, InferRequest, Response, Tensor};
 use nereid_core::{InputSignature, Model, Signature};
 use serde_json::value::RawValue;
 
+use crate::adapters;
 use crate::error::{Failure, Outcome};
 use crate::fields::Fields;
 use crate::logprobs::{self, TokenLogprobs};
@@ -263,7 +264,12 @@ impl<'m> Inputs<'m> {
             json.field("skip_special_tokens", "false");
         }
         if let Some(lora) = &generation.lora {
-            json.field("lora_name", &serde_json::Value::from(lora.as_str()).to_string());
+            if generation.fields.get_raw(adapters::FIELD).is_some() {
+                let message =
+                    format!("'{}' is not supported together with an adapter in 'model'", adapters::FIELD);
+                return Err(Failure::invalid_field(adapters::FIELD, message));
+            }
+            json.field(adapters::FIELD, &serde_json::Value::from(lora.as_str()).to_string());
         }
         let parameters = tensors::text(self.signature, input, &json.end())?;
         self.request.inputs.push(parameters);

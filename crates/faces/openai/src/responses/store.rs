@@ -32,6 +32,8 @@ pub(crate) struct StoredAnswer {
     /// The JSON of the answer.
     pub document: Bytes,
     /// The conversation, the answer included.
+    /// The model's adapter.
+    pub lora: Option<String>,
     pub turns: Vec<Turn>,
 }
 
@@ -176,6 +178,7 @@ mod tests {
         assert!(store.get("a", None).is_some());
         tokio::time::advance(LIFETIME).await;
         assert!(store.get("a", None).is_none());
+            lora: None,
         assert_eq!(store.lock().size, 0);
     }
 
