@@ -18,6 +18,7 @@ mod embeddings;
 mod error;
 mod exchange;
 mod fields;
+mod images;
 mod logprobs;
 mod messages;
 mod models;
@@ -111,8 +112,8 @@ enum Operation {
     Detokenize,
     Models,
     Model,
-    Load,
     Adapter,
+    Load,
     Unload,
 }
 
@@ -129,8 +130,8 @@ static ROUTES: Routes<Operation> = Routes::new({
         Route::new(Method::POST, "/tokenize", Action::Infer, Operation::Tokenize),
         Route::new(Method::POST, "/detokenize", Action::Infer, Operation::Detokenize),
         Route::new(Method::GET, "/v1/models", Action::Index, Operation::Models),
-        Route::new(Method::GET, "/v1/models/{model}", Action::Index, Operation::Model),
         Route::new(Method::GET, "/v1/models/{adapter}", Action::Index, Operation::Adapter),
+        Route::new(Method::GET, "/v1/models/{model}", Action::Index, Operation::Model),
         Route::new(Method::POST, "/v1/models/{model}/load", Action::Load, Operation::Load),
         Route::new(Method::POST, "/v1/models/{model}/unload", Action::Unload, Operation::Unload),
     ];
@@ -173,8 +174,8 @@ impl OpenAi {
 
     async fn answer(&self, operation: Operation, call: &Call<'_>, body: RequestBody) -> Reply {
         let model = call.params.get("model").unwrap_or_default();
-        let response = call.params.get("response").unwrap_or_default();
         let adapter = call.params.get("adapter").unwrap_or_default();
+        let response = call.params.get("response").unwrap_or_default();
         let traces = Traces::default();
         // Boxed because a future has the size of its largest branch.
         let outcome = match operation {
@@ -190,8 +191,8 @@ impl OpenAi {
             Operation::Detokenize => Box::pin(tokens::detokenize(self, call, body, &traces)).await,
             Operation::Models => Ok(models::list(self, call)),
             Operation::Model => models::describe(self, call, &model),
-            Operation::Load => Box::pin(models::load(self, call, &model)).await,
             Operation::Adapter => models::describe_adapter(self, call, &adapter),
+            Operation::Load => Box::pin(models::load(self, call, &model)).await,
             Operation::Unload => Box::pin(models::unload(self, call, &model)).await,
         };
         let mut reply = outcome.unwrap_or_else(|Refusal(reply)| *reply);

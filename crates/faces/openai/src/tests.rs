@@ -4,6 +4,7 @@ mod access;
 mod chat;
 mod completions;
 mod embeddings;
+mod images;
 mod rerank;
 mod responses;
 mod streams;

@@ -70,7 +70,6 @@ pub(super) fn plan(request: &Request, store: &Store, principal: Option<&Principa
     let instructions: Option<String> = fields.take("instructions")?;
     let input =
         fields.take_raw("input").ok_or_else(|| Failure::invalid_field("input", "'input' is missing"))?;
-    let template = request.profile.chat_template(&request.name)?;
     let stores = fields.take("store")?.unwrap_or(true) && store.has_room();
     let previous: Option<String> = fields.take("previous_response_id")?;
     let turns = match &previous {
@@ -85,7 +84,7 @@ pub(super) fn plan(request: &Request, store: &Store, principal: Option<&Principa
     };
     let input = items(input)?;
     let messages = messages(instructions, &turns, &input)?;
-    let messages = normalise(&messages, "input", template.mentions("developer"))?;
+    let messages = normalise(request, &messages, "input")?;
     fields.rename("max_output_tokens", "max_tokens");
     take_text(&mut fields)?;
     take_reasoning(&mut fields)?;
