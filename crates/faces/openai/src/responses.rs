@@ -132,11 +132,13 @@ impl Keeper {
     fn keep(self, document: &mut Value) {
         let Self { store, principal, model, lora, mut turns, input: mut items } = self;
         let output = document.get("output").and_then(Value::as_array);
-        items.extend(output.into_iter().flatten().cloned());
+        let output: Vec<Value> = output.into_iter().flatten().cloned().collect();
+        let ids = output.iter().filter_map(|item| Some(item.get("id")?.as_str()?.to_owned())).collect();
+        items.extend(output);
         turns.push(Value::from(items).to_string().into());
         let id = document.get("id").and_then(Value::as_str).unwrap_or_default().to_owned();
-        let answer =
-            StoredAnswer { principal, model, lora, document: Bytes::from(document.to_string()), turns };
+        let text = Bytes::from(document.to_string());
+        let answer = StoredAnswer { principal, model, lora, document: text, turns, items: ids };
         let is_stored = store.put(id, answer);
         if let Some(stored) = document.get_mut("store") {
             *stored = is_stored.into();
