@@ -45,7 +45,8 @@ pub use config::{AccessRules, Config, PollConfig, Process, VERSION};
 pub use engine_check::EngineCheck;
 pub use error::{StartError, StopError};
 pub use faces::{
-    ConsolePort, Endpoint, Face, FaceContext, Grpc, Http, Metrics, OpenAiLimits, SageMaker, Serving, VertexAi,
+    ConsolePort, Endpoint, Face, FaceContext, Grpc, Http, Metrics, OpenAiLimits, OpenAiPort, SageMaker,
+    Serving, VertexAi,
 };
 pub use gpus::{DriverLibrary, Gpus, GpusConfig};
 pub use hub_engines::{FrameworkLibrary, engines, libraries};
