@@ -29,11 +29,13 @@ mod error;
 mod interpreter;
 mod requested;
 mod requirements;
+mod sources;
 
 pub use archive::ArchiveLimits;
 pub use cache::{InUse, cache_folder};
 pub use error::Error;
 pub use interpreter::{OLDEST, Version};
+pub use sources::keep_sources;
 
 use cache::{Cache, Digests};
 use interpreter::Interpreter;
