@@ -126,6 +126,11 @@ impl Environments {
         interpreter::of_server(&self.settings).map(drop)
     }
 
+    /// Whether the default interpreter has these packages. Starts the interpreter, and imports no package.
+    pub fn has_packages(&self, names: &[&str]) -> bool {
+        interpreter::of_server(&self.settings).is_ok_and(|(interpreter, _)| interpreter.has_packages(names))
+    }
+
     /// Prepares the environment of a model. Blocks, for minutes if it has to unpack or install; reports long steps as
     /// lines of text to `progress`.
     ///
