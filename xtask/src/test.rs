@@ -339,8 +339,12 @@ fn ai_clients(project: &Project) -> Result<()> {
 
 /// Runs the tests with every promised release, which they fetch.
 fn versions(project: &Project) -> Result<()> {
-    let files =
-        ["frameworks/library_versions.py", "python/python_versions.py", "scheduling/redis_versions.py"];
+    let files = [
+        "frameworks/library_versions.py",
+        "frameworks/many_language_requests.py",
+        "python/python_versions.py",
+        "scheduling/redis_versions.py",
+    ];
     let files = files.map(|file| format!("tests/end_to_end/{file}"));
     pytest(project, &end_to_end_environment(project)?, &files.each_ref().map(String::as_str))
 }

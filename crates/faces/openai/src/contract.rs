@@ -37,8 +37,8 @@ enum Form {
 /// The names of the input that leaves the prompt out of the output, in the order of preference.
 const EXCLUDE_INPUT: [&str; 2] = ["exclude_input_in_output", "sampling_param_exclude_input_from_output"];
 
-/// The backend whose models end at the end of their context without a limit of tokens.
-const OWN_BACKEND: &str = "llamacpp";
+/// The backends whose models end at the end of their context without a limit of tokens.
+const OWN_BACKENDS: [&str; 2] = ["llamacpp", "transformers"];
 
 /// Bytes of sampling parameters that one request may cause to be written, for all of its choices.
 pub(crate) const SAMPLING_ROOM: usize = 256 << 20;
@@ -122,7 +122,7 @@ impl TextContract {
         (others_are_known || form == Form::Vllm).then_some(Self {
             form,
             is_decoupled: model.is_decoupled(),
-            has_own_limit: backend == OWN_BACKEND,
+            has_own_limit: OWN_BACKENDS.contains(&backend),
         })
     }
 

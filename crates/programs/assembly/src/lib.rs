@@ -37,6 +37,7 @@ mod running;
 mod tensorflow;
 mod token_keys;
 mod traces;
+mod transformers;
 
 pub use agents::AgentConfig;
 pub use backends::{BackendSetting, BackendsConfig, InstalledBackends};
