@@ -64,9 +64,9 @@ class Cluster:
         """The servers by their names."""
         return {server["name"]: server for server in map(json.loads, self.fleet("status").splitlines())}
 
-    def follow(self, folder):
-        """Starts the command that keeps Envoy's files up to date."""
-        return subprocess.Popen([PYTHON, FLEET, "--address", self.address, "addresses", folder])
+    def follow(self, folder, *arguments):
+        """Starts the command that keeps a balancer's files up to date."""
+        return subprocess.Popen([PYTHON, FLEET, "--address", self.address, "addresses", *arguments, folder])
 
     def stop(self):
         """Ends all nodes."""
