@@ -27,12 +27,14 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError, RayError
+from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayError
 
 NAME = "nereid"
 # Between two looks at the servers, and for a server's actor to answer.
 INTERVAL_S = 0.5
 ANSWER_S = 5
+# For Ray to start a keeper that died.
+RESTART_S = 60
 # Balancers follow their files within this time, so that a server that is to stop gets no more requests.
 PAUSE_S = 2
 # Without waiting requests for so long, one server is too many.
@@ -387,10 +389,22 @@ def follow(keeper, folder, haproxy):
         time.sleep(INTERVAL_S)
 
 
+def answer(method, *arguments):
+    """The keeper's answer. Waits for a keeper that Ray starts again."""
+    deadline = time.monotonic() + RESTART_S
+    while True:
+        try:
+            return ray.get(method.remote(*arguments))
+        except ActorUnavailableError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(INTERVAL_S)
+
+
 def wait(keeper, limit_s):
     """Waits until all servers are ready."""
     deadline = time.monotonic() + limit_s
-    while not ray.get(keeper.settled.remote()):
+    while not answer(keeper.settled):
         if time.monotonic() > deadline:
             sys.exit("fleet: not all servers got ready; see `fleet.py status`, and `ray logs actor` for their logs")
         time.sleep(INTERVAL_S)
@@ -445,15 +459,17 @@ def main():
     if given.command == "addresses":
         follow(keeper, given.folder, given.haproxy)
     elif given.command == "status":
-        for server in ray.get(keeper.servers.remote()):
+        for server in answer(keeper.servers):
             print(json.dumps(server))
     elif given.command == "stop":
-        ray.get(keeper.stop.remote())
+        answer(keeper.stop)
         ray.kill(keeper)
     else:
-        change = keeper.scale.remote(*given.servers) if given.command == "scale" else keeper.update.remote(given.options)
-        ray.get(change)
-        wait(keeper, ray.get(keeper.settings.remote())["start_s"] * 2)
+        if given.command == "scale":
+            answer(keeper.scale, *given.servers)
+        else:
+            answer(keeper.update, given.options)
+        wait(keeper, answer(keeper.settings)["start_s"] * 2)
 
 
 if __name__ == "__main__":
