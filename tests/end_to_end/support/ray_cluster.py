@@ -11,7 +11,7 @@ from pathlib import Path
 from once import once
 from places import ROOT
 
-PACKAGE = "ray==2.60.0"
+PACKAGE = "ray[serve]==2.60.0"
 HOME = Path(sys.prefix) / "ray"
 PYTHON = HOME / "python" / "bin" / "python"
 FLEET = ROOT / "deploy" / "ray" / "fleet.py"
