@@ -78,6 +78,8 @@ def seaweedfs():
             command += [f"-{part}.port={number}", f"-{part}.port.grpc={internal[part]}"]
         for part in ("filer", "s3"):
             command.append(f"-{part}.localSocket={folder}/{part}.sock")
+        # By default it takes no files on a disk with less than 1 % free, however large the disk is.
+        command.append("-volume.minFreeSpace=16MiB")
         command += ["-s3", f"-s3.config={users}", "-s3.iam=false", "-s3.port.iceberg=0"]
         try:
             with started(command, port):

@@ -13,6 +13,7 @@ use tract_hir::tract_core::ops::binary::{BinMiniOp, TypedBinOp};
 use tract_hir::tract_core::ops::element_wise::ElementWiseOp;
 use tract_hir::tract_core::ops::konst::Const;
 use tract_hir::tract_core::ops::math::{Div, Mul, Pow, Sqrt, Square};
+use tract_hir::tract_core::ops::scan::Scan;
 
 use crate::pairs;
 use crate::repairs::Opaque;
@@ -23,10 +24,23 @@ const FACTORS: i32 = 30;
 
 /// Changes quotients, products and squares that the optimiser would make something else of.
 pub(crate) fn protect(model: &mut TypedModel) -> TractResult<()> {
-    let mut constants = HashSet::new();
+    protect_behind(model, HashSet::new())
+}
+
+/// Protects the graph, some of whose inputs are `constants`.
+fn protect_behind(model: &mut TypedModel, mut constants: HashSet<usize>) -> TractResult<()> {
     for id in model.eval_order()? {
         let node = &model.nodes[id];
         let is_constant = |input: &OutletId| constants.contains(&input.node);
+        if let Some(scan) = node.op_as::<Scan>() {
+            // The optimiser puts the body of a loop with one step into the graph.
+            let mut scan = scan.clone();
+            let inputs = node.inputs.iter().zip(&scan.body.inputs);
+            let known = inputs.filter(|(outer, _)| is_constant(outer)).map(|(_, inner)| inner.node).collect();
+            protect_behind(&mut scan.body, known)?;
+            model.nodes[id].op = Box::new(scan);
+            continue;
+        }
         if node.op_as::<ElementWiseOp>().is_some_and(|op| op.0.is::<Square>()) && has_integers(node) {
             let input = node.inputs[0];
             model.nodes[id].op = Box::new(TypedBinOp(Box::new(Product), None));

@@ -584,6 +584,34 @@ fn states_behind_nan_are_nan() {
     }
 }
 
+/// A gate of a GRU has NaN where infinities of both signs meet; the other gates have none.
+#[test]
+fn a_step_from_a_state_of_zeros_keeps_nan() {
+    let (inputs, hidden) = (2, 2);
+    for (steps, reset) in [(1, 0), (1, 1), (3, 0), (3, 1)] {
+        for (nan_gate, name) in ["update", "reset", "new"].into_iter().enumerate() {
+            let weights: Vec<f32> = (0..3 * hidden * inputs)
+                .map(|at| if at / (hidden * inputs) == nan_gate && at % 2 == 1 { -1.0 } else { 1.0 })
+                .collect();
+            let weights = vec![
+                floats("W", &[1, 3 * hidden as i64, inputs as i64], &weights),
+                floats("R", &[1, 3 * hidden as i64, hidden as i64], &vec![0.5; 3 * hidden * hidden]),
+            ];
+            let mut op = with_int(node("GRU", &["X", "W", "R"], &["Y", "H"]), "hidden_size", hidden as i64);
+            if reset == 1 {
+                op = with_int(op, "linear_before_reset", 1);
+            }
+            let shape = [steps as i64, 1, inputs as i64];
+            let x = vec![INFINITY; steps * inputs];
+            let outputs = [("Y", DataType::Fp32, 4), ("H", DataType::Fp32, 3)];
+            let found = run(14, vec![op], weights, &[(&shape, &x)], &outputs);
+            for (at, state) in found.iter().flat_map(fp32_of).enumerate() {
+                assert!(state.is_nan(), "{name} gate, reset {reset}, {steps} steps: {state} at {at}");
+            }
+        }
+    }
+}
+
 #[test]
 fn roots_as_powers_and_means_take_all_operands() {
     let x = numbers(200);
