@@ -6,12 +6,15 @@
 
 mod batch_io;
 mod batching;
+mod conditions;
 mod ensemble;
 mod enums;
 mod extras;
 mod files;
+mod forms;
 mod instances;
 mod members;
+mod objective;
 mod report;
 mod sequence;
 mod state;
@@ -19,6 +22,7 @@ mod tensor;
 mod warmup;
 
 pub use files::stays_in_folder;
+pub use forms::{EnsembleConstants, ensemble_constants};
 pub use members::validate_ensemble;
 pub use report::{ValidationError, ValidationErrors};
 
@@ -64,6 +68,7 @@ pub fn validate(config: &ModelConfig, stage: Stage) -> Result<(), ValidationErro
         Some(SchedulingChoice::EnsembleScheduling(steps)) => ensemble::check(config, steps, &mut report),
         None => {}
     }
+    objective::check(config, stage, &mut report);
     warmup::check(config, stage, &mut report);
     extras::check(config, &mut report);
     files::check(config, &mut report);

@@ -25,6 +25,7 @@ export function Now({ name, version, batches }) {
     <${Problem} error=${error?.header ? undefined : error} retry=${retry}/>
     ${value && html`<dl class="facts card-body"><dt>Waiting</dt><dd>${plural(value.waiting, 'request', 'requests')}${batches && !levels.length ? html` <span class="muted">of one priority; priority_levels of dynamic_batching adds more</span>` : ''}</dd>
       ${value.sequences !== null && html`<dt>Sequences</dt><dd>${plural(value.sequences, 'is open', 'are open')}</dd>`}
+      ${value.batches && html`<dt>Batches</dt><dd>of ${count(value.batches.size)}, or after ${seconds(value.batches.delay)}, to answer within ${seconds(value.batches.objective)}${value.batches.execution !== null && html` <span class="muted">of which an execution takes ${seconds(value.batches.execution)}</span>`}</dd>`}
       ${value.processes > 0 && html`<dt>Processes</dt><dd>${count(value.processes)}, ${bytes(value.memory)} of memory</dd>`}</dl>
       ${levels.length > 0 && html`<${Levels} levels=${levels} total=${value.priority_levels}/>`}`}</section>`;
 }

@@ -230,7 +230,8 @@ async fn quantiles_are_those_of_the_phases() {
 async fn version_shows_what_it_does_at_the_moment() {
     let site = site(Access::default()).await;
     let expected = serde_json::json!({
-        "waiting": 0, "sequences": null, "processes": 0, "memory": 0, "priority_levels": 0, "levels": []
+        "waiting": 0, "sequences": null, "processes": 0, "memory": 0, "priority_levels": 0, "levels": [],
+        "batches": null
     });
     assert_eq!(site.document("/console/api/models/m/now?version=1").await, expected);
     assert!(site.get("/console/api/models/m/now?version=2", "").await.0.starts_with("HTTP/1.1 404 "));

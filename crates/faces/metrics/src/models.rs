@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use nereid_core::model_config::EnsembleRules;
 use nereid_core::{
-    FailureReason, HistogramValue, Latencies, LatencyPhase, LatencySummary, MetricLabels, Model, ModelId,
-    Server, Totals, VersionState,
+    Adaptation, FailureReason, HistogramValue, Latencies, LatencyPhase, LatencySummary, MetricLabels, Model,
+    ModelId, Server, Totals, VersionState,
 };
 
 use crate::text::{Labels, Number, Text};
@@ -20,9 +21,13 @@ pub(crate) struct Row {
     pub totals: Totals,
     /// Whether its configuration enables the response cache; the server may have none.
     pub enables_cache: bool,
+    /// Whether fallbacks replace failed steps of the ensemble.
+    has_fallbacks: bool,
     pub pending: usize,
     /// The number of instances, if it follows the load.
     instances: Option<usize>,
+    /// How its batches follow a latency objective, if it has one.
+    adaptation: Option<Adaptation>,
     load_seconds: f64,
     first_response: Option<HistogramValue>,
     summaries: Option<[LatencySummary; LatencyPhase::ALL.len()]>,
@@ -50,8 +55,11 @@ fn row(model: Arc<Model>) -> Row {
         reasons,
         totals: statistics.totals(),
         enables_cache: model.config().response_cache.is_some_and(|cache| cache.enable),
+        has_fallbacks: EnsembleRules::of(model.config())
+            .is_ok_and(|rules| rules.is_some_and(|rules| rules.has_fallbacks())),
         pending: model.pending(),
         instances: model.instances_at_load().and_then(|_| model.instances()),
+        adaptation: model.adaptation(),
         load_seconds: statistics.load_duration().as_secs_f64(),
         first_response: statistics.latencies().and_then(Latencies::first_response),
         summaries: statistics.latencies().and_then(Latencies::summaries),
@@ -141,12 +149,43 @@ const SHED: Counter = Counter {
     help: "Requests that were refused because they would have waited in the queue for longer than they may",
     value: |totals| totals.failures_by(FailureReason::Shed),
 };
+const FALLBACKS: &str = "nereid_ensemble_fallbacks_total";
 const FAILURE: &str = "nv_inference_request_failure";
 const PENDING: &str = "nv_inference_pending_request_count";
 const LOAD: &str = "nv_model_load_duration_secs";
 const LOAD_FAILURES: &str = "nereid_model_load_failures";
 const READY: &str = "nereid_model_ready";
 const INSTANCES: &str = "nereid_model_instances";
+
+/// A gauge of versions with a latency objective.
+struct BatchGauge {
+    name: &'static str,
+    help: &'static str,
+    value: fn(&Adaptation) -> Option<f64>,
+}
+
+const BATCHES: [BatchGauge; 4] = [
+    BatchGauge {
+        name: "nereid_batch_objective_seconds",
+        help: "Latency objective of the version, within which 99 of 100 requests should be answered",
+        value: |adaptation| Some(adaptation.objective.as_secs_f64()),
+    },
+    BatchGauge {
+        name: "nereid_batch_target_size",
+        help: "Size at which a batch of the version is executed at once, by its latency objective",
+        value: |adaptation| Some(adaptation.batch_size as f64),
+    },
+    BatchGauge {
+        name: "nereid_batch_delay_seconds",
+        help: "Longest time that the last batch of the version was to wait for more requests",
+        value: |adaptation| Some(adaptation.delay.as_secs_f64()),
+    },
+    BatchGauge {
+        name: "nereid_batch_execution_seconds",
+        help: "Expected time of an execution with the target size, once executions were measured",
+        value: |adaptation| Some(adaptation.run_time?.as_secs_f64()),
+    },
+];
 
 const FIRST_RESPONSE: &str = "nv_inference_first_response_histogram_ms";
 
@@ -175,7 +214,11 @@ const SUMMARIES: [(&str, &str); LatencyPhase::ALL.len()] = [
 pub(crate) fn names() -> impl Iterator<Item = &'static str> {
     let counters = [SUCCESS, SHED].into_iter().chain(COUNTS).chain(DURATIONS).map(|counter| counter.name);
     let summaries = SUMMARIES.into_iter().map(|(name, _)| name);
-    counters.chain([FAILURE, PENDING, LOAD, INSTANCES, LOAD_FAILURES, READY, FIRST_RESPONSE]).chain(summaries)
+    let batches = BATCHES.into_iter().map(|gauge| gauge.name);
+    counters
+        .chain(batches)
+        .chain([FAILURE, FALLBACKS, PENDING, LOAD, INSTANCES, LOAD_FAILURES, READY, FIRST_RESPONSE])
+        .chain(summaries)
 }
 
 /// Writes the counters; durations only if requested.
@@ -192,6 +235,12 @@ pub(crate) fn write_counters(text: &mut Text, rows: &[Row], durations: bool) {
         }
     }
     write_counter(text, rows, &SHED);
+    if rows.iter().any(|row| row.has_fallbacks) {
+        text.family(FALLBACKS, "counter", "Failed steps of an ensemble that a fallback or a value replaced");
+        for row in rows.iter().filter(|row| row.has_fallbacks) {
+            text.sample(FALLBACKS, "", &row.labels, row.totals.fallbacks);
+        }
+    }
     COUNTS.iter().for_each(|counter| write_counter(text, rows, counter));
     if durations {
         DURATIONS.iter().for_each(|counter| write_counter(text, rows, counter));
@@ -267,6 +316,19 @@ pub(crate) fn write_gauges(text: &mut Text, rows: &[Row], load_durations: bool) 
     if !scaled.is_empty() {
         text.family(INSTANCES, "gauge", "Instances of the version, whose number follows the load");
         scaled.iter().for_each(|(labels, instances)| text.sample(INSTANCES, "", labels, instances));
+    }
+    write_batches(text, rows);
+}
+
+fn write_batches(text: &mut Text, rows: &[Row]) {
+    let adaptive: Vec<_> = rows.iter().filter_map(|row| Some((&row.labels, row.adaptation?))).collect();
+    for gauge in &BATCHES {
+        let values = adaptive.iter().filter_map(|(labels, it)| Some((labels, (gauge.value)(it)?)));
+        let values: Vec<_> = values.collect();
+        if !values.is_empty() {
+            text.family(gauge.name, "gauge", gauge.help);
+            values.into_iter().for_each(|(labels, value)| text.sample(gauge.name, "", labels, Number(value)));
+        }
     }
 }
 

@@ -15,6 +15,7 @@ mod route;
 mod sent;
 mod source;
 mod store;
+mod transformers;
 mod watch;
 
 pub use additions::{Additions, ExternalData, LocalModel, Sources, StagedModel, Transfer};
@@ -29,4 +30,5 @@ pub use source::{Misplaced, Repositories};
 #[cfg(feature = "conformance")]
 pub use store::conformance;
 pub use store::{Entry, Fetch, FetchedFolder, LocalStore, Object, ObjectKind, Store};
+pub use transformers::{has_transformers_model, is_of_transformers_model, is_transformers_model};
 pub use watch::Watch;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use nereid_model_config::proto::model_config::SchedulingChoice;
 use nereid_model_config::proto::{ModelDynamicBatching, ModelInstanceGroup, ModelParameter};
-use nereid_model_config::{ModelConfig, backend_name};
+use nereid_model_config::{ModelConfig, backend_name, latency_objective};
 
 /// The parameter with the threads of an instance, in ONNX Runtime and in OpenVINO.
 const ONNX_RUNTIME_THREADS: &str = "intra_op_thread_count";
@@ -235,7 +235,8 @@ fn powers_of_two(most: u32) -> impl Iterator<Item = u32> {
 
 fn batchings(written: &ModelConfig, completed: &ModelConfig) -> Vec<Batching> {
     let usual = completed.max_batch_size;
-    if usual <= 1 {
+    // With an objective, the batcher itself chooses sizes and delays.
+    if usual <= 1 || latency_objective(written).is_some() {
         return vec![Batching::Configured];
     }
     // The author's limit may be one of memory.
@@ -266,6 +267,14 @@ mod tests {
             ("", "backend: 'onnxruntime' max_batch_size: 4", 2, 1 + (3 + 3 + 2) * 7),
             // Dynamic batching, which stays.
             ("", "backend: 'onnxruntime' max_batch_size: 4 dynamic_batching {}", 2, 1 + (3 + 3 + 2) * 6),
+            // An objective, by which the batcher chooses sizes and delays.
+            (
+                "max_batch_size: 8 dynamic_batching {} \
+                 parameters { key: 'latency_objective_microseconds' value { string_value: '20000' } }",
+                "backend: 'onnxruntime' max_batch_size: 8 dynamic_batching {}",
+                2,
+                1 + 3 + 3 + 2,
+            ),
             ("", "backend: 'onnxruntime'", 1, 1 + 3),
             ("", "backend: 'python'", 2, 1 + 3),
             ("", "backend: 'python' max_batch_size: 1", 3, 1 + 4),

@@ -19,7 +19,7 @@ pub use self::factory::{BuildError, Executable, ExecutorFactory, Executors, Vers
 pub(crate) use self::instances::Instances;
 use crate::model::Model;
 use crate::table::ModelTable;
-use nereid_scheduling::{OpenSequence, Ticket, WaitingLevel};
+use nereid_scheduling::{Adaptation, OpenSequence, Ticket, WaitingLevel};
 
 /// Executes admitted requests.
 pub trait Executor: Send + Sync {
@@ -38,6 +38,11 @@ pub trait Executor: Send + Sync {
     /// The priority levels with waiting requests, the most urgent first, but not more than `most`.
     fn waiting_levels(&self, _most: usize) -> Vec<WaitingLevel> {
         Vec::new()
+    }
+
+    /// How its batches follow a latency objective, if they do.
+    fn adaptation(&self) -> Option<Adaptation> {
+        None
     }
 
     /// Refuses further requests and blocks until those taken have ended.

@@ -69,7 +69,9 @@ pub use nereid_backend_api::{
 pub use nereid_model_config as model_config;
 pub use nereid_scheduling::rate_limiter::{RateLimit, ResourceLimit};
 pub use nereid_scheduling::shedding::LoadShedding;
-pub use nereid_scheduling::{Claim, Enqueued, Item, OpenSequence, Refusal, Scheduler, Ticket, WaitingLevel};
+pub use nereid_scheduling::{
+    Adaptation, Claim, Enqueued, Item, OpenSequence, Refusal, Scheduler, Ticket, WaitingLevel,
+};
 pub use nereid_statistics::{
     BatchStatistics, DurationStatistics, FailureReason, InferStatistics, Latencies, LatencyOptions,
     LatencyPhase, LatencySummary, ModelStatistics, ResponseStatistics, Totals,

@@ -32,7 +32,7 @@ use crate::signature::Signature;
 use crate::spec::{Fingerprint, Labels, ModelId, ModelSpec, Origin};
 use crate::table::ModelTable;
 use nereid_scheduling::sequence::checks::SequenceChecks;
-use nereid_scheduling::{OpenSequence, Ticket, WaitingLevel};
+use nereid_scheduling::{Adaptation, OpenSequence, Ticket, WaitingLevel};
 use nereid_statistics::ModelStatistics;
 
 /// The remaining work of a server or a model, most urgent first.
@@ -458,6 +458,11 @@ impl Model {
     /// The priority levels with queued requests, the most urgent first, but not more than `most`. None without levels.
     pub fn waiting_levels(&self, most: usize) -> Vec<WaitingLevel> {
         self.executor.waiting_levels(most)
+    }
+
+    /// How its batches follow a latency objective, if it has one.
+    pub fn adaptation(&self) -> Option<Adaptation> {
+        self.executor.adaptation()
     }
 
     /// Refuses further requests, executes queued ones, and ends the instances.

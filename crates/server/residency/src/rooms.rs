@@ -95,7 +95,9 @@ impl Rooms {
             let Some(at_load) = other.instances_at_load() else { return 0 };
             let is_this = other.id() == model.id() && other.version() == model.version();
             let now = if is_this { instances } else { other.instances().unwrap_or(at_load) };
-            let versions = models.ready_versions(ScopedName::everywhere(other.name())).count().max(1);
+            // Versions of equal names in several namespaces share a size.
+            let versions = models.states_of(ScopedName::everywhere(other.name()));
+            let versions = versions.filter(|state| state.model().is_some()).count().max(1);
             let size = state.sizes.of(other.name()) / versions as u64;
             size / at_load.max(1) as u64 * now.saturating_sub(at_load) as u64
         });

@@ -17,6 +17,8 @@ use super::fair::FairQueue;
 use super::tickets::Tickets;
 use super::{Item, Queue, Readiness, Refusal, Ticket, WaitingLevel};
 
+pub mod adaptive;
+
 /// The properties of an item that the rules use.
 pub trait BatchItem: Item {
     /// How many items of the batch dimension it holds, at least 1.
@@ -298,6 +300,32 @@ impl<T: BatchItem, F: BatchFormer<T>> Batcher<T, F> {
         forming
     }
 
+    /// Takes out the first `count` requests, and reports when each arrived.
+    fn leave(&mut self, count: usize, mut arrived: impl FnMut(Instant)) -> Vec<T> {
+        let mut batch = Vec::with_capacity(count);
+        while batch.len() < count {
+            let mut levels = self.levels.iter_mut();
+            let Some((level, waiting)) = levels.find_map(|(&level, items)| Some((level, items.pop()?)))
+            else {
+                break;
+            };
+            arrived(waiting.since);
+            batch.push(self.gone(level, waiting));
+        }
+        self.former.leave(batch)
+    }
+
+    /// How many of the first requests have this size together at most; at least one.
+    fn count_within(&self, most: usize) -> usize {
+        let mut size = 0_usize;
+        let sizes = behind(&self.levels, None).map(|(_, waiting)| waiting.item.batch_size());
+        let fits = sizes.take_while(|added| {
+            size = size.saturating_add(*added);
+            size <= most
+        });
+        fits.count().max(1)
+    }
+
     /// How many requests leave now, or when some do.
     fn decide(&mut self, now: Instant) -> Result<usize, Readiness> {
         if self.len < self.rules.hold {
@@ -373,16 +401,7 @@ impl<T: BatchItem, F: BatchFormer<T>> Queue for Batcher<T, F> {
 
     fn take(&mut self, now: Instant) -> Vec<T> {
         let count = self.decide(now).unwrap_or(0);
-        let mut batch = Vec::with_capacity(count);
-        while batch.len() < count {
-            let mut levels = self.levels.iter_mut();
-            let Some((level, waiting)) = levels.find_map(|(&level, items)| Some((level, items.pop()?)))
-            else {
-                break;
-            };
-            batch.push(self.gone(level, waiting));
-        }
-        self.former.leave(batch)
+        self.leave(count, |_| ())
     }
 
     fn remove(&mut self, ticket: Ticket) -> Option<T> {

@@ -1,15 +1,17 @@
 //! Builds the scheduler that a model's configuration selects.
 
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use nereid_backend_api::{CustomBatching, ModelConfig, SequenceState};
+use nereid_backend_api::{CustomBatching, ModelConfig, Request, SequenceState};
+use nereid_model_config::latency_objective;
 use nereid_model_config::proto::model_config::SchedulingChoice;
 use nereid_model_config::proto::model_queue_policy::TimeoutAction;
 use nereid_model_config::proto::{ModelDynamicBatching, ModelQueuePolicy};
 
+use super::batcher::adaptive::{AdaptiveBatcher, Objective};
 use super::batcher::{Batcher, Policy, Rules};
-use super::{Fifo, Handoff, Order, RequestFormer, Scheduler, sequence};
+use super::{Fifo, Handoff, Order, Queue, RequestFormer, Scheduler, sequence};
 use crate::rate_limiter::Permits;
 use crate::shedding::ServiceTime;
 use crate::timer::{Ring, Timer};
@@ -49,10 +51,27 @@ pub fn scheduler(config: &ModelConfig, context: SchedulerContext<'_>) -> Arc<dyn
     let rules = Rules { hold: hold.0, ..rules(batching, config.max_batch_size) };
     let (rules, custom) = if is_continuous { (rules.one_at_a_time(), None) } else { (rules, custom) };
     let order = batching.preserve_ordering.then(Arc::<Order>::default);
-    let batcher = Batcher::new(rules, RequestFormer::new(config, custom, order));
+    let former = RequestFormer::new(config, custom, order);
+    match latency_objective(config) {
+        None => batching_scheduler(Batcher::new(rules, former), instances, permits, timer, service),
+        Some(latency) => {
+            let objective = Objective { model: config.name.clone(), latency, instances };
+            let batcher = AdaptiveBatcher::new(rules, former, objective, Instant::now());
+            batching_scheduler(batcher, instances, permits, timer, service)
+        }
+    }
+}
+
+fn batching_scheduler<Q: Queue<Item = Request> + Send + 'static>(
+    queue: Q,
+    instances: usize,
+    permits: Option<Permits>,
+    timer: &Timer,
+    service: Option<Arc<ServiceTime>>,
+) -> Arc<dyn Scheduler> {
     Arc::new_cyclic(|scheduler: &Weak<Handoff<_>>| {
         let alarm = timer.alarm(Weak::<Handoff<_>>::clone(scheduler) as Weak<dyn Ring>);
-        Handoff::new(batcher, instances, permits, Some(alarm), service)
+        Handoff::new(queue, instances, permits, Some(alarm), service)
     })
 }
 

@@ -19,10 +19,10 @@ use std::time::{Duration, Instant};
 
 use super::sync::{Condvar, Mutex, MutexGuard, wait};
 use super::{Claim, Enqueued, Item, Pulled, Queue, Readiness, Refusal, Ticket};
-use crate::WaitingLevel;
 use crate::rate_limiter::{Permit, Permits};
 use crate::shedding::{ServiceTime, exceeds_patience};
 use crate::timer::Alarm;
+use crate::{Adaptation, WaitingLevel};
 
 /// A queue, and the instances that take batches from it.
 pub struct Handoff<Q> {
@@ -46,6 +46,8 @@ struct State<Q> {
     idle: Vec<usize>,
     /// The idle instance that wakes up by itself.
     watcher: Option<usize>,
+    /// When the watcher wakes up.
+    watched: Option<Instant>,
     /// How many instances are called and not awake yet.
     called: usize,
     closed: bool,
@@ -77,6 +79,7 @@ impl<Q: Queue> Handoff<Q> {
             woken: vec![false; instances],
             idle: Vec::with_capacity(instances),
             watcher: None,
+            watched: None,
             called: 0,
             closed: false,
             armed: None,
@@ -141,6 +144,9 @@ impl<Q: Queue> Handoff<Q> {
         // Release and re-request in one step, so that waiting instances do not always win.
         let mut permit = if self.permits.is_none() { Permit::Granted } else { Permit::Used };
         let mut state = self.lock();
+        if Q::OBSERVES_EXECUTIONS {
+            state.queue.finished(instance, Instant::now());
+        }
         loop {
             let now = Instant::now();
             state = self.refuse_expired(state, now);
@@ -153,6 +159,9 @@ impl<Q: Queue> Handoff<Q> {
                 }
                 (Readiness::Now, _) => {
                     let batch = state.queue.take(now);
+                    if Q::OBSERVES_EXECUTIONS {
+                        state.queue.started(instance, now);
+                    }
                     // Others were not called while this one was on its way.
                     self.notify(state, now);
                     return Some(batch);
@@ -293,6 +302,11 @@ impl<Q: Queue> Handoff<Q> {
         self.lock().queue.waiting_levels(most)
     }
 
+    /// See [`Scheduler::adaptation`](super::Scheduler::adaptation).
+    pub fn adaptation(&self) -> Option<Adaptation> {
+        self.lock().queue.adaptation()
+    }
+
     /// See [`Scheduler::close`](super::Scheduler::close).
     pub fn close(&self) {
         let mut state = self.lock();
@@ -363,6 +377,7 @@ impl<Q: Queue> Handoff<Q> {
         state.idle.push(instance);
         if batch_leaves.is_some() && state.watcher.is_none() {
             state.watcher = Some(instance);
+            state.watched = batch_leaves;
         }
         // It may wake up for no reason while it is idle or claimed.
         while !matches!(state.instances[instance], Activity::Called | Activity::Woken) {
@@ -390,7 +405,11 @@ impl<Q: Queue> State<Q> {
         }
         let needed = match self.queue.readiness(now) {
             Readiness::Nothing => false,
-            Readiness::At(_) => self.watcher.is_none() && self.called == 0,
+            // A watcher that would wake up too late looks again.
+            Readiness::At(time) => {
+                let is_watched = self.watcher.is_some() && self.watched.is_some_and(|until| until <= time);
+                self.called == 0 && !is_watched
+            }
             Readiness::Now => self.called == 0 || self.queue.batches() > self.called,
         };
         if !needed {

@@ -68,6 +68,11 @@ pub trait Scheduler: Send + Sync {
         Vec::new()
     }
 
+    /// The learned values of a scheduler with a latency objective; `None` for others.
+    fn adaptation(&self) -> Option<Adaptation> {
+        None
+    }
+
     /// Takes no further request. What was taken before is still executed, without delay.
     fn close(&self);
 
@@ -109,6 +114,19 @@ pub struct WaitingLevel {
     pub waiting: usize,
     /// When the request that leaves first was queued.
     pub since: Instant,
+}
+
+/// How a batcher follows a latency objective.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Adaptation {
+    /// The time within which 99 of 100 requests should be answered.
+    pub objective: Duration,
+    /// The size at which a batch leaves at once, in items.
+    pub batch_size: usize,
+    /// How long the last batch was to wait for more requests.
+    pub delay: Duration,
+    /// The expected time of an execution with that size, once some were measured.
+    pub run_time: Option<Duration>,
 }
 
 /// A sequence that clients may continue.
@@ -303,6 +321,9 @@ pub(crate) trait Queue {
     /// The entries.
     type Item: Item;
 
+    /// Whether [`started`](Self::started) and [`finished`](Self::finished) are called.
+    const OBSERVES_EXECUTIONS: bool = false;
+
     /// Adds an item, or returns it with the reason for the refusal.
     fn push(&mut self, item: Self::Item, now: Instant) -> Result<Ticket, (Self::Item, Refusal)>;
 
@@ -350,6 +371,17 @@ pub(crate) trait Queue {
 
     /// From now on nothing waits for company.
     fn close(&mut self);
+
+    /// An instance executes the batch that was taken last.
+    fn started(&mut self, _instance: usize, _now: Instant) {}
+
+    /// An instance is done with its batch, if it had one.
+    fn finished(&mut self, _instance: usize, _now: Instant) {}
+
+    /// See [`Scheduler::adaptation`].
+    fn adaptation(&self) -> Option<Adaptation> {
+        None
+    }
 }
 
 /// Whether a batch may leave a queue.
@@ -386,6 +418,10 @@ impl<Q: Queue<Item = Request> + Send> Scheduler for Handoff<Q> {
 
     fn waiting_levels(&self, most: usize) -> Vec<WaitingLevel> {
         Handoff::waiting_levels(self, most)
+    }
+
+    fn adaptation(&self) -> Option<Adaptation> {
+        Handoff::adaptation(self)
     }
 
     fn close(&self) {

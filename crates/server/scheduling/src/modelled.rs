@@ -191,7 +191,7 @@ fn explore_with<Q>(
         }
         handoff.close();
         workers.into_iter().for_each(|worker| worker.join().unwrap());
-        assert_eq!((handoff.pending(), handoff.waiting_levels(1)), (0, vec![]));
+        assert_eq!((handoff.pending(), handoff.waiting_levels(1), handoff.adaptation()), (0, vec![], None));
         for fate in fates.all.lock().unwrap().iter() {
             assert!(*fate == EXECUTED || *fate == REFUSED, "{fate}");
         }

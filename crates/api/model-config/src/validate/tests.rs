@@ -3,8 +3,10 @@
 //! the reference's `model_config_utils.cc`; distinct names, non-negative counts and devices, and countable elements
 //! are our own rules.
 
+mod conditions;
 mod ensembles;
 mod files;
+mod objective;
 mod rules;
 
 use super::{Stage, ValidationError, ValidationErrors};

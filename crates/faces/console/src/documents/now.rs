@@ -6,7 +6,7 @@ use std::time::Instant;
 use nereid_core::model_config::proto::ModelQueuePolicy;
 use nereid_core::model_config::proto::model_config::SchedulingChoice;
 use nereid_core::model_config::proto::model_queue_policy::TimeoutAction;
-use nereid_core::{Model, WaitingLevel};
+use nereid_core::{Adaptation, Model, WaitingLevel};
 use serde::Serialize;
 
 use crate::process::Usage;
@@ -28,6 +28,31 @@ pub(crate) struct NowDocument {
     priority_levels: u64,
     /// These levels; of more than 50, those with waiting requests or a policy of their own.
     levels: Vec<Level>,
+    /// How batches follow the latency objective, if there is one.
+    batches: Option<Batches>,
+}
+
+/// Batches of a version with a latency objective, with times in seconds.
+#[derive(Debug, PartialEq, Serialize)]
+struct Batches {
+    objective: f64,
+    /// The size that is executed at once.
+    size: usize,
+    /// How long the last batch was to wait for more requests.
+    delay: f64,
+    /// The expected time of an execution, once some were measured.
+    execution: Option<f64>,
+}
+
+impl From<Adaptation> for Batches {
+    fn from(adaptation: Adaptation) -> Self {
+        Self {
+            objective: adaptation.objective.as_secs_f64(),
+            size: adaptation.batch_size,
+            delay: adaptation.delay.as_secs_f64(),
+            execution: adaptation.run_time.map(|time| time.as_secs_f64()),
+        }
+    }
 }
 
 /// A priority level. The most urgent one is 1.
@@ -70,6 +95,7 @@ impl NowDocument {
             memory: Usage::of(&processes).memory,
             priority_levels,
             levels,
+            batches: model.adaptation().map(Batches::from),
         }
     }
 }

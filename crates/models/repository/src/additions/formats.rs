@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use nereid_model_config::hint_at_other_format;
 
 use crate::model_folder::CONFIG;
+use crate::transformers::{has_transformers_model, is_of_transformers_model};
 use crate::version_number;
 
 /// The names of the files in which an ONNX file keeps weights, relative to its folder.
@@ -154,6 +155,11 @@ impl LocalModel {
         let models: Vec<_> = names.iter().filter(is_model).collect();
         match models[..] {
             [only] => Self::find(&folder.join(only), external_data),
+            [] if has_transformers_model(names.iter().map(String::as_str)) => {
+                let files = names.iter().filter(|name| is_of_transformers_model(name));
+                let files = files.map(|name| (folder.join(name), format!("1/{name}")));
+                Ok(Self { name: name(&folder_stem(folder), folder), files: files.collect() })
+            }
             [] => Err(unknown(folder)),
             _ => {
                 let paths: Vec<_> =
@@ -237,7 +243,8 @@ fn unknown(source: &Path) -> String {
     let hint = hint.strip_prefix("; the folder has ").map_or_else(
         || {
             "; known are .onnx, .pt, .pt2, .xml with .bin, .plan, .pb, .graphdef, .netdef, .ubj, .tl and .py, \
-             forests of XGBoost (.json) and LightGBM (.txt), and folders with saved_model.pb, model.py or a version"
+             forests of XGBoost (.json) and LightGBM (.txt), and folders with saved_model.pb, model.py, model.safetensors or a \
+             version"
                 .to_owned()
         },
         |hint| format!(": it has {hint}"),

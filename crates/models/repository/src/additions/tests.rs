@@ -151,6 +151,23 @@ fn every_format_gets_the_layout_of_a_repository() {
             &[("rank/1/model.py", "rank/model.py"), ("rank/1/words/en.txt", "rank/words/en.txt")],
         ),
         (
+            "chat",
+            &[
+                "chat/config.json",
+                "chat/model-00001-of-00001.safetensors",
+                "chat/model.safetensors.index.json",
+                "chat/tokenizer.json",
+                "chat/pytorch_model.bin",
+                "chat/.git/x",
+            ],
+            &[
+                ("chat/1/config.json", "chat/config.json"),
+                ("chat/1/model-00001-of-00001.safetensors", "chat/model-00001-of-00001.safetensors"),
+                ("chat/1/model.safetensors.index.json", "chat/model.safetensors.index.json"),
+                ("chat/1/tokenizer.json", "chat/tokenizer.json"),
+            ],
+        ),
+        (
             "whole",
             &["whole/config.pbtxt", "whole/labels.txt", "whole/3/model.onnx", "whole/.hidden"],
             &[

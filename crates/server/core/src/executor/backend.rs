@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use nereid_backend_api::{Backend, Error, Model as BackendModel, ModelConfig, Peers, Result};
-use nereid_model_config::prefer_groups;
 use nereid_model_config::proto::model_config::SchedulingChoice;
 use nereid_model_config::proto::model_sequence_batching::StrategyChoice;
+use nereid_model_config::{LATENCY_OBJECTIVE, latency_objective, prefer_groups};
 
 use super::{BuildError, Executable, ExecutorFactory, Instances, VersionLoad};
 use crate::backends::Backends;
@@ -127,14 +127,8 @@ impl InstanceServices {
         let permits = self.limiter.as_ref().map(|limiter| limiter.register(needs)).transpose()?;
         let custom = model.custom_batching();
         let pool = Arc::new(Pool::new(model, instances, kept, Arc::clone(&statistics) as _)?);
-        if pool.is_continuous()
-            && matches!(config.scheduling_choice, Some(SchedulingChoice::SequenceBatching(_)))
-        {
-            return Err(Error::invalid_arg(format!(
-                "model '{}': its backend executes requests continuously, which sequence_batching does not support; use \
-                 dynamic_batching or none",
-                spec.id.name
-            )));
+        if pool.is_continuous() {
+            check_continuous(&spec.id.name, &config)?;
         }
         warm_up(&pool, &config, &signature, &spec.warm_up_files, &statistics)?;
         let states = match &config.scheduling_choice {
@@ -172,6 +166,22 @@ impl InstanceServices {
     }
 }
 
+/// Refuses schedulers that instances with continuous batching do not support.
+fn check_continuous(model: &str, config: &ModelConfig) -> Result<()> {
+    let executes = format!("model '{model}': its backend executes requests continuously");
+    if matches!(config.scheduling_choice, Some(SchedulingChoice::SequenceBatching(_))) {
+        return Err(Error::invalid_arg(format!(
+            "{executes}, which sequence_batching does not support; use dynamic_batching or none"
+        )));
+    }
+    if latency_objective(config).is_some() {
+        return Err(Error::invalid_arg(format!(
+            "{executes}, without batches that could wait; omit the parameter '{LATENCY_OBJECTIVE}'"
+        )));
+    }
+    Ok(())
+}
+
 /// Whether sequences have places in the batches of an instance.
 fn has_direct_sequences(config: &ModelConfig) -> bool {
     match &config.scheduling_choice {
@@ -192,6 +202,25 @@ pub fn not_offered(model: &str, config: &ModelConfig, gpus: &[i32]) -> Vec<(Stri
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn continuous_instances_refuse_what_makes_batches() {
+        let check = |text: &str| {
+            let config = nereid_model_config::parse_text(text).unwrap();
+            check_continuous("m", &config).map_err(|error| error.message().to_owned())
+        };
+        let objective = "parameters { key: 'latency_objective_microseconds' value { string_value: '5000' } }";
+        assert_eq!(check("dynamic_batching { }"), Ok(()));
+        assert_eq!(
+            check(&format!("dynamic_batching {{ }} {objective}")),
+            Err("model 'm': its backend executes requests continuously, without batches that could wait; omit the parameter \
+                 'latency_objective_microseconds'"
+                .to_owned())
+        );
+        assert!(
+            check("sequence_batching { }").unwrap_err().contains("which sequence_batching does not support")
+        );
+    }
 
     #[test]
     fn each_unsatisfiable_field_is_reported_by_its_path() {

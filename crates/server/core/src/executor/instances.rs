@@ -9,7 +9,7 @@ use nereid_backend_api::{CorrelationId, MemoryUsage, ReadinessReports, Request, 
 use super::{Executor, ReadyCheck, Sequences};
 use crate::instance::Pool;
 use crate::readiness::Readiness;
-use nereid_scheduling::{Enqueued, OpenSequence, Scheduler, Ticket, WaitingLevel};
+use nereid_scheduling::{Adaptation, Enqueued, OpenSequence, Scheduler, Ticket, WaitingLevel};
 
 /// Executes requests with the instances of one model.
 pub(crate) struct Instances {
@@ -69,6 +69,10 @@ impl Executor for Instances {
 
     fn waiting_levels(&self, most: usize) -> Vec<WaitingLevel> {
         self.scheduler.waiting_levels(most)
+    }
+
+    fn adaptation(&self) -> Option<Adaptation> {
+        self.scheduler.adaptation()
     }
 
     fn close(&self) {

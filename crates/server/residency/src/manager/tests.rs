@@ -42,6 +42,13 @@ impl BlockingSource for Changing {
         Ok(self.0.lock().unwrap().keys().cloned().collect())
     }
 
+    /// Names that begin with "both" are in two namespaces.
+    fn ids(&self, name: &str) -> Result<Vec<ModelId>> {
+        let namespaces: &[_] = if name.starts_with("both") { &["one", "two"] } else { &[""] };
+        let id = |namespace: &&str| ModelId { namespace: (*namespace).to_owned(), name: name.to_owned() };
+        Ok(namespaces.iter().map(id).collect())
+    }
+
     fn read(&self, id: &ModelId, _: &Overrides) -> Result<ModelSpec> {
         let (_, text) = self.of(&id.name)?;
         let tensors = "backend: 'b' output { name: 'Y' data_type: TYPE_UINT8 dims: [ 1 ] }";
@@ -398,6 +405,26 @@ async fn instances_beyond_those_of_the_load_need_room_in_the_budget() {
         let has_room = |instances| world.server.has_room_for_instances(&model, instances);
         assert!(has_room(2) && has_room(most), "{bytes:?}");
         assert_eq!(has_room(most + 1), bytes.is_none(), "{bytes:?}");
+    }
+}
+
+#[tokio::test]
+async fn instances_of_a_name_in_two_namespaces_take_their_share_of_its_memory() {
+    let scaled = sized(
+        40,
+        "parameters { key: 'instances_max' value { string_value: '9' } } instance_group { count: 2 }",
+    );
+    let options = ResidencyOptions { memory_budget: Some(70), ..budget(0) };
+    let world = world(ModelControl::OnDemand, options, &[("both", 1, &scaled)]);
+    let scopes = ["one", "two"].map(|name| Scope::of(name, move |id| id.namespace == name));
+    let mut models = Vec::new();
+    for scope in &scopes {
+        models.push(world.server.resolve(ScopedName::new("both", scope), None).await.unwrap());
+    }
+    // Each has half of the 40 bytes, with two instances: 10 for a further one.
+    for model in &models {
+        assert!(world.server.has_room_for_instances(model, 5));
+        assert!(!world.server.has_room_for_instances(model, 6));
     }
 }
 
