@@ -8,6 +8,7 @@
 mod additions;
 mod agents;
 mod fingerprint;
+mod gguf;
 mod model_folder;
 mod needed_files;
 mod registered;
@@ -22,6 +23,7 @@ pub use additions::{Additions, ExternalData, LocalModel, Sources, StagedModel, T
 pub use agents::{
     AGENTS_FILE, Agent, AgentDefault, Agents, AgentsOfRepository, NamedAgent, agents_of_folder, own_agents,
 };
+pub use gguf::{GgufPart, is_gguf_model};
 pub use model_folder::{Gpus, ReadOptions, config_path, entries, read_model, version_number};
 pub use route::{NextPiece, Route, RouteAnswer, RouteBody, RouteError, RouteFuture, RoutedObject, Way};
 #[cfg(feature = "conformance")]

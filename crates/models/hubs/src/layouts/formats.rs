@@ -3,7 +3,9 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use nereid_repository::{has_transformers_model, is_of_transformers_model, is_transformers_model};
+use nereid_repository::{
+    has_transformers_model, is_gguf_model, is_of_transformers_model, is_transformers_model,
+};
 
 use super::gguf;
 
@@ -187,7 +189,7 @@ pub(super) fn candidates<'a>(files: &[&'a str]) -> Vec<Candidate<'a>> {
                 is_script.then_some(Format::TorchScript)
             }
             (_, "plan") => Some(Format::Plan),
-            (stem, "gguf") => gguf::is_model(stem).then_some(Format::Gguf),
+            (stem, "gguf") => is_gguf_model(stem).then_some(Format::Gguf),
             _ => None,
         }
     };
