@@ -1,7 +1,8 @@
-"""Nereids on the nodes of a Ray cluster, with Envoy in front: see docs/ray.md.
+"""Nereids on the nodes of a Ray cluster, with Envoy or HAProxy in front: see docs/ray.md.
 
     fleet.py start --servers 3 -- --model-repository=models   starts servers, spread over the nodes
     fleet.py addresses /etc/envoy/servers                     keeps Envoy's files of addresses up to date
+    fleet.py addresses --haproxy SOCKET /etc/haproxy/nereid   keeps HAProxy's up to date
     fleet.py status | scale N | scale MIN,MAX,PENDING | update -- OPTIONS | stop
 
 An actor on a server's node supervises it. One more, the keeper, replaces servers that died and changes their number; Ray starts it again
@@ -15,6 +16,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -25,13 +27,15 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError, RayError
+from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayError
 
 NAME = "nereid"
 # Between two looks at the servers, and for a server's actor to answer.
 INTERVAL_S = 0.5
 ANSWER_S = 5
-# Envoys follow their files within this time, so that a server that is to stop gets no more requests.
+# For Ray to start a keeper that died.
+RESTART_S = 60
+# Balancers follow their files within this time, so that a server that is to stop gets no more requests.
 PAUSE_S = 2
 # Without waiting requests for so long, one server is too many.
 QUIET_S = 60
@@ -315,8 +319,53 @@ def assignment(protocol, servers):
     return {"resources": [{"@type": kind, "cluster_name": protocol, "endpoints": [{"lb_endpoints": endpoints}]}]}
 
 
-def follow(keeper, folder):
-    """Writes Envoy's files whenever the servers change. As long as none is ready, or Ray is away, the last ones stay."""
+# HAProxy's backends, as in deploy/haproxy/servers.cfg: name, defaults, protocol, and what a server's line ends with.
+BACKENDS = [
+    ("http", "by_load", "http", "check"),
+    ("http_sequences", "by_sequence", "http", "track http/{name}"),
+    ("http_sessions", "by_session", "http", "track http/{name}"),
+    ("grpc", "by_load", "grpc", "proto h2 check port {http} check-proto h1"),
+    ("grpc_sequences", "by_sequence", "grpc", "proto h2 track grpc/{name}"),
+]
+
+
+def backends(servers):
+    """HAProxy's file with the addresses of servers."""
+    lines = []
+    for backend, defaults, protocol, end in BACKENDS:
+        lines.append(f"backend {backend} from {defaults}")
+        for server in servers:
+            number = server["name"].rpartition("-")[2]
+            address = f"{server['ip']}:{server[protocol]}"
+            lines.append(f"  server {server['name']} {address} id {number} {end.format(**server)}")
+    return "\n".join(lines) + "\n"
+
+
+def files(servers, haproxy):
+    """The files with the addresses, by their names."""
+    if haproxy:
+        return {"servers.cfg": backends(servers)}
+    return {f"{protocol}.yaml": json.dumps(assignment(protocol, servers), indent=1) for protocol in ("http", "grpc")}
+
+
+def reload(path):
+    """Has HAProxy read its files, by the socket of its master process. Returns whether it did; before release 2.7, it does not say."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as master:
+        master.settimeout(60)
+        master.connect(path)
+        master.sendall(b"reload\n")
+        answer = b"".join(iter(lambda: master.recv(4096), b"")).decode(errors="replace")
+        if answer and not answer.startswith("Success=1"):
+            print(f"fleet: HAProxy does not reload: {answer}", file=sys.stderr)
+            return False
+        return True
+    print(f"fleet: cannot reach HAProxy at {path}", file=sys.stderr)
+    return False
+
+
+def follow(keeper, folder, haproxy):
+    """Writes the balancer's files whenever the servers change. As long as none is ready, or Ray is away, the last ones stay. `haproxy`
+    is the socket of HAProxy's master process; None for Envoy, which follows its files."""
     written = None
     while True:
         try:
@@ -328,20 +377,34 @@ def follow(keeper, folder):
         ready = sorted((server for server in known if server["state"] == "ready"), key=lambda server: server["name"])
         names = [server["name"] for server in ready]
         if ready and names != written:
-            for protocol in ("http", "grpc"):
-                new = os.path.join(folder, f".{protocol}.yaml")
+            for name, text in files(ready, haproxy is not None).items():
+                new = os.path.join(folder, f".{name}")
                 with open(new, "w") as file:
-                    json.dump(assignment(protocol, ready), file, indent=1)
-                os.replace(new, os.path.join(folder, f"{protocol}.yaml"))
-            written = names
-            print("fleet:", *names, flush=True)
+                    file.write(text)
+                os.replace(new, os.path.join(folder, name))
+            # A reload that fails is tried again: the addresses are not yet in use.
+            if haproxy is None or reload(haproxy):
+                written = names
+                print("fleet:", *names, flush=True)
         time.sleep(INTERVAL_S)
+
+
+def answer(method, *arguments):
+    """The keeper's answer. Waits for a keeper that Ray starts again."""
+    deadline = time.monotonic() + RESTART_S
+    while True:
+        try:
+            return ray.get(method.remote(*arguments))
+        except ActorUnavailableError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(INTERVAL_S)
 
 
 def wait(keeper, limit_s):
     """Waits until all servers are ready."""
     deadline = time.monotonic() + limit_s
-    while not ray.get(keeper.settled.remote()):
+    while not answer(keeper.settled):
         if time.monotonic() > deadline:
             sys.exit("fleet: not all servers got ready; see `fleet.py status`, and `ray logs actor` for their logs")
         time.sleep(INTERVAL_S)
@@ -372,7 +435,9 @@ def arguments():
     )
     start.add_argument("--start-secs", type=float, default=600, help="time for a server to get ready")
     start.add_argument("options", nargs="*")
-    commands.add_parser("addresses", help="keep Envoy's files up to date").add_argument("folder")
+    addresses = commands.add_parser("addresses", help="keep the files of Envoy or HAProxy up to date")
+    addresses.add_argument("--haproxy", metavar="SOCKET", help="write HAProxy's file, and reload it by its master process's socket")
+    addresses.add_argument("folder")
     commands.add_parser("status", help="print the servers as JSON")
     scale = commands.add_parser("scale", help="change the number of servers, or let it follow the requests that wait")
     scale.add_argument("servers", type=number_or_scale, metavar="N | MIN,MAX,PENDING")
@@ -392,17 +457,19 @@ def main():
         return
     keeper = ray.get_actor(NAME)
     if given.command == "addresses":
-        follow(keeper, given.folder)
+        follow(keeper, given.folder, given.haproxy)
     elif given.command == "status":
-        for server in ray.get(keeper.servers.remote()):
+        for server in answer(keeper.servers):
             print(json.dumps(server))
     elif given.command == "stop":
-        ray.get(keeper.stop.remote())
+        answer(keeper.stop)
         ray.kill(keeper)
     else:
-        change = keeper.scale.remote(*given.servers) if given.command == "scale" else keeper.update.remote(given.options)
-        ray.get(change)
-        wait(keeper, ray.get(keeper.settings.remote())["start_s"] * 2)
+        if given.command == "scale":
+            answer(keeper.scale, *given.servers)
+        else:
+            answer(keeper.update, given.options)
+        wait(keeper, answer(keeper.settings)["start_s"] * 2)
 
 
 if __name__ == "__main__":

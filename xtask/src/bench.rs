@@ -19,6 +19,7 @@ mod pairs;
 mod processes;
 mod programs;
 mod python;
+mod ray;
 mod reference;
 mod report;
 mod repository;
@@ -63,6 +64,8 @@ pub enum Bench {
     Reference(reference::Options),
     /// Python models in Nereid's own backend, against NVIDIA's server with its own
     Python(python::Options),
+    /// Servers behind Envoy, Nereid within Ray Serve, and the same models in plain Python on Ray Serve
+    Ray(ray::Options),
     /// The response cache: hits and misses against the same model without it, and hits against NVIDIA's server with its
     /// own
     Cache(cache::Options),
@@ -97,6 +100,7 @@ pub fn run(project: &Project, bench: &Bench) -> Result<()> {
         Bench::Onnxruntime => onnxruntime::run(project),
         Bench::Reference(options) => reference::run(project, options),
         Bench::Python(options) => python::run(project, options),
+        Bench::Ray(options) => ray::run(project, options),
         Bench::Cache(options) => cache::run(project, options),
         Bench::Scheduling => scheduling::run(project),
         Bench::Repository(options) => repository::run(project, options),

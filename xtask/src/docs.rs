@@ -1,15 +1,19 @@
-//! The documentation as a site: pages with a menu and a search, and every link and heading checked.
+//! The documentation as a site: pages with a menu and a search for each version, and every link and heading checked.
 //!
 //! The pages are the repository's Markdown files as they are, so readers of the repository need no site. The tool is MkDocs.
+
+mod versions;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
+use clap::Args;
 use ignore::WalkBuilder;
 
 use crate::project::{Project, show};
 use crate::venv::Venv;
+use versions::{TEMPLATE, Version, publish};
 
 const PACKAGES: &str = "mkdocs==1.6.1\n";
 
@@ -20,9 +24,10 @@ const FOLDERS: &[&str] = &["deploy", "docs", "examples", "proto"];
 const SETTINGS: &str = "\
 site_name: Nereid
 docs_dir: source
-site_dir: site
+site_dir: built
 use_directory_urls: false
-theme: {name: readthedocs, highlightjs: false}
+theme: {name: readthedocs, highlightjs: false, custom_dir: theme}
+extra_css: [versions.css]
 plugins: [search]
 markdown_extensions: [tables, fenced_code, sane_lists, toc]
 validation:
@@ -30,11 +35,34 @@ validation:
   links: {not_found: warn, absolute_links: warn, unrecognized_links: warn, anchors: warn}
 ";
 
-/// Builds the site in the target folder, and prints its place.
+/// How the list of versions looks, at the top of a page.
+const STYLE: &str = "\
+.versions { float: right; }
+.versions summary { cursor: pointer; }
+.versions > a { display: block; }
+.versions > a[aria-current] { font-weight: bold; }
+.versions + .admonition { clear: right; }
+";
+
+/// The version and the place of the site.
+#[derive(Args)]
+pub struct Docs {
+    /// Build the pages of a release, such as 0.1.0, rather than the unreleased ones
+    #[arg(long, value_name = "VERSION")]
+    release: Option<Version>,
+    /// The site, with its other versions [default: xtask/docs/site in the target folder]
+    #[arg(long, value_name = "FOLDER")]
+    site: Option<PathBuf>,
+    /// Where the site is published: pages then name the newest release's as the one for search engines
+    #[arg(long)]
+    url: Option<String>,
+}
+
+/// Builds a version of the site, and prints the site's place.
 ///
 /// # Errors
 /// A link leads nowhere, or MkDocs cannot be installed.
-pub fn run(project: &Project) -> Result<()> {
+pub fn run(project: &Project, docs: &Docs) -> Result<()> {
     let folder = project.scratch("docs");
     let source = folder.join("source");
     if source.exists() {
@@ -44,6 +72,9 @@ pub fn run(project: &Project) -> Result<()> {
         copy(&project.root.join(&file), &source.join(&file))
             .with_context(|| format!("cannot copy {}", file.display()))?;
     }
+    fs::write(source.join("versions.css"), STYLE).context("cannot write the style")?;
+    fs::create_dir_all(folder.join("theme"))?;
+    fs::write(folder.join("theme/main.html"), TEMPLATE).context("cannot write the template")?;
     let settings = folder.join("mkdocs.yml");
     fs::write(&settings, format!("{SETTINGS}{}", menu(&source)?)).context("cannot write the settings")?;
     let venv = Venv::with(project, "docs-environment", PACKAGES)?;
@@ -51,7 +82,11 @@ pub fn run(project: &Project) -> Result<()> {
         venv.command(project, &["-m", "mkdocs", "build", "--strict", "--quiet", "--config-file"])
             .arg(settings),
     )?;
-    println!("documentation: {}", folder.join("site/index.html").display());
+    let site = docs.site.clone().unwrap_or_else(|| folder.join("site"));
+    fs::create_dir_all(&site).with_context(|| format!("cannot make {}", site.display()))?;
+    let version = docs.release.unwrap_or(Version::Development);
+    publish(&folder.join("built"), &site, version, docs.url.as_deref())?;
+    println!("documentation: {}", site.join("index.html").display());
     Ok(())
 }
 

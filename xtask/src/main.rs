@@ -44,8 +44,8 @@ enum Command {
     Deny(deny::Deny),
     /// Look for inputs that break the readers of untrusted data
     Fuzz(fuzz::Fuzz),
-    /// Build the documentation as a site with a search, and check its links
-    Docs,
+    /// Build the documentation as a site of all versions with a search, and check its links
+    Docs(docs::Docs),
     /// Fetch files that the repository does not contain
     #[command(subcommand)]
     Fetch(fetch::Fetch),
@@ -73,7 +73,7 @@ fn run(command: Command) -> Result<()> {
         Command::Tidy => tidy::run(&project),
         Command::Deny(deny) => deny::run(&project, &deny),
         Command::Fuzz(fuzz) => fuzz::run(&project, &fuzz),
-        Command::Docs => docs::run(&project),
+        Command::Docs(docs) => docs::run(&project, &docs),
         Command::Fetch(what) => fetch::run(&project, what),
         Command::Package(package) => package::run(&project, &package),
         Command::Bench(bench) => bench::run(&project, &bench),

@@ -43,6 +43,9 @@ const QUICK_REQUIREMENTS: &str = "requirements-quick.txt";
 /// Further packages for the step `guides`.
 const GUIDE_REQUIREMENTS: &str = "requirements-guides.txt";
 
+/// Further packages for the step `ai-clients`.
+const AI_CLIENT_REQUIREMENTS: &str = "requirements-ai-clients.txt";
+
 /// One step of the test run, in order: quick ones first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Step {
@@ -72,6 +75,8 @@ pub enum Step {
     Clusters,
     /// Examples of the guides whose frameworks and languages the other tests do not need; runs only if named
     Guides,
+    /// Clients of OpenAI's interface in Python and JavaScript, as they are released; runs only if named
+    AiClients,
     /// Promised releases of the frameworks' libraries, CPython and Redis, before a release; runs only if named
     Versions,
     /// Tests of the crates with unsafe code under AddressSanitizer; runs only if named
@@ -98,6 +103,7 @@ impl fmt::Display for Step {
             Self::Dragonfly => "dragonfly",
             Self::Clusters => "clusters",
             Self::Guides => "guides",
+            Self::AiClients => "ai-clients",
             Self::Versions => "versions",
             Self::Sanitize => "sanitize",
             Self::Crates => "crates",
@@ -174,14 +180,17 @@ fn plan(named: &[Step]) -> Vec<Step> {
 impl Step {
     /// Steps outside of the default run.
     fn only_if_named(self) -> bool {
-        use Step::{Clusters, Crates, Dragonfly, Guides, Packages, Quick, Sanitize, Versions};
-        matches!(self, Quick | Dragonfly | Clusters | Guides | Versions | Sanitize | Crates | Packages)
+        use Step::{AiClients, Clusters, Crates, Dragonfly, Guides, Packages, Quick, Sanitize, Versions};
+        matches!(
+            self,
+            Quick | Dragonfly | Clusters | Guides | AiClients | Versions | Sanitize | Crates | Packages
+        )
     }
 
     /// Steps that start the server's development binary.
     fn needs_binary(self) -> bool {
-        use Step::{Clusters, Dragonfly, E2e, Guides, Quick, Versions};
-        matches!(self, E2e | Quick | Dragonfly | Clusters | Guides | Versions)
+        use Step::{AiClients, Clusters, Dragonfly, E2e, Guides, Quick, Versions};
+        matches!(self, E2e | Quick | Dragonfly | Clusters | Guides | AiClients | Versions)
     }
 
     fn run(self, project: &Project, background: &mut BackgroundCommands) -> Result<()> {
@@ -222,6 +231,7 @@ impl Step {
             Self::Dragonfly => dragonfly(project),
             Self::Clusters => clusters(project),
             Self::Guides => guides(project),
+            Self::AiClients => ai_clients(project),
             Self::Versions => versions(project),
             Self::Sanitize => sanitize::run(project),
             Self::Crates => crates::run(project),
@@ -303,7 +313,9 @@ fn dragonfly(project: &Project) -> Result<()> {
 
 /// Runs the tests with the programs of clusters, which they fetch.
 fn clusters(project: &Project) -> Result<()> {
-    let files = ["dynamo_workers.py", "ray_fleet.py"].map(|file| format!("tests/end_to_end/clusters/{file}"));
+    wheel::pack(project, "dev")?;
+    let files = ["dynamo_workers.py", "ray_fleet.py", "ray_serve.py"]
+        .map(|file| format!("tests/end_to_end/clusters/{file}"));
     pytest(project, &end_to_end_environment(project)?, &files.each_ref().map(String::as_str))
 }
 
@@ -318,10 +330,23 @@ fn guides(project: &Project) -> Result<()> {
     show(pytest.args(["-o", "faulthandler_timeout=900"]))
 }
 
+/// Runs the clients of OpenAI's interface, in an environment of their own. node has to be installed.
+fn ai_clients(project: &Project) -> Result<()> {
+    let quick = requirements(project, QUICK_REQUIREMENTS)?;
+    let venv = Venv::with(project, "ai-clients", &(quick + &requirements(project, AI_CLIENT_REQUIREMENTS)?))?;
+    let files = ["python_ai_clients.py", "javascript_ai_clients.py"]
+        .map(|file| format!("tests/end_to_end/clients/{file}"));
+    pytest(project, &venv, &files.each_ref().map(String::as_str))
+}
+
 /// Runs the tests with every promised release, which they fetch.
 fn versions(project: &Project) -> Result<()> {
-    let files =
-        ["frameworks/library_versions.py", "python/python_versions.py", "scheduling/redis_versions.py"];
+    let files = [
+        "frameworks/library_versions.py",
+        "frameworks/many_language_requests.py",
+        "python/python_versions.py",
+        "scheduling/redis_versions.py",
+    ];
     let files = files.map(|file| format!("tests/end_to_end/{file}"));
     pytest(project, &end_to_end_environment(project)?, &files.each_ref().map(String::as_str))
 }
@@ -420,6 +445,7 @@ mod tests {
         assert_eq!(plan(&[Step::E2e]), [Step::Build, Step::E2e]);
         assert_eq!(plan(&[Step::Dragonfly]), [Step::Build, Step::Dragonfly]);
         assert_eq!(plan(&[Step::Clusters]), [Step::Build, Step::Clusters]);
+        assert_eq!(plan(&[Step::AiClients]), [Step::Build, Step::AiClients]);
         assert_eq!(plan(&[Step::Versions]), [Step::Build, Step::Versions]);
         assert_eq!(
             plan(&[Step::Quick]),

@@ -9,6 +9,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from http.client import HTTPConnection, HTTPException
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ import tritonclient.grpc
 from tritonclient.utils import InferenceServerException
 
 import envoy
+import haproxy
 import nereid_server
 from http_requests import LIMIT_S, tensor
 from model_files import write_identity
@@ -29,7 +31,7 @@ BODY = json.dumps({"inputs": [tensor("INPUT0", "INT32", [1], [7])]})
 
 
 class Fleet:
-    """Envoy and the cluster behind it."""
+    """A balancer and the cluster behind it."""
 
     def __init__(self, cluster, http_port, grpc_port, options):
         self.cluster = cluster
@@ -37,7 +39,7 @@ class Fleet:
         self._http, self._grpc = http_port, grpc_port
 
     def over_http(self, path="/v2/models/same/infer", body=BODY):
-        """A request to Envoy: the status, and the body."""
+        """A request to the balancer: the status, and the body."""
         connection = HTTPConnection("127.0.0.1", self._http, timeout=LIMIT_S)
         try:
             connection.request("POST" if body else "GET", path, body)
@@ -91,14 +93,14 @@ class Fleet:
         print(f"{sum(answers)} answers, {len(errors)} errors")
 
     def is_up(self):
-        """Whether Envoy listens and reaches a server."""
+        """Whether the balancer listens and reaches a server."""
         try:
             return self.over_http("/v2/health/ready", None)[0] == 200
         except OSError:
             return False
 
     def ready(self, count, without=()):
-        """Whether so many servers are ready, these not among them, and Envoy has all of them."""
+        """Whether so many servers are ready, these not among them, and the balancer has all of them."""
         servers = self.cluster.status()
         if len(servers) != count or servers.keys() & set(without) or {server["state"] for server in servers.values()} != {"ready"}:
             return False
@@ -187,3 +189,19 @@ def test_no_answer_is_lost_in_a_rolling_update(fleet):
         assert eventually(lambda: fleet.ready(NODES, without=before), WAIT_S)
         assert fleet.over_http("/v2/models/other/ready", None)[0] == 200
     assert errors == []
+
+
+def test_no_answer_is_lost_behind_haproxy_while_the_number_of_servers_changes(fleet, tmp_path):
+    servers = {name: SimpleNamespace(port=it["http"], grpc_port=it["grpc"]) for name, it in fleet.cluster.status().items()}
+    proxy = haproxy.HAProxy(tmp_path / "haproxy", servers)
+    with ExitStack() as running:
+        running.callback(proxy.end)
+        follower = fleet.cluster.follow(tmp_path / "haproxy", "--haproxy", proxy.socket)
+        running.callback(follower.wait)
+        running.callback(follower.kill)
+        behind = Fleet(fleet.cluster, proxy.http_port, proxy.grpc_port, fleet.options)
+        with behind.load() as (_, errors):
+            for count in (4, 3):
+                fleet.cluster.fleet("scale", count)
+                assert eventually(lambda: behind.ready(count), WAIT_S)
+        assert errors == []

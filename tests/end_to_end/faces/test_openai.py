@@ -17,6 +17,7 @@ from access_policies import Policy, bearer
 from waiting import eventually
 
 FLAGS = [f"--backend-config=python,python={sys.executable}", "--max-inflight-requests=256"]
+OWN_PORT = r'Started OpenAI at [^\s"]+:(\d+)'
 HERMES = 'parameters { key: "tool_call_parser" value { string_value: "hermes" } }'
 THINKING = 'parameters { key: "reasoning_parser" value { string_value: "think" } }'
 WEATHER: dict = {
@@ -285,3 +286,47 @@ def test_interface_can_be_closed(tmp_path_factory):
         connection = HTTPConnection(server.url)
         connection.request("GET", "/v1/models")
         assert connection.getresponse().status == 404
+
+
+def test_interface_can_have_a_port_of_its_own_with_the_same_rights(tmp_path, repository, serve):
+    language_models.write(repository, "chat", HERMES)
+    language_models.write(repository, "other")
+    policy = Policy(tmp_path / "access", {"a": [(["infer", "read"], ["chat"])]})
+    server = serve(*FLAGS, "--openai-port=0", "--openai-address=127.0.0.1", policy.option)
+    own = f"127.0.0.1:{server.wait_for_log(OWN_PORT).group(1)}"
+
+    def status(address, method, path):
+        connection = HTTPConnection(address, timeout=30)
+        connection.request(method, path, headers=bearer(policy.keys["a"]))
+        return connection.getresponse().status
+
+    paths = [("GET", "/v1/models"), ("POST", "/tokenize"), ("GET", "/v2/health/ready"), ("GET", "/v2/models/chat"), ("GET", "/")]
+    assert [status(own, *path) for path in paths] == [200, 400, 404, 404, 404]
+    assert [status(server.url, *path) for path in paths] == [404, 404, 200, 200, 404]
+    with OpenAI(base_url=f"http://{own}/v1", api_key=policy.keys["a"], max_retries=0) as client:
+        assert ask(client, "count 2").choices[0].message.content == "1 2 "
+        with pytest.raises(openai.PermissionDeniedError):
+            client.completions.create(model="other", prompt="a")
+    with OpenAI(base_url=f"http://{own}/v1", api_key="wrong", max_retries=0) as client:
+        with pytest.raises(openai.AuthenticationError):
+            ask(client, "count 2")
+
+
+def test_own_port_is_served_without_http_and_is_nobody_elses(repository):
+    language_models.write(repository, "chat")
+    server = nereid_server.Server(repository, *FLAGS, "--allow-http=false", "--openai-port=0", "--openai-address=127.0.0.1")
+    try:
+        port = server.wait_for_log(OWN_PORT).group(1)
+        with OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0) as client:
+            server.wait_for_log(r"^\| chat +\| 1 +\| READY")
+            assert ask(client, "count 2").choices[0].message.content == "1 2 "
+        assert "Started HTTPService" not in server.log
+        server.stop()
+    finally:
+        server.kill()
+    for flag, reason in [
+        (f"--openai-port={port}", "--http-port and --openai-port are the same"),
+        ("--openai-address=127.0.0.1", "--openai-address needs --openai-port"),
+    ]:
+        refused = nereid_server.refused_start(repository, flag, port=port)
+        assert refused.exit_code != 0 and reason in refused.log

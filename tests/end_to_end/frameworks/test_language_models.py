@@ -265,9 +265,11 @@ def test_embedding_model_completes_its_configuration(server):
 @pytest.mark.parametrize("special", [True, False])
 @pytest.mark.parametrize("text", [*PROMPTS, "", "Grüße, 世界 🙂", "a\n\tb  c"])
 def test_tokens_make_the_text_again(server, text, special):
-    body = json.dumps({"model": "writer", "prompt": text, "add_special_tokens": special})
-    found = request(server, "POST", "/tokenize", body).json
+    body = {"model": "writer", "prompt": text, "add_special_tokens": special, "return_token_strs": True}
+    found = request(server, "POST", "/tokenize", json.dumps(body)).json
     tokens = found["tokens"]
+    names = [name for name, _, _ in gguf_models.vocabulary()]
+    assert found["token_strs"] == [names[token] for token in tokens]
     assert (found["count"], found["max_model_len"]) == (len(tokens), gguf_models.CONTEXT)
     assert (tokens[:1] == [1]) == special
     if text:

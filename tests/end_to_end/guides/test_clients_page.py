@@ -15,10 +15,11 @@ PAGE = "docs/clients.md"
 LANGUAGES = ["curl", "Python", "JavaScript"]
 
 
-def follow(folder, language):
+def follow(folder, language, **environment):
+    """`environment` has further folders of programs (`path`) and variables."""
     (folder / "examples").symlink_to(EXAMPLES)
     (folder / "proto").symlink_to(ROOT / "proto")
-    Reader(folder).follow(PAGE, "Clients", language)
+    Reader(folder, **environment).follow(PAGE, "Clients", language)
 
 
 @pytest.mark.parametrize("language", LANGUAGES)

@@ -119,7 +119,7 @@ class Faces:
         more = {}
         path, _, target = path.partition(", redirected to ")
         path = {"(health route)": "/v1/health", "(predict route)": PREDICT, "*": "/elsewhere"}.get(path, path)
-        names = {"model": model, "version": 1, "region": "r", "repository": "models", "response": "resp_0"}
+        names = {"model": model, "version": 1, "region": "r", "repository": "models", "response": "resp_0", "adapter": f"{model}:x"}
         path, target = (text.format(**names) if "{" in text else text for text in (path, target))
         if target:
             more["X-Vertex-Ai-Triton-Redirect"] = target

@@ -46,8 +46,8 @@ def given(request, name, default):
 
 class TritonPythonModel:
     """Answers `count N` with the numbers from 1 to N, `say X` with X, `endless` with ticks until it is cancelled, `started?` and
-    `cancelled?` with the numbers of such requests, `parameters` with the sampling parameters, `fail` with an error, other
-    prompts with themselves."""
+    `cancelled?` with the numbers of such requests, `parameters` with the sampling parameters, `fail` with an error, the
+    result of a tool with what it is, other prompts with themselves."""
 
     def initialize(self, args):
         self.started = self.cancelled = 0
@@ -82,6 +82,9 @@ class TritonPythonModel:
         # Of a conversation, the last message counts.
         *_, last = prompt.removesuffix("<assistant>").split("<user>")
         command = last.strip()
+        _, is_called, result = command.rpartition("<tool> ")
+        if is_called:
+            command = f"say The tool says: {result}"
         if command == "fail":
             error = pb_utils.TritonError("the model is broken")
             sender.send(pb_utils.InferenceResponse(error=error), flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)

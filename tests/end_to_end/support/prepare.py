@@ -26,6 +26,7 @@ import silero_package
 import tensorflow_package
 import torch_package
 import torch_wheel
+import transformers_package
 
 
 def nvidias_bindings():
@@ -61,6 +62,7 @@ STEPS = [
         tensorflow_package.fetched,
         torch_wheel.NEWEST.fetched,
         aoti_models,
+        transformers_package.models,
         seaweedfs.program,
         silero_package.torchscript,
         library_releases.old_onnx_runtime,

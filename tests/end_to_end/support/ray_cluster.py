@@ -11,7 +11,7 @@ from pathlib import Path
 from once import once
 from places import ROOT
 
-PACKAGE = "ray==2.60.0"
+PACKAGE = "ray[serve]==2.60.0"
 HOME = Path(sys.prefix) / "ray"
 PYTHON = HOME / "python" / "bin" / "python"
 FLEET = ROOT / "deploy" / "ray" / "fleet.py"
@@ -64,9 +64,9 @@ class Cluster:
         """The servers by their names."""
         return {server["name"]: server for server in map(json.loads, self.fleet("status").splitlines())}
 
-    def follow(self, folder):
-        """Starts the command that keeps Envoy's files up to date."""
-        return subprocess.Popen([PYTHON, FLEET, "--address", self.address, "addresses", folder])
+    def follow(self, folder, *arguments):
+        """Starts the command that keeps a balancer's files up to date."""
+        return subprocess.Popen([PYTHON, FLEET, "--address", self.address, "addresses", *arguments, folder])
 
     def stop(self):
         """Ends all nodes."""

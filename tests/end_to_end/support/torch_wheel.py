@@ -75,18 +75,18 @@ class Wheel:
             link.append(f"-Wl,--version-script={script}")
         subprocess.run(link, check=True)
 
-    def models(self, program):
+    def models(self, program, packages=None, name=""):
         """A folder with the models that a program writes, and what it prints last, as JSON. Compiling takes long, so they stay
-        for the next run."""
+        for the next run. `packages` has others beside PyTorch, which `name` tells apart."""
         self.fetched()
-        folder = self._home / f"models-{hashlib.sha256(program.read_bytes()).hexdigest()[:16]}"
+        folder = self._home / f"models-{hashlib.sha256(program.read_bytes() + name.encode()).hexdigest()[:16]}"
         printed = folder / "printed.json"
         with open(self._home / "lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not printed.exists():
                 shutil.rmtree(folder, ignore_errors=True)
                 folder.mkdir()
-                answers = self.run(program, folder)
+                answers = self.run(program, folder, packages=packages)
                 printed.write_text(answers)
         return folder, json.loads(printed.read_text())
 

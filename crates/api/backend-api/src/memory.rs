@@ -1,6 +1,7 @@
 //! The memory of tensors, and reference-counted slices of it.
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -219,6 +220,15 @@ impl Buffer {
         }
     }
 
+    /// A part of host memory, without a copy; `None` for device memory, and for a range beyond the end.
+    pub fn slice(&self, range: Range<usize>) -> Option<Self> {
+        let bytes = self.as_host().filter(|bytes| range.start <= range.end && range.end <= bytes.len())?;
+        let whole = range.len() == bytes.len();
+        // A part pins the rest of the allocation.
+        let owner = if self.owner == Owner::Server && !whole { Owner::Unknown } else { self.owner };
+        Some(Self { contents: Contents::Host(bytes.slice(range)), owner, ..self.clone() })
+    }
+
     /// Replaces the bytes by the same elsewhere, or with another owner, if they are in host memory and not a client's.
     ///
     /// # Errors
@@ -270,6 +280,21 @@ impl fmt::Debug for Buffer {
 mod tests {
     use super::*;
     use crate::testing::{Card, on_card};
+
+    #[test]
+    fn parts_of_host_memory_share_it_and_are_marked_like_it() {
+        let card = Card::holding(b"abc");
+        for buffer in [Buffer::own(b"abc".to_vec()), Buffer::shared(Bytes::from_static(b"abc"))] {
+            let part = buffer.slice(1..3).unwrap();
+            assert_eq!(part.as_host().unwrap()[..], b"bc"[..]);
+            assert_eq!(part.as_host().unwrap().as_ptr(), buffer.as_host().unwrap()[1..].as_ptr());
+            assert_eq!(part.is_shared(), buffer.is_shared());
+            let kept = part.to_retained().unwrap();
+            assert_ne!(kept.as_host().unwrap().as_ptr(), part.as_host().unwrap().as_ptr());
+            assert!(buffer.slice(3..3).unwrap().is_empty() && buffer.slice(2..4).is_none());
+        }
+        assert!(on_card(&card).slice(0..1).is_none());
+    }
 
     #[test]
     fn only_server_owned_buffers_are_retained_without_a_copy() {

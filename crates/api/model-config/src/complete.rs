@@ -20,8 +20,11 @@ const TENSORFLOW: &str = "tensorflow";
 /// The backend of forests of trees.
 const FOREST: &str = "fil";
 
+/// Configuration of a language model, beside its weights in the layout of Hugging Face's hub.
+const TRANSFORMERS: &str = "config.json";
+
 /// Endings of many formats.
-const GENERIC_ENDINGS: [&str; 3] = ["json", "model", "txt"];
+const GENERIC_ENDINGS: [&str; 4] = ["json", "model", "safetensors", "txt"];
 
 /// Files in a version's folder that identify the backend, most significant first.
 const MODEL_FILES: &[ModelFile] = &[
@@ -43,6 +46,8 @@ const MODEL_FILES: &[ModelFile] = &[
     ModelFile::file("lightgbm.txt", FOREST, ""),
     ModelFile::file("checkpoint.tl", FOREST, ""),
     ModelFile { form: Form::Either, ..ModelFile::file("model.py", "python", "") },
+    ModelFile { beside: TRANSFORMERS, ..ModelFile::file("model.safetensors", "transformers", "") },
+    ModelFile { beside: TRANSFORMERS, ..ModelFile::file("model.safetensors.index.json", "transformers", "") },
 ];
 
 struct ModelFile {
@@ -51,6 +56,8 @@ struct ModelFile {
     backend: &'static str,
     /// Empty if the backend has no platforms.
     platform: &'static str,
+    /// Another file that must be in the same folder; empty for none.
+    beside: &'static str,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -62,16 +69,17 @@ enum Form {
 
 impl ModelFile {
     const fn file(name: &'static str, backend: &'static str, platform: &'static str) -> Self {
-        Self { name, form: Form::File, backend, platform }
+        Self { name, form: Form::File, backend, platform, beside: "" }
     }
 
-    fn is(&self, entry: &FolderEntry) -> bool {
-        let fits = match self.form {
+    fn is_in(&self, entries: &[FolderEntry]) -> bool {
+        let fits = |entry: &FolderEntry| match self.form {
             Form::File => !entry.is_folder,
             Form::Folder => entry.is_folder,
             Form::Either => true,
         };
-        fits && entry.name == self.name
+        let has_other = self.beside.is_empty() || entries.iter().any(|entry| entry.name == self.beside);
+        has_other && entries.iter().any(|entry| fits(entry) && entry.name == self.name)
     }
 
     /// Whether an entry has the file's extension but another name.
@@ -162,9 +170,8 @@ pub fn complete_backend(config: &mut ModelConfig, versions: impl IntoIterator<It
         return;
     }
     let may_be = |file: &&ModelFile| config.backend.is_empty() || file.backend == config.backend;
-    let matching = |entries: Vec<FolderEntry>| {
-        MODEL_FILES.iter().filter(may_be).find(|file| entries.iter().any(|entry| file.is(entry)))
-    };
+    let matching =
+        |entries: Vec<FolderEntry>| MODEL_FILES.iter().filter(may_be).find(|file| file.is_in(&entries));
     if let Some(file) = versions.into_iter().find_map(matching) {
         file.backend.clone_into(&mut config.backend);
         file.platform.clone_into(&mut config.platform);

@@ -98,7 +98,7 @@ const FORMATS: &[Format] = &[
         endings: &["safetensors", "msgpack"],
         what: "weights without the model's graph",
         remedy: "export the model to ONNX (for Transformers: `optimum-cli export onnx`), or load them in a Python model \
-                 (model.py)",
+                 (model.py); a language model needs 'model.safetensors' with its config.json and tokenizer",
     },
     Format {
         endings: &["pth", "ckpt", "pytorch_model.bin"],

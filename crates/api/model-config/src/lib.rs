@@ -10,6 +10,7 @@ mod backend;
 mod complete;
 mod data_files;
 mod data_type;
+mod ensemble_rules;
 mod foreign_formats;
 mod json;
 mod normalise;
@@ -26,6 +27,7 @@ pub use complete::{
     complete_backend, complete_tensors, hint_at_backend, model_file_names, scheduler_name,
 };
 pub use data_files::{DataFile, DataFileKind, data_files};
+pub use ensemble_rules::{Constant, EnsembleRules, Filler, InvalidParameter, StepInput, StepRules};
 pub use foreign_formats::hint_at_other_format;
 pub use json::{JsonError, from_json, to_json};
 pub use normalise::{normalise, normalise_for, prefer_groups};
@@ -35,5 +37,8 @@ pub use tensor_types::DataType;
 pub use text::{
     ParseError, Place, Places, Reading, TextProblem, nearest_name, parse_text, read_text, to_text,
 };
-pub use validate::{Stage, ValidationError, ValidationErrors, stays_in_folder, validate, validate_ensemble};
+pub use validate::{
+    EnsembleConstants, Stage, ValidationError, ValidationErrors, ensemble_constants, stays_in_folder,
+    validate, validate_ensemble,
+};
 pub use version::{ServedVersions, served_versions};

@@ -6,10 +6,12 @@
 
 mod batch_io;
 mod batching;
+mod conditions;
 mod ensemble;
 mod enums;
 mod extras;
 mod files;
+mod forms;
 mod instances;
 mod members;
 mod objective;
@@ -20,6 +22,7 @@ mod tensor;
 mod warmup;
 
 pub use files::stays_in_folder;
+pub use forms::{EnsembleConstants, ensemble_constants};
 pub use members::validate_ensemble;
 pub use report::{ValidationError, ValidationErrors};
 

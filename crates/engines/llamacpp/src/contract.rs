@@ -20,6 +20,10 @@ const EXCLUDE_INPUT: &str = "exclude_input_in_output";
 pub(crate) const OPERATION: &str = "operation";
 /// Whether the operation `tokenize` adds the tokens that begin and end every text.
 pub(crate) const SPECIAL_TOKENS: &str = "add_special_tokens";
+/// Whether the operation `tokenize` also returns the vocabulary's texts of the tokens.
+pub(crate) const RETURN_TOKEN_TEXTS: &str = "return_token_strs";
+/// These texts.
+pub(crate) const TOKEN_TEXTS: &str = "token_strs";
 /// Tokens of a text, the input and the output of operations on them.
 pub(crate) const TOKENS: &str = "tokens";
 const RETURN_FINISH_REASON: &str = "return_finish_reason";
@@ -43,6 +47,7 @@ const INPUTS: &[(&str, DataType, bool)] = &[
     (RETURN_OUTPUT_TOKENS, DataType::Bool, false),
     (OPERATION, DataType::Bytes, false),
     (SPECIAL_TOKENS, DataType::Bool, false),
+    (RETURN_TOKEN_TEXTS, DataType::Bool, false),
     (TOKENS, DataType::Int32, false),
 ];
 
@@ -53,11 +58,12 @@ const OUTPUTS: &[(&str, DataType)] = &[
     (INPUT_TOKENS, DataType::Uint32),
     (OUTPUT_TOKENS, DataType::Uint32),
     (TOKENS, DataType::Int32),
+    (TOKEN_TEXTS, DataType::Bytes),
 ];
 
 /// The length of a tensor's only dimension.
 fn length_of(name: &str) -> i64 {
-    if name == TOKENS { -1 } else { 1 }
+    if [TOKENS, TOKEN_TEXTS].contains(&name) { -1 } else { 1 }
 }
 
 /// Adds the inputs and outputs that a configuration lacks, and makes the model decoupled.

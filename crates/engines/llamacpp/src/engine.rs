@@ -74,6 +74,9 @@ pub(crate) trait Vocabulary: Send + Sync {
     /// The text of tokens, special ones included. All of them are tokens of the vocabulary.
     fn detokenize(&self, tokens: &[Token]) -> Vec<u8>;
 
+    /// The text by which the vocabulary has a token: with its marks for spaces and bytes.
+    fn text(&self, token: Token) -> String;
+
     /// Appends the bytes of a token, which may be a part of a character. Special tokens are empty unless `special`.
     fn piece(&self, token: Token, special: bool, target: &mut Vec<u8>);
 

@@ -22,6 +22,10 @@ impl Vocabulary for Alphabet {
         text
     }
 
+    fn text(&self, token: Token) -> String {
+        format!("_{token}")
+    }
+
     fn piece(&self, token: Token, special: bool, target: &mut Vec<u8>) {
         match token {
             END if special => target.extend(b"<end>"),

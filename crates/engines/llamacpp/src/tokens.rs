@@ -2,7 +2,10 @@
 
 use nereid_backend_api::{DataType, Error, Request, Response, Result, Tensor, push_bytes_element};
 
-use crate::contract::{OPERATION, SPECIAL_TOKENS, TEXT_INPUT, TEXT_OUTPUT, TOKENS, element, flag, text};
+use crate::contract::{
+    OPERATION, RETURN_TOKEN_TEXTS, SPECIAL_TOKENS, TEXT_INPUT, TEXT_OUTPUT, TOKEN_TEXTS, TOKENS, element,
+    flag, text,
+};
 use crate::engine::{Token, Vocabulary};
 
 /// The most tokens of a request to make text of them.
@@ -41,7 +44,15 @@ fn tokenize(request: &Request, vocabulary: &dyn Vocabulary, longest_text: usize)
     let tokens = tokens.map_err(|reason| Error::invalid_arg(format!("input '{TEXT_INPUT}': {reason}")))?;
     let count = i64::try_from(tokens.len()).unwrap_or(i64::MAX);
     let contents: Vec<u8> = tokens.iter().flat_map(|token| token.to_le_bytes()).collect();
-    Ok(Response::new(vec![Tensor::new(TOKENS, DataType::Int32, [count], contents)]))
+    let mut outputs = vec![Tensor::new(TOKENS, DataType::Int32, [count], contents)];
+    if flag(request, RETURN_TOKEN_TEXTS)? == Some(true) {
+        let mut texts = Vec::new();
+        for token in tokens {
+            push_bytes_element(&mut texts, vocabulary.text(token).as_bytes())?;
+        }
+        outputs.push(Tensor::new(TOKEN_TEXTS, DataType::Bytes, [count], texts));
+    }
+    Ok(Response::new(outputs))
 }
 
 fn detokenize(request: &Request, vocabulary: &dyn Vocabulary) -> Result<Response> {

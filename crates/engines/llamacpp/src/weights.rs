@@ -184,16 +184,16 @@ impl Weights {
     /// The text of the token that begins every text.
     pub(crate) fn first_token(&self) -> Option<String> {
         // SAFETY: the vocabulary lives as long as the model; so in all further calls.
-        self.text(unsafe { (self.api().first_token)(self.vocabulary) })
+        self.text_of(unsafe { (self.api().first_token)(self.vocabulary) })
     }
 
     /// The text of the token that ends a text.
     pub(crate) fn last_token(&self) -> Option<String> {
         // SAFETY: as above.
-        self.text(unsafe { (self.api().last_token)(self.vocabulary) })
+        self.text_of(unsafe { (self.api().last_token)(self.vocabulary) })
     }
 
-    fn text(&self, token: Token) -> Option<String> {
+    fn text_of(&self, token: Token) -> Option<String> {
         // SAFETY: as above; the library checks the number of a token.
         let text = || unsafe { text_at((self.api().vocabulary_text)(self.vocabulary, token)) };
         (0..self.size).contains(&token).then(text)
@@ -272,6 +272,10 @@ impl Vocabulary for Weights {
             }
             text.resize(needed, 0);
         }
+    }
+
+    fn text(&self, token: Token) -> String {
+        self.text_of(token).unwrap_or_default()
     }
 
     fn piece(&self, token: Token, special: bool, target: &mut Vec<u8>) {

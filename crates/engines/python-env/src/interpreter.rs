@@ -143,6 +143,21 @@ impl Interpreter {
     }
 }
 
+/// Succeeds if the interpreter finds all packages that its arguments name.
+const FIND: &str =
+    "import sys; from importlib.util import find_spec; sys.exit(not all(map(find_spec, sys.argv[1:])))";
+
+impl Interpreter {
+    /// Whether `find_spec` finds all of these packages.
+    pub(crate) fn has_packages(&self, names: &[&str]) -> bool {
+        let mut command = Command::new(&self.program);
+        command.args(["-I", "-c", FIND]).args(names);
+        let what = self.program.display().to_string();
+        let ended = command::run(&mut command, &what, START_LIMIT, None, &mut |_| {});
+        ended.is_ok_and(|ended| ended.status.success())
+    }
+}
+
 /// Whether starting failed because of the program's file, and not because of the machine's state.
 fn is_of_the_file(cause: &io::Error) -> bool {
     use rustix::io::Errno;
@@ -264,6 +279,14 @@ mod tests {
         let found = Interpreter::probe(&find("python3", &path).unwrap()).unwrap();
         assert!((found.version.major, found.version.minor) >= OLDEST);
         assert!(found.program.is_absolute() && found.program.is_file());
+    }
+
+    #[test]
+    fn packages_are_found_without_importing_them() {
+        let path = std::env::var_os("PATH").unwrap();
+        let found = Interpreter::probe(&find("python3", &path).unwrap()).unwrap();
+        assert!(found.has_packages(&[]) && found.has_packages(&["json", "asyncio"]));
+        assert!(!found.has_packages(&["json", "no_such_package"]));
     }
 
     #[test]

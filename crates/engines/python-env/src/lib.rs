@@ -29,11 +29,13 @@ mod error;
 mod interpreter;
 mod requested;
 mod requirements;
+mod sources;
 
 pub use archive::ArchiveLimits;
 pub use cache::{InUse, cache_folder};
 pub use error::Error;
 pub use interpreter::{OLDEST, Version};
+pub use sources::keep_sources;
 
 use cache::{Cache, Digests};
 use interpreter::Interpreter;
@@ -122,6 +124,11 @@ impl Environments {
     /// The interpreter is missing or unsuitable.
     pub fn check_default(&self) -> Result<(), Error> {
         interpreter::of_server(&self.settings).map(drop)
+    }
+
+    /// Whether the default interpreter has these packages. Starts the interpreter, and imports no package.
+    pub fn has_packages(&self, names: &[&str]) -> bool {
+        interpreter::of_server(&self.settings).is_ok_and(|(interpreter, _)| interpreter.has_packages(names))
     }
 
     /// Prepares the environment of a model. Blocks, for minutes if it has to unpack or install; reports long steps as

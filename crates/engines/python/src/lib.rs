@@ -53,6 +53,9 @@ impl PythonBackend {
     pub const CAPABILITIES: BackendCapabilities =
         BackendCapabilities { completes_config: true, runs_on_gpus: false, is_isolated: true };
 
+    /// The setting that limits how long an execution may take.
+    pub const EXECUTE_TIMEOUT: &str = options::EXECUTE_TIMEOUT;
+
     /// Names of settings, without [the sandbox's](nereid_worker::SandboxSettings::NAMES).
     pub fn settings() -> impl Iterator<Item = &'static str> {
         Options::names()
@@ -93,6 +96,11 @@ impl PythonBackend {
             return Ok(());
         }
         self.environments.check_default().map_err(|error| Error::unavailable(error.to_string()))
+    }
+
+    /// Whether the default interpreter has these packages. Starts the interpreter, and imports no package.
+    pub fn has_packages(&self, names: &[&str]) -> bool {
+        self.environments.has_packages(names)
     }
 
     /// The interpreter of a model, started with the module, and a guard of its environment.
@@ -150,8 +158,8 @@ impl PythonBackend {
 }
 
 impl PythonBackend {
-    /// Loads a model whose class is in a file outside the model. Responses of such a class contain the states of
-    /// their sequences among their outputs.
+    /// Loads a model whose class is the server's own, in a file outside the model. Responses of such a class contain the states
+    /// of their sequences among their outputs, and configurations that it completes may have further parameters.
     ///
     /// # Errors
     /// As [`Backend::load`].
@@ -159,15 +167,10 @@ impl PythonBackend {
         self.load_file(context, file, true)
     }
 
-    fn load_file(
-        &self,
-        context: ModelContext,
-        file: PathBuf,
-        returns_states: bool,
-    ) -> Result<Box<dyn Model>> {
+    fn load_file(&self, context: ModelContext, file: PathBuf, is_own: bool) -> Result<Box<dyn Model>> {
         let reads_device_memory = reads_device_memory(&context)?;
         let (launch, environment) = self.launch(&context, &file)?;
-        let class = Class { file, reads_device_memory, returns_states, _environment: environment };
+        let class = Class { file, reads_device_memory, is_own, _environment: environment };
         Ok(Box::new(WorkerModel::load(context, launch, self.options.limits, Box::new(class))?))
     }
 }

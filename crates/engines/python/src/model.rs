@@ -14,8 +14,8 @@ pub(crate) struct Class {
     pub(crate) file: PathBuf,
     /// Whether the model accepts inputs in GPU memory.
     pub(crate) reads_device_memory: bool,
-    /// Whether its responses contain the states of their sequences.
-    pub(crate) returns_states: bool,
+    /// Whether the class is the server's own.
+    pub(crate) is_own: bool,
     /// Keeps the environment of the processes alive.
     pub(crate) _environment: Option<Arc<InUse>>,
 }
@@ -38,7 +38,11 @@ impl Program for Class {
         self.reads_device_memory
     }
 
+    fn completes_parameters(&self) -> bool {
+        self.is_own
+    }
+
     fn returns_states(&self) -> bool {
-        self.returns_states
+        self.is_own
     }
 }

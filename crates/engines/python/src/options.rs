@@ -9,7 +9,7 @@ use nereid_worker::{Limits, SandboxSettings};
 
 const INTERPRETER: &str = "python";
 const START_TIMEOUT: &str = "stub-timeout-seconds";
-const EXECUTE_TIMEOUT: &str = "execute-timeout-seconds";
+pub(crate) const EXECUTE_TIMEOUT: &str = "execute-timeout-seconds";
 const CACHE: &str = "environment-cache";
 const INSTALLS: &str = "install-requirements";
 const INSTALL_TIMEOUT: &str = "install-timeout-seconds";

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use nereid_core::model_config::EnsembleRules;
 use nereid_core::{
     Adaptation, FailureReason, HistogramValue, Latencies, LatencyPhase, LatencySummary, MetricLabels, Model,
     ModelId, Server, Totals, VersionState,
@@ -20,6 +21,8 @@ pub(crate) struct Row {
     pub totals: Totals,
     /// Whether its configuration enables the response cache; the server may have none.
     pub enables_cache: bool,
+    /// Whether fallbacks replace failed steps of the ensemble.
+    has_fallbacks: bool,
     pub pending: usize,
     /// The number of instances, if it follows the load.
     instances: Option<usize>,
@@ -52,6 +55,8 @@ fn row(model: Arc<Model>) -> Row {
         reasons,
         totals: statistics.totals(),
         enables_cache: model.config().response_cache.is_some_and(|cache| cache.enable),
+        has_fallbacks: EnsembleRules::of(model.config())
+            .is_ok_and(|rules| rules.is_some_and(|rules| rules.has_fallbacks())),
         pending: model.pending(),
         instances: model.instances_at_load().and_then(|_| model.instances()),
         adaptation: model.adaptation(),
@@ -144,6 +149,7 @@ const SHED: Counter = Counter {
     help: "Requests that were refused because they would have waited in the queue for longer than they may",
     value: |totals| totals.failures_by(FailureReason::Shed),
 };
+const FALLBACKS: &str = "nereid_ensemble_fallbacks_total";
 const FAILURE: &str = "nv_inference_request_failure";
 const PENDING: &str = "nv_inference_pending_request_count";
 const LOAD: &str = "nv_model_load_duration_secs";
@@ -211,7 +217,7 @@ pub(crate) fn names() -> impl Iterator<Item = &'static str> {
     let batches = BATCHES.into_iter().map(|gauge| gauge.name);
     counters
         .chain(batches)
-        .chain([FAILURE, PENDING, LOAD, INSTANCES, LOAD_FAILURES, READY, FIRST_RESPONSE])
+        .chain([FAILURE, FALLBACKS, PENDING, LOAD, INSTANCES, LOAD_FAILURES, READY, FIRST_RESPONSE])
         .chain(summaries)
 }
 
@@ -229,6 +235,12 @@ pub(crate) fn write_counters(text: &mut Text, rows: &[Row], durations: bool) {
         }
     }
     write_counter(text, rows, &SHED);
+    if rows.iter().any(|row| row.has_fallbacks) {
+        text.family(FALLBACKS, "counter", "Failed steps of an ensemble that a fallback or a value replaced");
+        for row in rows.iter().filter(|row| row.has_fallbacks) {
+            text.sample(FALLBACKS, "", &row.labels, row.totals.fallbacks);
+        }
+    }
     COUNTS.iter().for_each(|counter| write_counter(text, rows, counter));
     if durations {
         DURATIONS.iter().for_each(|counter| write_counter(text, rows, counter));

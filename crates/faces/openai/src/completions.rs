@@ -131,6 +131,7 @@ fn plan(request: &Request) -> Outcome<Plan> {
     }
     let guide = guide(&mut fields)?;
     let mut generation = Generation {
+        images: None,
         prompt: "".into(),
         stream: sampling.stream,
         max_tokens: sampling.max_tokens,

@@ -9,6 +9,7 @@ use nereid_core::backend_api::{DataType, InferRequest, Response, Tensor};
 use nereid_core::{InputSignature, Model, Signature};
 use serde_json::value::RawValue;
 
+use crate::adapters;
 use crate::error::{Failure, Outcome};
 use crate::fields::Fields;
 use crate::logprobs::{self, TokenLogprobs};
@@ -36,8 +37,8 @@ enum Form {
 /// The names of the input that leaves the prompt out of the output, in the order of preference.
 const EXCLUDE_INPUT: [&str; 2] = ["exclude_input_in_output", "sampling_param_exclude_input_from_output"];
 
-/// The backend whose models end at the end of their context without a limit of tokens.
-const OWN_BACKEND: &str = "llamacpp";
+/// The backends whose models end at the end of their context without a limit of tokens.
+const OWN_BACKENDS: [&str; 2] = ["llamacpp", "transformers"];
 
 /// Bytes of sampling parameters that one request may cause to be written, for all of its choices.
 pub(crate) const SAMPLING_ROOM: usize = 256 << 20;
@@ -47,6 +48,8 @@ pub(crate) const SAMPLING_ROOM: usize = 256 << 20;
 pub(crate) struct Generation<'a> {
     /// The whole prompt.
     pub prompt: Cow<'a, str>,
+    /// The images that the prompt has places for.
+    pub images: Option<Tensor>,
     /// Whether the model should answer token by token if it can.
     pub stream: bool,
     /// The largest number of tokens to generate.
@@ -119,7 +122,7 @@ impl TextContract {
         (others_are_known || form == Form::Vllm).then_some(Self {
             form,
             is_decoupled: model.is_decoupled(),
-            has_own_limit: backend == OWN_BACKEND,
+            has_own_limit: OWN_BACKENDS.contains(&backend),
         })
     }
 
@@ -128,8 +131,8 @@ impl TextContract {
         self.has_own_limit
     }
 
-    /// The requests for `count` choices. `room` is how many bytes of sampling parameters may be written: choices share their prompt,
-    /// and all of their inputs unless they differ by their seeds.
+    /// The requests for `count` choices. `room` is how many bytes of sampling parameters may be written: choices share their prompt
+    /// and images, and all of their inputs unless they differ by their seeds.
     ///
     /// # Errors
     /// The model does not support the request, or the room is exhausted.
@@ -143,7 +146,8 @@ impl TextContract {
         let Some(input) = model.signature().input("text_input") else {
             return Err(Failure::broken_model("the model has no input 'text_input'"));
         };
-        let prompt = tensors::text(model.signature(), input, &generation.prompt)?;
+        let mut shared = vec![tensors::text(model.signature(), input, &generation.prompt)?];
+        shared.extend(generation.images.clone());
         let mut requests: Vec<InferRequest> = Vec::with_capacity(count as usize);
         for choice in 0..count {
             let request = match requests.first() {
@@ -151,8 +155,8 @@ impl TextContract {
                     InferRequest { inputs: first.inputs.clone(), ..InferRequest::default() }
                 }
                 _ => {
-                    let request = self.request(model, generation, choice, prompt.clone())?;
-                    let size = request.inputs.iter().skip(1).map(Tensor::byte_size).sum();
+                    let request = self.request(model, generation, choice, shared.clone())?;
+                    let size = request.inputs.iter().skip(shared.len()).map(Tensor::byte_size).sum();
                     *room = room.checked_sub(size).ok_or_else(|| {
                         Failure::invalid_field(
                             "n",
@@ -173,10 +177,10 @@ impl TextContract {
         model: &Model,
         generation: &Generation<'_>,
         choice: u32,
-        prompt: Tensor,
+        shared: Vec<Tensor>,
     ) -> Outcome<InferRequest> {
         let mut inputs = Inputs { model, signature: model.signature(), request: InferRequest::default() };
-        inputs.request.inputs.push(prompt);
+        inputs.request.inputs.extend(shared);
         inputs.flag("stream", generation.stream && self.is_decoupled);
         if let Some(name) = EXCLUDE_INPUT.iter().find(|name| inputs.signature.input(name).is_some()) {
             inputs.flag(name, true);
@@ -263,7 +267,12 @@ impl<'m> Inputs<'m> {
             json.field("skip_special_tokens", "false");
         }
         if let Some(lora) = &generation.lora {
-            json.field("lora_name", &serde_json::Value::from(lora.as_str()).to_string());
+            if generation.fields.get_raw(adapters::FIELD).is_some() {
+                let message =
+                    format!("'{}' is not supported together with an adapter in 'model'", adapters::FIELD);
+                return Err(Failure::invalid_field(adapters::FIELD, message));
+            }
+            json.field(adapters::FIELD, &serde_json::Value::from(lora.as_str()).to_string());
         }
         let parameters = tensors::text(self.signature, input, &json.end())?;
         self.request.inputs.push(parameters);

@@ -7,15 +7,15 @@ use std::time::Instant;
 use bytes::Bytes;
 use hyper::HeaderMap;
 use nereid_core::backend_api::{Error, ErrorCode, InferRequest, RequestTrace};
-use nereid_core::{Caller, Model, ResolvedModel, ScopedName, Usage};
+use nereid_core::{Caller, Model, ModelId, ResolvedModel, ScopedName, Usage};
 use nereid_http::{self as http, Call, Encoding, Reply, RequestBody};
 use nereid_protocol::{Action, request_head, trace_parent};
 use nereid_tasks::long_work;
 use serde::Deserialize;
 
 use crate::OpenAi;
+use crate::adapters::{self, AdapterName};
 use crate::error::{Failure, Outcome};
-use crate::models;
 use crate::profile::Profile;
 use crate::traces::{Answers, Traces};
 
@@ -53,6 +53,8 @@ pub(crate) struct Exchange<'a> {
     pub name: String,
     /// The adapter in that name.
     pub lora: Option<String>,
+    /// As which model limits count the request, if not as its model.
+    counted_as: Option<ModelId>,
     /// Where the request goes.
     target: ResolvedModel,
     /// The version that describes the model.
@@ -87,10 +89,25 @@ impl<'a> Exchange<'a> {
         let json = body.take_joined(body.len()).unwrap_or_default();
         let named = json.clone();
         let name = long_work::run_sized(json.len(), move || model_name(&named)).await??;
-        let (target, lora) = resolve(face, call, &name).await?;
+        let (target, adapter) = resolve(face, call, &name).await?;
         let model = Arc::clone(target.model());
         let profile = face.profiles.of(&model).await?;
-        Ok(Self { face, call, traces, body, json, name, lora, target, model, profile, meter: None })
+        let counted_as = adapter.map(|adapter| adapter.counted_as(call, Action::Infer, model.id()));
+        let lora = adapter.map(|name| name.adapter.to_owned());
+        Ok(Self {
+            face,
+            call,
+            traces,
+            body,
+            json,
+            name,
+            lora,
+            counted_as,
+            target,
+            model,
+            profile,
+            meter: None,
+        })
     }
 
     /// Reads the request on another thread if it is long.
@@ -117,7 +134,8 @@ impl<'a> Exchange<'a> {
     /// # Errors
     /// The reply to a request that is refused.
     pub(crate) fn infer(&mut self, mut request: InferRequest) -> Result<Answers, Refusal> {
-        let admission = self.call.admit(self.model.id(), self.json.len())?;
+        let counted_as = self.counted_as.as_ref().unwrap_or(self.model.id());
+        let admission = self.call.admit(counted_as, self.json.len())?;
         self.meter = admission.as_ref().and_then(|admission| admission.usage.clone());
         if let Some(pattern) = &self.face.options.forwarded_headers {
             let headers = self.call.spelled_headers().filter(|(name, _)| !self.call.is_secret(name));
@@ -173,12 +191,12 @@ fn model_name(json: &[u8]) -> Outcome<String> {
     }
 }
 
-/// The model of this name, or else the model and adapter in `MODEL:ADAPTER`. The caller needs the right to run that model.
-async fn resolve(
+/// The model of this name, or else the model with the adapter in `MODEL:ADAPTER`. The caller needs the right to run it.
+async fn resolve<'n>(
     face: &OpenAi,
     call: &Call<'_>,
-    name: &str,
-) -> Result<(ResolvedModel, Option<String>), Refusal> {
+    name: &'n str,
+) -> Result<(ResolvedModel, Option<AdapterName<'n>>), Refusal> {
     let head = || {
         let headers = call.headers.iter().filter(|(name, _)| !call.is_secret(name.as_str()));
         request_head(headers.map(|(name, value)| (name.as_str(), value.as_bytes())))
@@ -189,7 +207,7 @@ async fn resolve(
     };
     let scope = call.scope_of(Action::Infer);
     let scoped = ScopedName::new(name, &scope);
-    let Some((base, lora)) = name.split_once(':') else {
+    let Some(adapter) = AdapterName::parse(name) else {
         call.permit(Action::Infer, name)?;
         return Ok((face.server.resolve_with(scoped, None, head).await.map_err(unknown)?, None));
     };
@@ -200,12 +218,14 @@ async fn resolve(
             Err(error) => return Err(error.into()),
         }
     }
-    call.permit(Action::Infer, base)?;
-    let model = face.server.resolve_with(ScopedName::new(base, &scope), None, head).await.map_err(unknown)?;
-    if models::adapters(&model).is_some_and(|mut adapters| !adapters.any(|adapter| adapter == lora)) {
+    adapter.permit(call, Action::Infer)?;
+    let scope = adapter.scope(call, Action::Infer);
+    let scoped = ScopedName::new(adapter.model, &scope);
+    let model = face.server.resolve_with(scoped, None, head).await.map_err(unknown)?;
+    if adapters::listed(&model).is_some_and(|mut listed| !listed.any(|one| one == adapter.adapter)) {
         return Err(Failure::unknown_model(format!("Unknown model: {name}")).into());
     }
-    Ok((model, Some(lora.to_owned())))
+    Ok((model, Some(adapter)))
 }
 
 /// The identifier of a request: the client's, if it is a plain text, or a new one.

@@ -9,6 +9,7 @@
 #![deny(clippy::indexing_slicing)]
 #![forbid(unsafe_code)]
 
+mod adapters;
 mod chat;
 mod choices;
 mod completions;
@@ -17,6 +18,7 @@ mod embeddings;
 mod error;
 mod exchange;
 mod fields;
+mod images;
 mod logprobs;
 mod messages;
 mod models;
@@ -110,6 +112,7 @@ enum Operation {
     Detokenize,
     Models,
     Model,
+    Adapter,
     Load,
     Unload,
 }
@@ -127,12 +130,14 @@ static ROUTES: Routes<Operation> = Routes::new({
         Route::new(Method::POST, "/tokenize", Action::Infer, Operation::Tokenize),
         Route::new(Method::POST, "/detokenize", Action::Infer, Operation::Detokenize),
         Route::new(Method::GET, "/v1/models", Action::Index, Operation::Models),
+        Route::new(Method::GET, "/v1/models/{adapter}", Action::Index, Operation::Adapter),
         Route::new(Method::GET, "/v1/models/{model}", Action::Index, Operation::Model),
         Route::new(Method::POST, "/v1/models/{model}/load", Action::Load, Operation::Load),
         Route::new(Method::POST, "/v1/models/{model}/unload", Action::Unload, Operation::Unload),
     ];
     ALL
-});
+})
+.accepting(|name, segment| name != "adapter" || segment.contains(':') || segment.contains("%3"));
 
 /// The method, path and action of each route.
 pub fn routes() -> impl Iterator<Item = (&'static Method, &'static str, Action)> {
@@ -169,6 +174,7 @@ impl OpenAi {
 
     async fn answer(&self, operation: Operation, call: &Call<'_>, body: RequestBody) -> Reply {
         let model = call.params.get("model").unwrap_or_default();
+        let adapter = call.params.get("adapter").unwrap_or_default();
         let response = call.params.get("response").unwrap_or_default();
         let traces = Traces::default();
         // Boxed because a future has the size of its largest branch.
@@ -185,6 +191,7 @@ impl OpenAi {
             Operation::Detokenize => Box::pin(tokens::detokenize(self, call, body, &traces)).await,
             Operation::Models => Ok(models::list(self, call)),
             Operation::Model => models::describe(self, call, &model),
+            Operation::Adapter => models::describe_adapter(self, call, &adapter),
             Operation::Load => Box::pin(models::load(self, call, &model)).await,
             Operation::Unload => Box::pin(models::unload(self, call, &model)).await,
         };

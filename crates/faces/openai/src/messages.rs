@@ -1,125 +1,214 @@
-//! The messages of a conversation, in the form that chat templates expect: content as text, arguments of tool calls as objects.
+//! The messages of a conversation, in the form that chat templates expect: content as text or as a list of parts, arguments of tool
+//! calls as objects.
 
 use minijinja::Value;
 use minijinja::value::ValueKind;
 use serde_json::value::RawValue;
 
 use crate::error::{Failure, Outcome};
+use crate::exchange::Request;
 use crate::fields::read;
+use crate::images::{ImageReader, Images};
 
-/// Reads the messages of a chat completion. `takes_developer` if the template knows that role, which otherwise becomes `system`.
-///
-/// # Errors
-/// A message is invalid, or has content other than text.
-pub(crate) fn read_messages(raw: &RawValue, takes_developer: bool) -> Outcome<Vec<Value>> {
-    normalise(&read::<Vec<Value>>("messages", raw)?, "messages", takes_developer)
+/// The messages of a conversation for a template, and the images in them.
+#[derive(Debug)]
+pub(crate) struct Messages {
+    pub messages: Vec<Value>,
+    pub images: Images,
 }
 
-/// Brings messages, which the field of this name holds, into the form that templates expect.
+/// Reads the messages of a chat completion.
+///
+/// # Errors
+/// A message is invalid, or has content that the model does not take.
+pub(crate) fn read_messages(request: &Request, raw: &RawValue) -> Outcome<Messages> {
+    normalise(request, &read::<Vec<Value>>("messages", raw)?, "messages")
+}
+
+/// Brings messages, which the field of this name holds, into the form that the model's template expects.
 ///
 /// # Errors
 /// As for [`read_messages`].
-pub(crate) fn normalise(
-    messages: &[Value],
-    field: &'static str,
+pub(crate) fn normalise(request: &Request, messages: &[Value], field: &'static str) -> Outcome<Messages> {
+    let template = request.profile.chat_template(&request.name)?;
+    let content = template.content();
+    let images = ImageReader {
+        model: &request.name,
+        contract: request.profile.images(&request.name)?,
+        has_place: content.has_images,
+        images: Images::default(),
+    };
+    let reader =
+        Reader { takes_developer: template.mentions("developer"), has_lists: content.needs_lists, images };
+    reader.read(messages, field)
+}
+
+/// Brings messages into the form that a template expects.
+struct Reader<'a> {
+    /// Whether the template knows this role, which otherwise becomes `system`.
     takes_developer: bool,
-) -> Outcome<Vec<Value>> {
-    if messages.is_empty() {
-        return Err(Failure::invalid_field(field, format!("'{field}' must not be empty")));
+    /// Whether content is a list even if it is only text.
+    has_lists: bool,
+    images: ImageReader<'a>,
+}
+
+impl Reader<'_> {
+    fn read(mut self, messages: &[Value], field: &'static str) -> Outcome<Messages> {
+        if messages.is_empty() {
+            return Err(Failure::invalid_field(field, format!("'{field}' must not be empty")));
+        }
+        let indexed = messages.iter().enumerate();
+        let messages = indexed.map(|(index, message)| self.message(&format!("{field}[{index}]"), message));
+        let messages = messages.collect::<Outcome<_>>()?;
+        Ok(Messages { messages, images: self.images.finish(field)? })
     }
-    let indexed = messages.iter().enumerate();
-    indexed
-        .map(|(index, message)| normalised(&format!("{field}[{index}]"), message, takes_developer))
-        .collect()
+
+    fn message(&mut self, place: &str, message: &Value) -> Outcome<Value> {
+        if message.kind() != ValueKind::Map {
+            return Err(invalid(place, "' is not an object"));
+        }
+        let role = message.get_attr("role").unwrap_or_default();
+        let Some(role) = role.as_str() else { return Err(invalid(place, "' has no 'role'")) };
+        let mut fields = pairs(message);
+        let mut has_content = false;
+        for (name, value) in &mut fields {
+            match name.as_str() {
+                Some("role") if role == "developer" && !self.takes_developer => {
+                    *value = Value::from("system")
+                }
+                Some("content") => {
+                    *value = self.content(place, role, value)?;
+                    has_content = true;
+                }
+                Some("tool_calls") if value.kind() == ValueKind::Seq => {
+                    let calls =
+                        value.try_iter().into_iter().flatten().map(|call| with_parsed_arguments(&call));
+                    *value = Value::from(calls.collect::<Vec<_>>());
+                }
+                _ => {}
+            }
+        }
+        if !has_content {
+            if role != "assistant" {
+                return Err(invalid(place, "' has no 'content'"));
+            }
+            fields.push((Value::from("content"), self.content_of(Vec::new())));
+        }
+        // Templates test whether these exist.
+        fields.retain(|(name, value)| {
+            !(value.is_none() && matches!(name.as_str(), Some("tool_calls" | "name")))
+        });
+        Ok(Value::from_pairs(fields))
+    }
+
+    /// The content of a message: its text, or a list of its parts.
+    fn content(&mut self, place: &str, role: &str, content: &Value) -> Outcome<Value> {
+        let mut parts = Vec::new();
+        match content.kind() {
+            ValueKind::String if !self.has_lists => return Ok(content.clone()),
+            ValueKind::String => parts.push(Part::Text(content.clone())),
+            ValueKind::None | ValueKind::Undefined => {}
+            ValueKind::Seq => {
+                for (index, part) in content.try_iter().into_iter().flatten().enumerate() {
+                    parts.push(self.part(place, index, role, &part)?);
+                }
+            }
+            _ => return Err(invalid(place, ".content' is neither a text nor a list of parts")),
+        }
+        Ok(self.content_of(parts))
+    }
+
+    fn content_of(&self, parts: Vec<Part>) -> Value {
+        if self.has_lists || parts.iter().any(|part| matches!(part, Part::Image)) {
+            return parts.into_iter().map(Part::into_value).collect();
+        }
+        let texts: Vec<_> = parts.iter().filter_map(Part::text).collect();
+        Value::from(texts.join("\n"))
+    }
+
+    fn part(&mut self, place: &str, index: usize, role: &str, part: &Value) -> Outcome<Part> {
+        if part.as_str().is_some() {
+            return Ok(Part::Text(part.clone()));
+        }
+        let member = |name: &str| part.get_attr(name).ok().filter(|value| value.as_str().is_some());
+        let kind = member("type").unwrap_or_default();
+        let text = match kind.as_str().unwrap_or_default() {
+            "text" | "input_text" | "output_text" => member("text"),
+            "refusal" => member("refusal"),
+            "image_url" | "input_image" => {
+                self.image(&format!("{place}.content[{index}]"), role, part)?;
+                return Ok(Part::Image);
+            }
+            "" => return Err(invalid(place, ".content' has a part without 'type'")),
+            other => {
+                let message = format!(
+                    "'{place}.content': parts of type '{other}' are not supported; only text and images are"
+                );
+                return Err(Failure::unsupported(field_of(place), message));
+            }
+        };
+        text.map(Part::Text)
+            .ok_or_else(|| invalid(place, &format!(".content' has a part of type '{kind}' without text")))
+    }
+
+    /// Adds the image of a part: as an object with its URL, as in chat completions, or as the URL, as in responses.
+    fn image(&mut self, place: &str, role: &str, part: &Value) -> Outcome<()> {
+        let image = part.get_attr("image_url").unwrap_or_default();
+        let url =
+            if image.kind() == ValueKind::Map { image.get_attr("url").unwrap_or_default() } else { image };
+        match url.as_str() {
+            _ if role != "user" => Err(invalid(
+                place,
+                &format!(
+                    "' is an image in a message of role '{role}'; only messages of role 'user' have images"
+                ),
+            )),
+            Some(url) => self.images.add(place, url),
+            None => Err(invalid(place, "' has no URL in 'image_url'")),
+        }
+    }
+}
+
+/// A part of a message's content.
+#[derive(Debug)]
+enum Part {
+    Text(Value),
+    /// The image itself goes to the model.
+    Image,
+}
+
+impl Part {
+    fn text(&self) -> Option<&str> {
+        match self {
+            Self::Text(text) => text.as_str(),
+            Self::Image => None,
+        }
+    }
+
+    /// The element of a list of parts.
+    fn into_value(self) -> Value {
+        let kind = |kind: &str| ("type", Value::from(kind));
+        match self {
+            Self::Text(text) => Value::from_pairs([kind("text"), ("text", text)]),
+            Self::Image => Value::from_pairs([kind("image")]),
+        }
+    }
+}
+
+/// The field that a message is in.
+fn field_of(place: &str) -> String {
+    place.split('[').next().unwrap_or_default().to_owned()
 }
 
 /// 400 for a message at this place, which begins with the name of its field.
 fn invalid(place: &str, fault: &str) -> Box<Failure> {
-    let field = place.split('[').next().unwrap_or_default().to_owned();
-    Failure::invalid_field(field, format!("'{place}{fault}"))
-}
-
-fn normalised(place: &str, message: &Value, takes_developer: bool) -> Outcome<Value> {
-    if message.kind() != ValueKind::Map {
-        return Err(invalid(place, "' is not an object"));
-    }
-    let mut fields = pairs(message);
-    let mut has_content = false;
-    let mut role = None;
-    for (name, value) in &mut fields {
-        match name.as_str() {
-            Some("role") => {
-                if value.as_str() == Some("developer") && !takes_developer {
-                    *value = Value::from("system");
-                }
-                role = value.as_str().map(str::to_owned);
-            }
-            Some("content") => {
-                *value = content(place, value)?;
-                has_content = true;
-            }
-            Some("tool_calls") if value.kind() == ValueKind::Seq => {
-                let calls = value.try_iter().into_iter().flatten().map(|call| with_parsed_arguments(&call));
-                *value = Value::from(calls.collect::<Vec<_>>());
-            }
-            _ => {}
-        }
-    }
-    let Some(role) = role else { return Err(invalid(place, "' has no 'role'")) };
-    if !has_content {
-        if role != "assistant" {
-            return Err(invalid(place, "' has no 'content'"));
-        }
-        fields.push((Value::from("content"), Value::from("")));
-    }
-    // Templates test whether these exist.
-    fields.retain(|(name, value)| !(value.is_none() && matches!(name.as_str(), Some("tool_calls" | "name"))));
-    Ok(Value::from_pairs(fields))
+    Failure::invalid_field(field_of(place), format!("'{place}{fault}"))
 }
 
 /// The members of an object, in order.
 fn pairs(object: &Value) -> Vec<(Value, Value)> {
     let keys = object.try_iter().into_iter().flatten();
     keys.filter_map(|key| Some((key.clone(), object.get_item(&key).ok()?))).collect()
-}
-
-/// The text of a message's content.
-fn content(place: &str, content: &Value) -> Outcome<Value> {
-    match content.kind() {
-        ValueKind::String => Ok(content.clone()),
-        ValueKind::None | ValueKind::Undefined => Ok(Value::from("")),
-        ValueKind::Seq => {
-            let mut texts = Vec::new();
-            for part in content.try_iter().into_iter().flatten() {
-                texts.push(part_text(place, &part)?);
-            }
-            Ok(Value::from(texts.join("\n")))
-        }
-        _ => Err(invalid(place, ".content' is neither a text nor a list of parts")),
-    }
-}
-
-/// The text of a part.
-fn part_text(place: &str, part: &Value) -> Outcome<String> {
-    if let Some(text) = part.as_str() {
-        return Ok(text.to_owned());
-    }
-    let member = |name: &str| part.get_attr(name).ok().and_then(|value| value.as_str().map(str::to_owned));
-    let kind = member("type").unwrap_or_default();
-    let text = match kind.as_str() {
-        "text" | "input_text" | "output_text" => member("text"),
-        "refusal" => member("refusal"),
-        "" => return Err(invalid(place, ".content' has a part without 'type'")),
-        other => {
-            let message =
-                format!("'{place}.content': parts of type '{other}' are not supported; only text is");
-            return Err(Failure::unsupported(
-                place.split('[').next().unwrap_or_default().to_owned(),
-                message,
-            ));
-        }
-    };
-    text.ok_or_else(|| invalid(place, &format!(".content' has a part of type '{kind}' without text")))
 }
 
 /// A tool call whose arguments, which clients send as a text of JSON, are an object, as most templates expect.
@@ -152,10 +241,33 @@ mod tests {
 
     use super::*;
 
-    fn read_json(messages: &Json, takes_developer: bool) -> Outcome<Json> {
+    /// Reads messages for a template that has lists in place of texts, if `has_lists`.
+    fn read_as(messages: &Json, takes_developer: bool, has_lists: bool) -> Outcome<Json> {
         let raw = serde_json::value::to_raw_value(messages).unwrap();
-        let values = read_messages(&raw, takes_developer)?;
-        Ok(serde_json::to_value(values).unwrap())
+        let images = ImageReader { model: "m", contract: None, has_place: false, images: Images::default() };
+        let reader = Reader { takes_developer, has_lists, images };
+        let read = reader.read(&read::<Vec<Value>>("messages", &raw)?, "messages")?;
+        Ok(serde_json::to_value(read.messages).unwrap())
+    }
+
+    fn read_json(messages: &Json, takes_developer: bool) -> Outcome<Json> {
+        read_as(messages, takes_developer, false)
+    }
+
+    #[test]
+    fn templates_of_lists_have_them_also_for_texts() {
+        let text = |text: &str| json!({"type": "text", "text": text});
+        for (given, expected) in [
+            (json!({"role": "user", "content": "a"}), json!({"role": "user", "content": [text("a")]})),
+            (
+                json!({"role": "user", "content": ["a", {"type": "text", "text": "b"}]}),
+                json!({"role": "user", "content": [text("a"), text("b")]}),
+            ),
+            (json!({"role": "assistant", "content": null}), json!({"role": "assistant", "content": []})),
+            (json!({"role": "assistant"}), json!({"role": "assistant", "content": []})),
+        ] {
+            assert_eq!(read_as(&json!([given]), false, true).unwrap(), json!([expected]));
+        }
     }
 
     #[test]
@@ -199,8 +311,24 @@ mod tests {
             (json!([{"role": "user", "content": [{"text": "a"}]}]), "without 'type'"),
             (json!([{"role": "user", "content": [{"type": "text"}]}]), "without text"),
             (
-                json!([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]),
-                "'image_url' are not supported",
+                json!([{"role": "user", "content": [{"type": "file"}]}]),
+                "'file' are not supported; only text and",
+            ),
+            (
+                json!([{"role": "user", "content": ["a", {"type": "image_url", "image_url": {"url": "x"}}]}]),
+                "'messages[0].content[1]': model 'm' takes no images",
+            ),
+            (
+                json!([{"role": "user", "content": [{"type": "image_url"}]}]),
+                "content[0]' has no URL in 'image_url'",
+            ),
+            (
+                json!([{"role": "user", "content": [{"type": "input_image", "file_id": "x"}]}]),
+                "content[0]' has no URL in 'image_url'",
+            ),
+            (
+                json!([{"role": "system", "content": [{"type": "image_url", "image_url": "x"}]}]),
+                "an image in a message of role 'system'",
             ),
             (json!({}), "'messages': invalid type"),
         ] {

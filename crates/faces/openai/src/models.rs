@@ -1,16 +1,16 @@
 //! `/v1/models`: the models that this face can use, and loading and unloading them.
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
 
 use hyper::StatusCode;
 use nereid_core::backend_api::ErrorCode;
-use nereid_core::{Model, Overrides, ScopedName, VersionState};
+use nereid_core::{Overrides, Scope, ScopedName, VersionState};
 use nereid_http::{Call, Reply, reply};
 use nereid_protocol::{Action, repository};
 use serde::Serialize;
 
 use crate::OpenAi;
+use crate::adapters::{self, AdapterName};
 use crate::contract::TextContract;
 use crate::embeddings::EmbeddingContract;
 use crate::error::Failure;
@@ -49,34 +49,41 @@ fn is_usable<'v>(mut states: impl Iterator<Item = &'v VersionState>) -> bool {
     })
 }
 
-/// The parameter with the names of a model's LoRA adapters, separated by commas.
-const ADAPTERS: &str = "lora_adapters";
-
-/// The LoRA adapters that a model lists; `None` if its configuration has no list.
-pub(crate) fn adapters(model: &Model) -> Option<impl Iterator<Item = &str>> {
-    let names = &model.config().parameters.get(ADAPTERS)?.string_value;
-    Some(names.split(',').map(str::trim).filter(|name| !name.is_empty()))
-}
-
-/// The LoRA adapters of a model's versions.
-fn adapters_of<'v>(states: impl Iterator<Item = &'v VersionState>) -> BTreeSet<String> {
-    let models = states.filter_map(VersionState::model);
-    models.filter_map(|model| adapters(model)).flatten().map(str::to_owned).collect()
-}
-
 /// Lists the models that the client may see, each followed by its adapters.
 pub(crate) fn list(face: &OpenAi, call: &Call<'_>) -> Reply {
     let models = face.server.models();
     let scope = call.scope_of(Action::Index);
-    let names = models.names().filter(|name| call.may(Action::Index, Some(name)));
-    let scoped = names.map(|name| (name, ScopedName::new(name, &scope)));
-    let usable = scoped.filter(|(_, scoped)| is_usable(models.states_of(*scoped)));
-    let data = usable.flat_map(|(name, scoped)| {
-        let adapters = adapters_of(models.states_of(scoped)).into_iter();
-        let adapters = adapters.map(move |adapter| Document::new(face, format!("{name}:{adapter}")));
-        [Document::new(face, name)].into_iter().chain(adapters)
-    });
-    reply::json(StatusCode::OK, &List { object: "list", data: data.collect() })
+    let mut data = Vec::new();
+    for name in models.names() {
+        let scoped = ScopedName::new(name, &scope);
+        if call.may(Action::Index, Some(name)) && is_usable(models.states_of(scoped)) {
+            data.push(Document::new(face, name));
+        }
+        // A client may see an adapter without its model.
+        let all = ScopedName::new(name, &Scope::ALL);
+        for adapter in adapters::of_versions(models.states_of(all)) {
+            let full = format!("{name}:{adapter}");
+            if has_adapter(face, call, &full) {
+                data.push(Document::new(face, full));
+            }
+        }
+    }
+    reply::json(StatusCode::OK, &List { object: "list", data })
+}
+
+/// Whether there is an adapter of this name that the client may see.
+fn has_adapter(face: &OpenAi, call: &Call<'_>, full: &str) -> bool {
+    let models = face.server.models();
+    AdapterName::parse(full).is_some_and(|name| {
+        name.is_shown(call, |model| {
+            is_usable(models.states_of(model))
+                && adapters::of_versions(models.states_of(model)).contains(name.adapter)
+        })
+    })
+}
+
+fn has_model(face: &OpenAi, call: &Call<'_>, name: &str) -> bool {
+    is_usable(face.server.models().states_of(call.scoped(name)))
 }
 
 /// Describes a model.
@@ -84,13 +91,23 @@ pub(crate) fn list(face: &OpenAi, call: &Call<'_>) -> Reply {
 /// # Errors
 /// 404 for a model that is not listed.
 pub(crate) fn describe(face: &OpenAi, call: &Call<'_>, name: &str) -> Result<Reply, Refusal> {
-    let models = face.server.models();
-    let is_adapter = || {
-        let (base, adapter) = name.split_once(':')?;
-        let base = call.scoped(base);
-        Some(is_usable(models.states_of(base)) && adapters_of(models.states_of(base)).contains(adapter))
-    };
-    match is_usable(models.states_of(call.scoped(name))) || is_adapter().unwrap_or(false) {
+    described(face, name, has_model(face, call, name))
+}
+
+/// Describes an adapter, or a model with a colon in its name.
+///
+/// # Errors
+/// 403 if the caller may not see it, 404 if it is not listed.
+pub(crate) fn describe_adapter(face: &OpenAi, call: &Call<'_>, name: &str) -> Result<Reply, Refusal> {
+    let is_model = call.may(Action::Index, Some(name)) && has_model(face, call, name);
+    if !is_model && let Some(name) = AdapterName::parse(name) {
+        name.permit(call, Action::Index)?;
+    }
+    described(face, name, is_model || has_adapter(face, call, name))
+}
+
+fn described(face: &OpenAi, name: &str, is_listed: bool) -> Result<Reply, Refusal> {
+    match is_listed {
         true => Ok(reply::json(StatusCode::OK, &Document::new(face, name))),
         false => Err(Failure::unknown_model(format!("Unknown model: {name}")).into()),
     }

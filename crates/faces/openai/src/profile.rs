@@ -10,6 +10,7 @@ use quick_cache::sync::Cache;
 use crate::contract::TextContract;
 use crate::embeddings::EmbeddingContract;
 use crate::error::{Failure, Outcome};
+use crate::images::ImageContract;
 use crate::parsing::{Formats, ToolFormat};
 use crate::template::{ChatTemplate, Sources};
 
@@ -26,6 +27,8 @@ pub(crate) struct Profile {
     pub text: Option<TextContract>,
     /// The contract of a model of embeddings, or the reason why its configuration is invalid.
     embedding: std::result::Result<Option<EmbeddingContract>, String>,
+    /// The images that the model takes, or the reason why its configuration is invalid.
+    images: std::result::Result<Option<ImageContract>, String>,
     /// The chat template, if there is one, or the reason why it is unusable.
     template: std::result::Result<Option<ChatTemplate>, String>,
     /// The formats of tool calls and reasoning.
@@ -64,7 +67,8 @@ impl Profile {
                 .and_then(ChatTemplate::compile),
         };
         let formats = Formats::of(model, template.as_ref().ok().and_then(Option::as_ref));
-        Self { text, embedding: EmbeddingContract::of(model), template, formats }
+        let (embedding, images) = (EmbeddingContract::of(model), ImageContract::of(model));
+        Self { text, embedding, images, template, formats }
     }
 
     /// The contract of a model that generates text.
@@ -116,6 +120,15 @@ impl Profile {
             )),
             Err(error) => Err(Failure::broken_model(format!("model '{model}': {error}"))),
         }
+    }
+
+    /// The images that the model takes; `None` if it takes none.
+    ///
+    /// # Errors
+    /// The configuration is invalid.
+    pub(crate) fn images(&self, model: &str) -> Outcome<Option<&ImageContract>> {
+        let images = self.images.as_ref().map(Option::as_ref);
+        images.map_err(|error| Failure::broken_model(format!("model '{model}': {error}")))
     }
 
     /// How the model writes tool calls and reasoning.

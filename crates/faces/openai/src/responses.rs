@@ -68,6 +68,7 @@ pub(crate) async fn answer(
         store: Arc::clone(&face.answers),
         principal: call.caller.principal.clone(),
         model: exchange.model.name().to_owned(),
+        lora: exchange.lora.clone(),
         turns,
         input,
     });
@@ -119,6 +120,7 @@ pub(crate) struct Keeper {
     store: Arc<Store>,
     principal: Option<Principal>,
     model: String,
+    lora: Option<String>,
     /// The conversation before the request.
     turns: Vec<Turn>,
     /// The items of the request.
@@ -128,12 +130,15 @@ pub(crate) struct Keeper {
 impl Keeper {
     /// Stores the answer with this document. Its field `store` becomes false without room.
     fn keep(self, document: &mut Value) {
-        let Self { store, principal, model, mut turns, input: mut items } = self;
+        let Self { store, principal, model, lora, mut turns, input: mut items } = self;
         let output = document.get("output").and_then(Value::as_array);
-        items.extend(output.into_iter().flatten().cloned());
+        let output: Vec<Value> = output.into_iter().flatten().cloned().collect();
+        let ids = output.iter().filter_map(|item| Some(item.get("id")?.as_str()?.to_owned())).collect();
+        items.extend(output);
         turns.push(Value::from(items).to_string().into());
         let id = document.get("id").and_then(Value::as_str).unwrap_or_default().to_owned();
-        let answer = StoredAnswer { principal, model, document: Bytes::from(document.to_string()), turns };
+        let text = Bytes::from(document.to_string());
+        let answer = StoredAnswer { principal, model, lora, document: text, turns, items: ids };
         let is_stored = store.put(id, answer);
         if let Some(stored) = document.get_mut("store") {
             *stored = is_stored.into();
@@ -163,7 +168,11 @@ pub(crate) fn remove(face: &OpenAi, call: &Call<'_>, id: &str) -> Result<Reply, 
 /// The document of a stored answer.
 fn find(face: &OpenAi, call: &Call<'_>, id: &str) -> Outcome<Bytes> {
     let answer = face.answers.get(id, call.caller.principal.as_ref());
-    let answer = answer.filter(|answer| call.may(Action::Infer, Some(&answer.model)));
+    let answer = answer.filter(|answer| {
+        let full = || answer.lora.as_ref().map(|lora| format!("{}:{lora}", answer.model));
+        let may = |model: &str| call.may(Action::Infer, Some(model));
+        may(&answer.model) || full().is_some_and(|full| may(&full))
+    });
     answer
         .map(|answer| answer.document.clone())
         .ok_or_else(|| Failure::unknown_answer("response_id", format!("Response with id '{id}' not found.")))

@@ -17,13 +17,26 @@ const DEFAULT_TEMPLATE: &str = "default";
 /// Steps that a template may take: a few for each byte of the longest conversations, and a fraction of a second in all.
 const STEPS: u64 = 8 << 20;
 
+/// A text whose place in a prompt shows how a template writes it.
+const PROBE: &str = "a text that no template has";
+
 /// The chat template of a model.
 #[derive(Debug)]
 pub(crate) struct ChatTemplate {
     environment: Environment<'static>,
     has_tool_template: bool,
+    content: Content,
     /// All of its text, by which its family is recognised.
     text: String,
+}
+
+/// The forms of a message's content that a template takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Content {
+    /// Whether content has to be a list of parts, even if it is only text.
+    pub needs_lists: bool,
+    /// Whether parts that are images have a place in the prompt.
+    pub has_images: bool,
 }
 
 /// The input of a template.
@@ -68,7 +81,37 @@ impl ChatTemplate {
                 .add_template_owned(name, source)
                 .map_err(|error| format!("the chat template: {error:#}"))?;
         }
-        Ok(Some(Self { environment, has_tool_template, text }))
+        let mut template = Self { environment, has_tool_template, content: Content::default(), text };
+        template.content = template.probe();
+        Ok(Some(template))
+    }
+
+    /// Finds out which content the template takes, from the prompts of short conversations.
+    fn probe(&self) -> Content {
+        let part = |kind: &str| ("type", Value::from(kind));
+        let text = Value::from_pairs([part("text"), ("text", Value::from(PROBE))]);
+        let image = Value::from_pairs([part("image")]);
+        let prompt = |content: Value| {
+            let message = Value::from_pairs([("role", Value::from("user")), ("content", content)]);
+            let conversation = Conversation {
+                messages: vec![message],
+                add_generation_prompt: true,
+                ..Conversation::default()
+            };
+            let prompt = self.render(conversation).ok()?;
+            // A template that knows no lists may write one as it is, with its texts in quotes.
+            let (before, after) = prompt.split_once(PROBE)?;
+            (!before.ends_with(['"', '\'']) && !after.starts_with(['"', '\''])).then_some(prompt)
+        };
+        let list = prompt(Value::from(vec![text.clone()]));
+        let needs_lists = list.is_some() && prompt(Value::from(PROBE)).is_none();
+        let with_image = list.is_some().then(|| prompt(Value::from(vec![image, text]))).flatten();
+        Content { needs_lists, has_images: with_image.is_some() && with_image != list }
+    }
+
+    /// The content that the template takes.
+    pub(crate) fn content(&self) -> Content {
+        self.content
     }
 
     /// Whether the template mentions a text.

@@ -56,7 +56,7 @@ pub(crate) fn batch_size(signature: &Signature, input: &InputSignature) -> Optio
 }
 
 /// The shape for `count` elements: a batch of one, whose last variable dimension holds them.
-fn shape(signature: &Signature, input: &InputSignature, count: usize) -> Shape {
+pub(crate) fn shape(signature: &Signature, input: &InputSignature, count: usize) -> Shape {
     let mut shape = input.dims.clone();
     let mut count = i64::try_from(count).unwrap_or(i64::MAX);
     for dim in shape.iter_mut().rev().filter(|dim| **dim < 0) {

@@ -4,6 +4,7 @@ mod access;
 mod chat;
 mod completions;
 mod embeddings;
+mod images;
 mod rerank;
 mod responses;
 mod streams;
@@ -285,7 +286,10 @@ async fn rights_are_those_on_the_model_that_a_name_with_a_colon_means() {
         (&["m:x"], "m", 403),
         // An adapter, which this model has no input for.
         (&["m"], "m:y", 400),
-        (&["m:y"], "m:y", 403),
+        (&["m:y"], "m:y", 400),
+        (&["m:y"], "m", 403),
+        (&["m:y"], "m:z", 403),
+        (&["m:"], "m", 403),
         (&[], "m:y", 403),
         (&[], "unknown", 403),
     ] {

@@ -1,7 +1,7 @@
 //! `/tokenize` and `/detokenize`, as vLLM has them: by models with an input `operation`, whose backend has the tokenizer.
 
 use hyper::StatusCode;
-use nereid_core::backend_api::{DataType, InferRequest, Response, Tensor};
+use nereid_core::backend_api::{BytesElements, DataType, InferRequest, Response, Tensor};
 use nereid_core::{InputSignature, Model};
 use nereid_http::{Call, Reply, RequestBody, reply};
 use serde::Serialize;
@@ -13,6 +13,10 @@ use crate::exchange::{Exchange, Refusal, Request};
 use crate::fields::Fields;
 use crate::tensors;
 use crate::traces::Traces;
+
+/// The field and the input by which a request wants the texts of tokens, and the output with them.
+const RETURN_TEXTS: &str = "return_token_strs";
+const TEXTS: &str = "token_strs";
 
 /// The most tokens of a request.
 const MOST_TOKENS: usize = 1 << 20;
@@ -50,13 +54,23 @@ fn plan_tokenize(request: &Request) -> Outcome<InferRequest> {
     };
     // A chat template writes the special tokens itself.
     let adds_special = fields.take("add_special_tokens")?.unwrap_or(!is_chat);
-    if fields.take::<bool>("return_token_strs")? == Some(true) {
-        return Err(Failure::unsupported("return_token_strs", "'return_token_strs' is not supported"));
-    }
+    let wants_texts = fields.take(RETURN_TEXTS)?.unwrap_or(false);
     fields.end()?;
+    let signature = request.model.signature();
     let mut inputs = operation(request, "tokenize", &text)?;
     let special = input(request, "add_special_tokens")?;
-    inputs.push(tensors::scalar(request.model.signature(), special, vec![u8::from(adds_special)]));
+    inputs.push(tensors::scalar(signature, special, vec![u8::from(adds_special)]));
+    if wants_texts {
+        let has_texts = signature.output(TEXTS).is_some_and(|output| output.data_type == DataType::Bytes);
+        let input = signature.input(RETURN_TEXTS).filter(|_| has_texts).ok_or_else(|| {
+            let message = format!(
+                "model '{}' returns no texts of tokens: that takes a BOOL input '{RETURN_TEXTS}' and a BYTES output '{TEXTS}'",
+                request.name
+            );
+            Failure::unsupported(RETURN_TEXTS, message)
+        })?;
+        inputs.push(tensors::scalar(signature, input, vec![1]));
+    }
     Ok(InferRequest { inputs, ..InferRequest::default() })
 }
 
@@ -83,6 +97,15 @@ fn tokens_of(response: &Response) -> Outcome<Vec<i32>> {
     let contents = output.contiguous()?;
     let (tokens, _) = contents.as_chunks();
     Ok(tokens.iter().map(|bytes| i32::from_le_bytes(*bytes)).collect())
+}
+
+/// The texts of tokens in a response, if it has any.
+fn texts_of(response: &Response) -> Outcome<Option<Vec<String>>> {
+    let Some(output) = response.outputs.iter().find(|output| output.name == TEXTS) else { return Ok(None) };
+    let contents = output.contiguous()?;
+    let texts = BytesElements::new(&contents);
+    let texts = texts.map(|text| text.map(|text| String::from_utf8_lossy(text).into_owned()));
+    Ok(Some(texts.collect::<Result<_, _>>()?))
 }
 
 /// The longest context of a model, by its configuration.
@@ -112,7 +135,8 @@ pub(crate) async fn tokenize(
     let response = exchange.infer(request)?.single().await?;
     let tokens = tokens_of(&response)?;
     let max_model_len = context_length(&exchange.model);
-    let document = Document { count: tokens.len(), max_model_len, tokens, token_strs: None };
+    let token_strs = texts_of(&response)?;
+    let document = Document { count: tokens.len(), max_model_len, tokens, token_strs };
     Ok(reply::json(StatusCode::OK, &document))
 }
 

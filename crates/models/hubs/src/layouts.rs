@@ -17,7 +17,7 @@ use crate::address::{HubAddress, HubKind};
 pub type Engines = Arc<dyn Fn(&str) -> bool + Send + Sync>;
 
 /// The formats and the engines that run them, the best first.
-const ENGINES: [(Format, &str); 7] = [
+const ENGINES: [(Format, &str); 8] = [
     (Format::Onnx, "onnxruntime"),
     (Format::OpenVino, "openvino"),
     (Format::SavedModel, "tensorflow"),
@@ -25,6 +25,7 @@ const ENGINES: [(Format, &str); 7] = [
     (Format::Plan, "tensorrt"),
     (Format::Gguf, "llamacpp"),
     (Format::Onnx, "embedded"),
+    (Format::Safetensors, "transformers"),
 ];
 
 /// The most addresses in a message.
@@ -176,8 +177,10 @@ fn at(address: &HubAddress, path: &str) -> String {
 /// Explains why no model can be run. A repository without any model files is one without models.
 fn none_runs(address: &HubAddress, found: &[Candidate<'_>], files: &[&str]) -> Result<Arranged, String> {
     let shown = at(address, &address.path);
-    let main = found.iter().find(|candidate| candidate.base == "model");
-    if let Some(candidate) = main.or(found.first()) {
+    // Safetensors hold weights of all kinds of models.
+    let mut graphs = found.iter().filter(|candidate| candidate.format != Format::Safetensors);
+    let main = graphs.clone().find(|candidate| candidate.base == "model");
+    if let Some(candidate) = main.or(graphs.next()) {
         let engines: Vec<_> = ENGINES
             .iter()
             .filter(|(format, _)| *format == candidate.format)
@@ -198,9 +201,14 @@ fn none_runs(address: &HubAddress, found: &[Candidate<'_>], files: &[&str]) -> R
         };
     };
     let formats: Vec<_> = weights.keys().copied().collect();
+    let as_they_are = if found.is_empty() {
+        ""
+    } else {
+        "; language models are served as they are where the Python of models has the packages torch and transformers"
+    };
     Err(format!(
         "'{shown}' has no model that this server runs, only weights in the format {} ('{example}'): export them, for instance with \
-         `optimum-cli export onnx --model {} FOLDER`",
+         `optimum-cli export onnx --model {} FOLDER`{as_they_are}",
         formats.join(" and "),
         address.name
     ))

@@ -7,6 +7,7 @@ use nereid_python::PythonBackend;
 use nereid_worker::SandboxSettings;
 
 use crate::backends::{BackendSetting, BackendsConfig};
+use crate::transformers;
 
 /// Settings that choose the library of a framework's backend, and between it and another engine.
 const LIBRARY: &str = "library";
@@ -27,7 +28,7 @@ fn sentence(config: &BackendsConfig, installed: &[String], setting: &BackendSett
     let is_library = match &**backend {
         "python" => config.settings_of(backend).get(ENGINE) == Some("library"),
         // An installed library replaces only this backend.
-        "fil" => installed.contains(backend),
+        "fil" | transformers::NAME => installed.contains(backend),
         _ => false,
     };
     let names = names(backend).filter(|_| !is_library)?;
@@ -50,10 +51,11 @@ fn names(backend: &str) -> Option<Vec<&'static str>> {
         "tensorflow" => [ENGINE, LIBRARY].into_iter().chain(nereid_tensorflow::SETTINGS).collect(),
         "pytorch" => vec![ENGINE, LIBRARY],
         "python" => [ENGINE].into_iter().chain(PythonBackend::settings()).collect(),
+        transformers::NAME => transformers::settings().collect(),
         _ => return None,
     };
-    let isolation =
-        IsolationSettings::NAMES.into_iter().filter(|_| runs_in_processes(backend) && backend != "python");
+    let has_isolation = runs_in_processes(backend) && !["python", transformers::NAME].contains(&backend);
+    let isolation = IsolationSettings::NAMES.into_iter().filter(|_| has_isolation);
     let sandbox = SandboxSettings::NAMES.into_iter().filter(|_| runs_in_processes(backend));
     Some(own.into_iter().chain(BackendSettings::FOR_EVERY_BACKEND).chain(isolation).chain(sandbox).collect())
 }
@@ -98,6 +100,9 @@ mod tests {
             ("pytorch,isolaton=process", Some("isolation")),
             ("caffe2,library=/x", None),
             ("llamacpp,default_max_batch_size=4", Some("default-max-batch-size")),
+            ("transformers,execute-timeout-seconds=1", Some("stub-timeout-seconds")),
+            ("transformers,stub-timeout-second=1", Some("stub-timeout-seconds")),
+            ("transformers,isolation=process", None),
             ("fil,sandbox=on", None),
             ("identity,isolation=process", None),
         ] {
@@ -127,6 +132,8 @@ mod tests {
             "tensorflow,default-max-batch-size=8",
             "caffe2,isolation=none",
             "fil,default-max-batch-size=8",
+            "transformers,python=/venv",
+            "transformers,sandbox=on",
             "onnxruntime,min-compute-capability=6.0",
             "tensorrt,coalesce-request-input=true",
             "dali,foo=1",

@@ -21,6 +21,7 @@ use crate::platform::PlatformConfig;
 use crate::python;
 use crate::pytorch;
 use crate::tensorflow;
+use crate::transformers;
 
 /// Backends that are not built in, and what to install.
 const MISSING: &[(&str, &str)] = &[
@@ -99,10 +100,14 @@ pub struct BackendSetting {
 impl BackendsConfig {
     /// The settings of a backend: its own override those for all.
     pub fn settings_of(&self, backend: &str) -> BackendSettings {
-        let for_all = self.settings.iter().filter(|setting| setting.backend.is_none());
-        let its_own = self.settings.iter().filter(|setting| setting.backend.as_deref() == Some(backend));
-        // Of duplicates, the last one applies.
-        for_all.chain(its_own).map(|setting| (&*setting.key, &*setting.value)).collect()
+        self.layered_settings(&[backend]).into_iter().collect()
+    }
+
+    /// Names and values of the settings for all backends, and then of each of these. Of duplicates, the last one applies.
+    pub(crate) fn layered_settings(&self, backends: &[&str]) -> Vec<(&str, &str)> {
+        let layers = [None].into_iter().chain(backends.iter().copied().map(Some));
+        let of = |layer| self.settings.iter().filter(move |it| it.backend.as_deref() == layer);
+        layers.flat_map(of).map(|setting| (&*setting.key, &*setting.value)).collect()
     }
 }
 
@@ -154,6 +159,13 @@ impl InstalledBackends {
         if !installed.iter().any(|name| name == "fil") {
             registry.register("fil", Arc::new(ForestBackend::new(config.settings_of("fil"))));
         }
+        // Somebody's own backend of this name, if it is installed, keeps its models.
+        if !installed.iter().any(|name| name == transformers::NAME) {
+            let config = config.clone();
+            registry.register_lazy(transformers::NAME, true, move || {
+                transformers::open(config.layered_settings(&transformers::LAYERS), &config.directory)
+            });
+        }
         for (backend, reason) in
             MISSING.iter().filter(|(backend, _)| !installed.iter().any(|name| name == backend))
         {
@@ -201,5 +213,8 @@ mod tests {
         assert_eq!(of("python", "default-max-batch-size").as_deref(), Some("2"));
         assert_eq!(of("onnxruntime", "path").as_deref(), Some("/a=b"));
         assert_eq!(of("python", "path").as_deref(), Some("/c,d"));
+        let layers = config.layered_settings(&["onnxruntime", "python"]);
+        let expected = [("default-max-batch-size", "2"), ("path", "/a=b"), ("default-max-batch-size", "8")];
+        assert_eq!(layers, [&expected[..], &[("path", "/c,d")]].concat());
     }
 }

@@ -10,7 +10,7 @@ use nereid_triton_host::LibraryBackends;
 
 use crate::backends::{BackendsConfig, InstalledBackends};
 use crate::onnx_engine::{self, Expected};
-use crate::{llamacpp, openvino, python, pytorch, tensorflow};
+use crate::{llamacpp, openvino, python, pytorch, tensorflow, transformers};
 
 /// The engines of this machine.
 pub struct EngineCheck {
@@ -57,6 +57,7 @@ impl EngineCheck {
         match name(&model.config) {
             "pytorch" => nereid_pytorch::check_file(model),
             "fil" => nereid_forest::check_file(model),
+            transformers::NAME => nereid_transformers::check_file(model),
             "onnxruntime" if self.onnx().ok() == Some(Expected::Embedded) => {
                 onnx_engine::check_embedded(model)
             }
@@ -85,6 +86,9 @@ impl EngineCheck {
             }
             "pytorch" => pytorch::check(&self.settings("pytorch"), directory),
             "python" => python::check(&self.settings("python"), directory, model),
+            transformers::NAME => {
+                transformers::check(self.config.layered_settings(&transformers::LAYERS), directory, model)
+            }
             _ => Ok(()),
         }
     }

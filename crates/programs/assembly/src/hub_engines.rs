@@ -9,6 +9,7 @@ use nereid_openvino::LibraryLocation;
 
 use crate::backends::BackendsConfig;
 use crate::installed;
+use crate::transformers;
 
 /// The engines that these backends would find.
 pub fn engines(config: &BackendsConfig) -> Engines {
@@ -60,6 +61,9 @@ fn is_here(engine: &str, config: &BackendsConfig) -> bool {
                 || has_library("openvino", nereid_openvino::find)
         }
         "pytorch" => has_library("pytorch", nereid_pytorch::find),
+        transformers::NAME => {
+            transformers::is_here(config.layered_settings(&transformers::LAYERS), &config.directory)
+        }
         "embedded" => cfg!(feature = "embedded-engine"),
         other => config.directory.join(other).join(format!("libtriton_{other}.so")).exists(),
     }

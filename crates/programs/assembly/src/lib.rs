@@ -37,6 +37,7 @@ mod running;
 mod tensorflow;
 mod token_keys;
 mod traces;
+mod transformers;
 
 pub use agents::AgentConfig;
 pub use backends::{BackendSetting, BackendsConfig, InstalledBackends};
@@ -45,7 +46,8 @@ pub use config::{AccessRules, Config, PollConfig, Process, VERSION};
 pub use engine_check::EngineCheck;
 pub use error::{StartError, StopError};
 pub use faces::{
-    ConsolePort, Endpoint, Face, FaceContext, Grpc, Http, Metrics, OpenAiLimits, SageMaker, Serving, VertexAi,
+    ConsolePort, Endpoint, Face, FaceContext, Grpc, Http, Metrics, OpenAiLimits, OpenAiPort, SageMaker,
+    Serving, VertexAi,
 };
 pub use gpus::{DriverLibrary, Gpus, GpusConfig};
 pub use hub_engines::{FrameworkLibrary, engines, libraries};

@@ -48,5 +48,12 @@ fn check(path: &Path, subject: Option<(&str, &str)>, namespace: Option<&str>) ->
             [reason.right.name().to_owned(), is_granted.to_owned(), why]
         })
         .collect();
-    Ok(nereid_check::draw_table(["Right", "Granted", "Why"], &rows))
+    let table = nereid_check::draw_table(["Right", "Granted", "Why"], &rows);
+    Ok(match model.split_once(':') {
+        Some((base, adapter)) => format!(
+            "{}\nIf this is the adapter '{adapter}' of model '{base}', 'infer' and 'read' on '{base}' cover it, too.",
+            table.trim_end()
+        ),
+        None => table,
+    })
 }

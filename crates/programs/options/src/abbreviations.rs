@@ -12,7 +12,7 @@ use clap::{Arg, Command};
 use super::sources::names;
 
 /// Options that Triton does not have.
-pub(super) const OWN: [&str; 34] = [
+pub(super) const OWN: [&str; 36] = [
     "access",
     "audit-log",
     "config-file",
@@ -38,7 +38,9 @@ pub(super) const OWN: [&str; 34] = [
     "on-demand-retry-secs",
     "on-demand-wait-secs",
     "openai",
+    "openai-address",
     "openai-default-max-tokens",
+    "openai-port",
     "openai-stored-bytes",
     "repository-agent",
     "repository-cache-byte-size",

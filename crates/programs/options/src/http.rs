@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::thread::available_parallelism;
 
 use clap::{ArgAction, Args};
-use nereid_assembly::{ConsolePort, Endpoint, Http, OpenAiLimits};
+use nereid_assembly::{ConsolePort, Endpoint, Http, OpenAiLimits, OpenAiPort};
 use nereid_http::{Origin, TransportOptions};
 use nereid_kserve::{HttpOptions as FaceOptions, cors};
 use nereid_net::listener::{Address, Host, TlsFiles};
@@ -39,6 +39,17 @@ pub(crate) struct HttpOptions {
     /// Serve OpenAI's interface at /v1 of the HTTP port, for models that take and return text.
     #[arg(long, value_name = "BOOL", default_value = "true", value_parser = boolean(), action = ArgAction::Set)]
     openai: bool,
+
+    /// Port to serve OpenAI's interface on, instead of the HTTP port; 0 for any free one. Nothing else is there, and
+    /// --allow-http=false does not close it. A console on a port of its own still has the interface, which its chats use. Default:
+    /// the HTTP port.
+    #[arg(long, value_name = "PORT", value_parser = port())]
+    openai_port: Option<u16>,
+
+    /// Address or host name to serve OpenAI's interface on, with --openai-port, or a Unix socket as for --http-address. Default: the
+    /// value of --http-address, or 127.0.0.1 if that is a Unix socket.
+    #[arg(long, value_name = "ADDRESS", value_parser = str::parse::<Host>)]
+    openai_address: Option<Host>,
 
     /// Maximum number of tokens that a request through OpenAI's interface generates if it sets no limit. Models of the
     /// backend llamacpp need none.
@@ -130,10 +141,20 @@ impl HttpOptions {
         has_own.then(|| host.at(self.console_port.unwrap_or_default(), false))
     }
 
+    /// Address of OpenAI's interface, if it has one of its own.
+    pub(crate) fn openai_address(&self) -> Option<Address> {
+        let port = self.openai_port.filter(|_| self.openai)?;
+        let host = self.openai_address.clone().unwrap_or_else(|| self.host());
+        Some(host.at(port, false))
+    }
+
     /// A conflict between options.
     pub(crate) fn contradiction(&self) -> Option<&'static str> {
-        let is_lost = self.console_address.is_some() && self.console_port.is_none();
-        is_lost.then_some("--console-address needs --console-port")
+        let is_lost = |address: &Option<Host>, port: Option<u16>| address.is_some() && port.is_none();
+        if is_lost(&self.openai_address, self.openai_port) {
+            return Some("--openai-address needs --openai-port");
+        }
+        is_lost(&self.console_address, self.console_port).then_some("--console-address needs --console-port")
     }
 
     /// The default host of other protocols: HTTP's host, or the loopback address if HTTP is served at a Unix socket.
@@ -173,7 +194,17 @@ impl HttpOptions {
         if !self.allow_http {
             return Ok(None);
         }
-        Ok(Some(self.at(self.address(), self.console && self.console_address().is_none())?))
+        let console = self.console && self.console_address().is_none();
+        let http = self.at(self.address(), console)?;
+        Ok(Some(Http { openai: http.openai.filter(|_| self.openai_port.is_none()), ..http }))
+    }
+
+    /// The own face of OpenAI's interface, if it has one.
+    ///
+    /// # Errors
+    /// Conflicting options, or a missing one.
+    pub(crate) fn openai_face(&self) -> Result<Option<OpenAiPort>, String> {
+        self.openai_address().map(|address| Ok(OpenAiPort(self.at(address, false)?))).transpose()
     }
 
     /// The console's own face, if it has one.
@@ -268,6 +299,33 @@ mod tests {
         assert!(parsed(&["--console-address=c"]).unwrap().contradiction().is_some());
         let off = parsed(&["--console-port=9", "--allow-http=false"]).unwrap();
         assert!(off.console_face().unwrap().is_none() && off.face().unwrap().is_none());
+    }
+
+    #[test]
+    fn openais_interface_is_on_the_port_of_http_or_on_its_own() {
+        for (arguments, with_http, own) in [
+            (&[][..], Some(true), None),
+            (&["--openai=false"], Some(false), None),
+            (&["--openai-port=9"], Some(false), Some("0.0.0.0:9")),
+            (&["--openai-port=9", "--http-address=unix:/n"], Some(false), Some("127.0.0.1:9")),
+            (&["--openai-port=9", "--openai-address=o", "--http-address=h"], Some(false), Some("o:9")),
+            (&["--openai-port=9", "--openai-address=unix:/o"], Some(false), Some("unix:/o")),
+            (&["--openai-port=9", "--openai=false"], Some(false), None),
+            (&["--openai-port=9", "--allow-http=false"], None, Some("0.0.0.0:9")),
+            (&["--allow-http=false"], None, None),
+        ] {
+            let options = parsed(arguments).unwrap();
+            let face = options.openai_face().unwrap();
+            let address = face.as_ref().map(|OpenAiPort(http)| http.endpoint.address.to_string());
+            assert_eq!(address.as_deref(), own, "{arguments:?}");
+            assert!(face.is_none_or(|OpenAiPort(http)| http.openai.is_some()), "{arguments:?}");
+            let found = options.face().unwrap().map(|http| http.openai.is_some());
+            assert_eq!(found, with_http, "{arguments:?}");
+            assert_eq!(options.contradiction(), None, "{arguments:?}");
+        }
+        let console = parsed(&["--openai-port=9", "--console-port=8"]).unwrap().console_face().unwrap();
+        assert!(console.is_some_and(|ConsolePort(http)| http.openai.is_some()));
+        assert!(parsed(&["--openai-address=o"]).unwrap().contradiction().is_some());
     }
 
     #[test]

@@ -265,6 +265,7 @@ impl Options {
             self.metrics.face(&http_host).map(boxed),
             self.http.face()?.map(boxed),
             self.http.console_face()?.map(boxed),
+            self.http.openai_face()?.map(boxed),
             self.vertex_ai.face(&self.http, |name| env::var(name).ok())?.map(boxed),
             self.sagemaker.face(&self.http, |name| env::var(name).ok())?.map(boxed),
         ];
@@ -345,6 +346,7 @@ impl Options {
         let all = [
             ("--http-port", http),
             ("--console-port", self.http.console_address()),
+            ("--openai-port", self.http.openai_address()),
             ("--grpc-port", grpc),
             ("--metrics-port", metrics),
             (SAGEMAKER_PORT, self.sagemaker.address()),

@@ -27,7 +27,7 @@ struct Row {
 /// Every route and call.
 fn rows() -> Vec<Row> {
     let http = |face, (method, path, action): (String, String, Action)| {
-        let names_model = path.contains("{model}")
+        let names_model = ["{model}", "{adapter}"].iter().any(|name| path.contains(name))
             || action == Action::Infer
             || (face == "SageMaker" && action == Action::Load);
         Row { face, request: format!("{method} {path}"), action, names_model }

@@ -153,6 +153,12 @@ class Options(TypedDict, total=False):
     openai: bool
     """Serve OpenAI's interface at /v1 of the HTTP port, for models that take and return text."""
 
+    openai_port: int
+    """Port to serve OpenAI's interface on, instead of the HTTP port; 0 for any free one. Nothing else is there, and --allow-http=false does not close it. A console on a port of its own still has the interface, which its chats use. Default: the HTTP port."""
+
+    openai_address: str
+    """Address or host name to serve OpenAI's interface on, with --openai-port, or a Unix socket as for --http-address. Default: the value of --http-address, or 127.0.0.1 if that is a Unix socket."""
+
     openai_default_max_tokens: int
     """Maximum number of tokens that a request through OpenAI's interface generates if it sets no limit. Models of the backend llamacpp need none."""
 

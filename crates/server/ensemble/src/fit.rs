@@ -7,7 +7,7 @@ use nereid_backend_api::{Error, ModelConfig, Result};
 use nereid_core::{Labels, Model, ModelId, ModelSpec, ModelTable, VersionState};
 use nereid_model_config::proto::ModelTransactionPolicy;
 use nereid_model_config::proto::model_config::SchedulingChoice;
-use nereid_model_config::{Stage, validate, validate_ensemble};
+use nereid_model_config::{EnsembleConstants, Stage, ensemble_constants, validate, validate_ensemble};
 
 use crate::steps_of;
 
@@ -20,6 +20,8 @@ pub(crate) struct EnsembleFit {
     pub config: ModelConfig,
     /// The labels of its outputs; outputs without labels have those of the members.
     pub labels: BTreeMap<String, Labels>,
+    /// The constants of its tensors.
+    pub constants: EnsembleConstants,
 }
 
 /// Fits an ensemble to the served models.
@@ -28,6 +30,7 @@ pub(crate) struct EnsembleFit {
 /// `InvalidArg` with all reasons why it cannot be served: missing members, and tensors that do not fit.
 pub(crate) fn fit(spec: &ModelSpec, models: &ModelTable) -> Result<EnsembleFit> {
     let (config, members) = fit_config(&spec.id, &spec.config, models)?;
+    let constants = constants_of(&config, &members, models);
     let mut labels = spec.labels.clone();
     for (step, member) in steps_of(&config).into_iter().flat_map(|ensemble| &ensemble.step).zip(&members) {
         for (output, tensor) in &step.output_map {
@@ -37,16 +40,25 @@ pub(crate) fn fit(spec: &ModelSpec, models: &ModelTable) -> Result<EnsembleFit> 
             }
         }
     }
-    Ok(EnsembleFit { config, labels })
+    Ok(EnsembleFit { config, labels, constants })
 }
 
-/// Whether a served ensemble still fits the served models with the same configuration.
+/// Whether a served ensemble still fits the served models with the same configuration and constants.
 ///
 /// # Errors
 /// As [`fit()`].
-pub(crate) fn still_fits(ensemble: &Model, models: &ModelTable) -> Result<bool> {
-    let (config, _) = fit_config(ensemble.id(), ensemble.declared_config(), models)?;
-    Ok(config == *ensemble.config())
+pub(crate) fn still_fits(
+    ensemble: &Model,
+    constants: &EnsembleConstants,
+    models: &ModelTable,
+) -> Result<bool> {
+    let (config, members) = fit_config(ensemble.id(), ensemble.declared_config(), models)?;
+    Ok(config == *ensemble.config() && *constants == constants_of(&config, &members, models))
+}
+
+fn constants_of(config: &ModelConfig, members: &[Arc<Model>], models: &ModelTable) -> EnsembleConstants {
+    let configs = members.iter().map(|member| (member.name(), latest(member, models)));
+    ensemble_constants(config, &configs.collect())
 }
 
 /// The configuration as it is served, and the member of each step.

@@ -7,15 +7,18 @@ use nereid_core::{
     Composite, Executor, Item as _, Model, ModelStatistics, ModelTable, ReadyCheck, Refusal, Sequences,
     ServedModels, Ticket,
 };
+use nereid_model_config::EnsembleConstants;
 use nereid_tasks::TaskGroup;
 use tokio::sync::Semaphore;
 
+use crate::flow::Flow;
 use crate::plan::Plan;
 use crate::{fit, run};
 
 /// Executes the requests of an ensemble by requests to its members.
 pub(crate) struct Graph {
     shared: Arc<Shared>,
+    constants: EnsembleConstants,
     /// The requests in progress.
     runs: Arc<TaskGroup>,
 }
@@ -23,6 +26,8 @@ pub(crate) struct Graph {
 /// State shared by all runs of an ensemble.
 pub(crate) struct Shared {
     pub plan: Plan,
+    /// Conditions, maps and fallbacks, if there are any.
+    pub flow: Option<Flow>,
     /// The table in which members are looked up.
     pub models: ServedModels,
     pub statistics: Arc<ModelStatistics>,
@@ -32,13 +37,23 @@ pub(crate) struct Shared {
 
 impl Graph {
     /// For a configuration that fits its members.
-    pub(crate) fn new(config: &ModelConfig, models: ServedModels, statistics: Arc<ModelStatistics>) -> Self {
+    pub(crate) fn new(
+        config: &ModelConfig,
+        constants: EnsembleConstants,
+        models: ServedModels,
+        statistics: Arc<ModelStatistics>,
+    ) -> Self {
         let plan = Plan::new(config);
+        let flow = Flow::new(config, &constants, &plan);
         let limits = match plan.max_inflight {
             0 => Vec::new(),
             most => plan.steps.iter().map(|_| Arc::new(Semaphore::new(most))).collect(),
         };
-        Self { shared: Arc::new(Shared { plan, models, statistics, limits }), runs: Arc::default() }
+        Self {
+            shared: Arc::new(Shared { plan, flow, models, statistics, limits }),
+            constants,
+            runs: Arc::default(),
+        }
     }
 }
 
@@ -110,6 +125,6 @@ impl Composite for Graph {
     }
 
     fn still_fits(&self, model: &Model, models: &ModelTable) -> Result<bool> {
-        fit::still_fits(model, models)
+        fit::still_fits(model, &self.constants, models)
     }
 }

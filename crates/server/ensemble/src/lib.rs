@@ -10,8 +10,10 @@
 #![forbid(unsafe_code)]
 
 mod fit;
+mod flow;
 mod graph;
 mod plan;
+mod request;
 mod run;
 mod wave;
 
@@ -42,9 +44,9 @@ impl ExecutorFactory for EnsembleFactory {
 
     fn build(&self, load: &VersionLoad<'_>) -> Result<Executable, BuildError> {
         let models = load.models.now().ok_or_else(|| Error::unavailable("the server has ended"))?;
-        let EnsembleFit { config, labels } = fit(load.spec, &models)?;
+        let EnsembleFit { config, labels, constants } = fit(load.spec, &models)?;
         let statistics = load.statistics(&config);
-        let graph = Graph::new(&config, load.models.clone(), Arc::clone(&statistics));
+        let graph = Graph::new(&config, constants, load.models.clone(), Arc::clone(&statistics));
         Ok(Executable::new(config, labels, statistics, Arc::new(graph)))
     }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use nereid_backend_api::{ModelConfig, Shape};
 use nereid_core::ModelId;
+use nereid_model_config::StepRules;
 
 use crate::steps_of;
 
@@ -26,6 +27,8 @@ pub(crate) struct Plan {
     pub writers: Vec<Option<usize>>,
     /// Maximum number of requests in progress per step; 0 for no limit.
     pub max_inflight: usize,
+    /// The number of each tensor, by name.
+    pub tensors: BTreeMap<String, usize>,
 }
 
 pub(crate) struct PlannedOutput {
@@ -66,14 +69,13 @@ impl Plan {
         let mut steps = Vec::new();
         for step in ensemble.into_iter().flat_map(|ensemble| &ensemble.step) {
             let namespace = step.model_namespace.clone();
-            let mut numbered = |map: &BTreeMap<String, String>| {
-                map.iter().map(|(name, tensor)| (name.clone(), number(tensor))).collect()
-            };
+            let mut numbered = |name: &str, tensor: &str| (name.to_owned(), number(tensor));
+            let inputs = StepRules::of(step).inputs;
             steps.push(PlannedStep {
                 model: ModelId { name: step.model_name.clone(), namespace },
                 version: u64::try_from(step.model_version).ok(),
-                inputs: numbered(&step.input_map),
-                outputs: numbered(&step.output_map),
+                inputs: inputs.iter().map(|input| numbered(input.name, input.tensor)).collect(),
+                outputs: step.output_map.iter().map(|(name, tensor)| numbered(name, tensor)).collect(),
                 rank: 0,
             });
         }
@@ -93,6 +95,7 @@ impl Plan {
             readers,
             writers,
             max_inflight: ensemble.map_or(0, |ensemble| ensemble.max_inflight_requests as usize),
+            tensors: numbers,
         }
     }
 

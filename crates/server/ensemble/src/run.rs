@@ -1,4 +1,5 @@
-//! One request to an ensemble, from its tensors to its answers.
+//! One request to an ensemble, from its tensors to its answers. Ensembles with conditions, maps or fallbacks run in
+//! [`flow`](crate::flow).
 //!
 //! A step runs as soon as its inputs are complete. The first failure ends the request; dropping the answers of the other
 //! steps cancels them.
@@ -12,15 +13,15 @@ use std::time::Instant;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use nereid_backend_api::{
-    Answer, BatchMonitor, Error, ExecutionTimes, InferRequest, Phase, PolicyContents, Request, RequestTrace,
-    RequestedOutput, Responder, Response, Result,
+    Answer, BatchMonitor, Error, ExecutionTimes, InferRequest, Phase, Request, RequestTrace, Responder,
+    Response, Result,
 };
 use nereid_core::{ComputeSum, Model, ResponseStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::graph::Shared;
-use crate::plan::PlannedStep;
 use crate::wave::{Sequence, Value, Wave};
+use crate::{flow, request};
 
 /// The wave of the request itself.
 const REQUEST: u64 = 0;
@@ -34,19 +35,20 @@ pub(crate) async fn run(shared: Arc<Shared>, request: Request) {
     responder.await_report();
     responder.mark(Phase::Started, started);
     let responder = Arc::new(responder);
-    let mut run = match Run::new(&shared, request, batch_size, &responder) {
-        Ok(run) => run,
+    let end = match &shared.flow {
+        None => run_waves(&shared, request, batch_size, &responder).await,
+        // On the heap, so that other ensembles do not reserve memory for it.
+        Some(flow) => Box::pin(flow::run(&shared, flow, request, batch_size, &responder)).await,
+    };
+    // The trace ends when the request is answered.
+    let RunEnd { outcome, computed, trace: _trace } = match end {
+        Ok(end) => end,
         Err(error) => return responder.finish_with(Err(in_ensemble(&shared.plan.name, &error))),
     };
-    let outcome = run.execute().await;
-    let (computed, last) = (Arc::clone(&run.computed), run.last.take());
-    // The trace ends when the request is answered.
-    let _trace = run.template.trace.take();
-    // Cancels requests to members that are still in progress.
-    drop(run);
-    if let Err(error) = outcome {
-        return responder.finish_with(Err(in_ensemble(&shared.plan.name, &error)));
-    }
+    let last = match outcome {
+        Ok(last) => last,
+        Err(error) => return responder.finish_with(Err(in_ensemble(&shared.plan.name, &error))),
+    };
     let (reporter, statistics) = (Arc::clone(&responder), Arc::clone(&shared.statistics));
     computed.finish(move |sum| {
         let inputs_ready = started + sum.input;
@@ -60,6 +62,25 @@ pub(crate) async fn run(shared: Arc<Shared>, request: Request) {
         Some(response) => responder.finish_with(Ok(response)),
         None => responder.finish(),
     }
+}
+
+/// The end of a run: all of its requests to members have ended, or are cancelled.
+pub(crate) struct RunEnd {
+    /// The last response, which is not sent yet.
+    pub outcome: Result<Option<Response>>,
+    pub computed: Arc<ComputeSum>,
+    pub trace: Option<RequestTrace>,
+}
+
+async fn run_waves(
+    shared: &Shared,
+    request: InferRequest,
+    batch_size: usize,
+    responder: &Responder,
+) -> Result<RunEnd> {
+    let mut run = Run::new(shared, request, batch_size, responder)?;
+    let outcome = run.execute().await.map(|()| run.last.take());
+    Ok(RunEnd { outcome, computed: Arc::clone(&run.computed), trace: run.template.trace.take() })
 }
 
 fn in_ensemble(name: &str, error: &Error) -> Error {
@@ -363,16 +384,7 @@ impl<'a> Run<'a> {
                 Some(input) => value.shaped_for(&input.dims, batches),
                 None => value,
             };
-            if let Some(of_tensor) = value.sequence {
-                match &sequence {
-                    Some(known) if *known != of_tensor => tracing::error!(
-                        "ensemble '{1}': a step of model '{0}' reads tensors of different sequences; using {known:?}",
-                        member.name(),
-                        self.shared.plan.name
-                    ),
-                    _ => sequence = Some(of_tensor),
-                }
-            }
+            request::join_sequences(&mut sequence, value.sequence, member.name(), &self.shared.plan.name);
             if let Some(mut input) = value.tensor {
                 input.name.clone_from(name);
                 inputs.push(input);
@@ -384,40 +396,12 @@ impl<'a> Run<'a> {
             Some(&size) => usize::try_from(size).unwrap_or(0),
             None => 1,
         };
-        let template = &self.template;
-        let sequence = sequence.unwrap_or_else(|| Sequence {
-            correlation_id: template.correlation_id.clone(),
-            flags: template.sequence,
-        });
-        let request = InferRequest {
-            id: template.id.clone(),
-            inputs,
-            policy_contents: self.policy_contents(step),
-            outputs: step.outputs.iter().map(|(name, _)| RequestedOutput::new(name)).collect(),
-            parameters: template.parameters.clone(),
-            correlation_id: sequence.correlation_id.clone(),
-            sequence: sequence.flags,
-            priority: template.priority,
-            timeout: template.timeout,
-            deadline: template.deadline,
-            flow: template.flow,
-            allocator: None,
-            trace: template.trace.as_ref().map(RequestTrace::child),
-        };
+        let sequence = sequence.unwrap_or_else(|| Sequence::of(&self.template));
+        let policy_contents = request::policy_contents(&self.template, &self.shared.plan, step);
+        let request = request::to_member(&self.template, step, inputs, &sequence, policy_contents);
         let is_decoupled = member.is_decoupled();
         let answers = member.infer_for(request, &self.computed)?;
         Ok(WaitingFor::Answer(Live { ready, answers, is_decoupled, batch, sequence, _permit: permit }))
-    }
-
-    /// Contents for host policies of inputs that a step takes from the ensemble's request.
-    fn policy_contents(&self, step: &PlannedStep) -> Vec<PolicyContents> {
-        let mut found = Vec::new();
-        for given in &self.template.policy_contents {
-            let Some(&tensor) = self.shared.plan.inputs.get(&given.input) else { continue };
-            let readers = step.inputs.iter().filter(|(_, read)| *read == tensor);
-            found.extend(readers.map(|(name, _)| PolicyContents { input: name.clone(), ..given.clone() }));
-        }
-        found
     }
 
     /// Takes a member's answer.

@@ -1,7 +1,9 @@
 //! Requests to ensembles, through a whole server, with scripted members.
 
 mod executors;
+mod flow;
 mod lifecycle;
+mod random_flows;
 mod random_graphs;
 mod streams;
 
@@ -30,7 +32,8 @@ use crate::EnsembleFactory;
 /// - `repeat`: numbered responses, their count is the input;
 /// - `hold`: like `add`, once the test [releases](Members::release) the request;
 /// - `unready`: like `add`, but the model is not ready;
-/// - `tell`: like `add`, and the response's parameters contain the request's sequence.
+/// - `tell`: like `add`, and the response's parameters contain the request's sequence;
+/// - see [`flow::ACTS`] for the others.
 #[derive(Clone, Default)]
 struct Members {
     held: Arc<Mutex<Vec<Request>>>,
@@ -76,6 +79,10 @@ fn execute(mut batch: Batch, act: &str, plus: i64, held: &Mutex<Vec<Request>>) {
         "hold" => held.lock().unwrap().extend(batch.into_requests()),
         "repeat" | "count" => {
             batch.into_requests().into_iter().for_each(|request| repeat(&request, act == "count"));
+        }
+        act if flow::ACTS.contains(&act) => {
+            let outcomes: Vec<_> = batch.requests().iter().map(|it| flow::answered(it, plus, act)).collect();
+            batch.complete(outcomes);
         }
         act => {
             let outcomes: Vec<_> =

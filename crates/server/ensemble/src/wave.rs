@@ -4,7 +4,7 @@
 //! Steps write into the wave that they read from.
 
 use nereid_backend_api::{
-    CorrelationId, Error, ParameterValue, Parameters, Result, SequenceFlags, Shape, Tensor,
+    CorrelationId, Error, InferRequest, ParameterValue, Parameters, Result, SequenceFlags, Shape, Tensor,
 };
 
 use crate::plan::Plan;
@@ -17,6 +17,11 @@ pub(crate) struct Sequence {
 }
 
 impl Sequence {
+    /// The sequence of a request.
+    pub(crate) fn of(request: &InferRequest) -> Self {
+        Self { correlation_id: request.correlation_id.clone(), flags: request.sequence }
+    }
+
     /// The sequence of the requests that follow a response: overridden by the response's parameters, or unchanged.
     ///
     /// # Errors

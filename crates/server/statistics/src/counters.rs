@@ -105,6 +105,7 @@ pub(super) struct Counters {
     execution_count: AtomicU64,
     /// Requests that were taken in; each of them ends as a success or as a failure.
     begun: AtomicU64,
+    fallbacks: AtomicU64,
     success: Counter,
     fail: Counter,
     cancel: Counter,
@@ -127,6 +128,11 @@ impl Counters {
     /// Counts a request that was taken in.
     pub(super) fn record_start(&self) {
         self.begun.fetch_add(1, Relaxed);
+    }
+
+    /// Counts a failed step of an ensemble that was replaced.
+    pub(super) fn fallback(&self) {
+        self.fallbacks.fetch_add(1, Relaxed);
     }
 
     /// Counts the end of a request.
@@ -220,6 +226,7 @@ impl Counters {
         sum.last_inference_ms = sum.last_inference_ms.max(self.last_inference_ms.load(Relaxed));
         sum.inference_count += self.inference_count.load(Relaxed);
         sum.execution_count += self.execution_count.load(Relaxed);
+        sum.fallback_count += self.fallbacks.load(Relaxed);
         sum.success += self.success.snapshot();
         sum.fail += self.fail.snapshot();
         sum.cancel += self.cancel.snapshot();
@@ -250,6 +257,7 @@ impl Counters {
             failures: self.failures.each_ref().map(|count| count.load(Relaxed)),
             inferences: self.inference_count.load(Relaxed),
             executions: self.execution_count.load(Relaxed),
+            fallbacks: self.fallbacks.load(Relaxed),
             request_ns: success.ns,
             queue_ns: self.queue.snapshot().ns,
             compute_input_ns: self.compute_input.snapshot().ns,

@@ -58,6 +58,8 @@ pub struct InferStatistics {
     pub inference_count: u64,
     /// Executions of the model: a batch counts once.
     pub execution_count: u64,
+    /// Failed steps of an ensemble that another step or a value replaced.
+    pub fallback_count: u64,
     /// Successful requests, from arrival to answer.
     pub success: DurationStatistics,
     /// Failed requests, those refused in the queue and those cancelled among them, from arrival to answer.
@@ -225,6 +227,11 @@ impl ModelStatistics {
         if let Some(latencies) = &self.latencies {
             latencies.missed(took);
         }
+    }
+
+    /// Counts a failed step of an ensemble that another step or a value replaced.
+    pub fn record_fallback(&self) {
+        self.counters.own().fallback();
     }
 
     /// Counts one response to a request of a decoupled model, by its index among the responses. It took `duration`, of

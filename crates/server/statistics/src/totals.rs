@@ -41,6 +41,8 @@ pub struct Totals {
     pub inferences: u64,
     /// Executions.
     pub executions: u64,
+    /// Failed steps of an ensemble that another step or a value replaced.
+    pub fallbacks: u64,
     /// Successful requests, from arrival to answer.
     pub request_ns: u64,
     /// Successful requests: waiting for an instance.
@@ -70,6 +72,7 @@ impl AddAssign for Totals {
         self.failures.iter_mut().zip(other.failures).for_each(|(one, other)| *one += other);
         self.inferences += other.inferences;
         self.executions += other.executions;
+        self.fallbacks += other.fallbacks;
         self.request_ns += other.request_ns;
         self.queue_ns += other.queue_ns;
         self.compute_input_ns += other.compute_input_ns;

@@ -194,6 +194,14 @@ fn file_in_version_folder_implies_the_backend() {
 fn first_recognizable_file_and_version_win() {
     check_backend("", &[&["model.py", "model.onnx"]], ["onnxruntime", "onnxruntime_onnx", ""]);
     check_backend("", &[&[], &["model.py"], &["model.onnx"]], ["python", "", ""]);
+    let language: &[&str] = &["config.json", "model.safetensors", "tokenizer.json"];
+    check_backend("", &[language], ["transformers", "", ""]);
+    check_backend("", &[&["config.json", "model.safetensors.index.json"]], ["transformers", "", ""]);
+    check_backend("", &[&["model.safetensors", "tokenizer.json"]], ["", "", ""]);
+    // Files of other engines come first.
+    for (file, backend, platform) in [("model.py", "python", ""), ("model.gguf", "llamacpp", "gguf")] {
+        check_backend("", &[&[language, &[file]].concat()], [backend, platform, ""]);
+    }
     check_backend("", &[], ["", "", ""]);
 }
 

@@ -1,11 +1,14 @@
 //! The rules for an ensemble by itself: its steps, and the graph formed by their tensors.
 //!
 //! Each tensor of an ensemble is an input of the ensemble or written by one step; a step runs when all its tensors
-//! are available. Knows nothing of the models behind the steps: [`super::members`] does.
+//! are available. Conditions may let several steps write a tensor, see [`super::conditions`]. Knows nothing of the models
+//! behind the steps: [`super::members`] does.
 
 use std::collections::{BTreeMap, HashSet};
 
+use super::conditions;
 use super::report::Report;
+use crate::ensemble_rules::{EnsembleRules, ON_ERROR};
 use crate::proto::model_ensembling::Step;
 use crate::proto::{ModelConfig, ModelEnsembling};
 
@@ -37,11 +40,22 @@ pub(super) fn check(config: &ModelConfig, ensemble: &ModelEnsembling, report: &m
             }
         }
     }
+    let rules = EnsembleRules::of(config).unwrap_or_else(|invalid| {
+        whole = false;
+        for parameter in invalid {
+            report.add(format!("parameters[{:?}]", parameter.key), parameter.reason);
+        }
+        None
+    });
     if whole {
-        let graph = Graph::new(config, &ensemble.step);
+        let graph = Graph::new(config, &ensemble.step, rules.as_ref());
         graph.check_writers(report);
         graph.check_ends(config, report);
         graph.check_cycles(report);
+        if let Some(rules) = rules.as_ref().filter(|_| report.is_empty()) {
+            let order = order_of(&graph.edges(), &(0..ensemble.step.len()).collect());
+            conditions::check(config, &ensemble.step, rules, &order, report);
+        }
     }
 }
 
@@ -57,20 +71,23 @@ type Place<'a> = (usize, &'a str);
 struct Tensor<'a> {
     is_input: bool,
     is_output: bool,
+    /// Whether it fills in for another tensor that no step wrote.
+    fills: bool,
     readers: Vec<Place<'a>>,
     writers: Vec<Place<'a>>,
 }
 
 struct Graph<'a> {
     steps: &'a [Step],
+    rules: Option<&'a EnsembleRules<'a>>,
     tensors: BTreeMap<&'a str, Tensor<'a>>,
 }
 
 impl<'a> Graph<'a> {
-    fn new(config: &'a ModelConfig, steps: &'a [Step]) -> Self {
+    fn new(config: &'a ModelConfig, steps: &'a [Step], rules: Option<&'a EnsembleRules<'a>>) -> Self {
         let mut tensors: BTreeMap<&str, Tensor<'_>> = BTreeMap::new();
         for (index, step) in steps.iter().enumerate() {
-            for (key, tensor) in &step.input_map {
+            for (key, tensor) in step.input_map.iter().filter(|(key, _)| *key != ON_ERROR) {
                 tensors.entry(tensor).or_default().readers.push((index, key));
             }
             for (key, tensor) in &step.output_map {
@@ -87,18 +104,27 @@ impl<'a> Graph<'a> {
                 tensor.is_output = true;
             }
         }
-        Self { steps, tensors }
+        for filler in rules.iter().flat_map(|rules| rules.fillers()) {
+            if let Some(tensor) = filler.tensor().and_then(|tensor| tensors.get_mut(tensor)) {
+                tensor.fills = true;
+            }
+        }
+        Self { steps, rules, tensors }
     }
 
-    /// Checks that each tensor has one writer, and that each tensor of a step is used or produced elsewhere.
+    /// Checks that each tensor has one writer, and that each tensor of a step is used or produced elsewhere. With
+    /// conditions, several steps may write a tensor.
     fn check_writers(&self, report: &mut Report) {
         for (name, tensor) in &self.tensors {
-            for (index, key) in tensor.writers.iter().skip(1) {
+            for (place, (index, key)) in tensor.writers.iter().enumerate().skip(1) {
+                if self.rules.is_some() && tensor.writers[place - 1].0 != *index {
+                    continue;
+                }
                 let field = format!("{}.output_map[{key:?}]", step_path(*index));
                 let (first, _) = tensor.writers[0];
                 report.add(field, format!("tensor '{name}' is written by step {first} too"));
             }
-            if tensor.readers.is_empty() && !tensor.is_output {
+            if tensor.readers.is_empty() && !tensor.is_output && !tensor.fills {
                 for (index, key) in tensor.writers.iter().take(1) {
                     let field = format!("{}.output_map[{key:?}]", step_path(*index));
                     let reason =
@@ -122,7 +148,9 @@ impl<'a> Graph<'a> {
     /// Checks that the graph uses the ensemble's inputs and produces its outputs.
     fn check_ends(&self, config: &ModelConfig, report: &mut Report) {
         for (index, input) in config.input.iter().enumerate() {
-            if !self.tensors.contains_key(input.name.as_str()) {
+            let fills =
+                |rules: &EnsembleRules<'_>| rules.fillers().any(|it| it.tensor() == Some(&input.name));
+            if !self.tensors.contains_key(input.name.as_str()) && !self.rules.is_some_and(fills) {
                 let reason = format!("no step reads input '{}'", input.name);
                 let candidates = self.names(|tensor| tensor.writers.is_empty() && !tensor.is_input);
                 report.add_unknown(format!("input[{index}].name"), reason, &input.name, candidates);
@@ -147,14 +175,29 @@ impl<'a> Graph<'a> {
     }
 
     /// Edges from each step to the readers of its outputs. Only tensors written by a step create dependencies; all
-    /// others are available from the start, or reported already.
+    /// others are available from the start, or reported already. With rules, also from tensors to the readers of those
+    /// that they are the value of, and from a step to its fallbacks.
     fn edges(&self) -> Vec<(usize, usize)> {
-        self.tensors
-            .values()
-            .filter(|tensor| !tensor.is_input)
-            .filter_map(|tensor| Some((tensor.writers.first()?.0, tensor)))
-            .flat_map(|(writer, tensor)| tensor.readers.iter().map(move |&(reader, _)| (writer, reader)))
-            .collect()
+        // Further writers are errors of their own.
+        let writers = if self.rules.is_some() { conditions::MAX_WRITERS } else { 1 };
+        let mut edges = Vec::new();
+        let mut connect = |written: &Tensor<'_>, read: &Tensor<'_>| {
+            for (writer, _) in written.writers.iter().take(writers).filter(|_| !written.is_input) {
+                edges.extend(read.readers.iter().map(|(reader, _)| (*writer, *reader)));
+            }
+        };
+        self.tensors.values().for_each(|tensor| connect(tensor, tensor));
+        let Some(rules) = self.rules else { return edges };
+        for (tensor, filler) in rules.if_skipped.iter().chain(&rules.on_error) {
+            let filler = filler.tensor().and_then(|filler| self.tensors.get(filler));
+            if let (Some(filler), Some(filled)) = (filler, self.tensors.get(tensor)) {
+                connect(filler, filled);
+            }
+        }
+        let writers = rules.writers(self.steps);
+        let replaced = |fallback| Some((rules.replaced_by(&writers, fallback)?, fallback));
+        edges.extend((0..self.steps.len()).filter_map(replaced));
+        edges
     }
 
     /// Reports steps that wait for each other, which never run.
@@ -183,7 +226,7 @@ impl<'a> Graph<'a> {
 
 /// The steps in execution order, without steps that wait for each other.
 pub(super) fn order(config: &ModelConfig, steps: &[Step]) -> Vec<usize> {
-    order_of(&Graph::new(config, steps).edges(), &(0..steps.len()).collect())
+    order_of(&Graph::new(config, steps, None).edges(), &(0..steps.len()).collect())
 }
 
 /// The nodes of `among` that are not reachable from a cycle, in topological order.

@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use super::ensemble::step_path;
+use super::forms::Tensors;
 use super::report::Report;
-use super::tensor::ANY_SIZE;
 use super::{ValidationErrors, ensemble};
+use crate::ensemble_rules::{EACH, EnsembleRules, IF, ON_ERROR, StepRules, UNLESS};
+use crate::proto::ModelConfig;
 use crate::proto::model_config::SchedulingChoice;
 use crate::proto::model_ensembling::Step;
-use crate::proto::{DataType, ModelConfig};
 
 /// Checks an ensemble that [`validate`](crate::validate) accepted against the completed configurations of its models,
 /// by name. Returns whether the ensemble is decoupled, which it is if one of its models is; the reference puts that
@@ -27,6 +28,8 @@ pub fn validate_ensemble(
     };
     let mut report = Report::default();
     let mut tensors = Tensors::of(config);
+    // `validate` has reported invalid parameters.
+    let rules = EnsembleRules::of(config).unwrap_or(None);
     for (index, step) in ensemble.step.iter().enumerate() {
         let path = step_path(index);
         if step.model_name == config.name {
@@ -48,10 +51,20 @@ pub fn validate_ensemble(
             let reason = format!("is {}, but model '{name}' accepts at most {most}", config.max_batch_size);
             report.add("max_batch_size", reason);
         }
-        check_names(&path, step, member, &mut report);
-        tensors.check_step(&path, step, member, &mut report);
+        let of_step = StepRules::of(step);
+        check_names(&path, step, &of_step, member, &mut report);
+        tensors.check_step(&path, step, &of_step, member, &mut report);
+        if rules.is_some() {
+            check_member(&path, &of_step, member, &mut report);
+        }
     }
-    let streams = streams(config, &ensemble.step, models, &mut report);
+    let streams = match &rules {
+        Some(rules) => {
+            tensors.check_rules(rules, &mut report);
+            false
+        }
+        None => streams(config, &ensemble.step, models, &mut report),
+    };
     report.finish(&config.name)?;
     Ok(streams)
 }
@@ -76,120 +89,50 @@ fn leads_to<'a>(
 }
 
 /// Checks that the maps name the model's tensors, and all required inputs.
-fn check_names(path: &str, step: &Step, member: &ModelConfig, report: &mut Report) {
+fn check_names(path: &str, step: &Step, rules: &StepRules<'_>, member: &ModelConfig, report: &mut Report) {
     let inputs = || member.input.iter().map(|input| input.name.as_str());
     let outputs = || member.output.iter().map(|output| output.name.as_str());
     let (known_inputs, known_outputs): (HashSet<_>, HashSet<_>) = (inputs().collect(), outputs().collect());
-    for key in step.input_map.keys().filter(|key| !known_inputs.contains(key.as_str())) {
-        let reason = format!("model '{}' has no input '{key}'", member.name);
-        report.add_unknown(format!("{path}.input_map[{key:?}]"), reason, key, inputs());
+    for input in rules.inputs.iter().filter(|input| !known_inputs.contains(input.name)) {
+        let reason = format!("model '{}' has no input '{}'", member.name, input.name);
+        let directives = [IF, UNLESS, ON_ERROR, EACH].into_iter().filter(|_| input.key.starts_with('$'));
+        report.add_unknown(
+            format!("{path}.input_map[{:?}]", input.key),
+            reason,
+            input.name,
+            inputs().chain(directives),
+        );
     }
     for key in step.output_map.keys().filter(|key| !known_outputs.contains(key.as_str())) {
         let reason = format!("model '{}' has no output '{key}'", member.name);
         report.add_unknown(format!("{path}.output_map[{key:?}]"), reason, key, outputs());
     }
     for input in member.input.iter().filter(|input| !input.optional) {
-        if !step.input_map.contains_key(&input.name) {
-            let given = step.input_map.keys().map(String::as_str);
+        if !rules.inputs.iter().any(|given| given.name == input.name) {
+            let given = rules.inputs.iter().map(|given| given.name);
             let reason = format!("missing input '{}' of model '{}'", input.name, member.name);
             report.add_missing(format!("{path}.input_map"), reason, &input.name, given);
         }
     }
 }
 
-/// Type and shape of a tensor, as declared by its first user.
-struct Form<'a> {
-    /// The model that declares them.
-    model: &'a str,
-    data_type: i32,
-    dims: &'a [i64],
-    batches: bool,
-}
-
-impl Form<'_> {
-    fn full_dims(&self) -> Vec<i64> {
-        let batch = self.batches.then_some(ANY_SIZE);
-        batch.into_iter().chain(self.dims.iter().copied()).collect()
-    }
-
-    /// A model without batching matches one with batching if its first dimension is the batch.
-    fn fits(&self, other: &Form<'_>) -> bool {
-        same_shape(self.dims, other.dims) || same_shape(&self.full_dims(), &other.full_dims())
-    }
-}
-
-/// Variable dimensions match any size.
-fn same_shape(left: &[i64], right: &[i64]) -> bool {
-    left.len() == right.len()
-        && left
-            .iter()
-            .zip(right)
-            .all(|(&left, &right)| left == ANY_SIZE || right == ANY_SIZE || left == right)
-}
-
-/// The tensors of an ensemble, by name.
-struct Tensors<'a>(HashMap<&'a str, Form<'a>>);
-
-impl<'a> Tensors<'a> {
-    fn of(config: &'a ModelConfig) -> Self {
-        let batches = config.max_batch_size > 0;
-        let model = config.name.as_str();
-        let mut tensors = HashMap::new();
-        for input in &config.input {
-            let dims = input.reshape.as_ref().map_or(&input.dims, |reshape| &reshape.shape);
-            let form = Form { model, data_type: input.data_type, dims, batches };
-            tensors.entry(input.name.as_str()).or_insert(form);
-        }
-        for output in &config.output {
-            let dims = output.reshape.as_ref().map_or(&output.dims, |reshape| &reshape.shape);
-            let form = Form { model, data_type: output.data_type, dims, batches };
-            tensors.entry(output.name.as_str()).or_insert(form);
-        }
-        Self(tensors)
-    }
-
-    fn check_step(&mut self, path: &str, step: &'a Step, member: &'a ModelConfig, report: &mut Report) {
-        let batches = member.max_batch_size > 0;
-        let model = member.name.as_str();
-        for input in &member.input {
-            if let Some((key, tensor)) = step.input_map.get_key_value(&input.name) {
-                let form = Form { model, data_type: input.data_type, dims: &input.dims, batches };
-                self.check(&format!("{path}.input_map[{key:?}]"), tensor, form, report);
-            }
-        }
-        for output in &member.output {
-            if let Some((key, tensor)) = step.output_map.get_key_value(&output.name) {
-                let form = Form { model, data_type: output.data_type, dims: &output.dims, batches };
-                self.check(&format!("{path}.output_map[{key:?}]"), tensor, form, report);
-            }
+/// Checks that a model can be a member of an ensemble with conditions, maps or fallbacks.
+fn check_member(path: &str, rules: &StepRules<'_>, member: &ModelConfig, report: &mut Report) {
+    let name = &member.name;
+    for (index, input) in rules.inputs.iter().enumerate() {
+        if rules.inputs[..index].iter().any(|other| other.name == input.name) {
+            let reason = format!("input '{}' of model '{name}' is mapped twice", input.name);
+            report.add(format!("{path}.input_map[{:?}]", input.key), reason);
         }
     }
-
-    fn check(&mut self, field: &str, tensor: &'a str, form: Form<'a>, report: &mut Report) {
-        let Some(known) = self.0.get(tensor) else {
-            self.0.insert(tensor, form);
-            return;
-        };
-        if known.data_type != form.data_type {
-            let name = |number: i32| DataType::try_from(number).unwrap_or_default().as_str_name();
-            let reason = format!(
-                "tensor '{tensor}' is {} in '{}' and {} in '{}'",
-                name(known.data_type),
-                known.model,
-                name(form.data_type),
-                form.model
-            );
-            report.add(field, reason);
-        } else if !known.fits(&form) {
-            let reason = format!(
-                "tensor '{tensor}' has the shape {:?} in '{}' and {:?} in '{}'",
-                known.full_dims(),
-                known.model,
-                form.full_dims(),
-                form.model
-            );
-            report.add(field, reason);
-        }
+    if member.model_transaction_policy.is_some_and(|policy| policy.decoupled) {
+        let reason =
+            format!("model '{name}' is decoupled, which conditions, maps and fallbacks do not support");
+        report.add(format!("{path}.model_name"), reason);
+    }
+    if rules.is_mapped() && matches!(member.scheduling_choice, Some(SchedulingChoice::SequenceBatching(_))) {
+        let reason = format!("model '{name}' has sequence_batching, so the step cannot be mapped ('{EACH}')");
+        report.add(format!("{path}.model_name"), reason);
     }
 }
 

@@ -136,6 +136,11 @@ impl Report {
         }
     }
 
+    /// Whether no rule is broken so far.
+    pub(super) fn is_empty(&self) -> bool {
+        self.errors.is_empty()
+    }
+
     /// Whether the report is full, so that further problems need not be formatted.
     pub(super) fn is_full(&self) -> bool {
         self.errors.len() >= LIMIT

@@ -3,6 +3,7 @@
 //! the reference's `model_config_utils.cc`; distinct names, non-negative counts and devices, and countable elements
 //! are our own rules.
 
+mod conditions;
 mod ensembles;
 mod files;
 mod objective;

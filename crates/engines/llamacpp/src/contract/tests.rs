@@ -44,7 +44,15 @@ fn configuration_is_completed_with_the_tensors_of_the_vllm_backend() {
     let outputs: Vec<_> = config.output.iter().map(|output| output.name.as_str()).collect();
     assert_eq!(
         outputs,
-        ["text_output", "finish_reason", "logprobs", "num_input_tokens", "num_output_tokens", "tokens"]
+        [
+            "text_output",
+            "finish_reason",
+            "logprobs",
+            "num_input_tokens",
+            "num_output_tokens",
+            "tokens",
+            "token_strs"
+        ]
     );
     assert!(config.model_transaction_policy.as_ref().unwrap().decoupled);
     let before = config.clone();

@@ -252,6 +252,14 @@ fn operations_on_tokens_evaluate_nothing() {
     for (inputs, expected) in [
         (vec![bytes("text_input", "ab"), bytes("operation", "tokenize")], Ok(tokens(&[97, 98]))),
         (
+            vec![
+                bytes("text_input", "ab"),
+                bytes("operation", "tokenize"),
+                truth("return_token_strs", false),
+            ],
+            Ok(tokens(&[97, 98])),
+        ),
+        (
             vec![bytes("text_input", ""), bytes("operation", "detokenize"), tokens(&[98, 0])],
             Ok(bytes("text_output", "b<end>")),
         ),
@@ -279,4 +287,17 @@ fn operations_on_tokens_evaluate_nothing() {
             (answer, expected) => panic!("{answer:?} instead of {expected:?}"),
         }
     }
+    let inputs =
+        vec![bytes("text_input", "ab"), bytes("operation", "tokenize"), truth("return_token_strs", true)];
+    let (request, recorder) = Recorder::request(InferRequest { inputs, ..InferRequest::default() }, 1);
+    instance.execute(Arc::<Executions>::default().batch(vec![request]));
+    let response = recorder.answer().unwrap();
+    let [numbers, texts] = response.outputs.as_slice() else { panic!("{response:?}") };
+    assert_eq!(numbers.contiguous().unwrap(), tokens(&[97, 98]).contiguous().unwrap());
+    let expected =
+        [bytes("", "_97"), bytes("", "_98")].map(|text| text.contiguous().unwrap().to_vec()).concat();
+    assert_eq!(
+        (&*texts.name, &texts.shape, texts.contiguous().unwrap().to_vec()),
+        ("token_strs", &[2].into(), expected)
+    );
 }

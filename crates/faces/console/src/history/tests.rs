@@ -15,6 +15,7 @@ fn reading(name: &str, success: u64, failures: u64, pending: usize) -> Reading {
         failures: [failures, 0, 0, 0, 0],
         inferences: success * 4,
         executions: success * 2,
+        fallbacks: 0,
         request_ns: success * 10_000,
         queue_ns: success * 1000,
         compute_input_ns: success * 2000,

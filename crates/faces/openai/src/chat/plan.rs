@@ -11,7 +11,7 @@ use crate::contract::{Generation, SAMPLING_ROOM};
 use crate::error::{Failure, Outcome};
 use crate::exchange::Request;
 use crate::fields::{Fields, read};
-use crate::messages::read_messages;
+use crate::messages::{Messages, read_messages};
 use crate::parsing::{Calls, Parsing, ToolFormat};
 use crate::sampling::{Sampling, guide};
 use crate::template::Conversation;
@@ -55,16 +55,14 @@ pub(crate) fn plan(request: &Request) -> Outcome<Plan> {
     let messages = fields
         .take_raw("messages")
         .ok_or_else(|| Failure::invalid_field("messages", "'messages' is missing"))?;
-    let template = request.profile.chat_template(&request.name)?;
-    let messages = read_messages(messages, template.mentions("developer"))?;
-    planned(request, fields, messages)
+    planned(request, fields, read_messages(request, messages)?)
 }
 
 /// Reads the other fields of a conversation.
 ///
 /// # Errors
 /// A field is invalid or not supported.
-pub(crate) fn planned(request: &Request, mut fields: Fields<'_>, messages: Vec<Value>) -> Outcome<Plan> {
+pub(crate) fn planned(request: &Request, mut fields: Fields<'_>, messages: Messages) -> Outcome<Plan> {
     let Request { name, model, profile, .. } = request;
     let contract = profile.text_contract(name)?;
     let template = profile.chat_template(name)?;
@@ -81,6 +79,7 @@ pub(crate) fn planned(request: &Request, mut fields: Fields<'_>, messages: Vec<V
         ToolChoice::Auto => Some(profile.tool_format(name)?),
         _ => None,
     };
+    let Messages { messages, images } = messages;
     let conversation = conversation(&mut fields, messages, tools.for_template.clone())?;
     let mut prompt = template.render(conversation)?;
     if guide.is_some() && prompt.trim_end().ends_with("<think>") {
@@ -97,6 +96,7 @@ pub(crate) fn planned(request: &Request, mut fields: Fields<'_>, messages: Vec<V
     };
     let generation = Generation {
         prompt: prompt.into(),
+        images: images.into_tensor(model.signature()),
         stream: sampling.stream,
         max_tokens: sampling.max_tokens,
         stop: sampling.stop,
@@ -139,7 +139,7 @@ pub(crate) fn prompt(request: &Request, fields: &mut Fields<'_>) -> Outcome<Stri
         .take_raw("messages")
         .ok_or_else(|| Failure::invalid_field("prompt", "'prompt' or 'messages' is missing"))?;
     let template = request.profile.chat_template(&request.name)?;
-    let messages = read_messages(messages, template.mentions("developer"))?;
+    let Messages { messages, .. } = read_messages(request, messages)?;
     let tools = ToolSet::take(fields)?;
     template.render(conversation(fields, messages, tools.for_template)?)
 }

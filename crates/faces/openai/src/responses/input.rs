@@ -1,5 +1,7 @@
 //! From the items of a request to the messages of a conversation.
 
+use std::collections::{HashMap, HashSet};
+
 use minijinja::Value;
 use minijinja::value::Serde;
 use serde::Deserialize;
@@ -70,7 +72,6 @@ pub(super) fn plan(request: &Request, store: &Store, principal: Option<&Principa
     let instructions: Option<String> = fields.take("instructions")?;
     let input =
         fields.take_raw("input").ok_or_else(|| Failure::invalid_field("input", "'input' is missing"))?;
-    let template = request.profile.chat_template(&request.name)?;
     let stores = fields.take("store")?.unwrap_or(true) && store.has_room();
     let previous: Option<String> = fields.take("previous_response_id")?;
     let turns = match &previous {
@@ -83,9 +84,9 @@ pub(super) fn plan(request: &Request, store: &Store, principal: Option<&Principa
             }
         },
     };
-    let input = items(input)?;
+    let input = with_stored(items(input)?, store, principal)?;
     let messages = messages(instructions, &turns, &input)?;
-    let messages = normalise(&messages, "input", template.mentions("developer"))?;
+    let messages = normalise(request, &messages, "input")?;
     fields.rename("max_output_tokens", "max_tokens");
     take_text(&mut fields)?;
     take_reasoning(&mut fields)?;
@@ -139,6 +140,44 @@ fn items(input: &RawValue) -> Outcome<Vec<Json>> {
         Input::Text(text) => vec![json!({"type": "message", "role": "user", "content": text})],
         Input::Items(items) => items,
     })
+}
+
+/// The items, with those of stored answers in place of references to them. An item can be referenced once, so that a short request is
+/// never longer than the store.
+fn with_stored(items: Vec<Json>, store: &Store, principal: Option<&Principal>) -> Outcome<Vec<Json>> {
+    let mut answers = HashSet::new();
+    let mut stored: HashMap<String, Json> = HashMap::new();
+    let mut resolved = Vec::with_capacity(items.len());
+    for (index, item) in items.into_iter().enumerate() {
+        let Some(id) = reference(&item) else {
+            resolved.push(item);
+            continue;
+        };
+        if !stored.contains_key(id)
+            && let Some(answer) = store.answer_of(id)
+            && answers.insert(answer.clone())
+            && let Some(answer) = store.get(&answer, principal)
+        {
+            let turn = answer.turns.last().map_or("[]", |turn| &**turn);
+            let turn: Vec<Json> = serde_json::from_str(turn).unwrap_or_default();
+            let named =
+                turn.into_iter().filter_map(|item| Some((item.get("id")?.as_str()?.to_owned(), item)));
+            stored.extend(named.filter(|(id, _)| answer.items.contains(id)));
+        }
+        resolved.push(stored.remove(id).ok_or_else(|| {
+            let message =
+                format!("'input[{index}]': there is no stored item '{id}', or it is referenced twice");
+            Failure::invalid_field("input", message)
+        })?);
+    }
+    Ok(resolved)
+}
+
+/// The identifier in a reference to an item, whose type may be left out.
+fn reference(item: &Json) -> Option<&str> {
+    let is_plain = || item.get("type").is_none_or(Json::is_null) && item.get("role").is_none();
+    let is_reference = item.get("type").and_then(Json::as_str) == Some("item_reference") || is_plain();
+    item.get("id").filter(|_| is_reference)?.as_str()
 }
 
 /// The messages of a conversation, in the form of chat completions: the turns before a request, and its own items.

@@ -17,6 +17,9 @@ const LIFETIME: Duration = Duration::from_hours(24);
 /// Bytes of an answer in addition to its texts.
 const OVERHEAD: usize = 1024;
 
+/// Bytes of an item in addition to its text.
+const ITEM_OVERHEAD: usize = 256;
+
 /// An answer that takes a larger part of the room is not stored: it would evict most others.
 const LARGEST_PART: usize = 4;
 
@@ -29,16 +32,21 @@ pub(crate) struct StoredAnswer {
     pub principal: Option<Principal>,
     /// The model that gave it.
     pub model: String,
+    /// The model's adapter.
+    pub lora: Option<String>,
     /// The JSON of the answer.
     pub document: Bytes,
     /// The conversation, the answer included.
     pub turns: Vec<Turn>,
+    /// The identifiers of the answer's items, which are in the last turn.
+    pub items: Vec<String>,
 }
 
 impl StoredAnswer {
     /// The size in bytes. Turns that several answers share count for each.
     fn size(&self) -> usize {
-        OVERHEAD + self.document.len() + self.turns.iter().map(|turn| turn.len()).sum::<usize>()
+        let items = ITEM_OVERHEAD * self.items.len();
+        OVERHEAD + items + self.document.len() + self.turns.iter().map(|turn| turn.len()).sum::<usize>()
     }
 }
 
@@ -53,6 +61,8 @@ pub(crate) struct Store {
 #[derive(Debug, Default)]
 struct Table {
     entries: HashMap<String, Entry>,
+    /// Maps identifiers of items to those of their answers.
+    items: HashMap<String, String>,
     /// The identifiers by their last use.
     by_use: BTreeMap<u64, String>,
     uses: u64,
@@ -100,6 +110,7 @@ impl Store {
         table.uses += 1;
         let used = (table.uses, Instant::now());
         table.by_use.insert(used.0, id.clone());
+        table.items.extend(answer.items.iter().map(|item| (item.clone(), id.clone())));
         table.entries.insert(id, Entry { answer: Arc::new(answer), used });
         table.size += size;
         true
@@ -120,6 +131,11 @@ impl Store {
             table.by_use.insert(number, id);
         }
         Some(answer)
+    }
+
+    /// The identifier of the answer that has this item.
+    pub(crate) fn answer_of(&self, item: &str) -> Option<String> {
+        self.lock().items.get(item).cloned()
     }
 
     /// Removes an answer. Conversations that continue it keep its turns.
@@ -144,6 +160,9 @@ impl Table {
     fn remove(&mut self, id: &str) {
         if let Some(entry) = self.entries.remove(id) {
             self.by_use.remove(&entry.used.0);
+            for item in &entry.answer.items {
+                self.items.remove(item);
+            }
             self.size -= entry.answer.size();
         }
     }
@@ -159,8 +178,10 @@ mod tests {
         StoredAnswer {
             principal: principal.map(Principal::new),
             model: "m".to_owned(),
+            lora: None,
             document: Bytes::from(vec![b'x'; size]),
             turns: Vec::new(),
+            items: Vec::new(),
         }
     }
 
@@ -177,6 +198,23 @@ mod tests {
         tokio::time::advance(LIFETIME).await;
         assert!(store.get("a", None).is_none());
         assert_eq!(store.lock().size, 0);
+    }
+
+    #[test]
+    fn items_lead_to_their_answer_as_long_as_it_is_stored() {
+        let store = Store::new(1 << 20);
+        let with = |items: &[&str]| StoredAnswer {
+            items: items.iter().map(|item| (*item).to_owned()).collect(),
+            ..answer(None, 1)
+        };
+        store.put("a".to_owned(), with(&["a1", "a2"]));
+        store.put("b".to_owned(), with(&["b1"]));
+        let answers = || ["a1", "a2", "b1", "c"].map(|item| store.answer_of(item));
+        assert_eq!(answers(), [Some("a".into()), Some("a".into()), Some("b".into()), None]);
+        store.remove("a");
+        assert_eq!(answers(), [None, None, Some("b".into()), None]);
+        store.remove("b");
+        assert!(store.lock().items.is_empty() && store.lock().size == 0);
     }
 
     #[test]

@@ -138,3 +138,77 @@ fn template_for_tools_is_used_with_tools_only() {
         ChatTemplate::compile(sources(&[("", "{% if %}")])).unwrap_err().starts_with("the chat template: ")
     );
 }
+
+const VISION: &str = "
+{%- for message in messages -%}
+<|im_start|>{{ message.role }}
+{% if message.content is string %}{{ message.content }}{% else %}
+    {%- for part in message.content -%}
+        {%- if part.type == 'image' or 'image_url' in part -%}<|vision_start|><|image_pad|><|vision_end|>
+        {%- elif 'text' in part -%}{{ part.text }}{%- endif -%}
+    {%- endfor -%}
+{%- endif %}<|im_end|>
+{% endfor %}<|im_start|>assistant
+";
+
+const IMAGES_FIRST: &str = "
+{%- for message in messages -%}
+    {{- message['role'].upper() + ': ' -}}
+    {%- for part in message['content'] | selectattr('type', 'equalto', 'image') -%}{{- '<image>\\n' -}}{%- endfor -%}
+    {%- for part in message['content'] | selectattr('type', 'equalto', 'text') -%}{{- part['text'] + ' ' -}}{%- endfor -%}
+{%- endfor -%}ASSISTANT:";
+
+const FIRST_PART: &str = "<|im_start|>
+{%- for message in messages -%}
+    {{- message['role'] | capitalize }}{% if message['content'][0]['type'] == 'image' %}:{% else %}: {% endif -%}
+    {%- for line in message['content'] -%}
+        {%- if line['type'] == 'text' -%}{{ line['text'] }}{%- elif line['type'] == 'image' -%}{{ '<image>' }}{%- endif -%}
+    {%- endfor -%}<end_of_utterance>
+{% endfor %}Assistant:";
+
+const BLOCKS: &str = "{{ bos_token }}
+{%- for message in messages -%}
+    {%- if message.content is not string -%}
+        [INST]{%- for block in message.content -%}
+            {%- if block.type == 'text' -%}{{ block.text }}
+            {%- elif block.type in ['image', 'image_url'] -%}[IMG]
+            {%- else -%}{{ raise_exception('Only text and images are supported') }}{%- endif -%}
+        {%- endfor -%}[/INST]
+    {%- else -%}[INST]{{ message.content }}[/INST]{%- endif -%}
+{%- endfor -%}";
+
+const TEXTS_IN_LISTS: &str = "{% for message in messages %}{% for part in message.content %}{% if part.type == 'text' %}{{ part.text }}{% endif %}{% endfor %}{% endfor %}";
+
+#[test]
+fn content_that_templates_take_is_found() {
+    let text = |text: &str| json!({"type": "text", "text": text});
+    let image = json!({"type": "image"});
+    for (template, needs_lists, expected) in [
+        (
+            VISION,
+            false,
+            Some(
+                "<|im_start|>user\na<|vision_start|><|image_pad|><|vision_end|>b<|im_end|>\n<|im_start|>assistant",
+            ),
+        ),
+        (IMAGES_FIRST, true, Some("USER: <image>\na b ASSISTANT:")),
+        (FIRST_PART, true, Some("<|im_start|>User: a<image>b<end_of_utterance>\nAssistant:")),
+        (BLOCKS, false, Some("<s>[INST]a[IMG]b[/INST]")),
+        (TEXTS_IN_LISTS, true, None),
+        (CHATML, false, None),
+        (BRACKETS, false, None),
+        (NAMESPACES, false, None),
+        ("{% for m in messages %}{{ m.content }}{% endfor %}", false, None),
+        ("{{ messages | tojson }}", false, None),
+        ("{{ messages[7].content }}", false, None),
+        ("nothing", false, None),
+    ] {
+        let template = compile(template);
+        let has_images = expected.is_some();
+        assert_eq!(template.content(), Content { needs_lists, has_images }, "{}", template.text);
+        if let Some(expected) = expected {
+            let messages = json!([{"role": "user", "content": [text("a"), image, text("b")]}]);
+            assert_eq!(template.render(conversation(&messages, &Json::Null)).unwrap(), expected);
+        }
+    }
+}

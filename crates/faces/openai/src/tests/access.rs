@@ -17,7 +17,7 @@ struct Strict(Mutex<u32>);
 impl Authorizer for Strict {
     fn check(&self, _: &Identity, action: Action, model: Option<&str>) -> Result<(), Denied> {
         match model {
-            Some("m") => Err(Denied::Forbidden(format!("{action:?} of m"))),
+            Some("m" | "m:adapter") => Err(Denied::Forbidden(format!("{action:?} of m"))),
             _ => Ok(()),
         }
     }

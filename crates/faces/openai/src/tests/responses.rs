@@ -283,3 +283,44 @@ async fn failed_answers_are_not_stored() {
     let path = format!("/v1/responses/{}", data["response"]["id"].as_str().unwrap());
     assert_eq!(site.ask("GET", &path, "").await.status, 404);
 }
+
+#[tokio::test]
+async fn references_stand_for_the_items_of_stored_answers() {
+    let site = site(VLLM, words(&["Hello"])).await;
+    let first = site.post("/v1/responses", &with(json!({}))).await.json();
+    let id = &first["output"][0]["id"];
+    let user = json!({"role": "user", "content": "And?"});
+    for reference in
+        [json!({"type": "item_reference", "id": id}), json!({"id": id}), json!({"type": null, "id": id})]
+    {
+        let input = json!([{"role": "user", "content": "Hi"}, reference, user]);
+        let answer = site.post("/v1/responses", &with(json!({"input": input}))).await;
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        assert_eq!(site.last_seen()["text_input"], "[user] Hi\n[assistant] Hello\n[user] And?\n>");
+        // The new answer has the item itself, so that it can be continued when the first one is gone.
+        let next = with(json!({"input": "So?", "previous_response_id": answer.json()["id"]}));
+        assert_eq!(site.post("/v1/responses", &next).await.status, 200);
+        let prompt = site.last_seen()["text_input"].clone();
+        assert_eq!(prompt, "[user] Hi\n[assistant] Hello\n[user] And?\n[assistant] Hello\n[user] So?\n>");
+    }
+    let unstored = site.post("/v1/responses", &with(json!({"store": false}))).await.json();
+    let reference = |id: &Value| json!({"type": "item_reference", "id": id});
+    for (input, place) in [
+        (json!([reference(id), reference(id), user]), "'input[1]'"),
+        (json!([user, reference(&json!("msg_0"))]), "'input[1]'"),
+        (json!([reference(&unstored["output"][0]["id"])]), "'input[0]'"),
+        (json!([reference(&first["id"])]), "'input[0]'"),
+        (json!([{"type": "item_reference"}]), "'input[0]'"),
+    ] {
+        let answer = site.post("/v1/responses", &with(json!({"input": input}))).await;
+        assert_eq!(
+            (answer.status, &answer.json()["error"]["param"]),
+            (400, &json!("input")),
+            "{}",
+            answer.body
+        );
+        assert!(answer.json()["error"]["message"].as_str().unwrap().starts_with(place), "{}", answer.body);
+    }
+    site.ask("DELETE", &format!("/v1/responses/{}", first["id"].as_str().unwrap()), "").await;
+    assert_eq!(site.post("/v1/responses", &with(json!({"input": [reference(id)]}))).await.status, 400);
+}

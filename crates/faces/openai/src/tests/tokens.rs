@@ -8,9 +8,10 @@ fn tokenizing() -> String {
         input [
             {{ name: "operation" data_type: TYPE_STRING dims: 1 optional: true }},
             {{ name: "add_special_tokens" data_type: TYPE_BOOL dims: 1 optional: true }},
-            {{ name: "tokens" data_type: TYPE_INT32 dims: -1 optional: true }}
+            {{ name: "tokens" data_type: TYPE_INT32 dims: -1 optional: true }},
+            {{ name: "return_token_strs" data_type: TYPE_BOOL dims: 1 optional: true }}
         ]
-        output [{{ name: "tokens" data_type: TYPE_INT32 dims: -1 }}]
+        output [{{ name: "tokens" data_type: TYPE_INT32 dims: -1 }}, {{ name: "token_strs" data_type: TYPE_STRING dims: -1 }}]
         parameters {{ key: "context_length" value {{ string_value: "77" }} }}"#
     )
 }
@@ -30,7 +31,15 @@ fn bytes_as_tokens(request: Request) {
             }
             let count = i64::try_from(tokens.len()).unwrap();
             let contents: Vec<u8> = tokens.iter().flat_map(|token| token.to_le_bytes()).collect();
-            Response::new(vec![Tensor::new("tokens", DataType::Int32, [count], contents)])
+            let mut outputs = vec![Tensor::new("tokens", DataType::Int32, [count], contents)];
+            if input("return_token_strs") == [1] {
+                let mut texts = Vec::new();
+                for token in tokens {
+                    push_bytes_element(&mut texts, format!("<{token}>").as_bytes()).unwrap();
+                }
+                outputs.push(Tensor::new("token_strs", DataType::Bytes, [count], texts));
+            }
+            Response::new(outputs)
         }
         "detokenize" => {
             let text: String = input("tokens").chunks(4).map(|token| char::from(token[0])).collect();
@@ -61,6 +70,12 @@ async fn tokens_are_those_of_the_models_tokenizer() {
             json!({"count": tokens.len(), "max_model_len": 77, "tokens": tokens, "token_strs": null});
         assert_eq!(json, expected, "{request}");
     }
+    for (text, texts) in [("ab", json!(["<1>", "<97>", "<98>"])), ("", json!(["<1>"]))] {
+        let request = json!({"model": "m", "prompt": text, "return_token_strs": true});
+        assert_eq!(site.post("/tokenize", &request).await.json()["token_strs"], texts);
+    }
+    let nothing = json!({"model": "m", "prompt": "", "add_special_tokens": false, "return_token_strs": true});
+    assert_eq!(site.post("/tokenize", &nothing).await.json()["token_strs"], json!([]));
     for (tokens, text) in [(json!([97, 98]), "ab"), (json!([]), "")] {
         let json = site.post("/detokenize", &json!({"model": "m", "tokens": tokens})).await.json();
         assert_eq!(json, json!({"prompt": text}));
@@ -71,11 +86,18 @@ async fn tokens_are_those_of_the_models_tokenizer() {
 async fn wrong_requests_about_tokens_are_refused_by_name() {
     let able = site(&tokenizing(), bytes_as_tokens).await;
     let unable = site(VLLM, bytes_as_tokens).await;
+    let textless = site(&tokenizing().replace("token_strs", "others"), bytes_as_tokens).await;
     for (site, path, request, param) in [
         (&able, "/tokenize", json!({"model": "m"}), "prompt"),
         (&able, "/tokenize", json!({"model": "m", "prompt": 1}), "prompt"),
         (
             &able,
+            "/tokenize",
+            json!({"model": "m", "prompt": "a", "return_token_strs": 1}),
+            "return_token_strs",
+        ),
+        (
+            &textless,
             "/tokenize",
             json!({"model": "m", "prompt": "a", "return_token_strs": true}),
             "return_token_strs",

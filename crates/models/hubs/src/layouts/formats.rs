@@ -3,6 +3,10 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
+use nereid_repository::{
+    has_transformers_model, is_gguf_model, is_of_transformers_model, is_transformers_model,
+};
+
 use super::gguf;
 
 /// A format that some engine runs.
@@ -14,6 +18,8 @@ pub(super) enum Format {
     TorchScript,
     Plan,
     Gguf,
+    /// A language model in the layout of the hub.
+    Safetensors,
 }
 
 /// Names of folders for files of one format.
@@ -97,7 +103,8 @@ impl<'a> Candidate<'a> {
             let (base, variant) = gguf::base_and_variant(stem(name));
             return Self { format, main, folder: folder.join("/"), base, variant, version };
         }
-        let stem = if format == Format::SavedModel { "model" } else { stem(name) };
+        let is_folder = matches!(format, Format::SavedModel | Format::Safetensors);
+        let stem = if is_folder { "model" } else { stem(name) };
         let (base, variant) = split_variant(stem.strip_prefix("openvino_").unwrap_or(stem));
         Self { format, main, folder: folder.join("/"), base, variant, version }
     }
@@ -132,6 +139,10 @@ impl<'a> Candidate<'a> {
         match self.format {
             Format::TorchScript | Format::Plan => vec![main],
             Format::Gguf => gguf::files(self.main, beside),
+            Format::Safetensors => {
+                let files = beside.filter(|path| is_of_transformers_model(split(path).1));
+                files.map(|path| (format!("1/{}", split(path).1), path.to_owned())).collect()
+            }
             Format::OpenVino => {
                 vec![main, ("1/model.bin".to_owned(), format!("{}.bin", self.main.trim_end_matches(".xml")))]
             }
@@ -159,7 +170,11 @@ impl<'a> Candidate<'a> {
 /// The files that engines can run.
 pub(super) fn candidates<'a>(files: &[&'a str]) -> Vec<Candidate<'a>> {
     let format = |path: &str| {
-        let name = split(path).1;
+        let (folder, name) = split(path);
+        if is_transformers_model(name) {
+            let beside = files.iter().map(|path| split(path)).filter(|(other, _)| *other == folder);
+            return has_transformers_model(beside.map(|(_, name)| name)).then_some(Format::Safetensors);
+        }
         match name.rsplit_once('.')? {
             (_, "onnx") => Some(Format::Onnx),
             (_, "xml") => {
@@ -174,7 +189,7 @@ pub(super) fn candidates<'a>(files: &[&'a str]) -> Vec<Candidate<'a>> {
                 is_script.then_some(Format::TorchScript)
             }
             (_, "plan") => Some(Format::Plan),
-            (stem, "gguf") => gguf::is_model(stem).then_some(Format::Gguf),
+            (stem, "gguf") => is_gguf_model(stem).then_some(Format::Gguf),
             _ => None,
         }
     };

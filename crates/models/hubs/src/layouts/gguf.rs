@@ -1,5 +1,7 @@
 //! Language models in GGUF files: several quantizations of one model, each in one file or split into several.
 
+use nereid_repository::GgufPart;
+
 /// Quantizations, the best compromise of size and quality first. Others come last.
 pub(super) const ORDER: &[&str] = &[
     "q4_k_m", "q4_k_l", "q4_k_xl", "q5_k_m", "q4_k_s", "q4_0", "q4_1", "iq4_nl", "iq4_xs", "q5_k_s", "q5_0",
@@ -15,18 +17,9 @@ pub(super) fn is_quantization(name: &str) -> bool {
     is_quantized || ["f16", "bf16", "f32", "fp16", "mxfp4"].contains(&name)
 }
 
-/// Whether a file with this stem is a model, or the first part of one: not a projector for pictures, a matrix that guides
-/// quantization, or a later part.
-pub(super) fn is_model(stem: &str) -> bool {
-    let lower = stem.to_ascii_lowercase();
-    !lower.contains("mmproj")
-        && !lower.contains("imatrix")
-        && part(stem).is_none_or(|(_, number, _)| number == 1)
-}
-
 /// Splits a stem such as `llama-3-8b.Q4_K_M-00001-of-00002` into the model's name and its quantization in lower case.
 pub(super) fn base_and_variant(stem: &str) -> (String, String) {
-    let whole = part(stem).map_or(stem, |(whole, ..)| whole);
+    let whole = GgufPart::of(stem).map_or(stem, |part| part.whole);
     let found =
         whole.rsplit_once(['-', '.']).filter(|(base, last)| !base.is_empty() && is_quantization(last));
     let (base, variant) = found.unwrap_or((whole, ""));
@@ -36,23 +29,15 @@ pub(super) fn base_and_variant(stem: &str) -> (String, String) {
 
 /// The paths of a model's files in its folder, with their paths in the repository. `beside` are the files of the same folder.
 pub(super) fn files<'a>(main: &str, beside: impl Iterator<Item = &'a str>) -> Vec<(String, String)> {
-    let stem = |path: &str| {
-        path.strip_suffix(".gguf").and_then(part).map(|(whole, number, of)| (whole.to_owned(), number, of))
-    };
+    fn part(path: &str) -> Option<GgufPart<'_>> {
+        GgufPart::of(path.strip_suffix(".gguf")?)
+    }
     let first = [("1/model.gguf".to_owned(), main.to_owned())];
-    let Some((whole, _, count)) = stem(main) else { return first.into() };
+    let Some(main) = part(main) else { return first.into() };
     let others = beside.filter_map(|path| {
-        let (other, number, of) = stem(path)?;
-        let is_next = other == whole && of == count && number > 1;
-        is_next.then(|| (format!("1/model-{number:05}-of-{of:05}.gguf"), path.to_owned()))
+        let other = part(path)?;
+        let is_next = other.whole == main.whole && other.count == main.count && other.number > 1;
+        is_next.then(|| (other.target(), path.to_owned()))
     });
     first.into_iter().chain(others).collect()
-}
-
-/// The stem without the number of a part, the number, and the count of parts.
-fn part(stem: &str) -> Option<(&str, u32, u32)> {
-    let (rest, count) = stem.rsplit_once("-of-")?;
-    let (whole, number) = rest.rsplit_once('-')?;
-    let number_of = |digits: &str| (digits.len() == 5).then(|| digits.parse().ok()).flatten();
-    Some((whole, number_of(number)?, number_of(count)?))
 }

@@ -154,7 +154,8 @@ fn described(address: &str, files: &[&str], engines: &[&str]) -> String {
     }
 }
 
-const ALL: &[&str] = &["onnxruntime", "openvino", "tensorflow", "pytorch", "llamacpp", "embedded"];
+const ALL: &[&str] =
+    &["onnxruntime", "openvino", "tensorflow", "pytorch", "llamacpp", "embedded", "transformers"];
 
 #[test]
 fn well_known_repository_is_one_model_of_its_best_format() {
@@ -209,6 +210,19 @@ fn well_known_repository_is_one_model_of_its_best_format() {
         ),
         ("hf://o/d/unet", DIFFUSERS, ALL, "unet: 1/model.onnx=unet/model.onnx 1/weights.pb=unet/weights.pb"),
         ("hf://o/v", VARIANTS_ONLY, ALL, "v: 1/model.onnx=onnx/model_fp16.onnx"),
+        (
+            "hf://o/chat",
+            &[
+                "model-00001-of-00001.safetensors",
+                "model.safetensors.index.json",
+                "original/model.safetensors",
+            ],
+            ALL,
+            "chat: 1/model-00001-of-00001.safetensors=model-00001-of-00001.safetensors \
+             1/model.safetensors.index.json=model.safetensors.index.json 1/config.json=config.json \
+             1/tokenizer.json=tokenizer.json 1/vocab.txt=vocab.txt",
+        ),
+        ("hf://o/r", &["model.safetensors", "a-q4_0.gguf"], ALL, "r: 1/model.gguf=a-q4_0.gguf"),
         ("hf://o/resnet", &["model.onnx"], ALL, "resnet: 1/model.onnx=model.onnx"),
         ("hf://o/resnet", &["resnet50.onnx"], ALL, "resnet: 1/model.onnx=resnet50.onnx"),
         ("hf://o/r", &["model.onnx", "onnx/model.onnx"], ALL, "r: 1/model.onnx=model.onnx"),
@@ -303,6 +317,14 @@ fn repository_with_several_models_or_none_names_what_would_work() {
              ('model-00001-of-00002.safetensors'): export them, for instance with `optimum-cli export onnx --model o/bert FOLDER`",
         ),
         (
+            "hf://o/chat",
+            &["model.safetensors"],
+            &["onnxruntime"],
+            "'hf://o/chat' has no model that this server runs, only weights in the format safetensors ('model.safetensors'): export \
+             them, for instance with `optimum-cli export onnx --model o/chat FOLDER`; language models are served as they are where \
+             the Python of models has the packages torch and transformers",
+        ),
+        (
             "hf://o/sd",
             DIFFUSERS_WEIGHTS,
             ALL,
@@ -360,10 +382,11 @@ proptest! {
     fn files_of_a_model_exist_and_have_places_of_their_own(
         files in btree_set(
             "((onnx|openvino|unet|saved_model|1|a)/){0,2}(model|openvino_model|encoder)(_fp16|_q4|)[.](onnx|xml|bin|pt|onnx_data)|\
+             ((onnx|a)/)?(config[.]json|tokenizer[.]json|model[.]safetensors|model[.]safetensors[.]index[.]json)|\
              ((Q8_0|a)/)?(llm|mmproj)(-q4_0|-q8_0|)(-0000[123]-of-00003|)[.]gguf|((saved_model|1)/){0,2}(saved_model[.]pb|variables/x|config[.]pbtxt)",
             0..12,
         ),
-        engines in any::<[bool; 7]>(),
+        engines in any::<[bool; 8]>(),
         folder in "(|/onnx|/unet|/onnx/model.onnx)",
     ) {
         let files: Vec<_> = files.iter().map(String::as_str).collect();

@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 
 use nereid_model_config::hint_at_other_format;
 
+use crate::gguf::{GgufPart, is_gguf_model};
 use crate::model_folder::CONFIG;
+use crate::transformers::{has_transformers_model, is_of_transformers_model};
 use crate::version_number;
 
 /// The names of the files in which an ONNX file keeps weights, relative to its folder.
@@ -22,8 +24,9 @@ pub struct LocalModel {
 }
 
 /// The endings of models in one file, and the name of the file in a version's folder.
-const FILES: [(&str, &str); 13] = [
+const FILES: [(&str, &str); 14] = [
     ("onnx", "model.onnx"),
+    ("gguf", "model.gguf"),
     ("xml", "model.xml"),
     ("pt", "model.pt"),
     ("torchscript", "model.pt"),
@@ -101,6 +104,7 @@ impl LocalModel {
                 }
                 files.push((weights, "1/model.bin".to_owned()));
             }
+            "model.gguf" => return Self::of_gguf(source),
             "model.netdef" => {
                 let name = source.file_name().unwrap_or_default().to_string_lossy();
                 let weights = source.with_file_name(format!("init_{name}"));
@@ -112,6 +116,30 @@ impl LocalModel {
         }
         let stem = source.file_stem().unwrap_or_default().to_string_lossy();
         Ok(Self { name: name(&stem, source), files })
+    }
+
+    /// A model in a GGUF file, or in parts, of which the file is one.
+    fn of_gguf(source: &Path) -> Result<Self, String> {
+        let stem = source.file_stem().unwrap_or_default().to_string_lossy();
+        let Some(part) = GgufPart::of(&stem) else {
+            let files = vec![(source.to_owned(), "1/model.gguf".to_owned())];
+            return Ok(Self { name: name(&stem, source), files });
+        };
+        let ending = source.extension().unwrap_or_default().to_string_lossy();
+        let mut files = Vec::new();
+        for number in 1..=part.count {
+            let path = source.with_file_name(format!("{}.{ending}", part.sibling(number)));
+            if !path.is_file() {
+                return Err(format!(
+                    "'{}' is one of {} parts; '{}' is missing",
+                    source.display(),
+                    part.count,
+                    path.display()
+                ));
+            }
+            files.push((path, GgufPart { number, ..part }.target()));
+        }
+        Ok(Self { name: name(part.whole, source), files })
     }
 
     fn of_saved_model(folder: &Path) -> Self {
@@ -150,10 +178,20 @@ impl LocalModel {
             let name = name(&folder_stem(folder), folder);
             return Ok(Self { name, files: vec![(folder.to_owned(), "1".to_owned())] });
         }
-        let is_model = |name: &&String| target(&folder.join(name)).is_some_and(|target| target != "model.py");
+        let is_model = |name: &&String| match target(&folder.join(name)) {
+            Some("model.gguf") => {
+                is_gguf_model(&Path::new(name).file_stem().unwrap_or_default().to_string_lossy())
+            }
+            target => target.is_some_and(|target| target != "model.py"),
+        };
         let models: Vec<_> = names.iter().filter(is_model).collect();
         match models[..] {
             [only] => Self::find(&folder.join(only), external_data),
+            [] if has_transformers_model(names.iter().map(String::as_str)) => {
+                let files = names.iter().filter(|name| is_of_transformers_model(name));
+                let files = files.map(|name| (folder.join(name), format!("1/{name}")));
+                Ok(Self { name: name(&folder_stem(folder), folder), files: files.collect() })
+            }
             [] => Err(unknown(folder)),
             _ => {
                 let paths: Vec<_> =
@@ -236,8 +274,9 @@ fn unknown(source: &Path) -> String {
     let hint = hint_at_other_format(names.iter().map(String::as_str));
     let hint = hint.strip_prefix("; the folder has ").map_or_else(
         || {
-            "; known are .onnx, .pt, .pt2, .xml with .bin, .plan, .pb, .graphdef, .netdef, .ubj, .tl and .py, \
-             forests of XGBoost (.json) and LightGBM (.txt), and folders with saved_model.pb, model.py or a version"
+            "; known are .onnx, .gguf, .pt, .pt2, .xml with .bin, .plan, .pb, .graphdef, .netdef, .ubj, .tl and .py, \
+             forests of XGBoost (.json) and LightGBM (.txt), and folders with saved_model.pb, model.py, model.safetensors or a \
+             version"
                 .to_owned()
         },
         |hint| format!(": it has {hint}"),

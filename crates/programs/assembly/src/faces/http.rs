@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use nereid_console::{Console, Gpu, Parts};
+use nereid_core::Server;
 use nereid_http::{Router, TransportOptions};
 use nereid_kserve::{HttpOptions, KserveHttp};
 use nereid_metrics::GpuReading;
@@ -33,6 +34,21 @@ pub struct OpenAiLimits {
     pub default_max_tokens: u64,
     /// The most bytes of stored answers; 0 to store none.
     pub stored_bytes: usize,
+}
+
+impl OpenAiLimits {
+    /// The face with these limits, and the rules of another.
+    fn face(self, server: &Arc<Server>, options: &HttpOptions) -> OpenAi {
+        let options = OpenAiOptions {
+            max_input_size: options.max_input_size,
+            default_max_tokens: self.default_max_tokens,
+            stored_bytes: self.stored_bytes,
+            forwarded_headers: options.forwarded_headers.clone(),
+            access: options.access.clone(),
+            cors: options.cors.clone(),
+        };
+        OpenAi::new(Arc::clone(server), options)
+    }
 }
 
 impl Default for OpenAiLimits {
@@ -84,20 +100,7 @@ impl Face for Http {
             tokio::spawn(context.closing.run_until_cancelled_owned(console.sampling().run()));
             console
         });
-        let openai = self.openai.map(|OpenAiLimits { default_max_tokens, stored_bytes }| {
-            let server = Arc::clone(&context.server);
-            OpenAi::new(
-                server,
-                OpenAiOptions {
-                    max_input_size: options.max_input_size,
-                    default_max_tokens,
-                    stored_bytes,
-                    forwarded_headers: options.forwarded_headers.clone(),
-                    access: options.access.clone(),
-                    cors: options.cors.clone(),
-                },
-            )
-        });
+        let openai = self.openai.map(|limits| limits.face(&context.server, &options));
         let mut router = Router::from(KserveHttp::new(context.server, options));
         if let Some(openai) = openai {
             router = router.and(openai);
@@ -133,5 +136,30 @@ impl Face for ConsolePort {
 
     fn serve(self: Box<Self>, listener: Listener, context: FaceContext) -> Serving {
         Box::new(self.0).serve(listener, context)
+    }
+}
+
+/// HTTP on a port of its own for OpenAI's interface, and nothing else.
+#[derive(Clone, Debug)]
+pub struct OpenAiPort(pub Http);
+
+impl Face for OpenAiPort {
+    fn protocol(&self) -> &'static str {
+        "OpenAI"
+    }
+
+    fn service(&self) -> &'static str {
+        "OpenAI"
+    }
+
+    fn endpoint(&self) -> &Endpoint {
+        &self.0.endpoint
+    }
+
+    fn serve(self: Box<Self>, listener: Listener, context: FaceContext) -> Serving {
+        let Http { options, openai, transport, .. } = self.0;
+        let (options, end) = (context.http_options(options), context.http_end());
+        let face = openai.unwrap_or_default().face(&context.server, &options);
+        Box::pin(nereid_http::serve(listener, Router::from(face), transport, end))
     }
 }

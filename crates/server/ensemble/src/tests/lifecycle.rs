@@ -10,10 +10,10 @@ use nereid_core::{BlockingSource, Fingerprint, ModelControl, Overrides, ScopedNa
 
 /// A source whose models the test changes. Each change has a new fingerprint.
 #[derive(Clone, Default)]
-struct Changing(Arc<Mutex<BTreeMap<String, (u64, ModelSpec)>>>);
+pub(super) struct Changing(Arc<Mutex<BTreeMap<String, (u64, ModelSpec)>>>);
 
 impl Changing {
-    fn set(&self, (name, spec): (String, ModelSpec)) {
+    pub fn set(&self, (name, spec): (String, ModelSpec)) {
         let mut models = self.0.lock().unwrap();
         let number = models.get(&name).map_or(0, |(number, _)| number + 1);
         models.insert(name, (number, spec));
@@ -45,14 +45,14 @@ fn fingerprint(number: u64) -> Fingerprint {
     Fingerprint { config: number, ..Fingerprint::default() }
 }
 
-struct World {
-    server: Arc<Server>,
-    source: Changing,
+pub(super) struct World {
+    pub server: Arc<Server>,
+    pub source: Changing,
     members: Members,
 }
 
 /// Nothing is loaded yet.
-fn world<const N: usize>(control: ModelControl, models: [(String, ModelSpec); N]) -> World {
+pub(super) fn world<const N: usize>(control: ModelControl, models: [(String, ModelSpec); N]) -> World {
     let (source, members) = (Changing::default(), Members::default());
     models.into_iter().for_each(|model| source.set(model));
     let options = ServerOptions { model_control: control, ..options() };
@@ -61,7 +61,7 @@ fn world<const N: usize>(control: ModelControl, models: [(String, ModelSpec); N]
 }
 
 impl World {
-    fn load(&self, name: &str) -> Result<()> {
+    pub fn load(&self, name: &str) -> Result<()> {
         let (done, outcome) = channel();
         self.server.load_model(ScopedName::everywhere(name), Overrides::default(), move |result| {
             done.send(result).unwrap()
