@@ -85,6 +85,17 @@ impl<T: BatchItem, F: BatchFormer<T>> AdaptiveBatcher<T, F> {
         self.batcher.size + self.executing
     }
 
+    /// Items that are certainly not answered yet. Instances report the end of an execution after its answers left, so that clients may
+    /// send their next requests before; only the first halves of executions count.
+    fn unanswered(&self, now: Instant) -> usize {
+        let executions = self.executions.iter().filter(|execution| {
+            let took = |began| now.saturating_duration_since(began).as_secs_f64();
+            let took = execution.began.map_or(f64::INFINITY, took);
+            took * 2.0 < self.controller.expected(execution.size)
+        });
+        executions.map(|execution| execution.size).sum()
+    }
+
     /// The next batch, and whether it cannot grow.
     fn forming(&mut self) -> Option<(Forming, bool)> {
         let forming = self.batcher.form()?;
@@ -160,7 +171,8 @@ impl<T: BatchItem, F: BatchFormer<T>> Queue for AdaptiveBatcher<T, F> {
         let (size, deadline) = (item.batch_size(), item.deadline());
         let ticket = self.batcher.push(item, now)?;
         self.deadline = self.deadline.into_iter().chain(deadline).min();
-        self.controller.arrived(size, self.in_progress(), self.seconds(now));
+        let in_progress = self.batcher.size + self.unanswered(now);
+        self.controller.arrived(size, in_progress, self.seconds(now));
         Ok(ticket)
     }
 
@@ -258,7 +270,6 @@ impl<T: BatchItem, F: BatchFormer<T>> Queue for AdaptiveBatcher<T, F> {
             requests: execution.arrivals.len(),
             late: late - late_anyway,
             late_anyway,
-            in_progress: self.batcher.size + self.executing,
         };
         self.controller.finished(run, self.seconds(now));
         self.log(now);

@@ -1,17 +1,13 @@
 //! How many requests arrive in a time, and whether they are from clients that wait for their answers.
 //!
-//! A fixed number of clients, each of which sends its next request after an answer, never has more items in progress than before.
-//! Once all of these clients have a request in the queue, no further one comes. With other senders, the number in progress passes
-//! any earlier one before long.
+//! A fixed number of clients, each of which sends its next request after an answer, have the same number of items in progress
+//! whenever a batch leaves, and none more while it is executed. Once all of them have a request in the queue, no further one comes.
 
 use super::controller::Seconds;
 
-/// Batches after which the greatest number in progress begins to be forgotten.
-const REMEMBERED: u32 = 16;
-
-/// Batches that have to leave with the greatest number in progress, and none with more, for the senders to be a fixed number of
+/// Batches that have to leave with the same number in progress, without more in between, for the senders to be a fixed number of
 /// clients.
-const CLOSED: u32 = 3;
+const CLOSED: u32 = 2;
 
 /// The part of the window that is taken to have passed at the first arrival.
 const LEAST_PASSED: f64 = 0.05;
@@ -29,30 +25,15 @@ pub(super) struct Arrivals {
     last: Seconds,
     /// The mean size of a request.
     size: f64,
-    /// The most items in progress since some batches, and in the batches before.
-    peak: usize,
-    earlier_peak: usize,
-    /// The greatest number in progress up to the departure of the last batch: the items of all clients, if their number is fixed.
+    /// The items of all clients, if their number is fixed: the number in progress when the last batch left.
     clients: usize,
-    batches: u32,
-    /// Batches that left with this number in progress, since there were more.
-    at_peak: u32,
+    /// Further batches that left with this number in progress, since there were more.
+    equal: u32,
 }
 
 impl Arrivals {
     pub(super) fn new(window: Seconds) -> Self {
-        Self {
-            window,
-            recent: 0.0,
-            first: None,
-            last: 0.0,
-            size: 1.0,
-            peak: 0,
-            earlier_peak: 0,
-            clients: 0,
-            batches: 0,
-            at_peak: 0,
-        }
+        Self { window, recent: 0.0, first: None, last: 0.0, size: 1.0, clients: 0, equal: 0 }
     }
 
     /// Records the arrival of a request of `size` items. `in_progress` includes them.
@@ -61,33 +42,20 @@ impl Arrivals {
         self.first.get_or_insert(now);
         self.last = now;
         self.size += (size as f64 - self.size) / AVERAGED;
-        self.peak = self.peak.max(in_progress);
         if in_progress > self.clients {
-            self.at_peak = 0;
-        }
-    }
-
-    /// Records the end of a batch. `in_progress` excludes its items.
-    pub(super) fn batch_ended(&mut self, in_progress: usize) {
-        self.batches += 1;
-        if self.batches == REMEMBERED {
-            self.batches = 0;
-            self.earlier_peak = self.peak;
-            self.peak = in_progress;
+            self.equal = 0;
         }
     }
 
     /// Records the departure of a batch. `in_progress` includes its items.
     pub(super) fn batch_left(&mut self, in_progress: usize) {
-        if in_progress == self.clients {
-            self.at_peak = self.at_peak.saturating_add(1);
-        }
-        self.clients = self.peak.max(self.earlier_peak);
+        self.equal = if in_progress == self.clients { self.equal.saturating_add(1) } else { 0 };
+        self.clients = in_progress;
     }
 
     /// Whether all requests are from a fixed number of clients, and all of these wait for answers: no request comes before one.
     pub(super) fn are_over(&self, in_progress: usize) -> bool {
-        self.at_peak >= CLOSED && in_progress == self.clients
+        self.equal >= CLOSED && in_progress == self.clients
     }
 
     /// The items that arrive in a second.
@@ -145,30 +113,28 @@ mod tests {
         assert!(arrivals.rate(30.0) < 4.0);
     }
 
-    /// Batches of all that wait, in progress for half of the time.
-    fn batches(arrivals: &mut Arrivals, count: usize, clients: usize) {
+    /// Batches of all that wait.
+    fn batches(arrivals: &mut Arrivals, count: u32, clients: usize) {
         for _ in 0..count {
             (1..=clients).for_each(|waiting| arrivals.add(1, waiting, 0.0));
             arrivals.batch_left(clients);
-            arrivals.batch_ended(0);
         }
     }
 
     #[test]
     fn clients_that_wait_for_answers_are_noticed() {
         let mut arrivals = Arrivals::new(1.0);
-        batches(&mut arrivals, 1 + CLOSED as usize, 8);
+        batches(&mut arrivals, CLOSED, 8);
+        assert!(!arrivals.are_over(8));
+        batches(&mut arrivals, 2, 8);
         assert!(arrivals.are_over(8) && !arrivals.are_over(7) && !arrivals.are_over(9));
         // One more.
         arrivals.add(1, 9, 0.0);
         assert!(!arrivals.are_over(8) && !arrivals.are_over(9));
-        batches(&mut arrivals, 1 + CLOSED as usize, 9);
+        batches(&mut arrivals, 2 + CLOSED, 9);
         assert!(arrivals.are_over(9));
-        // Fewer are noticed once the others are forgotten.
-        batches(&mut arrivals, 2 * REMEMBERED as usize, 3);
-        assert!(!arrivals.are_over(9));
-        batches(&mut arrivals, CLOSED as usize, 3);
-        assert!(arrivals.are_over(3));
+        batches(&mut arrivals, 2 + CLOSED, 3);
+        assert!(arrivals.are_over(3) && !arrivals.are_over(9));
     }
 
     #[test]

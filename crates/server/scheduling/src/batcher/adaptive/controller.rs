@@ -95,8 +95,6 @@ pub(super) struct Finished {
     pub(super) late: usize,
     /// Requests that were late, and would have been without a wait.
     pub(super) late_anyway: usize,
-    /// Items in progress now.
-    pub(super) in_progress: usize,
 }
 
 /// Chooses delays and sizes for a model.
@@ -152,6 +150,11 @@ impl Controller {
     /// The expected time of a run at the size that is aimed at, if any is known.
     pub(super) fn run_time(&self) -> Option<Seconds> {
         self.times.is_known().then(|| self.times.expected(self.aim as f64))
+    }
+
+    /// The expected time of a run of this many items. Infinite before any is known.
+    pub(super) fn expected(&self, size: usize) -> Seconds {
+        self.times.expected(size as f64)
     }
 
     /// A request of this many items arrived. `in_progress` includes it.
@@ -242,7 +245,6 @@ impl Controller {
 
     /// A run has ended.
     pub(super) fn finished(&mut self, run: Finished, now: Seconds) {
-        self.arrivals.batch_ended(run.in_progress);
         let is_new = self.times.add(run.size, run.took);
         let requests = run.requests.max(1) as f64;
         self.late_anyway +=
