@@ -418,6 +418,23 @@ def test_shared_memory_needs_its_right_in_inferences(served):
     assert infer(server, "own", body, bearer(policy.keys["root"])).status not in (401, 403)
 
 
+def test_what_a_model_does_not_support_is_no_missing_right(served):
+    policy, server = served({"a": [(["infer"], ["*"])]}, clouds=False)
+    too_long = {"parameters": {"sequence_id": "x" * 1000}}
+    answer = infer(server, "own", json.dumps({**json.loads(BODY), **too_long}), bearer(policy.keys["a"]))
+    assert answer.status not in (200, 401, 403) and "the correlation ID has 1000 bytes" in answer.json["error"], answer
+    message = messages.ModelInferRequest(model_name="own", raw_input_contents=[np.array([7], np.int32).tobytes()])
+    message.inputs.add(name="INPUT0", datatype="INT32", shape=[1])
+    message.parameters["sequence_id"].string_param = "x" * 1000
+    metadata = [("x-api-key", policy.keys["a"])]
+    with grpc.insecure_channel(server.grpc_url) as channel:
+        stub = service.GRPCInferenceServiceStub(channel)
+        with pytest.raises(grpc.RpcError, match="the correlation ID has 1000 bytes"):
+            stub.ModelInfer(message, metadata=metadata, timeout=LIMIT_S)
+        [streamed] = stub.ModelStreamInfer(iter([message]), metadata=metadata, timeout=LIMIT_S)
+        assert "the correlation ID has 1000 bytes" in streamed.error_message
+
+
 def test_requests_beyond_a_rate_are_refused_with_the_time_of_the_next(served):
     limited = {name: [(["infer", "read"], ["*"], "requests-per-second = 1")] for name in ("a", "b")}
     policy, server = served(limited, clouds=False)

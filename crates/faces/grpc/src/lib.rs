@@ -36,7 +36,7 @@ use std::sync::{Arc, LazyLock};
 
 use http::Extensions;
 use nereid_budgets::BodyBudget;
-use nereid_core::backend_api::{Error, ErrorCode};
+use nereid_core::backend_api::Error;
 use nereid_core::{ModelId, Scope, ScopedName, Server};
 use nereid_load_report::LoadReports;
 use nereid_protocol::{
@@ -159,7 +159,7 @@ impl Face {
 
     /// The status of a request that failed because its caller may not use shared memory. `None` for other errors.
     pub fn region_refusal(&self, caller: &Identity, error: &Error) -> Option<Status> {
-        if error.code() != ErrorCode::Unsupported {
+        if !Regions::is_disabled(error) {
             return None;
         }
         self.check(caller, Action::UseRegions, None).err()

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hyper::HeaderMap;
-use nereid_core::backend_api::{Error, ErrorCode, InferRequest, Result, Trace};
+use nereid_core::backend_api::{Error, InferRequest, Result, Trace};
 use nereid_core::{Caller, RequestHead, ScopedName};
 use nereid_http::{self as http, Params, Reply, RequestBody};
 use nereid_protocol::{Action, Admission, parse_version, request_head, trace_parent};
@@ -112,6 +112,6 @@ impl<'a> Call<'a> {
 
     /// The reply to a request that failed because its caller may not use shared memory. `None` for other errors.
     pub(crate) fn region_refusal(&self, error: &Error) -> Option<Reply> {
-        if error.code() == ErrorCode::Unsupported { self.http.refusal(Action::UseRegions) } else { None }
+        if Regions::is_disabled(error) { self.http.refusal(Action::UseRegions) } else { None }
     }
 }

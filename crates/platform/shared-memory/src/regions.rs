@@ -20,6 +20,9 @@ use crate::slice::{DeviceSlice, Place, Slice};
 /// Default prefix of the Python backend's own shared memory objects, which clients may not register.
 const RESERVED: &str = "triton_python_backend_shm_region_";
 
+/// The reason for which a set that stays empty has no regions.
+const DISABLED: &str = "client shared memory is disabled: --allow-client-shm is false";
+
 /// A registered region of system shared memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RegionStatus {
@@ -102,9 +105,14 @@ impl Regions {
         self
     }
 
+    /// Whether a request failed because it needs a region of a set that stays empty.
+    pub fn is_disabled(error: &Error) -> bool {
+        error.code() == ErrorCode::Unsupported && error.message().ends_with(DISABLED)
+    }
+
     fn check_open(&self) -> Result<()> {
         if self.closed {
-            return Err(Error::unsupported("client shared memory is disabled: --allow-client-shm is false"));
+            return Err(Error::unsupported(DISABLED));
         }
         Ok(())
     }
