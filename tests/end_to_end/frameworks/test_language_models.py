@@ -3,8 +3,10 @@
 import json
 import os
 import queue
+import shutil
 import signal
 import socket
+import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
 from pathlib import Path
@@ -74,6 +76,30 @@ def expected(tmp_path_factory):
     file = tmp_path_factory.mktemp("oracle") / "model.gguf"
     file.write_bytes(gguf_models.gguf())
     return dict(zip(PROMPTS, llamacpp_package.greedy(file, PROMPTS, ANSWERS), strict=True))
+
+
+def test_a_file_is_added_with_a_first_request(tmp_path):
+    """Parts of a split file are added together."""
+    repository, file = tmp_path / "models", tmp_path / "tiny.Q4_0.gguf"
+    file.write_bytes(gguf_models.gguf())
+    for number in (1, 2):
+        (tmp_path / f"split-0000{number}-of-00002.gguf").write_bytes(gguf_models.gguf())
+
+    def add(source, *more):
+        command = [nereid_server.binary(), "add", llamacpp_package.flag(), f"--repository={repository}", *more, source]
+        return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+
+    done = add(file)
+    assert done.returncode == 0, done
+    config = (repository / "tiny.Q4_0" / "config.pbtxt").read_text()
+    assert 'backend: "llamacpp"' in config and "decoupled: true" in config
+    assert add(tmp_path / "split-00002-of-00002.gguf", "--force").returncode == 0
+    assert sorted(os.listdir(repository / "split" / "1")) == ["model-00002-of-00002.gguf", "model.gguf"]
+    shutil.rmtree(repository / "split")
+    with nereid_server.running(repository, llamacpp_package.flag()) as server:
+        ask = done.stdout.splitlines()[1].removeprefix("ask it: ").replace("localhost:8000", server.url)
+        printed = subprocess.run(["bash", "-c", ask], capture_output=True, text=True, timeout=LIMIT_S, check=True)
+        assert json.loads(printed.stdout)["text_output"].startswith("Hello"), printed
 
 
 def test_model_folder_needs_no_configuration(server):

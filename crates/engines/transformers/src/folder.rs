@@ -75,7 +75,7 @@ mod tests {
         for (config, code, reason) in [
             (None, ErrorCode::NotFound, "No such file"),
             (Some("{"), ErrorCode::InvalidArg, "config.json: EOF"),
-            (Some("[]"), ErrorCode::InvalidArg, "config.json: invalid"),
+            (Some("7"), ErrorCode::InvalidArg, "config.json: invalid"),
             (Some("{}"), ErrorCode::Unsupported, "it names no architecture"),
             (Some(r#"{"architectures": null}"#), ErrorCode::Unsupported, "it names no architecture"),
             (Some(r#"{"architectures": []}"#), ErrorCode::Unsupported, "it names no architecture"),

@@ -16,6 +16,7 @@ use nereid_assembly::{
 use nereid_check::{AgentContext, Context, Report, Severity};
 use nereid_core::model_config::ModelConfig;
 use nereid_options::{AddOptions, DEFAULT_REPOSITORY};
+use nereid_terminal::path_segment;
 
 use crate::hosting;
 use crate::pull::pull_with_progress;
@@ -197,7 +198,10 @@ fn describe(model: &StagedModel, config: Option<&ModelConfig>, path: &Path) -> S
     let first = format!("added {what}: {}\n", path.display());
     match config.map(|config| sample::curl(name, config)) {
         Some(Some(curl)) => format!("{first}ask it: {curl}\n"),
-        Some(None) => format!("{first}ask it: by a gRPC stream, or by /v2/models/NAME/generate_stream\n"),
+        Some(None) => {
+            let name = path_segment(name);
+            format!("{first}ask it: by a gRPC stream, or by /v2/models/{name}/generate_stream\n")
+        }
         None => first,
     }
 }

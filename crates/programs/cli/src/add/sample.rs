@@ -15,7 +15,9 @@ const EMPTY_STRING: u64 = 4;
 /// The command for the model's completed configuration. `None` for models that HTTP does not serve, or with too large inputs.
 pub(crate) fn curl(name: &str, config: &ModelConfig) -> Option<String> {
     if config.model_transaction_policy.is_some_and(|policy| policy.decoupled) {
-        return None;
+        let url = format!("localhost:8000/v2/models/{}/generate", path_segment(name));
+        return answers_whole(config)
+            .then(|| format!("curl {url} -d {}", quoted(r#"{"text_input":"Hello"}"#)));
     }
     let inputs = config.input.iter().filter(|input| !input.optional);
     let inputs: Vec<_> = inputs
@@ -50,6 +52,15 @@ pub(crate) fn curl(name: &str, config: &ModelConfig) -> Option<String> {
         quoted(&body),
         body.len()
     ))
+}
+
+/// Whether a decoupled model is one of text that answers in one piece unless its input `stream` is true.
+fn answers_whole(config: &ModelConfig) -> bool {
+    let mut required = config.input.iter().filter(|input| !input.optional).map(|input| input.name.as_str());
+    required.next() == Some("text_input")
+        && required.next().is_none()
+        && config.input.iter().any(|input| input.name == "stream")
+        && config.output.iter().any(|output| output.name == "text_output")
 }
 
 /// An input of the request.
@@ -169,11 +180,17 @@ mod tests {
     }
 
     #[test]
-    fn sequences_have_parameters_and_decoupled_models_no_command() {
+    fn sequences_have_parameters_and_decoupled_models_a_command_if_they_answer_whole() {
         let input = "input { name: 'x' data_type: TYPE_FP32 dims: 1 }";
         let sequence = sample(&format!("{input} sequence_batching {{ }}")).unwrap();
         assert!(sequence.contains("\"sequence_start\":true"), "{sequence}");
         assert_eq!(sample(&format!("{input} model_transaction_policy {{ decoupled: true }}")), None);
+        let text = "input { name: 'text_input' data_type: TYPE_STRING dims: 1 } output { name: 'text_output' data_type: TYPE_STRING dims: 1 } \
+                    model_transaction_policy { decoupled: true }";
+        assert_eq!(sample(text), None);
+        let stream = "input { name: 'stream' data_type: TYPE_BOOL dims: 1 optional: true }";
+        let expected = r#"curl localhost:8000/v2/models/a%20b/generate -d '{"text_input":"Hello"}'"#;
+        assert_eq!(sample(&format!("{stream} {text}")).unwrap(), expected);
         let endless =
             "input { name: 'x' data_type: TYPE_FP32 dims: [ 9223372036854775807, 9223372036854775807 ] }";
         assert_eq!(sample(endless), None);
