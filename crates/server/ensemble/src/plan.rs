@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use nereid_backend_api::{ModelConfig, Shape};
+use nereid_backend_api::{InferRequest, ModelConfig, Shape};
 use nereid_core::ModelId;
 use nereid_model_config::StepRules;
 
@@ -97,6 +97,15 @@ impl Plan {
             max_inflight: ensemble.map_or(0, |ensemble| ensemble.max_inflight_requests as usize),
             tensors: numbers,
         }
+    }
+
+    /// The outputs that a request asks for: all, unless it names some.
+    pub(crate) fn wanted_by(&self, request: &InferRequest) -> Vec<usize> {
+        let is_wanted = |name: &str| {
+            request.outputs.is_empty() || request.outputs.iter().any(|output| output.name == name)
+        };
+        let outputs = self.outputs.iter().enumerate();
+        outputs.filter(|(_, output)| is_wanted(&output.name)).map(|(index, _)| index).collect()
     }
 
     /// The steps needed to compute these outputs.

@@ -403,7 +403,8 @@ impl<Q: Queue> State<Q> {
         if self.idle.is_empty() {
             return None;
         }
-        let needed = match self.queue.readiness(now) {
+        let readiness = self.queue.readiness(now);
+        let needed = match readiness {
             Readiness::Nothing => false,
             // A watcher that would wake up too late looks again.
             Readiness::At(time) => {
@@ -415,7 +416,11 @@ impl<Q: Queue> State<Q> {
         if !needed {
             return None;
         }
-        let preferred = permits.and_then(|permits| permits.first(&self.idle));
+        let preferred = match readiness {
+            // Another instance would leave it asleep for too long.
+            Readiness::At(_) if self.watcher.is_some() => self.watcher,
+            _ => permits.and_then(|permits| permits.first(&self.idle)),
+        };
         let instance = self.leave_idle(preferred)?;
         self.instances[instance] = Activity::Called;
         self.called += 1;
@@ -433,5 +438,95 @@ impl<Q: Queue> State<Q> {
             self.watcher = None;
         }
         Some(instance)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rate_limiter::{Needs, RateLimiter};
+
+    struct Nothing;
+
+    impl Item for Nothing {
+        fn refuse(self, _: Refusal) {}
+    }
+
+    /// A queue whose batch leaves at a time.
+    struct LeavesAt(Instant);
+
+    impl Queue for LeavesAt {
+        type Item = Nothing;
+
+        fn push(&mut self, item: Nothing, _: Instant) -> Result<Ticket, (Nothing, Refusal)> {
+            Err((item, Refusal::Closing))
+        }
+
+        fn alone(&mut self, item: Nothing) -> Result<Vec<Nothing>, Nothing> {
+            Err(item)
+        }
+
+        fn readiness(&mut self, _: Instant) -> Readiness {
+            Readiness::At(self.0)
+        }
+
+        fn first(&self) -> Option<&Nothing> {
+            None
+        }
+
+        fn take(&mut self, _: Instant) -> Vec<Nothing> {
+            Vec::new()
+        }
+
+        fn remove(&mut self, _: Ticket) -> Option<Nothing> {
+            None
+        }
+
+        fn expire(&mut self, _: Instant) -> Vec<Nothing> {
+            Vec::new()
+        }
+
+        fn next_expiry(&self) -> Option<Instant> {
+            None
+        }
+
+        fn len(&self) -> usize {
+            1
+        }
+
+        fn batches(&self) -> usize {
+            1
+        }
+
+        fn close(&mut self) {}
+    }
+
+    #[test]
+    fn a_watcher_that_sleeps_too_long_is_called_whatever_the_priorities() {
+        let needs = |priority| Needs { instance: "i".into(), device: 0, resources: Vec::new(), priority };
+        let permits = RateLimiter::new(Vec::new()).register(vec![needs(9), needs(1)]).unwrap();
+        assert_eq!(permits.first(&[0, 1]), Some(1));
+        let now = Instant::now();
+        let [early, late] = [1, 2].map(|seconds| now + Duration::from_secs(seconds));
+        for (leaves, watcher, called) in [
+            (early, Some((0, late)), Some(0)),
+            (late, Some((0, late)), None),
+            (late, Some((0, early)), None),
+            (early, None, Some(1)),
+        ] {
+            let mut state = State {
+                queue: LeavesAt(leaves),
+                instances: vec![Activity::Idle; 2],
+                woken: vec![false; 2],
+                idle: vec![0, 1],
+                watcher: watcher.map(|(instance, _)| instance),
+                watched: watcher.map(|(_, until)| until),
+                called: 0,
+                closed: false,
+                armed: None,
+            };
+            assert_eq!(state.call(now, Some(&permits)), called, "{watcher:?}");
+            assert_eq!(state.watcher, watcher.map(|(instance, _)| instance).filter(|_| called.is_none()));
+        }
     }
 }

@@ -76,12 +76,7 @@ impl<'a> Run<'a> {
         responder: &'a Responder,
     ) -> Result<Self> {
         let plan = &shared.plan;
-        let is_wanted = |name: &str| {
-            template.outputs.is_empty() || template.outputs.iter().any(|output| output.name == name)
-        };
-        let outputs = plan.outputs.iter().enumerate();
-        let wanted: Vec<_> =
-            outputs.filter(|(_, output)| is_wanted(&output.name)).map(|(index, _)| index).collect();
+        let wanted = plan.wanted_by(&template);
         let needed = flow.needed_for(wanted.iter().map(|&output| plan.outputs[output].tensor).collect());
         let models = shared.models.now();
         let members = plan.steps.iter().zip(&needed).map(|(step, needed)| {
