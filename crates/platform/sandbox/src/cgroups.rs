@@ -22,7 +22,7 @@ const PERIOD: u32 = 100_000;
 /// The group that a server moves to if its own group is the delegated one.
 const LEAF: &str = "nereid";
 
-/// Attempts to move the server's earlier processes, too. It may start others meanwhile.
+/// Attempts to move the server's earlier processes, too: it may start more while they are moved.
 const MOVES: usize = 20;
 
 /// The controllers of the limits.

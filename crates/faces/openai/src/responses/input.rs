@@ -142,7 +142,7 @@ fn items(input: &RawValue) -> Outcome<Vec<Json>> {
     })
 }
 
-/// The items, with those of stored answers in place of references to them. An item can be referenced once, so that a short request is
+/// Replaces references by the stored items they name. An item can be referenced once, so that a short request is
 /// never longer than the store.
 fn with_stored(items: Vec<Json>, store: &Store, principal: Option<&Principal>) -> Outcome<Vec<Json>> {
     let mut answers = HashSet::new();

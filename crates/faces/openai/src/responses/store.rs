@@ -61,7 +61,7 @@ pub(crate) struct Store {
 #[derive(Debug, Default)]
 struct Table {
     entries: HashMap<String, Entry>,
-    /// Maps identifiers of items to those of their answers.
+    /// The response of each stored item, by identifiers.
     items: HashMap<String, String>,
     /// The identifiers by their last use.
     by_use: BTreeMap<u64, String>,

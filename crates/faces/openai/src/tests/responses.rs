@@ -297,7 +297,7 @@ async fn references_stand_for_the_items_of_stored_answers() {
         let answer = site.post("/v1/responses", &with(json!({"input": input}))).await;
         assert_eq!(answer.status, 200, "{}", answer.body);
         assert_eq!(site.last_seen()["text_input"], "[user] Hi\n[assistant] Hello\n[user] And?\n>");
-        // The new answer has the item itself, so that it can be continued when the first one is gone.
+        // The new answer stores the item itself, so it outlives the first one.
         let next = with(json!({"input": "So?", "previous_response_id": answer.json()["id"]}));
         assert_eq!(site.post("/v1/responses", &next).await.status, 200);
         let prompt = site.last_seen()["text_input"].clone();
