@@ -70,10 +70,10 @@ pub struct Package {
 }
 
 impl Package {
-    /// All packages but the images, as shipped.
-    fn all(out: &Path) -> Self {
+    /// All packages but the images, as shipped, with both wheels.
+    fn complete(out: &Path) -> Self {
         Self {
-            kinds: vec![Kind::All],
+            kinds: vec![Kind::All, Kind::WheelMinimal],
             profile: PROFILE.to_owned(),
             binary: None,
             pgo: None,
@@ -162,7 +162,7 @@ pub fn for_tests(project: &Project) -> Result<PathBuf> {
     for folder in &folders {
         match fs::remove_dir_all(folder) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
-            _ => run(project, &Package::all(folder))?,
+            _ => run(project, &Package::complete(folder))?,
         }
     }
     // The lists of digests are equal if all packages are.

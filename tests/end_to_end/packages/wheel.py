@@ -90,6 +90,23 @@ def test_extras_bring_frameworks_that_the_server_finds(extra, settings, found, t
         assert str(tmp_path / "environment") in server.log
 
 
+def test_minimal_wheel_leaves_onnx_models_to_onnx_runtime(tmp_path):
+    wheel = built_packages.package("nereid_server_minimal-*.whl")
+    assert wheel.stat().st_size < built_packages.package("nereid_server-*.whl").stat().st_size
+    python = environment_with(tmp_path / "environment", sys.executable, wheel)
+    built_packages.write_models(tmp_path / "models", python=True)
+    command = python.parent / "nereid"
+    lenient = "--exit-on-error=false"
+    with nereid_server.running(tmp_path / "models", lenient, ready=False, env=environ(), program=command) as server:
+        built_packages.check_models(server, python=True, onnx=False)
+        assert "this server is built without the embedded engine" in server.log
+    subprocess.run([python, *PIP, f"nereid-server-minimal[onnxruntime] @ {wheel.as_uri()}"], check=True)
+    with nereid_server.running(tmp_path / "models", env=environ(), program=command) as server:
+        built_packages.check_models(server, python=True)
+    within = subprocess.run([python, "-c", IN_PROCESS, tmp_path / "models"], env=environ(), capture_output=True, text=True)
+    assert within.stdout == "1.0\n", within.stderr
+
+
 def test_tag_is_what_the_symbols_need(tmp_path):
     wheel = built_packages.package("nereid_server-*.whl")
     python = environment_with(tmp_path / "auditwheel", sys.executable, "auditwheel==6.8.2")
