@@ -21,7 +21,7 @@ use nereid_net::listener::{Connections, LocalAddress};
 use nereid_object_stores::{CloudOptions, RepositoryStatus};
 use nereid_releases::Releases;
 use nereid_repository::Repositories;
-use nereid_residency::{ModelMemory, ResidencyManager};
+use nereid_residency::{ModelMemory, ResidencyManager, ResidencyOptions};
 use nereid_scaling::Scaling;
 use nereid_shared_memory::Regions;
 use tokio::runtime::{Handle, Runtime};
@@ -141,7 +141,8 @@ pub fn start(config: Config, process: Process) -> std::result::Result<RunningSer
     interceptors.add_factory(Arc::new(releases.clone()));
     let mut executors = config.server.executors;
     executors.register(Arc::new(EnsembleFactory));
-    let residency = ResidencyManager::new(config.residency);
+    let records = config.residency.records.clone().or_else(|| config.memory_records.folder());
+    let residency = ResidencyManager::new(ResidencyOptions { records, ..config.residency });
     let has_gpus = !platform.gpus.numbers.is_empty();
     let server = ServerOptions {
         trace_store,

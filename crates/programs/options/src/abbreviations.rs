@@ -12,7 +12,7 @@ use clap::{Arg, Command};
 use super::sources::names;
 
 /// Options that Triton does not have.
-pub(super) const OWN: [&str; 36] = [
+pub(super) const OWN: [&str; 37] = [
     "access",
     "audit-log",
     "config-file",
@@ -35,6 +35,7 @@ pub(super) const OWN: [&str; 36] = [
     "model-idle-timeout",
     "model-max-evictions-per-minute",
     "model-memory-budget",
+    "model-memory-directory",
     "on-demand-retry-secs",
     "on-demand-wait-secs",
     "openai",

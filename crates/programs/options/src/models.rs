@@ -1,12 +1,15 @@
 //! The options about models: where they come from, which are loaded, and when.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::values::{boolean, int, whole};
 use clap::{ArgAction, Args, ValueEnum};
-use nereid_assembly::{CacheOptions, PollConfig, ResidencyOptions};
+use nereid_assembly::{CacheOptions, MemoryRecords, PollConfig, ResidencyOptions};
 use nereid_core::ModelControl;
+
+/// The value of `--model-memory-directory` that keeps nothing.
+const NO_RECORDS: &str = "none";
 
 /// Options of repositories and of the models to load.
 #[derive(Debug, Args)]
@@ -73,6 +76,12 @@ pub(crate) struct ModelOptions {
     /// request. Default: no limit.
     #[arg(long, value_name = "BYTES", value_parser = whole::<u64>())]
     model_memory_budget: Option<u64>,
+
+    /// Folder for what models took in memory and how long they took to load, so that a restarted server expects as much of the
+    /// same files. Servers may share it; none keeps nothing. Default: with --model-memory-budget, model-memory in the user's
+    /// cache (~/.cache/nereid).
+    #[arg(long, value_name = "PATH")]
+    model_memory_directory: Option<PathBuf>,
 
     /// Models that may leave in a minute to make room for others under --model-memory-budget; further loads have to wait.
     #[arg(long, value_name = "COUNT", default_value_t = 60, value_parser = whole::<u32>())]
@@ -154,6 +163,17 @@ impl ModelOptions {
             evictions_a_minute: usize::try_from(self.model_max_evictions_per_minute).unwrap_or(usize::MAX),
             idle_timeout: (self.model_idle_timeout > 0)
                 .then(|| Duration::from_secs(self.model_idle_timeout.into())),
+            records: None,
+        }
+    }
+
+    /// Where the memory of models is recorded.
+    pub(super) fn memory_records(&self) -> MemoryRecords {
+        match &self.model_memory_directory {
+            Some(none) if none == Path::new(NO_RECORDS) => MemoryRecords::Off,
+            Some(folder) => MemoryRecords::Folder(folder.clone()),
+            None if self.model_memory_budget.is_some() => MemoryRecords::UserCache,
+            None => MemoryRecords::Off,
         }
     }
 

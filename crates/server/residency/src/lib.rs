@@ -7,16 +7,20 @@
 #![deny(clippy::indexing_slicing)]
 #![forbid(unsafe_code)]
 
+mod content;
 mod loads;
 mod manager;
 mod memory;
 mod parameters;
 mod policy;
+mod recording;
+mod records;
 mod rooms;
 mod sizes;
 
 pub use manager::{ModelMemory, ResidencyManager};
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// How models come into memory.
@@ -34,6 +38,8 @@ pub struct ResidencyOptions {
     pub evictions_a_minute: usize,
     /// The time without requests after which a model leaves the memory; `None` for never.
     pub idle_timeout: Option<Duration>,
+    /// The folder that keeps across restarts what models took when they were loaded; `None` keeps nothing.
+    pub records: Option<PathBuf>,
 }
 
 impl Default for ResidencyOptions {
@@ -45,6 +51,7 @@ impl Default for ResidencyOptions {
             memory_budget: None,
             evictions_a_minute: 60,
             idle_timeout: None,
+            records: None,
         }
     }
 }

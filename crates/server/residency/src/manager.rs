@@ -84,11 +84,12 @@ impl ResidencyManager {
         let target = Arc::downgrade(&waiting);
         let alarm = timer.alarm(target);
         let (server, places) = (OnceLock::new(), Budget::new(MAX_WAITING));
-        let rooms = Arc::new(Rooms::new(RoomLimits {
+        let limits = RoomLimits {
             budget: options.memory_budget,
             evictions_a_minute: options.evictions_a_minute.max(1),
             idle_timeout: options.idle_timeout,
-        }));
+        };
+        let rooms = Arc::new(Rooms::new(limits, options.records.clone()));
         let idleness = Arc::new(Idleness {
             rooms: Arc::clone(&rooms),
             server: OnceLock::new(),

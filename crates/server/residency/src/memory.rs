@@ -17,7 +17,7 @@ pub struct MemoryBytes {
 impl MemoryBytes {
     /// All of it.
     pub fn total(self) -> u64 {
-        self.server + self.processes
+        self.server.saturating_add(self.processes)
     }
 
     /// How much has been added since `before`.
@@ -25,6 +25,14 @@ impl MemoryBytes {
         Self {
             server: self.server.saturating_sub(before.server),
             processes: self.processes.saturating_sub(before.processes),
+        }
+    }
+
+    /// Halfway to `other`.
+    pub(crate) fn mean(self, other: Self) -> Self {
+        Self {
+            server: self.server.midpoint(other.server),
+            processes: self.processes.midpoint(other.processes),
         }
     }
 

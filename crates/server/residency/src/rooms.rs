@@ -4,17 +4,20 @@
 //! refuses to evict members of served ensembles, and models that it could not load again.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nereid_backend_api::{Error, Result};
 use nereid_core::{Model, ModelSpec, ModelTable, ScopedName, Server, VersionState, Work};
 
+use crate::content::Content;
 use crate::memory::{self, MemoryBytes};
 use crate::parameters::Parameters;
 use crate::policy::Policy;
-use crate::sizes::Sizes;
+use crate::recording::Recording;
+use crate::sizes::{Description, Ended, Sizes};
 
 /// How long a load waits until a model in use can leave.
 const PATIENCE: Duration = if cfg!(test) { Duration::from_millis(200) } else { Duration::from_secs(5) };
@@ -43,14 +46,16 @@ pub(crate) struct RoomLimits {
 pub(crate) struct Rooms {
     limits: RoomLimits,
     state: Mutex<State>,
+    /// Keeps what loads took for the next run of the server.
+    recording: Option<Recording>,
 }
 
 #[derive(Default)]
 struct State {
     sizes: Sizes,
     policy: Policy,
-    /// The models that are being loaded.
-    loading: BTreeSet<String>,
+    /// The models that are being loaded, and since when.
+    loading: BTreeMap<String, Instant>,
     /// When models left to make room in the last minute, and which.
     evictions: VecDeque<(Instant, String)>,
     /// When each model was used last, going by its counters.
@@ -68,8 +73,11 @@ enum Step {
 }
 
 impl Rooms {
-    pub(crate) fn new(limits: RoomLimits) -> Self {
-        Self { limits, state: Mutex::default() }
+    /// With the records of earlier runs in that folder, if there is one.
+    pub(crate) fn new(limits: RoomLimits, records: Option<PathBuf>) -> Self {
+        let (recording, records) = records.map(Recording::open).unzip();
+        let state = State { sizes: Sizes::with_records(records.unwrap_or_default()), ..State::default() };
+        Self { limits, state: Mutex::new(state), recording }
     }
 
     /// Whether the budget has room for a model now.
@@ -80,7 +88,7 @@ impl Rooms {
         let fits = state.used(&server.models(), name) + state.sizes.of(name) <= budget;
         if fits {
             // Counts until its load ends, so that loads side by side do not share the same room.
-            state.loading.insert(name.clone());
+            state.loading.insert(name.clone(), Instant::now());
         }
         fits
     }
@@ -129,10 +137,17 @@ impl Rooms {
 
     /// A load has ended.
     pub(crate) fn after_load(&self, spec: &ModelSpec, is_loaded: bool) {
-        let now = self.memory_in_use();
+        let name = &spec.id.name;
+        let (now, ended) = (self.memory_in_use(), Instant::now());
+        let at = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |age| age.as_secs());
         let mut state = self.lock();
-        state.loading.remove(&spec.id.name);
-        state.sizes.end(&spec.id.name, is_loaded, now);
+        let began = state.loading.remove(name).unwrap_or(ended);
+        let took = ended.saturating_duration_since(began);
+        let records = state.sizes.end(name, Ended { is_loaded, took, now, at });
+        drop(state);
+        if let Some(recording) = &self.recording {
+            records.into_iter().for_each(|(content, record)| recording.keep(content, record));
+        }
     }
 
     /// The memory that was measured for a model, and what counts against the budget.
@@ -164,9 +179,9 @@ impl Rooms {
         idle
     }
 
-    /// The memory of processes counts under a budget only, as reading it takes long.
+    /// The memory of processes counts under a budget, or for a later run under one, as reading it takes long.
     fn memory_in_use(&self) -> MemoryBytes {
-        memory::in_use(self.limits.budget.is_some())
+        memory::in_use(self.limits.budget.is_some() || self.recording.is_some())
     }
 
     /// A model is not loaded.
@@ -177,8 +192,9 @@ impl Rooms {
     fn describe(&self, spec: &ModelSpec) -> MutexGuard<'_, State> {
         let declared = Parameters::of(&spec.config).ok().and_then(|parameters| parameters.memory);
         let files = memory::file_bytes(&spec.directory);
+        let description = Description { declared, files, content: Content::of(spec) };
         let mut state = self.lock();
-        state.sizes.describe(&spec.id.name, declared, files);
+        state.sizes.describe(&spec.id.name, description);
         state
     }
 
@@ -203,7 +219,8 @@ impl Rooms {
             return Ok(Step::Load);
         }
         for (other, versions) in &models {
-            let cost = versions.iter().map(|model| model.statistics().load_duration()).sum();
+            let last = || versions.iter().map(|model| model.statistics().load_duration()).sum();
+            let cost = state.sizes.load_time(other).unwrap_or_else(last);
             let size = state.sizes.of(other);
             state.policy.note(other, uses(versions), size, cost);
         }
@@ -255,12 +272,12 @@ impl State {
         };
         let resident =
             models.names().filter(|name| models.states_of(ScopedName::everywhere(name)).any(takes));
-        let all: BTreeSet<_> = resident.chain(self.loading.iter().map(String::as_str)).collect();
+        let all: BTreeSet<_> = resident.chain(self.loading.keys().map(String::as_str)).collect();
         all.into_iter().filter(|name| *name != except).map(|name| self.sizes.of(name)).sum()
     }
 
     fn begin(&mut self, name: &str, before: MemoryBytes) {
-        self.loading.insert(name.to_owned());
+        self.loading.insert(name.to_owned(), Instant::now());
         self.sizes.begin(before);
     }
 

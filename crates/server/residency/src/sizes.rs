@@ -1,11 +1,15 @@
-//! The memory of each model: declared, measured when it was loaded, or estimated from its files.
+//! The memory of each model: declared, measured when it was loaded (in this run of the server, or in an earlier one), or estimated
+//! from its files.
 //!
 //! Models are loaded in parallel, and what a process takes is one number. So a measurement spans all loads that overlap: it begins
 //! with the first and ends with the last, and what was added is divided among them by their expected sizes.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
+use crate::content::Content;
 use crate::memory::MemoryBytes;
+use crate::records::{Record, Records};
 
 /// No model takes less: its threads, its configuration, its statistics.
 const LEAST: u64 = 64 << 10;
@@ -17,14 +21,42 @@ const RATIO: std::ops::RangeInclusive<f64> = 0.25..=10.0;
 #[derive(Default)]
 pub(crate) struct Sizes {
     models: BTreeMap<String, ModelSize>,
+    /// Memory and times of loads by content.
+    records: Records,
     measurement: Option<Measurement>,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
+/// A model before its load.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Description {
+    /// The memory that its configuration declares.
+    pub declared: Option<u64>,
+    /// The bytes of its files.
+    pub files: u64,
+    /// The identity of what is loaded.
+    pub content: Content,
+}
+
+/// The end of a load.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ended {
+    /// Whether the model is in memory.
+    pub is_loaded: bool,
+    /// How long the load took.
+    pub took: Duration,
+    /// The memory in use after it.
+    pub now: MemoryBytes,
+    /// The time in seconds since the Unix epoch.
+    pub at: u64,
+}
+
+#[derive(Clone, Debug, Default)]
 struct ModelSize {
-    declared: Option<u64>,
+    description: Description,
     measured: Option<MemoryBytes>,
-    files: u64,
+    /// Whether `measured` is from an earlier run of the server.
+    is_recorded: bool,
+    load_time: Option<Duration>,
 }
 
 /// A measurement of loads that overlap.
@@ -41,24 +73,41 @@ struct Measurement {
 }
 
 impl Sizes {
-    /// Records what is known of a model before its load.
-    pub(crate) fn describe(&mut self, name: &str, declared: Option<u64>, files: u64) {
+    /// Begins with the records of earlier runs.
+    pub(crate) fn with_records(records: Records) -> Self {
+        Self { records, ..Self::default() }
+    }
+
+    /// Notes what is known of a model before its load. What was measured counts for the same content only.
+    pub(crate) fn describe(&mut self, name: &str, description: Description) {
         let model = self.models.entry(name.to_owned()).or_default();
-        (model.declared, model.files) = (declared, files);
+        if model.description.content != description.content {
+            let known = self.records.get(&description.content);
+            model.measured = known.map(|record| record.memory);
+            model.load_time = known.map(|record| record.load_time);
+            model.is_recorded = known.is_some();
+        }
+        model.description = description;
     }
 
     /// The memory that a model takes, or is expected to take.
     pub(crate) fn of(&self, name: &str) -> u64 {
-        let model = self.models.get(name).copied().unwrap_or_default();
-        if let Some(declared) = model.declared {
+        let Some(model) = self.models.get(name) else { return LEAST };
+        if let Some(declared) = model.description.declared {
             return declared;
         }
-        let least = ((model.files as f64 * RATIO.start()) as u64).max(LEAST);
+        let files = model.description.files as f64;
+        let least = ((files * RATIO.start()) as u64).max(LEAST);
         match model.measured {
             // Memory that another model left behind is taken without being counted.
             Some(measured) => measured.total().max(least),
-            None => ((model.files as f64 * self.ratio()) as u64).max(least),
+            None => ((files * self.ratio()) as u64).max(least),
         }
+    }
+
+    /// How long a model takes to be loaded, going by its loads so far.
+    pub(crate) fn load_time(&self, name: &str) -> Option<Duration> {
+        self.models.get(name)?.load_time
     }
 
     /// The memory that was measured for a model.
@@ -68,7 +117,8 @@ impl Sizes {
 
     /// Memory by bytes of files, as measured so far.
     fn ratio(&self) -> f64 {
-        let measured = self.models.values().filter_map(|model| Some((model.measured?.total(), model.files)));
+        let measured =
+            self.models.values().filter_map(|model| Some((model.measured?.total(), model.description.files)));
         let (memory, files) = measured.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
         if files == 0 { 1.0 } else { (memory as f64 / files as f64).clamp(*RATIO.start(), *RATIO.end()) }
     }
@@ -88,88 +138,48 @@ impl Sizes {
         }
     }
 
-    /// A load has ended. With the last one, what was added is divided.
-    pub(crate) fn end(&mut self, name: &str, is_loaded: bool, now: MemoryBytes) {
-        let Some(measurement) = &mut self.measurement else { return };
+    /// A load has ended. With the last one, what was added is divided. Returns the records of the loads that this completes.
+    pub(crate) fn end(&mut self, name: &str, ended: Ended) -> Vec<(Content, Record)> {
+        let Some(measurement) = &mut self.measurement else { return Vec::new() };
         measurement.running = measurement.running.saturating_sub(1);
-        measurement.loaded.extend(is_loaded.then(|| name.to_owned()));
-        if measurement.running > 0 {
-            return;
+        if ended.is_loaded {
+            measurement.loaded.push(name.to_owned());
+            if let Some(model) = self.models.get_mut(name) {
+                // The mean, as other loads or a cold cache may have slowed down one of them.
+                let mean = |before: Duration| before / 2 + ended.took / 2;
+                model.load_time = Some(model.load_time.map_or(ended.took, mean));
+            }
         }
-        let Some(Measurement { before, freed, loaded, began, .. }) = self.measurement.take() else { return };
-        let now = MemoryBytes { server: now.server + freed, ..now };
+        if measurement.running > 0 {
+            return Vec::new();
+        }
+        let Some(Measurement { before, freed, loaded, began, .. }) = self.measurement.take() else {
+            return Vec::new();
+        };
+        let now = MemoryBytes { server: ended.now.server + freed, ..ended.now };
         let added = now.since(before);
         let expected: Vec<_> = loaded.iter().map(|name| self.of(name)).collect();
         let whole: u64 = expected.iter().sum();
-        for (name, expected) in loaded.iter().zip(expected) {
+        let mut records = Vec::new();
+        for (name, expected) in loaded.into_iter().zip(expected) {
             let share = added.share(expected, whole);
-            let Some(model) = self.models.get_mut(name) else { continue };
-            model.measured = match model.measured {
-                Some(before) if began > 1 => Some(before),
-                Some(before) if before.total() >= share.total() => Some(before),
-                _ => Some(share),
+            let Some(model) = self.models.get_mut(&name) else { continue };
+            let memory = match model.measured {
+                Some(before) if began > 1 => before,
+                // Halfway: the model may take less by now, or take memory that another one left behind.
+                Some(before) if model.is_recorded && before.total() > share.total() => before.mean(share),
+                Some(before) if before.total() >= share.total() => before,
+                _ => share,
             };
+            (model.measured, model.is_recorded) = (Some(memory), model.is_recorded && began > 1);
+            let load_time = model.load_time.unwrap_or_default();
+            let record = Record { model: name, memory, load_time, measured: ended.at };
+            self.records.put(model.description.content.clone(), record.clone());
+            records.push((model.description.content.clone(), record));
         }
+        records
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn server(bytes: u64) -> MemoryBytes {
-        MemoryBytes { server: bytes, processes: 0 }
-    }
-
-    const MB: u64 = 1_000_000;
-
-    #[test]
-    fn a_declared_size_comes_before_a_measured_and_an_estimated_one() {
-        let mut sizes = Sizes::default();
-        assert_eq!(sizes.of("a"), LEAST);
-        sizes.describe("a", None, 40 * MB);
-        assert_eq!(sizes.of("a"), 40 * MB);
-        sizes.begin(server(MB));
-        sizes.end("a", true, MemoryBytes { server: 61 * MB, processes: 20 * MB });
-        assert_eq!(sizes.of("a"), 80 * MB);
-        assert_eq!(sizes.measured("a"), Some(MemoryBytes { server: 60 * MB, processes: 20 * MB }));
-        // Models that were never loaded are expected to differ from their files as the others did.
-        sizes.describe("b", None, 10 * MB);
-        assert_eq!(sizes.of("b"), 20 * MB);
-        sizes.describe("a", Some(7), 40 * MB);
-        assert_eq!((sizes.of("a"), sizes.of("b")), (7, 20 * MB));
-    }
-
-    #[test]
-    fn loads_that_overlap_share_what_was_added_by_their_expected_sizes() {
-        let mut sizes = Sizes::default();
-        for (name, files) in [("a", 10), ("b", 30), ("broken", 100)] {
-            sizes.describe(name, None, files * MB);
-        }
-        sizes.begin(server(5 * MB));
-        sizes.begin(server(6 * MB));
-        sizes.begin(server(7 * MB));
-        sizes.end("b", true, server(70 * MB));
-        sizes.freed(4 * MB);
-        sizes.end("broken", false, server(70 * MB));
-        assert_eq!(sizes.measured("b"), None);
-        sizes.end("a", true, server(81 * MB));
-        assert_eq!((sizes.of("a"), sizes.of("b"), sizes.measured("broken")), (20 * MB, 60 * MB, None));
-        // A load alone corrects the share, but memory that another model left behind does not.
-        for (grown, expected) in [(50, 50), (3, 50), (60, 60)] {
-            sizes.begin(server(100 * MB));
-            sizes.end("a", true, server((100 + grown) * MB));
-            assert_eq!(sizes.of("a"), expected * MB);
-        }
-    }
-
-    #[test]
-    fn a_load_that_took_no_new_memory_has_a_least_size() {
-        let mut sizes = Sizes::default();
-        sizes.describe("a", None, 40 * MB);
-        sizes.begin(server(MB));
-        sizes.end("a", true, server(MB));
-        assert_eq!(sizes.of("a"), 10 * MB);
-        sizes.end("a", true, server(MB));
-    }
-}
+mod tests;

@@ -1,0 +1,145 @@
+"""Memory that models were measured to take: kept across restarts, even of a killed server, for as long as their files are the same."""
+
+import json
+import os
+import re
+import shutil
+
+import pytest
+
+import nereid_server
+import python_backend
+from http_requests import infer, request, tensor
+from model_files import config, write_identity, write_model
+from waiting import eventually
+
+MB = 1_000_000
+# The memory of a model that holds HELD, its interpreter included, fits; that of two does not.
+HELD, BUDGET = 150 * MB, 300 * MB
+FLAGS = (f"--model-memory-budget={BUDGET}", "--model-load-thread-count=0")
+FILE = "model-memory.json"
+BODY = {"inputs": [tensor("INPUT0", "INT32", [2], [3, 4])]}
+
+HOLDING = """
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.held = bytearray(%d)
+        for place in range(0, len(self.held), 4096):
+            self.held[place] = 1
+
+    def execute(self, requests):
+        inputs = [pb_utils.get_input_tensor_by_name(request, "INPUT0").as_numpy() for request in requests]
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", value)]) for value in inputs]
+"""
+
+
+def write_holding(repository, name, held=HELD):
+    """A model in Python that holds memory in its process. Its files are small."""
+    text = config(name, "python", [("INPUT0", "INT32", [-1])], [("OUTPUT0", "INT32", [-1])])
+    write_model(repository, name, text)
+    (repository / name / "1" / "model.py").write_text(HOLDING % held)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def backend():
+    python_backend.prepare()
+
+
+@pytest.fixture
+def start(serve, tmp_path):
+    """Starts a server under the budget that keeps its records in a folder of the test's."""
+
+    def started(*flags):
+        folder = f"--model-memory-directory={tmp_path / 'records'}"
+        return serve(*FLAGS, folder, *flags, env=python_backend.environment())
+
+    return started
+
+
+def states(server):
+    """The state of each model."""
+    return {line["name"]: line["state"] for line in request(server, "POST", "/v2/repository/index").json}
+
+
+def records(tmp_path):
+    """The records of a folder by the model's name; none before the first is written."""
+    file = tmp_path / "records" / FILE
+    return {entry["model"]: entry for entry in json.loads(file.read_text())["models"]} if file.exists() else {}
+
+
+def test_a_killed_server_knows_after_its_restart_what_its_models_take(repository, start, tmp_path):
+    for name in ("first", "second"):
+        write_holding(repository, name)
+    server = start()
+    # Nothing is known of them: by their files, both have room.
+    assert states(server) == {"first": "READY", "second": "READY"}
+    assert eventually(lambda: records(tmp_path).keys() == {"first", "second"})
+    server.kill()
+    for entry in records(tmp_path).values():
+        assert HELD <= entry["processes_bytes"] <= BUDGET - 50 * MB and entry["load_ms"] > 0
+
+    again = start()
+    assert sorted(states(again).values()) == ["READY", "UNLOADED"]
+    assert re.search(r"model-memory\.json has what 2 models took in memory", again.log)
+    # The other one is loaded for its request, and takes the place of the first.
+    (waiting,) = (name for name, state in states(again).items() if state == "UNLOADED")
+    assert infer(again, waiting, BODY).status == 200
+    assert sorted(states(again).values()) == ["READY", "UNLOADED"] and states(again)[waiting] == "READY"
+    again.stop()
+
+    # Other files are estimated anew, and those that are as they were are not.
+    shutil.rmtree(repository / "second")
+    write_holding(repository, "second", HELD // 2)
+    third = start()
+    assert states(third) == {"first": "READY", "second": "READY"}
+
+
+def test_files_that_are_broken_foreign_or_read_only_are_a_warning(repository, start, tmp_path):
+    write_holding(repository, "model", MB)
+    write_identity(repository, "other", ["INT32"])
+    folder = tmp_path / "records"
+    folder.mkdir()
+    file = folder / FILE
+    for content, is_replaced in (("", True), ('{"nereid_model_memory":1,"digest":"', True), ("notes of somebody", False)):
+        file.write_text(content)
+        server = start()
+        assert set(states(server).values()) == {"READY"} and infer(server, "model", BODY).status == 200
+        warning = "the file is damaged and will be replaced" if is_replaced else "it is left as it is"
+        assert re.search(rf"^W.*{FILE}: .*{warning}", server.log, re.MULTILINE)
+        if is_replaced:
+            assert eventually(lambda: records(tmp_path).keys() == {"model", "other"})
+        server.stop()
+        assert (file.read_text() == content) == (not is_replaced)
+    file.unlink()
+    # A folder that is none; the superuser could write to one that is read-only.
+    shutil.rmtree(folder)
+    folder.write_text("")
+    server = start()
+    assert set(states(server).values()) == {"READY"}
+    assert eventually(lambda: "is not kept for the next start" in server.log)
+    assert server.log.count("is not kept for the next start") == 1 and folder.read_text() == ""
+
+
+def test_records_are_kept_by_default_in_the_user_s_cache_and_only_under_a_budget(repository, tmp_path):
+    write_identity(repository, "model", ["INT32"])
+    kept = tmp_path / "cache" / "nereid" / "model-memory"
+    env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    for flags in ((), (FLAGS[0], "--model-memory-directory=none")):
+        with nereid_server.running(repository, *flags, env=env):
+            pass
+        assert not kept.exists()
+    with nereid_server.running(repository, FLAGS[0], env=env):
+        assert eventually((kept / FILE).exists)
+    assert kept.stat().st_mode & 0o777 == 0o700 and (kept / FILE).stat().st_mode & 0o777 == 0o600
+
+
+def test_servers_share_the_records(repository, start, tmp_path):
+    names = [f"model{number}" for number in range(6)]
+    for name in names:
+        write_identity(repository, name, ["INT32"])
+    servers = [start("--model-control-mode=on-demand") for _ in range(3)]
+    for number, name in enumerate(names):
+        assert infer(servers[number % 3], name, BODY).status == 200
+    assert eventually(lambda: sorted(records(tmp_path)) == names)
