@@ -1,14 +1,19 @@
-"""Memory that models were measured to take: kept across restarts, even of a killed server, for as long as their files are the same."""
+"""Memory that models were measured to take: kept across restarts, even of a killed server, shown in the index, and read again."""
 
 import json
 import os
 import re
 import shutil
+import time
 
+import grpc
 import pytest
+from tritonclient.grpc import service_pb2 as messages
 
+import grpc_requests
 import nereid_server
 import python_backend
+from access_policies import Policy
 from http_requests import infer, request, tensor
 from model_files import config, write_identity, write_model
 from waiting import eventually
@@ -143,3 +148,103 @@ def test_servers_share_the_records(repository, start, tmp_path):
     for number, name in enumerate(names):
         assert infer(servers[number % 3], name, BODY).status == 200
     assert eventually(lambda: sorted(records(tmp_path)) == names)
+
+
+GROWING = """
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.held = []
+
+    def execute(self, requests):
+        for request in requests:
+            value = pb_utils.get_input_tensor_by_name(request, "INPUT0")
+            self.held.append(bytes([1]) * (int(value.as_numpy()[0]) * 1_000_000))
+        inputs = [pb_utils.get_input_tensor_by_name(request, "INPUT0").as_numpy() for request in requests]
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", value)]) for value in inputs]
+"""
+
+
+def memory(server, headers=None):
+    """The memory of each model's only entry in the index; without models whose memory is unknown."""
+    answer = request(server, "POST", "/v2/repository/index", '{"memory": true}', headers or {})
+    return {line["name"]: line["memory"] for line in answer.json if "memory" in line}
+
+
+def test_the_index_has_the_memory_of_models_on_request(repository, start, tmp_path):
+    write_holding(repository, "held")
+    write_identity(repository, "declared", ["INT32"], memory_byte_size="5000")
+    write_identity(repository, "unknown", ["INT32"])
+    server = start("--model-control-mode=on-demand")
+    assert memory(server) == {}
+    began = time.time()
+    for name in ("held", "declared"):
+        assert infer(server, name, BODY).status == 200
+    found = memory(server)
+    assert found.keys() == {"held", "declared"}
+    held = found["held"]
+    assert held["basis"] == "measured" and HELD <= held["processes"] <= BUDGET and held["server"] >= 0
+    assert held["budget"] == held["server"] + held["processes"]
+    assert began - 1 <= held["measured_at"] / 1000 <= time.time()
+    assert (found["declared"]["basis"], found["declared"]["budget"]) == ("declared", 5000)
+    # Nobody else gets another answer than before.
+    for body in (None, "{}", '{"memory": false}', '{"ready": true}'):
+        for line in request(server, "POST", "/v2/repository/index", body).json:
+            assert line.keys() <= {"name", "version", "state", "reason"}
+    refused = request(server, "POST", "/v2/repository/index", '{"memory": 1}')
+    assert refused.status == 400 and "memory" in refused.json["error"]
+    # Over gRPC, by a field that the client's messages do not have.
+    with grpc.insecure_channel(server.grpc_url) as channel:
+        asking = messages.RepositoryIndexRequest.FromString(b"\xa0\x06\x01")
+        answer = grpc_requests.stub(channel).RepositoryIndex(asking)
+        plain = grpc_requests.stub(channel).RepositoryIndex(messages.RepositoryIndexRequest())
+    assert [line.name for line in answer.models] == [line.name for line in plain.models]
+    assert b"measured" in answer.SerializeToString() and b"declared" in answer.SerializeToString()
+    assert b"measured" not in plain.SerializeToString()
+    # What a model out of memory would take, in this run and in the next.
+    assert request(server, "POST", "/v2/repository/models/held/unload").status == 200
+    assert eventually(lambda: states(server)["held"] == "UNLOADED")
+    assert memory(server)["held"] == held
+    assert eventually(lambda: records(tmp_path).keys() == {"held", "declared"})
+    server.stop()
+    again = start("--model-control-mode=on-demand")
+    assert memory(again)["held"] == {**held, "basis": "recorded"}
+
+
+def test_clients_see_the_memory_of_models_that_they_may_see(repository, serve, tmp_path):
+    for name in ("mine", "theirs"):
+        write_identity(repository, name, ["INT32"])
+    policy = Policy(tmp_path / "policy", {"me": [("read", ["mine"])], "all": [("read", ["*"])]})
+    server = serve(f"--access={policy.file}")
+    for name, visible in (("me", {"mine"}), ("all", {"mine", "theirs"})):
+        assert memory(server, {"Authorization": f"Bearer {policy.keys[name]}"}).keys() == visible
+
+
+def test_a_model_that_grows_counts_more_and_may_have_to_leave(repository, start):
+    text = config("growing", "python", [("INPUT0", "INT32", [-1])], [("OUTPUT0", "INT32", [-1])])
+    write_model(repository, "growing", text)
+    (repository / "growing" / "1" / "model.py").write_text(GROWING)
+    write_identity(repository, "other", ["INT32"])
+    server = start()
+    before = memory(server)["growing"]["processes"]
+
+    def grow(megabytes):
+        body = {"inputs": [tensor("INPUT0", "INT32", [1], [megabytes])]}
+        assert infer(server, "growing", body).status == 200
+
+    grow(100)
+    assert eventually(lambda: memory(server)["growing"]["processes"] >= before + 100 * MB)
+    found = memory(server)["growing"]
+    assert found["budget"] == found["server"] + found["processes"]
+    assert set(states(server).values()) == {"READY"}
+    # More than the budget: the model with the least use for its size leaves.
+    for _ in range(3):
+        assert infer(server, "other", BODY).status == 200
+    grow(250)
+    assert eventually(lambda: states(server)["growing"] == "UNLOADED")
+    assert re.search(r"models have grown to \d+\.\d MB, more than the memory budget of 300\.0 MB: 'growing' leaves", server.log)
+    assert states(server)["other"] == "READY"
+    # Its next load takes what it took at first.
+    grow(0)
+    assert memory(server)["growing"]["processes"] < before + 50 * MB

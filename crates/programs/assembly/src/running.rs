@@ -21,7 +21,7 @@ use nereid_net::listener::{Connections, LocalAddress};
 use nereid_object_stores::{CloudOptions, RepositoryStatus};
 use nereid_releases::Releases;
 use nereid_repository::Repositories;
-use nereid_residency::{ModelMemory, ResidencyManager, ResidencyOptions};
+use nereid_residency::{ResidencyManager, ResidencyOptions};
 use nereid_scaling::Scaling;
 use nereid_shared_memory::Regions;
 use tokio::runtime::{Handle, Runtime};
@@ -422,8 +422,14 @@ fn remote_repositories(repositories: &OpenRepositories) -> Vec<RemoteRepository>
 }
 
 fn memory(residency: &ResidencyManager) -> Vec<VersionMemory> {
-    let of_version = |ModelMemory { id, version, kind, bytes }| VersionMemory { id, version, kind, bytes };
-    residency.memory().into_iter().map(of_version).collect()
+    let mut all = Vec::new();
+    for (id, version, memory) in residency.resident() {
+        let measured = memory.measured.map(|it| [("server", it.server), ("processes", it.processes)]);
+        for (kind, bytes) in measured.into_iter().flatten().chain([("budget", memory.budget)]) {
+            all.push(VersionMemory { id: id.clone(), version, kind, bytes });
+        }
+    }
+    all
 }
 
 fn principals(guard: &Guard) -> Vec<PrincipalMetrics> {

@@ -92,7 +92,7 @@ mod tests {
             &|spec| spec.directory = "elsewhere".into(),
             &|spec| spec.fingerprint.config = 9,
             // Not served.
-            &|spec| drop(spec.fingerprint.versions.insert(2, 9)),
+            &|spec| spec.fingerprint.versions = [(1, 3), (2, 9)].into(),
             &|spec| spec.config.version_policy = None,
         ];
         for change in same {
@@ -102,7 +102,7 @@ mod tests {
             &|spec| spec.id.name = "other".into(),
             &|spec| spec.id.namespace = "other".into(),
             &|spec| spec.versions = vec![1, 2],
-            &|spec| drop(spec.fingerprint.versions.insert(1, 9)),
+            &|spec| spec.fingerprint.versions = [(1, 9), (2, 4)].into(),
             &|spec| spec.fingerprint.whole = 9,
             &|spec| spec.origin = Origin::Request(1),
             &|spec| spec.config = self::spec("instance_group { count: 7 }").config,

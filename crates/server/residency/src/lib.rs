@@ -8,6 +8,8 @@
 #![forbid(unsafe_code)]
 
 mod content;
+mod growth;
+mod idleness;
 mod loads;
 mod manager;
 mod memory;
@@ -18,7 +20,7 @@ mod records;
 mod rooms;
 mod sizes;
 
-pub use manager::{ModelMemory, ResidencyManager};
+pub use manager::ResidencyManager;
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -76,6 +76,18 @@ impl Records {
         self.0.get(content)
     }
 
+    /// The last record of each model, by its name.
+    pub(crate) fn by_model(&self) -> BTreeMap<&str, &Record> {
+        let mut models = BTreeMap::<_, &Record>::new();
+        for record in self.0.values() {
+            let last = models.entry(record.model.as_str()).or_insert(record);
+            if last.measured < record.measured {
+                *last = record;
+            }
+        }
+        models
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nereid_backend_api::{Error, Result};
-use nereid_core::{Model, ModelSpec, ModelTable, ScopedName, Server, VersionState, Work};
+use nereid_core::{Model, ModelMemory, ModelSpec, ModelTable, ScopedName, Server, VersionState, Work};
 
 use crate::content::Content;
 use crate::memory::{self, MemoryBytes};
@@ -136,24 +136,60 @@ impl Rooms {
     }
 
     /// A load has ended.
-    pub(crate) fn after_load(&self, spec: &ModelSpec, is_loaded: bool) {
+    pub(crate) fn after_load(&self, server: &Server, spec: &ModelSpec, is_loaded: bool) {
         let name = &spec.id.name;
         let (now, ended) = (self.memory_in_use(), Instant::now());
+        let own: Vec<_> = server.models().ready().filter(|model| *model.id() == spec.id).cloned().collect();
+        let processes = memory_of_processes(&own);
         let at = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |age| age.as_secs());
         let mut state = self.lock();
         let began = state.loading.remove(name).unwrap_or(ended);
         let took = ended.saturating_duration_since(began);
-        let records = state.sizes.end(name, Ended { is_loaded, took, now, at });
+        let records = state.sizes.end(name, Ended { is_loaded, took, now, processes, at });
         drop(state);
         if let Some(recording) = &self.recording {
             records.into_iter().for_each(|(content, record)| recording.keep(content, record));
         }
     }
 
-    /// The memory that was measured for a model, and what counts against the budget.
-    pub(crate) fn size(&self, name: &str) -> (Option<MemoryBytes>, u64) {
-        let state = self.lock();
-        (state.sizes.measured(name), state.sizes.of(name))
+    /// The memory of models; `None` for those of which nothing is known.
+    pub(crate) fn memory<'n>(&self, names: impl Iterator<Item = &'n str>) -> Vec<Option<ModelMemory>> {
+        self.lock().sizes.memory(names)
+    }
+
+    /// Counts what the processes of loaded models have grown by since they were loaded. Returns the model that leaves if the budget
+    /// is exceeded because of that.
+    pub(crate) fn follow_growth(&self, server: &Server, now: Instant) -> Option<String> {
+        let models = by_name(server);
+        let now_in_use = |versions: &Vec<_>| memory_of_processes(versions);
+        let in_use: Vec<_> = models.iter().filter_map(|(name, it)| Some((name, now_in_use(it)?))).collect();
+        let mut state = self.lock();
+        let has_grown =
+            in_use.into_iter().filter(|(name, bytes)| state.sizes.follow(name, *bytes)).count() > 0;
+        let (used, budget) = (state.used(&server.models(), ""), self.limits.budget?);
+        if !has_grown || used <= budget {
+            return None;
+        }
+        state.note_uses(&models);
+        let leaving =
+            state.policy.least(models.iter().filter(|(_, it)| may_leave(it)).map(|(name, _)| name.as_str()));
+        let leaving =
+            leaving.map(str::to_owned).filter(|_| state.is_calm(self.limits.evictions_a_minute, now));
+        tracing::warn!(
+            "models have grown to {}, more than the memory budget of {}{}",
+            megabytes(used),
+            megabytes(budget),
+            leaving.as_ref().map_or_else(String::new, |name| format!(": '{name}' leaves the memory"))
+        );
+        leaving
+    }
+
+    /// A model has left the memory to make room.
+    pub(crate) fn left(&self, name: String) {
+        let mut state = self.lock();
+        state.sizes.freed(&name);
+        state.policy.left(&name);
+        state.evictions.push_back((Instant::now(), name));
     }
 
     /// The models that have had no requests for too long.
@@ -218,12 +254,7 @@ impl Rooms {
             state.begin(name, before);
             return Ok(Step::Load);
         }
-        for (other, versions) in &models {
-            let last = || versions.iter().map(|model| model.statistics().load_duration()).sum();
-            let cost = state.sizes.load_time(other).unwrap_or_else(last);
-            let size = state.sizes.of(other);
-            state.policy.note(other, uses(versions), size, cost);
-        }
+        state.note_uses(&models);
         let can_leave = |(other, versions): &(&String, &Vec<_>)| {
             *other != name && !kept.contains(*other) && may_leave(versions)
         };
@@ -246,10 +277,7 @@ impl Rooms {
         match server.evict_model_now(&other) {
             Ok(()) => {
                 tracing::info!("'{other}' leaves the memory ({}) to make room for '{name}'", megabytes(size));
-                let mut state = self.lock();
-                state.sizes.freed(size);
-                state.policy.left(&other);
-                state.evictions.push_back((Instant::now(), other));
+                self.left(other);
             }
             Err(error) => {
                 tracing::debug!("{error}");
@@ -281,14 +309,29 @@ impl State {
         self.sizes.begin(before);
     }
 
-    /// Limits how many models leave in a minute.
-    fn check_rate(&mut self, name: &str, limit: usize, now: Instant) -> Result<()> {
+    /// Tells the policy how often the models in memory were used, and what they take.
+    fn note_uses(&mut self, models: &BTreeMap<String, Vec<Arc<Model>>>) {
+        for (name, versions) in models {
+            let last = || versions.iter().map(|model| model.statistics().load_duration()).sum();
+            let cost = self.sizes.load_time(name).unwrap_or_else(last);
+            self.policy.note(name, uses(versions), self.sizes.of(name), cost);
+        }
+    }
+
+    /// Whether fewer models than this left the memory within the last minute.
+    fn is_calm(&mut self, limit: usize, now: Instant) -> bool {
         while self.evictions.front().is_some_and(|(at, _)| now.saturating_duration_since(*at) >= MINUTE) {
             self.evictions.pop_front();
         }
-        let Some((first, _)) = self.evictions.front().filter(|_| self.evictions.len() >= limit) else {
+        self.evictions.len() < limit
+    }
+
+    /// Limits how many models leave in a minute.
+    fn check_rate(&mut self, name: &str, limit: usize, now: Instant) -> Result<()> {
+        if self.is_calm(limit, now) {
             return Ok(());
-        };
+        }
+        let Some((first, _)) = self.evictions.front() else { return Ok(()) };
         let mut competing: BTreeMap<&str, usize> = BTreeMap::new();
         self.evictions.iter().for_each(|(_, other)| *competing.entry(other).or_default() += 1);
         let mut competing: Vec<_> = competing.into_iter().collect();
@@ -335,6 +378,12 @@ fn uses(versions: &[Arc<Model>]) -> u64 {
         counters.success.count + counters.fail.count
     };
     versions.iter().map(of_version).sum()
+}
+
+/// The memory of the processes of a model's versions; `None` if it has none of its own.
+fn memory_of_processes(versions: &[Arc<Model>]) -> Option<u64> {
+    let processes: Vec<_> = versions.iter().flat_map(|model| model.processes()).collect();
+    (!processes.is_empty()).then(|| memory::of_processes(&processes))
 }
 
 fn megabytes(bytes: u64) -> String {

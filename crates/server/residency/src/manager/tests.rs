@@ -15,6 +15,7 @@ use nereid_core::{
 use nereid_testkit::{Gate, ScriptedBackend, ScriptedModel};
 
 use super::*;
+use crate::idleness::IDLE_CHECK;
 
 /// The content of models whose executions wait at the gate.
 const HELD: u8 = 99;
@@ -383,8 +384,8 @@ async fn models_leave_for_others_and_every_request_is_answered_by_its_own_model(
             assert_eq!(world.ask(name).await.unwrap(), *content, "{control:?}");
         }
         assert!(world.server.is_ready());
-        let memory = world.residency.memory();
-        assert_eq!(memory.iter().filter(|it| it.kind == "budget").map(|it| it.bytes).sum::<u64>(), 30);
+        let memory = world.residency.resident();
+        assert_eq!(memory.iter().map(|(_, _, memory)| memory.budget).sum::<u64>(), 30);
     }
 }
 
