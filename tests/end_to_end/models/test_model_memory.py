@@ -16,6 +16,7 @@ import python_backend
 from access_policies import Policy
 from http_requests import infer, request, tensor
 from model_files import config, write_identity, write_model
+from scrapes import Scrape
 from waiting import eventually
 
 MB = 1_000_000
@@ -192,8 +193,9 @@ def test_the_index_has_the_memory_of_models_on_request(repository, start, tmp_pa
     for body in (None, "{}", '{"memory": false}', '{"ready": true}'):
         for line in request(server, "POST", "/v2/repository/index", body).json:
             assert line.keys() <= {"name", "version", "state", "reason"}
-    refused = request(server, "POST", "/v2/repository/index", '{"memory": 1}')
-    assert refused.status == 400 and "memory" in refused.json["error"]
+    for flag in ("ready", "memory"):
+        refused = request(server, "POST", "/v2/repository/index", f'{{"{flag}": 1}}')
+        assert (refused.status, refused.json["error"]) == (500, f"'{flag}' is not true or false")
     # Over gRPC, by a field that the client's messages do not have.
     with grpc.insecure_channel(server.grpc_url) as channel:
         asking = messages.RepositoryIndexRequest.FromString(b"\xa0\x06\x01")
@@ -215,7 +217,7 @@ def test_the_index_has_the_memory_of_models_on_request(repository, start, tmp_pa
 def test_clients_see_the_memory_of_models_that_they_may_see(repository, serve, tmp_path):
     for name in ("mine", "theirs"):
         write_identity(repository, name, ["INT32"])
-    policy = Policy(tmp_path / "policy", {"me": [("read", ["mine"])], "all": [("read", ["*"])]})
+    policy = Policy(tmp_path / "policy", {"me": [(["read"], ["mine"])], "all": [(["read"], ["*"])]})
     server = serve(f"--access={policy.file}")
     for name, visible in (("me", {"mine"}), ("all", {"mine", "theirs"})):
         assert memory(server, {"Authorization": f"Bearer {policy.keys[name]}"}).keys() == visible
@@ -248,3 +250,27 @@ def test_a_model_that_grows_counts_more_and_may_have_to_leave(repository, start)
     # Its next load takes what it took at first.
     grow(0)
     assert memory(server)["growing"]["processes"] < before + 50 * MB
+
+
+def test_models_leave_a_gpu_for_others_there(repository, start):
+    for name, gpus in (("first", "0:600"), ("second", "0:600"), ("elsewhere", "1:600"), ("large", "0:2000")):
+        write_identity(repository, name, ["INT32"], gpu_memory_byte_size=gpus)
+    budgets = ("--model-gpu-memory-budget=0:1000", "--model-gpu-memory-budget=1:1000")
+    server = start("--model-control-mode=on-demand", *budgets)
+    for name in ("first", "elsewhere", "second"):
+        assert infer(server, name, BODY).status == 200
+    found = states(server)
+    assert (found["first"], found["second"], found["elsewhere"]) == ("UNLOADED", "READY", "READY")
+    refused = infer(server, "large", BODY)
+    assert refused.status == 503 and "of GPU 0, more than the memory budget of" in refused.json["error"]
+    assert memory(server)["second"]["gpus"] == [{"gpu": 0, "budget": 600}]
+    line = r'nereid_model_memory_bytes\{model="(\w+)",version="1",kind="gpu_budget",gpu="(\d)"\} 600'
+    assert set(re.findall(line, Scrape(server).text)) == {("second", "0"), ("elsewhere", "1")}
+    assert infer(server, "first", BODY).status == 200 and states(server)["elsewhere"] == "READY"
+
+
+def test_an_invalid_size_of_a_gpu_is_refused(repository, serve):
+    write_identity(repository, "model", ["INT32"], gpu_memory_byte_size="0:many")
+    server = serve("--exit-on-error=false", ready=False)
+    (line,) = request(server, "POST", "/v2/repository/index").json
+    assert line["state"] == "UNAVAILABLE" and "parameter 'gpu_memory_byte_size' is '0:many', but must be bytes" in line["reason"]

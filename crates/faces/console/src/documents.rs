@@ -76,7 +76,7 @@ struct ModelRow {
     reason: Option<String>,
     /// The part of the version in a release, and the reason.
     release: Option<String>,
-    /// What it takes in memory, or would take if it were loaded.
+    /// The memory that it takes, or would take if it were loaded.
     takes: Option<MemoryDocument>,
     #[serde(flatten)]
     loaded: Option<Loaded>,

@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use nereid_core::backend_api::{Error, Result};
 use nereid_core::{ModelId, Overrides, Scope, ScopedName, Server};
 use nereid_protocol::documents::{
-    IndexEntry, MemoryDocument, repository_index, repository_index_with_memory,
+    GpuMemoryDocument, IndexEntry, MemoryDocument, repository_index, repository_index_with_memory,
 };
 use nereid_protocol::repository::{self, LoadParameter, UNLOAD_DEPENDENTS, check_repository};
 
 use crate::proto::model_repository_parameter::ParameterChoice;
 use crate::proto::repository_index_response::ModelIndex;
 use crate::proto::{
-    ModelMemory, ModelRepositoryParameter, RepositoryIndexRequest, RepositoryIndexResponse,
+    ModelGpuMemory, ModelMemory, ModelRepositoryParameter, RepositoryIndexRequest, RepositoryIndexResponse,
     RepositoryModelLoadRequest, RepositoryModelUnloadRequest,
 };
 
@@ -43,8 +43,10 @@ pub(crate) async fn index(
     Ok(RepositoryIndexResponse { models })
 }
 
-fn memory(MemoryDocument { server, processes, budget, basis, measured_at }: MemoryDocument) -> ModelMemory {
-    ModelMemory { server, processes, budget, basis: basis.to_owned(), measured_at }
+fn memory(document: MemoryDocument) -> ModelMemory {
+    let MemoryDocument { server, processes, budget, basis, measured_at, gpus } = document;
+    let gpus = gpus.into_iter().map(|GpuMemoryDocument { gpu, budget }| ModelGpuMemory { gpu, budget });
+    ModelMemory { server, processes, budget, basis: basis.to_owned(), measured_at, gpus: gpus.collect() }
 }
 
 /// Loads a model; returns once it is loaded.

@@ -232,8 +232,10 @@ static SCHEMAS: LazyLock<Value> = LazyLock::new(|| {
             json!({ "name": text, "version": text, "state": text, "reason": text, "memory": reference("Memory") }),
             json!(["name"])),
         "Memory": object(
-            json!({ "server": bytes, "processes": bytes, "budget": bytes, "basis": text, "measured_at": bytes }),
+            json!({ "server": bytes, "processes": bytes, "budget": bytes, "basis": text, "measured_at": bytes,
+                "gpus": list("GpuMemory") }),
             json!(["budget", "basis"])),
+        "GpuMemory": object(json!({ "gpu": { "type": "integer" }, "budget": bytes }), json!(["gpu", "budget"])),
         "Load": object(
             json!({ "parameters": { "type": "object", "additionalProperties": text } }), json!([])),
         "Unload": object(

@@ -13,7 +13,7 @@ pub use index::{
     IndexEntry, IndexEntryWithMemory, blocking_repository_index, repository_index,
     repository_index_with_memory,
 };
-pub use memory::MemoryDocument;
+pub use memory::{GpuMemoryDocument, MemoryDocument};
 pub use metadata::{ModelMetadata, ServerMetadata, TensorMetadata};
 pub use release::{DifferenceDocument, ReleaseDocument, ReleasedVersionDocument};
 pub use statistics::{

@@ -1,4 +1,4 @@
-//! Where the server keeps across restarts what models took in memory.
+//! The place of the records of loads, which outlive the server.
 
 use std::path::PathBuf;
 

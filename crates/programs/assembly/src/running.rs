@@ -141,6 +141,12 @@ pub fn start(config: Config, process: Process) -> std::result::Result<RunningSer
     interceptors.add_factory(Arc::new(releases.clone()));
     let mut executors = config.server.executors;
     executors.register(Arc::new(EnsembleFactory));
+    let limited = config.residency.gpu_memory_budgets.keys();
+    for gpu in limited.filter(|gpu| !platform.gpus.numbers.contains(gpu)) {
+        tracing::warn!(
+            "the memory budget of GPU {gpu} is for declared sizes only: the machine has no such GPU"
+        );
+    }
     let records = config.residency.records.clone().or_else(|| config.memory_records.folder());
     let residency = ResidencyManager::new(ResidencyOptions { records, ..config.residency });
     let has_gpus = !platform.gpus.numbers.is_empty();
@@ -426,7 +432,10 @@ fn memory(residency: &ResidencyManager) -> Vec<VersionMemory> {
     for (id, version, memory) in residency.resident() {
         let measured = memory.measured.map(|it| [("server", it.server), ("processes", it.processes)]);
         for (kind, bytes) in measured.into_iter().flatten().chain([("budget", memory.budget)]) {
-            all.push(VersionMemory { id: id.clone(), version, kind, bytes });
+            all.push(VersionMemory { id: id.clone(), version, kind, gpu: None, bytes });
+        }
+        for (gpu, bytes) in memory.gpus {
+            all.push(VersionMemory { id: id.clone(), version, kind: "gpu_budget", gpu: Some(gpu), bytes });
         }
     }
     all

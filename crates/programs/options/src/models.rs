@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::gpu::gpu_bytes;
 use super::values::{boolean, int, whole};
 use clap::{ArgAction, Args, ValueEnum};
 use nereid_assembly::{CacheOptions, MemoryRecords, PollConfig, ResidencyOptions};
@@ -77,8 +78,13 @@ pub(crate) struct ModelOptions {
     #[arg(long, value_name = "BYTES", value_parser = whole::<u64>())]
     model_memory_budget: Option<u64>,
 
+    /// Bytes of a GPU's memory that models may take, as --model-memory-budget. May be given several times; the last value for a GPU
+    /// counts. Default: no limit.
+    #[arg(long, value_name = "GPU:BYTES", value_parser = gpu_bytes, action = ArgAction::Append)]
+    model_gpu_memory_budget: Vec<(i32, u64)>,
+
     /// Folder for what models took in memory and how long they took to load, so that a restarted server expects as much of the
-    /// same files. Servers may share it; none keeps nothing. Default: with --model-memory-budget, model-memory in the user's
+    /// same files. Servers may share it; none keeps nothing. Default: under a budget, model-memory in the user's
     /// cache (~/.cache/nereid).
     #[arg(long, value_name = "PATH")]
     model_memory_directory: Option<PathBuf>,
@@ -160,6 +166,7 @@ impl ModelOptions {
             wait: Duration::from_secs(self.on_demand_wait_secs.into()),
             retry_pause: Duration::from_secs(self.on_demand_retry_secs.into()),
             memory_budget: self.model_memory_budget,
+            gpu_memory_budgets: self.model_gpu_memory_budget.iter().copied().collect(),
             evictions_a_minute: usize::try_from(self.model_max_evictions_per_minute).unwrap_or(usize::MAX),
             idle_timeout: (self.model_idle_timeout > 0)
                 .then(|| Duration::from_secs(self.model_idle_timeout.into())),
@@ -167,12 +174,17 @@ impl ModelOptions {
         }
     }
 
+    /// Whether models may take a part of some memory only.
+    fn has_budget(&self) -> bool {
+        self.model_memory_budget.is_some() || !self.model_gpu_memory_budget.is_empty()
+    }
+
     /// Where the memory of models is recorded.
     pub(super) fn memory_records(&self) -> MemoryRecords {
         match &self.model_memory_directory {
             Some(none) if none == Path::new(NO_RECORDS) => MemoryRecords::Off,
             Some(folder) => MemoryRecords::Folder(folder.clone()),
-            None if self.model_memory_budget.is_some() => MemoryRecords::UserCache,
+            None if self.has_budget() => MemoryRecords::UserCache,
             None => MemoryRecords::Off,
         }
     }

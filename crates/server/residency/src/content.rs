@@ -9,7 +9,7 @@ use nereid_core::{ModelSpec, Origin};
 const DIGITS: usize = 32;
 
 /// Identifies a model by what its memory depends on: the files of its versions and of its folder, its instances and its
-/// parameters, and the release of this server. Other parts of its configuration, such as those of its queue, do not count.
+/// parameters, and the release of this server. Other parts of its configuration, such as queue settings, do not count.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Content(String);
 

@@ -1,6 +1,6 @@
 //! Reads the memory of models' processes while they serve: a model that grows counts more against the budget.
 //!
-//! What the server's own process takes cannot be attributed to models after their loads.
+//! Later growth of the server's own process cannot be attributed to models.
 
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};

@@ -7,6 +7,7 @@
 #![deny(clippy::indexing_slicing)]
 #![forbid(unsafe_code)]
 
+mod amounts;
 mod content;
 mod growth;
 mod idleness;
@@ -22,6 +23,7 @@ mod sizes;
 
 pub use manager::ResidencyManager;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -36,6 +38,8 @@ pub struct ResidencyOptions {
     pub retry_pause: Duration,
     /// Bytes that models may take in memory; `None` for no limit.
     pub memory_budget: Option<u64>,
+    /// Bytes of the memory of GPUs, by their numbers, that models may take; others have no limit.
+    pub gpu_memory_budgets: BTreeMap<i32, u64>,
     /// How many models may leave in a minute to make room for others.
     pub evictions_a_minute: usize,
     /// The time without requests after which a model leaves the memory; `None` for never.
@@ -51,6 +55,7 @@ impl Default for ResidencyOptions {
             wait: Duration::from_secs(60),
             retry_pause: Duration::from_secs(10),
             memory_budget: None,
+            gpu_memory_budgets: BTreeMap::new(),
             evictions_a_minute: 60,
             idle_timeout: None,
             records: None,

@@ -18,6 +18,7 @@ use nereid_scheduling::timer::{Alarm, Ring, Timer};
 use tokio::sync::oneshot::{Receiver, Sender, channel};
 
 use crate::ResidencyOptions;
+use crate::amounts::MemoryBudgets;
 use crate::growth::Growth;
 use crate::idleness::Idleness;
 use crate::loads::Loads;
@@ -62,7 +63,7 @@ impl ResidencyManager {
         let alarm = timer.alarm(target);
         let (server, places) = (OnceLock::new(), Budget::new(MAX_WAITING));
         let limits = RoomLimits {
-            budget: options.memory_budget,
+            budgets: MemoryBudgets { host: options.memory_budget, gpus: options.gpu_memory_budgets.clone() },
             evictions_a_minute: options.evictions_a_minute.max(1),
             idle_timeout: options.idle_timeout,
         };

@@ -1,7 +1,7 @@
 //! The file of records, which servers may share. Reads it once, at the start; writes it on a thread of its own.
 //!
 //! The file is replaced as a whole, under a lock, and with the records that other servers have added. A problem with it is a warning
-//! in the log: the server goes on without records.
+//! in the log: the server works without records.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write as _};
@@ -120,7 +120,7 @@ impl Shared {
     }
 }
 
-/// The records of a folder; none if there is no file.
+/// The records of a folder; empty without a file.
 fn read(folder: &Path) -> io::Result<Records> {
     let file = folder.join(FILE);
     let unusable = |problem: String| {

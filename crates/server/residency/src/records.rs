@@ -1,4 +1,4 @@
-//! What models took when they were loaded: memory and time, and the form of these records in a file.
+//! Records of loads: the memory and time that models took, and the form of the records in a file.
 //!
 //! The file is JSON with a digest over the records, so that a damaged file is recognised and never taken for other numbers. Knows
 //! no paths and does no I/O.
@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
+use crate::amounts::Gpu;
 use crate::content::Content;
 use crate::memory::MemoryBytes;
 
@@ -26,9 +27,11 @@ const FORM: u32 = 1;
 pub(crate) struct Record {
     /// The model's name, for people who read the file.
     pub model: String,
-    /// What it took.
+    /// The memory that it took.
     pub memory: MemoryBytes,
-    /// How long it took.
+    /// The memory of GPUs that its backend reported.
+    pub gpus: BTreeMap<Gpu, u64>,
+    /// The time that it took.
     pub load_time: Duration,
     /// When it was measured, in seconds since the Unix epoch.
     pub measured: u64,
@@ -47,7 +50,7 @@ pub(crate) enum Unreadable {
     Damaged(String),
 }
 
-/// What all forms have.
+/// The member that all forms share.
 #[derive(Deserialize)]
 struct Form {
     nereid_model_memory: u32,
@@ -67,6 +70,8 @@ struct Entry {
     content: String,
     server_bytes: u64,
     processes_bytes: u64,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    gpu_bytes: BTreeMap<Gpu, u64>,
     load_ms: u64,
     measured: u64,
 }
@@ -150,12 +155,13 @@ impl Records {
         let entries: Vec<Entry> = serde_json::from_str(document.models.get()).map_err(damaged)?;
         let mut records = Self::default();
         for entry in entries {
-            let Entry { model, content, server_bytes, processes_bytes, load_ms, measured } = entry;
+            let Entry { model, content, server_bytes, processes_bytes, gpu_bytes: gpus, load_ms, measured } =
+                entry;
             let content = Content::parse(&content)
                 .ok_or_else(|| Unreadable::Damaged(format!("'{content}' identifies no content")))?;
             let memory = MemoryBytes { server: server_bytes, processes: processes_bytes };
             let load_time = Duration::from_millis(load_ms);
-            records.0.insert(content, Record { model, memory, load_time, measured });
+            records.0.insert(content, Record { model, memory, gpus, load_time, measured });
         }
         records.drop_oldest();
         Ok(records)
@@ -171,6 +177,7 @@ impl Records {
             content: content.as_str().to_owned(),
             server_bytes: record.memory.server,
             processes_bytes: record.memory.processes,
+            gpu_bytes: record.gpus.clone(),
             load_ms: u64::try_from(record.load_time.as_millis()).unwrap_or(u64::MAX),
             measured: record.measured,
         };

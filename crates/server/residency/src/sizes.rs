@@ -9,6 +9,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use nereid_core::{MeasuredMemory, MemoryBasis, ModelMemory};
 
+use crate::amounts::{Amount, Gpu};
 use crate::content::Content;
 use crate::memory::{MemoryBytes, share};
 use crate::records::{Record, Records};
@@ -40,6 +41,10 @@ pub(crate) struct Sizes {
 pub(crate) struct Description {
     /// The memory that its configuration declares.
     pub declared: Option<u64>,
+    /// The memory of GPUs that its configuration declares.
+    pub declared_gpus: Option<BTreeMap<Gpu, u64>>,
+    /// How many of its instances run on each GPU.
+    pub gpu_instances: BTreeMap<Gpu, u64>,
     /// The bytes of its files.
     pub files: u64,
     /// The identity of what is loaded.
@@ -47,7 +52,7 @@ pub(crate) struct Description {
 }
 
 /// The end of a load.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Ended {
     /// Whether the model is in memory.
     pub is_loaded: bool,
@@ -57,6 +62,8 @@ pub(crate) struct Ended {
     pub now: MemoryBytes,
     /// The memory of the model's own processes, if it has any.
     pub processes: Option<u64>,
+    /// The memory of GPUs that its backend reports.
+    pub gpus: BTreeMap<Gpu, u64>,
     /// The time in seconds since the Unix epoch.
     pub at: u64,
 }
@@ -65,6 +72,8 @@ pub(crate) struct Ended {
 struct ModelSize {
     description: Description,
     measured: Option<MemoryBytes>,
+    /// The memory of GPUs that the backend reported.
+    gpus: BTreeMap<Gpu, u64>,
     /// When it was measured, in seconds since the Unix epoch.
     at: u64,
     /// Whether `measured` is from an earlier run of the server.
@@ -107,6 +116,7 @@ impl Sizes {
             let known = self.records.get(&description.content);
             model.measured = known.map(|record| record.memory);
             model.load_time = known.map(|record| record.load_time);
+            model.gpus = known.map(|record| record.gpus.clone()).unwrap_or_default();
             model.at = known.map_or(0, |record| record.measured);
             model.is_recorded = known.is_some();
         }
@@ -128,6 +138,26 @@ impl Sizes {
         }
     }
 
+    /// The memory that a model takes of each GPU, or is expected to take. An estimate has its files once for each instance there.
+    pub(crate) fn of_gpus(&self, name: &str) -> BTreeMap<Gpu, u64> {
+        let Some(model) = self.models.get(name) else { return BTreeMap::new() };
+        if let Some(declared) = &model.description.declared_gpus {
+            return declared.clone();
+        }
+        if !model.gpus.is_empty() {
+            return model.gpus.clone();
+        }
+        let instances = model.description.gpu_instances.iter();
+        instances
+            .map(|(gpu, count)| (*gpu, model.description.files.saturating_mul(*count).max(LEAST)))
+            .collect()
+    }
+
+    /// All memory that a model takes, or is expected to take.
+    pub(crate) fn amount(&self, name: &str) -> Amount {
+        Amount { host: self.of(name), gpus: self.of_gpus(name) }
+    }
+
     /// How long a model takes to be loaded, going by its loads so far.
     pub(crate) fn load_time(&self, name: &str) -> Option<Duration> {
         self.models.get(name)?.load_time
@@ -145,14 +175,16 @@ impl Sizes {
                     (None, None) => MemoryBasis::Files,
                 };
                 let measured = model.measured().map(|memory| measured(memory, model.at));
-                Some(ModelMemory { measured, budget: self.of(name), basis })
+                let gpus = self.of_gpus(name).into_iter().collect();
+                Some(ModelMemory { measured, budget: self.of(name), basis, gpus })
             }
             None => {
                 let records = recorded.get_or_insert_with(|| self.records.by_model());
                 let record = records.get(name)?;
                 let (memory, budget) = (record.memory, record.memory.total().max(LEAST));
                 let measured = Some(measured(memory, record.measured));
-                Some(ModelMemory { measured, budget, basis: MemoryBasis::Recorded })
+                let gpus = record.gpus.iter().map(|(gpu, bytes)| (*gpu, *bytes)).collect();
+                Some(ModelMemory { measured, budget, basis: MemoryBasis::Recorded, gpus })
             }
         };
         names.map(of_name).collect()
@@ -211,6 +243,7 @@ impl Sizes {
         if ended.is_loaded {
             measurement.loaded.push((name.to_owned(), ended.processes));
             if let Some(model) = self.models.get_mut(name) {
+                model.gpus = ended.gpus;
                 // The mean, as other loads or a cold cache may have slowed down one of them.
                 let mean = |before: Duration| before / 2 + ended.took / 2;
                 model.load_time = Some(model.load_time.map_or(ended.took, mean));
@@ -248,7 +281,8 @@ impl Sizes {
             }
             model.measured = Some(memory);
             let load_time = model.load_time.unwrap_or_default();
-            let record = Record { model: name, memory, load_time, measured: model.at };
+            let (gpus, measured) = (model.gpus.clone(), model.at);
+            let record = Record { model: name, memory, gpus, load_time, measured };
             self.records.put(model.description.content.clone(), record.clone());
             records.push((model.description.content.clone(), record));
         }

@@ -21,10 +21,22 @@ pub struct MemoryDocument {
     /// The time of the measurement in milliseconds since the Unix epoch.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub measured_at: Option<u64>,
+    /// Memory of GPUs.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub gpus: Vec<GpuMemoryDocument>,
+}
+
+/// The memory of a GPU that a version takes, or would take.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct GpuMemoryDocument {
+    /// The number of the GPU.
+    pub gpu: i32,
+    /// The part of the GPU's memory budget, in bytes.
+    pub budget: u64,
 }
 
 impl From<ModelMemory> for MemoryDocument {
-    fn from(ModelMemory { measured, budget, basis }: ModelMemory) -> Self {
+    fn from(ModelMemory { measured, budget, basis, gpus }: ModelMemory) -> Self {
         let millis = |age: Duration| u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
         Self {
             server: measured.map(|measured| measured.server),
@@ -32,6 +44,7 @@ impl From<ModelMemory> for MemoryDocument {
             budget,
             basis: basis.name(),
             measured_at: measured.map(|measured| measured.at.duration_since(UNIX_EPOCH).map_or(0, millis)),
+            gpus: gpus.into_iter().map(|(gpu, budget)| GpuMemoryDocument { gpu, budget }).collect(),
         }
     }
 }
@@ -44,14 +57,20 @@ mod tests {
 
     #[test]
     fn what_is_unknown_is_omitted() {
-        let estimated = ModelMemory { measured: None, budget: 7, basis: MemoryBasis::Files };
+        let estimated =
+            ModelMemory { measured: None, budget: 7, basis: MemoryBasis::Files, gpus: Vec::new() };
         let at = UNIX_EPOCH + Duration::from_millis(1500);
         let measured = MeasuredMemory { server: 3, processes: 4, at };
         for (memory, expected) in [
             (estimated.clone(), r#"{"budget":7,"basis":"files"}"#),
             (
-                ModelMemory { measured: Some(measured), basis: MemoryBasis::Recorded, ..estimated },
-                r#"{"server":3,"processes":4,"budget":7,"basis":"recorded","measured_at":1500}"#,
+                ModelMemory {
+                    measured: Some(measured),
+                    basis: MemoryBasis::Recorded,
+                    gpus: vec![(1, 9)],
+                    ..estimated
+                },
+                r#"{"server":3,"processes":4,"budget":7,"basis":"recorded","measured_at":1500,"gpus":[{"gpu":1,"budget":9}]}"#,
             ),
         ] {
             assert_eq!(serde_json::to_string(&MemoryDocument::from(memory)).unwrap(), expected);

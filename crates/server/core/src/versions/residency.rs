@@ -44,7 +44,7 @@ pub trait Residency: VersionChooser + fmt::Debug {
         true
     }
 
-    /// The memory of these models, in or out of memory; `None` for those of which nothing is known.
+    /// The memory of these models, loaded or not; `None` if it is unknown.
     fn memory(&self, models: &[ModelId]) -> Vec<Option<ModelMemory>> {
         vec![None; models.len()]
     }
@@ -66,6 +66,8 @@ pub struct ModelMemory {
     pub budget: u64,
     /// The origin of `budget`.
     pub basis: MemoryBasis,
+    /// The numbers of GPUs, and the bytes that it takes of their budgets, or would take.
+    pub gpus: Vec<(i32, u64)>,
 }
 
 /// Memory that was measured when a model was loaded.
@@ -82,18 +84,18 @@ pub struct MeasuredMemory {
 /// How the memory of a model is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemoryBasis {
-    /// Its configuration declares it.
+    /// Declared by the model's configuration.
     Declared,
-    /// It was measured by this server.
+    /// Measured in this run of the server.
     Measured,
-    /// It was measured in an earlier run of the server.
+    /// Measured in an earlier run of the server.
     Recorded,
-    /// It is estimated from the sizes of the model's files.
+    /// Estimated from the sizes of the model's files.
     Files,
 }
 
 impl MemoryBasis {
-    /// Its name in documents.
+    /// The name in documents.
     pub fn name(self) -> &'static str {
         match self {
             Self::Declared => "declared",
@@ -114,6 +116,7 @@ impl ModelMemory {
             processes: processes / count,
             at,
         });
-        Self { measured, budget: self.budget / count, basis: self.basis }
+        let gpus = self.gpus.into_iter().map(|(gpu, bytes)| (gpu, bytes / count)).collect();
+        Self { measured, budget: self.budget / count, basis: self.basis, gpus }
     }
 }

@@ -13,7 +13,13 @@ fn content(number: usize) -> Content {
 fn record(server: u64) -> Record {
     let measured = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
     let memory = MemoryBytes { server, processes: 2 };
-    Record { model: "m".to_owned(), memory, load_time: Duration::from_millis(3), measured }
+    Record {
+        model: "m".to_owned(),
+        memory,
+        gpus: [(0, server)].into(),
+        load_time: Duration::from_millis(3),
+        measured,
+    }
 }
 
 impl Recording {

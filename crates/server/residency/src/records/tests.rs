@@ -10,10 +10,12 @@ fn content() -> impl Strategy<Value = Content> {
 }
 
 fn record() -> impl Strategy<Value = Record> {
-    (".{0,8}", any::<(u64, u64)>(), any::<u64>(), 0..50_u64).prop_map(
-        |(model, (server, processes), load_ms, measured)| Record {
+    let gpus = btree_map(0..8, any::<u64>(), 0..3);
+    (".{0,8}", any::<(u64, u64)>(), gpus, any::<u64>(), 0..50_u64).prop_map(
+        |(model, (server, processes), gpus, load_ms, measured)| Record {
             model,
             memory: MemoryBytes { server, processes },
+            gpus,
             load_time: Duration::from_millis(load_ms),
             measured,
         },
@@ -121,7 +123,10 @@ fn only_the_latest_records_are_kept() {
     let put = |records: &mut Records, number: usize, measured: u64| {
         let content = Content::parse(&format!("{number:032x}")).unwrap();
         let (model, memory) = (number.to_string(), MemoryBytes::default());
-        records.put(content, Record { model, memory, load_time: Duration::ZERO, measured });
+        records.put(
+            content,
+            Record { model, memory, gpus: BTreeMap::new(), load_time: Duration::ZERO, measured },
+        );
     };
     let mut records = Records::default();
     (0..MOST).for_each(|number| put(&mut records, number, 100 + number as u64));

@@ -12,7 +12,8 @@ fn server(bytes: u64) -> MemoryBytes {
 const MB: u64 = 1_000_000;
 
 fn describe(sizes: &mut Sizes, name: &str, declared: Option<u64>, files: u64) {
-    sizes.describe(name, Description { declared, files, content: content(name, 0) });
+    sizes
+        .describe(name, Description { declared, files, content: content(name, 0), ..Description::default() });
 }
 
 /// The content of a model whose files have changed this many times.
@@ -22,7 +23,7 @@ fn content(name: &str, changes: u8) -> Content {
 }
 
 fn end(sizes: &mut Sizes, name: &str, is_loaded: bool, now: MemoryBytes) -> Vec<(Content, Record)> {
-    sizes.end(name, Ended { is_loaded, took: SECOND, now, processes: None, at: 5 })
+    sizes.end(name, Ended { is_loaded, took: SECOND, now, processes: None, gpus: BTreeMap::new(), at: 5 })
 }
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -94,7 +95,8 @@ fn a_restarted_server_expects_what_the_same_content_took() {
     sizes.begin(server(MB));
     let kept = end(&mut sizes, "a", true, MemoryBytes { server: 31 * MB, processes: 5 * MB });
     let memory = MemoryBytes { server: 30 * MB, processes: 5 * MB };
-    let expected = Record { model: "a".to_owned(), memory, load_time: SECOND, measured: 5 };
+    let (model, gpus) = ("a".to_owned(), BTreeMap::new());
+    let expected = Record { model, memory, gpus, load_time: SECOND, measured: 5 };
     assert_eq!(kept, [(content("a", 0), expected)]);
 
     let mut records = Records::default();
@@ -104,7 +106,7 @@ fn a_restarted_server_expects_what_the_same_content_took() {
     describe(&mut sizes, "a", None, 10 * MB);
     assert_eq!((sizes.of("a"), sizes.load_time("a")), (35 * MB, Some(SECOND)));
     // Files that changed, before or after a load, are estimated anew; those of before are known again.
-    let changed = Description { declared: None, files: 12 * MB, content: content("a", 1) };
+    let changed = Description { files: 12 * MB, content: content("a", 1), ..Description::default() };
     for mut sizes in [restarted(), sizes] {
         sizes.describe("a", changed.clone());
         assert_eq!((sizes.of("a"), measured_of(&sizes, "a"), sizes.load_time("a")), (12 * MB, None, None));
@@ -124,7 +126,13 @@ fn a_load_alone_corrects_the_record_of_an_earlier_run() {
         let memory = server(60 * MB);
         records.put(
             content("a", 0),
-            Record { model: "a".to_owned(), memory, load_time: 3 * SECOND, measured: 1 },
+            Record {
+                model: "a".to_owned(),
+                memory,
+                gpus: BTreeMap::new(),
+                load_time: 3 * SECOND,
+                measured: 1,
+            },
         );
         let mut sizes = Sizes::with_records(records);
         describe(&mut sizes, "a", None, MB);
@@ -152,7 +160,8 @@ fn processes_of_a_model_are_its_own_also_where_loads_overlap() {
         sizes.begin(server(MB));
     }
     let now = MemoryBytes { server: 31 * MB, processes: 100 * MB };
-    let ended = |processes| Ended { is_loaded: true, took: SECOND, now, processes, at: 5 };
+    let ended =
+        |processes| Ended { is_loaded: true, took: SECOND, now, processes, gpus: BTreeMap::new(), at: 5 };
     for (name, processes) in [("own", Some(60 * MB)), ("none", Some(0)), ("other", None)] {
         sizes.end(name, ended(processes));
     }
@@ -180,7 +189,7 @@ fn the_basis_of_a_size_is_known() {
     let mut sizes = Sizes::default();
     assert_eq!(sizes.memory(["a"].into_iter()), [None]);
     describe(&mut sizes, "a", None, 8 * MB);
-    let files = ModelMemory { measured: None, budget: 8 * MB, basis: MemoryBasis::Files };
+    let files = ModelMemory { measured: None, budget: 8 * MB, basis: MemoryBasis::Files, gpus: Vec::new() };
     assert_eq!(memory_of(&sizes, "a"), files);
     sizes.begin(server(0));
     end(&mut sizes, "a", true, server(9 * MB));
@@ -188,19 +197,22 @@ fn the_basis_of_a_size_is_known() {
     let measured = Some(MeasuredMemory { server: 9 * MB, processes: 0, at });
     assert_eq!(
         memory_of(&sizes, "a"),
-        ModelMemory { measured, budget: 9 * MB, basis: MemoryBasis::Measured }
+        ModelMemory { measured, budget: 9 * MB, basis: MemoryBasis::Measured, gpus: Vec::new() }
     );
     let again = Sizes::with_records(sizes.records.clone());
     assert_eq!(
         memory_of(&again, "a"),
-        ModelMemory { measured, budget: 9 * MB, basis: MemoryBasis::Recorded }
+        ModelMemory { measured, budget: 9 * MB, basis: MemoryBasis::Recorded, gpus: Vec::new() }
     );
     describe(&mut sizes, "a", Some(7), 8 * MB);
-    assert_eq!(memory_of(&sizes, "a"), ModelMemory { measured, budget: 7, basis: MemoryBasis::Declared });
+    assert_eq!(
+        memory_of(&sizes, "a"),
+        ModelMemory { measured, budget: 7, basis: MemoryBasis::Declared, gpus: Vec::new() }
+    );
 }
 
 proptest! {
-    /// What counts is never far from what processes take, and changes only if that does by enough.
+    /// The counted memory is never far from the real one, and changes only if that changes by enough.
     #[test]
     fn processes_that_grow_and_shrink_count_as_far_as_they_do(
         at_load in 0..200_u64,
@@ -211,7 +223,8 @@ proptest! {
         describe(&mut sizes, "a", declared.then_some(5), MB);
         sizes.begin(server(0));
         let now = MemoryBytes { server: MB, processes: at_load * MB };
-        sizes.end("a", Ended { is_loaded: true, took: SECOND, now, processes: Some(at_load * MB), at: 5 });
+        let processes = Some(at_load * MB);
+        sizes.end("a", Ended { is_loaded: true, took: SECOND, now, processes, gpus: BTreeMap::new(), at: 5 });
         for taken in steps.into_iter().map(|step| step * MB) {
             let before = measured_of(&sizes, "a").unwrap().processes;
             let has_grown = sizes.follow("a", taken);
@@ -231,4 +244,32 @@ proptest! {
         prop_assert_eq!(measured_of(&sizes, "a").unwrap().processes, at_load * MB);
         prop_assert!(!sizes.follow("unknown", u64::MAX));
     }
+}
+
+#[test]
+fn memory_of_gpus_is_declared_reported_or_estimated_by_instances() {
+    let mut sizes = Sizes::default();
+    let estimated = Description {
+        files: 3 * MB,
+        gpu_instances: [(0, 2), (3, 1)].into(),
+        content: content("a", 0),
+        ..Description::default()
+    };
+    sizes.describe("a", estimated.clone());
+    assert_eq!(sizes.amount("a"), Amount { host: 3 * MB, gpus: [(0, 6 * MB), (3, 3 * MB)].into() });
+    sizes.begin(server(0));
+    let (now, gpus) = (server(5 * MB), BTreeMap::from([(0, 7 * MB)]));
+    let records = sizes.end("a", Ended { is_loaded: true, took: SECOND, now, processes: None, gpus, at: 5 });
+    let reported = Amount { host: 5 * MB, gpus: [(0, 7 * MB)].into() };
+    assert_eq!((sizes.amount("a"), memory_of(&sizes, "a").gpus), (reported.clone(), vec![(0, 7 * MB)]));
+    // After a restart, too, for the same content.
+    let mut again = Sizes::default();
+    records.into_iter().for_each(|(content, record)| again.records.put(content, record));
+    assert_eq!(memory_of(&again, "a").gpus, [(0, 7 * MB)]);
+    again.describe("a", estimated.clone());
+    assert_eq!(again.amount("a"), reported);
+    again.describe("a", Description { content: content("a", 1), ..estimated.clone() });
+    assert_eq!(again.of_gpus("a"), [(0, 6 * MB), (3, 3 * MB)].into());
+    again.describe("a", Description { declared_gpus: Some([(1, 9)].into()), ..estimated });
+    assert_eq!(again.of_gpus("a"), [(1, 9)].into());
 }
