@@ -165,6 +165,19 @@ def test_a_keeper_that_died_takes_its_servers_over(fleet):
     assert errors == [] and fleet.cluster.status().keys() == before
 
 
+def test_a_keeper_that_died_with_a_server_knows_how_many_there_were(fleet):
+    # Not the number that it began with.
+    fleet.cluster.fleet("scale", NODES + 1)
+    with fleet.load() as (_, errors):
+        name, server = next(iter(fleet.cluster.status().items()))
+        os.kill(server["pid"], signal.SIGKILL)
+        fleet.cluster.command("kill keeper")
+        assert eventually(lambda: fleet.ready(NODES + 1, without=[name]), WAIT_S)
+        fleet.cluster.fleet("scale", NODES)
+        assert eventually(lambda: fleet.ready(NODES), WAIT_S)
+    assert errors == []
+
+
 def test_no_answer_is_lost_while_the_number_of_servers_changes(fleet):
     with fleet.load() as (_, errors):
         for servers in (4, 1, 3):
