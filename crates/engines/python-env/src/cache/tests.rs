@@ -1,6 +1,5 @@
 //! Entries are created once for concurrent users, and recover from any state that an earlier process left.
 
-use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread;
 
