@@ -78,14 +78,14 @@ pub(crate) struct ModelOptions {
     #[arg(long, value_name = "BYTES", value_parser = whole::<u64>())]
     model_memory_budget: Option<u64>,
 
-    /// Bytes of a GPU's memory that models may take, as --model-memory-budget. May be given several times; the last value for a GPU
-    /// counts. Default: no limit.
+    /// Bytes of a GPU's memory that models may take, like --model-memory-budget. May be given several times; the last value
+    /// for a GPU counts. Default: no limit.
     #[arg(long, value_name = "GPU:BYTES", value_parser = gpu_bytes, action = ArgAction::Append)]
     model_gpu_memory_budget: Vec<(i32, u64)>,
 
-    /// Folder for what models took in memory and how long they took to load, so that a restarted server expects as much of the
-    /// same files. Servers may share it; none keeps nothing. Default: under a budget, model-memory in the user's
-    /// cache (~/.cache/nereid).
+    /// Folder for records of the memory that models took and of the time to load them, which a restarted server expects of
+    /// unchanged models. Servers may share it; none keeps nothing. Default: under a budget, model-memory in the user's cache
+    /// (~/.cache/nereid).
     #[arg(long, value_name = "PATH")]
     model_memory_directory: Option<PathBuf>,
 
