@@ -9,8 +9,8 @@ use std::task::{Context, Poll, Waker};
 use futures_util::future::join_all;
 use nereid_backend_api::{Backend, DataType, InferRequest, Response, Tensor};
 use nereid_core::{
-    BlockingSource, Caller, Fingerprint, ModelControl, ModelId, ModelSpec, Overrides, RequestHead, Scope,
-    ScopedName, ServerOptions,
+    BlockingSource, Caller, Fingerprint, MemoryBasis, ModelControl, ModelId, ModelSpec, Overrides,
+    RequestHead, Scope, ScopedName, ServerOptions,
 };
 use nereid_testkit::{Gate, ScriptedBackend, ScriptedModel};
 
@@ -427,6 +427,35 @@ async fn instances_of_a_name_in_two_namespaces_take_their_share_of_its_memory() 
         assert!(world.server.has_room_for_instances(model, 5));
         assert!(!world.server.has_room_for_instances(model, 6));
     }
+}
+
+#[tokio::test]
+async fn entries_of_the_index_have_their_part_of_the_memory() {
+    let text = sized(40, "");
+    let world = world(ModelControl::OnDemand, budget(100), &[("both", 1, &text), ("other", 2, &text)]);
+    let entries = async || {
+        let index = world.server.index().await.unwrap();
+        let memory = world.server.memory(&index);
+        let taken = memory.into_iter().map(|memory| memory.map(|memory| (memory.budget, memory.basis)));
+        index.into_iter().map(|(id, _)| id.to_string()).zip(taken).collect::<BTreeMap<_, _>>()
+    };
+    let names = ["one::both", "two::both", "other"].map(str::to_owned);
+    let of = |taken: [Option<u64>; 3]| {
+        let taken = taken.map(|bytes| bytes.map(|bytes| (bytes, MemoryBasis::Declared)));
+        names.clone().into_iter().zip(taken).collect::<BTreeMap<_, _>>()
+    };
+    let one = Scope::of("one", |id| id.namespace == "one");
+    let two = Scope::of("two", |id| id.namespace == "two");
+    world.server.resolve(ScopedName::new("both", &one), None).await.unwrap();
+    let found = entries().await;
+    assert_eq!(found["one::both"], Some((40, MemoryBasis::Declared)));
+    assert!(!found.contains_key("other") || found["other"].is_none(), "{found:?}");
+    world.server.resolve(ScopedName::new("both", &two), None).await.unwrap();
+    world.ask("other").await.unwrap();
+    assert_eq!(entries().await, of([Some(20), Some(20), Some(40)]));
+    // Models out of memory have what they would take.
+    world.evict("other");
+    assert_eq!(entries().await, of([Some(20), Some(20), Some(40)]));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
