@@ -44,7 +44,11 @@ impl Served {
             Results::Above(threshold) => {
                 predicted.iter().map(|&second| if second > threshold { 1.0 } else { 0.0 }).collect()
             }
-            Results::Class => predicted.chunks(outputs).map(best).collect(),
+            Results::Class => {
+                let targets = self.forest.description().targets.iter().cycle();
+                let scores = predicted.chunks(self.forest.description().width());
+                scores.zip(targets).map(|(scores, &classes)| best(&scores[..classes])).collect()
+            }
             Results::Explanation => {
                 let (features, width) =
                     (self.forest.description().features, outputs * (self.forest.description().features + 1));

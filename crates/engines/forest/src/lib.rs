@@ -9,7 +9,7 @@
 //! | `xgboost.ubj` | `xgboost_ubj` | XGBoost |
 //! | `xgboost.model` | `xgboost` | XGBoost before 3.1, in its binary form |
 //! | `model.txt` | `lightgbm` | LightGBM |
-//! | `checkpoint.tl` | `treelite_checkpoint` | Treelite 4: scikit-learn, cuML and others |
+//! | `checkpoint.tl` | `treelite_checkpoint` | Treelite 2.4, 3 and 4: scikit-learn, cuML and others |
 //!
 //! The output `treeshap_output`, if the configuration has it, explains each result: by how much each feature moved it.
 //!

@@ -113,6 +113,7 @@ fn describe(
     Ok(Description {
         features,
         base: vec![0.0; outputs],
+        targets: vec![outputs],
         averaged,
         double: true,
         link,

@@ -17,9 +17,9 @@ pub(crate) enum Results {
     Numbers,
     /// The probabilities of two classes, computed from the second.
     BothClasses,
-    /// The number of the class with the highest score.
+    /// For each target, the number of the class with the highest score.
     Class,
-    /// 1 if the probability of the second class exceeds this, or else 0.
+    /// For each output, 1 if the probability of the second class exceeds this, or else 0.
     Above(f32),
     /// How much each feature moved the results.
     Explanation,
@@ -56,8 +56,10 @@ impl Ports {
         let is_classifier = options.is_classifier.unwrap_or(description.task != Task::Numbers);
         let (results, width) = match (is_classifier, options.probabilities, outputs) {
             (true, true, 1) if configured(OUTPUT).map(width_of) != Some(Some(1)) => (Results::BothClasses, 2),
-            (true, false, 1) => (Results::Above(options.threshold), 1),
-            (true, false, _) => (Results::Class, 1),
+            (true, false, _) if outputs == 1 || description.task == Task::Binary => {
+                (Results::Above(options.threshold), outputs)
+            }
+            (true, false, _) => (Results::Class, description.targets.len()),
             _ => (Results::Numbers, outputs),
         };
         check_width(OUTPUT, configured(OUTPUT), width as i64, "results")?;

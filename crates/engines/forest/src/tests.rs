@@ -48,7 +48,7 @@ fn cases() -> &'static [Case] {
         let read = |name: &str| -> Vec<Case> {
             serde_json::from_slice(&fs::read(models().join(name)).unwrap()).unwrap()
         };
-        read("cases.json").into_iter().chain(read("binary_cases.json")).collect()
+        ["cases.json", "binary_cases.json", "checkpoint_cases.json"].into_iter().flat_map(read).collect()
     });
     &CASES
 }
@@ -68,7 +68,7 @@ fn difference(own: &[f32], expected: &[Vec<f64>]) -> f64 {
 #[test]
 fn results_are_those_of_the_models_own_libraries() {
     let cases = cases();
-    assert_eq!(cases.len(), 68);
+    assert_eq!(cases.len(), 102);
     for case in cases {
         let difference = difference(&case.forest().predict(&case.rows(), 1), &case.expected);
         assert!(difference <= 1e-6, "{}: {difference}", case.name);
@@ -124,7 +124,7 @@ proptest! {
     /// A damaged file is refused, or is a forest that runs.
     #[test]
     fn damaged_files_neither_panic_nor_run_for_ever(
-        number in 0_usize..68,
+        number in 0_usize..102,
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
         words in prop::collection::vec((any::<prop::sample::Index>(), prop::sample::select(vec![0_u32, 1, u32::MAX, 1 << 31, 1 << 20])), 0..3),
     ) {

@@ -233,7 +233,16 @@ fn describe(
             )));
         }
     };
-    Ok(Description { features, base, averaged: false, double: false, link, task, truncates: false })
+    Ok(Description {
+        features,
+        base,
+        targets: vec![outputs],
+        averaged: false,
+        double: false,
+        link,
+        task,
+        truncates: false,
+    })
 }
 
 fn number(text: &str, name: &str) -> Result<usize, FormatError> {

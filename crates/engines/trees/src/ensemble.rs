@@ -29,6 +29,8 @@ pub struct Description {
     pub features: usize,
     /// The first summand of each output; one value for each output.
     pub base: Vec<f64>,
+    /// The number of outputs of each target, padded with zeros to the width of the widest one.
+    pub targets: Vec<usize>,
     /// Whether each output is the mean of its trees instead of their sum.
     pub averaged: bool,
     /// Whether leaves are added in double precision.
@@ -45,6 +47,11 @@ impl Description {
     /// The number of outputs of a row.
     pub fn outputs(&self) -> usize {
         self.base.len()
+    }
+
+    /// The number of places that each target takes.
+    pub fn width(&self) -> usize {
+        self.targets.iter().copied().max().unwrap_or(0)
     }
 }
 

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::ensemble::{Node as SourceNode, Task};
+use crate::ensemble::{Kind, Node as SourceNode, Split, Task, Test, Tree};
 use crate::link::Link;
 
 const FEATURES: usize = 3;
@@ -13,6 +13,7 @@ fn description(outputs: usize, double: bool, averaged: bool) -> Description {
     Description {
         features: FEATURES,
         base: vec![0.25; outputs],
+        targets: vec![outputs],
         averaged,
         double,
         link,
