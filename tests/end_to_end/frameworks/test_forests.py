@@ -86,6 +86,25 @@ def test_every_kind_of_forest_predicts_what_its_own_library_predicts(repository,
                 np.testing.assert_allclose(answer, case["expected"], rtol=1e-6, atol=1e-6, err_msg=name)
 
 
+def test_numbers_in_double_precision_are_not_rounded(repository, serve):
+    cases = json.loads((MODELS / "double_cases.json").read_text())
+    case = next(case for case in cases if case["file"] == "lgb_classes.txt")
+    config = CONFIG % (4, "lightgbm")
+    write(repository, {**case, "name": "m"}, config.replace("FP32", "FP64"))
+    server = serve()
+    rows, expected = (np.array(case[key], dtype=np.uint64).view(np.float64) for key in ("rows", "expected"))
+    with (
+        tritonclient.http.InferenceServerClient(server.url) as http,
+        tritonclient.grpc.InferenceServerClient(server.grpc_url) as grpc,
+    ):
+        for client, module in ((http, tritonclient.http), (grpc, tritonclient.grpc)):
+            tensor = module.InferInput("input__0", rows.shape, "FP64")
+            tensor.set_data_from_numpy(rows)
+            answer = client.infer("m", [tensor]).as_numpy("output__0")
+            assert answer.dtype == np.float64
+            np.testing.assert_allclose(answer, expected, rtol=1e-14)
+
+
 def test_batches_of_many_clients_do_not_mix(repository, serve):
     case = CASES["lgb_classes"]
     write(

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use nereid_trees::{
-    Description, Forest, FormatError, Kind, Link, MAX_OUTPUTS, Node, Split, Task, Test, Tree,
+    Description, Forest, FormatError, Kind, Link, MAX_OUTPUTS, Node, Number, Split, Task, Test, Tree,
 };
 
 /// The parts of a node's `decision_type`.
@@ -15,11 +15,14 @@ const MISSING_SHIFT: u32 = 2;
 const MISSING_NONE: u32 = 0;
 const MISSING_ZERO: u32 = 1;
 
+/// The largest value that is taken for zero.
+const ZERO: f64 = 1e-35_f32 as f64;
+
 /// Reads a model.
 ///
 /// # Errors
 /// The file is damaged, or the model is not served.
-pub(crate) fn read(contents: &[u8]) -> Result<Forest, FormatError> {
+pub(crate) fn read<N: Number>(contents: &[u8]) -> Result<Forest<N>, FormatError> {
     let text =
         std::str::from_utf8(contents).map_err(|_| FormatError::new("not a model of LightGBM: not UTF-8"))?;
     let mut lines = text.lines().map(str::trim_end);
@@ -122,6 +125,15 @@ fn describe(
     })
 }
 
+/// The bound that treats values as a threshold does after the smallest of them were taken for zero.
+fn bound(threshold: f64) -> f64 {
+    match threshold.abs() <= ZERO {
+        true if threshold < 0.0 => (-ZERO).next_down(),
+        true => ZERO,
+        false => threshold,
+    }
+}
+
 /// The fields of a tree, or of the header.
 struct Section<'a>(HashMap<&'a str, &'a str>);
 
@@ -191,9 +203,9 @@ impl Section<'_> {
                 (Test::In(listed.clone()), false)
             } else if missing == MISSING_NONE {
                 // No value is missing: what is none counts as zero.
-                (Test::AtMost(thresholds[at]), 0.0 <= thresholds[at])
+                (Test::AtMost(bound(thresholds[at])), 0.0 <= thresholds[at])
             } else {
-                (Test::AtMost(thresholds[at]), decision & DEFAULT_LEFT != 0)
+                (Test::AtMost(bound(thresholds[at])), decision & DEFAULT_LEFT != 0)
             };
             let split = Split {
                 feature: features[at],

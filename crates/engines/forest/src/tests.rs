@@ -13,6 +13,8 @@ use serde::Deserialize;
 use super::*;
 use crate::format::Format;
 
+mod precision;
+
 /// A model, rows, and the predictions of the library that made the model.
 #[derive(Deserialize)]
 struct Case {
@@ -31,7 +33,10 @@ impl Case {
 
     fn forest(&self) -> Forest {
         let format = Format::of_model_type(&self.model_type).unwrap();
-        format::parse(&self.contents(), format).unwrap_or_else(|error| panic!("{}: {error}", self.name))
+        match format::parse(&self.contents(), format, false) {
+            Ok(AnyForest::Single(forest)) => forest,
+            other => panic!("{}: {other:?}", self.name),
+        }
     }
 
     fn rows(&self) -> Vec<f32> {
@@ -85,7 +90,7 @@ fn explanations_are_those_of_the_models_own_libraries() {
         let means = shap::means(&forest);
         let rows = case.rows();
         let rows = rows.chunks(forest.description().features);
-        let own: Vec<f32> = rows.flat_map(|row| shap::explain(&forest, &means, row)).collect();
+        let own: Vec<f32> = rows.flat_map(|row| shap::explain::<_, f32>(&forest, &means, row)).collect();
         let difference = difference(&own, expected);
         assert!(difference <= 1e-5, "{}: {difference}", case.name);
     }
@@ -112,7 +117,7 @@ fn truncated_files_are_refused() {
             // The sections after LightGBM's trees are not needed.
             let is_whole = case.model_type == "lightgbm"
                 && contents[..end].windows(12).any(|bytes| bytes == b"end of trees");
-            let forest = format::parse(&contents[..end], format);
+            let forest = format::parse(&contents[..end], format, false);
             assert_eq!(forest.is_ok(), is_whole, "{} cut at {end}", case.name);
         }
     }
@@ -126,6 +131,7 @@ proptest! {
     fn damaged_files_neither_panic_nor_run_for_ever(
         number in 0_usize..102,
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
+        double in any::<bool>(),
         words in prop::collection::vec((any::<prop::sample::Index>(), prop::sample::select(vec![0_u32, 1, u32::MAX, 1 << 31, 1 << 20])), 0..3),
     ) {
         let case = &cases()[number];
@@ -139,11 +145,16 @@ proptest! {
             contents[place..place + 4].copy_from_slice(&word.to_le_bytes());
         }
         let format = Format::of_model_type(&case.model_type).unwrap();
-        if let Ok(forest) = format::parse(&contents, format) {
+        if let Ok(forest) = format::parse(&contents, format, double) {
             let features = forest.description().features;
             if features < 1 << 20 {
-                forest.predict(&vec![0.5; features * 3], 1);
-                shap::explain(&forest, &shap::means(&forest), &vec![0.5; features]);
+                let bytes = bytemuck::cast_slice::<f32, u8>(&vec![0.5; features * 6]).to_vec();
+                let data_type = if double { DataType::Fp64 } else { DataType::Fp32 };
+                let mut words = vec![0_u64; bytes.len().div_ceil(8)];
+                bytemuck::cast_slice_mut(&mut words)[..bytes.len()].copy_from_slice(&bytes);
+                let rows = forest.rows(data_type, &bytemuck::cast_slice(&words)[..bytes.len()]).unwrap();
+                forest.predict::<f32>(&rows, 1);
+                forest.explain::<f32>(&rows, &forest.means(), 1, 1);
             }
         }
     }
@@ -335,7 +346,6 @@ fn wrong_configurations_are_refused() {
         ("xgb_regression.json", tensors("8", "2"), "the model has 1 results"),
         ("xgb_classes.json", classes, "the model has 4 results"),
         ("xgb_regression.json", tensors("8", "1").replace("output__0", "y"), "output__0"),
-        ("xgb_regression.json", tensors("8", "1").replace("FP32", "FP64"), "FP32 in the model"),
         ("xgb_regression.json", explained("8"), "the model has 9 values"),
         (
             "xgb_regression.json",
@@ -383,7 +393,7 @@ fn backend_conforms() {
             let forest = case("xgb_regression_json").forest();
             let values: Vec<f32> =
                 row(number).as_chunks().0.iter().map(|&word| f32::from_le_bytes(word)).collect();
-            let result = forest.predict(&values, 1)[0].to_le_bytes().to_vec();
+            let result = forest.predict::<f32>(&values, 1)[0].to_le_bytes().to_vec();
             vec![Tensor::new("output__0", DataType::Fp32, [1, 1], result)]
         },
         max_batch: 64,

@@ -7,10 +7,13 @@ mod version3;
 mod version4;
 
 use nereid_trees::{
-    Description, Forest, FormatError, Kind, Link, MAX_OUTPUTS, MAX_TREES, Split, Task, Test, Tree,
+    Description, Forest, FormatError, Kind, Link, MAX_OUTPUTS, MAX_TREES, Number, Split, Task, Test, Tree,
 };
 
 use self::file::File;
+
+/// The place of the type of thresholds, behind the version.
+const TYPES: usize = 12;
 
 /// Types of thresholds and leaves.
 const FLOAT: u8 = 2;
@@ -20,7 +23,7 @@ const DOUBLE: u8 = 3;
 ///
 /// # Errors
 /// The file is damaged, or the model is not served.
-pub(crate) fn read(contents: &[u8]) -> Result<Forest, FormatError> {
+pub(crate) fn read<N: Number>(contents: &[u8]) -> Result<Forest<N>, FormatError> {
     let mut file = File(contents);
     let [major, minor, _patch] = [file.i32()?, file.i32()?, file.i32()?];
     match (major, minor) {
@@ -69,6 +72,11 @@ pub(crate) fn read(contents: &[u8]) -> Result<Forest, FormatError> {
         forest.add(&tree.map_err(within)?).map_err(within)?;
     }
     Ok(forest)
+}
+
+/// Whether the thresholds of a checkpoint are in double precision.
+pub(crate) fn is_double(contents: &[u8]) -> bool {
+    contents.get(TYPES) == Some(&DOUBLE)
 }
 
 /// The properties of a model before its trees.

@@ -10,7 +10,7 @@ fn contents(name: &str) -> Vec<u8> {
 }
 
 fn refusal(contents: &[u8]) -> String {
-    read(contents).unwrap_err().to_string()
+    read::<f32>(contents).unwrap_err().to_string()
 }
 
 /// The contents with these bytes at a place.
@@ -44,7 +44,7 @@ fn versions_without_a_known_form_are_refused_by_name() {
         assert!(reason.contains(expected), "{reason}");
     }
     // Version 2.4 lacks the slots of version 3.
-    assert!(read(&old).is_ok());
+    assert!(read::<f32>(&old).is_ok());
     refusal(&with(&old, 0, &3_i32.to_le_bytes()));
 }
 
@@ -75,9 +75,8 @@ fn tasks_and_parameters_of_version_3_that_do_not_fit_are_refused() {
 fn highest_class_comes_from_scores_in_version_3() {
     let scores = contents("tl3.9.1_boosting_classes.tl");
     let rows: Vec<f32> = (0..80_u16).map(|at| f32::from(at * 37 % 101) / 40.0 - 1.0).collect();
-    let expected = read(&scores).unwrap().predict(&rows, 1);
-    let highest = with(&scores, POSTPROCESSOR, b"max_index\0");
-    assert_eq!(read(&highest).unwrap().predict(&rows, 1), expected);
-    let identity = with(&scores, POSTPROCESSOR, b"identity_multiclass\0");
-    assert_ne!(read(&identity).unwrap().predict(&rows, 1), expected);
+    let predict = |contents: &[u8]| read::<f32>(contents).unwrap().predict::<f32>(&rows, 1);
+    let expected = predict(&scores);
+    assert_eq!(predict(&with(&scores, POSTPROCESSOR, b"max_index\0")), expected);
+    assert_ne!(predict(&with(&scores, POSTPROCESSOR, b"identity_multiclass\0")), expected);
 }

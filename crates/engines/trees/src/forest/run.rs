@@ -19,11 +19,11 @@ const COMPARISONS: u8 = 1;
 const ALL: u8 = 2;
 
 /// The largest value that LightGBM takes for zero.
-const ZERO: f64 = 1e-35;
+const ZERO: f64 = 1e-35_f32 as f64;
 
 impl<N: Number> Forest<N> {
-    /// The results of rows, one behind the other, computed by up to `threads` threads.
-    pub fn predict(&self, rows: &[N], threads: usize) -> Vec<N> {
+    /// The results of rows, one behind the other, computed by up to `threads` threads. They are rounded to their type at last.
+    pub fn predict<R: Number>(&self, rows: &[N], threads: usize) -> Vec<R> {
         let outputs = self.description.outputs();
         self.in_parallel(rows, outputs, threads, 1, |rows, results| self.predict_rows(rows, results))
     }
@@ -58,23 +58,23 @@ impl<N: Number> Forest<N> {
         results
     }
 
-    fn predict_rows(&self, rows: &[N], results: &mut [N]) {
+    fn predict_rows<R: Number>(&self, rows: &[N], results: &mut [R]) {
         let tests = match self.is_special {
             true => ALL,
             false if rows.iter().any(|value| value.is_nan()) => COMPARISONS,
             false => COMPLETE,
         };
         match (self.description.double, tests) {
-            (false, COMPLETE) => self.predict_as::<f32, COMPLETE>(rows, results),
-            (false, COMPARISONS) => self.predict_as::<f32, COMPARISONS>(rows, results),
-            (false, _) => self.predict_as::<f32, ALL>(rows, results),
-            (true, COMPLETE) => self.predict_as::<f64, COMPLETE>(rows, results),
-            (true, COMPARISONS) => self.predict_as::<f64, COMPARISONS>(rows, results),
-            (true, _) => self.predict_as::<f64, ALL>(rows, results),
+            (false, COMPLETE) => self.predict_as::<f32, R, COMPLETE>(rows, results),
+            (false, COMPARISONS) => self.predict_as::<f32, R, COMPARISONS>(rows, results),
+            (false, _) => self.predict_as::<f32, R, ALL>(rows, results),
+            (true, COMPLETE) => self.predict_as::<f64, R, COMPLETE>(rows, results),
+            (true, COMPARISONS) => self.predict_as::<f64, R, COMPARISONS>(rows, results),
+            (true, _) => self.predict_as::<f64, R, ALL>(rows, results),
         }
     }
 
-    fn predict_as<S: Sum, const TESTS: u8>(&self, rows: &[N], results: &mut [N]) {
+    fn predict_as<S: Sum, R: Number, const TESTS: u8>(&self, rows: &[N], results: &mut [R]) {
         let (features, outputs) = (self.description.features, self.description.outputs());
         let width = self.description.width();
         let mut sums = vec![S::default(); CHUNK * outputs];
@@ -107,7 +107,7 @@ impl<N: Number> Forest<N> {
                     beyond.fill(S::default());
                 }
                 for (result, sum) in results.iter_mut().zip(sums) {
-                    *result = N::nearest(sum.double());
+                    *result = R::nearest(sum.double());
                 }
             }
         }
