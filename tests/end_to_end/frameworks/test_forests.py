@@ -16,7 +16,11 @@ from places import ROOT
 from tensors import given
 
 MODELS = ROOT / "crates/engines/forest/tests/models"
-CASES = {case["name"]: case for file in ("cases.json", "checkpoint_cases.json") for case in json.loads((MODELS / file).read_text())}
+CASES = {
+    case["name"]: case
+    for file in ("cases.json", "checkpoint_cases.json", "leaf_cases.json")
+    for case in json.loads((MODELS / file).read_text())
+}
 FILES = {
     "xgboost_json": "xgboost.json",
     "xgboost_ubj": "xgboost.ubj",

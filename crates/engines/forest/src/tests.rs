@@ -14,6 +14,7 @@ use super::*;
 use crate::format::Format;
 
 mod precision;
+mod several_targets;
 
 /// A model, rows, and the predictions of the library that made the model.
 #[derive(Deserialize)]
@@ -53,7 +54,8 @@ fn cases() -> &'static [Case] {
         let read = |name: &str| -> Vec<Case> {
             serde_json::from_slice(&fs::read(models().join(name)).unwrap()).unwrap()
         };
-        ["cases.json", "binary_cases.json", "checkpoint_cases.json"].into_iter().flat_map(read).collect()
+        let files = ["cases.json", "binary_cases.json", "checkpoint_cases.json", "leaf_cases.json"];
+        files.into_iter().flat_map(read).collect()
     });
     &CASES
 }
@@ -73,7 +75,7 @@ fn difference(own: &[f32], expected: &[Vec<f64>]) -> f64 {
 #[test]
 fn results_are_those_of_the_models_own_libraries() {
     let cases = cases();
-    assert_eq!(cases.len(), 102);
+    assert_eq!(cases.len(), 116);
     for case in cases {
         let difference = difference(&case.forest().predict(&case.rows(), 1), &case.expected);
         assert!(difference <= 1e-6, "{}: {difference}", case.name);
@@ -129,12 +131,12 @@ proptest! {
     /// A damaged file is refused, or is a forest that runs.
     #[test]
     fn damaged_files_neither_panic_nor_run_for_ever(
-        number in 0_usize..102,
+        number in any::<prop::sample::Index>(),
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
         double in any::<bool>(),
         words in prop::collection::vec((any::<prop::sample::Index>(), prop::sample::select(vec![0_u32, 1, u32::MAX, 1 << 31, 1 << 20])), 0..3),
     ) {
-        let case = &cases()[number];
+        let case = &cases()[number.index(cases().len())];
         let mut contents = case.contents();
         for (place, value) in changes {
             let place = place.index(contents.len());

@@ -1,6 +1,7 @@
 //! XGBoost's models: JSON and UBJSON, which have the same fields, and the binary form that older versions wrote.
 
 mod binary;
+mod json;
 mod ubjson;
 
 use nereid_trees::{
@@ -10,13 +11,14 @@ use serde::Deserialize;
 use serde::de::{self, Deserializer, SeqAccess, Visitor};
 
 pub(crate) use self::binary::read as read_binary;
+use self::json::Real;
 
 /// Reads a model in JSON.
 ///
 /// # Errors
 /// The file is damaged, or the model is not served.
 pub(crate) fn read_json(contents: &[u8]) -> Result<Forest, FormatError> {
-    let model: Document = serde_json::from_slice(contents)
+    let model: Document = serde_json::from_slice(&json::standard(contents))
         .map_err(|error| FormatError::new(format!("not a model of XGBoost in JSON: {error}")))?;
     model.learner.forest()
 }
@@ -67,7 +69,7 @@ struct Booster {
     /// The trees of `dart`, with a weight for each.
     gbtree: Option<Inner>,
     #[serde(default)]
-    weight_drop: Vec<f32>,
+    weight_drop: Vec<Real>,
 }
 
 #[derive(Deserialize)]
@@ -87,11 +89,11 @@ struct Fields {
     left_children: Vec<i64>,
     right_children: Vec<i64>,
     split_indices: Vec<i64>,
-    split_conditions: Vec<f32>,
+    split_conditions: Vec<Real>,
     #[serde(deserialize_with = "flags")]
     default_left: Vec<bool>,
     #[serde(default)]
-    sum_hessian: Vec<f32>,
+    sum_hessian: Vec<Real>,
     #[serde(default)]
     split_type: Vec<i64>,
     #[serde(default)]
@@ -104,6 +106,12 @@ struct Fields {
     categories_sizes: Vec<i64>,
     #[serde(default)]
     tree_param: TreeParameters,
+    /// The values of leaves with several values, one leaf behind the other; leaves have their place as right child.
+    #[serde(default)]
+    leaf_weights: Vec<Real>,
+    /// The same before XGBoost 3.2, for all nodes, one behind the other.
+    #[serde(default)]
+    base_weights: Vec<Real>,
 }
 
 #[derive(Default, Deserialize)]
@@ -169,7 +177,7 @@ impl Learner {
         }
         let mut forest = Forest::new(description)?;
         for (at, (fields, group)) in trees.trees.into_iter().zip(trees.tree_info).enumerate() {
-            let weight = weights.get(at).copied().unwrap_or(1.0);
+            let weight = weights.get(at).map_or(1.0, |&Real(weight)| weight);
             let tree = fields.tree(group, weight).and_then(|tree| forest.add(&tree));
             tree.map_err(|error| error.within(format_args!("tree {at}")))?;
         }
@@ -263,12 +271,7 @@ fn scores(text: &str) -> Result<Vec<f64>, FormatError> {
 
 impl Fields {
     fn tree(self, group: i64, weight: f32) -> Result<Tree, FormatError> {
-        if number(&self.tree_param.size_leaf_vector, "size_leaf_vector")? > 1 {
-            return Err(FormatError::new(
-                "its leaves have several values (multi_strategy=multi_output_tree), which are not served; train with \
-                 multi_strategy=one_output_per_tree",
-            ));
-        }
+        let width = number(&self.tree_param.size_leaf_vector, "size_leaf_vector")?;
         let count = self.left_children.len();
         let lengths = [
             self.right_children.len(),
@@ -283,7 +286,7 @@ impl Fields {
         let mut nodes = Vec::with_capacity(count);
         for at in 0..count {
             let kind = if self.left_children[at] < 0 {
-                Kind::Leaf(f64::from(self.split_conditions[at] * weight))
+                self.leaf(at, width, weight)?
             } else {
                 let (left, right) = (child(self.left_children[at])?, child(self.right_children[at])?);
                 let feature = usize::try_from(self.split_indices[at])
@@ -293,14 +296,32 @@ impl Fields {
                     let listed = categories.get(at).cloned().flatten().unwrap_or_default();
                     (Test::In(listed), right, left, !self.default_left[at])
                 } else {
-                    (Test::Below(self.split_conditions[at].into()), left, right, self.default_left[at])
+                    (Test::Below(self.split_conditions[at].0.into()), left, right, self.default_left[at])
                 };
                 Kind::Split(Split { feature, test, yes, no, missing_passes, zero_is_missing: false })
             };
-            nodes.push(Node { kind, cover: self.sum_hessian.get(at).copied().unwrap_or(0.0).into() });
+            nodes.push(Node {
+                kind,
+                cover: self.sum_hessian.get(at).map_or(0.0, |&Real(cover)| cover.into()),
+            });
         }
         let output = usize::try_from(group).map_err(|_| FormatError::new("it is for no output"))?;
-        Ok(Tree { nodes, output: Some(output) })
+        // Leaves with several values are for all outputs.
+        Ok(Tree { nodes, output: (width <= 1).then_some(output) })
+    }
+
+    fn leaf(&self, at: usize, width: usize, weight: f32) -> Result<Kind, FormatError> {
+        if width <= 1 {
+            return Ok(Kind::Leaf(f64::from(self.split_conditions[at].0 * weight)));
+        }
+        let (values, place) = match self.leaf_weights.as_slice() {
+            [] => (self.base_weights.as_slice(), Some(at)),
+            values => (values, usize::try_from(self.right_children[at]).ok()),
+        };
+        let start = place.and_then(|place| place.checked_mul(width));
+        let values = start.and_then(|start| values.get(start..)?.get(..width));
+        let values = values.ok_or_else(|| FormatError::new(format!("leaf {at} lacks its {width} values")))?;
+        Ok(Kind::Vector(values.iter().map(|&Real(value)| f64::from(value * weight)).collect()))
     }
 
     /// The categories of each node; empty if no node has any.
@@ -335,3 +356,6 @@ fn child(number: i64) -> Result<usize, FormatError> {
 fn refused<E: de::Error>(reason: impl std::fmt::Display) -> E {
     E::custom(reason)
 }
+
+#[cfg(test)]
+mod tests;

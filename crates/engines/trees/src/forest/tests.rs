@@ -167,6 +167,64 @@ proptest! {
     }
 }
 
+proptest! {
+    /// A leaf with several values explains each output as a leaf with that value does.
+    #[test]
+    fn explanations_of_vectors_are_those_of_single_values(
+        trees in prop::collection::vec(trees(2, true), 1..4),
+        row in [values(), values(), values()],
+    ) {
+        let forest = |trees: &[Tree], outputs| {
+            let mut forest = Forest::new(description(outputs, true, false)).unwrap();
+            for tree in trees {
+                forest.add(tree).unwrap();
+            }
+            forest
+        };
+        let explain = |forest: &Forest| {
+            crate::shap::explain::<_, f64>(forest, &crate::shap::means(forest), &row)
+        };
+        let all = explain(&forest(&trees, 2));
+        for output in 0..2 {
+            let mut own = trees.clone();
+            for tree in &mut own {
+                tree.output = Some(0);
+                for node in &mut tree.nodes {
+                    if let Kind::Vector(values) = &node.kind {
+                        node.kind = Kind::Leaf(values[output]);
+                    }
+                }
+            }
+            let own = explain(&forest(&own, 1));
+            for (one, other) in own.iter().zip(&all[output * (FEATURES + 1)..]) {
+                prop_assert!((one - other).abs() <= 1e-12, "{own:?} {all:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn targets_have_links_of_their_own() {
+    let description = Description {
+        base: vec![1.0, 3.0, 0.5, 0.5, 0.5, 0.5],
+        targets: vec![2, 3],
+        link: Link::Softmax,
+        ..description(6, true, false)
+    };
+    let forest = Forest::<f32>::new(description.clone()).unwrap();
+    let own: Vec<f64> = forest.predict(&[0.0; FEATURES], 1);
+    let second = 1.0 / (1.0 + (-2.0_f64).exp());
+    let expected = [1.0 - second, second, 0.0, 1.0 / 3.0, 1.0 / 3.0, 1.0 / 3.0];
+    for (own, expected) in own.iter().zip(expected) {
+        assert!((own - expected).abs() <= 1e-12, "{own} {expected}");
+    }
+    for targets in [vec![], vec![0, 6], vec![7], vec![2, 2], vec![usize::MAX, 2]] {
+        let description = Description { targets, ..description.clone() };
+        let error = Forest::<f32>::new(description).unwrap_err().to_string();
+        assert!(error.contains("6 outputs for targets of"), "{error}");
+    }
+}
+
 #[test]
 fn threads_share_the_rows() {
     let split = |feature, bound, yes, no| {
