@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use nereid_trees::{
-    Description, Forest, FormatError, Kind, Link, MAX_OUTPUTS, Node, Number, Split, Task, Test, Tree,
+    Description, Forest, FormatError, Kind, Linear, Link, MAX_OUTPUTS, Node, Number, Split, Task, Test, Tree,
 };
 
 /// The parts of a node's `decision_type`.
@@ -39,6 +39,7 @@ pub(crate) fn read<N: Number>(contents: &[u8]) -> Result<Forest<N>, FormatError>
         per_iteration,
         features,
         averaged,
+        text.contains("\nis_linear=1"),
     )?)?;
     let mut count = 0;
     loop {
@@ -82,6 +83,7 @@ fn describe(
     outputs: usize,
     features: usize,
     averaged: bool,
+    linear: bool,
 ) -> Result<Description, FormatError> {
     if outputs == 0 || outputs > MAX_OUTPUTS {
         return Err(FormatError::new(format!(
@@ -117,6 +119,7 @@ fn describe(
         features,
         base: vec![0.0; outputs],
         targets: vec![outputs],
+        linear,
         averaged,
         double: true,
         link,
@@ -161,9 +164,6 @@ impl Section<'_> {
     }
 
     fn tree(&self, output: usize) -> Result<Tree, FormatError> {
-        if self.0.get("is_linear").is_some_and(|value| value.trim() == "1") {
-            return Err(FormatError::new("its leaves are linear models (linear_tree), which are not served"));
-        }
         let leaves: usize = self.number("num_leaves")?;
         if leaves == 0 || leaves > 1 << 28 {
             return Err(FormatError::new(format!("it has {leaves} leaves")));
@@ -175,10 +175,33 @@ impl Section<'_> {
             self.splits(splits, &mut nodes)?;
         }
         let covers = self.covers("leaf_count", leaves);
-        nodes.extend(
-            values.into_iter().zip(covers).map(|(value, cover)| Node { kind: Kind::Leaf(value), cover }),
-        );
+        let kinds = if self.0.get("is_linear").is_some_and(|value| value.trim() == "1") {
+            self.linear_leaves(&values)?
+        } else {
+            values.into_iter().map(Kind::Leaf).collect()
+        };
+        nodes.extend(kinds.into_iter().zip(covers).map(|(kind, cover)| Node { kind, cover }));
         Ok(Tree { nodes, output: Some(output) })
+    }
+
+    /// Leaves that are linear functions, or these values for rows that lack a feature.
+    fn linear_leaves(&self, values: &[f64]) -> Result<Vec<Kind>, FormatError> {
+        let constants: Vec<f64> = self.list("leaf_const", values.len())?;
+        let sizes: Vec<usize> = self.list("num_features", values.len())?;
+        let damaged = || FormatError::new("num_features has too many features");
+        let total = sizes.iter().try_fold(0_usize, |total, &size| total.checked_add(size));
+        let total = total.ok_or_else(damaged)?;
+        let features: Vec<usize> = self.list("leaf_features", total)?;
+        let coefficients: Vec<f64> = self.list("leaf_coeff", total)?;
+        let mut terms = features.into_iter().zip(coefficients);
+        let leaves = values.iter().zip(constants).zip(sizes);
+        let kinds = leaves.map(|((&value, constant), size)| {
+            let terms: Vec<_> = terms.by_ref().take(size).collect();
+            // A function without features is always the constant.
+            let otherwise = (!terms.is_empty()).then_some(value);
+            Kind::Linear(Linear { constant, terms, otherwise })
+        });
+        Ok(kinds.collect())
     }
 
     fn splits(&self, count: usize, nodes: &mut Vec<Node>) -> Result<(), FormatError> {

@@ -171,6 +171,11 @@ fn check_width(name: &str, dims: Option<&[i64]>, expected: i64, what: &str) -> R
 }
 
 fn check_explained(forest: &AnyForest) -> Result<()> {
+    if forest.needs_features() {
+        return Err(Error::unsupported(format!(
+            "output '{EXPLANATION}' explains trees whose leaves are numbers, but the model has linear ones (linear_tree)"
+        )));
+    }
     if !forest.has_covers() {
         return Err(Error::invalid_arg(format!(
             "output '{EXPLANATION}' needs the weights of the training data, which the model's file does not have"

@@ -35,6 +35,11 @@ impl AnyForest {
         with_forest!(self, forest => forest.depth())
     }
 
+    /// Whether any leaf is a linear function that needs all of its features.
+    pub(crate) fn needs_features(&self) -> bool {
+        with_forest!(self, forest => forest.needs_features())
+    }
+
     pub(crate) fn has_covers(&self) -> bool {
         with_forest!(self, forest => forest.has_covers())
     }

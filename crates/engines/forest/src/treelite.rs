@@ -126,6 +126,7 @@ impl Header {
             features,
             base: self.base_scores.clone(),
             targets: if self.task == Task::Classes { targets } else { vec![outputs] },
+            linear: false,
             averaged: self.averaged,
             double,
             link,

@@ -5,7 +5,7 @@ mod json;
 mod ubjson;
 
 use nereid_trees::{
-    Description, Forest, FormatError, Kind, Link, MAX_OUTPUTS, Node, Split, Task, Test, Tree,
+    Description, Forest, FormatError, Kind, Linear, Link, MAX_OUTPUTS, Node, Split, Task, Test, Tree,
 };
 use serde::Deserialize;
 use serde::de::{self, Deserializer, SeqAccess, Visitor};
@@ -79,8 +79,11 @@ struct Inner {
 
 #[derive(Deserialize)]
 struct Trees {
-    trees: Vec<Fields>,
+    trees: Option<Vec<Fields>>,
+    #[serde(default)]
     tree_info: Vec<i64>,
+    /// The weights of `gblinear`, which has no trees.
+    weights: Option<Vec<Real>>,
 }
 
 /// A tree, as arrays with an entry for each node.
@@ -109,7 +112,7 @@ struct Fields {
     /// The values of leaves with several values, one leaf behind the other; leaves have their place as right child.
     #[serde(default)]
     leaf_weights: Vec<Real>,
-    /// The same before XGBoost 3.2, for all nodes, one behind the other.
+    /// Values of all nodes in the same form, which XGBoost before 3.2 has for leaves, too.
     #[serde(default)]
     base_weights: Vec<Real>,
 }
@@ -156,11 +159,8 @@ impl Learner {
     fn forest(self) -> Result<Forest, FormatError> {
         let Self { gradient_booster: booster, learner_model_param: parameters, objective } = self;
         let weights = booster.weight_drop;
-        let trees = match (booster.model, booster.gbtree) {
-            _ if booster.name == "gblinear" => {
-                return Err(FormatError::new("a model of the booster 'gblinear' has no trees"));
-            }
-            (Some(trees), _) | (None, Some(Inner { model: trees })) => trees,
+        let model = match (booster.model, booster.gbtree) {
+            (Some(model), _) | (None, Some(Inner { model })) => model,
             (None, None) => return Err(FormatError::new("the model has no trees")),
         };
         let groups =
@@ -172,17 +172,50 @@ impl Learner {
             &scores(&parameters.base_score)?,
             true,
         )?;
-        if trees.trees.len() != trees.tree_info.len() {
+        if booster.name == "gblinear" {
+            let weights = model.weights.ok_or_else(|| FormatError::new("the model has no weights"))?;
+            let weights: Vec<f32> = weights.into_iter().map(|Real(weight)| weight).collect();
+            return linear(description, &weights);
+        }
+        let trees = model.trees.ok_or_else(|| FormatError::new("the model has no trees"))?;
+        if trees.len() != model.tree_info.len() {
             return Err(FormatError::new("tree_info does not have a value for each tree"));
         }
         let mut forest = Forest::new(description)?;
-        for (at, (fields, group)) in trees.trees.into_iter().zip(trees.tree_info).enumerate() {
+        for (at, (fields, group)) in trees.into_iter().zip(model.tree_info).enumerate() {
             let weight = weights.get(at).map_or(1.0, |&Real(weight)| weight);
             let tree = fields.tree(group, weight).and_then(|tree| forest.add(&tree));
             tree.map_err(|error| error.within(format_args!("tree {at}")))?;
         }
         Ok(forest)
     }
+}
+
+/// The model of the booster `gblinear`: a weight of each feature for each output, and at last the biases of the outputs.
+fn linear(description: Description, weights: &[f32]) -> Result<Forest, FormatError> {
+    let (features, outputs) = (description.features, description.outputs());
+    let expected = features.saturating_add(1).saturating_mul(outputs);
+    if weights.len() != expected {
+        return Err(FormatError::new(format!(
+            "the model has {} weights instead of {expected}, for {features} features and {outputs} outputs",
+            weights.len()
+        )));
+    }
+    // XGBoost adds the first score to all outputs, also if it wrote several.
+    let base = vec![description.base.first().copied().unwrap_or(0.0); outputs];
+    let mut forest = Forest::new(Description { base, linear: true, ..description })?;
+    for output in 0..outputs {
+        let own = || weights.iter().skip(output).step_by(outputs).map(|&weight| f64::from(weight));
+        let linear = Linear {
+            constant: own().next_back().unwrap_or(0.0),
+            terms: own().take(features).enumerate().collect(),
+            otherwise: None,
+        };
+        // All rows pass the only node.
+        let nodes = vec![Node { kind: Kind::Linear(linear), cover: 1.0 }];
+        forest.add(&Tree { nodes, output: Some(output) })?;
+    }
+    Ok(forest)
 }
 
 /// The properties of a model with this objective.
@@ -245,6 +278,7 @@ fn describe(
         features,
         base,
         targets: vec![outputs],
+        linear: false,
         averaged: false,
         double: false,
         link,

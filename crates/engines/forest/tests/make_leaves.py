@@ -22,13 +22,16 @@ def all_of_xgboost(cases):
     y = target(x)
     targets = np.stack([y, -y, y * 2], 1)
 
-    def train(name, objective, y, explained=False, **options):
+    forms = {"json": "xgboost_json", "ubj": "xgboost_ubj"}
+    old_forms = {"deprecated": "xgboost"} if xgboost.__version__.startswith("2.") else {}
+
+    def train(name, objective, y, forms=forms, explained=False, **options):
         parameters = {"nthread": 1, "max_depth": 3, "seed": 1, "objective": objective, **options}
         model = xgboost.train(parameters, xgboost.DMatrix(x, y), 3)
         rows = samples()
         expected = model.predict(xgboost.DMatrix(rows))
         values = model.predict(xgboost.DMatrix(rows), pred_contribs=True) if explained else None
-        for form, kind in (("json", "xgboost_json"), ("ubj", "xgboost_ubj")):
+        for form, kind in forms.items():
             file = f"{label(xgboost, name)}.{form}"
             model.save_model(cases.folder / file)
             cases.add(f"{label(xgboost, name)}_{form}", file, kind, rows, expected, values)
@@ -37,6 +40,31 @@ def all_of_xgboost(cases):
     train("vectors", "reg:squarederror", targets, **vectors)
     train("vector_classes", "multi:softprob", classes(y), num_class=4, **vectors)
     train("vector_labels", "binary:logistic", targets > 1, **vectors)
+    functions = {"booster": "gblinear", "explained": True}
+    train("linear", "reg:squarederror", y, {**forms, **old_forms}, **functions)
+    train("linear_classes", "multi:softprob", classes(y), {**forms, **old_forms}, num_class=4, **functions)
+    train("linear_targets", "reg:squarederror", targets, **functions)
+
+
+def all_of_lightgbm(cases):
+    x = data(400)
+    y = target(x) + x[:, 2] * 2
+
+    def train(name, objective, y, **options):
+        parameters = {"num_threads": 1, "verbose": -1, "num_leaves": 6, "linear_tree": True, "objective": objective}
+        model = lightgbm.train({**parameters, **options}, lightgbm.Dataset(x, y), 4)
+        rows = samples()
+        file = f"{label(lightgbm, name)}.txt"
+        model.save_model(cases.folder / file)
+        cases.add(label(lightgbm, name), file, "lightgbm", rows, model.predict(rows))
+
+    y = np.nan_to_num(y)
+    train("linear", "regression", y)
+    train("linear_binary", "binary", y > 1)
+    train("linear_classes", "multiclass", classes(y), num_class=4)
+    if lightgbm.__version__.startswith("4."):
+        train("linear_dart", "regression", y, boosting="dart", drop_rate=0.5)
+        train("linear_forest", "regression", y, boosting="rf", bagging_freq=1, bagging_fraction=0.6)
 
 
 def all_of_scikit_learn(cases):
@@ -75,6 +103,7 @@ def main():
         own = [*versions, "sk_"] if "--scikit-learn" in sys.argv else versions
         cases.all = [case for case in known if not any(case["file"].startswith(version) for version in own)]
     all_of_xgboost(cases)
+    all_of_lightgbm(cases)
     if "--scikit-learn" in sys.argv:
         all_of_scikit_learn(cases)
     cases.save("leaf_cases.json")

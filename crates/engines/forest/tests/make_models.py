@@ -2,7 +2,7 @@
 
 Needs numpy, xgboost-cpu, lightgbm, scikit-learn and treelite. The models in `models` were made with xgboost 3.2.0, lightgbm 4.7.0,
 scikit-learn 1.9.1 and treelite 4.8.1; `--binary` adds models in XGBoost's old binary form, which needs xgboost 2.1. `--double` reads
-the models of the folder again, and writes what they predict for features in double precision.
+the models of the folder again, also those of `make_leaves.py`, and writes what they predict for features in double precision.
 """
 
 import json
@@ -236,8 +236,8 @@ def all_in_double(cases):
         assert (predict(rows.astype(np.float32).astype(np.float64)) != expected).any() == differs
         cases.all.append({"file": file, "model_type": kind, "rows": bits(rows), "expected": bits(expected)})
 
-    for name in ("regression", "classes", "dart"):
-        file = f"lgb_{name}.txt"
+    for name in ("lgb_regression", "lgb_classes", "lgb_dart", "lightgbm4.7.0_linear"):
+        file = f"{name}.txt"
         model = lightgbm.Booster(model_file=str(cases.folder / file))
         nodes = model.trees_to_dataframe().dropna(subset=["threshold"])
         features = [int(feature.removeprefix("Column_")) for feature in nodes["split_feature"]]

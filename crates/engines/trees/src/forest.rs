@@ -5,8 +5,10 @@
 //! one row. A leaf leads to itself, so lanes that have arrived wait there for the others.
 
 mod layout;
+mod linear;
 mod run;
 
+use self::linear::Functions;
 use crate::ensemble::{Description, MAX_FEATURES};
 use crate::error::FormatError;
 use crate::number::Number;
@@ -44,6 +46,8 @@ enum Leaves {
     Inline,
     /// In the table `values`, by the payload.
     Table,
+    /// In the table `functions`, by the payload.
+    Functions,
 }
 
 /// An ensemble, ready to be run on features of a type.
@@ -58,6 +62,7 @@ pub struct Forest<N = f32> {
     outputs: Vec<Option<u32>>,
     leaves: Leaves,
     values: Vec<f64>,
+    functions: Functions,
     categories: Vec<Span>,
     words: Vec<u32>,
     /// Sets of numbers, each of them sorted.
@@ -92,7 +97,11 @@ impl<N: Number> Forest<N> {
                 description.targets
             )));
         }
-        let leaves = if description.double { Leaves::Table } else { Leaves::Inline };
+        let leaves = match (description.linear, description.double) {
+            (true, _) => Leaves::Functions,
+            (false, true) => Leaves::Table,
+            (false, false) => Leaves::Inline,
+        };
         Ok(Self {
             divisors: vec![0.0; description.outputs()],
             description,
@@ -102,6 +111,7 @@ impl<N: Number> Forest<N> {
             outputs: Vec::new(),
             leaves,
             values: Vec::new(),
+            functions: Functions::default(),
             categories: Vec::new(),
             words: Vec::new(),
             sets: Vec::new(),
@@ -124,6 +134,11 @@ impl<N: Number> Forest<N> {
     /// The most nodes on a way from a root to a leaf.
     pub fn depth(&self) -> usize {
         self.depth
+    }
+
+    /// Whether any leaf is a linear function that needs all of its features.
+    pub fn needs_features(&self) -> bool {
+        self.functions.need_features()
     }
 
     /// Whether the file has the cover of each node.
@@ -163,6 +178,13 @@ impl<N: Number> Forest<N> {
         (yes != place).then_some([yes, yes + 1])
     }
 
+    /// The terms of a leaf that is a linear function, for a row: features, and what they add to the constant.
+    pub fn terms(&self, place: u32, row: &[N]) -> impl Iterator<Item = (usize, f64)> {
+        let is_function = self.leaves == Leaves::Functions && self.children(place).is_none();
+        let payload = is_function.then(|| self.nodes[place as usize].payload);
+        payload.into_iter().flat_map(move |payload| self.functions.terms(payload, row))
+    }
+
     /// Calls `add` with each output that a leaf adds to, and its value as a part of the result.
     pub fn leaf_values(&self, place: u32, output: Option<u32>, mut add: impl FnMut(usize, f64)) {
         let payload = self.nodes[place as usize].payload;
@@ -176,6 +198,7 @@ impl<N: Number> Forest<N> {
         let value = match self.leaves {
             Leaves::Inline => f64::from(f32::from_bits(payload)),
             Leaves::Table => self.values[payload as usize],
+            Leaves::Functions => self.functions.constant(payload),
         };
         add(output, value / divisor(output));
     }

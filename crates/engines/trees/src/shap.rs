@@ -24,12 +24,16 @@ struct Step {
 }
 
 /// The explanations of a row: for each output, a value for each feature, and the mean at the end. They add up to the sums of
-/// the trees, before the link.
+/// the trees, before the link. Trees whose leaves are linear functions add up only if they have no splits.
 pub fn explain<N: Number, R: Number>(forest: &Forest<N>, means: &[f64], row: &[N]) -> Vec<R> {
     let description = forest.description();
     let width = description.features + 1;
     let mut values = vec![0.0; description.outputs() * width];
     for (root, output) in forest.roots() {
+        // A linear function without splits: each term is its feature's share.
+        for (feature, value) in forest.terms(root, row) {
+            values[output.unwrap_or(0) as usize * width + feature] += value;
+        }
         let mut walk = Walk { forest, row, output, values: &mut values, width };
         walk.visit(root, Vec::new(), Step { feature: None, unknown: 1.0, known: 1.0, weight: 0.0 });
     }

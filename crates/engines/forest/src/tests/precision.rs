@@ -75,7 +75,7 @@ fn predicted(case: &DoubleCase, data_type: DataType) -> Vec<f64> {
 #[test]
 fn features_in_double_precision_are_compared_as_the_libraries_do() {
     let cases = double_cases();
-    assert_eq!(cases.len(), 7);
+    assert_eq!(cases.len(), 8);
     for case in cases {
         let expected = numbers(&case.expected);
         // XGBoost rounds features.

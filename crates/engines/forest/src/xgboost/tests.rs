@@ -50,6 +50,24 @@ fn damaged_leaves_with_several_values_are_refused() {
 }
 
 #[test]
+fn damaged_linear_models_are_refused() {
+    const WEIGHTS: &str = "/learner/gradient_booster/model";
+    for (place, value, expected) in [
+        (WEIGHTS, json!({}), "has no weights"),
+        (WEIGHTS, json!({"weights": []}), "0 weights instead of 36, for 8 features and 4 outputs"),
+        (WEIGHTS, json!({"weights": ["x"]}), "invalid type"),
+        (WEIGHTS, json!(null), "has no trees"),
+        ("/learner/learner_model_param/num_feature", json!("9"), "36 weights instead of 40"),
+        ("/learner/learner_model_param/num_feature", json!("0"), "instead of 4"),
+        ("/learner/learner_model_param/num_class", json!("3"), "base_score has 4 values for 3"),
+        ("/learner/gradient_booster/name", json!("gbtree"), "the model has no trees"),
+    ] {
+        let reason = refusal("xgboost3.2.0_linear_classes.json", place, value);
+        assert!(reason.contains(expected), "{place}: {reason}");
+    }
+}
+
+#[test]
 fn leaves_may_have_several_values_in_some_trees_only() {
     let vectors = document("xgboost3.2.0_vectors.json");
     let mut mixed = document("xgb_targets.json");

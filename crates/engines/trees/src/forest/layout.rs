@@ -1,7 +1,7 @@
 //! Lays out trees: checks that nodes are one, and gives each split two neighbours.
 
 use super::{Forest, IS_CATEGORICAL, IS_SET, Leaves, MISSING_PASSES, Node, Span, ZERO_IS_MISSING};
-use crate::ensemble::{Kind, MAX_NODES, MAX_TREES, Split, Test, Tree};
+use crate::ensemble::{Kind, Linear, MAX_NODES, MAX_TREES, Split, Test, Tree};
 use crate::error::FormatError;
 use crate::number::Number;
 
@@ -44,6 +44,14 @@ impl<N: Number> Forest<N> {
                     return Err(FormatError::new(format!("a leaf has {} values", values.len())));
                 }
                 Kind::Vector(values) => self.nodes[place] = self.leaf(place, None, values)?,
+                Kind::Linear(_) if tree.output.is_none() || self.leaves != Leaves::Functions => {
+                    return Err(FormatError::new("a leaf is a linear function"));
+                }
+                Kind::Linear(linear) => {
+                    let payload = self.functions.add(linear, self.description.features)?;
+                    self.nodes[place] =
+                        Node { threshold: N::INFINITY, feature: MISSING_PASSES, yes: place as u32, payload };
+                }
                 Kind::Split(split) => {
                     let yes = self.reserve(2)?;
                     self.nodes[place] = self.split(split, yes)?;
@@ -78,6 +86,10 @@ impl<N: Number> Forest<N> {
     fn leaf(&mut self, place: usize, value: Option<f64>, values: &[f64]) -> Result<Node<N>, FormatError> {
         let payload = match value {
             Some(value) if self.leaves == Leaves::Inline => (value as f32).to_bits(),
+            Some(constant) if self.leaves == Leaves::Functions => {
+                let linear = Linear { constant, terms: Vec::new(), otherwise: None };
+                self.functions.add(&linear, self.description.features)?
+            }
             _ => {
                 let start = u32::try_from(self.values.len())
                     .map_err(|_| FormatError::new("the leaves have more values than can be served"))?;

@@ -120,7 +120,7 @@ impl<N: Number> Forest<N> {
             places[..roots.len()].copy_from_slice(roots);
             let places = self.walk::<TESTS>(places, row, [0; LANES]);
             for (&place, output) in places.iter().zip(outputs) {
-                self.add_leaf(place, *output, sums);
+                self.add_leaf(place, *output, row, sums);
             }
         }
     }
@@ -137,8 +137,8 @@ impl<N: Number> Forest<N> {
                     starts[lane] = start;
                 }
                 let places = self.walk::<TESTS>([root; LANES], rows, starts);
-                for (&place, sums) in places.iter().zip(sums.chunks_mut(width)) {
-                    self.add_leaf(place, output, sums);
+                for ((&place, sums), start) in places.iter().zip(sums.chunks_mut(width)).zip(starts) {
+                    self.add_leaf(place, output, &rows[start..], sums);
                 }
             }
         }
@@ -210,11 +210,15 @@ impl<N: Number> Forest<N> {
         word < len && self.words[start + word] >> (category % 32) & 1 == 1
     }
 
-    fn add_leaf<S: Sum>(&self, place: u32, output: Option<u32>, sums: &mut [S]) {
+    /// Adds what a leaf adds for a row.
+    fn add_leaf<S: Sum>(&self, place: u32, output: Option<u32>, row: &[N], sums: &mut [S]) {
         let payload = self.nodes[place as usize].payload;
         match (output, self.leaves) {
             (Some(output), Leaves::Inline) => sums[output as usize].add(f64::from(f32::from_bits(payload))),
             (Some(output), Leaves::Table) => sums[output as usize].add(self.values[payload as usize]),
+            (Some(output), Leaves::Functions) => {
+                self.functions.add_result(payload, row, &mut sums[output as usize]);
+            }
             (None, _) => {
                 for (sum, &value) in sums.iter_mut().zip(&self.values[payload as usize..]) {
                     sum.add(value);
@@ -231,7 +235,7 @@ fn compares<N: Number>(node: &Node<N>, value: N) -> bool {
 }
 
 /// The type of sums.
-trait Sum: Copy + Default {
+pub(super) trait Sum: Copy + Default {
     fn of(value: f64) -> Self;
     fn add(&mut self, value: f64);
     fn double(self) -> f64;

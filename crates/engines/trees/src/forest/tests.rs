@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::ensemble::{Kind, Node as SourceNode, Split, Task, Test, Tree};
+use crate::ensemble::{Kind, Linear, Node as SourceNode, Split, Task, Test, Tree};
 use crate::link::Link;
 
 const FEATURES: usize = 3;
@@ -14,6 +14,7 @@ fn description(outputs: usize, double: bool, averaged: bool) -> Description {
         features: FEATURES,
         base: vec![0.25; outputs],
         targets: vec![outputs],
+        linear: false,
         averaged,
         double,
         link,
@@ -203,6 +204,57 @@ proptest! {
     }
 }
 
+proptest! {
+    /// Leaves that are functions of the features, which rows may lack.
+    #[test]
+    fn linear_leaves_are_those_of_a_plain_walk(
+        mut trees in prop::collection::vec(trees(2, false), 1..12),
+        functions in prop::collection::vec((-8_i8..8, prop::collection::vec((0..FEATURES, -4_i8..4), 0..4), any::<bool>()), 8),
+        rows in prop::collection::vec([values(), values(), values()], 1..30),
+        double in any::<bool>(),
+    ) {
+        // Halves, so that sums are exact, but for large and tiny values.
+        let rows: Vec<_> = rows.iter().map(|row| row.map(|value| if value.abs() < 100.0 { (value * 4.0).round() / 4.0 } else { f32::NAN })).collect();
+        let mut next = functions.iter().cycle();
+        for node in trees.iter_mut().flat_map(|tree| &mut tree.nodes) {
+            if let Kind::Leaf(value) = node.kind
+                && let Some((constant, terms, needs)) = next.next()
+                && value > 0.0
+            {
+                node.kind = Kind::Linear(Linear {
+                    constant: f64::from(*constant),
+                    terms: terms.iter().map(|&(feature, coefficient)| (feature, f64::from(coefficient))).collect(),
+                    otherwise: needs.then_some(value),
+                });
+            }
+        }
+        let mut forest = Forest::new(Description { linear: true, ..description(2, double, false) }).unwrap();
+        for tree in &trees {
+            forest.add(tree).unwrap();
+        }
+        let value = |kind: &Kind, row: &[f32; FEATURES]| match kind {
+            Kind::Leaf(value) => *value,
+            Kind::Linear(linear) => {
+                let lacks = linear.terms.iter().any(|&(feature, _)| row[feature].is_nan());
+                let terms = linear.terms.iter().map(|&(feature, coefficient)| f64::from(row[feature]) * coefficient);
+                match linear.otherwise {
+                    Some(otherwise) if lacks => otherwise,
+                    _ => linear.constant + terms.filter(|term| !term.is_nan()).sum::<f64>(),
+                }
+            }
+            other => panic!("{other:?}"),
+        };
+        let own: Vec<f64> = forest.predict(rows.as_flattened(), 1);
+        for (row, own) in rows.iter().zip(own.chunks(2)) {
+            for (output, own) in own.iter().enumerate() {
+                let trees = trees.iter().filter(|tree| tree.output == Some(output));
+                let expected = 0.25 + trees.map(|tree| value(leaf(tree, row), row)).sum::<f64>();
+                prop_assert!((own - expected).abs() <= 1e-9, "{row:?}: {own} {expected}");
+            }
+        }
+    }
+}
+
 #[test]
 fn targets_have_links_of_their_own() {
     let description = Description {
@@ -261,6 +313,10 @@ fn what_is_no_tree_is_refused() {
         let split = Split { feature: 0, test, yes: 1, no: 2, missing_passes: true, zero_is_missing: false };
         SourceNode { kind: Kind::Split(split), cover: 1.0 }
     };
+    let linear = || {
+        let linear = Linear { constant: 1.0, terms: vec![(0, 1.0)], otherwise: None };
+        SourceNode { kind: Kind::Linear(linear), cover: 1.0 }
+    };
     let vector = |length| SourceNode { kind: Kind::Vector(vec![1.0; length]), cover: 1.0 };
     for (nodes, output, expected) in [
         (vec![], Some(0), "node 0 of 0"),
@@ -273,6 +329,7 @@ fn what_is_no_tree_is_refused() {
         (vec![leaf()], None, "one value"),
         (vec![vector(2)], Some(0), "2 values"),
         (vec![vector(3)], None, "3 values"),
+        (vec![linear()], Some(0), "linear function"),
         (vec![listed(u32::MAX), leaf(), leaf()], Some(0), "256 MiB"),
     ] {
         let mut forest = Forest::<f32>::new(description(2, false, false)).unwrap();
