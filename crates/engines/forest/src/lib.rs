@@ -23,6 +23,7 @@
 mod engine;
 mod format;
 mod lightgbm;
+mod lists;
 mod options;
 mod ports;
 mod precision;

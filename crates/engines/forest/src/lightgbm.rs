@@ -210,7 +210,8 @@ impl Section<'_> {
         let decisions: Vec<u32> = self.list("decision_type", count)?;
         let (left, right) = (self.list::<i64>("left_child", count)?, self.list::<i64>("right_child", count)?);
         let covers = self.covers("internal_count", count);
-        let categories = self.categories()?;
+        // Each list is for one split: if splits shared one, a small file would take any amount of memory.
+        let mut categories: Vec<_> = self.categories()?.into_iter().map(Some).collect();
         // A leaf's number is negative, and the leaves stand behind the splits.
         let place = |child: i64| {
             let place = if child >= 0 { child as u64 } else { (!child as u64).saturating_add(count as u64) };
@@ -220,10 +221,10 @@ impl Section<'_> {
             let decision = decisions[at];
             let missing = decision >> MISSING_SHIFT & 3;
             let (test, missing_passes) = if decision & IS_CATEGORICAL != 0 {
-                let listed = categories.get(thresholds[at] as usize);
-                let listed =
-                    listed.ok_or_else(|| FormatError::new(format!("split {at} has no categories")))?;
-                (Test::In(listed.clone()), false)
+                let listed = categories.get_mut(thresholds[at] as usize).and_then(Option::take);
+                let listed = listed
+                    .ok_or_else(|| FormatError::new(format!("split {at} has no categories of its own")))?;
+                (Test::In(listed), false)
             } else if missing == MISSING_NONE {
                 // No value is missing: what is none counts as zero.
                 (Test::AtMost(bound(thresholds[at])), 0.0 <= thresholds[at])
@@ -260,5 +261,21 @@ impl Section<'_> {
         };
         let lists = bounds.windows(2).map(|pair| words.get(pair[0]..pair[1]).map(bits).ok_or_else(damaged));
         lists.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn splits_that_share_categories_are_refused() {
+        let text = include_str!("../tests/models/lgb_categories.txt");
+        assert!(read::<f32>(text.as_bytes()).is_ok());
+        // The second list of a tree is named as the first one.
+        let line = text.lines().find(|line| line.starts_with("threshold=") && line.contains(" 1 ")).unwrap();
+        let shared = text.replacen(line, &line.replacen(" 1 ", " 0 ", 1), 1);
+        let error = read::<f32>(shared.as_bytes()).unwrap_err().to_string();
+        assert!(error.contains("has no categories of its own"), "{error}");
     }
 }

@@ -2,10 +2,13 @@
 //!
 //! Nodes are structures of C, with its padding.
 
+use std::ops::Range;
+
 use nereid_trees::{FormatError, Kind, MAX_OUTPUTS, Task, Tree};
 
 use super::file::File;
 use super::{Condition, Header, SplitFields, covers, with_covers};
+use crate::lists::Lists;
 
 /// Types of tasks.
 const ONE_OUTPUT: u8 = 0;
@@ -129,6 +132,26 @@ impl Node {
             listed_go_right: listed_go_right != 0,
         })
     }
+
+    /// The kind of a node, whose leaf has one value, and whose split lists these categories.
+    fn kind(self, listed: &[u32]) -> Result<Kind, FormatError> {
+        if self.left == NONE {
+            return Ok(Kind::Leaf(self.value));
+        }
+        let condition = if self.is_categorical {
+            Condition::Lists(listed.to_vec(), self.listed_go_right)
+        } else {
+            Condition::Compares(self.operator, self.value)
+        };
+        let fields = SplitFields {
+            feature: (self.feature & !DEFAULT_LEFT) as usize,
+            left: self.left,
+            right: self.right,
+            default_left: self.feature & DEFAULT_LEFT != 0,
+            condition,
+        };
+        fields.kind()
+    }
 }
 
 pub(super) fn tree(
@@ -142,13 +165,10 @@ pub(super) fn tree(
     let size = Node::size(double);
     let nodes = file.array_bytes(size)?.chunks_exact(size).map(|bytes| Node::read(bytes, double));
     let nodes: Vec<Node> = nodes.collect::<Result<_, _>>()?;
-    let lists = Lists {
-        vectors: file.floats(double)?,
-        begins: file.array(u64::from_le_bytes)?,
-        ends: file.array(u64::from_le_bytes)?,
-        categories: file.array(u32::from_le_bytes)?,
-        offsets: file.array(u64::from_le_bytes)?,
-    };
+    let vectors = file.floats(double)?;
+    let (begins, ends) = (file.array(u64::from_le_bytes)?, file.array(u64::from_le_bytes)?);
+    let categories = file.array(u32::from_le_bytes)?;
+    let offsets = file.array(u64::from_le_bytes)?;
     if has_slots {
         file.no_extensions()?;
         file.no_extensions()?;
@@ -163,52 +183,23 @@ pub(super) fn tree(
         nodes.iter().map(|node| node.count).collect(),
         all(|node| node.has_count),
     );
+    let (mut vectors, mut categories) = (Lists::new(&vectors), Lists::new(&categories));
     let kinds = nodes.into_iter().enumerate().map(|(at, node)| {
-        let kind = lists.kind(at, node, output.is_none());
+        let damaged = || FormatError::new(format!("the list of node {at} is damaged"));
+        if node.left == NONE && output.is_none() {
+            let vector = range(begins.get(at), ends.get(at)).and_then(|range| vectors.take(range));
+            return Ok(Kind::Vector(vector.ok_or_else(damaged)?.to_vec()));
+        }
+        let listed = match node.is_categorical && node.left != NONE {
+            true => range(offsets.get(at), offsets.get(at + 1)).and_then(|range| categories.take(range)),
+            false => Some(Default::default()),
+        };
+        let kind = node.kind(listed.ok_or_else(damaged)?);
         kind.map_err(|error| error.within(format_args!("node {at}")))
     });
     Ok(with_covers(kinds.collect::<Result<_, _>>()?, &covers, output))
 }
 
-/// The lists of all nodes of a tree.
-struct Lists {
-    vectors: Vec<f64>,
-    begins: Vec<u64>,
-    ends: Vec<u64>,
-    categories: Vec<u32>,
-    /// The first category of each node, and the end.
-    offsets: Vec<u64>,
-}
-
-impl Lists {
-    fn kind(&self, at: usize, node: Node, is_vector: bool) -> Result<Kind, FormatError> {
-        if node.left == NONE {
-            return Ok(match is_vector {
-                true => Kind::Vector(part(&self.vectors, self.begins.get(at), self.ends.get(at))?.to_vec()),
-                false => Kind::Leaf(node.value),
-            });
-        }
-        let condition = if node.is_categorical {
-            let listed = part(&self.categories, self.offsets.get(at), self.offsets.get(at + 1))?;
-            Condition::Lists(listed.to_vec(), node.listed_go_right)
-        } else {
-            Condition::Compares(node.operator, node.value)
-        };
-        let fields = SplitFields {
-            feature: (node.feature & !DEFAULT_LEFT) as usize,
-            left: node.left,
-            right: node.right,
-            default_left: node.feature & DEFAULT_LEFT != 0,
-            condition,
-        };
-        fields.kind()
-    }
-}
-
-fn part<'a, T>(values: &'a [T], begin: Option<&u64>, end: Option<&u64>) -> Result<&'a [T], FormatError> {
-    let place = |bound: Option<&u64>| bound.and_then(|&bound| usize::try_from(bound).ok());
-    let range = place(begin).zip(place(end));
-    range
-        .and_then(|(begin, end)| values.get(begin..end))
-        .ok_or_else(|| FormatError::new("its list is damaged"))
+fn range(begin: Option<&u64>, end: Option<&u64>) -> Option<Range<usize>> {
+    Some(usize::try_from(*begin?).ok()?..usize::try_from(*end?).ok()?)
 }

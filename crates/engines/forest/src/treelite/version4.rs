@@ -1,9 +1,12 @@
 //! The form of Treelite 4.
 
+use std::ops::Range;
+
 use nereid_trees::{FormatError, Kind, Task, Tree};
 
 use super::file::File;
 use super::{Condition, Header, SplitFields, covers, with_covers};
+use crate::lists::Lists;
 
 /// Kinds of nodes.
 const LEAF: u8 = 0;
@@ -76,12 +79,9 @@ struct Segments<T> {
 }
 
 impl<T> Segments<T> {
-    fn get(&self, at: usize) -> Result<&[T], FormatError> {
-        let bound = |bounds: &[u64]| bounds.get(at).and_then(|&bound| usize::try_from(bound).ok());
-        let range = bound(&self.begins).zip(bound(&self.ends));
-        range
-            .and_then(|(begin, end)| self.values.get(begin..end))
-            .ok_or_else(|| FormatError::new(format!("the list of node {at} is damaged")))
+    fn range(&self, at: usize) -> Option<Range<usize>> {
+        let bound = |bounds: &[u64]| usize::try_from(*bounds.get(at)?).ok();
+        Some(bound(&self.begins)?..bound(&self.ends)?)
     }
 }
 
@@ -121,7 +121,10 @@ pub(super) fn tree(file: &mut File<'_>, double: bool, output: Option<usize>) -> 
     if arrays.kinds.len() != count {
         return Err(FormatError::new("its arrays differ in length"));
     }
-    let kinds = (0..count).map(|at| arrays.kind(at, output)).collect::<Result<_, _>>()?;
+    let mut vectors = Lists::new(&arrays.vectors.values);
+    let mut categories = Lists::new(&arrays.categories.values);
+    let kind = |at: usize| arrays.kind(at, output, &mut vectors, &mut categories);
+    let kinds = (0..count).map(kind).collect::<Result<_, _>>()?;
     Ok(with_covers(kinds, &covers(weights, has_weights, counts, has_counts), output))
 }
 
@@ -130,23 +133,36 @@ fn all(flags: &[u8]) -> bool {
 }
 
 impl Arrays {
-    fn kind(&self, at: usize, output: Option<usize>) -> Result<Kind, FormatError> {
+    fn kind(
+        &self,
+        at: usize,
+        output: Option<usize>,
+        vectors: &mut Lists<'_, f64>,
+        categories: &mut Lists<'_, u32>,
+    ) -> Result<Kind, FormatError> {
+        let damaged = || FormatError::new(format!("the list of node {at} is damaged"));
         match self.kinds[at] {
-            LEAF if output.is_none() => Ok(Kind::Vector(self.vectors.get(at)?.to_vec())),
+            LEAF if output.is_none() => {
+                let vector = self.vectors.range(at).and_then(|range| vectors.take(range));
+                Ok(Kind::Vector(vector.ok_or_else(damaged)?.to_vec()))
+            }
             LEAF => entry(&self.leaf_values, at).map(Kind::Leaf),
-            NUMERICAL | CATEGORICAL => self.split(at),
+            NUMERICAL => {
+                let operator = entry(&self.operators, at)?;
+                self.split(at, Condition::Compares(operator, entry(&self.thresholds, at)?))
+            }
+            CATEGORICAL => {
+                let listed = self.categories.range(at).and_then(|range| categories.take(range));
+                let listed = listed.ok_or_else(damaged)?.to_vec();
+                self.split(at, Condition::Lists(listed, entry(&self.listed_go_right, at)? != 0))
+            }
             other => Err(FormatError::new(format!("node {at} is of unknown type {other}"))),
         }
     }
 
-    fn split(&self, at: usize) -> Result<Kind, FormatError> {
+    fn split(&self, at: usize, condition: Condition) -> Result<Kind, FormatError> {
         let feature = usize::try_from(entry(&self.features, at)?)
             .map_err(|_| FormatError::new(format!("node {at} tests no feature")))?;
-        let condition = if self.kinds[at] == CATEGORICAL {
-            Condition::Lists(self.categories.get(at)?.to_vec(), entry(&self.listed_go_right, at)? != 0)
-        } else {
-            Condition::Compares(entry(&self.operators, at)?, entry(&self.thresholds, at)?)
-        };
         let fields = SplitFields {
             feature,
             left: entry(&self.left, at)?,

@@ -50,6 +50,32 @@ fn damaged_leaves_with_several_values_are_refused() {
 }
 
 #[test]
+fn lists_that_overlap_are_refused() {
+    let mut vectors = document("xgboost3.2.0_vectors.json");
+    let tree = vectors.pointer_mut(TREE).unwrap();
+    let leaves = tree["left_children"].as_array().unwrap().clone();
+    for (right, left) in tree["right_children"].as_array_mut().unwrap().iter_mut().zip(leaves) {
+        if left == json!(-1) {
+            *right = json!(0);
+        }
+    }
+    // The array has values for two leaves, and more of them share the first one's.
+    tree["leaf_weights"].as_array_mut().unwrap().truncate(6);
+    let reason = read(&vectors).unwrap_err().to_string();
+    assert!(reason.contains("lacks its 3 values"), "{reason}");
+
+    let mut categories = document("xgb_categories.json");
+    let tree = categories.pointer_mut("/learner/gradient_booster/model/trees/0").unwrap();
+    let all = tree["categories"].as_array().unwrap().len();
+    let nodes = tree["categories_nodes"].as_array().unwrap().len();
+    assert!(nodes > 1);
+    tree["categories_segments"] = json!(vec![0; nodes]);
+    tree["categories_sizes"] = json!(vec![all; nodes]);
+    let reason = read(&categories).unwrap_err().to_string();
+    assert!(reason.contains("lists of categories are damaged"), "{reason}");
+}
+
+#[test]
 fn damaged_linear_models_are_refused() {
     const WEIGHTS: &str = "/learner/gradient_booster/model";
     for (place, value, expected) in [
