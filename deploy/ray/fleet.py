@@ -23,7 +23,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import ray
@@ -60,17 +60,20 @@ class Settings:
     stop_s: float = 60
     # Between these numbers of servers, so that at most so many requests wait for each; None keeps the number.
     scale: tuple | None = None
+    # How often the options were changed, and all of these settings.
+    generation: int = 0
+    revision: int = 0
 
 
 @ray.remote(num_cpus=0, max_concurrency=4)
 class Supervisor:
     """Runs a server as a process on this node."""
 
-    def __init__(self, name, generation, program, options):
-        self._name, self._generation, self._options = name, generation, options
+    def __init__(self, name, settings):
+        self._name, self._settings, self._generation = name, settings, settings.generation
         self._ports: dict = {}
         ports = [f"--{port}=0" for port in ("http-port", "grpc-port", "metrics-port")]
-        command = [program, f"--id={name}", "--load-reports=always", *ports, *options]
+        command = [settings.program, f"--id={name}", "--load-reports=always", *ports, *settings.options]
         # Ray gives an actor the GPUs that it may use by CUDA_VISIBLE_DEVICES, which the server inherits.
         self._process = subprocess.Popen(
             command,
@@ -102,9 +105,15 @@ class Supervisor:
         address = {"ip": ray.util.get_node_ip_address(), "node": node, "pid": self._process.pid, **self._ports}
         return {"name": self._name, "generation": self._generation, "state": state, "pending": pending, **address}
 
-    def options(self):
-        """The options that the server was started with."""
-        return self._options
+    def keep(self, settings):
+        """Keeps the settings for a keeper that takes over."""
+        # Calls may overtake each other.
+        if settings.revision > self._settings.revision:
+            self._settings = settings
+
+    def settings(self):
+        """The settings that it was given last."""
+        return self._settings
 
     def stop(self, limit_s):
         """Stops the server, which answers the requests that it has, and gives its exit code."""
@@ -137,7 +146,6 @@ class Server:
     """A server as the keeper knows it."""
 
     actor: Any
-    generation: int
     started: float
     status: dict
 
@@ -149,7 +157,6 @@ class Keeper:
     def __init__(self, settings):
         self._settings = settings
         self._servers: dict[str, Server] = {}
-        self._generation = 0
         self._count = 0
         self._quiet_since = time.monotonic()
         self._lock = threading.Lock()
@@ -159,20 +166,23 @@ class Keeper:
         threading.Thread(target=self._run, daemon=True).start()
 
     def _recover(self):
-        """Takes over the servers of a keeper that died: their number, and the newest options."""
+        """Takes over the servers and the settings of a keeper that died. A server that does not answer counts until Ray says that it is
+        dead: it may have died with the keeper, and then another one takes its place."""
+        actors = {}
         for name in ray.util.list_named_actors():
-            if not name.startswith(f"{NAME}-"):
-                continue
-            with contextlib.suppress(RayError, ValueError):
-                actor = ray.get_actor(name)
-                status = ray.get(actor.status.remote(), timeout=ANSWER_S)
-                self._servers[name] = Server(actor, status["generation"], time.monotonic(), status)
-                self._count = max(self._count, int(name.rpartition("-")[2]))
-        if self._servers:
-            newest = max(self._servers.values(), key=lambda server: server.generation)
-            self._generation = newest.generation
-            self._settings.servers = len(self._servers)
-            self._settings.options = ray.get(newest.actor.options.remote())
+            if name.startswith(f"{NAME}-"):
+                with contextlib.suppress(ValueError):
+                    actors[name] = ray.get_actor(name)
+        calls = {name: actor.settings.remote() for name, actor in actors.items()}
+        ray.wait([*calls.values()], num_returns=len(calls), timeout=ANSWER_S) if calls else None
+        for name, actor in actors.items():
+            self._count = max(self._count, int(name.rpartition("-")[2]))
+            with contextlib.suppress(RayError):
+                kept = ray.get(calls[name], timeout=0)
+                if kept.revision > self._settings.revision:
+                    self._settings = kept
+            status = {"name": name, "generation": 0, "state": "starting", "pending": 0}
+            self._servers[name] = Server(actor, time.monotonic(), status)
 
     def servers(self):
         """The state of each server, those that are being stopped left out."""
@@ -187,22 +197,27 @@ class Keeper:
     def scale(self, servers, scale):
         """Changes the number of servers, or lets it follow the requests that wait."""
         with self._changed:
-            self._settings.servers = servers if scale is None else min(max(self._settings.servers, scale[0]), scale[1])
-            self._settings.scale = scale
+            number = servers if scale is None else min(max(self._settings.servers, scale[0]), scale[1])
+            self._change(servers=number, scale=scale)
             self._quiet_since = time.monotonic()
             self._changed.notify_all()
 
     def update(self, options):
         """Replaces the servers by some with other options, one after the other."""
         with self._changed:
-            self._settings.options = options
-            self._generation += 1
+            self._change(options=options, generation=self._settings.generation + 1)
             self._changed.notify_all()
+
+    def _change(self, **settings):
+        """Changes settings, and has the servers' actors keep them."""
+        self._settings = replace(self._settings, **settings, revision=self._settings.revision + 1)
+        for server in self._servers.values():
+            server.actor.keep.remote(self._settings)
 
     def settled(self):
         """Whether all servers are ready, as many as there should be, and of the newest options."""
         with self._lock:
-            wanted = [server for server in self._servers.values() if server.generation == self._generation]
+            wanted = [server for server in self._servers.values() if server.status["generation"] == self._settings.generation]
             ready = sum(server.status["state"] == "ready" for server in wanted)
             return ready == len(self._servers) == self._settings.servers
 
@@ -258,7 +273,7 @@ class Keeper:
         """Starts or stops at most one server of many, so that the others can serve."""
         self._rescale()
         missing = self._settings.servers - len(self._servers)
-        old = [name for name, server in self._servers.items() if server.generation < self._generation]
+        old = [name for name, server in self._servers.items() if server.status["generation"] < self._settings.generation]
         starting = [name for name, server in self._servers.items() if server.status["state"] != "ready"]
         if missing > 0:
             for _ in range(missing):
@@ -279,9 +294,9 @@ class Keeper:
             self._quiet_since = now
         # One at a time: the next turn sees what the last one brought.
         if len(ready) == self._settings.servers < most and sum(ready) > limit * len(ready):
-            self._settings.servers += 1
+            self._change(servers=self._settings.servers + 1)
         elif self._settings.servers > least and now - self._quiet_since > QUIET_S:
-            self._settings.servers -= 1
+            self._change(servers=self._settings.servers - 1)
             self._quiet_since = now
 
     def _start(self):
@@ -290,9 +305,9 @@ class Keeper:
         settings = self._settings
         where = {"num_cpus": settings.cpus, "num_gpus": settings.gpus, "resources": settings.resources}
         kind = Supervisor.options(name=name, lifetime="detached", scheduling_strategy="SPREAD", **where)
-        actor = kind.remote(name, self._generation, settings.program, settings.options)
-        status = {"name": name, "generation": self._generation, "state": "starting", "pending": 0}
-        self._servers[name] = Server(actor, self._generation, time.monotonic(), status)
+        actor = kind.remote(name, settings)
+        status = {"name": name, "generation": settings.generation, "state": "starting", "pending": 0}
+        self._servers[name] = Server(actor, time.monotonic(), status)
 
     def _retire(self, name):
         server = self._servers.pop(name)

@@ -15,6 +15,7 @@ mod language;
 mod load;
 mod nvidia;
 mod onnxruntime;
+mod operations;
 mod pairs;
 mod processes;
 mod programs;
@@ -23,8 +24,10 @@ mod ray;
 mod reference;
 mod report;
 mod repository;
+mod scaling;
 mod scheduling;
 mod server;
+mod shapes;
 mod summary;
 mod training;
 
@@ -60,6 +63,8 @@ pub enum Bench {
     Language(language::Options),
     /// The server's overhead on ONNX Runtime, with real models
     Onnxruntime,
+    /// Many models: on demand, batches and instances that follow the load, conditional ensembles, releases, forests, and tuning
+    Operations(operations::Options),
     /// Nereid and NVIDIA's tritonserver, with the same models, backend libraries and load
     Reference(reference::Options),
     /// Python models in Nereid's own backend, against NVIDIA's server with its own
@@ -69,6 +74,11 @@ pub enum Bench {
     /// The response cache: hits and misses against the same model without it, and hits against NVIDIA's server with its
     /// own
     Cache(cache::Options),
+    /// The cost of a request over the number of connections, against nginx, and over the size of its tensor, against an echo
+    Scaling(scaling::Options),
+    /// Other shapes of load, with targets: many models in turn, idle connections, live sequences, one request at a time, ensembles,
+    /// a model of a gigabyte
+    Shapes(shapes::Options),
     /// The cost of a request between a protocol and a backend, with backends that do nothing or take a millisecond
     Scheduling,
     /// Starting with and following a repository of many small models, and its index
@@ -98,11 +108,14 @@ pub fn run(project: &Project, bench: &Bench) -> Result<()> {
         Bench::Frameworks(options) => frameworks::run(project, options),
         Bench::Language(options) => language::run(project, options),
         Bench::Onnxruntime => onnxruntime::run(project),
+        Bench::Operations(options) => operations::run(project, options),
         Bench::Reference(options) => reference::run(project, options),
         Bench::Python(options) => python::run(project, options),
         Bench::Ray(options) => ray::run(project, options),
         Bench::Cache(options) => cache::run(project, options),
+        Bench::Scaling(options) => scaling::run(project, options),
         Bench::Scheduling => scheduling::run(project),
+        Bench::Shapes(options) => shapes::run(project, options),
         Bench::Repository(options) => repository::run(project, options),
     }
 }

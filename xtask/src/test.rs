@@ -46,6 +46,9 @@ const GUIDE_REQUIREMENTS: &str = "requirements-guides.txt";
 /// Further packages for the step `ai-clients`.
 const AI_CLIENT_REQUIREMENTS: &str = "requirements-ai-clients.txt";
 
+/// Further packages for the benchmark `operations`.
+const OPERATIONS_REQUIREMENTS: &str = "requirements-operations.txt";
+
 /// One step of the test run, in order: quick ones first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Step {
@@ -246,6 +249,12 @@ pub fn end_to_end_environment(project: &Project) -> Result<Venv> {
     let quick = requirements(project, QUICK_REQUIREMENTS)?;
     // The text has to be complete: it identifies the environment.
     Venv::with(project, "end-to-end", &all.replace(&format!("-r {QUICK_REQUIREMENTS}\n"), &quick))
+}
+
+/// The environment of the benchmark `operations`, with the clients of the tests.
+pub fn operations_environment(project: &Project) -> Result<Venv> {
+    let quick = requirements(project, QUICK_REQUIREMENTS)?;
+    Venv::with(project, "operations", &(quick + &requirements(project, OPERATIONS_REQUIREMENTS)?))
 }
 
 fn requirements(project: &Project, name: &str) -> Result<String> {

@@ -37,6 +37,7 @@ class Fleet:
         self.cluster = cluster
         self.options = options
         self._http, self._grpc = http_port, grpc_port
+        self._seen: tuple | None = None
 
     def over_http(self, path="/v2/models/same/infer", body=BODY):
         """A request to the balancer: the status, and the body."""
@@ -102,9 +103,13 @@ class Fleet:
     def ready(self, count, without=()):
         """Whether so many servers are ready, these not among them, and the balancer has all of them."""
         servers = self.cluster.status()
+        found = {json.loads(self.over_http("/v2", None)[1])["name"] for _ in range(12)}
+        if (seen := (sorted(found), {name: server["state"] for name, server in servers.items()})) != self._seen:
+            # Shown if the test fails.
+            print("the balancer has", *seen)
+            self._seen = seen
         if len(servers) != count or servers.keys() & set(without) or {server["state"] for server in servers.values()} != {"ready"}:
             return False
-        found = {json.loads(self.over_http("/v2", None)[1])["name"] for _ in range(12)}
         return found == servers.keys()
 
 
@@ -163,6 +168,19 @@ def test_a_keeper_that_died_takes_its_servers_over(fleet):
         fleet.cluster.command("kill keeper")
         assert eventually(lambda: fleet.ready(NODES), WAIT_S)
     assert errors == [] and fleet.cluster.status().keys() == before
+
+
+def test_a_keeper_that_died_with_a_server_knows_how_many_there_were(fleet):
+    # Not the number that it began with.
+    fleet.cluster.fleet("scale", NODES + 1)
+    with fleet.load() as (_, errors):
+        name, server = next(iter(fleet.cluster.status().items()))
+        os.kill(server["pid"], signal.SIGKILL)
+        fleet.cluster.command("kill keeper")
+        assert eventually(lambda: fleet.ready(NODES + 1, without=[name]), WAIT_S)
+        fleet.cluster.fleet("scale", NODES)
+        assert eventually(lambda: fleet.ready(NODES), WAIT_S)
+    assert errors == []
 
 
 def test_no_answer_is_lost_while_the_number_of_servers_changes(fleet):

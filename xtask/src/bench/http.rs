@@ -1,7 +1,7 @@
 //! Binary inference requests over HTTP: the cost of a request to a model that does nothing.
 //!
-//! The baseline for small requests is nginx with a fixed answer of the same size; for large ones it is a bare hyper
-//! server that echoes the body. Runs alternate between the two, and figures are compared within each pair, so a machine
+//! The baseline for small requests, binary and in JSON, is nginx with a fixed answer of the same size, with one worker and with one for
+//! each processor; for large ones it is a bare hyper server that echoes the body. Runs alternate between the two, and figures are compared within each pair, so a machine
 //! that slows down does not tilt the result.
 
 use std::fs;
@@ -65,12 +65,15 @@ pub fn run(project: &Project, options: &Options) -> Result<()> {
     let nereid = Server::nereid(&binary, &repository, &options.server_arg)?;
     println!("{cores} cores, shared by the server and wrk (1 thread); {} s a run", options.seconds);
 
-    let small = request(SMALL);
-    let answer = checked_answer(nereid.address, &small)?;
-    let (nginx, nginx_answer) = matching_nginx(folder.path(), cores, &small, &answer)?;
-    tell(&small, &answer, &nginx, &nginx_answer);
-    compare(options, folder.path(), &small, &nereid, &nginx)?;
-    drop(nginx);
+    for (kind, small) in [("binary", request(SMALL)), ("JSON", json_request(SMALL))] {
+        let answer = checked_answer(nereid.address, &small)?;
+        for workers in workers_of(cores) {
+            println!("\n{kind}; nginx with {workers} of {cores} workers");
+            let (nginx, nginx_answer) = matching_nginx(folder.path(), workers, &small, &answer)?;
+            tell(&small, &answer, &nginx, &nginx_answer);
+            compare(options, folder.path(), &small, &nereid, &nginx)?;
+        }
+    }
 
     let large = request(LARGE);
     let answer = checked_answer(nereid.address, &large)?;
@@ -79,6 +82,13 @@ pub fn run(project: &Project, options: &Options) -> Result<()> {
     ensure!(echo_answer.body == large.body, "the echo does not send the body back");
     tell(&large, &answer, &echo, &echo_answer);
     compare(options, folder.path(), &large, &nereid, &echo)
+}
+
+/// The numbers of nginx's workers to compare with.
+fn workers_of(cores: usize) -> Vec<usize> {
+    let mut workers = vec![1, cores];
+    workers.dedup();
+    workers
 }
 
 fn tell(request: &Request, nereid: &Answer, yardstick: &Server, other: &Answer) {
@@ -114,7 +124,7 @@ fn compare(
     Ok(())
 }
 
-fn require(program: &str, version_flag: &str) -> Result<()> {
+pub(super) fn require(program: &str, version_flag: &str) -> Result<()> {
     let started =
         Command::new(program).arg(version_flag).stdout(Stdio::null()).stderr(Stdio::null()).status();
     if started.is_err() {
@@ -154,8 +164,17 @@ pub(super) fn request(elements: usize) -> Request {
     Request { path: "/v2/models/identity/infer".to_owned(), header_length, body }
 }
 
+/// A request for one row of `elements` numbers, in JSON both ways.
+pub(super) fn json_request(elements: usize) -> Request {
+    let data: Vec<_> = (0..elements).map(|index| index as f32).collect();
+    let inputs =
+        serde_json::json!([{"name": "INPUT0", "shape": [1, elements], "datatype": "FP32", "data": data}]);
+    let body = serde_json::json!({"inputs": inputs}).to_string();
+    Request { path: "/v2/models/identity/infer".to_owned(), header_length: body.len(), body: body.into() }
+}
+
 /// The server's answer, after checking that it has the tensor that was sent.
-fn checked_answer(address: SocketAddr, request: &Request) -> Result<Answer> {
+pub(super) fn checked_answer(address: SocketAddr, request: &Request) -> Result<Answer> {
     let answer = post(address, request)?;
     check(request, &answer)?;
     Ok(answer)
@@ -165,6 +184,19 @@ fn checked_answer(address: SocketAddr, request: &Request) -> Result<Answer> {
 pub(super) fn check(request: &Request, answer: &Answer) -> Result<()> {
     let text = || format!("{}{}", answer.head, String::from_utf8_lossy(&answer.body));
     ensure!(answer.status == 200, "the server refuses the request: {}", text());
+    if request.header_length == request.body.len() {
+        let values = |json: &[u8], side| {
+            let json: serde_json::Value = serde_json::from_slice(json)?;
+            anyhow::Ok(json[side][0]["data"].clone())
+        };
+        let (sent, returned) = (values(&request.body, "inputs")?, values(&answer.body, "outputs")?);
+        ensure!(
+            sent.is_array() && sent == returned,
+            "the server does not hand back the tensor that was sent: {}",
+            text()
+        );
+        return Ok(());
+    }
     let length = header(&answer.head, "inference-header-content-length").and_then(|value| value.parse().ok());
     let (json, output) = length.and_then(|length| answer.body.split_at_checked(length)).unzip();
     let json = String::from_utf8_lossy(json.unwrap_or_default());
@@ -181,7 +213,7 @@ pub(super) fn check(request: &Request, answer: &Answer) -> Result<()> {
 ///
 /// The length of nginx's own headers is known only from an answer, so a second start pads the difference. If they are
 /// longer than the model's, the difference remains and is printed.
-fn matching_nginx(
+pub(super) fn matching_nginx(
     folder: &Path,
     cores: usize,
     request: &Request,
@@ -223,6 +255,29 @@ mod tests {
         );
         assert_eq!(data.len(), 64);
         assert_eq!(data[4..8], 1.0_f32.to_le_bytes());
+    }
+
+    #[test]
+    fn json_request_is_json_alone() {
+        let request = json_request(3);
+        let json: serde_json::Value = serde_json::from_slice(&request.body).unwrap();
+        assert_eq!(json["inputs"][0]["data"], serde_json::json!([0.0, 1.0, 2.0]));
+        assert_eq!(request.header_length, request.body.len());
+        let answer = |data: &str| Answer {
+            status: 200,
+            head: String::new(),
+            body: format!(r#"{{"outputs":[{{"data":{data}}}]}}"#).into_bytes(),
+        };
+        check(&request, &answer("[0.0,1.0,2.0]")).unwrap();
+        for wrong in ["[0.0,1.0]", "[0.0,1.0,2.5]", "null", "7"] {
+            check(&request, &answer(wrong)).unwrap_err();
+        }
+    }
+
+    #[test]
+    fn every_number_of_workers_is_compared_once() {
+        assert_eq!(workers_of(1), [1]);
+        assert_eq!(workers_of(8), [1, 8]);
     }
 
     #[test]

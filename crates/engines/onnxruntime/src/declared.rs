@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use nereid_backend_api::{DataType, Error, Result};
 
 use crate::onnx::{AttributeProto, Kind, ModelProto, NodeProto, ValueInfoProto};
+use crate::short_runs::work_follows_sizes;
 
 /// The element types that ONNX and the protocol share, by their number and name in ONNX.
 const TYPES: &[(i32, &str, DataType)] = &[
@@ -50,6 +51,7 @@ pub(crate) struct DeclaredTensors {
     /// The inputs and outputs, by name, with whether their rank is unknown.
     open: BTreeMap<Vec<u8>, bool>,
     fatal_on_empty: Option<&'static str>,
+    work_follows_sizes: bool,
 }
 
 impl DeclaredTensors {
@@ -58,6 +60,7 @@ impl DeclaredTensors {
     /// # Errors
     /// The model declares an input or output of a type that the protocol lacks.
     pub(crate) fn of(model: ModelProto) -> Result<Self> {
+        let work_follows_sizes = work_follows_sizes(&model);
         let ModelProto { graph: Some(graph), functions } = model else {
             return Ok(Self::default());
         };
@@ -70,12 +73,17 @@ impl DeclaredTensors {
             let is_open = rank_is_open(role, &info)?;
             open.insert(info.name, is_open);
         }
-        Ok(Self { open, fatal_on_empty })
+        Ok(Self { open, fatal_on_empty, work_follows_sizes })
     }
 
     /// An operator of the model that ends the process where an input has no elements.
     pub(crate) fn fatal_on_empty(&self) -> Option<&'static str> {
         self.fatal_on_empty
+    }
+
+    /// See [`work_follows_sizes`]. Unknown of a model in the library's own format.
+    pub(crate) fn work_follows_sizes(&self) -> bool {
+        self.work_follows_sizes
     }
 
     /// Whether the rank of an input or output is unknown.

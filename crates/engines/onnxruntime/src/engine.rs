@@ -4,6 +4,7 @@
 
 use std::cell::RefCell;
 use std::sync::Arc;
+use std::time::Instant;
 
 use nereid_backend_api::{Error, Result, Shape, Tensor};
 use nereid_graph_executor::{
@@ -15,6 +16,7 @@ use crate::binding::{Binding, OutputMemory};
 use crate::memory::{Raw, Value};
 use crate::one_line;
 use crate::options::{OwnSession, SessionOptions};
+use crate::short_runs::ShortRuns;
 
 /// One instance's session.
 pub(crate) struct OrtEngine {
@@ -25,6 +27,8 @@ pub(crate) struct OrtEngine {
     fatal_on_empty: Option<&'static str>,
     /// Whether outputs had the shapes that the model declares, as far as was seen.
     declares_truly: bool,
+    /// Where runs are counted, if the model may have short ones.
+    short_runs: Option<Arc<ShortRuns>>,
     /// Memory of earlier copies, for the next. No more than a run has inputs.
     spare: RefCell<Vec<Words>>,
 }
@@ -35,13 +39,14 @@ impl OrtEngine {
         model: &Arc<GraphModel>,
         options: &SessionOptions,
         fatal_on_empty: Option<&'static str>,
+        short_runs: Option<Arc<ShortRuns>>,
     ) -> Result<Self> {
         let inputs = model.inputs.iter().map(|input| input.port.name.as_str());
         let outputs = model.outputs.iter().map(|output| output.port.name.as_str());
         let binding = Binding::new(session, inputs, outputs).map_err(failed)?;
         let (model, options) = (Arc::clone(model), options.run_options()?);
         let spare = RefCell::default();
-        Ok(Self { binding, model, options, fatal_on_empty, declares_truly: true, spare })
+        Ok(Self { binding, model, options, fatal_on_empty, declares_truly: true, short_runs, spare })
     }
 
     fn outputs(
@@ -111,7 +116,12 @@ impl Engine for OrtEngine {
         }
         let inputs = inputs.into_iter().enumerate();
         let inputs: Vec<_> = inputs.filter_map(|(at, given)| Some((at, given?))).collect();
+        let elements = inputs.iter().map(|(_, given)| given.shape.element_count()).sum::<Option<usize>>();
+        let start = Instant::now();
         let outcome = self.outputs(&inputs, targets);
+        if let Some((runs, elements)) = self.short_runs.as_ref().zip(elements) {
+            runs.add(elements, start.elapsed());
+        }
         let mut spare = self.spare.borrow_mut();
         for (_, given) in inputs {
             if let Value::Fixed(Elements::Copied(words, _)) = given.value

@@ -23,6 +23,7 @@ mod library;
 mod memory;
 mod onnx;
 mod options;
+mod short_runs;
 mod signature;
 
 use std::any::Any;
@@ -33,8 +34,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::available_parallelism;
 
 use nereid_backend_api::{
-    Backend, BackendCapabilities, BackendSettings, Error, Instance, InstanceContext, InstanceKind, Model,
-    ModelConfig, ModelContext, Result,
+    Backend, BackendCapabilities, BackendSettings, DataType, Error, Instance, InstanceContext, InstanceKind,
+    Model, ModelConfig, ModelContext, Request, Result, Tensor,
 };
 use nereid_dylib::{Framework, SearchPlaces};
 use nereid_graph_executor::{Executor, GraphModel, optional_inputs};
@@ -44,6 +45,7 @@ use nereid_model_files as model_files;
 use crate::declared::DeclaredTensors;
 use crate::engine::OrtEngine;
 use crate::options::{OwnSession, SessionOptions};
+use crate::short_runs::ShortRuns;
 
 pub use crate::external_data::external_data;
 pub use crate::library::{OnnxRuntime, OpenError, SETTINGS};
@@ -147,13 +149,12 @@ impl OnnxRuntimeBackend {
         let mut graph = GraphModel::new(&context.name, &config, signature, &optional)?;
         // ONNX Runtime's backend for Triton sorts the outputs by name, and ignores the order of the configuration.
         graph.outputs.sort_by(|one, other| one.port.name.cmp(&other.port.name));
+        let accelerators = options.describe_accelerators(&config);
+        let is_bounded = declared.work_follows_sizes() && accelerators.is_empty();
         Ok(OrtModel {
             graph: Arc::new(graph),
-            engine: format!(
-                "ONNX Runtime {}{}",
-                self.runtime.version(),
-                options.describe_accelerators(&config)
-            ),
+            engine: format!("ONNX Runtime {}{accelerators}", self.runtime.version()),
+            short_runs: is_bounded.then(Arc::default),
             options,
             source,
             fatal_on_empty: declared.fatal_on_empty(),
@@ -172,6 +173,8 @@ struct OrtModel {
     /// The session by which the model was looked at, for the first instance of that kind.
     first: Mutex<Option<(InstanceKind, OwnSession)>>,
     completed: Option<ModelConfig>,
+    /// If the sizes of inputs bound the model's work, and processors do it.
+    short_runs: Option<Arc<ShortRuns>>,
     /// See [`Model::engine`].
     engine: String,
 }
@@ -185,6 +188,15 @@ impl Model for OrtModel {
         self.completed.as_ref()
     }
 
+    fn runs_at_once(&self, request: &Request) -> bool {
+        // Texts are of any length.
+        let elements = |input: &Tensor| {
+            (input.data_type != DataType::Bytes).then(|| input.shape.element_count()).flatten()
+        };
+        let elements = request.inputs.iter().map(elements).sum::<Option<usize>>();
+        elements.zip(self.short_runs.as_ref()).is_some_and(|(elements, runs)| runs.cover(elements))
+    }
+
     fn create_instance(&self, context: InstanceContext) -> Result<Box<dyn Instance>> {
         let first = self.first.lock().unwrap_or_else(PoisonError::into_inner).take();
         let session = match first {
@@ -192,7 +204,13 @@ impl Model for OrtModel {
             _ => guarded(|| self.options.session(&self.source, context.kind))
                 .map_err(|error| error.context(format_args!("instance '{}'", context.name)))?,
         };
-        let engine = OrtEngine::new(session, &self.graph, &self.options, self.fatal_on_empty)?;
+        let engine = OrtEngine::new(
+            session,
+            &self.graph,
+            &self.options,
+            self.fatal_on_empty,
+            self.short_runs.clone(),
+        )?;
         Ok(Box::new(Executor::new(Arc::clone(&self.graph), engine)))
     }
 }

@@ -153,6 +153,8 @@ pub(crate) struct NodeProto {
     pub op_type: Vec<u8>,
     #[prost(message, repeated, tag = "5")]
     pub attribute: Vec<AttributeProto>,
+    #[prost(bytes = "vec", tag = "7")]
+    pub domain: Vec<u8>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -272,7 +274,7 @@ mod tests {
     }
 
     fn model(operator: usize) -> ModelProto {
-        let node = NodeProto { op_type: vec![b'x'; operator], attribute: Vec::new() };
+        let node = NodeProto { op_type: vec![b'x'; operator], ..NodeProto::default() };
         let graph = GraphProto { node: vec![node; 3], ..GraphProto::default() };
         ModelProto { graph: Some(graph), functions: vec![FunctionProto::default()] }
     }

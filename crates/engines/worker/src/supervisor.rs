@@ -198,8 +198,11 @@ impl Watch<'_> {
                         io::ErrorKind::InvalidData => {
                             self.life.kill(format!("was killed, because it broke the protocol: {error}"));
                         }
-                        // It is usually about to end, by itself or because the server closed the channel.
-                        io::ErrorKind::UnexpectedEof => self.closed = Some(Instant::now()),
+                        // It is usually about to end, by itself or because the server closed the channel. The channel of a process
+                        // that ended before it had read everything is reset.
+                        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => {
+                            self.closed = Some(Instant::now());
+                        }
                         _ => self
                             .life
                             .kill(format!("was killed, because its messages cannot be received: {error}")),
