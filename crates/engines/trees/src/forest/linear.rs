@@ -55,8 +55,7 @@ impl Functions {
         })
     }
 
-    /// Adds the result of a function for a row. Apart from the loops over leaves, so that these stay small for other forests.
-    #[inline(never)]
+    /// Adds the result of a function for a row.
     pub(super) fn add_result<N: Number, S: Sum>(&self, number: u32, row: &[N], sum: &mut S) {
         let Function { constant, terms, otherwise } = self.functions[number as usize];
         let Some(otherwise) = otherwise else {

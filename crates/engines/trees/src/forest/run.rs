@@ -86,7 +86,11 @@ impl<N: Number> Forest<N> {
                     *sum = if self.description.averaged { S::default() } else { S::of(base) };
                 }
             }
-            if rows.len() < LANES * features {
+            if self.leaves == Leaves::Functions {
+                for (row, sums) in rows.chunks(features).zip(sums.chunks_mut(outputs)) {
+                    self.add_functions(row, sums);
+                }
+            } else if rows.len() < LANES * features {
                 for (row, sums) in rows.chunks(features).zip(sums.chunks_mut(outputs)) {
                     self.add_trees::<S, TESTS>(row, sums);
                 }
@@ -120,7 +124,7 @@ impl<N: Number> Forest<N> {
             places[..roots.len()].copy_from_slice(roots);
             let places = self.walk::<TESTS>(places, row, [0; LANES]);
             for (&place, output) in places.iter().zip(outputs) {
-                self.add_leaf(place, *output, row, sums);
+                self.add_leaf(place, *output, sums);
             }
         }
     }
@@ -137,8 +141,8 @@ impl<N: Number> Forest<N> {
                     starts[lane] = start;
                 }
                 let places = self.walk::<TESTS>([root; LANES], rows, starts);
-                for ((&place, sums), start) in places.iter().zip(sums.chunks_mut(width)).zip(starts) {
-                    self.add_leaf(place, output, &rows[start..], sums);
+                for (&place, sums) in places.iter().zip(sums.chunks_mut(width)) {
+                    self.add_leaf(place, output, sums);
                 }
             }
         }
@@ -210,18 +214,34 @@ impl<N: Number> Forest<N> {
         word < len && self.words[start + word] >> (category % 32) & 1 == 1
     }
 
-    /// Adds what a leaf adds for a row.
-    fn add_leaf<S: Sum>(&self, place: u32, output: Option<u32>, row: &[N], sums: &mut [S]) {
+    /// Adds the values of a leaf that are numbers.
+    fn add_leaf<S: Sum>(&self, place: u32, output: Option<u32>, sums: &mut [S]) {
         let payload = self.nodes[place as usize].payload;
         match (output, self.leaves) {
             (Some(output), Leaves::Inline) => sums[output as usize].add(f64::from(f32::from_bits(payload))),
-            (Some(output), Leaves::Table) => sums[output as usize].add(self.values[payload as usize]),
-            (Some(output), Leaves::Functions) => {
-                self.functions.add_result(payload, row, &mut sums[output as usize]);
+            (Some(output), Leaves::Table | Leaves::Functions) => {
+                sums[output as usize].add(self.values[payload as usize]);
             }
             (None, _) => {
                 for (sum, &value) in sums.iter_mut().zip(&self.values[payload as usize..]) {
                     sum.add(value);
+                }
+            }
+        }
+    }
+
+    /// Adds all trees for a row, some of whose leaves are functions. Apart from the loops for other forests, which stay small.
+    #[inline(never)]
+    fn add_functions<S: Sum>(&self, row: &[N], sums: &mut [S]) {
+        for (roots, outputs) in self.roots.chunks(LANES).zip(self.outputs.chunks(LANES)) {
+            let mut places = [roots[0]; LANES];
+            places[..roots.len()].copy_from_slice(roots);
+            let places = self.walk::<ALL>(places, row, [0; LANES]);
+            for (&place, output) in places.iter().zip(outputs) {
+                let payload = self.nodes[place as usize].payload;
+                match output {
+                    Some(output) => self.functions.add_result(payload, row, &mut sums[*output as usize]),
+                    None => self.add_leaf(place, None, sums),
                 }
             }
         }
