@@ -12,7 +12,7 @@ pub(crate) enum AnyForest {
     Double(Forest<f64>),
 }
 
-/// Evaluates an expression for the forest, whatever its precision.
+/// Evaluates an expression for a forest in either precision.
 macro_rules! with_forest {
     ($any:expr, $forest:ident => $body:expr) => {
         match $any {
@@ -76,7 +76,7 @@ impl AnyForest {
         }
     }
 
-    /// The explanations of rows of this forest. `cost` is that of one, in predictions.
+    /// The explanations of rows of this forest. `cost` is the cost of one, in predictions.
     pub(crate) fn explain<R: Number>(
         &self,
         rows: &Rows<'_>,

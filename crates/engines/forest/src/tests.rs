@@ -77,7 +77,7 @@ fn difference(own: &[f32], expected: &[Vec<f64>]) -> f64 {
 #[test]
 fn results_are_those_of_the_models_own_libraries() {
     let cases = cases();
-    assert_eq!(cases.len(), 138);
+    assert_eq!(cases.len(), 156);
     for case in cases {
         let difference = difference(&case.forest().predict(&case.rows(), 1), &case.expected);
         assert!(difference <= 1e-6, "{}: {difference}", case.name);

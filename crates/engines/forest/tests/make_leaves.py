@@ -1,7 +1,8 @@
 """Trains models whose leaves have several values, or whose results are linear: `python make_leaves.py models`.
 
-The models in `models` were made with the packages of `make_models.py`; and with xgboost 2.1.4, lightgbm 3.3.5 and
-numpy 1.26. The names of models have the version of their library. `--scikit-learn` adds those of scikit-learn, by Treelite 4.
+The models in `models` were made with the packages of `make_models.py`; with xgboost 2.1.4 and 1.7.6, lightgbm 3.3.5 and numpy 1.26.
+XGBoost 1.7 adds ordinary trees, as old as they are served. The names of models have the version of their library.
+`--scikit-learn` adds models of scikit-learn, by Treelite 4.
 """
 
 import json
@@ -23,7 +24,7 @@ def all_of_xgboost(cases):
     targets = np.stack([y, -y, y * 2], 1)
 
     forms = {"json": "xgboost_json", "ubj": "xgboost_ubj"}
-    old_forms = {"deprecated": "xgboost"} if xgboost.__version__.startswith("2.") else {}
+    old_forms = {"deprecated": "xgboost"} if xgboost.__version__.startswith(("1.", "2.")) else {}
 
     def train(name, objective, y, forms=forms, explained=False, **options):
         parameters = {"nthread": 1, "max_depth": 3, "seed": 1, "objective": objective, **options}
@@ -36,10 +37,16 @@ def all_of_xgboost(cases):
             model.save_model(cases.folder / file)
             cases.add(f"{label(xgboost, name)}_{form}", file, kind, rows, expected, values)
 
-    vectors = {"multi_strategy": "multi_output_tree", "tree_method": "hist"}
-    train("vectors", "reg:squarederror", targets, **vectors)
-    train("vector_classes", "multi:softprob", classes(y), num_class=4, **vectors)
-    train("vector_labels", "binary:logistic", targets > 1, **vectors)
+    if xgboost.__version__.startswith("1."):
+        train("trees", "binary:logistic", y > 1, {**forms, **old_forms}, explained=True)
+        train("tree_classes", "multi:softprob", classes(y), num_class=4, explained=True)
+        train("tree_dart", "reg:squarederror", y, {**forms, **old_forms}, booster="dart", rate_drop=0.4, one_drop=1)
+        train("tree_targets", "reg:squarederror", targets)
+    else:
+        vectors = {"multi_strategy": "multi_output_tree", "tree_method": "hist"}
+        train("vectors", "reg:squarederror", targets, **vectors)
+        train("vector_classes", "multi:softprob", classes(y), num_class=4, **vectors)
+        train("vector_labels", "binary:logistic", targets > 1, **vectors)
     functions = {"booster": "gblinear", "explained": True}
     train("linear", "reg:squarederror", y, {**forms, **old_forms}, **functions)
     train("linear_classes", "multi:softprob", classes(y), {**forms, **old_forms}, num_class=4, **functions)

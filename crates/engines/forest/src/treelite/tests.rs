@@ -22,7 +22,7 @@ fn with(contents: &[u8], place: usize, bytes: &[u8]) -> Vec<u8> {
 
 /// The place of the first number of trees, behind the version and the types.
 const TREES: usize = 14;
-/// The place of the type of task of Treelite 3, and those of its parameters.
+/// The places of the type of task and of the parameters of Treelite 3.
 const TASK: usize = TREES + 8 + 4;
 const INTEGERS: usize = TASK + 2;
 const CLASSES: usize = INTEGERS + 4;
