@@ -35,7 +35,7 @@ impl Served {
     /// The number of ways through trees that these rows take. An explanation counts as several.
     pub(crate) fn ways(&self, rows: usize) -> usize {
         let cost = if self.means.is_empty() { 1 } else { EXPLANATION_COST };
-        rows.saturating_mul(self.forest.trees()).saturating_mul(cost)
+        rows.saturating_mul(self.forest.ways()).saturating_mul(cost)
     }
 
     fn output<R: Number>(&self, results: Results, rows: &Rows<'_>) -> Vec<R> {

@@ -31,6 +31,10 @@ impl AnyForest {
         with_forest!(self, forest => forest.trees())
     }
 
+    pub(crate) fn ways(&self) -> usize {
+        with_forest!(self, forest => forest.ways())
+    }
+
     pub(crate) fn depth(&self) -> usize {
         with_forest!(self, forest => forest.depth())
     }

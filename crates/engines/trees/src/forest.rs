@@ -20,6 +20,9 @@ const ZERO_IS_MISSING: u32 = 1 << 29;
 const IS_SET: u32 = 1 << 28;
 const FEATURE: u32 = (MAX_FEATURES - 1) as u32;
 
+/// Terms of linear functions that take as long as a way through a tree.
+const TERMS_OF_A_WAY: usize = 16;
+
 /// A node: 16 bytes in single precision, four to a cache line.
 #[derive(Clone, Copy, Debug)]
 struct Node<N> {
@@ -129,6 +132,12 @@ impl<N: Number> Forest<N> {
     /// The number of trees.
     pub fn trees(&self) -> usize {
         self.roots.len()
+    }
+
+    /// The work for a row, in ways through trees. The terms of a linear model without splits count, too.
+    pub fn ways(&self) -> usize {
+        let terms = if self.depth > 1 { 0 } else { self.functions.terms_in_all() };
+        self.trees() + terms / TERMS_OF_A_WAY
     }
 
     /// The most nodes on a way from a root to a leaf.

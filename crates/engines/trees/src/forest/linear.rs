@@ -42,6 +42,10 @@ impl Functions {
         self.functions.iter().any(|function| function.otherwise.is_some())
     }
 
+    pub(super) fn terms_in_all(&self) -> usize {
+        self.terms.len()
+    }
+
     pub(super) fn constant(&self, number: u32) -> f64 {
         self.functions[number as usize].constant
     }

@@ -41,7 +41,7 @@ impl<N: Number> Forest<N> {
         let features = self.description.features;
         let count = rows.len().checked_div(features).unwrap_or(0);
         let mut results = vec![R::default(); count * width];
-        let useful = count.saturating_mul(self.trees()).saturating_mul(cost) / WAYS_PER_THREAD;
+        let useful = count.saturating_mul(self.ways()).saturating_mul(cost) / WAYS_PER_THREAD;
         let threads = threads.min(useful).clamp(1, count.max(1));
         let share = count.div_ceil(threads).max(1);
         thread::scope(|scope| {

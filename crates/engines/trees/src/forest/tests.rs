@@ -256,6 +256,22 @@ proptest! {
 }
 
 #[test]
+fn terms_of_a_linear_model_are_work() {
+    let tree = |count| {
+        let linear = Linear { constant: 1.0, terms: vec![(0, 2.0); count], otherwise: None };
+        Tree { nodes: vec![SourceNode { kind: Kind::Linear(linear), cover: 1.0 }], output: Some(0) }
+    };
+    let mut forest = Forest::<f32>::new(Description { linear: true, ..description(1, true, false) }).unwrap();
+    forest.add(&tree(1)).unwrap();
+    assert_eq!((forest.trees(), forest.ways()), (1, 1));
+    forest.add(&tree(16_000)).unwrap();
+    assert_eq!((forest.trees(), forest.ways()), (2, 1002));
+    // As many rows as are shared by threads.
+    let rows: Vec<f32> = (0..300 * FEATURES).map(|at| (at * 37 % 101) as f32).collect();
+    assert_eq!(forest.predict::<f64>(&rows, 4), forest.predict::<f64>(&rows, 1));
+}
+
+#[test]
 fn targets_have_links_of_their_own() {
     let description = Description {
         base: vec![1.0, 3.0, 0.5, 0.5, 0.5, 0.5],
