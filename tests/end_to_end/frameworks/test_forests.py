@@ -169,6 +169,7 @@ def test_a_forest_is_added_by_one_command_and_needs_no_configuration(repository,
     assert done.returncode == 0, done
     (repository / "m/config.pbtxt").unlink()
     server = serve()
+    assert ("is a linear model for 8 features" in server.log) == ("_linear_classes" in name)
     with tritonclient.http.InferenceServerClient(server.url) as client:
         answer = client.infer("m", [given("input__0", rows_of(case))]).as_numpy("output__0")
     expected = np.array(case["expected"])

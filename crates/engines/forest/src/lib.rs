@@ -75,12 +75,14 @@ impl ForestBackend {
             .map_err(|error| Error::invalid_arg(error.to_string()))?;
         }
         let graph = GraphModel::new(&context.name, &config, ports.signature, &[])?;
+        let what = match forest.depth() {
+            1 if forest.description().linear => "a linear model".to_owned(),
+            depth => format!("a forest of {} trees, at most {depth} deep,", forest.trees()),
+        };
         tracing::info!(
-            "model '{}' version {} is a forest of {} trees, at most {} deep, for {} features ({format})",
+            "model '{}' version {} is {what} for {} features ({format})",
             context.name,
             context.version,
-            forest.trees(),
-            forest.depth(),
             forest.description().features,
         );
         Ok(ForestModel {
