@@ -16,10 +16,15 @@ from places import ROOT
 from tensors import given
 
 MODELS = ROOT / "crates/engines/forest/tests/models"
-CASES = {case["name"]: case for case in json.loads((MODELS / "cases.json").read_text())}
+CASES = {
+    case["name"]: case
+    for file in ("cases.json", "binary_cases.json", "checkpoint_cases.json", "leaf_cases.json")
+    for case in json.loads((MODELS / file).read_text())
+}
 FILES = {
     "xgboost_json": "xgboost.json",
     "xgboost_ubj": "xgboost.ubj",
+    "xgboost": "xgboost.model",
     "lightgbm": "model.txt",
     "treelite_checkpoint": "checkpoint.tl",
 }
@@ -86,6 +91,25 @@ def test_every_kind_of_forest_predicts_what_its_own_library_predicts(repository,
                 np.testing.assert_allclose(answer, case["expected"], rtol=1e-6, atol=1e-6, err_msg=name)
 
 
+def test_numbers_in_double_precision_are_not_rounded(repository, serve):
+    cases = json.loads((MODELS / "double_cases.json").read_text())
+    case = next(case for case in cases if case["file"] == "lgb_classes.txt")
+    config = CONFIG % (4, "lightgbm")
+    write(repository, {**case, "name": "m"}, config.replace("FP32", "FP64"))
+    server = serve()
+    rows, expected = (np.array(case[key], dtype=np.uint64).view(np.float64) for key in ("rows", "expected"))
+    with (
+        tritonclient.http.InferenceServerClient(server.url) as http,
+        tritonclient.grpc.InferenceServerClient(server.grpc_url) as grpc,
+    ):
+        for client, module in ((http, tritonclient.http), (grpc, tritonclient.grpc)):
+            tensor = module.InferInput("input__0", rows.shape, "FP64")
+            tensor.set_data_from_numpy(rows)
+            answer = client.infer("m", [tensor]).as_numpy("output__0")
+            assert answer.dtype == np.float64
+            np.testing.assert_allclose(answer, expected, rtol=1e-14)
+
+
 def test_batches_of_many_clients_do_not_mix(repository, serve):
     case = CASES["lgb_classes"]
     write(
@@ -120,7 +144,20 @@ def test_a_folder_with_a_backend_alone_is_enough_and_explains_itself(repository,
     assert "a forest of 3 trees" in server.log
 
 
-@pytest.mark.parametrize("name", ["xgb_classes_json", "xgb_classes_ubj", "lgb_binary", "sk_isolation"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "xgb_classes_json",
+        "xgb_classes_ubj",
+        "lgb_binary",
+        "sk_isolation",
+        "tl2.4.0_forest_classes",
+        "tl3.9.1_forest_classes",
+        "lightgbm4.7.0_linear",
+        "xgboost3.2.0_linear_classes_json",
+        "xgboost3.2.0_vector_labels_ubj",
+    ],
+)
 def test_a_forest_is_added_by_one_command_and_needs_no_configuration(repository, serve, name):
     case = CASES[name]
     done = subprocess.run(
@@ -132,14 +169,37 @@ def test_a_forest_is_added_by_one_command_and_needs_no_configuration(repository,
     assert done.returncode == 0, done
     (repository / "m/config.pbtxt").unlink()
     server = serve()
+    assert ("is a linear model for 8 features" in server.log) == ("_linear_classes" in name)
     with tritonclient.http.InferenceServerClient(server.url) as client:
         answer = client.infer("m", [given("input__0", rows_of(case))]).as_numpy("output__0")
     expected = np.array(case["expected"])
-    if expected.shape[1] > 1:
-        expected = expected.argmax(axis=1).reshape(-1, 1)
-    elif name == "lgb_binary":
+    if name in ("lgb_binary", "xgboost3.2.0_vector_labels_ubj"):
         expected = expected > 0.5
+    elif expected.shape[1] > 1:
+        expected = expected.argmax(axis=1).reshape(-1, 1)
     np.testing.assert_allclose(answer, expected, rtol=1e-6)
+
+
+def test_a_check_reads_the_files_of_forests(repository):
+    leaves = ("tl3.9.1_forest_classes", "lightgbm4.7.0_linear", "xgboost3.2.0_vectors_json", "xgboost3.2.0_linear_ubj")
+    for name in leaves:
+        case = CASES[name]
+        write(repository, case, CONFIG % (len(case["expected"][0]), case["model_type"]))
+
+    def check():
+        command = [nereid_server.binary(), "check", str(repository), "--json"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        return done.returncode, done.stdout
+
+    status, report = check()
+    assert status == 0, report
+    for name in leaves:
+        file = repository / name / "1" / FILES[CASES[name]["model_type"]]
+        file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    status, report = check()
+    assert status != 0, report
+    for name in leaves:
+        assert f"{name}/1/{FILES[CASES[name]['model_type']]}': " in report, report
 
 
 def test_explanations_come_with_the_results(repository, serve):

@@ -3,12 +3,14 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
+use bytemuck::NoUninit;
 use bytes::Bytes;
-use nereid_backend_api::{Error, Result, Shape, Tensor};
+use nereid_backend_api::{DataType, Error, Result, Shape, Tensor};
 use nereid_graph_executor::{Contents, Elements, Engine, GraphModel, Port, RunInput, Target, Words};
-use nereid_trees::{Forest, shap};
+use nereid_trees::Number;
 
 use crate::ports::Results;
+use crate::precision::{AnyForest, Rows};
 
 /// Cost of an explanation, in predictions.
 const EXPLANATION_COST: usize = 100;
@@ -16,7 +18,7 @@ const EXPLANATION_COST: usize = 100;
 /// A forest with the outputs of its model.
 #[derive(Debug)]
 pub(crate) struct Served {
-    forest: Forest,
+    forest: AnyForest,
     results: Vec<Results>,
     threads: usize,
     /// For explanations: the mean of each output.
@@ -24,47 +26,50 @@ pub(crate) struct Served {
 }
 
 impl Served {
-    pub(crate) fn new(forest: Forest, results: Vec<Results>, threads: usize) -> Self {
+    pub(crate) fn new(forest: AnyForest, results: Vec<Results>, threads: usize) -> Self {
         let explains = results.contains(&Results::Explanation);
-        let means = if explains { shap::means(&forest) } else { Vec::new() };
+        let means = if explains { forest.means() } else { Vec::new() };
         Self { forest, results, threads, means }
     }
 
     /// The number of ways through trees that these rows take. An explanation counts as several.
     pub(crate) fn ways(&self, rows: usize) -> usize {
         let cost = if self.means.is_empty() { 1 } else { EXPLANATION_COST };
-        rows.saturating_mul(self.forest.trees()).saturating_mul(cost)
+        rows.saturating_mul(self.forest.ways()).saturating_mul(cost)
     }
 
-    fn output(&self, results: Results, rows: &[f32], predicted: &[f32]) -> Vec<f32> {
-        let outputs = self.forest.description().outputs();
+    fn output<R: Number>(&self, results: Results, rows: &Rows<'_>) -> Vec<R> {
+        let predict = || self.forest.predict::<R>(rows, self.threads);
         match results {
-            Results::Numbers => predicted.to_vec(),
-            Results::BothClasses => predicted.iter().flat_map(|&second| [1.0 - second, second]).collect(),
+            Results::Numbers => predict(),
+            Results::BothClasses => {
+                predict().into_iter().flat_map(|second| [R::nearest(1.0 - second.double()), second]).collect()
+            }
             Results::Above(threshold) => {
-                predicted.iter().map(|&second| if second > threshold { 1.0 } else { 0.0 }).collect()
+                let is_above = |second: R| second.double() > f64::from(threshold);
+                predict()
+                    .into_iter()
+                    .map(|second| R::nearest(f64::from(u8::from(is_above(second)))))
+                    .collect()
             }
-            Results::Class => predicted.chunks(outputs).map(best).collect(),
-            Results::Explanation => {
-                let (features, width) =
-                    (self.forest.description().features, outputs * (self.forest.description().features + 1));
-                self.forest.in_parallel(rows, width, self.threads, EXPLANATION_COST, |rows, results| {
-                    for (row, result) in rows.chunks(features.max(1)).zip(results.chunks_mut(width)) {
-                        result.copy_from_slice(&shap::explain(&self.forest, &self.means, row));
-                    }
-                })
+            Results::Class => {
+                let targets = self.forest.description().targets.iter().cycle();
+                let predicted = predict();
+                let scores = predicted.chunks(self.forest.description().width());
+                scores.zip(targets).map(|(scores, &classes)| best(&scores[..classes])).collect()
             }
+            Results::Explanation => self.forest.explain(rows, &self.means, self.threads, EXPLANATION_COST),
         }
     }
 }
 
 /// The number of the highest score; the first of equal ones.
-fn best(scores: &[f32]) -> f32 {
+fn best<R: Number>(scores: &[R]) -> R {
     let first = scores.first().copied().unwrap_or_default();
-    let better = |(best, highest): (usize, f32), (class, &score): (usize, &f32)| {
+    let better = |(best, highest): (usize, R), (class, &score): (usize, &R)| {
         if score > highest { (class, score) } else { (best, highest) }
     };
-    scores.iter().enumerate().fold((0, first), better).0 as f32
+    R::nearest(scores.iter().enumerate().fold((0, first), better).0 as f64)
 }
 
 /// An instance.
@@ -113,16 +118,19 @@ impl Engine for ForestEngine {
         let Some(Some(RunInput { shape, value })) = inputs.into_iter().next() else {
             return Err(Error::internal("a run without its input"));
         };
-        let rows: &[f32] = bytemuck::try_cast_slice(value.as_bytes())
-            .map_err(|error| Error::internal(format!("the input is not made of numbers: {error}")))?;
-        let predicted = self.served.forest.predict(rows, self.served.threads);
+        let data_type = self.model.inputs.first().map_or(DataType::Fp32, |input| input.port.data_type);
+        let rows = self.served.forest.rows(data_type, value.as_bytes())?;
         let mut raw = Vec::with_capacity(self.model.outputs.len());
         for output in &self.model.outputs {
-            let results = self.served.output(self.results(&output.port.name)?, rows, &predicted);
+            let results = self.results(&output.port.name)?;
+            let bytes = match output.port.data_type {
+                DataType::Fp64 => Bytes::from_owner(Owned(self.served.output::<f64>(results, &rows))),
+                _ => Bytes::from_owner(Owned(self.served.output::<f32>(results, &rows))),
+            };
             // The graph's dimensions, with the number of rows for the open one.
             let rows = shape.first().copied().unwrap_or(1);
             let dims = output.port.dims.iter().flatten().map(|dim| dim.unwrap_or(rows));
-            raw.push(Some((dims.collect(), Bytes::from_owner(Owned(results)))));
+            raw.push(Some((dims.collect(), bytes)));
         }
         if let Elements::Copied(words, _) = value {
             self.spare.replace(words);
@@ -136,9 +144,9 @@ impl Engine for ForestEngine {
 }
 
 /// Numbers as bytes, without a copy.
-struct Owned(Vec<f32>);
+struct Owned<R>(Vec<R>);
 
-impl AsRef<[u8]> for Owned {
+impl<R: NoUninit> AsRef<[u8]> for Owned<R> {
     fn as_ref(&self) -> &[u8] {
         bytemuck::cast_slice(&self.0)
     }

@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 
 use nereid_backend_api::{Error, ModelConfig, Result};
 use nereid_model_files as model_files;
-use nereid_trees::{Forest, FormatError};
+use nereid_trees::FormatError;
 
+use crate::precision::AnyForest;
 use crate::{lightgbm, treelite, xgboost};
 
 /// The largest file.
@@ -124,16 +125,16 @@ impl fmt::Display for FoundFormat {
     }
 }
 
-/// Reads a forest.
+/// Reads a forest, for features in double precision if the format has such thresholds.
 ///
 /// # Errors
 /// The file cannot be read, is damaged, or is of another format than `format`.
-pub(crate) fn read(path: &Path, FoundFormat(format): FoundFormat) -> Result<Forest> {
+pub(crate) fn read(path: &Path, FoundFormat(format): FoundFormat, double: bool) -> Result<AnyForest> {
     let contents = model_files::read(path, LIMIT).map_err(|error| Error::cannot_read(path, &error))?;
     let seen = Format::of_contents(&contents);
     let damaged = |why: String| Error::invalid_arg(format!("cannot read '{}': {why}", path.display()));
     let format = format.or(seen).unwrap_or(Format::XgboostBinary);
-    parse(&contents, format).map_err(|error| {
+    parse(&contents, format, double).map_err(|error| {
         let hint = match seen {
             Some(seen) if seen != format => format!("; the file looks like model_type '{seen}'"),
             _ => String::new(),
@@ -142,12 +143,17 @@ pub(crate) fn read(path: &Path, FoundFormat(format): FoundFormat) -> Result<Fore
     })
 }
 
-pub(crate) fn parse(contents: &[u8], format: Format) -> Result<Forest, FormatError> {
-    match format {
-        Format::XgboostJson => xgboost::read_json(contents),
-        Format::XgboostUbjson => xgboost::read_ubjson(contents),
-        Format::XgboostBinary => xgboost::read_binary(contents),
-        Format::LightGbm => lightgbm::read(contents),
-        Format::Treelite => treelite::read(contents),
-    }
+/// Parses a file's contents. Forests of XGBoost are in single precision: XGBoost rounds features to it.
+pub(crate) fn parse(contents: &[u8], format: Format, double: bool) -> Result<AnyForest, FormatError> {
+    Ok(match format {
+        Format::XgboostJson => AnyForest::Single(xgboost::read_json(contents)?),
+        Format::XgboostUbjson => AnyForest::Single(xgboost::read_ubjson(contents)?),
+        Format::XgboostBinary => AnyForest::Single(xgboost::read_binary(contents)?),
+        Format::LightGbm if double => AnyForest::Double(lightgbm::read(contents)?),
+        Format::LightGbm => AnyForest::Single(lightgbm::read(contents)?),
+        Format::Treelite if double && treelite::is_double(contents) => {
+            AnyForest::Double(treelite::read(contents)?)
+        }
+        Format::Treelite => AnyForest::Single(treelite::read(contents)?),
+    })
 }

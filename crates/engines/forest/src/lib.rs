@@ -9,7 +9,7 @@
 //! | `xgboost.ubj` | `xgboost_ubj` | XGBoost |
 //! | `xgboost.model` | `xgboost` | XGBoost before 3.1, in its binary form |
 //! | `model.txt` | `lightgbm` | LightGBM |
-//! | `checkpoint.tl` | `treelite_checkpoint` | Treelite 4: scikit-learn, cuML and others |
+//! | `checkpoint.tl` | `treelite_checkpoint` | Treelite 2.4, 3 and 4: scikit-learn, cuML and others |
 //!
 //! The output `treeshap_output`, if the configuration has it, explains each result: by how much each feature moved it.
 //!
@@ -23,25 +23,27 @@
 mod engine;
 mod format;
 mod lightgbm;
+mod lists;
 mod options;
 mod ports;
+mod precision;
 mod treelite;
 mod xgboost;
 
 use std::sync::Arc;
 
 use nereid_backend_api::{
-    Backend, BackendCapabilities, BackendSettings, Error, Instance, InstanceContext, InstanceKind, Model,
-    ModelCapabilities, ModelConfig, ModelContext, Request, Result, SharedInputs,
+    Backend, BackendCapabilities, BackendSettings, DataType, Error, Instance, InstanceContext, InstanceKind,
+    Model, ModelCapabilities, ModelConfig, ModelContext, Request, Result, SharedInputs,
 };
 use nereid_graph_executor::{Executor, GraphModel};
 use nereid_model_config::complete_tensors;
-use nereid_trees::Forest;
 
 use crate::engine::{ForestEngine, Served};
 use crate::format::FoundFormat;
 use crate::options::Options;
-use crate::ports::Ports;
+use crate::ports::{Ports, Types};
+use crate::precision::AnyForest;
 
 /// The `max_batch_size` of models that configure none: rows are small, and large batches are usual.
 const MAX_BATCH_SIZE: i32 = 32_768;
@@ -73,12 +75,14 @@ impl ForestBackend {
             .map_err(|error| Error::invalid_arg(error.to_string()))?;
         }
         let graph = GraphModel::new(&context.name, &config, ports.signature, &[])?;
+        let what = match forest.depth() {
+            1 if forest.description().linear => "a linear model".to_owned(),
+            depth => format!("a forest of {} trees, at most {depth} deep,", forest.trees()),
+        };
         tracing::info!(
-            "model '{}' version {} is a forest of {} trees, at most {} deep, for {} features ({format})",
+            "model '{}' version {} is {what} for {} features ({format})",
             context.name,
             context.version,
-            forest.trees(),
-            forest.depth(),
             forest.description().features,
         );
         Ok(ForestModel {
@@ -109,11 +113,12 @@ pub fn check_file(model: &ModelContext) -> Result<()> {
 }
 
 /// The forest of a version, its inputs and outputs, and where it was read from.
-fn read(context: &ModelContext) -> Result<(Forest, Ports, Options, FoundFormat)> {
+fn read(context: &ModelContext) -> Result<(AnyForest, Ports, Options, FoundFormat)> {
     let options = Options::of(&context.config)?;
     let (path, format) = format::find(&context.version_directory(), &context.config, options.model_type)?;
-    let forest = format::read(&path, format)?;
-    let ports = Ports::new(&forest, &options, &context.config)?;
+    let types = Types::of(&context.config)?;
+    let forest = format::read(&path, format, types.input == DataType::Fp64)?;
+    let ports = Ports::new(&forest, &options, types, &context.config)?;
     Ok((forest, ports, options, format))
 }
 

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use nereid_trees::{
-    Description, Forest, FormatError, Kind, Link, MAX_OUTPUTS, Node, Split, Task, Test, Tree,
+    Description, Forest, FormatError, Kind, Linear, Link, MAX_OUTPUTS, Node, Number, Split, Task, Test, Tree,
 };
 
 /// The parts of a node's `decision_type`.
@@ -15,11 +15,14 @@ const MISSING_SHIFT: u32 = 2;
 const MISSING_NONE: u32 = 0;
 const MISSING_ZERO: u32 = 1;
 
+/// The largest value that is taken for zero.
+const ZERO: f64 = 1e-35_f32 as f64;
+
 /// Reads a model.
 ///
 /// # Errors
 /// The file is damaged, or the model is not served.
-pub(crate) fn read(contents: &[u8]) -> Result<Forest, FormatError> {
+pub(crate) fn read<N: Number>(contents: &[u8]) -> Result<Forest<N>, FormatError> {
     let text =
         std::str::from_utf8(contents).map_err(|_| FormatError::new("not a model of LightGBM: not UTF-8"))?;
     let mut lines = text.lines().map(str::trim_end);
@@ -36,6 +39,7 @@ pub(crate) fn read(contents: &[u8]) -> Result<Forest, FormatError> {
         per_iteration,
         features,
         averaged,
+        text.contains("\nis_linear=1"),
     )?)?;
     let mut count = 0;
     loop {
@@ -79,6 +83,7 @@ fn describe(
     outputs: usize,
     features: usize,
     averaged: bool,
+    linear: bool,
 ) -> Result<Description, FormatError> {
     if outputs == 0 || outputs > MAX_OUTPUTS {
         return Err(FormatError::new(format!(
@@ -113,12 +118,23 @@ fn describe(
     Ok(Description {
         features,
         base: vec![0.0; outputs],
+        targets: vec![outputs],
+        linear,
         averaged,
         double: true,
         link,
         task,
         truncates: true,
     })
+}
+
+/// The bound that treats values as a threshold does after the smallest of them were taken for zero.
+fn bound(threshold: f64) -> f64 {
+    match threshold.abs() <= ZERO {
+        true if threshold < 0.0 => (-ZERO).next_down(),
+        true => ZERO,
+        false => threshold,
+    }
 }
 
 /// The fields of a tree, or of the header.
@@ -148,9 +164,6 @@ impl Section<'_> {
     }
 
     fn tree(&self, output: usize) -> Result<Tree, FormatError> {
-        if self.0.get("is_linear").is_some_and(|value| value.trim() == "1") {
-            return Err(FormatError::new("its leaves are linear models (linear_tree), which are not served"));
-        }
         let leaves: usize = self.number("num_leaves")?;
         if leaves == 0 || leaves > 1 << 28 {
             return Err(FormatError::new(format!("it has {leaves} leaves")));
@@ -162,10 +175,33 @@ impl Section<'_> {
             self.splits(splits, &mut nodes)?;
         }
         let covers = self.covers("leaf_count", leaves);
-        nodes.extend(
-            values.into_iter().zip(covers).map(|(value, cover)| Node { kind: Kind::Leaf(value), cover }),
-        );
+        let kinds = if self.0.get("is_linear").is_some_and(|value| value.trim() == "1") {
+            self.linear_leaves(&values)?
+        } else {
+            values.into_iter().map(Kind::Leaf).collect()
+        };
+        nodes.extend(kinds.into_iter().zip(covers).map(|(kind, cover)| Node { kind, cover }));
         Ok(Tree { nodes, output: Some(output) })
+    }
+
+    /// Leaves that are linear functions, or these values for rows that lack a feature.
+    fn linear_leaves(&self, values: &[f64]) -> Result<Vec<Kind>, FormatError> {
+        let constants: Vec<f64> = self.list("leaf_const", values.len())?;
+        let sizes: Vec<usize> = self.list("num_features", values.len())?;
+        let damaged = || FormatError::new("num_features has too many features");
+        let total = sizes.iter().try_fold(0_usize, |total, &size| total.checked_add(size));
+        let total = total.ok_or_else(damaged)?;
+        let features: Vec<usize> = self.list("leaf_features", total)?;
+        let coefficients: Vec<f64> = self.list("leaf_coeff", total)?;
+        let mut terms = features.into_iter().zip(coefficients);
+        let leaves = values.iter().zip(constants).zip(sizes);
+        let kinds = leaves.map(|((&value, constant), size)| {
+            let terms: Vec<_> = terms.by_ref().take(size).collect();
+            // A function without features is always the constant.
+            let otherwise = (!terms.is_empty()).then_some(value);
+            Kind::Linear(Linear { constant, terms, otherwise })
+        });
+        Ok(kinds.collect())
     }
 
     fn splits(&self, count: usize, nodes: &mut Vec<Node>) -> Result<(), FormatError> {
@@ -174,7 +210,8 @@ impl Section<'_> {
         let decisions: Vec<u32> = self.list("decision_type", count)?;
         let (left, right) = (self.list::<i64>("left_child", count)?, self.list::<i64>("right_child", count)?);
         let covers = self.covers("internal_count", count);
-        let categories = self.categories()?;
+        // Each list is for one split: if splits shared one, a small file would take any amount of memory.
+        let mut categories: Vec<_> = self.categories()?.into_iter().map(Some).collect();
         // A leaf's number is negative, and the leaves stand behind the splits.
         let place = |child: i64| {
             let place = if child >= 0 { child as u64 } else { (!child as u64).saturating_add(count as u64) };
@@ -184,15 +221,15 @@ impl Section<'_> {
             let decision = decisions[at];
             let missing = decision >> MISSING_SHIFT & 3;
             let (test, missing_passes) = if decision & IS_CATEGORICAL != 0 {
-                let listed = categories.get(thresholds[at] as usize);
-                let listed =
-                    listed.ok_or_else(|| FormatError::new(format!("split {at} has no categories")))?;
-                (Test::In(listed.clone()), false)
+                let listed = categories.get_mut(thresholds[at] as usize).and_then(Option::take);
+                let listed = listed
+                    .ok_or_else(|| FormatError::new(format!("split {at} has no categories of its own")))?;
+                (Test::In(listed), false)
             } else if missing == MISSING_NONE {
                 // No value is missing: what is none counts as zero.
-                (Test::AtMost(thresholds[at]), 0.0 <= thresholds[at])
+                (Test::AtMost(bound(thresholds[at])), 0.0 <= thresholds[at])
             } else {
-                (Test::AtMost(thresholds[at]), decision & DEFAULT_LEFT != 0)
+                (Test::AtMost(bound(thresholds[at])), decision & DEFAULT_LEFT != 0)
             };
             let split = Split {
                 feature: features[at],
@@ -224,5 +261,21 @@ impl Section<'_> {
         };
         let lists = bounds.windows(2).map(|pair| words.get(pair[0]..pair[1]).map(bits).ok_or_else(damaged));
         lists.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn splits_that_share_categories_are_refused() {
+        let text = include_str!("../tests/models/lgb_categories.txt");
+        assert!(read::<f32>(text.as_bytes()).is_ok());
+        // The second list of a tree is named as the first one.
+        let line = text.lines().find(|line| line.starts_with("threshold=") && line.contains(" 1 ")).unwrap();
+        let shared = text.replacen(line, &line.replacen(" 1 ", " 0 ", 1), 1);
+        let error = read::<f32>(shared.as_bytes()).unwrap_err().to_string();
+        assert!(error.contains("has no categories of its own"), "{error}");
     }
 }

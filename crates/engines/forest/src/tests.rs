@@ -12,6 +12,11 @@ use serde::Deserialize;
 
 use super::*;
 use crate::format::Format;
+use crate::precision::Rows;
+
+mod linear;
+mod precision;
+mod several_targets;
 
 /// A model, rows, and the predictions of the library that made the model.
 #[derive(Deserialize)]
@@ -31,7 +36,10 @@ impl Case {
 
     fn forest(&self) -> Forest {
         let format = Format::of_model_type(&self.model_type).unwrap();
-        format::parse(&self.contents(), format).unwrap_or_else(|error| panic!("{}: {error}", self.name))
+        match format::parse(&self.contents(), format, false) {
+            Ok(AnyForest::Single(forest)) => forest,
+            other => panic!("{}: {other:?}", self.name),
+        }
     }
 
     fn rows(&self) -> Vec<f32> {
@@ -48,7 +56,8 @@ fn cases() -> &'static [Case] {
         let read = |name: &str| -> Vec<Case> {
             serde_json::from_slice(&fs::read(models().join(name)).unwrap()).unwrap()
         };
-        read("cases.json").into_iter().chain(read("binary_cases.json")).collect()
+        let files = ["cases.json", "binary_cases.json", "checkpoint_cases.json", "leaf_cases.json"];
+        files.into_iter().flat_map(read).collect()
     });
     &CASES
 }
@@ -68,7 +77,7 @@ fn difference(own: &[f32], expected: &[Vec<f64>]) -> f64 {
 #[test]
 fn results_are_those_of_the_models_own_libraries() {
     let cases = cases();
-    assert_eq!(cases.len(), 68);
+    assert_eq!(cases.len(), 156);
     for case in cases {
         let difference = difference(&case.forest().predict(&case.rows(), 1), &case.expected);
         assert!(difference <= 1e-6, "{}: {difference}", case.name);
@@ -85,7 +94,7 @@ fn explanations_are_those_of_the_models_own_libraries() {
         let means = shap::means(&forest);
         let rows = case.rows();
         let rows = rows.chunks(forest.description().features);
-        let own: Vec<f32> = rows.flat_map(|row| shap::explain(&forest, &means, row)).collect();
+        let own: Vec<f32> = rows.flat_map(|row| shap::explain::<_, f32>(&forest, &means, row)).collect();
         let difference = difference(&own, expected);
         assert!(difference <= 1e-5, "{}: {difference}", case.name);
     }
@@ -109,11 +118,12 @@ fn truncated_files_are_refused() {
         let format = Format::of_model_type(&case.model_type).unwrap();
         for part in 0..20 {
             let end = contents.len() * part / 20;
-            // The sections after LightGBM's trees are not needed.
-            let is_whole = case.model_type == "lightgbm"
-                && contents[..end].windows(12).any(|bytes| bytes == b"end of trees");
-            let forest = format::parse(&contents[..end], format);
-            assert_eq!(forest.is_ok(), is_whole, "{} cut at {end}", case.name);
+            let Ok(forest) = format::parse(&contents[..end], format, false) else { continue };
+            // In these formats, sections that are not needed follow.
+            assert!(matches!(format, Format::LightGbm | Format::XgboostBinary), "{} cut at {end}", case.name);
+            let rows = case.rows();
+            let own: Vec<f32> = forest.predict(&Rows::Single(rows.as_slice().into()), 1);
+            assert!(difference(&own, &case.expected) <= 1e-6, "{} cut at {end}", case.name);
         }
     }
 }
@@ -124,11 +134,12 @@ proptest! {
     /// A damaged file is refused, or is a forest that runs.
     #[test]
     fn damaged_files_neither_panic_nor_run_for_ever(
-        number in 0_usize..68,
+        number in any::<prop::sample::Index>(),
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
+        double in any::<bool>(),
         words in prop::collection::vec((any::<prop::sample::Index>(), prop::sample::select(vec![0_u32, 1, u32::MAX, 1 << 31, 1 << 20])), 0..3),
     ) {
-        let case = &cases()[number];
+        let case = &cases()[number.index(cases().len())];
         let mut contents = case.contents();
         for (place, value) in changes {
             let place = place.index(contents.len());
@@ -139,11 +150,16 @@ proptest! {
             contents[place..place + 4].copy_from_slice(&word.to_le_bytes());
         }
         let format = Format::of_model_type(&case.model_type).unwrap();
-        if let Ok(forest) = format::parse(&contents, format) {
+        if let Ok(forest) = format::parse(&contents, format, double) {
             let features = forest.description().features;
             if features < 1 << 20 {
-                forest.predict(&vec![0.5; features * 3], 1);
-                shap::explain(&forest, &shap::means(&forest), &vec![0.5; features]);
+                let bytes = bytemuck::cast_slice::<f32, u8>(&vec![0.5; features * 6]).to_vec();
+                let data_type = if double { DataType::Fp64 } else { DataType::Fp32 };
+                let mut words = vec![0_u64; bytes.len().div_ceil(8)];
+                bytemuck::cast_slice_mut(&mut words)[..bytes.len()].copy_from_slice(&bytes);
+                let rows = forest.rows(data_type, &bytemuck::cast_slice(&words)[..bytes.len()]).unwrap();
+                forest.predict::<f32>(&rows, 1);
+                forest.explain::<f32>(&rows, &forest.means(), 1, 1);
             }
         }
     }
@@ -335,7 +351,6 @@ fn wrong_configurations_are_refused() {
         ("xgb_regression.json", tensors("8", "2"), "the model has 1 results"),
         ("xgb_classes.json", classes, "the model has 4 results"),
         ("xgb_regression.json", tensors("8", "1").replace("output__0", "y"), "output__0"),
-        ("xgb_regression.json", tensors("8", "1").replace("FP32", "FP64"), "FP32 in the model"),
         ("xgb_regression.json", explained("8"), "the model has 9 values"),
         (
             "xgb_regression.json",
@@ -383,7 +398,7 @@ fn backend_conforms() {
             let forest = case("xgb_regression_json").forest();
             let values: Vec<f32> =
                 row(number).as_chunks().0.iter().map(|&word| f32::from_le_bytes(word)).collect();
-            let result = forest.predict(&values, 1)[0].to_le_bytes().to_vec();
+            let result = forest.predict::<f32>(&values, 1)[0].to_le_bytes().to_vec();
             vec![Tensor::new("output__0", DataType::Fp32, [1, 1], result)]
         },
         max_batch: 64,

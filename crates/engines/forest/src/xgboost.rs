@@ -1,22 +1,23 @@
 //! XGBoost's models: JSON and UBJSON, which have the same fields, and the binary form that older versions wrote.
 
 mod binary;
+mod fields;
+mod json;
 mod ubjson;
 
-use nereid_trees::{
-    Description, Forest, FormatError, Kind, Link, MAX_OUTPUTS, Node, Split, Task, Test, Tree,
-};
-use serde::Deserialize;
-use serde::de::{self, Deserializer, SeqAccess, Visitor};
+use nereid_trees::{Description, Forest, FormatError, Kind, Linear, Link, MAX_OUTPUTS, Node, Task, Tree};
+use serde::{Deserialize, de};
 
 pub(crate) use self::binary::read as read_binary;
+use self::fields::Fields;
+use self::json::Real;
 
 /// Reads a model in JSON.
 ///
 /// # Errors
 /// The file is damaged, or the model is not served.
 pub(crate) fn read_json(contents: &[u8]) -> Result<Forest, FormatError> {
-    let model: Document = serde_json::from_slice(contents)
+    let model: Document = serde_json::from_slice(&json::standard(contents))
         .map_err(|error| FormatError::new(format!("not a model of XGBoost in JSON: {error}")))?;
     model.learner.forest()
 }
@@ -67,7 +68,7 @@ struct Booster {
     /// The trees of `dart`, with a weight for each.
     gbtree: Option<Inner>,
     #[serde(default)]
-    weight_drop: Vec<f32>,
+    weight_drop: Vec<Real>,
 }
 
 #[derive(Deserialize)]
@@ -77,82 +78,19 @@ struct Inner {
 
 #[derive(Deserialize)]
 struct Trees {
-    trees: Vec<Fields>,
+    trees: Option<Vec<Fields>>,
+    #[serde(default)]
     tree_info: Vec<i64>,
-}
-
-/// A tree, as arrays with an entry for each node.
-#[derive(Deserialize)]
-struct Fields {
-    left_children: Vec<i64>,
-    right_children: Vec<i64>,
-    split_indices: Vec<i64>,
-    split_conditions: Vec<f32>,
-    #[serde(deserialize_with = "flags")]
-    default_left: Vec<bool>,
-    #[serde(default)]
-    sum_hessian: Vec<f32>,
-    #[serde(default)]
-    split_type: Vec<i64>,
-    #[serde(default)]
-    categories: Vec<i64>,
-    #[serde(default)]
-    categories_nodes: Vec<i64>,
-    #[serde(default)]
-    categories_segments: Vec<i64>,
-    #[serde(default)]
-    categories_sizes: Vec<i64>,
-    #[serde(default)]
-    tree_param: TreeParameters,
-}
-
-#[derive(Default, Deserialize)]
-struct TreeParameters {
-    #[serde(default)]
-    size_leaf_vector: String,
-}
-
-/// Flags, which are numbers or booleans, depending on the version of XGBoost.
-fn flags<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<bool>, D::Error> {
-    struct Flags;
-
-    #[derive(Deserialize)]
-    #[serde(untagged)]
-    enum Flag {
-        Boolean(bool),
-        Number(i64),
-    }
-
-    impl<'de> Visitor<'de> for Flags {
-        type Value = Vec<bool>;
-
-        fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-            f.write_str("a list of flags")
-        }
-
-        fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
-            let mut flags = Vec::new();
-            while let Some(flag) = list.next_element()? {
-                flags.push(match flag {
-                    Flag::Boolean(flag) => flag,
-                    Flag::Number(flag) => flag != 0,
-                });
-            }
-            Ok(flags)
-        }
-    }
-    deserializer.deserialize_seq(Flags)
+    /// The weights of `gblinear`, which has no trees.
+    weights: Option<Vec<Real>>,
 }
 
 impl Learner {
     fn forest(self) -> Result<Forest, FormatError> {
         let Self { gradient_booster: booster, learner_model_param: parameters, objective } = self;
         let weights = booster.weight_drop;
-        let trees = match (booster.model, booster.gbtree) {
-            _ if booster.name == "gblinear" => {
-                return Err(FormatError::new("a model of the booster 'gblinear' has no trees"));
-            }
-            (Some(trees), _) | (None, Some(Inner { model: trees })) => trees,
+        let model = match (booster.model, booster.gbtree) {
+            (Some(model), _) | (None, Some(Inner { model })) => model,
             (None, None) => return Err(FormatError::new("the model has no trees")),
         };
         let groups =
@@ -164,17 +102,50 @@ impl Learner {
             &scores(&parameters.base_score)?,
             true,
         )?;
-        if trees.trees.len() != trees.tree_info.len() {
+        if booster.name == "gblinear" {
+            let weights = model.weights.ok_or_else(|| FormatError::new("the model has no weights"))?;
+            let weights: Vec<f32> = weights.into_iter().map(|Real(weight)| weight).collect();
+            return linear(description, &weights);
+        }
+        let trees = model.trees.ok_or_else(|| FormatError::new("the model has no trees"))?;
+        if trees.len() != model.tree_info.len() {
             return Err(FormatError::new("tree_info does not have a value for each tree"));
         }
         let mut forest = Forest::new(description)?;
-        for (at, (fields, group)) in trees.trees.into_iter().zip(trees.tree_info).enumerate() {
-            let weight = weights.get(at).copied().unwrap_or(1.0);
+        for (at, (fields, group)) in trees.into_iter().zip(model.tree_info).enumerate() {
+            let weight = weights.get(at).map_or(1.0, |&Real(weight)| weight);
             let tree = fields.tree(group, weight).and_then(|tree| forest.add(&tree));
             tree.map_err(|error| error.within(format_args!("tree {at}")))?;
         }
         Ok(forest)
     }
+}
+
+/// The model of the booster `gblinear`: a weight of each feature for each output, and at last the biases of the outputs.
+fn linear(description: Description, weights: &[f32]) -> Result<Forest, FormatError> {
+    let (features, outputs) = (description.features, description.outputs());
+    let expected = features.saturating_add(1).saturating_mul(outputs);
+    if weights.len() != expected {
+        return Err(FormatError::new(format!(
+            "the model has {} weights instead of {expected}, for {features} features and {outputs} outputs",
+            weights.len()
+        )));
+    }
+    // XGBoost adds the first score to all outputs, also if it wrote several.
+    let base = vec![description.base.first().copied().unwrap_or(0.0); outputs];
+    let mut forest = Forest::new(Description { base, linear: true, ..description })?;
+    for output in 0..outputs {
+        let own = || weights.iter().skip(output).step_by(outputs).map(|&weight| f64::from(weight));
+        let linear = Linear {
+            constant: own().next_back().unwrap_or(0.0),
+            terms: own().take(features).enumerate().collect(),
+            otherwise: None,
+        };
+        // All rows pass the only node.
+        let nodes = vec![Node { kind: Kind::Linear(linear), cover: 1.0 }];
+        forest.add(&Tree { nodes, output: Some(output) })?;
+    }
+    Ok(forest)
 }
 
 /// The properties of a model with this objective.
@@ -233,7 +204,17 @@ fn describe(
             )));
         }
     };
-    Ok(Description { features, base, averaged: false, double: false, link, task, truncates: false })
+    Ok(Description {
+        features,
+        base,
+        targets: vec![outputs],
+        linear: false,
+        averaged: false,
+        double: false,
+        link,
+        task,
+        truncates: false,
+    })
 }
 
 fn number(text: &str, name: &str) -> Result<usize, FormatError> {
@@ -252,77 +233,10 @@ fn scores(text: &str) -> Result<Vec<f64>, FormatError> {
         .map_err(|_| FormatError::new(format!("base_score is '{text}', not a number")))
 }
 
-impl Fields {
-    fn tree(self, group: i64, weight: f32) -> Result<Tree, FormatError> {
-        if number(&self.tree_param.size_leaf_vector, "size_leaf_vector")? > 1 {
-            return Err(FormatError::new(
-                "its leaves have several values (multi_strategy=multi_output_tree), which are not served; train with \
-                 multi_strategy=one_output_per_tree",
-            ));
-        }
-        let count = self.left_children.len();
-        let lengths = [
-            self.right_children.len(),
-            self.split_indices.len(),
-            self.split_conditions.len(),
-            self.default_left.len(),
-        ];
-        if lengths.iter().any(|&length| length != count) {
-            return Err(FormatError::new("its arrays differ in length"));
-        }
-        let categories = self.categories(count)?;
-        let mut nodes = Vec::with_capacity(count);
-        for at in 0..count {
-            let kind = if self.left_children[at] < 0 {
-                Kind::Leaf(f64::from(self.split_conditions[at] * weight))
-            } else {
-                let (left, right) = (child(self.left_children[at])?, child(self.right_children[at])?);
-                let feature = usize::try_from(self.split_indices[at])
-                    .map_err(|_| FormatError::new(format!("node {at} tests no feature")))?;
-                let (test, yes, no, missing_passes) = if self.split_type.get(at) == Some(&1) {
-                    // Listed categories go right, and all others left.
-                    let listed = categories.get(at).cloned().flatten().unwrap_or_default();
-                    (Test::In(listed), right, left, !self.default_left[at])
-                } else {
-                    (Test::Below(self.split_conditions[at].into()), left, right, self.default_left[at])
-                };
-                Kind::Split(Split { feature, test, yes, no, missing_passes, zero_is_missing: false })
-            };
-            nodes.push(Node { kind, cover: self.sum_hessian.get(at).copied().unwrap_or(0.0).into() });
-        }
-        let output = usize::try_from(group).map_err(|_| FormatError::new("it is for no output"))?;
-        Ok(Tree { nodes, output: Some(output) })
-    }
-
-    /// The categories of each node; empty if no node has any.
-    fn categories(&self, count: usize) -> Result<Vec<Option<Vec<u32>>>, FormatError> {
-        let damaged = || FormatError::new("its lists of categories are damaged");
-        if self.categories_nodes.is_empty() {
-            return Ok(Vec::new());
-        }
-        let mut lists = vec![None; count];
-        let sections = self.categories_segments.iter().zip(&self.categories_sizes);
-        if sections.len() != self.categories_nodes.len() {
-            return Err(damaged());
-        }
-        for (&node, (&start, &size)) in self.categories_nodes.iter().zip(sections) {
-            let start = usize::try_from(start).map_err(|_| damaged())?;
-            let end =
-                usize::try_from(size).ok().and_then(|size| start.checked_add(size)).ok_or_else(damaged)?;
-            let own = self.categories.get(start..end).ok_or_else(damaged)?;
-            let numbers = own.iter().map(|&category| u32::try_from(category).map_err(|_| damaged()));
-            let list = usize::try_from(node).ok().and_then(|node| lists.get_mut(node)).ok_or_else(damaged)?;
-            *list = Some(numbers.collect::<Result<_, _>>()?);
-        }
-        Ok(lists)
-    }
-}
-
-fn child(number: i64) -> Result<usize, FormatError> {
-    usize::try_from(number).map_err(|_| FormatError::new("a split has one node only"))
-}
-
 /// For readers of other forms: an error of serde with this reason.
 fn refused<E: de::Error>(reason: impl std::fmt::Display) -> E {
     E::custom(reason)
 }
+
+#[cfg(test)]
+mod tests;

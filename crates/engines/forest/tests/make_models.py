@@ -1,7 +1,8 @@
 """Trains forests of every kind, and writes what their own libraries predict: `python make_models.py FOLDER`.
 
 Needs numpy, xgboost-cpu, lightgbm, scikit-learn and treelite. The models in `models` were made with xgboost 3.2.0, lightgbm 4.7.0,
-scikit-learn 1.9.1 and treelite 4.8.1; `--binary` adds models in XGBoost's old binary form, which needs xgboost 2.1.
+scikit-learn 1.9.1 and treelite 4.8.1; `--binary` adds models in XGBoost's old binary form, which needs xgboost 2.1. `--double` reads
+the models of the folder again, also those of `make_leaves.py`, and writes what they predict for features in double precision.
 """
 
 import json
@@ -206,8 +207,60 @@ def all_of_treelite(cases):
         cases.all.append(case)
 
 
+def near(thresholds):
+    """Rows with each threshold of a feature, and with its neighbours in double precision."""
+    rows = []
+    for feature, threshold in thresholds:
+        for value in (threshold, np.nextafter(threshold, -np.inf), np.nextafter(threshold, np.inf)):
+            rows.append(np.nan_to_num(samples())[0].astype(np.float64))
+            rows[-1][feature] = value
+    return np.array(rows)
+
+
+def thresholds_of_treelite(model):
+    nodes = [node for tree in json.loads(model.dump_as_json())["trees"] for node in tree["nodes"]]
+    return [(node["split_feature_id"], node["threshold"]) for node in nodes if "threshold" in node]
+
+
+def all_in_double(cases):
+    import lightgbm
+    import treelite
+
+    def bits(values):
+        return np.asarray(values, dtype=np.float64).reshape(len(values), -1).view(np.uint64).tolist()
+
+    def add(file, kind, thresholds, predict, differs=True):
+        rows = near(thresholds[:12])
+        expected = predict(rows)
+        # In single precision, many of the rows are the same.
+        assert (predict(rows.astype(np.float32).astype(np.float64)) != expected).any() == differs
+        cases.all.append({"file": file, "model_type": kind, "rows": bits(rows), "expected": bits(expected)})
+
+    for name in ("lgb_regression", "lgb_classes", "lgb_dart", "lightgbm4.7.0_linear"):
+        file = f"{name}.txt"
+        model = lightgbm.Booster(model_file=str(cases.folder / file))
+        nodes = model.trees_to_dataframe().dropna(subset=["threshold"])
+        features = [int(feature.removeprefix("Column_")) for feature in nodes["split_feature"]]
+        add(file, "lightgbm", list(zip(features, nodes["threshold"].astype(float), strict=True)), model.predict)
+    for name in ("sk_histograms", "sk_boosting_classes", "sk_forest_binary"):
+        checkpoint = treelite.Model.deserialize(str(cases.folder / f"{name}.tl"))
+
+        def predict(rows, checkpoint=checkpoint):
+            return treelite.gtil.predict(checkpoint, rows)
+
+        add(f"{name}.tl", "treelite_checkpoint", thresholds_of_treelite(checkpoint), predict)
+    # XGBoost rounds the features itself.
+    model = xgboost.Booster(model_file=str(cases.folder / "xgb_logistic.json"))
+    thresholds = thresholds_of_treelite(treelite.frontend.from_xgboost(model))
+    add("xgb_logistic.json", "xgboost_json", thresholds, lambda rows: model.predict(xgboost.DMatrix(rows)), False)
+
+
 def main():
     cases = Cases(sys.argv[1])
+    if "--double" in sys.argv:
+        all_in_double(cases)
+        cases.save("double_cases.json")
+        return
     if "--binary" in sys.argv:
         all_of_xgboost(cases, ("deprecated",))
         cases.save("binary_cases.json")

@@ -29,8 +29,12 @@ pub struct Description {
     pub features: usize,
     /// The first summand of each output; one value for each output.
     pub base: Vec<f64>,
+    /// The number of outputs of each target, padded with zeros to the width of the widest one.
+    pub targets: Vec<usize>,
     /// Whether each output is the mean of its trees instead of their sum.
     pub averaged: bool,
+    /// Whether leaves may be linear functions.
+    pub linear: bool,
     /// Whether leaves are added in double precision.
     pub double: bool,
     /// The function that turns sums into results.
@@ -45,6 +49,11 @@ impl Description {
     /// The number of outputs of a row.
     pub fn outputs(&self) -> usize {
         self.base.len()
+    }
+
+    /// The number of places that each target takes.
+    pub fn width(&self) -> usize {
+        self.targets.iter().copied().max().unwrap_or(0)
     }
 }
 
@@ -73,8 +82,21 @@ pub enum Kind {
     Leaf(f64),
     /// Adds to all outputs.
     Vector(Vec<f64>),
+    /// Adds a function of the features to its tree's output.
+    Linear(Linear),
     /// Sends a row on.
     Split(Split),
+}
+
+/// A linear function of the features of a row.
+#[derive(Clone, Debug)]
+pub struct Linear {
+    /// The first summand.
+    pub constant: f64,
+    /// Numbers of features, and their coefficients.
+    pub terms: Vec<(usize, f64)>,
+    /// The result for rows that lack one of the features; `None` if their terms are left out instead.
+    pub otherwise: Option<f64>,
 }
 
 /// A test, and the nodes for its outcomes.

@@ -13,7 +13,7 @@ mod link;
 mod number;
 pub mod shap;
 
-pub use crate::ensemble::{Description, Kind, MAX_OUTPUTS, MAX_TREES, Node, Split, Task, Test, Tree};
+pub use crate::ensemble::{Description, Kind, Linear, MAX_OUTPUTS, MAX_TREES, Node, Split, Task, Test, Tree};
 pub use crate::error::FormatError;
 pub use crate::forest::Forest;
 pub use crate::link::Link;

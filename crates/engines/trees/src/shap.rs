@@ -5,6 +5,7 @@
 //! through each tree, which keeps for each feature on the way the share of its subsets in which the way is taken.
 
 use crate::forest::Forest;
+use crate::number::Number;
 
 /// The deepest trees that are explained: the work grows with the square of the depth.
 pub const MAX_DEPTH: usize = 512;
@@ -23,23 +24,27 @@ struct Step {
 }
 
 /// The explanations of a row: for each output, a value for each feature, and the mean at the end. They add up to the sums of
-/// the trees, before the link.
-pub fn explain(forest: &Forest, means: &[f64], row: &[f32]) -> Vec<f32> {
+/// the trees, before the link. Trees whose leaves are linear functions add up only if they have no splits.
+pub fn explain<N: Number, R: Number>(forest: &Forest<N>, means: &[f64], row: &[N]) -> Vec<R> {
     let description = forest.description();
     let width = description.features + 1;
     let mut values = vec![0.0; description.outputs() * width];
     for (root, output) in forest.roots() {
+        // A linear function without splits: each term is its feature's share.
+        for (feature, value) in forest.terms(root, row) {
+            values[output.unwrap_or(0) as usize * width + feature] += value;
+        }
         let mut walk = Walk { forest, row, output, values: &mut values, width };
         walk.visit(root, Vec::new(), Step { feature: None, unknown: 1.0, known: 1.0, weight: 0.0 });
     }
     for (output, mean) in means.iter().enumerate() {
         values[output * width + width - 1] = *mean;
     }
-    values.into_iter().map(|value| value as f32).collect()
+    values.into_iter().map(R::nearest).collect()
 }
 
 /// The mean of each output over the training data.
-pub fn means(forest: &Forest) -> Vec<f64> {
+pub fn means<N: Number>(forest: &Forest<N>) -> Vec<f64> {
     let mut means = forest.description().base.clone();
     for (root, output) in forest.roots() {
         let mut waiting = vec![(root, 1.0)];
@@ -57,15 +62,15 @@ pub fn means(forest: &Forest) -> Vec<f64> {
     means
 }
 
-struct Walk<'a> {
-    forest: &'a Forest,
-    row: &'a [f32],
+struct Walk<'a, N> {
+    forest: &'a Forest<N>,
+    row: &'a [N],
     output: Option<u32>,
     values: &'a mut [f64],
     width: usize,
 }
 
-impl Walk<'_> {
+impl<N: Number> Walk<'_, N> {
     fn visit(&mut self, place: u32, mut way: Vec<Step>, step: Step) {
         extend(&mut way, step);
         let Some((feature, [yes, no], passes)) = self.forest.test(place, self.row) else {

@@ -2,7 +2,7 @@
 
 use nereid_trees::{Forest, FormatError, Kind, Node, Split, Test, Tree};
 
-use super::describe;
+use super::{describe, linear};
 
 /// The first bytes of newer versions.
 const MAGIC: &[u8] = b"binf";
@@ -10,6 +10,7 @@ const MAGIC: &[u8] = b"binf";
 /// The bytes of fixed structures.
 const LEARNER: usize = 136;
 const BOOSTER: usize = 160;
+const LINEAR: usize = 136;
 const TREE: usize = 148;
 const NODE: usize = 20;
 const STATISTICS: usize = 16;
@@ -30,13 +31,18 @@ pub(crate) fn read(contents: &[u8]) -> Result<Forest, FormatError> {
     let (major, targets) = (word(learner, 5), word(learner, 7));
     let objective = file.text()?;
     let booster = file.text()?;
-    if booster != "gbtree" && booster != "dart" {
+    if !["gbtree", "dart", "gblinear"].contains(&booster.as_str()) {
         return Err(FormatError::new(format!(
             "not a model of XGBoost in binary form, or one of booster '{booster}'"
         )));
     }
     let groups = usize::try_from(classes).unwrap_or(0).max(if major >= 1 { targets as usize } else { 0 });
-    let mut forest = Forest::new(describe(&objective, groups, features, &[base], major >= 1)?)?;
+    let description = describe(&objective, groups, features, &[base], major >= 1)?;
+    if booster == "gblinear" {
+        let _parameters = file.bytes(LINEAR)?;
+        return linear(description, &file.numbers()?);
+    }
+    let mut forest = Forest::new(description)?;
     let parameters = file.bytes(BOOSTER)?;
     let count = word(parameters, 0) as usize;
     let leaf_vector = word(parameters, 7);
@@ -48,13 +54,7 @@ pub(crate) fn read(contents: &[u8]) -> Result<Forest, FormatError> {
         trees.push(tree(&mut file).map_err(|error| error.within(format_args!("tree {at}")))?);
     }
     let groups = (0..count).map(|_| file.word()).collect::<Result<Vec<_>, _>>()?;
-    let weights = if booster == "dart" {
-        let length = file.length()?;
-        let weights = file.bytes(length.checked_mul(4).ok_or_else(File::ends)?)?;
-        (0..length).map(|at| f32::from_bits(word(weights, at))).collect()
-    } else {
-        vec![1.0; count]
-    };
+    let weights = if booster == "dart" { file.numbers()? } else { vec![1.0; count] };
     if weights.len() != count {
         return Err(FormatError::new("weight_drop does not have a value for each tree"));
     }
@@ -121,6 +121,13 @@ impl<'a> File<'a> {
     fn length(&mut self) -> Result<usize, FormatError> {
         let (low, high) = (self.word()?, self.word()?);
         usize::try_from(u64::from(high) << 32 | u64::from(low)).map_err(|_| Self::ends())
+    }
+
+    /// A list of numbers in single precision.
+    fn numbers(&mut self) -> Result<Vec<f32>, FormatError> {
+        let length = self.length()?;
+        let numbers = self.bytes(length.checked_mul(4).ok_or_else(Self::ends)?)?;
+        Ok((0..length).map(|at| f32::from_bits(word(numbers, at))).collect())
     }
 
     fn text(&mut self) -> Result<String, FormatError> {

@@ -110,6 +110,10 @@ impl Reader<'_> {
         if marker.is_some() && count.is_none() {
             return Err(refused("a container has a type but no length"));
         }
+        // A few bytes would stand for any number of values.
+        if let Some(empty @ (b'Z' | b'N' | b'T' | b'F')) = marker {
+            return Err(refused(format_args!("a container has the type '{}'", char::from(empty))));
+        }
         Ok(Container { marker, count })
     }
 
@@ -259,6 +263,9 @@ mod tests {
             (b"[i\x01", "ends in a value"),
             (b"?", "type of an integer"),
             (b"[$U#L\x7f\xff\xff\xff\xff\xff\xff\xff\x01", "ends in a value"),
+            (b"[$T#L\x7f\xff\xff\xff\xff\xff\xff\xff", "the type 'T'"),
+            (b"[$Z#U\x02", "the type 'Z'"),
+            (b"{$F#U\x02U\x01aU\x01b", "the type 'F'"),
             (&deep, "nested"),
         ] {
             let error = read(contents).expect_err(expected).to_string();

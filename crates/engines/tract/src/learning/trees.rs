@@ -113,6 +113,8 @@ fn forest<N: Number>(trees: &[Tree], features: usize, outputs: usize) -> TractRe
     let mut forest = Forest::new(Description {
         features,
         base: vec![0.0; outputs],
+        targets: vec![outputs],
+        linear: false,
         averaged: false,
         double: size_of::<N>() == size_of::<f64>(),
         link: Link::Identity,
