@@ -1,6 +1,7 @@
 """What the console shows of a model at the moment, and of GPUs: queues by priority, sequences, processes, engines."""
 
 import os
+import re
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
@@ -117,6 +118,9 @@ def test_model_shows_its_engine_processes_sequences_and_warm_up(repository, brow
         console.assert_accessible()
         console.open("models/counter/signature")
         expect(page.get_by_role("region", name="Facts")).to_contain_text("zeros, batch of 2, 3 times")
+        console.open("models/echo/signature")
+        memory = re.compile(r"Memory[\d.]+ MiB, measured \(when loaded: .+ in the server, [\d.]+ MiB in processes\)")
+        expect(page.get_by_role("region", name="Facts")).to_contain_text(memory)
 
 
 def test_gpus_have_the_last_hour(repository, browser, tmp_path):

@@ -222,7 +222,9 @@ def test_a_crash_in_the_middle_of_loads_leaves_nothing_behind(repository, serve)
 def test_a_hundred_models_share_the_room_of_ten(repository, serve):
     for number in range(100):
         write_identity(repository, f"m{number}", ["INT32"], memory_byte_size="1000000")
-    server = serve(ON_DEMAND, "--model-memory-budget=10500000", "--model-max-evictions-per-minute=100000")
+    server = serve(
+        ON_DEMAND, "--model-memory-budget=10500000", "--model-max-evictions-per-minute=100000", "--model-memory-directory=none"
+    )
     most, wrong = 0, []
 
     def client(seed):
@@ -267,7 +269,7 @@ def test_idle_models_leave_and_kept_ones_stay(repository, serve):
 def test_competing_models_are_named_in_the_log(repository, serve):
     for name in ("a", "b"):
         write_identity(repository, name, ["INT32"], memory_byte_size="1000")
-    server = serve(ON_DEMAND, "--model-memory-budget=1500", "--model-max-evictions-per-minute=2")
+    server = serve(ON_DEMAND, "--model-memory-budget=1500", "--model-max-evictions-per-minute=2", "--model-memory-directory=none")
     for name in ("a", "b", "a"):
         assert http_answer(server, name) == [3, 4]
     answer = infer(server, "b", BODY)

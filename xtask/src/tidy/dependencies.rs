@@ -304,7 +304,12 @@ const EXCEPTIONS: &[Exception] = &[
     },
     Exception {
         krate: "nereid-python-env",
-        workspace: Allowed::Only(&["nereid-archives", "nereid-model-files", "nereid-sandbox"]),
+        workspace: Allowed::Only(&[
+            "nereid-archives",
+            "nereid-model-files",
+            "nereid-private-folders",
+            "nereid-sandbox",
+        ]),
         libraries: Allowed::Only(&["ring", "rustix", "thiserror"]),
         never: &["tokio"],
         why: "python-env makes environments, and knows nothing of the server and of what runs in them",

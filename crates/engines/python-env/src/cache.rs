@@ -20,56 +20,6 @@ use ring::digest::{Context, SHA256};
 use crate::Error;
 use crate::archive::hex;
 
-/// Creates a folder of this name that only this user can write to: in `$XDG_CACHE_HOME/nereid`, else `~/.cache/nereid`,
-/// else a folder for temporary files.
-///
-/// # Errors
-/// No folder is usable; the cause is the last one's.
-pub fn cache_folder(name: &str) -> Result<PathBuf, Error> {
-    let variable = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let candidates = [
-        variable("XDG_CACHE_HOME").map(|folder| folder.join("nereid")),
-        variable("HOME").map(|folder| folder.join(".cache/nereid")),
-        Some(std::env::temp_dir().join(format!("nereid-{}", rustix::process::geteuid()))),
-    ];
-    first_usable(candidates.into_iter().flatten(), name)
-}
-
-fn first_usable(candidates: impl Iterator<Item = PathBuf>, name: &str) -> Result<PathBuf, Error> {
-    let mut last =
-        Error::Cache { folder: PathBuf::from(name), cause: "no cache folder is configured".to_owned() };
-    for folder in candidates {
-        let inner = folder.join(name);
-        let outcome = DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(&inner)
-            .map_err(|error| error.to_string())
-            .and_then(|()| check_owner(&folder))
-            .and_then(|()| check_owner(&inner));
-        match outcome {
-            Ok(()) => return Ok(inner),
-            Err(cause) => last = Error::Cache { folder: inner, cause },
-        }
-    }
-    Err(last)
-}
-
-/// Otherwise, other users could place their own programs there.
-fn check_owner(folder: &Path) -> Result<(), String> {
-    let found = folder.symlink_metadata().map_err(|error| error.to_string())?;
-    if !found.is_dir() {
-        return Err(format!("{} is not a folder", folder.display()));
-    }
-    if found.uid() != rustix::process::geteuid().as_raw() {
-        return Err(format!("{} belongs to another user", folder.display()));
-    }
-    if found.mode() & 0o022 != 0 {
-        return Err(format!("{} is writable by other users", folder.display()));
-    }
-    Ok(())
-}
-
 /// How long an unused entry is kept.
 const UNUSED: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use nereid_model_files::FileError;
+use nereid_private_folders::UnusableFolder;
 
 use crate::interpreter::{OLDEST, Version};
 
@@ -109,6 +110,12 @@ pub enum Error {
         /// The cause.
         cause: io::Error,
     },
+}
+
+impl From<UnusableFolder> for Error {
+    fn from(UnusableFolder { folder, cause }: UnusableFolder) -> Self {
+        Self::Cache { folder, cause }
+    }
 }
 
 impl Error {

@@ -32,13 +32,14 @@ mod requirements;
 mod sources;
 
 pub use archive::ArchiveLimits;
-pub use cache::{InUse, cache_folder};
+pub use cache::InUse;
 pub use error::Error;
 pub use interpreter::{OLDEST, Version};
 pub use sources::keep_sources;
 
 use cache::{Cache, Digests};
 use interpreter::Interpreter;
+use nereid_private_folders::cache_folder;
 use nereid_sandbox::Policy;
 use requested::NamedEnvironment;
 

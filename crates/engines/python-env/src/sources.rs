@@ -6,7 +6,9 @@ use std::io;
 use std::path::PathBuf;
 use std::process;
 
-use crate::{Error, cache_folder};
+use nereid_private_folders::cache_folder;
+
+use crate::Error;
 
 /// Writes files, each a name and its contents, to a folder of the user's cache that has nothing else, because files next to each
 /// other can import each other. Returns the folder. `name` is the folder's in the cache.

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{self, Command};
 use std::time::Instant;
 
-use nereid_python_env::cache_folder;
+use nereid_private_folders::cache_folder;
 
 /// The shim's source.
 const SOURCE: &str = include_str!("shim.cpp");

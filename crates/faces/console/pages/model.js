@@ -62,6 +62,16 @@ function Tensors({ title, tensors, declared }) {
 /** Samples that run on each instance before it is ready. */
 const warmUps = samples => samples.map(({ name, batch_size: size, count: times }) => [name || 'without a name', size > 1 && `batch of ${count(size)}`, times > 1 && `${count(times)} times`].filter(Boolean).join(', ')).join('; ');
 
+const BASES = { declared: 'declared', measured: 'measured', recorded: 'measured before the last start', files: 'estimated from its files' };
+
+/** What the backend reports, or else what the server knows. */
+function memoryOf({ memory, takes }) {
+  if (memory?.length) return memory.map(({ kind, device, bytes: size }) => `${kind} ${device}: ${bytes(size)}`).join(', ');
+  if (!takes) return undefined;
+  const parts = takes.server !== undefined && ` (when loaded: ${bytes(takes.server)} in the server, ${bytes(takes.processes)} in processes)`;
+  return `${bytes(takes.budget)}, ${BASES[takes.basis]}${parts || ''}`;
+}
+
 function Signature({ metadata, config, row }) {
   const facts = [
     ['Runs on', row && runsOn(row)], ['Batches', config && (config.max_batch_size > 0 ? `up to ${count(config.max_batch_size)}${config.dynamic_batching ? ', formed by the server' : ''}` : 'none')],
@@ -70,7 +80,7 @@ function Signature({ metadata, config, row }) {
     ['Priorities', config?.dynamic_batching?.priority_levels > 0 && `${count(config.dynamic_batching.priority_levels)} levels, ${count(config.dynamic_batching.default_priority_level)} by default`],
     ['Warm-up', config?.model_warmup?.length > 0 && warmUps(config.model_warmup)],
     ['Loaded in', row?.load_seconds !== undefined && seconds(row.load_seconds)],
-    ['Memory', row?.memory?.length && row.memory.map(({ kind, device, bytes: size }) => `${kind} ${device}: ${bytes(size)}`).join(', ')],
+    ['Memory', row && memoryOf(row)],
   ].filter(([, value]) => value);
   return html`<section class="card" aria-label="Facts"><dl class="facts card-body">${facts.map(([name, value]) => html`<dt key=${name}>${name}</dt><dd>${shown(value)}</dd>`)}</dl></section>
     <div class="two"><${Tensors} title="Inputs" tensors=${metadata.inputs} declared=${config?.input}/><${Tensors} title="Outputs" tensors=${metadata.outputs} declared=${config?.output}/></div>`;

@@ -11,9 +11,11 @@ use nereid_core::backend_api::{Error, Result};
 use nereid_core::model_config::proto::model_config::SchedulingChoice;
 use nereid_core::model_config::{backend_name, platform_name};
 use nereid_core::{
-    FetchStatus, Latencies, LatencyPhase, LatencySummary, Model, ModelControl, ModelId, ModelStatus, Server,
+    FetchStatus, Latencies, LatencyPhase, LatencySummary, Model, ModelControl, ModelId, ModelMemory,
+    ModelStatus, Server,
 };
 use nereid_http::decode;
+use nereid_protocol::documents::MemoryDocument;
 use nereid_protocol::{LogControl, LogLine};
 use serde::Serialize;
 
@@ -74,6 +76,8 @@ struct ModelRow {
     reason: Option<String>,
     /// The part of the version in a release, and the reason.
     release: Option<String>,
+    /// The memory that it takes, or would take if it were loaded.
+    takes: Option<MemoryDocument>,
     #[serde(flatten)]
     loaded: Option<Loaded>,
 }
@@ -129,11 +133,13 @@ struct Fetch {
 /// The repositories cannot be read.
 pub(crate) async fn models(server: &Server, may_see: impl Fn(&ModelId) -> bool) -> Result<ModelsDocument> {
     let index = server.index().await?;
-    let visible = index.into_iter().filter(|(id, _)| may_see(id));
+    let visible: Vec<_> = index.into_iter().filter(|(id, _)| may_see(id)).collect();
+    let memory = server.memory(&visible);
+    let visible = visible.into_iter().zip(memory);
     let fetches = server.fetches();
     let fetches = fetches.iter().filter(|fetch| may_see(&fetch.id));
     Ok(ModelsDocument {
-        models: visible.map(|(id, status)| row(id, status)).collect(),
+        models: visible.map(|((id, status), memory)| row(id, status, memory)).collect(),
         fetches: fetches.map(Fetch::from).collect(),
     })
 }
@@ -149,8 +155,13 @@ impl From<&FetchStatus> for Fetch {
     }
 }
 
-fn row(ModelId { name, namespace }: ModelId, status: Option<ModelStatus>) -> ModelRow {
-    let Some(status) = status else { return ModelRow { name, namespace, ..ModelRow::default() } };
+fn row(
+    ModelId { name, namespace }: ModelId,
+    status: Option<ModelStatus>,
+    memory: Option<ModelMemory>,
+) -> ModelRow {
+    let takes = memory.map(MemoryDocument::from);
+    let Some(status) = status else { return ModelRow { name, namespace, takes, ..ModelRow::default() } };
     // The index has one text for both.
     let served = status.state.model().filter(|_| status.failed_reload.is_none());
     let release = served.and_then(|model| model.release()?.note(model.version()));
@@ -161,6 +172,7 @@ fn row(ModelId { name, namespace }: ModelId, status: Option<ModelStatus>) -> Mod
         state: Some(status.state.name()),
         reason: status.reason().filter(|_| release.is_none()),
         release,
+        takes,
         loaded: status.state.model().map(|model| loaded(model)),
     }
 }

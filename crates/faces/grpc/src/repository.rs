@@ -4,17 +4,19 @@ use std::collections::BTreeMap;
 
 use nereid_core::backend_api::{Error, Result};
 use nereid_core::{ModelId, Overrides, Scope, ScopedName, Server};
-use nereid_protocol::documents::{IndexEntry, repository_index};
+use nereid_protocol::documents::{
+    GpuMemoryDocument, IndexEntry, MemoryDocument, repository_index, repository_index_with_memory,
+};
 use nereid_protocol::repository::{self, LoadParameter, UNLOAD_DEPENDENTS, check_repository};
 
 use crate::proto::model_repository_parameter::ParameterChoice;
 use crate::proto::repository_index_response::ModelIndex;
 use crate::proto::{
-    ModelRepositoryParameter, RepositoryIndexRequest, RepositoryIndexResponse, RepositoryModelLoadRequest,
-    RepositoryModelUnloadRequest,
+    ModelGpuMemory, ModelMemory, ModelRepositoryParameter, RepositoryIndexRequest, RepositoryIndexResponse,
+    RepositoryModelLoadRequest, RepositoryModelUnloadRequest,
 };
 
-/// Every known version with its state, and the names of models that were never loaded.
+/// Every known version with its state, and the names of models that were never loaded; with their memory, if the client requests it.
 ///
 /// # Errors
 /// The repositories cannot be read.
@@ -24,14 +26,27 @@ pub(crate) async fn index(
     is_visible: impl Fn(&ModelId) -> bool,
 ) -> Result<RepositoryIndexResponse> {
     check_repository(&request.repository_name)?;
-    let wire = |IndexEntry { name, version, state, reason }| ModelIndex {
+    let wire = |IndexEntry { name, version, state, reason }, memory| ModelIndex {
         name,
         version: version.unwrap_or_default(),
         state: state.unwrap_or_default().into(),
         reason: reason.unwrap_or_default(),
+        memory,
     };
-    let entries = repository_index(server, request.ready, is_visible).await?;
-    Ok(RepositoryIndexResponse { models: entries.into_iter().map(wire).collect() })
+    let models = if request.memory {
+        let entries = repository_index_with_memory(server, request.ready, is_visible).await?;
+        entries.into_iter().map(|it| wire(it.entry, it.memory.map(memory))).collect()
+    } else {
+        let entries = repository_index(server, request.ready, is_visible).await?;
+        entries.into_iter().map(|entry| wire(entry, None)).collect()
+    };
+    Ok(RepositoryIndexResponse { models })
+}
+
+fn memory(document: MemoryDocument) -> ModelMemory {
+    let MemoryDocument { server, processes, budget, basis, measured_at, gpus } = document;
+    let gpus = gpus.into_iter().map(|GpuMemoryDocument { gpu, budget }| ModelGpuMemory { gpu, budget });
+    ModelMemory { server, processes, budget, basis: basis.to_owned(), measured_at, gpus: gpus.collect() }
 }
 
 /// Loads a model; returns once it is loaded.

@@ -206,6 +206,7 @@ static SCHEMAS: LazyLock<Value> = LazyLock::new(|| {
     let texts = json!({ "type": "array", "items": text });
     let count = json!({ "type": "integer", "minimum": 0, "maximum": 4_294_967_295_u32 });
     let flag = json!({ "type": "boolean" });
+    let bytes = json!({ "type": "integer", "minimum": 0 });
     let object = |members: Value, required: Value| json!({ "type": "object", "properties": members, "required": required });
     let list = |schema: &str| json!({ "type": "array", "items": reference(schema) });
     // Numbers as strings, as this extension defines them; null clears a setting.
@@ -225,10 +226,16 @@ static SCHEMAS: LazyLock<Value> = LazyLock::new(|| {
         "Statistics": object(json!({ "model_stats": list("Object") }), json!(["model_stats"])),
         "Live": object(json!({ "live": flag }), json!(["live"])),
         "Ready": object(json!({ "ready": flag }), json!(["ready"])),
-        "Index": object(json!({ "ready": flag }), json!([])),
+        "Index": object(json!({ "ready": flag, "memory": flag }), json!([])),
         "IndexAnswer": list("IndexEntry"),
         "IndexEntry": object(
-            json!({ "name": text, "version": text, "state": text, "reason": text }), json!(["name"])),
+            json!({ "name": text, "version": text, "state": text, "reason": text, "memory": reference("Memory") }),
+            json!(["name"])),
+        "Memory": object(
+            json!({ "server": bytes, "processes": bytes, "budget": bytes, "basis": text, "measured_at": bytes,
+                "gpus": list("GpuMemory") }),
+            json!(["budget", "basis"])),
+        "GpuMemory": object(json!({ "gpu": { "type": "integer" }, "budget": bytes }), json!(["gpu", "budget"])),
         "Load": object(
             json!({ "parameters": { "type": "object", "additionalProperties": text } }), json!([])),
         "Unload": object(

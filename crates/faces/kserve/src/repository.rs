@@ -6,7 +6,7 @@ use nereid_core::backend_api::{Error, Result};
 use nereid_core::{ModelId, Overrides, ScopedName};
 use nereid_http::{Reply, RequestBody, reply};
 use nereid_protocol::Action;
-use nereid_protocol::documents::repository_index;
+use nereid_protocol::documents::{repository_index, repository_index_with_memory};
 use nereid_protocol::repository::{self, LoadParameter, UNLOAD_DEPENDENTS, check_repository};
 use nereid_tasks::long_work;
 use serde_json::Value;
@@ -17,14 +17,20 @@ use base64::engine::general_purpose::STANDARD;
 use crate::call::Call;
 use crate::control::Members;
 
-/// Lists every known version with its state, and the models that were never loaded. A repository in the path is
-/// ignored, as in the reference.
+/// Lists every known version with its state, and the models that were never loaded; with their memory, if the client requests it. A
+/// repository in the path is ignored, as in the reference.
 pub(crate) async fn index(call: &Call<'_>, body: RequestBody) -> Result<Reply> {
-    let only_ready = Members::optional(body)?.boolean("ready")?.unwrap_or(false);
+    let members = Members::optional(body)?;
+    let flag = |name| Ok::<_, Error>(members.boolean(name)?.unwrap_or(false));
+    let (only_ready, with_memory) = (flag("ready")?, flag("memory")?);
     // The caller may see the index; each model in it may have rights of its own.
     let is_visible = |model: &ModelId| call.http.shows(Action::Index, model);
-    let entries = repository_index(&call.face.server, only_ready, is_visible).await?;
-    Ok(reply::json(StatusCode::OK, &entries))
+    let server = &call.face.server;
+    Ok(if with_memory {
+        reply::json(StatusCode::OK, &repository_index_with_memory(server, only_ready, is_visible).await?)
+    } else {
+        reply::json(StatusCode::OK, &repository_index(server, only_ready, is_visible).await?)
+    })
 }
 
 /// Loads a model; replies when it is loaded.

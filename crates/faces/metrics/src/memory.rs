@@ -18,6 +18,8 @@ pub struct VersionMemory {
     pub version: u64,
     /// Whose memory it is, or which limit it counts against.
     pub kind: &'static str,
+    /// The GPU whose memory it is; `None` for the machine's.
+    pub gpu: Option<i32>,
     /// Bytes.
     pub bytes: u64,
 }
@@ -27,10 +29,11 @@ pub(crate) fn write(text: &mut Text, versions: &[VersionMemory]) {
         return;
     }
     text.family(MEMORY, "gauge", "Memory of a model, measured when it was loaded, in bytes");
-    for VersionMemory { id, version, kind, bytes } in versions {
+    for VersionMemory { id, version, kind, gpu, bytes } in versions {
         let labels = Labels::default();
         let labels = if id.namespace.is_empty() { labels } else { labels.and("namespace", &id.namespace) };
         let labels = labels.and("model", &id.name).and("version", &version.to_string()).and("kind", kind);
+        let labels = gpu.map_or(labels.clone(), |gpu| labels.and("gpu", &gpu.to_string()));
         text.sample(MEMORY, "", &labels, *bytes);
     }
 }

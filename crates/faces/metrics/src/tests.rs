@@ -184,13 +184,19 @@ async fn memory_of_versions_is_included() {
     assert!(!exposition.text(&none).contains("nereid_model_memory"));
     let memory = |namespace: &str, kind, bytes| {
         let id = ModelId { name: "m\"".into(), namespace: namespace.into() };
-        VersionMemory { id, version: 3, kind, bytes }
+        VersionMemory { id, version: 3, kind, gpu: (kind == "gpu_budget").then_some(2), bytes }
     };
-    let versions = vec![memory("", "server", 7), memory("", "budget", 9), memory("space", "server", 5)];
+    let versions = vec![
+        memory("", "server", 7),
+        memory("", "budget", 9),
+        memory("", "gpu_budget", 4),
+        memory("space", "server", 5),
+    ];
     let text = exposition.with_memory(move || versions.clone()).text(&none);
     for line in [
         r#"nereid_model_memory_bytes{model="m\"",version="3",kind="server"} 7"#,
         r#"nereid_model_memory_bytes{model="m\"",version="3",kind="budget"} 9"#,
+        r#"nereid_model_memory_bytes{model="m\"",version="3",kind="gpu_budget",gpu="2"} 4"#,
         r#"nereid_model_memory_bytes{namespace="space",model="m\"",version="3",kind="server"} 5"#,
     ] {
         assert!(text.lines().any(|found| found == line), "{line}: {text}");

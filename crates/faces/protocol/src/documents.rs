@@ -4,11 +4,16 @@
 //! and the C interface serialise them unchanged; gRPC copies them into its messages.
 
 mod index;
+mod memory;
 mod metadata;
 mod release;
 mod statistics;
 
-pub use index::{IndexEntry, blocking_repository_index, repository_index};
+pub use index::{
+    IndexEntry, IndexEntryWithMemory, blocking_repository_index, repository_index,
+    repository_index_with_memory,
+};
+pub use memory::{GpuMemoryDocument, MemoryDocument};
 pub use metadata::{ModelMetadata, ServerMetadata, TensorMetadata};
 pub use release::{DifferenceDocument, ReleaseDocument, ReleasedVersionDocument};
 pub use statistics::{

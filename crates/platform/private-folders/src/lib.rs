@@ -1,10 +1,14 @@
-//! Private folders of a server, in a parent folder that it shares with other servers.
+//! Private folders: of a server, in a parent folder that it shares with other servers, and of a user's cache.
 //!
 //! A server locks a file in each of its folders for as long as it uses the folder. The next server thus recognises the
 //! folders of killed servers and removes them. Knows nothing of what is in the folders.
 
 #![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 #![forbid(unsafe_code)]
+
+mod user_cache;
+
+pub use user_cache::{UnusableFolder, cache_folder};
 
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io;

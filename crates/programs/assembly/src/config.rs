@@ -18,6 +18,7 @@ use tokio::runtime::Handle;
 use crate::agents::AgentConfig;
 use crate::caches::CacheConfig;
 use crate::faces::Face;
+use crate::memory_records::MemoryRecords;
 use crate::platform::PlatformConfig;
 
 /// Configuration of a server.
@@ -38,6 +39,8 @@ pub struct Config {
     pub poll: Option<PollConfig>,
     /// Which models are in memory.
     pub residency: ResidencyOptions,
+    /// Where the memory of models is recorded for the next start, unless `residency.records` names a folder.
+    pub memory_records: MemoryRecords,
     /// The server itself. `gpus` and `gpu_limits` come from `platform`, `metrics` from the process; without a
     /// `trace_store`, `trace` configures one, and without a `residency`, the options above do.
     pub server: ServerOptions,
@@ -76,6 +79,7 @@ impl Default for Config {
             models_at_start: None,
             poll: None,
             residency: ResidencyOptions::default(),
+            memory_records: MemoryRecords::Off,
             server: ServerOptions {
                 name: "triton".to_owned(),
                 version: VERSION.to_owned(),

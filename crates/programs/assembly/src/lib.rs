@@ -24,6 +24,7 @@ mod hub_engines;
 mod installed;
 mod isolation;
 mod llamacpp;
+mod memory_records;
 mod netdef;
 mod onnx_engine;
 mod openvino;
@@ -52,6 +53,7 @@ pub use faces::{
 pub use gpus::{DriverLibrary, Gpus, GpusConfig};
 pub use hub_engines::{FrameworkLibrary, engines, libraries};
 pub use isolation::{HOST, HOST_INFORMS, host};
+pub use memory_records::MemoryRecords;
 pub use nereid_load_report::Reporting;
 pub use nereid_metrics::MetricsOptions;
 pub use nereid_net::listener::{Address, LocalAddress, TlsFiles};

@@ -21,7 +21,7 @@ use nereid_net::listener::{Connections, LocalAddress};
 use nereid_object_stores::{CloudOptions, RepositoryStatus};
 use nereid_releases::Releases;
 use nereid_repository::Repositories;
-use nereid_residency::{ModelMemory, ResidencyManager};
+use nereid_residency::{ResidencyManager, ResidencyOptions};
 use nereid_scaling::Scaling;
 use nereid_shared_memory::Regions;
 use tokio::runtime::{Handle, Runtime};
@@ -141,7 +141,14 @@ pub fn start(config: Config, process: Process) -> std::result::Result<RunningSer
     interceptors.add_factory(Arc::new(releases.clone()));
     let mut executors = config.server.executors;
     executors.register(Arc::new(EnsembleFactory));
-    let residency = ResidencyManager::new(config.residency);
+    let limited = config.residency.gpu_memory_budgets.keys();
+    for gpu in limited.filter(|gpu| !platform.gpus.numbers.contains(gpu)) {
+        tracing::warn!(
+            "the memory budget of GPU {gpu} is for declared sizes only: the machine has no such GPU"
+        );
+    }
+    let records = config.residency.records.clone().or_else(|| config.memory_records.folder());
+    let residency = ResidencyManager::new(ResidencyOptions { records, ..config.residency });
     let has_gpus = !platform.gpus.numbers.is_empty();
     let server = ServerOptions {
         trace_store,
@@ -421,8 +428,17 @@ fn remote_repositories(repositories: &OpenRepositories) -> Vec<RemoteRepository>
 }
 
 fn memory(residency: &ResidencyManager) -> Vec<VersionMemory> {
-    let of_version = |ModelMemory { id, version, kind, bytes }| VersionMemory { id, version, kind, bytes };
-    residency.memory().into_iter().map(of_version).collect()
+    let mut all = Vec::new();
+    for (id, version, memory) in residency.resident() {
+        let measured = memory.measured.map(|it| [("server", it.server), ("processes", it.processes)]);
+        for (kind, bytes) in measured.into_iter().flatten().chain([("budget", memory.budget)]) {
+            all.push(VersionMemory { id: id.clone(), version, kind, gpu: None, bytes });
+        }
+        for (gpu, bytes) in memory.gpus {
+            all.push(VersionMemory { id: id.clone(), version, kind: "gpu_budget", gpu: Some(gpu), bytes });
+        }
+    }
+    all
 }
 
 fn principals(guard: &Guard) -> Vec<PrincipalMetrics> {

@@ -12,7 +12,7 @@ use clap::{Arg, Command};
 use super::sources::names;
 
 /// Options that Triton does not have.
-pub(super) const OWN: [&str; 36] = [
+pub(super) const OWN: [&str; 38] = [
     "access",
     "audit-log",
     "config-file",
@@ -32,9 +32,11 @@ pub(super) const OWN: [&str; 36] = [
     "max-inflight-bytes",
     "max-inflight-requests",
     "max-unread-response-bytes",
+    "model-gpu-memory-budget",
     "model-idle-timeout",
     "model-max-evictions-per-minute",
     "model-memory-budget",
+    "model-memory-directory",
     "on-demand-retry-secs",
     "on-demand-wait-secs",
     "openai",

@@ -45,7 +45,7 @@ pub(crate) struct PoolOptions {
 
     /// Bytes of a GPU's memory that backends may borrow; 0 for none. May be given several times; the last value for a
     /// GPU counts. Default: 67108864 of each GPU.
-    #[arg(long, value_name = "GPU:BYTES", value_parser = pool, action = ArgAction::Append)]
+    #[arg(long, value_name = "GPU:BYTES", value_parser = gpu_bytes, action = ArgAction::Append)]
     pub cuda_memory_pool_byte_size: Vec<(i32, u64)>,
 }
 
@@ -70,7 +70,7 @@ pub(crate) struct DeviceOptions {
 
     /// Bytes of address space for each implicit state that grows, on a GPU. Accepted, without effect: states grow without
     /// it. May be given several times.
-    #[arg(long, value_name = "GPU:BYTES", value_parser = pool, action = ArgAction::Append)]
+    #[arg(long, value_name = "GPU:BYTES", value_parser = gpu_bytes, action = ArgAction::Append)]
     cuda_virtual_address_size: Vec<(i32, u64)>,
 
     /// Refuse to load models onto a GPU with more than this fraction of its memory in use. May be given several times;
@@ -104,7 +104,8 @@ fn capability(text: &str) -> Result<f64, String> {
     number.ok_or_else(|| "must be a number such as 7.5".into())
 }
 
-fn pool(text: &str) -> Result<(i32, u64), String> {
+/// Reads a number of bytes of a GPU.
+pub(super) fn gpu_bytes(text: &str) -> Result<(i32, u64), String> {
     let form = "must be GPU:BYTES, such as 0:67108864";
     let (gpu, size) = text.split_once(':').ok_or(form)?;
     let gpu = gpu.parse().ok().filter(|gpu: &i32| *gpu >= 0);

@@ -280,6 +280,7 @@ impl Options {
             models_at_start: self.models.at_start(),
             poll: self.models.poll(),
             residency: self.models.residency(),
+            memory_records: self.models.memory_records(),
             server: self.server_options()?,
             response_cache: self.cache.cache(),
             platform,

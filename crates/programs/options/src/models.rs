@@ -1,12 +1,16 @@
 //! The options about models: where they come from, which are loaded, and when.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::gpu::gpu_bytes;
 use super::values::{boolean, int, whole};
 use clap::{ArgAction, Args, ValueEnum};
-use nereid_assembly::{CacheOptions, PollConfig, ResidencyOptions};
+use nereid_assembly::{CacheOptions, MemoryRecords, PollConfig, ResidencyOptions};
 use nereid_core::ModelControl;
+
+/// The value of `--model-memory-directory` that keeps nothing.
+const NO_RECORDS: &str = "none";
 
 /// Options of repositories and of the models to load.
 #[derive(Debug, Args)]
@@ -73,6 +77,17 @@ pub(crate) struct ModelOptions {
     /// request. Default: no limit.
     #[arg(long, value_name = "BYTES", value_parser = whole::<u64>())]
     model_memory_budget: Option<u64>,
+
+    /// Bytes of a GPU's memory that models may take, like --model-memory-budget. May be given several times; the last value
+    /// for a GPU counts. Default: no limit.
+    #[arg(long, value_name = "GPU:BYTES", value_parser = gpu_bytes, action = ArgAction::Append)]
+    model_gpu_memory_budget: Vec<(i32, u64)>,
+
+    /// Folder for records of the memory that models took and of the time to load them, which a restarted server expects of
+    /// unchanged models. Servers may share it; none keeps nothing. Default: under a budget, model-memory in the user's cache
+    /// (~/.cache/nereid).
+    #[arg(long, value_name = "PATH")]
+    model_memory_directory: Option<PathBuf>,
 
     /// Models that may leave in a minute to make room for others under --model-memory-budget; further loads have to wait.
     #[arg(long, value_name = "COUNT", default_value_t = 60, value_parser = whole::<u32>())]
@@ -151,9 +166,26 @@ impl ModelOptions {
             wait: Duration::from_secs(self.on_demand_wait_secs.into()),
             retry_pause: Duration::from_secs(self.on_demand_retry_secs.into()),
             memory_budget: self.model_memory_budget,
+            gpu_memory_budgets: self.model_gpu_memory_budget.iter().copied().collect(),
             evictions_a_minute: usize::try_from(self.model_max_evictions_per_minute).unwrap_or(usize::MAX),
             idle_timeout: (self.model_idle_timeout > 0)
                 .then(|| Duration::from_secs(self.model_idle_timeout.into())),
+            records: None,
+        }
+    }
+
+    /// Whether models may take a part of some memory only.
+    fn has_budget(&self) -> bool {
+        self.model_memory_budget.is_some() || !self.model_gpu_memory_budget.is_empty()
+    }
+
+    /// Where the memory of models is recorded.
+    pub(super) fn memory_records(&self) -> MemoryRecords {
+        match &self.model_memory_directory {
+            Some(none) if none == Path::new(NO_RECORDS) => MemoryRecords::Off,
+            Some(folder) => MemoryRecords::Folder(folder.clone()),
+            None if self.has_budget() => MemoryRecords::UserCache,
+            None => MemoryRecords::Off,
         }
     }
 

@@ -51,6 +51,12 @@ class Options(TypedDict, total=False):
     model_memory_budget: int
     """Bytes that models may take in memory. The least valuable ones leave for others, and are loaded again by their next request. Default: no limit."""
 
+    model_gpu_memory_budget: Union[str, int, float, Sequence[Union[str, int, float]]]
+    """Bytes of a GPU's memory that models may take, like --model-memory-budget. May be given several times; the last value for a GPU counts. Default: no limit."""
+
+    model_memory_directory: _Path
+    """Folder for records of the memory that models took and of the time to load them, which a restarted server expects of unchanged models. Servers may share it; none keeps nothing. Default: under a budget, model-memory in the user's cache (~/.cache/nereid)."""
+
     model_max_evictions_per_minute: int
     """Models that may leave in a minute to make room for others under --model-memory-budget; further loads have to wait."""
 

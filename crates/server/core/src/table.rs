@@ -143,6 +143,12 @@ impl ModelStatus {
 }
 
 impl ModelTable {
+    /// Number of versions in memory that have this name, in all namespaces.
+    pub fn resident_versions(&self, name: &str) -> u64 {
+        let versions = self.states_of(ScopedName::everywhere(name));
+        versions.filter(|state| state.model().is_some()).count() as u64
+    }
+
     /// Number of changes before this table.
     pub fn generation(&self) -> u64 {
         self.generation

@@ -7,16 +7,24 @@
 #![deny(clippy::indexing_slicing)]
 #![forbid(unsafe_code)]
 
+mod amounts;
+mod content;
+mod growth;
+mod idleness;
 mod loads;
 mod manager;
 mod memory;
 mod parameters;
 mod policy;
+mod recording;
+mod records;
 mod rooms;
 mod sizes;
 
-pub use manager::{ModelMemory, ResidencyManager};
+pub use manager::ResidencyManager;
 
+use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// How models come into memory.
@@ -30,10 +38,14 @@ pub struct ResidencyOptions {
     pub retry_pause: Duration,
     /// Bytes that models may take in memory; `None` for no limit.
     pub memory_budget: Option<u64>,
+    /// Bytes of the memory of GPUs, by their numbers, that models may take; others have no limit.
+    pub gpu_memory_budgets: BTreeMap<i32, u64>,
     /// How many models may leave in a minute to make room for others.
     pub evictions_a_minute: usize,
     /// The time without requests after which a model leaves the memory; `None` for never.
     pub idle_timeout: Option<Duration>,
+    /// The folder that keeps across restarts what models took when they were loaded; `None` keeps nothing.
+    pub records: Option<PathBuf>,
 }
 
 impl Default for ResidencyOptions {
@@ -43,8 +55,10 @@ impl Default for ResidencyOptions {
             wait: Duration::from_secs(60),
             retry_pause: Duration::from_secs(10),
             memory_budget: None,
+            gpu_memory_budgets: BTreeMap::new(),
             evictions_a_minute: 60,
             idle_timeout: None,
+            records: None,
         }
     }
 }

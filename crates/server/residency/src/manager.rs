@@ -4,7 +4,6 @@ use std::fmt;
 use std::future::ready;
 use std::pin::Pin;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -12,13 +11,16 @@ use futures_util::future::select;
 use nereid_backend_api::{Error, ErrorCode, ModelConfig, Result};
 use nereid_budgets::Budget;
 use nereid_core::{
-    Choice, Model, ModelId, ModelRequest, ModelSpec, ModelTable, Residency, ScopedName, Server,
+    Choice, Model, ModelId, ModelMemory, ModelRequest, ModelSpec, ModelTable, Residency, ScopedName, Server,
     VersionChooser, VersionState,
 };
 use nereid_scheduling::timer::{Alarm, Ring, Timer};
 use tokio::sync::oneshot::{Receiver, Sender, channel};
 
 use crate::ResidencyOptions;
+use crate::amounts::MemoryBudgets;
+use crate::growth::Growth;
+use crate::idleness::Idleness;
 use crate::loads::Loads;
 use crate::parameters::Parameters;
 use crate::rooms::{RoomLimits, Rooms};
@@ -38,32 +40,8 @@ pub struct ResidencyManager {
     alarm: Alarm,
     rooms: Arc<Rooms>,
     idleness: Arc<Idleness>,
+    growth: Arc<Growth>,
     _timer: Timer,
-}
-
-/// The memory of a version.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ModelMemory {
-    /// The model.
-    pub id: ModelId,
-    /// The version.
-    pub version: u64,
-    /// `server` and `processes` for memory that was measured when the model was loaded, `budget` for the size under the budget.
-    pub kind: &'static str,
-    /// Bytes.
-    pub bytes: u64,
-}
-
-/// The time between two searches for idle models.
-const IDLE_CHECK: Duration = if cfg!(test) { Duration::from_millis(20) } else { Duration::from_secs(1) };
-
-/// Evicts models that have had no requests for some time.
-struct Idleness {
-    rooms: Arc<Rooms>,
-    server: OnceLock<Weak<Server>>,
-    alarm: OnceLock<Alarm>,
-    /// Whether there is a time limit for any model.
-    is_on: AtomicBool,
 }
 
 /// The requests that wait for loads.
@@ -84,51 +62,40 @@ impl ResidencyManager {
         let target = Arc::downgrade(&waiting);
         let alarm = timer.alarm(target);
         let (server, places) = (OnceLock::new(), Budget::new(MAX_WAITING));
-        let rooms = Arc::new(Rooms::new(RoomLimits {
-            budget: options.memory_budget,
+        let limits = RoomLimits {
+            budgets: MemoryBudgets { host: options.memory_budget, gpus: options.gpu_memory_budgets.clone() },
             evictions_a_minute: options.evictions_a_minute.max(1),
             idle_timeout: options.idle_timeout,
-        }));
-        let idleness = Arc::new(Idleness {
-            rooms: Arc::clone(&rooms),
-            server: OnceLock::new(),
-            alarm: OnceLock::new(),
-            is_on: AtomicBool::new(false),
-        });
-        let target = Arc::downgrade(&idleness);
-        let _ = idleness.alarm.set(timer.alarm(target));
+        };
+        let rooms = Arc::new(Rooms::new(limits, options.records.clone()));
+        let idleness = Idleness::new(Arc::clone(&rooms), &timer);
         if options.idle_timeout.is_some() {
             idleness.start();
         }
-        Arc::new(Self { options, server, waiting, places, alarm, rooms, idleness, _timer: timer })
+        let growth = Growth::new(Arc::clone(&rooms), &timer);
+        Arc::new(Self { options, server, waiting, places, alarm, rooms, idleness, growth, _timer: timer })
     }
 
     /// Loads the models of this server, which it does not keep alive. Only the first server counts.
     pub fn attach(&self, server: &Arc<Server>) {
         let _ = self.server.set(Arc::downgrade(server));
-        let _ = self.idleness.server.set(Arc::downgrade(server));
+        self.idleness.attach(server);
+        if self.options.memory_budget.is_some() {
+            self.growth.start(server);
+        }
     }
 
     /// The memory of the versions in memory. What a model takes is divided equally among its versions.
-    pub fn memory(&self) -> Vec<ModelMemory> {
+    pub fn resident(&self) -> Vec<(ModelId, u64, ModelMemory)> {
         let Some(server) = self.server() else { return Vec::new() };
         let models = server.models();
-        let mut all = Vec::new();
-        for model in models.ready().filter(|model| !model.is_composite()) {
-            let count = models
-                .states_of(ScopedName::everywhere(model.name()))
-                .filter(|state| state.model().is_some())
-                .count()
-                .max(1) as u64;
-            let (measured, budget) = self.rooms.size(model.name());
-            let measured =
-                measured.map(|memory| [("server", memory.server), ("processes", memory.processes)]);
-            for (kind, bytes) in measured.into_iter().flatten().chain([("budget", budget)]) {
-                let (id, version) = (model.id().clone(), model.version());
-                all.push(ModelMemory { id, version, kind, bytes: bytes / count });
-            }
-        }
-        all
+        let ready: Vec<_> = models.ready().filter(|model| !model.is_composite()).collect();
+        let memory = self.rooms.memory(ready.iter().map(|model| model.name()));
+        let of_version = |(model, memory): (&Arc<Model>, Option<ModelMemory>)| {
+            let memory = memory?.divided_by(models.resident_versions(model.name()));
+            Some((model.id().clone(), model.version(), memory))
+        };
+        ready.into_iter().zip(memory).filter_map(of_version).collect()
     }
 
     fn server(&self) -> Option<Arc<Server>> {
@@ -289,7 +256,13 @@ impl Residency for ResidencyManager {
     }
 
     fn after_load(&self, spec: &ModelSpec, outcome: &Result<()>) {
-        self.rooms.after_load(spec, outcome.is_ok());
+        if let Some(server) = self.server() {
+            self.rooms.after_load(&server, spec, outcome.is_ok());
+        }
+    }
+
+    fn memory(&self, models: &[ModelId]) -> Vec<Option<ModelMemory>> {
+        self.rooms.memory(models.iter().map(|id| id.name.as_str()))
     }
 
     fn is_offered(
@@ -327,37 +300,6 @@ fn since(time: Instant) -> Instant {
 impl fmt::Debug for ResidencyManager {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ResidencyManager").field("options", &self.options).finish_non_exhaustive()
-    }
-}
-
-impl Idleness {
-    /// Looks for idle models from now on.
-    fn start(&self) {
-        if !self.is_on.swap(true, Ordering::Relaxed) {
-            self.set_alarm();
-        }
-    }
-
-    fn set_alarm(&self) {
-        if let Some(alarm) = self.alarm.get() {
-            alarm.set(Instant::now() + IDLE_CHECK);
-        }
-    }
-}
-
-impl Ring for Idleness {
-    fn ring(&self) {
-        // Before the models of the server, and after its end, there is nothing to unload.
-        if let Some(server) = self.server.get().and_then(Weak::upgrade) {
-            for name in self.rooms.idle(&server, Instant::now()) {
-                let idle = name.clone();
-                server.evict_model(&name, move |outcome| match outcome {
-                    Ok(()) => tracing::info!("'{idle}' leaves the memory: it is idle"),
-                    Err(error) => tracing::debug!("{error}"),
-                });
-            }
-        }
-        self.set_alarm();
     }
 }
 

@@ -7,7 +7,7 @@ use std::path::Path;
 
 /// Bytes in use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct MemoryBytes {
+pub(crate) struct MemoryBytes {
     /// Memory of the server's process.
     pub server: u64,
     /// Memory of child processes, such as those of models in Python.
@@ -16,8 +16,8 @@ pub struct MemoryBytes {
 
 impl MemoryBytes {
     /// All of it.
-    pub fn total(self) -> u64 {
-        self.server + self.processes
+    pub(crate) fn total(self) -> u64 {
+        self.server.saturating_add(self.processes)
     }
 
     /// How much has been added since `before`.
@@ -28,11 +28,31 @@ impl MemoryBytes {
         }
     }
 
-    /// A share of it.
-    pub(crate) fn share(self, part: u64, whole: u64) -> Self {
-        let of = |bytes: u64| (u128::from(bytes) * u128::from(part) / u128::from(whole.max(1))) as u64;
-        Self { server: of(self.server), processes: of(self.processes) }
+    /// Halfway to `other`.
+    pub(crate) fn mean(self, other: Self) -> Self {
+        Self {
+            server: self.server.midpoint(other.server),
+            processes: self.processes.midpoint(other.processes),
+        }
     }
+
+    /// Both together.
+    pub(crate) fn plus(self, other: Self) -> Self {
+        Self {
+            server: self.server.saturating_add(other.server),
+            processes: self.processes.saturating_add(other.processes),
+        }
+    }
+}
+
+/// A share of some bytes.
+pub(crate) fn share(bytes: u64, part: u64, whole: u64) -> u64 {
+    (u128::from(bytes) * u128::from(part) / u128::from(whole.max(1))) as u64
+}
+
+/// The memory of these processes. Those that have ended count nothing.
+pub(crate) fn of_processes(processes: &[u32]) -> u64 {
+    processes.iter().map(|process| anonymous(&Path::new("/proc").join(process.to_string())).1).sum()
 }
 
 /// The memory in use now; zero where the system does not report it. Processes are found among all of the machine, which takes
@@ -119,12 +139,12 @@ mod tests {
 
     #[test]
     fn shares_add_up_to_no_more_than_the_whole() {
-        let whole = MemoryBytes { server: 1001, processes: u64::MAX / 2 };
-        for parts in [&[1, 1, 1][..], &[5, 0, 2], &[1 << 40, 3], &[0, 0]] {
-            let sum: u64 = parts.iter().sum();
-            let shares: Vec<_> = parts.iter().map(|part| whole.share(*part, sum)).collect();
-            assert!(shares.iter().map(|share| share.server).sum::<u64>() <= whole.server);
-            assert!(shares.iter().map(|share| share.processes).sum::<u64>() <= whole.processes);
+        for bytes in [0, 1001, u64::MAX / 2] {
+            for parts in [&[1, 1, 1][..], &[5, 0, 2], &[1 << 40, 3], &[0, 0]] {
+                let whole: u64 = parts.iter().sum();
+                let shares = parts.iter().map(|part| share(bytes, *part, whole)).sum::<u64>();
+                assert!(shares <= bytes && bytes - shares <= if whole == 0 { bytes } else { 3 });
+            }
         }
     }
 

@@ -1,8 +1,12 @@
 //! The parameters of a model's configuration that this crate reads.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use nereid_backend_api::{Error, ModelConfig, Result};
+use nereid_core::model_config::proto::model_instance_group::Kind;
+
+use crate::amounts::Gpu;
 
 /// Parameter of models that are loaded for their first request.
 const LOAD_ON_DEMAND: &str = "load_on_demand";
@@ -12,9 +16,11 @@ const KEEP_LOADED: &str = "keep_loaded";
 const IDLE_TIMEOUT: &str = "idle_timeout_secs";
 /// Parameter with the memory of a model, in place of a measurement.
 const MEMORY_BYTES: &str = "memory_byte_size";
+/// Parameter with the memory that a model takes of each of its GPUs, or of GPUs by their numbers.
+const GPU_MEMORY_BYTES: &str = "gpu_memory_byte_size";
 
 /// The settings of a model's stay in memory.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Parameters {
     /// Whether the model is loaded on demand.
     pub load_on_demand: bool,
@@ -24,6 +30,8 @@ pub(crate) struct Parameters {
     pub idle_timeout: Option<Duration>,
     /// The declared memory of the model, in bytes.
     pub memory: Option<u64>,
+    /// The declared memory of GPUs, in bytes.
+    pub gpu_memory: Option<BTreeMap<Gpu, u64>>,
 }
 
 impl Parameters {
@@ -37,8 +45,40 @@ impl Parameters {
             keep_loaded: boolean(config, KEEP_LOADED)?.unwrap_or(false),
             idle_timeout: number(config, IDLE_TIMEOUT)?.map(Duration::from_secs),
             memory: number(config, MEMORY_BYTES)?,
+            gpu_memory: gpu_memory(config)?,
         })
     }
+}
+
+/// How many instances of a model run on each GPU.
+pub(crate) fn gpu_instances(config: &ModelConfig) -> BTreeMap<Gpu, u64> {
+    let mut instances = BTreeMap::new();
+    for group in config.instance_group.iter().filter(|group| group.kind() == Kind::Gpu) {
+        for gpu in &group.gpus {
+            *instances.entry(*gpu).or_default() += u64::try_from(group.count).unwrap_or(0).max(1);
+        }
+    }
+    instances
+}
+
+fn gpu_memory(config: &ModelConfig) -> Result<Option<BTreeMap<Gpu, u64>>> {
+    let Some(text) = text(config, GPU_MEMORY_BYTES) else { return Ok(None) };
+    if let Ok(bytes) = text.parse::<u64>() {
+        return Ok(Some(gpu_instances(config).into_keys().map(|gpu| (gpu, bytes)).collect()));
+    }
+    let mut gpus = BTreeMap::new();
+    for part in text.split(',') {
+        let pair = part.split_once(':');
+        let pair = pair.and_then(|(gpu, bytes)| Some((gpu.trim().parse().ok()?, bytes.trim().parse().ok()?)));
+        match pair.filter(|(gpu, _)| *gpu >= 0) {
+            Some((gpu, bytes)) if !gpus.contains_key(&gpu) => gpus.insert(gpu, bytes),
+            _ => {
+                let expected = "bytes of each GPU of the model, or GPU:BYTES for each GPU, such as 0:2000000000,1:1000000000";
+                return Err(invalid(config, GPU_MEMORY_BYTES, text, expected));
+            }
+        };
+    }
+    Ok(Some(gpus))
 }
 
 fn text<'c>(config: &'c ModelConfig, key: &str) -> Option<&'c str> {
@@ -83,17 +123,17 @@ mod tests {
 
     #[test]
     fn parameters_are_read_and_invalid_ones_reported() {
-        let default = Parameters::default();
+        let default = Parameters::default;
         for (parameters, expected) in [
-            (&[][..], default),
-            (&[("load", "true")], default),
-            (&[("load_on_demand", "true")], Parameters { load_on_demand: true, ..default }),
-            (&[("load_on_demand", " False ")], default),
+            (&[][..], default()),
+            (&[("load", "true")], default()),
+            (&[("load_on_demand", "true")], Parameters { load_on_demand: true, ..default() }),
+            (&[("load_on_demand", " False ")], default()),
             (
                 &[("keep_loaded", "TRUE"), ("idle_timeout_secs", "0")],
-                Parameters { keep_loaded: true, idle_timeout: Some(Duration::ZERO), ..default },
+                Parameters { keep_loaded: true, idle_timeout: Some(Duration::ZERO), ..default() },
             ),
-            (&[("memory_byte_size", "5000000000")], Parameters { memory: Some(5_000_000_000), ..default }),
+            (&[("memory_byte_size", "5000000000")], Parameters { memory: Some(5_000_000_000), ..default() }),
         ] {
             assert_eq!(read(parameters), Ok(expected), "{parameters:?}");
         }
@@ -108,5 +148,37 @@ mod tests {
             let error = format!("model 'm': parameter '{key}' is '{value}', but must be {expected}");
             assert_eq!(read(&[(key, value)]), Err(error));
         }
+    }
+
+    #[test]
+    fn memory_of_gpus_is_that_of_each_or_of_those_that_are_named() {
+        let read = |groups: &str, value: &str| {
+            let parameter =
+                format!("parameters {{ key: '{GPU_MEMORY_BYTES}' value {{ string_value: '{value}' }} }}");
+            Parameters::of(&parse_text(&format!("name: 'm' {groups} {parameter}")).unwrap())
+        };
+        let gpus = "instance_group { kind: KIND_GPU gpus: [ 0, 2 ] } instance_group { kind: KIND_CPU }";
+        for (groups, value, expected) in [
+            (gpus, "7", &[(0, 7), (2, 7)][..]),
+            (gpus, "1:5", &[(1, 5)]),
+            ("", "7", &[]),
+            ("", " 0:5 , 1:6 ", &[(0, 5), (1, 6)]),
+        ] {
+            let expected = Some(expected.iter().copied().collect());
+            assert_eq!(read(groups, value).unwrap().gpu_memory, expected, "{groups} {value}");
+        }
+        for value in
+            ["", "x", "-1", "0:", ":1", "0:1,", "-1:5", "0:1,0:2", "0:1:2", "0:18446744073709551616", "0;1"]
+        {
+            let error = read(gpus, value).unwrap_err().to_string();
+            assert!(error.contains(&format!("is '{value}', but must be bytes of each GPU")), "{error}");
+        }
+    }
+
+    #[test]
+    fn instances_are_counted_for_each_gpu() {
+        let config = "name: 'm' instance_group { kind: KIND_GPU gpus: [ 0, 2 ] count: 3 } instance_group { kind: KIND_GPU gpus: 2 }
+            instance_group { kind: KIND_CPU count: 9 } instance_group { kind: KIND_MODEL }";
+        assert_eq!(gpu_instances(&parse_text(config).unwrap()), [(0, 3), (2, 4)].into());
     }
 }

@@ -4,17 +4,21 @@
 //! refuses to evict members of served ensembles, and models that it could not load again.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use nereid_backend_api::{Error, Result};
-use nereid_core::{Model, ModelSpec, ModelTable, ScopedName, Server, VersionState, Work};
+use nereid_backend_api::{Error, MemoryKind, Result};
+use nereid_core::{Model, ModelMemory, ModelSpec, ModelTable, ScopedName, Server, VersionState, Work};
 
+use crate::amounts::{Amount, Gpu, MemoryBudgets, Shortage};
+use crate::content::Content;
 use crate::memory::{self, MemoryBytes};
-use crate::parameters::Parameters;
+use crate::parameters::{Parameters, gpu_instances};
 use crate::policy::Policy;
-use crate::sizes::Sizes;
+use crate::recording::Recording;
+use crate::sizes::{Description, Ended, Sizes};
 
 /// How long a load waits until a model in use can leave.
 const PATIENCE: Duration = if cfg!(test) { Duration::from_millis(200) } else { Duration::from_secs(5) };
@@ -29,10 +33,10 @@ const MINUTE: Duration = Duration::from_secs(60);
 const NO_ROOM_PAUSE: Duration = Duration::from_secs(5);
 
 /// The limits of models in memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RoomLimits {
-    /// Bytes that all models may take.
-    pub budget: Option<u64>,
+    /// Memory that all models may take.
+    pub budgets: MemoryBudgets,
     /// How many models may leave in a minute to make room.
     pub evictions_a_minute: usize,
     /// The time without requests after which a model leaves, unless its configuration sets another.
@@ -43,14 +47,16 @@ pub(crate) struct RoomLimits {
 pub(crate) struct Rooms {
     limits: RoomLimits,
     state: Mutex<State>,
+    /// Keeps what loads took for the next run of the server.
+    recording: Option<Recording>,
 }
 
 #[derive(Default)]
 struct State {
     sizes: Sizes,
     policy: Policy,
-    /// The models that are being loaded.
-    loading: BTreeSet<String>,
+    /// The models that are being loaded, and since when.
+    loading: BTreeMap<String, Instant>,
     /// When models left to make room in the last minute, and which.
     evictions: VecDeque<(Instant, String)>,
     /// When each model was used last, going by its counters.
@@ -68,19 +74,26 @@ enum Step {
 }
 
 impl Rooms {
-    pub(crate) fn new(limits: RoomLimits) -> Self {
-        Self { limits, state: Mutex::default() }
+    /// With the records of earlier runs in that folder, if there is one.
+    pub(crate) fn new(limits: RoomLimits, records: Option<PathBuf>) -> Self {
+        let (recording, records) = records.map(Recording::open).unzip();
+        let state = State { sizes: Sizes::with_records(records.unwrap_or_default()), ..State::default() };
+        Self { limits, state: Mutex::new(state), recording }
     }
 
     /// Whether the budget has room for a model now.
     pub(crate) fn has_room(&self, server: &Server, spec: &ModelSpec) -> bool {
-        let Some(budget) = self.limits.budget else { return true };
+        let budgets = &self.limits.budgets;
+        if budgets.is_empty() {
+            return true;
+        }
         let mut state = self.describe(spec);
         let name = &spec.id.name;
-        let fits = state.used(&server.models(), name) + state.sizes.of(name) <= budget;
+        let taken = state.used(&server.models(), name).plus(&state.sizes.amount(name));
+        let fits = budgets.exceeded(&taken).is_empty();
         if fits {
             // Counts until its load ends, so that loads side by side do not share the same room.
-            state.loading.insert(name.clone());
+            state.loading.insert(name.clone(), Instant::now());
         }
         fits
     }
@@ -88,7 +101,7 @@ impl Rooms {
     /// Whether the budget has room for this number of instances of a model in memory. Instances beyond those that models were loaded
     /// with count as much as these do.
     pub(crate) fn has_room_for_instances(&self, server: &Server, model: &Model, instances: usize) -> bool {
-        let Some(budget) = self.limits.budget else { return true };
+        let Some(budget) = self.limits.budgets.host else { return true };
         let models = server.models();
         let state = self.lock();
         let added = models.ready().map(|other| {
@@ -101,7 +114,7 @@ impl Rooms {
             let size = state.sizes.of(other.name()) / versions as u64;
             size / at_load.max(1) as u64 * now.saturating_sub(at_load) as u64
         });
-        state.used(&models, "") + added.sum::<u64>() <= budget
+        state.used(&models, "").host + added.sum::<u64>() <= budget
     }
 
     /// Makes room for a model, and begins to measure its load.
@@ -128,17 +141,60 @@ impl Rooms {
     }
 
     /// A load has ended.
-    pub(crate) fn after_load(&self, spec: &ModelSpec, is_loaded: bool) {
-        let now = self.memory_in_use();
+    pub(crate) fn after_load(&self, server: &Server, spec: &ModelSpec, is_loaded: bool) {
+        let name = &spec.id.name;
+        let (now, ended) = (self.memory_in_use(), Instant::now());
+        let own: Vec<_> = server.models().ready().filter(|model| *model.id() == spec.id).cloned().collect();
+        let (processes, gpus) = (memory_of_processes(&own), reported_gpus(&own));
+        let at = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |age| age.as_secs());
         let mut state = self.lock();
-        state.loading.remove(&spec.id.name);
-        state.sizes.end(&spec.id.name, is_loaded, now);
+        let began = state.loading.remove(name).unwrap_or(ended);
+        let took = ended.saturating_duration_since(began);
+        let records = state.sizes.end(name, Ended { is_loaded, took, now, processes, gpus, at });
+        drop(state);
+        if let Some(recording) = &self.recording {
+            records.into_iter().for_each(|(content, record)| recording.keep(content, record));
+        }
     }
 
-    /// The memory that was measured for a model, and what counts against the budget.
-    pub(crate) fn size(&self, name: &str) -> (Option<MemoryBytes>, u64) {
-        let state = self.lock();
-        (state.sizes.measured(name), state.sizes.of(name))
+    /// The memory of models; `None` for those of which nothing is known.
+    pub(crate) fn memory<'n>(&self, names: impl Iterator<Item = &'n str>) -> Vec<Option<ModelMemory>> {
+        self.lock().sizes.memory(names)
+    }
+
+    /// Counts what the processes of loaded models have grown by since they were loaded. Returns the model that leaves if the budget
+    /// is exceeded because of that.
+    pub(crate) fn follow_growth(&self, server: &Server, now: Instant) -> Option<String> {
+        let models = by_name(server);
+        let now_in_use = |versions: &Vec<_>| memory_of_processes(versions);
+        let in_use: Vec<_> = models.iter().filter_map(|(name, it)| Some((name, now_in_use(it)?))).collect();
+        let mut state = self.lock();
+        let has_grown =
+            in_use.into_iter().filter(|(name, bytes)| state.sizes.follow(name, *bytes)).count() > 0;
+        let (used, budget) = (state.used(&server.models(), "").host, self.limits.budgets.host?);
+        if !has_grown || used <= budget {
+            return None;
+        }
+        state.note_uses(&models, &self.limits.budgets);
+        let leaving =
+            state.policy.least(models.iter().filter(|(_, it)| may_leave(it)).map(|(name, _)| name.as_str()));
+        let leaving =
+            leaving.map(str::to_owned).filter(|_| state.is_calm(self.limits.evictions_a_minute, now));
+        tracing::warn!(
+            "models have grown to {}, more than the memory budget of {}{}",
+            megabytes(used),
+            megabytes(budget),
+            leaving.as_ref().map_or_else(String::new, |name| format!(": '{name}' leaves the memory"))
+        );
+        leaving
+    }
+
+    /// A model has left the memory to make room.
+    pub(crate) fn left(&self, name: String) {
+        let mut state = self.lock();
+        state.sizes.freed(&name);
+        state.policy.left(&name);
+        state.evictions.push_back((Instant::now(), name));
     }
 
     /// The models that have had no requests for too long.
@@ -164,9 +220,9 @@ impl Rooms {
         idle
     }
 
-    /// The memory of processes counts under a budget only, as reading it takes long.
+    /// The memory of processes counts under a budget, or for a later run under one, as reading it takes long.
     fn memory_in_use(&self) -> MemoryBytes {
-        memory::in_use(self.limits.budget.is_some())
+        memory::in_use(self.limits.budgets.host.is_some() || self.recording.is_some())
     }
 
     /// A model is not loaded.
@@ -175,10 +231,16 @@ impl Rooms {
     }
 
     fn describe(&self, spec: &ModelSpec) -> MutexGuard<'_, State> {
-        let declared = Parameters::of(&spec.config).ok().and_then(|parameters| parameters.memory);
-        let files = memory::file_bytes(&spec.directory);
+        let parameters = Parameters::of(&spec.config).unwrap_or_default();
+        let description = Description {
+            declared: parameters.memory,
+            declared_gpus: parameters.gpu_memory,
+            gpu_instances: gpu_instances(&spec.config),
+            files: memory::file_bytes(&spec.directory),
+            content: Content::of(spec),
+        };
         let mut state = self.lock();
-        state.sizes.describe(&spec.id.name, declared, files);
+        state.sizes.describe(&spec.id.name, description);
         state
     }
 
@@ -186,36 +248,31 @@ impl Rooms {
         let before = self.memory_in_use();
         let models = by_name(server);
         let mut state = self.lock();
-        let (Some(budget), needed) = (self.limits.budget, state.sizes.of(name)) else {
-            state.begin(name, before);
-            return Ok(Step::Load);
-        };
-        if needed > budget {
+        let (budgets, needed) = (&self.limits.budgets, state.sizes.amount(name));
+        if let Some(Shortage { place, taken, budget }) = budgets.exceeded(&needed).first() {
             return Err(Error::unavailable(format!(
                 "model '{name}' takes about {}, more than the memory budget of {}",
-                megabytes(needed),
-                megabytes(budget)
+                place.bytes(*taken),
+                megabytes(*budget)
             )));
         }
         let used = state.used(&server.models(), name);
-        if used + needed <= budget {
+        let short = budgets.exceeded(&used.clone().plus(&needed));
+        let Some(&Shortage { place, budget, .. }) = short.first() else {
             state.begin(name, before);
             return Ok(Step::Load);
-        }
-        for (other, versions) in &models {
-            let cost = versions.iter().map(|model| model.statistics().load_duration()).sum();
-            let size = state.sizes.of(other);
-            state.policy.note(other, uses(versions), size, cost);
-        }
+        };
+        state.note_uses(&models, budgets);
         let can_leave = |(other, versions): &(&String, &Vec<_>)| {
-            *other != name && !kept.contains(*other) && may_leave(versions)
+            let is_there = state.sizes.amount(other).of(place) > 0;
+            is_there && *other != name && !kept.contains(*other) && may_leave(versions)
         };
         let leaving = models.iter().filter(can_leave).map(|(other, _)| other.as_str());
         let Some(other) = state.policy.least(leaving) else {
             let message = format!(
                 "no room for model '{name}': it takes about {}, and models take {} of {}; none can leave now",
-                megabytes(needed),
-                megabytes(used),
+                place.bytes(needed.of(place)),
+                megabytes(used.of(place)),
                 megabytes(budget)
             );
             return Ok(Step::Wait(Error::unavailable(message).with_retry_after(NO_ROOM_PAUSE)));
@@ -229,10 +286,7 @@ impl Rooms {
         match server.evict_model_now(&other) {
             Ok(()) => {
                 tracing::info!("'{other}' leaves the memory ({}) to make room for '{name}'", megabytes(size));
-                let mut state = self.lock();
-                state.sizes.freed(size);
-                state.policy.left(&other);
-                state.evictions.push_back((Instant::now(), other));
+                self.left(other);
             }
             Err(error) => {
                 tracing::debug!("{error}");
@@ -248,30 +302,46 @@ impl Rooms {
 
 impl State {
     /// The memory of all models but one: of those in memory, being unloaded and being loaded.
-    fn used(&self, models: &ModelTable, except: &str) -> u64 {
+    fn used(&self, models: &ModelTable, except: &str) -> Amount {
         let takes = |state: &VersionState| {
             matches!(state, VersionState::Unloading { .. })
                 || state.model().is_some_and(|model| !model.is_composite())
         };
         let resident =
             models.names().filter(|name| models.states_of(ScopedName::everywhere(name)).any(takes));
-        let all: BTreeSet<_> = resident.chain(self.loading.iter().map(String::as_str)).collect();
-        all.into_iter().filter(|name| *name != except).map(|name| self.sizes.of(name)).sum()
+        let all: BTreeSet<_> = resident.chain(self.loading.keys().map(String::as_str)).collect();
+        let amounts = all.into_iter().filter(|name| *name != except).map(|name| self.sizes.amount(name));
+        amounts.fold(Amount::default(), |sum, amount| sum.plus(&amount))
     }
 
     fn begin(&mut self, name: &str, before: MemoryBytes) {
-        self.loading.insert(name.to_owned());
+        self.loading.insert(name.to_owned(), Instant::now());
         self.sizes.begin(before);
+    }
+
+    /// Tells the policy how often the models in memory were used, and what they take.
+    fn note_uses(&mut self, models: &BTreeMap<String, Vec<Arc<Model>>>, budgets: &MemoryBudgets) {
+        for (name, versions) in models {
+            let last = || versions.iter().map(|model| model.statistics().load_duration()).sum();
+            let cost = self.sizes.load_time(name).unwrap_or_else(last);
+            self.policy.note(name, uses(versions), budgets.weight(&self.sizes.amount(name)), cost);
+        }
+    }
+
+    /// Whether fewer models than this left the memory within the last minute.
+    fn is_calm(&mut self, limit: usize, now: Instant) -> bool {
+        while self.evictions.front().is_some_and(|(at, _)| now.saturating_duration_since(*at) >= MINUTE) {
+            self.evictions.pop_front();
+        }
+        self.evictions.len() < limit
     }
 
     /// Limits how many models leave in a minute.
     fn check_rate(&mut self, name: &str, limit: usize, now: Instant) -> Result<()> {
-        while self.evictions.front().is_some_and(|(at, _)| now.saturating_duration_since(*at) >= MINUTE) {
-            self.evictions.pop_front();
-        }
-        let Some((first, _)) = self.evictions.front().filter(|_| self.evictions.len() >= limit) else {
+        if self.is_calm(limit, now) {
             return Ok(());
-        };
+        }
+        let Some((first, _)) = self.evictions.front() else { return Ok(()) };
         let mut competing: BTreeMap<&str, usize> = BTreeMap::new();
         self.evictions.iter().for_each(|(_, other)| *competing.entry(other).or_default() += 1);
         let mut competing: Vec<_> = competing.into_iter().collect();
@@ -318,6 +388,23 @@ fn uses(versions: &[Arc<Model>]) -> u64 {
         counters.success.count + counters.fail.count
     };
     versions.iter().map(of_version).sum()
+}
+
+/// The memory of the processes of a model's versions; `None` if it has none of its own.
+fn memory_of_processes(versions: &[Arc<Model>]) -> Option<u64> {
+    let processes: Vec<_> = versions.iter().flat_map(|model| model.processes()).collect();
+    (!processes.is_empty()).then(|| memory::of_processes(&processes))
+}
+
+/// The memory of GPUs that the backend of a model's versions reports.
+fn reported_gpus(versions: &[Arc<Model>]) -> BTreeMap<Gpu, u64> {
+    let mut gpus = BTreeMap::new();
+    for usage in versions.iter().flat_map(|model| model.memory_usage()) {
+        if let (MemoryKind::Gpu, Ok(gpu)) = (usage.memory.kind, Gpu::try_from(usage.memory.device)) {
+            *gpus.entry(gpu).or_default() += usage.byte_size;
+        }
+    }
+    gpus
 }
 
 fn megabytes(bytes: u64) -> String {

@@ -1,6 +1,5 @@
 //! Entries are created once for concurrent users, and recover from any state that an earlier process left.
 
-use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread;
 
@@ -150,33 +149,6 @@ fn failed_entry_leaves_nothing() {
     };
     assert!(cache.entry("key").with(&fail, &|_| {}, &refuse).is_err());
     assert!(folder.path().join("key/env/file").exists());
-}
-
-#[test]
-fn unsafe_cache_folders_are_refused() {
-    let root = tempfile::tempdir().unwrap();
-    let at = |name: &str| root.path().join(name);
-    let usable = |names: &[&str]| first_usable(names.iter().map(|name| at(name)), "inner");
-    let made = usable(&["deep/own"]).unwrap();
-    assert_eq!(made, at("deep/own/inner"));
-    assert_eq!(made.metadata().unwrap().permissions().mode() & 0o777, 0o700);
-    assert_eq!(usable(&["deep/own"]).unwrap(), made);
-
-    fs::write(at("file"), "").unwrap();
-    fs::create_dir(at("open")).unwrap();
-    fs::set_permissions(at("open"), fs::Permissions::from_mode(0o777)).unwrap();
-    fs::create_dir(at("elsewhere")).unwrap();
-    symlink("elsewhere", at("link")).unwrap();
-    for (name, part) in [
-        ("file", "Not a directory"),
-        ("open", "is writable by other users"),
-        ("link", "is not a folder"),
-        ("file/x", "Not a directory"),
-    ] {
-        let error = usable(&[name]).unwrap_err().to_string();
-        assert!(error.contains(part), "{name}: {error}");
-        assert_eq!(usable(&[name, "next"]).unwrap(), at("next/inner"), "{name}");
-    }
 }
 
 #[test]

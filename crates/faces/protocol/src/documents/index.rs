@@ -4,6 +4,8 @@ use nereid_backend_api::Result;
 use nereid_core::{FetchStatus, ModelId, ModelStatus, Server};
 use serde::Serialize;
 
+use super::memory::MemoryDocument;
+
 /// A model of the repository, or one of its versions. Absent fields are omitted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct IndexEntry {
@@ -20,6 +22,17 @@ pub struct IndexEntry {
     pub reason: Option<String>,
 }
 
+/// An entry with the memory of its model or version.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct IndexEntryWithMemory {
+    /// The entry.
+    #[serde(flatten)]
+    pub entry: IndexEntry,
+    /// The memory, as far as it is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<MemoryDocument>,
+}
+
 /// Every known version with its state, and the names of models that were never loaded, of the models that are visible.
 ///
 /// # Errors
@@ -29,9 +42,28 @@ pub async fn repository_index(
     only_ready: bool,
     is_visible: impl Fn(&ModelId) -> bool,
 ) -> Result<Vec<IndexEntry>> {
-    let mut index = server.index().await?;
-    index.retain(|(id, _)| is_visible(id));
-    Ok(entries(index, &server.fetches(), only_ready))
+    let index = visible(server, is_visible).await?;
+    let fetches = server.fetches();
+    let entries = index.into_iter().map(|(id, status)| entry(id, status, &fetches));
+    Ok(entries.filter(|entry| !only_ready || entry.is_ready()).collect())
+}
+
+/// [`repository_index`] with the memory of each entry.
+///
+/// # Errors
+/// See there.
+pub async fn repository_index_with_memory(
+    server: &Server,
+    only_ready: bool,
+    is_visible: impl Fn(&ModelId) -> bool,
+) -> Result<Vec<IndexEntryWithMemory>> {
+    let index = visible(server, is_visible).await?;
+    let (fetches, memory) = (server.fetches(), server.memory(&index));
+    let entries = index.into_iter().zip(memory).map(|((id, status), memory)| IndexEntryWithMemory {
+        entry: entry(id, status, &fetches),
+        memory: memory.map(MemoryDocument::from),
+    });
+    Ok(entries.filter(|entry| !only_ready || entry.entry.is_ready()).collect())
 }
 
 /// [`repository_index`] of all models, for threads that may block.
@@ -39,43 +71,43 @@ pub async fn repository_index(
 /// # Errors
 /// See there.
 pub fn blocking_repository_index(server: &Server, only_ready: bool) -> Result<Vec<IndexEntry>> {
-    Ok(entries(server.blocking_index()?, &server.fetches(), only_ready))
+    let (index, fetches) = (server.blocking_index()?, server.fetches());
+    let entries = index.into_iter().map(|(id, status)| entry(id, status, &fetches));
+    Ok(entries.filter(|entry| !only_ready || entry.is_ready()).collect())
 }
 
-fn entries(
-    index: Vec<(ModelId, Option<ModelStatus>)>,
-    fetches: &[FetchStatus],
-    only_ready: bool,
-) -> Vec<IndexEntry> {
-    let fetching = |id: &ModelId| fetches.iter().find(|fetch| fetch.id == *id).map(FetchStatus::describe);
-    let entries = index.into_iter().map(|(id, status)| match status {
+async fn visible(
+    server: &Server,
+    is_visible: impl Fn(&ModelId) -> bool,
+) -> Result<Vec<(ModelId, Option<ModelStatus>)>> {
+    let mut index = server.index().await?;
+    index.retain(|(id, _)| is_visible(id));
+    Ok(index)
+}
+
+impl IndexEntry {
+    fn is_ready(&self) -> bool {
+        self.state == Some("READY")
+    }
+}
+
+fn entry(id: ModelId, status: Option<ModelStatus>, fetches: &[FetchStatus]) -> IndexEntry {
+    let fetching = fetches.iter().find(|fetch| fetch.id == id).map(FetchStatus::describe);
+    let name = id.name;
+    let Some(status) = status else {
         // The versions are known once the files have been fetched.
-        None => match fetching(&id) {
-            Some(reason) => IndexEntry {
-                name: id.name,
-                state: Some("LOADING"),
-                reason: Some(reason),
-                ..IndexEntry::default()
-            },
-            None => IndexEntry { name: id.name, ..IndexEntry::default() },
-        },
-        Some(status) => {
-            let version = status.version.map(|version| version.to_string());
-            // A model that is loaded on demand, and fetched now.
-            let fetching = fetching(&id);
-            let name = id.name;
-            match fetching.clone().filter(|_| status.state.is_evicted()) {
-                Some(reason) => IndexEntry { name, version, state: Some("LOADING"), reason: Some(reason) },
-                None => IndexEntry {
-                    name,
-                    version,
-                    state: Some(status.state.name()),
-                    reason: status.reason().or(fetching),
-                },
-            }
+        let state = fetching.is_some().then_some("LOADING");
+        return IndexEntry { name, state, reason: fetching, version: None };
+    };
+    let version = status.version.map(|version| version.to_string());
+    // A model that is loaded on demand, and fetched now.
+    match fetching.clone().filter(|_| status.state.is_evicted()) {
+        Some(reason) => IndexEntry { name, version, state: Some("LOADING"), reason: Some(reason) },
+        None => {
+            let (state, reason) = (Some(status.state.name()), status.reason().or(fetching));
+            IndexEntry { name, version, state, reason }
         }
-    });
-    entries.filter(|entry| !only_ready || entry.state == Some("READY")).collect()
+    }
 }
 
 #[cfg(test)]
@@ -111,7 +143,7 @@ mod tests {
             (status(Some(1), broken), (Some("UNAVAILABLE"), Some("broken")), (Some("UNAVAILABLE"), false)),
         ] {
             let line = |fetches: &[FetchStatus]| {
-                let found = entries(vec![(id.clone(), status.clone())], fetches, false).remove(0);
+                let found = entry(id.clone(), status.clone(), fetches);
                 (found.state, found.reason)
             };
             let (state, reason) = line(&[]);

@@ -1,5 +1,6 @@
 //! Loads and unloads of single models, as clients or the server itself decide.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -11,6 +12,8 @@ use crate::model::Model;
 use crate::scope::ScopedName;
 use crate::source::Overrides;
 use crate::spec::ModelId;
+use crate::table::ModelStatus;
+use crate::versions::ModelMemory;
 
 impl Server {
     /// Loads a model, or reloads it if it has changed or something is overridden, and calls `done` with the outcome. The members
@@ -108,6 +111,34 @@ impl Server {
     pub fn has_room_for_instances(&self, model: &Model, instances: usize) -> bool {
         let residency = self.options.residency.as_ref();
         residency.is_none_or(|residency| residency.has_room_for_instances(model, instances))
+    }
+
+    /// The memory of each entry of an index. A model in memory is divided equally among its versions there; one that is not has
+    /// what it would take divided among its entries.
+    pub fn memory(&self, index: &[(ModelId, Option<ModelStatus>)]) -> Vec<Option<ModelMemory>> {
+        let Some(residency) = &self.options.residency else { return vec![None; index.len()] };
+        let models = self.models();
+        let is_resident = |status: &Option<ModelStatus>| {
+            status.as_ref().is_some_and(|status| status.state.model().is_some())
+        };
+        // The entries of each model, and those in memory.
+        let mut entries: BTreeMap<&ModelId, (u64, u64)> = BTreeMap::new();
+        for (id, status) in index {
+            let counts = entries.entry(id).or_default();
+            counts.0 += 1;
+            counts.1 += u64::from(is_resident(status));
+        }
+        let ids: Vec<_> = entries.keys().map(|id| (*id).clone()).collect();
+        let memory: BTreeMap<_, _> = ids.iter().zip(residency.memory(&ids)).collect();
+        let of_entry = |(id, status): &(ModelId, Option<ModelStatus>)| {
+            let memory = memory.get(id).cloned().flatten()?;
+            match (is_resident(status), entries.get(id)?) {
+                (true, _) => Some(memory.divided_by(models.resident_versions(id.name.as_str()))),
+                (false, (count, 0)) => Some(memory.divided_by(*count)),
+                (false, _) => None,
+            }
+        };
+        index.iter().map(of_entry).collect()
     }
 
     /// Loads a model that was evicted, or that was never loaded, as it is in the source now, and calls `done` with the outcome. The

@@ -2,13 +2,14 @@
 
 use std::fmt;
 use std::pin::Pin;
+use std::time::SystemTime;
 
 use nereid_backend_api::{ModelConfig, Result};
 
 use super::VersionChooser;
 use crate::model::Model;
 use crate::scope::ScopedName;
-use crate::spec::ModelSpec;
+use crate::spec::{ModelId, ModelSpec};
 use crate::table::ModelTable;
 
 /// Loads models for their requests. As a [`VersionChooser`], it decides about requests whose model or version is not served.
@@ -43,10 +44,79 @@ pub trait Residency: VersionChooser + fmt::Debug {
         true
     }
 
+    /// The memory of these models, loaded or not; `None` if it is unknown.
+    fn memory(&self, models: &[ModelId]) -> Vec<Option<ModelMemory>> {
+        vec![None; models.len()]
+    }
+
     /// Whether a request to a model that is not served would have it loaded. Resolves within seconds, and loads nothing.
     fn is_offered(
         &self,
         name: ScopedName<'_>,
         models: &ModelTable,
     ) -> Pin<Box<dyn Future<Output = bool> + Send>>;
+}
+
+/// The memory of a model, or its share of a version.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModelMemory {
+    /// The measurement of its load, if there was one.
+    pub measured: Option<MeasuredMemory>,
+    /// Bytes that it takes of the memory budget, or would take if it were loaded.
+    pub budget: u64,
+    /// The origin of `budget`.
+    pub basis: MemoryBasis,
+    /// The numbers of GPUs, and the bytes that it takes of their budgets, or would take.
+    pub gpus: Vec<(i32, u64)>,
+}
+
+/// Memory that was measured when a model was loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MeasuredMemory {
+    /// Bytes in the server's process.
+    pub server: u64,
+    /// Bytes in the processes that the server started.
+    pub processes: u64,
+    /// The time of the load.
+    pub at: SystemTime,
+}
+
+/// How the memory of a model is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemoryBasis {
+    /// Declared by the model's configuration.
+    Declared,
+    /// Measured in this run of the server.
+    Measured,
+    /// Measured in an earlier run of the server.
+    Recorded,
+    /// Estimated from the sizes of the model's files.
+    Files,
+}
+
+impl MemoryBasis {
+    /// The name in documents.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Declared => "declared",
+            Self::Measured => "measured",
+            Self::Recorded => "recorded",
+            Self::Files => "files",
+        }
+    }
+}
+
+impl ModelMemory {
+    /// The memory of each of `count` versions, which take equal parts.
+    #[must_use]
+    pub fn divided_by(self, count: u64) -> Self {
+        let count = count.max(1);
+        let measured = self.measured.map(|MeasuredMemory { server, processes, at }| MeasuredMemory {
+            server: server / count,
+            processes: processes / count,
+            at,
+        });
+        let gpus = self.gpus.into_iter().map(|(gpu, bytes)| (gpu, bytes / count)).collect();
+        Self { measured, budget: self.budget / count, basis: self.basis, gpus }
+    }
 }

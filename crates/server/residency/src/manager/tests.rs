@@ -9,12 +9,13 @@ use std::task::{Context, Poll, Waker};
 use futures_util::future::join_all;
 use nereid_backend_api::{Backend, DataType, InferRequest, Response, Tensor};
 use nereid_core::{
-    BlockingSource, Caller, Fingerprint, ModelControl, ModelId, ModelSpec, Overrides, RequestHead, Scope,
-    ScopedName, ServerOptions,
+    BlockingSource, Caller, Fingerprint, MemoryBasis, ModelControl, ModelId, ModelSpec, Overrides,
+    RequestHead, Scope, ScopedName, ServerOptions,
 };
 use nereid_testkit::{Gate, ScriptedBackend, ScriptedModel};
 
 use super::*;
+use crate::idleness::IDLE_CHECK;
 
 /// The content of models whose executions wait at the gate.
 const HELD: u8 = 99;
@@ -383,8 +384,8 @@ async fn models_leave_for_others_and_every_request_is_answered_by_its_own_model(
             assert_eq!(world.ask(name).await.unwrap(), *content, "{control:?}");
         }
         assert!(world.server.is_ready());
-        let memory = world.residency.memory();
-        assert_eq!(memory.iter().filter(|it| it.kind == "budget").map(|it| it.bytes).sum::<u64>(), 30);
+        let memory = world.residency.resident();
+        assert_eq!(memory.iter().map(|(_, _, memory)| memory.budget).sum::<u64>(), 30);
     }
 }
 
@@ -428,6 +429,35 @@ async fn instances_of_a_name_in_two_namespaces_take_their_share_of_its_memory() 
     }
 }
 
+#[tokio::test]
+async fn entries_of_the_index_have_their_part_of_the_memory() {
+    let text = sized(40, "");
+    let world = world(ModelControl::OnDemand, budget(100), &[("both", 1, &text), ("other", 2, &text)]);
+    let entries = async || {
+        let index = world.server.index().await.unwrap();
+        let memory = world.server.memory(&index);
+        let taken = memory.into_iter().map(|memory| memory.map(|memory| (memory.budget, memory.basis)));
+        index.into_iter().map(|(id, _)| id.to_string()).zip(taken).collect::<BTreeMap<_, _>>()
+    };
+    let names = ["one::both", "two::both", "other"].map(str::to_owned);
+    let of = |taken: [Option<u64>; 3]| {
+        let taken = taken.map(|bytes| bytes.map(|bytes| (bytes, MemoryBasis::Declared)));
+        names.clone().into_iter().zip(taken).collect::<BTreeMap<_, _>>()
+    };
+    let one = Scope::of("one", |id| id.namespace == "one");
+    let two = Scope::of("two", |id| id.namespace == "two");
+    world.server.resolve(ScopedName::new("both", &one), None).await.unwrap();
+    let found = entries().await;
+    assert_eq!(found["one::both"], Some((40, MemoryBasis::Declared)));
+    assert!(!found.contains_key("other") || found["other"].is_none(), "{found:?}");
+    world.server.resolve(ScopedName::new("both", &two), None).await.unwrap();
+    world.ask("other").await.unwrap();
+    assert_eq!(entries().await, of([Some(20), Some(20), Some(40)]));
+    // Models out of memory have what they would take.
+    world.evict("other");
+    assert_eq!(entries().await, of([Some(20), Some(20), Some(40)]));
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn neither_models_in_use_nor_kept_ones_leave() {
     let kept = sized(10, "parameters { key: 'keep_loaded' value { string_value: 'true' } }");
@@ -461,6 +491,108 @@ async fn neither_models_in_use_nor_kept_ones_leave() {
         assert_eq!(answers.single().await.unwrap().outputs[0].contiguous().unwrap()[0], HELD);
     }
     assert_eq!(world.ask("b").await.unwrap(), 4);
+}
+
+/// The parameters of a model that takes this much of GPUs.
+fn on_gpus(gpus: &str) -> String {
+    let gpus = format!("parameters {{ key: 'gpu_memory_byte_size' value {{ string_value: '{gpus}' }} }}");
+    sized(10, &gpus)
+}
+
+#[tokio::test]
+async fn models_leave_a_gpu_for_others_there_and_only_those_that_make_room() {
+    let texts = ["0:10", "1:10", "0:10", "0:6,1:6", "0:11", "2:1000"].map(on_gpus);
+    let names = ["zero", "one", "again", "pair", "large", "free"];
+    let models: Vec<_> =
+        (1..).zip(names).zip(&texts).map(|((it, name), text)| (name, it, text.as_str())).collect();
+    let gpu_memory_budgets = BTreeMap::from([(0, 10), (1, 10)]);
+    for memory_budget in [None, Some(1000), Some(30)] {
+        let options =
+            ResidencyOptions { memory_budget, gpu_memory_budgets: gpu_memory_budgets.clone(), ..budget(0) };
+        let world = world(ModelControl::OnDemand, options, &models);
+        for name in ["one", "free", "zero"] {
+            world.ask(name).await.unwrap();
+        }
+        assert_eq!(world.resident(), ["free", "one", "zero"].map(str::to_owned).into());
+        world.ask("again").await.unwrap();
+        assert_eq!(world.resident(), ["again", "free", "one"].map(str::to_owned).into());
+        world.ask("pair").await.unwrap();
+        assert_eq!(world.resident(), ["pair", "free"].map(str::to_owned).into());
+        let error = world.ask("large").await.unwrap_err();
+        assert!(
+            error.message().contains("takes about 0.0 MB of GPU 0, more than the memory budget"),
+            "{error}"
+        );
+        assert_eq!(world.resident(), ["pair", "free"].map(str::to_owned).into());
+        world.ask("one").await.unwrap();
+        assert_eq!(world.resident(), ["free", "one"].map(str::to_owned).into());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn models_in_use_stay_on_their_gpu() {
+    let (gpu, text) = (on_gpus("0:10"), on_gpus("1:10"));
+    let models = [("busy", HELD, gpu.as_str()), ("other", 2, text.as_str()), ("waits", 3, gpu.as_str())];
+    let options =
+        ResidencyOptions { memory_budget: None, gpu_memory_budgets: [(0, 15), (1, 15)].into(), ..budget(0) };
+    let world = world(ModelControl::OnDemand, options, &models);
+    world.ask("other").await.unwrap();
+    let busy = world.server.resolve(ScopedName::everywhere("busy"), None).await.unwrap();
+    let mut answers = world.server.infer(&busy, InferRequest::default(), Caller::default()).unwrap();
+    drop(busy);
+    let error = world.ask("waits").await.unwrap_err();
+    let expected = "it takes about 0.0 MB of GPU 0, and models take 0.0 MB of 0.0 MB; none can leave now";
+    assert!(error.message().contains(expected), "{error}");
+    assert_eq!(world.resident(), ["busy", "other"].map(str::to_owned).into());
+    world.gate.open();
+    answers.single().await.unwrap();
+    drop(answers);
+    assert_eq!(world.ask("waits").await.unwrap(), 3);
+    assert_eq!(world.resident(), ["other", "waits"].map(str::to_owned).into());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn no_budget_of_a_gpu_is_exceeded_whatever_is_requested() {
+    let texts: Vec<_> = (0..12).map(|it| on_gpus(["0:10", "1:10", "0:5,1:5", "2:7"][it % 4])).collect();
+    let names: Vec<_> = (0..12).map(|number| format!("m{number}")).collect();
+    let models: Vec<_> =
+        (1..).zip(&names).zip(&texts).map(|((it, name), text)| (name.as_str(), it, text.as_str())).collect();
+    let budgets = BTreeMap::from([(0, 20), (1, 15), (2, 7)]);
+    for control in [ModelControl::OnDemand, ModelControl::None, ModelControl::Poll] {
+        let options =
+            ResidencyOptions { memory_budget: None, gpu_memory_budgets: budgets.clone(), ..budget(0) };
+        let world = Arc::new(world(control, options, &models));
+        let check = |world: &World| {
+            let mut taken = BTreeMap::<i32, u64>::new();
+            for (gpu, bytes) in world.residency.resident().into_iter().flat_map(|(_, _, memory)| memory.gpus)
+            {
+                *taken.entry(gpu).or_default() += bytes;
+            }
+            assert!(taken.iter().all(|(gpu, taken)| taken <= &budgets[gpu]), "{control:?}: {taken:?}");
+        };
+        check(&world);
+        let asking = (0..4_usize).map(|client| {
+            let world = Arc::clone(&world);
+            tokio::spawn(async move {
+                for step in 0..40 {
+                    let number = (client * 7 + step * 5 + step / 3) % 12;
+                    match world.ask(&format!("m{number}")).await {
+                        Ok(answer) => assert_eq!(usize::from(answer), number + 1),
+                        Err(error) => assert!(error.retry_after().is_some(), "{error}"),
+                    }
+                }
+            })
+        });
+        let all = join_all(asking);
+        for outcome in all.await {
+            outcome.unwrap();
+        }
+        check(&world);
+        for (name, content, _) in &models {
+            assert_eq!(world.ask(name).await.unwrap(), *content, "{control:?}");
+            check(&world);
+        }
+    }
 }
 
 #[tokio::test]
