@@ -77,7 +77,7 @@ pub use nereid_statistics::{
     LatencyPhase, LatencySummary, ModelStatistics, ResponseStatistics, Totals,
 };
 pub use readiness_watch::ReadinessWatch;
-pub use release::{AnswerDifference, Release, ReleaseStatus, ReleasedVersion};
+pub use release::{AnswerDifference, Release, ReleaseStatus, ReleasedVersion, Verdict};
 pub use repository_agent::{
     AgentAction, AgentContext, AgentFolders, AgentModel, ModelLocation, RepositoryAgent,
 };

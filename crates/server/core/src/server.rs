@@ -228,6 +228,11 @@ impl Server {
         self.models.events().subscribe()
     }
 
+    /// Announces a change of what the index shows of a model and is kept elsewhere, such as its release.
+    pub fn announce_change(&self) {
+        self.models.events().notify();
+    }
+
     /// Subscribes to changes of [`ready`](Self::ready). While there is a subscription, backends that announce nothing are
     /// polled.
     pub fn watch_readiness(self: &Arc<Self>) -> ReadinessWatch {
