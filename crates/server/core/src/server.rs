@@ -1,6 +1,7 @@
 //! The server as every face sees it: health, models, and [`Server::infer`].
 
 mod control;
+mod notes;
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -226,11 +227,6 @@ impl Server {
     /// Subscribes to changes: of the model table, of readiness, of the server itself.
     pub fn changes(&self) -> Changes {
         self.models.events().subscribe()
-    }
-
-    /// Announces a change of what the index shows of a model and is kept elsewhere, such as its release.
-    pub fn announce_change(&self) {
-        self.models.events().notify();
     }
 
     /// Subscribes to changes of [`ready`](Self::ready). While there is a subscription, backends that announce nothing are
