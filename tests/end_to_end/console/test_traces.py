@@ -1,6 +1,7 @@
 """Traces of single requests as waterfalls, and releases, in a real browser."""
 
 import json
+import re
 import shutil
 import sys
 
@@ -214,6 +215,32 @@ def test_release_shows_shares_copies_and_the_verdict(repository, browser):
         expect(version).to_contain_text("Ready")
         expect(version).to_contain_text("withdrawn of a release")
         expect(page.get_by_role("region", name="Failing")).to_have_count(0)
+        page = console.open("settings")
+        change = page.get_by_role("region", name="Who changed what").last.locator("tbody tr")
+        expect(change).to_contain_text("the server")
+        expect(change).to_contain_text("version 2 was withdrawn: ")
+        console.assert_accessible()
+        console.assert_no_sideways_scrolling()
+
+
+def test_candidates_are_promoted_and_withdrawn_by_hand(repository, browser):
+    parameters = {"release_versions": "1=100, 2=0, 3=0"}
+    extra = "".join(f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}\n' for key, value in parameters.items())
+    tensors = ([("INPUT0", "FP32", [1])], [("OUTPUT0", "FP32", [1])])
+    write_model(repository, "m", config("m", "identity", *tensors, extra=f"version_policy {{ all {{ }} }}\n{extra}"))
+    for version in (2, 3):
+        (repository / "m" / str(version)).mkdir()
+    with nereid_server.running(repository) as server, browser.console(server) as console:
+        page = console.open("models/m/release")
+        page.get_by_role("button", name="Withdraw version 2").click()
+        expect(page.get_by_text("Version 2 was withdrawn: on request")).to_be_visible()
+        console.assert_accessible()
+        console.assert_no_sideways_scrolling()
+        page.get_by_role("button", name="Promote version 3").click()
+        expect(page.get_by_text("Version 3 was promoted: on request")).to_be_visible()
+        expect(page.get_by_role("button", name=re.compile("version"))).to_have_count(0)
+        answer = infer(server, "m", {"inputs": NUMBER})
+        assert answer.json["model_version"] == "3", answer
 
 
 ADDER = """

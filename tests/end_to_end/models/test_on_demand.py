@@ -277,3 +277,42 @@ def test_competing_models_are_named_in_the_log(repository, serve):
     assert int(answer.headers["Retry-After"]) > 10
     assert "2 models left the memory within a minute, most of all 'a' 1 times, 'b' 1 times" in server.log
     assert http_answer(server, "a") == [3, 4]
+
+
+def write_scheduled(repository, name, schedule, **more):
+    write_identity(repository, name, ["INT32"], load_schedule=schedule, **more)
+
+
+def test_a_model_is_there_at_its_time_before_any_request(repository, serve):
+    write_scheduled(repository, "always", "* * * * *", load_schedule_keep="2m", idle_timeout_secs="1")
+    write_scheduled(repository, "seldom", "30 2 29 2 * Europe/Berlin")
+    server = serve()
+    server.wait_for_log(r"loading 'always' by its schedule")
+    assert eventually(lambda: [state for _, state, _ in entries(server, "always")] == ["READY"])
+    ((version, state, reason),) = entries(server, "seldom")
+    pattern = r"loaded on demand, by its schedule next at (2028|2032)-02-29 02:30 Europe/Berlin"
+    assert (version, state) == ("1", "UNLOADED") and re.fullmatch(pattern, reason), reason
+    server.wait_for_log(r"'seldom' is loaded by its schedule, next at 20")
+    assert http_answer(server, "always") == http_answer(server, "seldom") == [3, 4]
+    assert load_lines(server, "always") == 1
+
+
+@pytest.mark.parametrize(
+    "schedule, keep, words",
+    [
+        ("8:00", None, "parameter 'load_schedule' is '8:00', but must be five fields as in cron"),
+        ("0 25 * * *", None, "but must be five fields as in cron: "),
+        ("0 8 * * * Mars/Olympus", None, "a time zone that this machine knows"),
+        ("0 0 31 6 *", None, "a schedule with a time that comes"),
+        ("0 8 * * *", "forever", "parameter 'load_schedule_keep' is 'forever', but must be a duration from 1m to 168h"),
+        (None, "1h", "parameter 'load_schedule_keep' has no effect without 'load_schedule'"),
+    ],
+)
+def test_wrong_schedules_fail_the_load_with_what_would_be_right(repository, serve, schedule, keep, words):
+    given = {"load_schedule": schedule, "load_schedule_keep": keep}
+    write_identity(repository, "m", ["INT32"], **{key: value for key, value in given.items() if value is not None})
+    write_identity(repository, "other", ["INT32"])
+    server = serve("--exit-on-error=false", "--strict-readiness=false")
+    ((_, state, reason),) = entries(server, "m")
+    assert state == "UNAVAILABLE" and words in reason, reason
+    assert http_answer(server, "other") == [3, 4]

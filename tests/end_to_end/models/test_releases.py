@@ -206,6 +206,87 @@ def test_a_worse_version_in_python_is_withdrawn(repository, serve, action, reaso
     assert Scrape(server).value("nereid_release_share", model="m", version="2") == 0
 
 
+def decide(server, name, **body):
+    return request(server, "POST", f"/v2/models/{name}/release", json.dumps(body))
+
+
+def audited(log):
+    """What the audit log says of releases, without times and addresses."""
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    return [{key: value for key, value in line.items() if key not in ("time", "address")} for line in lines]
+
+
+def test_decisions_reach_the_audit_log_and_the_console(repository, serve, tmp_path):
+    release = {"versions": "1=100,2=0", "shadow": "2=100", "promote_after": "60"}
+    write_scales(repository, "m", [2, 4], **release)
+    write_scales(repository, "n", [2, 4, 8], versions="1=50,2=25,3=25")
+    log = tmp_path / "audit"
+    server = serve(f"--audit-log={log}")
+    send_until(server, "m", "withdrawn")
+    reason = state(server, "m")[0]["2"]["reason"]
+    automatic = {"action": "change-release", "outcome": "done", "subject": "m", "automatic": True}
+    automatic["reason"] = f"version 2 was withdrawn: {reason}"
+    assert eventually(lambda: audited(log) == [automatic]), log.read_text()
+    (change,) = request(server, "GET", "/console/api/changes").json
+    expected = {"automatic": True, "principal": None, "subject": "m", "request": None, "reason": automatic["reason"]}
+    assert {key: change[key] for key in expected} == expected
+
+    def states():
+        document = request(server, "GET", "/console/api/states?model=m").json
+        return [entry["reason"] for entry in document if entry["version"] == "2" and entry["state"] == "READY"]
+
+    note = f"withdrawn of a release, 0.0 % of the requests: {reason}"
+    assert eventually(lambda: states()[-1:] == [note]), states()
+    assert decide(server, "n", withdraw="2", reason="too slow").status == 200
+    assert decide(server, "n", promote="3").status == 200
+    assert {http_answer(server, "n") for _ in range(20)} == {("3", 8.0)}
+    versions, _ = state(server, "n")
+    assert [versions[version]["part"] for version in "123"] == ["replaced", "withdrawn", "promoted"]
+    assert reasons(server, "n")["2"] == "withdrawn of a release, 0.0 % of the requests: on request: too slow"
+    assert Scrape(server).value("nereid_release_part", model="n", version="3", part="promoted") == 1
+    # The same again changes nothing, and the first decision holds.
+    assert decide(server, "n", promote="3").status == 200
+    refused = decide(server, "n", promote="2")
+    assert_refused(refused, 400)
+    assert "version 2 is withdrawn (on request: too slow), and only a candidate" in refused.json["error"]
+    path = "HTTP POST /v2/models/n/release"
+    by_hand = [line for line in audited(log) if line.get("request") == path]
+    told = [(line["outcome"], line["reason"]) for line in by_hand]
+    assert told == [
+        ("done", "withdraw version 2: on request: too slow"),
+        ("done", "promote version 3: on request"),
+        ("done", "promote version 3: on request"),
+        ("failed", "promote version 2: on request"),
+    ]
+    assert not any(line.get("automatic") for line in by_hand)
+
+
+def test_decisions_that_cannot_be_made_change_nothing(repository, serve):
+    write_scales(repository, "m", [2, 4, 8], versions="1=50, 2=25, 4=25")
+    write_scales(repository, "plain", [2])
+    server = serve()
+    cases: list[tuple[dict, int, str]] = [
+        ({}, 400, "must name a version to 'promote' or to 'withdraw'"),
+        ({"promote": "2", "withdraw": "2"}, 400, "must name a version"),
+        ({"promote": 2}, 400, "'promote' is not a string"),
+        ({"promote": "x"}, 400, "'x' is not a version"),
+        ({"promote": "2", "reason": "two\nlines"}, 400, "'reason' must be one line"),
+        ({"promote": "3"}, 400, "version 3 has no part in the release (versions: 1, 2, 4)"),
+        ({"withdraw": "1"}, 400, "version 1 is established"),
+        # It is not there, so it could not take all requests.
+        ({"promote": "4"}, 404, "4"),
+    ]
+    for body, status, words in cases:
+        refused = decide(server, "m", **body)
+        assert_refused(refused, status)
+        assert words in refused.json["error"], (body, refused.json)
+    assert_refused(request(server, "POST", "/v2/models/m/release", "{"), 400)
+    assert_refused(decide(server, "plain", promote="1"), 404, "has no release")
+    assert_refused(decide(server, "unknown", promote="1"), 404)
+    assert {http_answer(server, "m")[0] for _ in range(40)} == {"1", "2"}
+    assert decide(server, "m", withdraw="4").status == 200
+
+
 def test_releases_change_while_requests_run(repository, serve):
     write_scales(repository, "m", [2, 4], versions="1=100,2=0")
     server = serve(EXPLICIT, "--load-model=m")

@@ -21,7 +21,7 @@ from waiting import eventually
 
 LIMIT_S = 30
 CHANGES = re.compile(
-    r"/load$|/unload$|register$|POST /v2/logging$|POST .*trace/setting$|(POST|DELETE) /models|Repository.*(Load|Unload)$|Register$"
+    r"/load$|/unload$|register$|POST /v2/logging$|POST .*trace/setting$|POST .*/release$|(POST|DELETE) /models|Repository.*(Load|Unload)$|Register$"
 )
 
 

@@ -10,10 +10,13 @@ import tritonclient.grpc
 import tritonclient.http
 
 import nereid_server
+from gates import Gate
 from guide_pages import blocks
-from http_requests import infer, request, tensor
-from model_files import config, write_model
+from http_requests import LIMIT_S, infer, request, tensor
+from model_files import config, write_identity, write_model
+from places import EXAMPLES
 from scrapes import Scrape
+from waiting import eventually
 
 CHAIN = """
 import asyncio
@@ -196,3 +199,61 @@ def test_wrong_ensembles_are_refused_with_the_step_and_the_tensor(tmp_path):
         index = {entry["name"]: entry for entry in request(server, "POST", "/v2/repository/index").json}
         assert wrong[2][2] in index["read_marks"]["reason"]
         assert index["name_mark"]["state"] == "READY"
+
+
+def timed(step_of_slow, more=""):
+    """An ensemble whose step may hang, and what becomes of it then."""
+    step = (
+        'step { model_name: "MODEL" model_version: -1 input_map { key: "INPUT0" value: "given" } EXTRA '
+        'output_map { key: "OUTPUT0" value: "taken" } } '
+    )
+    steps = step.replace("MODEL", "slow").replace("EXTRA", step_of_slow)
+    if more == "fallback":
+        steps += step.replace("MODEL", "quick").replace("EXTRA", 'input_map { key: "$on_error" value: "taken" }')
+    value = 'parameters { key: "$on_error:taken" value { string_value: "[7]" } }' if more == "value" else ""
+    tensors = 'input { name: "given" data_type: TYPE_INT32 dims: -1 } output { name: "taken" data_type: TYPE_INT32 dims: -1 }'
+    return f'platform: "ensemble" {tensors} ensemble_scheduling {{ {steps} }} {value}'
+
+
+def test_a_step_that_hangs_ends_by_its_time_limit(repository, serve):
+    limit = 'input_map { key: "$timeout" value: "100ms" }'
+    with Gate() as gate:
+        write_identity(repository, "slow", ["INT32"], gate=gate.path)
+        write_identity(repository, "quick", ["INT32"])
+        for name, more in (("fails", ""), ("replaced", "fallback"), ("given", "value")):
+            write_model(repository, name, timed(limit, more))
+        server = serve()
+        body = {"inputs": [tensor("given", "INT32", [3], [1, 2, 3])]}
+        answer = infer(server, "fails", body)
+        assert answer.status == 503, answer
+        assert answer.json["error"] == "in ensemble 'fails', step 0 (model 'slow') took longer than its time limit of 100ms"
+        for name, expected in (("replaced", [1, 2, 3]), ("given", [7])):
+            assert infer(server, name, body).json["outputs"][0]["data"] == expected
+            assert Scrape(server).value("nereid_ensemble_fallbacks_total", model=name, version="1") == 1
+        # The first execution hangs still; the others were cancelled before theirs.
+        gate.entered()
+        assert gate.is_empty()
+        gate.open()
+        assert eventually(lambda: sum(statistics(server, "slow")) == 3), statistics(server, "slow")
+    write_model(repository, "wrong", timed(limit.replace("100ms", "soon")))
+    done = check(repository)
+    assert done.returncode == 1 and "is 'soon', must be a duration up to a day, such as 250ms" in done.stdout, done.stdout
+
+
+def test_the_example_reads_the_digits_on_a_sheet():
+    client = [sys.executable, f"{EXAMPLES}/clients/read_sheet.py"]
+    digit = {number: f"{EXAMPLES}/images/digit_{number}.pgm" for number in (0, 3, 7)}
+    flags = [f"--model-repository={EXAMPLES / 'conditional_repository'}", f"--backend-config=python,python={sys.executable}"]
+    with nereid_server.running(EXAMPLES / "model_repository", *flags) as server:
+        cases: tuple[tuple[list[str], list[str]], ...] = (
+            ([digit[3], "-", digit[7]], ["cell 0: 3", "cell 2: 7"]),
+            (["-", *[digit[0]] * 40, "-"], [f"cell {place}: 0" for place in range(1, 41)]),
+            (["-", "-"], ["nothing is written"]),
+        )
+        for cells, expected in cases:
+            before = statistics(server, "read_digit")[0]
+            done = subprocess.run([*client, "--url", server.url, *cells], capture_output=True, text=True, timeout=LIMIT_S)
+            assert [line.split(" (")[0] for line in done.stdout.splitlines()] == expected, done
+            assert statistics(server, "read_digit")[0] - before == sum(cell != "-" for cell in cells)
+        wrong = infer(server, "read_sheet", {"inputs": [tensor("sheet", "UINT8", [3, 8], [0] * 24)]})
+        assert wrong.status == 500 and "the sheet has 3 rows of pixels, must have 8 for each cell" in wrong.json["error"], wrong

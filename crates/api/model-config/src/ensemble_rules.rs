@@ -1,4 +1,4 @@
-//! Conditions, maps and fallbacks of ensembles: directives among the keys of a step's `input_map`, and parameters of the
+//! Conditions, maps, fallbacks and time limits of ensembles: directives among the keys of a step's `input_map`, and parameters of the
 //! ensemble for what does not belong to one step.
 //!
 //! A server without this feature refuses a step with a directive, because the step's model has no input of that name.
@@ -6,6 +6,7 @@
 mod constant;
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 pub use self::constant::Constant;
 use crate::proto::ModelConfig;
@@ -21,6 +22,8 @@ pub(crate) const UNLESS: &str = "$unless";
 pub(crate) const ON_ERROR: &str = "$on_error";
 /// The step runs once for each element of the tensor. The input's name follows.
 pub(crate) const EACH: &str = "$each:";
+/// The step fails if it takes longer than this duration.
+pub(crate) const TIMEOUT: &str = "$timeout";
 
 /// Prefix of the parameters with the value of a tensor whose step did not run.
 const IF_SKIPPED: &str = "$if_skipped:";
@@ -29,6 +32,10 @@ const MAX_ELEMENTS: &str = "$each_max_elements";
 const MAX_IN_FLIGHT: &str = "$each_max_in_flight";
 /// The names of all parameters, for suggestions.
 const PARAMETERS: [&str; 4] = [IF_SKIPPED, ON_ERROR_OF, MAX_ELEMENTS, MAX_IN_FLIGHT];
+
+/// The limits of a step's time limit.
+const MIN_TIMEOUT: Duration = Duration::from_micros(1);
+const MAX_TIMEOUT: Duration = Duration::from_secs(86_400);
 
 /// Elements that a step may be mapped over per request, unless configured.
 const DEFAULT_MAX_ELEMENTS: usize = 16_384;
@@ -61,6 +68,8 @@ pub struct StepRules<'a> {
     pub unless: Option<&'a str>,
     /// The step runs if the step that writes this tensor, under the same conditions, fails.
     pub on_error: Option<&'a str>,
+    /// The time limit of the step, as written.
+    pub timeout: Option<&'a str>,
 }
 
 /// An input of a step's model.
@@ -94,6 +103,7 @@ impl<'a> StepRules<'a> {
                 IF => rules.run_if = Some(tensor),
                 UNLESS => rules.unless = Some(tensor),
                 ON_ERROR => rules.on_error = Some(tensor),
+                TIMEOUT => rules.timeout = Some(tensor),
                 key => {
                     let each = key.strip_prefix(EACH);
                     let name = each.unwrap_or(key);
@@ -115,8 +125,14 @@ impl<'a> StepRules<'a> {
         self.inputs.iter().any(|input| input.each)
     }
 
+    /// The time limit of the step. `None` if it is missing or invalid.
+    pub fn time_limit(&self) -> Option<Duration> {
+        self.timeout.and_then(parse_duration)
+    }
+
     fn has_directives(&self) -> bool {
-        self.conditions().next().is_some() || self.on_error.is_some() || self.is_mapped()
+        let has_conditions = self.conditions().next().is_some();
+        has_conditions || self.on_error.is_some() || self.timeout.is_some() || self.is_mapped()
     }
 
     fn has_conditions_of(&self, other: &Self) -> bool {
@@ -224,6 +240,23 @@ impl<'a> Filler<'a> {
             Self::Json(_) => None,
         }
     }
+}
+
+/// A positive number with a unit, such as `250ms`, `1.5s` or `2m`; up to a day.
+fn parse_duration(text: &str) -> Option<Duration> {
+    let unit = text.find(|letter: char| letter.is_ascii_alphabetic())?;
+    let (number, unit) = text.split_at_checked(unit)?;
+    let seconds = match unit {
+        "us" => 1e-6,
+        "ms" => 1e-3,
+        "s" => 1.0,
+        "m" => 60.0,
+        _ => return None,
+    };
+    let is_plain = number.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let number: f64 = number.parse().ok().filter(|_| is_plain)?;
+    let duration = Duration::try_from_secs_f64(number * seconds).ok()?;
+    (MIN_TIMEOUT..=MAX_TIMEOUT).contains(&duration).then_some(duration)
 }
 
 #[cfg(test)]

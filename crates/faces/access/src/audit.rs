@@ -1,4 +1,4 @@
-//! The audit log: a line of JSON for each change by a client, and for each refusal.
+//! The audit log: a line of JSON for each change by a client or by the server itself, and for each refusal.
 //!
 //! A thread writes the lines, so that a slow or full disk does not delay requests. Lines that cannot be written are lost, which
 //! is counted and logged.

@@ -16,7 +16,7 @@ const brief = text => text.length > 36 ? `${text.slice(0, 35)}…` : text;
 const EACH = '$each:';
 const tensorsOf = map => Object.values(map ?? {});
 /** The inputs of a step, with what its directives make of them. */
-const inputsOf = step => Object.entries(step.input_map ?? {}).filter(([key]) => key !== '$on_error').map(([key, tensor]) => ({
+const inputsOf = step => Object.entries(step.input_map ?? {}).filter(([key]) => key !== '$on_error' && key !== '$timeout').map(([key, tensor]) => ({
   tensor, optional: key === '$if' || key === '$unless',
   text: key === '$if' ? `if ${tensor}` : key === '$unless' ? `unless ${tensor}` : key.startsWith(EACH) ? `each of ${tensor}` : tensor,
 }));
@@ -24,6 +24,7 @@ const failing = step => step.input_map?.$on_error;
 /** When a step runs, in words; empty if always. */
 const whenOf = step => [
   failing(step) !== undefined && `if ${failing(step)} fails`, ...inputsOf(step).filter(({ optional }) => optional).map(({ text }) => text),
+  step.input_map?.$timeout !== undefined && `for ${step.input_map.$timeout} at most`,
 ].filter(Boolean).join(', ');
 
 /** The nodes and edges of an ensemble. An edge carries the tensors of one node that another needs; dashed ones decide whether it runs. */

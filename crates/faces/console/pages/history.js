@@ -46,9 +46,9 @@ export function Sequences({ name, version }) {
 }
 
 const OUTCOMES = { done: ['Done', 'ready'], failed: ['Failed', 'failed'], abandoned: ['Abandoned', 'loading'] };
-const who = ({ principal, user, address }) => principal !== null ? shown(principal) : user !== null ? `user ${user}` : address !== null ? address : 'a client of this machine';
+const who = ({ automatic, principal, user, address }) => automatic ? 'the server' : principal !== null ? shown(principal) : user !== null ? `user ${user}` : address !== null ? address : 'a client of this machine';
 
-/** The last changes by clients. */
+/** The last changes by clients and by the server itself. */
 export function Changes() {
   const [value, error, retry] = useDocument('/console/api/changes', 2000);
   return html`<section class="card" aria-labelledby="changes"><div class="card-head"><h2 id="changes">Who changed what</h2>${value?.length > 0 && html`<span class="muted">${changes(value.length)}</span>`}</div>
@@ -57,6 +57,6 @@ export function Changes() {
       <tbody>${value.toReversed().map((one, index) => {
         const [word, look] = OUTCOMES[one.outcome];
         return html`<tr key=${index}><th scope="row" class="when">${dateTime(one.at)}</th><td>${who(one)}</td><td><span class="mono">${shown(one.request ?? one.action)}</span></td>
-          <td>${shown(one.subject ?? '')}</td><td><span class="state ${look}"><span class="dot ${look}"></span>${word}</span>${one.status !== null && html` <span class="muted">${shown(one.status)}</span>`}</td></tr>`;
-      })}</tbody></table><//>` : html`<p class="empty">No client changed anything since the start of the server.</p>`)}</section>`;
+          <td>${shown(one.subject ?? '')}</td><td><span class="state ${look}"><span class="dot ${look}"></span>${word}</span>${one.status !== null && html` <span class="muted">${shown(one.status)}</span>`}${one.reason !== null && html`<div class="muted reason-text">${shown(one.reason)}</div>`}</td></tr>`;
+      })}</tbody></table><//>` : html`<p class="empty">Nobody changed anything since the start of the server.</p>`)}</section>`;
 }

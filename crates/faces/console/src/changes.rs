@@ -1,9 +1,9 @@
-//! The last changes by clients, over all protocols.
+//! The last changes by clients, over all protocols, and by the server itself.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use nereid_protocol::{Audit, AuditEvent, AuditOutcome};
+use nereid_protocol::{Audit, AuditEvent, AuditOutcome, Identity};
 use serde::Serialize;
 
 use crate::sampling::unix_ms;
@@ -20,11 +20,13 @@ pub struct ClientChanges {
     changes: Mutex<VecDeque<Change>>,
 }
 
-/// A change by a client.
+/// A change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Change {
     /// Milliseconds since the Unix epoch.
     at: u64,
+    /// Whether the server itself decided on it.
+    automatic: bool,
     /// The name of the client, if it is known.
     principal: Option<String>,
     /// The number of the user at the other end of a Unix socket.
@@ -38,6 +40,8 @@ pub(crate) struct Change {
     outcome: &'static str,
     /// The status of a change that failed.
     status: Option<String>,
+    /// A description of the change, unless the request is enough.
+    reason: Option<String>,
 }
 
 impl ClientChanges {
@@ -61,16 +65,20 @@ impl Audit for ClientChanges {
             AuditOutcome::Refused(_) => ("", None),
         };
         if !outcome.is_empty() {
+            let caller = event.caller;
+            let principal = caller.and_then(|caller| caller.principal.as_ref());
             let change = Change {
                 at: unix_ms(),
-                principal: event.caller.principal.as_ref().map(|principal| shortened(principal.name())),
-                user: event.caller.user(),
-                address: event.caller.address().map(|address| address.to_string()),
+                automatic: caller.is_none(),
+                principal: principal.map(|principal| shortened(principal.name())),
+                user: caller.and_then(Identity::user),
+                address: caller.and_then(Identity::address).map(|address| address.to_string()),
                 action: event.action.name(),
                 subject: event.subject.map(shortened),
                 request: event.request.map(shortened),
                 outcome,
                 status: status.map(shortened),
+                reason: event.reason.map(shortened),
             };
             let mut changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
             if changes.len() == MAX_CHANGES {
@@ -90,7 +98,7 @@ fn shortened(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use nereid_protocol::{Action, Denied, Identity};
+    use nereid_protocol::{Action, Denied};
 
     use super::*;
 
@@ -111,10 +119,11 @@ mod tests {
         let (caller, long) = (Identity::default(), "é".repeat(MAX_TEXT));
         let denied = Denied::Forbidden("no".into());
         let event = AuditEvent {
-            caller: &caller,
+            caller: Some(&caller),
             action: Action::Load,
             subject: Some(&long),
             request: None,
+            reason: None,
             outcome: AuditOutcome::Refused(&denied),
         };
         changes.record(&event);
@@ -127,5 +136,10 @@ mod tests {
         assert_eq!((last.len(), *log.0.lock().unwrap()), (MAX_CHANGES, MAX_CHANGES + 4));
         assert_eq!((last[0].outcome, last[0].status.as_deref()), ("failed", Some("404")));
         assert_eq!(last[0].subject.as_deref(), Some(&*"é".repeat(MAX_TEXT / 2)));
+        assert!(!last[0].automatic);
+        let outcome = AuditOutcome::Done;
+        changes.record(&AuditEvent { caller: None, reason: Some("withdrawn"), outcome, ..event });
+        let last = changes.last().pop().unwrap();
+        assert_eq!((last.automatic, last.reason.as_deref()), (true, Some("withdrawn")));
     }
 }

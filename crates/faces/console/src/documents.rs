@@ -139,7 +139,7 @@ pub(crate) async fn models(server: &Server, may_see: impl Fn(&ModelId) -> bool) 
     let fetches = server.fetches();
     let fetches = fetches.iter().filter(|fetch| may_see(&fetch.id));
     Ok(ModelsDocument {
-        models: visible.map(|((id, status), memory)| row(id, status, memory)).collect(),
+        models: visible.map(|((id, status), memory)| row(server, id, status, memory)).collect(),
         fetches: fetches.map(Fetch::from).collect(),
     })
 }
@@ -156,6 +156,7 @@ impl From<&FetchStatus> for Fetch {
 }
 
 fn row(
+    server: &Server,
     ModelId { name, namespace }: ModelId,
     status: Option<ModelStatus>,
     memory: Option<ModelMemory>,
@@ -170,7 +171,7 @@ fn row(
         namespace,
         version: status.version.map(|version| version.to_string()),
         state: Some(status.state.name()),
-        reason: status.reason().filter(|_| release.is_none()),
+        reason: server.reason(&status).filter(|_| release.is_none()),
         release,
         takes,
         loaded: status.state.model().map(|model| loaded(model)),

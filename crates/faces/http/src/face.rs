@@ -113,6 +113,13 @@ impl Call<'_> {
         outcome.map_err(|denied| Box::new(reply::denied(&denied)))
     }
 
+    /// Notes in the audit what the request changes.
+    pub fn explain(&self, change: impl FnOnce() -> String) {
+        if let Some(audited) = self.audited {
+            audited.explain(change());
+        }
+    }
+
     /// A model's name, as it means one on which the caller may perform the route's action.
     pub fn scoped<'n>(&'n self, model: &'n str) -> ScopedName<'n> {
         ScopedName::new(model, &self.scope)

@@ -141,6 +141,7 @@ impl Operation {
             Self::Generate
             | Self::GenerateStream
             | Self::ModelRelease
+            | Self::DecideRelease
             | Self::Logging
             | Self::SetLogging
             | Self::Trace

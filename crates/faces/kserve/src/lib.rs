@@ -15,6 +15,7 @@ mod infer;
 mod json;
 mod metadata;
 mod openapi;
+mod release;
 mod repository;
 mod routes;
 mod settings;

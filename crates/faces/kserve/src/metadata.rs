@@ -6,7 +6,7 @@ use nereid_core::Server;
 use nereid_core::backend_api::Result;
 use nereid_core::model_config::to_json;
 use nereid_http::{Reply, accepts, reply};
-use nereid_protocol::documents::{ModelMetadata, ReleaseDocument, ServerMetadata, Statistics};
+use nereid_protocol::documents::{ModelMetadata, ServerMetadata, Statistics};
 use nereid_protocol::{Action, as_invalid_arg};
 use serde_json::json;
 
@@ -76,15 +76,6 @@ pub(crate) fn all_statistics(call: &Call<'_>) -> Result<Reply> {
     let statistics =
         Statistics::of_all(&call.face.server, |model| call.http.shows(Action::Statistics, model));
     Ok(reply::json(StatusCode::OK, &statistics))
-}
-
-/// The release of a model. Answers that differed are shown to clients that may read traces of the model, which have contents of
-/// tensors, too.
-pub(crate) fn release(call: &Call<'_>) -> Result<Reply> {
-    let model = call.face.server.model(call.model(), None)?;
-    let shows_answers = call.http.shows(Action::ReadTrace, model.id());
-    let document = ReleaseDocument::of(&model, shows_answers)?;
-    Ok(reply::json(StatusCode::OK, &document))
 }
 
 #[cfg(test)]

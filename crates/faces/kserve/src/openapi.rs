@@ -174,6 +174,9 @@ fn described(operation: Operation) -> (&'static str, Option<(&'static str, bool)
         Operation::ModelRelease => {
             ("The release of a model: shares and results of its versions", None, Json("Object"))
         }
+        Operation::DecideRelease => {
+            ("Promote or withdraw a candidate of a release", Some(("ReleaseChange", true)), Nothing)
+        }
         Operation::RepositoryIndex => {
             ("The models of the repository", Some(("Index", false)), Json("IndexAnswer"))
         }
@@ -211,6 +214,7 @@ static SCHEMAS: LazyLock<Value> = LazyLock::new(|| {
     let list = |schema: &str| json!({ "type": "array", "items": reference(schema) });
     // Numbers as strings, as this extension defines them; null clears a setting.
     let number = json!({ "type": ["string", "null"], "pattern": "^[0-9]{1,9}$" });
+    let number_of_version = json!({ "type": "string", "pattern": "^[0-9]{1,9}$" });
     json!({
         "Object": { "type": "object" },
         "Error": object(json!({ "error": text }), json!(["error"])),
@@ -240,6 +244,11 @@ static SCHEMAS: LazyLock<Value> = LazyLock::new(|| {
             json!({ "parameters": { "type": "object", "additionalProperties": text } }), json!([])),
         "Unload": object(
             json!({ "parameters": object(json!({ "unload_dependents": flag }), json!([])) }), json!([])),
+        "ReleaseChange": {
+            "type": "object",
+            "properties": { "promote": number_of_version, "withdraw": number_of_version, "reason": text },
+            "oneOf": [{ "required": ["promote"] }, { "required": ["withdraw"] }],
+        },
         "Infer": object(
             json!({ "id": text, "inputs": list("Input"), "outputs": list("Output"),
                 "parameters": reference("Parameters") }),

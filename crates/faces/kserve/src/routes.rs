@@ -13,7 +13,7 @@ use nereid_protocol::{Action, ModelId};
 
 use crate::call::Call;
 use crate::infer::{self, generate};
-use crate::{KserveHttp, metadata, openapi, repository, settings, shared_memory};
+use crate::{KserveHttp, metadata, openapi, release, repository, settings, shared_memory};
 
 /// An operation of this face.
 #[derive(Clone, Copy, Debug)]
@@ -28,6 +28,7 @@ pub(crate) enum Operation {
     ModelStatistics,
     AllStatistics,
     ModelRelease,
+    DecideRelease,
     RepositoryIndex,
     LoadModel,
     UnloadModel,
@@ -72,6 +73,7 @@ pub(crate) static ROUTES: Routes<Operation> = Routes::new({
         get("/v2/models/{model}/stats", Statistics, Operation::ModelStatistics),
         get("/v2/models/{model}/versions/{version}/stats", Statistics, Operation::ModelStatistics),
         get("/v2/models/{model}/release", Statistics, Operation::ModelRelease),
+        post("/v2/models/{model}/release", ChangeRelease, Operation::DecideRelease),
         post("/v2/repository/index", Index, Operation::RepositoryIndex),
         post("/v2/repository/models/{model}/load", Load, Operation::LoadModel),
         post("/v2/repository/models/{model}/unload", Unload, Operation::UnloadModel),
@@ -203,7 +205,8 @@ async fn perform(operation: Operation, call: &Call<'_>, body: RequestBody) -> Re
         Operation::ModelMetadata => Box::pin(metadata::model(call)).await,
         Operation::ModelConfig => Box::pin(metadata::configuration(call)).await,
         Operation::ModelReady => Box::pin(metadata::model_ready(call)).await,
-        Operation::ModelRelease => metadata::release(call),
+        Operation::ModelRelease => release::show(call),
+        Operation::DecideRelease => release::decide(call, body),
         Operation::ModelStatistics => metadata::statistics(call),
         Operation::AllStatistics => metadata::all_statistics(call),
         Operation::Logging => Ok(settings::logging(call)),

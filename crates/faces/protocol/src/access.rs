@@ -221,7 +221,8 @@ impl Access {
         let outcome = self.decide(caller, action, model);
         if let (Err(denied), Some(audit)) = (&outcome, &self.audit) {
             let outcome = AuditOutcome::Refused(denied);
-            audit.record(&AuditEvent { caller, action, subject: model, request: None, outcome });
+            let (caller, subject) = (Some(caller), model);
+            audit.record(&AuditEvent { caller, action, subject, request: None, reason: None, outcome });
         }
         outcome
     }

@@ -19,7 +19,8 @@ use nereid_metrics::{
 };
 use nereid_net::listener::{Connections, LocalAddress};
 use nereid_object_stores::{CloudOptions, RepositoryStatus};
-use nereid_releases::Releases;
+use nereid_protocol::{Action, Audit as _, AuditEvent, AuditOutcome};
+use nereid_releases::{ReleaseDecision, Releases};
 use nereid_repository::Repositories;
 use nereid_residency::{ResidencyManager, ResidencyOptions};
 use nereid_scaling::Scaling;
@@ -136,9 +137,11 @@ pub fn start(config: Config, process: Process) -> std::result::Result<RunningSer
     }
     let scaling = Scaling::new();
     interceptors.add_factory(Arc::clone(&scaling) as _);
+    let changes = Arc::new(ClientChanges::new(audit.clone().map(|audit| audit as _)));
     let releases = Releases::default();
     // After the cache: answers from there say nothing about a version.
     interceptors.add_factory(Arc::new(releases.clone()));
+    let decisions = releases.clone();
     let mut executors = config.server.executors;
     executors.register(Arc::new(EnsembleFactory));
     let limited = config.residency.gpu_memory_budgets.keys();
@@ -165,6 +168,7 @@ pub fn start(config: Config, process: Process) -> std::result::Result<RunningSer
         Server::new(server, platform.backends.registry.clone(), Arc::new(repositories.source.clone()));
     residency.attach(&server);
     scaling.attach(&server);
+    decisions.on_decision(announced(&server, &changes));
 
     let metrics = MetricsOptions { gpu: config.metrics.gpu && has_gpus, ..config.metrics };
     let pools = Arc::clone(&platform.pools);
@@ -212,7 +216,7 @@ pub fn start(config: Config, process: Process) -> std::result::Result<RunningSer
         connections: Connections::default(),
         load_reports,
         guard,
-        changes: Arc::new(ClientChanges::new(audit.clone().map(|audit| audit as _))),
+        changes,
         advisor: Arc::new(advisor),
         wary,
         closing: closing.clone(),
@@ -446,6 +450,30 @@ fn principals(guard: &Guard) -> Vec<PrincipalMetrics> {
         PrincipalMetrics { name, admitted, refused, bytes, compute, tokens }
     };
     guard.usage().into_iter().map(of_principal).collect()
+}
+
+/// Announces decisions about releases, and audits automatic ones.
+fn announced(
+    server: &Arc<Server>,
+    changes: &Arc<ClientChanges>,
+) -> impl Fn(ReleaseDecision<'_>) + Send + Sync + 'static {
+    let (server, changes) = (Arc::downgrade(server), Arc::clone(changes));
+    move |decision| {
+        if let Some(server) = server.upgrade() {
+            server.announce_change();
+        }
+        if decision.is_automatic {
+            let ReleaseDecision { id, version, verdict, reason, .. } = decision;
+            changes.record(&AuditEvent {
+                caller: None,
+                action: Action::ChangeRelease,
+                subject: Some(&id.name),
+                request: None,
+                reason: Some(&format!("version {version} was {}: {reason}", verdict.name())),
+                outcome: AuditOutcome::Done,
+            });
+        }
+    }
 }
 
 fn audit_events(audit: &AuditLog) -> AuditEvents {

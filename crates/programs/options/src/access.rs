@@ -20,7 +20,7 @@ pub(crate) struct AccessOptions {
     #[arg(long)]
     trust_network: bool,
 
-    /// File of the audit log: a line of JSON for each load, unload, change of settings and of shared memory by a client, and
+    /// File of the audit log: a line of JSON for each load, unload, change of settings, releases and shared memory, and
     /// for each refusal. SIGHUP reopens it. See docs/security.md.
     #[arg(long, value_name = "FILE")]
     audit_log: Option<PathBuf>,

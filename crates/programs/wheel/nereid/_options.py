@@ -142,7 +142,7 @@ class Options(TypedDict, total=False):
     """Let clients of other machines load models with files or configurations of their own, which can run code, and use shared memory. Triton always does. Has no effect with --access: the policy decides."""
 
     audit_log: _Path
-    """File of the audit log: a line of JSON for each load, unload, change of settings and of shared memory by a client, and for each refusal. SIGHUP reopens it. See docs/security.md."""
+    """File of the audit log: a line of JSON for each load, unload, change of settings, releases and shared memory, and for each refusal. SIGHUP reopens it. See docs/security.md."""
 
     allow_http: bool
     """Serve HTTP."""

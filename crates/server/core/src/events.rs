@@ -1,7 +1,7 @@
 //! Change notifications: what changed is read from the server, that something changed comes from here.
 //!
-//! Every change of the model table, of a backend's readiness, of a fetch's progress and of the server's own state raises
-//! the generation. A subscriber waits for a generation it has not seen and then reads the state it cares about. A slow
+//! Every change of the model table, of a backend's readiness, of a fetch's progress, of a release and of the server's own
+//! state raises the generation. A subscriber waits for a generation it has not seen and then reads the state it cares about. A slow
 //! subscriber skips generations but never the last one. Requests raise none, so they pay nothing.
 
 use tokio::sync::watch;

@@ -69,6 +69,7 @@ pub use nereid_backend_api::{
 pub use nereid_model_config as model_config;
 pub use nereid_scheduling::rate_limiter::{RateLimit, ResourceLimit};
 pub use nereid_scheduling::shedding::LoadShedding;
+pub use nereid_scheduling::timer;
 pub use nereid_scheduling::{
     Adaptation, Claim, Enqueued, Item, OpenSequence, Refusal, Scheduler, Ticket, WaitingLevel,
 };
@@ -77,7 +78,7 @@ pub use nereid_statistics::{
     LatencyPhase, LatencySummary, ModelStatistics, ResponseStatistics, Totals,
 };
 pub use readiness_watch::ReadinessWatch;
-pub use release::{AnswerDifference, Release, ReleaseStatus, ReleasedVersion};
+pub use release::{AnswerDifference, Release, ReleaseStatus, ReleasedVersion, Verdict};
 pub use repository_agent::{
     AgentAction, AgentContext, AgentFolders, AgentModel, ModelLocation, RepositoryAgent,
 };

@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::time::{Duration, SystemTime};
 
-use nereid_backend_api::InferRequest;
+use nereid_backend_api::{Error, InferRequest, Result};
 
 use crate::request_head::RequestHead;
 
@@ -24,6 +24,34 @@ pub trait Release: Any + Send + Sync {
 
     /// The state of the release.
     fn status(&self) -> ReleaseStatus;
+
+    /// Promotes or withdraws a candidate by hand. Does nothing if that was decided before.
+    ///
+    /// # Errors
+    /// `InvalidArg` if the version is not a candidate, or if it was decided otherwise; `Unsupported` if nothing is decided by hand.
+    fn decide(&self, _version: u64, verdict: Verdict, _reason: &str) -> Result<()> {
+        let verdict = verdict.name();
+        Err(Error::unsupported(format!("versions of this release cannot be {verdict} by hand")))
+    }
+}
+
+/// A decision about a candidate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The candidate gets all requests.
+    Promoted,
+    /// The candidate gets no requests.
+    Withdrawn,
+}
+
+impl Verdict {
+    /// The name for clients.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Promoted => "promoted",
+            Self::Withdrawn => "withdrawn",
+        }
+    }
 }
 
 /// The state of a release.

@@ -1,6 +1,7 @@
 //! The server as every face sees it: health, models, and [`Server::infer`].
 
 mod control;
+mod notes;
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};

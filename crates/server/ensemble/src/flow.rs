@@ -1,4 +1,4 @@
-//! Requests to ensembles with conditions, maps or fallbacks.
+//! Requests to ensembles with conditions, maps, fallbacks or time limits.
 //!
 //! A tensor may exist for some rows of the batch only: a step with a condition runs with the rows in which it holds, and
 //! the rows of all steps that write a tensor are joined. Without a batch dimension a request has one row.
@@ -13,6 +13,7 @@
 //!
 //! Members are not decoupled here, so there is one wave and one response.
 
+pub(crate) mod deadlines;
 mod mapped;
 mod plan;
 mod requests;

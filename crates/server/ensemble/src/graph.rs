@@ -12,6 +12,7 @@ use nereid_tasks::TaskGroup;
 use tokio::sync::Semaphore;
 
 use crate::flow::Flow;
+use crate::flow::deadlines::Deadlines;
 use crate::plan::Plan;
 use crate::{fit, run};
 
@@ -26,8 +27,10 @@ pub(crate) struct Graph {
 /// State shared by all runs of an ensemble.
 pub(crate) struct Shared {
     pub plan: Plan,
-    /// Conditions, maps and fallbacks, if there are any.
+    /// Conditions, maps, fallbacks and time limits, if there are any.
     pub flow: Option<Flow>,
+    /// Wakes requests whose steps have taken too long.
+    pub deadlines: Deadlines,
     /// The table in which members are looked up.
     pub models: ServedModels,
     pub statistics: Arc<ModelStatistics>,
@@ -50,7 +53,14 @@ impl Graph {
             most => plan.steps.iter().map(|_| Arc::new(Semaphore::new(most))).collect(),
         };
         Self {
-            shared: Arc::new(Shared { plan, flow, models, statistics, limits }),
+            shared: Arc::new(Shared {
+                plan,
+                flow,
+                deadlines: Deadlines::default(),
+                models,
+                statistics,
+                limits,
+            }),
             constants,
             runs: Arc::default(),
         }

@@ -4,11 +4,13 @@
 //! the established version from then on, and the release is over: nothing leaves these states.
 //!
 //! A candidate is withdrawn as soon as its results are worse than the limits allow beyond chance. One with enough results is
-//! promoted if they are within the limits, and withdrawn otherwise.
+//! promoted if they are within the limits, and withdrawn otherwise. An operator may decide before that. The first decision holds.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
+
+use nereid_core::Verdict;
 
 use crate::settings::{Rules, Settings};
 use crate::shares::Shares;
@@ -90,10 +92,17 @@ pub(crate) enum Outcome {
 pub(crate) struct Decision {
     /// The candidate.
     pub version: u64,
-    /// Whether the candidate was promoted, rather than withdrawn.
-    pub is_promotion: bool,
+    /// The decision.
+    pub verdict: Verdict,
     /// Why.
     pub reason: Reason,
+}
+
+impl Decision {
+    #[cfg(test)]
+    fn is_promotion(&self) -> bool {
+        self.verdict == Verdict::Promoted
+    }
 }
 
 /// Decides about the candidates of a release.
@@ -157,6 +166,25 @@ impl Controller {
         self.decide(version)
     }
 
+    /// Decides by hand. `None` if that was decided before.
+    ///
+    /// # Errors
+    /// The part of the version that leaves nothing to decide; `None` if it has no part in the release.
+    pub(crate) fn decide_by_hand(
+        &mut self,
+        version: u64,
+        verdict: Verdict,
+        reason: String,
+    ) -> Result<Option<Decision>, Option<Part>> {
+        match (self.version(version).map(|(part, _)| part), verdict) {
+            (Some(Part::Candidate), _) => Ok(Some(self.settle(version, verdict, reason))),
+            (Some(Part::Promoted(_)), Verdict::Promoted) | (Some(Part::Withdrawn(_)), Verdict::Withdrawn) => {
+                Ok(None)
+            }
+            (part, _) => Err(part.cloned()),
+        }
+    }
+
     fn trial(&self, version: u64) -> Option<&Trial> {
         self.versions.get(&version).map(|(_, trial)| trial)
     }
@@ -165,8 +193,8 @@ impl Controller {
         let rules = self.rules?;
         let (Part::Candidate, trial) = self.versions.get(&version)? else { return None };
         let base = self.trial(self.established)?;
-        let (is_promotion, reason) = match certain_fault(&rules, trial, base) {
-            Some(fault) => (false, fault),
+        let (verdict, reason) = match certain_fault(&rules, trial, base) {
+            Some(fault) => (Verdict::Withdrawn, fault),
             None => {
                 let wanted = rules.promote_after?;
                 // Without requests to the established version, there is nothing to wait for.
@@ -176,23 +204,22 @@ impl Controller {
                     return None;
                 }
                 match fault(&rules, trial, base) {
-                    Some(fault) => (false, fault),
-                    None => (true, merit(trial, base)),
+                    Some(fault) => (Verdict::Withdrawn, fault),
+                    None => (Verdict::Promoted, merit(trial, base)),
                 }
             }
         };
-        let reason = Reason(reason);
-        self.settle(version, is_promotion, &reason);
-        Some(Decision { version, is_promotion, reason })
+        Some(self.settle(version, verdict, reason))
     }
 
     /// Carries out a decision.
-    fn settle(&mut self, decided: u64, is_promotion: bool, reason: &Reason) {
+    fn settle(&mut self, decided: u64, verdict: Verdict, reason: String) -> Decision {
+        let (reason, is_promotion) = (Reason(reason), verdict == Verdict::Promoted);
         for (version, (part, _)) in &mut self.versions {
             if *version == decided {
-                *part = match is_promotion {
-                    true => Part::Promoted(reason.clone()),
-                    false => Part::Withdrawn(reason.clone()),
+                *part = match verdict {
+                    Verdict::Promoted => Part::Promoted(reason.clone()),
+                    Verdict::Withdrawn => Part::Withdrawn(reason.clone()),
                 };
             } else if is_promotion && matches!(part, Part::Established | Part::Candidate) {
                 *part = Part::Replaced;
@@ -212,6 +239,7 @@ impl Controller {
         if self.weights.iter().all(|(_, weight)| *weight == 0.0) {
             self.weights.iter_mut().take(1).for_each(|(_, weight)| *weight = 1.0);
         }
+        Decision { version: decided, verdict, reason }
     }
 }
 

@@ -18,3 +18,4 @@ mod shares;
 mod trial;
 
 pub use self::manager::Releases;
+pub use self::release::ReleaseDecision;

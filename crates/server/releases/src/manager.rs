@@ -8,7 +8,7 @@ use nereid_core::backend_api::{ModelConfig, Result};
 use nereid_core::{Interceptor, InterceptorFactory, LoadedVersion, ModelId, Release, ReleaseFactory};
 
 use crate::observer::Observer;
-use crate::release::ModelRelease;
+use crate::release::{Listener, ModelRelease, ReleaseDecision};
 use crate::settings::{PARAMETERS, Settings};
 use crate::shadow::{Shadows, Workers};
 
@@ -22,9 +22,15 @@ pub struct Releases {
     /// Kept while a model is not in memory, too: a version that was withdrawn stays so when it is loaded again.
     all: Arc<Mutex<BTreeMap<ModelId, Arc<ModelRelease>>>>,
     workers: Arc<Workers>,
+    listener: Listener,
 }
 
 impl Releases {
+    /// Calls a function after each decision, of the first caller only. It must be quick: requests wait for it.
+    pub fn on_decision(&self, listener: impl Fn(ReleaseDecision<'_>) + Send + Sync + 'static) {
+        let _ = self.listener.set(Box::new(listener));
+    }
+
     /// The release of a model with this configuration: the one in progress, unless the configuration changes it.
     fn of(&self, id: &ModelId, config: &ModelConfig) -> Result<Option<Arc<ModelRelease>>> {
         let settings = Settings::of(config)?;
@@ -39,7 +45,7 @@ impl Releases {
         if all.len() >= KEPT_RELEASES {
             all.retain(|_, release| Arc::strong_count(release) > 1);
         }
-        let release = Arc::new(ModelRelease::new(id.clone(), settings));
+        let release = Arc::new(ModelRelease::new(id.clone(), settings, Arc::clone(&self.listener)));
         all.insert(id.clone(), Arc::clone(&release));
         Ok(Some(release))
     }

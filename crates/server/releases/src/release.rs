@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::SystemTime;
 
-use nereid_core::backend_api::{CorrelationId, InferRequest};
-use nereid_core::{AnswerDifference, ModelId, Release, ReleaseStatus, ReleasedVersion, RequestHead};
+use nereid_core::backend_api::{CorrelationId, Error, InferRequest, Result};
+use nereid_core::{AnswerDifference, ModelId, Release, ReleaseStatus, ReleasedVersion, RequestHead, Verdict};
 
 use crate::compare::Mismatch;
 use crate::controller::{Controller, Decision, Outcome, Part, QUANTILES};
@@ -17,10 +17,29 @@ use crate::shares::{point_of, point_of_key};
 /// How many differences are kept for the author of the model.
 const KEPT_DIFFERENCES: usize = 100;
 
+/// A decision about a version, for listeners.
+#[derive(Clone, Copy, Debug)]
+pub struct ReleaseDecision<'a> {
+    /// The model.
+    pub id: &'a ModelId,
+    /// The version.
+    pub version: u64,
+    /// The decision.
+    pub verdict: Verdict,
+    /// The reason.
+    pub reason: &'a str,
+    /// Whether its results decided, rather than an operator.
+    pub is_automatic: bool,
+}
+
+/// Hears the decisions of all releases.
+pub(crate) type Listener = Arc<OnceLock<Box<dyn Fn(ReleaseDecision<'_>) + Send + Sync>>>;
+
 /// The release of a model.
 pub(crate) struct ModelRelease {
     id: ModelId,
     settings: Settings,
+    listener: Listener,
     state: Mutex<State>,
     /// Number of requests without a key.
     requests: AtomicU64,
@@ -47,7 +66,7 @@ struct Counts {
 }
 
 impl ModelRelease {
-    pub(crate) fn new(id: ModelId, settings: Settings) -> Self {
+    pub(crate) fn new(id: ModelId, settings: Settings, listener: Listener) -> Self {
         let state = State {
             controller: Controller::new(&settings),
             files: BTreeMap::new(),
@@ -57,6 +76,7 @@ impl ModelRelease {
         Self {
             id,
             settings,
+            listener,
             state: Mutex::new(state),
             requests: AtomicU64::new(0),
             copyable: AtomicU64::new(0),
@@ -83,7 +103,7 @@ impl ModelRelease {
     /// Counts the result of a request.
     pub(crate) fn add(&self, version: u64, outcome: Outcome) {
         let decision = self.lock().controller.add(version, outcome);
-        self.report(decision);
+        self.report(decision, true);
     }
 
     /// Counts a copy that the candidate refused.
@@ -136,15 +156,18 @@ impl ModelRelease {
             state.differences.push_back(difference);
         }
         drop(state);
-        self.report(decision);
+        self.report(decision, true);
     }
 
-    fn report(&self, decision: Option<Decision>) {
-        let Some(Decision { version, is_promotion, reason }) = decision else { return };
-        let id = &self.id;
-        match is_promotion {
-            true => tracing::info!("'{id}' version {version} was promoted: {reason}"),
-            false => tracing::warn!("'{id}' version {version} was withdrawn: {reason}"),
+    fn report(&self, decision: Option<Decision>, is_automatic: bool) {
+        let Some(Decision { version, verdict, reason }) = decision else { return };
+        let (id, reason) = (&self.id, reason.to_string());
+        match verdict {
+            Verdict::Promoted => tracing::info!("'{id}' version {version} was promoted: {reason}"),
+            Verdict::Withdrawn => tracing::warn!("'{id}' version {version} was withdrawn: {reason}"),
+        }
+        if let Some(listener) = self.listener.get() {
+            listener(ReleaseDecision { id, version, verdict, reason: &reason, is_automatic });
         }
     }
 
@@ -219,6 +242,28 @@ impl Release for ModelRelease {
             versions: shares.versions().filter_map(of_version).collect(),
             differences: state.differences.iter().cloned().collect(),
         }
+    }
+
+    fn decide(&self, version: u64, verdict: Verdict, reason: &str) -> Result<()> {
+        let decided = self.lock().controller.decide_by_hand(version, verdict, reason.to_owned());
+        let decision = decided.map_err(|part| {
+            let name = &self.id;
+            let Some(part) = part else {
+                let versions: Vec<_> = self.settings.shares.versions().map(|it| it.to_string()).collect();
+                let versions = versions.join(", ");
+                return Error::invalid_arg(format!(
+                    "model '{name}': version {version} has no part in the release (versions: {versions})"
+                ));
+            };
+            let reason = part.reason().map_or_else(String::new, |reason| format!(" ({reason})"));
+            let (part, verdict) = (part.name(), verdict.name());
+            Error::invalid_arg(format!(
+                "model '{name}': version {version} is {part}{reason}, and only a candidate can be {verdict}; load the model \
+                 with other 'release_versions' to begin a new release"
+            ))
+        })?;
+        self.report(decision, false);
+        Ok(())
     }
 }
 

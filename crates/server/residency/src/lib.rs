@@ -1,4 +1,5 @@
-//! Which models are in memory: models that are loaded for their requests, and leave when they are idle or memory is short.
+//! Which models are in memory: models that are loaded for their requests or by a schedule, and leave when they are idle or memory is
+//! short.
 //!
 //! [`ResidencyManager`] decides about requests whose model is not served, and about no others: a request to a loaded model costs
 //! what it costs without this crate.
@@ -16,10 +17,13 @@ mod manager;
 mod memory;
 mod parameters;
 mod policy;
+mod prefetch;
 mod recording;
 mod records;
 mod rooms;
+mod schedule;
 mod sizes;
+mod timetable;
 
 pub use manager::ResidencyManager;
 

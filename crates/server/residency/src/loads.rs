@@ -100,6 +100,30 @@ impl Loads {
         Answer { starts_load, wait }
     }
 
+    /// Begins a load that no request waits for yet. Whether the caller starts it: not while one is in progress, and not in the pause
+    /// after a failure.
+    pub(crate) fn schedule(&mut self, name: ScopedName<'_>, now: Instant) -> bool {
+        let model = self.models.entry(key(name)).or_default();
+        let last_pause = match model.state {
+            State::Loading { .. } => return false,
+            State::Failed { at, pause, .. } if now < at + pause => return false,
+            State::Failed { pause, .. } => Some(pause),
+            State::Idle => None,
+        };
+        model.state = State::Loading { since: now, waiting: Vec::new(), crowded: FEW, last_pause };
+        true
+    }
+
+    /// A load did not happen. Its requests are woken, and begin another one.
+    pub(crate) fn give_up(&mut self, name: ScopedName<'_>) {
+        let Some(model) = self.models.get_mut(&key(name)) else { return };
+        if let State::Loading { waiting, .. } = std::mem::take(&mut model.state) {
+            for waiting in waiting {
+                let _ = waiting.wake.send(());
+            }
+        }
+    }
+
     /// A load has ended. Wakes its requests in the order of their arrival.
     pub(crate) fn ended(&mut self, name: ScopedName<'_>, now: Instant, outcome: &Result<()>) {
         let Some(model) = self.models.get_mut(&key(name)) else { return };

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use futures_util::future::select;
+use jiff::Timestamp;
 use nereid_backend_api::{Error, ErrorCode, ModelConfig, Result};
 use nereid_budgets::Budget;
 use nereid_core::{
@@ -23,6 +24,7 @@ use crate::growth::Growth;
 use crate::idleness::Idleness;
 use crate::loads::Loads;
 use crate::parameters::Parameters;
+use crate::prefetch::{Clock, Prefetch, Prefetching, Schedules};
 use crate::rooms::{RoomLimits, Rooms};
 
 /// How many requests may wait for loads at a time, over all models.
@@ -41,11 +43,15 @@ pub struct ResidencyManager {
     rooms: Arc<Rooms>,
     idleness: Arc<Idleness>,
     growth: Arc<Growth>,
+    schedules: Arc<Schedules>,
+    prefetch: Arc<Prefetch>,
+    /// Held for the timer, which does not keep it alive.
+    _prefetching: Arc<Prefetching>,
     _timer: Timer,
 }
 
 /// The requests that wait for loads.
-struct Waiting {
+pub(crate) struct Waiting {
     loads: Mutex<Loads>,
     /// Requests that wait for a listing of the source, by the end of their time.
     listing: Mutex<Vec<(Instant, Sender<()>)>>,
@@ -54,6 +60,11 @@ struct Waiting {
 impl ResidencyManager {
     /// Loads nothing before it is [attached](Self::attach) to a server.
     pub fn new(options: ResidencyOptions) -> Arc<Self> {
+        Self::with_clock(options, Box::new(Timestamp::now))
+    }
+
+    /// With another wall clock for the schedules of models.
+    pub(crate) fn with_clock(options: ResidencyOptions, clock: Clock) -> Arc<Self> {
         let timer = Timer::default();
         let waiting = Arc::new(Waiting {
             loads: Mutex::new(Loads::new(options.retry_pause)),
@@ -62,24 +73,44 @@ impl ResidencyManager {
         let target = Arc::downgrade(&waiting);
         let alarm = timer.alarm(target);
         let (server, places) = (OnceLock::new(), Budget::new(MAX_WAITING));
+        let schedules = Arc::new(Schedules::new(clock));
         let limits = RoomLimits {
             budgets: MemoryBudgets { host: options.memory_budget, gpus: options.gpu_memory_budgets.clone() },
             evictions_a_minute: options.evictions_a_minute.max(1),
             idle_timeout: options.idle_timeout,
         };
-        let rooms = Arc::new(Rooms::new(limits, options.records.clone()));
+        let rooms = Arc::new(Rooms::new(limits, Arc::clone(&schedules), options.records.clone()));
+        let prefetch = Prefetch::new(Arc::clone(&schedules), Arc::clone(&rooms), Arc::clone(&waiting));
+        let prefetch = Arc::new(prefetch);
+        let prefetching = Arc::new(Prefetching(Arc::clone(&prefetch)));
+        let target = Arc::downgrade(&prefetching);
+        prefetch.set_alarm(timer.alarm(target));
         let idleness = Idleness::new(Arc::clone(&rooms), &timer);
         if options.idle_timeout.is_some() {
             idleness.start();
         }
         let growth = Growth::new(Arc::clone(&rooms), &timer);
-        Arc::new(Self { options, server, waiting, places, alarm, rooms, idleness, growth, _timer: timer })
+        Arc::new(Self {
+            options,
+            server,
+            waiting,
+            places,
+            alarm,
+            rooms,
+            idleness,
+            growth,
+            schedules,
+            prefetch,
+            _prefetching: prefetching,
+            _timer: timer,
+        })
     }
 
     /// Loads the models of this server, which it does not keep alive. Only the first server counts.
     pub fn attach(&self, server: &Arc<Server>) {
         let _ = self.server.set(Arc::downgrade(server));
         self.idleness.attach(server);
+        self.prefetch.attach(server);
         if self.options.memory_budget.is_some() {
             self.growth.start(server);
         }
@@ -224,6 +255,8 @@ impl ResidencyManager {
             },
         }
         let answer = self.waiting.loads().request(name, request.arrived, now, until);
+        // Its schedule may be loading it: a request may have more models leave.
+        self.rooms.unschedule(name.name);
         if answer.starts_load {
             self.start(&server, name);
         }
@@ -240,7 +273,12 @@ impl Residency for ResidencyManager {
         if parameters.idle_timeout.is_some() {
             self.idleness.start();
         }
+        self.prefetch.set(&config.name, parameters.schedule);
         Ok(parameters.load_on_demand || self.options.all_on_demand)
+    }
+
+    fn note(&self, name: &str) -> Option<String> {
+        Some(format!("by its schedule next at {}", self.schedules.next(name)?))
     }
 
     fn has_room(&self, spec: &ModelSpec) -> bool {
@@ -304,7 +342,7 @@ impl fmt::Debug for ResidencyManager {
 }
 
 impl Waiting {
-    fn loads(&self) -> MutexGuard<'_, Loads> {
+    pub(crate) fn loads(&self) -> MutexGuard<'_, Loads> {
         self.loads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

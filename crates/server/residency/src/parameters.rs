@@ -8,6 +8,8 @@ use nereid_core::model_config::proto::model_instance_group::Kind;
 
 use crate::amounts::Gpu;
 
+use crate::schedule::{Schedule, parse_stay};
+
 /// Parameter of models that are loaded for their first request.
 const LOAD_ON_DEMAND: &str = "load_on_demand";
 /// Parameter of models that never leave the memory on the server's own decision.
@@ -18,6 +20,10 @@ const IDLE_TIMEOUT: &str = "idle_timeout_secs";
 const MEMORY_BYTES: &str = "memory_byte_size";
 /// Parameter with the memory that a model takes of each of its GPUs, or of GPUs by their numbers.
 const GPU_MEMORY_BYTES: &str = "gpu_memory_byte_size";
+/// Parameter with the times at which a model is loaded.
+const SCHEDULE: &str = "load_schedule";
+/// Parameter with how long it stays from then on.
+const STAY: &str = "load_schedule_keep";
 
 /// The settings of a model's stay in memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -32,6 +38,8 @@ pub(crate) struct Parameters {
     pub memory: Option<u64>,
     /// The declared memory of GPUs, in bytes.
     pub gpu_memory: Option<BTreeMap<Gpu, u64>>,
+    /// When it is loaded without a request.
+    pub schedule: Option<Schedule>,
 }
 
 impl Parameters {
@@ -40,12 +48,14 @@ impl Parameters {
     /// # Errors
     /// The first parameter with an invalid value.
     pub(crate) fn of(config: &ModelConfig) -> Result<Self> {
+        let schedule = schedule(config)?;
         Ok(Self {
-            load_on_demand: boolean(config, LOAD_ON_DEMAND)?.unwrap_or(false),
+            load_on_demand: boolean(config, LOAD_ON_DEMAND)?.unwrap_or(schedule.is_some()),
             keep_loaded: boolean(config, KEEP_LOADED)?.unwrap_or(false),
             idle_timeout: number(config, IDLE_TIMEOUT)?.map(Duration::from_secs),
             memory: number(config, MEMORY_BYTES)?,
             gpu_memory: gpu_memory(config)?,
+            schedule,
         })
     }
 }
@@ -79,6 +89,21 @@ fn gpu_memory(config: &ModelConfig) -> Result<Option<BTreeMap<Gpu, u64>>> {
         };
     }
     Ok(Some(gpus))
+}
+
+fn schedule(config: &ModelConfig) -> Result<Option<Schedule>> {
+    let (times, stay) = (text(config, SCHEDULE), text(config, STAY));
+    let stay = stay.map(|stay| parse_stay(stay).map_err(|expected| invalid(config, STAY, stay, &expected)));
+    match (times, stay.transpose()?) {
+        (Some(times), stay) => Schedule::parse(times, stay)
+            .map(Some)
+            .map_err(|expected| invalid(config, SCHEDULE, times, &expected)),
+        (None, None) => Ok(None),
+        (None, Some(_)) => Err(Error::invalid_arg(format!(
+            "model '{}': parameter '{STAY}' has no effect without '{SCHEDULE}'",
+            config.name
+        ))),
+    }
 }
 
 fn text<'c>(config: &'c ModelConfig, key: &str) -> Option<&'c str> {
@@ -124,6 +149,9 @@ mod tests {
     #[test]
     fn parameters_are_read_and_invalid_ones_reported() {
         let default = Parameters::default;
+        let scheduled = |times, stay: Option<&str>| {
+            Schedule::parse(times, stay.map(|it| parse_stay(it).unwrap())).unwrap()
+        };
         for (parameters, expected) in [
             (&[][..], default()),
             (&[("load", "true")], default()),
@@ -134,6 +162,22 @@ mod tests {
                 Parameters { keep_loaded: true, idle_timeout: Some(Duration::ZERO), ..default() },
             ),
             (&[("memory_byte_size", "5000000000")], Parameters { memory: Some(5_000_000_000), ..default() }),
+            (
+                &[("load_schedule", "0 8 * * MON-FRI")],
+                Parameters {
+                    load_on_demand: true,
+                    schedule: Some(scheduled("0 8 * * MON-FRI", None)),
+                    ..default()
+                },
+            ),
+            (
+                &[
+                    ("load_schedule", "0 8 * * * UTC"),
+                    ("load_schedule_keep", "9h"),
+                    ("load_on_demand", "false"),
+                ],
+                Parameters { schedule: Some(scheduled("0 8 * * * UTC", Some("9h"))), ..default() },
+            ),
         ] {
             assert_eq!(read(parameters), Ok(expected), "{parameters:?}");
         }
@@ -144,6 +188,12 @@ mod tests {
             ("idle_timeout_secs", "-1", "a whole number"),
             ("idle_timeout_secs", "1.5", "a whole number"),
             ("memory_byte_size", "5G", "a whole number"),
+            (
+                "load_schedule",
+                "8:00",
+                "five fields as in cron and an optional time zone, such as '0 8 * * MON-FRI Europe/Berlin'",
+            ),
+            ("load_schedule", "0 0 30 2 *", "a schedule with a time that comes, unlike the 30th of February"),
         ] {
             let error = format!("model 'm': parameter '{key}' is '{value}', but must be {expected}");
             assert_eq!(read(&[(key, value)]), Err(error));

@@ -43,6 +43,12 @@ impl Policy {
         models.min_by(|one, other| worth(one).total_cmp(&worth(other)).then(one.cmp(other)))
     }
 
+    /// Whether a model had no more requests than another one. A model that had none counts like one with a single request.
+    pub(crate) fn is_no_busier(&self, name: &str, other: &str) -> bool {
+        let uses = |name: &str| self.models.get(name).map_or(0.0, |model| model.uses);
+        uses(name) <= uses(other).max(1.0)
+    }
+
     /// A model has left the memory.
     pub(crate) fn left(&mut self, name: &str) {
         if let Some(model) = self.models.get_mut(name) {

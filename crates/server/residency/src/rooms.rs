@@ -17,6 +17,7 @@ use crate::content::Content;
 use crate::memory::{self, MemoryBytes};
 use crate::parameters::{Parameters, gpu_instances};
 use crate::policy::Policy;
+use crate::prefetch::Schedules;
 use crate::recording::Recording;
 use crate::sizes::{Description, Ended, Sizes};
 
@@ -46,6 +47,7 @@ pub(crate) struct RoomLimits {
 /// The memory of models: what they take, and who leaves.
 pub(crate) struct Rooms {
     limits: RoomLimits,
+    schedules: Arc<Schedules>,
     state: Mutex<State>,
     /// Keeps what loads took for the next run of the server.
     recording: Option<Recording>,
@@ -57,6 +59,8 @@ struct State {
     policy: Policy,
     /// The models that are being loaded, and since when.
     loading: BTreeMap<String, Instant>,
+    /// The models that are being loaded by their schedules, and whether there was no room.
+    scheduled: BTreeMap<String, bool>,
     /// When models left to make room in the last minute, and which.
     evictions: VecDeque<(Instant, String)>,
     /// When each model was used last, going by its counters.
@@ -75,10 +79,20 @@ enum Step {
 
 impl Rooms {
     /// With the records of earlier runs in that folder, if there is one.
-    pub(crate) fn new(limits: RoomLimits, records: Option<PathBuf>) -> Self {
+    pub(crate) fn new(limits: RoomLimits, schedules: Arc<Schedules>, records: Option<PathBuf>) -> Self {
         let (recording, records) = records.map(Recording::open).unzip();
         let state = State { sizes: Sizes::with_records(records.unwrap_or_default()), ..State::default() };
-        Self { limits, state: Mutex::new(state), recording }
+        Self { limits, schedules, state: Mutex::new(state), recording }
+    }
+
+    /// A model is about to be loaded by its schedule: busier ones need not leave for it.
+    pub(crate) fn schedule(&self, name: &str) {
+        self.lock().scheduled.insert(name.to_owned(), false);
+    }
+
+    /// Ends the special treatment of a scheduled load: the load ended, or a request waits for it. Returns whether there was no room.
+    pub(crate) fn unschedule(&self, name: &str) -> bool {
+        self.lock().scheduled.remove(name).unwrap_or(false)
     }
 
     /// Whether the budget has room for a model now.
@@ -176,8 +190,9 @@ impl Rooms {
             return None;
         }
         state.note_uses(&models, &self.limits.budgets);
-        let leaving =
-            state.policy.least(models.iter().filter(|(_, it)| may_leave(it)).map(|(name, _)| name.as_str()));
+        let leaving = state
+            .policy
+            .least(models.iter().filter(|(_, it)| self.may_leave(it)).map(|(name, _)| name.as_str()));
         let leaving =
             leaving.map(str::to_owned).filter(|_| state.is_calm(self.limits.evictions_a_minute, now));
         tracing::warn!(
@@ -205,7 +220,8 @@ impl Rooms {
         let mut idle = Vec::new();
         for (name, versions) in models {
             let timeout = parameters(&versions).idle_timeout.or(self.limits.idle_timeout);
-            let Some(timeout) = timeout.filter(|timeout| !timeout.is_zero() && may_leave(&versions)) else {
+            let Some(timeout) = timeout.filter(|timeout| !timeout.is_zero() && self.may_leave(&versions))
+            else {
                 state.uses.remove(&name);
                 continue;
             };
@@ -220,6 +236,17 @@ impl Rooms {
         idle
     }
 
+    /// Whether nothing holds a model in memory.
+    fn may_leave(&self, versions: &[Arc<Model>]) -> bool {
+        let is_free = |model: &Arc<Model>| {
+            !model.is_composite() && model.work() == Work::Nothing && model.pending() == 0
+        };
+        let is_kept = |model: &Arc<Model>| self.schedules.keeps(model.name());
+        versions.iter().all(is_free)
+            && !parameters(versions).keep_loaded
+            && !versions.first().is_some_and(is_kept)
+    }
+
     /// The memory of processes counts under a budget, or for a later run under one, as reading it takes long.
     fn memory_in_use(&self) -> MemoryBytes {
         memory::in_use(self.limits.budgets.host.is_some() || self.recording.is_some())
@@ -227,7 +254,11 @@ impl Rooms {
 
     /// A model is not loaded.
     fn give_up(&self, name: &str) {
-        self.lock().loading.remove(name);
+        let mut state = self.lock();
+        state.loading.remove(name);
+        if let Some(had_no_room) = state.scheduled.get_mut(name) {
+            *had_no_room = true;
+        }
     }
 
     fn describe(&self, spec: &ModelSpec) -> MutexGuard<'_, State> {
@@ -265,7 +296,8 @@ impl Rooms {
         state.note_uses(&models, budgets);
         let can_leave = |(other, versions): &(&String, &Vec<_>)| {
             let is_there = state.sizes.amount(other).of(place) > 0;
-            is_there && *other != name && !kept.contains(*other) && may_leave(versions)
+            let is_busier = || state.scheduled.contains_key(name) && !state.policy.is_no_busier(other, name);
+            is_there && *other != name && !kept.contains(*other) && self.may_leave(versions) && !is_busier()
         };
         let leaving = models.iter().filter(can_leave).map(|(other, _)| other.as_str());
         let Some(other) = state.policy.least(leaving) else {
@@ -372,13 +404,6 @@ fn by_name(server: &Server) -> BTreeMap<String, Vec<Arc<Model>>> {
 fn parameters(versions: &[Arc<Model>]) -> Parameters {
     let config = versions.first().map(|model| model.config());
     config.and_then(|config| Parameters::of(config).ok()).unwrap_or_default()
-}
-
-/// Whether nothing holds a model in memory.
-fn may_leave(versions: &[Arc<Model>]) -> bool {
-    let is_free =
-        |model: &Arc<Model>| !model.is_composite() && model.work() == Work::Nothing && model.pending() == 0;
-    versions.iter().all(is_free) && !parameters(versions).keep_loaded
 }
 
 /// How many requests the loaded versions have answered.

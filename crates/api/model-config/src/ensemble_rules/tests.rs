@@ -28,11 +28,13 @@ fn ensembles_without_directives_have_no_rules() {
 fn directives_are_not_inputs_of_the_model() {
     let text = "input_map { key: '$each:I' value: 'crops' } input_map { key: 'J' value: 'x' }
                 input_map { key: '$if' value: 'a' } input_map { key: '$unless' value: 'b' }
-                input_map { key: '$on_error' value: 't' } input_map { key: '$iff' value: 'c' }";
+                input_map { key: '$on_error' value: 't' } input_map { key: '$iff' value: 'c' }
+                input_map { key: '$timeout' value: '250ms' }";
     let config = config(&step(text));
     let rules = EnsembleRules::of(&config).unwrap().unwrap();
     let [step] = &rules.steps[..] else { panic!("one step") };
     assert_eq!((step.run_if, step.unless, step.on_error), (Some("a"), Some("b"), Some("t")));
+    assert_eq!(step.time_limit(), Some(Duration::from_millis(250)));
     let inputs: Vec<_> = step.inputs.iter().map(|input| (input.name, input.tensor, input.each)).collect();
     // Other names with a dollar sign are the model's.
     assert_eq!(inputs, [("I", "crops", true), ("$iff", "c", false), ("J", "x", false)]);
@@ -67,6 +69,44 @@ fn parameters_are_read_and_invalid_ones_are_named() {
         let config = config(&format!("{plain} {}", parameter(key, value)));
         let invalid = EnsembleRules::of(&config).unwrap_err();
         assert!(invalid[0].key == key && invalid[0].reason.starts_with(reason), "{invalid:?}");
+    }
+}
+
+#[test]
+fn durations_have_a_unit_and_limits() {
+    for (text, micros) in [
+        ("1us", 1),
+        ("250ms", 250_000),
+        ("0.5ms", 500),
+        ("2s", 2_000_000),
+        ("1.5m", 90_000_000),
+        ("1440m", 86_400_000_000),
+    ] {
+        assert_eq!(parse_duration(text), Some(Duration::from_micros(micros)), "{text}");
+    }
+    for text in [
+        "",
+        "5",
+        "s",
+        "0s",
+        "0.1us",
+        "-1s",
+        "+1s",
+        "1e3s",
+        "1h",
+        "2 s",
+        " 2s",
+        "2s ",
+        "1.2.3s",
+        "infs",
+        "nans",
+        "1441m",
+        "1S",
+        "µs",
+        "1µs",
+        "99999999999999999999999999m",
+    ] {
+        assert_eq!(parse_duration(text), None, "{text}");
     }
 }
 

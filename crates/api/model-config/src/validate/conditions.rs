@@ -74,6 +74,13 @@ impl<'a> Check<'a, '_> {
                 self.report
                     .add(format!("{path}.input_map"), "has directives only; map an input of the model");
             }
+            if let Some(timeout) = rules.timeout
+                && rules.time_limit().is_none()
+            {
+                let reason =
+                    format!("is '{timeout}', must be a duration up to a day, such as 250ms, 1.5s or 2m");
+                self.report.add(format!("{path}.input_map[\"$timeout\"]"), reason);
+            }
             for (key, tensor) in &step.output_map {
                 if self.inputs.contains_key(tensor.as_str()) {
                     let reason = format!(

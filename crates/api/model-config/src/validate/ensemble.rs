@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use super::conditions;
 use super::report::Report;
-use crate::ensemble_rules::{EnsembleRules, ON_ERROR};
+use crate::ensemble_rules::{EnsembleRules, ON_ERROR, TIMEOUT};
 use crate::proto::model_ensembling::Step;
 use crate::proto::{ModelConfig, ModelEnsembling};
 
@@ -87,7 +87,8 @@ impl<'a> Graph<'a> {
     fn new(config: &'a ModelConfig, steps: &'a [Step], rules: Option<&'a EnsembleRules<'a>>) -> Self {
         let mut tensors: BTreeMap<&str, Tensor<'_>> = BTreeMap::new();
         for (index, step) in steps.iter().enumerate() {
-            for (key, tensor) in step.input_map.iter().filter(|(key, _)| *key != ON_ERROR) {
+            for (key, tensor) in step.input_map.iter().filter(|(key, _)| *key != ON_ERROR && *key != TIMEOUT)
+            {
                 tensors.entry(tensor).or_default().readers.push((index, key));
             }
             for (key, tensor) in &step.output_map {

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use nereid_protocol::{AuditEvent, AuditOutcome, Denied};
+use nereid_protocol::{AuditEvent, AuditOutcome, Denied, Identity};
 use serde::Serialize;
 use time::OffsetDateTime;
 
@@ -25,6 +25,8 @@ pub(super) struct Line<'a> {
     subject: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     request: Option<String>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    automatic: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     principal: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -39,12 +41,14 @@ impl<'a> Line<'a> {
     /// The line of an event at this time.
     pub(super) fn of(event: &AuditEvent<'a>) -> Self {
         let (outcome, status, reason) = match event.outcome {
-            AuditOutcome::Done => ("done", None, None),
-            AuditOutcome::Failed(status) => ("failed", Some(status), None),
-            AuditOutcome::Abandoned => ("abandoned", None, None),
+            AuditOutcome::Done => ("done", None, event.reason.map(shortened)),
+            AuditOutcome::Failed(status) => ("failed", Some(status), event.reason.map(shortened)),
+            AuditOutcome::Abandoned => ("abandoned", None, event.reason.map(shortened)),
             AuditOutcome::Refused(denied) => ("refused", None, Some(reason(denied))),
         };
-        let key = event.caller.authenticated().and_then(|(_, credential)| credential);
+        let caller = event.caller;
+        let key = caller.and_then(|it| it.authenticated()).and_then(|(_, credential)| credential);
+        let principal = caller.and_then(|caller| caller.principal.as_ref());
         Self {
             time: time(OffsetDateTime::now_utc()),
             action: event.action.name(),
@@ -53,10 +57,11 @@ impl<'a> Line<'a> {
             reason,
             subject: event.subject.map(shortened),
             request: event.request.map(shortened),
-            principal: event.caller.principal.as_ref().map(|principal| shortened(principal.name())),
+            automatic: caller.is_none(),
+            principal: principal.map(|principal| shortened(principal.name())),
             key: key.map(id_digits),
-            user: event.caller.user(),
-            address: event.caller.address(),
+            user: caller.and_then(Identity::user),
+            address: caller.and_then(Identity::address),
         }
     }
 
@@ -94,7 +99,7 @@ fn time(at: OffsetDateTime) -> String {
 
 #[cfg(test)]
 mod tests {
-    use nereid_protocol::{Action, Credential, Identity, Origin, Principal};
+    use nereid_protocol::{Action, Credential, Origin, Principal};
     use serde_json::{Value, json};
     use time::{Date, Month, Time};
 
@@ -150,7 +155,9 @@ mod tests {
                 "request": "HTTP POST /x", "user": 7}),
             ),
         ] {
-            let event = AuditEvent { caller, action, subject, request: Some("HTTP POST /x"), outcome };
+            let caller = Some(caller);
+            let event =
+                AuditEvent { caller, action, subject, request: Some("HTTP POST /x"), reason: None, outcome };
             let text = Line::of(&event).text();
             assert!(!text.contains('\n'));
             let mut line: Value = serde_json::from_str(&text).unwrap();
@@ -160,12 +167,30 @@ mod tests {
     }
 
     #[test]
+    fn a_decision_of_the_server_is_automatic() {
+        let event = AuditEvent {
+            caller: None,
+            action: Action::ChangeRelease,
+            subject: Some("m"),
+            request: None,
+            reason: Some("version 2 was withdrawn: broken"),
+            outcome: AuditOutcome::Done,
+        };
+        let mut line: Value = serde_json::from_str(&Line::of(&event).text()).unwrap();
+        line.as_object_mut().unwrap().remove("time");
+        let expected = json!({"action": "change-release", "outcome": "done", "subject": "m", "automatic": true,
+            "reason": "version 2 was withdrawn: broken"});
+        assert_eq!(line, expected);
+    }
+
+    #[test]
     fn texts_of_clients_are_short() {
         let (long, caller) = ("ü".repeat(10_000), Identity::default());
         let (action, outcome) = (Action::Load, AuditOutcome::Done);
         let (subject, request) = (Some(long.as_str()), Some(long.as_str()));
-        let text = Line::of(&AuditEvent { caller: &caller, action, subject, request, outcome }).text();
-        assert!(text.len() < 5 * MAX_TEXT, "{}", text.len());
+        let (caller, reason) = (Some(&caller), Some(long.as_str()));
+        let text = Line::of(&AuditEvent { caller, action, subject, request, reason, outcome }).text();
+        assert!(text.len() < 7 * MAX_TEXT, "{}", text.len());
     }
 
     #[test]

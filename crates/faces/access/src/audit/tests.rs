@@ -8,7 +8,8 @@ use serde_json::Value;
 use super::*;
 
 fn event<'a>(subject: &'a str, outcome: AuditOutcome<'a>, caller: &'a Identity) -> AuditEvent<'a> {
-    AuditEvent { caller, action: Action::Load, subject: Some(subject), request: None, outcome }
+    let (caller, action, subject) = (Some(caller), Action::Load, Some(subject));
+    AuditEvent { caller, action, subject, request: None, reason: None, outcome }
 }
 
 fn subjects(path: &Path) -> Vec<String> {

@@ -32,6 +32,8 @@ pub enum Action {
     LoadFiles,
     /// Unloads a model.
     Unload,
+    /// Promotes or withdraws a version of a model with a release.
+    ChangeRelease,
     /// Lists regions of shared memory.
     ListRegions,
     /// Registers or unregisters a region of shared memory.
@@ -59,7 +61,9 @@ impl Action {
             Self::Statistics => ApiGroup::Statistics,
             Self::Metrics | Self::MachineMetrics | Self::Page | Self::UseRegions => return None,
             Self::Infer => ApiGroup::Inference,
-            Self::Index | Self::Load | Self::LoadFiles | Self::Unload => ApiGroup::ModelRepository,
+            Self::Index | Self::Load | Self::LoadFiles | Self::Unload | Self::ChangeRelease => {
+                ApiGroup::ModelRepository
+            }
             Self::ListRegions | Self::ChangeRegions => ApiGroup::SharedMemory,
             Self::ReadTrace | Self::ChangeTrace => ApiGroup::Trace,
             Self::ReadLog | Self::ChangeLog => ApiGroup::Logging,
@@ -82,6 +86,7 @@ impl Action {
             Self::Load => "load",
             Self::LoadFiles => "load-files",
             Self::Unload => "unload",
+            Self::ChangeRelease => "change-release",
             Self::ListRegions => "list-regions",
             Self::ChangeRegions => "change-regions",
             Self::UseRegions => "use-regions",
@@ -99,6 +104,7 @@ impl Action {
             Self::Load
                 | Self::LoadFiles
                 | Self::Unload
+                | Self::ChangeRelease
                 | Self::ChangeRegions
                 | Self::ChangeTrace
                 | Self::ChangeLog
@@ -124,7 +130,7 @@ impl Action {
             | Self::Index => Need::Any(Right::Read),
             Self::MachineMetrics => Need::Every(Right::Read),
             Self::Infer => Need::Any(Right::Infer),
-            Self::Load | Self::Unload => Need::Any(Right::Control),
+            Self::Load | Self::Unload | Self::ChangeRelease => Need::Any(Right::Control),
             Self::LoadFiles => Need::Any(Right::Files),
             // Regions and settings of the server reach all models.
             Self::ListRegions | Self::ChangeRegions | Self::UseRegions => Need::Every(Right::Admin),

@@ -1,4 +1,4 @@
-//! The audit of requests: who changed what, and who was refused.
+//! The audit: who changed what, who was refused, and what the server decided by itself.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,17 +11,19 @@ pub trait Audit: fmt::Debug + Send + Sync {
     fn record(&self, event: &AuditEvent<'_>);
 }
 
-/// A change by a client, or the refusal of a request.
+/// A change, or the refusal of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct AuditEvent<'a> {
-    /// The sender.
-    pub caller: &'a Identity,
+    /// The sender; `None` if the server itself decided on the change.
+    pub caller: Option<&'a Identity>,
     /// The permitted or refused action.
     pub action: Action,
     /// The model, or the region of shared memory, if the action concerns a single one.
     pub subject: Option<&'a str>,
     /// The protocol and the target of a change.
     pub request: Option<&'a str>,
+    /// A description of the change, unless the request is enough.
+    pub reason: Option<&'a str>,
     /// How it ended.
     pub outcome: AuditOutcome<'a>,
 }
@@ -52,13 +54,14 @@ pub struct AuditedRequest {
 struct State {
     action: Action,
     subject: Option<String>,
+    reason: Option<String>,
     is_over: bool,
 }
 
 impl AuditedRequest {
     /// Begins the audit of a request.
     pub(super) fn new(audit: Arc<dyn Audit>, caller: Identity, action: Action, request: String) -> Self {
-        let state = Mutex::new(State { action, subject: None, is_over: false });
+        let state = Mutex::new(State { action, subject: None, reason: None, is_over: false });
         Self { audit, caller, request, state }
     }
 
@@ -75,6 +78,11 @@ impl AuditedRequest {
         }
     }
 
+    /// Notes what the change is.
+    pub fn explain(&self, reason: String) {
+        self.state().reason = Some(reason);
+    }
+
     /// The request was refused.
     pub fn refused(&self) {
         self.state().is_over = true;
@@ -88,9 +96,14 @@ impl AuditedRequest {
     fn end(&self, outcome: AuditOutcome<'_>) {
         let mut state = self.state();
         if !state.is_over && state.action.is_change() {
-            let (action, subject) = (state.action, state.subject.as_deref());
-            let request = Some(self.request.as_str());
-            self.audit.record(&AuditEvent { caller: &self.caller, action, subject, request, outcome });
+            self.audit.record(&AuditEvent {
+                caller: Some(&self.caller),
+                action: state.action,
+                subject: state.subject.as_deref(),
+                request: Some(&self.request),
+                reason: state.reason.as_deref(),
+                outcome,
+            });
         }
         state.is_over = true;
     }

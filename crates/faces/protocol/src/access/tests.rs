@@ -133,6 +133,7 @@ fn clients_of_other_machines_need_a_reason_for_what_could_give_them_this_machine
         Action::Load,
         Action::LoadFiles,
         Action::Unload,
+        Action::ChangeRelease,
         Action::ListRegions,
         Action::ChangeRegions,
         Action::UseRegions,
@@ -163,8 +164,8 @@ struct Recorded(std::sync::Mutex<Vec<String>>);
 
 impl Audit for Recorded {
     fn record(&self, event: &AuditEvent<'_>) {
-        let AuditEvent { caller, action, subject, request, outcome } = event;
-        let who = caller.principal.as_ref().map_or("nobody", Principal::name);
+        let AuditEvent { caller, action, subject, request, outcome, .. } = event;
+        let who = caller.unwrap().principal.as_ref().map_or("nobody", Principal::name);
         let outcome = match outcome {
             AuditOutcome::Done => "done".to_owned(),
             AuditOutcome::Failed(status) => format!("failed {status}"),

@@ -44,7 +44,8 @@ pub async fn repository_index(
 ) -> Result<Vec<IndexEntry>> {
     let index = visible(server, is_visible).await?;
     let fetches = server.fetches();
-    let entries = index.into_iter().map(|(id, status)| entry(id, status, &fetches));
+    let entries =
+        index.into_iter().map(|(id, status)| entry(id, status, &fetches, |status| server.reason(status)));
     Ok(entries.filter(|entry| !only_ready || entry.is_ready()).collect())
 }
 
@@ -60,7 +61,7 @@ pub async fn repository_index_with_memory(
     let index = visible(server, is_visible).await?;
     let (fetches, memory) = (server.fetches(), server.memory(&index));
     let entries = index.into_iter().zip(memory).map(|((id, status), memory)| IndexEntryWithMemory {
-        entry: entry(id, status, &fetches),
+        entry: entry(id, status, &fetches, |status| server.reason(status)),
         memory: memory.map(MemoryDocument::from),
     });
     Ok(entries.filter(|entry| !only_ready || entry.entry.is_ready()).collect())
@@ -72,7 +73,8 @@ pub async fn repository_index_with_memory(
 /// See there.
 pub fn blocking_repository_index(server: &Server, only_ready: bool) -> Result<Vec<IndexEntry>> {
     let (index, fetches) = (server.blocking_index()?, server.fetches());
-    let entries = index.into_iter().map(|(id, status)| entry(id, status, &fetches));
+    let entries =
+        index.into_iter().map(|(id, status)| entry(id, status, &fetches, |status| server.reason(status)));
     Ok(entries.filter(|entry| !only_ready || entry.is_ready()).collect())
 }
 
@@ -91,7 +93,13 @@ impl IndexEntry {
     }
 }
 
-fn entry(id: ModelId, status: Option<ModelStatus>, fetches: &[FetchStatus]) -> IndexEntry {
+/// `reason`: the reason for a state.
+fn entry(
+    id: ModelId,
+    status: Option<ModelStatus>,
+    fetches: &[FetchStatus],
+    reason: impl Fn(&ModelStatus) -> Option<String>,
+) -> IndexEntry {
     let fetching = fetches.iter().find(|fetch| fetch.id == id).map(FetchStatus::describe);
     let name = id.name;
     let Some(status) = status else {
@@ -104,7 +112,7 @@ fn entry(id: ModelId, status: Option<ModelStatus>, fetches: &[FetchStatus]) -> I
     match fetching.clone().filter(|_| status.state.is_evicted()) {
         Some(reason) => IndexEntry { name, version, state: Some("LOADING"), reason: Some(reason) },
         None => {
-            let (state, reason) = (Some(status.state.name()), status.reason().or(fetching));
+            let (state, reason) = (Some(status.state.name()), reason(&status).or(fetching));
             IndexEntry { name, version, state, reason }
         }
     }
@@ -143,7 +151,7 @@ mod tests {
             (status(Some(1), broken), (Some("UNAVAILABLE"), Some("broken")), (Some("UNAVAILABLE"), false)),
         ] {
             let line = |fetches: &[FetchStatus]| {
-                let found = entry(id.clone(), status.clone(), fetches);
+                let found = entry(id.clone(), status.clone(), fetches, ModelStatus::reason);
                 (found.state, found.reason)
             };
             let (state, reason) = line(&[]);

@@ -21,6 +21,11 @@ pub trait Residency: VersionChooser + fmt::Debug {
     /// The configuration is invalid. The model is not loaded.
     fn is_on_demand(&self, config: &ModelConfig) -> Result<bool>;
 
+    /// A note for the index on a model that is not in memory, such as the time of its next load.
+    fn note(&self, _name: &str) -> Option<String> {
+        None
+    }
+
     /// Whether the server may load a model now that no request waits for: at start, or because a poll found it. Otherwise its
     /// first request loads it.
     fn has_room(&self, _spec: &ModelSpec) -> bool {

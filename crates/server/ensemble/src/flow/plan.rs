@@ -1,6 +1,7 @@
-//! Conditions, maps and fallbacks in executable form: tensors and steps are numbers, as in the [`Plan`].
+//! Conditions, maps, fallbacks and time limits in executable form: tensors and steps are numbers, as in the [`Plan`].
 
 use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
 use nereid_backend_api::{Buffer, DataType, ModelConfig, Shape};
 use nereid_model_config::{Constant, EnsembleConstants, EnsembleRules, Filler as Declared};
@@ -33,6 +34,8 @@ pub(crate) struct FlowStep {
     pub fallbacks: Vec<usize>,
     /// Whether its outputs have values if it fails, and all of its fallbacks.
     pub has_values: bool,
+    /// How long it may take.
+    pub time_limit: Option<Duration>,
     /// Number of failures that were replaced; for the log.
     pub failures: AtomicU64,
 }
@@ -60,7 +63,7 @@ pub(crate) enum Filler {
 }
 
 impl Flow {
-    /// Compiles a validated configuration; `None` if it has neither conditions nor maps nor fallbacks.
+    /// Compiles a validated configuration; `None` for a plain ensemble.
     pub(crate) fn new(config: &ModelConfig, constants: &EnsembleConstants, plan: &Plan) -> Option<Self> {
         let rules = EnsembleRules::of(config).ok()??;
         let steps = &steps_of(config)?.step;
@@ -116,6 +119,7 @@ impl Flow {
                 waits_for,
                 replaces: replaced[index],
                 fallbacks: std::mem::take(&mut fallbacks[index]),
+                time_limit: of_step.time_limit(),
                 failures: AtomicU64::new(0),
                 has_values: outputs.iter().any(|&(_, tensor)| tensors[tensor].on_error.is_some()),
             });

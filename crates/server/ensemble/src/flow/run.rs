@@ -5,6 +5,7 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::task::Poll;
+use std::time::Instant;
 
 use futures_util::stream::FuturesUnordered;
 use nereid_backend_api::{Error, ErrorCode, InferRequest, Responder, Response, Result, Tensor};
@@ -222,6 +223,7 @@ impl<'a> Run<'a> {
             awaited: FuturesUnordered::new(),
             answers: std::iter::repeat_with(|| None).take(count).collect(),
             answers_missing: count,
+            deadline: None,
         };
         self.next_run += 1;
         if count == 0 {
@@ -232,6 +234,8 @@ impl<'a> Run<'a> {
                 return self.fail(step, running.rows, error);
             }
         }
+        let limit = self.flow.steps[step].time_limit.and_then(|limit| Instant::now().checked_add(limit));
+        running.deadline = limit.map(|end| self.shared.deadlines.at(end));
         self.running.push(running);
         Ok(())
     }
@@ -273,6 +277,7 @@ impl<'a> Run<'a> {
         let outcome = match event {
             Event::Permitted(element, permit) => self.request(&mut running, element, Some(permit)),
             Event::Closed => Err(Error::internal("the semaphore of max_inflight_requests was closed")),
+            Event::Expired => Err(self.expired(running.step)),
             Event::Answered(element, answer) => answer.and_then(|answer| {
                 if running.answers[element].replace(answer).is_none() {
                     running.answers_missing -= 1;
@@ -291,6 +296,14 @@ impl<'a> Run<'a> {
                 Ok(())
             }
         }
+    }
+
+    fn expired(&self, step: usize) -> Error {
+        let model = &self.shared.plan.steps[step].model.name;
+        let limit = self.flow.steps[step].time_limit.unwrap_or_default();
+        Error::unavailable(format!(
+            "step {step} (model '{model}') took longer than its time limit of {limit:?}"
+        ))
     }
 
     /// A step has all answers.

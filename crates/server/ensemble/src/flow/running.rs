@@ -10,6 +10,7 @@ use nereid_backend_api::{Response, Result};
 use nereid_core::{Model, ResponseStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::deadlines::Deadline;
 use super::requests::Requests;
 use super::rows::Rows;
 
@@ -25,6 +26,8 @@ pub(super) struct Running {
     pub awaited: FuturesUnordered<Awaited>,
     pub answers: Vec<Option<Response>>,
     pub answers_missing: usize,
+    /// The end of its time, if that is limited.
+    pub deadline: Option<Deadline>,
 }
 
 pub(super) type Awaited = Pin<Box<dyn Future<Output = Event> + Send>>;
@@ -34,6 +37,8 @@ pub(super) enum Event {
     /// `max_inflight_requests` permits the request.
     Permitted(usize, OwnedSemaphorePermit),
     Closed,
+    /// The step has taken too long.
+    Expired,
 }
 
 pub(super) async fn answer(
@@ -56,6 +61,10 @@ pub(super) fn poll_events(running: &mut [Running], context: &mut Context<'_>) ->
     for running in running {
         while let Poll::Ready(Some(event)) = running.awaited.poll_next_unpin(context) {
             events.push((running.number, event));
+        }
+        let is_over = |deadline: &mut Deadline| Pin::new(deadline).poll(context).is_ready();
+        if running.deadline.as_mut().is_some_and(is_over) {
+            events.push((running.number, Event::Expired));
         }
     }
     if events.is_empty() { Poll::Pending } else { Poll::Ready(events) }

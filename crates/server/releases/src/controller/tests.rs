@@ -89,7 +89,7 @@ fn good_candidates_are_promoted_and_bad_ones_withdrawn_early() {
         for seed in 0..60 {
             let (decision, results) = run(GOOD, candidate, seed);
             assert!(results <= most, "{name}, seed {seed}: {decision:?} after {results}");
-            unlucky.extend((decision.is_promotion != is_promotion).then_some(decision));
+            unlucky.extend((decision.is_promotion() != is_promotion).then_some(decision));
         }
         // A few of a hundred good candidates may meet more errors than the margin by chance.
         assert!(unlucky.len() <= if is_promotion { 2 } else { 0 }, "{name}: {unlucky:?}");
@@ -99,10 +99,10 @@ fn good_candidates_are_promoted_and_bad_ones_withdrawn_early() {
 #[test]
 fn an_established_version_with_errors_of_its_own_sets_the_standard() {
     let poor = Behaviour { errors: 0.3, ..GOOD };
-    let promoted = (0..200).filter(|seed| run(poor, GOOD, *seed).0.is_promotion).count();
+    let promoted = (0..200).filter(|seed| run(poor, GOOD, *seed).0.is_promotion()).count();
     assert_eq!(promoted, 200);
     let withdrawn =
-        (0..200).filter(|seed| !run(poor, Behaviour { errors: 0.7, ..GOOD }, *seed).0.is_promotion);
+        (0..200).filter(|seed| !run(poor, Behaviour { errors: 0.7, ..GOOD }, *seed).0.is_promotion());
     assert_eq!(withdrawn.count(), 200);
 }
 
@@ -120,7 +120,10 @@ fn reasons_have_the_figures() {
     let mut controller = Controller::new(&settings(&[(1, 1.0), (2, 1.0)], Some(RULES)));
     (0..100).for_each(|_| assert_eq!(controller.add(1, answered(8.0)), None));
     let decision = (0..500).find_map(|_| controller.add(2, answered(64.0))).unwrap();
-    assert!(decision.reason.0.contains("median of latencies is 6") && !decision.is_promotion, "{decision:?}");
+    assert!(
+        decision.reason.0.contains("median of latencies is 6") && !decision.is_promotion(),
+        "{decision:?}"
+    );
 }
 
 #[test]
@@ -142,11 +145,11 @@ fn a_candidate_waits_for_results_of_a_version_that_has_requests() {
     assert!((0..99).all(|_| controller.add(1, answered(1.0)).is_none()));
     assert_eq!(controller.add(2, answered(1.0)), None);
     assert_eq!(controller.add(1, answered(1.0)), None);
-    assert!(controller.add(2, answered(1.0)).unwrap().is_promotion);
+    assert!(controller.add(2, answered(1.0)).unwrap().is_promotion());
     // The established version has no requests at all.
     let mut controller = Controller::new(&settings(&[(1, 0.0), (2, 1.0)], Some(RULES)));
     assert!((0..499).all(|_| controller.add(2, answered(1.0)).is_none()));
-    assert!(controller.add(2, answered(1.0)).unwrap().is_promotion);
+    assert!(controller.add(2, answered(1.0)).unwrap().is_promotion());
 }
 
 #[test]
@@ -157,7 +160,7 @@ fn copies_count_with_their_errors_and_without_their_latencies() {
     let (_, trial) = controller.version(2).unwrap();
     assert_eq!((trial.results, trial.errors, trial.latencies.count()), (499, 0, 0));
     let decision = controller.add(2, Outcome::Copied).unwrap();
-    assert!(decision.is_promotion && !decision.reason.0.contains("latencies"), "{decision:?}");
+    assert!(decision.is_promotion() && !decision.reason.0.contains("latencies"), "{decision:?}");
 }
 
 #[test]
@@ -169,7 +172,7 @@ fn clients_that_leave_a_slow_candidate_count_as_slow_answers() {
         assert_eq!(controller.version(2).unwrap().1.results, 0);
         (0..100).for_each(|_| assert_eq!(controller.add(1, answered(5.0)), None));
         let decision = (0..1_000).find_map(|_| controller.add(2, left));
-        assert_eq!(decision.is_some_and(|decision| !decision.is_promotion), is_counted);
+        assert_eq!(decision.is_some_and(|decision| !decision.is_promotion()), is_counted);
     }
 }
 
@@ -202,8 +205,8 @@ proptest! {
             for decision in added.into_iter().chain(compared) {
                 prop_assert!(decided.insert(decision.version), "twice about {}", decision.version);
                 prop_assert_eq!(promoted, 0, "a decision after a promotion");
-                promoted += usize::from(decision.is_promotion);
-                prop_assert_eq!(controller.established() == decision.version, decision.is_promotion);
+                promoted += usize::from(decision.is_promotion());
+                prop_assert_eq!(controller.established() == decision.version, decision.is_promotion());
             }
             // Versions that were decided about get no further requests, except a promoted one.
             for version in decided.iter().filter(|version| **version != controller.established()) {
@@ -213,4 +216,39 @@ proptest! {
             prop_assert!((sum - 1.0).abs() < 1e-9);
         }
     }
+}
+
+#[test]
+fn the_first_decision_holds_whoever_makes_it() {
+    use Verdict::{Promoted, Withdrawn};
+    let mut controller = Controller::new(&settings(&[(1, 80.0), (2, 10.0), (3, 10.0)], Some(RULES)));
+    let mut by_hand = |version, verdict| {
+        controller.decide_by_hand(version, verdict, "by hand".into()).map(|it| it.is_some())
+    };
+    assert_eq!(by_hand(4, Promoted), Err(None));
+    for verdict in [Promoted, Withdrawn] {
+        assert_eq!(by_hand(1, verdict), Err(Some(Part::Established)));
+    }
+    assert_eq!([by_hand(2, Withdrawn), by_hand(2, Withdrawn)], [Ok(true), Ok(false)]);
+    let reason = Reason("by hand".into());
+    assert_eq!(by_hand(2, Promoted), Err(Some(Part::Withdrawn(reason.clone()))));
+    assert_eq!([by_hand(3, Promoted), by_hand(3, Promoted)], [Ok(true), Ok(false)]);
+    assert_eq!(by_hand(3, Withdrawn), Err(Some(Part::Promoted(reason))));
+    for verdict in [Promoted, Withdrawn] {
+        assert_eq!(by_hand(1, verdict), Err(Some(Part::Replaced)));
+    }
+    assert_eq!((controller.established(), controller.shares().of(3)), (3, 1.0));
+    // Results no longer decide.
+    for _ in 0..1_000 {
+        assert_eq!(controller.add(3, Outcome::Failed), None);
+        assert_eq!(controller.add(2, answered(1.0)), None);
+    }
+}
+
+#[test]
+fn releases_without_rules_are_decided_by_hand_only() {
+    let mut controller = Controller::new(&settings(&[(1, 90.0), (2, 10.0)], None));
+    (0..1_000).for_each(|_| assert_eq!(controller.add(2, Outcome::Failed), None));
+    let decision = controller.decide_by_hand(2, Verdict::Withdrawn, "by hand".into()).unwrap().unwrap();
+    assert_eq!((decision.version, decision.is_promotion(), controller.shares().of(1)), (2, false, 1.0));
 }

@@ -10,7 +10,7 @@ use nereid_core::backend_api::{
 };
 use nereid_core::{
     BlockingSource, Caller, Fingerprint, Interceptors, ModelControl, ModelSpec, Overrides, ReleaseStatus,
-    ReleasedVersion, RequestHead, ScopedName, Server, ServerOptions,
+    ReleasedVersion, RequestHead, ScopedName, Server, ServerOptions, Verdict,
 };
 use nereid_testkit::{ScriptedBackend, ScriptedModel};
 use proptest::prelude::*;
@@ -61,10 +61,15 @@ impl BlockingSource for Changing {
     }
 }
 
+/// A decision: version, verdict, reason, and whether it was automatic.
+type Heard = (u64, Verdict, String, bool);
+
 struct World {
     server: Arc<Server>,
     source: Arc<Changing>,
     loads: Arc<AtomicUsize>,
+    /// The decisions so far.
+    decisions: Arc<Mutex<Vec<Heard>>>,
     runtime: Runtime,
 }
 
@@ -99,6 +104,12 @@ fn world(text: &str, versions: &[Kind]) -> World {
         }))
     });
     let releases = Releases::default();
+    let decisions = Arc::<Mutex<Vec<Heard>>>::default();
+    let heard = Arc::clone(&decisions);
+    releases.on_decision(move |it| {
+        assert_eq!(it.id, &ModelId::plain("m"));
+        heard.lock().unwrap().push((it.version, it.verdict, it.reason.to_owned(), it.is_automatic));
+    });
     let mut interceptors = Interceptors::default();
     interceptors.add_factory(Arc::new(releases.clone()));
     let options = ServerOptions {
@@ -113,7 +124,7 @@ fn world(text: &str, versions: &[Kind]) -> World {
     let server = Server::new(options, backends, Arc::clone(&source) as _);
     server.start(Some(Vec::new())).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    let world = World { server, source, loads, runtime };
+    let world = World { server, source, loads, decisions, runtime };
     world.put(text, versions);
     world.load().unwrap();
     world
@@ -185,6 +196,11 @@ impl World {
         self.server.model(ScopedName::everywhere("m"), None).unwrap().release().unwrap().status()
     }
 
+    fn decide(&self, version: u64, verdict: Verdict) -> Result<()> {
+        let model = self.server.model(ScopedName::everywhere("m"), None).unwrap();
+        model.release().unwrap().decide(version, verdict, "by hand")
+    }
+
     fn version(&self, version: u64) -> ReleasedVersion {
         self.status().versions.into_iter().find(|it| it.version == version).unwrap()
     }
@@ -250,6 +266,7 @@ fn a_version_that_fails_is_withdrawn() {
     let reason = withdrawn.reason.unwrap();
     assert!(reason.contains("requests failed, 0 of "), "{reason}");
     assert_eq!(world.notes()[1], format!("withdrawn of a release, 0.0 % of the requests: {reason}"));
+    assert_eq!(*world.decisions.lock().unwrap(), [(2, Verdict::Withdrawn, reason, true)]);
     assert_eq!(world.versions_of(50), BTreeMap::from([(1, 50)]));
     assert!(world.send(Some(2), &[], None).1.is_err());
     // The decision outlives the model's stay in memory, and ends with new files.
@@ -274,6 +291,56 @@ fn a_version_that_proves_itself_is_promoted() {
     assert_eq!(world.send(Some(1), &[], None).0, 1);
     let (results, notes) = (world.version(2).results, world.notes());
     assert!(results > 100 && notes[1].starts_with("promoted of a release, 100.0 %"), "{notes:?}");
+}
+
+#[test]
+fn candidates_are_decided_by_hand_and_sequences_stay_with_their_version() {
+    let sequences = "sequence_batching { oldest { max_candidate_sequences: 1000 } max_sequence_idle_microseconds: 60000000 }";
+    let text = format!("{sequences} {}", parameters(&[("versions", "1=50,2=25,3=25")]));
+    let world = world(&text, &[Right; 3]);
+    let started: Vec<_> = (1..=60).map(|id| world.send(None, &[], Some((id, true))).0).collect();
+    assert_eq!(started.iter().copied().collect::<BTreeSet<_>>(), BTreeSet::from([1, 2, 3]));
+    world.decide(2, Verdict::Withdrawn).unwrap();
+    world.decide(3, Verdict::Promoted).unwrap();
+    world.decide(3, Verdict::Promoted).unwrap();
+    let error = world.decide(2, Verdict::Promoted).unwrap_err();
+    let expected = "model 'm': version 2 is withdrawn (by hand), and only a candidate can be promoted; load";
+    assert!(error.message().starts_with(expected), "{error}");
+    let error = world.decide(9, Verdict::Promoted).unwrap_err();
+    assert!(error.message().contains("no part in the release (versions: 1, 2, 3)"), "{error}");
+    for (id, version) in (1..=60).zip(started) {
+        assert_eq!(world.send(None, &[], Some((id, false))).0, version);
+    }
+    let new: BTreeSet<_> = (100..120).map(|id| world.send(None, &[], Some((id, true))).0).collect();
+    assert_eq!(new, BTreeSet::from([3]));
+    let expected = [(2, Verdict::Withdrawn), (3, Verdict::Promoted)]
+        .map(|(version, verdict)| (version, verdict, "by hand".to_owned(), false));
+    assert_eq!(*world.decisions.lock().unwrap(), expected);
+    assert!(world.notes()[2].ends_with("100.0 % of the requests: by hand"), "{:?}", world.notes());
+}
+
+#[test]
+fn races_of_decisions_are_decided_once() {
+    let release = parameters(&[("versions", "1=50,2=50"), ("promote_after", "1000")]);
+    for _ in 0..20 {
+        let world = world(&release, &[Right, Fails]);
+        let operators = [Verdict::Promoted, Verdict::Withdrawn, Verdict::Promoted];
+        let outcomes = std::thread::scope(|scope| {
+            let operators = operators.map(|verdict| {
+                let model = world.server.model(ScopedName::everywhere("m"), None).unwrap();
+                scope.spawn(move || (verdict, model.release().unwrap().decide(2, verdict, "by hand")))
+            });
+            world.until(|status| ["withdrawn", "promoted"].contains(&status.versions[1].part));
+            operators.map(|operator| operator.join().unwrap())
+        });
+        let decisions = world.decisions.lock().unwrap().clone();
+        let [(2, decided, ..)] = *decisions else { panic!("{decisions:?}") };
+        assert_eq!(world.version(2).part, decided.name());
+        assert!(
+            outcomes.iter().all(|(verdict, outcome)| outcome.is_ok() == (*verdict == decided)),
+            "{outcomes:?}"
+        );
+    }
 }
 
 #[test]

@@ -17,6 +17,8 @@ use nereid_testkit::{Gate, ScriptedBackend, ScriptedModel};
 use super::*;
 use crate::idleness::IDLE_CHECK;
 
+mod schedules;
+
 /// The content of models whose executions wait at the gate.
 const HELD: u8 = 99;
 
@@ -78,6 +80,15 @@ struct World {
 }
 
 fn world(control: ModelControl, options: ResidencyOptions, models: &[(&str, u8, &str)]) -> World {
+    world_at(Box::new(Timestamp::now), control, options, models)
+}
+
+fn world_at(
+    clock: Clock,
+    control: ModelControl,
+    options: ResidencyOptions,
+    models: &[(&str, u8, &str)],
+) -> World {
     let source = Arc::<Changing>::default();
     models.iter().for_each(|(name, content, text)| source.put(name, *content, text));
     let loads = Arc::<Mutex<Vec<String>>>::default();
@@ -104,7 +115,7 @@ fn world(control: ModelControl, options: ResidencyOptions, models: &[(&str, u8, 
         }))
     });
     let all_on_demand = control == ModelControl::OnDemand;
-    let residency = ResidencyManager::new(ResidencyOptions { all_on_demand, ..options });
+    let residency = ResidencyManager::with_clock(ResidencyOptions { all_on_demand, ..options }, clock);
     let options = ServerOptions {
         name: "test".into(),
         strict_readiness: true,

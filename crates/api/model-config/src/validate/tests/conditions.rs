@@ -57,6 +57,20 @@ const IF_A: &str = "m: I=X $if=a -> O=Y";
 const UNLESS_A: &str = "m: I=X $unless=a -> O=Y";
 
 #[test]
+fn time_limits_are_durations() {
+    for timeout in ["250ms", "1.5s", "2m"] {
+        validate(&ensemble(&[&format!("m: I=X $timeout={timeout} -> O=Y")], "")).unwrap();
+    }
+    for timeout in ["X", "5", "0s", "2h"] {
+        let config = ensemble(&[&format!("m: I=X $timeout={timeout} -> O=Y")], "");
+        let field = "ensemble_scheduling.step[0].input_map[\"$timeout\"]";
+        fails(&config, field, &format!("is '{timeout}', must be a duration up to a day, such as 250ms"));
+    }
+    let only = ensemble(&["m: $timeout=1s -> O=Y"], "");
+    assert!(validate(&only).is_err());
+}
+
+#[test]
 fn tensors_that_exist_wherever_they_are_read_are_accepted() {
     let default = parameter("$if_skipped:Y", "0");
     let other = parameter("$if_skipped:Y", "X");

@@ -141,3 +141,80 @@ async fn cancellation_is_not_a_failure() {
     let error = out(&server, of_rows(&[1])).await.unwrap_err();
     assert_eq!((error.code(), ends(&server, "e").2), (ErrorCode::Cancelled, 0));
 }
+
+/// Answers requests that the model `hold` has, which have to be cancelled, until this number has failed. One that was cancelled in
+/// the queue is never held.
+fn all_are_cancelled(server: &Server, members: &Members, failed: u64) {
+    while ends(server, "hold").1 < failed {
+        for held in members.held(0) {
+            until_cancelled(&held);
+            held.answer(Err(Error::internal("too late")));
+        }
+        thread::yield_now();
+    }
+}
+
+#[tokio::test]
+async fn a_step_that_takes_too_long_is_cancelled_and_replaced() {
+    let steps = ["hold: X=IN $timeout=2ms -> Y=OUT", "ten: X=IN $on_error=OUT -> Y=OUT"];
+    let (server, members) = serving(replaced(&steps));
+    for number in 1..=3 {
+        assert_eq!(out(&server, of_rows(&[1])).await.unwrap(), [11]);
+        all_are_cancelled(&server, &members, number);
+        assert_eq!((ends(&server, "e"), counts(&server, ["ten"])), ((number, 0, number), [(number, number)]));
+    }
+    // Without a replacement, the request fails; with a value, that is used.
+    let steps = ["hold: X=IN $timeout=2ms -> Y=OUT"];
+    let (server, members) = serving(replaced(&steps));
+    let error = out(&server, of_rows(&[1])).await.unwrap_err();
+    assert_eq!(error.code(), ErrorCode::Unavailable);
+    let expected = "in ensemble 'e', step 0 (model 'hold') took longer than its time limit of 2ms";
+    assert_eq!(error.message(), expected);
+    all_are_cancelled(&server, &members, 1);
+    let [odd, fail_odd, fail, ten, hold, e] = replaced(&steps);
+    let (server, members) = serving([odd, fail_odd, fail, ten, hold, with(e, "$on_error:OUT", "IN")]);
+    assert_eq!(out(&server, of_rows(&[1])).await.unwrap(), [1]);
+    all_are_cancelled(&server, &members, 1);
+}
+
+#[tokio::test]
+async fn a_step_in_time_is_not_disturbed_and_each_fallback_has_its_own_time() {
+    let steps = [
+        "hold: X=IN $timeout=1ms -> Y=OUT",
+        "hold: X=IN $on_error=OUT $timeout=1ms -> Y=OUT",
+        "ten: X=IN $on_error=OUT $timeout=10m -> Y=OUT",
+    ];
+    let (server, members) = serving(replaced(&steps));
+    assert_eq!(out(&server, of_rows(&[1])).await.unwrap(), [11]);
+    all_are_cancelled(&server, &members, 2);
+    let steps = ["ten: X=IN $timeout=10m -> Y=t", "hold: X=t $timeout=10m -> Y=OUT"];
+    let (server, members) = serving(replaced(&steps));
+    let mut answers = infer(&server, "e", of_rows(&[1])).unwrap();
+    let held = members.held(1).remove(0);
+    members.release(held);
+    assert_eq!(outputs(&answers.single().await.unwrap()), [("OUT", 11)]);
+    assert_eq!(ends(&server, "e"), (1, 0, 0));
+    // A client that leaves ends the step, whose time would not have been over.
+    let answers = infer(&server, "e", of_rows(&[1])).unwrap();
+    let held = members.held(1).remove(0);
+    drop(answers);
+    until_cancelled(&held);
+}
+
+#[tokio::test]
+async fn the_time_of_a_map_is_that_of_all_its_elements() {
+    let [_, fail_odd, fail, ten, hold, _] = replaced(&["ten: X=IN -> Y=OUT"]);
+    let steps = [
+        "range: X=IN -> L=list",
+        "hold: $each:X=list $timeout=2ms -> Y=made",
+        "ten: $each:X=list $on_error=made -> Y=made",
+        "total: L=made -> Y=OUT",
+    ];
+    let members = [flow_member("range", "range", 3), flow_member("total", "total", 0)];
+    let [range, total] = members;
+    let (server, members) =
+        serving([range, total, fail_odd, fail, ten, hold, ensemble("e", "IN", "OUT", &steps)]);
+    assert_eq!(out(&server, of_rows(&[1])).await.unwrap(), [36]);
+    all_are_cancelled(&server, &members, 3);
+    assert_eq!(ends(&server, "e"), (1, 0, 1));
+}
