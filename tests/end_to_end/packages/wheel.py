@@ -101,7 +101,8 @@ def test_minimal_wheel_leaves_onnx_models_to_onnx_runtime(tmp_path):
         built_packages.check_models(server, python=True, onnx=False)
         assert "this server is built without the embedded engine" in server.log
     subprocess.run([python, *PIP, f"nereid-server-minimal[onnxruntime] @ {wheel.as_uri()}"], check=True)
-    with nereid_server.running(tmp_path / "models", env=environ(), program=command) as server:
+    found = "--backend-config=onnxruntime,engine=ort"
+    with nereid_server.running(tmp_path / "models", found, env=environ(), program=command) as server:
         built_packages.check_models(server, python=True)
     within = subprocess.run([python, "-c", IN_PROCESS, tmp_path / "models"], env=environ(), capture_output=True, text=True)
     assert within.stdout == "1.0\n", within.stderr

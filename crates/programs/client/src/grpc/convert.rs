@@ -260,7 +260,8 @@ fn times(duration: Option<StatisticDuration>) -> Times {
 }
 
 pub(super) fn index_entry(message: repository_index_response::ModelIndex) -> IndexEntry {
-    let repository_index_response::ModelIndex { name, version, state, reason } = message;
+    // The memory comes on request only.
+    let repository_index_response::ModelIndex { name, version, state, reason, memory: _ } = message;
     IndexEntry { name, version, state: ModelState::from(state.as_str()), reason }
 }
 

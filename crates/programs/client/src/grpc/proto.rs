@@ -1340,6 +1340,30 @@ pub struct RepositoryIndexRequest {
     pub repository_name: ::prost::alloc::string::String,
     #[prost(bool, tag = "2")]
     pub ready: bool,
+    #[prost(bool, tag = "100")]
+    pub memory: bool,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ModelMemory {
+    #[prost(uint64, optional, tag = "1")]
+    pub server: ::core::option::Option<u64>,
+    #[prost(uint64, optional, tag = "2")]
+    pub processes: ::core::option::Option<u64>,
+    #[prost(uint64, tag = "3")]
+    pub budget: u64,
+    #[prost(string, tag = "4")]
+    pub basis: ::prost::alloc::string::String,
+    #[prost(uint64, optional, tag = "5")]
+    pub measured_at: ::core::option::Option<u64>,
+    #[prost(message, repeated, tag = "6")]
+    pub gpus: ::prost::alloc::vec::Vec<ModelGpuMemory>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ModelGpuMemory {
+    #[prost(int32, tag = "1")]
+    pub gpu: i32,
+    #[prost(uint64, tag = "2")]
+    pub budget: u64,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct RepositoryIndexResponse {
@@ -1348,7 +1372,7 @@ pub struct RepositoryIndexResponse {
 }
 /// Nested message and enum types in `RepositoryIndexResponse`.
 pub mod repository_index_response {
-    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+    #[derive(Clone, PartialEq, ::prost::Message)]
     pub struct ModelIndex {
         #[prost(string, tag = "1")]
         pub name: ::prost::alloc::string::String,
@@ -1358,6 +1382,8 @@ pub mod repository_index_response {
         pub state: ::prost::alloc::string::String,
         #[prost(string, tag = "4")]
         pub reason: ::prost::alloc::string::String,
+        #[prost(message, optional, tag = "100")]
+        pub memory: ::core::option::Option<super::ModelMemory>,
     }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
