@@ -5,6 +5,7 @@ import gc
 import json
 import os
 import re
+import shutil
 import signal
 import sys
 import threading
@@ -25,6 +26,7 @@ from gates import Gate
 from http_requests import LIMIT_S
 from http_requests import request as http_request
 from model_files import config_type
+from places import EXAMPLES
 from python_interpreters import NEWEST, OLDEST, environments
 from waiting import eventually
 
@@ -573,6 +575,19 @@ def test_models_run_in_the_environment_of_the_program_that_has_the_server(nereid
             assert answer(server.model("prefix").infer({"INPUT0": np.array([True])})) == [sys.prefix.encode()], options
     with pytest.raises(nereid.Error, match="/no/such/python"):
         nereid.Server(prefix_model, backend_config={"python": {"python": "/no/such/python"}}).start()
+
+
+def test_frameworks_are_those_of_the_environment_of_the_program_that_has_the_server(installed, prefix_model):
+    shutil.copytree(EXAMPLES / "model_repository" / "digits", prefix_model / "digits")
+    program = """
+import sys, nereid
+lines = []
+nereid.configure_log(info=True, callback=lambda record: lines.append(record.message))
+with nereid.Server(sys.argv[1], model_control_mode="explicit", load_model="digits"):
+    print(*[line for line in lines if line.startswith("ONNX Runtime ")], sep="\\n")
+"""
+    code, lines, errors = python_package.run(installed, program, prefix_model)
+    assert code == 0 and len(lines) == 1 and sys.prefix in lines[0], (lines, errors)
 
 
 def test_models_run_in_the_environment_of_the_command(installed, prefix_model):

@@ -44,7 +44,8 @@ class Server:
     command line, with underscores: `Server("models", model_control_mode="explicit", load_model=["a", "b"])`. A dictionary
     holds settings: `backend_config={"onnxruntime": {"engine": "tract"}}`. With `listen=True` the server opens the ports that
     the options configure. Models in Python run with this interpreter unless they or
-    `backend_config={"python": {"python": PATH}}` name another.
+    `backend_config={"python": {"python": PATH}}` name another, and frameworks are those of its environment: a start sets
+    `VIRTUAL_ENV` to it.
     """
 
     def __init__(
@@ -71,6 +72,9 @@ class Server:
     def start(self) -> Server:
         """Starts the server, and waits until its models are loaded or have failed. Has no effect on a running server."""
         if self._server is None:
+            if sys.prefix != sys.base_prefix:
+                # Frameworks are those of this interpreter's environment, which need not be activated.
+                os.environ["VIRTUAL_ENV"] = sys.prefix
             self._server = native.Server(self._options, self._listen)
             _started.add(self)
         return self
