@@ -148,6 +148,12 @@ def test_a_thousand_concurrent_requests_of_which_many_fail_over(server):
     assert succeeded + failed <= sum(map(len, pages))
 
 
+def traced(server, path):
+    """The models of the last trace."""
+    trace = request(server, "GET", path).json["trace"]
+    return sorted(span["model"] for span in trace["spans"]) if trace else []
+
+
 def test_a_trace_shows_which_steps_ran(server):
     path = "/console/api/models/read_marks/trace"
     for sizes, expected in (
@@ -159,8 +165,8 @@ def test_a_trace_shows_which_steps_ran(server):
         page = page_of(sizes)
         answer = infer(server, "read_marks", {"inputs": [tensor("page", "UINT8", page.shape, page.ravel().tolist())]})
         assert answer.json["outputs"][0]["data"] == [text_of(sizes)]
-        spans = request(server, "GET", path).json["trace"]["spans"]
-        assert sorted(span["model"] for span in spans) == sorted(expected)
+        # A trace is complete after its answer.
+        assert eventually(lambda: traced(server, path) == sorted(expected)), (sizes, traced(server, path))
 
 
 def check(repository):
