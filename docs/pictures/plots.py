@@ -11,7 +11,7 @@ from pathlib import Path
 
 import matplotlib
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, NullFormatter
 
 COLORS = {
     "light": {"text": "#1f2328", "faint": "#59636e", "grid": "#d1d9e0", "series": ["#0969da", "#bc4c00", "#8250df", "#1a7f37"]},
@@ -47,6 +47,7 @@ def _panel(axes, panel, colors):
         axes.xaxis.set_major_formatter(FuncFormatter(number))
     if panel.get("log_y"):
         axes.set_yscale("log")
+        axes.yaxis.set_minor_formatter(NullFormatter())
     else:
         axes.set_ylim(bottom=0)
     axes.yaxis.set_major_formatter(FuncFormatter(number))
