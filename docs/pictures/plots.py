@@ -11,7 +11,7 @@ from pathlib import Path
 
 import matplotlib
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 COLORS = {
     "light": {"text": "#1f2328", "faint": "#59636e", "grid": "#d1d9e0", "series": ["#0969da", "#bc4c00", "#8250df", "#1a7f37"]},
@@ -44,6 +44,7 @@ def _panel(axes, panel, colors):
         axes.set_xticks(range(len(groups)), groups)
     if panel.get("log_x"):
         axes.set_xscale("log", base=panel["log_x"])
+        axes.xaxis.set_major_locator(LogLocator(base=panel["log_x"], numticks=9))
         axes.xaxis.set_major_formatter(FuncFormatter(number))
     if panel.get("log_y"):
         axes.set_yscale("log")

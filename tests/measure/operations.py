@@ -243,6 +243,21 @@ def many(folder, seconds, models):
     plots.write(PICTURES / "many-models", {"title": "Latency of requests to many models", "panels": [panel]})
 
 
+def eviction():
+    """Waits for loads in the simulation of budgets, if the least recently used model leaves and if the least valuable one does."""
+    command = ["cargo", "test", "--locked", "--package", "nereid-residency", "--lib", "requests_wait_less", "--", "--nocapture"]
+    printed = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
+    found = re.findall(r"(\d+) shifts: LRU (\d+) s, GDSF (\d+) s", printed)
+    assert found, printed
+    names = ["steady" if shifts == "0" else f"popular models change {shifts} times" for shifts, _, _ in found]
+    recent, valuable = ([int(row[column]) / 3600 for row in found] for column in (1, 2))
+    rows = [(name, f"{one:.1f} h", f"{two:.1f} h") for name, one, two in zip(names, recent, valuable, strict=True)]
+    table(("waits for loads, simulated", "least recently used", "Nereid"), rows)
+    series = [("least recently used", list(zip(names, recent, strict=True))), ("Nereid", list(zip(names, valuable, strict=True)))]
+    panel = {"x": "demand", "y": "hours that requests wait for loads", "bars": True, "series": series}
+    plots.write(PICTURES / "eviction", {"title": "Waits for loads by the rule that chooses what leaves", "panels": [panel]})
+
+
 PHASES = (1, 32, 4, 64, 1)
 
 
@@ -466,6 +481,7 @@ def main():
     assert shutil.which("wrk"), "wrk is missing: apt-get install wrk"
     parts = {
         "many": lambda folder: many(folder, 3 * given.seconds, given.models),
+        "eviction": lambda _: eviction(),
         "batching": lambda folder: batching(folder, given.seconds),
         "instances": lambda folder: instances(folder, given.seconds),
         "ensembles": lambda folder: ensembles(folder, given.seconds),

@@ -12,6 +12,10 @@ use super::programs;
 use crate::project::{Project, show};
 use crate::test::operations_environment;
 
+/// The parts of the measurement.
+const PARTS: [&str; 8] =
+    ["many", "eviction", "batching", "instances", "ensembles", "releases", "forests", "tuning"];
+
 /// Options of the measurement.
 #[derive(Args)]
 pub struct Options {
@@ -19,8 +23,8 @@ pub struct Options {
     #[arg(
         long,
         value_delimiter = ',',
-        default_values_t = ["many", "batching", "instances", "ensembles", "releases", "forests", "tuning"].map(str::to_owned),
-        value_parser = ["many", "batching", "instances", "ensembles", "releases", "forests", "tuning"]
+        default_values_t = PARTS.map(str::to_owned),
+        value_parser = PARTS
     )]
     parts: Vec<String>,
     /// Number of models of the part `many`

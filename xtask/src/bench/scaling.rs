@@ -68,7 +68,7 @@ pub fn run(project: &Project, options: &Options) -> Result<()> {
     let mut by_size = Curve::new();
     for elements in ELEMENTS {
         checked_answer(nereid.address, &request(elements))?;
-        by_size.push((4 * elements as u64, measured(&echo, elements, CARRIERS)?));
+        by_size.push((elements as u64 * 4, measured(&echo, elements, CARRIERS)?));
     }
     print!(
         "{}\n{}",
@@ -94,7 +94,7 @@ pub fn run(project: &Project, options: &Options) -> Result<()> {
         project,
         "scaling-size",
         "Cost of a request and its size",
-        panels("bytes of the tensor", "bare echo", &by_size, true),
+        panels("KiB of the tensor", "bare echo", &by_size, true),
     )
 }
 
@@ -117,7 +117,7 @@ fn table(across: &str, yardstick: &str, curve: &Curve) -> String {
     text
 }
 
-/// A panel of a chart, as `docs/pictures/plots.py` reads it.
+/// A panel of a chart, as `docs/pictures/plots.py` reads it. `is_log` is for sizes.
 fn panel(
     across: &str,
     up: &str,
@@ -127,11 +127,15 @@ fn panel(
     of: impl Fn(&Run) -> f64,
 ) -> Value {
     let points = |which: fn(&Pair) -> &Run| -> Vec<_> {
-        curve.iter().map(|(at, pairs)| (*at, median(pairs.iter().map(|pair| of(which(pair)))))).collect()
+        let unit = if is_log { 1024.0 } else { 1.0 };
+        curve
+            .iter()
+            .map(|(at, pairs)| (*at as f64 / unit, median(pairs.iter().map(|pair| of(which(pair))))))
+            .collect()
     };
     let series =
         json!([["Nereid", points(|pair| &pair.nereid)], [yardstick, points(|pair| &pair.yardstick)]]);
-    json!({"x": across, "y": up, "log_x": 2, "log_y": is_log, "series": series})
+    json!({"x": across, "y": up, "log_x": if is_log { 4 } else { 2 }, "log_y": is_log, "series": series})
 }
 
 /// Draws a chart into `docs/pictures`.
@@ -165,7 +169,7 @@ mod tests {
             .map(|(rate, cpu)| Pair { nereid: run(rate, cpu), yardstick: run(2.0 * rate, cpu / 2) });
         let curve = vec![(8, pairs.to_vec())];
         let found = panel("connections", "requests/s", "nginx", &curve, false, |run| run.results.rate);
-        assert_eq!(found["series"], json!([["Nereid", [[8, 200.0]]], ["nginx", [[8, 400.0]]]]));
+        assert_eq!(found["series"], json!([["Nereid", [[8.0, 200.0]]], ["nginx", [[8.0, 400.0]]]]));
         let text = table("connections", "nginx", &curve);
         assert!(text.ends_with("| 8 | 200 | 400 | 20.0 µs | 10.0 µs | 2.00 |\n"), "{text}");
     }
