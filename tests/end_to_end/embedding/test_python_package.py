@@ -580,11 +580,14 @@ def test_models_run_in_the_environment_of_the_program_that_has_the_server(nereid
 def test_frameworks_are_those_of_the_environment_of_the_program_that_has_the_server(installed, prefix_model):
     shutil.copytree(EXAMPLES / "model_repository" / "digits", prefix_model / "digits")
     program = """
-import sys, nereid
+import sys, time, nereid
 lines = []
 nereid.configure_log(info=True, callback=lambda record: lines.append(record.message))
 with nereid.Server(sys.argv[1], model_control_mode="explicit", load_model="digits"):
-    print(*[line for line in lines if line.startswith("ONNX Runtime ")], sep="\\n")
+    # The log is heard on another thread.
+    while not any("successfully loaded" in line for line in lines):
+        time.sleep(0.01)
+print(*[line for line in lines if line.startswith("ONNX Runtime ")], sep="\\n")
 """
     code, lines, errors = python_package.run(installed, program, prefix_model)
     assert code == 0 and len(lines) == 1 and sys.prefix in lines[0], (lines, errors)
