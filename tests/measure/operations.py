@@ -35,13 +35,14 @@ from onnxmltools.convert.common.data_types import FloatTensorType
 from test_conditional_ensembles import CHAIN, page_of, write_example
 
 import nereid_server
+import usage
 from http_requests import tensor
 from model_files import OnnxModel, config, write_identity, write_model
 from places import ROOT
 from processes import tree
 from scrapes import Scrape
+from usage import cpu_s
 
-TICKS = os.sysconf("SC_CLK_TCK")
 PICTURES = ROOT / "docs/pictures"
 DOUBLE = """
 import triton_python_backend_utils as pb_utils
@@ -63,18 +64,6 @@ def table(columns, rows):
 
 def quantile(values, share):
     return sorted(values)[min(len(values) - 1, int(share * len(values)))]
-
-
-def cpu_s(pid):
-    """The processor time of a process and its descendants so far."""
-    total = 0
-    for each in tree(pid):
-        try:
-            fields = Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue  # It has ended.
-        total += int(fields[11]) + int(fields[12])
-    return total / TICKS
 
 
 def memory_mib(pid):
@@ -335,12 +324,9 @@ def wrk(server, folder, model, body, connections, seconds):
     path.write_text(body)
     script = ROOT / "xtask/src/bench/infer.lua"
     url = f"http://127.0.0.1:{server.port}/v2/models/{model}/infer"
-    command = ["wrk", f"-c{connections}", "-t1", f"-d{seconds}s", "--timeout=30s", "-s", script, url, "--", path, str(len(body))]
     before = cpu_s(server.pid)
-    printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    seen = usage.wrk(connections, seconds, script, url, path, str(len(body)))
     used = cpu_s(server.pid) - before
-    seen = {name: int(value) for name, value in re.findall(r"(\w+)=(\d+)", printed)}
-    assert not any(seen[kind] for kind in ("connect", "read", "write", "status", "timeout")), printed
     return seen["requests"] / seen["duration_us"] * 1e6, used * 1e6 / seen["requests"]
 
 

@@ -7,7 +7,6 @@ processor time of a request in all processes but the clients', and latencies, at
 import argparse
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -25,28 +24,17 @@ import nereid_server
 import onnx_engines
 import ray_application
 import ray_cluster
+import usage
 from http_requests import LIMIT_S, tensor
 from model_files import write_identity
 from places import ROOT
 from processes import tree
+from usage import cpu_s
 from waiting import eventually
 
-TICKS = os.sysconf("SC_CLK_TCK")
 SCRIPT = ROOT / "xtask/src/bench/infer.lua"
 # The model and its input.
 MODELS = {"same": tensor("INPUT0", "FP32", [16], [0.5] * 16), "digits": tensor("image", "FP32", [1, 1, 8, 8], [0.5] * 64)}
-
-
-def cpu_s(pids):
-    """The processor time of these processes and their descendants so far."""
-    total = 0
-    for pid in {each for root in pids for each in tree(root)}:
-        try:
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue  # It has ended.
-        total += int(fields[11]) + int(fields[12])
-    return total / TICKS
 
 
 @contextmanager
@@ -98,18 +86,12 @@ def measure(port, pids, model, clients, seconds, folder):
     url = f"http://127.0.0.1:{port}/v2/models/{model}/infer"
 
     def load(duration):
-        command = ["wrk", f"-c{clients}", "-t1", f"-d{duration}s", "--timeout=30s", "-s", SCRIPT, url, "--", path, str(len(body))]
-        printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-        found = re.search(r"seen (.*)", printed)
-        assert found, printed
-        return {name: int(value) for name, value in (pair.split("=") for pair in found[1].split())}
+        return usage.wrk(clients, duration, SCRIPT, url, path, str(len(body)))
 
     load(1)
-    before = cpu_s(pids)
+    before = cpu_s(*pids)
     seen = load(seconds)
-    used = cpu_s(pids) - before
-    failed = {name: seen[name] for name in ("connect", "read", "write", "status", "timeout") if seen[name]}
-    assert not failed and seen["requests"], (model, clients, failed)
+    used = cpu_s(*pids) - before
     count = seen["requests"]
     return count / seen["duration_us"] * 1e6, used * 1000 / count, seen["p50_us"] / 1000, seen["p99_us"] / 1000
 

@@ -29,11 +29,12 @@ from onnx import TensorProto, helper
 
 import nereid_server
 import onnx_engines
+import usage
 from http_requests import request, tensor
 from model_files import OnnxModel, config, write_identity, write_model
+from usage import cpu_s
 from waiting import eventually
 
-TICKS = os.sysconf("SC_CLK_TCK")
 SCRIPT = """
 local requests, at, last = {}, 0, 0
 function init(args)
@@ -65,11 +66,6 @@ def status(pid, key):
     return 1024 * int(found)
 
 
-def cpu_s(pid):
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS
-
-
 def median(values):
     return sorted(values)[len(values) // 2]
 
@@ -90,12 +86,9 @@ class Load:
     def run(self, server, connections, seconds):
         """Requests a second, microseconds of the server's processor time for each, the median latency in microseconds, and their number."""
         url = f"http://127.0.0.1:{server.port}/"
-        command = ["wrk", f"-c{connections}", "-t1", f"-d{seconds}s", "--timeout=30s", "--latency", "-s", self._script, url, "--"]
         before = cpu_s(server.pid)
-        printed = subprocess.run([*command, self._lines], check=True, capture_output=True, text=True).stdout
+        seen = usage.wrk(connections, seconds, self._script, url, self._lines)
         used = cpu_s(server.pid) - before
-        seen = {name: int(value) for name, value in re.findall(r"(\w+)=(\d+)", printed)}
-        assert not any(seen[kind] for kind in ("connect", "read", "write", "status", "timeout")), printed
         count = seen["requests"]
         return count / seen["duration_us"] * 1e6, used * 1e6 / count, seen["p50_us"], count
 

@@ -10,8 +10,7 @@ use crate::onnx::{GraphProto, ModelProto};
 /// A run that is over before another thread would have begun it.
 const SHORT: Duration = Duration::from_micros(20);
 
-/// Operators whose work may follow from values instead of the shapes of inputs: a few numbers can ask for any number of iterations or
-/// elements.
+/// Operators whose work depends on input values, not only on shapes: a few numbers can ask for any number of iterations or elements.
 const BY_VALUE: [&str; 22] = [
     "AffineGrid",
     "BlackmanWindow",
@@ -37,7 +36,7 @@ const BY_VALUE: [&str; 22] = [
     "Upsample",
 ];
 
-/// The domains whose operators are known. Those of others may do anything.
+/// The domains of known operators. Other operators may do anything.
 const DOMAINS: [&[u8]; 3] = [b"", b"ai.onnx", b"ai.onnx.ml"];
 
 /// Whether the sizes of its inputs bound the work of a model.
@@ -69,7 +68,7 @@ impl ShortRuns {
         }
     }
 
-    /// Whether a run with that many elements in its inputs was as long as a short one, or shorter.
+    /// Whether some short run had at least this many input elements.
     pub(crate) fn cover(&self, elements: usize) -> bool {
         elements <= self.most.load(Ordering::Relaxed)
     }

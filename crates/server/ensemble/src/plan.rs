@@ -99,7 +99,7 @@ impl Plan {
         }
     }
 
-    /// The outputs that a request asks for: all, unless it names some.
+    /// The outputs that a request names, or all.
     pub(crate) fn wanted_by(&self, request: &InferRequest) -> Vec<usize> {
         let is_wanted = |name: &str| {
             request.outputs.is_empty() || request.outputs.iter().any(|output| output.name == name)

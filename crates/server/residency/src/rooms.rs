@@ -171,7 +171,7 @@ impl Rooms {
         }
     }
 
-    /// The memory of models; `None` for those of which nothing is known.
+    /// The memory of each model, or `None` if nothing is known.
     pub(crate) fn memory<'n>(&self, names: impl Iterator<Item = &'n str>) -> Vec<Option<ModelMemory>> {
         self.lock().sizes.memory(names)
     }

@@ -24,7 +24,7 @@ const RATIO: std::ops::RangeInclusive<f64> = 0.25..=10.0;
 const GROWN: u64 = 8;
 const LEAST_GROWTH: u64 = 4 << 20;
 
-/// The part that they give back at least before they count less.
+/// Processes count less once they have freed at least one part in this many.
 const SHRUNK: u64 = 4;
 
 /// The sizes of models in memory, and of those that were.

@@ -71,7 +71,7 @@ type Place<'a> = (usize, &'a str);
 struct Tensor<'a> {
     is_input: bool,
     is_output: bool,
-    /// Whether it is the default of another tensor, for rows that no step wrote.
+    /// Whether it fills rows of another tensor that no step wrote.
     fills: bool,
     readers: Vec<Place<'a>>,
     writers: Vec<Place<'a>>,

@@ -58,7 +58,7 @@ fn largest_difference(own: &[f64], expected: &[f64]) -> f64 {
 
 /// The predictions of a case by a model that takes features in this type.
 fn predicted(case: &DoubleCase, data_type: DataType) -> Vec<f64> {
-    // The model of XGBoost is a binary classifier, which gives the probabilities of both classes.
+    // XGBoost's model is a binary classifier: the output has both probabilities.
     let is_binary = case.model_type == "xgboost_json";
     let width = if is_binary { 2 } else { case.expected[0].len() };
     let input = format!("TYPE_{data_type}");

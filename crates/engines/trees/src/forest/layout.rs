@@ -1,4 +1,4 @@
-//! Lays out trees: checks that their nodes form a tree, and gives each split two neighbours.
+//! Lays out trees: checks that the nodes form a tree, and places the two children of a split side by side.
 
 use super::{Forest, IS_CATEGORICAL, IS_SET, Leaves, MISSING_PASSES, Node, Span, ZERO_IS_MISSING};
 use crate::ensemble::{Kind, Linear, MAX_NODES, MAX_TREES, Split, Test, Tree};

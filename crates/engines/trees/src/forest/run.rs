@@ -28,8 +28,8 @@ impl<N: Number> Forest<N> {
         self.in_parallel(rows, outputs, threads, 1, |rows, results| self.predict_rows(rows, results))
     }
 
-    /// Fills `width` results for each row, on up to `threads` threads. `cost` is the cost of a way through a tree, in those of
-    /// a prediction.
+    /// Fills `width` results for each row, on up to `threads` threads. `cost` is what a walk through a tree
+    /// costs, relative to a prediction.
     pub fn in_parallel<R: Clone + Default + Send>(
         &self,
         rows: &[N],

@@ -156,7 +156,7 @@ async fn a_schedule_makes_room_but_not_by_busier_models() {
         world.ask("lazy").await.unwrap();
     }
     wall.set(32, 0);
-    // All others are busier. The schedule gives up, which delays no request.
+    // All other models are busier: the scheduled load gives up, and no request waits.
     let retry = Timestamp::from_second(32 * 3600 + 60).unwrap();
     let end = Instant::now() + Duration::from_secs(60);
     while world.residency.schedules.due_at("m") != Some(retry) {
@@ -166,7 +166,7 @@ async fn a_schedule_makes_room_but_not_by_busier_models() {
     assert_eq!(world.resident(), ["busy", "lazy"].map(str::to_owned).into());
     assert_eq!(world.ask("m").await.unwrap(), 3);
     assert!(world.resident().contains("m"));
-    // The model stays for the time of its schedule, whatever others need.
+    // The model stays until its schedule ends, even if others need room.
     for _ in 0..10 {
         world.ask("busy").await.unwrap();
         world.ask("lazy").await.unwrap();
