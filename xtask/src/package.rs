@@ -88,6 +88,9 @@ impl Package {
 /// The profile of what is shipped.
 const PROFILE: &str = "dist";
 
+/// The program, as arguments of cargo.
+const PROGRAM: [&str; 2] = ["--bin", contents::NAME];
+
 /// A package.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Kind {
@@ -133,15 +136,32 @@ pub fn run(project: &Project, package: &Package) -> Result<()> {
     kinds.dedup();
     let wheels: Vec<_> = kinds.iter().filter_map(|kind| kind.wheel()).collect();
     let has_others = kinds.len() > wheels.len();
-    let needs_build = !wheels.is_empty() || (has_others && package.binary.is_none());
-    let build = if needs_build { Some(build(project, package)?) } else { None };
-    for (build, engine) in build.iter().flat_map(|build| wheels.iter().map(move |engine| (build, *engine))) {
-        let packed = wheel::build(project, build, engine)?;
-        let name = packed.file_name().context("a wheel has no name")?;
-        write(&out.join(name), &fs::read(&packed)?)?;
+    let named = package.binary.as_deref().filter(|_| has_others);
+    let mut program = named.map(Program::read).transpose()?;
+    let needs_program = has_others && program.is_none();
+    if needs_program || !wheels.is_empty() {
+        let build = build(project, package)?;
+        for engine in [Engine::Embedded, Engine::None] {
+            let has_program = needs_program && engine == Engine::Embedded;
+            let has_wheel = wheels.contains(&engine);
+            let targets = [(has_program, PROGRAM.as_slice()), (has_wheel, &wheel::TARGETS)];
+            let targets: Vec<_> = targets.iter().filter(|(is_made, _)| *is_made).map(|(_, it)| *it).collect();
+            if targets.is_empty() {
+                continue;
+            }
+            // One call of cargo, so that what both are made of is compiled once.
+            show(&mut build.command(project, engine, &targets.concat())?)?;
+            if has_program {
+                program = Some(built_program(project, &build)?);
+            }
+            if has_wheel {
+                let packed = wheel::build(project, &build, engine)?;
+                let name = packed.file_name().context("a wheel has no name")?;
+                write(&out.join(name), &fs::read(&packed)?)?;
+            }
+        }
     }
-    if has_others {
-        let program = program(project, package, build.as_ref())?;
+    if let Some(program) = program {
         let contents = Contents::new(project, &program, source_date(project)?)?;
         for kind in kinds {
             match kind {
@@ -189,14 +209,9 @@ fn build(project: &Project, package: &Package) -> Result<Build> {
     }
 }
 
-/// Builds the program, unless one is named.
-fn program(project: &Project, package: &Package, build: Option<&Build>) -> Result<Program> {
-    let named = package.binary.as_deref();
-    let Some(build) = build.filter(|_| named.is_none()) else {
-        return Program::read(named.context("there is no program")?);
-    };
-    show(&mut build.command(project, &[components::PROGRAM])?)?;
-    let program = Program::read(&build.folder(project).join("nereid"))?;
+/// The program that was built.
+fn built_program(project: &Project, build: &Build) -> Result<Program> {
+    let program = Program::read(&build.folder(project).join(contents::NAME))?;
     if let Some(zig) = &build.zig {
         zig.check("the program", program.glibc())?;
     }
