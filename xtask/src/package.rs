@@ -91,6 +91,9 @@ const PROFILE: &str = "dist";
 /// The program, as arguments of cargo.
 const PROGRAM: [&str; 2] = ["--bin", contents::NAME];
 
+/// The largest program that is shipped, in bytes; counts that guide a build make it larger.
+const LARGEST_PROGRAM: usize = 46_000_000;
+
 /// A package.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Kind {
@@ -152,7 +155,7 @@ pub fn run(project: &Project, package: &Package) -> Result<()> {
             // One call of cargo, so that what both are made of is compiled once.
             show(&mut build.command(project, engine, &targets.concat())?)?;
             if has_program {
-                program = Some(built_program(project, &build)?);
+                program = Some(built_program(project, package, &build)?);
             }
             if has_wheel {
                 let packed = wheel::build(project, &build, engine)?;
@@ -210,12 +213,28 @@ fn build(project: &Project, package: &Package) -> Result<Build> {
 }
 
 /// The program that was built.
-fn built_program(project: &Project, build: &Build) -> Result<Program> {
+fn built_program(project: &Project, package: &Package, build: &Build) -> Result<Program> {
     let program = Program::read(&build.folder(project).join(contents::NAME))?;
     if let Some(zig) = &build.zig {
         zig.check("the program", program.glibc())?;
     }
+    if package.profile == PROFILE && package.pgo.is_none() {
+        check_size(program.bytes.len())?;
+    }
     Ok(program)
+}
+
+/// Fails, before anything is packed, if the program is too large for the image `slim`.
+fn check_size(bytes: usize) -> Result<()> {
+    println!("the program has {:.1} MB", bytes as f64 / 1e6);
+    if bytes > LARGEST_PROGRAM {
+        bail!(
+            "the program has {:.1} MB, but at most {} MB leave the image `slim` below 51 MB: docs/deployment.md lists what it is made of",
+            bytes as f64 / 1e6,
+            LARGEST_PROGRAM / 1_000_000
+        );
+    }
+    Ok(())
 }
 
 /// Seconds since 1970 of all files in packages.
@@ -299,6 +318,13 @@ mod tests {
         fs::write(folder.path().join("a"), "changed").unwrap();
         output(Command::new("sha256sum").args(["--check", "--quiet", DIGESTS]).current_dir(folder.path()))
             .unwrap_err();
+    }
+
+    #[test]
+    fn program_that_grew_too_much_is_not_packed() {
+        check_size(LARGEST_PROGRAM).unwrap();
+        let error = check_size(LARGEST_PROGRAM + 100_000).unwrap_err().to_string();
+        assert!(error.starts_with("the program has 46.1 MB, but at most 46 MB"), "{error}");
     }
 
     #[test]
