@@ -152,7 +152,7 @@ pub fn run(project: &Project, package: &Package) -> Result<()> {
             if targets.is_empty() {
                 continue;
             }
-            // One call of cargo, so that what both are made of is compiled once.
+            // One call of cargo, so that common dependencies are compiled once.
             show(&mut build.command(project, engine, &targets.concat())?)?;
             if has_program {
                 program = Some(built_program(project, package, &build)?);

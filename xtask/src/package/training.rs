@@ -17,7 +17,7 @@ use super::{PROFILE, output};
 use crate::bench;
 use crate::project::{Project, rustc, show};
 
-/// The crates of what packages contain, but for the module for Python, which maturin builds.
+/// The crates of all packages, except for the module for Python: maturin builds it.
 const BUILT: [&str; 2] = [PROGRAM, LIBRARY];
 
 /// How cargo builds what a package contains.
@@ -55,8 +55,8 @@ impl Build {
         Ok(self)
     }
 
-    /// The command that builds these targets, which are arguments of cargo. It names the crates of all packages, whichever of them are
-    /// made: their features decide how the dependencies are compiled, which all then share.
+    /// The command that builds these targets (arguments of cargo). It always names the crates of all packages: their features decide
+    /// how the dependencies are compiled, so all packages share them.
     pub fn command(&self, project: &Project, engine: Engine, targets: &[&str]) -> Result<Command> {
         let mut command = match &self.zig {
             Some(zig) => zig.cargo(project, &self.target)?,

@@ -26,7 +26,7 @@ const MINIMAL: &str = "nereid-server-minimal";
 /// The crates of the built files.
 const CRATES: [&str; 2] = [components::LIBRARY, "nereid-wheel"];
 
-/// What is built before the package, as arguments of cargo.
+/// The library and the command, as arguments of cargo.
 pub const TARGETS: [&str; 3] = ["--lib", "--bin", "nereid-command"];
 
 /// The built files, and their places in the package.

@@ -103,7 +103,7 @@ pub fn check(manifest: &str, metadata: &Metadata) -> Vec<Problem> {
 #[derive(Default)]
 struct Packages {
     all: BTreeSet<String>,
-    /// Those that the program or the library links.
+    /// Packages linked into the program or the library.
     linked: BTreeSet<String>,
     /// The folders of our crates.
     ours: BTreeMap<String, String>,
