@@ -22,6 +22,7 @@ mod recording;
 mod records;
 mod rooms;
 mod schedule;
+mod served;
 mod sizes;
 mod timetable;
 
