@@ -27,6 +27,7 @@ mod sizes;
 mod timetable;
 
 pub use manager::ResidencyManager;
+pub use parameters::PARAMETERS;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
