@@ -142,6 +142,10 @@ def test_ensembles_share_a_budget_that_has_no_room_for_all(repository, serve):
     for name in [*pairs, *pairs, *names]:
         assert answer(server, name) == [3, 4], name
         assert len([other for other in loaded(server) if other in names]) <= 3
+    # At once, where two that have one member each would wait for the room of the other's.
+    with ThreadPoolExecutor(6) as threads:
+        statuses = list(threads.map(lambda name: infer(server, name, BODY).status, [*pairs, *pairs, *pairs]))
+    assert set(statuses) <= {200, 503} and statuses.count(200) >= 12, statuses
     refused = infer(server, "all", BODY)
     assert_refused(refused, 503)
     assert "'all' depends on 'm" in refused.json["error"] and "no room for model 'm" in refused.json["error"]

@@ -124,6 +124,7 @@ impl LifeCycle {
     ) -> Arc<Self> {
         let table = Arc::<ArcSwap<ModelTable>>::default();
         services.models = ServedModels::new(&table);
+        let in_turn = residency.as_ref().is_some_and(|residency| residency.is_limited());
         let readiness_poll =
             ReadinessPoll::new(Arc::downgrade(&table), &services.instances.timer, POLL_INTERVAL);
         Arc::new(Self {
@@ -134,7 +135,7 @@ impl LifeCycle {
             residency,
             table,
             limits,
-            tasks: Mutex::default(),
+            tasks: Mutex::new(Tasks::new(in_turn)),
             unloadings: AtomicU64::new(0),
             retirements: Arc::default(),
             retired: Mutex::default(),
@@ -324,7 +325,8 @@ impl LifeCycle {
             table.clear_failure(id);
             table.clear_unavailable(id, &spec.versions);
             for &version in wanted.iter().filter(|version| !is_ready(**version)) {
-                table.set_version(id, version, VersionState::Loading);
+                let was_evicted = table.version(id, version).is_some_and(VersionState::is_evicted);
+                table.set_version(id, version, VersionState::Loading { was_evicted });
             }
         });
         let outcomes: Vec<_> = wanted

@@ -52,11 +52,21 @@ impl Dependencies {
 
     /// Adds these models and all that they depend on, at any depth.
     pub(super) fn add_members<'a>(&'a self, names: &'a BTreeSet<String>, found: &mut BTreeSet<&'a str>) {
-        for name in names {
+        self.add_members_but(names, &BTreeSet::new(), found);
+    }
+
+    /// [`add_members`](Self::add_members) without some models, and without what only these depend on.
+    pub(super) fn add_members_but<'a>(
+        &'a self,
+        names: &'a BTreeSet<String>,
+        without: &BTreeSet<&str>,
+        found: &mut BTreeSet<&'a str>,
+    ) {
+        for name in names.iter().filter(|name| !without.contains(name.as_str())) {
             if found.insert(name)
                 && let Some(members) = self.members.get(name)
             {
-                self.add_members(members, found);
+                self.add_members_but(members, without, found);
             }
         }
     }

@@ -121,6 +121,8 @@ pub(super) struct Tasks {
     /// Records of models that were loaded, or failed to load.
     pub(super) known: BTreeMap<String, Records>,
     pub(super) dependencies: Dependencies,
+    /// Whether models that consist of others load their members one model after another.
+    in_turn: bool,
 }
 
 /// A stage of a job.
@@ -149,12 +151,17 @@ impl<T> PerStage<T> {
 pub(super) struct Job {
     pub name: String,
     pub task: Task,
-    /// The models whose earlier jobs are done first. Never in a circle: see [`Dependencies::circle`].
+    /// The models whose earlier jobs are done first. A reconciliation's are never in a circle: see [`Dependencies::circle`].
     pub after: BTreeSet<String>,
     pub done: Done,
 }
 
 impl Tasks {
+    /// No tasks yet. `in_turn`: whether models that consist of others load their members one model after another.
+    pub(super) fn new(in_turn: bool) -> Self {
+        Self { in_turn, ..Self::default() }
+    }
+
     pub(super) fn push(&mut self, job: Job) {
         self.insert(self.waiting.len(), job);
     }
@@ -218,6 +225,19 @@ impl Tasks {
         awaited.contains(name)
     }
 
+    /// Whether a reconciliation waits that needs this model in memory: no load of it, or of what consists of it, comes before.
+    fn is_needed(&self, name: &str) -> bool {
+        let (mut loads, mut needed) = (BTreeSet::new(), BTreeSet::new());
+        for job in &self.waiting {
+            match job.task {
+                Task::Load { .. } => drop(loads.insert(job.name.as_str())),
+                Task::Reconcile { .. } => self.dependencies.add_members_but(&job.after, &loads, &mut needed),
+                Task::Poll { .. } | Task::Unload { .. } | Task::Resize { .. } => {}
+            }
+        }
+        needed.contains(name)
+    }
+
     pub(super) fn is_concerned(&self, name: &str) -> bool {
         self.busy.contains(name) || self.counts.contains_key(name)
     }
@@ -259,7 +279,7 @@ impl Tasks {
         if job.task.needs_fetch() {
             self.loading.insert(job.name.clone(), job.task.is_load());
         }
-        if !job.after.is_empty() {
+        if !job.after.is_empty() && matches!(job.task, Task::Reconcile { .. }) {
             self.reconciling.insert(job.name.clone(), job.after.clone());
         }
         let records = self.known.remove(&job.name).unwrap_or_default();
@@ -303,10 +323,15 @@ impl Tasks {
     }
 
     /// Takes the records of a model and of those that depend on it, the outermost ones first, as if a job of each began.
-    /// [`end`](Self::end) ends them. `None` if a job concerns one of them.
+    /// [`end`](Self::end) ends them. `None` if a job of one of them is in progress, or a waiting one needs the model as it is.
     pub(super) fn take_with_users(&mut self, name: &str) -> Option<Vec<(String, Records)>> {
         let names = self.dependencies.outermost_first(name);
-        if self.closed || names.iter().any(|name| self.is_concerned(name) || self.is_awaited(name)) {
+        let is_waiting = |job: &Job| job.name == name && !job.task.is_load();
+        if self.closed
+            || names.iter().any(|name| self.busy.contains(name))
+            || self.waiting.iter().any(is_waiting)
+            || self.is_needed(name)
+        {
             return None;
         }
         let taken = names.into_iter().map(|name| {
@@ -407,6 +432,8 @@ impl Tasks {
     pub(super) fn reconcile_after_loads(&mut self, job: Job, loads: BTreeSet<String>, how: MemberLoads) {
         let own = self.waiting.iter().position(|other| other.name == job.name).unwrap_or(self.waiting.len());
         let mut place = own.min(self.place_of_reconciling(&job.name));
+        let in_turn = self.in_turn && how.reason == LoadReason::Request;
+        let after = if in_turn { self.reconciled_before(&job.name) } else { BTreeSet::new() };
         for member in loads {
             if self.is_being_loaded(&member, place) {
                 continue;
@@ -417,10 +444,17 @@ impl Tasks {
             let (overrides, scope) = (Overrides::default(), Scope::ALL);
             let MemberLoads { reason, as_of, .. } = how;
             let task = Task::Load { overrides, scope, with_members: true, reason, as_of };
-            self.insert(place, Job { name: member, task, after: BTreeSet::new(), done: Box::new(|_| {}) });
+            self.insert(place, Job { name: member, task, after: after.clone(), done: Box::new(|_| {}) });
             place += 1;
         }
         self.insert(place, job);
+    }
+
+    /// The other models that are being reconciled, or wait for it.
+    fn reconciled_before(&self, name: &str) -> BTreeSet<String> {
+        let waiting = self.waiting.iter().filter(|job| matches!(job.task, Task::Reconcile { .. }));
+        let names = waiting.map(|job| &job.name).chain(self.reconciling.keys());
+        names.filter(|other| *other != name).cloned().collect()
     }
 
     /// Unloads the members of an unloaded model that were loaded only for it, if `with_members`.

@@ -210,8 +210,11 @@ async fn a_member_that_cannot_be_loaded_is_named_with_its_reason() {
                 assert!(error.message().contains(part), "{control:?} {text}: {error}");
             }
             world.is_broken.store(false, Ordering::Relaxed);
-            if control == ModelControl::OnDemand {
-                assert_eq!(world.ask("outer").await.unwrap(), 2);
+            // A member that is loaded on demand is loaded for its own requests, too.
+            let is_on_demand = control == ModelControl::OnDemand || !text.is_empty();
+            assert_eq!(world.ask("a").await.is_ok(), is_on_demand, "{control:?} {text}");
+            if is_on_demand {
+                assert_eq!(world.ask("inner").await.unwrap(), 1, "{control:?} {text}");
             }
         }
     }
@@ -258,6 +261,40 @@ async fn an_ensemble_whose_members_have_no_room_waits_for_its_first_request() {
                 assert_eq!(world.ask("a").await.unwrap(), 1);
             }
         }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn ensembles_take_turns_in_a_budget_with_room_for_one() {
+    let ten = sized(10, "");
+    let (one, two) = (ensemble(&["a", "b"]), ensemble(&["x", "y"]));
+    let models = [
+        ("a", 1, ten.as_str()),
+        ("b", 2, &ten),
+        ("x", 3, &ten),
+        ("y", 4, &ten),
+        ("one", 0, &one),
+        ("two", 0, &two),
+    ];
+    for control in [ModelControl::None, ModelControl::OnDemand] {
+        let world = Arc::new(world(control, budget(25), &models));
+        let asking = [("one", 2), ("two", 4), ("one", 2), ("two", 4)].map(|(name, answer)| {
+            let world = Arc::clone(&world);
+            tokio::spawn(async move {
+                for _ in 0..10 {
+                    let end = Instant::now() + Duration::from_secs(120);
+                    loop {
+                        match world.ask(name).await {
+                            Ok(found) => break assert_eq!(found, answer, "{control:?}"),
+                            // Each has a member that the other one waits for.
+                            Err(error) => assert!(error.retry_after().is_some(), "{control:?}: {error}"),
+                        }
+                        assert!(Instant::now() < end, "{control:?}: '{name}' never has room");
+                    }
+                }
+            })
+        });
+        join_all(asking).await.into_iter().for_each(|answered| answered.unwrap());
     }
 }
 

@@ -225,7 +225,8 @@ struct OnDemand(Arc<OnceLock<Weak<Server>>>);
 
 impl VersionChooser for OnDemand {
     fn choose(&self, request: &ModelRequest, models: &ModelTable) -> Choice {
-        let is_awaited = |state: &VersionState| state.is_evicted() || matches!(state, VersionState::Loading);
+        let is_awaited =
+            |state: &VersionState| state.is_evicted() || matches!(state, VersionState::Loading { .. });
         if !models.states_of(ScopedName::everywhere(&request.name)).any(is_awaited) {
             return Choice::Version(
                 models.find(ScopedName::everywhere(&request.name), request.version).cloned(),
