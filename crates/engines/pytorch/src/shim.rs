@@ -12,6 +12,7 @@ use nereid_backend_api::{DataType, Shape};
 use nereid_dylib::{Binding, InUse, LoadError, open, symbols};
 
 use crate::compile::{self, CompileError};
+use crate::device::{COMPANIONS, CUDA, Device};
 use crate::naming::{Argument, Kind};
 use crate::package::CallSpec;
 use crate::vision;
@@ -63,10 +64,28 @@ pub enum OpenError {
 struct RawModel(c_void);
 
 #[repr(C)]
+struct RawStream(c_void);
+
+#[repr(C)]
 #[derive(Clone, Copy)]
 struct Text {
     data: *const u8,
     length: usize,
+}
+
+/// Bytes of an input, in memory of the host or of a GPU.
+#[repr(C)]
+pub(crate) struct Piece {
+    data: *const u8,
+    byte_size: usize,
+    device: i32,
+}
+
+impl Piece {
+    /// These bytes, on a device.
+    pub(crate) fn new(address: *const u8, byte_size: usize, device: Device) -> Self {
+        Self { data: address, byte_size, device: device.number() }
+    }
 }
 
 #[repr(C)]
@@ -75,6 +94,9 @@ struct RawInput {
     rank: usize,
     dims: *const i64,
     data: *mut c_void,
+    pieces: *const Piece,
+    piece_count: usize,
+    stays: i32,
     texts: *const Text,
     text_count: usize,
     name: *const c_char,
@@ -100,6 +122,8 @@ pub(crate) struct RunOptions {
     pub(crate) inference_mode: i32,
     pub(crate) optimized_execution: i32,
     pub(crate) threads: i32,
+    /// Whether GPUs give back memory that they keep for later runs.
+    pub(crate) empties_cache: i32,
 }
 
 type OnArgument = unsafe extern "C" fn(*mut c_void, *const c_char, i32, i32, i32);
@@ -111,9 +135,15 @@ symbols! {
     struct Api {
         version = "nereid_torch_version" => unsafe extern "C" fn() -> *const c_char,
         free_text = "nereid_torch_free_text" => unsafe extern "C" fn(*mut c_char),
-        load = "nereid_torch_load" => unsafe extern "C" fn(*const c_char, *mut *mut RawModel) -> *mut c_char,
+        gpu_count = "nereid_torch_gpu_count" => unsafe extern "C" fn(*mut i32) -> *mut c_char,
+        new_stream = "nereid_torch_new_stream" => unsafe extern "C" fn(i32, *mut *mut RawStream) -> *mut c_char,
+        free_stream = "nereid_torch_free_stream" => unsafe extern "C" fn(*mut RawStream),
+        empties_cache = "nereid_torch_empties_cache" => unsafe extern "C" fn() -> i32,
+        load = "nereid_torch_load" =>
+            unsafe extern "C" fn(*const c_char, i32, *mut *mut RawModel) -> *mut c_char,
         load_package = "nereid_torch_load_package" =>
-            unsafe extern "C" fn(*const c_char, usize, *mut *mut RawModel) -> *mut c_char,
+            unsafe extern "C" fn(*const c_char, usize, i32, *mut *mut RawModel) -> *mut c_char,
+        is_on_gpu = "nereid_torch_is_on_gpu" => unsafe extern "C" fn(*mut RawModel) -> i32,
         call_spec = "nereid_torch_call_spec" =>
             unsafe extern "C" fn(*mut RawModel, *mut c_void, OnText) -> *mut c_char,
         free = "nereid_torch_free" => unsafe extern "C" fn(*mut RawModel),
@@ -123,6 +153,7 @@ symbols! {
         run = "nereid_torch_run" =>
             unsafe extern "C" fn(
                 *mut RawModel,
+                *const RawStream,
                 *const RunOptions,
                 *const RawInput,
                 usize,
@@ -140,6 +171,8 @@ pub struct Torch {
     path: PathBuf,
     /// Whether packages find their required `libtorch.so`, or else the reason why not.
     umbrella: OnceLock<Result<(), String>>,
+    /// Whether models may use GPUs, or else the reason why not.
+    gpus: OnceLock<Result<(), String>>,
     /// Whether torchvision's operators are registered, or else the reason why not.
     torchvision: OnceLock<Result<(), String>>,
     /// The number of threads that run parts of models in parallel, once a model has set it.
@@ -169,6 +202,7 @@ impl Torch {
             api,
             path,
             umbrella: OnceLock::new(),
+            gpus: OnceLock::new(),
             torchvision: OnceLock::new(),
             inter_op_threads: OnceLock::new(),
         }))
@@ -195,32 +229,83 @@ impl Torch {
         self.umbrella.get_or_init(open).clone()
     }
 
+    /// Loads a library that is installed with libtorch.
+    fn open_installed(library: &Path) -> Result<(), String> {
+        // SAFETY: loading runs the library's initialisers. It is trusted like libtorch.
+        let opened = unsafe { open(library, Binding::Lazy) }.map_err(|error| error.to_string())?;
+        // It stays open for the life of the process, like libtorch.
+        mem::forget(opened);
+        Ok(())
+    }
+
+    /// Loads the libraries beside libtorch that others need. Returns why the first of them cannot be loaded, if one cannot.
+    fn open_companions(&self) -> Result<(), String> {
+        let folder = self.path.parent().unwrap_or(Path::new("."));
+        let companions = COMPANIONS.map(|name| folder.join(name));
+        let outcomes = companions.iter().filter(|path| path.is_file()).map(|path| Self::open_installed(path));
+        // Each is tried: torchvision may do without one of them.
+        let outcomes: Vec<_> = outcomes.collect();
+        outcomes.into_iter().collect()
+    }
+
     /// Loads torchvision's library, which registers its operators. Called for the first model that has one of them.
     fn open_torchvision(&self) -> Result<(), String> {
-        let open_one = |library: &Path| -> Result<(), String> {
-            // SAFETY: loading runs the library's initialisers. It is installed with libtorch, and trusted like it.
-            let opened = unsafe { open(library, Binding::Lazy) }.map_err(|error| error.to_string())?;
-            // It stays open for the life of the process, like libtorch.
-            mem::forget(opened);
-            Ok(())
-        };
         let open_all = || {
             let library = vision::library(&self.path).ok_or(
                 "torchvision has it, which is not installed next to libtorch; `pip install torchvision` in the environment \
                  of torch is enough",
             )?;
-            let folder = self.path.parent().unwrap_or(Path::new("."));
-            for companion in
-                vision::COMPANIONS.map(|name| folder.join(name)).iter().filter(|path| path.is_file())
-            {
-                // The library reports what it lacks.
-                let _ = open_one(companion);
-            }
-            open_one(&library).map_err(|why| format!("torchvision has it, but cannot be loaded: {why}"))?;
+            // The library reports what it lacks.
+            let _ = self.open_companions();
+            Self::open_installed(&library)
+                .map_err(|why| format!("torchvision has it, but cannot be loaded: {why}"))?;
             tracing::info!("operators of torchvision: {}", library.display());
             Ok(())
         };
         self.torchvision.get_or_init(open_all).clone()
+    }
+
+    /// Whether this is a build with CUDA.
+    pub(crate) fn has_cuda(&self) -> bool {
+        self.path.with_file_name(CUDA).is_file()
+    }
+
+    /// Checks that models can be on the device. The first call for a GPU loads libtorch's libraries for them.
+    ///
+    /// # Errors
+    /// The reason: libtorch, NVIDIA's libraries or the driver.
+    pub(crate) fn has_gpus(&self, device: Device) -> Result<(), String> {
+        if device == Device::Cpu {
+            return Ok(());
+        }
+        let find = || {
+            if !self.has_cuda() {
+                return Err(format!(
+                    "this PyTorch {} is a build without CUDA: {CUDA} is not beside {}",
+                    self.version(),
+                    self.path.display()
+                ));
+            }
+            self.open_companions()
+                .map_err(|why| format!("PyTorch {} cannot use CUDA: {why}", self.version()))?;
+            let mut count = 0;
+            // SAFETY: the function writes only to the passed place.
+            self.check(unsafe { (self.api.gpu_count)(&raw mut count) })?;
+            if count == 0 {
+                return Err(format!(
+                    "PyTorch {} finds no GPU: its CUDA may need a newer driver",
+                    self.version()
+                ));
+            }
+            Ok(())
+        };
+        self.gpus.get_or_init(find).clone()
+    }
+
+    /// Whether this release can give back memory of GPUs that it keeps for later runs.
+    pub(crate) fn empties_cache(&self) -> bool {
+        // SAFETY: the function takes nothing.
+        unsafe { (self.api.empties_cache)() != 0 }
     }
 
     /// Sets the number of threads that run parts of models in parallel. The process has one such number, which the
@@ -253,6 +338,38 @@ impl Torch {
     }
 }
 
+/// A stream of a GPU: the work of an instance is in order, and that of several instances overlaps.
+pub(crate) struct Stream {
+    stream: NonNull<RawStream>,
+    torch: Arc<Torch>,
+}
+
+// SAFETY: a stream is the number of one, bound to no thread.
+unsafe impl Send for Stream {}
+// SAFETY: as above; nothing changes it.
+unsafe impl Sync for Stream {}
+
+impl Stream {
+    /// A stream of the GPU of this number.
+    ///
+    /// # Errors
+    /// libtorch's message.
+    pub(crate) fn new(torch: &Arc<Torch>, gpu: i32) -> Result<Self, String> {
+        let mut stream = ptr::null_mut();
+        // SAFETY: the function writes only to the passed place.
+        torch.check(unsafe { (torch.api.new_stream)(gpu, &raw mut stream) })?;
+        let stream = NonNull::new(stream).ok_or("libtorch returned no stream")?;
+        Ok(Self { stream, torch: Arc::clone(torch) })
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        // SAFETY: the shim created it, and it is freed once.
+        unsafe { (self.torch.api.free_stream)(self.stream.as_ptr()) };
+    }
+}
+
 /// A TorchScript model, or a package of AOTInductor.
 pub(crate) struct Module {
     model: NonNull<RawModel>,
@@ -279,9 +396,24 @@ pub(crate) struct Input<'a> {
 pub(crate) enum InputValue<'a> {
     /// The address of aligned elements that match the shape.
     Elements(*mut u8),
+    /// The parts of elements that match the shape, for a model on a GPU. A single one in its memory is read in place if it
+    /// `stays`.
+    Pieces {
+        pieces: &'a [Piece],
+        stays: bool,
+    },
     Texts(&'a [Vec<u8>]),
     /// The argument keeps its default.
     Absent,
+}
+
+impl InputValue<'_> {
+    fn pieces(&self) -> &[Piece] {
+        match self {
+            Self::Pieces { pieces, .. } => pieces,
+            _ => &[],
+        }
+    }
 }
 
 /// A result of a run.
@@ -301,17 +433,18 @@ pub(crate) enum OutputContents {
 }
 
 impl Module {
-    /// Reads a model's file.
+    /// Reads a model's file, onto a device.
     ///
     /// # Errors
     /// libtorch's message.
-    pub(crate) fn load(torch: &Arc<Torch>, path: &Path) -> Result<Self, String> {
+    pub(crate) fn load(torch: &Arc<Torch>, path: &Path, device: Device) -> Result<Self, String> {
         let in_use = InUse::new();
         let path = CString::new(path.as_os_str().as_bytes()).map_err(|error| error.to_string())?;
-        let load = || {
+        let load = || -> Result<_, String> {
             let mut model = ptr::null_mut();
             // SAFETY: the path is alive, and the result pointer is valid for writes.
-            torch.check(unsafe { (torch.api.load)(path.as_ptr(), &raw mut model) }).map(|()| model)
+            torch.check(unsafe { (torch.api.load)(path.as_ptr(), device.number(), &raw mut model) })?;
+            Ok(model)
         };
         let model = match load() {
             Err(why) if why.contains(vision::NAMESPACE) => {
@@ -324,20 +457,34 @@ impl Module {
         Ok(Self { model, torch: Arc::clone(torch), _in_use: in_use })
     }
 
-    /// Loads the code of a package of AOTInductor, for this many threads at once.
+    /// Loads the code of a package of AOTInductor, for this many threads at once. One that was compiled for the CPU runs there,
+    /// whatever the device.
     ///
     /// # Errors
     /// libtorch's message.
-    pub(crate) fn load_package(torch: &Arc<Torch>, path: &Path, threads: usize) -> Result<Self, String> {
+    pub(crate) fn load_package(
+        torch: &Arc<Torch>,
+        path: &Path,
+        threads: usize,
+        device: Device,
+    ) -> Result<Self, String> {
         let in_use = InUse::new();
         torch.open_umbrella()?;
         let path = CString::new(path.as_os_str().as_bytes()).map_err(|error| error.to_string())?;
         let mut model = ptr::null_mut();
         // SAFETY: the path is alive, and the result pointer is valid for writes. Loading runs the package's code, which the
         // operator trusts as it does a backend library.
-        torch.check(unsafe { (torch.api.load_package)(path.as_ptr(), threads, &raw mut model) })?;
+        torch.check(unsafe {
+            (torch.api.load_package)(path.as_ptr(), threads, device.number(), &raw mut model)
+        })?;
         let model = NonNull::new(model).ok_or("libtorch returned no model")?;
         Ok(Self { model, torch: Arc::clone(torch), _in_use: in_use })
+    }
+
+    /// Whether the model's inputs are on a GPU.
+    pub(crate) fn is_on_gpu(&self) -> bool {
+        // SAFETY: the model is alive.
+        unsafe { (self.torch.api.is_on_gpu)(self.model.as_ptr()) != 0 }
     }
 
     /// The inputs and outputs of a package.
@@ -370,16 +517,17 @@ impl Module {
     }
 
     /// Runs the model on its arguments in order, or on the entries of its single dictionary. Returns the results in
-    /// order.
+    /// order. A model on a GPU runs on the stream.
     ///
     /// # Errors
     /// An exception of the model or of libtorch.
     ///
     /// # Safety
-    /// The addresses of elements are valid during the call, and writable where the model [writes](Argument::is_written)
-    /// to the argument.
+    /// The addresses of elements and pieces are valid during the call, and those of elements writable where the model
+    /// [writes](Argument::is_written) to the argument.
     pub(crate) unsafe fn run(
         &self,
+        stream: Option<&Stream>,
         options: &RunOptions,
         inputs: &[Input<'_>],
         is_dictionary: bool,
@@ -404,6 +552,9 @@ impl Module {
                 InputValue::Elements(data) => data.cast(),
                 _ => ptr::null_mut(),
             },
+            pieces: input.value.pieces().as_ptr(),
+            piece_count: input.value.pieces().len(),
+            stays: i32::from(matches!(input.value, InputValue::Pieces { stays: true, .. })),
             texts: texts.as_ptr(),
             text_count: texts.len(),
             name: input.name.map_or(ptr::null(), CStr::as_ptr),
@@ -411,12 +562,13 @@ impl Module {
         let raw: Vec<_> = raw.collect();
         let mut outputs: Vec<Output> = Vec::new();
         let context: *mut Vec<Output> = &raw mut outputs;
-        // SAFETY: model, options, inputs and the data that they point to are alive, and the context has the type that
+        // SAFETY: model, stream, options, inputs and the data that they point to are alive, and the context has the type that
         // the function expects and outlives the call. The caller guarantees that elements match their shapes, and are
         // writable where the model writes.
         self.torch.check(unsafe {
             (self.torch.api.run)(
                 self.model.as_ptr(),
+                stream.map_or(ptr::null(), |stream| stream.stream.as_ptr().cast_const()),
                 options,
                 raw.as_ptr(),
                 raw.len(),
