@@ -235,7 +235,7 @@ def test_inputs_in_memory_of_the_gpu(tmp_path, batched, offset):
     def ask(seed):
         random = np.random.default_rng(seed)
         x, written = random.random(1000, np.float32), random.random(1000, np.float32)
-        given = [x, random.integers(0, 1 << 60, 1000), random.random(1000) < 0.5, written]
+        given: list[np.ndarray] = [x, random.integers(0, 1 << 60, 1000), random.random(1000) < 0.5, written]
         shape = [1, 1000] if batched else [1000]
         inputs = []
         with tritonclient.http.InferenceServerClient(server.url, network_timeout=LIMIT_S) as client:

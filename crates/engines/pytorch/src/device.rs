@@ -19,7 +19,7 @@ pub(crate) enum Device {
     Cpu,
     /// The GPU of this number.
     Gpu(i32),
-    /// Where the file says: its parts may be on several devices. Inputs are on the CPU.
+    /// The devices in the file, where its parts were saved. Inputs are on the CPU.
     AsSaved,
 }
 

@@ -8,7 +8,7 @@
 //!
 //! Each instance has its own module, unless they share one (`ENABLE_WEIGHT_SHARING`).
 //!
-//! Unsafe code is in two files: `shim.rs`, which calls the shim, and `engine.rs`, which hands memory to it.
+//! Unsafe code is in `shim.rs` and `shim/module.rs`, which call the shim, and in `engine.rs`, which hands memory to it.
 //!
 //! The crate knows nothing of the server: it only implements the traits of `nereid-backend-api`.
 

@@ -311,7 +311,7 @@ void send_all(const c10::IValue& value, void* context, OnOutput on_output) {
   }
 }
 
-// GPUs give back memory that libtorch keeps for later runs.
+// Frees memory of GPUs that libtorch caches for later runs.
 void empty_cache() {
 #if EMPTIES_CACHE
   at::accelerator::emptyCache();
@@ -341,7 +341,7 @@ std::unique_ptr<P> open_package(const std::string& path, size_t runners, int32_t
   }
 }
 
-// A package runs on the kind of device for which it was compiled, whatever is asked for.
+// A package runs on the kind of device for which it was compiled.
 Model* load_package(const std::string& path, size_t runners, int32_t gpu) {
   std::unique_ptr<Package> package;
   if (gpu >= 0) {
@@ -401,7 +401,7 @@ __attribute__((visibility("default"))) char* nereid_torch_new_stream(int32_t gpu
 
 __attribute__((visibility("default"))) void nereid_torch_free_stream(c10::Stream* stream) { delete stream; }
 
-// `device` is the number of a GPU, ON_CPU, or AS_SAVED for wherever the file says.
+// `device` is the number of a GPU, ON_CPU, or AS_SAVED for the devices in the file.
 __attribute__((visibility("default"))) char* nereid_torch_load(const char* path, int32_t device, Model** model) {
   return guarded([&] {
     auto module = device == AS_SAVED ? torch::jit::load(path) : torch::jit::load(path, device_of(device));

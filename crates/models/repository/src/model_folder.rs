@@ -47,8 +47,8 @@ pub struct Gpus {
 type OfBackend = dyn Fn(&str) -> bool + Send + Sync;
 
 impl Gpus {
-    /// The GPUs of these numbers. `are_default` says whether a backend uses them, by its name; it is called only where there
-    /// are any.
+    /// The GPUs of these numbers. `are_default` returns whether the backend of that name uses GPUs by default. It is called only
+    /// on machines with GPUs.
     pub fn new(numbers: Vec<i32>, are_default: impl Fn(&str) -> bool + Send + Sync + 'static) -> Self {
         Self { numbers, are_default: Arc::new(are_default) }
     }
