@@ -15,6 +15,7 @@ mod foreign_formats;
 mod json;
 mod normalise;
 mod objective;
+mod parameters;
 pub mod proto;
 mod shorten;
 mod text;
@@ -32,6 +33,7 @@ pub use foreign_formats::hint_at_other_format;
 pub use json::{JsonError, from_json, to_json};
 pub use normalise::{ModelGpus, normalise, normalise_for, prefer_groups};
 pub use objective::{LATENCY_OBJECTIVE, latency_objective};
+pub use parameters::{ParameterError, ParameterReader, ParameterSet};
 pub use proto::ModelConfig;
 pub use tensor_types::DataType;
 pub use text::{
