@@ -85,7 +85,7 @@ def test_a_network_answers_as_in_pytorchs_own_python(write, serve, models):
     server.wait_for_log(r"libtorch given by the setting 'library': \S+/torch/lib/libtorch_cpu.so")
     server.wait_for_log("model 'threads' version 1 is served by PyTorch with 1 threads to an instance")
     assert re.fullmatch(r"PyTorch 1\.13\.\d+\S*", engine(server, "threads"))
-    server.wait_for_log("model 'other': without effect on the CPU: ENABLE_CACHE_CLEANING")
+    server.wait_for_log("model 'other': ENABLE_CACHE_CLEANING takes effect from PyTorch 2.9 on")
     server.wait_for_log("INTER_OP_THREAD_COUNT has no effect: the process has [23] such threads already, set by another model")
     for name in ("network", "shared", "plain", "threads", "other"):
         for values, expected in models[1]["network"] * 3:
@@ -237,10 +237,13 @@ def test_strings_go_as_lists(write, serve):
 
 def test_numbers_and_arguments_with_defaults(write, serve):
     plain = tensors("input", ("x", "FP32", [-1]), ("power", "INT64", [1]))
-    more = tensors("input", ("offset", "FP32", [-1]))
+    offset = tensors("input", ("offset", "FP32", [-1]))
     out = tensors("output", ("OUTPUT__0", "FP32", [-1]))
     write("Powers", "powers", plain + out)
-    write("Powers", "offset", plain + more + out)
+    write("Powers", "offset", plain + offset + out)
+    write("Powers", "optional", plain + offset.replace("dims:", "optional: true dims:") + out)
+    either = tensors("input", ("a", "FP32", [-1]), ("b", "FP32", [-1])).replace("dims:", "optional: true dims:")
+    write("Swapped", "either", either + tensors("output", ("first", "FP32", [-1]), ("second", "FP32", [-1])))
     server = serve()
     values = rng.uniform(1, 2, 4).astype(np.float32)
     for power in (0, 1, 3):
@@ -248,6 +251,16 @@ def test_numbers_and_arguments_with_defaults(write, serve):
         np.testing.assert_allclose(answer(server, "powers", **sent)["OUTPUT__0"], values**power, rtol=1e-5)
         output = answer(server, "offset", **sent, offset=values)["OUTPUT__0"]
         np.testing.assert_allclose(output, values**power + values, rtol=1e-5)
+        for more, expected in [({}, values**power), ({"offset": values}, values**power + values)]:
+            np.testing.assert_allclose(answer(server, "optional", **sent, **more)["OUTPUT__0"], expected, rtol=1e-5)
+    with pytest.raises(InferenceServerException, match="missing 'offset'"):
+        answer(server, "offset", x=values, power=np.array([2]))
+    with pytest.raises(InferenceServerException, match="missing 'power'"):
+        answer(server, "optional", x=values)
+    # A dictionary without an entry is up to the model.
+    with pytest.raises(InferenceServerException, match="PyTorch failed"):
+        answer(server, "either", a=values)
+    assert set(answer(server, "either", a=values, b=values)) == {"first", "second"}
 
 
 def test_an_exception_of_a_model_fails_its_request_alone(write, serve):

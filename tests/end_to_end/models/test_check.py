@@ -10,6 +10,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import nereid_server
+from http_requests import request
 from model_files import OnnxModel, scale_model, write_identity, write_model
 from places import EXAMPLES
 
@@ -531,3 +532,53 @@ def test_the_agents_of_models_are_named_and_who_names_them(tmp_path):
     write(tmp_path, "two/agents.pbtxt", "agents { nam: 'x' }")
     [problem] = report(tmp_path / "two", code=1)["problems"]
     assert problem["path"].endswith("two/agents.pbtxt") and "1:" in problem["message"]
+
+
+WRONG_PARAMETERS = [
+    {"load_on_demand": "yes"},
+    {"keep_loaded": "1"},
+    {"idle_timeout_secs": "-1"},
+    {"memory_byte_size": "5G"},
+    {"gpu_memory_byte_size": "0:1,0:2"},
+    {"load_schedule": "8:00"},
+    {"load_schedule": "0 25 * * *"},
+    {"load_schedule": "0 8 * * * Europe/Berlni"},
+    {"load_schedule": "0 0 30 2 *"},
+    {"load_schedule": "0 8 * * *", "load_schedule_keep": "1s"},
+    {"load_schedule_keep": "9h"},
+    {"instances_max": "0"},
+    {"instances_max": "2", "instances_min": "3"},
+    {"instances_min": "2"},
+    {"latency_objective_microseconds": "soon"},
+    {"release_versions": "1=95, 1=5"},
+    {"release_versions": "1=95, 2=5", "release_promote_after": "0"},
+    {"release_shadow": "2=10"},
+]
+
+
+def test_parameters_of_the_server_fail_a_check_with_the_words_of_a_load(repository, serve):
+    names = [f"m{number}" for number in range(len(WRONG_PARAMETERS))]
+    for name, parameters in zip(names, WRONG_PARAMETERS, strict=True):
+        write_identity(repository, name, ["INT32"], **parameters)
+    problems = {problem["model"]: problem for problem in report(repository, code=1)["problems"]}
+    assert sorted(problems) == sorted(names)
+    server = serve("--exit-on-error=false", ready=False)
+    index = request(server, "POST", "/v2/repository/index").json
+    reasons = {line["name"]: line["reason"] for line in index}
+    for name, parameters in zip(names, WRONG_PARAMETERS, strict=True):
+        problem = problems[name]
+        lines = Path(problem["path"]).read_text().splitlines()
+        found = [key for key in parameters if problem["field"] == f'parameters["{key}"]' and key in lines[problem["line"] - 1]]
+        assert len(found) == 1, problem
+        assert problem["message"] in reasons[name], (problem, reasons[name])
+        assert found[0] in reasons[name], (problem, reasons[name])
+
+
+def test_a_mistyped_parameter_is_a_warning(repository):
+    write_identity(repository, "typo", ["INT32"], load_schedul="0 8 * * *", idle_timeout="5")
+    write_identity(repository, "good", ["INT32"], load_schedule="0 8 * * *", color="blue")
+    found = report(repository, code=0)["warnings"]
+    assert {(warning["model"], warning["field"], warning["nearest"]) for warning in found} == {
+        ("typo", 'parameters["load_schedul"]', "load_schedule"),
+        ("typo", 'parameters["idle_timeout"]', "idle_timeout_secs"),
+    }

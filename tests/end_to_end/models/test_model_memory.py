@@ -193,9 +193,11 @@ def test_the_index_has_the_memory_of_models_on_request(repository, start, tmp_pa
     for body in (None, "{}", '{"memory": false}', '{"ready": true}'):
         for line in request(server, "POST", "/v2/repository/index", body).json:
             assert line.keys() <= {"name", "version", "state", "reason"}
-    for flag in ("ready", "memory"):
-        refused = request(server, "POST", "/v2/repository/index", f'{{"{flag}": 1}}')
-        assert (refused.status, refused.json["error"]) == (500, f"'{flag}' is not true or false")
+    # 500 is the reference's status for its member.
+    for flag, status in (("ready", 500), ("memory", 400)):
+        for value in ("1", '"true"', "[]", "{}"):
+            refused = request(server, "POST", "/v2/repository/index", f'{{"{flag}": {value}}}')
+            assert (refused.status, refused.json["error"]) == (status, f"'{flag}' is not true or false")
     # Over gRPC, by a field that the client's messages do not have.
     with grpc.insecure_channel(server.grpc_url) as channel:
         asking = messages.RepositoryIndexRequest.FromString(b"\xa0\x06\x01")

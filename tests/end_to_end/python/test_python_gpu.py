@@ -72,6 +72,27 @@ def run_on(server, model, code, inputs=(), outputs=None):
     return json.loads(found.pop("RESULT")[0]), found
 
 
+def test_models_learn_that_they_may_use_a_gpu(tmp_path, library):
+    groups = {
+        "default": ("", "GPU", "KIND_GPU", [0]),
+        "counted": ("instance_group { count: 2 }", "GPU", "KIND_GPU", [0]),
+        "listed": ("instance_group { gpus: 0 }", "GPU", "KIND_GPU", [0]),
+        "asked": ("instance_group { kind: KIND_GPU }", "GPU", "KIND_GPU", [0]),
+        "cpu": ("instance_group { kind: KIND_CPU }", "CPU", "KIND_CPU", []),
+    }
+    for name, (text, *_) in groups.items():
+        write_lab(tmp_path, name, library, text)
+    code = 'result = [args["model_instance_kind"], args["model_instance_device_id"]]'
+    with (
+        nereid_server.running(tmp_path, *FLAGS, f"--cuda-driver-library={library}") as server,
+        tritonclient.http.InferenceServerClient(server.url) as client,
+    ):
+        for name, (_, kind, configured, gpus) in groups.items():
+            [group] = client.get_model_config(name)["instance_group"]
+            assert (group["kind"], group["gpus"]) == (configured, gpus), name
+            assert run_on(server, name, code)[0] == [kind, "0"], name
+
+
 def test_a_tensor_on_a_gpu_stays_there(client):
     code = """
 result = {}

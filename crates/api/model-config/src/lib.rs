@@ -15,6 +15,7 @@ mod foreign_formats;
 mod json;
 mod normalise;
 mod objective;
+mod parameters;
 pub mod proto;
 mod shorten;
 mod text;
@@ -30,8 +31,9 @@ pub use data_files::{DataFile, DataFileKind, data_files};
 pub use ensemble_rules::{Constant, EnsembleRules, Filler, InvalidParameter, StepInput, StepRules};
 pub use foreign_formats::hint_at_other_format;
 pub use json::{JsonError, from_json, to_json};
-pub use normalise::{normalise, normalise_for, prefer_groups};
+pub use normalise::{ModelGpus, normalise, normalise_for, prefer_groups};
 pub use objective::{LATENCY_OBJECTIVE, latency_objective};
+pub use parameters::{ParameterError, ParameterReader, ParameterSet};
 pub use proto::ModelConfig;
 pub use tensor_types::DataType;
 pub use text::{

@@ -17,14 +17,22 @@ const SEQUENCE_IDLE_MICROSECONDS: u64 = 1_000_000;
 /// Backends with two instances on the CPU by default; others have one.
 const TWO_INSTANCES: &[&str] = &["onnxruntime", "tensorflow"];
 
-/// Fills in the defaults of a configuration whose name is set, without using GPUs. Idempotent.
-pub fn normalise(config: &mut ModelConfig) {
-    normalise_for(config, &[]);
+/// The GPUs of a machine, for the instance groups of a model.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ModelGpus {
+    /// Their numbers. A group of `KIND_GPU` that lists none runs on all of them.
+    pub numbers: Vec<i32>,
+    /// Whether the model's backend uses GPUs: groups of `KIND_AUTO` then run there.
+    pub are_default: bool,
 }
 
-/// [Fills in the defaults](normalise) for a backend that may use these GPUs: instance groups without a device run on
-/// them.
-pub fn normalise_for(config: &mut ModelConfig, gpus: &[i32]) {
+/// Fills in the defaults of a configuration whose name is set, without using GPUs. Idempotent.
+pub fn normalise(config: &mut ModelConfig) {
+    normalise_for(config, &ModelGpus::default());
+}
+
+/// [Fills in the defaults](normalise) on a machine with these GPUs.
+pub fn normalise_for(config: &mut ModelConfig, gpus: &ModelGpus) {
     config.version_policy.get_or_insert(ModelVersionPolicy {
         policy_choice: Some(PolicyChoice::Latest(Latest { num_versions: 1 })),
     });
@@ -64,7 +72,8 @@ fn fill_scheduling(config: &mut ModelConfig) {
     }
 }
 
-fn fill_instances(config: &mut ModelConfig, gpus: &[i32]) {
+fn fill_instances(config: &mut ModelConfig, gpus: &ModelGpus) {
+    let ModelGpus { numbers: gpus, are_default } = gpus;
     if config.instance_group.is_empty() {
         // The default group is named after the model, without a number.
         let name = config.name.clone();
@@ -76,14 +85,15 @@ fn fill_instances(config: &mut ModelConfig, gpus: &[i32]) {
             group.name = format!("{}_{index}", config.name);
         }
         if group.kind == Kind::Auto as i32 {
-            let are_here = !gpus.is_empty() && group.gpus.iter().all(|gpu| gpus.contains(gpu));
+            let are_here =
+                *are_default && !gpus.is_empty() && group.gpus.iter().all(|gpu| gpus.contains(gpu));
             group.set_kind(if are_here { Kind::Gpu } else { Kind::Cpu });
         }
         if group.count == 0 {
             group.count = if group.kind == Kind::Cpu as i32 { on_processor } else { 1 };
         }
         if group.kind == Kind::Gpu as i32 && group.gpus.is_empty() {
-            group.gpus = gpus.to_vec();
+            group.gpus.clone_from(gpus);
         }
     }
 }
@@ -91,9 +101,17 @@ fn fill_instances(config: &mut ModelConfig, gpus: &[i32]) {
 /// Replaces the default instance group, if the configuration has only that, with the backend's preferred groups. The
 /// configuration is normalised before and after.
 pub fn prefer_groups(config: &mut ModelConfig, groups: Vec<ModelInstanceGroup>) {
-    let (name, kind) = (config.name.clone(), Kind::Cpu as i32);
-    let nobody_asked = ModelInstanceGroup { name, kind, count: 1, ..ModelInstanceGroup::default() };
-    if !groups.is_empty() && config.instance_group == [nobody_asked] {
+    let is_default = |group: &ModelInstanceGroup| {
+        let kind = group.kind();
+        let (name, gpus) = (config.name.clone(), group.gpus.clone());
+        let nobody_asked =
+            ModelInstanceGroup { name, gpus, count: 1, kind: group.kind, ..ModelInstanceGroup::default() };
+        matches!(kind, Kind::Cpu | Kind::Gpu) && *group == nobody_asked
+    };
+    if let [only] = &config.instance_group[..]
+        && !groups.is_empty()
+        && is_default(only)
+    {
         config.instance_group = groups;
         // Like the default group, the first group is named after the model, without a number.
         config.instance_group[0].name.clone_from(&config.name);

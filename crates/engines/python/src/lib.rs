@@ -51,7 +51,7 @@ pub struct PythonBackend {
 impl PythonBackend {
     /// The backend's capabilities.
     pub const CAPABILITIES: BackendCapabilities =
-        BackendCapabilities { completes_config: true, runs_on_gpus: false, is_isolated: true };
+        BackendCapabilities { completes_config: true, runs_on_gpus: true, is_isolated: true };
 
     /// The setting that limits how long an execution may take.
     pub const EXECUTE_TIMEOUT: &str = options::EXECUTE_TIMEOUT;

@@ -4,15 +4,20 @@ use std::ffi::CString;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use nereid_backend_api::{BytesElements, DataType, Error, Result, Shape, Tensor};
+use nereid_backend_api::{
+    Buffer, BytesElements, DataType, Error, MemoryKind, Result, Shape, SharedInputs, Tensor,
+};
 use nereid_graph_executor::{Contents, Elements, Engine, GraphModel, Port, RunInput, Target, Words};
 
+use crate::device::Device;
 use crate::naming::Call;
-use crate::shim::{Input, InputValue, Module, Output, OutputContents, RunOptions};
+use crate::shim::{Input, InputValue, Module, Output, OutputContents, Piece, RunOptions, Stream};
 
 /// One instance's module.
 pub(crate) struct TorchEngine {
     pub(crate) module: Arc<Module>,
+    /// For a model on a GPU.
+    pub(crate) stream: Option<Stream>,
     pub(crate) plan: Arc<Plan>,
 }
 
@@ -32,6 +37,8 @@ pub(crate) struct Plan {
 /// An input, ready to run.
 pub(crate) enum Value {
     Fixed(Elements),
+    /// For a model on a GPU, which joins them there: buffers, at least one of which is in memory of a GPU.
+    OnDevice(Vec<Buffer>),
     Texts(Vec<Vec<u8>>),
 }
 
@@ -45,27 +52,39 @@ impl TorchEngine {
         for (given, is_written) in inputs.iter_mut().zip(&plan.is_written) {
             if let Some(RunInput { value: Value::Fixed(elements), .. }) = given
                 && *is_written
+                && self.stream.is_none()
             {
                 own(elements);
             }
         }
+        let pieces: Vec<Vec<Piece>> = inputs.iter().map(|given| pieces(given.as_ref())).collect();
         let pointers: Vec<*mut u8> = inputs.iter_mut().map(|given| pointer(given.as_mut())).collect();
         let given = places.iter().map(|place| {
             let at = (*place)?;
             let RunInput { shape, value } = inputs[at].as_ref()?;
+            let data_type = plan.model.inputs[at].port.data_type;
             let value = match value {
                 Value::Fixed(_) => InputValue::Elements(pointers[at]),
+                Value::OnDevice(_) => {
+                    // A client may write to its memory while the model runs: numbers that may be indices are copied.
+                    let stays = pieces[at].len() == 1
+                        && !plan.is_written[at]
+                        && SharedInputs::Numbers.takes(data_type);
+                    InputValue::Pieces { pieces: &pieces[at], stays }
+                }
                 Value::Texts(texts) => InputValue::Texts(texts),
             };
-            let data_type = plan.model.inputs[at].port.data_type;
             Some(Input { data_type, shape, value, name: Some(&plan.keys[at]) })
         });
         let absent =
             || Input { data_type: DataType::Bool, shape: &[], value: InputValue::Absent, name: None };
+        let is_dictionary = plan.call == Call::Dictionary;
+        // A dictionary has no entry for an input that the request leaves out.
+        let given = given.filter(|input| input.is_some() || !is_dictionary);
         let given: Vec<_> = given.map(|input| input.unwrap_or_else(absent)).collect();
         // SAFETY: the inputs live until the end of this function, and the size of their contents was checked against
-        // their shapes. Inputs that the model writes to are copies, which nothing else refers to.
-        let found = unsafe { self.module.run(&plan.options, &given, plan.call == Call::Dictionary) }?;
+        // their shapes. Inputs that the model writes to are copies, which nothing else refers to: on a GPU all inputs are.
+        let found = unsafe { self.module.run(self.stream.as_ref(), &plan.options, &given, is_dictionary) }?;
         let count = found.len();
         let is_named = found.first().is_some_and(|output| output.name.is_some());
         let mut found: Vec<_> = found.into_iter().map(Some).collect();
@@ -108,8 +127,31 @@ fn pointer(given: Option<&mut RunInput<Value>>) -> *mut u8 {
     match given.map(|given| &mut given.value) {
         Some(Value::Fixed(Elements::Copied(words, _))) => words.as_mut_ptr().cast(),
         Some(Value::Fixed(Elements::Given(bytes))) => bytes.as_ptr().cast_mut(),
-        Some(Value::Texts(_)) | None => std::ptr::null_mut(),
+        Some(Value::OnDevice(_) | Value::Texts(_)) | None => std::ptr::null_mut(),
     }
+}
+
+/// The pieces of an input that is not in memory of the host alone.
+fn pieces(given: Option<&RunInput<Value>>) -> Vec<Piece> {
+    let Some(RunInput { value: Value::OnDevice(buffers), .. }) = given else { return Vec::new() };
+    let piece = |buffer: &Buffer| match (buffer.as_device(), buffer.as_host()) {
+        (Some(memory), _) => {
+            let gpu = i32::try_from(buffer.memory().device).unwrap_or(0);
+            Piece::new(std::ptr::without_provenance(memory.address as usize), memory.len, Device::Gpu(gpu))
+        }
+        (None, host) => {
+            let bytes = host.map_or(&[][..], |bytes| bytes);
+            Piece::new(bytes.as_ptr(), bytes.len(), Device::Cpu)
+        }
+    };
+    buffers.iter().map(piece).collect()
+}
+
+/// The buffers of tensors, if any is in memory of a GPU.
+fn on_device<'a>(parts: &'a [&Tensor]) -> Option<impl Iterator<Item = &'a Buffer>> {
+    let mut buffers = parts.iter().flat_map(|part| &part.buffers);
+    let found = buffers.any(|buffer| buffer.memory().kind == MemoryKind::Gpu);
+    found.then(|| parts.iter().flat_map(|part| &part.buffers))
 }
 
 impl Engine for TorchEngine {
@@ -122,6 +164,9 @@ impl Engine for TorchEngine {
 
     fn gather(&self, port: &Port, _shape: &Shape, parts: &[&Tensor]) -> Result<Value> {
         if port.data_type != DataType::Bytes {
+            if let Some(buffers) = on_device(parts) {
+                return Ok(Value::OnDevice(buffers.cloned().collect()));
+            }
             return Elements::join(port.data_type, parts, Words::new).map(Value::Fixed);
         }
         let mut texts = Vec::new();

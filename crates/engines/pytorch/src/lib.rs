@@ -8,13 +8,14 @@
 //!
 //! Each instance has its own module, unless they share one (`ENABLE_WEIGHT_SHARING`).
 //!
-//! Unsafe code is in two files: `shim.rs`, which calls the shim, and `engine.rs`, which hands memory to it.
+//! Unsafe code is in `shim.rs` and `shim/module.rs`, which call the shim, and in `engine.rs`, which hands memory to it.
 //!
 //! The crate knows nothing of the server: it only implements the traits of `nereid-backend-api`.
 
 #![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 
 mod compile;
+mod device;
 mod engine;
 mod format;
 mod naming;
@@ -33,18 +34,19 @@ use std::thread::available_parallelism;
 
 use nereid_archives::{ArchiveLimits, verify_zip};
 use nereid_backend_api::{
-    Backend, BackendCapabilities, DataType, Error, Instance, InstanceContext, InstanceKind, Model,
-    ModelConfig, ModelContext, Result,
+    Backend, BackendCapabilities, DataType, Error, Instance, InstanceContext, Model, ModelCapabilities,
+    ModelConfig, ModelContext, Result, SharedInputs,
 };
 use nereid_dylib::{Framework, SearchPlaces};
 use nereid_graph_executor::{Executor, GraphModel, Signature};
 use nereid_model_config::default_model_filename;
 use nereid_model_files as model_files;
 
+use crate::device::Device;
 use crate::engine::{Plan, TorchEngine};
-use crate::naming::{Argument, Call};
+use crate::naming::Argument;
 use crate::options::Options;
-use crate::shim::Module;
+use crate::shim::{Module, Stream};
 
 pub use crate::compile::CompileError;
 pub use crate::python::class_file;
@@ -91,7 +93,10 @@ impl TorchBackend {
         let name = &context.name;
         let without_effect = options::without_effect(config);
         if !without_effect.is_empty() {
-            tracing::info!("model '{name}': without effect on the CPU: {}", without_effect.join(", "));
+            tracing::info!("model '{name}': without effect: {}", without_effect.join(", "));
+        }
+        if options.run.empties_cache != 0 && !self.torch.empties_cache() {
+            tracing::info!("model '{name}': ENABLE_CACHE_CLEANING takes effect from PyTorch 2.9 on");
         }
         if let Some(threads) = options.inter_op_threads
             && let Err(why) = self.torch.set_inter_op_threads(threads)
@@ -107,23 +112,37 @@ impl TorchBackend {
         } else {
             Source::Script(path)
         };
-        let module = source.load(&self.torch)?;
+        let devices = Device::of_groups(config);
+        let first = source.inspected_on(&devices);
+        self.torch.has_gpus(first).map_err(|why| source.broken(&why))?;
+        let module = source.load(&self.torch, first)?;
         let (arguments, results) = source.call(&module)?;
+        if let Some(&Device::Gpu(gpu)) = devices.first()
+            && !module.is_on_gpu()
+            && matches!(source, Source::Package { .. })
+        {
+            tracing::warn!("model '{name}' was compiled for the CPU, and runs there instead of on GPU {gpu}");
+        }
+        let is_on_gpus = devices.iter().all(|device| matches!(device, Device::Gpu(_)))
+            && (module.is_on_gpu() || matches!(source, Source::Script(_)));
         let signature = Signature::of_config(config)?;
-        let model = GraphModel::new(&context.name, config, signature, &[])?;
-        let ports = model.inputs.iter().map(|input| &input.port);
+        let ports = signature.inputs.iter();
         let inputs: Vec<_> =
-            ports.map(|port| (port.name.as_str(), port.data_type == DataType::Bytes)).collect();
-        let call = naming::call(&inputs, &arguments)?;
-        let is_written = (0..inputs.len()).map(|input| match &call {
-            Call::Arguments(places) => {
-                let argument = places.iter().position(|place| *place == Some(input));
-                argument.is_none_or(|at| arguments[at].is_written)
-            }
-            Call::Dictionary => true,
+            ports.map(|port| (port.name.clone(), port.data_type == DataType::Bytes)).collect();
+        let named: Vec<_> = inputs.iter().map(|(name, is_text)| (name.as_str(), *is_text)).collect();
+        let call = naming::call(&named, &arguments)?;
+        // Each item of a batch needs a value.
+        let optional = config.input.iter().filter(|input| input.optional && config.max_batch_size == 0);
+        let optional = optional.map(|input| input.name.clone()).filter(|name| {
+            let input = inputs.iter().position(|(known, _)| known == name);
+            input.is_some_and(|input| call.may_lack(input, &arguments))
         });
+        let optional: Vec<_> = optional.collect();
+        let model = GraphModel::new(&context.name, config, signature, &optional)?;
+        let is_written = (0..inputs.len())
+            .map(|input| call.argument(input, &arguments).is_none_or(|argument| argument.is_written));
         let is_written = is_written.collect();
-        let keys = inputs.iter().map(|(name, _)| CString::new(*name)).collect::<Result<_, _>>();
+        let keys = inputs.iter().map(|(name, _)| CString::new(name.as_str())).collect::<Result<_, _>>();
         let keys = keys.map_err(|_| Error::invalid_arg("an input's name contains a zero byte"))?;
         let outputs: Vec<_> = model.outputs.iter().map(|output| output.port.name.as_str()).collect();
         let results = match results {
@@ -136,7 +155,10 @@ impl TorchBackend {
             plan: Arc::new(plan),
             source,
             shares_weights: options.shares_weights,
-            first: Mutex::new(Some(Arc::new(module))),
+            is_on_gpus,
+            modules: Mutex::new(
+                devices.contains(&first).then(|| (first, Arc::new(module))).into_iter().collect(),
+            ),
         })
     }
 }
@@ -150,14 +172,23 @@ enum Source {
 }
 
 impl Source {
-    fn load(&self, torch: &Arc<Torch>) -> Result<Module> {
+    /// Where the model is loaded to learn its arguments. Scripts can be anywhere: on the CPU they take no memory of a GPU from
+    /// their instances, nor from other models while they are tried.
+    fn inspected_on(&self, devices: &[Device]) -> Device {
+        match self {
+            Self::Script(_) => Device::Cpu,
+            Self::Package { .. } => devices.first().copied().unwrap_or(Device::Cpu),
+        }
+    }
+
+    fn load(&self, torch: &Arc<Torch>, device: Device) -> Result<Module> {
         let loaded = match self {
-            Self::Script(path) => Module::load(torch, path),
+            Self::Script(path) => Module::load(torch, path, device),
             Self::Package { path, threads } => {
                 // libtorch does not verify checksums, and would run damaged files.
                 let file = File::open(path).map_err(|error| error.to_string());
                 file.and_then(|file| verify_zip(file, ArchiveLimits::default()))
-                    .and_then(|()| Module::load_package(torch, path, *threads))
+                    .and_then(|()| Module::load_package(torch, path, *threads, device))
             }
         };
         loaded.map_err(|why| self.broken(&why))
@@ -180,7 +211,8 @@ impl Source {
 
 impl Backend for TorchBackend {
     fn capabilities(&self) -> BackendCapabilities {
-        BackendCapabilities::default()
+        // Loads nothing: a server without GPUs need not have the libraries for them in memory.
+        BackendCapabilities { runs_on_gpus: self.torch.has_cuda(), ..BackendCapabilities::default() }
     }
 
     fn load(&self, context: ModelContext) -> Result<Box<dyn Model>> {
@@ -200,11 +232,25 @@ struct TorchModel {
     plan: Arc<Plan>,
     source: Source,
     shares_weights: bool,
-    /// The module loaded for inspection, reused by the first instance or shared by all.
-    first: Mutex<Option<Arc<Module>>>,
+    /// Whether the model is on GPUs only.
+    is_on_gpus: bool,
+    /// Modules that the next instances on their devices take, or that all of them share.
+    modules: Mutex<Vec<(Device, Arc<Module>)>>,
 }
 
 impl Model for TorchModel {
+    fn capabilities(&self) -> ModelCapabilities {
+        if !self.is_on_gpus {
+            return ModelCapabilities::default();
+        }
+        // Inputs are read once, when they are copied to the GPU; those in its memory that are not copied are numbers.
+        ModelCapabilities {
+            reads_device_memory: true,
+            shared_inputs: SharedInputs::InPlace,
+            ..ModelCapabilities::default()
+        }
+    }
+
     fn engine(&self) -> Option<String> {
         let kind = match self.source {
             Source::Script(_) => "",
@@ -214,23 +260,41 @@ impl Model for TorchModel {
     }
 
     fn create_instance(&self, context: InstanceContext) -> Result<Box<dyn Instance>> {
-        if let InstanceKind::Gpu(_) = context.kind {
-            return Err(Error::unsupported(format!(
-                "instance '{}' is configured to run on {}, but PyTorch models run on the CPU only",
-                context.name, context.kind
-            )));
-        }
-        let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
-        let kept = if self.shares_weights { first.clone() } else { first.take() };
-        drop(first);
+        let device = Device::of(context.kind);
+        let failed = |error: Error| error.context(format_args!("instance '{}'", context.name));
+        let device = match (device, self.torch.has_gpus(device)) {
+            (Device::Gpu(_), Err(why)) => {
+                return Err(Error::unsupported(format!(
+                    "instance '{}' is configured to run on {}, but {why}",
+                    context.name, context.kind
+                )));
+            }
+            (Device::AsSaved, Err(_)) => Device::Cpu,
+            _ => device,
+        };
+        let mut modules = self.modules.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = modules.iter().position(|(on, _)| *on == device);
+        let kept = kept.map(|at| {
+            if self.shares_weights { Arc::clone(&modules[at].1) } else { modules.swap_remove(at).1 }
+        });
         let module = match kept {
             Some(module) => module,
             None => {
-                let module = self.source.load(&self.torch);
-                Arc::new(module.map_err(|error| error.context(format_args!("instance '{}'", context.name)))?)
+                let module = Arc::new(self.source.load(&self.torch, device).map_err(failed)?);
+                if self.shares_weights {
+                    modules.push((device, Arc::clone(&module)));
+                }
+                module
             }
         };
-        let engine = TorchEngine { module, plan: Arc::clone(&self.plan) };
+        drop(modules);
+        let stream = match device {
+            Device::Gpu(gpu) if module.is_on_gpu() => Some(Stream::new(&self.torch, gpu)),
+            _ => None,
+        };
+        let stream =
+            stream.transpose().map_err(|why| failed(Error::internal(format!("PyTorch failed: {why}"))))?;
+        let engine = TorchEngine { module, stream, plan: Arc::clone(&self.plan) };
         Ok(Box::new(Executor::new(Arc::clone(&self.plan.model), engine)))
     }
 }

@@ -78,10 +78,22 @@ def _of_control(control):
     return {"name": control["name"], "data_type": kind}
 
 
-def _load_script(path):
+def _device(args):
+    """Where an instance runs; None for wherever the file says."""
+    kind = args["model_instance_kind"]
+    if kind == "MODEL" and torch.cuda.is_available():
+        return None
+    if kind != "GPU":
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        _refuse("instance '%s' is for a GPU, but PyTorch %s finds none" % (args["model_instance_name"], torch.__version__))
+    return torch.device("cuda", int(args["model_instance_device_id"]))
+
+
+def _load_script(path, device):
     """Reads a TorchScript file. torchvision is imported only for a model that has its operators."""
     try:
-        return torch.jit.load(path, map_location="cpu")
+        return torch.jit.load(path, map_location=device)
     except RuntimeError as error:
         if "torchvision::" not in str(error):
             raise
@@ -89,7 +101,7 @@ def _load_script(path):
         import torchvision  # noqa: F401
     except ImportError as error:
         _refuse("the model has operators of torchvision, which cannot be imported: %s" % error)
-    return torch.jit.load(path, map_location="cpu")
+    return torch.jit.load(path, map_location=device)
 
 
 class _Script:
@@ -97,8 +109,9 @@ class _Script:
 
     names = None
 
-    def __init__(self, path, optimized):
-        self._module = _load_script(path).eval()
+    def __init__(self, path, optimized, device):
+        self.device = device or torch.device("cpu")
+        self._module = _load_script(path, device).eval()
         self._optimized = optimized
         self._schema = self._module.forward.schema.arguments[1:]
         self.arguments = [(it.name, _takes(it.type), not it.has_default_value()) for it in self._schema]
@@ -118,8 +131,16 @@ class _Script:
 class _Package:
     """What AOTInductor compiled."""
 
-    def __init__(self, path):
-        self._loader = torch._inductor.aoti_load_package(path).loader
+    def __init__(self, path, device):
+        self.device = torch.device("cpu")
+        if device is None or device.type == "cuda":
+            # The file says for which kind of device it was compiled.
+            with torch.cuda.device(device or 0):
+                self._loader = torch._inductor.aoti_load_package(path).loader
+                if self._loader.get_metadata().get("AOTI_DEVICE_KEY") != "cpu":
+                    self.device = torch.device("cuda", torch.cuda.current_device())
+        else:
+            self._loader = torch._inductor.aoti_load_package(path).loader
         names, self.names = torch_naming.call_spec(*self._loader.get_call_spec())
         self.arguments = [(name, "tensor", True) for name in names]
 
@@ -141,7 +162,8 @@ class TritonPythonModel:
         is_package = config.get("platform") == "torch_aoti"
         filename = config.get("default_model_filename") or ("model.pt2" if is_package else "model.pt")
         path = os.path.join(args["model_repository"], args["model_version"], filename)
-        self._module = _Package(path) if is_package else _Script(path, optimized)
+        device = _device(args)
+        self._module = _Package(path, device) if is_package else _Script(path, optimized, device)
         self._batching = config.get("max_batch_size", 0) > 0
         states = config.get("sequence_batching", {}).get("state", [])
         self._inputs = config.get("input", []) + list(map(_of_control, _controls(config)))
@@ -188,6 +210,7 @@ class TritonPythonModel:
         joined = values[0]
         if len(values) > 1:
             joined = {name: torch.cat([given[name] for given in values]) for name in joined}
+        joined = {name: value.to(self._module.device) if torch.is_tensor(value) else value for name, value in joined.items()}
         with self._guard():
             results = self._module(self._values(joined), self._places)
             parts = [self._parts(output, place, results, sizes) for output, place in zip(self._outputs, self._results)]
@@ -224,7 +247,7 @@ class TritonPythonModel:
             if kind != output["data_type"]:
                 kinds = kind.removeprefix("TYPE_"), output["data_type"].removeprefix("TYPE_")
                 raise ValueError("output '%s' is %s, but %s in the configuration" % (name, *kinds))
-            found = found.detach()
+            found = found.detach().cpu()
         elif output["data_type"] != "TYPE_STRING":
             raise ValueError("output '%s' is not a tensor" % name)
         if sizes is None or len(sizes) == 1:

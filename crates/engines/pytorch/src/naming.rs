@@ -46,6 +46,23 @@ pub(crate) enum Call {
     Dictionary,
 }
 
+impl Call {
+    /// The argument that an input is; `None` for a part of the dictionary.
+    pub(crate) fn argument<'a>(&self, input: usize, arguments: &'a [Argument]) -> Option<&'a Argument> {
+        match self {
+            Self::Arguments(places) => {
+                places.iter().position(|place| *place == Some(input)).map(|at| &arguments[at])
+            }
+            Self::Dictionary => None,
+        }
+    }
+
+    /// Whether a request may leave out an input: its argument has a default, or the dictionary is without it.
+    pub(crate) fn may_lack(&self, input: usize, arguments: &[Argument]) -> bool {
+        self.argument(input, arguments).is_none_or(|argument| !argument.is_required)
+    }
+}
+
 /// Maps these inputs, each with whether it holds strings, to a model's arguments.
 ///
 /// # Errors

@@ -16,15 +16,9 @@ pub(crate) struct Options {
     pub(crate) inter_op_threads: Option<i32>,
 }
 
-/// Parameters that are accepted without effect: they concern GPUs, or choose among compilers of which only one remains.
-const WITHOUT_EFFECT: [&str; 6] = [
-    "DISABLE_CUDNN",
-    "ENABLE_CACHE_CLEANING",
-    "ENABLE_JIT_EXECUTOR",
-    "ENABLE_JIT_PROFILING",
-    "ENABLE_NVFUSER",
-    "ENABLE_TENSOR_FUSER",
-];
+/// Parameters that are accepted without effect: they concern the whole process, or choose among compilers of which only one remains.
+const WITHOUT_EFFECT: [&str; 5] =
+    ["DISABLE_CUDNN", "ENABLE_JIT_EXECUTOR", "ENABLE_JIT_PROFILING", "ENABLE_NVFUSER", "ENABLE_TENSOR_FUSER"];
 
 /// The parameters of a configuration that have no effect.
 pub(crate) fn without_effect(config: &ModelConfig) -> Vec<&'static str> {
@@ -62,6 +56,7 @@ impl Options {
                 inference_mode: flag("INFERENCE_MODE", true)?.into(),
                 optimized_execution: (!flag("DISABLE_OPTIMIZED_EXECUTION", false)?).into(),
                 threads,
+                empties_cache: flag("ENABLE_CACHE_CLEANING", false)?.into(),
             },
             shares_weights: flag("ENABLE_WEIGHT_SHARING", false)?,
             inter_op_threads: count("INTER_OP_THREAD_COUNT")?,
@@ -89,7 +84,7 @@ mod tests {
     #[test]
     fn parameters_set_the_options() {
         let default = options("SOMETHING_ELSE", "").unwrap();
-        let run = RunOptions { inference_mode: 1, optimized_execution: 1, threads: 4 };
+        let run = RunOptions { inference_mode: 1, optimized_execution: 1, threads: 4, empties_cache: 0 };
         assert_eq!(default, Options { run, shares_weights: false, inter_op_threads: None });
         for (key, value, expected) in [
             ("INFERENCE_MODE", "false", Options { run: RunOptions { inference_mode: 0, ..run }, ..default }),
@@ -99,6 +94,11 @@ mod tests {
                 Options { run: RunOptions { optimized_execution: 0, ..run }, ..default },
             ),
             ("ENABLE_WEIGHT_SHARING", "true", Options { shares_weights: true, ..default }),
+            (
+                "ENABLE_CACHE_CLEANING",
+                "true",
+                Options { run: RunOptions { empties_cache: 1, ..run }, ..default },
+            ),
             ("INTRA_OP_THREAD_COUNT", "3", Options { run: RunOptions { threads: 3, ..run }, ..default }),
             ("INTRA_OP_THREAD_COUNT", "0", default),
             ("INTER_OP_THREAD_COUNT", "0", default),

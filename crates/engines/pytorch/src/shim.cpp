@@ -14,11 +14,22 @@
 #include <vector>
 
 #include <ATen/Parallel.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/jit/api/module.h>
 #include <torch/csrc/jit/ir/alias_analysis.h>
 #include <torch/csrc/jit/passes/inliner.h>
+#include <torch/cuda.h>
 #include <torch/script.h>
 #include <torch/version.h>
+
+// Empties the cache of the GPUs' memory since 2.9.
+#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 9)
+#include <ATen/DeviceAccelerator.h>
+#define EMPTIES_CACHE 1
+#else
+#define EMPTIES_CACHE 0
+#endif
 
 // Since 2.5. Python writes packages since 2.6.
 #if __has_include(<torch/csrc/inductor/aoti_package/model_package_loader.h>)
@@ -39,6 +50,10 @@ struct Package {};
 constexpr int32_t STRINGS = -1;
 constexpr int32_t ABSENT = -2;
 
+// Where a model is loaded, if not on the GPU of that number.
+constexpr int32_t ON_CPU = -1;
+constexpr int32_t AS_SAVED = -2;
+
 enum Kind : int32_t { TENSOR, TENSORS_BY_NAME, TEXTS, NUMBER, UNKNOWN };
 
 struct Text {
@@ -46,11 +61,24 @@ struct Text {
   size_t length;
 };
 
+// Bytes of an input, in memory of the host or of a GPU.
+struct Piece {
+  const void* data;
+  size_t byte_size;
+  // The number of the GPU, or ON_CPU.
+  int32_t device;
+};
+
 struct Input {
   int32_t type;
   size_t rank;
   const int64_t* dims;
+  // Elements in memory of the host, unless there are pieces.
   void* data;
+  const Piece* pieces;
+  size_t piece_count;
+  // Whether the only piece may be read where it is.
+  int32_t stays;
   const Text* texts;
   size_t text_count;
   const char* name;
@@ -76,10 +104,13 @@ struct Options {
   int32_t inference_mode;
   int32_t optimized_execution;
   int32_t threads;
+  int32_t empties_cache;
 };
 
 struct Model {
   torch::jit::Module module;
+  // Where its inputs are.
+  c10::Device device;
   // A package compiled by AOTInductor, instead of a module.
   std::unique_ptr<Package> package;
 };
@@ -135,6 +166,10 @@ Kind kind_of(const c10::TypePtr& given) {
   }
 }
 
+c10::Device device_of(int32_t number) {
+  return number < 0 ? c10::Device(c10::kCPU) : c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(number));
+}
+
 torch::Tensor tensor_of(const Input& input) {
   TORCH_CHECK(
       input.type >= 0 && input.type < static_cast<int32_t>(c10::ScalarType::NumOptions),
@@ -143,7 +178,39 @@ torch::Tensor tensor_of(const Input& input) {
   return torch::from_blob(input.data, c10::IntArrayRef(input.dims, input.rank), options);
 }
 
-c10::IValue value_of(const Input& input, const c10::TypePtr& given) {
+// The input on the device of the model. Pieces are joined there.
+torch::Tensor tensor_on(const Input& input, c10::Device device) {
+  if (input.piece_count == 0) {
+    return tensor_of(input).to(device);
+  }
+  auto type = static_cast<c10::ScalarType>(input.type);
+  c10::IntArrayRef dims(input.dims, input.rank);
+  auto options = torch::TensorOptions().dtype(type).device(device);
+  void* first = const_cast<void*>(input.pieces[0].data);
+  bool is_aligned = reinterpret_cast<uintptr_t>(first) % c10::elementSize(type) == 0;
+  if (input.stays != 0 && is_aligned && device_of(input.pieces[0].device) == device) {
+    return torch::from_blob(first, dims, options);
+  }
+  auto joined = torch::empty(dims, options);
+  if (joined.numel() == 0) {
+    return joined;
+  }
+  auto bytes = joined.view({-1}).view(torch::kByte);
+  int64_t at = 0;
+  for (size_t index = 0; index < input.piece_count; ++index) {
+    const Piece& piece = input.pieces[index];
+    int64_t size = static_cast<int64_t>(piece.byte_size);
+    if (size > 0) {
+      auto from = torch::TensorOptions().dtype(torch::kByte).device(device_of(piece.device));
+      bytes.narrow(0, at, size).copy_(torch::from_blob(const_cast<void*>(piece.data), {size}, from));
+      at += size;
+    }
+  }
+  // Bytes other than 0 and 1 are not valid bools.
+  return type == c10::ScalarType::Bool ? bytes.ne(0).view(dims) : joined;
+}
+
+c10::IValue value_of(const Input& input, const c10::TypePtr& given, c10::Device device) {
   auto type = required_type(given);
   if (input.type == STRINGS) {
     if (type->kind() == c10::TypeKind::StringType) {
@@ -156,7 +223,8 @@ c10::IValue value_of(const Input& input, const c10::TypePtr& given) {
     }
     return texts;
   }
-  auto tensor = tensor_of(input);
+  bool is_number = kind_of(type) == NUMBER;
+  auto tensor = is_number && input.piece_count == 0 ? tensor_of(input) : tensor_on(input, device);
   switch (type->kind()) {
     case c10::TypeKind::IntType:
       return tensor.item().toLong();
@@ -243,6 +311,13 @@ void send_all(const c10::IValue& value, void* context, OnOutput on_output) {
   }
 }
 
+// Frees memory of GPUs that libtorch caches for later runs.
+void empty_cache() {
+#if EMPTIES_CACHE
+  at::accelerator::emptyCache();
+#endif
+}
+
 template <typename Action>
 auto without_gradients(bool inference_mode, Action&& action) {
   if (inference_mode) {
@@ -254,24 +329,49 @@ auto without_gradients(bool inference_mode, Action&& action) {
 }
 
 #if HAS_PACKAGES
-// Up to `runners` threads run the package at once. Older releases support only one.
+// Up to `runners` threads run the package at once. Older releases support only one, and the first GPU.
 template <typename P = Package>
-std::unique_ptr<P> open_package(const std::string& path, size_t runners) {
-  if constexpr (std::is_constructible_v<P, std::string, std::string, bool, size_t>) {
+std::unique_ptr<P> open_package(const std::string& path, size_t runners, int32_t gpu) {
+  if constexpr (std::is_constructible_v<P, std::string, std::string, bool, size_t, c10::DeviceIndex>) {
+    return std::make_unique<P>(path, "model", false, runners, static_cast<c10::DeviceIndex>(gpu));
+  } else if constexpr (std::is_constructible_v<P, std::string, std::string, bool, size_t>) {
     return std::make_unique<P>(path, "model", false, runners);
   } else {
     return std::make_unique<P>(path);
   }
 }
 
+// A package runs on the kind of device for which it was compiled.
+Model* load_package(const std::string& path, size_t runners, int32_t gpu) {
+  std::unique_ptr<Package> package;
+  if (gpu >= 0) {
+    try {
+      package = open_package(path, runners, gpu);
+    } catch (const std::exception&) {
+      // One for the CPU takes no number. If it has another fault, the next try finds that, too.
+    }
+  }
+  if (package == nullptr) {
+    package = open_package(path, runners, -1);
+  }
+  auto metadata = package->get_metadata();
+  auto found = metadata.find("AOTI_DEVICE_KEY");
+  bool on_cpu = found == metadata.end() || found->second == "cpu";
+  TORCH_CHECK(
+      on_cpu || gpu != ON_CPU, "it was compiled for '", found->second,
+      "': its instances take instance_group { kind: KIND_GPU }");
+  auto device = on_cpu ? c10::Device(c10::kCPU) : device_of(gpu == AS_SAVED ? 0 : gpu);
+  return new Model{torch::jit::Module(), device, std::move(package)};
+}
+
 void run_package(
-    Package& package, const Options& options, const Input* inputs, size_t input_count, void* context,
+    Model& model, const Options& options, const Input* inputs, size_t input_count, void* context,
     OnOutput on_output) {
   std::vector<at::Tensor> tensors;
   for (size_t at = 0; at < input_count; ++at) {
-    tensors.push_back(tensor_of(inputs[at]));
+    tensors.push_back(tensor_on(inputs[at], model.device));
   }
-  auto results = without_gradients(options.inference_mode != 0, [&] { return package.run(tensors); });
+  auto results = without_gradients(options.inference_mode != 0, [&] { return model.package->run(tensors); });
   for (size_t at = 0; at < results.size(); ++at) {
     send(at, nullptr, results[at], context, on_output);
   }
@@ -286,24 +386,45 @@ __attribute__((visibility("default"))) const char* nereid_torch_version() { retu
 
 __attribute__((visibility("default"))) void nereid_torch_free_text(char* text) { std::free(text); }
 
-__attribute__((visibility("default"))) char* nereid_torch_load(const char* path, Model** model) {
+// The number of GPUs that CUDA finds, once its libraries are loaded.
+__attribute__((visibility("default"))) char* nereid_torch_gpu_count(int32_t* count) {
+  return guarded([&] { *count = static_cast<int32_t>(torch::cuda::device_count()); });
+}
+
+// A stream of a GPU. The work of different streams overlaps.
+__attribute__((visibility("default"))) char* nereid_torch_new_stream(int32_t gpu, c10::Stream** stream) {
   return guarded([&] {
-    auto module = torch::jit::load(path, c10::Device(c10::kCPU));
+    c10::impl::VirtualGuardImpl guard(c10::kCUDA);
+    *stream = new c10::Stream(guard.getStreamFromGlobalPool(device_of(gpu), false));
+  });
+}
+
+__attribute__((visibility("default"))) void nereid_torch_free_stream(c10::Stream* stream) { delete stream; }
+
+// `device` is the number of a GPU, ON_CPU, or AS_SAVED for the devices in the file.
+__attribute__((visibility("default"))) char* nereid_torch_load(const char* path, int32_t device, Model** model) {
+  return guarded([&] {
+    auto module = device == AS_SAVED ? torch::jit::load(path) : torch::jit::load(path, device_of(device));
     module.eval();
-    *model = new Model{std::move(module), nullptr};
+    *model = new Model{std::move(module), device_of(device), nullptr};
   });
 }
 
 // Loads a package of AOTInductor, for up to `runners` threads at once.
 __attribute__((visibility("default"))) char* nereid_torch_load_package(
-    const char* path, size_t runners, Model** model) {
+    const char* path, size_t runners, int32_t device, Model** model) {
   return guarded([&] {
 #if HAS_PACKAGES
-    *model = new Model{torch::jit::Module(), open_package(path, runners)};
+    *model = load_package(path, runners, device);
 #else
     TORCH_CHECK(false, "packages of AOTInductor need libtorch 2.6 or newer");
 #endif
   });
+}
+
+// Whether the model's inputs are on a GPU.
+__attribute__((visibility("default"))) int32_t nereid_torch_is_on_gpu(const Model* model) {
+  return model->device.is_cpu() ? 0 : 1;
 }
 
 // A package's specification of its inputs, and then of its outputs, as JSON.
@@ -318,7 +439,13 @@ __attribute__((visibility("default"))) char* nereid_torch_call_spec(Model* model
 }
 
 __attribute__((visibility("default"))) void nereid_torch_free(Model* model) {
-  char* error = guarded([&] { delete model; });
+  bool on_gpu = !model->device.is_cpu();
+  char* error = guarded([&] {
+    delete model;
+    if (on_gpu) {
+      empty_cache();
+    }
+  });
   std::free(error);
 }
 
@@ -346,43 +473,69 @@ __attribute__((visibility("default"))) char* nereid_torch_arguments(
   });
 }
 
-// Runs `forward`, or a package. `inputs` are the arguments in order, or the entries of the dictionary.
-__attribute__((visibility("default"))) char* nereid_torch_run(
-    Model* model, const Options* options, const Input* inputs, size_t input_count, int32_t by_name, void* context,
+}  // extern "C"
+
+namespace {
+
+void run(
+    Model& model, const Options& options, const Input* inputs, size_t input_count, bool by_name, void* context,
     OnOutput on_output) {
+#if HAS_PACKAGES
+  if (model.package != nullptr) {
+    run_package(model, options, inputs, input_count, context, on_output);
+    return;
+  }
+#endif
+  torch::jit::setGraphExecutorOptimize(options.optimized_execution != 0);
+  std::vector<c10::IValue> arguments;
+  if (by_name) {
+    c10::Dict<std::string, torch::Tensor> tensors;
+    for (size_t at = 0; at < input_count; ++at) {
+      tensors.insert(inputs[at].name, tensor_on(inputs[at], model.device));
+    }
+    arguments.emplace_back(tensors);
+  } else {
+    auto schema = model.module.get_method("forward").function().getSchema();
+    for (size_t at = 0; at < input_count; ++at) {
+      const auto& argument = schema.arguments().at(at + 1);
+      if (inputs[at].type == ABSENT) {
+        arguments.push_back(argument.default_value() ? *argument.default_value() : c10::IValue());
+      } else {
+        arguments.push_back(value_of(inputs[at], argument.type(), model.device));
+      }
+    }
+  }
+  auto result = without_gradients(
+      options.inference_mode != 0, [&] { return model.module.forward(std::move(arguments)); });
+  send_all(result, context, on_output);
+}
+
+}  // namespace
+
+extern "C" {
+
+// Runs `forward`, or a package. `inputs` are the arguments in order, or the entries of the dictionary. A model on a GPU runs on
+// the stream; its outputs are copied from there, which waits for them.
+__attribute__((visibility("default"))) char* nereid_torch_run(
+    Model* model, const c10::Stream* stream, const Options* options, const Input* inputs, size_t input_count,
+    int32_t by_name, void* context, OnOutput on_output) {
   return guarded([&] {
     if (options->threads > 0 && at::get_num_threads() != options->threads) {
       at::set_num_threads(options->threads);
     }
-#if HAS_PACKAGES
-    if (model->package != nullptr) {
-      run_package(*model->package, *options, inputs, input_count, context, on_output);
+    if (stream == nullptr) {
+      run(*model, *options, inputs, input_count, by_name != 0, context, on_output);
       return;
     }
-#endif
-    torch::jit::setGraphExecutorOptimize(options->optimized_execution != 0);
-    std::vector<c10::IValue> arguments;
-    if (by_name != 0) {
-      c10::Dict<std::string, torch::Tensor> tensors;
-      for (size_t at = 0; at < input_count; ++at) {
-        tensors.insert(inputs[at].name, tensor_of(inputs[at]));
-      }
-      arguments.emplace_back(tensors);
-    } else {
-      auto schema = model->module.get_method("forward").function().getSchema();
-      for (size_t at = 0; at < input_count; ++at) {
-        const auto& argument = schema.arguments().at(at + 1);
-        if (inputs[at].type == ABSENT) {
-          arguments.push_back(argument.default_value() ? *argument.default_value() : c10::IValue());
-        } else {
-          arguments.push_back(value_of(inputs[at], argument.type()));
-        }
-      }
+    c10::StreamGuard guard(*stream);
+    run(*model, *options, inputs, input_count, by_name != 0, context, on_output);
+    if (options->empties_cache != 0) {
+      empty_cache();
     }
-    auto result = without_gradients(
-        options->inference_mode != 0, [&] { return model->module.forward(std::move(arguments)); });
-    send_all(result, context, on_output);
   });
 }
+
+// Whether this release empties the cache of the GPUs' memory.
+__attribute__((visibility("default"))) int32_t nereid_torch_empties_cache() { return EMPTIES_CACHE; }
 
 }  // extern "C"

@@ -1,20 +1,21 @@
 //! The functions of the compiled shim, behind safe interfaces. `shim.cpp` defines the same functions and structures.
 
-use std::ffi::{CStr, CString, c_char, c_void};
+mod module;
+
+use std::ffi::{CStr, c_char, c_void};
 use std::mem;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::ptr::{self, NonNull};
-use std::slice;
 use std::sync::{Arc, OnceLock};
 
-use nereid_backend_api::{DataType, Shape};
+use nereid_backend_api::DataType;
 use nereid_dylib::{Binding, InUse, LoadError, open, symbols};
 
 use crate::compile::{self, CompileError};
-use crate::naming::{Argument, Kind};
-use crate::package::CallSpec;
+use crate::device::{COMPANIONS, CUDA, Device};
 use crate::vision;
+
+pub(crate) use self::module::{Input, InputValue, Module, Output, OutputContents};
 
 /// The type of strings, which are not tensors in libtorch.
 const STRINGS: i32 = -1;
@@ -63,10 +64,28 @@ pub enum OpenError {
 struct RawModel(c_void);
 
 #[repr(C)]
+struct RawStream(c_void);
+
+#[repr(C)]
 #[derive(Clone, Copy)]
 struct Text {
     data: *const u8,
     length: usize,
+}
+
+/// Bytes of an input, in memory of the host or of a GPU.
+#[repr(C)]
+pub(crate) struct Piece {
+    data: *const u8,
+    byte_size: usize,
+    device: i32,
+}
+
+impl Piece {
+    /// These bytes, on a device.
+    pub(crate) fn new(address: *const u8, byte_size: usize, device: Device) -> Self {
+        Self { data: address, byte_size, device: device.number() }
+    }
 }
 
 #[repr(C)]
@@ -75,6 +94,9 @@ struct RawInput {
     rank: usize,
     dims: *const i64,
     data: *mut c_void,
+    pieces: *const Piece,
+    piece_count: usize,
+    stays: i32,
     texts: *const Text,
     text_count: usize,
     name: *const c_char,
@@ -100,6 +122,8 @@ pub(crate) struct RunOptions {
     pub(crate) inference_mode: i32,
     pub(crate) optimized_execution: i32,
     pub(crate) threads: i32,
+    /// Whether memory of GPUs that is cached for later runs is freed.
+    pub(crate) empties_cache: i32,
 }
 
 type OnArgument = unsafe extern "C" fn(*mut c_void, *const c_char, i32, i32, i32);
@@ -111,9 +135,15 @@ symbols! {
     struct Api {
         version = "nereid_torch_version" => unsafe extern "C" fn() -> *const c_char,
         free_text = "nereid_torch_free_text" => unsafe extern "C" fn(*mut c_char),
-        load = "nereid_torch_load" => unsafe extern "C" fn(*const c_char, *mut *mut RawModel) -> *mut c_char,
+        gpu_count = "nereid_torch_gpu_count" => unsafe extern "C" fn(*mut i32) -> *mut c_char,
+        new_stream = "nereid_torch_new_stream" => unsafe extern "C" fn(i32, *mut *mut RawStream) -> *mut c_char,
+        free_stream = "nereid_torch_free_stream" => unsafe extern "C" fn(*mut RawStream),
+        empties_cache = "nereid_torch_empties_cache" => unsafe extern "C" fn() -> i32,
+        load = "nereid_torch_load" =>
+            unsafe extern "C" fn(*const c_char, i32, *mut *mut RawModel) -> *mut c_char,
         load_package = "nereid_torch_load_package" =>
-            unsafe extern "C" fn(*const c_char, usize, *mut *mut RawModel) -> *mut c_char,
+            unsafe extern "C" fn(*const c_char, usize, i32, *mut *mut RawModel) -> *mut c_char,
+        is_on_gpu = "nereid_torch_is_on_gpu" => unsafe extern "C" fn(*mut RawModel) -> i32,
         call_spec = "nereid_torch_call_spec" =>
             unsafe extern "C" fn(*mut RawModel, *mut c_void, OnText) -> *mut c_char,
         free = "nereid_torch_free" => unsafe extern "C" fn(*mut RawModel),
@@ -123,6 +153,7 @@ symbols! {
         run = "nereid_torch_run" =>
             unsafe extern "C" fn(
                 *mut RawModel,
+                *const RawStream,
                 *const RunOptions,
                 *const RawInput,
                 usize,
@@ -140,6 +171,8 @@ pub struct Torch {
     path: PathBuf,
     /// Whether packages find their required `libtorch.so`, or else the reason why not.
     umbrella: OnceLock<Result<(), String>>,
+    /// Whether models may use GPUs, or else the reason why not.
+    gpus: OnceLock<Result<(), String>>,
     /// Whether torchvision's operators are registered, or else the reason why not.
     torchvision: OnceLock<Result<(), String>>,
     /// The number of threads that run parts of models in parallel, once a model has set it.
@@ -169,6 +202,7 @@ impl Torch {
             api,
             path,
             umbrella: OnceLock::new(),
+            gpus: OnceLock::new(),
             torchvision: OnceLock::new(),
             inter_op_threads: OnceLock::new(),
         }))
@@ -195,32 +229,83 @@ impl Torch {
         self.umbrella.get_or_init(open).clone()
     }
 
+    /// Loads a library that is installed with libtorch.
+    fn open_installed(library: &Path) -> Result<(), String> {
+        // SAFETY: loading runs the library's initialisers. It is trusted like libtorch.
+        let opened = unsafe { open(library, Binding::Lazy) }.map_err(|error| error.to_string())?;
+        // It stays open for the life of the process, like libtorch.
+        mem::forget(opened);
+        Ok(())
+    }
+
+    /// Loads the libraries in libtorch's folder that other libraries need. Returns the error of the first that fails.
+    fn open_companions(&self) -> Result<(), String> {
+        let folder = self.path.parent().unwrap_or(Path::new("."));
+        let companions = COMPANIONS.map(|name| folder.join(name));
+        let outcomes = companions.iter().filter(|path| path.is_file()).map(|path| Self::open_installed(path));
+        // Each is tried: torchvision may do without one of them.
+        let outcomes: Vec<_> = outcomes.collect();
+        outcomes.into_iter().collect()
+    }
+
     /// Loads torchvision's library, which registers its operators. Called for the first model that has one of them.
     fn open_torchvision(&self) -> Result<(), String> {
-        let open_one = |library: &Path| -> Result<(), String> {
-            // SAFETY: loading runs the library's initialisers. It is installed with libtorch, and trusted like it.
-            let opened = unsafe { open(library, Binding::Lazy) }.map_err(|error| error.to_string())?;
-            // It stays open for the life of the process, like libtorch.
-            mem::forget(opened);
-            Ok(())
-        };
         let open_all = || {
             let library = vision::library(&self.path).ok_or(
                 "torchvision has it, which is not installed next to libtorch; `pip install torchvision` in the environment \
                  of torch is enough",
             )?;
-            let folder = self.path.parent().unwrap_or(Path::new("."));
-            for companion in
-                vision::COMPANIONS.map(|name| folder.join(name)).iter().filter(|path| path.is_file())
-            {
-                // The library reports what it lacks.
-                let _ = open_one(companion);
-            }
-            open_one(&library).map_err(|why| format!("torchvision has it, but cannot be loaded: {why}"))?;
+            // The library reports what it lacks.
+            let _ = self.open_companions();
+            Self::open_installed(&library)
+                .map_err(|why| format!("torchvision has it, but cannot be loaded: {why}"))?;
             tracing::info!("operators of torchvision: {}", library.display());
             Ok(())
         };
         self.torchvision.get_or_init(open_all).clone()
+    }
+
+    /// Whether this is a build with CUDA.
+    pub(crate) fn has_cuda(&self) -> bool {
+        self.path.with_file_name(CUDA).is_file()
+    }
+
+    /// Checks that models can be on the device. The first call for a GPU loads libtorch's libraries for them.
+    ///
+    /// # Errors
+    /// The reason: libtorch, NVIDIA's libraries or the driver.
+    pub(crate) fn has_gpus(&self, device: Device) -> Result<(), String> {
+        if device == Device::Cpu {
+            return Ok(());
+        }
+        let find = || {
+            if !self.has_cuda() {
+                return Err(format!(
+                    "this PyTorch {} is a build without CUDA: {CUDA} is not beside {}",
+                    self.version(),
+                    self.path.display()
+                ));
+            }
+            self.open_companions()
+                .map_err(|why| format!("PyTorch {} cannot use CUDA: {why}", self.version()))?;
+            let mut count = 0;
+            // SAFETY: the function writes only to the passed place.
+            self.check(unsafe { (self.api.gpu_count)(&raw mut count) })?;
+            if count == 0 {
+                return Err(format!(
+                    "PyTorch {} finds no GPU: its CUDA may need a newer driver",
+                    self.version()
+                ));
+            }
+            Ok(())
+        };
+        self.gpus.get_or_init(find).clone()
+    }
+
+    /// Whether this release can free memory of GPUs that it caches for later runs.
+    pub(crate) fn empties_cache(&self) -> bool {
+        // SAFETY: the function takes nothing.
+        unsafe { (self.api.empties_cache)() != 0 }
     }
 
     /// Sets the number of threads that run parts of models in parallel. The process has one such number, which the
@@ -253,268 +338,34 @@ impl Torch {
     }
 }
 
-/// A TorchScript model, or a package of AOTInductor.
-pub(crate) struct Module {
-    model: NonNull<RawModel>,
+/// A stream of a GPU. Work on one stream is in order; work on several overlaps.
+pub(crate) struct Stream {
+    stream: NonNull<RawStream>,
     torch: Arc<Torch>,
-    /// Dropped after the model is freed.
-    _in_use: InUse,
 }
 
-// SAFETY: a module is not bound to a thread.
-unsafe impl Send for Module {}
-// SAFETY: libtorch documents that a module may run in several threads at once.
-unsafe impl Sync for Module {}
+// SAFETY: a stream is the number of one, bound to no thread.
+unsafe impl Send for Stream {}
+// SAFETY: as above; nothing changes it.
+unsafe impl Sync for Stream {}
 
-/// An input of a run.
-pub(crate) struct Input<'a> {
-    pub(crate) data_type: DataType,
-    pub(crate) shape: &'a [i64],
-    pub(crate) value: InputValue<'a>,
-    /// The input's key in a dictionary.
-    pub(crate) name: Option<&'a CStr>,
-}
-
-/// The contents of an input.
-pub(crate) enum InputValue<'a> {
-    /// The address of aligned elements that match the shape.
-    Elements(*mut u8),
-    Texts(&'a [Vec<u8>]),
-    /// The argument keeps its default.
-    Absent,
-}
-
-/// A result of a run.
-pub(crate) struct Output {
-    /// The result's key, if the model returns a dictionary.
-    pub(crate) name: Option<String>,
-    /// `None` for a type that the protocol lacks.
-    pub(crate) data_type: Option<DataType>,
-    pub(crate) shape: Shape,
-    pub(crate) contents: OutputContents,
-}
-
-/// The contents of a result.
-pub(crate) enum OutputContents {
-    Elements(Vec<u8>),
-    Texts(Vec<Vec<u8>>),
-}
-
-impl Module {
-    /// Reads a model's file.
+impl Stream {
+    /// A stream of the GPU of this number.
     ///
     /// # Errors
     /// libtorch's message.
-    pub(crate) fn load(torch: &Arc<Torch>, path: &Path) -> Result<Self, String> {
-        let in_use = InUse::new();
-        let path = CString::new(path.as_os_str().as_bytes()).map_err(|error| error.to_string())?;
-        let load = || {
-            let mut model = ptr::null_mut();
-            // SAFETY: the path is alive, and the result pointer is valid for writes.
-            torch.check(unsafe { (torch.api.load)(path.as_ptr(), &raw mut model) }).map(|()| model)
-        };
-        let model = match load() {
-            Err(why) if why.contains(vision::NAMESPACE) => {
-                torch.open_torchvision().map_err(|reason| format!("{why} {reason}"))?;
-                load()?
-            }
-            outcome => outcome?,
-        };
-        let model = NonNull::new(model).ok_or("libtorch returned no model")?;
-        Ok(Self { model, torch: Arc::clone(torch), _in_use: in_use })
-    }
-
-    /// Loads the code of a package of AOTInductor, for this many threads at once.
-    ///
-    /// # Errors
-    /// libtorch's message.
-    pub(crate) fn load_package(torch: &Arc<Torch>, path: &Path, threads: usize) -> Result<Self, String> {
-        let in_use = InUse::new();
-        torch.open_umbrella()?;
-        let path = CString::new(path.as_os_str().as_bytes()).map_err(|error| error.to_string())?;
-        let mut model = ptr::null_mut();
-        // SAFETY: the path is alive, and the result pointer is valid for writes. Loading runs the package's code, which the
-        // operator trusts as it does a backend library.
-        torch.check(unsafe { (torch.api.load_package)(path.as_ptr(), threads, &raw mut model) })?;
-        let model = NonNull::new(model).ok_or("libtorch returned no model")?;
-        Ok(Self { model, torch: Arc::clone(torch), _in_use: in_use })
-    }
-
-    /// The inputs and outputs of a package.
-    ///
-    /// # Errors
-    /// The package does not specify them.
-    pub(crate) fn call_spec(&self) -> Result<CallSpec, String> {
-        let mut texts: Vec<String> = Vec::new();
-        let context: *mut Vec<String> = &raw mut texts;
-        // SAFETY: the model is alive, and the context has the type that the function expects and outlives the call.
-        let error = unsafe { (self.torch.api.call_spec)(self.model.as_ptr(), context.cast(), on_text) };
-        self.torch.check(error)?;
-        let [inputs, outputs] = &texts[..] else {
-            return Err(format!("it has {} call specifications, expected 2", texts.len()));
-        };
-        CallSpec::read(inputs, outputs)
-    }
-
-    /// The arguments of the method `forward`.
-    ///
-    /// # Errors
-    /// The model has no such method, for example.
-    pub(crate) fn arguments(&self) -> Result<Vec<Argument>, String> {
-        let mut arguments: Vec<Argument> = Vec::new();
-        let context: *mut Vec<Argument> = &raw mut arguments;
-        // SAFETY: the model is alive, and the context has the type that the function expects and outlives the call.
-        let error = unsafe { (self.torch.api.arguments)(self.model.as_ptr(), context.cast(), on_argument) };
-        self.torch.check(error)?;
-        Ok(arguments)
-    }
-
-    /// Runs the model on its arguments in order, or on the entries of its single dictionary. Returns the results in
-    /// order.
-    ///
-    /// # Errors
-    /// An exception of the model or of libtorch.
-    ///
-    /// # Safety
-    /// The addresses of elements are valid during the call, and writable where the model [writes](Argument::is_written)
-    /// to the argument.
-    pub(crate) unsafe fn run(
-        &self,
-        options: &RunOptions,
-        inputs: &[Input<'_>],
-        is_dictionary: bool,
-    ) -> Result<Vec<Output>, String> {
-        let texts: Vec<Vec<Text>> = inputs
-            .iter()
-            .map(|input| match &input.value {
-                InputValue::Texts(texts) => {
-                    texts.iter().map(|text| Text { data: text.as_ptr(), length: text.len() }).collect()
-                }
-                _ => Vec::new(),
-            })
-            .collect();
-        let raw = inputs.iter().zip(&texts).map(|(input, texts)| RawInput {
-            data_type: match input.value {
-                InputValue::Absent => ABSENT,
-                _ => number(input.data_type),
-            },
-            rank: input.shape.len(),
-            dims: input.shape.as_ptr(),
-            data: match input.value {
-                InputValue::Elements(data) => data.cast(),
-                _ => ptr::null_mut(),
-            },
-            texts: texts.as_ptr(),
-            text_count: texts.len(),
-            name: input.name.map_or(ptr::null(), CStr::as_ptr),
-        });
-        let raw: Vec<_> = raw.collect();
-        let mut outputs: Vec<Output> = Vec::new();
-        let context: *mut Vec<Output> = &raw mut outputs;
-        // SAFETY: model, options, inputs and the data that they point to are alive, and the context has the type that
-        // the function expects and outlives the call. The caller guarantees that elements match their shapes, and are
-        // writable where the model writes.
-        self.torch.check(unsafe {
-            (self.torch.api.run)(
-                self.model.as_ptr(),
-                options,
-                raw.as_ptr(),
-                raw.len(),
-                i32::from(is_dictionary),
-                context.cast(),
-                on_output,
-            )
-        })?;
-        Ok(outputs)
+    pub(crate) fn new(torch: &Arc<Torch>, gpu: i32) -> Result<Self, String> {
+        let mut stream = ptr::null_mut();
+        // SAFETY: the function writes only to the passed place.
+        torch.check(unsafe { (torch.api.new_stream)(gpu, &raw mut stream) })?;
+        let stream = NonNull::new(stream).ok_or("libtorch returned no stream")?;
+        Ok(Self { stream, torch: Arc::clone(torch) })
     }
 }
 
-impl Drop for Module {
+impl Drop for Stream {
     fn drop(&mut self) {
-        // SAFETY: the shim created the model, which is freed once.
-        unsafe { (self.torch.api.free)(self.model.as_ptr()) };
+        // SAFETY: the shim created it, and it is freed once.
+        unsafe { (self.torch.api.free_stream)(self.stream.as_ptr()) };
     }
-}
-
-fn number(data_type: DataType) -> i32 {
-    TYPES.iter().find(|(known, _)| *known == data_type).map_or(ABSENT, |(_, number)| *number)
-}
-
-/// Collects an argument of a model.
-///
-/// # Safety
-/// The shim calls it with the context of [`Module::arguments`] and a name that ends with a zero byte.
-unsafe extern "C" fn on_argument(
-    context: *mut c_void,
-    name: *const c_char,
-    kind: i32,
-    is_required: i32,
-    is_written: i32,
-) {
-    // SAFETY: the context was passed to the call, and the name ends with a zero byte.
-    let (arguments, name) = unsafe { (&mut *context.cast::<Vec<Argument>>(), CStr::from_ptr(name)) };
-    let kind = match kind {
-        0 => Kind::Tensor,
-        1 => Kind::TensorsByName,
-        2 => Kind::Texts,
-        3 => Kind::Number,
-        _ => Kind::Unknown,
-    };
-    let name = name.to_string_lossy().into_owned();
-    arguments.push(Argument { name, kind, is_required: is_required != 0, is_written: is_written != 0 });
-}
-
-/// Collects a text.
-///
-/// # Safety
-/// The shim calls it with the context of [`Module::call_spec`] and a text that ends with a zero byte.
-unsafe extern "C" fn on_text(context: *mut c_void, text: *const c_char) {
-    // SAFETY: the context was passed to the call, and the text ends with a zero byte.
-    let (texts, text) = unsafe { (&mut *context.cast::<Vec<String>>(), CStr::from_ptr(text)) };
-    texts.push(text.to_string_lossy().into_owned());
-}
-
-/// Copies a result of a run.
-///
-/// # Safety
-/// The shim calls it with the context of [`Module::run`] and an output that lives until it returns.
-unsafe extern "C" fn on_output(context: *mut c_void, output: *const RawOutput) {
-    // SAFETY: the context was passed to the call, and the output lives until this function returns.
-    let (outputs, output) = unsafe { (&mut *context.cast::<Vec<Output>>(), &*output) };
-    // SAFETY: lists match their stated length, and names end with a zero byte. Empty lists may be null.
-    let (shape, data, texts) = unsafe {
-        (
-            list(output.dims, output.rank),
-            list(output.data, output.byte_size),
-            list(output.texts, output.text_count),
-        )
-    };
-    let name = (!output.name.is_null()).then(|| {
-        // SAFETY: as above.
-        unsafe { CStr::from_ptr(output.name) }.to_string_lossy().into_owned()
-    });
-    let contents = if output.data_type == STRINGS {
-        // SAFETY: as above, for each string.
-        OutputContents::Texts(
-            texts.iter().map(|text| unsafe { list(text.data, text.length) }.to_vec()).collect(),
-        )
-    } else {
-        OutputContents::Elements(data.to_vec())
-    };
-    debug_assert_eq!(output.index, outputs.len(), "results come in order");
-    let known = TYPES.iter().find(|(_, number)| *number == output.data_type);
-    let data_type = known.map(|(data_type, _)| *data_type);
-    outputs.push(Output { name, data_type, shape: shape.iter().copied().collect(), contents });
-}
-
-/// A C array as a slice.
-///
-/// # Safety
-/// The array has this many entries, which outlive the result, unless it is empty.
-unsafe fn list<'a, T>(start: *const T, len: usize) -> &'a [T] {
-    if start.is_null() || len == 0 {
-        return &[];
-    }
-    // SAFETY: guaranteed by the caller.
-    unsafe { slice::from_raw_parts(start, len) }
 }

@@ -8,10 +8,6 @@ use std::path::{Path, PathBuf};
 /// The namespace of torchvision's operators, which libtorch names in its error for an unknown one.
 pub(crate) const NAMESPACE: &str = "torchvision::";
 
-/// Libraries in libtorch's folder that torchvision's may need, in the order in which they are loaded. Builds for processors lack
-/// the first two.
-pub(crate) const COMPANIONS: [&str; 3] = ["libc10_cuda.so", "libtorch_cuda.so", "libtorch.so"];
-
 /// The library for a `libtorch_cpu.so`: `libtorchvision.so` in the same folder, or the one in torchvision's Python package next to
 /// torch's.
 pub(crate) fn library(torch: &Path) -> Option<PathBuf> {

@@ -52,7 +52,8 @@ impl Backend for TransformersBackend {
     }
 
     fn capabilities(&self) -> BackendCapabilities {
-        PythonBackend::CAPABILITIES
+        // Without a group, the class takes a GPU if PyTorch finds one.
+        BackendCapabilities { runs_on_gpus: false, ..PythonBackend::CAPABILITIES }
     }
 }
 

@@ -104,8 +104,8 @@ mod tests {
     fn changes_are_kept_with_their_times_and_reasons() {
         let mut history = StateHistory::default();
         let broken = || VersionState::Unavailable(Error::internal("é".repeat(MAX_REASON)));
-        history.observe(1, false, [status("m", VersionState::Loading)].into_iter());
-        history.observe(2, false, [status("m", VersionState::Loading)].into_iter());
+        history.observe(1, false, [status("m", VersionState::Loading { was_evicted: false })].into_iter());
+        history.observe(2, false, [status("m", VersionState::Loading { was_evicted: false })].into_iter());
         history.observe(3, true, [status("m", broken()), status("n", VersionState::Unloaded)].into_iter());
         history.observe(4, true, [status("n", VersionState::Unloaded)].into_iter());
         history.observe(5, true, [status("m", broken()), status("n", VersionState::Unloaded)].into_iter());

@@ -21,8 +21,11 @@ use crate::control::Members;
 /// repository in the path is ignored, as in the reference.
 pub(crate) async fn index(call: &Call<'_>, body: RequestBody) -> Result<Reply> {
     let members = Members::optional(body)?;
-    let flag = |name| Ok::<_, Error>(members.boolean(name)?.unwrap_or(false));
-    let (only_ready, with_memory) = (flag("ready")?, flag("memory")?);
+    let only_ready = members.boolean("ready")?.unwrap_or(false);
+    // The reference has no such member, and no status for one of the wrong type.
+    let with_memory =
+        members.boolean("memory").map_err(|error| Error::invalid_arg(error.message().to_owned()))?;
+    let with_memory = with_memory.unwrap_or(false);
     // The caller may see the index; each model in it may have rights of its own.
     let is_visible = |model: &ModelId| call.http.shows(Action::Index, model);
     let server = &call.face.server;
@@ -131,6 +134,10 @@ mod tests {
                 (format!("{path}/index"), "", 200),
                 (format!("{path}/index"), r#"{"ready":true}"#, 200),
                 (format!("{path}/index"), r#"{"ready":3}"#, 500),
+                (format!("{path}/index"), r#"{"memory":true}"#, 200),
+                (format!("{path}/index"), r#"{"memory":3}"#, 400),
+                (format!("{path}/index"), r#"{"memory":"true"}"#, 400),
+                (format!("{path}/index"), r#"{"memory":null}"#, 200),
                 (format!("{path}/index"), "{", 500),
                 (format!("{path}/models/m/load"), "", 501),
                 (format!("{path}/models/m/load"), "{", 501),

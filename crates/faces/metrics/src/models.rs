@@ -271,7 +271,7 @@ pub(crate) fn write_readiness(text: &mut Text, server: &Server, is_visible: impl
     for status in models.index().filter(|status| is_visible(&status.id)) {
         let is_ready = match status.state {
             VersionState::Ready(_) => true,
-            VersionState::Loading | VersionState::Unavailable(_) => false,
+            VersionState::Loading { .. } | VersionState::Unavailable(_) => false,
             VersionState::Unloading { .. } | VersionState::Unloaded | VersionState::Evicted => continue,
         };
         let mut labels = MetricLabels::from([("model".to_owned(), status.id.name)]);

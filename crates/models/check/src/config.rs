@@ -13,8 +13,8 @@ use nereid_core::not_offered;
 use nereid_model_files::{self as model_files, TEXT_LIMIT};
 use nereid_repository::{config_path, entries};
 
-use super::Context;
 use super::report::Finding;
+use super::{Context, parameters};
 
 /// The backend whose models need not declare tensors.
 const PYTHON: &str = "python";
@@ -139,6 +139,7 @@ pub(crate) fn check(
             findings.push(finding);
         }
     }
+    parameters::check(&checked, |field| reading.explains(field), findings);
     checked.is_whole = reading.problems.is_empty() && validate(&checked.config, Stage::Final).is_ok();
     check_offered(&checked, name, (folder, versions), context, findings);
     Some(checked)

@@ -15,6 +15,7 @@ mod engines;
 mod ensemble;
 mod json;
 mod model;
+mod parameters;
 mod report;
 mod repository;
 mod table;

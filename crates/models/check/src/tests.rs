@@ -300,3 +300,99 @@ fn one_model_is_checked_as_among_all() {
         assert!(with_findings >= 4, "{all:?}");
     });
 }
+
+/// The findings about parameters of a model on several lines: place, field and message.
+fn of_parameters(parameters: &[(&str, &str)], severity: Severity) -> Vec<String> {
+    let parameter = |(key, value): &(&str, &str)| {
+        format!("parameters {{ key: '{key}' value {{ string_value: '{value}' }} }}\n")
+    };
+    let text: String = parameters.iter().map(parameter).collect();
+    let repository = repository(&[
+        ("m/config.pbtxt", &format!("backend: 'onnxruntime' {TENSORS}\n{text}")),
+        ("m/1/model.onnx", ""),
+    ]);
+    let report = check(repository.path(), &ALL_INSTALLED);
+    let line = |finding: &Finding| {
+        let line = finding.place.map_or(0, |place| place.line);
+        format!("{line}: {}: {}", finding.field.as_deref().unwrap_or_default(), finding.message)
+    };
+    report.of(severity).map(line).collect()
+}
+
+#[test]
+fn parameters_of_the_server_are_checked_as_a_load_does() {
+    let number = "but must be a whole number";
+    for (parameters, expected) in [
+        (&[("load_schedule", "0 8 * * *"), ("load_schedule_keep", "9h"), ("keep_loaded", "TRUE")][..], vec![]),
+        (&[("instances_max", "4"), ("instances_min", "2"), ("latency_objective", "x")], vec![]),
+        (&[("release_versions", "1=95, 2=5"), ("release_promote_after", "1000")], vec![]),
+        (
+            &[("keep_loaded", "true"), ("load_schedule", "8:00")],
+            vec![
+                "3: parameters[\"load_schedule\"]: is '8:00', but must be five fields as in cron and an optional time zone, \
+                 such as '0 8 * * MON-FRI Europe/Berlin'"
+                    .to_owned(),
+            ],
+        ),
+        (
+            // Each is reported.
+            &[("load_on_demand", "yes"), ("idle_timeout_secs", "-1"), ("memory_byte_size", "5G")],
+            vec![
+                "2: parameters[\"load_on_demand\"]: is 'yes', but must be true or false".to_owned(),
+                format!("3: parameters[\"idle_timeout_secs\"]: is '-1', {number}"),
+                format!("4: parameters[\"memory_byte_size\"]: is '5G', {number}"),
+            ],
+        ),
+        (
+            &[("load_schedule_keep", "9h")],
+            vec!["2: parameters[\"load_schedule_keep\"]: has no effect without 'load_schedule'".to_owned()],
+        ),
+        (
+            &[("instances_max", "2"), ("instances_min", "3"), ("release_shadow", "2=1")],
+            vec![
+                "3: parameters[\"instances_min\"]: is 3, more than 'instances_max', which is 2".to_owned(),
+                "4: parameters[\"release_shadow\"]: has no effect without 'release_versions'".to_owned(),
+            ],
+        ),
+        (
+            &[("latency_objective_microseconds", "0")],
+            vec![
+                "2: parameters[\"latency_objective_microseconds\"]: is '0', but must be a whole number of microseconds from 1 \
+                 to 3600000000 (an hour)"
+                    .to_owned(),
+            ],
+        ),
+    ] {
+        assert_eq!(of_parameters(parameters, Severity::Error), expected, "{parameters:?}");
+    }
+}
+
+#[test]
+fn names_like_those_of_the_server_are_doubtful() {
+    for (name, meant) in [
+        ("load_schedul", Some("load_schedule")),
+        ("Load_On_Demand", Some("load_on_demand")),
+        ("idle_timeout", Some("idle_timeout_secs")),
+        ("latency_objective", Some("latency_objective_microseconds")),
+        ("release_version", Some("release_versions")),
+        ("instances_maximum", Some("instances_max")),
+        ("load_on_demand", None),
+        // Backends may have these.
+        ("min", None),
+        ("keep", None),
+        ("byte_size", None),
+        ("intra_op_thread_count", None),
+        ("FORCE_CPU_ONLY_INPUT_TENSORS", None),
+        ("$default:x", None),
+        ("", None),
+        ("é_", None),
+    ] {
+        let meaning = |meant: &str| {
+            format!(
+                "2: parameters[{name:?}]: no part of the server reads this parameter; did you mean '{meant}'?"
+            )
+        };
+        let expected: Vec<_> = meant.map(meaning).into_iter().collect();
+        assert_eq!(of_parameters(&[(name, "true")], Severity::Warning), expected, "{name}");
+    }
+}

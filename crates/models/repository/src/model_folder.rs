@@ -11,8 +11,8 @@ use bytes::Bytes;
 use nereid_core::backend_api::{Error, ErrorCode, Result};
 use nereid_core::{Completion, Labels, ModelId, ModelSpec};
 use nereid_model_config::{
-    DataFileKind, ENSEMBLE_PLATFORM, FolderEntry, ModelConfig, Stage, ValidationError, ValidationErrors,
-    data_files,
+    DataFileKind, ENSEMBLE_PLATFORM, FolderEntry, ModelConfig, ModelGpus, Stage, ValidationError,
+    ValidationErrors, data_files,
 };
 use nereid_model_files::{self as model_files, DATA_LIMIT, FileError, Kind, TEXT_LIMIT};
 
@@ -37,28 +37,36 @@ pub struct ReadOptions {
     pub gpus: Gpus,
 }
 
-/// The GPUs that the models of a backend may use, by the backend's name.
+/// The machine's GPUs, and which backends use them by default.
 #[derive(Clone)]
-pub struct Gpus(Arc<OfBackend>);
+pub struct Gpus {
+    numbers: Vec<i32>,
+    are_default: Arc<OfBackend>,
+}
 
-type OfBackend = dyn Fn(&str) -> Vec<i32> + Send + Sync;
+type OfBackend = dyn Fn(&str) -> bool + Send + Sync;
 
 impl Gpus {
-    /// The GPUs that `of_backend` returns for a backend's name.
-    pub fn new(of_backend: impl Fn(&str) -> Vec<i32> + Send + Sync + 'static) -> Self {
-        Self(Arc::new(of_backend))
+    /// The GPUs of these numbers. `are_default` returns whether the backend of that name uses GPUs by default. It is called only
+    /// on machines with GPUs.
+    pub fn new(numbers: Vec<i32>, are_default: impl Fn(&str) -> bool + Send + Sync + 'static) -> Self {
+        Self { numbers, are_default: Arc::new(are_default) }
     }
 
-    /// The GPU numbers that a model with this configuration may use.
-    pub fn of(&self, config: &ModelConfig) -> Vec<i32> {
-        nereid_model_config::backend_name(config).map(&*self.0).unwrap_or_default()
+    /// The GPUs for a model with this configuration.
+    pub fn of(&self, config: &ModelConfig) -> ModelGpus {
+        if self.numbers.is_empty() {
+            return ModelGpus::default();
+        }
+        let are_default = nereid_model_config::backend_name(config).is_some_and(&*self.are_default);
+        ModelGpus { numbers: self.numbers.clone(), are_default }
     }
 }
 
 impl Default for Gpus {
-    /// No GPUs for any backend.
+    /// No GPUs.
     fn default() -> Self {
-        Self::new(|_| Vec::new())
+        Self::new(Vec::new(), |_| false)
     }
 }
 

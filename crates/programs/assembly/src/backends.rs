@@ -179,13 +179,10 @@ impl InstalledBackends {
     }
 }
 
-/// The GPUs that models of each backend may use: all, if the backend uses any.
+/// The GPUs of the machine for models. Whether a backend uses them may require loading a library.
 pub(crate) fn gpus(machine: &[i32], backends: &Backends) -> nereid_repository::Gpus {
-    let (machine, backends) = (machine.to_vec(), backends.clone());
-    nereid_repository::Gpus::new(move |backend| {
-        // The answer may require loading a library, so it is computed only if needed.
-        if !machine.is_empty() && backends.runs_on_gpus(backend) { machine.clone() } else { Vec::new() }
-    })
+    let backends = backends.clone();
+    nereid_repository::Gpus::new(machine.to_vec(), move |backend| backends.runs_on_gpus(backend))
 }
 
 #[cfg(test)]

@@ -57,7 +57,7 @@ impl Loads {
         if self.generation != generation {
             self.generation = generation;
             let models = server.models();
-            let loading = models.index().filter(|model| matches!(model.state, VersionState::Loading));
+            let loading = models.index().filter(|model| matches!(model.state, VersionState::Loading { .. }));
             let names = loading.map(|model| match model.version {
                 Some(version) => format!("'{}' version {version}", model.id),
                 None => format!("'{}'", model.id),

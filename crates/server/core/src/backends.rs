@@ -68,10 +68,15 @@ impl Backends {
         self.entries.get(name)?.completes_config
     }
 
-    /// Whether models of that backend can run on GPUs. Builds the backend, so call it only if there is a GPU.
+    /// Whether models of that backend run on GPUs by default. Builds the backend, so call it only if there is a GPU.
     pub fn runs_on_gpus(&self, name: &str) -> bool {
-        let backend = self.entries.get(name).and_then(|entry| entry.backend().ok());
-        backend.is_some_and(|backend| backend.capabilities().runs_on_gpus)
+        match self.entries.get(name).map(|entry| entry.backend()) {
+            Some(Ok(backend)) => backend.capabilities().runs_on_gpus,
+            // An installed one, if any.
+            Some(Err(_)) | None => {
+                self.finder.as_ref().is_some_and(|finder| finder.capabilities().runs_on_gpus)
+            }
+        }
     }
 
     /// Chooses the backend for a model: the one in the model's folder, else the registered one, else an installed one.

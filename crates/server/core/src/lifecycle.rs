@@ -13,6 +13,7 @@ mod dependents;
 mod evict;
 mod fetch;
 mod forget;
+mod members;
 mod records;
 mod resize;
 mod tasks;
@@ -33,7 +34,7 @@ use self::dependents::Pending;
 use self::fetch::ModelToLoad;
 use self::forget::ForgetSchedule;
 use self::tasks::Tasks;
-pub(crate) use self::tasks::{Done, Task};
+pub(crate) use self::tasks::{Done, LoadReason, Task};
 use crate::events::Events;
 use crate::executor::BuildError;
 use crate::model::{Model, Retirements, Services};
@@ -79,6 +80,8 @@ struct Record {
     served: Option<Fingerprint>,
     /// The fingerprint of the last load, if it failed.
     failed: Option<Fingerprint>,
+    /// The error of the last load, if it failed.
+    failure: Option<Error>,
     /// The fingerprint at the last poll.
     seen: Option<Fingerprint>,
     /// The pending specification, if it depends on other models.
@@ -108,6 +111,7 @@ impl Record {
             }
             Err(_) => self.failed = Some(fingerprint),
         }
+        self.failure = outcome.as_ref().err().cloned();
     }
 }
 
@@ -120,6 +124,7 @@ impl LifeCycle {
     ) -> Arc<Self> {
         let table = Arc::<ArcSwap<ModelTable>>::default();
         services.models = ServedModels::new(&table);
+        let in_turn = residency.as_ref().is_some_and(|residency| residency.is_limited());
         let readiness_poll =
             ReadinessPoll::new(Arc::downgrade(&table), &services.instances.timer, POLL_INTERVAL);
         Arc::new(Self {
@@ -130,7 +135,7 @@ impl LifeCycle {
             residency,
             table,
             limits,
-            tasks: Mutex::default(),
+            tasks: Mutex::new(Tasks::new(in_turn)),
             unloadings: AtomicU64::new(0),
             retirements: Arc::default(),
             retired: Mutex::default(),
@@ -166,7 +171,7 @@ impl LifeCycle {
         self: &Arc<Self>,
         model: ModelToLoad,
         anew: bool,
-        is_required: bool,
+        reason: LoadReason,
         known: &mut Record,
     ) -> Result<()> {
         let ModelToLoad { id, fingerprint, files } = model;
@@ -175,7 +180,8 @@ impl LifeCycle {
         let is_model =
             fingerprint.is_err() || !matches!(&read, Err(error) if error.code() == ErrorCode::NotFound);
         let read = read.and_then(|spec| Ok(ModelSpec { is_on_demand: self.is_on_demand(&spec)?, ..spec }));
-        if is_required && is_model && !read.as_ref().is_ok_and(|spec| spec.is_on_demand) {
+        let is_required = reason == LoadReason::Start && is_model;
+        if is_required && !read.as_ref().is_ok_and(|spec| spec.is_on_demand) {
             self.require(&id);
         }
         let spec = match read {
@@ -188,17 +194,22 @@ impl LifeCycle {
                     self.note_failed(&id, &error);
                 }
                 known.failed = fingerprint.ok();
+                known.failure = Some(error.clone());
                 return Err(unreadable(&id, &error));
             }
         };
-        let is_deferred = || spec.is_on_demand || !self.has_room(&spec);
-        if is_required && !self.table.load().is_served(&id) && is_deferred() && self.defer(&spec) {
+        let is_deferred = || match reason {
+            LoadReason::Start => spec.is_on_demand || !self.has_room(&spec),
+            LoadReason::Member => !self.has_room(&spec),
+            LoadReason::Request => false,
+        };
+        if !self.table.load().is_served(&id) && is_deferred() && self.defer(&spec) {
             known.pending = None;
             known.note(spec.fingerprint, &Ok(()));
             return Ok(());
         }
         if spec.fault.is_none() && self.services.executors.dependencies(&spec).is_some() {
-            known.pending = Some(Pending { spec, anew });
+            known.pending = Some(Pending { spec, anew, is_overridden: anew });
             known.needs_reconciling = true;
             return Ok(());
         }
@@ -314,7 +325,8 @@ impl LifeCycle {
             table.clear_failure(id);
             table.clear_unavailable(id, &spec.versions);
             for &version in wanted.iter().filter(|version| !is_ready(**version)) {
-                table.set_version(id, version, VersionState::Loading);
+                let was_evicted = table.version(id, version).is_some_and(VersionState::is_evicted);
+                table.set_version(id, version, VersionState::Loading { was_evicted });
             }
         });
         let outcomes: Vec<_> = wanted

@@ -235,7 +235,7 @@ impl Model {
     }
 
     /// The names of the models that its executor makes requests to.
-    pub(crate) fn dependencies(&self) -> &BTreeSet<String> {
+    pub fn dependencies(&self) -> &BTreeSet<String> {
         &self.dependencies
     }
 

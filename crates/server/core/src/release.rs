@@ -12,6 +12,9 @@ pub trait Release: Any + Send + Sync {
     /// The version that describes the model: its metadata, its configuration, its readiness.
     fn established(&self) -> u64;
 
+    /// Whether heads of requests can have [keys](Self::key). Others are not read.
+    fn has_keys(&self) -> bool;
+
     /// The key of a request, from its head: requests with equal keys go to the same version.
     fn key(&self, head: &RequestHead) -> Option<u64>;
 

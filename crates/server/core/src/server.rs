@@ -23,7 +23,7 @@ use crate::gpu_limits::GpuLimits;
 use crate::host_policies::HostPolicies;
 use crate::inflight::ResponseStream;
 use crate::interceptors::{Interceptors, ReleaseFactory};
-use crate::lifecycle::{Done, LifeCycle, Limits, Listing, Task};
+use crate::lifecycle::{Done, LifeCycle, Limits, Listing, LoadReason, Task};
 use crate::model::{Model, Services, Work};
 use crate::peers::{InnerCaller, ServerPeers};
 use crate::readiness_watch::ReadinessWatch;
@@ -387,14 +387,14 @@ impl Server {
         self.models.events().notify();
         let listed = listed?;
         // Models that are loaded on demand are required by no one, even if they are loaded at start.
-        let is_required = !self.loads_all_on_demand();
+        let reason = if self.loads_all_on_demand() { LoadReason::Request } else { LoadReason::Start };
         let names = only.unwrap_or(listed);
         let (done, outcomes) = channel();
         let loads = names.into_iter().map(|name| {
             let (done, model) = (done.clone(), name.clone());
             let ended: Done = Box::new(move |outcome| done.send((model, outcome)).unwrap_or_default());
             let overrides = Overrides::default();
-            (name, Task::Load { overrides, scope: Scope::ALL, with_members, is_required, as_of }, ended)
+            (name, Task::Load { overrides, scope: Scope::ALL, with_members, reason, as_of }, ended)
         });
         self.models.submit_all(loads.collect::<Vec<_>>());
         drop(done);
@@ -430,7 +430,8 @@ impl Server {
         }
         let as_of = Instant::now();
         let mut names = names(&self.models.catalog().refresh())?;
-        if self.loads_all_on_demand() {
+        let with_members = self.loads_all_on_demand();
+        if with_members {
             names.clear();
         }
         let names: BTreeSet<_> = names.into_iter().chain(self.models.known()).collect();
@@ -438,7 +439,7 @@ impl Server {
         let polls = self.models.idle(names).into_iter().map(|name| {
             let done = done.clone();
             let ended: Done = Box::new(move |_| done.send(()).unwrap_or_default());
-            (name, Task::Poll { as_of }, ended)
+            (name, Task::Poll { as_of, with_members }, ended)
         });
         self.models.submit_all(polls.collect::<Vec<_>>());
         drop(done);

@@ -56,8 +56,11 @@ struct Entry {
 /// The state of one version.
 #[derive(Clone)]
 pub enum VersionState {
-    /// The first load is in progress.
-    Loading,
+    /// A load is in progress, and no earlier one is served.
+    Loading {
+        /// Whether the version was [`Evicted`](Self::Evicted) before, so that requests wait for the load.
+        was_evicted: bool,
+    },
     /// Ready for requests.
     Ready(Arc<Model>),
     /// Refuses new requests and finishes those in progress.
@@ -79,7 +82,7 @@ impl VersionState {
     /// The state's name in the repository index.
     pub fn name(&self) -> &'static str {
         match self {
-            Self::Loading => "LOADING",
+            Self::Loading { .. } => "LOADING",
             Self::Ready(_) => "READY",
             Self::Unloading { .. } => "UNLOADING",
             // Not a state of the reference, where it would mean that the model cannot be used.
@@ -109,7 +112,7 @@ impl VersionState {
     /// The reason why it is unavailable, if it is.
     pub fn reason(&self) -> Option<&str> {
         match self {
-            Self::Loading | Self::Ready(_) | Self::Unloading { .. } => None,
+            Self::Loading { .. } | Self::Ready(_) | Self::Unloading { .. } => None,
             Self::Unloaded => Some("unloaded"),
             Self::Evicted => Some("loaded on demand"),
             Self::Unavailable(error) => Some(error.message()),
@@ -412,7 +415,7 @@ impl ModelTable {
                 match state {
                     VersionState::Unavailable(_) | VersionState::Evicted => *state = VersionState::Unloaded,
                     VersionState::Unloading { is_eviction, .. } => *is_eviction = false,
-                    VersionState::Loading | VersionState::Ready(_) | VersionState::Unloaded => {}
+                    VersionState::Loading { .. } | VersionState::Ready(_) | VersionState::Unloaded => {}
                 }
             }
         }
@@ -422,7 +425,7 @@ impl ModelTable {
 impl Entry {
     fn is_served(&self) -> bool {
         self.versions.values().any(|state| match state {
-            VersionState::Ready(_) | VersionState::Loading => true,
+            VersionState::Ready(_) | VersionState::Loading { .. } => true,
             _ => state.is_evicted() && self.failure.is_none(),
         })
     }
@@ -434,7 +437,7 @@ impl Entry {
     /// Whether a version is loading, ready, evicted or failed.
     fn is_wanted(&self) -> bool {
         self.versions.values().any(|state| match state {
-            VersionState::Loading | VersionState::Ready(_) | VersionState::Unavailable(_) => true,
+            VersionState::Loading { .. } | VersionState::Ready(_) | VersionState::Unavailable(_) => true,
             VersionState::Unloading { .. } | VersionState::Unloaded | VersionState::Evicted => {
                 state.is_evicted()
             }
@@ -496,7 +499,7 @@ mod tests {
 
     /// Every way to change a model.
     const CHANGES: &[fn(&mut ModelTable, &ModelId)] = &[
-        |table, id| table.set_version(id, 1, VersionState::Loading),
+        |table, id| table.set_version(id, 1, VersionState::Loading { was_evicted: false }),
         |table, id| table.set_version(id, 2, VersionState::Unavailable(Error::internal("broken"))),
         |table, id| table.set_version(id, 1, VersionState::Evicted),
         |table, id| table.set_failure(id, Error::internal("broken")),

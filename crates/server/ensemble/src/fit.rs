@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use nereid_backend_api::{Error, ModelConfig, Result};
-use nereid_core::{Labels, Model, ModelId, ModelSpec, ModelTable, VersionState};
+use nereid_core::{Labels, Model, ModelId, ModelSpec, ModelTable, ScopedName, VersionState};
 use nereid_model_config::proto::ModelTransactionPolicy;
 use nereid_model_config::proto::model_config::SchedulingChoice;
 use nereid_model_config::{EnsembleConstants, Stage, ensemble_constants, validate, validate_ensemble};
@@ -71,7 +71,7 @@ fn fit_config(
     let of_config = |errors| Error::invalid_arg(format!("the ensemble's configuration is wrong: {errors}"));
     validate(&config, Stage::Final).map_err(of_config)?;
     let mut members = Vec::new();
-    let mut unfit = BTreeSet::new();
+    let (mut unfit, mut evicted) = (BTreeSet::new(), BTreeSet::new());
     if let Some(SchedulingChoice::EnsembleScheduling(ensemble)) = &mut config.scheduling_choice {
         for step in &mut ensemble.step {
             let version = u64::try_from(step.model_version).ok();
@@ -81,10 +81,17 @@ fn fit_config(
                     members.push(member);
                 }
                 Err(reason) => {
-                    unfit.insert(format!("it depends on '{}', {reason}", step.model_name));
+                    let mut states = models.states_of(ScopedName::everywhere(&step.model_name));
+                    let reasons =
+                        if states.any(VersionState::is_evicted) { &mut evicted } else { &mut unfit };
+                    reasons.insert(format!("it depends on '{}', {reason}", step.model_name));
                 }
             }
         }
+    }
+    // An evicted member is a reason only if no other member is missing: its load would follow.
+    if unfit.is_empty() {
+        unfit = evicted;
     }
     if !unfit.is_empty() {
         let reasons: Vec<_> = unfit.into_iter().collect();

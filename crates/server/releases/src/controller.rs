@@ -110,19 +110,19 @@ impl Decision {
 pub(crate) struct Controller {
     rules: Option<Rules>,
     established: u64,
-    weights: Vec<(u64, f64)>,
+    shares: Shares,
     versions: BTreeMap<u64, (Part, Trial)>,
 }
 
 impl Controller {
     /// Begins a release.
     pub(crate) fn new(settings: &Settings) -> Self {
-        let weights = settings.shares.weights().to_vec();
-        let established = weights.first().map_or(0, |(version, _)| *version);
+        let shares = settings.shares.clone();
+        let established = shares.versions().next().unwrap_or(0);
         let part = |version| if version == established { Part::Established } else { Part::Candidate };
-        let versions =
-            weights.iter().map(|(version, _)| (*version, (part(*version), Trial::default()))).collect();
-        Self { rules: settings.rules, established, weights, versions }
+        let versions = shares.versions().map(|version| (version, (part(version), Trial::default())));
+        let versions = versions.collect();
+        Self { rules: settings.rules, established, shares, versions }
     }
 
     /// The established version.
@@ -131,8 +131,14 @@ impl Controller {
     }
 
     /// The shares of the versions now.
-    pub(crate) fn shares(&self) -> Shares {
-        Shares::new(self.weights.clone())
+    pub(crate) fn shares(&self) -> &Shares {
+        &self.shares
+    }
+
+    /// The versions that have to prove themselves.
+    pub(crate) fn candidates(&self) -> impl Iterator<Item = u64> {
+        let candidates = self.versions.iter().filter(|(_, (part, _))| *part == Part::Candidate);
+        candidates.map(|(version, _)| *version)
     }
 
     /// The part of a version, and its results.
@@ -142,20 +148,23 @@ impl Controller {
 
     /// Counts a result.
     pub(crate) fn add(&mut self, version: u64, outcome: Outcome) -> Option<Decision> {
-        // A client that waited longer than nearly all of the established version's clients met a latency of at least that time.
-        let patient = self.trial(self.established).map(|trial| (trial.latencies.count(), trial));
-        let longest = patient
-            .filter(|(count, _)| *count >= LEAST_LATENCIES)
-            .map_or(Duration::MAX, |(_, trial)| trial.latencies.quantile(0.95));
+        if matches!(outcome, Outcome::Cancelled(after) if after <= self.patience()) {
+            return None;
+        }
         let (_, trial) = self.versions.get_mut(&version)?;
         match outcome {
-            Outcome::Answered(latency) => trial.add(Some(latency)),
+            Outcome::Answered(latency) | Outcome::Cancelled(latency) => trial.add(Some(latency)),
             Outcome::Copied => trial.results += 1,
             Outcome::Failed => trial.add(None),
-            Outcome::Cancelled(after) if after > longest => trial.add(Some(after)),
-            Outcome::Cancelled(_) => return None,
         }
         self.decide(version)
+    }
+
+    /// A client that waited longer than nearly all of the established version's clients met a latency of at least that time.
+    fn patience(&self) -> Duration {
+        let trial = self.trial(self.established);
+        let trial = trial.filter(|trial| trial.latencies.count() >= LEAST_LATENCIES);
+        trial.map_or(Duration::MAX, |trial| trial.latencies.quantile(0.95))
     }
 
     /// Counts a comparison of the answer to a copy with the established version's.
@@ -228,7 +237,8 @@ impl Controller {
         if is_promotion {
             self.established = decided;
         }
-        for (version, weight) in &mut self.weights {
+        let mut weights = self.shares.weights().to_vec();
+        for (version, weight) in &mut weights {
             if is_promotion {
                 *weight = f64::from(u8::from(*version == decided));
             } else if *version == decided {
@@ -236,9 +246,10 @@ impl Controller {
             }
         }
         // Without any weight left, the established version has all requests.
-        if self.weights.iter().all(|(_, weight)| *weight == 0.0) {
-            self.weights.iter_mut().take(1).for_each(|(_, weight)| *weight = 1.0);
+        if weights.iter().all(|(_, weight)| *weight == 0.0) {
+            weights.iter_mut().take(1).for_each(|(_, weight)| *weight = 1.0);
         }
+        self.shares = Shares::new(weights);
         Decision { version: decided, verdict, reason }
     }
 }

@@ -19,3 +19,4 @@ mod trial;
 
 pub use self::manager::Releases;
 pub use self::release::ReleaseDecision;
+pub use self::settings::PARAMETERS;

@@ -60,7 +60,7 @@ impl ReleaseFactory for Releases {
     }
 
     fn parameters(&self) -> &[&str] {
-        &PARAMETERS
+        PARAMETERS.names
     }
 }
 

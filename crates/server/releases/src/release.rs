@@ -6,13 +6,14 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::SystemTime;
 
+use arc_swap::ArcSwap;
 use nereid_core::backend_api::{CorrelationId, Error, InferRequest, Result};
 use nereid_core::{AnswerDifference, ModelId, Release, ReleaseStatus, ReleasedVersion, RequestHead, Verdict};
 
 use crate::compare::Mismatch;
-use crate::controller::{Controller, Decision, Outcome, Part, QUANTILES};
+use crate::controller::{Controller, Decision, Outcome, QUANTILES};
 use crate::settings::Settings;
-use crate::shares::{point_of, point_of_key};
+use crate::shares::{Shares, point_of, point_of_key};
 
 /// How many differences are kept for the author of the model.
 const KEPT_DIFFERENCES: usize = 100;
@@ -41,8 +42,12 @@ pub(crate) struct ModelRelease {
     settings: Settings,
     listener: Listener,
     state: Mutex<State>,
+    /// Read for each request; replaced by each decision.
+    routing: ArcSwap<Routing>,
     /// Number of requests without a key.
     requests: AtomicU64,
+    /// The requests that each version was chosen for.
+    chosen: BTreeMap<u64, AtomicU64>,
     /// Number of requests that a copy may be made of.
     copyable: AtomicU64,
     /// Copies in progress, and the bytes of their inputs and of the answers that they are compared with.
@@ -58,9 +63,23 @@ struct State {
     differences: VecDeque<AnswerDifference>,
 }
 
+/// Where requests go, as decided so far.
+struct Routing {
+    shares: Shares,
+    established: u64,
+    candidates: Vec<u64>,
+}
+
+impl Routing {
+    fn of(controller: &Controller) -> Self {
+        let (shares, established) = (controller.shares().clone(), controller.established());
+        Self { shares, established, candidates: controller.candidates().collect() }
+    }
+}
+
+/// The copies for a version.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counts {
-    requests: u64,
     copies: u64,
     skipped: u64,
 }
@@ -73,11 +92,14 @@ impl ModelRelease {
             counts: BTreeMap::new(),
             differences: VecDeque::new(),
         };
+        let chosen = settings.shares.versions().map(|version| (version, AtomicU64::new(0)));
         Self {
             id,
-            settings,
             listener,
+            routing: ArcSwap::from_pointee(Routing::of(&state.controller)),
             state: Mutex::new(state),
+            chosen: chosen.collect(),
+            settings,
             requests: AtomicU64::new(0),
             copyable: AtomicU64::new(0),
             copies: AtomicUsize::new(0),
@@ -97,13 +119,15 @@ impl ModelRelease {
             tracing::info!("the release of '{}' starts over: version {version} has changed", self.id);
             state.controller = Controller::new(&self.settings);
             state.differences.clear();
+            self.reroute(&state);
         }
     }
 
     /// Counts the result of a request.
     pub(crate) fn add(&self, version: u64, outcome: Outcome) {
-        let decision = self.lock().controller.add(version, outcome);
-        self.report(decision, true);
+        let mut state = self.lock();
+        let decision = state.controller.add(version, outcome);
+        self.decided(state, decision, true);
     }
 
     /// Counts a copy that the candidate refused.
@@ -116,16 +140,14 @@ impl ModelRelease {
         if self.settings.shadows.is_empty() {
             return Vec::new();
         }
-        let state = self.lock();
-        if state.controller.established() != version {
+        let routing = self.routing.load();
+        if routing.established != version {
             return Vec::new();
         }
         // From the other end than routing does, so that the same requests are not always copied.
         let position = point_of(self.copyable.fetch_add(1, Ordering::Relaxed)) as f64 / u64::MAX as f64;
-        let is_candidate =
-            |version: u64| matches!(state.controller.version(version), Some((Part::Candidate, _)));
         let drawn = self.settings.shadows.iter().filter(|(_, share)| position < *share);
-        drawn.map(|(version, _)| *version).filter(|version| is_candidate(*version)).collect()
+        drawn.map(|(version, _)| *version).filter(|version| routing.candidates.contains(version)).collect()
     }
 
     /// Counts a copy for a version, which was made or skipped.
@@ -155,12 +177,19 @@ impl ModelRelease {
             let difference = AnswerDifference { at, request_id, established, candidate, output, difference };
             state.differences.push_back(difference);
         }
-        drop(state);
-        self.report(decision, true);
+        self.decided(state, decision, true);
     }
 
-    fn report(&self, decision: Option<Decision>, is_automatic: bool) {
+    /// Routes requests by the controller from now on.
+    fn reroute(&self, state: &State) {
+        self.routing.store(Arc::new(Routing::of(&state.controller)));
+    }
+
+    /// Carries out a decision, if there is one.
+    fn decided(&self, state: MutexGuard<'_, State>, decision: Option<Decision>, is_automatic: bool) {
         let Some(Decision { version, verdict, reason }) = decision else { return };
+        self.reroute(&state);
+        drop(state);
         let (id, reason) = (&self.id, reason.to_string());
         match verdict {
             Verdict::Promoted => tracing::info!("'{id}' version {version} was promoted: {reason}"),
@@ -178,7 +207,11 @@ impl ModelRelease {
 
 impl Release for ModelRelease {
     fn established(&self) -> u64 {
-        self.lock().controller.established()
+        self.routing.load().established
+    }
+
+    fn has_keys(&self) -> bool {
+        self.settings.sticky_header.is_some()
     }
 
     fn key(&self, head: &RequestHead) -> Option<u64> {
@@ -189,22 +222,21 @@ impl Release for ModelRelease {
     fn choose(&self, request: &InferRequest, key: Option<u64>, served: &[u64]) -> u64 {
         let point = key.or_else(|| key_of(&request.correlation_id));
         let point = point.unwrap_or_else(|| point_of(self.requests.fetch_add(1, Ordering::Relaxed)));
-        let mut state = self.lock();
+        let routing = self.routing.load();
         let is_served = |version: u64| served.contains(&version);
-        let chosen = state.controller.shares().at(point, is_served);
+        let chosen = routing.shares.at(point, is_served);
         // Without a served version that has a share: the established one, or a candidate, or the latest.
         let fallback = || {
-            let established = state.controller.established();
-            let is_candidate =
-                |version: &u64| matches!(state.controller.version(*version), Some((Part::Candidate, _)));
-            let candidate = || served.iter().copied().rfind(is_candidate);
-            Some(established)
+            let candidate = || served.iter().copied().rfind(|version| routing.candidates.contains(version));
+            Some(routing.established)
                 .filter(|version| is_served(*version))
                 .or_else(candidate)
                 .or(served.last().copied())
         };
         let chosen = chosen.or_else(fallback).unwrap_or_default();
-        state.counts.entry(chosen).or_default().requests += 1;
+        if let Some(count) = self.chosen.get(&chosen) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
         chosen
     }
 
@@ -228,7 +260,7 @@ impl Release for ModelRelease {
                 part: part.name(),
                 reason: part.reason().map(ToString::to_string),
                 share: shares.of(version),
-                requests: counts.requests,
+                requests: self.chosen.get(&version).map_or(0, |count| count.load(Ordering::Relaxed)),
                 results: trial.results,
                 errors: trial.errors,
                 latencies: (median, slowest),
@@ -245,7 +277,8 @@ impl Release for ModelRelease {
     }
 
     fn decide(&self, version: u64, verdict: Verdict, reason: &str) -> Result<()> {
-        let decided = self.lock().controller.decide_by_hand(version, verdict, reason.to_owned());
+        let mut state = self.lock();
+        let decided = state.controller.decide_by_hand(version, verdict, reason.to_owned());
         let decision = decided.map_err(|part| {
             let name = &self.id;
             let Some(part) = part else {
@@ -262,7 +295,7 @@ impl Release for ModelRelease {
                  with other 'release_versions' to begin a new release"
             ))
         })?;
-        self.report(decision, false);
+        self.decided(state, decision, false);
         Ok(())
     }
 }

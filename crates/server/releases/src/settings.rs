@@ -1,9 +1,9 @@
 //! The release of a model, by the parameters of its configuration.
 
 use std::collections::BTreeSet;
-use std::str::FromStr;
 
 use nereid_core::backend_api::{Error, ModelConfig, Result};
+use nereid_core::model_config::{ParameterError, ParameterReader, ParameterSet};
 
 use crate::compare::Comparison;
 use crate::shares::Shares;
@@ -17,9 +17,11 @@ const ERRORS: &str = "release_error_margin";
 const LATENCY: &str = "release_latency_ratio";
 const DIFFERENCES: &str = "release_difference_limit";
 
-/// All parameters.
-pub(crate) const PARAMETERS: [&str; 8] =
-    [VERSIONS, STICKY, SHADOW, COMPARE, PROMOTE, ERRORS, LATENCY, DIFFERENCES];
+/// The parameters of releases.
+pub const PARAMETERS: ParameterSet = ParameterSet {
+    names: &[VERSIONS, STICKY, SHADOW, COMPARE, PROMOTE, ERRORS, LATENCY, DIFFERENCES],
+    check: |config| Settings::read(config).err().into_iter().collect(),
+};
 
 /// The configuration of a release.
 #[derive(Clone, Debug, PartialEq)]
@@ -55,19 +57,23 @@ impl Settings {
     /// # Errors
     /// The first parameter with an invalid value.
     pub(crate) fn of(config: &ModelConfig) -> Result<Option<Self>> {
-        let reader = Reader(config);
+        Self::read(config).map_err(|error| Error::invalid_arg(error.of_model(config)))
+    }
+
+    fn read(config: &ModelConfig) -> Result<Option<Self>, ParameterError> {
+        let reader = ParameterReader(config);
         let Some(versions) = reader.text(VERSIONS) else {
-            return match PARAMETERS.into_iter().find(|name| reader.text(name).is_some()) {
-                Some(name) => Err(reader.error(name, &format!("has no effect without '{VERSIONS}'"))),
+            return match PARAMETERS.names.iter().find(|name| reader.text(name).is_some()) {
+                Some(name) => Err(reader.error(name, format!("has no effect without '{VERSIONS}'"))),
                 None => Ok(None),
             };
         };
-        let weights = reader.versions(VERSIONS, versions, f64::INFINITY)?;
+        let weights = weights_of(reader, VERSIONS, versions, f64::INFINITY)?;
         if !weights.iter().any(|(_, weight)| *weight > 0.0) {
             return Err(reader.invalid(VERSIONS, versions, "have a version with a weight above 0"));
         }
         let shadows =
-            reader.text(SHADOW).map_or(Ok(Vec::new()), |text| reader.versions(SHADOW, text, 100.0))?;
+            reader.text(SHADOW).map_or(Ok(Vec::new()), |text| weights_of(reader, SHADOW, text, 100.0))?;
         let established = weights.first().map(|(version, _)| *version);
         for (version, _) in &shadows {
             let text = reader.text(SHADOW).unwrap_or_default();
@@ -79,12 +85,12 @@ impl Settings {
         if !shadows.is_empty()
             && let Some(why) = cannot_copy(config)
         {
-            return Err(reader.error(SHADOW, &format!("does not support models with {why}")));
+            return Err(reader.error(SHADOW, format!("does not support models with {why}")));
         }
-        let promote_after = reader.number(PROMOTE, 1_u64, u64::MAX, "be a whole number above 0")?;
-        let error_margin = reader.number(ERRORS, 0.0, 1.0, "be a number from 0 to 1")?;
-        let latency_ratio = reader.number(LATENCY, 1.0, f64::MAX, "be a number from 1 on")?;
-        let difference_limit = reader.number(DIFFERENCES, 0.0, 1.0, "be a number from 0 to 1")?;
+        let promote_after = reader.number(PROMOTE, 1..=u64::MAX, "be a whole number above 0")?;
+        let error_margin = reader.number(ERRORS, 0.0..=1.0, "be a number from 0 to 1")?;
+        let latency_ratio = reader.number(LATENCY, 1.0..=f64::MAX, "be a number from 1 on")?;
+        let difference_limit = reader.number(DIFFERENCES, 0.0..=1.0, "be a number from 0 to 1")?;
         let is_automatic = promote_after.is_some()
             || [error_margin, latency_ratio, difference_limit].iter().any(Option::is_some);
         let rules = Rules {
@@ -122,51 +128,28 @@ fn cannot_copy(config: &ModelConfig) -> Option<&'static str> {
     }
 }
 
-struct Reader<'c>(&'c ModelConfig);
-
-impl<'c> Reader<'c> {
-    fn text(&self, name: &str) -> Option<&'c str> {
-        self.0.parameters.get(name).map(|parameter| parameter.string_value.trim())
-    }
-
-    fn error(&self, name: &str, what: &str) -> Error {
-        Error::invalid_arg(format!("model '{}': parameter '{name}' {what}", self.0.name))
-    }
-
-    fn invalid(&self, name: &str, text: &str, expected: &str) -> Error {
-        self.error(name, &format!("is '{text}', but must {expected}"))
-    }
-
-    /// Versions with a number each, such as `1=90, 2=10`.
-    fn versions(&self, name: &str, text: &str, most: f64) -> Result<Vec<(u64, f64)>> {
-        let pair = |part: &str| {
-            let (version, number) = part.split_once('=')?;
-            let number: f64 = number.trim().trim_end_matches('%').parse().ok()?;
-            Some((version.trim().parse().ok()?, number))
-                .filter(|_| number.is_finite() && (0.0..=most).contains(&number))
-        };
-        let pairs: Option<Vec<_>> = text.split(',').map(pair).collect();
-        let distinct = |pairs: &Vec<(u64, f64)>| {
-            pairs.iter().map(|(version, _)| version).collect::<BTreeSet<_>>().len() == pairs.len()
-        };
-        pairs.filter(distinct).ok_or_else(|| {
-            let limit = if most.is_finite() { format!(" up to {most}") } else { String::new() };
-            let expected = format!("be distinct versions with numbers{limit}, such as '1=90, 2=10'");
-            self.invalid(name, text, &expected)
-        })
-    }
-
-    fn number<T: FromStr + PartialOrd>(
-        &self,
-        name: &str,
-        least: T,
-        most: T,
-        expected: &str,
-    ) -> Result<Option<T>> {
-        let Some(text) = self.text(name) else { return Ok(None) };
-        let number = text.parse().ok().filter(|number| *number >= least && *number <= most);
-        number.map(Some).ok_or_else(|| self.invalid(name, text, expected))
-    }
+/// Versions with a number each, such as `1=90, 2=10`.
+fn weights_of(
+    reader: ParameterReader<'_>,
+    name: &'static str,
+    text: &str,
+    most: f64,
+) -> Result<Vec<(u64, f64)>, ParameterError> {
+    let pair = |part: &str| {
+        let (version, number) = part.split_once('=')?;
+        let number: f64 = number.trim().trim_end_matches('%').parse().ok()?;
+        Some((version.trim().parse().ok()?, number))
+            .filter(|_| number.is_finite() && (0.0..=most).contains(&number))
+    };
+    let pairs: Option<Vec<_>> = text.split(',').map(pair).collect();
+    let distinct = |pairs: &Vec<(u64, f64)>| {
+        pairs.iter().map(|(version, _)| version).collect::<BTreeSet<_>>().len() == pairs.len()
+    };
+    pairs.filter(distinct).ok_or_else(|| {
+        let limit = if most.is_finite() { format!(" up to {most}") } else { String::new() };
+        let expected = format!("be distinct versions with numbers{limit}, such as '1=90, 2=10'");
+        reader.invalid(name, text, &expected)
+    })
 }
 
 #[cfg(test)]

@@ -46,11 +46,10 @@ impl Ring for Growth {
     fn ring(&self) {
         let Some(server) = self.server.get().and_then(Weak::upgrade) else { return };
         if let Some(name) = self.rooms.follow_growth(&server, Instant::now()) {
-            let (rooms, leaving) = (Arc::clone(&self.rooms), name.clone());
-            server.evict_model(&name, move |outcome| match outcome {
-                Ok(()) => rooms.left(leaving),
+            match server.evict_model(&name) {
+                Ok(names) => self.rooms.left(names),
                 Err(error) => tracing::debug!("{error}"),
-            });
+            }
         }
         self.set_alarm();
     }

@@ -54,11 +54,12 @@ impl Ring for Idleness {
         // Before the models of the server, and after its end, there is nothing to unload.
         if let Some(server) = self.server.get().and_then(Weak::upgrade) {
             for name in self.rooms.idle(&server, Instant::now()) {
-                let idle = name.clone();
-                server.evict_model(&name, move |outcome| match outcome {
-                    Ok(()) => tracing::info!("'{idle}' leaves the memory: it is idle"),
+                match server.evict_model(&name) {
+                    Ok(names) => {
+                        names.iter().for_each(|name| tracing::info!("'{name}' leaves the memory: it is idle"))
+                    }
                     Err(error) => tracing::debug!("{error}"),
-                });
+                }
             }
         }
         self.set_alarm();

@@ -22,10 +22,12 @@ mod recording;
 mod records;
 mod rooms;
 mod schedule;
+mod served;
 mod sizes;
 mod timetable;
 
 pub use manager::ResidencyManager;
+pub use parameters::PARAMETERS;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

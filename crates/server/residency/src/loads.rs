@@ -148,6 +148,14 @@ impl Loads {
         }
     }
 
+    /// A load failed that began for others. One that requests wait for ends by itself.
+    pub(crate) fn failed(&mut self, name: ScopedName<'_>, now: Instant, error: &Error) {
+        let model = self.models.entry(key(name)).or_default();
+        if matches!(model.state, State::Idle) {
+            model.state = State::Failed { error: error.clone(), at: now, pause: self.retry_pause };
+        }
+    }
+
     /// Wakes requests whose time is over.
     pub(crate) fn expire(&mut self, now: Instant) {
         for model in self.models.values_mut() {

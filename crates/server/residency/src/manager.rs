@@ -1,5 +1,6 @@
 //! Loads models for their requests.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::future::ready;
 use std::pin::Pin;
@@ -45,6 +46,8 @@ pub struct ResidencyManager {
     growth: Arc<Growth>,
     schedules: Arc<Schedules>,
     prefetch: Arc<Prefetch>,
+    /// Evicted models that are being loaded.
+    returning: Mutex<BTreeSet<String>>,
     /// Held for the timer, which does not keep it alive.
     _prefetching: Arc<Prefetching>,
     _timer: Timer,
@@ -101,6 +104,7 @@ impl ResidencyManager {
             growth,
             schedules,
             prefetch,
+            returning: Mutex::default(),
             _prefetching: prefetching,
             _timer: timer,
         })
@@ -129,6 +133,10 @@ impl ResidencyManager {
         ready.into_iter().zip(memory).filter_map(of_version).collect()
     }
 
+    fn returning(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.returning.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn server(&self) -> Option<Arc<Server>> {
         self.server.get().and_then(Weak::upgrade)
     }
@@ -137,10 +145,11 @@ impl ResidencyManager {
     fn is_wanted(&self, name: ScopedName<'_>, models: &ModelTable) -> Option<bool> {
         let mut is_awaited = false;
         for state in models.states_of(name) {
-            if state.is_evicted() {
+            // A load for an ensemble may be in progress.
+            if state.is_evicted() || matches!(state, VersionState::Loading { was_evicted: true }) {
                 return Some(true);
             }
-            is_awaited |= matches!(state, VersionState::Loading | VersionState::Unavailable(_));
+            is_awaited |= matches!(state, VersionState::Loading { .. } | VersionState::Unavailable(_));
         }
         if self.options.all_on_demand {
             return None;
@@ -289,13 +298,30 @@ impl Residency for ResidencyManager {
         self.server().is_none_or(|server| self.rooms.has_room_for_instances(&server, model, instances))
     }
 
+    fn is_limited(&self) -> bool {
+        self.options.memory_budget.is_some() || !self.options.gpu_memory_budgets.is_empty()
+    }
+
     fn before_load(&self, spec: &ModelSpec) -> Result<()> {
-        self.server().map_or(Ok(()), |server| self.rooms.before_load(&server, spec))
+        let Some(server) = self.server() else { return Ok(()) };
+        self.rooms.before_load(&server, spec)?;
+        let name = spec.id.name.as_str();
+        if server.models().states_of(ScopedName::everywhere(name)).any(VersionState::is_evicted) {
+            self.returning().insert(name.to_owned());
+        }
+        Ok(())
     }
 
     fn after_load(&self, spec: &ModelSpec, outcome: &Result<()>) {
         if let Some(server) = self.server() {
             self.rooms.after_load(&server, spec, outcome.is_ok());
+        }
+        // A load for an ensemble may have failed: requests try again after the pause.
+        let was_evicted = self.returning().remove(&spec.id.name);
+        if let Err(error) = outcome
+            && was_evicted
+        {
+            self.waiting.loads().failed(ScopedName::everywhere(&spec.id.name), Instant::now(), error);
         }
     }
 

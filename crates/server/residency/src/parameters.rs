@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use nereid_backend_api::{Error, ModelConfig, Result};
 use nereid_core::model_config::proto::model_instance_group::Kind;
+use nereid_core::model_config::{ParameterError, ParameterReader, ParameterSet};
 
 use crate::amounts::Gpu;
 
@@ -42,22 +43,48 @@ pub(crate) struct Parameters {
     pub schedule: Option<Schedule>,
 }
 
+/// The parameters that decide which models are in memory.
+pub const PARAMETERS: ParameterSet = ParameterSet {
+    names: &[LOAD_ON_DEMAND, KEEP_LOADED, IDLE_TIMEOUT, MEMORY_BYTES, GPU_MEMORY_BYTES, SCHEDULE, STAY],
+    check: |config| Parameters::read(config).1,
+};
+
 impl Parameters {
     /// Reads the parameters of a configuration.
     ///
     /// # Errors
     /// The first parameter with an invalid value.
     pub(crate) fn of(config: &ModelConfig) -> Result<Self> {
-        let schedule = schedule(config)?;
-        Ok(Self {
-            load_on_demand: boolean(config, LOAD_ON_DEMAND)?.unwrap_or(schedule.is_some()),
-            keep_loaded: boolean(config, KEEP_LOADED)?.unwrap_or(false),
-            idle_timeout: number(config, IDLE_TIMEOUT)?.map(Duration::from_secs),
-            memory: number(config, MEMORY_BYTES)?,
-            gpu_memory: gpu_memory(config)?,
-            schedule,
-        })
+        let (parameters, errors) = Self::read(config);
+        match errors.first() {
+            None => Ok(parameters),
+            Some(error) => Err(Error::invalid_arg(error.of_model(config))),
+        }
     }
+
+    /// Reads what is valid.
+    fn read(config: &ModelConfig) -> (Self, Vec<ParameterError>) {
+        let (reader, mut errors) = (ParameterReader(config), Vec::new());
+        let schedule = valid(schedule(reader), &mut errors);
+        let number = |name| reader.number(name, 0..=u64::MAX, "be a whole number");
+        let parameters = Self {
+            load_on_demand: valid(reader.boolean(LOAD_ON_DEMAND), &mut errors).unwrap_or(schedule.is_some()),
+            keep_loaded: valid(reader.boolean(KEEP_LOADED), &mut errors).unwrap_or(false),
+            idle_timeout: valid(number(IDLE_TIMEOUT), &mut errors).map(Duration::from_secs),
+            memory: valid(number(MEMORY_BYTES), &mut errors),
+            gpu_memory: valid(gpu_memory(reader), &mut errors),
+            schedule,
+        };
+        (parameters, errors)
+    }
+}
+
+/// The value, or none and one more error.
+fn valid<T>(outcome: Result<Option<T>, ParameterError>, errors: &mut Vec<ParameterError>) -> Option<T> {
+    outcome.unwrap_or_else(|error| {
+        errors.push(error);
+        None
+    })
 }
 
 /// How many instances of a model run on each GPU.
@@ -71,10 +98,10 @@ pub(crate) fn gpu_instances(config: &ModelConfig) -> BTreeMap<Gpu, u64> {
     instances
 }
 
-fn gpu_memory(config: &ModelConfig) -> Result<Option<BTreeMap<Gpu, u64>>> {
-    let Some(text) = text(config, GPU_MEMORY_BYTES) else { return Ok(None) };
+fn gpu_memory(reader: ParameterReader<'_>) -> Result<Option<BTreeMap<Gpu, u64>>, ParameterError> {
+    let Some(text) = reader.text(GPU_MEMORY_BYTES) else { return Ok(None) };
     if let Ok(bytes) = text.parse::<u64>() {
-        return Ok(Some(gpu_instances(config).into_keys().map(|gpu| (gpu, bytes)).collect()));
+        return Ok(Some(gpu_instances(reader.0).into_keys().map(|gpu| (gpu, bytes)).collect()));
     }
     let mut gpus = BTreeMap::new();
     for part in text.split(',') {
@@ -83,52 +110,25 @@ fn gpu_memory(config: &ModelConfig) -> Result<Option<BTreeMap<Gpu, u64>>> {
         match pair.filter(|(gpu, _)| *gpu >= 0) {
             Some((gpu, bytes)) if !gpus.contains_key(&gpu) => gpus.insert(gpu, bytes),
             _ => {
-                let expected = "bytes of each GPU of the model, or GPU:BYTES for each GPU, such as 0:2000000000,1:1000000000";
-                return Err(invalid(config, GPU_MEMORY_BYTES, text, expected));
+                let expected = "be bytes of each GPU of the model, or GPU:BYTES for each GPU, such as 0:2000000000,1:1000000000";
+                return Err(reader.invalid(GPU_MEMORY_BYTES, text, expected));
             }
         };
     }
     Ok(Some(gpus))
 }
 
-fn schedule(config: &ModelConfig) -> Result<Option<Schedule>> {
-    let (times, stay) = (text(config, SCHEDULE), text(config, STAY));
-    let stay = stay.map(|stay| parse_stay(stay).map_err(|expected| invalid(config, STAY, stay, &expected)));
+fn schedule(reader: ParameterReader<'_>) -> Result<Option<Schedule>, ParameterError> {
+    let (times, stay) = (reader.text(SCHEDULE), reader.text(STAY));
+    let invalid = |name, text: &str, expected: String| reader.invalid(name, text, &format!("be {expected}"));
+    let stay = stay.map(|stay| parse_stay(stay).map_err(|expected| invalid(STAY, stay, expected)));
     match (times, stay.transpose()?) {
-        (Some(times), stay) => Schedule::parse(times, stay)
-            .map(Some)
-            .map_err(|expected| invalid(config, SCHEDULE, times, &expected)),
+        (Some(times), stay) => {
+            Schedule::parse(times, stay).map(Some).map_err(|expected| invalid(SCHEDULE, times, expected))
+        }
         (None, None) => Ok(None),
-        (None, Some(_)) => Err(Error::invalid_arg(format!(
-            "model '{}': parameter '{STAY}' has no effect without '{SCHEDULE}'",
-            config.name
-        ))),
+        (None, Some(_)) => Err(reader.error(STAY, format!("has no effect without '{SCHEDULE}'"))),
     }
-}
-
-fn text<'c>(config: &'c ModelConfig, key: &str) -> Option<&'c str> {
-    config.parameters.get(key).map(|parameter| parameter.string_value.trim())
-}
-
-fn invalid(config: &ModelConfig, key: &str, text: &str, expected: &str) -> Error {
-    Error::invalid_arg(format!(
-        "model '{}': parameter '{key}' is '{text}', but must be {expected}",
-        config.name
-    ))
-}
-
-fn boolean(config: &ModelConfig, key: &str) -> Result<Option<bool>> {
-    match text(config, key) {
-        None => Ok(None),
-        Some(text) if text.eq_ignore_ascii_case("true") => Ok(Some(true)),
-        Some(text) if text.eq_ignore_ascii_case("false") => Ok(Some(false)),
-        Some(text) => Err(invalid(config, key, text, "true or false")),
-    }
-}
-
-fn number(config: &ModelConfig, key: &str) -> Result<Option<u64>> {
-    let Some(text) = text(config, key) else { return Ok(None) };
-    text.parse().map(Some).map_err(|_| invalid(config, key, text, "a whole number"))
 }
 
 #[cfg(test)]

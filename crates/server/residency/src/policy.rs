@@ -24,13 +24,17 @@ struct Worth {
 }
 
 impl Policy {
-    /// Notes the uses of a model in memory. `total` is a counter that starts again with each load.
-    pub(crate) fn note(&mut self, name: &str, total: u64, size: u64, cost: Duration) {
-        let is_new = !self.models.contains_key(name);
+    /// The uses of a model since the last count. `total` is a counter that starts again with each load.
+    pub(crate) fn count(&mut self, name: &str, total: u64) -> u64 {
         let model = self.models.entry(name.to_owned()).or_default();
-        let uses = if total < model.counted { total } else { total - model.counted };
-        model.counted = total;
-        if uses > 0 || is_new || model.worth == 0.0 {
+        let before = std::mem::replace(&mut model.counted, total);
+        if total < before { total } else { total - before }
+    }
+
+    /// Notes uses of a model in memory.
+    pub(crate) fn note(&mut self, name: &str, uses: u64, size: u64, cost: Duration) {
+        let model = self.models.entry(name.to_owned()).or_default();
+        if uses > 0 || model.worth == 0.0 {
             model.uses += uses as f64;
             let cost = cost.as_secs_f64().max(1e-3);
             model.worth = self.floor + model.uses.max(1.0) * cost / size.max(1) as f64;

@@ -174,7 +174,7 @@ fn wanted(models: &ModelTable, name: ScopedName<'_>, control: ModelControl, has_
         VersionState::Unloaded if is_on_demand => Wanted::Yes,
         VersionState::Unavailable(_) if has_failed => Wanted::Yes,
         VersionState::Ready(_) | VersionState::Unloaded | VersionState::Unavailable(_) => Wanted::No,
-        VersionState::Loading | VersionState::Unloading { .. } => Wanted::Unknown,
+        VersionState::Loading { .. } | VersionState::Unloading { .. } => Wanted::Unknown,
     });
     let first = if is_on_demand { Wanted::Yes } else { Wanted::Unknown };
     wanted.fold(first, |all, one| match (all, one) {

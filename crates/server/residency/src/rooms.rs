@@ -1,7 +1,8 @@
 //! The budget of memory for models, and models that leave: the least valuable ones to make room, and idle ones.
 //!
-//! A model leaves only while it has no requests in progress and no open sequences, and is not kept by its configuration. The server
-//! refuses to evict members of served ensembles, and models that it could not load again.
+//! A model leaves only while it has no requests in progress and no open sequences, and is not kept by its configuration. Ensembles
+//! that consist of it must be as free, as they leave with it; their requests count as its own. The server refuses to evict models
+//! that it could not load again.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
@@ -19,6 +20,7 @@ use crate::parameters::{Parameters, gpu_instances};
 use crate::policy::Policy;
 use crate::prefetch::Schedules;
 use crate::recording::Recording;
+use crate::served::{Served, is_composite, parameters, uses};
 use crate::sizes::{Description, Ended, Sizes};
 
 /// How long a load waits until a model in use can leave.
@@ -179,8 +181,8 @@ impl Rooms {
     /// Counts what the processes of loaded models have grown by since they were loaded. Returns the model that leaves if the budget
     /// is exceeded because of that.
     pub(crate) fn follow_growth(&self, server: &Server, now: Instant) -> Option<String> {
-        let models = by_name(server);
-        let now_in_use = |versions: &Vec<_>| memory_of_processes(versions);
+        let models = Served::of(server);
+        let now_in_use = |versions: &[_]| memory_of_processes(versions);
         let in_use: Vec<_> = models.iter().filter_map(|(name, it)| Some((name, now_in_use(it)?))).collect();
         let mut state = self.lock();
         let has_grown =
@@ -192,7 +194,7 @@ impl Rooms {
         state.note_uses(&models, &self.limits.budgets);
         let leaving = state
             .policy
-            .least(models.iter().filter(|(_, it)| self.may_leave(it)).map(|(name, _)| name.as_str()));
+            .least(models.iter().map(|(name, _)| name.as_str()).filter(|name| self.may_leave(&models, name)));
         let leaving =
             leaving.map(str::to_owned).filter(|_| state.is_calm(self.limits.evictions_a_minute, now));
         tracing::warn!(
@@ -204,47 +206,47 @@ impl Rooms {
         leaving
     }
 
-    /// A model has left the memory to make room.
-    pub(crate) fn left(&self, name: String) {
+    /// A model has left the memory to make room, the last of these, and the ensembles that consisted of it.
+    pub(crate) fn left(&self, mut names: Vec<String>) {
         let mut state = self.lock();
-        state.sizes.freed(&name);
-        state.policy.left(&name);
-        state.evictions.push_back((Instant::now(), name));
+        names.iter().for_each(|name| state.policy.left(name));
+        if let Some(name) = names.pop() {
+            state.sizes.freed(&name);
+            state.evictions.push_back((Instant::now(), name));
+        }
     }
 
     /// The models that have had no requests for too long.
     pub(crate) fn idle(&self, server: &Server, now: Instant) -> Vec<String> {
-        let models = by_name(server);
+        let models = Served::of(server);
         let mut state = self.lock();
-        state.uses.retain(|name, _| models.contains_key(name));
+        state.uses.retain(|name, _| !models.versions(name).is_empty());
         let mut idle = Vec::new();
-        for (name, versions) in models {
-            let timeout = parameters(&versions).idle_timeout.or(self.limits.idle_timeout);
-            let Some(timeout) = timeout.filter(|timeout| !timeout.is_zero() && self.may_leave(&versions))
-            else {
-                state.uses.remove(&name);
+        for (name, versions) in models.iter() {
+            let timeout = parameters(versions).idle_timeout.or(self.limits.idle_timeout);
+            let is_limited = |timeout: &Duration| !timeout.is_zero() && !is_composite(versions);
+            let Some(timeout) = timeout.filter(is_limited) else { continue };
+            if !self.may_leave(&models, name) {
+                state.uses.remove(name);
                 continue;
-            };
-            let total = uses(&versions);
-            let last = state.uses.entry(name.clone()).or_insert((total, now));
-            if last.0 != total {
-                *last = (total, now);
-            } else if now.saturating_duration_since(last.1) >= timeout {
-                idle.push(name);
+            }
+            let users = models.with_users(name).into_iter();
+            let last = users.map(|user| state.last_use(user, uses(models.versions(user)), now)).max();
+            if last.is_some_and(|last| now.saturating_duration_since(last) >= timeout) {
+                idle.push(name.clone());
             }
         }
         idle
     }
 
-    /// Whether nothing holds a model in memory.
-    fn may_leave(&self, versions: &[Arc<Model>]) -> bool {
-        let is_free = |model: &Arc<Model>| {
-            !model.is_composite() && model.work() == Work::Nothing && model.pending() == 0
+    /// Whether nothing holds a model in memory, nor the ensembles that consist of it.
+    fn may_leave(&self, models: &Served, name: &str) -> bool {
+        let is_busy = |model: &Arc<Model>| model.work() != Work::Nothing || model.pending() > 0;
+        let is_free = |name: &str| {
+            let versions = models.versions(name);
+            !versions.iter().any(is_busy) && !parameters(versions).keep_loaded && !self.schedules.keeps(name)
         };
-        let is_kept = |model: &Arc<Model>| self.schedules.keeps(model.name());
-        versions.iter().all(is_free)
-            && !parameters(versions).keep_loaded
-            && !versions.first().is_some_and(is_kept)
+        !is_composite(models.versions(name)) && models.with_users(name).into_iter().all(is_free)
     }
 
     /// The memory of processes counts under a budget, or for a later run under one, as reading it takes long.
@@ -277,7 +279,7 @@ impl Rooms {
 
     fn next_step(&self, server: &Server, name: &str, kept: &BTreeSet<String>, now: Instant) -> Result<Step> {
         let before = self.memory_in_use();
-        let models = by_name(server);
+        let models = Served::of(server);
         let mut state = self.lock();
         let (budgets, needed) = (&self.limits.budgets, state.sizes.amount(name));
         if let Some(Shortage { place, taken, budget }) = budgets.exceeded(&needed).first() {
@@ -294,12 +296,13 @@ impl Rooms {
             return Ok(Step::Load);
         };
         state.note_uses(&models, budgets);
-        let can_leave = |(other, versions): &(&String, &Vec<_>)| {
+        let can_leave = |other: &&str| {
             let is_there = state.sizes.amount(other).of(place) > 0;
             let is_busier = || state.scheduled.contains_key(name) && !state.policy.is_no_busier(other, name);
-            is_there && *other != name && !kept.contains(*other) && self.may_leave(versions) && !is_busier()
+            let is_other = *other != name && !kept.contains(*other);
+            is_there && is_other && self.may_leave(&models, other) && !is_busier()
         };
-        let leaving = models.iter().filter(can_leave).map(|(other, _)| other.as_str());
+        let leaving = models.iter().map(|(other, _)| other.as_str()).filter(can_leave);
         let Some(other) = state.policy.least(leaving) else {
             let message = format!(
                 "no room for model '{name}': it takes about {}, and models take {} of {}; none can leave now",
@@ -315,10 +318,10 @@ impl Rooms {
 
     fn evict(&self, server: &Server, name: &str, other: String, kept: &mut BTreeSet<String>) {
         let size = self.lock().sizes.of(&other);
-        match server.evict_model_now(&other) {
-            Ok(()) => {
+        match server.evict_model_and_wait(&other) {
+            Ok(names) => {
                 tracing::info!("'{other}' leaves the memory ({}) to make room for '{name}'", megabytes(size));
-                self.left(other);
+                self.left(names);
             }
             Err(error) => {
                 tracing::debug!("{error}");
@@ -351,13 +354,27 @@ impl State {
         self.sizes.begin(before);
     }
 
-    /// Tells the policy how often the models in memory were used, and what they take.
-    fn note_uses(&mut self, models: &BTreeMap<String, Vec<Arc<Model>>>, budgets: &MemoryBudgets) {
-        for (name, versions) in models {
+    /// Notes how often the models in memory were used, and what they take. A request to an ensemble is a use of each member.
+    fn note_uses(&mut self, models: &Served, budgets: &MemoryBudgets) {
+        let counts = models.iter().map(|(name, versions)| (name.as_str(), uses(versions)));
+        let counts: BTreeMap<_, _> =
+            counts.map(|(name, total)| (name, self.policy.count(name, total))).collect();
+        for (name, versions) in models.iter().filter(|(_, versions)| !is_composite(versions)) {
             let last = || versions.iter().map(|model| model.statistics().load_duration()).sum();
             let cost = self.sizes.load_time(name).unwrap_or_else(last);
-            self.policy.note(name, uses(versions), budgets.weight(&self.sizes.amount(name)), cost);
+            let users = models.with_users(name).into_iter();
+            let uses = users.filter_map(|user| counts.get(user)).sum();
+            self.policy.note(name, uses, budgets.weight(&self.sizes.amount(name)), cost);
         }
+    }
+
+    /// When a model was used last, which has answered this many requests.
+    fn last_use(&mut self, name: &str, total: u64, now: Instant) -> Instant {
+        let last = self.uses.entry(name.to_owned()).or_insert((total, now));
+        if last.0 != total {
+            *last = (total, now);
+        }
+        last.1
     }
 
     /// Whether fewer models than this left the memory within the last minute.
@@ -390,29 +407,6 @@ impl State {
         let left = (*first + MINUTE).saturating_duration_since(now);
         Err(Error::unavailable(message).with_retry_after(left))
     }
-}
-
-/// The models in memory, with their ready versions.
-fn by_name(server: &Server) -> BTreeMap<String, Vec<Arc<Model>>> {
-    let mut models: BTreeMap<_, Vec<_>> = BTreeMap::new();
-    for model in server.models().ready() {
-        models.entry(model.name().to_owned()).or_default().push(Arc::clone(model));
-    }
-    models
-}
-
-fn parameters(versions: &[Arc<Model>]) -> Parameters {
-    let config = versions.first().map(|model| model.config());
-    config.and_then(|config| Parameters::of(config).ok()).unwrap_or_default()
-}
-
-/// How many requests the loaded versions have answered.
-fn uses(versions: &[Arc<Model>]) -> u64 {
-    let of_version = |model: &Arc<Model>| {
-        let counters = model.statistics().snapshot();
-        counters.success.count + counters.fail.count
-    };
-    versions.iter().map(of_version).sum()
 }
 
 /// The memory of the processes of a model's versions; `None` if it has none of its own.

@@ -13,3 +13,4 @@ mod manager;
 mod parameters;
 
 pub use self::manager::Scaling;
+pub use self::parameters::PARAMETERS;

@@ -4,37 +4,38 @@ use nereid_core::backend_api::{Error, ModelConfig, Result};
 use nereid_core::model_config::proto::model_config::SchedulingChoice;
 use nereid_core::model_config::proto::model_instance_group::Kind;
 use nereid_core::model_config::proto::model_sequence_batching::StrategyChoice;
+use nereid_core::model_config::{ParameterError, ParameterReader, ParameterSet};
 use nereid_core::{INSTANCES_MAX, INSTANCES_MIN};
 
 use crate::controller::Limits;
+
+/// The parameters of models whose instances follow the load.
+pub const PARAMETERS: ParameterSet = ParameterSet {
+    names: &[INSTANCES_MIN, INSTANCES_MAX],
+    check: |config| read(config).err().into_iter().collect(),
+};
 
 /// Reads the parameters of a configuration; `None` if the number of its instances is fixed.
 ///
 /// # Errors
 /// A parameter has an invalid value, or the model's instances cannot follow the load.
 pub(crate) fn limits(config: &ModelConfig) -> Result<Option<Limits>> {
-    let invalid = |what: String| Error::invalid_arg(format!("model '{}': {what}", config.name));
-    let number = |name: &str| {
-        let Some(parameter) = config.parameters.get(name) else { return Ok(None) };
-        let text = parameter.string_value.trim();
-        let number = text.parse().ok().filter(|number: &usize| (1..=1_024).contains(number));
-        number.map(Some).ok_or_else(|| {
-            invalid(format!("parameter '{name}' is '{text}', but must be a whole number from 1 to 1024"))
-        })
-    };
+    read(config).map_err(|error| Error::invalid_arg(error.of_model(config)))
+}
+
+fn read(config: &ModelConfig) -> Result<Option<Limits>, ParameterError> {
+    let reader = ParameterReader(config);
+    let number = |name| reader.number(name, 1..=1_024_usize, "be a whole number from 1 to 1024");
     let Some(max) = number(INSTANCES_MAX)? else {
         return match number(INSTANCES_MIN)? {
-            Some(_) => {
-                Err(invalid(format!("parameter '{INSTANCES_MIN}' has no effect without '{INSTANCES_MAX}'")))
-            }
+            Some(_) => Err(reader.error(INSTANCES_MIN, format!("has no effect without '{INSTANCES_MAX}'"))),
             None => Ok(None),
         };
     };
     let min = number(INSTANCES_MIN)?.unwrap_or(1);
     if min > max {
-        return Err(invalid(format!(
-            "parameter '{INSTANCES_MIN}' is {min}, more than '{INSTANCES_MAX}', which is {max}"
-        )));
+        let reason = format!("is {min}, more than '{INSTANCES_MAX}', which is {max}");
+        return Err(reader.error(INSTANCES_MIN, reason));
     }
     let is_on_cpu = match config.instance_group.as_slice() {
         [] => true,
@@ -42,17 +43,15 @@ pub(crate) fn limits(config: &ModelConfig) -> Result<Option<Limits>> {
         _ => false,
     };
     if !is_on_cpu {
-        return Err(invalid(format!(
-            "parameter '{INSTANCES_MAX}' needs a single instance group on CPUs that is not passive"
-        )));
+        let reason = "needs a single instance group on CPUs that is not passive";
+        return Err(reader.error(INSTANCES_MAX, reason));
     }
     if let Some(SchedulingChoice::SequenceBatching(batching)) = &config.scheduling_choice
         && !matches!(batching.strategy_choice, Some(StrategyChoice::Oldest(_)))
     {
-        return Err(invalid(format!(
-            "parameter '{INSTANCES_MAX}' does not support the direct strategy of sequences, whose instances hold state; \
-             use 'oldest'"
-        )));
+        let reason =
+            "does not support the direct strategy of sequences, whose instances hold state; use 'oldest'";
+        return Err(reader.error(INSTANCES_MAX, reason));
     }
     Ok(Some(Limits { min, max }))
 }

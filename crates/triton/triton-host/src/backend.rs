@@ -61,16 +61,25 @@ impl Attributes {
     }
 
     /// The instance groups for configurations without any, on a machine with these GPUs. GPUs that do not exist are
-    /// removed, and so are groups left without a GPU. Empty if one instance on the CPU remains, which is the default.
+    /// removed, and so are groups left without a GPU. Empty if one instance on the CPU remains on a machine without GPUs,
+    /// which is the default there.
     pub(crate) fn preferred(&self, gpus: &[i32]) -> Vec<ModelInstanceGroup> {
         let mut groups = self.preferred.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        for group in &mut groups {
+            if group.kind() == Kind::Auto && !gpus.is_empty() {
+                group.set_kind(Kind::Gpu);
+            }
+            if group.kind() == Kind::Gpu && group.gpus.is_empty() {
+                group.gpus = gpus.to_vec();
+            }
+        }
         groups.retain_mut(|group| {
-            let named = !group.gpus.is_empty();
             group.gpus.retain(|gpu| group.kind != Kind::Gpu as i32 || gpus.contains(gpu));
-            group.kind() != Kind::Gpu || (!gpus.is_empty() && named != group.gpus.is_empty())
+            group.kind() != Kind::Gpu || !group.gpus.is_empty()
         });
         let on_processor = |group: &ModelInstanceGroup| matches!(group.kind(), Kind::Auto | Kind::Cpu);
-        let says_nothing = |group: &ModelInstanceGroup| on_processor(group) && group.count <= 1;
+        let says_nothing =
+            |group: &ModelInstanceGroup| gpus.is_empty() && on_processor(group) && group.count <= 1;
         if let [only] = &groups[..]
             && says_nothing(only)
         {
@@ -195,9 +204,14 @@ mod tests {
         let (some, any, model) = (group(Kind::Gpu, &[1, 3]), group(Kind::Gpu, &[]), group(Kind::Model, &[]));
         let all = [some.clone(), any.clone(), model.clone()];
         assert_eq!(preferred(&all, &[]), std::slice::from_ref(&model));
-        assert_eq!(preferred(&all, &[0]), [any.clone(), model.clone()]);
-        assert_eq!(preferred(&all, &[0, 1]), [group(Kind::Gpu, &[1]), any, model]);
-        assert_eq!(preferred(&[group(Kind::Cpu, &[])], &[0]), []);
+        let of = |gpus: &[i32]| group(Kind::Gpu, gpus);
+        assert_eq!(preferred(&all, &[0]), [of(&[0]), model.clone()]);
+        assert_eq!(preferred(&all, &[0, 1]), [of(&[1]), of(&[0, 1]), model]);
+        let cpu = group(Kind::Cpu, &[]);
+        assert_eq!(preferred(std::slice::from_ref(&cpu), &[]), []);
+        assert_eq!(preferred(std::slice::from_ref(&cpu), &[0]), [cpu]);
+        assert_eq!(preferred(&[group(Kind::Auto, &[])], &[0, 1]), [of(&[0, 1])]);
+        assert_eq!(preferred(&[group(Kind::Auto, &[])], &[]), []);
         assert_eq!(preferred(&[some], &[1]), [group(Kind::Gpu, &[1])]);
     }
 }

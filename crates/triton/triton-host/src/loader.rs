@@ -149,9 +149,9 @@ impl LibraryBackends {
 }
 
 impl Backend for LibraryBackends {
-    /// Some backends complete configurations. The preference for GPUs is up to each [model](Model::preferred_groups).
+    /// Some backends complete configurations. They run on GPUs, unless they [prefer](Model::preferred_groups) the CPU.
     fn capabilities(&self) -> BackendCapabilities {
-        BackendCapabilities { completes_config: true, ..BackendCapabilities::default() }
+        BackendCapabilities { completes_config: true, runs_on_gpus: true, ..BackendCapabilities::default() }
     }
 
     fn load(&self, mut context: ModelContext) -> Result<Box<dyn Model>> {

@@ -175,15 +175,17 @@ fn invalid_values_are_left_to_validation() {
 
 #[test]
 fn groups_run_on_available_gpus_unless_configured_otherwise() {
-    let groups = |text: &str, gpus: &[i32]| {
+    let groups_for = |text: &str, gpus: &[i32], are_default: bool| {
         let mut config = parse_text(&format!("name: 'm' backend: 'onnxruntime' {text}")).unwrap();
-        normalise_for(&mut config, gpus);
+        let gpus = ModelGpus { numbers: gpus.to_vec(), are_default };
+        normalise_for(&mut config, &gpus);
         let once = config.clone();
-        normalise_for(&mut config, gpus);
+        normalise_for(&mut config, &gpus);
         assert_eq!(config, once);
         let group = |group: &ModelInstanceGroup| (group.kind(), group.count, group.gpus.clone());
         config.instance_group.iter().map(group).collect::<Vec<_>>()
     };
+    let groups = |text: &str, gpus: &[i32]| groups_for(text, gpus, true);
     assert_eq!(groups("", &[0, 1]), [(Kind::Gpu, 1, vec![0, 1])]);
     assert_eq!(groups("instance_group { gpus: 1 }", &[0, 1]), [(Kind::Gpu, 1, vec![1])]);
     // A group with an unknown GPU falls back to the CPU, where validation refuses its list.
@@ -193,4 +195,9 @@ fn groups_run_on_available_gpus_unless_configured_otherwise() {
     assert_eq!(groups("instance_group { kind: KIND_MODEL }", &[0]), [(Kind::Model, 1, vec![])]);
     assert_eq!(groups("", &[]), [(Kind::Cpu, 2, vec![])]);
     assert_eq!(groups("instance_group { kind: KIND_GPU }", &[]), [(Kind::Gpu, 1, vec![])]);
+    // A backend that uses no GPU by itself may still pass on which one it got, as models in Python do.
+    let group = "instance_group { kind: KIND_GPU count: 2 }";
+    assert_eq!(groups_for(group, &[0, 1], false), [(Kind::Gpu, 2, vec![0, 1])]);
+    assert_eq!(groups_for("instance_group { gpus: 1 }", &[0, 1], false), [(Kind::Cpu, 2, vec![1])]);
+    assert_eq!(groups_for("", &[0, 1], false), [(Kind::Cpu, 2, vec![])]);
 }

@@ -147,7 +147,11 @@ mod tests {
                 (Some("UNLOADED"), Some("loaded on demand")),
                 (Some("LOADING"), true),
             ),
-            (status(Some(1), VersionState::Loading), (Some("LOADING"), None), (Some("LOADING"), true)),
+            (
+                status(Some(1), VersionState::Loading { was_evicted: false }),
+                (Some("LOADING"), None),
+                (Some("LOADING"), true),
+            ),
             (status(Some(1), broken), (Some("UNAVAILABLE"), Some("broken")), (Some("UNAVAILABLE"), false)),
         ] {
             let line = |fetches: &[FetchStatus]| {

@@ -241,7 +241,7 @@ fn missing_warmup_data_is_reported_with_its_field() {
 #[test]
 fn a_model_runs_on_the_gpus_that_its_backend_may_use() {
     let options = ReadOptions {
-        gpus: Gpus::new(|backend| if backend == "onnxruntime" { vec![0, 1] } else { Vec::new() }),
+        gpus: Gpus::new(vec![0, 1], |backend| backend == "onnxruntime"),
         ..ReadOptions::default()
     };
     let gpus = |files: &[(&str, &str)]| {
@@ -252,6 +252,8 @@ fn a_model_runs_on_the_gpus_that_its_backend_may_use() {
     assert_eq!(gpus(&[("1/model.onnx", "")]), [0, 1]);
     assert_eq!(gpus(&[("config.pbtxt", "platform: 'onnxruntime_onnx'")]), [0, 1]);
     assert_eq!(gpus(&[("config.pbtxt", CONFIG_TEXT), ("labels.txt", "")]), [0; 0]);
+    let on_gpus = format!("{CONFIG_TEXT} instance_group {{ kind: KIND_GPU }}");
+    assert_eq!(gpus(&[("config.pbtxt", &on_gpus), ("labels.txt", "")]), [0, 1]);
 }
 
 /// A model with a file for each configuration field that names one.

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use nereid_backend_api::{Error, Result};
 
+use super::members::MemberLoads;
 use super::tasks::Done;
 use super::{LifeCycle, Record};
 use crate::model::Model;
@@ -23,6 +24,8 @@ pub(super) struct Pending {
     pub spec: ModelSpec,
     /// Whether to reload it even if nothing changed.
     pub anew: bool,
+    /// Whether a client sent files or a configuration with the load.
+    pub is_overridden: bool,
 }
 
 /// Which models depend on which, all by name.
@@ -49,11 +52,21 @@ impl Dependencies {
 
     /// Adds these models and all that they depend on, at any depth.
     pub(super) fn add_members<'a>(&'a self, names: &'a BTreeSet<String>, found: &mut BTreeSet<&'a str>) {
-        for name in names {
+        self.add_members_but(names, &BTreeSet::new(), found);
+    }
+
+    /// [`add_members`](Self::add_members) without some models, and without what only these depend on.
+    pub(super) fn add_members_but<'a>(
+        &'a self,
+        names: &'a BTreeSet<String>,
+        without: &BTreeSet<&str>,
+        found: &mut BTreeSet<&'a str>,
+    ) {
+        for name in names.iter().filter(|name| !without.contains(name.as_str())) {
             if found.insert(name)
                 && let Some(members) = self.members.get(name)
             {
-                self.add_members(members, found);
+                self.add_members_but(members, without, found);
             }
         }
     }
@@ -73,6 +86,20 @@ impl Dependencies {
             }
         }
         found
+    }
+
+    /// A model and those that it is a member of, at any depth: each after those that depend on it.
+    pub(super) fn outermost_first(&self, name: &str) -> Vec<String> {
+        let mut left = self.all_users(name);
+        left.insert(name.to_owned());
+        let mut order = Vec::with_capacity(left.len());
+        let is_free = |left: &BTreeSet<String>, name: &str| !self.users(name).any(|user| left.contains(user));
+        // Models that depend on each other are not served: their order does not matter.
+        while let Some(next) = left.iter().find(|name| is_free(&left, name)).or(left.first()).cloned() {
+            left.remove(&next);
+            order.push(next);
+        }
+        order
     }
 
     /// Marks a model as loaded only because another needs it.
@@ -118,8 +145,24 @@ impl LifeCycle {
         id: &ModelId,
         known: &mut Record,
         circle: Option<&Error>,
+        members: MemberLoads,
     ) -> Result<()> {
-        let Some(Pending { spec, anew }) = known.pending.clone() else { return Ok(()) };
+        let Some(Pending { spec, anew, is_overridden }) = known.pending.clone() else { return Ok(()) };
+        if self.is_left_alone(&spec, members) {
+            return Ok(());
+        }
+        if circle.is_none()
+            && let Some(outcome) = self.without_members(&spec, members)
+        {
+            if outcome.is_ok() {
+                known.pending = None;
+            } else {
+                spec.guard.report(&outcome);
+                self.note_outcome(id, &outcome);
+            }
+            known.note(spec.fingerprint, &outcome);
+            return outcome;
+        }
         let (mut unfit, mut fits_otherwise) = (Vec::new(), Vec::new());
         for model in self.served(id) {
             let Some(composite) = model.executor().composite() else { continue };
@@ -148,12 +191,13 @@ impl LifeCycle {
             && let Some(wanted) = &mut known.pending
         {
             wanted.anew = false;
+            known.is_overridden = is_overridden;
         }
         outcome
     }
 
     /// Fails every version of a model's specification.
-    fn refuse(&self, spec: &ModelSpec, error: &Error) -> Error {
+    pub(super) fn refuse(&self, spec: &ModelSpec, error: &Error) -> Error {
         let id = &spec.id;
         tracing::error!("failed to load '{id}': {error}");
         self.change(|table| {

@@ -65,10 +65,8 @@ impl LifeCycle {
                     let name = ScopedName::new(name, scope);
                     self.fetch_every(name, overrides, records, *as_of).await
                 }
-                Task::Poll { as_of } => self.fetch_changed(name, records, *as_of).await,
-                Task::Unload { .. } | Task::Evict | Task::Resize { .. } | Task::Reconcile { .. } => {
-                    Vec::new()
-                }
+                Task::Poll { as_of, .. } => self.fetch_changed(name, records, *as_of).await,
+                Task::Unload { .. } | Task::Resize { .. } | Task::Reconcile { .. } => Vec::new(),
             }
         });
         // What does not have to wait is done in any case.

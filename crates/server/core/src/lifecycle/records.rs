@@ -6,10 +6,13 @@ use std::sync::Arc;
 use nereid_backend_api::{Error, ErrorCode, Result};
 
 use super::fetch::FetchOutcome;
+use super::members::MemberLoads;
+use super::tasks::LoadReason;
 use super::{LifeCycle, Record};
-use crate::scope::Scope;
+use crate::scope::{Scope, ScopedName};
 use crate::source::Overrides;
-use crate::spec::ModelId;
+use crate::spec::{ModelId, ModelSpec};
+use crate::table::VersionState;
 
 /// The records of all models of a name, by namespace.
 #[derive(Clone, Default)]
@@ -31,6 +34,16 @@ impl Records {
         self.0.values().any(|known| known.needs_reconciling)
     }
 
+    /// The specifications that depend on other models.
+    pub(super) fn pending(&self) -> impl Iterator<Item = &ModelSpec> {
+        self.0.values().filter_map(|known| known.pending.as_ref().map(|pending| &pending.spec))
+    }
+
+    /// Why the last load of a model failed, if it did.
+    pub(super) fn failure(&self) -> Option<&Error> {
+        self.0.values().find_map(|known| known.failure.as_ref())
+    }
+
     /// The models that have a record.
     pub(super) fn ids(&self, name: &str) -> impl Iterator<Item = ModelId> {
         let id = move |namespace: &String| ModelId { name: name.to_owned(), namespace: namespace.clone() };
@@ -48,18 +61,18 @@ impl LifeCycle {
         self: &Arc<Self>,
         fetched: Vec<FetchOutcome>,
         overrides: &Overrides,
-        is_required: bool,
+        reason: LoadReason,
         records: &mut Records,
     ) -> Result<()> {
         all(fetched.into_iter().map(|fetched| match fetched {
             FetchOutcome::Model(model) => {
                 let id = model.id.clone();
-                self.load(model, !overrides.is_empty(), is_required, records.of(&id))
+                self.load(model, !overrides.is_empty(), reason, records.of(&id))
             }
             FetchOutcome::Unchanged(id) => {
                 let table = self.table.load();
                 let mut served = table.versions(&id).filter_map(|(_, state)| state.model());
-                if is_required && !served.any(|model| model.is_on_demand()) {
+                if reason == LoadReason::Start && !served.any(|model| model.is_on_demand()) {
                     self.require(&id);
                 }
                 Ok(())
@@ -77,11 +90,13 @@ impl LifeCycle {
         self: &Arc<Self>,
         name: &str,
         circle: Option<&Error>,
+        members: MemberLoads,
         records: &mut Records,
     ) -> Result<()> {
         let outcomes = records.0.iter_mut().map(|(namespace, known)| {
             known.needs_reconciling = false;
-            self.reconcile(&ModelId { name: name.to_owned(), namespace: namespace.clone() }, known, circle)
+            let id = ModelId { name: name.to_owned(), namespace: namespace.clone() };
+            self.reconcile(&id, known, circle, members)
         });
         all(outcomes)
     }
@@ -94,13 +109,14 @@ impl LifeCycle {
         records.0.iter().flat_map(of_one).collect()
     }
 
-    /// The serving versions of that name, each with the identity of its load.
-    pub(super) fn served_of_all(&self, name: &str) -> BTreeMap<(String, u64), usize> {
+    /// The serving versions of that name, each with the identity of its load, and whether others were evicted.
+    pub(super) fn served_of_all(&self, name: &str) -> (BTreeMap<(String, u64), usize>, bool) {
         let table = self.table.load();
+        let is_evicted = table.states_of(ScopedName::everywhere(name)).any(VersionState::is_evicted);
         let served = table.ready_of(name);
-        served
-            .map(|model| ((model.id().namespace.clone(), model.version()), Arc::as_ptr(model) as usize))
-            .collect()
+        let served = served
+            .map(|model| ((model.id().namespace.clone(), model.version()), Arc::as_ptr(model) as usize));
+        (served.collect(), is_evicted)
     }
 
     /// Unloads every model of that name and scope.

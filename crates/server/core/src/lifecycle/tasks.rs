@@ -12,6 +12,7 @@ use tokio::sync::oneshot::{Receiver, channel};
 
 use super::dependents::{DeferredOutcome, Dependencies};
 use super::fetch::{Canceller, FetchOutcome};
+use super::members::MemberLoads;
 use super::records::Records;
 use crate::scope::Scope;
 use crate::source::Overrides;
@@ -19,6 +20,18 @@ use crate::spec::ModelId;
 
 /// Receives the outcome of a task.
 pub(crate) type Done = Box<dyn FnOnce(Result<()>) + Send>;
+
+/// The reason for a load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LoadReason {
+    /// The server starts with the model, or a poll found it. The server is not ready without it, even if it fails to load. A model
+    /// that is loaded on demand, or has no room, waits for its first request.
+    Start,
+    /// The model is a member of one that the server loads by itself. Without room, it waits for its first request.
+    Member,
+    /// A request or a client waits for it, or its schedule loads it.
+    Request,
+}
 
 /// A change to the models of a name.
 pub(crate) enum Task {
@@ -30,8 +43,8 @@ pub(crate) enum Task {
         scope: Scope,
         /// Whether to load its members, too.
         with_members: bool,
-        /// Whether the server is not ready without it, even if it fails to load.
-        is_required: bool,
+        /// The reason for the load.
+        reason: LoadReason,
         /// When it was requested: older knowledge of the source is outdated.
         as_of: Instant,
     },
@@ -39,6 +52,8 @@ pub(crate) enum Task {
     Poll {
         /// When the poll began.
         as_of: Instant,
+        /// Whether a changed model loads its members even if no one wanted them before.
+        with_members: bool,
     },
     /// Unload it.
     Unload {
@@ -47,8 +62,6 @@ pub(crate) enum Task {
         /// Whether to unload the members that were loaded only for it, too.
         with_members: bool,
     },
-    /// Unload it until it is needed again.
-    Evict,
     /// Change the number of a version's instances.
     Resize {
         /// The model.
@@ -64,6 +77,8 @@ pub(crate) enum Task {
         so_far: Result<()>,
         /// Why it can never be served, if it depends on itself.
         circle: Option<Error>,
+        /// How members that are not in memory are loaded before.
+        members: MemberLoads,
     },
 }
 
@@ -71,6 +86,10 @@ impl Task {
     /// Whether the task needs the source before it can run.
     fn needs_fetch(&self) -> bool {
         matches!(self, Self::Load { .. } | Self::Poll { .. })
+    }
+
+    fn is_load(&self) -> bool {
+        matches!(self, Self::Load { .. })
     }
 }
 
@@ -86,8 +105,8 @@ pub(super) struct Tasks {
     direct: usize,
     /// Models that a job is being done of, or was fetched for.
     busy: BTreeSet<String>,
-    /// The busy models whose job may load them.
-    loading: BTreeSet<String>,
+    /// The busy models whose job may load them, and whether it does so if they are not in memory.
+    loading: BTreeMap<String, bool>,
     /// The busy models that are being reconciled, with the models that they waited for.
     reconciling: BTreeMap<String, BTreeSet<String>>,
     /// Cancellers of the fetches in progress, by model.
@@ -102,6 +121,8 @@ pub(super) struct Tasks {
     /// Records of models that were loaded, or failed to load.
     pub(super) known: BTreeMap<String, Records>,
     pub(super) dependencies: Dependencies,
+    /// Whether models that consist of others load their members one model after another.
+    in_turn: bool,
 }
 
 /// A stage of a job.
@@ -130,12 +151,17 @@ impl<T> PerStage<T> {
 pub(super) struct Job {
     pub name: String,
     pub task: Task,
-    /// The models whose earlier jobs are done first. Never in a circle: see [`Dependencies::circle`].
+    /// The models whose earlier jobs are done first. A reconciliation's are never in a circle: see [`Dependencies::circle`].
     pub after: BTreeSet<String>,
     pub done: Done,
 }
 
 impl Tasks {
+    /// No tasks yet. `in_turn`: whether models that consist of others load their members one model after another.
+    pub(super) fn new(in_turn: bool) -> Self {
+        Self { in_turn, ..Self::default() }
+    }
+
     pub(super) fn push(&mut self, job: Job) {
         self.insert(self.waiting.len(), job);
     }
@@ -184,11 +210,11 @@ impl Tasks {
         }
     }
 
-    /// Whether the last of a model's jobs that wait before a place is a load.
+    /// Whether the last of a model's jobs that wait before a place is a load. A poll leaves an evicted model alone.
     fn is_being_loaded(&self, name: &str, place: usize) -> bool {
         match self.waiting.iter().take(place).rfind(|job| job.name == name) {
-            Some(job) => job.task.needs_fetch(),
-            None => self.loading.contains(name),
+            Some(job) => job.task.is_load(),
+            None => self.loading.get(name).is_some_and(|is_load| *is_load),
         }
     }
 
@@ -199,6 +225,19 @@ impl Tasks {
         awaited.contains(name)
     }
 
+    /// Whether a reconciliation waits that needs this model in memory: no load of it, or of what consists of it, comes before.
+    fn is_needed(&self, name: &str) -> bool {
+        let (mut loads, mut needed) = (BTreeSet::new(), BTreeSet::new());
+        for job in &self.waiting {
+            match job.task {
+                Task::Load { .. } => drop(loads.insert(job.name.as_str())),
+                Task::Reconcile { .. } => self.dependencies.add_members_but(&job.after, &loads, &mut needed),
+                Task::Poll { .. } | Task::Unload { .. } | Task::Resize { .. } => {}
+            }
+        }
+        needed.contains(name)
+    }
+
     pub(super) fn is_concerned(&self, name: &str) -> bool {
         self.busy.contains(name) || self.counts.contains_key(name)
     }
@@ -207,7 +246,7 @@ impl Tasks {
     /// ensembles is neither.
     pub(super) fn progress(&self) -> (BTreeSet<&String>, usize) {
         let fetched: BTreeSet<_> = self.fetched.iter().map(|(job, ..)| &job.name).collect();
-        let loading = self.loading.iter().chain(self.reconciling.keys());
+        let loading = self.loading.keys().chain(self.reconciling.keys());
         let running: BTreeSet<_> = loading.filter(|name| !fetched.contains(name)).collect();
         let queued = self.waiting.iter().filter(|job| !matches!(job.task, Task::Unload { .. }));
         let waiting: BTreeSet<_> = queued.map(|job| &job.name).chain(fetched).collect();
@@ -238,9 +277,9 @@ impl Tasks {
         let job = self.remove(next?)?;
         self.busy.insert(job.name.clone());
         if job.task.needs_fetch() {
-            self.loading.insert(job.name.clone());
+            self.loading.insert(job.name.clone(), job.task.is_load());
         }
-        if !job.after.is_empty() {
+        if !job.after.is_empty() && matches!(job.task, Task::Reconcile { .. }) {
             self.reconciling.insert(job.name.clone(), job.after.clone());
         }
         let records = self.known.remove(&job.name).unwrap_or_default();
@@ -283,13 +322,24 @@ impl Tasks {
         }
     }
 
-    /// Takes the records of a model that no job concerns, as if a job began. [`end`](Self::end) ends it.
-    pub(super) fn take(&mut self, name: &str) -> Option<Records> {
-        if self.closed || self.is_concerned(name) || self.is_awaited(name) {
+    /// Takes the records of a model and of those that depend on it, the outermost ones first, as if a job of each began.
+    /// [`end`](Self::end) ends them. `None` if a job of one of them is in progress, or a waiting one needs the model as it is.
+    pub(super) fn take_with_users(&mut self, name: &str) -> Option<Vec<(String, Records)>> {
+        let names = self.dependencies.outermost_first(name);
+        let is_waiting = |job: &Job| job.name == name && !job.task.is_load();
+        if self.closed
+            || names.iter().any(|name| self.busy.contains(name))
+            || self.waiting.iter().any(is_waiting)
+            || self.is_needed(name)
+        {
             return None;
         }
-        self.busy.insert(name.to_owned());
-        Some(self.known.remove(name).unwrap_or_default())
+        let taken = names.into_iter().map(|name| {
+            self.busy.insert(name.clone());
+            let records = self.known.remove(&name).unwrap_or_default();
+            (name, records)
+        });
+        Some(taken.collect())
     }
 
     /// A job is done.
@@ -345,7 +395,7 @@ impl Tasks {
             return;
         }
         let (after, circle) = self.before_reconciling(name);
-        let task = Task::Reconcile { so_far: Ok(()), circle };
+        let task = Task::Reconcile { so_far: Ok(()), circle, members: MemberLoads::of_change() };
         self.insert(place, Job { name: name.to_owned(), task, after, done });
     }
 
@@ -362,36 +412,49 @@ impl Tasks {
         }
     }
 
-    /// A model was read: it is reconciled when its members are loaded. They are loaded before, if there is a time
-    /// as of which.
+    /// A model was read: it is reconciled when its members are loaded. If `load_all`, they are loaded before, or reloaded if they
+    /// have changed.
     pub(super) fn reconcile_after_members(
         &mut self,
         name: &str,
         so_far: Result<()>,
-        members_as_of: Option<Instant>,
+        members: MemberLoads,
+        load_all: bool,
         done: Done,
     ) {
         let (after, circle) = self.before_reconciling(name);
-        let own = self.waiting.iter().position(|job| job.name == name).unwrap_or(self.waiting.len());
-        let mut place = own.min(self.place_of_reconciling(name));
-        for (member, as_of) in
-            members_as_of.iter().flat_map(|as_of| after.iter().map(move |member| (member, *as_of)))
-        {
-            if self.is_being_loaded(member, place) {
+        let loads = if load_all { after.clone() } else { BTreeSet::new() };
+        let task = Task::Reconcile { so_far, circle, members };
+        self.reconcile_after_loads(Job { name: name.to_owned(), task, after, done }, loads, members);
+    }
+
+    /// Queues a reconciliation, and before it the loads of these members.
+    pub(super) fn reconcile_after_loads(&mut self, job: Job, loads: BTreeSet<String>, how: MemberLoads) {
+        let own = self.waiting.iter().position(|other| other.name == job.name).unwrap_or(self.waiting.len());
+        let mut place = own.min(self.place_of_reconciling(&job.name));
+        let in_turn = self.in_turn && how.reason == LoadReason::Request;
+        let after = if in_turn { self.reconciled_before(&job.name) } else { BTreeSet::new() };
+        for member in loads {
+            if self.is_being_loaded(&member, place) {
                 continue;
             }
-            if !self.known.contains_key(member) {
-                self.dependencies.imply(member);
+            if !self.known.contains_key(&member) {
+                self.dependencies.imply(&member);
             }
-            let overrides = Overrides::default();
-            let scope = Scope::ALL;
-            let task = Task::Load { overrides, scope, with_members: true, is_required: false, as_of };
-            let job = Job { name: member.clone(), task, after: BTreeSet::new(), done: Box::new(|_| {}) };
-            self.insert(place, job);
+            let (overrides, scope) = (Overrides::default(), Scope::ALL);
+            let MemberLoads { reason, as_of, .. } = how;
+            let task = Task::Load { overrides, scope, with_members: true, reason, as_of };
+            self.insert(place, Job { name: member, task, after: after.clone(), done: Box::new(|_| {}) });
             place += 1;
         }
-        let task = Task::Reconcile { so_far, circle };
-        self.insert(place, Job { name: name.to_owned(), task, after, done });
+        self.insert(place, job);
+    }
+
+    /// The other models that are being reconciled, or wait for it.
+    fn reconciled_before(&self, name: &str) -> BTreeSet<String> {
+        let waiting = self.waiting.iter().filter(|job| matches!(job.task, Task::Reconcile { .. }));
+        let names = waiting.map(|job| &job.name).chain(self.reconciling.keys());
+        names.filter(|other| *other != name).cloned().collect()
     }
 
     /// Unloads the members of an unloaded model that were loaded only for it, if `with_members`.

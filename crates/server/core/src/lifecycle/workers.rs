@@ -9,8 +9,9 @@ use nereid_backend_api::{Error, Result};
 use super::LifeCycle;
 use super::dependents::DeferredOutcome;
 use super::fetch::FetchOutcome;
+use super::members::MemberLoads;
 use super::records::{Records, all};
-use super::tasks::{CAPACITY, Done, Job, Stage, Task, Tasks};
+use super::tasks::{CAPACITY, Done, Job, LoadReason, Stage, Task, Tasks};
 use crate::source::Overrides;
 use crate::spec::ModelId;
 
@@ -43,7 +44,7 @@ impl LifeCycle {
 
     /// Starts a thread for each stage that has more to do than the calling thread, which continues with `own`. Every thread
     /// that takes a job does this, too.
-    fn spawn_workers(self: &Arc<Self>, mut tasks: MutexGuard<'_, Tasks>, own: Option<Stage>) {
+    pub(super) fn spawn_workers(self: &Arc<Self>, mut tasks: MutexGuard<'_, Tasks>, own: Option<Stage>) {
         for (stage, limit) in [(Stage::Fetch, self.limits.fetches), (Stage::Load, self.limits.loads)] {
             let others = usize::from(own == Some(stage));
             let threads = tasks.threads.of(stage);
@@ -66,7 +67,7 @@ impl LifeCycle {
         }
     }
 
-    /// Ends what [`Tasks::take`] began.
+    /// Ends what [`Tasks::take_with_users`] began.
     pub(super) fn give_back(self: &Arc<Self>, name: &str, records: Records) {
         let mut tasks = self.lock();
         tasks.end(name);
@@ -151,7 +152,8 @@ impl LifeCycle {
                 }
                 Ok(fetched) => {
                     drop(tasks);
-                    let outcome = self.apply_fetched(fetched, &Overrides::default(), false, &mut records);
+                    let (overrides, reason) = (Overrides::default(), LoadReason::Request);
+                    let outcome = self.apply_fetched(fetched, &overrides, reason, &mut records);
                     self.finish(job, records, outcome, false, Stage::Fetch);
                 }
                 Err(error) => {
@@ -166,11 +168,12 @@ impl LifeCycle {
     fn work_on_loads(self: Arc<Self>) {
         loop {
             let mut tasks = self.lock();
-            let Some((mut job, mut records, fetched)) = tasks.next_to_do() else {
+            let Some((job, records, fetched)) = tasks.next_to_do() else {
                 tasks.threads.load -= 1;
                 return;
             };
             self.spawn_workers(tasks, None);
+            let Some((mut job, mut records)) = self.load_members_first(job, records) else { continue };
             let before = self.served_of_all(&job.name);
             let outcome = self.act(&job.name, &mut job.task, fetched, &mut records);
             let has_changed = self.served_of_all(&job.name) != before;
@@ -186,19 +189,18 @@ impl LifeCycle {
         records: &mut Records,
     ) -> Result<()> {
         match task {
-            Task::Load { overrides, is_required, .. } => {
-                self.apply_fetched(fetched, overrides, *is_required, records)
+            Task::Load { overrides, reason, .. } => self.apply_fetched(fetched, overrides, *reason, records),
+            Task::Poll { .. } => {
+                self.apply_fetched(fetched, &Overrides::default(), LoadReason::Start, records)
             }
-            Task::Poll { .. } => self.apply_fetched(fetched, &Overrides::default(), true, records),
             Task::Unload { scope, .. } => {
                 self.unload_every(name, scope, records);
                 Ok(())
             }
             Task::Resize { id, version, instances } => self.resize(id, *version, *instances),
-            Task::Evict => self.evict_every(name, records),
-            Task::Reconcile { so_far, circle } => {
+            Task::Reconcile { so_far, circle, members } => {
                 let so_far = std::mem::replace(so_far, Ok(()));
-                all([so_far, self.reconcile_all(name, circle.as_ref(), records)])
+                all([so_far, self.reconcile_all(name, circle.as_ref(), *members, records)])
             }
         }
     }
@@ -213,10 +215,8 @@ impl LifeCycle {
         stage: Stage,
     ) {
         let Job { name, task, done, .. } = job;
-        let members_as_of = match task {
-            Task::Load { with_members: true, as_of, .. } => Some(as_of),
-            _ => None,
-        };
+        let loads_members = matches!(task, Task::Load { with_members: true, .. });
+        let member_loads = MemberLoads::of(&task, self.table().load().ready_of(&name).next().is_some());
         let (is_unload, with_members) = match task {
             Task::Unload { with_members, .. } => (true, with_members),
             _ => (false, false),
@@ -239,7 +239,7 @@ impl LifeCycle {
         }
         let mut report = None;
         if needs_reconciling && !tasks.closed {
-            tasks.reconcile_after_members(&name, outcome, members_as_of, done);
+            tasks.reconcile_after_members(&name, outcome, member_loads, loads_members, done);
         } else {
             let deferred = DeferredOutcome::new(done, outcome);
             if !tasks.closed {

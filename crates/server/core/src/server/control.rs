@@ -7,7 +7,7 @@ use std::time::Instant;
 use nereid_backend_api::{Error, Result};
 
 use super::{ModelControl, Server};
-use crate::lifecycle::Task;
+use crate::lifecycle::{LoadReason, Task};
 use crate::model::Model;
 use crate::scope::ScopedName;
 use crate::source::Overrides;
@@ -30,7 +30,7 @@ impl Server {
         let ScopedName { name, scope } = name;
         self.check_control(name)?;
         let (scope, as_of) = (scope.clone(), Instant::now());
-        let task = Task::Load { overrides, scope, with_members: true, is_required: false, as_of };
+        let task = Task::Load { overrides, scope, with_members: true, reason: LoadReason::Request, as_of };
         self.models.submit(name.to_owned(), task, Box::new(done));
         Ok(())
     }
@@ -76,22 +76,26 @@ impl Server {
         Ok(())
     }
 
-    /// Unloads a model to free its memory, and calls `done` once it takes no further requests. The model stays wanted: the server
-    /// is as ready as before, and [`load_on_demand`](Self::load_on_demand) loads it again. For the server's own decisions, in
-    /// every model control mode.
+    /// Unloads a model to free its memory, and the models that consist of it. Requests in progress are still answered. The models
+    /// stay wanted: the server is as ready as before, and [`load_on_demand`](Self::load_on_demand) loads them again. For the
+    /// server's own decisions, in every model control mode. Never blocks.
     ///
-    /// Fails for a model that others consist of, and for one that could not be loaded again.
-    pub fn evict_model(&self, name: &str, done: impl FnOnce(Result<()>) + Send + 'static) {
-        self.models.submit(name.to_owned(), Task::Evict, Box::new(done));
-    }
-
-    /// [`evict_model`](Self::evict_model) on the calling thread, which may be one that loads models. Waits a few seconds until the
-    /// model's memory is free.
+    /// Returns the names of the models that left, `name` last.
     ///
     /// # Errors
-    /// As there, and for a model that is being loaded or unloaded.
-    pub fn evict_model_now(&self, name: &str) -> Result<()> {
-        self.models.evict_now(name)
+    /// The model is not loaded, is being loaded or unloaded, could not be loaded again, consists of others, or is a member of one
+    /// that requests still hold; that one may have left.
+    pub fn evict_model(&self, name: &str) -> Result<Vec<String>> {
+        self.models.evict(name)
+    }
+
+    /// [`evict_model`](Self::evict_model) on a thread that may block, such as one that loads models. Waits a few seconds for the end
+    /// of requests, and until the model's memory is free.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn evict_model_and_wait(&self, name: &str) -> Result<Vec<String>> {
+        self.models.evict_and_wait(name)
     }
 
     /// Changes the number of a version's instances, and calls `done` with the outcome. For the server's own decisions, about models
@@ -146,7 +150,7 @@ impl Server {
     pub fn load_on_demand(&self, name: ScopedName<'_>, done: impl FnOnce(Result<()>) + Send + 'static) {
         let ScopedName { name, scope } = name;
         let (overrides, scope, as_of) = (Overrides::default(), scope.clone(), Instant::now());
-        let task = Task::Load { overrides, scope, with_members: true, is_required: false, as_of };
+        let task = Task::Load { overrides, scope, with_members: true, reason: LoadReason::Request, as_of };
         self.models.submit(name.to_owned(), task, Box::new(done));
     }
 

@@ -3,11 +3,15 @@
 use std::sync::Arc;
 
 use nereid_backend_api::{CorrelationId, InferRequest, Result};
+use smallvec::SmallVec;
 
 use super::ModelTable;
 use crate::model::Model;
 use crate::release::Release;
 use crate::spec::ModelId;
+
+/// As many versions take part in a release without an allocation for each request.
+const FEW: usize = 4;
 
 impl ModelTable {
     /// The version that executes an inner request to a model: the requested one, or the choice of its release.
@@ -39,7 +43,8 @@ impl ModelTable {
         key: Option<u64>,
         request: &InferRequest,
     ) -> Arc<Model> {
-        let served: Vec<_> = self.ready_of(described.name()).filter(|it| it.id() == described.id()).collect();
+        let served = self.get(described.id()).into_iter().flat_map(|entry| entry.ready());
+        let served: SmallVec<[&Arc<Model>; FEW]> = served.collect();
         let id = &request.correlation_id;
         if *id != CorrelationId::None
             && !request.sequence.start
@@ -47,7 +52,7 @@ impl ModelTable {
         {
             return Arc::clone(holder);
         }
-        let versions: Vec<_> = served.iter().map(|model| model.version()).collect();
+        let versions: SmallVec<[u64; FEW]> = served.iter().map(|model| model.version()).collect();
         if versions.is_empty() {
             return Arc::clone(described);
         }

@@ -32,6 +32,12 @@ pub trait Residency: VersionChooser + fmt::Debug {
         true
     }
 
+    /// Whether memory is limited. Models that consist of others are then loaded in turn: two that have some members each would wait
+    /// for the room of each other's.
+    fn is_limited(&self) -> bool {
+        false
+    }
+
     /// Makes room for a model that is about to be loaded, on the calling thread, which may block. Called for models that have no
     /// version in memory, and do not consist of others.
     ///

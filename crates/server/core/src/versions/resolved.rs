@@ -33,7 +33,8 @@ impl ResolvedModel {
     pub(crate) fn of(model: Arc<Model>, version: Option<u64>, head: impl FnOnce() -> RequestHead) -> Self {
         let route = match (version, model.release()) {
             (None, Some(release)) => {
-                Some(Box::new(Route { release: Arc::clone(release), key: release.key(&head()) }))
+                let key = if release.has_keys() { release.key(&head()) } else { None };
+                Some(Box::new(Route { release: Arc::clone(release), key }))
             }
             _ => None,
         };

@@ -9,14 +9,16 @@ use std::task::{Context, Poll, Waker};
 use futures_util::future::join_all;
 use nereid_backend_api::{Backend, DataType, InferRequest, Response, Tensor};
 use nereid_core::{
-    BlockingSource, Caller, Fingerprint, MemoryBasis, ModelControl, ModelId, ModelSpec, Overrides,
-    RequestHead, Scope, ScopedName, ServerOptions,
+    BlockingSource, Caller, ExecutorFactory, Fingerprint, MemoryBasis, ModelControl, ModelId, ModelSpec,
+    Overrides, RequestHead, Scope, ScopedName, ServerOptions,
 };
+use nereid_ensemble::EnsembleFactory;
 use nereid_testkit::{Gate, ScriptedBackend, ScriptedModel};
 
 use super::*;
 use crate::idleness::IDLE_CHECK;
 
+mod ensembles;
 mod schedules;
 
 /// The content of models whose executions wait at the gate.
@@ -54,8 +56,9 @@ impl BlockingSource for Changing {
 
     fn read(&self, id: &ModelId, _: &Overrides) -> Result<ModelSpec> {
         let (_, text) = self.of(&id.name)?;
-        let tensors = "backend: 'b' output { name: 'Y' data_type: TYPE_UINT8 dims: [ 1 ] }";
-        let config = nereid_testkit::normalised(&id.name, &format!("{tensors} {text}"));
+        let backend = if text.contains("ensemble_scheduling") { "" } else { "backend: 'b'" };
+        let tensors = "input { name: 'X' data_type: TYPE_UINT8 dims: [ 1 ] } output { name: 'Y' data_type: TYPE_UINT8 dims: [ 1 ] }";
+        let config = nereid_testkit::normalised(&id.name, &format!("{backend} {tensors} {text}"));
         let fingerprint = self.fingerprint_of(id)?;
         Ok(ModelSpec { fingerprint, ..ModelSpec::new(id.clone(), "m", config, [1]) })
     }
@@ -84,6 +87,18 @@ fn world(control: ModelControl, options: ResidencyOptions, models: &[(&str, u8, 
 }
 
 fn world_at(
+    clock: Clock,
+    control: ModelControl,
+    options: ResidencyOptions,
+    models: &[(&str, u8, &str)],
+) -> World {
+    let world = idle_world(clock, control, options, models);
+    world.server.start((control == ModelControl::OnDemand).then(Vec::new)).unwrap();
+    world
+}
+
+/// A server that was not started.
+fn idle_world(
     clock: Clock,
     control: ModelControl,
     options: ResidencyOptions,
@@ -122,13 +137,18 @@ fn world_at(
         load_threads: 4,
         model_control: control,
         residency: Some(Arc::clone(&residency) as _),
+        executors: [Arc::new(EnsembleFactory) as Arc<dyn ExecutorFactory>].into_iter().collect(),
         ..ServerOptions::default()
     };
     let backends = BTreeMap::from([("b".to_owned(), Arc::new(backend) as Arc<dyn Backend>)]);
     let server = Server::new(options, backends, Arc::clone(&source) as _);
     residency.attach(&server);
-    server.start(all_on_demand.then(Vec::new)).unwrap();
     World { server, source, loads, is_broken, held, gate, residency }
+}
+
+fn input() -> InferRequest {
+    let inputs = vec![Tensor::new("X", DataType::Uint8, [1], vec![0])];
+    InferRequest { inputs, ..InferRequest::default() }
 }
 
 /// A server whose three models are loaded on demand: all of a repository, or by their configurations.
@@ -151,7 +171,7 @@ impl World {
     async fn ask_with(&self, name: &str, version: Option<u64>, time_limit: Option<Duration>) -> Result<u8> {
         let head = || RequestHead::default().with_time_limit(time_limit);
         let model = self.server.resolve_with(ScopedName::everywhere(name), version, head).await?;
-        let mut answers = self.server.infer(&model, InferRequest::default(), Caller::default())?;
+        let mut answers = self.server.infer(&model, input(), Caller::default())?;
         Ok(answers.single().await?.outputs[0].contiguous()?[0])
     }
 
@@ -170,9 +190,11 @@ impl World {
     }
 
     fn evict(&self, name: &str) {
-        let (done, outcome) = mpsc::channel();
-        self.server.evict_model(name, move |result| done.send(result).unwrap());
-        outcome.recv().unwrap().unwrap();
+        // A load may be visible before it has ended.
+        while let Err(error) = self.server.evict_model(name) {
+            assert_eq!(error.code(), ErrorCode::Unavailable, "{error}");
+            std::thread::yield_now();
+        }
     }
 }
 
@@ -483,7 +505,7 @@ async fn neither_models_in_use_nor_kept_ones_leave() {
     let world = world(ModelControl::OnDemand, budget(30), &models);
     world.ask("kept").await.unwrap();
     let busy = world.server.resolve(ScopedName::everywhere("busy"), None).await.unwrap();
-    let answers = world.server.infer(&busy, InferRequest::default(), Caller::default()).unwrap();
+    let answers = world.server.infer(&busy, input(), Caller::default()).unwrap();
     drop(busy);
     for name in ["a", "b", "a", "b"] {
         world.ask(name).await.unwrap();
@@ -493,7 +515,7 @@ async fn neither_models_in_use_nor_kept_ones_leave() {
     assert!(error.message().contains("more than the memory budget"), "{error}");
     world.source.put("a", HELD, &plain);
     let holder = world.server.resolve(ScopedName::everywhere("a"), None).await.unwrap();
-    let others = world.server.infer(&holder, InferRequest::default(), Caller::default()).unwrap();
+    let others = world.server.infer(&holder, input(), Caller::default()).unwrap();
     drop(holder);
     let error = world.ask("b").await.unwrap_err();
     assert!(error.message().contains("none can leave now") && error.retry_after().is_some(), "{error}");
@@ -549,7 +571,7 @@ async fn models_in_use_stay_on_their_gpu() {
     let world = world(ModelControl::OnDemand, options, &models);
     world.ask("other").await.unwrap();
     let busy = world.server.resolve(ScopedName::everywhere("busy"), None).await.unwrap();
-    let mut answers = world.server.infer(&busy, InferRequest::default(), Caller::default()).unwrap();
+    let mut answers = world.server.infer(&busy, input(), Caller::default()).unwrap();
     drop(busy);
     let error = world.ask("waits").await.unwrap_err();
     let expected = "it takes about 0.0 MB of GPU 0, and models take 0.0 MB of 0.0 MB; none can leave now";
@@ -636,7 +658,7 @@ async fn idle_models_leave_and_come_back_for_their_next_request() {
             world.ask("a").await.unwrap();
             world.ask("b").await.unwrap();
             let busy = world.server.resolve(ScopedName::everywhere("busy"), None).await.unwrap();
-            let request = InferRequest { id: format!("{round}"), ..InferRequest::default() };
+            let request = InferRequest { id: format!("{round}"), ..input() };
             let mut answers = world.server.infer(&busy, request, Caller::default()).unwrap();
             drop(busy);
             while world.server.model(ScopedName::everywhere("a"), None).is_ok() {

@@ -4,6 +4,11 @@ use super::*;
 
 const SECOND: Duration = Duration::from_secs(1);
 
+fn note(policy: &mut Policy, name: &str, total: u64, size: u64, cost: Duration) {
+    let uses = policy.count(name, total);
+    policy.note(name, uses, size, cost);
+}
+
 #[test]
 fn models_that_are_rarely_used_quickly_loaded_or_large_leave_first() {
     for (what, keep, leave) in [
@@ -13,8 +18,8 @@ fn models_that_are_rarely_used_quickly_loaded_or_large_leave_first() {
         ("product", (2, 10, 10 * SECOND), (9, 10, SECOND)),
     ] {
         let mut policy = Policy::default();
-        policy.note("keep", keep.0, keep.1, keep.2);
-        policy.note("leave", leave.0, leave.1, leave.2);
+        note(&mut policy, "keep", keep.0, keep.1, keep.2);
+        note(&mut policy, "leave", leave.0, leave.1, leave.2);
         assert_eq!(policy.least(["keep", "leave"].into_iter()), Some("leave"), "{what}");
         assert_eq!(policy.least(["keep"].into_iter()), Some("keep"), "{what}");
         assert_eq!(policy.least([].into_iter()), None);
@@ -24,11 +29,11 @@ fn models_that_are_rarely_used_quickly_loaded_or_large_leave_first() {
 #[test]
 fn a_model_that_is_no_longer_used_leaves_however_often_it_was_used() {
     let mut policy = Policy::default();
-    policy.note("old", 100, 10, SECOND);
+    note(&mut policy, "old", 100, 10, SECOND);
     // Others come and go; each is used a few times.
     for round in 0..200 {
         let name = format!("new{}", round % 3);
-        policy.note(&name, 2, 10, SECOND);
+        note(&mut policy, &name, 2, 10, SECOND);
         match policy.least(["old", &name].into_iter()) {
             Some("old") => return,
             _ => policy.left(&name),
@@ -40,14 +45,14 @@ fn a_model_that_is_no_longer_used_leaves_however_often_it_was_used() {
 #[test]
 fn a_counter_that_starts_again_counts_from_there() {
     let mut policy = Policy::default();
-    policy.note("a", 10, 1, SECOND);
-    policy.note("a", 13, 1, SECOND);
+    note(&mut policy, "a", 10, 1, SECOND);
+    note(&mut policy, "a", 13, 1, SECOND);
     assert!((policy.models["a"].uses - 13.0).abs() < 1e-9);
     policy.left("a");
-    policy.note("a", 4, 1, SECOND);
+    note(&mut policy, "a", 4, 1, SECOND);
     assert!((policy.models["a"].uses - 10.5).abs() < 1e-9);
     // A reload, which the policy did not see.
-    policy.note("a", 1, 1, SECOND);
+    note(&mut policy, "a", 1, 1, SECOND);
     assert!((policy.models["a"].uses - 11.5).abs() < 1e-9);
 }
 
@@ -158,7 +163,7 @@ fn compared(shifts: usize, seed: u64) -> (f64, f64) {
         |model, is_loaded| {
             let (policy, counters) = &mut *policy.borrow_mut();
             counters[model] = if is_loaded { 1 } else { counters[model] + 1 };
-            policy.note(&models[model].name, counters[model], models[model].size, models[model].cost);
+            note(policy, &models[model].name, counters[model], models[model].size, models[model].cost);
         },
     );
     (recent, valuable)

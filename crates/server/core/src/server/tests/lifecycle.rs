@@ -136,7 +136,7 @@ impl World {
     }
 
     fn evict(&self) -> Result<()> {
-        evict(&self.server, "m")
+        evict(&self.server, "m").map(drop)
     }
 
     fn load_on_demand(&self) -> Result<()> {
@@ -157,10 +157,8 @@ impl World {
     }
 }
 
-fn evict(server: &Server, name: &str) -> Result<()> {
-    let (done, outcome) = channel();
-    server.evict_model(name, move |result| done.send(result).unwrap());
-    outcome.recv().unwrap()
+fn evict(server: &Server, name: &str) -> Result<Vec<String>> {
+    server.evict_model(name)
 }
 
 #[test]

@@ -85,6 +85,10 @@ impl Release for Keyed {
         1
     }
 
+    fn has_keys(&self) -> bool {
+        true
+    }
+
     fn key(&self, head: &RequestHead) -> Option<u64> {
         head.get("x-key")?.parse().ok()
     }

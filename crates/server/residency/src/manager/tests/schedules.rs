@@ -28,7 +28,7 @@ fn scheduled(times: &str, more: &str) -> String {
 
 impl World {
     /// Waits until exactly these models are in memory.
-    async fn until_resident(&self, names: &[&str]) {
+    pub(super) async fn until_resident(&self, names: &[&str]) {
         let expected: BTreeSet<_> = names.iter().map(|name| (*name).to_owned()).collect();
         let end = Instant::now() + Duration::from_secs(60);
         while self.resident() != expected {
@@ -52,7 +52,7 @@ impl World {
     }
 
     /// Waits until the clock has been looked at a few times.
-    async fn let_time_pass(&self) {
+    pub(super) async fn let_time_pass(&self) {
         tokio::time::sleep(10 * IDLE_CHECK).await;
     }
 }

@@ -252,7 +252,7 @@ fn check(control: ModelControl, on_demand: bool, events: &[Event]) {
             }
             Event::Evict => assert_eq!(world.evict().is_ok(), plain.evict()),
             Event::EvictNow => {
-                assert_eq!(world.server.evict_model_now("m").is_ok(), plain.evict());
+                assert_eq!(world.server.evict_model_and_wait("m").is_ok(), plain.evict());
                 // Its memory is free, not only on the way.
                 assert!(index(&world.server).iter().all(|line| !line.contains("UNLOADING")));
             }

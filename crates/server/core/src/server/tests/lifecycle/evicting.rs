@@ -89,13 +89,119 @@ fn an_unload_and_a_failed_load_end_an_eviction() {
     }
 }
 
-#[test]
-fn models_that_others_consist_of_or_only_a_client_has_are_not_evicted() {
-    let models = vec![plain("a", 1), plain("b", 1), depending("both", &["a", "b"])];
+/// `both` consists of `a` and `b`, `outer` of `both` and `c`.
+fn nested(start: &[&str]) -> Arc<Server> {
+    let models = vec![
+        plain("a", 1),
+        plain("b", 1),
+        plain("c", 1),
+        depending("both", &["a", "b"]),
+        depending("outer", &["both", "c"]),
+    ];
     let server = server_of(scripted(echo), models);
-    server.start(Some(vec!["both".into()])).unwrap();
+    server.start(Some(start.iter().map(|name| (*name).to_owned()).collect())).unwrap();
+    server
+}
+
+fn settled(server: &Server) -> Vec<String> {
+    loop {
+        let index = index(server);
+        if index.iter().all(|line| !line.contains("UNLOADING")) {
+            return index;
+        }
+        thread::yield_now();
+    }
+}
+
+fn load_on_demand(server: &Server, name: &str) -> Result<()> {
+    let (done, outcome) = channel();
+    server.load_on_demand(ScopedName::everywhere(name), move |result| done.send(result).unwrap());
+    outcome.recv().unwrap()
+}
+
+#[test]
+fn models_leave_after_those_that_consist_of_them_and_come_back_with_these() {
+    // The model that leaves, the models that leave with it, in order, and those in memory afterwards.
+    for (name, left, resident) in [
+        ("a", &["outer", "both", "a"][..], "b c"),
+        ("b", &["outer", "both", "b"], "a c"),
+        ("c", &["outer", "c"], "a b both"),
+    ] {
+        let server = nested(&["outer"]);
+        assert_eq!(server.evict_model_and_wait(name).unwrap(), left);
+        let lines = settled(&server);
+        let ready = |server: &Server| {
+            server.models().ready().map(|model| model.name().to_owned()).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(ready(&server), resident);
+        let evicted = lines.iter().filter(|line| line.ends_with("UNLOADED: loaded on demand")).count();
+        assert_eq!(evicted, left.len(), "{lines:?}");
+        assert!(server.is_ready());
+        load_on_demand(&server, "outer").unwrap();
+        assert_eq!(ready(&server), "a b both c outer");
+        assert!(server.is_ready());
+    }
+}
+
+#[test]
+fn a_model_stays_while_requests_hold_one_that_consists_of_it() {
+    let server = nested(&["both"]);
+    let held = server.model(ScopedName::everywhere("both"), None).unwrap();
+    let error = evict(&server, "a").unwrap_err();
+    assert_eq!(error.message(), "model 'a' cannot be evicted: 'both' consists of it");
+    assert_eq!(
+        index(&server),
+        ["a/1 READY", "b/1 READY", "both/1 UNLOADING", "c", "outer"],
+        "its next request loads it with its members"
+    );
+    drop(held);
+    while let Err(error) = evict(&server, "a") {
+        assert_eq!(error.code(), ErrorCode::Unavailable);
+        thread::yield_now();
+    }
+    let evicted = ["a/1 UNLOADED: loaded on demand", "b/1 READY", "both/1 UNLOADED: loaded on demand"];
+    assert_eq!(settled(&server)[..3], evicted);
+}
+
+#[test]
+fn an_unload_of_a_member_ends_the_service_of_an_evicted_model() {
+    let unload = |server: &Server, name: &str| {
+        let (done, outcome) = channel();
+        let done = move |result| done.send(result).unwrap();
+        server.unload_model(ScopedName::everywhere(name), done).unwrap();
+        outcome.recv().unwrap().unwrap();
+    };
+    let load = |server: &Server, name: &str| {
+        let (done, outcome) = channel();
+        let done = move |result| done.send(result).unwrap();
+        server.load_model(ScopedName::everywhere(name), Overrides::default(), done).unwrap();
+        outcome.recv().unwrap().unwrap();
+    };
+    for evicted in ["a", "b"] {
+        let server = nested(&["both"]);
+        server.evict_model_and_wait(evicted).unwrap();
+        settled(&server);
+        // A load of another member leaves it to its next request.
+        load(&server, "b");
+        let line =
+            |server: &Server| settled(server).into_iter().find(|line| line.starts_with("both")).unwrap();
+        assert_eq!(line(&server), "both/1 UNLOADED: loaded on demand");
+        unload(&server, "a");
+        let reason = line(&server);
+        assert!(
+            reason.starts_with("both/1 UNAVAILABLE") && reason.contains("'a'"),
+            "{evicted} was evicted: {reason}"
+        );
+        assert!(server.is_ready());
+        load(&server, "a");
+        assert_eq!(line(&server), "both/1 READY", "{evicted}");
+    }
+}
+
+#[test]
+fn models_that_consist_of_others_or_that_only_a_client_has_are_not_evicted() {
+    let server = nested(&["both"]);
     for (name, expected) in [
-        ("a", "model 'a' cannot be evicted: 'both' consists of it"),
         (
             "both",
             "model 'both' cannot be evicted: it consists of other models and holds no memory of its own",
@@ -104,10 +210,6 @@ fn models_that_others_consist_of_or_only_a_client_has_are_not_evicted() {
     ] {
         assert_eq!(evict(&server, name).unwrap_err().message(), expected);
     }
-    let (done, outcome) = channel();
-    server.unload_model(ScopedName::everywhere("both"), move |result| done.send(result).unwrap()).unwrap();
-    outcome.recv().unwrap().unwrap();
-    evict(&server, "a").unwrap();
 
     let world = world(ModelControl::Explicit);
     world.server.start(Some(Vec::new())).unwrap();
@@ -123,7 +225,8 @@ struct OnDemand(Arc<OnceLock<Weak<Server>>>);
 
 impl VersionChooser for OnDemand {
     fn choose(&self, request: &ModelRequest, models: &ModelTable) -> Choice {
-        let is_awaited = |state: &VersionState| state.is_evicted() || matches!(state, VersionState::Loading);
+        let is_awaited =
+            |state: &VersionState| state.is_evicted() || matches!(state, VersionState::Loading { .. });
         if !models.states_of(ScopedName::everywhere(&request.name)).any(is_awaited) {
             return Choice::Version(
                 models.find(ScopedName::everywhere(&request.name), request.version).cloned(),
@@ -289,9 +392,9 @@ fn an_eviction_on_the_calling_thread_waits_for_the_memory_but_not_forever() {
     world.server.start(Some(vec!["m".into()])).unwrap();
     let holder = world.server.model(ScopedName::everywhere("m"), None).unwrap();
     // The holder keeps its memory: the eviction waits for it for some time.
-    world.server.evict_model_now("m").unwrap();
+    world.server.evict_model_and_wait("m").unwrap();
     assert_eq!(index(&world.server), ["m/1 UNLOADING"]);
     drop(holder);
     assert_eq!(world.settled(), ["m/1 UNLOADED: loaded on demand"]);
-    assert_eq!(world.server.evict_model_now("m").unwrap_err().code(), ErrorCode::NotFound);
+    assert_eq!(world.server.evict_model_and_wait("m").unwrap_err().code(), ErrorCode::NotFound);
 }
