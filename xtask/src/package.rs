@@ -88,6 +88,12 @@ impl Package {
 /// The profile of what is shipped.
 const PROFILE: &str = "dist";
 
+/// The program, as arguments of cargo.
+const PROGRAM: [&str; 2] = ["--bin", contents::NAME];
+
+/// The largest program that is shipped, in bytes; counts that guide a build make it larger.
+const LARGEST_PROGRAM: usize = 46_000_000;
+
 /// A package.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Kind {
@@ -133,15 +139,32 @@ pub fn run(project: &Project, package: &Package) -> Result<()> {
     kinds.dedup();
     let wheels: Vec<_> = kinds.iter().filter_map(|kind| kind.wheel()).collect();
     let has_others = kinds.len() > wheels.len();
-    let needs_build = !wheels.is_empty() || (has_others && package.binary.is_none());
-    let build = if needs_build { Some(build(project, package)?) } else { None };
-    for (build, engine) in build.iter().flat_map(|build| wheels.iter().map(move |engine| (build, *engine))) {
-        let packed = wheel::build(project, build, engine)?;
-        let name = packed.file_name().context("a wheel has no name")?;
-        write(&out.join(name), &fs::read(&packed)?)?;
+    let named = package.binary.as_deref().filter(|_| has_others);
+    let mut program = named.map(Program::read).transpose()?;
+    let needs_program = has_others && program.is_none();
+    if needs_program || !wheels.is_empty() {
+        let build = build(project, package)?;
+        for engine in [Engine::Embedded, Engine::None] {
+            let has_program = needs_program && engine == Engine::Embedded;
+            let has_wheel = wheels.contains(&engine);
+            let targets = [(has_program, PROGRAM.as_slice()), (has_wheel, &wheel::TARGETS)];
+            let targets: Vec<_> = targets.iter().filter(|(is_made, _)| *is_made).map(|(_, it)| *it).collect();
+            if targets.is_empty() {
+                continue;
+            }
+            // One call of cargo, so that common dependencies are compiled once.
+            show(&mut build.command(project, engine, &targets.concat())?)?;
+            if has_program {
+                program = Some(built_program(project, package, &build)?);
+            }
+            if has_wheel {
+                let packed = wheel::build(project, &build, engine)?;
+                let name = packed.file_name().context("a wheel has no name")?;
+                write(&out.join(name), &fs::read(&packed)?)?;
+            }
+        }
     }
-    if has_others {
-        let program = program(project, package, build.as_ref())?;
+    if let Some(program) = program {
         let contents = Contents::new(project, &program, source_date(project)?)?;
         for kind in kinds {
             match kind {
@@ -189,18 +212,29 @@ fn build(project: &Project, package: &Package) -> Result<Build> {
     }
 }
 
-/// Builds the program, unless one is named.
-fn program(project: &Project, package: &Package, build: Option<&Build>) -> Result<Program> {
-    let named = package.binary.as_deref();
-    let Some(build) = build.filter(|_| named.is_none()) else {
-        return Program::read(named.context("there is no program")?);
-    };
-    show(&mut build.command(project, &[components::PROGRAM])?)?;
-    let program = Program::read(&build.folder(project).join("nereid"))?;
+/// The program that was built.
+fn built_program(project: &Project, package: &Package, build: &Build) -> Result<Program> {
+    let program = Program::read(&build.folder(project).join(contents::NAME))?;
     if let Some(zig) = &build.zig {
         zig.check("the program", program.glibc())?;
     }
+    if package.profile == PROFILE && package.pgo.is_none() {
+        check_size(program.bytes.len())?;
+    }
     Ok(program)
+}
+
+/// Fails, before anything is packed, if the program is too large for the image `slim`.
+fn check_size(bytes: usize) -> Result<()> {
+    println!("the program has {:.1} MB", bytes as f64 / 1e6);
+    if bytes > LARGEST_PROGRAM {
+        bail!(
+            "the program has {:.1} MB, but at most {} MB leave the image `slim` below 51 MB: docs/deployment.md lists what it is made of",
+            bytes as f64 / 1e6,
+            LARGEST_PROGRAM / 1_000_000
+        );
+    }
+    Ok(())
 }
 
 /// Seconds since 1970 of all files in packages.
@@ -284,6 +318,13 @@ mod tests {
         fs::write(folder.path().join("a"), "changed").unwrap();
         output(Command::new("sha256sum").args(["--check", "--quiet", DIGESTS]).current_dir(folder.path()))
             .unwrap_err();
+    }
+
+    #[test]
+    fn program_that_grew_too_much_is_not_packed() {
+        check_size(LARGEST_PROGRAM).unwrap();
+        let error = check_size(LARGEST_PROGRAM + 100_000).unwrap_err().to_string();
+        assert!(error.starts_with("the program has 46.1 MB, but at most 46 MB"), "{error}");
     }
 
     #[test]

@@ -1,11 +1,16 @@
-//! Builds the module for the models' Python, `module/`, which the backend carries as bytes.
+//! Builds the module for the models' Python, `crates/engines/python-module`, which the backend carries as compressed bytes.
 //!
 //! The module is a crate of this workspace, so its dependencies are in the one lock file, but it is always built
 //! optimised, as a shared library, into a separate folder. The build does not need Python.
 
 use std::env;
+use std::fs::File;
+use std::io;
 use std::path::Path;
 use std::process::Command;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
 
 const PACKAGE: &str = "nereid-python-module";
 const LIBRARY: &str = "libnereid_python_module.so";
@@ -37,5 +42,14 @@ fn main() {
     let status = cargo.status().unwrap_or_else(|error| panic!("cannot run cargo: {error}"));
     assert!(status.success(), "cannot build {PACKAGE}: {status}");
     let library = target_dir.join(target).join("release").join(LIBRARY);
-    println!("cargo::rustc-env=NEREID_PYTHON_MODULE={}", library.display());
+    let packed = Path::new(&out).join("module.gz");
+    pack(&library, &packed).unwrap_or_else(|error| panic!("cannot compress {}: {error}", library.display()));
+    println!("cargo::rustc-env=NEREID_PYTHON_MODULE={}", packed.display());
+}
+
+/// Compresses a file.
+fn pack(file: &Path, packed: &Path) -> io::Result<()> {
+    let mut encoder = GzEncoder::new(File::create(packed)?, Compression::best());
+    io::copy(&mut File::open(file)?, &mut encoder)?;
+    encoder.finish().map(drop)
 }

@@ -9,7 +9,7 @@ use crate::test::end_to_end_environment;
 
 /// Prints tables in Markdown.
 pub fn run(project: &Project) -> Result<()> {
-    let built = ["--package", "nereid-libtritonserver", "--package", "nereid-wheel", "--package", "nereid"];
+    let built = ["--package", "nereid-libtritonserver", "--package", "nereid"];
     let example = ["--lib", "--bin", "nereid-command", "--example", "requests"];
     show(project.cargo(&["build", "--locked", "--release"]).args(built).args(example))?;
     let wheel = wheel::pack(project, "release")?;

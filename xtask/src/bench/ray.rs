@@ -26,7 +26,7 @@ pub struct Options {
 /// Prints a table in Markdown.
 pub fn run(project: &Project, options: &Options) -> Result<()> {
     let binary = programs::nereid(project, None)?;
-    let built = ["--package", "nereid-libtritonserver", "--package", "nereid-wheel"];
+    let built = ["--package", "nereid-libtritonserver"];
     show(project.cargo(&["build", "--locked", "--release"]).args(built).args([
         "--lib",
         "--bin",

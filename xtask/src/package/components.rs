@@ -15,6 +15,9 @@ use crate::project::Project;
 /// The crate of the program.
 pub const PROGRAM: &str = "nereid-cli";
 
+/// The crate of the server's library, and of the program that starts its command.
+pub const LIBRARY: &str = "nereid-libtritonserver";
+
 /// Whether a build has the embedded engine for ONNX models, which is a default feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Engine {

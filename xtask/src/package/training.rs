@@ -10,11 +10,15 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
 
+use super::components::{Engine, LIBRARY, PROGRAM};
 use super::reproducible::set_flags;
 use super::zig::Zig;
-use super::{PROFILE, components, output};
+use super::{PROFILE, output};
 use crate::bench;
 use crate::project::{Project, rustc, show};
+
+/// The crates of all packages, except for the module for Python: maturin builds it.
+const BUILT: [&str; 2] = [PROGRAM, LIBRARY];
 
 /// How cargo builds what a package contains.
 pub struct Build {
@@ -51,14 +55,19 @@ impl Build {
         Ok(self)
     }
 
-    /// The command that builds these packages.
-    pub fn command(&self, project: &Project, packages: &[&str]) -> Result<Command> {
+    /// The command that builds these targets (arguments of cargo). It always names the crates of all packages: their features decide
+    /// how the dependencies are compiled, so all packages share them.
+    pub fn command(&self, project: &Project, engine: Engine, targets: &[&str]) -> Result<Command> {
         let mut command = match &self.zig {
             Some(zig) => zig.cargo(project, &self.target)?,
             None => project.cargo(&["build"]),
         };
         command.args(["--locked", "--profile", &self.profile]);
-        command.args(packages.iter().flat_map(|name| ["--package", name]));
+        command.args(BUILT.iter().flat_map(|name| ["--package", name]));
+        command.args(targets);
+        if engine == Engine::None {
+            command.arg("--no-default-features");
+        }
         if self.zig.is_none() && !self.target.is_empty() {
             command.args(["--target", &self.target]);
         }
@@ -99,7 +108,7 @@ fn count(project: &Project, target: &str) -> Result<PathBuf> {
     }
     // Functions are instrumented before anything that these settings change, and are built sooner.
     let mut cargo = project.cargo(&["build", "--locked", "--profile", PROFILE, "--target", target]);
-    cargo.args(["--package", components::PROGRAM]).arg("--target-dir").arg(&build);
+    cargo.args(["--package", PROGRAM]).arg("--target-dir").arg(&build);
     cargo.env("CARGO_PROFILE_DIST_LTO", "off").env("CARGO_PROFILE_DIST_CODEGEN_UNITS", "16");
     // As in the build that the counts guide: functions are found by their names, which depend on the flags.
     set_flags(&mut cargo, project, &[flag("-Cprofile-generate=", &raw)]);

@@ -24,7 +24,10 @@ const NAME: &str = "nereid-server";
 const MINIMAL: &str = "nereid-server-minimal";
 
 /// The crates of the built files.
-const CRATES: [&str; 2] = ["nereid-libtritonserver", "nereid-wheel"];
+const CRATES: [&str; 2] = [components::LIBRARY, "nereid-wheel"];
+
+/// The library and the command, as arguments of cargo.
+pub const TARGETS: [&str; 3] = ["--lib", "--bin", "nereid-command"];
 
 /// The built files, and their places in the package.
 const BUILT: [(&str, &str); 2] =
@@ -44,13 +47,8 @@ pub fn tools(project: &Project) -> Result<Venv> {
     Venv::with(project, "maturin", REQUIREMENTS)
 }
 
-/// Builds all parts, and packs the wheel. Returns its path.
+/// Packs a wheel of the built targets. Returns its path.
 pub fn build(project: &Project, build: &Build, engine: Engine) -> Result<PathBuf> {
-    let mut cargo = build.command(project, &CRATES)?;
-    if engine == Engine::None {
-        cargo.arg("--no-default-features");
-    }
-    show(&mut cargo)?;
     let materials = bill_of_materials(project, build, engine)?;
     pack_from(project, build, engine, |maturin| {
         maturin.arg("--sbom-include").arg(&materials);

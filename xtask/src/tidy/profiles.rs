@@ -1,7 +1,7 @@
 //! The optimisation levels of packages in the profiles, and that what ships is stripped.
 //!
 //! In the profile `dist`, the level of a crate of ours follows from its floor: the request path is built for speed, the rest
-//! for size. A package of others is listed only if the program links it.
+//! for size. A package of others is listed only if what ships links it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,8 +12,8 @@ use super::Problem;
 
 const MANIFEST: &str = "Cargo.toml";
 
-/// The crate of the program, which links everything that ships.
-const PROGRAM: &str = "nereid-cli";
+/// The crates of the program and of the library, which link everything that ships.
+const SHIPPED: [&str; 2] = ["nereid-cli", "nereid-libtritonserver"];
 
 /// The level without an entry.
 const DEFAULT: &str = "s";
@@ -26,7 +26,7 @@ struct Floor {
     others: &'static [(&'static str, &'static str)],
 }
 
-/// Level 3 is for what runs for each request, `z` for what runs only at a start, a load or a plan.
+/// Level 3 is for what runs for each request, `z` for what runs only at a start, a load or a plan, or in subcommands.
 const FLOORS: &[Floor] = &[
     Floor {
         folder: "crates/api",
@@ -38,12 +38,24 @@ const FLOORS: &[Floor] = &[
         level: "z",
         others: &[("allocator", "3"), ("affinity", "s"), ("cuda-driver", "s"), ("shared-memory", "3")],
     },
-    Floor { folder: "crates/server", level: "3", others: &[] },
+    Floor {
+        folder: "crates/server",
+        level: "3",
+        // Neither runs for requests to loaded models.
+        others: &[("residency", "s"), ("scaling", "s")],
+    },
     Floor { folder: "crates/models", level: "z", others: &[] },
     Floor {
         folder: "crates/faces",
         level: "3",
-        others: &[("console", "s"), ("metrics", "s"), ("sagemaker", "s"), ("trace", "s"), ("vertex-ai", "s")],
+        others: &[
+            ("console", "z"),
+            ("metrics", "s"),
+            ("openai", "s"),
+            ("sagemaker", "s"),
+            ("trace", "s"),
+            ("vertex-ai", "s"),
+        ],
     },
     Floor {
         folder: "crates/engines",
@@ -66,8 +78,15 @@ const FLOORS: &[Floor] = &[
     Floor {
         folder: "crates/programs",
         level: "s",
-        // The level of the program's own crate also decides how the whole is optimised when it is linked.
-        others: &[("assembly", "z"), ("cli", "3")],
+        // The levels of the program's and the library's own crates also decide how the whole is optimised when it is linked.
+        others: &[
+            ("assembly", "z"),
+            ("cli", "3"),
+            ("libtritonserver", "3"),
+            ("options", "z"),
+            ("terminal", "z"),
+            ("tune", "z"),
+        ],
     },
 ];
 
@@ -84,7 +103,7 @@ pub fn check(manifest: &str, metadata: &Metadata) -> Vec<Problem> {
 #[derive(Default)]
 struct Packages {
     all: BTreeSet<String>,
-    /// Those that the program links.
+    /// Packages linked into the program or the library.
     linked: BTreeSet<String>,
     /// The folders of our crates.
     ours: BTreeMap<String, String>,
@@ -111,8 +130,8 @@ impl Packages {
         }
         let nodes: BTreeMap<_, _> =
             metadata.resolve.iter().flat_map(|it| &it.nodes).map(|node| (&node.id, node)).collect();
-        let root = metadata.packages.iter().find(|package| package.name.as_str() == PROGRAM);
-        let mut queue: Vec<&PackageId> = root.map(|package| &package.id).into_iter().collect();
+        let roots = metadata.packages.iter().filter(|package| SHIPPED.contains(&package.name.as_str()));
+        let mut queue: Vec<&PackageId> = roots.map(|package| &package.id).collect();
         let mut seen = BTreeSet::new();
         while let Some(id) = queue.pop() {
             if !seen.insert(id) {
@@ -140,7 +159,7 @@ impl Profiles<'_> {
         let mut problems = Vec::new();
         let dist = self.entries("dist");
         for name in dist.keys().filter(|name| !self.packages.linked.contains(*name)) {
-            problems.push(self.problem("dist", name, "is not linked into the program"));
+            problems.push(self.problem("dist", name, "is not linked into what ships"));
         }
         for name in
             self.entries("dev").keys().filter(|name| *name != "*" && !self.packages.all.contains(*name))
@@ -269,7 +288,7 @@ proptest.opt-level = 1
             (
                 "bytes.opt",
                 "gone.opt",
-                "Cargo.toml:4: profile dist: package 'gone' is not linked into the program",
+                "Cargo.toml:4: profile dist: package 'gone' is not linked into what ships",
             ),
             ("proptest.opt", "gone.opt", "Cargo.toml:11: profile dev: package 'gone' is not a dependency"),
             (

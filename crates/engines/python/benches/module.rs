@@ -39,7 +39,7 @@ impl Process {
         let folder = env::temp_dir().join(format!("nereid-module-{}", std::process::id())).join("1");
         fs::create_dir_all(&folder)?;
         let (library, model) = (folder.join("module.so"), folder.join("model.py"));
-        fs::write(&library, module::LIBRARY)?;
+        module::write_library(&mut fs::File::create(&library)?)?;
         fs::write(&model, MODEL)?;
         let (mut calls, theirs) = Channel::pair()?;
         let (side, their_side) = Channel::pair()?;

@@ -1,14 +1,14 @@
 //! The module in an in-memory file, from which the interpreters load it: nothing has to be unpacked, cleaned up, or
 //! protected.
 
-use std::io::Write;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use nereid_backend_api::{Error, Result};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
-use std::fs::File;
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::Arc;
 
 use crate::module;
 
@@ -21,12 +21,12 @@ pub(crate) struct Library {
 
 impl Library {
     pub(crate) fn new() -> Result<Self> {
-        let cannot = |error: std::io::Error| {
+        let cannot = |error: io::Error| {
             Error::unavailable(format!("cannot keep the module for Python in memory: {error}"))
         };
         let file = memfd_create(module::NAME, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING);
         let mut file = File::from(file.map_err(|error| cannot(error.into()))?);
-        file.write_all(module::LIBRARY).map_err(cannot)?;
+        module::write_library(&mut file).map_err(cannot)?;
         // All processes map the same pages, and none can change them.
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE | SealFlags::SEAL;
         fcntl_add_seals(&file, seals).map_err(|error| cannot(error.into()))?;

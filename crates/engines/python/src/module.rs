@@ -1,7 +1,16 @@
 //! The module that runs within a model's interpreter: a shared library, built with the server and embedded in it.
 
-/// The shared library, for every CPython from 3.9 on: it uses the stable ABI only.
-pub const LIBRARY: &[u8] = include_bytes!(env!("NEREID_PYTHON_MODULE"));
+use std::io::{self, Write};
+
+use flate2::read::GzDecoder;
+
+/// The shared library, compressed by the build script.
+const PACKED: &[u8] = include_bytes!(env!("NEREID_PYTHON_MODULE"));
+
+/// Writes the shared library, for every CPython from 3.9 on: it uses the stable ABI only.
+pub fn write_library(to: &mut impl Write) -> io::Result<()> {
+    io::copy(&mut GzDecoder::new(PACKED), to).map(drop)
+}
 
 /// The name under which Python imports it.
 pub const NAME: &str = "c_python_backend_utils";
