@@ -113,8 +113,7 @@ impl TorchBackend {
             Source::Script(path)
         };
         let devices = Device::of_groups(config);
-        let first = source.inspected_on(&devices);
-        self.torch.has_gpus(first).map_err(|why| source.broken(&why))?;
+        let first = self.torch.usable(source.inspected_on(&devices)).map_err(|why| source.broken(&why))?;
         let module = source.load(&self.torch, first)?;
         let (arguments, results) = source.call(&module)?;
         if let Some(&Device::Gpu(gpu)) = devices.first()
@@ -243,10 +242,10 @@ impl Model for TorchModel {
         if !self.is_on_gpus {
             return ModelCapabilities::default();
         }
-        // Inputs are read once, when they are copied to the GPU; those in its memory that are not copied are numbers.
+        // Numbers are read once, when they are copied to the GPU, or in its memory.
         ModelCapabilities {
             reads_device_memory: true,
-            shared_inputs: SharedInputs::InPlace,
+            shared_inputs: SharedInputs::Numbers,
             ..ModelCapabilities::default()
         }
     }
@@ -260,18 +259,13 @@ impl Model for TorchModel {
     }
 
     fn create_instance(&self, context: InstanceContext) -> Result<Box<dyn Instance>> {
-        let device = Device::of(context.kind);
         let failed = |error: Error| error.context(format_args!("instance '{}'", context.name));
-        let device = match (device, self.torch.has_gpus(device)) {
-            (Device::Gpu(_), Err(why)) => {
-                return Err(Error::unsupported(format!(
-                    "instance '{}' is configured to run on {}, but {why}",
-                    context.name, context.kind
-                )));
-            }
-            (Device::AsSaved, Err(_)) => Device::Cpu,
-            _ => device,
-        };
+        let device = self.torch.usable(Device::of(context.kind)).map_err(|why| {
+            Error::unsupported(format!(
+                "instance '{}' is configured to run on {}, but {why}",
+                context.name, context.kind
+            ))
+        })?;
         let mut modules = self.modules.lock().unwrap_or_else(PoisonError::into_inner);
         let kept = modules.iter().position(|(on, _)| *on == device);
         let kept = kept.map(|at| {

@@ -270,14 +270,20 @@ impl Torch {
         self.path.with_file_name(CUDA).is_file()
     }
 
-    /// Checks that models can be on the device. The first call for a GPU loads libtorch's libraries for them.
+    /// The device on which a model can be loaded that is meant for this one: without GPUs, the CPU in place of the devices in the
+    /// file. The first call for a GPU loads libtorch's libraries for them.
     ///
     /// # Errors
-    /// The reason: libtorch, NVIDIA's libraries or the driver.
-    pub(crate) fn has_gpus(&self, device: Device) -> Result<(), String> {
-        if device == Device::Cpu {
-            return Ok(());
+    /// The reason why models cannot be on a GPU: libtorch, NVIDIA's libraries or the driver.
+    pub(crate) fn usable(&self, device: Device) -> Result<Device, String> {
+        match device {
+            Device::Cpu => Ok(device),
+            Device::Gpu(_) => self.has_gpus().map(|()| device),
+            Device::AsSaved => Ok(self.has_gpus().map_or(Device::Cpu, |()| device)),
         }
+    }
+
+    fn has_gpus(&self) -> Result<(), String> {
         let find = || {
             if !self.has_cuda() {
                 return Err(format!(
