@@ -15,6 +15,10 @@ use super::tasks::{Job, LoadReason, Stage, Task};
 use crate::spec::{ModelId, ModelSpec};
 use crate::table::{ModelTable, VersionState};
 
+/// How often a model queues the loads of its members. More than two are needed only where members leave for other reasons than to
+/// make room.
+const MOST_ROUNDS: u8 = 4;
+
 /// How the members of a model are loaded that are not in memory.
 #[derive(Clone, Copy)]
 pub(crate) struct MemberLoads {
@@ -26,8 +30,8 @@ pub(crate) struct MemberLoads {
     with_unloaded: bool,
     /// Whether a change of a member is the cause, not a load of the model.
     is_change: bool,
-    /// Whether the loads were queued.
-    are_queued: bool,
+    /// How often loads were queued.
+    rounds: u8,
 }
 
 impl MemberLoads {
@@ -41,13 +45,28 @@ impl MemberLoads {
         };
         let is_requested = is_served || reason == LoadReason::Request;
         let reason = if is_requested { LoadReason::Request } else { LoadReason::Member };
-        Self { reason, as_of, with_unloaded, is_change: false, are_queued: false }
+        Self { reason, as_of, with_unloaded, is_change: false, rounds: 0 }
     }
 
     /// For a model whose members have changed.
     pub(super) fn of_change() -> Self {
         let (reason, as_of) = (LoadReason::Member, Instant::now());
-        Self { reason, as_of, with_unloaded: false, is_change: true, are_queued: false }
+        Self { reason, as_of, with_unloaded: false, is_change: true, rounds: 0 }
+    }
+
+    /// Whether the model takes turns with others where memory is limited: members that are in memory may leave before its turn.
+    pub(super) fn takes_turns(self) -> bool {
+        self.reason == LoadReason::Request
+    }
+
+    /// The loads of all members are queued.
+    pub(super) fn queued(self) -> Self {
+        Self { rounds: 1, ..self }
+    }
+
+    /// Whether it is the model's turn, which loads what has left.
+    pub(super) fn is_turn(self) -> bool {
+        self.rounds > 1
     }
 }
 
@@ -71,19 +90,25 @@ impl LifeCycle {
             return Some((job, records));
         };
         let how = *members;
-        if std::mem::replace(&mut members.are_queued, true) {
+        let in_turn = how.takes_turns() && how.rounds < MOST_ROUNDS && self.lock().in_turn();
+        if how.rounds > 0 && !in_turn {
             return Some((job, records));
         }
+        members.rounds += 1;
+        let how_now = *members;
         let concerned = records.pending().filter(|spec| !self.is_left_alone(spec, how));
         let absent = concerned.flat_map(|spec| self.absent_members(spec, how.with_unloaded));
-        let absent: BTreeSet<_> = absent.collect();
+        let mut absent: BTreeSet<_> = absent.collect();
         let mut tasks = self.lock();
+        if in_turn && how.rounds > 0 {
+            absent.retain(|member| tasks.known.get(member).is_some_and(|known| known.failure().is_none()));
+        }
         if absent.is_empty() || tasks.closed {
             return Some((job, records));
         }
         tasks.end(&job.name);
         tasks.known.insert(job.name.clone(), records);
-        tasks.reconcile_after_loads(job, absent, how);
+        tasks.reconcile_after_loads(job, absent, how_now);
         self.spawn_workers(tasks, Some(Stage::Load));
         None
     }

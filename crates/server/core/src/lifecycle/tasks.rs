@@ -225,13 +225,25 @@ impl Tasks {
         awaited.contains(name)
     }
 
-    /// Whether a reconciliation waits that needs this model in memory: no load of it, or of what consists of it, comes before.
+    /// Whether models that consist of others load their members one model after another.
+    pub(super) fn in_turn(&self) -> bool {
+        self.in_turn
+    }
+
+    /// Whether a reconciliation waits that needs this model in memory: no load of it, or of what consists of it, comes before. Of
+    /// those that take turns, only the first one does.
     fn is_needed(&self, name: &str) -> bool {
         let (mut loads, mut needed) = (BTreeSet::new(), BTreeSet::new());
+        let mut is_turn_taken = false;
         for job in &self.waiting {
-            match job.task {
+            match &job.task {
                 Task::Load { .. } => drop(loads.insert(job.name.as_str())),
-                Task::Reconcile { .. } => self.dependencies.add_members_but(&job.after, &loads, &mut needed),
+                Task::Reconcile { members, .. } => {
+                    let takes_turns = self.in_turn && members.takes_turns();
+                    if !takes_turns || !std::mem::replace(&mut is_turn_taken, true) {
+                        self.dependencies.add_members_but(&job.after, &loads, &mut needed);
+                    }
+                }
                 Task::Poll { .. } | Task::Unload { .. } | Task::Resize { .. } => {}
             }
         }
@@ -424,6 +436,8 @@ impl Tasks {
     ) {
         let (after, circle) = self.before_reconciling(name);
         let loads = if load_all { after.clone() } else { BTreeSet::new() };
+        let is_queued = load_all && self.in_turn && members.takes_turns();
+        let members = if is_queued { members.queued() } else { members };
         let task = Task::Reconcile { so_far, circle, members };
         self.reconcile_after_loads(Job { name: name.to_owned(), task, after, done }, loads, members);
     }
@@ -431,8 +445,10 @@ impl Tasks {
     /// Queues a reconciliation, and before it the loads of these members.
     pub(super) fn reconcile_after_loads(&mut self, job: Job, loads: BTreeSet<String>, how: MemberLoads) {
         let own = self.waiting.iter().position(|other| other.name == job.name).unwrap_or(self.waiting.len());
+        // It keeps its turn.
+        let own = if how.is_turn() { 0 } else { own };
         let mut place = own.min(self.place_of_reconciling(&job.name));
-        let in_turn = self.in_turn && how.reason == LoadReason::Request;
+        let in_turn = self.in_turn && how.reason == LoadReason::Request && !how.is_turn();
         let after = if in_turn { self.reconciled_before(&job.name) } else { BTreeSet::new() };
         for member in loads {
             if self.is_being_loaded(&member, place) {

@@ -298,6 +298,32 @@ async fn ensembles_take_turns_in_a_budget_with_room_for_one() {
     }
 }
 
+/// Three members fit in memory, and each of six ensembles shares its two with others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn ensembles_that_share_members_do_not_block_each_other() {
+    let ten = sized(10, "");
+    let names = ["a", "b", "c", "d", "e", "f"];
+    let pairs = ["ab", "bc", "cd", "de", "ef", "fa"];
+    let configs = pairs.map(|pair| ensemble(&[&pair[..1], &pair[1..]]));
+    let mut models: Vec<_> = names.iter().map(|name| (*name, 1, ten.as_str())).collect();
+    models.extend(pairs.iter().zip(&configs).map(|(name, config)| (*name, 0, config.as_str())));
+    for control in [ModelControl::None, ModelControl::OnDemand] {
+        let world = Arc::new(world(control, budget(35), &models));
+        let mut refused = 0;
+        for _ in 0..60 {
+            let asking = pairs.map(|name| {
+                let world = Arc::clone(&world);
+                tokio::spawn(async move { world.ask(name).await })
+            });
+            for answer in join_all(asking).await {
+                refused += u32::from(answer.unwrap().is_err());
+            }
+        }
+        // A few may find none that can leave in time on a busy machine.
+        assert!(refused <= 6, "{control:?}: {refused} of 360 requests were refused");
+    }
+}
+
 #[tokio::test]
 async fn members_leave_when_neither_they_nor_their_ensembles_are_used() {
     let parameter =
