@@ -463,6 +463,8 @@ def arguments():
 
 def main():
     given = arguments()
+    # Ray prints news of the cluster to standard output at any time, which is for answers here.
+    output, sys.stdout = sys.stdout, sys.stderr
     ray.init(address=given.address, namespace=NAME, log_to_driver=False, logging_level="ERROR")
     if given.command == "start":
         resources = {name: float(number) for name, _, number in (text.partition("=") for text in given.resource)}
@@ -475,7 +477,7 @@ def main():
         follow(keeper, given.folder, given.haproxy)
     elif given.command == "status":
         for server in answer(keeper.servers):
-            print(json.dumps(server))
+            print(json.dumps(server), file=output)
     elif given.command == "stop":
         answer(keeper.stop)
         ray.kill(keeper)
