@@ -37,8 +37,12 @@ pub(crate) struct Plan {
 /// An input, ready to run.
 pub(crate) enum Value {
     Fixed(Elements),
-    /// For a model on a GPU, which joins them there: buffers, at least one of which is in memory of a GPU.
-    OnDevice(Vec<Buffer>),
+    /// For a model on a GPU, which joins them there: pieces, at least one of which is in memory of a GPU.
+    OnDevice {
+        pieces: Vec<Piece>,
+        /// Keep the memory of the pieces.
+        _buffers: Vec<Buffer>,
+    },
     Texts(Vec<Vec<u8>>),
 }
 
@@ -57,7 +61,6 @@ impl TorchEngine {
                 own(elements);
             }
         }
-        let pieces: Vec<Vec<Piece>> = inputs.iter().map(|given| pieces(given.as_ref())).collect();
         let pointers: Vec<*mut u8> = inputs.iter_mut().map(|given| pointer(given.as_mut())).collect();
         let given = places.iter().map(|place| {
             let at = (*place)?;
@@ -65,12 +68,11 @@ impl TorchEngine {
             let data_type = plan.model.inputs[at].port.data_type;
             let value = match value {
                 Value::Fixed(_) => InputValue::Elements(pointers[at]),
-                Value::OnDevice(_) => {
+                Value::OnDevice { pieces, .. } => {
                     // A client may write to its memory while the model runs: numbers that may be indices are copied.
-                    let stays = pieces[at].len() == 1
-                        && !plan.is_written[at]
-                        && SharedInputs::Numbers.takes(data_type);
-                    InputValue::Pieces { pieces: &pieces[at], stays }
+                    let is_number = SharedInputs::Numbers.takes(data_type);
+                    let stays = pieces.len() == 1 && is_number && !plan.is_written[at];
+                    InputValue::Pieces { pieces, stays }
                 }
                 Value::Texts(texts) => InputValue::Texts(texts),
             };
@@ -127,24 +129,19 @@ fn pointer(given: Option<&mut RunInput<Value>>) -> *mut u8 {
     match given.map(|given| &mut given.value) {
         Some(Value::Fixed(Elements::Copied(words, _))) => words.as_mut_ptr().cast(),
         Some(Value::Fixed(Elements::Given(bytes))) => bytes.as_ptr().cast_mut(),
-        Some(Value::OnDevice(_) | Value::Texts(_)) | None => std::ptr::null_mut(),
+        Some(Value::OnDevice { .. } | Value::Texts(_)) | None => std::ptr::null_mut(),
     }
 }
 
-/// The pieces of an input that is not in memory of the host alone.
-fn pieces(given: Option<&RunInput<Value>>) -> Vec<Piece> {
-    let Some(RunInput { value: Value::OnDevice(buffers), .. }) = given else { return Vec::new() };
-    let piece = |buffer: &Buffer| match (buffer.as_device(), buffer.as_host()) {
-        (Some(memory), _) => {
-            let gpu = i32::try_from(buffer.memory().device).unwrap_or(0);
-            Piece::new(std::ptr::without_provenance(memory.address as usize), memory.len, Device::Gpu(gpu))
-        }
-        (None, host) => {
-            let bytes = host.map_or(&[][..], |bytes| bytes);
-            Piece::new(bytes.as_ptr(), bytes.len(), Device::Cpu)
-        }
-    };
-    buffers.iter().map(piece).collect()
+/// Where a buffer is.
+fn piece(buffer: &Buffer) -> Piece {
+    if let Some(memory) = buffer.as_device() {
+        let gpu = i32::try_from(buffer.memory().device).unwrap_or(0);
+        let address = std::ptr::without_provenance(memory.address as usize);
+        return Piece::new(address, memory.len, Device::Gpu(gpu));
+    }
+    let bytes = buffer.as_host().map_or(&[][..], |bytes| bytes);
+    Piece::new(bytes.as_ptr(), bytes.len(), Device::Cpu)
 }
 
 /// The buffers of tensors, if any is in memory of a GPU.
@@ -165,7 +162,9 @@ impl Engine for TorchEngine {
     fn gather(&self, port: &Port, _shape: &Shape, parts: &[&Tensor]) -> Result<Value> {
         if port.data_type != DataType::Bytes {
             if let Some(buffers) = on_device(parts) {
-                return Ok(Value::OnDevice(buffers.cloned().collect()));
+                let buffers: Vec<_> = buffers.cloned().collect();
+                let pieces = buffers.iter().map(piece).collect();
+                return Ok(Value::OnDevice { pieces, _buffers: buffers });
             }
             return Elements::join(port.data_type, parts, Words::new).map(Value::Fixed);
         }

@@ -378,6 +378,39 @@ void run_package(
 }
 #endif
 
+void run(
+    Model& model, const Options& options, const Input* inputs, size_t input_count, bool by_name, void* context,
+    OnOutput on_output) {
+#if HAS_PACKAGES
+  if (model.package != nullptr) {
+    run_package(model, options, inputs, input_count, context, on_output);
+    return;
+  }
+#endif
+  torch::jit::setGraphExecutorOptimize(options.optimized_execution != 0);
+  std::vector<c10::IValue> arguments;
+  if (by_name) {
+    c10::Dict<std::string, torch::Tensor> tensors;
+    for (size_t at = 0; at < input_count; ++at) {
+      tensors.insert(inputs[at].name, tensor_on(inputs[at], model.device));
+    }
+    arguments.emplace_back(tensors);
+  } else {
+    auto schema = model.module.get_method("forward").function().getSchema();
+    for (size_t at = 0; at < input_count; ++at) {
+      const auto& argument = schema.arguments().at(at + 1);
+      if (inputs[at].type == ABSENT) {
+        arguments.push_back(argument.default_value() ? *argument.default_value() : c10::IValue());
+      } else {
+        arguments.push_back(value_of(inputs[at], argument.type(), model.device));
+      }
+    }
+  }
+  auto result = without_gradients(
+      options.inference_mode != 0, [&] { return model.module.forward(std::move(arguments)); });
+  send_all(result, context, on_output);
+}
+
 }  // namespace
 
 extern "C" {
@@ -472,47 +505,6 @@ __attribute__((visibility("default"))) char* nereid_torch_arguments(
     }
   });
 }
-
-}  // extern "C"
-
-namespace {
-
-void run(
-    Model& model, const Options& options, const Input* inputs, size_t input_count, bool by_name, void* context,
-    OnOutput on_output) {
-#if HAS_PACKAGES
-  if (model.package != nullptr) {
-    run_package(model, options, inputs, input_count, context, on_output);
-    return;
-  }
-#endif
-  torch::jit::setGraphExecutorOptimize(options.optimized_execution != 0);
-  std::vector<c10::IValue> arguments;
-  if (by_name) {
-    c10::Dict<std::string, torch::Tensor> tensors;
-    for (size_t at = 0; at < input_count; ++at) {
-      tensors.insert(inputs[at].name, tensor_on(inputs[at], model.device));
-    }
-    arguments.emplace_back(tensors);
-  } else {
-    auto schema = model.module.get_method("forward").function().getSchema();
-    for (size_t at = 0; at < input_count; ++at) {
-      const auto& argument = schema.arguments().at(at + 1);
-      if (inputs[at].type == ABSENT) {
-        arguments.push_back(argument.default_value() ? *argument.default_value() : c10::IValue());
-      } else {
-        arguments.push_back(value_of(inputs[at], argument.type(), model.device));
-      }
-    }
-  }
-  auto result = without_gradients(
-      options.inference_mode != 0, [&] { return model.module.forward(std::move(arguments)); });
-  send_all(result, context, on_output);
-}
-
-}  // namespace
-
-extern "C" {
 
 // Runs `forward`, or a package. `inputs` are the arguments in order, or the entries of the dictionary. A model on a GPU runs on
 // the stream; its outputs are copied from there, which waits for them.

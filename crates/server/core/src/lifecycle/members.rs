@@ -64,7 +64,7 @@ impl MemberLoads {
         Self { rounds: 1, ..self }
     }
 
-    /// Whether it is the model's turn, which loads what has left.
+    /// Whether it is the model's turn: members that left before are loaded now.
     pub(super) fn is_turn(self) -> bool {
         self.rounds > 1
     }

@@ -448,7 +448,7 @@ impl Tasks {
         // It keeps its turn.
         let own = if how.is_turn() { 0 } else { own };
         let mut place = own.min(self.place_of_reconciling(&job.name));
-        let in_turn = self.in_turn && how.reason == LoadReason::Request && !how.is_turn();
+        let in_turn = self.in_turn && how.takes_turns() && !how.is_turn();
         let after = if in_turn { self.reconciled_before(&job.name) } else { BTreeSet::new() };
         for member in loads {
             if self.is_being_loaded(&member, place) {
