@@ -21,6 +21,7 @@ use tokio::sync::oneshot::{Receiver, Sender, channel};
 
 use crate::ResidencyOptions;
 use crate::amounts::MemoryBudgets;
+use crate::gpus::GpuReader;
 use crate::growth::Growth;
 use crate::idleness::Idleness;
 use crate::loads::Loads;
@@ -61,13 +62,13 @@ pub(crate) struct Waiting {
 }
 
 impl ResidencyManager {
-    /// Loads nothing before it is [attached](Self::attach) to a server.
-    pub fn new(options: ResidencyOptions) -> Arc<Self> {
-        Self::with_clock(options, Box::new(Timestamp::now))
+    /// Loads nothing before it is [attached](Self::attach) to a server. `gpus` reads the memory in use of GPUs.
+    pub fn new(options: ResidencyOptions, gpus: GpuReader) -> Arc<Self> {
+        Self::with_clock(options, gpus, Box::new(Timestamp::now))
     }
 
     /// With another wall clock for the schedules of models.
-    pub(crate) fn with_clock(options: ResidencyOptions, clock: Clock) -> Arc<Self> {
+    pub(crate) fn with_clock(options: ResidencyOptions, gpus: GpuReader, clock: Clock) -> Arc<Self> {
         let timer = Timer::default();
         let waiting = Arc::new(Waiting {
             loads: Mutex::new(Loads::new(options.retry_pause)),
@@ -82,7 +83,7 @@ impl ResidencyManager {
             evictions_a_minute: options.evictions_a_minute.max(1),
             idle_timeout: options.idle_timeout,
         };
-        let rooms = Arc::new(Rooms::new(limits, Arc::clone(&schedules), options.records.clone()));
+        let rooms = Arc::new(Rooms::new(limits, Arc::clone(&schedules), options.records.clone(), gpus));
         let prefetch = Prefetch::new(Arc::clone(&schedules), Arc::clone(&rooms), Arc::clone(&waiting));
         let prefetch = Arc::new(prefetch);
         let prefetching = Arc::new(Prefetching(Arc::clone(&prefetch)));
@@ -115,7 +116,7 @@ impl ResidencyManager {
         let _ = self.server.set(Arc::downgrade(server));
         self.idleness.attach(server);
         self.prefetch.attach(server);
-        if self.options.memory_budget.is_some() {
+        if self.is_limited() {
             self.growth.start(server);
         }
     }
