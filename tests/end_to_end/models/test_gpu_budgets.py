@@ -1,7 +1,6 @@
 """What models take of the memory of GPUs: measured when they are loaded and while they serve, shown, kept, and within budgets."""
 
 import json
-import os
 import re
 
 import grpc
@@ -11,6 +10,7 @@ from tritonclient.grpc import service_pb2 as messages
 import gpu_memory
 import grpc_requests
 import python_backend
+from console_pages import expect
 from http_requests import infer, request, tensor
 from model_files import config, write_model
 from scrapes import Scrape
@@ -159,7 +159,9 @@ def test_a_model_whose_processes_take_more_of_a_gpu_may_have_to_leave(write, sta
         take(server, "other")
     take(server, "growing", 500)
     assert eventually(lambda: states(server)["growing"] == "UNLOADED")
-    assert re.search(r"models have grown to 1100\.0 MB of GPU 0, more than the memory budget of 1000\.0 MB: 'growing' leaves", server.log)
+    assert re.search(
+        r"models have grown to 1100\.0 MB of GPU 0, more than the memory budget of 1000\.0 MB: 'growing' leaves", server.log
+    )
     assert states(server) == {"growing": "UNLOADED", "other": "READY", "elsewhere": "READY"}
     # Its next load takes what it took at first.
     take(server, "growing")
@@ -183,11 +185,14 @@ def test_where_processes_have_other_numbers_what_was_added_counts(write, start):
     assert {name for name, state in states(server).items() if state == "READY"} == {"second", "third", "elsewhere", "unseen"}
 
 
-def test_declared_memory_comes_first_and_what_was_measured_is_shown(write, start):
+def test_declared_memory_comes_first_and_what_was_measured_is_shown(write, start, browser):
     declared = 'parameters { key: "gpu_memory_byte_size" value { string_value: "0:%d" } }' % (900 * MB)
     write("declared", 0, more=declared)
     server = start()
     assert eventually(lambda: on_gpus(server)["declared"] == [taken(0, TAKEN, 900 * MB)])
+    with browser.console(server) as console:
+        page = console.open("models/declared/signature")
+        expect(page.get_by_role("region", name="Facts")).to_contain_text(re.compile(r"processes\); GPU 0: 572(\.\d+)? MiB"))
 
 
 def test_without_the_management_library_sizes_of_files_count(write, start, nvml, tmp_path):
