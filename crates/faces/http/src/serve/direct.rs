@@ -27,15 +27,18 @@ use crate::pace::PacedConnection;
 use crate::reply::{Contents, Reply};
 use crate::serve::Conversation;
 
-/// The longest head, and the bytes that are read at once.
+/// The longest head.
 const LONGEST: usize = 16 << 10;
+
+/// The bytes that are read at once.
+const READ: usize = 32 << 10;
 
 /// Streamed data is written when there is this much, or when no more is there yet.
 const MAX_BUFFERED: usize = 16 << 10;
 
 thread_local! {
     /// Where a thread reads requests. Connections keep bytes only while the rest of their request has not arrived.
-    static SCRATCH: RefCell<Box<[u8; LONGEST]>> = RefCell::new(Box::new([0; LONGEST]));
+    static SCRATCH: RefCell<Box<[u8; READ]>> = RefCell::new(Box::new([0; READ]));
 }
 
 /// Why the loop ended.
