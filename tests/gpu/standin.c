@@ -285,6 +285,15 @@ int cuDeviceGetName(char* name, int length, int device)
     return SUCCESS;
 }
 
+int cuDeviceGetPCIBusId(char* address, int length, int device)
+{
+    MAY_FAIL;
+    if (device < 0 || device >= device_count) return INVALID_DEVICE;
+    /* Not in the order of the numbers, as on machines where the fastest device comes first. */
+    snprintf(address, (size_t)length, "0000:%02x:00.0", device_count - device);
+    return SUCCESS;
+}
+
 int cuDeviceGetAttribute(int* value, int attribute, int device)
 {
     MAY_FAIL;

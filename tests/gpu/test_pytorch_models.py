@@ -16,7 +16,7 @@ from tritonclient.utils import InferenceServerException
 
 import gpu_memory
 import nereid_server
-from http_requests import infer, tensor
+from http_requests import infer, request, tensor
 from waiting import eventually
 
 LIBRARY = Path(torch.__file__).parent / "lib/libtorch_cpu.so"
@@ -305,6 +305,10 @@ def test_a_budget_of_the_gpu_is_kept(tmp_path):
             states = {model["name"]: model.get("state") for model in client.get_model_repository_index()}
             loaded = [name for name in names if states[name] == "READY"]
             assert name in loaded and len(loaded) <= 2, states
+            # Measured when it was loaded, in this run or before.
+            index = request(server, "POST", "/v2/repository/index", '{"memory": true}').json
+            (gpu,) = next(model["memory"]["gpus"] for model in index if model["name"] == name)
+            assert gpu["gpu"] == 0 and size <= gpu["measured"] < size + FREE_LIMIT, gpu
             # Each of them has as much again, which it took while it ran.
             assert eventually(lambda: in_use() - before < 4 * size + FREE_LIMIT), in_use() - before
 

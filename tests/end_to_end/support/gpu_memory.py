@@ -37,8 +37,14 @@ class Nvml:
     def __init__(self, folder):
         _compiled(_NVML, folder / "libnvidia-ml.so.1")
         self._readings = folder / "readings"
+        # Lines "GPU process bytes" of what processes take in addition.
+        self.processes = folder / "processes"
         # The variables of the process.
-        self.environment = {"LD_LIBRARY_PATH": str(folder), "STANDIN_GPUS": str(self._readings)}
+        self.environment = {
+            "LD_LIBRARY_PATH": str(folder),
+            "STANDIN_GPUS": str(self._readings),
+            "STANDIN_GPU_PROCESSES": str(self.processes),
+        }
 
     def report(self, *gpus):
         """Each GPU reports percent of time in use, bytes in use, and milliwatts from now on; None for a value that it lacks."""

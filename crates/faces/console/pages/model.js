@@ -69,7 +69,8 @@ function memoryOf({ memory, takes }) {
   if (memory?.length) return memory.map(({ kind, device, bytes: size }) => `${kind} ${device}: ${bytes(size)}`).join(', ');
   if (!takes) return undefined;
   const parts = takes.server !== undefined && ` (when loaded: ${bytes(takes.server)} in the server, ${bytes(takes.processes)} in processes)`;
-  return `${bytes(takes.budget)}, ${BASES[takes.basis]}${parts || ''}`;
+  const gpus = takes.gpus?.map(({ gpu, measured, budget }) => `; GPU ${gpu}: ${bytes(measured ?? budget)}${measured === undefined ? ', not measured' : ''}`);
+  return `${bytes(takes.budget)}, ${BASES[takes.basis]}${parts || ''}${gpus?.join('') ?? ''}`;
 }
 
 function Signature({ metadata, config, row }) {

@@ -45,7 +45,8 @@ pub(crate) async fn index(
 
 fn memory(document: MemoryDocument) -> ModelMemory {
     let MemoryDocument { server, processes, budget, basis, measured_at, gpus } = document;
-    let gpus = gpus.into_iter().map(|GpuMemoryDocument { gpu, budget }| ModelGpuMemory { gpu, budget });
+    let of_gpu = |GpuMemoryDocument { gpu, measured, budget }| ModelGpuMemory { gpu, budget, measured };
+    let gpus = gpus.into_iter().map(of_gpu);
     ModelMemory { server, processes, budget, basis: basis.to_owned(), measured_at, gpus: gpus.collect() }
 }
 

@@ -106,6 +106,11 @@ impl Pieces {
         self.pieces.iter().rev()
     }
 
+    /// The pieces, the last one first.
+    pub(crate) fn into_reversed(self) -> SmallVec<[Bytes; 2]> {
+        self.pieces
+    }
+
     fn next_frame(&mut self) -> Option<Frame<Bytes>> {
         let piece = self.pieces.pop()?;
         self.left -= piece.len() as u64;

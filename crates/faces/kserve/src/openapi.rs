@@ -239,7 +239,8 @@ static SCHEMAS: LazyLock<Value> = LazyLock::new(|| {
             json!({ "server": bytes, "processes": bytes, "budget": bytes, "basis": text, "measured_at": bytes,
                 "gpus": list("GpuMemory") }),
             json!(["budget", "basis"])),
-        "GpuMemory": object(json!({ "gpu": { "type": "integer" }, "budget": bytes }), json!(["gpu", "budget"])),
+        "GpuMemory": object(
+            json!({ "gpu": { "type": "integer" }, "measured": bytes, "budget": bytes }), json!(["gpu", "budget"])),
         "Load": object(
             json!({ "parameters": { "type": "object", "additionalProperties": text } }), json!([])),
         "Unload": object(

@@ -184,11 +184,12 @@ async fn memory_of_versions_is_included() {
     assert!(!exposition.text(&none).contains("nereid_model_memory"));
     let memory = |namespace: &str, kind, bytes| {
         let id = ModelId { name: "m\"".into(), namespace: namespace.into() };
-        VersionMemory { id, version: 3, kind, gpu: (kind == "gpu_budget").then_some(2), bytes }
+        VersionMemory { id, version: 3, kind, gpu: kind.starts_with("gpu").then_some(2), bytes }
     };
     let versions = vec![
         memory("", "server", 7),
         memory("", "budget", 9),
+        memory("", "gpu", 3),
         memory("", "gpu_budget", 4),
         memory("space", "server", 5),
     ];
@@ -196,6 +197,7 @@ async fn memory_of_versions_is_included() {
     for line in [
         r#"nereid_model_memory_bytes{model="m\"",version="3",kind="server"} 7"#,
         r#"nereid_model_memory_bytes{model="m\"",version="3",kind="budget"} 9"#,
+        r#"nereid_model_memory_bytes{model="m\"",version="3",kind="gpu",gpu="2"} 3"#,
         r#"nereid_model_memory_bytes{model="m\"",version="3",kind="gpu_budget",gpu="2"} 4"#,
         r#"nereid_model_memory_bytes{namespace="space",model="m\"",version="3",kind="server"} 5"#,
     ] {

@@ -21,6 +21,8 @@ pub struct Device {
     pub number: i32,
     /// The product name.
     pub name: String,
+    /// The address on the PCI bus, such as `0000:3b:00.0`, by which other libraries find the GPU.
+    pub pci_address: String,
     /// The compute capability.
     pub capability: Capability,
 }
@@ -172,10 +174,10 @@ fn device(driver: &Driver, number: c_int) -> Result<DeviceState, CudaError> {
     let mut raw = 0;
     // SAFETY: the function writes only to the passed places.
     unsafe { driver.device_get(&raw mut raw, number)? };
-    let mut name = [0u8; 256];
-    // SAFETY: the function writes a zero-terminated string of at most this size.
-    unsafe { driver.device_get_name(name.as_mut_ptr().cast::<c_char>(), 256, raw)? };
-    let end = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
+    // SAFETY: the functions write a zero-terminated string of at most the size that they are passed.
+    let name = text(|text, length| unsafe { driver.device_get_name(text, length, raw) })?;
+    // SAFETY: as above.
+    let pci_address = text(|text, length| unsafe { driver.device_get_pci_bus_id(text, length, raw) })?;
     let attribute = |which| {
         let mut value = 0;
         // SAFETY: the function writes only to the passed places.
@@ -183,6 +185,14 @@ fn device(driver: &Driver, number: c_int) -> Result<DeviceState, CudaError> {
         Ok(value)
     };
     let capability = Capability { major: attribute(CAPABILITY_MAJOR)?, minor: attribute(CAPABILITY_MINOR)? };
-    let name = String::from_utf8_lossy(&name[..end]).into_owned();
-    Ok(DeviceState { device: Device { number, name, capability }, raw, context: Mutex::default() })
+    let device = Device { number, name, pci_address, capability };
+    Ok(DeviceState { device, raw, context: Mutex::default() })
+}
+
+/// Calls a function that writes a zero-terminated string.
+fn text(write: impl FnOnce(*mut c_char, c_int) -> Result<(), CudaError>) -> Result<String, CudaError> {
+    let mut text = [0u8; 256];
+    write(text.as_mut_ptr().cast(), 256)?;
+    let end = text.iter().position(|byte| *byte == 0).unwrap_or(text.len());
+    Ok(String::from_utf8_lossy(&text[..end]).into_owned())
 }

@@ -62,6 +62,7 @@ functions! {
     cuDeviceGetCount => fn device_get_count(count: *mut c_int);
     cuDeviceGet => fn device_get(device: *mut c_int, ordinal: c_int);
     cuDeviceGetName => fn device_get_name(name: *mut c_char, length: c_int, device: c_int);
+    cuDeviceGetPCIBusId => fn device_get_pci_bus_id(address: *mut c_char, length: c_int, device: c_int);
     cuDeviceGetAttribute => fn device_get_attribute(value: *mut c_int, attribute: c_int, device: c_int);
     cuDevicePrimaryCtxRetain => fn primary_context_retain(context: *mut RawContext, device: c_int);
     cuDevicePrimaryCtxRelease_v2 => fn primary_context_release(device: c_int);

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::{env, fs};
 
 use nereid_core::GpuLimits;
-use nereid_cuda::{Cuda, CudaError, DRIVER_LIBRARY, PoolSizes, Pools};
+use nereid_cuda::{Cuda, CudaError, DRIVER_LIBRARY, MemoryUse, PoolSizes, Pools, Usage};
+use nereid_residency::{GpuReader, GpuUse};
 use nereid_triton_host::LibraryOptions;
 
 use crate::error::StartError;
@@ -82,6 +83,23 @@ impl Gpus {
             used.inspect_err(|error| tracing::warn!("cannot read the memory usage of GPU {gpu}: {error}"))
                 .ok()
         })
+    }
+
+    /// Reads what is in use of their memory. Without the driver or its management library, nothing is known of it.
+    pub(crate) fn memory_reader(&self) -> GpuReader {
+        let Some(cuda) = self.cuda.as_ref().filter(|_| !self.numbers.is_empty()) else {
+            return Box::new(BTreeMap::new);
+        };
+        match Usage::open(cuda, &self.numbers) {
+            Ok(usage) => Box::new(move || {
+                let gpu_use = |MemoryUse { bytes, processes }| GpuUse { bytes, processes };
+                usage.read().into_iter().map(|(gpu, memory)| (gpu, gpu_use(memory))).collect()
+            }),
+            Err(error) => {
+                tracing::warn!("what models take of the memory of GPUs is not measured: {error}");
+                Box::new(BTreeMap::new)
+            }
+        }
     }
 
     /// Finds the GPUs.

@@ -10,7 +10,7 @@ use std::time::Duration;
 use nereid_access::{AuditCounts, AuditLog, Guard, PrincipalUsage};
 use nereid_console::ClientChanges;
 use nereid_core::backend_api::{Error, Result};
-use nereid_core::{Server, ServerOptions, Work};
+use nereid_core::{GpuMemory, Server, ServerOptions, Work};
 use nereid_cuda::{Cuda, PoolUsage, Pools};
 use nereid_ensemble::EnsembleFactory;
 use nereid_load_report::LoadReports;
@@ -151,7 +151,10 @@ pub fn start(config: Config, process: Process) -> std::result::Result<RunningSer
         );
     }
     let records = config.residency.records.clone().or_else(|| config.memory_records.folder());
-    let residency = ResidencyManager::new(ResidencyOptions { records, ..config.residency });
+    let residency = ResidencyManager::new(
+        ResidencyOptions { records, ..config.residency },
+        platform.gpus.memory_reader(),
+    );
     let has_gpus = !platform.gpus.numbers.is_empty();
     let server = ServerOptions {
         trace_store,
@@ -438,8 +441,11 @@ fn memory(residency: &ResidencyManager) -> Vec<VersionMemory> {
         for (kind, bytes) in measured.into_iter().flatten().chain([("budget", memory.budget)]) {
             all.push(VersionMemory { id: id.clone(), version, kind, gpu: None, bytes });
         }
-        for (gpu, bytes) in memory.gpus {
-            all.push(VersionMemory { id: id.clone(), version, kind: "gpu_budget", gpu: Some(gpu), bytes });
+        for GpuMemory { gpu, measured, budget } in memory.gpus {
+            let kinds = [("gpu", measured), ("gpu_budget", Some(budget))];
+            for (kind, bytes) in kinds.into_iter().filter_map(|(kind, bytes)| Some((kind, bytes?))) {
+                all.push(VersionMemory { id: id.clone(), version, kind, gpu: Some(gpu), bytes });
+            }
         }
     }
     all

@@ -92,6 +92,6 @@ pub use source::{
 pub use spec::{Completion, Fingerprint, Labels, ModelId, ModelSpec, Origin};
 pub use table::{ModelStatus, ModelTable, ServedModels, VersionState};
 pub use versions::{
-    Choice, InferTarget, MeasuredMemory, MemoryBasis, ModelMemory, ModelRequest, Residency, ResolveFuture,
-    ResolvedModel, VersionChooser, VersionChoosers,
+    Choice, GpuMemory, InferTarget, MeasuredMemory, MemoryBasis, ModelMemory, ModelRequest, Residency,
+    ResolveFuture, ResolvedModel, VersionChooser, VersionChoosers,
 };

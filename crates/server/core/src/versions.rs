@@ -17,7 +17,7 @@ use std::time::Instant;
 use futures_util::future::{Either, select};
 use nereid_backend_api::{Error, Result};
 
-pub use self::residency::{MeasuredMemory, MemoryBasis, ModelMemory, Residency};
+pub use self::residency::{GpuMemory, MeasuredMemory, MemoryBasis, ModelMemory, Residency};
 pub use self::resolved::{InferTarget, ResolvedModel};
 use crate::lifecycle::LifeCycle;
 use crate::model::Model;

@@ -72,6 +72,13 @@ impl MemoryBudgets {
         gpus.chain(host).map(shortage).filter(|short| short.taken > short.budget).collect()
     }
 
+    /// The budgets that have no room for what is added to what is in use. Those that nothing is added to have.
+    pub(crate) fn without_room(&self, used: &Amount, added: &Amount) -> Vec<Shortage> {
+        let mut short = self.exceeded(&added.clone().plus(used));
+        short.retain(|short| added.of(short.place) > 0);
+        short
+    }
+
     /// The size of a model for the choice of the one that leaves: the largest part that it takes of any budget, on a common scale. If
     /// only the machine's memory has a budget, that is its bytes.
     pub(crate) fn weight(&self, amount: &Amount) -> u64 {
@@ -130,6 +137,19 @@ mod tests {
                 prop_assert_eq!(sum.of(place), taken);
                 prop_assert_eq!(is_short(place), budgets.gpus.get(&gpu).is_some_and(|budget| taken > *budget));
             }
+        }
+
+        #[test]
+        fn what_takes_nothing_of_a_memory_has_room_there(
+            used in amount(), added in amount(), budgets in budgets(),
+        ) {
+            let all = budgets.exceeded(&added.clone().plus(&used));
+            let without_room = budgets.without_room(&used, &added);
+            for short in all {
+                let is_there = added.of(short.place) > 0;
+                prop_assert_eq!(without_room.contains(&short), is_there);
+            }
+            prop_assert_eq!(budgets.without_room(&used, &Amount::default()), []);
         }
 
         #[test]

@@ -10,6 +10,7 @@
 
 mod amounts;
 mod content;
+mod gpus;
 mod growth;
 mod idleness;
 mod loads;
@@ -26,6 +27,7 @@ mod served;
 mod sizes;
 mod timetable;
 
+pub use gpus::{GpuReader, GpuUse};
 pub use manager::ResidencyManager;
 pub use parameters::PARAMETERS;
 

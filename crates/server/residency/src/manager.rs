@@ -21,6 +21,7 @@ use tokio::sync::oneshot::{Receiver, Sender, channel};
 
 use crate::ResidencyOptions;
 use crate::amounts::MemoryBudgets;
+use crate::gpus::GpuReader;
 use crate::growth::Growth;
 use crate::idleness::Idleness;
 use crate::loads::Loads;
@@ -48,6 +49,8 @@ pub struct ResidencyManager {
     prefetch: Arc<Prefetch>,
     /// Evicted models that are being loaded.
     returning: Mutex<BTreeSet<String>>,
+    /// The models that are loaded on demand by their configuration.
+    on_demand: Mutex<BTreeSet<String>>,
     /// Held for the timer, which does not keep it alive.
     _prefetching: Arc<Prefetching>,
     _timer: Timer,
@@ -61,13 +64,13 @@ pub(crate) struct Waiting {
 }
 
 impl ResidencyManager {
-    /// Loads nothing before it is [attached](Self::attach) to a server.
-    pub fn new(options: ResidencyOptions) -> Arc<Self> {
-        Self::with_clock(options, Box::new(Timestamp::now))
+    /// Loads nothing before it is [attached](Self::attach) to a server. `gpus` reads the memory in use of GPUs.
+    pub fn new(options: ResidencyOptions, gpus: GpuReader) -> Arc<Self> {
+        Self::with_clock(options, gpus, Box::new(Timestamp::now))
     }
 
     /// With another wall clock for the schedules of models.
-    pub(crate) fn with_clock(options: ResidencyOptions, clock: Clock) -> Arc<Self> {
+    pub(crate) fn with_clock(options: ResidencyOptions, gpus: GpuReader, clock: Clock) -> Arc<Self> {
         let timer = Timer::default();
         let waiting = Arc::new(Waiting {
             loads: Mutex::new(Loads::new(options.retry_pause)),
@@ -82,7 +85,7 @@ impl ResidencyManager {
             evictions_a_minute: options.evictions_a_minute.max(1),
             idle_timeout: options.idle_timeout,
         };
-        let rooms = Arc::new(Rooms::new(limits, Arc::clone(&schedules), options.records.clone()));
+        let rooms = Arc::new(Rooms::new(limits, Arc::clone(&schedules), options.records.clone(), gpus));
         let prefetch = Prefetch::new(Arc::clone(&schedules), Arc::clone(&rooms), Arc::clone(&waiting));
         let prefetch = Arc::new(prefetch);
         let prefetching = Arc::new(Prefetching(Arc::clone(&prefetch)));
@@ -105,6 +108,7 @@ impl ResidencyManager {
             schedules,
             prefetch,
             returning: Mutex::default(),
+            on_demand: Mutex::default(),
             _prefetching: prefetching,
             _timer: timer,
         })
@@ -115,7 +119,7 @@ impl ResidencyManager {
         let _ = self.server.set(Arc::downgrade(server));
         self.idleness.attach(server);
         self.prefetch.attach(server);
-        if self.options.memory_budget.is_some() {
+        if self.is_limited() {
             self.growth.start(server);
         }
     }
@@ -137,6 +141,10 @@ impl ResidencyManager {
         self.returning.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn on_demand(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.on_demand.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn server(&self) -> Option<Arc<Server>> {
         self.server.get().and_then(Weak::upgrade)
     }
@@ -154,7 +162,9 @@ impl ResidencyManager {
         if self.options.all_on_demand {
             return None;
         }
-        Some(is_awaited && self.waiting.loads().is_active(name))
+        // A load that began for another model may be in progress, or have failed.
+        let is_on_demand = || self.on_demand().contains(name.name);
+        Some(is_awaited && (self.waiting.loads().is_active(name) || is_on_demand()))
     }
 
     /// When a request waits no longer.
@@ -283,6 +293,10 @@ impl Residency for ResidencyManager {
             self.idleness.start();
         }
         self.prefetch.set(&config.name, parameters.schedule);
+        match parameters.load_on_demand {
+            true => self.on_demand().insert(config.name.clone()),
+            false => self.on_demand().remove(&config.name),
+        };
         Ok(parameters.load_on_demand || self.options.all_on_demand)
     }
 

@@ -3,7 +3,11 @@
 //! Anonymous memory only: pages of mapped files can be dropped and read again, so they hold back no other model.
 
 use std::fs;
+use std::iter::successors;
 use std::path::Path;
+
+/// How many processes start one another at most. The system's list may change while it is followed.
+const GENERATIONS: usize = 64;
 
 /// Bytes in use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,9 +49,23 @@ impl MemoryBytes {
     }
 }
 
-/// A share of some bytes.
-pub(crate) fn share(bytes: u64, part: u64, whole: u64) -> u64 {
-    (u128::from(bytes) * u128::from(part) / u128::from(whole.max(1))) as u64
+/// A part of some bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Part {
+    /// What it is, if that is known.
+    pub known: Option<u64>,
+    /// What it is expected to be.
+    pub expected: u64,
+}
+
+/// Divides bytes among parts: those that are known, and the rest by what the others are expected to be.
+pub(crate) fn divide(bytes: u64, parts: &[Part]) -> Vec<u64> {
+    let known = parts.iter().filter_map(|part| part.known).fold(0, u64::saturating_add);
+    let others = parts.iter().filter(|part| part.known.is_none());
+    let expected: u128 = others.map(|part| u128::from(part.expected)).sum();
+    let rest = u128::from(bytes.saturating_sub(known));
+    let share = |expected_of_one: u64| (rest * u128::from(expected_of_one) / expected.max(1)) as u64;
+    parts.iter().map(|part| part.known.unwrap_or_else(|| share(part.expected))).collect()
 }
 
 /// The memory of these processes. Those that have ended count nothing.
@@ -73,6 +91,16 @@ fn read(proc: &Path, own: u32, with_processes: bool) -> MemoryBytes {
         }
     }
     memory
+}
+
+/// Whether a process is one of these, or was started by one of them or by one that they started.
+pub(crate) fn descends(process: u32, from: &[u32]) -> bool {
+    descends_in(Path::new("/proc"), process, from)
+}
+
+fn descends_in(proc: &Path, process: u32, from: &[u32]) -> bool {
+    let parent = |process: &u32| anonymous(&proc.join(process.to_string())).0.filter(|parent| *parent > 0);
+    successors(Some(process), parent).take(GENERATIONS).any(|process| from.contains(&process))
 }
 
 /// The parent of a process, and its anonymous memory.
@@ -139,12 +167,54 @@ mod tests {
 
     #[test]
     fn shares_add_up_to_no_more_than_the_whole() {
-        for bytes in [0, 1001, u64::MAX / 2] {
-            for parts in [&[1, 1, 1][..], &[5, 0, 2], &[1 << 40, 3], &[0, 0]] {
-                let whole: u64 = parts.iter().sum();
-                let shares = parts.iter().map(|part| share(bytes, *part, whole)).sum::<u64>();
-                assert!(shares <= bytes && bytes - shares <= if whole == 0 { bytes } else { 3 });
+        let expected = |expected| Part { known: None, expected };
+        for bytes in [0, 1001, u64::MAX / 2, u64::MAX] {
+            for parts in [&[1, 1, 1][..], &[5, 0, 2], &[1 << 40, 3], &[u64::MAX, u64::MAX], &[0, 0], &[]] {
+                let shares = divide(bytes, &parts.iter().copied().map(expected).collect::<Vec<_>>());
+                let shares: u64 = shares.iter().sum();
+                let is_divided = parts.iter().any(|part| *part > 0);
+                assert!(shares <= bytes && bytes - shares <= if is_divided { 3 } else { bytes });
             }
+        }
+    }
+
+    #[test]
+    fn what_is_known_of_a_part_is_not_divided() {
+        let parts = |parts: &[(Option<u64>, u64)]| {
+            let part = |(known, expected): &(Option<u64>, u64)| Part { known: *known, expected: *expected };
+            parts.iter().map(part).collect::<Vec<_>>()
+        };
+        for (bytes, of, expected) in [
+            (100, &[(Some(60), 10), (Some(0), 10), (None, 10)][..], &[60, 0, 40][..]),
+            (100, &[(Some(10), 0), (None, 10), (None, 20)], &[10, 30, 60]),
+            // The rest of the memory was there before.
+            (50, &[(Some(60), 10), (None, 10)], &[60, 0]),
+            (50, &[(Some(u64::MAX), 10), (Some(1), 1), (None, 10)], &[u64::MAX, 1, 0]),
+        ] {
+            assert_eq!(divide(bytes, &parts(of)), expected, "{of:?}");
+        }
+    }
+
+    #[test]
+    fn processes_descend_from_those_that_started_them() {
+        let folder = tempfile::tempdir().unwrap();
+        // The last two are each other's parents, as if numbers were used again while they are read.
+        for (process, parent) in [(1, 0), (10, 1), (20, 10), (30, 20), (40, 1), (50, 60), (60, 50)] {
+            let text = format!("PPid:\t{parent}\n");
+            put(folder.path().join(process.to_string()).join("status"), &text);
+        }
+        for (process, from, expected) in [
+            (10, &[10][..], true),
+            (30, &[10], true),
+            (30, &[40, 20], true),
+            (10, &[20], false),
+            (40, &[10], false),
+            (50, &[10], false),
+            (99, &[10], false),
+            (99, &[99], true),
+            (30, &[], false),
+        ] {
+            assert_eq!(descends_in(folder.path(), process, from), expected, "{process} from {from:?}");
         }
     }
 

@@ -98,6 +98,11 @@ pub(crate) fn gpu_instances(config: &ModelConfig) -> BTreeMap<Gpu, u64> {
     instances
 }
 
+/// Whether a model chooses its GPUs itself.
+pub(crate) fn chooses_gpus(config: &ModelConfig) -> bool {
+    config.instance_group.iter().any(|group| group.kind() == Kind::Model)
+}
+
 fn gpu_memory(reader: ParameterReader<'_>) -> Result<Option<BTreeMap<Gpu, u64>>, ParameterError> {
     let Some(text) = reader.text(GPU_MEMORY_BYTES) else { return Ok(None) };
     if let Ok(bytes) = text.parse::<u64>() {

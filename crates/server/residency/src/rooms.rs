@@ -15,13 +15,14 @@ use nereid_core::{Model, ModelMemory, ModelSpec, ModelTable, ScopedName, Server,
 
 use crate::amounts::{Amount, Gpu, MemoryBudgets, Shortage};
 use crate::content::Content;
-use crate::memory::{self, MemoryBytes};
-use crate::parameters::{Parameters, gpu_instances};
+use crate::gpus::{GpuReader, GpuReading};
+use crate::memory;
+use crate::parameters::{Parameters, chooses_gpus, gpu_instances};
 use crate::policy::Policy;
 use crate::prefetch::Schedules;
 use crate::recording::Recording;
 use crate::served::{Served, is_composite, parameters, uses};
-use crate::sizes::{Description, Ended, Sizes};
+use crate::sizes::{Description, Ended, Known, Reading, Sizes};
 
 /// How long a load waits until a model in use can leave.
 const PATIENCE: Duration = if cfg!(test) { Duration::from_millis(200) } else { Duration::from_secs(5) };
@@ -53,6 +54,7 @@ pub(crate) struct Rooms {
     state: Mutex<State>,
     /// Keeps what loads took for the next run of the server.
     recording: Option<Recording>,
+    read_gpus: GpuReader,
 }
 
 #[derive(Default)]
@@ -81,10 +83,15 @@ enum Step {
 
 impl Rooms {
     /// With the records of earlier runs in that folder, if there is one.
-    pub(crate) fn new(limits: RoomLimits, schedules: Arc<Schedules>, records: Option<PathBuf>) -> Self {
+    pub(crate) fn new(
+        limits: RoomLimits,
+        schedules: Arc<Schedules>,
+        records: Option<PathBuf>,
+        read_gpus: GpuReader,
+    ) -> Self {
         let (recording, records) = records.map(Recording::open).unzip();
         let state = State { sizes: Sizes::with_records(records.unwrap_or_default()), ..State::default() };
-        Self { limits, schedules, state: Mutex::new(state), recording }
+        Self { limits, schedules, state: Mutex::new(state), recording, read_gpus }
     }
 
     /// A model is about to be loaded by its schedule: busier ones need not leave for it.
@@ -105,8 +112,8 @@ impl Rooms {
         }
         let mut state = self.describe(spec);
         let name = &spec.id.name;
-        let taken = state.used(&server.models(), name).plus(&state.sizes.amount(name));
-        let fits = budgets.exceeded(&taken).is_empty();
+        let used = state.used(&server.models(), name);
+        let fits = budgets.without_room(&used, &state.sizes.amount(name)).is_empty();
         if fits {
             // Counts until its load ends, so that loads side by side do not share the same room.
             state.loading.insert(name.clone(), Instant::now());
@@ -159,14 +166,14 @@ impl Rooms {
     /// A load has ended.
     pub(crate) fn after_load(&self, server: &Server, spec: &ModelSpec, is_loaded: bool) {
         let name = &spec.id.name;
-        let (now, ended) = (self.memory_in_use(), Instant::now());
+        let (now, ended) = (self.in_use(), Instant::now());
         let own: Vec<_> = server.models().ready().filter(|model| *model.id() == spec.id).cloned().collect();
-        let (processes, gpus) = (memory_of_processes(&own), reported_gpus(&own));
+        let known = known(&own, &now.gpus);
         let at = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |age| age.as_secs());
         let mut state = self.lock();
         let began = state.loading.remove(name).unwrap_or(ended);
         let took = ended.saturating_duration_since(began);
-        let records = state.sizes.end(name, Ended { is_loaded, took, now, processes, gpus, at });
+        let records = state.sizes.end(name, Ended { is_loaded, took, now, known, at });
         drop(state);
         if let Some(recording) = &self.recording {
             records.into_iter().for_each(|(content, record)| recording.keep(content, record));
@@ -178,28 +185,30 @@ impl Rooms {
         self.lock().sizes.memory(names)
     }
 
-    /// Counts what the processes of loaded models have grown by since they were loaded. Returns the model that leaves if the budget
-    /// is exceeded because of that.
+    /// Counts what the processes of loaded models have grown by since they were loaded. Returns the model that leaves if a budget is
+    /// exceeded because of that.
     pub(crate) fn follow_growth(&self, server: &Server, now: Instant) -> Option<String> {
         let models = Served::of(server);
-        let now_in_use = |versions: &[_]| memory_of_processes(versions);
-        let in_use: Vec<_> = models.iter().filter_map(|(name, it)| Some((name, now_in_use(it)?))).collect();
+        let gpus = GpuReading::of((self.read_gpus)());
+        let known = models.iter().map(|(name, versions)| (name, known(versions, &gpus)));
+        let known: Vec<_> = known.filter_map(|(name, it)| Some((name, it.processes?, it.gpus))).collect();
         let mut state = self.lock();
-        let has_grown =
-            in_use.into_iter().filter(|(name, bytes)| state.sizes.follow(name, *bytes)).count() > 0;
-        let (used, budget) = (state.used(&server.models(), "").host, self.limits.budgets.host?);
-        if !has_grown || used <= budget {
+        let follow =
+            |(name, bytes, gpus): (&String, u64, Option<_>)| state.sizes.follow(name, bytes, gpus.as_ref());
+        let has_grown = known.into_iter().map(follow).fold(false, |any, one| any || one);
+        let used = state.used(&server.models(), "");
+        let short = self.limits.budgets.exceeded(&used);
+        let Some(Shortage { place, taken, budget }) = short.first().copied().filter(|_| has_grown) else {
             return None;
-        }
+        };
         state.note_uses(&models, &self.limits.budgets);
-        let leaving = state
-            .policy
-            .least(models.iter().map(|(name, _)| name.as_str()).filter(|name| self.may_leave(&models, name)));
+        let can_leave = |name: &&str| state.sizes.amount(name).of(place) > 0 && self.may_leave(&models, name);
+        let leaving = state.policy.least(models.iter().map(|(name, _)| name.as_str()).filter(can_leave));
         let leaving =
             leaving.map(str::to_owned).filter(|_| state.is_calm(self.limits.evictions_a_minute, now));
         tracing::warn!(
             "models have grown to {}, more than the memory budget of {}{}",
-            megabytes(used),
+            place.bytes(taken),
             megabytes(budget),
             leaving.as_ref().map_or_else(String::new, |name| format!(": '{name}' leaves the memory"))
         );
@@ -250,8 +259,9 @@ impl Rooms {
     }
 
     /// The memory of processes counts under a budget, or for a later run under one, as reading it takes long.
-    fn memory_in_use(&self) -> MemoryBytes {
-        memory::in_use(self.limits.budgets.host.is_some() || self.recording.is_some())
+    fn in_use(&self) -> Reading {
+        let with_processes = self.limits.budgets.host.is_some() || self.recording.is_some();
+        Reading { memory: memory::in_use(with_processes), gpus: GpuReading::of((self.read_gpus)()) }
     }
 
     /// A model is not loaded.
@@ -269,6 +279,7 @@ impl Rooms {
             declared: parameters.memory,
             declared_gpus: parameters.gpu_memory,
             gpu_instances: gpu_instances(&spec.config),
+            chooses_gpus: chooses_gpus(&spec.config),
             files: memory::file_bytes(&spec.directory),
             content: Content::of(spec),
         };
@@ -278,7 +289,7 @@ impl Rooms {
     }
 
     fn next_step(&self, server: &Server, name: &str, kept: &BTreeSet<String>, now: Instant) -> Result<Step> {
-        let before = self.memory_in_use();
+        let before = self.in_use();
         let models = Served::of(server);
         let mut state = self.lock();
         let (budgets, needed) = (&self.limits.budgets, state.sizes.amount(name));
@@ -290,7 +301,7 @@ impl Rooms {
             )));
         }
         let used = state.used(&server.models(), name);
-        let short = budgets.exceeded(&used.clone().plus(&needed));
+        let short = budgets.without_room(&used, &needed);
         let Some(&Shortage { place, budget, .. }) = short.first() else {
             state.begin(name, before);
             return Ok(Step::Load);
@@ -349,7 +360,7 @@ impl State {
         amounts.fold(Amount::default(), |sum, amount| sum.plus(&amount))
     }
 
-    fn begin(&mut self, name: &str, before: MemoryBytes) {
+    fn begin(&mut self, name: &str, before: Reading) {
         self.loading.insert(name.to_owned(), Instant::now());
         self.sizes.begin(before);
     }
@@ -409,10 +420,15 @@ impl State {
     }
 }
 
-/// The memory of the processes of a model's versions; `None` if it has none of its own.
-fn memory_of_processes(versions: &[Arc<Model>]) -> Option<u64> {
+/// What a model's versions take, as far as their processes and their backend show.
+fn known(versions: &[Arc<Model>], gpus: &GpuReading) -> Known {
     let processes: Vec<_> = versions.iter().flat_map(|model| model.processes()).collect();
-    (!processes.is_empty()).then(|| memory::of_processes(&processes))
+    let of_processes = (!processes.is_empty()).then(|| memory::of_processes(&processes));
+    Known {
+        processes: of_processes,
+        gpus: of_processes.and_then(|_| gpus.of_processes(&processes)),
+        reported_gpus: reported_gpus(versions),
+    }
 }
 
 /// The memory of GPUs that the backend of a model's versions reports.

@@ -2,16 +2,18 @@
 //! from its files.
 //!
 //! Models are loaded in parallel, and what a process takes is one number. So a measurement spans all loads that overlap: it begins
-//! with the first and ends with the last, and what was added is divided among them by their expected sizes.
+//! with the first and ends with the last, and what was added is divided among them by their expected sizes. The same holds for the
+//! memory of GPUs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, UNIX_EPOCH};
 
-use nereid_core::{MeasuredMemory, MemoryBasis, ModelMemory};
+use nereid_core::{GpuMemory, MeasuredMemory, MemoryBasis, ModelMemory};
 
 use crate::amounts::{Amount, Gpu};
 use crate::content::Content;
-use crate::memory::{MemoryBytes, share};
+use crate::gpus::GpuReading;
+use crate::memory::{MemoryBytes, Part, divide};
 use crate::records::{Record, Records};
 
 /// No model takes less: its threads, its configuration, its statistics.
@@ -45,25 +47,49 @@ pub(crate) struct Description {
     pub declared_gpus: Option<BTreeMap<Gpu, u64>>,
     /// How many of its instances run on each GPU.
     pub gpu_instances: BTreeMap<Gpu, u64>,
+    /// Whether it chooses its GPUs itself.
+    pub chooses_gpus: bool,
     /// The bytes of its files.
     pub files: u64,
     /// The identity of what is loaded.
     pub content: Content,
 }
 
+/// What is in use at one moment.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Reading {
+    pub memory: MemoryBytes,
+    pub gpus: GpuReading,
+}
+
+/// What a loaded model takes, as far as that is known without other models.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Known {
+    /// The memory of the model's own processes, if it has any.
+    pub processes: Option<u64>,
+    /// What these take of each GPU; `None` if it has no processes, or if they are not known to the driver.
+    pub gpus: Option<BTreeMap<Gpu, u64>>,
+    /// The memory of GPUs that its backend reports.
+    pub reported_gpus: BTreeMap<Gpu, u64>,
+}
+
+impl Known {
+    fn gpu(&self, gpu: Gpu) -> Option<u64> {
+        let of_processes = || Some(self.gpus.as_ref()?.get(&gpu).copied().unwrap_or(0));
+        self.reported_gpus.get(&gpu).copied().or_else(of_processes)
+    }
+}
+
 /// The end of a load.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Ended {
     /// Whether the model is in memory.
     pub is_loaded: bool,
     /// How long the load took.
     pub took: Duration,
     /// The memory in use after it.
-    pub now: MemoryBytes,
-    /// The memory of the model's own processes, if it has any.
-    pub processes: Option<u64>,
-    /// The memory of GPUs that its backend reports.
-    pub gpus: BTreeMap<Gpu, u64>,
+    pub now: Reading,
+    pub known: Known,
     /// The time in seconds since the Unix epoch.
     pub at: u64,
 }
@@ -72,7 +98,7 @@ pub(crate) struct Ended {
 struct ModelSize {
     description: Description,
     measured: Option<MemoryBytes>,
-    /// The memory of GPUs that the backend reported.
+    /// The memory of GPUs that the backend reported, or else what was measured.
     gpus: BTreeMap<Gpu, u64>,
     /// When it was measured, in seconds since the Unix epoch.
     at: u64,
@@ -81,6 +107,8 @@ struct ModelSize {
     load_time: Option<Duration>,
     /// The memory of the model's processes, once it has grown after the load.
     grown: Option<u64>,
+    /// The same for what they take of each GPU.
+    grown_gpus: BTreeMap<Gpu, u64>,
 }
 
 impl ModelSize {
@@ -88,17 +116,31 @@ impl ModelSize {
         let processes = |measured: MemoryBytes| self.grown.unwrap_or(measured.processes);
         self.measured.map(|measured| MemoryBytes { processes: processes(measured), ..measured })
     }
+
+    /// What is known of the memory of GPUs.
+    fn known_gpus(&self) -> BTreeMap<Gpu, u64> {
+        let mut gpus = self.gpus.clone();
+        gpus.extend(&self.grown_gpus);
+        gpus
+    }
+
+    /// The least that the model takes of a GPU, whatever was measured: memory that another model left behind is not seen.
+    fn least_of_gpu(&self, gpu: Gpu) -> u64 {
+        let least = || ((self.description.files as f64 * RATIO.start()) as u64).max(LEAST);
+        self.description.gpu_instances.get(&gpu).map_or(0, |_| least())
+    }
 }
 
 /// A measurement of loads that overlap.
 struct Measurement {
-    before: MemoryBytes,
+    before: Reading,
     /// The memory of models that were evicted during the measurement.
     freed: MemoryBytes,
+    freed_gpus: BTreeMap<Gpu, u64>,
     /// How many loads are in progress.
     running: usize,
-    /// The loads that ended well, with the memory of the models' own processes.
-    loaded: Vec<(String, Option<u64>)>,
+    /// The loads that ended well.
+    loaded: Vec<(String, Known)>,
     /// How many loads began.
     began: usize,
 }
@@ -121,6 +163,7 @@ impl Sizes {
             model.is_recorded = known.is_some();
         }
         (model.description, model.grown) = (description, None);
+        model.grown_gpus.clear();
     }
 
     /// The memory that a model takes, or is expected to take.
@@ -145,7 +188,8 @@ impl Sizes {
             return declared.clone();
         }
         if !model.gpus.is_empty() {
-            return model.gpus.clone();
+            let known = model.known_gpus().into_iter();
+            return known.map(|(gpu, bytes)| (gpu, bytes.max(model.least_of_gpu(gpu)))).collect();
         }
         let instances = model.description.gpu_instances.iter();
         instances
@@ -175,34 +219,44 @@ impl Sizes {
                     (None, None) => MemoryBasis::Files,
                 };
                 let measured = model.measured().map(|memory| measured(memory, model.at));
-                let gpus = self.of_gpus(name).into_iter().collect();
-                Some(ModelMemory { measured, budget: self.of(name), basis, gpus })
+                let (known, gpus) = (model.known_gpus(), self.of_gpus(name));
+                Some(ModelMemory { measured, budget: self.of(name), basis, gpus: gpu_memory(&known, &gpus) })
             }
             None => {
                 let records = recorded.get_or_insert_with(|| self.records.by_model());
                 let record = records.get(name)?;
                 let (memory, budget) = (record.memory, record.memory.total().max(LEAST));
                 let measured = Some(measured(memory, record.measured));
-                let gpus = record.gpus.iter().map(|(gpu, bytes)| (*gpu, *bytes)).collect();
+                let gpus = gpu_memory(&record.gpus, &record.gpus);
                 Some(ModelMemory { measured, budget, basis: MemoryBasis::Recorded, gpus })
             }
         };
         names.map(of_name).collect()
     }
 
-    /// Counts what a loaded model's processes take now, if they have grown or shrunk by enough. Returns whether the model counts
-    /// more than before.
-    pub(crate) fn follow(&mut self, name: &str, processes: u64) -> bool {
+    /// Counts what a loaded model's processes take now, of the machine's memory and of GPUs, if they have grown or shrunk by enough.
+    /// Returns whether the model counts more than before.
+    pub(crate) fn follow(&mut self, name: &str, processes: u64, gpus: Option<&BTreeMap<Gpu, u64>>) -> bool {
         let Some(model) = self.models.get_mut(name) else { return false };
         let Some(at_load) = model.measured.map(|measured| measured.processes) else { return false };
-        let counted = model.grown.unwrap_or(at_load);
-        let has_grown = processes > counted.saturating_add((counted / GROWN).max(LEAST_GROWTH));
-        // Memory that comes and goes with the requests counts as long as most of it is there.
-        let has_shrunk = model.grown.is_some() && processes < counted - counted / SHRUNK;
-        if has_grown || has_shrunk {
-            model.grown = (processes > at_load).then_some(processes);
+        let mut has_grown = false;
+        if let Some((grown, counts_more)) = followed(at_load, model.grown, processes) {
+            model.grown = grown;
+            has_grown |= counts_more && model.description.declared.is_none();
         }
-        has_grown && model.description.declared.is_none()
+        for (gpu, bytes) in gpus.into_iter().flatten() {
+            let at_load = model.gpus.get(gpu).copied().unwrap_or(0);
+            let Some((grown, counts_more)) = followed(at_load, model.grown_gpus.get(gpu).copied(), *bytes)
+            else {
+                continue;
+            };
+            match grown {
+                Some(grown) => model.grown_gpus.insert(*gpu, grown),
+                None => model.grown_gpus.remove(gpu),
+            };
+            has_grown |= counts_more && model.description.declared_gpus.is_none();
+        }
+        has_grown
     }
 
     /// Memory by bytes of files, as measured so far.
@@ -214,10 +268,11 @@ impl Sizes {
     }
 
     /// A load begins.
-    pub(crate) fn begin(&mut self, now: MemoryBytes) {
+    pub(crate) fn begin(&mut self, now: Reading) {
         let new = Measurement {
             before: now,
             freed: MemoryBytes::default(),
+            freed_gpus: BTreeMap::new(),
             running: 0,
             loaded: Vec::new(),
             began: 0,
@@ -230,9 +285,15 @@ impl Sizes {
     /// A model has left the memory.
     pub(crate) fn freed(&mut self, name: &str) {
         let unmeasured = MemoryBytes { server: self.of(name), processes: 0 };
-        let memory = self.models.get(name).and_then(ModelSize::measured).unwrap_or(unmeasured);
+        let model = self.models.get(name);
+        let memory = model.and_then(ModelSize::measured).unwrap_or(unmeasured);
+        let gpus = model.map(ModelSize::known_gpus).unwrap_or_default();
         if let Some(measurement) = &mut self.measurement {
             measurement.freed = measurement.freed.plus(memory);
+            for (gpu, bytes) in gpus {
+                let freed = measurement.freed_gpus.entry(gpu).or_default();
+                *freed = freed.saturating_add(bytes);
+            }
         }
     }
 
@@ -241,9 +302,8 @@ impl Sizes {
         let Some(measurement) = &mut self.measurement else { return Vec::new() };
         measurement.running = measurement.running.saturating_sub(1);
         if ended.is_loaded {
-            measurement.loaded.push((name.to_owned(), ended.processes));
+            measurement.loaded.push((name.to_owned(), ended.known));
             if let Some(model) = self.models.get_mut(name) {
-                model.gpus = ended.gpus;
                 // The mean, as other loads or a cold cache may have slowed down one of them.
                 let mean = |before: Duration| before / 2 + ended.took / 2;
                 model.load_time = Some(model.load_time.map_or(ended.took, mean));
@@ -252,22 +312,19 @@ impl Sizes {
         if measurement.running > 0 {
             return Vec::new();
         }
-        let Some(Measurement { before, freed, loaded, began, .. }) = self.measurement.take() else {
-            return Vec::new();
-        };
-        let mut added = ended.now.plus(freed).since(before);
-        // Where a model's processes are known, no other one has a share in them.
-        added.processes = added.processes.saturating_sub(loaded.iter().filter_map(|(_, own)| *own).sum());
-        let expected: Vec<_> = loaded.iter().map(|(name, _)| self.of(name)).collect();
-        let all: u64 = expected.iter().sum();
-        let others = loaded.iter().zip(&expected).filter(|((_, own), _)| own.is_none());
-        let others: u64 = others.map(|(_, expected)| expected).sum();
+        let Some(measurement) = self.measurement.take() else { return Vec::new() };
+        let is_alone = measurement.began == 1;
+        let gpus = self.added_gpus(&measurement, &ended.now);
+        let Measurement { before, freed, loaded, .. } = measurement;
+        let added = ended.now.memory.plus(freed).since(before.memory);
+        let part = |known, name: &str| Part { known, expected: self.of(name) };
+        let servers: Vec<_> = loaded.iter().map(|(name, _)| part(None, name)).collect();
+        let processes: Vec<_> = loaded.iter().map(|(name, known)| part(known.processes, name)).collect();
+        let shares = divide(added.server, &servers).into_iter().zip(divide(added.processes, &processes));
         let mut records = Vec::new();
-        for ((name, own), expected) in loaded.into_iter().zip(expected) {
+        for (((name, known), (server, processes)), gpus) in loaded.into_iter().zip(shares).zip(gpus) {
             let Some(model) = self.models.get_mut(&name) else { continue };
-            let processes = own.unwrap_or_else(|| share(added.processes, expected, others));
-            let share = MemoryBytes { server: share(added.server, expected, all), processes };
-            let is_alone = began == 1;
+            let share = MemoryBytes { server, processes };
             let mut memory = match model.measured {
                 Some(before) if !is_alone => before,
                 // Halfway: the model may take less by now, or take memory that another one left behind.
@@ -275,8 +332,9 @@ impl Sizes {
                 Some(before) if before.total() >= share.total() => before,
                 _ => share,
             };
-            memory.processes = own.unwrap_or(memory.processes);
-            if model.measured.is_none() || is_alone || own.is_some() {
+            memory.processes = known.processes.unwrap_or(memory.processes);
+            model.measure_gpus(&known, gpus, is_alone);
+            if model.measured.is_none() || is_alone || known.processes.is_some() {
                 (model.is_recorded, model.at) = (false, ended.at);
             }
             model.measured = Some(memory);
@@ -288,6 +346,76 @@ impl Sizes {
         }
         records
     }
+
+    /// What each of the loads added on each GPU that was read.
+    fn added_gpus(&self, measurement: &Measurement, now: &Reading) -> Vec<BTreeMap<Gpu, u64>> {
+        let mut all = vec![BTreeMap::new(); measurement.loaded.len()];
+        for gpu in now.gpus.gpus() {
+            let freed = measurement.freed_gpus.get(&gpu).copied().unwrap_or(0);
+            let added = now.gpus.added(gpu, &measurement.before.gpus, freed);
+            let parts = measurement.loaded.iter().map(|(name, known)| {
+                let chosen = |model: &ModelSize| match model.description.chooses_gpus {
+                    true => model.description.files.max(LEAST),
+                    false => 0,
+                };
+                let expected = self.of_gpus(name).get(&gpu).copied();
+                let expected = expected.or_else(|| self.models.get(name).map(chosen)).unwrap_or(0);
+                Part { known: known.gpu(gpu), expected }
+            });
+            let shares = divide(added, &parts.collect::<Vec<_>>());
+            for (gpus, share) in all.iter_mut().zip(shares) {
+                gpus.insert(gpu, share);
+            }
+        }
+        all
+    }
+}
+
+impl ModelSize {
+    /// Notes what a load took of GPUs: what the backend reports, or else its share of what was added.
+    fn measure_gpus(&mut self, known: &Known, shares: BTreeMap<Gpu, u64>, is_alone: bool) {
+        if !known.reported_gpus.is_empty() {
+            self.gpus.clone_from(&known.reported_gpus);
+            return;
+        }
+        for (gpu, share) in shares {
+            let bytes = match self.gpus.get(&gpu).copied() {
+                _ if known.gpu(gpu).is_some() => share,
+                Some(before) if !is_alone => before,
+                // As for the memory of the machine.
+                Some(before) if self.is_recorded && before > share => before.midpoint(share),
+                Some(before) => before.max(share),
+                None => share,
+            };
+            // Models take nothing of most GPUs.
+            if bytes > 0 || self.description.gpu_instances.contains_key(&gpu) {
+                self.gpus.insert(gpu, bytes);
+            } else {
+                self.gpus.remove(&gpu);
+            }
+        }
+    }
+}
+
+/// What counts of processes that took `at_load` bytes at first and `counted` later, and take `now`; `None` if that does not change. Also
+/// whether they count more than before.
+fn followed(at_load: u64, counted: Option<u64>, now: u64) -> Option<(Option<u64>, bool)> {
+    let before = counted.unwrap_or(at_load);
+    let has_grown = now > before.saturating_add((before / GROWN).max(LEAST_GROWTH));
+    // Memory that comes and goes with the requests counts as long as most of it is there.
+    let has_shrunk = counted.is_some() && now < before - before / SHRUNK;
+    (has_grown || has_shrunk).then(|| ((now > at_load).then_some(now), has_grown))
+}
+
+/// The memory of GPUs for documents: what is known, and what counts.
+fn gpu_memory(known: &BTreeMap<Gpu, u64>, budgets: &BTreeMap<Gpu, u64>) -> Vec<GpuMemory> {
+    let gpus: BTreeSet<_> = known.keys().chain(budgets.keys()).copied().collect();
+    let of_gpu = |gpu| GpuMemory {
+        gpu,
+        measured: known.get(&gpu).copied(),
+        budget: budgets.get(&gpu).copied().unwrap_or(0),
+    };
+    gpus.into_iter().map(of_gpu).collect()
 }
 
 /// A measurement for documents.

@@ -9,7 +9,7 @@ mod reply;
 use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io::{self, ErrorKind};
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::{Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 
@@ -27,15 +27,18 @@ use crate::pace::PacedConnection;
 use crate::reply::{Contents, Reply};
 use crate::serve::Conversation;
 
-/// The longest head, and the bytes that are read at once.
+/// The longest head.
 const LONGEST: usize = 16 << 10;
+
+/// The bytes that are read at once.
+const READ: usize = 32 << 10;
 
 /// Streamed data is written when there is this much, or when no more is there yet.
 const MAX_BUFFERED: usize = 16 << 10;
 
 thread_local! {
     /// Where a thread reads requests. Connections keep bytes only while the rest of their request has not arrived.
-    static SCRATCH: RefCell<Box<[u8; LONGEST]>> = RefCell::new(Box::new([0; LONGEST]));
+    static SCRATCH: RefCell<Box<[u8; READ]>> = RefCell::new(Box::new([0; READ]));
 }
 
 /// Why the loop ended.
@@ -201,7 +204,8 @@ pub(super) async fn converse<S: AsyncRead + AsyncWrite + Unpin + Send>(
         conversation.forget_heads();
         let reply = {
             let body = whole.map_or(ArrivingBody::Direct(&shared), ArrivingBody::Whole);
-            let mut answer = pin!(conversation.answer(&head.parts, Some(&head.bytes), body));
+            // Boxed, so that idle connections do not have the space for it.
+            let mut answer = Box::pin(conversation.answer(&head.parts, Some(&head.bytes), body));
             poll_fn(|context| match answer.as_mut().poll(context) {
                 Poll::Ready(reply) => Poll::Ready(Ok(reply)),
                 // The request of a client that leaves is cancelled.
@@ -213,7 +217,12 @@ pub(super) async fn converse<S: AsyncRead + AsyncWrite + Unpin + Send>(
         };
         let arrivals = unlocked(&mut shared);
         let is_last = head.is_last || reply.headers().get(CONNECTION).is_some_and(is_close);
-        send(reply, is_last, arrivals).await?;
+        match Sending::of(reply, is_last) {
+            Sending::Whole(mut outgoing) => {
+                poll_fn(|context| outgoing.poll_write(Pin::new(&mut *arrivals.stream), context)).await?;
+            }
+            Sending::Streamed(streaming) => streaming.send(arrivals).await?,
+        }
         if is_last {
             break;
         }
@@ -237,48 +246,68 @@ fn is_close(value: &HeaderValue) -> bool {
     value.as_bytes().eq_ignore_ascii_case(b"close")
 }
 
-/// Writes a reply.
-async fn send<S: AsyncRead + AsyncWrite + Unpin>(
-    reply: Reply,
-    is_last: bool,
-    arrivals: &mut Arrivals<'_, S>,
-) -> io::Result<()> {
-    let mut outgoing = Outgoing::new();
-    let framing = Framing::of(reply.status(), reply.body().size_hint().exact());
-    outgoing.add_head(&reply, framing, is_last);
-    let mut contents = reply.into_body();
-    if let Contents::Whole(pieces) = &contents {
-        if let Framing::Length(length) = framing {
-            outgoing.add_body(length, pieces.iter());
+/// A reply on its way to the client.
+enum Sending {
+    Whole(Outgoing),
+    /// Boxed, so that idle connections do not have the space for it.
+    Streamed(Box<Streaming>),
+}
+
+/// A reply whose body is produced while it is sent.
+struct Streaming {
+    outgoing: Outgoing,
+    framing: Framing,
+    contents: Contents,
+}
+
+impl Sending {
+    fn of(reply: Reply, is_last: bool) -> Self {
+        let mut outgoing = Outgoing::new();
+        let framing = Framing::of(reply.status(), reply.body().size_hint().exact());
+        outgoing.add_head(&reply, framing, is_last);
+        match (reply.into_body(), framing) {
+            (Contents::Whole(pieces), Framing::Length(length)) => outgoing.add_body(length, pieces),
+            (Contents::Whole(_), _) => {}
+            (contents, _) => return Self::Streamed(Box::new(Streaming { outgoing, framing, contents })),
         }
-        return poll_fn(|context| outgoing.poll_write(Pin::new(&mut *arrivals.stream), context)).await;
+        Self::Whole(outgoing)
     }
-    loop {
-        let has_ended = poll_fn(|context| {
-            while outgoing.remaining() < MAX_BUFFERED {
-                match Pin::new(&mut contents).poll_frame(context) {
-                    Poll::Ready(Some(Ok(frame))) => match (framing, frame.into_data()) {
-                        (_, Ok(data)) if data.is_empty() => {}
-                        (Framing::Chunked, Ok(data)) => outgoing.add_chunk(&data),
-                        (Framing::Length(_), Ok(data)) => outgoing.add(&data),
-                        (Framing::Nothing, _) | (_, Err(_)) => {}
-                    },
-                    Poll::Ready(None) => return Poll::Ready(Ok(true)),
-                    Poll::Pending if !outgoing.has_remaining() => {
-                        return arrivals.poll_closed(context).map(Err);
+}
+
+impl Streaming {
+    /// Writes the reply.
+    async fn send<S: AsyncRead + AsyncWrite + Unpin>(
+        mut self: Box<Self>,
+        arrivals: &mut Arrivals<'_, S>,
+    ) -> io::Result<()> {
+        let Self { outgoing, framing, contents } = &mut *self;
+        loop {
+            let has_ended = poll_fn(|context| {
+                while outgoing.remaining() < MAX_BUFFERED {
+                    match Pin::new(&mut *contents).poll_frame(context) {
+                        Poll::Ready(Some(Ok(frame))) => match (&framing, frame.into_data()) {
+                            (_, Ok(data)) if data.is_empty() => {}
+                            (Framing::Chunked, Ok(data)) => outgoing.add_chunk(&data),
+                            (Framing::Length(_), Ok(data)) => outgoing.add(&data),
+                            (Framing::Nothing, _) | (_, Err(_)) => {}
+                        },
+                        Poll::Ready(None) => return Poll::Ready(Ok(true)),
+                        Poll::Pending if !outgoing.has_remaining() => {
+                            return arrivals.poll_closed(context).map(Err);
+                        }
+                        Poll::Pending => break,
                     }
-                    Poll::Pending => break,
                 }
+                Poll::Ready(Ok(false))
+            });
+            let has_ended = has_ended.await?;
+            if has_ended && *framing == Framing::Chunked {
+                outgoing.add(b"0\r\n\r\n");
             }
-            Poll::Ready(Ok(false))
-        });
-        let has_ended = has_ended.await?;
-        if has_ended && framing == Framing::Chunked {
-            outgoing.add(b"0\r\n\r\n");
-        }
-        poll_fn(|context| outgoing.poll_write(Pin::new(&mut *arrivals.stream), context)).await?;
-        if has_ended {
-            return Ok(());
+            poll_fn(|context| outgoing.poll_write(Pin::new(&mut *arrivals.stream), context)).await?;
+            if has_ended {
+                return Ok(());
+            }
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
-use nereid_core::ModelMemory;
+use nereid_core::{GpuMemory, ModelMemory};
 use serde::Serialize;
 
 /// The memory of a version, in bytes. Absent fields are omitted.
@@ -31,6 +31,9 @@ pub struct MemoryDocument {
 pub struct GpuMemoryDocument {
     /// The number of the GPU.
     pub gpu: i32,
+    /// Reported by the backend, or else measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub measured: Option<u64>,
     /// The part of the GPU's memory budget, in bytes.
     pub budget: u64,
 }
@@ -44,8 +47,14 @@ impl From<ModelMemory> for MemoryDocument {
             budget,
             basis: basis.name(),
             measured_at: measured.map(|measured| measured.at.duration_since(UNIX_EPOCH).map_or(0, millis)),
-            gpus: gpus.into_iter().map(|(gpu, budget)| GpuMemoryDocument { gpu, budget }).collect(),
+            gpus: gpus.into_iter().map(GpuMemoryDocument::from).collect(),
         }
+    }
+}
+
+impl From<GpuMemory> for GpuMemoryDocument {
+    fn from(GpuMemory { gpu, measured, budget }: GpuMemory) -> Self {
+        Self { gpu, measured, budget }
     }
 }
 
@@ -67,10 +76,13 @@ mod tests {
                 ModelMemory {
                     measured: Some(measured),
                     basis: MemoryBasis::Recorded,
-                    gpus: vec![(1, 9)],
+                    gpus: vec![
+                        GpuMemory { gpu: 1, measured: None, budget: 9 },
+                        GpuMemory { gpu: 2, measured: Some(7), budget: 8 },
+                    ],
                     ..estimated
                 },
-                r#"{"server":3,"processes":4,"budget":7,"basis":"recorded","measured_at":1500,"gpus":[{"gpu":1,"budget":9}]}"#,
+                r#"{"server":3,"processes":4,"budget":7,"basis":"recorded","measured_at":1500,"gpus":[{"gpu":1,"budget":9},{"gpu":2,"measured":7,"budget":8}]}"#,
             ),
         ] {
             assert_eq!(serde_json::to_string(&MemoryDocument::from(memory)).unwrap(), expected);

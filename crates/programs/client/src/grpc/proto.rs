@@ -1364,6 +1364,8 @@ pub struct ModelGpuMemory {
     pub gpu: i32,
     #[prost(uint64, tag = "2")]
     pub budget: u64,
+    #[prost(uint64, optional, tag = "3")]
+    pub measured: ::core::option::Option<u64>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct RepositoryIndexResponse {

@@ -77,8 +77,19 @@ pub struct ModelMemory {
     pub budget: u64,
     /// The origin of `budget`.
     pub basis: MemoryBasis,
-    /// The numbers of GPUs, and the bytes that it takes of their budgets, or would take.
-    pub gpus: Vec<(i32, u64)>,
+    /// The memory of GPUs.
+    pub gpus: Vec<GpuMemory>,
+}
+
+/// The memory of a GPU that a model takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GpuMemory {
+    /// The number of the GPU.
+    pub gpu: i32,
+    /// Bytes that its backend reports, or else that were measured; `None` if neither is known.
+    pub measured: Option<u64>,
+    /// Bytes that it takes of the GPU's budget, or would take if it were loaded.
+    pub budget: u64,
 }
 
 /// Memory that was measured when a model was loaded.
@@ -127,7 +138,12 @@ impl ModelMemory {
             processes: processes / count,
             at,
         });
-        let gpus = self.gpus.into_iter().map(|(gpu, bytes)| (gpu, bytes / count)).collect();
+        let gpus = self.gpus.into_iter().map(|GpuMemory { gpu, measured, budget }| GpuMemory {
+            gpu,
+            measured: measured.map(|bytes| bytes / count),
+            budget: budget / count,
+        });
+        let gpus = gpus.collect();
         Self { measured, budget: self.budget / count, basis: self.basis, gpus }
     }
 }

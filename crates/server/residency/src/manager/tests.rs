@@ -130,7 +130,8 @@ fn idle_world(
         }))
     });
     let all_on_demand = control == ModelControl::OnDemand;
-    let residency = ResidencyManager::with_clock(ResidencyOptions { all_on_demand, ..options }, clock);
+    let options = ResidencyOptions { all_on_demand, ..options };
+    let residency = ResidencyManager::with_clock(options, Box::new(BTreeMap::new), clock);
     let options = ServerOptions {
         name: "test".into(),
         strict_readiness: true,
@@ -597,9 +598,8 @@ async fn no_budget_of_a_gpu_is_exceeded_whatever_is_requested() {
         let world = Arc::new(world(control, options, &models));
         let check = |world: &World| {
             let mut taken = BTreeMap::<i32, u64>::new();
-            for (gpu, bytes) in world.residency.resident().into_iter().flat_map(|(_, _, memory)| memory.gpus)
-            {
-                *taken.entry(gpu).or_default() += bytes;
+            for memory in world.residency.resident().into_iter().flat_map(|(_, _, memory)| memory.gpus) {
+                *taken.entry(memory.gpu).or_default() += memory.budget;
             }
             assert!(taken.iter().all(|(gpu, taken)| taken <= &budgets[gpu]), "{control:?}: {taken:?}");
         };

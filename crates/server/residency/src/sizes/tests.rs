@@ -4,6 +4,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::*;
+use crate::gpus::GpuUse;
 
 fn server(bytes: u64) -> MemoryBytes {
     MemoryBytes { server: bytes, processes: 0 }
@@ -23,7 +24,22 @@ fn content(name: &str, changes: u8) -> Content {
 }
 
 fn end(sizes: &mut Sizes, name: &str, is_loaded: bool, now: MemoryBytes) -> Vec<(Content, Record)> {
-    sizes.end(name, Ended { is_loaded, took: SECOND, now, processes: None, gpus: BTreeMap::new(), at: 5 })
+    sizes.end(name, Ended { is_loaded, ..ended(now) })
+}
+
+fn begin(sizes: &mut Sizes, memory: MemoryBytes) {
+    sizes.begin(Reading { memory, ..Reading::default() });
+}
+
+/// The end of a load, after which this is in use.
+fn ended(memory: MemoryBytes) -> Ended {
+    let now = Reading { memory, ..Reading::default() };
+    Ended { is_loaded: true, took: SECOND, now, at: 5, ..Ended::default() }
+}
+
+/// With what the model's own processes take.
+fn with_processes(processes: Option<u64>) -> Known {
+    Known { processes, ..Known::default() }
 }
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -43,7 +59,7 @@ fn a_declared_size_comes_before_a_measured_and_an_estimated_one() {
     assert_eq!(sizes.of("a"), LEAST);
     describe(&mut sizes, "a", None, 40 * MB);
     assert_eq!(sizes.of("a"), 40 * MB);
-    sizes.begin(server(MB));
+    begin(&mut sizes, server(MB));
     end(&mut sizes, "a", true, MemoryBytes { server: 61 * MB, processes: 20 * MB });
     assert_eq!(sizes.of("a"), 80 * MB);
     assert_eq!(measured_of(&sizes, "a"), Some(MemoryBytes { server: 60 * MB, processes: 20 * MB }));
@@ -61,9 +77,9 @@ fn loads_that_overlap_share_what_was_added_by_their_expected_sizes() {
     for (name, files) in [("a", 10), ("b", 30), ("broken", 100)] {
         describe(&mut sizes, name, None, files * MB);
     }
-    sizes.begin(server(5 * MB));
-    sizes.begin(server(6 * MB));
-    sizes.begin(server(7 * MB));
+    begin(&mut sizes, server(5 * MB));
+    begin(&mut sizes, server(6 * MB));
+    begin(&mut sizes, server(7 * MB));
     end(&mut sizes, "b", true, server(70 * MB));
     sizes.freed("gone");
     end(&mut sizes, "broken", false, server(70 * MB));
@@ -72,7 +88,7 @@ fn loads_that_overlap_share_what_was_added_by_their_expected_sizes() {
     assert_eq!((sizes.of("a"), sizes.of("b"), measured_of(&sizes, "broken")), (20 * MB, 60 * MB, None));
     // A load alone corrects the share, but memory that another model left behind does not.
     for (grown, expected) in [(50, 50), (3, 50), (60, 60)] {
-        sizes.begin(server(100 * MB));
+        begin(&mut sizes, server(100 * MB));
         end(&mut sizes, "a", true, server((100 + grown) * MB));
         assert_eq!(sizes.of("a"), expected * MB);
     }
@@ -82,7 +98,7 @@ fn loads_that_overlap_share_what_was_added_by_their_expected_sizes() {
 fn a_load_that_took_no_new_memory_has_a_least_size() {
     let mut sizes = Sizes::default();
     describe(&mut sizes, "a", None, 40 * MB);
-    sizes.begin(server(MB));
+    begin(&mut sizes, server(MB));
     end(&mut sizes, "a", true, server(MB));
     assert_eq!(sizes.of("a"), 10 * MB);
     end(&mut sizes, "a", true, server(MB));
@@ -92,7 +108,7 @@ fn a_load_that_took_no_new_memory_has_a_least_size() {
 fn a_restarted_server_expects_what_the_same_content_took() {
     let mut sizes = Sizes::default();
     describe(&mut sizes, "a", None, 10 * MB);
-    sizes.begin(server(MB));
+    begin(&mut sizes, server(MB));
     let kept = end(&mut sizes, "a", true, MemoryBytes { server: 31 * MB, processes: 5 * MB });
     let memory = MemoryBytes { server: 30 * MB, processes: 5 * MB };
     let (model, gpus) = ("a".to_owned(), BTreeMap::new());
@@ -138,14 +154,14 @@ fn a_load_alone_corrects_the_record_of_an_earlier_run() {
         describe(&mut sizes, "a", None, MB);
         describe(&mut sizes, "b", None, MB);
         for expected in [first, second] {
-            sizes.begin(server(MB));
+            begin(&mut sizes, server(MB));
             end(&mut sizes, "a", true, server((1 + taken) * MB));
             assert_eq!(sizes.of("a"), expected * MB, "{taken}");
         }
         assert_eq!(sizes.load_time("a"), Some(3 * SECOND / 2));
         // Loads that overlap do not.
-        sizes.begin(server(MB));
-        sizes.begin(server(MB));
+        begin(&mut sizes, server(MB));
+        begin(&mut sizes, server(MB));
         end(&mut sizes, "b", true, server(500 * MB));
         end(&mut sizes, "a", true, server(500 * MB));
         assert_eq!(sizes.of("a"), first * MB);
@@ -157,11 +173,10 @@ fn processes_of_a_model_are_its_own_also_where_loads_overlap() {
     let mut sizes = Sizes::default();
     for name in ["own", "none", "other"] {
         describe(&mut sizes, name, None, 10 * MB);
-        sizes.begin(server(MB));
+        begin(&mut sizes, server(MB));
     }
     let now = MemoryBytes { server: 31 * MB, processes: 100 * MB };
-    let ended =
-        |processes| Ended { is_loaded: true, took: SECOND, now, processes, gpus: BTreeMap::new(), at: 5 };
+    let ended = |processes| Ended { known: with_processes(processes), ..ended(now) };
     for (name, processes) in [("own", Some(60 * MB)), ("none", Some(0)), ("other", None)] {
         sizes.end(name, ended(processes));
     }
@@ -174,7 +189,7 @@ fn processes_of_a_model_are_its_own_also_where_loads_overlap() {
     assert_eq!(memory_of(&again, "own").basis, MemoryBasis::Recorded);
     for name in ["own", "other"] {
         describe(&mut again, name, None, 10 * MB);
-        again.begin(server(0));
+        begin(&mut again, server(0));
     }
     again.end("own", ended(Some(20 * MB)));
     again.end("other", ended(None));
@@ -191,7 +206,7 @@ fn the_basis_of_a_size_is_known() {
     describe(&mut sizes, "a", None, 8 * MB);
     let files = ModelMemory { measured: None, budget: 8 * MB, basis: MemoryBasis::Files, gpus: Vec::new() };
     assert_eq!(memory_of(&sizes, "a"), files);
-    sizes.begin(server(0));
+    begin(&mut sizes, server(0));
     end(&mut sizes, "a", true, server(9 * MB));
     let at = UNIX_EPOCH + 5 * SECOND;
     let measured = Some(MeasuredMemory { server: 9 * MB, processes: 0, at });
@@ -221,13 +236,12 @@ proptest! {
     ) {
         let mut sizes = Sizes::default();
         describe(&mut sizes, "a", declared.then_some(5), MB);
-        sizes.begin(server(0));
+        begin(&mut sizes, server(0));
         let now = MemoryBytes { server: MB, processes: at_load * MB };
-        let processes = Some(at_load * MB);
-        sizes.end("a", Ended { is_loaded: true, took: SECOND, now, processes, gpus: BTreeMap::new(), at: 5 });
+        sizes.end("a", Ended { known: with_processes(Some(at_load * MB)), ..ended(now) });
         for taken in steps.into_iter().map(|step| step * MB) {
             let before = measured_of(&sizes, "a").unwrap().processes;
-            let has_grown = sizes.follow("a", taken);
+            let has_grown = sizes.follow("a", taken, None);
             let counted = measured_of(&sizes, "a").unwrap().processes;
             prop_assert!(counted >= at_load * MB);
             prop_assert!(taken <= counted + (counted / GROWN).max(LEAST_GROWTH));
@@ -242,7 +256,7 @@ proptest! {
         // Its next load counts as the last one did.
         describe(&mut sizes, "a", None, MB);
         prop_assert_eq!(measured_of(&sizes, "a").unwrap().processes, at_load * MB);
-        prop_assert!(!sizes.follow("unknown", u64::MAX));
+        prop_assert!(!sizes.follow("unknown", u64::MAX, None));
     }
 }
 
@@ -257,19 +271,138 @@ fn memory_of_gpus_is_declared_reported_or_estimated_by_instances() {
     };
     sizes.describe("a", estimated.clone());
     assert_eq!(sizes.amount("a"), Amount { host: 3 * MB, gpus: [(0, 6 * MB), (3, 3 * MB)].into() });
-    sizes.begin(server(0));
-    let (now, gpus) = (server(5 * MB), BTreeMap::from([(0, 7 * MB)]));
-    let records = sizes.end("a", Ended { is_loaded: true, took: SECOND, now, processes: None, gpus, at: 5 });
+    begin(&mut sizes, server(0));
+    let known = Known { reported_gpus: [(0, 7 * MB)].into(), ..Known::default() };
+    let records = sizes.end("a", Ended { known, ..ended(server(5 * MB)) });
     let reported = Amount { host: 5 * MB, gpus: [(0, 7 * MB)].into() };
-    assert_eq!((sizes.amount("a"), memory_of(&sizes, "a").gpus), (reported.clone(), vec![(0, 7 * MB)]));
+    let shown = [GpuMemory { gpu: 0, measured: Some(7 * MB), budget: 7 * MB }];
+    assert_eq!((sizes.amount("a"), memory_of(&sizes, "a").gpus), (reported.clone(), shown.to_vec()));
     // After a restart, too, for the same content.
     let mut again = Sizes::default();
     records.into_iter().for_each(|(content, record)| again.records.put(content, record));
-    assert_eq!(memory_of(&again, "a").gpus, [(0, 7 * MB)]);
+    assert_eq!(memory_of(&again, "a").gpus, shown);
     again.describe("a", estimated.clone());
     assert_eq!(again.amount("a"), reported);
     again.describe("a", Description { content: content("a", 1), ..estimated.clone() });
     assert_eq!(again.of_gpus("a"), [(0, 6 * MB), (3, 3 * MB)].into());
     again.describe("a", Description { declared_gpus: Some([(1, 9)].into()), ..estimated });
     assert_eq!(again.of_gpus("a"), [(1, 9)].into());
+}
+
+/// Models with an instance on GPU 0, or that choose their GPUs; and loads that add to what is in use there.
+struct OnGpus {
+    sizes: Sizes,
+    in_use: BTreeMap<Gpu, u64>,
+}
+
+impl OnGpus {
+    fn new(records: Records) -> Self {
+        Self { sizes: Sizes::with_records(records), in_use: [(0, 50 * MB), (1, 0)].into() }
+    }
+
+    fn describe(&mut self, name: &str, files: u64) {
+        let (instances, chooses) = (name.starts_with("gpu"), name.starts_with("chooses"));
+        let gpu_instances = instances.then_some((0, 1)).into_iter().collect();
+        let content = content(name, 0);
+        let description =
+            Description { files, gpu_instances, chooses_gpus: chooses, content, ..Description::default() };
+        self.sizes.describe(name, description);
+    }
+
+    fn reading(&self) -> Reading {
+        let of_gpu = |(gpu, bytes): (&Gpu, &u64)| (*gpu, GpuUse { bytes: *bytes, ..GpuUse::default() });
+        let gpus = GpuReading::of(self.in_use.iter().map(of_gpu).collect());
+        Reading { memory: server(MB), gpus }
+    }
+
+    /// Loads models side by side, which add megabytes to the GPUs together. Those with processes are known to take a part.
+    fn load(&mut self, added: &[(Gpu, u64)], names: &[(&str, Option<u64>)]) {
+        names.iter().for_each(|_| self.sizes.begin(self.reading()));
+        for (gpu, megabytes) in added {
+            *self.in_use.get_mut(gpu).unwrap() += megabytes * MB;
+        }
+        for (name, own) in names {
+            let gpus = own.map(|megabytes| BTreeMap::from([(0, megabytes * MB)]));
+            let known = Known { processes: own.map(|_| 0), gpus, ..Known::default() };
+            self.sizes.end(name, Ended { now: self.reading(), known, ..ended(server(MB)) });
+        }
+    }
+
+    /// What the models take of GPU 0 and 1 in megabytes, as it was measured.
+    fn measured(&self, name: &str) -> [Option<u64>; 2] {
+        let gpus = memory_of(&self.sizes, name).gpus;
+        let measured = |gpu| gpus.iter().find(|it| it.gpu == gpu)?.measured;
+        [0, 1].map(|gpu| Some(measured(gpu)? / MB))
+    }
+}
+
+#[test]
+fn what_loads_add_to_a_gpu_is_measured() {
+    let mut world = OnGpus::new(Records::default());
+    for (name, files) in [("gpu", 100), ("gpu-other", 300), ("chooses", 100), ("cpu", 900)] {
+        world.describe(name, files * MB);
+    }
+    // Alone. The other GPU grows by itself.
+    world.load(&[(0, 250), (1, 9)], &[("gpu", None)]);
+    assert_eq!(
+        (world.measured("gpu"), world.sizes.of_gpus("gpu")),
+        ([Some(250), None], [(0, 250 * MB)].into())
+    );
+    world.load(&[(0, 30)], &[("cpu", None)]);
+    assert_eq!(world.measured("cpu"), [None, None]);
+    // Side by side: by expected sizes, but for what is known.
+    world.load(&[(0, 400 + 120), (1, 70)], &[("gpu-other", None), ("chooses", None), ("own", Some(120))]);
+    assert_eq!(world.measured("gpu-other"), [Some(300), None]);
+    assert_eq!(world.measured("chooses"), [Some(100), Some(70)]);
+    // Never less than a quarter of the files, even if another model left memory behind.
+    world.describe("gpu-late", 400 * MB);
+    world.load(&[], &[("gpu-late", None)]);
+    assert_eq!(world.measured("gpu-late"), [Some(0), None]);
+    assert_eq!(world.sizes.of_gpus("gpu-late"), [(0, 100 * MB)].into());
+    // A load alone corrects upwards only, until a restart; then halfway, too.
+    for (added, expected) in [(20, 250), (260, 260)] {
+        world.load(&[(0, added)], &[("gpu", None)]);
+        assert_eq!(world.measured("gpu"), [Some(expected), None]);
+    }
+    let mut again = OnGpus::new(world.sizes.records.clone());
+    assert_eq!(again.measured("gpu"), [Some(260), None]);
+    again.describe("gpu", 100 * MB);
+    again.load(&[(0, 160)], &[("gpu", None)]);
+    assert_eq!(again.measured("gpu"), [Some(210), None]);
+}
+
+#[test]
+fn memory_that_models_gave_back_during_a_load_counts_as_added() {
+    let mut world = OnGpus::new(Records::default());
+    for name in ["gpu", "gpu-leaving"] {
+        world.describe(name, MB);
+    }
+    world.load(&[(0, 80)], &[("gpu-leaving", None)]);
+    world.sizes.begin(world.reading());
+    world.sizes.freed("gpu-leaving");
+    *world.in_use.get_mut(&0).unwrap() -= 60 * MB;
+    world.sizes.end("gpu", Ended { now: world.reading(), ..ended(server(MB)) });
+    assert_eq!(world.measured("gpu"), [Some(20), None]);
+}
+
+#[test]
+fn processes_that_take_more_of_a_gpu_count_more() {
+    let mut world = OnGpus::new(Records::default());
+    world.describe("own", MB);
+    world.load(&[(0, 100)], &[("own", Some(100))]);
+    let mut follow = |of_gpu: &[(Gpu, u64)]| {
+        let gpus = of_gpu.iter().map(|(gpu, megabytes)| (*gpu, megabytes * MB)).collect();
+        let has_grown = world.sizes.follow("own", 0, Some(&gpus));
+        (has_grown, world.measured("own"))
+    };
+    // Too little to count, more, on another one, a little less, and much less.
+    for (gpus, expected) in [
+        (&[(0, 110)][..], (false, [Some(100), None])),
+        (&[(0, 150)], (true, [Some(150), None])),
+        (&[(0, 150), (1, 40)], (true, [Some(150), Some(40)])),
+        (&[(0, 130), (1, 40)], (false, [Some(150), Some(40)])),
+        (&[(0, 90), (1, 0)], (false, [Some(100), None])),
+    ] {
+        assert_eq!(follow(gpus), expected, "{gpus:?}");
+    }
 }

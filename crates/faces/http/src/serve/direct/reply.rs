@@ -12,6 +12,8 @@ use hyper::{Response, StatusCode};
 use smallvec::SmallVec;
 use tokio::io::AsyncWrite;
 
+use crate::reply::Pieces;
+
 /// Bodies up to this size are joined with the head: a short copy is cheaper than one more piece to write.
 const MAX_JOINED: usize = 16 << 10;
 
@@ -138,11 +140,11 @@ impl Outgoing {
     }
 
     /// Adds a complete body.
-    pub(super) fn add_body<'a>(&mut self, length: u64, pieces: impl DoubleEndedIterator<Item = &'a Bytes>) {
+    pub(super) fn add_body(&mut self, length: u64, pieces: Pieces) {
         if length <= MAX_JOINED as u64 {
-            pieces.for_each(|piece| self.joined.extend_from_slice(piece));
+            pieces.iter().for_each(|piece| self.joined.extend_from_slice(piece));
         } else {
-            self.pieces = pieces.rev().cloned().collect();
+            self.pieces = pieces.into_reversed();
         }
     }
 
