@@ -1,5 +1,5 @@
-//! GPU memory through NVIDIA's driver library: memory shared by other processes, copies from and to it, pools that backends
-//! borrow from, and what is in use.
+//! GPU memory through NVIDIA's driver library: memory shared by other processes, copies from and to it, and pools that
+//! backends borrow from.
 //!
 //! `nereid-cuda-driver` loads the library and calls it. This crate knows no protocol, no server and no backend. It is one
 //! of the few crates with unsafe code; its interface is safe to call from any thread, except where it trusts addresses
@@ -10,10 +10,8 @@
 mod memory;
 mod pool;
 mod pools;
-mod usage;
 
 pub use memory::{DeviceAllocation, ForeignMemory, ImportedMemory, PinnedAllocation};
 pub use nereid_cuda_driver::{Capability, Cuda, CudaError, DRIVER_LIBRARY, Device};
 pub use pool::PoolUsage;
 pub use pools::{PoolSizes, Pools};
-pub use usage::{MemoryUse, Usage};

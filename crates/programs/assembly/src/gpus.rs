@@ -2,16 +2,19 @@
 //!
 //! GPUs are numbered as CUDA numbers them: from 0, and only those in `CUDA_VISIBLE_DEVICES`, if it is set.
 
+mod usage;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::{env, fs};
 
 use nereid_core::GpuLimits;
-use nereid_cuda::{Cuda, CudaError, DRIVER_LIBRARY, MemoryUse, PoolSizes, Pools, Usage};
-use nereid_residency::{GpuReader, GpuUse};
+use nereid_cuda::{Cuda, CudaError, DRIVER_LIBRARY, PoolSizes, Pools};
+use nereid_residency::GpuReader;
 use nereid_triton_host::LibraryOptions;
 
+use self::usage::Usage;
 use crate::error::StartError;
 
 /// Has a folder for each GPU.
@@ -91,10 +94,7 @@ impl Gpus {
             return Box::new(BTreeMap::new);
         };
         match Usage::open(cuda, &self.numbers) {
-            Ok(usage) => Box::new(move || {
-                let gpu_use = |MemoryUse { bytes, processes }| GpuUse { bytes, processes };
-                usage.read().into_iter().map(|(gpu, memory)| (gpu, gpu_use(memory))).collect()
-            }),
+            Ok(usage) => Box::new(move || usage.read()),
             Err(error) => {
                 tracing::warn!("what models take of the memory of GPUs is not measured: {error}");
                 Box::new(BTreeMap::new)

@@ -1,30 +1,30 @@
-//! What is in use of the memory of GPUs, as their driver counts it.
+//! Memory usage of GPUs, as their driver counts it.
 
 use std::collections::BTreeMap;
 
 use crate::amounts::Gpu;
 use crate::memory::descends;
 
-/// What is in use of a GPU's memory.
+/// Memory usage of a GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GpuUse {
-    /// Bytes that all programs take.
+    /// Bytes in use by all processes.
     pub bytes: u64,
-    /// Bytes that each process takes, by its number. In a container, the driver may know the processes by other numbers than they do.
+    /// Bytes per process ID. The driver's IDs may belong to another PID namespace than the server's.
     pub processes: BTreeMap<u32, u64>,
 }
 
-/// Reads what is in use of each GPU; GPUs that cannot be read are left out.
+/// Reads the memory usage of each GPU. The result lacks GPUs that cannot be read.
 pub type GpuReader = Box<dyn Fn() -> BTreeMap<i32, GpuUse> + Send + Sync>;
 
-/// What is in use of each GPU at one moment.
+/// Memory usage of all GPUs at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct GpuReading(BTreeMap<Gpu, Taken>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Taken {
     all: GpuUse,
-    /// Bytes of the server and of the processes that it started; `None` if the driver lists none of them.
+    /// Bytes in use by the server and its descendants; `None` if the driver lists none of them.
     own: Option<u64>,
 }
 
@@ -40,7 +40,7 @@ impl GpuReading {
         self.0.keys().copied()
     }
 
-    /// What these processes take, and those that they started; `None` where processes are not known by their numbers.
+    /// Bytes in use by these processes and their descendants; `None` if the driver uses the IDs of another PID namespace.
     pub(crate) fn of_processes(&self, processes: &[u32]) -> Option<BTreeMap<Gpu, u64>> {
         self.0.values().any(|taken| taken.own.is_some()).then(|| {
             let of_gpu = |(gpu, taken): (&Gpu, &Taken)| (*gpu, taken.all.of(processes).unwrap_or(0));
@@ -48,13 +48,13 @@ impl GpuReading {
         })
     }
 
-    /// How much the server has added on a GPU since `before`, if `freed` was given back meanwhile. If the driver lists no process of the
-    /// server, whatever was added counts.
+    /// Bytes that the server allocated on a GPU since `before`, given that it freed `freed` bytes. Includes the allocations of other
+    /// programs if the driver does not list the server.
     pub(crate) fn added(&self, gpu: Gpu, before: &Self, freed: u64) -> u64 {
         let (Some(now), before) = (self.0.get(&gpu), before.0.get(&gpu)) else { return 0 };
         let (now, before) = match now.own {
             Some(own) => (own, before.and_then(|before| before.own).unwrap_or(0)),
-            // Not read before: nobody knows what was added.
+            // The first reading of a GPU has nothing to compare with.
             None => (now.all.bytes, before.map_or(u64::MAX, |before| before.all.bytes)),
         };
         now.saturating_add(freed).saturating_sub(before)
@@ -62,7 +62,7 @@ impl GpuReading {
 }
 
 impl GpuUse {
-    /// What these processes take, and those that they started; `None` if none of them is listed.
+    /// Bytes in use by these processes and their descendants; `None` if the driver lists none of them.
     fn of(&self, processes: &[u32]) -> Option<u64> {
         let own = self.processes.iter().filter(|(process, _)| descends(**process, processes));
         own.map(|(_, bytes)| *bytes).reduce(u64::saturating_add)
@@ -73,12 +73,15 @@ impl GpuUse {
 mod tests {
     use super::*;
 
-    /// A process of nobody here.
+    /// The ID of an unrelated process.
     const OTHER: u32 = u32::MAX;
 
-    fn reading(gpus: &[(Gpu, u64, &[(u32, u64)])]) -> GpuReading {
+    /// Process IDs and bytes.
+    type Processes = [(u32, u64)];
+
+    fn reading(gpus: &[(Gpu, u64, &Processes)]) -> GpuReading {
         let gpu_use =
-            |bytes: u64, list: &[(u32, u64)]| GpuUse { bytes, processes: list.iter().copied().collect() };
+            |bytes: u64, list: &Processes| GpuUse { bytes, processes: list.iter().copied().collect() };
         GpuReading::of(gpus.iter().map(|(gpu, bytes, list)| (*gpu, gpu_use(*bytes, list))).collect())
     }
 

@@ -52,13 +52,13 @@ impl MemoryBytes {
 /// A part of some bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Part {
-    /// What it is, if that is known.
+    /// Its size, if known.
     pub known: Option<u64>,
-    /// What it is expected to be.
+    /// Its expected size.
     pub expected: u64,
 }
 
-/// Divides bytes among parts: those that are known, and the rest by what the others are expected to be.
+/// Divides bytes among parts. Parts of unknown size share the rest in proportion to their expected sizes.
 pub(crate) fn divide(bytes: u64, parts: &[Part]) -> Vec<u64> {
     let known = parts.iter().filter_map(|part| part.known).fold(0, u64::saturating_add);
     let others = parts.iter().filter(|part| part.known.is_none());

@@ -193,14 +193,12 @@ impl Rooms {
         let known = models.iter().map(|(name, versions)| (name, known(versions, &gpus)));
         let known: Vec<_> = known.filter_map(|(name, it)| Some((name, it.processes?, it.gpus))).collect();
         let mut state = self.lock();
-        let follow =
-            |(name, bytes, gpus): (&String, u64, Option<_>)| state.sizes.follow(name, bytes, gpus.as_ref());
-        let has_grown = known.into_iter().map(follow).fold(false, |any, one| any || one);
+        let grown =
+            known.into_iter().filter(|(name, bytes, gpus)| state.sizes.follow(name, *bytes, gpus.as_ref()));
+        let has_grown = grown.count() > 0;
         let used = state.used(&server.models(), "");
-        let short = self.limits.budgets.exceeded(&used);
-        let Some(Shortage { place, taken, budget }) = short.first().copied().filter(|_| has_grown) else {
-            return None;
-        };
+        let short = self.limits.budgets.exceeded(&used).into_iter().next();
+        let Shortage { place, taken, budget } = short.filter(|_| has_grown)?;
         state.note_uses(&models, &self.limits.budgets);
         let can_leave = |name: &&str| state.sizes.amount(name).of(place) > 0 && self.may_leave(&models, name);
         let leaving = state.policy.least(models.iter().map(|(name, _)| name.as_str()).filter(can_leave));
@@ -420,7 +418,7 @@ impl State {
     }
 }
 
-/// What a model's versions take, as far as their processes and their backend show.
+/// The memory of a model's versions, from their processes and their backend.
 fn known(versions: &[Arc<Model>], gpus: &GpuReading) -> Known {
     let processes: Vec<_> = versions.iter().flat_map(|model| model.processes()).collect();
     let of_processes = (!processes.is_empty()).then(|| memory::of_processes(&processes));

@@ -55,19 +55,19 @@ pub(crate) struct Description {
     pub content: Content,
 }
 
-/// What is in use at one moment.
+/// Memory usage at one moment.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Reading {
     pub memory: MemoryBytes,
     pub gpus: GpuReading,
 }
 
-/// What a loaded model takes, as far as that is known without other models.
+/// The memory of a loaded model that can be told apart from that of others.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Known {
     /// The memory of the model's own processes, if it has any.
     pub processes: Option<u64>,
-    /// What these take of each GPU; `None` if it has no processes, or if they are not known to the driver.
+    /// Their memory on each GPU; `None` if the model has no processes, or the driver does not list them.
     pub gpus: Option<BTreeMap<Gpu, u64>>,
     /// The memory of GPUs that its backend reports.
     pub reported_gpus: BTreeMap<Gpu, u64>,
@@ -117,14 +117,14 @@ impl ModelSize {
         self.measured.map(|measured| MemoryBytes { processes: processes(measured), ..measured })
     }
 
-    /// What is known of the memory of GPUs.
+    /// The known memory of GPUs.
     fn known_gpus(&self) -> BTreeMap<Gpu, u64> {
         let mut gpus = self.gpus.clone();
         gpus.extend(&self.grown_gpus);
         gpus
     }
 
-    /// The least that the model takes of a GPU, whatever was measured: memory that another model left behind is not seen.
+    /// Lower bound of the model's memory on a GPU. A measurement misses memory that another model left behind.
     fn least_of_gpu(&self, gpu: Gpu) -> u64 {
         let least = || ((self.description.files as f64 * RATIO.start()) as u64).max(LEAST);
         self.description.gpu_instances.get(&gpu).map_or(0, |_| least())
@@ -347,7 +347,7 @@ impl Sizes {
         records
     }
 
-    /// What each of the loads added on each GPU that was read.
+    /// The memory that each load added on each GPU.
     fn added_gpus(&self, measurement: &Measurement, now: &Reading) -> Vec<BTreeMap<Gpu, u64>> {
         let mut all = vec![BTreeMap::new(); measurement.loaded.len()];
         for gpu in now.gpus.gpus() {
@@ -397,8 +397,8 @@ impl ModelSize {
     }
 }
 
-/// What counts of processes that took `at_load` bytes at first and `counted` later, and take `now`; `None` if that does not change. Also
-/// whether they count more than before.
+/// The new count of processes that had `at_load` bytes at first, counted as `counted` later, and have `now` bytes; and whether it grew.
+/// `None` if the count stays.
 fn followed(at_load: u64, counted: Option<u64>, now: u64) -> Option<(Option<u64>, bool)> {
     let before = counted.unwrap_or(at_load);
     let has_grown = now > before.saturating_add((before / GROWN).max(LEAST_GROWTH));

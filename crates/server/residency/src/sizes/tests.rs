@@ -328,7 +328,7 @@ impl OnGpus {
         }
     }
 
-    /// What the models take of GPU 0 and 1 in megabytes, as it was measured.
+    /// The measured megabytes of a model on GPU 0 and 1.
     fn measured(&self, name: &str) -> [Option<u64>; 2] {
         let gpus = memory_of(&self.sizes, name).gpus;
         let measured = |gpu| gpus.iter().find(|it| it.gpu == gpu)?.measured;

@@ -1,29 +1,21 @@
-//! What is in use of the memory of GPUs, by NVIDIA's management library (NVML), which comes with the driver and is loaded at run time.
+//! Memory usage of GPUs, from NVIDIA's management library (NVML), which comes with the driver and is loaded at run time.
 //!
 //! The driver library itself knows it, too, but only once it has a context on the GPU, which takes memory there.
 
 use std::collections::BTreeMap;
 
-use nereid_cuda_driver::Cuda;
+use nereid_cuda::Cuda;
+use nereid_residency::GpuUse;
 use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 use nvml_wrapper::{Device, Nvml};
 
-/// Reads the memory in use of GPUs.
-pub struct Usage {
+/// Reads the memory usage of GPUs.
+pub(crate) struct Usage {
     nvml: Nvml,
     /// The GPUs' numbers and addresses.
     gpus: Vec<(i32, String)>,
-}
-
-/// What is in use of a GPU's memory.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct MemoryUse {
-    /// Bytes that all programs take.
-    pub bytes: u64,
-    /// Bytes that each process takes, by its number, as far as the driver tells.
-    pub processes: BTreeMap<u32, u64>,
 }
 
 impl Usage {
@@ -31,7 +23,7 @@ impl Usage {
     ///
     /// # Errors
     /// The library cannot be loaded or does not work.
-    pub fn open(cuda: &Cuda, numbers: &[i32]) -> Result<Self, String> {
+    pub(crate) fn open(cuda: &Cuda, numbers: &[i32]) -> Result<Self, String> {
         let nvml = Nvml::init().map_err(|error| error.to_string())?;
         let gpus = cuda.devices().filter(|gpu| numbers.contains(&gpu.number));
         let gpus = gpus.map(|gpu| (gpu.number, gpu.pci_address.clone())).collect();
@@ -39,7 +31,7 @@ impl Usage {
     }
 
     /// The GPUs by their numbers. One that fails is left out until it is back.
-    pub fn read(&self) -> BTreeMap<i32, MemoryUse> {
+    pub(crate) fn read(&self) -> BTreeMap<i32, GpuUse> {
         let read = |address: &str| memory_use(&self.nvml.device_by_pci_bus_id(address)?);
         let gpus = self.gpus.iter().filter_map(|(number, address)| {
             let read = read(address);
@@ -51,20 +43,14 @@ impl Usage {
     }
 }
 
-impl std::fmt::Debug for Usage {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Usage").field(&self.gpus).finish()
-    }
-}
-
-fn memory_use(gpu: &Device<'_>) -> Result<MemoryUse, NvmlError> {
+fn memory_use(gpu: &Device<'_>) -> Result<GpuUse, NvmlError> {
     let bytes = gpu.memory_info()?.used;
-    // Some systems tell the memory of no process, or of none to other users.
+    // The driver may list no processes, or none of other users.
     let mut processes = BTreeMap::new();
     for process in gpu.running_compute_processes().unwrap_or_default() {
         if let ProcessInfo { pid, used_gpu_memory: UsedGpuMemory::Used(bytes), .. } = process {
             *processes.entry(pid).or_default() += bytes;
         }
     }
-    Ok(MemoryUse { bytes, processes })
+    Ok(GpuUse { bytes, processes })
 }
