@@ -45,7 +45,7 @@ const STYLE: &str = "\
 ";
 
 /// The version and the place of the site.
-#[derive(Args)]
+#[derive(Args, Default)]
 pub struct Docs {
     /// Build the pages of a release, such as 0.1.0, rather than the unreleased ones
     #[arg(long, value_name = "VERSION")]

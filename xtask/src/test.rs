@@ -24,7 +24,7 @@ use clap::ValueEnum;
 use crate::package::{self, wheel};
 use crate::project::{Project, line_of, show};
 use crate::venv::Venv;
-use crate::{bench, deny, fetch, tidy};
+use crate::{bench, deny, docs, fetch, tidy};
 use background::Background;
 
 /// Processor seconds per run in which the embedded engine is tested with new random changes of ONNX files.
@@ -60,7 +60,9 @@ pub enum Step {
     Deny,
     /// Lints, formatting and types of the Python code
     Python,
-    /// Lints and links of the documentation, warnings refused
+    /// The documentation as a site, with every link and heading checked
+    Docs,
+    /// Lints and links of the Rust documentation, warnings refused
     Clippy,
     /// Rust tests of the whole workspace
     Unit,
@@ -97,6 +99,7 @@ impl fmt::Display for Step {
             Self::Tidy => "tidy",
             Self::Deny => "deny",
             Self::Python => "python",
+            Self::Docs => "docs",
             Self::Clippy => "clippy",
             Self::Unit => "unit",
             Self::Guard => "guard",
@@ -206,6 +209,7 @@ impl Step {
             Self::Tidy => tidy::run(project),
             Self::Deny => deny::run(project, &deny::Deny::default()),
             Self::Python => python::run(project),
+            Self::Docs => docs::run(project, &docs::Docs::default()),
             Self::Clippy => {
                 for features in [&[][..], &["--no-default-features"]] {
                     let clippy = ["clippy", "--workspace", "--all-targets"];
