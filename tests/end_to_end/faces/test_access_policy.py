@@ -236,6 +236,26 @@ def test_a_key_proves_its_principal_until_it_is_revoked_or_expires(served):
     assert key not in server.log and second not in server.log
 
 
+def test_keys_are_listed_without_their_secrets(tmp_path):
+    policy = Policy(tmp_path / "policy", {"a": [(["infer"], ["*"])], "b": [(["read"], ["*"])]})
+    expired = policy.add_key("a", "--expires=2020-01-01", "--note=of a laptop")
+    keys = [*policy.keys.values(), expired]
+
+    def listed():
+        return nereid("keys", "list", policy.file).splitlines()
+
+    def lines(key):
+        """The lines about a key: its second part identifies it."""
+        return [line for line in listed() if key.split("_")[1] in line]
+
+    assert [len(lines(key)) for key in keys] == [1, 1, 1]
+    assert "2020-01-01, expired" in lines(expired)[0] and "of a laptop" in lines(expired)[0]
+    assert "expired" not in lines(policy.keys["b"])[0]
+    assert not any(key.split("_")[3] in line for key in keys for line in listed())
+    policy.revoke(policy.keys["a"])
+    assert [len(lines(key)) for key in keys] == [0, 1, 1]
+
+
 def test_a_revoked_key_ends_on_an_open_stream(served):
     policy, server = served({"a": [(["infer"], ["own"])]}, clouds=False)
     answers, asked = [], threading.Semaphore(0)

@@ -398,6 +398,30 @@ def test_end_of_the_process_fails_its_requests_and_no_others(repository, serve, 
     assert Scrape(server).value("nereid_worker_restarts_total", model="writer", version="1") == 1
 
 
+def test_model_without_requests_uses_no_processor(server):
+    answer(server, "the", max_tokens=3)
+
+    def ticks(pid):
+        return sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]))
+
+    used = {pid: ticks(pid) for pid in workers(server)}
+    assert used
+    # Each sleeps until its next request: a second of another one's work, in which it would show.
+    subprocess.run(["sleep", "1"], check=True)
+    assert all(ticks(pid) - before <= 10 for pid, before in used.items())
+
+
+@pytest.mark.parametrize("settings", [["isolation=none"], ["sandbox=on"], ["isolation=process", "sandbox=off"]], ids="-".join)
+def test_every_isolation_writes_the_same(repository, serve, expected, settings):
+    gguf_models.write(repository)
+    flags = [f"--backend-config=llamacpp,{setting}" for setting in settings]
+    folder = llamacpp_package.flag().rpartition("=")[2]
+    server = serve(llamacpp_package.flag(), f"--backend-config=llamacpp,sandbox-read={folder}", *flags)
+    for text in PROMPTS:
+        assert answer(server, text, max_tokens=ANSWERS)["text_output"] == text_of(expected[text])
+    assert len(workers(server)) == (0 if settings == ["isolation=none"] else 1)
+
+
 def test_damaged_files_do_not_bring_the_server_down(repository, serve):
     source = gguf_models.write(repository).read_bytes()
     head = source.index(b"blk.0.attn_q.weight") + 400

@@ -148,6 +148,24 @@ def test_every_protocol_splits_requests(repository, serve):
     assert_refused(request(server, "GET", "/v2/models/unknown/release"), 404)
 
 
+def test_requests_of_a_correlation_id_stay_with_a_version(repository, serve):
+    """Also of models that know no sequences."""
+    write_scales(repository, "m", [2, 4], versions="1=50, 2=50")
+    server = serve()
+    ids = [*range(1, 21), *(f"user-{number}" for number in range(20))]
+
+    def over_http(own):
+        answer = infer(server, "m", BODY | {"parameters": {"sequence_id": own}})
+        assert answer.status == 200, answer.body
+        return answer.json["model_version"]
+
+    with tritonclient.grpc.InferenceServerClient(server.grpc_url) as client:
+        versions = {own: over_http(own) for own in ids}
+        for own in ids:
+            assert grpc_answer(client, "m", sequence_id=own)[0] == over_http(own) == versions[own]
+    assert set(versions.values()) == {"1", "2"}
+
+
 def test_an_ensemble_splits_the_requests_of_its_steps(repository, serve):
     write_scales(repository, "m", [2, 4], versions="1=50,2=50")
     step = 'step [ { model_name: "m" model_version: -1 input_map { key: "X" value: "X" } output_map { key: "Y" value: "Y" } } ]'

@@ -49,8 +49,6 @@ pub struct ResidencyManager {
     prefetch: Arc<Prefetch>,
     /// Evicted models that are being loaded.
     returning: Mutex<BTreeSet<String>>,
-    /// The models that are loaded on demand by their configuration.
-    on_demand: Mutex<BTreeSet<String>>,
     /// Held for the timer, which does not keep it alive.
     _prefetching: Arc<Prefetching>,
     _timer: Timer,
@@ -108,7 +106,6 @@ impl ResidencyManager {
             schedules,
             prefetch,
             returning: Mutex::default(),
-            on_demand: Mutex::default(),
             _prefetching: prefetching,
             _timer: timer,
         })
@@ -141,10 +138,6 @@ impl ResidencyManager {
         self.returning.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn on_demand(&self) -> MutexGuard<'_, BTreeSet<String>> {
-        self.on_demand.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn server(&self) -> Option<Arc<Server>> {
         self.server.get().and_then(Weak::upgrade)
     }
@@ -162,9 +155,7 @@ impl ResidencyManager {
         if self.options.all_on_demand {
             return None;
         }
-        // A load that began for another model may be in progress, or have failed.
-        let is_on_demand = || self.on_demand().contains(name.name);
-        Some(is_awaited && (self.waiting.loads().is_active(name) || is_on_demand()))
+        Some(is_awaited && self.waiting.loads().is_active(name))
     }
 
     /// When a request waits no longer.
@@ -293,10 +284,6 @@ impl Residency for ResidencyManager {
             self.idleness.start();
         }
         self.prefetch.set(&config.name, parameters.schedule);
-        match parameters.load_on_demand {
-            true => self.on_demand().insert(config.name.clone()),
-            false => self.on_demand().remove(&config.name),
-        };
         Ok(parameters.load_on_demand || self.options.all_on_demand)
     }
 

@@ -169,6 +169,21 @@ proptest! {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2))]
+
+    /// Rows one by one, and in a batch, through as many trees as large models have.
+    #[test]
+    fn ten_thousand_trees_add_up_to_a_plain_walk(
+        trees in prop::collection::vec(trees(1, false), 10_000),
+        rows in prop::collection::vec([values(), values(), values()], 40),
+    ) {
+        let rows: Vec<f32> = rows.iter().flatten().copied().collect();
+        check(&trees, &rows, description(1, false, false))?;
+        check(&trees, &rows[..FEATURES], description(1, false, false))?;
+    }
+}
+
+proptest! {
     /// A leaf with several values explains each output as a leaf with that value does.
     #[test]
     fn explanations_of_vectors_are_those_of_single_values(

@@ -119,3 +119,74 @@ impl RemoteKeys {
         self.sets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::future::ready;
+
+    use super::super::tests::{Signer, key_set};
+    use super::*;
+
+    const URL: &str = "https://login.x/keys";
+
+    /// An issuer that publishes what the test says.
+    #[derive(Debug, Default)]
+    struct Published(Mutex<(Option<Vec<u8>>, usize)>);
+
+    impl Published {
+        fn publish(&self, document: Option<&[u8]>) {
+            self.0.lock().unwrap().0 = document.map(<[u8]>::to_vec);
+        }
+
+        fn fetches(&self) -> usize {
+            self.0.lock().unwrap().1
+        }
+    }
+
+    impl FetchKeys for Published {
+        fn fetch(&self, _: &str) -> Pin<Box<dyn Future<Output = Result<Vec<u8>, String>> + Send>> {
+            let mut published = self.0.lock().unwrap();
+            published.1 += 1;
+            Box::pin(ready(published.0.clone().ok_or_else(|| "status 503".to_owned())))
+        }
+    }
+
+    async fn refresh_after(keys: &RemoteKeys, pause: Duration) {
+        tokio::time::advance(pause).await;
+        keys.refresh([URL.to_owned()].into()).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn good_keys_outlive_documents_that_are_broken() {
+        let issuer = Arc::<Published>::default();
+        let keys = RemoteKeys::new(Arc::clone(&issuer) as _);
+        refresh_after(&keys, Duration::ZERO).await;
+        assert_eq!(keys.get(URL).unwrap_err(), "the server cannot fetch the keys of the token's issuer");
+        let (one, other) = (key_set(&[("a", &Signer::ed())]), key_set(&[("b", &Signer::ed())]));
+        issuer.publish(Some(&one));
+        refresh_after(&keys, PAUSE).await;
+        let good = keys.get(URL).unwrap();
+        let cut = &one[..one.len() / 2];
+        for broken in [None, Some(&b""[..]), Some(cut), Some(br#"{"keys": []}"#), Some(&[0xff; 100])] {
+            issuer.publish(broken);
+            // A token with an unknown key causes a fetch, and the failure the next one.
+            keys.want(URL);
+            for _ in 0..2 {
+                let before = issuer.fetches();
+                refresh_after(&keys, PAUSE / 2).await;
+                refresh_after(&keys, PAUSE / 2).await;
+                assert_eq!(issuer.fetches(), before + 1, "{broken:?}");
+                assert!(keys.are_current(URL, &good), "{broken:?}");
+            }
+        }
+        issuer.publish(Some(&other));
+        refresh_after(&keys, PAUSE).await;
+        assert!(!keys.are_current(URL, &good));
+        // Good keys are fetched again after a longer time only.
+        let before = issuer.fetches();
+        refresh_after(&keys, REFRESH / 2).await;
+        assert_eq!(issuer.fetches(), before);
+        refresh_after(&keys, REFRESH / 2).await;
+        assert_eq!(issuer.fetches(), before + 1);
+    }
+}

@@ -221,36 +221,6 @@ async fn a_member_that_cannot_be_loaded_is_named_with_its_reason() {
 }
 
 #[tokio::test]
-async fn an_ensemble_that_failed_for_another_is_loaded_for_its_own_requests() {
-    let (inner, outer) = (ensemble(&["a"]), ensemble(&["inner", "b"]));
-    let [inner_on_demand, outer_on_demand] = [&inner, &outer].map(|text| format!("{text} {ON_DEMAND}"));
-    for control in [ModelControl::None, ModelControl::Poll, ModelControl::Explicit, ModelControl::OnDemand] {
-        let is_by_mode = control == ModelControl::OnDemand;
-        let models = match is_by_mode {
-            true => [("a", 1, ""), ("b", 2, ""), ("inner", 0, inner.as_str()), ("outer", 0, &outer)],
-            false => [
-                ("a", 1, ON_DEMAND),
-                ("b", 2, ON_DEMAND),
-                ("inner", 0, &inner_on_demand),
-                ("outer", 0, &outer_on_demand),
-            ],
-        };
-        let options = ResidencyOptions { retry_pause: Duration::ZERO, ..ResidencyOptions::default() };
-        let world = world(control, options, &models);
-        world.is_broken.store(true, Ordering::Relaxed);
-        for name in ["outer", "inner"] {
-            let error = world.ask(name).await.unwrap_err();
-            assert!(error.message().contains("broken on purpose"), "{control:?}: {error}");
-        }
-        world.ask("outer").await.unwrap_err();
-        world.is_broken.store(false, Ordering::Relaxed);
-        for name in ["inner", "outer", "a"] {
-            world.ask(name).await.unwrap_or_else(|error| panic!("{control:?}, {name}: {error}"));
-        }
-    }
-}
-
-#[tokio::test]
 async fn an_ensemble_whose_members_have_no_room_waits_for_its_first_request() {
     let ten = sized(10, "");
     let waiting = sized(10, ON_DEMAND);
