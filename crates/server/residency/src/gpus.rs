@@ -24,7 +24,7 @@ pub(crate) struct GpuReading(BTreeMap<Gpu, Taken>);
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Taken {
     all: GpuUse,
-    /// Bytes in use by the server and its descendants; `None` if the driver lists none of them.
+    /// Bytes in use by the server and its descendants; `None` if the driver does not list them.
     own: Option<u64>,
 }
 
@@ -62,7 +62,7 @@ impl GpuReading {
 }
 
 impl GpuUse {
-    /// Bytes in use by these processes and their descendants; `None` if the driver lists none of them.
+    /// Bytes in use by these processes and their descendants; `None` if the driver does not list them.
     fn of(&self, processes: &[u32]) -> Option<u64> {
         let own = self.processes.iter().filter(|(process, _)| descends(**process, processes));
         own.map(|(_, bytes)| *bytes).reduce(u64::saturating_add)

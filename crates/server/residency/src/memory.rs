@@ -52,9 +52,9 @@ impl MemoryBytes {
 /// A part of some bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Part {
-    /// Its size, if known.
+    /// The size in bytes, if known.
     pub known: Option<u64>,
-    /// Its expected size.
+    /// The expected size in bytes.
     pub expected: u64,
 }
 

@@ -47,7 +47,7 @@ pub(crate) struct Description {
     pub declared_gpus: Option<BTreeMap<Gpu, u64>>,
     /// How many of its instances run on each GPU.
     pub gpu_instances: BTreeMap<Gpu, u64>,
-    /// Whether it chooses its GPUs itself.
+    /// Whether the model chooses its GPUs itself.
     pub chooses_gpus: bool,
     /// The bytes of its files.
     pub files: u64,
@@ -62,7 +62,7 @@ pub(crate) struct Reading {
     pub gpus: GpuReading,
 }
 
-/// The memory of a loaded model that can be told apart from that of others.
+/// The memory of a loaded model that its processes and its backend show.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Known {
     /// The memory of the model's own processes, if it has any.
@@ -107,7 +107,7 @@ struct ModelSize {
     load_time: Option<Duration>,
     /// The memory of the model's processes, once it has grown after the load.
     grown: Option<u64>,
-    /// The same for what they take of each GPU.
+    /// The grown memory of the processes on each GPU.
     grown_gpus: BTreeMap<Gpu, u64>,
 }
 

@@ -171,7 +171,7 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2))]
 
-    /// Rows one by one, and in a batch, through as many trees as large models have.
+    /// Large models have as many trees. Rows come alone and in a batch.
     #[test]
     fn ten_thousand_trees_add_up_to_a_plain_walk(
         trees in prop::collection::vec(trees(1, false), 10_000),

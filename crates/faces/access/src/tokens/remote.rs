@@ -129,7 +129,7 @@ mod tests {
 
     const URL: &str = "https://login.x/keys";
 
-    /// An issuer that publishes what the test says.
+    /// An issuer whose document the test sets.
     #[derive(Debug, Default)]
     struct Published(Mutex<(Option<Vec<u8>>, usize)>);
 
