@@ -437,6 +437,7 @@ mod tests {
                 Step::Tidy,
                 Step::Deny,
                 Step::Python,
+                Step::Docs,
                 Step::Clippy,
                 Step::Unit,
                 Step::Guard,
