@@ -124,10 +124,14 @@ impl ModelSize {
         gpus
     }
 
-    /// Lower bound of the model's memory on a GPU. A measurement misses memory that another model left behind.
+    /// Lower bound of the model's memory. A measurement misses memory that another model left behind.
+    fn least(&self) -> u64 {
+        ((self.description.files as f64 * RATIO.start()) as u64).max(LEAST)
+    }
+
+    /// The same for a GPU.
     fn least_of_gpu(&self, gpu: Gpu) -> u64 {
-        let least = || ((self.description.files as f64 * RATIO.start()) as u64).max(LEAST);
-        self.description.gpu_instances.get(&gpu).map_or(0, |_| least())
+        if self.description.gpu_instances.contains_key(&gpu) { self.least() } else { 0 }
     }
 }
 
@@ -173,7 +177,7 @@ impl Sizes {
             return declared;
         }
         let files = model.description.files as f64;
-        let least = ((files * RATIO.start()) as u64).max(LEAST);
+        let least = model.least();
         match model.measured() {
             // Memory that another model left behind is taken without being counted.
             Some(measured) => measured.total().max(least),
@@ -187,9 +191,10 @@ impl Sizes {
         if let Some(declared) = &model.description.declared_gpus {
             return declared.clone();
         }
-        if !model.gpus.is_empty() {
-            let known = model.known_gpus().into_iter();
-            return known.map(|(gpu, bytes)| (gpu, bytes.max(model.least_of_gpu(gpu)))).collect();
+        let known = model.known_gpus();
+        if !known.is_empty() {
+            let counted = |(gpu, bytes): (Gpu, u64)| (gpu, bytes.max(model.least_of_gpu(gpu)));
+            return known.into_iter().map(counted).collect();
         }
         let instances = model.description.gpu_instances.iter();
         instances

@@ -406,3 +406,14 @@ fn processes_that_take_more_of_a_gpu_count_more() {
         assert_eq!(follow(gpus), expected, "{gpus:?}");
     }
 }
+
+#[test]
+fn processes_that_take_a_gpu_with_their_first_request_count() {
+    let mut world = OnGpus::new(Records::default());
+    world.describe("own", MB);
+    world.load(&[], &[("own", Some(0))]);
+    assert_eq!(world.sizes.of_gpus("own"), BTreeMap::new());
+    assert!(world.sizes.follow("own", 0, Some(&[(0, 300 * MB), (1, 0)].into())));
+    assert_eq!(world.sizes.of_gpus("own"), [(0, 300 * MB)].into());
+    assert_eq!(world.measured("own"), [Some(300), None]);
+}
