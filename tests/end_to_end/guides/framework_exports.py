@@ -26,6 +26,10 @@ def test_an_example_works_as_printed(tmp_path, section):
     Reader(tmp_path).follow(PAGE, section)
 
 
+def test_a_forest_of_lightgbm_is_served(tmp_path):
+    Reader(tmp_path).follow("docs/forests.md", "From training to a request")
+
+
 def test_a_model_of_tensorflow_serving_is_moved(tmp_path):
     Reader(tmp_path).follow("docs/coming-from-tensorflow-serving.md")
 

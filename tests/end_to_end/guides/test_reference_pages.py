@@ -7,7 +7,7 @@ import pytest
 
 import nereid_server
 from access_policies import Policy, rows
-from http_requests import infer, tensor
+from http_requests import infer, request, tensor
 from model_files import config, write_model
 from places import ROOT
 from scrapes import DOCUMENTED, Scrape
@@ -92,11 +92,15 @@ def _routes(text):
     return found
 
 
-def test_the_page_on_protocols_has_every_route_and_call():
+def test_the_page_on_protocols_and_the_description_have_every_route(repository):
     table = (DOCS / "protocols.md").read_text().split("\n## ")[1]
     assert table.startswith("Routes\n")
     declared = {row.request for row in rows() if row.face in ("HTTP", "metrics") and "/console/" not in row.request}
     assert _routes(table) == declared - {"GET *"}
+    with nereid_server.running(repository) as server:
+        paths = request(server, "GET", "/v2/openapi.json").json["paths"]
+    described = {f"{method.upper()} {path}" for path, methods in paths.items() for method in methods if method in ("get", "post")}
+    assert described == {route for route in declared if " /v2" in route}
     calls = {row.request.rpartition("/")[2] for row in rows() if row.face == "gRPC"}
     assert set(re.findall(r"`([A-Z]\w+)`", table)) == calls
 
