@@ -199,7 +199,7 @@ def test_sequences_have_their_state_while_another_server_is_killed(fleet, protoc
         assert [*clients.map(follow, stay)] == [[]] * len(stay)
         # Those of the server that is gone begin again, once it is known to be.
         for sequence in places.keys() - set(stay):
-            assert eventually(lambda sequence=sequence: fleet.step(sequence, 0, last, protocol) is None)
+            assert eventually(lambda sequence=sequence: fleet.step(sequence, 0, 0, protocol) is None)
 
 
 def test_conversations_with_models_of_text_stay_with_a_server_and_outlive_it(fleet):

@@ -123,8 +123,7 @@ def running(folder, balancer, *delays):
             write_identity(repository, "same", ["INT32"], execute_delay_ms=delay)
             write_model(repository, "steps", STEPS)
             flags = ["--load-reports=always", "--log-requests=true", f"--openai-prefix={OPENAI_PREFIX}", f"--id=server-{number}"]
-            # A sequence may be open at the end of a test.
-            how = nereid_server.running(repository, *flags, nereid_server.OPEN_SEQUENCES)
+            how = nereid_server.running(repository, *flags)
             servers[f"server-{number}"] = started.enter_context(how)
         fleet = Fleet([*servers.values()], *started.enter_context(balancer(folder, servers)))
         started.enter_context(fleet.client)
