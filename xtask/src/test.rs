@@ -327,8 +327,16 @@ fn dragonfly(project: &Project) -> Result<()> {
 /// Runs the tests with the programs of clusters, which they fetch.
 fn clusters(project: &Project) -> Result<()> {
     wheel::pack(project, "dev")?;
-    let files = ["dynamo_workers.py", "ray_fleet.py", "ray_serve.py"]
-        .map(|file| format!("tests/end_to_end/clusters/{file}"));
+    let files = [
+        "dynamo_workers",
+        "dynamo_page",
+        "ray_fleet",
+        "ray_page",
+        "ray_serve",
+        "ray_serve_haproxy",
+        "ray_serve_page",
+    ]
+    .map(|file| format!("tests/end_to_end/clusters/{file}.py"));
     pytest(project, &end_to_end_environment(project)?, &files.each_ref().map(String::as_str))
 }
 

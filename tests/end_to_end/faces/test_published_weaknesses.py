@@ -51,6 +51,8 @@ JSON_PATHS = (
     "/v1/embeddings",
     "/v1/responses",
     "/v1/rerank",
+    "/openai/v1/chat/completions",
+    "/openai/v1/responses",
 )
 
 

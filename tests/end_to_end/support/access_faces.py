@@ -11,7 +11,7 @@ import httpx
 import numpy as np
 from tritonclient.grpc import service_pb2 as messages
 
-from access_policies import RIGHTS
+from access_policies import OPENAI_PREFIX, RIGHTS
 from http_requests import tensor
 
 LIMIT_S = 30
@@ -20,7 +20,7 @@ PREDICT = "/v1/endpoints/1/deployedModels/2:predict"
 CLOUDS = ("--allow-sagemaker=true", "--sagemaker-port=0", "--allow-vertex-ai=true", "--vertex-ai-port=0")
 # With a model named `own`.
 ALL_FACES = (*CLOUDS, "--vertex-ai-default-model=own")
-EXPLICIT = ("--model-control-mode=explicit", "--load-model=*")
+EXPLICIT = ("--model-control-mode=explicit", "--load-model=*", f"--openai-prefix={OPENAI_PREFIX}")
 REFUSED = {401, 403, grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED}
 # Paths to the model `b-secret`, or that could be taken for one.
 TRICKS = (

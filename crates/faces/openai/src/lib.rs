@@ -23,6 +23,7 @@ mod logprobs;
 mod messages;
 mod models;
 mod parsing;
+mod prefix;
 mod profile;
 mod rerank;
 mod responses;
@@ -51,6 +52,7 @@ use nereid_protocol::{Access, Action, HeaderPattern};
 
 use crate::error::transport_error;
 use crate::exchange::{Refusal, request_id};
+pub use crate::prefix::OpenAiPrefix;
 use crate::profile::Profiles;
 use crate::responses::Store;
 use crate::traces::Traces;
@@ -69,6 +71,8 @@ pub struct OpenAiOptions {
     pub default_max_tokens: u64,
     /// The most bytes of stored answers; 0 to store none.
     pub stored_bytes: usize,
+    /// A further path below which all routes are, with the same rights.
+    pub path_prefix: Option<OpenAiPrefix>,
     /// Which headers are forwarded to models as parameters; `None` for none.
     pub forwarded_headers: Option<HeaderPattern>,
     /// Access to the routes.
@@ -84,6 +88,7 @@ impl Default for OpenAiOptions {
             max_input_size: 64 << 20,
             default_max_tokens: 16,
             stored_bytes: 64 << 20,
+            path_prefix: None,
             forwarded_headers: None,
             access: Access::default(),
             cors: Cors::default(),
@@ -209,7 +214,17 @@ impl Face for OpenAi {
     }
 
     fn find<'a>(&self, head: &'a Parts) -> RouteMatch<'a> {
-        ROUTES.find(head)
+        let prefix = self.options.path_prefix.as_ref();
+        let Some(path) = prefix.and_then(|prefix| prefix.strip(head.uri.path())) else {
+            return ROUTES.find(head);
+        };
+        match ROUTES.find_at(&head.method, path) {
+            // The error has this face's form, even if another face of the port has a longer prefix of the path.
+            RouteMatch::Methods(methods, _) if methods.is_empty() => {
+                RouteMatch::Refused(Box::new(unknown_path()))
+            }
+            found => found,
+        }
     }
 
     fn times_arrival(&self) -> bool {

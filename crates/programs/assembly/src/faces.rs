@@ -28,7 +28,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 pub use self::grpc::Grpc;
-pub use self::http::{ConsolePort, Http, OpenAiLimits, OpenAiPort};
+pub use self::http::{ConsolePort, Http, OpenAiPort, OpenAiSettings};
 pub use self::metrics::Metrics;
 pub use self::sagemaker::SageMaker;
 pub use self::vertex_ai::VertexAi;

@@ -8,7 +8,7 @@ use nereid_http::{Router, TransportOptions};
 use nereid_kserve::{HttpOptions, KserveHttp};
 use nereid_metrics::GpuReading;
 use nereid_net::listener::Listener;
-use nereid_openai::{OpenAi, OpenAiOptions};
+use nereid_openai::{OpenAi, OpenAiOptions, OpenAiPrefix};
 
 use super::{Endpoint, Face, FaceContext, Serving};
 
@@ -22,27 +22,30 @@ pub struct Http {
     /// Whether browsers get the console at `/`.
     pub console: bool,
     /// OpenAI's interface at `/v1`, if it is served.
-    pub openai: Option<OpenAiLimits>,
+    pub openai: Option<OpenAiSettings>,
     /// Limits of connections.
     pub transport: TransportOptions,
 }
 
-/// The limits of OpenAI's interface.
-#[derive(Clone, Copy, Debug)]
-pub struct OpenAiLimits {
+/// The settings of OpenAI's interface.
+#[derive(Clone, Debug)]
+pub struct OpenAiSettings {
     /// The largest number of tokens of an answer where a request has no limit and the model needs one.
     pub default_max_tokens: u64,
     /// The most bytes of stored answers; 0 to store none.
     pub stored_bytes: usize,
+    /// A further path below which it is served.
+    pub path_prefix: Option<OpenAiPrefix>,
 }
 
-impl OpenAiLimits {
-    /// The face with these limits, and the rules of another.
+impl OpenAiSettings {
+    /// The face with these settings, and the rules of another.
     fn face(self, server: &Arc<Server>, options: &HttpOptions) -> OpenAi {
         let options = OpenAiOptions {
             max_input_size: options.max_input_size,
             default_max_tokens: self.default_max_tokens,
             stored_bytes: self.stored_bytes,
+            path_prefix: self.path_prefix,
             forwarded_headers: options.forwarded_headers.clone(),
             access: options.access.clone(),
             cors: options.cors.clone(),
@@ -51,11 +54,11 @@ impl OpenAiLimits {
     }
 }
 
-impl Default for OpenAiLimits {
+impl Default for OpenAiSettings {
     /// As of the face.
     fn default() -> Self {
-        let OpenAiOptions { default_max_tokens, stored_bytes, .. } = OpenAiOptions::default();
-        Self { default_max_tokens, stored_bytes }
+        let OpenAiOptions { default_max_tokens, stored_bytes, path_prefix, .. } = OpenAiOptions::default();
+        Self { default_max_tokens, stored_bytes, path_prefix }
     }
 }
 
@@ -66,7 +69,7 @@ impl Default for Http {
             endpoint: Endpoint::every_interface(8000),
             options: HttpOptions::default(),
             console: true,
-            openai: Some(OpenAiLimits::default()),
+            openai: Some(OpenAiSettings::default()),
             transport: TransportOptions::default(),
         }
     }
@@ -100,7 +103,7 @@ impl Face for Http {
             tokio::spawn(context.closing.run_until_cancelled_owned(console.sampling().run()));
             console
         });
-        let openai = self.openai.map(|limits| limits.face(&context.server, &options));
+        let openai = self.openai.map(|settings| settings.face(&context.server, &options));
         let mut router = Router::from(KserveHttp::new(context.server, options));
         if let Some(openai) = openai {
             router = router.and(openai);
