@@ -3,6 +3,7 @@
 
 mod access;
 mod cache;
+mod callgrind;
 mod client;
 mod clouds;
 mod console;

@@ -411,7 +411,9 @@ def test_model_without_requests_uses_no_processor(server):
     assert all(ticks(pid) - before <= 10 for pid, before in used.items())
 
 
-@pytest.mark.parametrize("settings", [["isolation=none"], ["sandbox=on"], ["isolation=process", "sandbox=off"]], ids="-".join)
+@pytest.mark.parametrize(
+    "settings", [["isolation=none"], ["sandbox=on"], ["sandbox=required"], ["isolation=process", "sandbox=off"]], ids="-".join
+)
 def test_every_isolation_writes_the_same(repository, serve, expected, settings):
     gguf_models.write(repository)
     flags = [f"--backend-config=llamacpp,{setting}" for setting in settings]
