@@ -82,6 +82,8 @@ pub enum Step {
     Guides,
     /// Clients of OpenAI's interface in Python and JavaScript, as they are released; runs only if named
     AiClients,
+    /// Hundreds of models on a server with memory for a part of them, while everything goes wrong, for ten minutes, as the superuser; runs only if named
+    ManyModels,
     /// Promised releases of the frameworks' libraries, CPython and Redis, before a release; runs only if named
     Versions,
     /// Tests of the crates with unsafe code under AddressSanitizer; runs only if named
@@ -110,6 +112,7 @@ impl fmt::Display for Step {
             Self::Clusters => "clusters",
             Self::Guides => "guides",
             Self::AiClients => "ai-clients",
+            Self::ManyModels => "many-models",
             Self::Versions => "versions",
             Self::Sanitize => "sanitize",
             Self::Crates => "crates",
@@ -186,17 +189,28 @@ fn plan(named: &[Step]) -> Vec<Step> {
 impl Step {
     /// Steps outside of the default run.
     fn only_if_named(self) -> bool {
-        use Step::{AiClients, Clusters, Crates, Dragonfly, Guides, Packages, Quick, Sanitize, Versions};
+        use Step::{
+            AiClients, Clusters, Crates, Dragonfly, Guides, ManyModels, Packages, Quick, Sanitize, Versions,
+        };
         matches!(
             self,
-            Quick | Dragonfly | Clusters | Guides | AiClients | Versions | Sanitize | Crates | Packages
+            Quick
+                | Dragonfly
+                | Clusters
+                | Guides
+                | AiClients
+                | ManyModels
+                | Versions
+                | Sanitize
+                | Crates
+                | Packages
         )
     }
 
     /// Steps that start the server's development binary.
     fn needs_binary(self) -> bool {
-        use Step::{AiClients, Clusters, Dragonfly, E2e, Guides, Quick, Versions};
-        matches!(self, E2e | Quick | Dragonfly | Clusters | Guides | AiClients | Versions)
+        use Step::{AiClients, Clusters, Dragonfly, E2e, Guides, ManyModels, Quick, Versions};
+        matches!(self, E2e | Quick | Dragonfly | Clusters | Guides | AiClients | ManyModels | Versions)
     }
 
     fn run(self, project: &Project, background: &mut BackgroundCommands) -> Result<()> {
@@ -239,6 +253,7 @@ impl Step {
             Self::Clusters => clusters(project),
             Self::Guides => guides(project),
             Self::AiClients => ai_clients(project),
+            Self::ManyModels => many_models(project),
             Self::Versions => versions(project),
             Self::Sanitize => sanitize::run(project),
             Self::Crates => crates::run(project),
@@ -360,6 +375,13 @@ fn ai_clients(project: &Project) -> Result<()> {
     pytest(project, &venv, &files.each_ref().map(String::as_str))
 }
 
+/// Runs the long form of the test of many models, which prints what happened.
+fn many_models(project: &Project) -> Result<()> {
+    let file = "tests/end_to_end/models/many_models.py";
+    let mut pytest = pytest_command(project, &end_to_end_environment(project)?, &[file, "--capture=no"]);
+    show(pytest.args(["-o", "faulthandler_timeout=1800"]))
+}
+
 /// Runs the tests with every promised release, which they fetch.
 fn versions(project: &Project) -> Result<()> {
     let files = [
@@ -468,6 +490,7 @@ mod tests {
         assert_eq!(plan(&[Step::Dragonfly]), [Step::Build, Step::Dragonfly]);
         assert_eq!(plan(&[Step::Clusters]), [Step::Build, Step::Clusters]);
         assert_eq!(plan(&[Step::AiClients]), [Step::Build, Step::AiClients]);
+        assert_eq!(plan(&[Step::ManyModels]), [Step::Build, Step::ManyModels]);
         assert_eq!(plan(&[Step::Versions]), [Step::Build, Step::Versions]);
         assert_eq!(
             plan(&[Step::Quick]),
