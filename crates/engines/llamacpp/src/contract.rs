@@ -29,10 +29,13 @@ pub(crate) const TOKENS: &str = "tokens";
 const RETURN_FINISH_REASON: &str = "return_finish_reason";
 const RETURN_LOGPROBS: &str = "return_logprobs";
 const RETURN_INPUT_TOKENS: &str = "return_num_input_tokens";
+const RETURN_CACHED_TOKENS: &str = "return_num_cached_tokens";
 const RETURN_OUTPUT_TOKENS: &str = "return_num_output_tokens";
 const FINISH_REASON: &str = "finish_reason";
 const LOGPROBS: &str = "logprobs";
 const INPUT_TOKENS: &str = "num_input_tokens";
+/// The number of the prompt's tokens that were in the cache.
+const CACHED_TOKENS: &str = "num_cached_tokens";
 const OUTPUT_TOKENS: &str = "num_output_tokens";
 
 /// The inputs, and whether a request needs them. All have one element, but for the tokens.
@@ -44,6 +47,7 @@ const INPUTS: &[(&str, DataType, bool)] = &[
     (RETURN_FINISH_REASON, DataType::Bool, false),
     (RETURN_LOGPROBS, DataType::Bool, false),
     (RETURN_INPUT_TOKENS, DataType::Bool, false),
+    (RETURN_CACHED_TOKENS, DataType::Bool, false),
     (RETURN_OUTPUT_TOKENS, DataType::Bool, false),
     (OPERATION, DataType::Bytes, false),
     (SPECIAL_TOKENS, DataType::Bool, false),
@@ -56,6 +60,7 @@ const OUTPUTS: &[(&str, DataType)] = &[
     (FINISH_REASON, DataType::Bytes),
     (LOGPROBS, DataType::Bytes),
     (INPUT_TOKENS, DataType::Uint32),
+    (CACHED_TOKENS, DataType::Uint32),
     (OUTPUT_TOKENS, DataType::Uint32),
     (TOKENS, DataType::Int32),
     (TOKEN_TEXTS, DataType::Bytes),
@@ -177,7 +182,16 @@ pub(crate) struct Format {
     finish_reason: bool,
     logprobs: bool,
     input_tokens: bool,
+    cached_tokens: bool,
     output_tokens: bool,
+}
+
+/// How many tokens a prompt has.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct PromptTokens {
+    pub(crate) count: usize,
+    /// The part that was in the cache.
+    pub(crate) cached: usize,
 }
 
 impl Wish {
@@ -212,6 +226,7 @@ impl Wish {
                 finish_reason: returns(RETURN_FINISH_REASON)?,
                 logprobs,
                 input_tokens: returns(RETURN_INPUT_TOKENS)?,
+                cached_tokens: returns(RETURN_CACHED_TOKENS)?,
                 output_tokens: returns(RETURN_OUTPUT_TOKENS)?,
             },
         })
@@ -249,7 +264,7 @@ pub(crate) fn response(
     request: &Request,
     format: Format,
     part: &Part,
-    input_tokens: usize,
+    prompt: PromptTokens,
     finish: Option<Finish>,
     vocabulary: &dyn Vocabulary,
 ) -> Result<Response> {
@@ -270,7 +285,8 @@ pub(crate) fn response(
         outputs.push(text_tensor(LOGPROBS, &logprobs_json(&part.logprobs, vocabulary))?);
     }
     let counts = [
-        (format.input_tokens, INPUT_TOKENS, input_tokens),
+        (format.input_tokens, INPUT_TOKENS, prompt.count),
+        (format.cached_tokens, CACHED_TOKENS, prompt.cached),
         (format.output_tokens, OUTPUT_TOKENS, part.tokens),
     ];
     for (is_requested, name, count) in counts {

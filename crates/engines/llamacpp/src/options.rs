@@ -53,6 +53,8 @@ pub(crate) struct Options {
     pub(crate) draft_probability: f32,
     /// Whether embeddings have the length 1.
     pub(crate) normalizes: bool,
+    /// Whether requests of different senders share cached prefixes.
+    pub(crate) shares_prefixes: bool,
 }
 
 impl Options {
@@ -109,6 +111,19 @@ impl Options {
                 Some(other) => {
                     return Err(Error::invalid_arg(format!(
                         "parameter 'normalize' is '{other}', but must be true or false"
+                    )));
+                }
+            },
+            shares_prefixes: match config
+                .parameters
+                .get("prefix_cache")
+                .map(|value| value.string_value.trim())
+            {
+                None | Some("principal") => false,
+                Some("shared") => true,
+                Some(other) => {
+                    return Err(Error::invalid_arg(format!(
+                        "parameter 'prefix_cache' is '{other}', but must be principal or shared"
                     )));
                 }
             },
@@ -258,6 +273,7 @@ mod tests {
                 "parameter 'context_length' is 'long', but must be a number from 8 to 16777216",
             ),
             (&[("normalize", "maybe")], "parameter 'normalize' is 'maybe', but must be true or false"),
+            (&[("prefix_cache", "")], "parameter 'prefix_cache' is '', but must be principal or shared"),
             (
                 &[("speculative_tokens", "33")],
                 "parameter 'speculative_tokens' is '33', but must be a number from 0 to 32",

@@ -50,6 +50,15 @@ pub(crate) struct Usage {
     pub prompt_tokens: u64,
     pub completion_tokens: u64,
     pub total_tokens: u64,
+    /// Set by models that report cached tokens.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt_tokens_details: Option<PromptTokensDetails>,
+}
+
+/// Which tokens of a prompt were cached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct PromptTokensDetails {
+    pub cached_tokens: u64,
 }
 
 struct Choice {
@@ -59,6 +68,7 @@ struct Choice {
     joiner: Utf8Joiner,
     cutter: StopCutter,
     prompt_tokens: Option<u64>,
+    cached_tokens: Option<u64>,
     output_tokens: Option<u64>,
     finish: Option<Finish>,
 }
@@ -75,6 +85,7 @@ impl Choices {
             joiner: Utf8Joiner::default(),
             cutter: StopCutter::default(),
             prompt_tokens: None,
+            cached_tokens: None,
             output_tokens: None,
             finish: None,
         });
@@ -101,12 +112,14 @@ impl Choices {
 
     /// The tokens so far. `None` unless the model counts them.
     pub(crate) fn usage(&self) -> Option<Usage> {
-        let counted = self.choices.iter().filter(|choice| choice.options.counts_prompt);
-        let prompt_tokens = counted.map(|choice| choice.prompt_tokens).sum::<Option<u64>>()?;
+        let counted = || self.choices.iter().filter(|choice| choice.options.counts_prompt);
+        let prompt_tokens = counted().map(|choice| choice.prompt_tokens).sum::<Option<u64>>()?;
+        let cached_tokens = counted().map(|choice| choice.cached_tokens).sum::<Option<u64>>();
+        let prompt_tokens_details = cached_tokens.map(|cached_tokens| PromptTokensDetails { cached_tokens });
         let completion_tokens =
             self.choices.iter().map(|choice| choice.output_tokens).sum::<Option<u64>>()?;
         let total_tokens = prompt_tokens.saturating_add(completion_tokens);
-        Some(Usage { prompt_tokens, completion_tokens, total_tokens })
+        Some(Usage { prompt_tokens, completion_tokens, total_tokens, prompt_tokens_details })
     }
 }
 
@@ -152,6 +165,7 @@ impl Choice {
 
     fn add(&mut self, piece: Piece, delta: &mut Delta) {
         self.prompt_tokens = piece.prompt_tokens.or(self.prompt_tokens);
+        self.cached_tokens = piece.cached_tokens.or(self.cached_tokens);
         if let Some(tokens) = piece.output_tokens {
             self.output_tokens = Some(self.output_tokens.unwrap_or(0).saturating_add(tokens));
         }

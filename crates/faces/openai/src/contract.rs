@@ -37,6 +37,14 @@ enum Form {
 /// The names of the input that leaves the prompt out of the output, in the order of preference.
 const EXCLUDE_INPUT: [&str; 2] = ["exclude_input_in_output", "sampling_param_exclude_input_from_output"];
 
+/// The inputs by which a model returns more than the text.
+const RETURNED: [&str; 4] = [
+    "return_finish_reason",
+    "return_num_input_tokens",
+    "return_num_cached_tokens",
+    "return_num_output_tokens",
+];
+
 /// The backends whose models end at the end of their context without a limit of tokens.
 const OWN_BACKENDS: [&str; 2] = ["llamacpp", "transformers"];
 
@@ -88,6 +96,8 @@ pub(crate) struct Piece {
     pub finish: Option<Finish>,
     /// The number of tokens of the prompt.
     pub prompt_tokens: Option<u64>,
+    /// The part that the model had in a cache.
+    pub cached_tokens: Option<u64>,
     /// The number of tokens that this piece adds.
     pub output_tokens: Option<u64>,
     /// The probabilities of the tokens.
@@ -185,7 +195,7 @@ impl TextContract {
         if let Some(name) = EXCLUDE_INPUT.iter().find(|name| inputs.signature.input(name).is_some()) {
             inputs.flag(name, true);
         }
-        for name in ["return_finish_reason", "return_num_input_tokens", "return_num_output_tokens"] {
+        for name in RETURNED {
             inputs.flag(name, true);
         }
         if generation.logprobs.is_some() {
@@ -399,6 +409,7 @@ impl Piece {
                     piece.finish = Finish::parse(&tensors::first_text(output)?);
                 }
                 "num_input_tokens" => piece.prompt_tokens = tensors::first_count(output),
+                "num_cached_tokens" => piece.cached_tokens = tensors::first_count(output),
                 "num_output_tokens" => piece.output_tokens = tensors::first_count(output),
                 "logprobs" if output.data_type == DataType::Bytes => {
                     piece.logprobs = logprobs::parse(&tensors::first_text(output)?)?;

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::task::Waker;
 
 use nereid_backend_api::{
-    Answer, Backend, DataType, InferRequest, InstanceContext, IntakeSource, Model, ModelContext, Tensor,
-    push_bytes_element,
+    Answer, Backend, DataType, Flow, InferRequest, InstanceContext, IntakeSource, Model, ModelContext,
+    Tensor, push_bytes_element,
 };
 use nereid_testkit::{Executions, Recorder, conformance, normalised};
 
@@ -30,10 +30,15 @@ impl Model for Writers {
 }
 
 fn instance(sequences: usize) -> LanguageInstance<Scripted> {
+    instance_with(sequences, false)
+}
+
+fn instance_with(sequences: usize, shares_prefixes: bool) -> LanguageInstance<Scripted> {
     let (engine, _) = Scripted::new(Limits { sequences, context: 64, cache: 128, batch: 32 });
     let vocabulary = Arc::new(Alphabet);
     let scheduler = Scheduler::new(engine, Arc::<Alphabet>::clone(&vocabulary), None, None);
-    LanguageInstance::new(scheduler, vocabulary, 100, vec!["next".to_owned(), "other".to_owned()], None)
+    let adapters = vec!["next".to_owned(), "other".to_owned()];
+    LanguageInstance::new(scheduler, vocabulary, 100, adapters, shares_prefixes, None)
 }
 
 fn bytes(name: &str, value: &str) -> Tensor {
@@ -103,6 +108,34 @@ fn streams_get_each_token_and_others_the_whole_text() {
             (texts(recorder.answers()), recorder.ends()),
             (expected.iter().map(|&text| text.to_owned()).collect(), 1)
         );
+    }
+}
+
+#[test]
+fn cached_prefix_belongs_to_its_sender_unless_the_model_shares_it() {
+    let text = "p".repeat(20);
+    for (shares, flow, salt, expected) in [
+        (false, 1, "", 19),
+        (false, 0, "", 0),
+        (false, 2, "", 0),
+        (false, 1, "s", 0),
+        (true, 2, "", 19),
+        (true, 1, "s", 0),
+    ] {
+        let mut instance = instance_with(2, shares);
+        let mut cached = |flow: u64, salt: &str| {
+            let mut request = request(&text, 1, &["return_num_cached_tokens"]);
+            let sampling = format!(r#"{{"temperature": 0, "max_tokens": 1, "cache_salt": "{salt}"}}"#);
+            request.inputs[1] = bytes("sampling_parameters", &sampling);
+            request.flow = Flow { id: flow, ..Flow::default() };
+            let (request, recorder) = Recorder::request(request, 1);
+            instance.execute(Arc::<Executions>::default().batch(vec![request]));
+            let response = recorder.answers().pop().unwrap().unwrap();
+            let output = response.outputs.iter().find(|output| output.name == "num_cached_tokens").unwrap();
+            u32::from_le_bytes(output.contiguous().unwrap().as_ref().try_into().unwrap())
+        };
+        assert_eq!(cached(1, ""), 0);
+        assert_eq!(cached(flow, salt), expected, "{flow} {salt:?}, shared: {shares}");
     }
 }
 
