@@ -312,6 +312,22 @@ def test_interface_can_have_a_port_of_its_own_with_the_same_rights(tmp_path, rep
             ask(client, "count 2")
 
 
+def test_stored_response_is_found_at_every_port(repository, serve):
+    language_models.write(repository, "chat", HERMES)
+    server = serve(*FLAGS, "--console-port=0", "--console-address=127.0.0.1")
+    other = server.wait_for_log(r'Started Console at [^\s"]+:(\d+)').group(1)
+    addresses = [server.url, f"127.0.0.1:{other}"]
+    clients = [OpenAI(base_url=f"http://{address}/v1", api_key="none", max_retries=0) for address in addresses]
+    for one, another in [clients, clients[::-1]]:
+        first = one.responses.create(model="chat", input="count 2", max_output_tokens=10)
+        assert another.responses.retrieve(first.id) == first
+        second = another.responses.create(model="chat", previous_response_id=first.id, input="count 1", max_output_tokens=10)
+        assert (second.previous_response_id, second.output_text) == (first.id, "1 ")
+        one.responses.delete(second.id)
+        with pytest.raises(openai.NotFoundError):
+            another.responses.retrieve(second.id)
+
+
 def test_own_port_is_served_without_http_and_is_nobody_elses(repository):
     language_models.write(repository, "chat")
     server = nereid_server.Server(repository, *FLAGS, "--allow-http=false", "--openai-port=0", "--openai-address=127.0.0.1")

@@ -55,7 +55,9 @@ use crate::profile::Profiles;
 use crate::responses::Store;
 use crate::traces::Traces;
 
-/// The prefix of paths that this face alone has. `/tokenize` and `/detokenize` are elsewhere, as in vLLM.
+pub use crate::responses::AnswerStore;
+
+/// The prefix of paths that this face alone has. Others are elsewhere, as in vLLM.
 const PREFIX: &str = "/v1/";
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -67,8 +69,8 @@ pub struct OpenAiOptions {
     pub max_input_size: usize,
     /// The largest number of tokens of an answer where a request has no limit and the model needs one.
     pub default_max_tokens: u64,
-    /// The most bytes of stored answers; 0 to store none.
-    pub stored_bytes: usize,
+    /// Where answers are stored.
+    pub answers: AnswerStore,
     /// Which headers are forwarded to models as parameters; `None` for none.
     pub forwarded_headers: Option<HeaderPattern>,
     /// Access to the routes.
@@ -83,7 +85,7 @@ impl Default for OpenAiOptions {
         Self {
             max_input_size: 64 << 20,
             default_max_tokens: 16,
-            stored_bytes: 64 << 20,
+            answers: AnswerStore::new(AnswerStore::DEFAULT_BYTES),
             forwarded_headers: None,
             access: Access::default(),
             cors: Cors::default(),
@@ -168,7 +170,7 @@ impl OpenAi {
             keeps_spelling: options.forwarded_headers.is_some(),
             error_body: Some(transport_error),
         };
-        let answers = Arc::new(Store::new(options.stored_bytes));
+        let answers = Arc::clone(&options.answers.0);
         Self { server, options, properties, profiles: Profiles::new(), answers, created: now() }
     }
 

@@ -29,6 +29,7 @@ use crate::exchange::{Exchange, Refusal, random_id};
 use crate::sse;
 use crate::traces::Traces;
 
+pub use self::store::AnswerStore;
 pub(crate) use self::store::Store;
 
 /// The beginning of an answer's identifier.

@@ -28,7 +28,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 
-use crate::{OpenAi, OpenAiOptions};
+use crate::{AnswerStore, OpenAi, OpenAiOptions};
 
 /// A model with all tensors of vLLM's backend.
 const VLLM: &str = r#"
