@@ -112,6 +112,7 @@ def test_model_folder_needs_no_configuration(server):
         "chat_template": gguf_models.CHAT_TEMPLATE,
         "bos_token": "<s>",
         "eos_token": "</s>",
+        "control_tokens": '["<s>","</s>"]',
         "context_length": str(gguf_models.CONTEXT),
     }
 
@@ -302,6 +303,35 @@ def test_tokens_make_the_text_again(server, text, special):
         assert answer(server, text, max_tokens=1)["num_input_tokens"] == len(tokens) + (not special)
     shown = request(server, "POST", "/detokenize", json.dumps({"model": "writer", "tokens": tokens})).json["prompt"]
     assert shown.removeprefix("<s>").removeprefix(" ") == text
+
+
+def test_prompts_of_tokens_are_continued_as_their_texts(server, expected):
+    def post(path, **body):
+        sampling = {} if path == "/tokenize" else {"temperature": 0}
+        return request(server, "POST", path, json.dumps({"model": "writer", **sampling, **body}))
+
+    prompts = [post("/tokenize", prompt=text).json["tokens"] for text in PROMPTS]
+    written = [text_of(expected[text]) for text in PROMPTS]
+    for echo in (False, True):
+        shown = [f"<s> {text}{after}" if echo else after for text, after in zip(PROMPTS, written, strict=True)]
+        alone = post("/v1/completions", prompt=prompts[0], max_tokens=ANSWERS, echo=echo).json
+        assert [choice["text"] for choice in alone["choices"]] == shown[:1]
+        found = post("/v1/completions", prompt=prompts, n=2, max_tokens=ANSWERS, echo=echo).json
+        assert [choice["text"] for choice in found["choices"]] == [text for text in shown for _ in range(2)]
+        assert found["usage"]["prompt_tokens"] == sum(map(len, prompts))
+        stream = post("/v1/completions", prompt=prompts[1], max_tokens=ANSWERS, echo=echo, stream=True)
+        parts = [json.loads(line[6:]) for line in stream.body.decode().splitlines() if line.startswith("data: {")]
+        assert "".join(part["choices"][0]["text"] for part in parts) == shown[1]
+    body = {"text_input": "", "tokens": prompts[0], "temperature": 0, "max_tokens": ANSWERS, "exclude_input_in_output": True}
+    assert request(server, "POST", "/v2/models/writer/generate", json.dumps(body)).json["text_output"] == written[0]
+    for prompt, message in [
+        ([5, 1_000_000], "input 'tokens' has 1000000"),
+        ([-1], "input 'tokens' has -1"),
+        ([5] * 600, "the prompt has 600 tokens, but the context holds 512"),
+        ([[5], []], "prompt must be non-empty"),
+    ]:
+        found = post("/v1/completions", prompt=prompt)
+        assert (found.status, message in found.json["error"]["message"]) == (400, True), found.body
 
 
 @pytest.mark.parametrize("tokens", [[1_000_000], [-1], [0, 2**31]], ids=["large", "negative", "larger"])

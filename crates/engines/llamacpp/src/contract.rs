@@ -5,16 +5,19 @@ use nereid_backend_api::{
 };
 use nereid_model_config::proto::{ModelInput, ModelOutput, ModelParameter};
 
-use crate::engine::Vocabulary;
+use crate::engine::{Token, Vocabulary};
 use crate::parameters::SamplingParameters;
 use crate::sampler::TokenLogprob;
 use crate::scheduler::{Finish, Part};
+use crate::tokens;
 use crate::weights::Weights;
 
 pub(crate) const TEXT_INPUT: &str = "text_input";
 pub(crate) const TEXT_OUTPUT: &str = "text_output";
 const STREAM: &str = "stream";
 const SAMPLING_PARAMETERS: &str = "sampling_parameters";
+/// A character; between two of it, the prompt has no special tokens.
+const LITERAL_MARK: &str = "literal_mark";
 const EXCLUDE_INPUT: &str = "exclude_input_in_output";
 /// `generate` unless a request sets it.
 pub(crate) const OPERATION: &str = "operation";
@@ -53,6 +56,7 @@ const INPUTS: &[(&str, DataType, bool)] = &[
     (SPECIAL_TOKENS, DataType::Bool, false),
     (RETURN_TOKEN_TEXTS, DataType::Bool, false),
     (TOKENS, DataType::Int32, false),
+    (LITERAL_MARK, DataType::Bytes, false),
 ];
 
 const OUTPUTS: &[(&str, DataType)] = &[
@@ -99,7 +103,9 @@ pub(crate) fn complete(config: &mut ModelConfig) {
 
 /// Adds the parameters by which faces render chats, and the longest context, unless the configuration sets them.
 pub(crate) fn complete_chat(config: &mut ModelConfig, weights: &Weights, context: usize) {
+    let control_tokens = serde_json::Value::from(weights.control_tokens());
     let found = [
+        ("control_tokens", Some(control_tokens.to_string())),
         ("context_length", Some(context.to_string())),
         ("chat_template", weights.metadata("tokenizer.chat_template")),
         ("bos_token", weights.first_token()),
@@ -170,6 +176,9 @@ fn type_name(data_type: DataType) -> &'static str {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Wish {
     pub(crate) text: String,
+    /// The tokens of the prompt, if they are given instead of its text.
+    pub(crate) tokens: Option<Vec<Token>>,
+    pub(crate) literal_mark: Option<char>,
     pub(crate) parameters: SamplingParameters,
     pub(crate) format: Format,
 }
@@ -216,9 +225,18 @@ impl Wish {
         if !logprobs {
             parameters.logprobs = None;
         }
+        let prompt = text(request, TEXT_INPUT)?
+            .ok_or_else(|| Error::invalid_arg("the request lacks input 'text_input'"))?;
+        let tokens = tokens::given(request, vocabulary)?;
+        if tokens.is_some() && !prompt.is_empty() {
+            return Err(Error::invalid_arg(format!(
+                "the request has a prompt in both '{TEXT_INPUT}' and '{TOKENS}', but one of them must be empty"
+            )));
+        }
         Ok(Self {
-            text: text(request, TEXT_INPUT)?
-                .ok_or_else(|| Error::invalid_arg("the request lacks input 'text_input'"))?,
+            text: prompt,
+            tokens,
+            literal_mark: literal_mark(request)?,
             parameters,
             format: Format {
                 streams,
@@ -230,6 +248,19 @@ impl Wish {
                 output_tokens: returns(RETURN_OUTPUT_TOKENS)?,
             },
         })
+    }
+}
+
+/// The mark in the prompt of a request.
+///
+/// # Errors
+/// It is not a character.
+pub(crate) fn literal_mark(request: &Request) -> Result<Option<char>> {
+    let Some(text) = text(request, LITERAL_MARK)? else { return Ok(None) };
+    let mut characters = text.chars();
+    match (characters.next(), characters.next()) {
+        (Some(mark), None) => Ok(Some(mark)),
+        _ => Err(Error::invalid_arg(format!("input '{LITERAL_MARK}' must be one character"))),
     }
 }
 

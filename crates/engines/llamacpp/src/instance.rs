@@ -116,7 +116,7 @@ impl<E: Engine> LanguageInstance<E> {
 
     /// Reads a request, its text as tokens, and its adapter.
     fn prepare(&self, request: &Request) -> Result<Prepared> {
-        let wish = Wish::of(request, self.vocabulary.size())?;
+        let mut wish = Wish::of(request, self.vocabulary.size())?;
         let most = self.scheduler.longest_guess();
         if let Some(guessed) = wish.parameters.speculative_tokens.filter(|guessed| *guessed > most) {
             return Err(Error::invalid_arg(format!(
@@ -126,16 +126,30 @@ impl<E: Engine> LanguageInstance<E> {
         let context = self.scheduler.limits().context;
         let too_long = |length: String| {
             Error::invalid_arg(format!(
-                "input 'text_input' has {length}, but the context holds {context} tokens, of which one is for the output"
+                "the prompt has {length}, but the context holds {context} tokens, of which one is for the output"
             ))
         };
         if wish.text.len() > self.longest_text {
             return Err(too_long(format!("{} bytes", wish.text.len())));
         }
-        let prompt = self.vocabulary.tokenize(&wish.text, true);
-        let prompt = prompt.map_err(|reason| Error::invalid_arg(format!("input 'text_input': {reason}")))?;
+        let prompt = match wish.tokens.take() {
+            Some(tokens) => {
+                if wish.format.repeats_input {
+                    let text = self.vocabulary.detokenize(&tokens);
+                    wish.text = String::from_utf8_lossy(&text).into_owned();
+                }
+                tokens
+            }
+            None => self
+                .vocabulary
+                .tokenize_marked(&wish.text, wish.literal_mark, true)
+                .map_err(|reason| Error::invalid_arg(format!("input 'text_input': {reason}")))?,
+        };
+        if let Some(mark) = wish.literal_mark {
+            wish.text = wish.text.replace(mark, "");
+        }
         match prompt.len() {
-            0 => Err(Error::invalid_arg("input 'text_input' has no tokens")),
+            0 => Err(Error::invalid_arg("the prompt has no tokens")),
             length if length >= context => Err(too_long(format!("{length} tokens"))),
             _ => Ok(Prepared { adapter: self.adapter(wish.parameters.adapter.as_deref())?, wish, prompt }),
         }

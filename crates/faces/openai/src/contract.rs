@@ -12,6 +12,7 @@ use serde_json::value::RawValue;
 use crate::adapters;
 use crate::error::{Failure, Outcome};
 use crate::fields::Fields;
+use crate::literals;
 use crate::logprobs::{self, TokenLogprobs};
 use crate::tensors;
 
@@ -54,8 +55,12 @@ pub(crate) const SAMPLING_ROOM: usize = 256 << 20;
 /// A request for text, from any of the endpoints.
 #[derive(Debug)]
 pub(crate) struct Generation<'a> {
-    /// The whole prompt.
+    /// The whole prompt, unless it is given as tokens.
     pub prompt: Cow<'a, str>,
+    /// The tokens of the prompt.
+    pub tokens: Option<Vec<i32>>,
+    /// The mark around texts in the prompt that have no control tokens.
+    pub literal_mark: Option<char>,
     /// The images that the prompt has places for.
     pub images: Option<Tensor>,
     /// Whether the model should answer token by token if it can.
@@ -157,6 +162,10 @@ impl TextContract {
             return Err(Failure::broken_model("the model has no input 'text_input'"));
         };
         let mut shared = vec![tensors::text(model.signature(), input, &generation.prompt)?];
+        if let Some(tokens) = &generation.tokens {
+            shared.push(tokens_tensor(model, tokens)?);
+        }
+        shared.extend(mark_tensor(model, generation.literal_mark)?);
         shared.extend(generation.images.clone());
         let mut requests: Vec<InferRequest> = Vec::with_capacity(count as usize);
         for choice in 0..count {
@@ -209,6 +218,30 @@ impl TextContract {
         }
         Ok(inputs.request)
     }
+}
+
+/// The tokens of a prompt, for a model that takes them.
+fn tokens_tensor(model: &Model, tokens: &[i32]) -> Outcome<Tensor> {
+    let signature = model.signature();
+    let takes_tokens = |input: &&InputSignature| input.data_type == DataType::Int32 && input.optional;
+    let input = signature.input("tokens").filter(takes_tokens).ok_or_else(|| {
+        let message = format!(
+            "model '{}' takes no prompts of token numbers: that takes an optional INT32 input 'tokens'",
+            model.name()
+        );
+        Failure::unsupported("prompt", message)
+    })?;
+    Ok(tensors::numbers(signature, input, tokens))
+}
+
+/// The mark around texts in a prompt that have no control tokens.
+///
+/// # Errors
+/// As for [`tensors::text`].
+pub(crate) fn mark_tensor(model: &Model, mark: Option<char>) -> Outcome<Option<Tensor>> {
+    let signature = model.signature();
+    let Some((mark, input)) = mark.zip(signature.input(literals::INPUT)) else { return Ok(None) };
+    tensors::text(signature, input, mark.encode_utf8(&mut [0; 4])).map(Some)
 }
 
 /// Whether every request has an input of this name.

@@ -19,6 +19,7 @@ mod error;
 mod exchange;
 mod fields;
 mod images;
+mod literals;
 mod logprobs;
 mod messages;
 mod models;
@@ -128,7 +129,10 @@ static ROUTES: Routes<Operation> = Routes::new({
         Route::new(Method::GET, "/v1/responses/{response}", Action::Infer, Operation::StoredResponse),
         Route::new(Method::DELETE, "/v1/responses/{response}", Action::Infer, Operation::RemoveResponse),
         Route::new(Method::POST, "/v1/rerank", Action::Infer, Operation::Rerank),
+        Route::new(Method::POST, "/v2/rerank", Action::Infer, Operation::Rerank),
+        Route::new(Method::POST, "/rerank", Action::Infer, Operation::Rerank),
         Route::new(Method::POST, "/v1/score", Action::Infer, Operation::Score),
+        Route::new(Method::POST, "/score", Action::Infer, Operation::Score),
         Route::new(Method::POST, "/tokenize", Action::Infer, Operation::Tokenize),
         Route::new(Method::POST, "/detokenize", Action::Infer, Operation::Detokenize),
         Route::new(Method::GET, "/v1/models", Action::Index, Operation::Models),

@@ -89,7 +89,7 @@ fn language_model_passes_conformance() {
         max_batch: 1,
         reports_executions: true,
         refused: vec![(nereid_testkit::context("m", batching), "max_batch_size is 2, but must be 0")],
-        faulty: Some((|| request("", 3, &[]), "input 'text_input' has no tokens")),
+        faulty: Some((|| request("", 3, &[]), "the prompt has no tokens")),
     });
 }
 
@@ -170,8 +170,8 @@ fn adapters_are_chosen_by_name() {
 fn prompts_that_the_context_cannot_hold_are_refused() {
     let mut instance = instance(1);
     for (text, expected) in [
-        ("a".repeat(101), Some("input 'text_input' has 101 bytes, but the context holds 64 tokens")),
-        ("a".repeat(64), Some("input 'text_input' has 64 tokens, but the context holds 64 tokens")),
+        ("a".repeat(101), Some("the prompt has 101 bytes, but the context holds 64 tokens")),
+        ("a".repeat(64), Some("the prompt has 64 tokens, but the context holds 64 tokens")),
         ("a".repeat(63), None),
     ] {
         let (request, recorder) = Recorder::request(request(&text, 3, &["exclude_input_in_output"]), 1);
@@ -182,6 +182,36 @@ fn prompts_that_the_context_cannot_hold_are_refused() {
                 assert!(error.message().starts_with(expected), "{error}");
             }
             None => assert_eq!(texts(recorder.answers()), ["b"]),
+        }
+    }
+}
+
+#[test]
+fn prompts_may_be_tokens() {
+    let mut instance = instance(1);
+    let tokens = |numbers: &[i32]| {
+        let contents: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+        Tensor::new("tokens", DataType::Int32, [i64::try_from(numbers.len()).unwrap()], contents)
+    };
+    for (text, numbers, flags, expected) in [
+        ("", &[104, 105][..], &["exclude_input_in_output"][..], Ok("jkl")),
+        ("", &[104, 105], &[], Ok("hijkl")),
+        ("", &[], &[], Err("the prompt has no tokens")),
+        ("", &[127; 64], &[], Err("the prompt has 64 tokens, but the context holds 64 tokens")),
+        ("", &[128], &[], Err("input 'tokens' has 128, but the tokens are 0 to 127")),
+        ("", &[5, -1], &[], Err("input 'tokens' has -1, but the tokens are 0 to 127")),
+        ("a", &[5], &[], Err("the request has a prompt in both 'text_input' and 'tokens'")),
+    ] {
+        let mut given = request(text, 3, flags);
+        given.inputs.push(tokens(numbers));
+        let (request, recorder) = Recorder::request(given, 1);
+        instance.execute(Arc::<Executions>::default().batch(vec![request]));
+        match expected {
+            Ok(expected) => assert_eq!(texts(recorder.answers()), [expected]),
+            Err(expected) => {
+                let error = recorder.answer().unwrap_err();
+                assert!(error.message().starts_with(expected), "{error}");
+            }
         }
     }
 }
