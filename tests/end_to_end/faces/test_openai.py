@@ -14,6 +14,7 @@ from openai import AsyncOpenAI, OpenAI
 import language_models
 import nereid_server
 from access_policies import Policy, bearer
+from scrapes import Scrape
 from waiting import eventually
 
 FLAGS = [f"--backend-config=python,python={sys.executable}", "--max-inflight-requests=256"]
@@ -213,6 +214,29 @@ def test_embeddings_of_several_texts(client, encoding):
     with pytest.raises(openai.BadRequestError) as error:
         client.embeddings.create(model="vectors", input="a", dimensions=2)
     assert error.value.param == "dimensions"
+
+
+def test_outputs_are_in_the_metrics_of_vllm(repository, serve):
+    language_models.write(repository, "chat", HERMES)
+    server = serve(*FLAGS)
+
+    def value(name, **more):
+        labels = {"model_name": "chat", "engine": "openai", **more}
+        return Scrape(server).value(f"vllm:{name}", **labels)
+
+    with OpenAI(base_url=f"http://{server.url}/v1", api_key="none", max_retries=0) as client:
+        ask(client, "count 3")
+        list(ask(client, "count 5", stream=True, max_tokens=4))
+        ticks = ask(client, "endless", stream=True)
+        next(iter(ticks))
+        assert (value("num_requests_running"), value("num_requests_waiting")) == (1, 0)
+        ticks.close()
+    assert eventually(lambda: value("num_requests_running") == 0)
+    assert value("prompt_tokens_total") >= 8
+    assert value("generation_tokens_total") >= 7
+    assert [value("request_success_total", finished_reason=reason) for reason in ("stop", "length")] == [1, 1]
+    assert [value(f"{name}_count") for name in ("time_to_first_token_seconds", "time_per_output_token_seconds")] == [1, 1]
+    assert value("e2e_request_latency_seconds_count") == 2
 
 
 def number(client, question):

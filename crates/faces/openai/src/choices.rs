@@ -8,6 +8,7 @@ use serde::Serialize;
 use crate::contract::{Finish, Piece};
 use crate::error::Outcome;
 use crate::logprobs::TokenLogprobs;
+use crate::metrics::Measured;
 use crate::search::{StopCutter, Utf8Joiner};
 use crate::traces::Answers;
 
@@ -63,6 +64,8 @@ pub(crate) struct PromptTokensDetails {
 
 struct Choice {
     options: ChoiceOptions,
+    /// `None` once the choice has ended, or if it is not measured.
+    measured: Option<Measured>,
     /// `None` once the choice has ended.
     answers: Option<Answers>,
     joiner: Utf8Joiner,
@@ -74,13 +77,14 @@ struct Choice {
 }
 
 impl Choices {
-    /// The choices that these requests generate, in order.
+    /// The choices that these requests generate, in order, each with what measures it.
     pub(crate) fn new(
-        requests: impl IntoIterator<Item = (Answers, ChoiceOptions)>,
+        requests: impl IntoIterator<Item = (Answers, ChoiceOptions, Option<Measured>)>,
         meter: Option<Arc<dyn nereid_core::Usage>>,
     ) -> Self {
-        let choices = requests.into_iter().map(|(answers, options)| Choice {
+        let choices = requests.into_iter().map(|(answers, options, measured)| Choice {
             options,
+            measured,
             answers: Some(answers),
             joiner: Utf8Joiner::default(),
             cutter: StopCutter::default(),
@@ -149,6 +153,7 @@ impl Choice {
                         Ok(piece) => piece,
                         Err(failure) => {
                             self.answers = None;
+                            self.measured = None;
                             return Poll::Ready(Err(failure));
                         }
                     };
@@ -156,6 +161,7 @@ impl Choice {
                 }
                 None => self.end(&mut delta),
             }
+            self.measure(delta.finish);
             // Pieces whose text is held back are no news.
             if !delta.text.is_empty() || delta.finish.is_some() || delta.logprobs.is_some() {
                 return Poll::Ready(Ok(delta));
@@ -176,6 +182,15 @@ impl Choice {
             // The model may go on without this.
             self.answers = None;
             delta.finish = Some(Finish::Stop);
+        }
+    }
+
+    fn measure(&mut self, finish: Option<Finish>) {
+        if let Some(measured) = &mut self.measured {
+            measured.piece(self.prompt_tokens, self.output_tokens, finish);
+        }
+        if finish.is_some() {
+            self.measured = None;
         }
     }
 

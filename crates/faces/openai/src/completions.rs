@@ -19,6 +19,7 @@ use crate::error::{Failure, Outcome};
 use crate::exchange::{Exchange, Refusal, Request, random_id};
 use crate::fields::{Fields, read};
 use crate::logprobs::{CompletionLogprobs, TokenLogprobs};
+use crate::metrics::Operation;
 use crate::sampling::{Sampling, guide};
 use crate::sse::{self, Events};
 use crate::tokens;
@@ -68,7 +69,8 @@ pub(crate) async fn answer(
     }
     let mut requests = Vec::with_capacity(plan.choices.len());
     for (request, options) in plan.choices {
-        requests.push((exchange.infer(request)?, options));
+        let measured = exchange.measure(Operation::TextCompletion, plan.stream);
+        requests.push((exchange.infer(request)?, options, measured));
     }
     let mut choices = Choices::new(requests, exchange.meter.take());
     let head = Head { id: random_id("cmpl-"), created: crate::now(), model: exchange.name.clone() };

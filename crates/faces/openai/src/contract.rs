@@ -146,6 +146,11 @@ impl TextContract {
         self.has_own_limit
     }
 
+    /// Whether the output arrives in pieces if a client streams.
+    pub(crate) fn is_decoupled(self) -> bool {
+        self.is_decoupled
+    }
+
     /// The requests for `count` choices. `room` is how many bytes of sampling parameters may be written: choices share their prompt
     /// and images, and all of their inputs unless they differ by their seeds.
     ///

@@ -22,6 +22,7 @@ mod images;
 mod literals;
 mod logprobs;
 mod messages;
+mod metrics;
 mod models;
 mod parsing;
 mod profile;
@@ -52,6 +53,7 @@ use nereid_protocol::{Access, Action, HeaderPattern};
 
 use crate::error::transport_error;
 use crate::exchange::{Refusal, request_id};
+use crate::metrics::LanguageMetrics;
 use crate::profile::Profiles;
 use crate::responses::Store;
 use crate::traces::Traces;
@@ -157,6 +159,7 @@ pub struct OpenAi {
     properties: Properties,
     profiles: Profiles,
     answers: Arc<Store>,
+    metrics: LanguageMetrics,
     /// When the face was made, in seconds of Unix time.
     created: u64,
 }
@@ -175,7 +178,8 @@ impl OpenAi {
             error_body: Some(transport_error),
         };
         let answers = Arc::clone(&options.answers.0);
-        Self { server, options, properties, profiles: Profiles::new(), answers, created: now() }
+        let metrics = LanguageMetrics::new(server.options().metrics.clone());
+        Self { server, options, properties, profiles: Profiles::new(), answers, metrics, created: now() }
     }
 
     async fn answer(&self, operation: Operation, call: &Call<'_>, body: RequestBody) -> Reply {

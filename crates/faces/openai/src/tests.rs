@@ -5,6 +5,7 @@ mod chat;
 mod completions;
 mod embeddings;
 mod images;
+mod metrics;
 mod rerank;
 mod responses;
 mod streams;
