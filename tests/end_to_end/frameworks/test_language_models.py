@@ -3,6 +3,7 @@
 import json
 import os
 import queue
+import re
 import shutil
 import signal
 import socket
@@ -439,6 +440,20 @@ def test_model_without_requests_uses_no_processor(server):
     # Each sleeps until its next request: a second of another one's work, in which it would show.
     subprocess.run(["sleep", "1"], check=True)
     assert all(ticks(pid) - before <= 10 for pid, before in used.items())
+
+
+def test_models_together_have_no_more_threads_than_there_are_processors(repository, serve, expected):
+    processors = len(os.sched_getaffinity(0))
+    for name in ("one", "two", "three"):
+        gguf_models.write(repository, name, gguf_models.parameters(threads=processors))
+    server = serve(llamacpp_package.flag())
+    had = re.findall(r"is served by llama.cpp \S+ with (\d+) thread", server.log)
+    lowered = re.findall(r"has (\d+) thread\(s\) for each of its 1 instance\(s\) instead of", server.log)
+    if processors > 1:
+        # The first one has all of them.
+        assert lowered == ["1", "1"], (had, server.log)
+    for name in ("one", "two", "three"):
+        assert answer(server, "ab", model=name, max_tokens=ANSWERS)["text_output"] == text_of(expected["ab"])
 
 
 @pytest.mark.parametrize("settings", [["isolation=none"], ["sandbox=on"], ["isolation=process", "sandbox=off"]], ids="-".join)

@@ -90,14 +90,17 @@ impl Options {
         let draft_model =
             config.parameters.get("draft_model").map(|value| value.string_value.trim().to_owned());
         let guess = if draft_model.is_some() { DRAFT_GUESS } else { 0 };
-        let cores = available_parallelism().map_or(1, usize::from);
+        let processors = available_parallelism().map_or(1, usize::from);
+        let instances =
+            config.instance_group.iter().map(|group| usize::try_from(group.count).unwrap_or(1).max(1));
+        let share = (processors / instances.sum::<usize>().max(1)).max(1);
         Ok(Self {
             sequences,
             context: size("context_length", 8, 1 << 24)?,
             cache: size("cache_tokens", 8, 1 << 28)?,
             batch,
             // Threads wait for each other without sleeping: more than there are processors would make each token take seconds.
-            threads: size("threads", 1, 1024)?.unwrap_or(1).min(cores),
+            threads: size("threads", 1, 1024)?.unwrap_or(1).min(share),
             gpu_layers: number("gpu_layers", 0, 10_000)?.and_then(|number| i32::try_from(number).ok()),
             time_limit: number("time_limit_seconds", 0, u32::MAX)?
                 .filter(|seconds| *seconds > 0)
@@ -227,6 +230,16 @@ mod tests {
         let cores = available_parallelism().unwrap().get();
         let set = options(&[("threads", "1024"), ("time_limit_seconds", "90")]).unwrap();
         assert_eq!((set.threads, set.time_limit), (cores, Some(Duration::from_secs(90))));
+        let several = |count| {
+            let text = format!(
+                "backend: 'llamacpp' instance_group {{ kind: KIND_CPU count: {count} }}
+                 parameters {{ key: 'threads' value {{ string_value: '1024' }} }}"
+            );
+            Options::of(&normalised("m", &text)).unwrap().threads
+        };
+        for count in [1, 2, 3, cores, cores + 1] {
+            assert_eq!(several(count), (cores / count).max(1), "{count}");
+        }
         assert_eq!(options(&[("time_limit_seconds", "0")]).unwrap().time_limit, None);
     }
 
