@@ -59,8 +59,8 @@ impl Processes {
         Ok(Self { launch, settings, sandbox, capabilities, threads: None })
     }
 
-    /// These processes, with at most as many threads together as there are processors. `parameter` is that of a model with the threads
-    /// of each of its instances.
+    /// Limits the threads of all models together to the number of processors. `parameter` is a model's, with the threads of each of its
+    /// instances.
     #[must_use]
     pub fn limiting_threads(self, parameter: &'static str) -> Self {
         Self { threads: Some(Arc::new(ThreadBudget::new(parameter))), ..self }

@@ -1,5 +1,5 @@
-//! The threads of models whose instances wait for each other's threads: all models of a backend together have at most as many as there
-//! are processors, and each instance one at least.
+//! Threads of models: all models of a backend together have at most as many as there are processors, and each instance at least one.
+//! For backends whose threads wait for each other without sleeping.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::available_parallelism;

@@ -254,7 +254,7 @@ impl Wish {
 /// The mark in the prompt of a request.
 ///
 /// # Errors
-/// It is not a character.
+/// The input is not one character.
 pub(crate) fn literal_mark(request: &Request) -> Result<Option<char>> {
     let Some(text) = text(request, LITERAL_MARK)? else { return Ok(None) };
     let mut characters = text.chars();

@@ -71,7 +71,7 @@ pub(crate) trait Vocabulary: Send + Sync {
     /// The text cannot be tokenized.
     fn tokenize(&self, text: &str, adds_special: bool) -> Result<Vec<Token>, String>;
 
-    /// The tokens of a text without special ones, whatever it is.
+    /// The tokens of a text, in which no special ones are found.
     ///
     /// # Errors
     /// The text cannot be tokenized.

@@ -16,7 +16,7 @@ impl Vocabulary for Alphabet {
         Ok(text.bytes().map(Token::from).collect())
     }
 
-    /// Text that is to be literal is in the other case.
+    /// Literal text is in upper case.
     fn tokenize_literally(&self, text: &str) -> Result<Vec<Token>, String> {
         self.tokenize(&text.to_uppercase(), false)
     }

@@ -17,7 +17,7 @@ const PARAMETER: &str = "control_tokens";
 /// The input with the mark.
 pub(crate) const INPUT: &str = "literal_mark";
 
-/// Characters that Unicode gives to no script. The first one that a conversation does not have is its mark.
+/// Noncharacters of Unicode. The first one that is not in a conversation is its mark.
 const MARKS: std::ops::RangeInclusive<char> = '\u{FDD0}'..='\u{FDEF}';
 
 /// The control tokens of a model that takes marks.
@@ -61,7 +61,7 @@ impl ControlTokens {
         if !values().any(|value| self.is_in(value)) {
             return None;
         }
-        // A conversation with all of these characters is nobody's; its control tokens are kept.
+        // If a conversation has all of these characters, its control tokens are kept.
         let mark = MARKS.clone().find(|mark| !values().any(|value| has(value, *mark)))?;
         let values = messages_and(conversation);
         values.for_each(|value| *value = self.enclosed(value, mark));
@@ -157,7 +157,7 @@ fn parted(part: &Value, mark: char) -> Value {
     Value::from_pairs(pairs(part).into_iter().map(pair))
 }
 
-/// The values that a client gives to a template.
+/// Values from a client in the input of a template.
 fn messages_and(conversation: &mut Conversation) -> impl Iterator<Item = &mut Value> {
     let Conversation { messages, tools, variables, .. } = conversation;
     messages.iter_mut().chain(tools).chain(variables.iter_mut().map(|(_, value)| value))

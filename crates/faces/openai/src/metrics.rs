@@ -167,7 +167,7 @@ pub(crate) struct Measured {
     outcome: Option<Outcome>,
 }
 
-/// What a request used, and why it ended; no reason if it has not.
+/// Tokens of a request, and the reason why it ended once it has.
 #[derive(Clone, Copy, Debug, Default)]
 struct Outcome {
     prompt_tokens: u64,
