@@ -355,6 +355,7 @@ fn ai_clients(project: &Project) -> Result<()> {
 /// Runs the tests with every promised release, which they fetch.
 fn versions(project: &Project) -> Result<()> {
     let files = [
+        "clients/openai_releases.py",
         "frameworks/library_versions.py",
         "frameworks/many_language_requests.py",
         "frameworks/test_language_traffic.py",
