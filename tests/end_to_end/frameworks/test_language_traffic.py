@@ -46,7 +46,7 @@ def test_no_request_is_lost_or_mixed_and_nothing_stays(tmp_path):
         def load():
             """What the metrics have of requests in progress."""
             scrape = Scrape(server)
-            found = {}
+            found: dict[tuple, float | None] = {}
             for model in MODELS:
                 labels = {"model_name": model, "engine": f"{model}_0"}
                 names = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")

@@ -55,7 +55,8 @@ class Traffic:
     """Random requests to some of a server's models, all of which write the same."""
 
     def __init__(self, server, models, prompts, seed=1):
-        self.server, self.models, self.counts = server, models, Counter()
+        self.server, self.models = server, models
+        self.counts: Counter[str] = Counter()
         self.channel = grpc.insecure_channel(server.grpc_url)
         self.stub = service.GRPCInferenceServiceStub(self.channel)
         chosen = random.Random(seed)
