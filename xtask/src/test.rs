@@ -385,13 +385,19 @@ fn many_models(project: &Project) -> Result<()> {
 /// Runs the tests with every promised release, which they fetch.
 fn versions(project: &Project) -> Result<()> {
     let files = [
+        "clients/openai_releases.py",
         "frameworks/library_versions.py",
         "frameworks/many_language_requests.py",
+        "frameworks/test_language_traffic.py",
         "python/python_versions.py",
         "scheduling/redis_versions.py",
     ];
     let files = files.map(|file| format!("tests/end_to_end/{file}"));
-    pytest(project, &end_to_end_environment(project)?, &files.each_ref().map(String::as_str))
+    let files = files.each_ref().map(String::as_str);
+    let mut pytest = pytest_command(project, &end_to_end_environment(project)?, &files);
+    // The requests take minutes.
+    pytest.args(["-o", "faulthandler_timeout=1800"]);
+    show(pytest.env("NEREID_LANGUAGE_REQUESTS", "10000"))
 }
 
 /// Makes the packages and installs them on clean machines. `NEREID_PACKAGES` names a folder of packages made before.

@@ -212,8 +212,17 @@ impl Drop for Weights {
     }
 }
 
-impl Vocabulary for Weights {
-    fn tokenize(&self, text: &str, adds_special: bool) -> Result<Vec<Token>, String> {
+impl Weights {
+    /// The texts of the tokens that only templates and models write.
+    pub(crate) fn control_tokens(&self) -> Vec<String> {
+        // SAFETY: as above; the number is a token's.
+        let is_control = |token: &Token| unsafe { (self.api().is_control)(self.vocabulary, *token) };
+        let texts = (0..self.size).filter(is_control).filter_map(|token| self.text_of(token));
+        texts.filter(|text| !text.is_empty()).collect()
+    }
+
+    /// The tokens of a text; with `finds_special`, special ones where their texts are.
+    fn tokens_of(&self, text: &str, adds_special: bool, finds_special: bool) -> Result<Vec<Token>, String> {
         let too_long = || "the text is too long".to_owned();
         let length = i32::try_from(text.len()).map_err(|_| too_long())?;
         let mut tokens = vec![0; text.len() / 2 + 8];
@@ -229,12 +238,12 @@ impl Vocabulary for Weights {
                     tokens.as_mut_ptr(),
                     room,
                     adds_special,
-                    true,
+                    finds_special,
                 )
             };
             if let Ok(count) = usize::try_from(count) {
                 tokens.truncate(count);
-                break;
+                return Ok(tokens);
             }
             let needed =
                 count.checked_neg().and_then(|needed| usize::try_from(needed).ok()).ok_or_else(too_long)?;
@@ -243,6 +252,12 @@ impl Vocabulary for Weights {
             }
             tokens.resize(needed, 0);
         }
+    }
+}
+
+impl Vocabulary for Weights {
+    fn tokenize(&self, text: &str, adds_special: bool) -> Result<Vec<Token>, String> {
+        let mut tokens = self.tokens_of(text, adds_special, true)?;
         // SAFETY: as above.
         let first = unsafe { (self.api().first_token)(self.vocabulary) };
         if adds_special && tokens.starts_with(&[first, first]) {
@@ -250,6 +265,10 @@ impl Vocabulary for Weights {
             tokens.remove(0);
         }
         Ok(tokens)
+    }
+
+    fn tokenize_literally(&self, text: &str) -> Result<Vec<Token>, String> {
+        self.tokens_of(text, false, false)
     }
 
     fn detokenize(&self, tokens: &[Token]) -> Vec<u8> {

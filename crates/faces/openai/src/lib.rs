@@ -19,8 +19,10 @@ mod error;
 mod exchange;
 mod fields;
 mod images;
+mod literals;
 mod logprobs;
 mod messages;
+mod metrics;
 mod models;
 mod parsing;
 mod prefix;
@@ -52,12 +54,15 @@ use nereid_protocol::{Access, Action, HeaderPattern};
 
 use crate::error::transport_error;
 use crate::exchange::{Refusal, request_id};
+use crate::metrics::LanguageMetrics;
 pub use crate::prefix::OpenAiPrefix;
 use crate::profile::Profiles;
 use crate::responses::Store;
 use crate::traces::Traces;
 
-/// The prefix of paths that this face alone has. `/tokenize` and `/detokenize` are elsewhere, as in vLLM.
+pub use crate::responses::AnswerStore;
+
+/// The prefix of paths that this face alone has. Others are elsewhere, as in vLLM.
 const PREFIX: &str = "/v1/";
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -69,8 +74,8 @@ pub struct OpenAiOptions {
     pub max_input_size: usize,
     /// The largest number of tokens of an answer where a request has no limit and the model needs one.
     pub default_max_tokens: u64,
-    /// The most bytes of stored answers; 0 to store none.
-    pub stored_bytes: usize,
+    /// Where answers are stored.
+    pub answers: AnswerStore,
     /// A further path below which all routes are, with the same rights.
     pub path_prefix: Option<OpenAiPrefix>,
     /// Which headers are forwarded to models as parameters; `None` for none.
@@ -87,7 +92,7 @@ impl Default for OpenAiOptions {
         Self {
             max_input_size: 64 << 20,
             default_max_tokens: 16,
-            stored_bytes: 64 << 20,
+            answers: AnswerStore::new(AnswerStore::DEFAULT_BYTES),
             path_prefix: None,
             forwarded_headers: None,
             access: Access::default(),
@@ -131,7 +136,10 @@ static ROUTES: Routes<Operation> = Routes::new({
         Route::new(Method::GET, "/v1/responses/{response}", Action::Infer, Operation::StoredResponse),
         Route::new(Method::DELETE, "/v1/responses/{response}", Action::Infer, Operation::RemoveResponse),
         Route::new(Method::POST, "/v1/rerank", Action::Infer, Operation::Rerank),
+        Route::new(Method::POST, "/v2/rerank", Action::Infer, Operation::Rerank),
+        Route::new(Method::POST, "/rerank", Action::Infer, Operation::Rerank),
         Route::new(Method::POST, "/v1/score", Action::Infer, Operation::Score),
+        Route::new(Method::POST, "/score", Action::Infer, Operation::Score),
         Route::new(Method::POST, "/tokenize", Action::Infer, Operation::Tokenize),
         Route::new(Method::POST, "/detokenize", Action::Infer, Operation::Detokenize),
         Route::new(Method::GET, "/v1/models", Action::Index, Operation::Models),
@@ -156,6 +164,7 @@ pub struct OpenAi {
     properties: Properties,
     profiles: Profiles,
     answers: Arc<Store>,
+    metrics: LanguageMetrics,
     /// When the face was made, in seconds of Unix time.
     created: u64,
 }
@@ -173,8 +182,9 @@ impl OpenAi {
             keeps_spelling: options.forwarded_headers.is_some(),
             error_body: Some(transport_error),
         };
-        let answers = Arc::new(Store::new(options.stored_bytes));
-        Self { server, options, properties, profiles: Profiles::new(), answers, created: now() }
+        let answers = Arc::clone(&options.answers.0);
+        let metrics = LanguageMetrics::new(server.options().metrics.clone());
+        Self { server, options, properties, profiles: Profiles::new(), answers, metrics, created: now() }
     }
 
     async fn answer(&self, operation: Operation, call: &Call<'_>, body: RequestBody) -> Reply {

@@ -5,6 +5,7 @@ mod chat;
 mod completions;
 mod embeddings;
 mod images;
+mod metrics;
 mod rerank;
 mod responses;
 mod streams;
@@ -28,7 +29,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 
-use crate::{OpenAi, OpenAiOptions};
+use crate::{AnswerStore, OpenAi, OpenAiOptions};
 
 /// A model with all tensors of vLLM's backend.
 const VLLM: &str = r#"

@@ -218,6 +218,7 @@ pub fn start(config: Config, process: Process) -> std::result::Result<RunningSer
         source: repositories.source.clone(),
         exposition: Arc::clone(&exposition),
         connections: Connections::default(),
+        answers: Arc::default(),
         load_reports,
         guard,
         changes,

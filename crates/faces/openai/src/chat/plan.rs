@@ -65,7 +65,6 @@ pub(crate) fn plan(request: &Request) -> Outcome<Plan> {
 pub(crate) fn planned(request: &Request, mut fields: Fields<'_>, messages: Messages) -> Outcome<Plan> {
     let Request { name, model, profile, .. } = request;
     let contract = profile.text_contract(name)?;
-    let template = profile.chat_template(name)?;
     let sampling = Sampling::take(&mut fields, contract, request.default_max_tokens)?;
     let top_logprobs = logprobs(&mut fields)?;
     let tools = ToolSet::take(&mut fields)?;
@@ -81,7 +80,7 @@ pub(crate) fn planned(request: &Request, mut fields: Fields<'_>, messages: Messa
     };
     let Messages { messages, images } = messages;
     let conversation = conversation(&mut fields, messages, tools.for_template.clone())?;
-    let mut prompt = template.render(conversation)?;
+    let (mut prompt, literal_mark) = profile.prompt(name, conversation)?;
     if guide.is_some() && prompt.trim_end().ends_with("<think>") {
         // An output with a form has no place for reasoning.
         prompt.push_str("\n</think>\n\n");
@@ -96,6 +95,8 @@ pub(crate) fn planned(request: &Request, mut fields: Fields<'_>, messages: Messa
     };
     let generation = Generation {
         prompt: prompt.into(),
+        tokens: None,
+        literal_mark,
         images: images.into_tensor(model.signature()),
         stream: sampling.stream,
         max_tokens: sampling.max_tokens,
@@ -130,18 +131,18 @@ pub(crate) fn planned(request: &Request, mut fields: Fields<'_>, messages: Messa
     Ok(Plan { choices, form })
 }
 
-/// Renders the prompt of a conversation, with the fields of a chat completion.
+/// Renders the prompt of a conversation, with the fields of a chat completion. Returns it, and the mark around control tokens in the
+/// conversation's texts.
 ///
 /// # Errors
 /// A field is invalid, or the model has no template.
-pub(crate) fn prompt(request: &Request, fields: &mut Fields<'_>) -> Outcome<String> {
+pub(crate) fn prompt(request: &Request, fields: &mut Fields<'_>) -> Outcome<(String, Option<char>)> {
     let messages = fields
         .take_raw("messages")
         .ok_or_else(|| Failure::invalid_field("prompt", "'prompt' or 'messages' is missing"))?;
-    let template = request.profile.chat_template(&request.name)?;
     let Messages { messages, .. } = read_messages(request, messages)?;
     let tools = ToolSet::take(fields)?;
-    template.render(conversation(fields, messages, tools.for_template)?)
+    request.profile.prompt(&request.name, conversation(fields, messages, tools.for_template)?)
 }
 
 /// Takes the number of alternatives of each token, if probabilities are wanted.

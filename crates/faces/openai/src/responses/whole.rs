@@ -99,9 +99,10 @@ impl Status {
 /// The document of an answer.
 pub(super) fn envelope(head: &Head, status: Status, items: Vec<Value>, usage: Option<Usage>) -> Value {
     let usage = usage.map(|usage| {
+        let cached = usage.prompt_tokens_details.map_or(0, |details| details.cached_tokens);
         json!({
             "input_tokens": usage.prompt_tokens,
-            "input_tokens_details": {"cached_tokens": 0},
+            "input_tokens_details": {"cached_tokens": cached},
             "output_tokens": usage.completion_tokens,
             "output_tokens_details": {"reasoning_tokens": 0},
             "total_tokens": usage.total_tokens,

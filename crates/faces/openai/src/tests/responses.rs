@@ -261,7 +261,7 @@ async fn answers_that_are_not_to_be_stored_or_have_no_room_are_not() {
         (0, json!({"store": true}), false),
         (100, json!({"store": true}), false),
     ] {
-        let options = OpenAiOptions { stored_bytes, ..OpenAiOptions::default() };
+        let options = OpenAiOptions { answers: AnswerStore::new(stored_bytes), ..OpenAiOptions::default() };
         let site = site_with(VLLM, options, words(&["a"])).await;
         let answer = respond(&site, fields.clone()).await;
         assert_eq!(answer["store"], json!(is_stored), "{fields}");

@@ -3,12 +3,11 @@
 use std::sync::Arc;
 
 use nereid_console::{Console, Gpu, Parts};
-use nereid_core::Server;
 use nereid_http::{Router, TransportOptions};
 use nereid_kserve::{HttpOptions, KserveHttp};
 use nereid_metrics::GpuReading;
 use nereid_net::listener::Listener;
-use nereid_openai::{OpenAi, OpenAiOptions, OpenAiPrefix};
+use nereid_openai::{AnswerStore, OpenAi, OpenAiOptions, OpenAiPrefix};
 
 use super::{Endpoint, Face, FaceContext, Serving};
 
@@ -39,26 +38,27 @@ pub struct OpenAiSettings {
 }
 
 impl OpenAiSettings {
-    /// The face with these settings, and the rules of another.
-    fn face(self, server: &Arc<Server>, options: &HttpOptions) -> OpenAi {
+    /// The face with these settings, and the rules of another. All of a server have one store of answers.
+    fn face(self, context: &FaceContext, options: &HttpOptions) -> OpenAi {
+        let answers = context.answers.get_or_init(|| AnswerStore::new(self.stored_bytes));
         let options = OpenAiOptions {
             max_input_size: options.max_input_size,
             default_max_tokens: self.default_max_tokens,
-            stored_bytes: self.stored_bytes,
+            answers: answers.clone(),
             path_prefix: self.path_prefix,
             forwarded_headers: options.forwarded_headers.clone(),
             access: options.access.clone(),
             cors: options.cors.clone(),
         };
-        OpenAi::new(Arc::clone(server), options)
+        OpenAi::new(Arc::clone(&context.server), options)
     }
 }
 
 impl Default for OpenAiSettings {
     /// As of the face.
     fn default() -> Self {
-        let OpenAiOptions { default_max_tokens, stored_bytes, path_prefix, .. } = OpenAiOptions::default();
-        Self { default_max_tokens, stored_bytes, path_prefix }
+        let OpenAiOptions { default_max_tokens, path_prefix, .. } = OpenAiOptions::default();
+        Self { default_max_tokens, stored_bytes: AnswerStore::DEFAULT_BYTES, path_prefix }
     }
 }
 
@@ -90,6 +90,7 @@ impl Face for Http {
 
     fn serve(self: Box<Self>, listener: Listener, context: FaceContext) -> Serving {
         let (options, end) = (context.http_options(self.options), context.http_end());
+        let openai = self.openai.map(|settings| settings.face(&context, &options));
         let console = self.console.then(|| {
             let (server, log) = (Arc::clone(&context.server), Arc::clone(&options.log));
             let console = Console::new(server, log, options.access.clone());
@@ -103,7 +104,6 @@ impl Face for Http {
             tokio::spawn(context.closing.run_until_cancelled_owned(console.sampling().run()));
             console
         });
-        let openai = self.openai.map(|settings| settings.face(&context.server, &options));
         let mut router = Router::from(KserveHttp::new(context.server, options));
         if let Some(openai) = openai {
             router = router.and(openai);
@@ -162,7 +162,7 @@ impl Face for OpenAiPort {
     fn serve(self: Box<Self>, listener: Listener, context: FaceContext) -> Serving {
         let Http { options, openai, transport, .. } = self.0;
         let (options, end) = (context.http_options(options), context.http_end());
-        let face = openai.unwrap_or_default().face(&context.server, &options);
+        let face = openai.unwrap_or_default().face(&context, &options);
         Box::pin(nereid_http::serve(listener, Router::from(face), transport, end))
     }
 }
