@@ -209,6 +209,12 @@ fn conversation(
             variables.push((name.to_owned(), read(name, value)?));
         }
     }
-    let add_generation_prompt = fields.take("add_generation_prompt")?.unwrap_or(true);
-    Ok(Conversation { messages, tools, variables, add_generation_prompt })
+    let continues_last: bool = fields.take("continue_final_message")?.unwrap_or(false);
+    let add_generation_prompt: Option<bool> = fields.take("add_generation_prompt")?;
+    if continues_last && add_generation_prompt == Some(true) {
+        let message = "'continue_final_message' and 'add_generation_prompt' exclude each other";
+        return Err(Failure::invalid_field("continue_final_message", message));
+    }
+    let add_generation_prompt = add_generation_prompt.unwrap_or(!continues_last);
+    Ok(Conversation { messages, tools, variables, add_generation_prompt, continues_last })
 }
