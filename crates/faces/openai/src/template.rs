@@ -140,9 +140,11 @@ impl ChatTemplate {
         if continues_last {
             continuation::mark(&mut messages)?;
         }
+        if variables.iter().all(|(name, _)| name != "documents") {
+            variables.push(("documents".to_owned(), Value::from(())));
+        }
         variables.push(("messages".to_owned(), Value::from(messages)));
         variables.push(("tools".to_owned(), Value::from(tools)));
-        variables.push(("documents".to_owned(), Value::from(())));
         variables.push(("add_generation_prompt".to_owned(), Value::from(add_generation_prompt)));
         let context = Value::from_pairs(variables);
         let prompt = template.render(context).map_err(|error| failure(&error))?;

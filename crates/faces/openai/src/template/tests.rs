@@ -296,3 +296,13 @@ fn templates_use_all_of_jinja() {
     );
     assert_eq!(template.render(conversation(&messages, &Json::Null)).unwrap(), format!("{body}{tail}"));
 }
+
+#[test]
+fn documents_of_the_client_reach_the_template() {
+    let template = compile("{{ documents|length if documents else 'none' }}{{ documents is none }}");
+    let render = |variables: Vec<(String, Value)>| {
+        template.render(Conversation { variables, ..Conversation::default() })
+    };
+    assert_eq!(render(Vec::new()).unwrap(), "noneTrue");
+    assert_eq!(render(vec![("documents".to_owned(), Value::from(vec![1, 2]))]).unwrap(), "2False");
+}
