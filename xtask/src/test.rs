@@ -46,6 +46,9 @@ const GUIDE_REQUIREMENTS: &str = "requirements-guides.txt";
 /// Further packages for the step `ai-clients`.
 const AI_CLIENT_REQUIREMENTS: &str = "requirements-ai-clients.txt";
 
+/// Further packages for the step `language-oracles`.
+const LANGUAGE_ORACLE_REQUIREMENTS: &str = "requirements-language-oracles.txt";
+
 /// Further packages for the benchmark `operations`.
 const OPERATIONS_REQUIREMENTS: &str = "requirements-operations.txt";
 
@@ -82,6 +85,8 @@ pub enum Step {
     Guides,
     /// Clients of OpenAI's interface in Python and JavaScript, as they are released; runs only if named
     AiClients,
+    /// Language models against transformers' prompts and Triton's vLLM backend; runs only if named
+    LanguageOracles,
     /// Promised releases of the frameworks' libraries, CPython and Redis, before a release; runs only if named
     Versions,
     /// Tests of the crates with unsafe code under AddressSanitizer; runs only if named
@@ -110,6 +115,7 @@ impl fmt::Display for Step {
             Self::Clusters => "clusters",
             Self::Guides => "guides",
             Self::AiClients => "ai-clients",
+            Self::LanguageOracles => "language-oracles",
             Self::Versions => "versions",
             Self::Sanitize => "sanitize",
             Self::Crates => "crates",
@@ -186,17 +192,29 @@ fn plan(named: &[Step]) -> Vec<Step> {
 impl Step {
     /// Steps outside of the default run.
     fn only_if_named(self) -> bool {
-        use Step::{AiClients, Clusters, Crates, Dragonfly, Guides, Packages, Quick, Sanitize, Versions};
+        use Step::{
+            AiClients, Clusters, Crates, Dragonfly, Guides, LanguageOracles, Packages, Quick, Sanitize,
+            Versions,
+        };
         matches!(
             self,
-            Quick | Dragonfly | Clusters | Guides | AiClients | Versions | Sanitize | Crates | Packages
+            Quick
+                | Dragonfly
+                | Clusters
+                | Guides
+                | AiClients
+                | LanguageOracles
+                | Versions
+                | Sanitize
+                | Crates
+                | Packages
         )
     }
 
     /// Steps that start the server's development binary.
     fn needs_binary(self) -> bool {
-        use Step::{AiClients, Clusters, Dragonfly, E2e, Guides, Quick, Versions};
-        matches!(self, E2e | Quick | Dragonfly | Clusters | Guides | AiClients | Versions)
+        use Step::{AiClients, Clusters, Dragonfly, E2e, Guides, LanguageOracles, Quick, Versions};
+        matches!(self, E2e | Quick | Dragonfly | Clusters | Guides | AiClients | LanguageOracles | Versions)
     }
 
     fn run(self, project: &Project, background: &mut BackgroundCommands) -> Result<()> {
@@ -239,6 +257,7 @@ impl Step {
             Self::Clusters => clusters(project),
             Self::Guides => guides(project),
             Self::AiClients => ai_clients(project),
+            Self::LanguageOracles => language_oracles(project),
             Self::Versions => versions(project),
             Self::Sanitize => sanitize::run(project),
             Self::Crates => crates::run(project),
@@ -352,6 +371,19 @@ fn ai_clients(project: &Project) -> Result<()> {
     pytest(project, &venv, &files.each_ref().map(String::as_str))
 }
 
+/// Compares prompts with transformers, and runs Triton's vLLM backend.
+fn language_oracles(project: &Project) -> Result<()> {
+    let quick = requirements(project, QUICK_REQUIREMENTS)?;
+    let venv = Venv::with(
+        project,
+        "language-oracles",
+        &(quick + &requirements(project, LANGUAGE_ORACLE_REQUIREMENTS)?),
+    )?;
+    let files = ["frameworks/chat_templates.py", "python/real_vllm_backend.py"];
+    let files = files.map(|file| format!("tests/end_to_end/{file}"));
+    pytest(project, &venv, &files.each_ref().map(String::as_str))
+}
+
 /// Runs the tests with every promised release, which they fetch.
 fn versions(project: &Project) -> Result<()> {
     let files = [
@@ -460,6 +492,7 @@ mod tests {
         assert_eq!(plan(&[Step::Dragonfly]), [Step::Build, Step::Dragonfly]);
         assert_eq!(plan(&[Step::Clusters]), [Step::Build, Step::Clusters]);
         assert_eq!(plan(&[Step::AiClients]), [Step::Build, Step::AiClients]);
+        assert_eq!(plan(&[Step::LanguageOracles]), [Step::Build, Step::LanguageOracles]);
         assert_eq!(plan(&[Step::Versions]), [Step::Build, Step::Versions]);
         assert_eq!(
             plan(&[Step::Quick]),
