@@ -51,7 +51,8 @@ impl Surroundings {
     /// Passes on the rest of a text that has ended.
     pub(super) fn finish(&mut self, parts: &mut Vec<Part>) {
         let rest = std::mem::take(&mut self.gap);
-        if !rest.is_empty() && !(self.has_called && rest.trim().is_empty()) {
+        let is_dropped = rest.is_empty() || (self.has_called && rest.trim().is_empty());
+        if !is_dropped {
             parts.push(Part::Content(rest));
         }
     }
