@@ -46,6 +46,9 @@ const GUIDE_REQUIREMENTS: &str = "requirements-guides.txt";
 /// Further packages for the step `ai-clients`.
 const AI_CLIENT_REQUIREMENTS: &str = "requirements-ai-clients.txt";
 
+/// Further packages for the step `language-oracles`.
+const LANGUAGE_ORACLE_REQUIREMENTS: &str = "requirements-language-oracles.txt";
+
 /// Further packages for the benchmark `operations`.
 const OPERATIONS_REQUIREMENTS: &str = "requirements-operations.txt";
 
@@ -82,6 +85,8 @@ pub enum Step {
     Guides,
     /// Clients of OpenAI's interface in Python and JavaScript, as they are released; runs only if named
     AiClients,
+    /// Language models against transformers' prompts and Triton's vLLM backend; runs only if named
+    LanguageOracles,
     /// Hundreds of models on a server with memory for a part of them, while everything goes wrong, for ten minutes, as the superuser; runs only if named
     ManyModels,
     /// Promised releases of the frameworks' libraries, CPython and Redis, before a release; runs only if named
@@ -112,6 +117,7 @@ impl fmt::Display for Step {
             Self::Clusters => "clusters",
             Self::Guides => "guides",
             Self::AiClients => "ai-clients",
+            Self::LanguageOracles => "language-oracles",
             Self::ManyModels => "many-models",
             Self::Versions => "versions",
             Self::Sanitize => "sanitize",
@@ -190,7 +196,8 @@ impl Step {
     /// Steps outside of the default run.
     fn only_if_named(self) -> bool {
         use Step::{
-            AiClients, Clusters, Crates, Dragonfly, Guides, ManyModels, Packages, Quick, Sanitize, Versions,
+             AiClients, Clusters, Crates, Dragonfly, Guides, LanguageOracles, ManyModels, Packages, Quick, Sanitize,
+            Versions,
         };
         matches!(
             self,
@@ -199,6 +206,7 @@ impl Step {
                 | Clusters
                 | Guides
                 | AiClients
+                | LanguageOracles
                 | ManyModels
                 | Versions
                 | Sanitize
@@ -209,8 +217,8 @@ impl Step {
 
     /// Steps that start the server's development binary.
     fn needs_binary(self) -> bool {
-        use Step::{AiClients, Clusters, Dragonfly, E2e, Guides, ManyModels, Quick, Versions};
-        matches!(self, E2e | Quick | Dragonfly | Clusters | Guides | AiClients | ManyModels | Versions)
+        use Step::{AiClients, Clusters, Dragonfly, E2e, Guides, LanguageOracles, ManyModels, Quick, Versions};
+        matches!(self, E2e | Quick | Dragonfly | Clusters | Guides | AiClients | LanguageOracles | ManyModels | Versions)
     }
 
     fn run(self, project: &Project, background: &mut BackgroundCommands) -> Result<()> {
@@ -253,6 +261,7 @@ impl Step {
             Self::Clusters => clusters(project),
             Self::Guides => guides(project),
             Self::AiClients => ai_clients(project),
+            Self::LanguageOracles => language_oracles(project),
             Self::ManyModels => many_models(project),
             Self::Versions => versions(project),
             Self::Sanitize => sanitize::run(project),
@@ -372,6 +381,19 @@ fn ai_clients(project: &Project) -> Result<()> {
     let venv = Venv::with(project, "ai-clients", &(quick + &requirements(project, AI_CLIENT_REQUIREMENTS)?))?;
     let files = ["python_ai_clients.py", "javascript_ai_clients.py"]
         .map(|file| format!("tests/end_to_end/clients/{file}"));
+    pytest(project, &venv, &files.each_ref().map(String::as_str))
+}
+
+/// Compares prompts with transformers, and runs Triton's vLLM backend.
+fn language_oracles(project: &Project) -> Result<()> {
+    let quick = requirements(project, QUICK_REQUIREMENTS)?;
+    let venv = Venv::with(
+        project,
+        "language-oracles",
+        &(quick + &requirements(project, LANGUAGE_ORACLE_REQUIREMENTS)?),
+    )?;
+    let files = ["frameworks/chat_templates.py", "python/real_vllm_backend.py"];
+    let files = files.map(|file| format!("tests/end_to_end/{file}"));
     pytest(project, &venv, &files.each_ref().map(String::as_str))
 }
 
@@ -496,6 +518,7 @@ mod tests {
         assert_eq!(plan(&[Step::Dragonfly]), [Step::Build, Step::Dragonfly]);
         assert_eq!(plan(&[Step::Clusters]), [Step::Build, Step::Clusters]);
         assert_eq!(plan(&[Step::AiClients]), [Step::Build, Step::AiClients]);
+        assert_eq!(plan(&[Step::LanguageOracles]), [Step::Build, Step::LanguageOracles]);
         assert_eq!(plan(&[Step::ManyModels]), [Step::Build, Step::ManyModels]);
         assert_eq!(plan(&[Step::Versions]), [Step::Build, Step::Versions]);
         assert_eq!(

@@ -46,6 +46,9 @@ const RETURNED: [&str; 4] = [
     "return_num_output_tokens",
 ];
 
+/// The sampling parameter that constrains the output.
+const STRUCTURED_OUTPUTS: &str = "structured_outputs";
+
 /// The backends whose models end at the end of their context without a limit of tokens.
 const OWN_BACKENDS: [&str; 2] = ["llamacpp", "transformers"];
 
@@ -281,8 +284,16 @@ impl<'m> Inputs<'m> {
     fn sampling_parameters(&mut self, generation: &Generation<'_>, seed: Option<i64>) -> Outcome<()> {
         let input = self.require("sampling_parameters", "model")?;
         let mut json = SamplingJson::new();
+        // Triton's vLLM backend reads this member as a text of JSON.
+        let form = |form: &str| match self.model.config().backend == "vllm" && form.starts_with('{') {
+            true => serde_json::Value::from(form).to_string(),
+            false => form.to_owned(),
+        };
         for (name, value) in generation.fields.rest() {
-            json.field(name, value.get());
+            match name {
+                STRUCTURED_OUTPUTS => json.field(name, &form(value.get())),
+                _ => json.field(name, value.get()),
+            }
         }
         if let Some(max_tokens) = generation.max_tokens {
             json.field("max_tokens", &max_tokens.to_string());
@@ -304,9 +315,9 @@ impl<'m> Inputs<'m> {
         }
         match &generation.guide {
             None => {}
-            Some(Guide::JsonObject) => json.field("structured_outputs", "{\"json_object\":true}"),
+            Some(Guide::JsonObject) => json.field(STRUCTURED_OUTPUTS, &form("{\"json_object\":true}")),
             Some(Guide::JsonSchema(schema)) => {
-                json.field("structured_outputs", &format!("{{\"json\":{schema}}}"));
+                json.field(STRUCTURED_OUTPUTS, &form(&format!("{{\"json\":{schema}}}")));
             }
         }
         if generation.keep_special_tokens
@@ -397,7 +408,7 @@ impl<'m> Inputs<'m> {
 
 /// Whether a parameter of vLLM's demands a form of the output.
 fn is_form(name: &str) -> bool {
-    name == "structured_outputs" || name.starts_with("guided_")
+    name == STRUCTURED_OUTPUTS || name.starts_with("guided_")
 }
 
 /// Whether a parameter has the value that means no change.
