@@ -196,8 +196,8 @@ impl Step {
     /// Steps outside of the default run.
     fn only_if_named(self) -> bool {
         use Step::{
-             AiClients, Clusters, Crates, Dragonfly, Guides, LanguageOracles, ManyModels, Packages, Quick, Sanitize,
-            Versions,
+            AiClients, Clusters, Crates, Dragonfly, Guides, LanguageOracles, ManyModels, Packages, Quick,
+            Sanitize, Versions,
         };
         matches!(
             self,
@@ -217,8 +217,13 @@ impl Step {
 
     /// Steps that start the server's development binary.
     fn needs_binary(self) -> bool {
-        use Step::{AiClients, Clusters, Dragonfly, E2e, Guides, LanguageOracles, ManyModels, Quick, Versions};
-        matches!(self, E2e | Quick | Dragonfly | Clusters | Guides | AiClients | LanguageOracles | ManyModels | Versions)
+        use Step::{
+            AiClients, Clusters, Dragonfly, E2e, Guides, LanguageOracles, ManyModels, Quick, Versions,
+        };
+        matches!(
+            self,
+            E2e | Quick | Dragonfly | Clusters | Guides | AiClients | LanguageOracles | ManyModels | Versions
+        )
     }
 
     fn run(self, project: &Project, background: &mut BackgroundCommands) -> Result<()> {
