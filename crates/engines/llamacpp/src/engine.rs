@@ -71,6 +71,12 @@ pub(crate) trait Vocabulary: Send + Sync {
     /// The text cannot be tokenized.
     fn tokenize(&self, text: &str, adds_special: bool) -> Result<Vec<Token>, String>;
 
+    /// The tokens of a query and a document, as a model that scores pairs takes them.
+    ///
+    /// # Errors
+    /// A text cannot be tokenized, or the vocabulary lacks a separator.
+    fn pair(&self, query: &str, document: &str) -> Result<Vec<Token>, String>;
+
     /// The text of tokens, special ones included. All of them are tokens of the vocabulary.
     fn detokenize(&self, tokens: &[Token]) -> Vec<u8>;
 

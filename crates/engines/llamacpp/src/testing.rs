@@ -16,6 +16,10 @@ impl Vocabulary for Alphabet {
         Ok(text.bytes().map(Token::from).collect())
     }
 
+    fn pair(&self, query: &str, document: &str) -> Result<Vec<Token>, String> {
+        self.tokenize(&format!("{query}|{document}"), true)
+    }
+
     fn detokenize(&self, tokens: &[Token]) -> Vec<u8> {
         let mut text = Vec::new();
         tokens.iter().for_each(|token| self.piece(*token, true, &mut text));
