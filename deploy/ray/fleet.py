@@ -37,8 +37,10 @@ ANSWER_S = 5
 RESTART_S = 60
 # Balancers follow their files within this time, so that a server that is to stop gets no more requests.
 PAUSE_S = 2
-# Without waiting requests for so long, one server is too many.
+# If so few requests waited for so long that one server less would do, there is one too many.
 QUIET_S = 60
+# Ray starts an actor within this time if a node has room for it.
+ROOM_S = 20
 STARTED = {"http": "HTTPService", "grpc": "GRPCInferenceService", "metrics": "Metrics Service"}
 PENDING = re.compile(r"^nv_inference_pending_request_count(?:\{.*\})? (\d+)", re.M)
 
@@ -148,6 +150,8 @@ class Server:
     actor: Any
     started: float
     status: dict
+    # Whether another one was stopped because no node had room for this one.
+    has_room: bool = False
 
 
 @ray.remote(num_cpus=0, max_concurrency=8)
@@ -283,6 +287,19 @@ class Keeper:
             self._retire(old[0] if old else next(iter(self._servers)))
         elif old and not starting:
             self._start()
+        elif old:
+            self._make_room([name for name in old if name not in starting])
+
+    def _make_room(self, old):
+        """Stops an old server for a new one that no node has room for, if others serve meanwhile."""
+        ready = sum(server.status["state"] == "ready" for server in self._servers.values())
+        for server in self._servers.values():
+            # The actor of a server that has a place knows its process.
+            waits = "pid" not in server.status and time.monotonic() - server.started > ROOM_S
+            if waits and not server.has_room and old and ready > 1:
+                server.has_room = True
+                self._retire(old[0])
+                return
 
     def _rescale(self):
         if self._settings.scale is None:
@@ -290,7 +307,8 @@ class Keeper:
         least, most, limit = self._settings.scale
         ready = [server.status["pending"] for server in self._servers.values() if server.status["state"] == "ready"]
         now = time.monotonic()
-        if any(ready):
+        # Half of what the remaining ones may have, so that their number does not go up and down.
+        if sum(ready) > limit * (len(ready) - 1) / 2:
             self._quiet_since = now
         # One at a time: the next turn sees what the last one brought.
         if len(ready) == self._settings.servers < most and sum(ready) > limit * len(ready):

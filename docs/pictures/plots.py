@@ -34,7 +34,8 @@ def _panel(axes, panel, colors):
         if panel.get("bars"):
             continue
         across, up = zip(*points, strict=True)
-        axes.plot(across, up, color=color, marker=mark if len(points) < 30 else None, markersize=4, linewidth=1.6, label=name)
+        how = {"linewidth": 0, "markersize": 6, "alpha": 0.8} if panel.get("points") else {"linewidth": 1.6, "markersize": 4}
+        axes.plot(across, up, color=color, marker=mark if len(points) < 30 or panel.get("points") else None, label=name, **how)
     if panel.get("bars"):
         groups = [name for name, _ in panel["series"][0][1]]
         width = 0.8 / len(panel["series"])

@@ -3,6 +3,7 @@
 
 mod access;
 mod cache;
+mod callgrind;
 mod client;
 mod clouds;
 mod console;
@@ -30,6 +31,7 @@ mod server;
 mod shapes;
 mod summary;
 mod training;
+mod transfers;
 
 use std::path::Path;
 
@@ -81,6 +83,8 @@ pub enum Bench {
     Shapes(shapes::Options),
     /// The cost of a request between a protocol and a backend, with backends that do nothing or take a millisecond
     Scheduling,
+    /// Cache lines that pass between threads for a request, over the number of I/O threads, by an emulator
+    Transfers(transfers::Options),
     /// Starting with and following a repository of many small models, and its index
     Repository(repository::Options),
 }
@@ -116,6 +120,7 @@ pub fn run(project: &Project, bench: &Bench) -> Result<()> {
         Bench::Scaling(options) => scaling::run(project, options),
         Bench::Scheduling => scheduling::run(project),
         Bench::Shapes(options) => shapes::run(project, options),
+        Bench::Transfers(options) => transfers::run(project, options),
         Bench::Repository(options) => repository::run(project, options),
     }
 }

@@ -35,8 +35,9 @@ validation:
   links: {not_found: warn, absolute_links: warn, unrecognized_links: warn, anchors: warn}
 ";
 
-/// How the list of versions looks, at the top of a page.
+/// How the list of versions looks, at the top of a page; and the cells of tables, which the theme would not wrap.
 const STYLE: &str = "\
+.wy-table-responsive table td, .wy-table-responsive table th { white-space: normal; }
 .versions { float: right; }
 .versions summary { cursor: pointer; }
 .versions > a { display: block; }

@@ -46,6 +46,9 @@ const GUIDE_REQUIREMENTS: &str = "requirements-guides.txt";
 /// Further packages for the step `ai-clients`.
 const AI_CLIENT_REQUIREMENTS: &str = "requirements-ai-clients.txt";
 
+/// Further packages for the step `language-oracles`.
+const LANGUAGE_ORACLE_REQUIREMENTS: &str = "requirements-language-oracles.txt";
+
 /// Further packages for the benchmark `operations`.
 const OPERATIONS_REQUIREMENTS: &str = "requirements-operations.txt";
 
@@ -82,6 +85,10 @@ pub enum Step {
     Guides,
     /// Clients of OpenAI's interface in Python and JavaScript, as they are released; runs only if named
     AiClients,
+    /// Language models against transformers' prompts and Triton's vLLM backend; runs only if named
+    LanguageOracles,
+    /// Hundreds of models on a server with memory for a part of them, while everything goes wrong, for ten minutes, as the superuser; runs only if named
+    ManyModels,
     /// Promised releases of the frameworks' libraries, CPython and Redis, before a release; runs only if named
     Versions,
     /// Tests of the crates with unsafe code under AddressSanitizer; runs only if named
@@ -110,6 +117,8 @@ impl fmt::Display for Step {
             Self::Clusters => "clusters",
             Self::Guides => "guides",
             Self::AiClients => "ai-clients",
+            Self::LanguageOracles => "language-oracles",
+            Self::ManyModels => "many-models",
             Self::Versions => "versions",
             Self::Sanitize => "sanitize",
             Self::Crates => "crates",
@@ -186,17 +195,35 @@ fn plan(named: &[Step]) -> Vec<Step> {
 impl Step {
     /// Steps outside of the default run.
     fn only_if_named(self) -> bool {
-        use Step::{AiClients, Clusters, Crates, Dragonfly, Guides, Packages, Quick, Sanitize, Versions};
+        use Step::{
+            AiClients, Clusters, Crates, Dragonfly, Guides, LanguageOracles, ManyModels, Packages, Quick,
+            Sanitize, Versions,
+        };
         matches!(
             self,
-            Quick | Dragonfly | Clusters | Guides | AiClients | Versions | Sanitize | Crates | Packages
+            Quick
+                | Dragonfly
+                | Clusters
+                | Guides
+                | AiClients
+                | LanguageOracles
+                | ManyModels
+                | Versions
+                | Sanitize
+                | Crates
+                | Packages
         )
     }
 
     /// Steps that start the server's development binary.
     fn needs_binary(self) -> bool {
-        use Step::{AiClients, Clusters, Dragonfly, E2e, Guides, Quick, Versions};
-        matches!(self, E2e | Quick | Dragonfly | Clusters | Guides | AiClients | Versions)
+        use Step::{
+            AiClients, Clusters, Dragonfly, E2e, Guides, LanguageOracles, ManyModels, Quick, Versions,
+        };
+        matches!(
+            self,
+            E2e | Quick | Dragonfly | Clusters | Guides | AiClients | LanguageOracles | ManyModels | Versions
+        )
     }
 
     fn run(self, project: &Project, background: &mut BackgroundCommands) -> Result<()> {
@@ -239,6 +266,8 @@ impl Step {
             Self::Clusters => clusters(project),
             Self::Guides => guides(project),
             Self::AiClients => ai_clients(project),
+            Self::LanguageOracles => language_oracles(project),
+            Self::ManyModels => many_models(project),
             Self::Versions => versions(project),
             Self::Sanitize => sanitize::run(project),
             Self::Crates => crates::run(project),
@@ -327,8 +356,16 @@ fn dragonfly(project: &Project) -> Result<()> {
 /// Runs the tests with the programs of clusters, which they fetch.
 fn clusters(project: &Project) -> Result<()> {
     wheel::pack(project, "dev")?;
-    let files = ["dynamo_workers.py", "ray_fleet.py", "ray_serve.py"]
-        .map(|file| format!("tests/end_to_end/clusters/{file}"));
+    let files = [
+        "dynamo_workers",
+        "dynamo_page",
+        "ray_fleet",
+        "ray_page",
+        "ray_serve",
+        "ray_serve_haproxy",
+        "ray_serve_page",
+    ]
+    .map(|file| format!("tests/end_to_end/clusters/{file}.py"));
     pytest(project, &end_to_end_environment(project)?, &files.each_ref().map(String::as_str))
 }
 
@@ -352,16 +389,42 @@ fn ai_clients(project: &Project) -> Result<()> {
     pytest(project, &venv, &files.each_ref().map(String::as_str))
 }
 
+/// Compares prompts with transformers, and runs Triton's vLLM backend.
+fn language_oracles(project: &Project) -> Result<()> {
+    let quick = requirements(project, QUICK_REQUIREMENTS)?;
+    let venv = Venv::with(
+        project,
+        "language-oracles",
+        &(quick + &requirements(project, LANGUAGE_ORACLE_REQUIREMENTS)?),
+    )?;
+    let files = ["frameworks/chat_templates.py", "python/real_vllm_backend.py"];
+    let files = files.map(|file| format!("tests/end_to_end/{file}"));
+    pytest(project, &venv, &files.each_ref().map(String::as_str))
+}
+
+/// Runs the long form of the test of many models, which prints what happened.
+fn many_models(project: &Project) -> Result<()> {
+    let file = "tests/end_to_end/models/many_models.py";
+    let mut pytest = pytest_command(project, &end_to_end_environment(project)?, &[file, "--capture=no"]);
+    show(pytest.args(["-o", "faulthandler_timeout=1800"]))
+}
+
 /// Runs the tests with every promised release, which they fetch.
 fn versions(project: &Project) -> Result<()> {
     let files = [
+        "clients/openai_releases.py",
         "frameworks/library_versions.py",
         "frameworks/many_language_requests.py",
+        "frameworks/test_language_traffic.py",
         "python/python_versions.py",
         "scheduling/redis_versions.py",
     ];
     let files = files.map(|file| format!("tests/end_to_end/{file}"));
-    pytest(project, &end_to_end_environment(project)?, &files.each_ref().map(String::as_str))
+    let files = files.each_ref().map(String::as_str);
+    let mut pytest = pytest_command(project, &end_to_end_environment(project)?, &files);
+    // The requests take minutes.
+    pytest.args(["-o", "faulthandler_timeout=1800"]);
+    show(pytest.env("NEREID_LANGUAGE_REQUESTS", "10000"))
 }
 
 /// Makes the packages and installs them on clean machines. `NEREID_PACKAGES` names a folder of packages made before.
@@ -460,6 +523,8 @@ mod tests {
         assert_eq!(plan(&[Step::Dragonfly]), [Step::Build, Step::Dragonfly]);
         assert_eq!(plan(&[Step::Clusters]), [Step::Build, Step::Clusters]);
         assert_eq!(plan(&[Step::AiClients]), [Step::Build, Step::AiClients]);
+        assert_eq!(plan(&[Step::LanguageOracles]), [Step::Build, Step::LanguageOracles]);
+        assert_eq!(plan(&[Step::ManyModels]), [Step::Build, Step::ManyModels]);
         assert_eq!(plan(&[Step::Versions]), [Step::Build, Step::Versions]);
         assert_eq!(
             plan(&[Step::Quick]),

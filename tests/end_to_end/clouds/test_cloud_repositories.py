@@ -347,4 +347,35 @@ def test_thousands_of_models_are_looked_at_by_a_few_requests(kind, count, tmp_pa
                 with running(url, EXPLICIT, env=environment(**variables, SSL_CERT_FILE=str(authority.certificate))) as server:
                     proxy.requests.clear()
                     assert names_in_index(server) == names
-                assert len(proxy.requests) == 2 and all("list" in line for line in proxy.requests), proxy.requests
+                assert len(proxy.requests) == 2 and all("list" in line for line in proxy.requests)
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["cached", "uncached"])
+def test_models_that_left_the_memory_are_fetched_again_unless_a_folder_keeps_their_files(cloud, tmp_path, kept):
+    folder = tmp_path / "models"
+    for name in "abc":
+        write_identity(folder, name, ["INT32"], memory_byte_size="1000")
+        (folder / name / "1" / "weights").write_bytes(name.encode() * 5000)
+    prefix = f"left{kept}"
+    cloud.put(prefix, folder)
+    flags = ["--model-control-mode=on-demand", "--model-memory-budget=1500", "--model-max-evictions-per-minute=1000"]
+    flags += ["--model-memory-directory=none"] + [f"--repository-cache-directory={tmp_path / 'cache'}"] * kept
+    with cloud.proxy() as proxy:
+
+        def fetches(name):
+            pattern = re.compile(rf"GET \S*{prefix}(?:/|%2F){name}(?:/|%2F)1(?:/|%2F)weights")
+            return len([line for line in proxy.requests if pattern.match(line)])
+
+        url = cloud.url(prefix, proxy.origin)
+        with running(url, *flags, env=cloud.environment(proxy.origin)) as server:
+            for name in "abcabbca":
+                assert answers(server, name)
+            loads = {"a": 3, "b": 2, "c": 2}
+            assert {name: server.log.count(f"successfully loaded '{name}'") for name in loads} == loads
+            assert {name: fetches(name) for name in loads} == (dict.fromkeys(loads, 1) if kept else loads)
+            # Only the listing of the bucket says that the files have changed.
+            if kept:
+                (folder / "b" / "1" / "weights").write_bytes(b"new" * 5000)
+                cloud.put(prefix, folder)
+                until(lambda: answers(server, "a") and answers(server, "b") and fetches("b") == 2)
+                assert fetches("a") == fetches("c") == 1

@@ -5,8 +5,6 @@ takes 0.5 GB: `cargo xtask test clusters`.
 import queue
 import re
 import signal
-import subprocess
-import sys
 import threading
 import time
 import urllib.request
@@ -23,11 +21,9 @@ from tritonclient.utils import InferenceServerException
 import dynamo
 from http_requests import LIMIT_S
 from model_files import write_identity, write_model
-from places import ROOT
 from ports import free_port, free_ports
 from waiting import eventually
 
-PAGE = ROOT / "docs" / "dynamo.md"
 INTEGERS = ["UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64"]
 FLOATS = {"FP32": np.float32, "FP64": np.float64}
 TYPES = ["BOOL", *INTEGERS, *FLOATS, "BYTES"]
@@ -100,7 +96,7 @@ class Cluster:
         self.client = running.enter_context(self.connect())
 
     def _start(self, script, *arguments, **environment):
-        process = dynamo.Process(script, *arguments, store=self._folder / "store", **environment)
+        process = dynamo.start(script, *arguments, store=self._folder / "store", **environment)
         self._running.callback(process.kill)
         return process
 
@@ -328,25 +324,3 @@ def test_only_requests_of_a_killed_worker_fail(cluster):
     print(f"a worker was killed: {outcomes}")
     assert outcomes["wrong"] == 0 and 0 < errors <= 4 * CLIENTS
     assert all(LOST.search(text) for text in outcomes if text not in ("right", "wrong")), outcomes
-
-
-def test_the_page_can_be_followed_as_printed(tmp_path):
-    blocks = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE.read_text(), re.M | re.S)
-    commands = [line[2:].split() for kind, text in blocks if kind == "console" for line in text.splitlines()]
-    (frontend,) = [command[1:] for command in commands if command[0] == "deploy/dynamo/frontend"]
-    worker = next(command[1:] for command in commands if command[0] == "deploy/dynamo/worker")
-    (program,) = [text for kind, text in blocks if kind == "python"]
-    port, metrics = free_ports(2)
-    assert frontend[:2] == ["--http-port", "8001"] and "127.0.0.1:8001" in program
-    assert worker[0] == "--model-repository"
-    with ExitStack() as running:
-        for script, arguments, log in [
-            ("frontend", ["--http-port", port, "--grpc-metrics-port", metrics], "Starting KServe gRPC service"),
-            ("worker", [worker[0], ROOT / worker[1]], "Registered endpoint"),
-        ]:
-            process = dynamo.Process(script, *arguments, store=tmp_path)
-            running.callback(process.kill)
-            process.wait_for_log(log, count=1 if script == "frontend" else 5)
-        code = program.replace("127.0.0.1:8001", f"127.0.0.1:{port}")
-        outcome = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S)
-    assert outcome.returncode == 0 and outcome.stdout == "3\n", outcome.stderr

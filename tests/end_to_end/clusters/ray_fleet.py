@@ -209,6 +209,36 @@ def test_no_answer_is_lost_in_a_rolling_update(fleet):
     assert errors == []
 
 
+def test_models_are_loaded_where_they_are_asked_for(fleet):
+    before = fleet.cluster.status()
+    fleet.cluster.fleet("update", "--", fleet.options, "--model-control-mode=on-demand")
+    assert eventually(lambda: fleet.ready(NODES, without=before), WAIT_S)
+    servers = fleet.cluster.status()
+    assert not any(loaded(server, model) for server in servers.values() for model in ("same", "other"))
+    assert fleet.over_http("/v2/models/other/infer")[0] == 200
+    assert [loaded(server, "other") for server in servers.values()].count(True) == 1
+    with fleet.load() as (_, errors):
+        # All of them get requests for this one.
+        assert eventually(lambda: all(loaded(server, "same") for server in servers.values()), WAIT_S)
+        name, server = next((name, server) for name, server in servers.items() if loaded(server, "other"))
+        os.kill(server["pid"], signal.SIGKILL)
+        # Another one loads it.
+        assert fleet.over_http("/v2/models/other/infer")[0] == 200
+        assert eventually(lambda: fleet.ready(NODES, without=[name]), WAIT_S)
+    assert errors == []
+
+
+def loaded(server, model):
+    """Whether a server has a model in its memory."""
+    connection = HTTPConnection(server["ip"], server["http"], timeout=LIMIT_S)
+    try:
+        connection.request("POST", "/v2/repository/index", "{}")
+        found = json.loads(connection.getresponse().read())
+    finally:
+        connection.close()
+    return any((entry["name"], entry.get("state")) == (model, "READY") for entry in found)
+
+
 def test_no_answer_is_lost_behind_haproxy_while_the_number_of_servers_changes(fleet, tmp_path):
     servers = {name: SimpleNamespace(port=it["http"], grpc_port=it["grpc"]) for name, it in fleet.cluster.status().items()}
     proxy = haproxy.HAProxy(tmp_path / "haproxy", servers)

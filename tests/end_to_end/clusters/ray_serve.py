@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import time
+from collections import Counter
 from contextlib import ExitStack
 from functools import partial
 from http.client import HTTPConnection, HTTPException
@@ -11,7 +13,7 @@ import numpy as np
 import pytest
 import tritonclient.http
 
-from fleets import load
+from fleets import WORKERS, load
 from gates import Gate
 from http_requests import LIMIT_S, tensor
 from model_files import write_identity, write_model
@@ -134,3 +136,48 @@ def test_serve_replaces_a_replica_that_died(application):
     os.kill(dead, signal.SIGKILL)
     assert eventually(lambda: len(new := application.replicas()) == 1 and dead not in new, WAIT_S)
     assert eventually(lambda: error_of(application) is None, WAIT_S)
+
+
+class Counted:
+    """Requests that are counted, by their outcomes."""
+
+    def __init__(self, application):
+        self.application = application
+        self.outcomes: Counter[str] = Counter()
+
+    def __call__(self):
+        error = error_of(self.application)
+        self.outcomes["right" if error is None else describe(error)] += 1
+        if isinstance(error, ConnectionRefusedError):
+            # As clients do before they try again, which leaves the processors to what is starting.
+            time.sleep(0.2)
+        return error
+
+    @property
+    def failed(self):
+        return self.outcomes.total() - self.outcomes["right"]
+
+    def settled(self, count=300):
+        """Whether so many requests in a row succeed."""
+        failed, right = self.failed, self.outcomes["right"]
+        return eventually(lambda: self.outcomes["right"] > right + count or self.failed > failed, WAIT_S) and self.failed == failed
+
+
+def describe(error):
+    """An error of a client, in a word."""
+    return str(error[0]) if isinstance(error, tuple) else type(error).__name__
+
+
+def test_of_two_replicas_only_requests_of_the_one_that_is_killed_fail(application):
+    application.command("scale", 2)
+    assert eventually(lambda: len(application.replicas()) == 2, WAIT_S)
+    requests = Counted(application)
+    with load(requests):
+        assert eventually(lambda: requests.outcomes["right"] > 100, WAIT_S)
+        dead = application.replicas()[0]
+        os.kill(dead, signal.SIGKILL)
+        assert eventually(lambda: len(new := application.replicas()) == 2 and dead not in new, WAIT_S)
+        assert eventually(requests.settled, WAIT_S)
+    print(f"a replica was killed: {requests.outcomes}")
+    # Serve does not repeat what a replica may have begun.
+    assert requests.failed <= 2 * WORKERS and requests.outcomes.keys() <= {"right", "500"}, requests.outcomes

@@ -1,17 +1,12 @@
 """Rights over HTTP/2, from frames as no client library sends them: pseudo-headers, paths and trailers that contradict each other."""
 
-import socket
-
-import h2.config
-import h2.connection
-import h2.events
-import h2.exceptions
 import pytest
 from tritonclient.grpc import service_pb2 as messages
 
-from access_faces import BODY, LIMIT_S, TRICKS
+from access_faces import BODY, TRICKS
 from access_policies import RIGHTS, Policy, bearer
 from grpc_requests import message
+from http2_frames import Frames
 from http_requests import infer, request
 from model_files import write_identity
 
@@ -29,30 +24,8 @@ def served(tmp_path, repository, serve):
 
 def ask(port, headers, body=SENT, trailers=None):
     """Sends a request as it is; its status, or nothing if the server refused to answer, and its body or trailers."""
-    config = h2.config.H2Configuration(validate_outbound_headers=False, normalize_outbound_headers=False)
-    connection = h2.connection.H2Connection(config)
-    connection.initiate_connection()
-    status, answer = None, b""
-    with socket.create_connection(("127.0.0.1", port), LIMIT_S) as stream:
-        try:
-            connection.send_headers(1, headers)
-            connection.send_data(1, body, end_stream=trailers is None)
-            if trailers is not None:
-                connection.send_headers(1, trailers, end_stream=True)
-            stream.sendall(connection.data_to_send())
-            while data := stream.recv(65536):
-                for event in connection.receive_data(data):
-                    if isinstance(event, (h2.events.ResponseReceived, h2.events.TrailersReceived)):
-                        found = {bytes(name): bytes(value) for name, value in event.headers}
-                        status = int(found.get(b":status", status or 0))
-                        answer += repr(found).encode()
-                    elif isinstance(event, h2.events.DataReceived):
-                        answer += event.data
-                    elif isinstance(event, (h2.events.StreamEnded, h2.events.StreamReset, h2.events.ConnectionTerminated)):
-                        return status, answer
-        except (ConnectionError, h2.exceptions.ProtocolError):
-            pass
-    return status, answer
+    with Frames(port) as frames:
+        return frames.ask(headers, body, trailers)
 
 
 def head(path=HIDDEN, *more, method="POST"):

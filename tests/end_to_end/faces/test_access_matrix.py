@@ -18,8 +18,6 @@ from model_files import write_identity
 from unix_sockets import SocketConnection, serving, socket_folder
 from waiting import eventually
 
-# The principals whose requests are also sent over HTTP/2.
-CHOSEN = ["read-here", "infer-everywhere", "all-everywhere"]
 FORBIDDEN = {403, grpc.StatusCode.PERMISSION_DENIED}
 UNKNOWN = {401, grpc.StatusCode.UNAUTHENTICATED}
 
@@ -64,7 +62,7 @@ def test_tokens_have_the_rights_of_their_scopes(tmp_path, repository, serve):
     for name in principals():
         check(faces, table, name, token(name))
     multiplexed = Faces(server, lambda face: Http2Connection(f"http://127.0.0.1:{faces.ports[face]}"))
-    for name in CHOSEN:
+    for name in principals():
         check(multiplexed, [row for row in table if row.face not in ("gRPC", "metrics")], name, token(name))
     multiplexed.close()
     for headers in (
@@ -111,7 +109,7 @@ def test_certificates_have_the_rights_of_their_principals(tmp_path, repository, 
         faces = faces_of(f"client-{name}")
         check(faces, table, name, {})
         faces.close()
-    for name in CHOSEN:
+    for name in principals():
         faces = faces_of(f"client-{name}", is_multiplexed=True)
         check(faces, [row for row in table if row.face != "gRPC"], name, {})
         faces.close()
@@ -139,15 +137,13 @@ def test_users_at_unix_sockets_have_the_rights_of_their_principals(tmp_path, rep
         with serving(repository, policy.option, *EXPLICIT, *flags) as server:
             channel = grpc.insecure_channel(f"unix:{folder / 'grpc'}")
             faces = Faces(server, lambda face: SocketConnection(folder / ("metrics" if face == "metrics" else "http")), channel)
+            multiplexed = Faces(server, lambda face: Http2Connection("http://x", socket=folder / "http"), channel)
             check_stranger(faces, table, {})
             for count, name in enumerate(principals(), 1):
                 become(name, os.geteuid())
                 assert eventually(lambda count=count: server.log.count("reloaded the access policy") == count)
                 check(faces, table, name, {})
-            faces.close()
-            # `name` is the last one.
-            faces = Faces(server, lambda face: Http2Connection("http://x", socket=folder / "http"), channel)
-            check(faces, [row for row in table if row.face in ("HTTP", "OpenAI")], name, {})
+                check(multiplexed, [row for row in table if row.face in ("HTTP", "OpenAI")], name, {})
             faces.close()
 
 

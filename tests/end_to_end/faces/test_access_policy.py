@@ -609,14 +609,14 @@ def test_a_broken_policy_is_refused_at_start(tmp_path, repository):
 
 
 def test_the_guide_gives_two_teams_keys_and_a_dashboard(tmp_path, repository, serve):
-    """The guide's own policy and commands, one after the other."""
+    """The guide's own policy and keys, with all rights; tests/end_to_end/guides follows it as printed."""
     page = PAGE.read_text()
     policy = re.search(r"```toml\n(.*?)```", page, re.S)
     assert policy
     (tmp_path / "access.toml").write_text(policy.group(1))
     keys = {}
-    for line in re.findall(r"^nereid ((?:keys add|access check) .*)$", page, re.M):
-        command = [nereid_server.binary(), *shlex.split(line)]
+    for line in re.findall(r"^\$ nereid ((?:keys add|access check) .*)$", page, re.M):
+        command = [nereid_server.binary(), *shlex.split(line.partition(" > ")[0])]
         outcome = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
         assert outcome.returncode == 0, outcome
         if line.startswith("keys add"):

@@ -14,6 +14,7 @@ from openai import AsyncOpenAI, OpenAI
 import language_models
 import nereid_server
 from access_policies import Policy, bearer
+from scrapes import Scrape
 from waiting import eventually
 
 FLAGS = [f"--backend-config=python,python={sys.executable}", "--max-inflight-requests=256"]
@@ -215,6 +216,29 @@ def test_embeddings_of_several_texts(client, encoding):
     assert error.value.param == "dimensions"
 
 
+def test_outputs_are_in_the_metrics_of_vllm(repository, serve):
+    language_models.write(repository, "chat", HERMES)
+    server = serve(*FLAGS)
+
+    def value(name, **more):
+        labels = {"model_name": "chat", "engine": "openai", **more}
+        return Scrape(server).value(f"vllm:{name}", **labels)
+
+    with OpenAI(base_url=f"http://{server.url}/v1", api_key="none", max_retries=0) as client:
+        ask(client, "count 3")
+        list(ask(client, "count 5", stream=True, max_tokens=4))
+        ticks = ask(client, "endless", stream=True)
+        next(iter(ticks))
+        assert (value("num_requests_running"), value("num_requests_waiting")) == (1, 0)
+        ticks.close()
+    assert eventually(lambda: value("num_requests_running") == 0)
+    assert value("prompt_tokens_total") >= 8
+    assert value("generation_tokens_total") >= 7
+    assert [value("request_success_total", finished_reason=reason) for reason in ("stop", "length")] == [1, 1]
+    assert [value(f"{name}_count") for name in ("time_to_first_token_seconds", "time_per_output_token_seconds")] == [1, 1]
+    assert value("e2e_request_latency_seconds_count") == 2
+
+
 def number(client, question):
     """How many endless requests the model has started or seen cancelled."""
     return int(ask(client, question).choices[0].message.content)
@@ -310,6 +334,22 @@ def test_interface_can_have_a_port_of_its_own_with_the_same_rights(tmp_path, rep
     with OpenAI(base_url=f"http://{own}/v1", api_key="wrong", max_retries=0) as client:
         with pytest.raises(openai.AuthenticationError):
             ask(client, "count 2")
+
+
+def test_stored_response_is_found_at_every_port(repository, serve):
+    language_models.write(repository, "chat", HERMES)
+    server = serve(*FLAGS, "--console-port=0", "--console-address=127.0.0.1")
+    other = server.wait_for_log(r'Started Console at [^\s"]+:(\d+)').group(1)
+    addresses = [server.url, f"127.0.0.1:{other}"]
+    clients = [OpenAI(base_url=f"http://{address}/v1", api_key="none", max_retries=0) for address in addresses]
+    for one, another in [clients, clients[::-1]]:
+        first = one.responses.create(model="chat", input="count 2", max_output_tokens=10)
+        assert another.responses.retrieve(first.id) == first
+        second = another.responses.create(model="chat", previous_response_id=first.id, input="count 1", max_output_tokens=10)
+        assert (second.previous_response_id, second.output_text) == (first.id, "1 ")
+        one.responses.delete(second.id)
+        with pytest.raises(openai.NotFoundError):
+            another.responses.retrieve(second.id)
 
 
 def test_own_port_is_served_without_http_and_is_nobody_elses(repository):

@@ -51,6 +51,12 @@ JSON_PATHS = (
     "/v1/embeddings",
     "/v1/responses",
     "/v1/rerank",
+    "/v2/rerank",
+    "/rerank",
+    "/v1/score",
+    "/score",
+    "/openai/v1/chat/completions",
+    "/openai/v1/responses",
 )
 
 

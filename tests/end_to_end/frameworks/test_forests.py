@@ -18,7 +18,7 @@ from tensors import given
 MODELS = ROOT / "crates/engines/forest/tests/models"
 CASES = {
     case["name"]: case
-    for file in ("cases.json", "binary_cases.json", "checkpoint_cases.json", "leaf_cases.json")
+    for file in ("cases.json", "binary_cases.json", "checkpoint_cases.json", "leaf_cases.json", "real_cases.json")
     for case in json.loads((MODELS / file).read_text())
 }
 FILES = {
@@ -74,8 +74,10 @@ def rows_of(case):
 
 
 def test_every_kind_of_forest_predicts_what_its_own_library_predicts(repository, serve):
+    """On generated rows, on the test rows of XGBoost's and LightGBM's own examples, and on the real data sets of scikit-learn."""
     for case in CASES.values():
-        write(repository, case, CONFIG % (len(case["expected"][0]), case["model_type"]))
+        config = CONFIG % (len(case["expected"][0]), case["model_type"])
+        write(repository, case, config.replace("dims: [ 8 ]", f"dims: [ {len(case['rows'][0])} ]"))
     server = serve()
     with (
         tritonclient.http.InferenceServerClient(server.url) as http,

@@ -3,6 +3,7 @@
 import json
 import os
 import queue
+import re
 import shutil
 import signal
 import socket
@@ -112,6 +113,7 @@ def test_model_folder_needs_no_configuration(server):
         "chat_template": gguf_models.CHAT_TEMPLATE,
         "bos_token": "<s>",
         "eos_token": "</s>",
+        "control_tokens": '["<s>","</s>"]',
         "context_length": str(gguf_models.CONTEXT),
     }
 
@@ -304,6 +306,35 @@ def test_tokens_make_the_text_again(server, text, special):
     assert shown.removeprefix("<s>").removeprefix(" ") == text
 
 
+def test_prompts_of_tokens_are_continued_as_their_texts(server, expected):
+    def post(path, **body):
+        sampling = {} if path == "/tokenize" else {"temperature": 0}
+        return request(server, "POST", path, json.dumps({"model": "writer", **sampling, **body}))
+
+    prompts = [post("/tokenize", prompt=text).json["tokens"] for text in PROMPTS]
+    written = [text_of(expected[text]) for text in PROMPTS]
+    for echo in (False, True):
+        shown = [f"<s> {text}{after}" if echo else after for text, after in zip(PROMPTS, written, strict=True)]
+        alone = post("/v1/completions", prompt=prompts[0], max_tokens=ANSWERS, echo=echo).json
+        assert [choice["text"] for choice in alone["choices"]] == shown[:1]
+        found = post("/v1/completions", prompt=prompts, n=2, max_tokens=ANSWERS, echo=echo).json
+        assert [choice["text"] for choice in found["choices"]] == [text for text in shown for _ in range(2)]
+        assert found["usage"]["prompt_tokens"] == sum(map(len, prompts))
+        stream = post("/v1/completions", prompt=prompts[1], max_tokens=ANSWERS, echo=echo, stream=True)
+        parts = [json.loads(line[6:]) for line in stream.body.decode().splitlines() if line.startswith("data: {")]
+        assert "".join(part["choices"][0]["text"] for part in parts) == shown[1]
+    body = {"text_input": "", "tokens": prompts[0], "temperature": 0, "max_tokens": ANSWERS, "exclude_input_in_output": True}
+    assert request(server, "POST", "/v2/models/writer/generate", json.dumps(body)).json["text_output"] == written[0]
+    for prompt, message in [
+        ([5, 1_000_000], "input 'tokens' has 1000000"),
+        ([-1], "input 'tokens' has -1"),
+        ([5] * 600, "the prompt has 600 tokens, but the context holds 512"),
+        ([[5], []], "prompt must be non-empty"),
+    ]:
+        found = post("/v1/completions", prompt=prompt)
+        assert (found.status, message in found.json["error"]["message"]) == (400, True), found.body
+
+
 @pytest.mark.parametrize("tokens", [[1_000_000], [-1], [0, 2**31]], ids=["large", "negative", "larger"])
 def test_unknown_tokens_are_refused(server, tokens):
     found = request(server, "POST", "/detokenize", json.dumps({"model": "writer", "tokens": tokens}))
@@ -411,7 +442,20 @@ def test_model_without_requests_uses_no_processor(server):
     assert all(ticks(pid) - before <= 10 for pid, before in used.items())
 
 
-@pytest.mark.parametrize("settings", [["isolation=none"], ["sandbox=on"], ["isolation=process", "sandbox=off"]], ids="-".join)
+def test_models_together_have_no_more_threads_than_there_are_processors(repository, serve, expected):
+    processors = len(os.sched_getaffinity(0))
+    for name in ("one", "two", "three"):
+        gguf_models.write(repository, name, gguf_models.parameters(threads=processors))
+    server = serve(llamacpp_package.flag())
+    if processors > 1:
+        assert re.search(r"has 1 thread\(s\) for each of its 1 instance\(s\) instead of", server.log), server.log
+    for name in ("one", "two", "three"):
+        assert answer(server, "ab", model=name, max_tokens=ANSWERS)["text_output"] == text_of(expected["ab"])
+
+
+@pytest.mark.parametrize(
+    "settings", [["isolation=none"], ["sandbox=on"], ["sandbox=required"], ["isolation=process", "sandbox=off"]], ids="-".join
+)
 def test_every_isolation_writes_the_same(repository, serve, expected, settings):
     gguf_models.write(repository)
     flags = [f"--backend-config=llamacpp,{setting}" for setting in settings]

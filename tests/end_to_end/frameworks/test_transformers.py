@@ -260,6 +260,20 @@ def test_tokens_make_the_text_again(server, text):
     assert (found.status, "'tokens'" in found.json["error"]["message"]) == (400, True)
 
 
+def test_prompts_of_tokens_are_continued_as_their_texts(server, client):
+    texts = ["the quick brown", "größer"]
+    prompts = [
+        request(server, "POST", "/tokenize", json.dumps({"model": "llama", "prompt": text})).json["tokens"] for text in texts
+    ]
+    how = {"model": "llama", "temperature": 0, "max_tokens": 8, "echo": True}
+    whole = client.completions.create(prompt=texts, **how)
+    found = client.completions.create(prompt=prompts, **how)
+    assert [choice.text.removeprefix("<s>") for choice in found.choices] == [choice.text for choice in whole.choices]
+    assert found.usage == whole.usage
+    with pytest.raises(openai.BadRequestError, match="input 'tokens' has 320"):
+        client.completions.create(prompt=[320], model="llama")
+
+
 def test_prompt_of_many_parts_is_read_as_a_whole(server):
     words = " ".join(random.Random(1).choices(["the", "quick", "brown", "größer"], k=700))
     found = answer(server, words, max_tokens=8, logprobs=0)

@@ -7,7 +7,7 @@ import test_clients_page
 import generated_clients
 
 
-@pytest.mark.parametrize("language", ["Go", "Java", "JavaScript over gRPC"])
+@pytest.mark.parametrize("language", ["Go", "Java", "JavaScript over gRPC", "TypeScript"])
 def test_a_program_does_the_five_tasks(tmp_path, language):
     test_clients_page.follow(tmp_path, language)
 

@@ -3,9 +3,10 @@ each request to the server that it names.
 """
 
 import json
+import socket
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from http.client import HTTPConnection
 
 import pytest
@@ -13,6 +14,8 @@ import yaml
 
 import endpoint_picker
 import envoy
+import gguf_models
+import llamacpp_package
 import nereid_server
 from gates import Gate
 from http_requests import LIMIT_S, tensor
@@ -83,9 +86,17 @@ def pool(tmp_path):
             write_identity(repository, "same", ["INT32"], gate=gates[-1].path)
             servers.append(running.enter_context(nereid_server.running(repository)))
             running.callback(gates[-1].open)
-        picker, picker_port = running.enter_context(endpoint_picker.running(servers))
+        picker, port = running.enter_context(balanced(servers, tmp_path))
+        yield picker, port, gates, servers
+
+
+@contextmanager
+def balanced(servers, folder, load=endpoint_picker.pending):
+    """A picker for servers, by a load, and Envoy's port."""
+    with ExitStack() as running:
+        picker, picker_port = running.enter_context(endpoint_picker.running(servers, load))
         port = free_port()
-        path = tmp_path / "envoy.yaml"
+        path = folder / "envoy.yaml"
         path.write_text(yaml.safe_dump(config(port, picker_port)))
         process = subprocess.Popen(
             [envoy.PROGRAM, "-c", path, "--disable-hot-restart", "--concurrency", "1", "--log-level", "error"]
@@ -93,7 +104,7 @@ def pool(tmp_path):
         running.callback(process.wait)
         running.callback(process.kill)
         assert eventually(lambda: status(port, "GET", "/v2/health/ready") == 200)
-        yield picker, port, gates, servers
+        yield picker, port
 
 
 def status(port, method, path, body=None):
@@ -133,3 +144,47 @@ def test_without_a_server_the_picker_refuses(pool):
     assert status(port, "POST", "/v2/models/same/infer", BODY) == 200
     picker.servers.clear()
     assert status(port, "POST", "/v2/models/same/infer", BODY) == 503
+
+
+class Holder:
+    """Requests that a server of a language model executes, two at a time, until they are dropped."""
+
+    def __init__(self, server):
+        self._server, self._held = server, []
+
+    def hold(self, count):
+        """Sends so many, or drops those that are too many, and waits until the metrics have them."""
+        sampling = {"temperature": 0, "ignore_eos": True, "max_tokens": None}
+        body = json.dumps({"text_input": "ab", "stream": True, "sampling_parameters": json.dumps(sampling)})
+        while len(self._held) < count:
+            connection = HTTPConnection("127.0.0.1", self._server.port, timeout=LIMIT_S)
+            connection.request("POST", "/v2/models/writer/generate_stream", body)
+            self._held.append(connection)
+        while len(self._held) > count:
+            self._held.pop().sock.shutdown(socket.SHUT_RDWR)
+        assert eventually(lambda: self._load() == (max(count - 2, 0), count > 0)), self._load()
+
+    def _load(self):
+        waiting, fraction = endpoint_picker.queue_and_cache(Scrape(self._server))
+        return waiting, fraction > 0
+
+
+def test_requests_for_text_go_where_queues_are_shorter_and_caches_emptier(tmp_path):
+    with ExitStack() as running:
+        servers = []
+        for number in range(2):
+            repository = tmp_path / f"models{number}"
+            gguf_models.write(repository, config=gguf_models.parameters(max_sequences=2, context_length=100000))
+            servers.append(running.enter_context(nereid_server.running(repository, llamacpp_package.flag())))
+        picker, port = running.enter_context(balanced(servers, tmp_path, endpoint_picker.queue_and_cache))
+        holders = [Holder(server) for server in servers]
+        for holder in holders:
+            running.callback(holder.hold, 0)
+        body = json.dumps({"model": "writer", "prompt": "a", "max_tokens": 1})
+        # How many requests each executes, two of them at a time, and which of them the next requests go to.
+        for held, expected in [((3, 0), 1), ((0, 3), 0), ((3, 1), 1), ((1, 3), 0), ((1, 0), 1), ((0, 1), 0)]:
+            for holder, count in zip(holders, held):
+                holder.hold(count)
+            picker.picked.clear()
+            assert [status(port, "POST", "/v1/completions", body) for _ in range(3)] == [200] * 3
+            assert picker.picked == {servers[expected].port: 3}, held

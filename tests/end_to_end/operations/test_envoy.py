@@ -3,6 +3,7 @@
 import json
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from http.client import HTTPException
@@ -13,7 +14,7 @@ import pytest
 import envoy
 import fleets
 import nereid_server
-from fleets import chats, load
+from fleets import CHATS, chats, load
 from http_requests import tensor
 from waiting import eventually
 
@@ -131,14 +132,36 @@ def test_the_requests_of_a_sequence_reach_one_server(fleet):
     assert set(places.values()) == {"server-1", "server-2", "server-3"}
 
 
+@pytest.mark.parametrize("protocol", ["over_http", "over_grpc"])
+def test_sequences_have_their_state_while_another_server_is_killed(fleet, protocol):
+    fleet = fleet(5, 5, 5)
+    sequences, last = range(1, 31), 20
+    with ThreadPoolExecutor(len(sequences)) as clients:
+        begun = [*clients.map(lambda sequence: fleet.step(sequence, 0, last, protocol), sequences)]
+        assert begun == [None] * len(sequences)
+        places = {sequence: fleet.names({"x-sequence-id": str(sequence)}) for sequence in sequences}
+        assert set.union(*places.values()) == {"server-1", "server-2", "server-3"}
+        fleet.servers.pop().kill()
+        stay = [sequence for sequence, names in places.items() if names != {"server-3"}]
+
+        def follow(sequence):
+            return [error for number in range(1, last + 1) if (error := fleet.step(sequence, number, last, protocol))]
+
+        # Nothing is repeated, and nothing moves.
+        assert [*clients.map(follow, stay)] == [[]] * len(stay)
+        # Those of the server that is gone begin again, once it is known to be.
+        for sequence in places.keys() - set(stay):
+            assert eventually(lambda sequence=sequence: fleet.step(sequence, 0, 0, protocol) is None)
+
+
 def test_conversations_with_models_of_text_stay_with_a_server_and_outlive_it(fleet):
     fleet = fleet(0, 0, 0)
 
     def place(session):
         """The server that answers requests of a conversation, by how many it has answered."""
         before = chats(fleet)
-        for _ in range(5):
-            status, _ = fleet.request("POST", "/v1/chat/completions", "{}", {"x-session-id": session})
+        for number in range(5):
+            status, _ = fleet.request("POST", CHATS[number % 2], "{}", {"x-session-id": session})
             assert status == 400
         # Requests are logged after their answers.
         assert eventually(lambda: (chats(fleet) - before).sum() == 5)
@@ -150,5 +173,5 @@ def test_conversations_with_models_of_text_stay_with_a_server_and_outlive_it(fle
     # Nothing of a conversation is in the server only.
     session = next(session for session, counts in places.items() if counts[2])
     fleet.servers[2].kill()
-    for _ in range(10):
-        assert fleet.request("POST", "/v1/chat/completions", "{}", {"x-session-id": session})[0] == 400
+    for number in range(10):
+        assert fleet.request("POST", CHATS[number % 2], "{}", {"x-session-id": session})[0] == 400

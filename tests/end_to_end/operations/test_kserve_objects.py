@@ -1,30 +1,14 @@
 """The files for KServe: against the types of KServe's package, and their containers as processes."""
 
 import copy
-import os
-import subprocess
-from pathlib import Path
 
 import pytest
-import yaml
 
 import charts
-import nereid_server
-from http_requests import LIMIT_S, request
+from http_requests import request
+from kserve_containers import RUNTIMES, Container, objects
 from model_files import scale_model, write_identity
-from places import ROOT
-from ports import free_ports
-from waiting import eventually
 
-FOLDER = ROOT / "deploy" / "kserve"
-
-
-def objects(name):
-    """The objects of a file."""
-    return [*yaml.safe_load_all((FOLDER / name).read_text())]
-
-
-RUNTIMES = {runtime["metadata"]["name"]: runtime for runtime in objects("runtimes.yaml")}
 EXAMPLES = objects("examples.yaml")
 
 
@@ -59,47 +43,6 @@ def test_examples_name_runtimes_and_services_that_exist():
         host, path = step["serviceUrl"].removeprefix("http://").split("/", 1)
         name = host.removesuffix("-predictor.default.svc.cluster.local")
         assert name in services and path == f"v2/models/{name}/infer"
-
-
-class Container:
-    """A process in place of a container, with these models below /mnt/models."""
-
-    def __init__(self, runtime, models, folder, name, *more):
-        (container,) = RUNTIMES[runtime]["spec"]["containers"]
-        self.port, grpc, metrics = free_ports(3)
-        self.probes = [container[kind]["httpGet"] for kind in ("startupProbe", "readinessProbe")]
-        assert all(probe["port"] == 8080 for probe in self.probes)
-
-        def here(text):
-            for place, path in [
-                ("/mnt/models", models),
-                ("/tmp/models", folder),
-                ("{{.Name}}", name),
-                ("8080", self.port),
-                ("9000", grpc),
-            ]:
-                text = text.replace(place, str(path))
-            return text
-
-        command = [here(part) for part in [*container.get("command", []), *container["args"]]]
-        own = [f"--metrics-port={metrics}", "--backend-config=onnxruntime,engine=tract"]
-        path = f"{Path(nereid_server.binary()).parent}:{os.environ['PATH']}"
-        # Arguments of an InferenceService come after the runtime's.
-        self.process = subprocess.Popen([*command, *own, *more], env=os.environ | {"PATH": path})
-
-    def __enter__(self):
-        assert eventually(lambda: all(self.status(probe["path"]) == 200 for probe in self.probes), LIMIT_S)
-        return self
-
-    def status(self, path):
-        try:
-            return request(self, "GET", path).status
-        except OSError:
-            return None
-
-    def __exit__(self, *_):
-        self.process.terminate()
-        assert self.process.wait(LIMIT_S) == 0
 
 
 def test_a_repository_is_served_under_its_names(repository, tmp_path):

@@ -2,6 +2,7 @@
 
 import os
 import re
+import runpy
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import pytest
 import nereid_server
 from http_requests import infer, tensor
 from model_files import config, write_identity, write_model
-from places import EXAMPLES
+from places import EXAMPLES, ROOT
 from waiting import eventually
 
 SLOW = """
@@ -100,6 +101,13 @@ def test_an_onnx_model_is_tried_in_each_engine_that_is_there(tmp_path):
     text = page.read_text()
     assert "embedded engine" in text and "ONNX Runtime" in text and "OpenVINO" in text
     assert 'label_filename: "labels.txt"' in done.stdout
+    # The script that draws docs/tuning.md's picture reads the page.
+    drawing = runpy.run_path(str(ROOT / "docs/pictures/tuning.py"))
+    shown = {settings: figures[0] for settings, figures in drawing["candidates"](text).items()}
+    assert rows(done.stdout).items() <= shown.items()
+    engines = {name for panel in drawing["chart"](text)["panels"] for name, _ in panel["series"]}
+    # On a busy machine, some engines measure nothing in so short a time.
+    assert "present" in engines and engines <= {"present", *drawing["ENGINES"]}
     assert (EXAMPLES / "model_repository/digits/config.pbtxt.before-tuning").exists() is False
 
 

@@ -598,6 +598,13 @@ def test_settings_without_a_meaning_are_taken_and_named_once(repository, serve):
     assert all(setting.split("=")[0] in line for setting in settings)
 
 
+def test_the_system_ends_processes_of_models_before_the_server_when_memory_runs_out(repository, serve):
+    put(repository, "obedient", OBEDIENT, CONFIG)
+    server = serve(*FLAGS, "--load-model=*")
+    own, *others = (int(Path(f"/proc/{pid}/oom_score_adj").read_text()) for pid in (server.pid, *children(server.pid)))
+    assert others == [min(own + 500, 1000)]
+
+
 def test_processes_end_with_the_server_even_if_it_is_killed(repository, serve):
     put(repository, "obedient", OBEDIENT, CONFIG + "instance_group { count: 3 kind: KIND_CPU }")
     server = serve(*FLAGS, "--load-model=*")

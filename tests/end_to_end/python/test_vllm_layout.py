@@ -117,7 +117,11 @@ class TritonPythonModel:
             tensor = pb_utils.get_input_tensor_by_name(request, name)
             return default if tensor is None else tensor.as_numpy()[0]
 
-        sampling = vllm.SamplingParams(**json.loads(given("sampling_parameters", b"{}")))
+        sampling = json.loads(given("sampling_parameters", b"{}"))
+        if "structured_outputs" in sampling:
+            # A text of JSON, as for Triton's backend.
+            sampling["structured_outputs"] = json.loads(sampling["structured_outputs"])
+        sampling = vllm.SamplingParams(**sampling)
         stream, sent, tokens = bool(given("stream", False)), 0, 0
         async for output in self.engine.generate(given("text_input", b"").decode(), sampling, request.request_id()):
             (completion,) = output.outputs

@@ -11,7 +11,7 @@ import httpx
 import numpy as np
 from tritonclient.grpc import service_pb2 as messages
 
-from access_policies import RIGHTS
+from access_policies import OPENAI_PREFIX, RIGHTS
 from http_requests import tensor
 
 LIMIT_S = 30
@@ -20,7 +20,7 @@ PREDICT = "/v1/endpoints/1/deployedModels/2:predict"
 CLOUDS = ("--allow-sagemaker=true", "--sagemaker-port=0", "--allow-vertex-ai=true", "--vertex-ai-port=0")
 # With a model named `own`.
 ALL_FACES = (*CLOUDS, "--vertex-ai-default-model=own")
-EXPLICIT = ("--model-control-mode=explicit", "--load-model=*")
+EXPLICIT = ("--model-control-mode=explicit", "--load-model=*", f"--openai-prefix={OPENAI_PREFIX}")
 REFUSED = {401, 403, grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED}
 # Paths to the model `b-secret`, or that could be taken for one.
 TRICKS = (
@@ -135,20 +135,26 @@ class Faces:
             return json.dumps({"model_name": model, "url": "/nowhere"})
         return "{}"
 
-    def call(self, path, headers, model):
-        """A call of any method, with a message that names the model where the message has a place for it."""
+    @staticmethod
+    def message(path, model):
+        """The message of a call of any method, which names the model where it has a place for it."""
         name = path.rsplit("/", 1)[1]
         types = {"ModelStreamInfer": "ModelInfer", "ServerReflectionInfo": None, "Check": None, "Watch": None}
         kind = getattr(messages, f"{types.get(name, name)}Request", None)
-        message = kind() if kind else None
-        if kind and message is not None:
-            for member in ("model_name", "name"):
-                if member in kind.DESCRIPTOR.fields_by_name:
-                    setattr(message, member, model)
-            if kind is messages.ModelInferRequest:
-                message.inputs.add(name="INPUT0", datatype="INT32", shape=[1])
-                message.raw_input_contents.append(np.array([7], np.int32).tobytes())
-        sent = message.SerializeToString() if message is not None else b""
+        if kind is None:
+            return b""
+        message = kind()
+        for member in ("model_name", "name"):
+            if member in kind.DESCRIPTOR.fields_by_name:
+                setattr(message, member, model)
+        if kind is messages.ModelInferRequest:
+            message.inputs.add(name="INPUT0", datatype="INT32", shape=[1])
+            message.raw_input_contents.append(np.array([7], np.int32).tobytes())
+        return message.SerializeToString()
+
+    def call(self, path, headers, model):
+        """A call of any method."""
+        name, sent = path.rsplit("/", 1)[1], self.message(path, model)
         metadata = [(key.lower(), value) for key, value in headers.items()]
         try:
             if name in ("ModelStreamInfer", "ServerReflectionInfo"):

@@ -2,13 +2,15 @@
 
 import re
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import nereid_server
 from places import ROOT
 
 PAGE = ROOT / "docs" / "security.md"
 RIGHTS = ("infer", "read", "control", "files", "admin")
+# A further path of OpenAI's interface, with the same rights.
+OPENAI_PREFIX = "/openai"
 _ROW = re.compile(r"\| (HTTP|OpenAI|gRPC|metrics|SageMaker|Vertex AI) \| `([^`]+)` \| ([^|]+?) \|(.*)\|$")
 
 
@@ -29,9 +31,12 @@ class Row:
 
 
 def rows():
-    """Every route and call, as the page lists them from their declarations."""
-    found = [_ROW.match(line) for line in PAGE.read_text().splitlines()]
-    return [Row(*(cell.strip() for cell in row.groups())) for row in found if row]
+    """Every route and call, as the page lists them from their declarations, and those below the further path."""
+    matches = [_ROW.match(line) for line in PAGE.read_text().splitlines()]
+    found = [Row(*(cell.strip() for cell in row.groups())) for row in matches if row]
+    further = [row for row in found if row.face == "OpenAI"]
+    assert further
+    return found + [replace(row, request=row.request.replace(" /", f" {OPENAI_PREFIX}/", 1)) for row in further]
 
 
 def nereid(*arguments):

@@ -22,6 +22,8 @@ SCRIPTS = ROOT / "deploy" / "dynamo"
 REQUIREMENTS = SCRIPTS / "requirements.txt"
 # Installed without what they ask for: a tenth of it is imported.
 PACKAGES = ["ai-dynamo==1.6.1", "ai-dynamo-runtime==1.6.1", "tritonserver==2.73.0"]
+# The machine's own C library is older than that of the bindings, and not the one that they run with.
+PLATFORM = ["--python-platform", "x86_64-manylinux_2_39"]
 HOME = Path(sys.prefix) / "dynamo"
 _COLOURS = re.compile(r"\x1b\[\d+m")
 START_LIMIT_S = 60
@@ -32,14 +34,19 @@ def python():
     """A program that starts the environment's Python, which is made first unless it is there. It reads LD_LIBRARY_PATH."""
     pinned = "\n".join([*PACKAGES, REQUIREMENTS.read_text()])
     once(HOME, _install, mark=f"ready-{hashlib.sha256(pinned.encode()).hexdigest()}")
+    program = HOME / "start"
+    _replace(program, starter(HOME / "python"))
+    return program
+
+
+def starter(environment):
+    """A script that starts the Python of an environment with the newer system libraries. It reads LD_LIBRARY_PATH."""
     newer = nvidia_bindings.newer_libraries()
     interpreter = Path(nvidia_bindings.interpreter())
     libraries = [newer, interpreter.parents[1] / "lib", "/usr/lib/x86_64-linux-gnu", "/lib/x86_64-linux-gnu"]
     path = "${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}" + ":".join(map(str, libraries))
-    program = HOME / "start"
-    command = f'"{newer}/ld-linux-x86-64.so.2" --library-path "{path}" "{HOME}/python/bin/python3.12" "$@"'
-    _replace(program, f"#!/bin/sh\nexec {command}\n")
-    return program
+    command = f'"{newer}/ld-linux-x86-64.so.2" --library-path "{path}" "{environment}/bin/python3.12" "$@"'
+    return f"#!/bin/sh\nexec {command}\n"
 
 
 def _replace(path, text):
@@ -55,20 +62,25 @@ def _install():
     environment = HOME / "python"
     subprocess.run([*uv, "venv", "--clear", "--python", nvidia_bindings.interpreter(), environment], check=True)
     pip = [*uv, "pip", "install", "--python", str(environment / "bin" / "python")]
-    # The machine's own C library is older than the bindings', and not the one that they run with.
-    subprocess.run([*pip, "--no-deps", "--python-platform", "x86_64-manylinux_2_39", *PACKAGES], check=True)
+    subprocess.run([*pip, "--no-deps", *PLATFORM, *PACKAGES], check=True)
     subprocess.run([*pip, "--requirement", REQUIREMENTS], check=True)
+
+
+def start(script, *arguments, store, **environment):
+    """Starts a script of deploy/dynamo."""
+    variables = {"PYTHON": str(python()), "NEREID_LIBRARY": str(Path(nereid_server.binary()).parent), "DYN_FILE_KV": str(store)}
+    # Models in Python run with the interpreter of this folder, as they do if PYTHON is the environment's own.
+    variables |= {"PATH": f"{HOME / 'python' / 'bin'}:{os.environ['PATH']}", **environment}
+    return Process([SCRIPTS / script, *map(str, arguments)], variables)
 
 
 class Process:
     """A frontend or a worker, and its log."""
 
-    def __init__(self, script, *arguments, store, **environment):
-        variables = {"PYTHON": str(python()), "NEREID_LIBRARY": str(Path(nereid_server.binary()).parent), "DYN_FILE_KV": str(store)}
-        # Models in Python run with the interpreter of this folder, as they do if PYTHON is the environment's own.
-        variables |= {"PATH": f"{HOME / 'python' / 'bin'}:{os.environ['PATH']}", **environment}
+    def __init__(self, command, variables):
         self._process = subprocess.Popen(
-            [SCRIPTS / script, *map(str, arguments)],
+            command,
+            cwd=ROOT,
             env=os.environ | variables,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

@@ -1,5 +1,5 @@
 """A small picker of endpoints, as the Gateway API Inference Extension has them: Envoy asks it over the protocol ext_proc for each request,
-and it names the server with the fewest waiting requests in the header `x-gateway-destination-endpoint`.
+and it names the server with the least load in the header `x-gateway-destination-endpoint`.
 
 Knows of ext_proc what it needs: the heads of requests.
 """
@@ -52,11 +52,31 @@ def _messages():
 _CLASSES = _messages()
 
 
+def pending(scrape):
+    """A load: the waiting requests of all models."""
+    return sum(scrape.named(PENDING).values())
+
+
+def queue_and_cache(scrape):
+    """A load, by the names that the extension's own picker knows for Triton: the requests that wait for language models, and at equal
+    numbers the part of their caches that is in use."""
+
+    def values(name, label, kind):
+        return [value for labels, value in scrape.named(name).items() if (label, kind) in labels]
+
+    waiting = values("nv_trt_llm_request_metrics", "request_type", "waiting")
+    fractions = values("nv_trt_llm_kv_cache_block_metrics", "kv_cache_block_type", "fraction")
+    assert waiting and fractions
+    return sum(waiting), max(fractions)
+
+
 class Picker:
     """Picks among servers, or refuses if none is left."""
 
-    def __init__(self, servers):
+    def __init__(self, servers, load=pending):
+        """`load` is what the server with the least of it has, by its metrics."""
         self.servers = list(servers)
+        self._load = load
         # How many requests it sent to each, by the port.
         self.picked: dict[int, int] = {}
 
@@ -68,7 +88,7 @@ class Picker:
 
     def _answer(self):
         response = _CLASSES["ProcessingResponse"]()
-        loads = [(pending, server.port) for server in self.servers if (pending := self._pending(server)) is not None]
+        loads = [(load, server.port) for server in self.servers if (load := self._load_of(server)) is not None]
         if not loads:
             response.immediate_response.status.code = 503
             return response
@@ -80,18 +100,18 @@ class Picker:
         common.clear_route_cache = 1
         return response
 
-    def _pending(self, server):
-        """The waiting requests of all models of a server; None if it is not there."""
+    def _load_of(self, server):
+        """The load of a server; None if it is not there."""
         try:
-            return sum(Scrape(server).named(PENDING).values())
+            return self._load(Scrape(server))
         except OSError:
             return None
 
 
 @contextmanager
-def running(servers):
+def running(servers, load=pending):
     """Starts a picker; gives it and its port."""
-    picker = Picker(servers)
+    picker = Picker(servers, load)
     handler = grpc.stream_stream_rpc_method_handler(
         picker.process, _CLASSES["ProcessingRequest"].FromString, _CLASSES["ProcessingResponse"].SerializeToString
     )

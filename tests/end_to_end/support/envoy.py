@@ -15,11 +15,10 @@ SERVERS = CONFIG.parent / "servers"
 PROGRAM = Path(sys.prefix) / "bin" / "envoy"
 
 
-@contextmanager
-def running(servers):
-    """Starts Envoy with the files of addresses in a folder; gives its ports for HTTP and gRPC."""
+def placed(text, servers):
+    """The configuration with the files of addresses in a folder and free ports in place of its own, and its ports for HTTP and gRPC."""
     http_port, grpc_port, admin_port = free_ports(3)
-    text = CONFIG.read_text().replace("/etc/envoy/servers", str(servers))
+    text = text.replace("/etc/envoy/servers", str(servers))
     for place, port in [
         ("0.0.0.0, port_value: 8000", http_port),
         ("0.0.0.0, port_value: 8001", grpc_port),
@@ -27,12 +26,19 @@ def running(servers):
     ]:
         assert f"address: {place}" in text
         text = text.replace(f"address: {place}", f"address: 127.0.0.1, port_value: {port}")
+    return text, (http_port, grpc_port)
+
+
+@contextmanager
+def running(servers):
+    """Starts Envoy with the files of addresses in a folder; gives its ports for HTTP and gRPC."""
+    text, ports = placed(CONFIG.read_text(), servers)
     path = servers.parent / "envoy.yaml"
     path.write_text(text)
     assert PROGRAM.exists(), f"{PROGRAM} is missing: pip install -r tests/end_to_end/requirements.txt"
     process = subprocess.Popen([PROGRAM, "-c", path, "--disable-hot-restart", "--concurrency", "1", "--log-level", "error"])
     try:
-        yield http_port, grpc_port
+        yield ports
     finally:
         process.kill()
         process.wait()

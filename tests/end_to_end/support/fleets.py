@@ -11,12 +11,23 @@ import tritonclient.grpc
 
 import nereid_server
 from http_requests import LIMIT_S, tensor
-from model_files import write_identity
+from model_files import write_identity, write_model
 from scrapes import Scrape
 from waiting import eventually
 
 BODY = json.dumps({"inputs": [tensor("INPUT0", "INT32", [1], [7])]})
 WORKERS = 6
+OPENAI_PREFIX = "/openai"
+# Paths of OpenAI's chat completions.
+CHATS = ("/v1/chat/completions", f"{OPENAI_PREFIX}/v1/chat/completions")
+# A model whose sequences are in one server's memory: another one refuses their later requests.
+STEPS = """
+backend: "identity"
+max_batch_size: 64
+input { name: "INPUT0" data_type: TYPE_INT32 dims: 1 }
+output { name: "OUTPUT0" data_type: TYPE_INT32 dims: 1 }
+sequence_batching { max_sequence_idle_microseconds: 600000000 oldest { max_candidate_sequences: 256 } }
+"""
 
 
 class Fleet:
@@ -58,6 +69,23 @@ class Fleet:
         except tritonclient.grpc.InferenceServerException as error:
             return str(error)
 
+    def step(self, sequence, number, last, protocol):
+        """A request of a sequence, which says where it belongs: the error, if there is one."""
+        headers = {"x-sequence-id": str(sequence)}
+        if protocol == "over_http":
+            state = {"sequence_id": sequence, "sequence_start": number == 0, "sequence_end": number == last}
+            body = {"parameters": state, "inputs": [tensor("INPUT0", "INT32", [1, 1], [number])]}
+            status, answer = self.request("POST", "/v2/models/steps/infer", json.dumps(body), headers)
+            return None if status == 200 and json.loads(answer)["outputs"][0]["data"] == [number] else answer
+        numbers = tritonclient.grpc.InferInput("INPUT0", [1, 1], "INT32")
+        numbers.set_data_from_numpy(np.array([[number]], np.int32))
+        state = {"sequence_id": sequence, "sequence_start": number == 0, "sequence_end": number == last}
+        try:
+            self.client.infer("steps", [numbers], headers=headers, client_timeout=LIMIT_S, **state)
+        except tritonclient.grpc.InferenceServerException as error:
+            return str(error)
+        return None
+
     def answered(self):
         """How many requests each server has answered."""
         counts = (Scrape(server).value("nv_inference_request_success", model="same", version="1") for server in self.servers)
@@ -93,7 +121,9 @@ def running(folder, balancer, *delays):
             repository = folder / f"models{number}"
             repository.mkdir()
             write_identity(repository, "same", ["INT32"], execute_delay_ms=delay)
-            how = nereid_server.running(repository, "--load-reports=always", "--log-requests=true", f"--id=server-{number}")
+            write_model(repository, "steps", STEPS)
+            flags = ["--load-reports=always", "--log-requests=true", f"--openai-prefix={OPENAI_PREFIX}", f"--id=server-{number}"]
+            how = nereid_server.running(repository, *flags)
             servers[f"server-{number}"] = started.enter_context(how)
         fleet = Fleet([*servers.values()], *started.enter_context(balancer(folder, servers)))
         started.enter_context(fleet.client)
@@ -102,7 +132,7 @@ def running(folder, balancer, *delays):
 
 
 @contextmanager
-def load(request):
+def load(request, workers=WORKERS):
     """Repeats a request in several threads; gives the errors, which are complete at the end."""
     stop, errors = threading.Event(), []
 
@@ -111,16 +141,16 @@ def load(request):
             if (error := request()) is not None:
                 errors.append(error)
 
-    with ThreadPoolExecutor(WORKERS) as pool:
-        workers = [pool.submit(work) for _ in range(WORKERS)]
+    with ThreadPoolExecutor(workers) as pool:
+        running = [pool.submit(work) for _ in range(workers)]
         try:
             yield errors
         finally:
             stop.set()
-    for worker in workers:
+    for worker in running:
         worker.result()
 
 
 def chats(fleet):
     """How many requests to OpenAI's chat completions each server has logged."""
-    return np.array([server.log.count("HTTP POST /v1/chat/completions") for server in fleet.servers])
+    return np.array([server.log.count("/v1/chat/completions") for server in fleet.servers])

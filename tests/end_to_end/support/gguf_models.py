@@ -13,6 +13,7 @@ _HEADS, _HIDDEN, _LAYERS = 4, 96, 2
 MEAN, RANK = 1, 4
 _ALIGNMENT = 32
 _U16, _U32, _F32, _BOOL, _STRING, _ARRAY, _I32 = 2, 4, 6, 7, 8, 9, 5
+KINDS = {"u16": _U16, "u32": _U32, "i32": _I32, "f32": _F32, "text": _STRING}
 _NORMAL, _UNKNOWN, _CONTROL, _BYTE = 1, 2, 3, 6
 
 
@@ -50,38 +51,7 @@ def gguf(seed=1, pooling=None):
 
 def parts(count, seed=1, pooling=None):
     """The bytes of a model's file, split into several, of which the first has the metadata."""
-    tokens, scores, types = (list(column) for column in zip(*vocabulary(), strict=True))
-    rng = np.random.default_rng(seed)
-    size = len(tokens)
-    shapes = {"token_embd.weight": (size, WIDTH), "output_norm.weight": (WIDTH,), "output.weight": (size, WIDTH)}
-    for layer in range(_LAYERS):
-        block = f"blk.{layer}."
-        shapes |= {f"{block}attn_{name}.weight": (WIDTH, WIDTH) for name in ("q", "k", "v", "output")}
-        shapes |= {f"{block}{name}_norm.weight": (WIDTH,) for name in ("attn", "ffn")}
-        shapes |= {f"{block}ffn_{name}.weight": (_HIDDEN, WIDTH) for name in ("gate", "up")}
-        shapes[f"{block}ffn_down.weight"] = (WIDTH, _HIDDEN)
-    pairs = [
-        _pair("general.architecture", _STRING, "llama"),
-        _pair("llama.context_length", _U32, CONTEXT),
-        _pair("llama.embedding_length", _U32, WIDTH),
-        _pair("llama.block_count", _U32, _LAYERS),
-        _pair("llama.feed_forward_length", _U32, _HIDDEN),
-        _pair("llama.attention.head_count", _U32, _HEADS),
-        _pair("llama.attention.layer_norm_rms_epsilon", _F32, 1e-5),
-        _pair("tokenizer.ggml.model", _STRING, "llama"),
-        _pair("tokenizer.ggml.tokens", _STRING, tokens),
-        _pair("tokenizer.ggml.scores", _F32, scores),
-        _pair("tokenizer.ggml.token_type", _I32, types),
-        _pair("tokenizer.ggml.unknown_token_id", _U32, 0),
-        _pair("tokenizer.ggml.bos_token_id", _U32, 1),
-        _pair("tokenizer.ggml.eos_token_id", _U32, 2),
-        _pair("tokenizer.chat_template", _STRING, CHAT_TEMPLATE),
-    ]
-    if pooling is not None:
-        pairs.append(_pair("llama.pooling_type", _U32, pooling))
-    tensors = [
-        _tensor(name, np.ones(shape) if len(shape) == 1 else rng.standard_normal(shape) * 0.5) for name, shape in shapes.items()
-    ]
+    pairs, tensors = (list(part.values()) for part in _model(seed, pooling))
     files = []
     for number in range(count):
         own = tensors[len(tensors) * number // count : len(tensors) * (number + 1) // count]
@@ -92,6 +62,66 @@ def parts(count, seed=1, pooling=None):
         ]
         files.append(_file((pairs if number == 0 else []) + (split if count > 1 else []), own))
     return files
+
+
+def altered(pairs=None, tensors=None, counts=None, seed=1):
+    """The bytes of a model's file in which something is wrong.
+
+    `pairs` has other values by their keys, as `(kind, value)` with a kind of `KINDS`, or bytes; None removes one. `tensors` has changes by the
+    names of tensors: of `dims`, `kind`, `offset`, `name`, or of the `contents`; None removes one. `counts` are other numbers of tensors
+    and pairs.
+    """
+    known, described = _model(seed, None)
+    for key, value in (pairs or {}).items():
+        if value is None:
+            del known[key]
+        else:
+            known[key] = value if isinstance(value, bytes) else _pair(key, KINDS.get(value[0], value[0]), value[1])
+    for name, change in (tensors or {}).items():
+        if change is None:
+            del described[name]
+        else:
+            described[name] |= change
+    return _file(list(known.values()), list(described.values()), counts)
+
+
+def _model(seed, pooling):
+    """The metadata of a model by its keys, and its tensors by their names."""
+    tokens, scores, types = (list(column) for column in zip(*vocabulary(), strict=True))
+    rng = np.random.default_rng(seed)
+    size = len(tokens)
+    shapes = {"token_embd.weight": (size, WIDTH), "output_norm.weight": (WIDTH,), "output.weight": (size, WIDTH)}
+    for layer in range(_LAYERS):
+        block = f"blk.{layer}."
+        shapes |= {f"{block}attn_{name}.weight": (WIDTH, WIDTH) for name in ("q", "k", "v", "output")}
+        shapes |= {f"{block}{name}_norm.weight": (WIDTH,) for name in ("attn", "ffn")}
+        shapes |= {f"{block}ffn_{name}.weight": (_HIDDEN, WIDTH) for name in ("gate", "up")}
+        shapes[f"{block}ffn_down.weight"] = (WIDTH, _HIDDEN)
+    values = {
+        "general.architecture": (_STRING, "llama"),
+        "llama.context_length": (_U32, CONTEXT),
+        "llama.embedding_length": (_U32, WIDTH),
+        "llama.block_count": (_U32, _LAYERS),
+        "llama.feed_forward_length": (_U32, _HIDDEN),
+        "llama.attention.head_count": (_U32, _HEADS),
+        "llama.attention.layer_norm_rms_epsilon": (_F32, 1e-5),
+        "tokenizer.ggml.model": (_STRING, "llama"),
+        "tokenizer.ggml.tokens": (_STRING, tokens),
+        "tokenizer.ggml.scores": (_F32, scores),
+        "tokenizer.ggml.token_type": (_I32, types),
+        "tokenizer.ggml.unknown_token_id": (_U32, 0),
+        "tokenizer.ggml.bos_token_id": (_U32, 1),
+        "tokenizer.ggml.eos_token_id": (_U32, 2),
+        "tokenizer.chat_template": (_STRING, CHAT_TEMPLATE),
+    }
+    if pooling is not None:
+        values["llama.pooling_type"] = (_U32, pooling)
+    pairs = {key: _pair(key, kind, value) for key, (kind, value) in values.items()}
+    tensors = {
+        name: _tensor(name, np.ones(shape) if len(shape) == 1 else rng.standard_normal(shape) * 0.5)
+        for name, shape in shapes.items()
+    }
+    return pairs, tensors
 
 
 RERANK_TEMPLATE = "<s>{query}</s>{document}</s>"
@@ -186,9 +216,7 @@ def judge(seed=4):
 def _tensor(name, values):
     """The description of a tensor, without its place in the file, and its contents."""
     # The format lists dimensions from the innermost one outwards; 0 is the type F32.
-    dims = b"".join(struct.pack("<Q", dim) for dim in reversed(values.shape))
-    info = _text(name) + struct.pack("<I", values.ndim) + dims + struct.pack("<I", 0)
-    return info, values.astype("<f4").tobytes()
+    return {"name": name, "dims": tuple(reversed(values.shape)), "kind": 0, "contents": values.astype("<f4").tobytes()}
 
 
 def adapter(seed, rank=4, trigger=None):
@@ -211,13 +239,15 @@ def adapter(seed, rank=4, trigger=None):
     return _file(pairs, tensors)
 
 
-def _file(pairs, tensors):
+def _file(pairs, tensors, counts=None):
     """A file with this metadata and these tensors."""
     infos, data = b"", b""
-    for info, contents in tensors:
-        infos += info + struct.pack("<Q", len(data))
+    for tensor in tensors:
+        dims, contents = tensor["dims"], tensor["contents"]
+        infos += _text(tensor["name"]) + struct.pack(f"<I{len(dims)}QI", tensor.get("rank", len(dims)), *dims, tensor["kind"])
+        infos += struct.pack("<Q", tensor.get("offset", len(data)))
         data += contents + b"\0" * (-len(contents) % _ALIGNMENT)
-    head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(pairs)) + b"".join(pairs) + infos
+    head = b"GGUF" + struct.pack("<IQQ", 3, *(counts or (len(tensors), len(pairs)))) + b"".join(pairs) + infos
     return head + b"\0" * (-len(head) % _ALIGNMENT) + data
 
 

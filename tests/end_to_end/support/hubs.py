@@ -137,9 +137,12 @@ class HuggingFace(Host):
             if what not in files:
                 return 404, {}, b"Entry not found"
             contents = files[what]
+            # The hub's own client needs these.
+            told = {"x-repo-commit": commit, "etag": f'"{sha256(contents)}"'}
             if len(contents) < LARGE:
-                return 200, {}, contents
-            return 302, {"location": f"{self.delivery.origin}/{self.delivery.put(contents)}"}, b""
+                return 200, told, contents
+            told |= {"x-linked-etag": told["etag"], "x-linked-size": str(len(contents))}
+            return 302, told | {"location": f"{self.delivery.origin}/{self.delivery.put(contents)}"}, b""
         # Two to a page.
         begin, names = int(query.get("cursor", ["0"])[0]), sorted(files)
         link = f'<http://{self.address}{quote(path)}?recursive=true&cursor={begin + 2}>; rel="next"'

@@ -26,11 +26,12 @@ def command_line(pid):
 class Application:
     """An application with one replica: its module, the name of what builds it, and that of its deployment."""
 
-    def __init__(self, repository, folder, path="serve:app:Nereid"):
+    def __init__(self, repository, folder, path="serve:app:Nereid", **variables):
+        """`variables` are further ones of the environment of all of Ray's processes."""
         prepare()
         package = python_package.install(folder / "package")
         self.port = free_port()
-        environment = os.environ | {"PYTHONPATH": f"{package}:{ROOT / 'deploy/ray'}:{ROOT / 'tests/measure'}"}
+        environment = os.environ | {"PYTHONPATH": f"{package}:{ROOT / 'deploy/ray'}:{ROOT / 'tests/measure'}"} | variables
         arguments = [path, self.port, json.dumps({"model_repository": str(repository)})]
         pipe = subprocess.PIPE
         command = [str(PYTHON), str(_PROGRAM), *map(str, arguments)]
@@ -40,7 +41,11 @@ class Application:
 
     def replicas(self):
         """The processes of the replicas."""
-        return [pid for pid in tree(self.pid) if command_line(pid).startswith("ray::ServeReplica:")]
+        return self.processes("ray::ServeReplica:")
+
+    def processes(self, name):
+        """The processes whose command lines begin like this."""
+        return [pid for pid in tree(self.pid) if command_line(pid).startswith(name)]
 
     def _answer(self):
         assert self._process.stdout is not None

@@ -1,10 +1,18 @@
-"""Reads a server's metrics as a collector does, with the parser of Prometheus's own client library."""
+"""Reads a server's metrics as a collector does, with the parser of Prometheus's own client library. Each of them has to be in
+docs/metrics.md."""
 
+import re
 from http.client import HTTPConnection
 
 from prometheus_client.parser import text_string_to_metric_families
 
 from http_requests import LIMIT_S, Answer
+from places import ROOT
+
+# The metrics that the page describes.
+DOCUMENTED = frozenset(re.findall(r"`((?:nv|nereid|gen_ai)_\w+|vllm:\w+)`", (ROOT / "docs/metrics.md").read_text()))
+# Beginnings of the server's own names. Models and backends register others.
+_OWN = ("nv_", "nereid_", "vllm:", "gen_ai_")
 
 
 def get(server, path="/metrics", method="GET", headers=None):
@@ -28,6 +36,8 @@ class Scrape:
         # The kind of each family, as its line says.
         lines = (line.split() for line in self.text.splitlines() if line.startswith("# TYPE "))
         self.kinds = {name: kind for _, _, name, kind in lines}
+        unknown = [name for name in self.kinds if name.startswith(_OWN) and name not in DOCUMENTED]
+        assert not unknown, f"docs/metrics.md lacks {unknown}"
         self.samples: dict[tuple[str, frozenset], float] = {}
         for family in text_string_to_metric_families(self.text):
             for sample in family.samples:

@@ -8,7 +8,6 @@
 //! share a wake-up. The load runs outside of Valgrind and checks every answer.
 
 mod baseline;
-mod callgrind;
 mod requests;
 
 use std::fs;
@@ -19,8 +18,8 @@ use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 
 use self::baseline::{Baseline, Count};
-use self::callgrind::Valgrind;
 use self::requests::Requests;
+use super::callgrind::Valgrind;
 use super::grpc::Way;
 use super::http::{LARGE, SMALL, write_repository_with};
 use super::programs;

@@ -55,8 +55,8 @@ pub struct Options {
 
 /// Runs the whole comparison and prints its tables.
 pub fn run(project: &Project, options: &Options) -> Result<()> {
-    require("wrk", "-v")?;
-    require("nginx", "-v")?;
+    require("wrk", "-v", "wrk")?;
+    require("nginx", "-v", "nginx-light")?;
     let binary = programs::nereid(project, options.binary.as_deref())?;
     show(&mut project.cargo(&["build", "--release", "-p", "nereid-kserve", "--example", "echo"]))?;
     let cores = thread::available_parallelism()?.get();
@@ -124,11 +124,12 @@ fn compare(
     Ok(())
 }
 
-pub(super) fn require(program: &str, version_flag: &str) -> Result<()> {
+/// Fails if the program is not installed, with Debian's package that has it.
+pub(super) fn require(program: &str, version_flag: &str, package: &str) -> Result<()> {
     let started =
         Command::new(program).arg(version_flag).stdout(Stdio::null()).stderr(Stdio::null()).status();
     if started.is_err() {
-        bail!("{program} is needed for this measurement: apt-get install wrk nginx-light");
+        bail!("{program} is needed for this measurement: apt-get install {package}");
     }
     Ok(())
 }

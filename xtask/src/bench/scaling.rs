@@ -45,8 +45,8 @@ type Curve = Vec<(u64, Vec<Pair>)>;
 
 /// Measures, prints and draws.
 pub fn run(project: &Project, options: &Options) -> Result<()> {
-    require("wrk", "-v")?;
-    require("nginx", "-v")?;
+    require("wrk", "-v", "wrk")?;
+    require("nginx", "-v", "nginx-light")?;
     let binary = programs::nereid(project, options.binary.as_deref())?;
     show(&mut project.cargo(&["build", "--release", "-p", "nereid-kserve", "--example", "echo"]))?;
     let folder = tempfile::tempdir()?;

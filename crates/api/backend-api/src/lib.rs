@@ -18,6 +18,7 @@ mod capabilities;
 mod elements;
 mod error;
 mod intake;
+pub mod language_metrics;
 mod memory;
 mod metrics;
 mod output;

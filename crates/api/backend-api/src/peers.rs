@@ -97,10 +97,11 @@ impl InnerRequest {
         Self { request, parent: None }
     }
 
-    /// A request made for `parent`, traced as its child and cancelled with it.
+    /// A request made for `parent`: of the same sender, traced as its child and cancelled with it.
     pub fn of(parent: &Request, request: InferRequest) -> Self {
         let trace = parent.trace.as_ref().map(RequestTrace::child);
-        Self { request: InferRequest { trace, ..request }, parent: Some(parent.cancellation()) }
+        let request = InferRequest { trace, flow: parent.flow, ..request };
+        Self { request, parent: Some(parent.cancellation()) }
     }
 
     /// The request, and the parent's cancellation, which also cancels it. For the server.

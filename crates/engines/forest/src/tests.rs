@@ -56,7 +56,13 @@ fn cases() -> &'static [Case] {
         let read = |name: &str| -> Vec<Case> {
             serde_json::from_slice(&fs::read(models().join(name)).unwrap()).unwrap()
         };
-        let files = ["cases.json", "binary_cases.json", "checkpoint_cases.json", "leaf_cases.json"];
+        let files = [
+            "cases.json",
+            "binary_cases.json",
+            "checkpoint_cases.json",
+            "leaf_cases.json",
+            "real_cases.json",
+        ];
         files.into_iter().flat_map(read).collect()
     });
     &CASES
@@ -77,7 +83,7 @@ fn difference(own: &[f32], expected: &[Vec<f64>]) -> f64 {
 #[test]
 fn results_are_those_of_the_models_own_libraries() {
     let cases = cases();
-    assert_eq!(cases.len(), 156);
+    assert_eq!(cases.len(), 180);
     for case in cases {
         let difference = difference(&case.forest().predict(&case.rows(), 1), &case.expected);
         assert!(difference <= 1e-6, "{}: {difference}", case.name);

@@ -14,6 +14,7 @@ mod idle;
 mod patience;
 mod processes;
 mod settings;
+mod threads;
 mod trial;
 
 pub use processes::{INFORMS, Processes};

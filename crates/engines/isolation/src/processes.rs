@@ -14,6 +14,7 @@ use nereid_worker_protocol::call;
 
 use crate::patience;
 use crate::settings::Settings;
+use crate::threads::{ThreadBudget, ThreadLease};
 
 /// Time limit for opening the backend, which may have to compile code first.
 const OPENING: Duration = Duration::from_secs(600);
@@ -34,6 +35,8 @@ pub struct Processes {
     settings: Settings,
     sandbox: SandboxSettings,
     capabilities: BackendCapabilities,
+    /// `None` if models may have any number of threads.
+    threads: Option<Arc<ThreadBudget>>,
 }
 
 impl Processes {
@@ -53,12 +56,20 @@ impl Processes {
         first.policy = sandbox.without_model()?;
         let process = Process::start(&first, "backend", Arc::new(NoPeers), limits, Box::new(|_| ()))?;
         process.call(call::READY, call::READINESS, |_| ())?;
-        Ok(Self { launch, settings, sandbox, capabilities })
+        Ok(Self { launch, settings, sandbox, capabilities, threads: None })
+    }
+
+    /// Limits the threads of all models together to the number of processors. `parameter` is a model's, with the threads of each of its
+    /// instances.
+    #[must_use]
+    pub fn limiting_threads(self, parameter: &'static str) -> Self {
+        Self { threads: Some(Arc::new(ThreadBudget::new(parameter))), ..self }
     }
 }
 
 impl Backend for Processes {
-    fn load(&self, context: ModelContext) -> Result<Box<dyn Model>> {
+    fn load(&self, mut context: ModelContext) -> Result<Box<dyn Model>> {
+        let threads = self.threads.as_ref().map(|budget| budget.lease(&context.name, &mut context.config));
         let load = self.settings.load;
         let load = load.unwrap_or_else(|| Some(patience::for_files(&context.version_directory())));
         let step = self.settings.execute.unwrap_or(Some(STEP)).map(|limit| limit.max(SHORTEST_STEP));
@@ -70,7 +81,12 @@ impl Backend for Processes {
         );
         let mut launch = self.launch.clone();
         launch.policy = self.sandbox.of_model(&context, launch.policy.readable)?;
-        Ok(Box::new(WorkerModel::load(context, launch, limits, Box::new(HostArguments))?))
+        Ok(Box::new(WorkerModel::load(
+            context,
+            launch,
+            limits,
+            Box::new(HostArguments { _threads: threads }),
+        )?))
     }
 
     fn capabilities(&self) -> BackendCapabilities {
@@ -80,7 +96,9 @@ impl Backend for Processes {
 }
 
 /// The arguments of a model's processes.
-struct HostArguments;
+struct HostArguments {
+    _threads: Option<ThreadLease>,
+}
 
 impl Program for HostArguments {
     fn of_model(&self, context: &ModelContext) -> Arguments {

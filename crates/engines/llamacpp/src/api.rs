@@ -164,6 +164,7 @@ nereid_dylib::symbols! {
         sequence_start = "llama_memory_seq_pos_min" => unsafe extern "C" fn(*mut RawMemory, i32) -> i32,
         vocabulary_size = "llama_vocab_n_tokens" => unsafe extern "C" fn(*const RawVocabulary) -> i32,
         vocabulary_text = "llama_vocab_get_text" => unsafe extern "C" fn(*const RawVocabulary, i32) -> *const c_char,
+        is_control = "llama_vocab_is_control" => unsafe extern "C" fn(*const RawVocabulary, i32) -> bool,
         is_end = "llama_vocab_is_eog" => unsafe extern "C" fn(*const RawVocabulary, i32) -> bool,
         first_token = "llama_vocab_bos" => unsafe extern "C" fn(*const RawVocabulary) -> i32,
         last_token = "llama_vocab_eos" => unsafe extern "C" fn(*const RawVocabulary) -> i32,

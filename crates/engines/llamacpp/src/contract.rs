@@ -5,16 +5,19 @@ use nereid_backend_api::{
 };
 use nereid_model_config::proto::{ModelInput, ModelOutput, ModelParameter};
 
-use crate::engine::Vocabulary;
+use crate::engine::{Token, Vocabulary};
 use crate::parameters::SamplingParameters;
 use crate::sampler::TokenLogprob;
 use crate::scheduler::{Finish, Part};
+use crate::tokens;
 use crate::weights::Weights;
 
 pub(crate) const TEXT_INPUT: &str = "text_input";
 pub(crate) const TEXT_OUTPUT: &str = "text_output";
 const STREAM: &str = "stream";
 const SAMPLING_PARAMETERS: &str = "sampling_parameters";
+/// A character; between two of it, the prompt has no special tokens.
+const LITERAL_MARK: &str = "literal_mark";
 const EXCLUDE_INPUT: &str = "exclude_input_in_output";
 /// `generate` unless a request sets it.
 pub(crate) const OPERATION: &str = "operation";
@@ -29,10 +32,13 @@ pub(crate) const TOKENS: &str = "tokens";
 const RETURN_FINISH_REASON: &str = "return_finish_reason";
 const RETURN_LOGPROBS: &str = "return_logprobs";
 const RETURN_INPUT_TOKENS: &str = "return_num_input_tokens";
+const RETURN_CACHED_TOKENS: &str = "return_num_cached_tokens";
 const RETURN_OUTPUT_TOKENS: &str = "return_num_output_tokens";
 const FINISH_REASON: &str = "finish_reason";
 const LOGPROBS: &str = "logprobs";
 const INPUT_TOKENS: &str = "num_input_tokens";
+/// The number of the prompt's tokens that were in the cache.
+const CACHED_TOKENS: &str = "num_cached_tokens";
 const OUTPUT_TOKENS: &str = "num_output_tokens";
 
 /// The inputs, and whether a request needs them. All have one element, but for the tokens.
@@ -44,11 +50,13 @@ const INPUTS: &[(&str, DataType, bool)] = &[
     (RETURN_FINISH_REASON, DataType::Bool, false),
     (RETURN_LOGPROBS, DataType::Bool, false),
     (RETURN_INPUT_TOKENS, DataType::Bool, false),
+    (RETURN_CACHED_TOKENS, DataType::Bool, false),
     (RETURN_OUTPUT_TOKENS, DataType::Bool, false),
     (OPERATION, DataType::Bytes, false),
     (SPECIAL_TOKENS, DataType::Bool, false),
     (RETURN_TOKEN_TEXTS, DataType::Bool, false),
     (TOKENS, DataType::Int32, false),
+    (LITERAL_MARK, DataType::Bytes, false),
 ];
 
 const OUTPUTS: &[(&str, DataType)] = &[
@@ -56,6 +64,7 @@ const OUTPUTS: &[(&str, DataType)] = &[
     (FINISH_REASON, DataType::Bytes),
     (LOGPROBS, DataType::Bytes),
     (INPUT_TOKENS, DataType::Uint32),
+    (CACHED_TOKENS, DataType::Uint32),
     (OUTPUT_TOKENS, DataType::Uint32),
     (TOKENS, DataType::Int32),
     (TOKEN_TEXTS, DataType::Bytes),
@@ -94,7 +103,9 @@ pub(crate) fn complete(config: &mut ModelConfig) {
 
 /// Adds the parameters by which faces render chats, and the longest context, unless the configuration sets them.
 pub(crate) fn complete_chat(config: &mut ModelConfig, weights: &Weights, context: usize) {
+    let control_tokens = serde_json::Value::from(weights.control_tokens());
     let found = [
+        ("control_tokens", Some(control_tokens.to_string())),
         ("context_length", Some(context.to_string())),
         ("chat_template", weights.metadata("tokenizer.chat_template")),
         ("bos_token", weights.first_token()),
@@ -165,6 +176,9 @@ fn type_name(data_type: DataType) -> &'static str {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Wish {
     pub(crate) text: String,
+    /// The tokens of the prompt, if they are given instead of its text.
+    pub(crate) tokens: Option<Vec<Token>>,
+    pub(crate) literal_mark: Option<char>,
     pub(crate) parameters: SamplingParameters,
     pub(crate) format: Format,
 }
@@ -177,7 +191,16 @@ pub(crate) struct Format {
     finish_reason: bool,
     logprobs: bool,
     input_tokens: bool,
+    cached_tokens: bool,
     output_tokens: bool,
+}
+
+/// How many tokens a prompt has.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct PromptTokens {
+    pub(crate) count: usize,
+    /// The part that was in the cache.
+    pub(crate) cached: usize,
 }
 
 impl Wish {
@@ -202,9 +225,18 @@ impl Wish {
         if !logprobs {
             parameters.logprobs = None;
         }
+        let prompt = text(request, TEXT_INPUT)?
+            .ok_or_else(|| Error::invalid_arg("the request lacks input 'text_input'"))?;
+        let tokens = tokens::given(request, vocabulary)?;
+        if tokens.is_some() && !prompt.is_empty() {
+            return Err(Error::invalid_arg(format!(
+                "the request has a prompt in both '{TEXT_INPUT}' and '{TOKENS}', but one of them must be empty"
+            )));
+        }
         Ok(Self {
-            text: text(request, TEXT_INPUT)?
-                .ok_or_else(|| Error::invalid_arg("the request lacks input 'text_input'"))?,
+            text: prompt,
+            tokens,
+            literal_mark: literal_mark(request)?,
             parameters,
             format: Format {
                 streams,
@@ -212,9 +244,23 @@ impl Wish {
                 finish_reason: returns(RETURN_FINISH_REASON)?,
                 logprobs,
                 input_tokens: returns(RETURN_INPUT_TOKENS)?,
+                cached_tokens: returns(RETURN_CACHED_TOKENS)?,
                 output_tokens: returns(RETURN_OUTPUT_TOKENS)?,
             },
         })
+    }
+}
+
+/// The mark in the prompt of a request.
+///
+/// # Errors
+/// The input is not one character.
+pub(crate) fn literal_mark(request: &Request) -> Result<Option<char>> {
+    let Some(text) = text(request, LITERAL_MARK)? else { return Ok(None) };
+    let mut characters = text.chars();
+    match (characters.next(), characters.next()) {
+        (Some(mark), None) => Ok(Some(mark)),
+        _ => Err(Error::invalid_arg(format!("input '{LITERAL_MARK}' must be one character"))),
     }
 }
 
@@ -249,7 +295,7 @@ pub(crate) fn response(
     request: &Request,
     format: Format,
     part: &Part,
-    input_tokens: usize,
+    prompt: PromptTokens,
     finish: Option<Finish>,
     vocabulary: &dyn Vocabulary,
 ) -> Result<Response> {
@@ -270,7 +316,8 @@ pub(crate) fn response(
         outputs.push(text_tensor(LOGPROBS, &logprobs_json(&part.logprobs, vocabulary))?);
     }
     let counts = [
-        (format.input_tokens, INPUT_TOKENS, input_tokens),
+        (format.input_tokens, INPUT_TOKENS, prompt.count),
+        (format.cached_tokens, CACHED_TOKENS, prompt.cached),
         (format.output_tokens, OUTPUT_TOKENS, part.tokens),
     ];
     for (is_requested, name, count) in counts {

@@ -77,6 +77,47 @@ pub(crate) trait Vocabulary: Send + Sync {
     /// A text cannot be tokenized, or the vocabulary lacks a separator.
     fn pair(&self, query: &str, document: &str) -> Result<Vec<Token>, String>;
 
+    /// The tokens of a text, in which no special ones are found.
+    ///
+    /// # Errors
+    /// The text cannot be tokenized.
+    fn tokenize_literally(&self, text: &str) -> Result<Vec<Token>, String>;
+
+    /// As [`tokenize`](Self::tokenize). Between two marks, the text has no special tokens.
+    ///
+    /// # Errors
+    /// The text cannot be tokenized.
+    fn tokenize_marked(
+        &self,
+        text: &str,
+        mark: Option<char>,
+        adds_special: bool,
+    ) -> Result<Vec<Token>, String> {
+        let Some(mark) = mark.filter(|mark| text.contains(*mark)) else {
+            return self.tokenize(text, adds_special);
+        };
+        let frame = if adds_special { self.tokenize("", true)? } else { Vec::new() };
+        let (first, last) = frame.split_at(frame.len().min(1));
+        let mut tokens = first.to_vec();
+        for (number, part) in text.split(mark).enumerate().filter(|(_, part)| !part.is_empty()) {
+            let is_literal = number % 2 == 1;
+            tokens.extend(if is_literal {
+                self.tokenize_literally(part)?
+            } else {
+                self.tokenize(part, false)?
+            });
+        }
+        if let [one, other, ..] = tokens[..]
+            && first == [one]
+            && one == other
+        {
+            // A chat template has written the first token, too.
+            tokens.remove(0);
+        }
+        tokens.extend(last);
+        Ok(tokens)
+    }
+
     /// The text of tokens, special ones included. All of them are tokens of the vocabulary.
     fn detokenize(&self, tokens: &[Token]) -> Vec<u8>;
 

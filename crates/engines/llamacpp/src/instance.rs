@@ -7,11 +7,11 @@ use nereid_backend_api::{
     Batch, BatchMonitor, Error, ExecutionTimes, Instance, Intake, Next, Request, Result,
 };
 
-use crate::contract::{self, Format, Wish};
+use crate::contract::{self, Format, PromptTokens, Wish};
 use crate::engine::{Engine, Token, Vocabulary};
 use crate::guide::{self, Compiler};
 use crate::metrics::Metrics;
-use crate::scheduler::{Client, Finish, Generation, Load, Part, Scheduler};
+use crate::scheduler::{Client, Finish, Generation, Load, Owner, Part, Scheduler};
 use crate::tokens;
 
 /// An instance over an engine.
@@ -22,6 +22,8 @@ pub(crate) struct LanguageInstance<E> {
     longest_text: usize,
     /// The names of the engine's adapters, by their numbers.
     adapters: Vec<String>,
+    /// Whether requests of different senders share cached prefixes.
+    shares_prefixes: bool,
     compiler: Compiler,
     /// Requests whose forms are being compiled.
     waiting: Vec<Waiting>,
@@ -51,6 +53,7 @@ impl<E: Engine> LanguageInstance<E> {
         vocabulary: Arc<dyn Vocabulary>,
         longest_text: usize,
         adapters: Vec<String>,
+        shares_prefixes: bool,
         metrics: Option<Metrics>,
     ) -> Self {
         let compiler = Compiler::new(Arc::clone(&vocabulary));
@@ -59,6 +62,7 @@ impl<E: Engine> LanguageInstance<E> {
             vocabulary,
             longest_text,
             adapters,
+            shares_prefixes,
             compiler,
             waiting: Vec::new(),
             metrics: metrics.map(|metrics| Arc::new(Mutex::new(metrics))),
@@ -78,12 +82,17 @@ impl<E: Engine> LanguageInstance<E> {
                     let inputs_ready = Instant::now();
                     request.responder().mark(nereid_backend_api::Phase::InputsReady, inputs_ready);
                     let text = if wish.format.repeats_input { wish.text } else { String::new() };
+                    let owner = Owner {
+                        flow: if self.shares_prefixes { 0 } else { request.flow.id },
+                        salt: std::mem::take(&mut wish.parameters.cache_salt),
+                    };
                     let client = Reply {
                         request,
                         format: wish.format,
                         vocabulary: Arc::clone(&self.vocabulary),
                         pending: Part { text, ..Part::default() },
                         input_tokens: prompt.len(),
+                        cached_tokens: 0,
                         output_tokens: 0,
                         first_token: None,
                         metrics: self.metrics.clone(),
@@ -93,9 +102,9 @@ impl<E: Engine> LanguageInstance<E> {
                     };
                     let structure = wish.parameters.structure.take();
                     let parameters = wish.parameters;
-                    let generation = Generation { client, prompt, parameters, guide: None, adapter };
+                    let generation = Generation { client, prompt, parameters, owner, guide: None, adapter };
                     match structure.map(|structure| self.compiler.begin(structure)) {
-                        None => self.admit_ready(generation),
+                        None => self.scheduler.admit(generation, Instant::now()),
                         Some(Ok(guide)) => self.waiting.push(Waiting { generation, guide }),
                         Some(Err(error)) => generation.client.fail(error),
                     }
@@ -105,17 +114,9 @@ impl<E: Engine> LanguageInstance<E> {
         }
     }
 
-    fn admit_ready(&mut self, generation: Generation<Reply>) {
-        let tokens = generation.prompt.len();
-        let cached = self.scheduler.admit(generation, Instant::now());
-        if let Some(metrics) = &self.metrics {
-            metrics.lock().unwrap_or_else(PoisonError::into_inner).add_prompt(tokens, cached);
-        }
-    }
-
     /// Reads a request, its text as tokens, and its adapter.
     fn prepare(&self, request: &Request) -> Result<Prepared> {
-        let wish = Wish::of(request, self.vocabulary.size())?;
+        let mut wish = Wish::of(request, self.vocabulary.size())?;
         let most = self.scheduler.longest_guess();
         if let Some(guessed) = wish.parameters.speculative_tokens.filter(|guessed| *guessed > most) {
             return Err(Error::invalid_arg(format!(
@@ -125,16 +126,30 @@ impl<E: Engine> LanguageInstance<E> {
         let context = self.scheduler.limits().context;
         let too_long = |length: String| {
             Error::invalid_arg(format!(
-                "input 'text_input' has {length}, but the context holds {context} tokens, of which one is for the output"
+                "the prompt has {length}, but the context holds {context} tokens, of which one is for the output"
             ))
         };
         if wish.text.len() > self.longest_text {
             return Err(too_long(format!("{} bytes", wish.text.len())));
         }
-        let prompt = self.vocabulary.tokenize(&wish.text, true);
-        let prompt = prompt.map_err(|reason| Error::invalid_arg(format!("input 'text_input': {reason}")))?;
+        let prompt = match wish.tokens.take() {
+            Some(tokens) => {
+                if wish.format.repeats_input {
+                    let text = self.vocabulary.detokenize(&tokens);
+                    wish.text = String::from_utf8_lossy(&text).into_owned();
+                }
+                tokens
+            }
+            None => self
+                .vocabulary
+                .tokenize_marked(&wish.text, wish.literal_mark, true)
+                .map_err(|reason| Error::invalid_arg(format!("input 'text_input': {reason}")))?,
+        };
+        if let Some(mark) = wish.literal_mark {
+            wish.text = wish.text.replace(mark, "");
+        }
         match prompt.len() {
-            0 => Err(Error::invalid_arg("input 'text_input' has no tokens")),
+            0 => Err(Error::invalid_arg("the prompt has no tokens")),
             length if length >= context => Err(too_long(format!("{length} tokens"))),
             _ => Ok(Prepared { adapter: self.adapter(wish.parameters.adapter.as_deref())?, wish, prompt }),
         }
@@ -177,7 +192,7 @@ impl<E: Engine> LanguageInstance<E> {
             match outcome {
                 Ok(guide) => {
                     generation.guide = Some(guide);
-                    self.admit_ready(generation);
+                    self.scheduler.admit(generation, Instant::now());
                 }
                 Err(error) => generation.client.fail(error),
             }
@@ -239,6 +254,8 @@ pub(crate) struct Reply {
     /// Output that is not sent yet.
     pending: Part,
     input_tokens: usize,
+    /// Tokens of the prompt that were in the cache.
+    cached_tokens: usize,
     output_tokens: usize,
     first_token: Option<Instant>,
     metrics: Option<Arc<Mutex<Metrics>>>,
@@ -261,13 +278,22 @@ impl Reply {
     /// A response of what is not sent yet.
     fn response(&mut self, finish: Option<Finish>) -> Result<nereid_backend_api::Response> {
         let part = std::mem::take(&mut self.pending);
-        contract::response(&self.request, self.format, &part, self.input_tokens, finish, &*self.vocabulary)
+        let prompt = PromptTokens { count: self.input_tokens, cached: self.cached_tokens };
+        contract::response(&self.request, self.format, &part, prompt, finish, &*self.vocabulary)
     }
 }
 
 impl Client for Reply {
     fn is_cancelled(&self) -> bool {
         self.request.responder().is_cancelled()
+    }
+
+    fn admitted(&mut self, cached: usize) {
+        self.cached_tokens = cached;
+        if let Some(metrics) = &self.metrics {
+            let metrics = metrics.lock().unwrap_or_else(PoisonError::into_inner);
+            metrics.add_prompt(self.input_tokens, cached);
+        }
     }
 
     fn part(&mut self, part: Part) {

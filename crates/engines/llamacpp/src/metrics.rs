@@ -3,21 +3,10 @@
 
 use std::time::Duration;
 
+use nereid_backend_api::language_metrics::{FIRST_TOKEN_BOUNDS, PER_TOKEN_BOUNDS, REQUEST_BOUNDS};
 use nereid_backend_api::{Metric, MetricKind, MetricLabels, MetricRegistry, Result};
 
 use crate::scheduler::{Finish, Load};
-
-/// Bounds of buckets in seconds, as vLLM has them.
-const FIRST_TOKEN: &[f64] = &[
-    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0,
-    80.0,
-];
-const PER_TOKEN: &[f64] =
-    &[0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0];
-const REQUEST: &[f64] = &[
-    0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0,
-    960.0,
-];
 
 /// The metrics of one instance.
 pub(crate) struct Metrics {
@@ -153,20 +142,20 @@ impl Metrics {
             first_token: histograms(
                 "time_to_first_token_seconds",
                 "time_to_first_token",
-                "Time from the admission of a request to its first token, without its time in the queue",
-                FIRST_TOKEN,
+                "Time from the start of a request to its first token",
+                FIRST_TOKEN_BOUNDS,
             )?,
             per_token: histograms(
                 "time_per_output_token_seconds",
                 "time_per_output_token",
                 "Time for each token after the first, on average over a request",
-                PER_TOKEN,
+                PER_TOKEN_BOUNDS,
             )?,
             request: histograms(
                 "e2e_request_latency_seconds",
                 "request_duration",
-                "Time from the admission of a request to its end, without its time in the queue",
-                REQUEST,
+                "Time from the start of a request to its end",
+                REQUEST_BOUNDS,
             )?,
             cache,
             last: Load { waiting: usize::MAX, ..Load::default() },

@@ -270,7 +270,14 @@ impl Model for GgufModel {
             metrics.inspect_err(|error| tracing::warn!("model '{}' has no metrics: {error}", self.name)).ok()
         });
         let adapters = self.adapters.iter().map(|(name, _)| name.clone()).collect();
-        Ok(Box::new(LanguageInstance::new(scheduler, weights, longest_text, adapters, metrics)))
+        Ok(Box::new(LanguageInstance::new(
+            scheduler,
+            weights,
+            longest_text,
+            adapters,
+            self.options.shares_prefixes,
+            metrics,
+        )))
     }
 }
 

@@ -53,6 +53,8 @@ pub(crate) struct Options {
     pub(crate) draft_probability: f32,
     /// Whether embeddings have the length 1.
     pub(crate) normalizes: bool,
+    /// Whether requests of different senders share cached prefixes.
+    pub(crate) shares_prefixes: bool,
 }
 
 impl Options {
@@ -88,14 +90,17 @@ impl Options {
         let draft_model =
             config.parameters.get("draft_model").map(|value| value.string_value.trim().to_owned());
         let guess = if draft_model.is_some() { DRAFT_GUESS } else { 0 };
-        let cores = available_parallelism().map_or(1, usize::from);
+        let processors = available_parallelism().map_or(1, usize::from);
+        let instances =
+            config.instance_group.iter().map(|group| usize::try_from(group.count).unwrap_or(1).max(1));
+        let share = (processors / instances.sum::<usize>().max(1)).max(1);
         Ok(Self {
             sequences,
             context: size("context_length", 8, 1 << 24)?,
             cache: size("cache_tokens", 8, 1 << 28)?,
             batch,
             // Threads wait for each other without sleeping: more than there are processors would make each token take seconds.
-            threads: size("threads", 1, 1024)?.unwrap_or(1).min(cores),
+            threads: size("threads", 1, 1024)?.unwrap_or(1).min(share),
             gpu_layers: number("gpu_layers", 0, 10_000)?.and_then(|number| i32::try_from(number).ok()),
             time_limit: number("time_limit_seconds", 0, u32::MAX)?
                 .filter(|seconds| *seconds > 0)
@@ -109,6 +114,19 @@ impl Options {
                 Some(other) => {
                     return Err(Error::invalid_arg(format!(
                         "parameter 'normalize' is '{other}', but must be true or false"
+                    )));
+                }
+            },
+            shares_prefixes: match config
+                .parameters
+                .get("prefix_cache")
+                .map(|value| value.string_value.trim())
+            {
+                None | Some("principal") => false,
+                Some("shared") => true,
+                Some(other) => {
+                    return Err(Error::invalid_arg(format!(
+                        "parameter 'prefix_cache' is '{other}', but must be principal or shared"
                     )));
                 }
             },
@@ -212,6 +230,16 @@ mod tests {
         let cores = available_parallelism().unwrap().get();
         let set = options(&[("threads", "1024"), ("time_limit_seconds", "90")]).unwrap();
         assert_eq!((set.threads, set.time_limit), (cores, Some(Duration::from_secs(90))));
+        let several = |count| {
+            let text = format!(
+                "backend: 'llamacpp' instance_group {{ kind: KIND_CPU count: {count} }}
+                 parameters {{ key: 'threads' value {{ string_value: '1024' }} }}"
+            );
+            Options::of(&normalised("m", &text)).unwrap().threads
+        };
+        for count in [1, 2, 3, cores, cores + 1] {
+            assert_eq!(several(count), (cores / count).max(1), "{count}");
+        }
         assert_eq!(options(&[("time_limit_seconds", "0")]).unwrap().time_limit, None);
     }
 
@@ -258,6 +286,7 @@ mod tests {
                 "parameter 'context_length' is 'long', but must be a number from 8 to 16777216",
             ),
             (&[("normalize", "maybe")], "parameter 'normalize' is 'maybe', but must be true or false"),
+            (&[("prefix_cache", "")], "parameter 'prefix_cache' is '', but must be principal or shared"),
             (
                 &[("speculative_tokens", "33")],
                 "parameter 'speculative_tokens' is '33', but must be a number from 0 to 32",

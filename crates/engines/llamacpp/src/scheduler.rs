@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use nereid_backend_api::Error;
 
 use self::pace::Pace;
+pub(crate) use self::slot::Owner;
 use self::slot::{Active, Slot};
 use crate::engine::{BatchToken, DecodeError, Engine, Limits, Token, Vocabulary};
 use crate::guide::Guide;
@@ -74,6 +75,9 @@ pub(crate) struct Part {
 pub(crate) trait Client {
     fn is_cancelled(&self) -> bool;
 
+    /// The request has a sequence, which holds this many tokens of its prompt already.
+    fn admitted(&mut self, cached: usize);
+
     /// Another part; more follow.
     fn part(&mut self, part: Part);
 
@@ -90,6 +94,7 @@ pub(crate) struct Generation<C> {
     /// Not empty, and shorter than the context.
     pub(crate) prompt: Vec<Token>,
     pub(crate) parameters: SamplingParameters,
+    pub(crate) owner: Owner,
     /// Keeps the output within a form.
     pub(crate) guide: Option<Guide>,
     /// The engine's adapter, by its number.
@@ -176,23 +181,22 @@ impl<E: Engine, C: Client> Scheduler<E, C> {
         self.slots.iter().all(|slot| slot.active.is_none())
     }
 
-    /// Admits a request. It fails without [room](Self::room). Returns how many tokens of its prompt were found in the cache.
-    pub(crate) fn admit(&mut self, generation: Generation<C>, now: Instant) -> usize {
+    /// Admits a request. It fails without [room](Self::room).
+    pub(crate) fn admit(&mut self, mut generation: Generation<C>, now: Instant) {
         let Some((number, reused)) = self.assign(&generation) else {
-            generation.client.fail(Error::internal("every sequence of the engine is in use"));
-            return 0;
+            return generation.client.fail(Error::internal("every sequence of the engine is in use"));
         };
+        generation.client.admitted(reused);
         self.admitted += 1;
         let deadline = self.time_limit.and_then(|limit| now.checked_add(limit));
         let most = self.longest_guess();
         if let Some(slot) = self.slots.get_mut(number) {
             slot.tokens.truncate(reused);
             slot.used = self.admitted;
-            slot.salt.clone_from(&generation.parameters.cache_salt);
+            slot.owner.clone_from(&generation.owner);
             slot.adapter = generation.adapter;
             slot.active = Some(Active::new(generation, deadline, most));
         }
-        reused
     }
 
     /// The sequence for a request, and how many tokens of its prompt it holds.
@@ -200,7 +204,7 @@ impl<E: Engine, C: Client> Scheduler<E, C> {
         // The last token is evaluated in any case, for its logits.
         let reusable = generation.prompt.get(..generation.prompt.len().saturating_sub(1)).unwrap_or(&[]);
         let common = |slot: &Slot<C>| match slot.adapter == generation.adapter {
-            true => slot.common_prefix(reusable, &generation.parameters.cache_salt),
+            true => slot.common_prefix(reusable, &generation.owner),
             false => 0,
         };
         let idle = || self.slots.iter().enumerate().filter(|(_, slot)| slot.active.is_none());

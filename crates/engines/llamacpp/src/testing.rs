@@ -20,6 +20,11 @@ impl Vocabulary for Alphabet {
         self.tokenize(&format!("{query}|{document}"), true)
     }
 
+    /// Literal text is in upper case.
+    fn tokenize_literally(&self, text: &str) -> Result<Vec<Token>, String> {
+        self.tokenize(&text.to_uppercase(), false)
+    }
+
     fn detokenize(&self, tokens: &[Token]) -> Vec<u8> {
         let mut text = Vec::new();
         tokens.iter().for_each(|token| self.piece(*token, true, &mut text));

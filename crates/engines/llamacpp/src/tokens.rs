@@ -4,11 +4,11 @@ use nereid_backend_api::{DataType, Error, Request, Response, Result, Tensor, pus
 
 use crate::contract::{
     OPERATION, RETURN_TOKEN_TEXTS, SPECIAL_TOKENS, TEXT_INPUT, TEXT_OUTPUT, TOKEN_TEXTS, TOKENS, element,
-    flag, text,
+    flag, literal_mark, text,
 };
 use crate::engine::{Token, Vocabulary};
 
-/// The most tokens of a request to make text of them.
+/// The most tokens of a request.
 const MAX_TOKENS: usize = 1 << 20;
 
 /// Answers a request with another operation than `generate`; `None` for those that generate.
@@ -40,7 +40,7 @@ fn tokenize(request: &Request, vocabulary: &dyn Vocabulary, longest_text: usize)
         )));
     }
     let has_special = flag(request, SPECIAL_TOKENS)?.unwrap_or(true);
-    let tokens = vocabulary.tokenize(&text, has_special);
+    let tokens = vocabulary.tokenize_marked(&text, literal_mark(request)?, has_special);
     let tokens = tokens.map_err(|reason| Error::invalid_arg(format!("input '{TEXT_INPUT}': {reason}")))?;
     let count = i64::try_from(tokens.len()).unwrap_or(i64::MAX);
     let contents: Vec<u8> = tokens.iter().flat_map(|token| token.to_le_bytes()).collect();
@@ -55,21 +55,27 @@ fn tokenize(request: &Request, vocabulary: &dyn Vocabulary, longest_text: usize)
     Ok(Response::new(outputs))
 }
 
-fn detokenize(request: &Request, vocabulary: &dyn Vocabulary) -> Result<Response> {
-    let contents = element(request, TOKENS)?
-        .ok_or_else(|| Error::invalid_arg(format!("the request lacks input '{TOKENS}'")))?;
+/// The tokens that a request for a model with a vocabulary of this size has as an input; `None` without any.
+pub(crate) fn given(request: &Request, vocabulary: usize) -> Result<Option<Vec<Token>>> {
+    let Some(contents) = element(request, TOKENS)? else { return Ok(None) };
     let (numbers, _) = contents.as_chunks();
     if numbers.len() > MAX_TOKENS {
         return Err(Error::invalid_arg(format!("input '{TOKENS}' has more than {MAX_TOKENS} elements")));
     }
     let tokens: Vec<Token> = numbers.iter().map(|bytes| Token::from_le_bytes(*bytes)).collect();
-    let is_token = |token: &&Token| usize::try_from(**token).is_ok_and(|token| token < vocabulary.size());
+    let is_token = |token: &&Token| usize::try_from(**token).is_ok_and(|token| token < vocabulary);
     if let Some(wrong) = tokens.iter().find(|token| !is_token(token)) {
         return Err(Error::invalid_arg(format!(
             "input '{TOKENS}' has {wrong}, but the tokens are 0 to {}",
-            vocabulary.size().saturating_sub(1)
+            vocabulary.saturating_sub(1)
         )));
     }
+    Ok(Some(tokens))
+}
+
+fn detokenize(request: &Request, vocabulary: &dyn Vocabulary) -> Result<Response> {
+    let tokens = given(request, vocabulary.size())?
+        .ok_or_else(|| Error::invalid_arg(format!("the request lacks input '{TOKENS}'")))?;
     let mut contents = Vec::new();
     push_bytes_element(&mut contents, &vocabulary.detokenize(&tokens))?;
     Ok(Response::new(vec![Tensor::new(TEXT_OUTPUT, DataType::Bytes, [1], contents)]))

@@ -222,8 +222,16 @@ impl Drop for Weights {
 }
 
 impl Weights {
-    /// The tokens of a text. With `parses_special`, the texts of special tokens become these.
-    fn tokens(&self, text: &str, adds_special: bool, parses_special: bool) -> Result<Vec<Token>, String> {
+    /// The texts of the tokens that only templates and models write.
+    pub(crate) fn control_tokens(&self) -> Vec<String> {
+        // SAFETY: as above; the number is a token's.
+        let is_control = |token: &Token| unsafe { (self.api().is_control)(self.vocabulary, *token) };
+        let texts = (0..self.size).filter(is_control).filter_map(|token| self.text_of(token));
+        texts.filter(|text| !text.is_empty()).collect()
+    }
+
+    /// The tokens of a text; with `finds_special`, special ones where their texts are.
+    fn tokens_of(&self, text: &str, adds_special: bool, finds_special: bool) -> Result<Vec<Token>, String> {
         let too_long = || "the text is too long".to_owned();
         let length = i32::try_from(text.len()).map_err(|_| too_long())?;
         let mut tokens = vec![0; text.len() / 2 + 8];
@@ -239,7 +247,7 @@ impl Weights {
                     tokens.as_mut_ptr(),
                     room,
                     adds_special,
-                    parses_special,
+                    finds_special,
                 )
             };
             if let Ok(count) = usize::try_from(count) {
@@ -263,7 +271,7 @@ impl Weights {
 
 impl Vocabulary for Weights {
     fn tokenize(&self, text: &str, adds_special: bool) -> Result<Vec<Token>, String> {
-        let mut tokens = self.tokens(text, adds_special, true)?;
+        let mut tokens = self.tokens_of(text, adds_special, true)?;
         // SAFETY: as above.
         let first = unsafe { (self.api().first_token)(self.vocabulary) };
         if adds_special && tokens.starts_with(&[first, first]) {
@@ -275,7 +283,7 @@ impl Vocabulary for Weights {
 
     fn pair(&self, query: &str, document: &str) -> Result<Vec<Token>, String> {
         if let Some(template) = self.metadata("tokenizer.chat_template.rerank") {
-            return self.tokens(&filled(&template, query, document), false, true);
+            return self.tokens_of(&filled(&template, query, document), false, true);
         }
         // SAFETY: the vocabulary lives as long as the model.
         let (first, last, separator) = unsafe {
@@ -294,11 +302,15 @@ impl Vocabulary for Weights {
             return Err("the vocabulary has no token that ends a query".to_owned());
         }
         let mut tokens: Vec<Token> = first.into_iter().collect();
-        tokens.extend(self.tokens(query, false, false)?);
+        tokens.extend(self.tokens_of(query, false, false)?);
         tokens.extend(last.into_iter().chain(separator));
-        tokens.extend(self.tokens(document, false, false)?);
+        tokens.extend(self.tokens_of(document, false, false)?);
         tokens.extend(last);
         Ok(tokens)
+    }
+
+    fn tokenize_literally(&self, text: &str) -> Result<Vec<Token>, String> {
+        self.tokens_of(text, false, false)
     }
 
     fn detokenize(&self, tokens: &[Token]) -> Vec<u8> {

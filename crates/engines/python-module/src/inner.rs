@@ -61,6 +61,7 @@ impl InnerCall {
                 flags: request.flags.load(Ordering::Relaxed),
                 priority: 0,
                 timeout: request.timeout,
+                flow: 0,
                 trace: request.trace.as_deref(),
                 outputs: request.outputs.iter().map(String::as_str).collect(),
                 parameters: request.parameters.wire().collect(),

@@ -83,6 +83,8 @@ class Wish:
     """A request's inputs, read and checked."""
 
     text: str
+    # The tokens of the prompt, if they are given instead of its text.
+    tokens: list[int] | None
     parameters: SamplingParameters
     streams: bool
     repeats_input: bool
@@ -104,7 +106,10 @@ class Wish:
         prompt = text(request, "text_input")
         if prompt is None:
             raise Refusal("the request lacks input 'text_input'")
-        return cls(prompt, parameters, streams, not (streams if excludes_input is None else excludes_input), returns)
+        tokens = None if pb_utils.get_input_tensor_by_name(request, "tokens") is None else token_numbers(request, vocabulary)
+        if tokens is not None and prompt:
+            raise Refusal("the request has a prompt in both 'text_input' and 'tokens', but one of them must be empty")
+        return cls(prompt, tokens, parameters, streams, not (streams if excludes_input is None else excludes_input), returns)
 
 
 def _element(request: Any, name: str) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import triton_python_backend_utils as pb_utils
@@ -91,9 +92,14 @@ class TritonPythonModel:
 
         network = self._network
         wish = contract.Wish.of(request, network.vocabulary_size)
-        prompt = network.vocabulary.tokenize(self._prompt(wish.text), True)
+        if wish.tokens is None:
+            prompt = network.vocabulary.tokenize(self._prompt(wish.text), True)
+        else:
+            prompt = wish.tokens
+            if wish.repeats_input:
+                wish = replace(wish, text=network.vocabulary.decode(prompt, False))
         if not prompt:
-            raise Refusal("input 'text_input' has no tokens")
+            raise Refusal("the prompt has no tokens")
         if len(prompt) >= self._options.context:
             raise self._too_long(f"{len(prompt)} tokens")
         reply = contract.Reply(request, wish, len(prompt), lambda token: network.vocabulary.decode([token], False))
@@ -108,7 +114,7 @@ class TritonPythonModel:
 
     def _too_long(self, length: str) -> Refusal:
         context = self._options.context
-        return Refusal(f"input 'text_input' has {length}, but the context holds {context} tokens, of which one is for the output")
+        return Refusal(f"the prompt has {length}, but the context holds {context} tokens, of which one is for the output")
 
     def finalize(self) -> None:
         if self._scheduler is not None:

@@ -38,4 +38,4 @@ pub use memory::{MAX_SEGMENTS, Region};
 pub use pool::{MAX_INLINE, Trimmer};
 
 /// The version of this protocol. Both ends have to speak the same.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;

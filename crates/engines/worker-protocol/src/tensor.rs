@@ -101,6 +101,8 @@ pub struct Request<'a> {
     pub priority: u64,
     /// How long it may wait in a queue, in microseconds; 0 for the default.
     pub timeout: u64,
+    /// The number of its sender; 0 for unknown ones, and in requests that the process makes.
+    pub flow: u64,
     /// The context of its trace, if it is traced: a text in the form of the tracing mode, empty if the mode has none.
     pub trace: Option<&'a str>,
     /// The requested outputs; none for all.
@@ -178,6 +180,7 @@ impl Writer {
         self.u32(request.flags);
         self.u64(request.priority);
         self.u64(request.timeout);
+        self.u64(request.flow);
         self.optional_text(request.trace);
         self.count(request.outputs.len());
         request.outputs.iter().for_each(|output| self.text(output));
@@ -292,6 +295,7 @@ impl<'a> Reader<'a> {
             flags: self.u32()?,
             priority: self.u64()?,
             timeout: self.u64()?,
+            flow: self.u64()?,
             trace: self.optional_text()?,
             outputs: (0..self.count(4)?).map(|_| self.text()).collect::<Result<_, _>>()?,
             parameters: self.parameters()?,

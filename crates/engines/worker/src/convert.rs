@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use nereid_backend_api::{
-    Buffer, CorrelationId, DataType, Error, ErrorCode, InferRequest, ParameterValue, Parameters, Request,
-    RequestedOutput, Response, Result, SequenceFlags, SequenceStates, Tensor,
+    Buffer, CorrelationId, DataType, Error, ErrorCode, Flow, InferRequest, ParameterValue, Parameters,
+    Request, RequestedOutput, Response, Result, SequenceFlags, SequenceStates, Tensor,
 };
 use nereid_worker_protocol::Message;
 use nereid_worker_protocol::tensor::{
@@ -101,6 +101,7 @@ pub(crate) fn put_request(
         flags: flag(request.sequence.start, SEQUENCE_START) | flag(request.sequence.end, SEQUENCE_END),
         priority: request.priority,
         timeout: request.timeout.map_or(0, |timeout| u64::try_from(timeout.as_micros()).unwrap_or(u64::MAX)),
+        flow: request.flow.id,
         trace: context.as_deref(),
         outputs: requested,
         parameters: values(&request.parameters).collect(),
@@ -256,6 +257,7 @@ pub(crate) fn inner_request(
         },
         priority: request.priority,
         timeout: (request.timeout > 0).then(|| Duration::from_micros(request.timeout)),
+        flow: Flow { id: request.flow, ..Flow::default() },
         ..InferRequest::default()
     })
 }

@@ -1,6 +1,7 @@
 //! How a process is started: what runs, where its output goes, and what it inherits.
 
 use std::ffi::OsString;
+use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
@@ -11,6 +12,10 @@ use std::sync::Arc;
 use nereid_sandbox::{Confinement, Policy, Sandbox, inherit};
 use rustix::io::ioctl_fionbio;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+/// By how much the system prefers to end a model's process rather than the server when memory runs out, of 1000. The server starts
+/// the process again.
+const OOM_PREFERENCE: i32 = 500;
 
 /// A program to run an instance in.
 #[derive(Clone, Debug, Default)]
@@ -59,6 +64,7 @@ impl Launch {
         }
         let mut child = command.spawn()?;
         confinement.hold(child.id());
+        prefer_when_memory_runs_out(child.id());
         match Self::watch(&mut child) {
             Ok((pid, ended, stdout, stderr)) => {
                 Ok(SpawnedProcess { child, pid, ended, stdout, stderr, confinement })
@@ -81,5 +87,14 @@ impl Launch {
         ioctl_fionbio(&stdout, true)?;
         ioctl_fionbio(&stderr, true)?;
         Ok((pid, ended, stdout, stderr))
+    }
+}
+
+/// Raises a process's `oom_score_adj` above the server's own, as every user may. Without `/proc`, all processes stay equal.
+fn prefer_when_memory_runs_out(process: u32) {
+    let own = fs::read_to_string("/proc/self/oom_score_adj").ok().and_then(|text| text.trim().parse().ok());
+    let score = own.unwrap_or(0_i32).saturating_add(OOM_PREFERENCE).min(1000);
+    if let Err(error) = fs::write(format!("/proc/{process}/oom_score_adj"), score.to_string()) {
+        tracing::debug!("cannot set oom_score_adj of process {process}: {error}");
     }
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use nereid_http2::{Connection, Options, Pings};
-use nereid_net::io_runtime::when_woken;
+use nereid_net::io_runtime::{spawn_connection, when_woken};
 use nereid_net::listener::{Activity, Awaited, Listener};
 use nereid_net::slow_clients::{Requests, TAKING, TimedWrites, client_stalled};
 use nereid_protocol::{Identity, Origin, Principal};
@@ -103,7 +103,7 @@ pub async fn serve(listener: Listener, calls: Calls, options: TransportOptions, 
         let (requests, evicted) = (Arc::new(Requests::default()), CancellationToken::new());
         let activity = Arc::new(Idleness(Arc::clone(&requests)));
         let registered = listener.connections().register(activity, evicted.clone());
-        connections.spawn(nereid_net::io_runtime::relayed(async move {
+        spawn_connection(&connections, async move {
             let _registered = registered;
             let opened = tokio::select! {
                 opened = arrival.open() => opened,
@@ -127,7 +127,7 @@ pub async fn serve(listener: Listener, calls: Calls, options: TransportOptions, 
                 }
                 Err(error) => tracing::debug!("a gRPC connection failed to open: {error}"),
             }
-        }));
+        });
     }
     connections.close();
     connections.wait().await;

@@ -17,7 +17,7 @@ use hyper::service::{Service, service_fn};
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use nereid_net::http2::Draining;
-use nereid_net::io_runtime::when_woken;
+use nereid_net::io_runtime::{spawn_connection, when_woken};
 use nereid_net::listener::{Activity as _, Arrival, Listener};
 use nereid_net::slow_clients::{TimedBody, TimedReplies, TimedWrites, client_stalled};
 use nereid_protocol::{Identity, LoggedRequest, Origin, Principal};
@@ -110,10 +110,10 @@ pub async fn serve(
         let evicted = CancellationToken::new();
         let transport = Arc::clone(&transport);
         let registered = listener.connections().register(Arc::new(pace.clone()), evicted.clone());
-        connections.spawn(nereid_net::io_runtime::relayed(async move {
+        spawn_connection(&connections, async move {
             let _registered = (registered, slot);
             open(transport, arrival, pace, evicted).await;
-        }));
+        });
     }
     drop(listener);
     connections.close();

@@ -1,4 +1,6 @@
-//! A server with the identity backend alone, over HTTP and gRPC, for `cargo xtask bench guard`.
+//! A server with the identity backend alone, over HTTP and gRPC, for `cargo xtask bench guard` and `transfers`.
+//!
+//! Usage: `identity [THREADS INSTANCES]`. Without arguments, there is one I/O thread and one instance, whose executions are slow.
 //!
 //! The program has the request path, the allocator and the runtime of `nereid`. Engines and clouds are left out: they take
 //! most of the time of a release build. The server runs until it is killed.
@@ -6,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
+use std::env;
 use std::error::Error;
 use std::sync::Arc;
 use std::thread;
@@ -24,19 +27,30 @@ use tokio_util::sync::CancellationToken;
 #[global_allocator]
 static HEAP: Heap = Heap;
 
-/// Slow executions run on the instance's thread, and the I/O thread sleeps before they end. Without the delay, the speed of
-/// the machine would decide on which thread they run.
 const MODEL: &str = r#"backend: "identity"
 max_batch_size: 8
 input [ { name: "INPUT0", data_type: TYPE_FP32, dims: [ -1 ] } ]
 output [ { name: "OUTPUT0", data_type: TYPE_FP32, dims: [ -1 ] } ]
-parameters { key: "execute_delay_ms" value { string_value: "3" } }
+"#;
+
+/// Slow executions run on the instance's thread, and the I/O thread sleeps before they end. Without the delay, the speed of
+/// the machine would decide on which thread they run.
+const DELAY: &str = r#"parameters { key: "execute_delay_ms" value { string_value: "3" } }
 "#;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let server = server()?;
+    let arguments: Vec<String> = env::args().skip(1).collect();
     // One thread, so that each request takes the same path.
-    let runtime = nereid_net::io_runtime::start(1)?;
+    let (threads, more) = match &arguments[..] {
+        [] => (1, DELAY.to_owned()),
+        [threads, instances] => {
+            let instances: u32 = instances.parse()?;
+            (threads.parse()?, format!("instance_group {{ kind: KIND_CPU count: {instances} }}"))
+        }
+        _ => return Err("usage: identity [THREADS INSTANCES]".into()),
+    };
+    let server = server(&format!("{MODEL}{more}"))?;
+    let runtime = nereid_net::io_runtime::start(threads)?;
     let _context = runtime.enter();
     let never = CancellationToken::new();
 
@@ -60,8 +74,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
 }
 
-fn server() -> Result<Arc<Server>, Box<dyn Error>> {
-    let spec = ModelSpec::new(ModelId::plain("identity"), "identity", normalised("identity", MODEL), [1]);
+fn server(model: &str) -> Result<Arc<Server>, Box<dyn Error>> {
+    let spec = ModelSpec::new(ModelId::plain("identity"), "identity", normalised("identity", model), [1]);
     let backend: Arc<dyn Backend> = Arc::new(IdentityBackend);
     let server = Server::new(
         ServerOptions { name: "triton".into(), load_threads: 1, ..ServerOptions::default() },

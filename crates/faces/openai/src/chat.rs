@@ -13,6 +13,7 @@ use tokio::time::timeout;
 use crate::OpenAi;
 use crate::choices::Choices;
 use crate::exchange::{Exchange, Refusal, random_id};
+use crate::metrics::Operation;
 use crate::sse;
 use crate::traces::Traces;
 
@@ -45,7 +46,8 @@ pub(crate) async fn answer(
     let plan = exchange.plan(plan).await?;
     let mut requests = Vec::with_capacity(plan.choices.len());
     for (request, options) in plan.choices {
-        requests.push((exchange.infer(request)?, options));
+        let measured = exchange.measure(Operation::Chat, plan.form.stream);
+        requests.push((exchange.infer(request)?, options, measured));
     }
     let mut choices = Choices::new(requests, exchange.meter.take());
     let head = Head { id: random_id("chatcmpl-"), created: crate::now(), model: exchange.name.clone() };

@@ -8,6 +8,7 @@ use serde::Serialize;
 use crate::contract::{Finish, Piece};
 use crate::error::Outcome;
 use crate::logprobs::TokenLogprobs;
+use crate::metrics::Measured;
 use crate::search::{StopCutter, Utf8Joiner};
 use crate::traces::Answers;
 
@@ -50,31 +51,45 @@ pub(crate) struct Usage {
     pub prompt_tokens: u64,
     pub completion_tokens: u64,
     pub total_tokens: u64,
+    /// Set by models that report cached tokens.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt_tokens_details: Option<PromptTokensDetails>,
+}
+
+/// Which tokens of a prompt were cached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct PromptTokensDetails {
+    pub cached_tokens: u64,
 }
 
 struct Choice {
     options: ChoiceOptions,
+    /// `None` once the choice has ended, or if it is not measured.
+    measured: Option<Measured>,
     /// `None` once the choice has ended.
     answers: Option<Answers>,
     joiner: Utf8Joiner,
     cutter: StopCutter,
     prompt_tokens: Option<u64>,
+    cached_tokens: Option<u64>,
     output_tokens: Option<u64>,
     finish: Option<Finish>,
 }
 
 impl Choices {
-    /// The choices that these requests generate, in order.
+    /// The choices that these requests generate, in order, each with what measures it.
     pub(crate) fn new(
-        requests: impl IntoIterator<Item = (Answers, ChoiceOptions)>,
+        requests: impl IntoIterator<Item = (Answers, ChoiceOptions, Option<Measured>)>,
         meter: Option<Arc<dyn nereid_core::Usage>>,
     ) -> Self {
-        let choices = requests.into_iter().map(|(answers, options)| Choice {
+        let choices = requests.into_iter().map(|(answers, options, measured)| Choice {
             options,
+            measured,
             answers: Some(answers),
             joiner: Utf8Joiner::default(),
             cutter: StopCutter::default(),
             prompt_tokens: None,
+            cached_tokens: None,
             output_tokens: None,
             finish: None,
         });
@@ -101,12 +116,14 @@ impl Choices {
 
     /// The tokens so far. `None` unless the model counts them.
     pub(crate) fn usage(&self) -> Option<Usage> {
-        let counted = self.choices.iter().filter(|choice| choice.options.counts_prompt);
-        let prompt_tokens = counted.map(|choice| choice.prompt_tokens).sum::<Option<u64>>()?;
+        let counted = || self.choices.iter().filter(|choice| choice.options.counts_prompt);
+        let prompt_tokens = counted().map(|choice| choice.prompt_tokens).sum::<Option<u64>>()?;
+        let cached_tokens = counted().map(|choice| choice.cached_tokens).sum::<Option<u64>>();
+        let prompt_tokens_details = cached_tokens.map(|cached_tokens| PromptTokensDetails { cached_tokens });
         let completion_tokens =
             self.choices.iter().map(|choice| choice.output_tokens).sum::<Option<u64>>()?;
         let total_tokens = prompt_tokens.saturating_add(completion_tokens);
-        Some(Usage { prompt_tokens, completion_tokens, total_tokens })
+        Some(Usage { prompt_tokens, completion_tokens, total_tokens, prompt_tokens_details })
     }
 }
 
@@ -136,6 +153,7 @@ impl Choice {
                         Ok(piece) => piece,
                         Err(failure) => {
                             self.answers = None;
+                            self.measured = None;
                             return Poll::Ready(Err(failure));
                         }
                     };
@@ -143,6 +161,7 @@ impl Choice {
                 }
                 None => self.end(&mut delta),
             }
+            self.measure(delta.finish);
             // Pieces whose text is held back are no news.
             if !delta.text.is_empty() || delta.finish.is_some() || delta.logprobs.is_some() {
                 return Poll::Ready(Ok(delta));
@@ -152,6 +171,7 @@ impl Choice {
 
     fn add(&mut self, piece: Piece, delta: &mut Delta) {
         self.prompt_tokens = piece.prompt_tokens.or(self.prompt_tokens);
+        self.cached_tokens = piece.cached_tokens.or(self.cached_tokens);
         if let Some(tokens) = piece.output_tokens {
             self.output_tokens = Some(self.output_tokens.unwrap_or(0).saturating_add(tokens));
         }
@@ -162,6 +182,15 @@ impl Choice {
             // The model may go on without this.
             self.answers = None;
             delta.finish = Some(Finish::Stop);
+        }
+    }
+
+    fn measure(&mut self, finish: Option<Finish>) {
+        if let Some(measured) = &mut self.measured {
+            measured.piece(self.prompt_tokens, self.output_tokens, finish);
+        }
+        if finish.is_some() {
+            self.measured = None;
         }
     }
 

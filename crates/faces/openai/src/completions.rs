@@ -7,8 +7,8 @@ use std::task::{Context, Poll, ready};
 use hyper::StatusCode;
 use nereid_core::backend_api::InferRequest;
 use nereid_http::{Call, Reply, RequestBody, reply};
-use serde::de::IgnoredAny;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
+use serde_json::value::RawValue;
 use tokio::time::timeout;
 
 use crate::OpenAi;
@@ -19,8 +19,10 @@ use crate::error::{Failure, Outcome};
 use crate::exchange::{Exchange, Refusal, Request, random_id};
 use crate::fields::{Fields, read};
 use crate::logprobs::{CompletionLogprobs, TokenLogprobs};
+use crate::metrics::Operation;
 use crate::sampling::{Sampling, guide};
 use crate::sse::{self, Events};
+use crate::tokens;
 use crate::traces::Traces;
 
 /// The most prompts of a request.
@@ -35,18 +37,18 @@ struct Plan {
     choices: Vec<(InferRequest, ChoiceOptions)>,
     /// The texts before the choices' own.
     echoes: Vec<Arc<str>>,
+    /// The requests for these texts, of prompts of tokens: one for `n` choices each.
+    detokenizations: Vec<InferRequest>,
+    n: usize,
     stream: bool,
     include_usage: bool,
     top_logprobs: Option<usize>,
 }
 
-#[derive(Deserialize)]
-#[serde(untagged)]
+/// A prompt.
 enum Prompt {
-    One(String),
-    Many(Vec<String>),
-    /// Token numbers, or lists of them.
-    Tokens(Vec<IgnoredAny>),
+    Text(String),
+    Tokens(Vec<i32>),
 }
 
 /// Answers a completion.
@@ -60,10 +62,15 @@ pub(crate) async fn answer(
     traces: &Traces,
 ) -> Result<Reply, Refusal> {
     let mut exchange = Exchange::begin(face, call, body, traces).await?;
-    let plan = exchange.plan(plan).await?;
+    let mut plan = exchange.plan(plan).await?;
+    for (prompt, request) in plan.detokenizations.drain(..).enumerate() {
+        let text: Arc<str> = tokens::text_of(&exchange.infer(request)?.single().await?)?.into();
+        plan.echoes.iter_mut().skip(prompt * plan.n).take(plan.n).for_each(|echo| *echo = Arc::clone(&text));
+    }
     let mut requests = Vec::with_capacity(plan.choices.len());
     for (request, options) in plan.choices {
-        requests.push((exchange.infer(request)?, options));
+        let measured = exchange.measure(Operation::TextCompletion, plan.stream);
+        requests.push((exchange.infer(request)?, options, measured));
     }
     let mut choices = Choices::new(requests, exchange.meter.take());
     let head = Head { id: random_id("cmpl-"), created: crate::now(), model: exchange.name.clone() };
@@ -99,20 +106,12 @@ fn plan(request: &Request) -> Outcome<Plan> {
     fields.ignore(&["model"]);
     let prompt =
         fields.take_raw("prompt").ok_or_else(|| Failure::invalid_field("prompt", "'prompt' is missing"))?;
-    let prompts = match read("prompt", prompt)? {
-        Prompt::One(prompt) => vec![prompt],
-        Prompt::Many(prompts) => prompts,
-        Prompt::Tokens(tokens) if tokens.is_empty() => Vec::new(),
-        Prompt::Tokens(_) => {
-            let message = "prompts of token numbers are not supported; only texts are";
-            return Err(Failure::unsupported("prompt", message));
-        }
-    };
-    if prompts.is_empty() || prompts.iter().any(String::is_empty) {
+    let prompts = prompts(prompt)?;
+    if prompts.is_empty() || prompts.iter().any(Prompt::is_empty) {
         return Err(Failure::invalid_field("prompt", "prompt must be non-empty"));
     }
     if prompts.len() > MOST_PROMPTS {
-        let message = format!("'prompt' has {} texts, but may have {MOST_PROMPTS} at most", prompts.len());
+        let message = format!("'prompt' has {} prompts, but may have {MOST_PROMPTS} at most", prompts.len());
         return Err(Failure::invalid_field("prompt", message));
     }
     let echo = fields.take("echo")?.unwrap_or(false);
@@ -133,6 +132,8 @@ fn plan(request: &Request) -> Outcome<Plan> {
     let mut generation = Generation {
         images: None,
         prompt: "".into(),
+        tokens: None,
+        literal_mark: None,
         stream: sampling.stream,
         max_tokens: sampling.max_tokens,
         stop: sampling.stop,
@@ -145,9 +146,23 @@ fn plan(request: &Request) -> Outcome<Plan> {
     };
     let stop: Arc<[String]> = generation.stop.as_slice().into();
     let (mut choices, mut echoes, mut room) = (Vec::new(), Vec::new(), SAMPLING_ROOM);
+    let mut detokenizations = Vec::new();
     for prompt in prompts {
-        let echoed: Arc<str> = if echo { prompt.as_str().into() } else { Arc::default() };
-        generation.prompt = prompt.into();
+        let mut echoed = Arc::default();
+        match prompt {
+            Prompt::Text(prompt) => {
+                if echo {
+                    echoed = prompt.as_str().into();
+                }
+                generation.prompt = prompt.into();
+            }
+            Prompt::Tokens(tokens) => {
+                if echo {
+                    detokenizations.push(tokens::detokenization(request, &tokens)?);
+                }
+                generation.tokens = Some(tokens);
+            }
+        }
         let requests = contract.requests(model, &generation, sampling.n, &mut room)?;
         for (choice, request) in requests.into_iter().enumerate() {
             let options = ChoiceOptions {
@@ -160,7 +175,36 @@ fn plan(request: &Request) -> Outcome<Plan> {
         }
     }
     let top_logprobs = top_logprobs.map(|top| top as usize);
-    Ok(Plan { choices, echoes, stream: sampling.stream, include_usage: sampling.include_usage, top_logprobs })
+    Ok(Plan {
+        choices,
+        echoes,
+        detokenizations,
+        n: sampling.n as usize,
+        stream: sampling.stream,
+        include_usage: sampling.include_usage,
+        top_logprobs,
+    })
+}
+
+impl Prompt {
+    fn is_empty(&self) -> bool {
+        match self {
+            Self::Text(text) => text.is_empty(),
+            Self::Tokens(tokens) => tokens.is_empty(),
+        }
+    }
+}
+
+/// The prompts of a request: a text, a list of token numbers, or a list of either. All are of one kind.
+fn prompts(raw: &RawValue) -> Outcome<Vec<Prompt>> {
+    let texts = |texts: Vec<String>| texts.into_iter().map(Prompt::Text).collect();
+    let first = raw.get().strip_prefix('[').and_then(|rest| rest.trim_start().chars().next());
+    Ok(match first {
+        None => vec![Prompt::Text(read("prompt", raw)?)],
+        Some('"' | ']') => texts(read("prompt", raw)?),
+        Some('[') => read::<Vec<Vec<i32>>>("prompt", raw)?.into_iter().map(Prompt::Tokens).collect(),
+        Some(_) => vec![Prompt::Tokens(read("prompt", raw)?)],
+    })
 }
 
 /// The text of a choice.

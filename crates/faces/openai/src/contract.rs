@@ -12,6 +12,7 @@ use serde_json::value::RawValue;
 use crate::adapters;
 use crate::error::{Failure, Outcome};
 use crate::fields::Fields;
+use crate::literals;
 use crate::logprobs::{self, TokenLogprobs};
 use crate::tensors;
 
@@ -37,6 +38,17 @@ enum Form {
 /// The names of the input that leaves the prompt out of the output, in the order of preference.
 const EXCLUDE_INPUT: [&str; 2] = ["exclude_input_in_output", "sampling_param_exclude_input_from_output"];
 
+/// The inputs by which a model returns more than the text.
+const RETURNED: [&str; 4] = [
+    "return_finish_reason",
+    "return_num_input_tokens",
+    "return_num_cached_tokens",
+    "return_num_output_tokens",
+];
+
+/// The sampling parameter that constrains the output.
+const STRUCTURED_OUTPUTS: &str = "structured_outputs";
+
 /// The backends whose models end at the end of their context without a limit of tokens.
 const OWN_BACKENDS: [&str; 2] = ["llamacpp", "transformers"];
 
@@ -46,8 +58,12 @@ pub(crate) const SAMPLING_ROOM: usize = 256 << 20;
 /// A request for text, from any of the endpoints.
 #[derive(Debug)]
 pub(crate) struct Generation<'a> {
-    /// The whole prompt.
+    /// The whole prompt, unless it is given as tokens.
     pub prompt: Cow<'a, str>,
+    /// The tokens of the prompt.
+    pub tokens: Option<Vec<i32>>,
+    /// The mark around texts in the prompt that have no control tokens.
+    pub literal_mark: Option<char>,
     /// The images that the prompt has places for.
     pub images: Option<Tensor>,
     /// Whether the model should answer token by token if it can.
@@ -88,6 +104,8 @@ pub(crate) struct Piece {
     pub finish: Option<Finish>,
     /// The number of tokens of the prompt.
     pub prompt_tokens: Option<u64>,
+    /// The part that the model had in a cache.
+    pub cached_tokens: Option<u64>,
     /// The number of tokens that this piece adds.
     pub output_tokens: Option<u64>,
     /// The probabilities of the tokens.
@@ -131,6 +149,11 @@ impl TextContract {
         self.has_own_limit
     }
 
+    /// Whether the output arrives in pieces if a client streams.
+    pub(crate) fn is_decoupled(self) -> bool {
+        self.is_decoupled
+    }
+
     /// The requests for `count` choices. `room` is how many bytes of sampling parameters may be written: choices share their prompt
     /// and images, and all of their inputs unless they differ by their seeds.
     ///
@@ -147,6 +170,10 @@ impl TextContract {
             return Err(Failure::broken_model("the model has no input 'text_input'"));
         };
         let mut shared = vec![tensors::text(model.signature(), input, &generation.prompt)?];
+        if let Some(tokens) = &generation.tokens {
+            shared.push(tokens_tensor(model, tokens)?);
+        }
+        shared.extend(mark_tensor(model, generation.literal_mark)?);
         shared.extend(generation.images.clone());
         let mut requests: Vec<InferRequest> = Vec::with_capacity(count as usize);
         for choice in 0..count {
@@ -185,7 +212,7 @@ impl TextContract {
         if let Some(name) = EXCLUDE_INPUT.iter().find(|name| inputs.signature.input(name).is_some()) {
             inputs.flag(name, true);
         }
-        for name in ["return_finish_reason", "return_num_input_tokens", "return_num_output_tokens"] {
+        for name in RETURNED {
             inputs.flag(name, true);
         }
         if generation.logprobs.is_some() {
@@ -199,6 +226,30 @@ impl TextContract {
         }
         Ok(inputs.request)
     }
+}
+
+/// The tokens of a prompt, for a model that takes them.
+fn tokens_tensor(model: &Model, tokens: &[i32]) -> Outcome<Tensor> {
+    let signature = model.signature();
+    let takes_tokens = |input: &&InputSignature| input.data_type == DataType::Int32 && input.optional;
+    let input = signature.input("tokens").filter(takes_tokens).ok_or_else(|| {
+        let message = format!(
+            "model '{}' takes no prompts of token numbers: that takes an optional INT32 input 'tokens'",
+            model.name()
+        );
+        Failure::unsupported("prompt", message)
+    })?;
+    Ok(tensors::numbers(signature, input, tokens))
+}
+
+/// The mark around texts in a prompt that have no control tokens.
+///
+/// # Errors
+/// As for [`tensors::text`].
+pub(crate) fn mark_tensor(model: &Model, mark: Option<char>) -> Outcome<Option<Tensor>> {
+    let signature = model.signature();
+    let Some((mark, input)) = mark.zip(signature.input(literals::INPUT)) else { return Ok(None) };
+    tensors::text(signature, input, mark.encode_utf8(&mut [0; 4])).map(Some)
 }
 
 /// Whether every request has an input of this name.
@@ -233,8 +284,16 @@ impl<'m> Inputs<'m> {
     fn sampling_parameters(&mut self, generation: &Generation<'_>, seed: Option<i64>) -> Outcome<()> {
         let input = self.require("sampling_parameters", "model")?;
         let mut json = SamplingJson::new();
+        // Triton's vLLM backend reads this member as a text of JSON.
+        let form = |form: &str| match self.model.config().backend == "vllm" && form.starts_with('{') {
+            true => serde_json::Value::from(form).to_string(),
+            false => form.to_owned(),
+        };
         for (name, value) in generation.fields.rest() {
-            json.field(name, value.get());
+            match name {
+                STRUCTURED_OUTPUTS => json.field(name, &form(value.get())),
+                _ => json.field(name, value.get()),
+            }
         }
         if let Some(max_tokens) = generation.max_tokens {
             json.field("max_tokens", &max_tokens.to_string());
@@ -256,9 +315,9 @@ impl<'m> Inputs<'m> {
         }
         match &generation.guide {
             None => {}
-            Some(Guide::JsonObject) => json.field("structured_outputs", "{\"json_object\":true}"),
+            Some(Guide::JsonObject) => json.field(STRUCTURED_OUTPUTS, &form("{\"json_object\":true}")),
             Some(Guide::JsonSchema(schema)) => {
-                json.field("structured_outputs", &format!("{{\"json\":{schema}}}"));
+                json.field(STRUCTURED_OUTPUTS, &form(&format!("{{\"json\":{schema}}}")));
             }
         }
         if generation.keep_special_tokens
@@ -349,7 +408,7 @@ impl<'m> Inputs<'m> {
 
 /// Whether a parameter of vLLM's demands a form of the output.
 fn is_form(name: &str) -> bool {
-    name == "structured_outputs" || name.starts_with("guided_")
+    name == STRUCTURED_OUTPUTS || name.starts_with("guided_")
 }
 
 /// Whether a parameter has the value that means no change.
@@ -399,6 +458,7 @@ impl Piece {
                     piece.finish = Finish::parse(&tensors::first_text(output)?);
                 }
                 "num_input_tokens" => piece.prompt_tokens = tensors::first_count(output),
+                "num_cached_tokens" => piece.cached_tokens = tensors::first_count(output),
                 "num_output_tokens" => piece.output_tokens = tensors::first_count(output),
                 "logprobs" if output.data_type == DataType::Bytes => {
                     piece.logprobs = logprobs::parse(&tensors::first_text(output)?)?;

@@ -15,7 +15,9 @@ use serde::Deserialize;
 
 use crate::OpenAi;
 use crate::adapters::{self, AdapterName};
+use crate::contract::TextContract;
 use crate::error::{Failure, Outcome};
+use crate::metrics::{Measured, Operation};
 use crate::profile::Profile;
 use crate::traces::{Answers, Traces};
 
@@ -152,6 +154,12 @@ impl<'a> Exchange<'a> {
         let caller = Caller::default().with_principal(self.call.caller.principal.clone());
         let caller = caller.with_body(self.body.take_share()).with_admission(admission);
         Ok(Answers::new(self.face.server.infer(&self.target, request, caller)?, trace))
+    }
+
+    /// Begins to measure a request for text, which a client streams or not. `None` if the model's backend does.
+    pub(crate) fn measure(&self, operation: Operation, streams: bool) -> Option<Measured> {
+        let is_decoupled = self.profile.text.is_some_and(TextContract::is_decoupled);
+        self.face.metrics.begin(&self.model, operation, streams && is_decoupled)
     }
 
     /// The HTTP side of the request.

@@ -19,10 +19,13 @@ mod error;
 mod exchange;
 mod fields;
 mod images;
+mod literals;
 mod logprobs;
 mod messages;
+mod metrics;
 mod models;
 mod parsing;
+mod prefix;
 mod profile;
 mod rerank;
 mod responses;
@@ -52,11 +55,15 @@ use nereid_protocol::{Access, Action, HeaderPattern};
 
 use crate::error::transport_error;
 use crate::exchange::{Refusal, request_id};
+use crate::metrics::LanguageMetrics;
+pub use crate::prefix::OpenAiPrefix;
 use crate::profile::Profiles;
 use crate::responses::Store;
 use crate::traces::Traces;
 
-/// The prefix of paths that this face alone has. `/tokenize` and `/detokenize` are elsewhere, as in vLLM.
+pub use crate::responses::AnswerStore;
+
+/// The prefix of paths that this face alone has. Others are elsewhere, as in vLLM.
 const PREFIX: &str = "/v1/";
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -68,8 +75,10 @@ pub struct OpenAiOptions {
     pub max_input_size: usize,
     /// The largest number of tokens of an answer where a request has no limit and the model needs one.
     pub default_max_tokens: u64,
-    /// The most bytes of stored answers; 0 to store none.
-    pub stored_bytes: usize,
+    /// Where answers are stored.
+    pub answers: AnswerStore,
+    /// A further path below which all routes are, with the same rights.
+    pub path_prefix: Option<OpenAiPrefix>,
     /// Which headers are forwarded to models as parameters; `None` for none.
     pub forwarded_headers: Option<HeaderPattern>,
     /// Access to the routes.
@@ -84,7 +93,8 @@ impl Default for OpenAiOptions {
         Self {
             max_input_size: 64 << 20,
             default_max_tokens: 16,
-            stored_bytes: 64 << 20,
+            answers: AnswerStore::new(AnswerStore::DEFAULT_BYTES),
+            path_prefix: None,
             forwarded_headers: None,
             access: Access::default(),
             cors: Cors::default(),
@@ -127,7 +137,10 @@ static ROUTES: Routes<Operation> = Routes::new({
         Route::new(Method::GET, "/v1/responses/{response}", Action::Infer, Operation::StoredResponse),
         Route::new(Method::DELETE, "/v1/responses/{response}", Action::Infer, Operation::RemoveResponse),
         Route::new(Method::POST, "/v1/rerank", Action::Infer, Operation::Rerank),
+        Route::new(Method::POST, "/v2/rerank", Action::Infer, Operation::Rerank),
+        Route::new(Method::POST, "/rerank", Action::Infer, Operation::Rerank),
         Route::new(Method::POST, "/v1/score", Action::Infer, Operation::Score),
+        Route::new(Method::POST, "/score", Action::Infer, Operation::Score),
         Route::new(Method::POST, "/tokenize", Action::Infer, Operation::Tokenize),
         Route::new(Method::POST, "/detokenize", Action::Infer, Operation::Detokenize),
         Route::new(Method::GET, "/v1/models", Action::Index, Operation::Models),
@@ -152,6 +165,7 @@ pub struct OpenAi {
     properties: Properties,
     profiles: Profiles,
     answers: Arc<Store>,
+    metrics: LanguageMetrics,
     /// When the face was made, in seconds of Unix time.
     created: u64,
 }
@@ -169,8 +183,9 @@ impl OpenAi {
             keeps_spelling: options.forwarded_headers.is_some(),
             error_body: Some(transport_error),
         };
-        let answers = Arc::new(Store::new(options.stored_bytes));
-        Self { server, options, properties, profiles: Profiles::new(), answers, created: now() }
+        let answers = Arc::clone(&options.answers.0);
+        let metrics = LanguageMetrics::new(server.options().metrics.clone());
+        Self { server, options, properties, profiles: Profiles::new(), answers, metrics, created: now() }
     }
 
     async fn answer(&self, operation: Operation, call: &Call<'_>, body: RequestBody) -> Reply {
@@ -210,7 +225,17 @@ impl Face for OpenAi {
     }
 
     fn find<'a>(&self, head: &'a Parts) -> RouteMatch<'a> {
-        ROUTES.find(head)
+        let prefix = self.options.path_prefix.as_ref();
+        let Some(path) = prefix.and_then(|prefix| prefix.strip(head.uri.path())) else {
+            return ROUTES.find(head);
+        };
+        match ROUTES.find_at(&head.method, path) {
+            // The error has this face's form, even if another face of the port has a longer prefix of the path.
+            RouteMatch::Methods(methods, _) if methods.is_empty() => {
+                RouteMatch::Refused(Box::new(unknown_path()))
+            }
+            found => found,
+        }
     }
 
     fn times_arrival(&self) -> bool {

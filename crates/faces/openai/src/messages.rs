@@ -1,6 +1,8 @@
 //! The messages of a conversation, in the form that chat templates expect: content as text or as a list of parts, arguments of tool
 //! calls as objects.
 
+mod history;
+
 use minijinja::Value;
 use minijinja::value::ValueKind;
 use serde_json::value::RawValue;
@@ -9,6 +11,7 @@ use crate::error::{Failure, Outcome};
 use crate::exchange::Request;
 use crate::fields::read;
 use crate::images::{ImageReader, Images};
+use crate::parsing::CHANNEL;
 
 /// The messages of a conversation for a template, and the images in them.
 #[derive(Debug)]
@@ -40,7 +43,11 @@ pub(crate) fn normalise(request: &Request, messages: &[Value], field: &'static s
     };
     let reader =
         Reader { takes_developer: template.mentions("developer"), has_lists: content.needs_lists, images };
-    reader.read(messages, field)
+    let mut read = reader.read(messages, field)?;
+    if template.mentions(CHANNEL) {
+        read.messages = history::with_single_calls(read.messages);
+    }
+    Ok(read)
 }
 
 /// Brings messages into the form that a template expects.
@@ -96,8 +103,12 @@ impl Reader<'_> {
         }
         // Templates test whether these exist.
         fields.retain(|(name, value)| {
-            !(value.is_none() && matches!(name.as_str(), Some("tool_calls" | "name")))
+            let is_empty = value.is_none() || value.len() == Some(0);
+            !(is_empty && matches!(name.as_str(), Some("tool_calls" | "name")))
         });
+        if role == "assistant" {
+            history::name_reasoning(&mut fields);
+        }
         Ok(Value::from_pairs(fields))
     }
 
@@ -286,6 +297,10 @@ mod tests {
                 json!({"role": "assistant", "content": "", "tool_calls": [
                     {"id": "1", "type": "function", "function": {"name": "f", "arguments": {"b": 1, "a": [2]}}},
                     {"id": "2", "type": "function", "function": {"name": "g", "arguments": "no json"}}]}),
+            ),
+            (
+                json!({"role": "assistant", "content": "x", "tool_calls": []}),
+                json!({"role": "assistant", "content": "x"}),
             ),
             (
                 json!({"role": "tool", "tool_call_id": "1", "content": "x", "name": null, "tool_calls": null}),

@@ -11,8 +11,9 @@ use crate::contract::TextContract;
 use crate::embeddings::EmbeddingContract;
 use crate::error::{Failure, Outcome};
 use crate::images::ImageContract;
+use crate::literals::ControlTokens;
 use crate::parsing::{Formats, ToolFormat};
-use crate::template::{ChatTemplate, Sources};
+use crate::template::{ChatTemplate, Conversation, Sources};
 use crate::tokenized::TokenModel;
 
 /// Profiles kept at once.
@@ -41,6 +42,8 @@ pub(crate) struct Profile {
     images: std::result::Result<Option<ImageContract>, String>,
     /// The chat template, if there is one, or the reason why it is unusable.
     template: std::result::Result<Option<ChatTemplate>, String>,
+    /// The control tokens that messages must not have, or the reason why they are unknown.
+    control_tokens: std::result::Result<Option<ControlTokens>, String>,
     /// The formats of tool calls and reasoning.
     formats: std::result::Result<Formats, String>,
 }
@@ -79,8 +82,8 @@ impl Profile {
         };
         let formats = Formats::of(model, template.as_ref().ok().and_then(Option::as_ref));
         let (embedding, images) = (EmbeddingContract::of(model), ImageContract::of(model));
-        let tokens = TokenModel::read(model);
-        Self { text, embedding, tokens, images, template, formats }
+        let (tokens, control_tokens) = (TokenModel::read(model), ControlTokens::of(model));
+        Self { text, embedding, tokens, images, template, control_tokens, formats }
     }
 
     /// The contract of a model that generates text.
@@ -142,6 +145,21 @@ impl Profile {
             )),
             Err(error) => Err(Failure::broken_model(format!("model '{model}': {error}"))),
         }
+    }
+
+    /// Renders the prompt of a conversation. Returns it, and the mark around control tokens in the conversation's texts.
+    ///
+    /// # Errors
+    /// The model has no template, or it cannot be rendered.
+    pub(crate) fn prompt(
+        &self,
+        model: &str,
+        mut conversation: Conversation,
+    ) -> Outcome<(String, Option<char>)> {
+        let tokens = self.control_tokens.as_ref();
+        let tokens = tokens.map_err(|error| Failure::broken_model(format!("model '{model}': {error}")))?;
+        let mark = tokens.as_ref().and_then(|tokens| tokens.enclose(&mut conversation));
+        Ok((self.chat_template(model)?.render(conversation)?, mark))
     }
 
     /// The images that the model takes; `None` if it takes none.

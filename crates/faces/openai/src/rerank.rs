@@ -1,4 +1,4 @@
-//! `/v1/rerank` and `/v1/score`: how well documents fit a query, by a model of pairs of texts.
+//! `/v1/rerank`, `/v1/score` and their other paths: how well documents fit a query, by a model of pairs of texts.
 
 use std::sync::Arc;
 

@@ -26,9 +26,11 @@ use crate::OpenAi;
 use crate::choices::Choices;
 use crate::error::{Failure, Outcome};
 use crate::exchange::{Exchange, Refusal, random_id};
+use crate::metrics::Operation;
 use crate::sse;
 use crate::traces::Traces;
 
+pub use self::store::AnswerStore;
 pub(crate) use self::store::Store;
 
 /// The beginning of an answer's identifier.
@@ -74,7 +76,8 @@ pub(crate) async fn answer(
     });
     let mut requests = Vec::with_capacity(plan.choices.len());
     for (request, options) in plan.choices {
-        requests.push((exchange.infer(request)?, options));
+        let measured = exchange.measure(Operation::Chat, plan.form.stream);
+        requests.push((exchange.infer(request)?, options, measured));
     }
     let mut choices = Choices::new(requests, exchange.meter.take());
     let id = id.unwrap_or_else(|| random_id(PREFIX));

@@ -1,7 +1,10 @@
 //! Chat templates: Jinja as Hugging Face's transformers renders it.
 
+mod continuation;
 mod files;
 mod functions;
+mod json;
+mod python;
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::{Environment, ErrorKind, UndefinedBehavior, Value};
@@ -50,6 +53,8 @@ pub(crate) struct Conversation {
     pub variables: Vec<(String, Value)>,
     /// Whether the prompt ends where an answer begins, rather than within the last message.
     pub add_generation_prompt: bool,
+    /// Whether the prompt ends within the last message.
+    pub continues_last: bool,
 }
 
 impl ChatTemplate {
@@ -65,7 +70,8 @@ impl ChatTemplate {
         environment.set_undefined_behavior(UndefinedBehavior::Lenient);
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
         environment.set_syntax(syntax.map_err(|error| error.to_string())?);
-        environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        minijinja_contrib::add_to_environment(&mut environment);
+        python::add(&mut environment);
         environment.set_fuel(Some(STEPS));
         functions::add(&mut environment);
         for (name, token) in sources.tokens {
@@ -129,13 +135,20 @@ impl ChatTemplate {
             false => DEFAULT_TEMPLATE,
         };
         let template = self.environment.get_template(name).map_err(|error| failure(&error))?;
-        let Conversation { messages, tools, mut variables, add_generation_prompt } = conversation;
+        let Conversation { mut messages, tools, mut variables, add_generation_prompt, continues_last } =
+            conversation;
+        if continues_last {
+            continuation::mark(&mut messages)?;
+        }
+        if variables.iter().all(|(name, _)| name != "documents") {
+            variables.push(("documents".to_owned(), Value::from(())));
+        }
         variables.push(("messages".to_owned(), Value::from(messages)));
         variables.push(("tools".to_owned(), Value::from(tools)));
-        variables.push(("documents".to_owned(), Value::from(())));
         variables.push(("add_generation_prompt".to_owned(), Value::from(add_generation_prompt)));
         let context = Value::from_pairs(variables);
-        template.render(context).map_err(|error| failure(&error))
+        let prompt = template.render(context).map_err(|error| failure(&error))?;
+        if continues_last { continuation::cut(prompt) } else { Ok(prompt) }
     }
 }
 

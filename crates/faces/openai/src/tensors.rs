@@ -31,6 +31,12 @@ pub(crate) fn texts<T: AsRef<str>>(
     Ok(Tensor::new(input.name.clone(), input.data_type, shape(signature, input, all.len()), contents))
 }
 
+/// The tensor of an INT32 input with these numbers.
+pub(crate) fn numbers(signature: &Signature, input: &InputSignature, all: &[i32]) -> Tensor {
+    let contents: Vec<u8> = all.iter().flat_map(|number| number.to_le_bytes()).collect();
+    Tensor::new(input.name.clone(), DataType::Int32, shape(signature, input, all.len()), contents)
+}
+
 /// The tensor of an input with a batch of texts, if the model has batches, or else with all of them.
 pub(crate) fn batch<T: AsRef<str>>(
     signature: &Signature,

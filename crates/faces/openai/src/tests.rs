@@ -5,6 +5,7 @@ mod chat;
 mod completions;
 mod embeddings;
 mod images;
+mod metrics;
 mod rerank;
 mod responses;
 mod streams;
@@ -30,7 +31,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 
-use crate::{OpenAi, OpenAiOptions};
+use crate::{AnswerStore, OpenAi, OpenAiOptions};
 
 /// A model with all tensors of vLLM's backend.
 const VLLM: &str = r#"
@@ -319,6 +320,35 @@ async fn rights_are_those_on_the_model_that_a_name_with_a_colon_means() {
         let request = json!({"model": name, "prompt": "a"});
         assert_eq!(site.post("/v1/completions", &request).await.status, status, "{permitted:?} {name}");
     }
+}
+
+#[tokio::test]
+async fn further_path_has_the_same_routes_and_no_others() {
+    let path_prefix = Some("/serving/openai".parse().unwrap());
+    let options = OpenAiOptions { path_prefix, ..OpenAiOptions::default() };
+    let site = site_with(VLLM, options, words(&["a"])).await;
+    let request = json!({"model": "m", "prompt": "a"});
+    for (path, status) in [
+        ("/serving/openai/v1/completions", 200),
+        ("/v1/completions", 200),
+        ("/serving/v1/completions", 404),
+        ("/serving/openai/completions", 404),
+        ("/serving/openai//v1/completions", 404),
+        ("/serving/openai/../openai/v1/completions", 404),
+        ("/serving/openai/serving/openai/v1/completions", 404),
+        ("/serving/openai/v1/models", 405),
+    ] {
+        let answer = site.post(path, &request).await;
+        assert_eq!(answer.status, status, "{path}");
+        if path.starts_with("/serving/openai/") && status != 200 {
+            assert_eq!(answer.json()["error"]["type"], "invalid_request_error", "{path}");
+        }
+    }
+    let model = site.ask("GET", "/serving/openai/v1/models/m", "").await.json();
+    assert_eq!(model["id"], "m");
+    let stored = site.post("/serving/openai/v1/responses", &json!({"model": "m", "input": "a"})).await.json();
+    let id = stored["id"].as_str().unwrap();
+    assert_eq!(site.ask("GET", &format!("/v1/responses/{id}"), "").await.json()["id"], id);
 }
 
 #[tokio::test]

@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use crate::OpenAi;
 use crate::chat::plan::prompt;
+use crate::contract::mark_tensor;
 use crate::error::{Failure, Outcome};
 use crate::exchange::{Exchange, Refusal, Request};
 use crate::fields::Fields;
@@ -48,8 +49,8 @@ fn plan_tokenize(request: &Request) -> Outcome<InferRequest> {
     fields.ignore(&["model", "user"]);
     let given: Option<String> = fields.take("prompt")?;
     let is_chat = given.is_none();
-    let text = match given {
-        Some(text) => text,
+    let (text, mark) = match given {
+        Some(text) => (text, None),
         None => prompt(request, &mut fields)?,
     };
     // A chat template writes the special tokens itself.
@@ -58,6 +59,7 @@ fn plan_tokenize(request: &Request) -> Outcome<InferRequest> {
     fields.end()?;
     let signature = request.model.signature();
     let mut inputs = operation(request, "tokenize", &text)?;
+    inputs.extend(mark_tensor(&request.model, mark)?);
     let special = input(request, "add_special_tokens")?;
     inputs.push(tensors::scalar(signature, special, vec![u8::from(adds_special)]));
     if wants_texts {
@@ -88,6 +90,26 @@ fn plan_detokenize(request: &Request) -> Outcome<InferRequest> {
     let tokens = input(request, "tokens")?;
     inputs.push(tensors::from_json(request.model.signature(), tokens, "tokens", raw)?);
     Ok(InferRequest { inputs, ..InferRequest::default() })
+}
+
+/// The request for the text of tokens.
+///
+/// # Errors
+/// The model does not tokenize.
+pub(crate) fn detokenization(request: &Request, tokens: &[i32]) -> Outcome<InferRequest> {
+    let mut inputs = operation(request, "detokenize", "")?;
+    inputs.push(tensors::numbers(request.model.signature(), input(request, "tokens")?, tokens));
+    Ok(InferRequest { inputs, ..InferRequest::default() })
+}
+
+/// The text in a response.
+///
+/// # Errors
+/// The model returned none.
+pub(crate) fn text_of(response: &Response) -> Outcome<String> {
+    let output = response.outputs.iter().find(|output| output.name == "text_output");
+    let output = output.ok_or_else(|| Failure::broken_model("the model returned no text"))?;
+    Ok(String::from_utf8_lossy(&tensors::first_text(output)?).into_owned())
 }
 
 /// The tokens in a response.
@@ -157,8 +179,5 @@ pub(crate) async fn detokenize(
     let mut exchange = Exchange::begin(face, call, body, traces).await?;
     let request = exchange.plan(plan_detokenize).await?;
     let response = exchange.infer(request)?.single().await?;
-    let output = response.outputs.iter().find(|output| output.name == "text_output");
-    let output = output.ok_or_else(|| Failure::broken_model("the model returned no text"))?;
-    let prompt = String::from_utf8_lossy(&tensors::first_text(output)?).into_owned();
-    Ok(reply::json(StatusCode::OK, &Document { prompt }))
+    Ok(reply::json(StatusCode::OK, &Document { prompt: text_of(&response)? }))
 }

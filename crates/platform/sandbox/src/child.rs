@@ -168,9 +168,7 @@ impl Sandbox {
             for (resource, most) in &limits {
                 lower(*resource, *most)?;
             }
-            if level >= Level::On {
-                drop_capabilities();
-            }
+            drop_capabilities(level);
             rustix::thread::set_no_new_privs(true)?;
             if let Some(rules) = &rules {
                 if level >= Level::On {
@@ -190,16 +188,36 @@ impl Sandbox {
     }
 }
 
-/// Capabilities that a superuser's process keeps: access to the files that the rules allow, regardless of their owner.
+/// Capabilities that a superuser's process keeps from [`Level::On`] on: access to the files that the rules allow, regardless of their
+/// owner.
 const KEPT: [CapabilitySet; 2] = [CapabilitySet::DAC_OVERRIDE, CapabilitySet::DAC_READ_SEARCH];
 
-/// Takes the other capabilities from the program that the calling process becomes. Async-signal-safe.
-fn drop_capabilities() {
-    for capability in CapabilitySet::all().iter().filter(|capability| !KEPT.contains(capability)) {
+/// Capabilities that reach the memory of other processes in spite of Landlock, which no level leaves to a superuser's process: the
+/// kernel's memory, code in the kernel, and `/proc/<pid>/environ`, which Linux opens to `PERFMON` and `SYS_ADMIN` without asking
+/// Landlock (`may_access_mm` in kernel/fork.c).
+const REACHING: [CapabilitySet; 6] = [
+    CapabilitySet::BPF,
+    CapabilitySet::PERFMON,
+    CapabilitySet::SYS_ADMIN,
+    CapabilitySet::SYS_BOOT,
+    CapabilitySet::SYS_MODULE,
+    CapabilitySet::SYS_RAWIO,
+];
+
+/// Takes capabilities from the program that the calling process becomes. Async-signal-safe.
+fn drop_capabilities(level: Level) {
+    let is_kept = |capability: &CapabilitySet| match level {
+        Level::Off => true,
+        Level::Basic => !REACHING.contains(capability),
+        Level::On | Level::Required => KEPT.contains(capability),
+    };
+    for capability in CapabilitySet::all().iter().filter(|capability| !is_kept(capability)) {
         // Fails for users who have none.
         let _ = remove_capability_from_bounding_set(capability);
     }
-    let _ = clear_ambient_capability_set();
+    if level >= Level::On {
+        let _ = clear_ambient_capability_set();
+    }
 }
 
 /// Lowers a limit of the calling process. Async-signal-safe.

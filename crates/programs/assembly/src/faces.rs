@@ -10,7 +10,7 @@ mod vertex_ai;
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use nereid_access::Guard;
 use nereid_console::{Advisor, ClientChanges};
@@ -20,6 +20,7 @@ use nereid_kserve::HttpOptions;
 use nereid_load_report::LoadReports;
 use nereid_metrics::Exposition;
 use nereid_net::listener::{Address, BoundAddress, Connections, Listener, LocalAddress, Tls, TlsFiles};
+use nereid_openai::AnswerStore;
 use nereid_protocol::{Access, Authenticator, Authorizer, LogControl};
 use nereid_repository::Repositories;
 use nereid_shared_memory::Regions;
@@ -28,7 +29,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 pub use self::grpc::Grpc;
-pub use self::http::{ConsolePort, Http, OpenAiLimits, OpenAiPort};
+pub use self::http::{ConsolePort, Http, OpenAiPort, OpenAiSettings};
 pub use self::metrics::Metrics;
 pub use self::sagemaker::SageMaker;
 pub use self::vertex_ai::VertexAi;
@@ -52,6 +53,8 @@ pub struct FaceContext {
     pub exposition: Arc<Exposition>,
     /// The connections of all faces. Idle ones are closed when descriptors run out.
     pub connections: Connections,
+    /// Where answers of OpenAI's interface are stored, by all faces with it. The first one makes it.
+    pub answers: Arc<OnceLock<AnswerStore>>,
     /// Measures the server's load, if it is reported.
     pub load_reports: Option<LoadReports>,
     /// Decides about requests by the access policy, if there is one.

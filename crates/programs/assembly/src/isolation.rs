@@ -54,7 +54,9 @@ pub(crate) fn open(
         (Isolation::Process, Some(launch)) => {
             tracing::info!("backend '{name}' runs in separate processes");
             let sandbox = SandboxSettings::new(name, &config.settings_of(name))?;
-            Arc::new(Processes::new(launch, settings, sandbox, capabilities)?)
+            let processes = Processes::new(launch, settings, sandbox, capabilities)?;
+            // Threads of llama.cpp wait for each other without sleeping.
+            Arc::new(if name == "llamacpp" { processes.limiting_threads("threads") } else { processes })
         }
         (_, None) if settings.isolation.is_none() => backends::open(name, config)?,
         (_, None) => {

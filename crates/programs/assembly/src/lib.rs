@@ -47,7 +47,7 @@ pub use config::{AccessRules, Config, PollConfig, Process, VERSION};
 pub use engine_check::EngineCheck;
 pub use error::{StartError, StopError};
 pub use faces::{
-    ConsolePort, Endpoint, Face, FaceContext, Grpc, Http, Metrics, OpenAiLimits, OpenAiPort, SageMaker,
+    ConsolePort, Endpoint, Face, FaceContext, Grpc, Http, Metrics, OpenAiPort, OpenAiSettings, SageMaker,
     Serving, VertexAi,
 };
 pub use gpus::{DriverLibrary, Gpus, GpusConfig};
@@ -59,6 +59,7 @@ pub use nereid_metrics::MetricsOptions;
 pub use nereid_net::listener::{Address, LocalAddress, TlsFiles};
 pub use nereid_object_stores::{CacheOptions, CloudOptions, redacted};
 pub use nereid_onnxruntime::external_data;
+pub use nereid_openai::OpenAiPrefix;
 pub use nereid_repository::{
     Additions, AgentDefault, LocalModel, NamedAgent, ReadOptions, Sources, StagedModel, Transfer,
 };

@@ -17,6 +17,7 @@ use nereid_load_report::LoadReports;
 use nereid_metrics::{
     AuditEvents, Exposition, MetricsOptions, PinnedMemory, PrincipalMetrics, RemoteRepository, VersionMemory,
 };
+use nereid_net::io_runtime::{self, IoRuntime};
 use nereid_net::listener::{Connections, LocalAddress};
 use nereid_object_stores::{CloudOptions, RepositoryStatus};
 use nereid_protocol::{Action, Audit as _, AuditEvent, AuditOutcome};
@@ -25,7 +26,7 @@ use nereid_repository::Repositories;
 use nereid_residency::{ResidencyManager, ResidencyOptions};
 use nereid_scaling::Scaling;
 use nereid_shared_memory::Regions;
-use tokio::runtime::{Handle, Runtime};
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::{JoinError, spawn_blocking};
 use tokio::time::{Instant, sleep, timeout_at};
@@ -217,6 +218,7 @@ pub fn start(config: Config, process: Process) -> std::result::Result<RunningSer
         source: repositories.source.clone(),
         exposition: Arc::clone(&exposition),
         connections: Connections::default(),
+        answers: Arc::default(),
         load_reports,
         guard,
         changes,
@@ -495,7 +497,7 @@ fn pinned_memory(pools: &Pools) -> PinnedMemory {
 /// The caller's runtime, or one that ends with the server.
 struct OwnRuntime {
     handle: Handle,
-    own: Option<Runtime>,
+    own: Option<IoRuntime>,
 }
 
 impl OwnRuntime {
@@ -504,7 +506,7 @@ impl OwnRuntime {
             return Ok(Self { handle, own: None });
         }
         let threads = available_parallelism().map_or(1, usize::from);
-        let runtime = nereid_net::io_runtime::start(threads).map_err(StartError::Runtime)?;
+        let runtime = io_runtime::start(threads).map_err(StartError::Runtime)?;
         Ok(Self { handle: runtime.handle().clone(), own: Some(runtime) })
     }
 }

@@ -89,8 +89,10 @@ fn stage(
 ) -> Result<(Additions, Option<Sources>), String> {
     let AddOptions { source, repository, name, .. } = options;
     if !source.exists() && is_address(source) {
-        if options.moves {
-            return Err("--move is for models on this machine".to_owned());
+        let option =
+            [(options.moves, "--move"), (options.link, "--link")].into_iter().find(|(is_given, _)| *is_given);
+        if let Some((_, option)) = option {
+            return Err(format!("{option} is for models on this machine"));
         }
         let additions = Additions::new(repository)?;
         let (address, staged) = (source.to_string_lossy(), additions.staged_repository());
@@ -100,7 +102,11 @@ fn stage(
     let data = |onnx: &Path| external_data(onnx).map_err(|error| error.message().to_owned());
     let model = LocalModel::find(source, &data)?;
     let additions = Additions::new(repository)?;
-    let transfer = if options.moves { Transfer::Link } else { Transfer::Copy };
+    let transfer = match (options.link, options.moves) {
+        (true, _) => Transfer::Refer,
+        (_, true) => Transfer::Link,
+        _ => Transfer::Copy,
+    };
     let sources = additions.add(&model, name.as_deref(), transfer)?;
     Ok((additions, Some(sources)))
 }

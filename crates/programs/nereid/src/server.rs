@@ -14,6 +14,7 @@ use nereid_core::model_config::ModelConfig;
 use nereid_core::{Caller, ModelControl, ScopedName, Server as Core, Work};
 use nereid_cuda::Cuda;
 use nereid_metrics::Exposition;
+use nereid_net::io_runtime::{self, IoRuntime};
 use nereid_options::Options;
 use nereid_protocol::documents::{
     IndexEntry, ModelMetadata, ModelStatistics, ServerMetadata, Statistics, blocking_repository_index,
@@ -44,16 +45,16 @@ pub struct Server {
 }
 
 /// The runtime of the faces and of stopping. It ends with the server.
-struct OwnRuntime(Option<Runtime>);
+struct OwnRuntime(Option<IoRuntime>);
 
 impl OwnRuntime {
     fn new(threads: usize) -> Result<Self> {
-        let runtime = nereid_net::io_runtime::start(threads).map_err(StartError::Runtime);
+        let runtime = io_runtime::start(threads).map_err(StartError::Runtime);
         runtime.map(|runtime| Self(Some(runtime))).map_err(refused)
     }
 
     fn get(&self) -> Result<&Runtime> {
-        self.0.as_ref().ok_or_else(|| Error::unavailable("the server has ended"))
+        self.0.as_deref().ok_or_else(|| Error::unavailable("the server has ended"))
     }
 }
 

@@ -12,7 +12,7 @@ use clap::{Arg, Command};
 use super::sources::names;
 
 /// Options that Triton does not have.
-pub(super) const OWN: [&str; 38] = [
+pub(super) const OWN: [&str; 39] = [
     "access",
     "audit-log",
     "config-file",
@@ -43,6 +43,7 @@ pub(super) const OWN: [&str; 38] = [
     "openai-address",
     "openai-default-max-tokens",
     "openai-port",
+    "openai-prefix",
     "openai-stored-bytes",
     "repository-agent",
     "repository-cache-byte-size",

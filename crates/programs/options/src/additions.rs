@@ -59,6 +59,10 @@ pub struct AddOptions {
     #[arg(long = "move")]
     pub moves: bool,
 
+    /// Make links to the model's files instead of copies of them. They have to stay where they are.
+    #[arg(long, conflicts_with = "moves")]
+    pub link: bool,
+
     /// Add the model although the check finds that it would not load here.
     #[arg(long)]
     pub force: bool,

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::thread::available_parallelism;
 
 use clap::{ArgAction, Args};
-use nereid_assembly::{ConsolePort, Endpoint, Http, OpenAiLimits, OpenAiPort};
+use nereid_assembly::{ConsolePort, Endpoint, Http, OpenAiPort, OpenAiPrefix, OpenAiSettings};
 use nereid_http::{Origin, TransportOptions};
 use nereid_kserve::{HttpOptions as FaceOptions, cors};
 use nereid_net::listener::{Address, Host, TlsFiles};
@@ -60,6 +60,11 @@ pub(crate) struct HttpOptions {
     /// answers that were not used for the longest time leave; 0 stores none.
     #[arg(long, value_name = "BYTES", default_value = "67108864", value_parser = whole::<usize>())]
     openai_stored_bytes: usize,
+
+    /// A further path below which OpenAI's interface is served, such as /openai for clients of KServe's runtimes, which have it at
+    /// /openai/v1.
+    #[arg(long, value_name = "PATH", value_parser = str::parse::<OpenAiPrefix>)]
+    openai_prefix: Option<OpenAiPrefix>,
 
     /// Address or host name to serve HTTP on, or a Unix socket, unix:/path, for programs of its owner and its group on this
     /// machine; unix:/path?mode=0666 for others, too. A Unix socket has no port.
@@ -220,9 +225,10 @@ impl HttpOptions {
             endpoint: Endpoint { address, tls: self.tls()? },
             options: self.face_options()?,
             console,
-            openai: self.openai.then_some(OpenAiLimits {
+            openai: self.openai.then(|| OpenAiSettings {
                 default_max_tokens: self.openai_default_max_tokens.get() as u64,
                 stored_bytes: self.openai_stored_bytes,
+                path_prefix: self.openai_prefix.clone(),
             }),
             transport: TransportOptions::default(),
         })
@@ -326,6 +332,19 @@ mod tests {
         let console = parsed(&["--openai-port=9", "--console-port=8"]).unwrap().console_face().unwrap();
         assert!(console.is_some_and(|ConsolePort(http)| http.openai.is_some()));
         assert!(parsed(&["--openai-address=o"]).unwrap().contradiction().is_some());
+    }
+
+    #[test]
+    fn openais_interface_has_a_further_path_on_each_of_its_ports() {
+        let prefix = |http: Http| http.openai.unwrap().path_prefix;
+        let here = parsed(&["--openai-prefix=/openai", "--console-port=8"]).unwrap();
+        let expected = Some("/openai".parse().unwrap());
+        assert_eq!(prefix(here.face().unwrap().unwrap()), expected);
+        assert_eq!(prefix(here.console_face().unwrap().unwrap().0), expected);
+        let apart = parsed(&["--openai-prefix=/openai", "--openai-port=9"]).unwrap();
+        assert_eq!(prefix(apart.openai_face().unwrap().unwrap().0), expected);
+        assert_eq!(prefix(parsed(&[]).unwrap().face().unwrap().unwrap()), None);
+        assert!(parsed(&["--openai-prefix=openai/"]).is_err());
     }
 
     #[test]

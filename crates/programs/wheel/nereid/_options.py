@@ -171,6 +171,9 @@ class Options(TypedDict, total=False):
     openai_stored_bytes: int
     """Bytes of memory for the answers of /v1/responses that requests can continue by previous_response_id. If they are full, the answers that were not used for the longest time leave; 0 stores none."""
 
+    openai_prefix: str
+    """A further path below which OpenAI's interface is served, such as /openai for clients of KServe's runtimes, which have it at /openai/v1."""
+
     http_address: str
     """Address or host name to serve HTTP on, or a Unix socket, unix:/path, for programs of its owner and its group on this machine; unix:/path?mode=0666 for others, too. A Unix socket has no port."""
 

@@ -5,7 +5,7 @@
 //!
 //! The first table is for all processors. With few requests in flight it shows above all what it costs to wake an idle
 //! processor, which depends on the machine. The second one is for one processor, where waking a thread is a switch. Then follow
-//! the cost of an ensemble of two steps in addition to its two requests, and of queues that clients share, whose target is 3 %.
+//! the cost of an ensemble of two steps in addition to its two requests, and of queues that clients share.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -19,6 +19,7 @@ mod memory;
 mod parameters;
 mod policy;
 mod prefetch;
+mod queue;
 mod recording;
 mod records;
 mod rooms;

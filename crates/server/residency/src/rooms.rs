@@ -4,34 +4,40 @@
 //! that consist of it must be as free, as they leave with it; their requests count as its own. The server refuses to evict models
 //! that it could not load again.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+mod state;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nereid_backend_api::{Error, MemoryKind, Result};
-use nereid_core::{Model, ModelMemory, ModelSpec, ModelTable, ScopedName, Server, VersionState, Work};
+use nereid_core::{Model, ModelMemory, ModelSpec, ScopedName, Server, Work};
 
-use crate::amounts::{Amount, Gpu, MemoryBudgets, Shortage};
+use crate::amounts::{Gpu, MemoryBudgets, Place, Shortage};
 use crate::content::Content;
 use crate::gpus::{GpuReader, GpuReading};
 use crate::memory;
 use crate::parameters::{Parameters, chooses_gpus, gpu_instances};
-use crate::policy::Policy;
 use crate::prefetch::Schedules;
+use crate::queue;
 use crate::recording::Recording;
 use crate::served::{Served, is_composite, parameters, uses};
 use crate::sizes::{Description, Ended, Known, Reading, Sizes};
+use state::State;
 
 /// How long a load waits until a model in use can leave.
-const PATIENCE: Duration = if cfg!(test) { Duration::from_millis(200) } else { Duration::from_secs(5) };
+const PATIENCE: Duration = if cfg!(test) { Duration::from_secs(1) } else { Duration::from_secs(5) };
 
 /// The time between two attempts to find a model that can leave.
 const RETRY: Duration = Duration::from_millis(10);
 
 /// The period for which evictions are limited.
 const MINUTE: Duration = Duration::from_secs(60);
+
+/// A model stays for this long after its load, so that the requests that wait for it reach it.
+const FRESH: Duration = if cfg!(test) { Duration::from_millis(20) } else { Duration::from_secs(1) };
 
 /// Clients may try again after this long if no model can leave.
 const NO_ROOM_PAUSE: Duration = Duration::from_secs(5);
@@ -55,20 +61,6 @@ pub(crate) struct Rooms {
     /// Keeps what loads took for the next run of the server.
     recording: Option<Recording>,
     read_gpus: GpuReader,
-}
-
-#[derive(Default)]
-struct State {
-    sizes: Sizes,
-    policy: Policy,
-    /// The models that are being loaded, and since when.
-    loading: BTreeMap<String, Instant>,
-    /// The models that are being loaded by their schedules, and whether there was no room.
-    scheduled: BTreeMap<String, bool>,
-    /// When models left to make room in the last minute, and which.
-    evictions: VecDeque<(Instant, String)>,
-    /// When each model was used last, going by its counters.
-    uses: BTreeMap<String, (u64, Instant)>,
 }
 
 /// The next step of a load.
@@ -143,20 +135,27 @@ impl Rooms {
     /// Makes room for a model, and begins to measure its load.
     pub(crate) fn before_load(&self, server: &Server, spec: &ModelSpec) -> Result<()> {
         let name = spec.id.name.as_str();
-        drop(self.describe(spec));
-        let (began, mut kept) = (Instant::now(), BTreeSet::new());
+        let place = self.describe(spec).queue.enter(name);
+        let outcome = self.wait_for_room(server, name, place);
+        self.lock().queue.leave(place);
+        outcome.inspect_err(|_| self.give_up(name))
+    }
+
+    fn wait_for_room(&self, server: &Server, name: &str, place: queue::Place) -> Result<()> {
+        let (mut began, mut kept) = (Instant::now(), BTreeSet::new());
         loop {
-            let step =
-                self.next_step(server, name, &kept, Instant::now()).inspect_err(|_| self.give_up(name))?;
-            match step {
+            match self.next_step(server, name, place, &kept, Instant::now())? {
                 Step::Load => return Ok(()),
                 Step::Evict(other) => self.evict(server, name, other, &mut kept),
                 Step::Wait(error) if began.elapsed() >= PATIENCE || server.is_stopping() => {
-                    self.give_up(name);
                     return Err(error);
                 }
                 Step::Wait(_) => {
                     kept.clear();
+                    if self.lock().queue.ahead_of(place).next().is_some() {
+                        // Those ahead may wait for as long.
+                        began = Instant::now();
+                    }
                     thread::sleep(RETRY);
                 }
             }
@@ -174,10 +173,62 @@ impl Rooms {
         let began = state.loading.remove(name).unwrap_or(ended);
         let took = ended.saturating_duration_since(began);
         let records = state.sizes.end(name, Ended { is_loaded, took, now, known, at });
+        if is_loaded {
+            state.fresh.retain(|_, at| ended.saturating_duration_since(*at) < FRESH);
+            state.fresh.insert(name.clone(), ended);
+        }
         drop(state);
+        self.keep_budgets(server, name, ended);
         if let Some(recording) = &self.recording {
             records.into_iter().for_each(|(content, record)| recording.keep(content, record));
         }
+    }
+
+    /// Has models leave at once if one took more than was expected of it.
+    fn keep_budgets(&self, server: &Server, loaded: &str, now: Instant) {
+        let mut refused = BTreeSet::from([loaded.to_owned()]);
+        loop {
+            let surplus = self.surplus(&mut self.lock(), server, &refused, now);
+            let Some((Shortage { place, taken, budget }, Some(other))) = surplus else { return };
+            match server.evict_model(&other) {
+                Ok(names) => {
+                    tracing::info!(
+                        "'{other}' leaves the memory: with '{loaded}', models take {}, more than the memory budget of {}",
+                        place.bytes(taken),
+                        megabytes(budget)
+                    );
+                    self.left(names);
+                }
+                Err(error) => tracing::debug!("{error}"),
+            }
+            refused.insert(other);
+        }
+    }
+
+    /// A budget that is exceeded, and the model that leaves, if one can.
+    fn surplus(
+        &self,
+        state: &mut State,
+        server: &Server,
+        refused: &BTreeSet<String>,
+        now: Instant,
+    ) -> Option<(Shortage, Option<String>)> {
+        let short = self.limits.budgets.exceeded(&state.staying(&server.models())).into_iter().next()?;
+        let models = Served::of(server);
+        state.note_uses(&models, &self.limits.budgets);
+        let can_leave = |name: &&str| {
+            let takes = state.sizes.amount(name).of(short.place) > 0;
+            takes && !refused.contains(*name) && self.may_leave(state, &models, name, now)
+        };
+        let leaving = state.policy.least(models.iter().map(|(name, _)| name.as_str()).filter(can_leave));
+        let leaving = leaving.map(str::to_owned);
+        Some((short, leaving.filter(|_| state.is_calm(self.limits.evictions_a_minute, now))))
+    }
+
+    /// Whether the load of a model waits for room.
+    #[cfg(test)]
+    pub(crate) fn waits(&self, name: &str) -> bool {
+        self.lock().queue.all().any(|other| other == name)
     }
 
     /// The memory of each model, or `None` if nothing is known.
@@ -186,7 +237,7 @@ impl Rooms {
     }
 
     /// Counts what the processes of loaded models have grown by since they were loaded. Returns the model that leaves if a budget is
-    /// exceeded because of that.
+    /// exceeded.
     pub(crate) fn follow_growth(&self, server: &Server, now: Instant) -> Option<String> {
         let models = Served::of(server);
         let gpus = GpuReading::of((self.read_gpus)());
@@ -196,20 +247,16 @@ impl Rooms {
         let grown =
             known.into_iter().filter(|(name, bytes, gpus)| state.sizes.follow(name, *bytes, gpus.as_ref()));
         let has_grown = grown.count() > 0;
-        let used = state.used(&server.models(), "");
-        let short = self.limits.budgets.exceeded(&used).into_iter().next();
-        let Shortage { place, taken, budget } = short.filter(|_| has_grown)?;
-        state.note_uses(&models, &self.limits.budgets);
-        let can_leave = |name: &&str| state.sizes.amount(name).of(place) > 0 && self.may_leave(&models, name);
-        let leaving = state.policy.least(models.iter().map(|(name, _)| name.as_str()).filter(can_leave));
-        let leaving =
-            leaving.map(str::to_owned).filter(|_| state.is_calm(self.limits.evictions_a_minute, now));
-        tracing::warn!(
-            "models have grown to {}, more than the memory budget of {}{}",
-            place.bytes(taken),
-            megabytes(budget),
-            leaving.as_ref().map_or_else(String::new, |name| format!(": '{name}' leaves the memory"))
-        );
+        let (Shortage { place, taken, budget }, leaving) =
+            self.surplus(&mut state, server, &BTreeSet::new(), now)?;
+        if has_grown || leaving.is_some() {
+            tracing::warn!(
+                "models have grown to {}, more than the memory budget of {}{}",
+                place.bytes(taken),
+                megabytes(budget),
+                leaving.as_ref().map_or_else(String::new, |name| format!(": '{name}' leaves the memory"))
+            );
+        }
         leaving
     }
 
@@ -233,7 +280,7 @@ impl Rooms {
             let timeout = parameters(versions).idle_timeout.or(self.limits.idle_timeout);
             let is_limited = |timeout: &Duration| !timeout.is_zero() && !is_composite(versions);
             let Some(timeout) = timeout.filter(is_limited) else { continue };
-            if !self.may_leave(&models, name) {
+            if !self.may_leave(&state, &models, name, now) {
                 state.uses.remove(name);
                 continue;
             }
@@ -247,13 +294,29 @@ impl Rooms {
     }
 
     /// Whether nothing holds a model in memory, nor the ensembles that consist of it.
-    fn may_leave(&self, models: &Served, name: &str) -> bool {
+    fn may_leave(&self, state: &State, models: &Served, name: &str, now: Instant) -> bool {
         let is_busy = |model: &Arc<Model>| model.work() != Work::Nothing || model.pending() > 0;
         let is_free = |name: &str| {
             let versions = models.versions(name);
-            !versions.iter().any(is_busy) && !parameters(versions).keep_loaded && !self.schedules.keeps(name)
+            !versions.iter().any(is_busy) && !state.is_fresh(name, uses(versions), now)
         };
-        !is_composite(models.versions(name)) && models.with_users(name).into_iter().all(is_free)
+        let is_member = !is_composite(models.versions(name));
+        is_member && !self.stays(models, name) && models.with_users(name).into_iter().all(is_free)
+    }
+
+    /// Whether its configuration keeps a model in memory, or an ensemble that consists of it.
+    fn stays(&self, models: &Served, name: &str) -> bool {
+        let is_kept =
+            |name: &str| parameters(models.versions(name)).keep_loaded || self.schedules.keeps(name);
+        models.with_users(name).into_iter().any(is_kept)
+    }
+
+    /// The bytes that the models that stay take of a memory, except one model.
+    fn kept(&self, state: &State, models: &Served, except: &str, place: Place) -> u64 {
+        let stays = |(name, versions): &(&String, &[Arc<Model>])| {
+            !is_composite(versions) && *name != except && self.stays(models, name)
+        };
+        models.iter().filter(stays).map(|(name, _)| state.sizes.amount(name).of(place)).sum()
     }
 
     /// The memory of processes counts under a budget, or for a later run under one, as reading it takes long.
@@ -286,7 +349,14 @@ impl Rooms {
         state
     }
 
-    fn next_step(&self, server: &Server, name: &str, kept: &BTreeSet<String>, now: Instant) -> Result<Step> {
+    fn next_step(
+        &self,
+        server: &Server,
+        name: &str,
+        at: queue::Place,
+        kept: &BTreeSet<String>,
+        now: Instant,
+    ) -> Result<Step> {
         let before = self.in_use();
         let models = Served::of(server);
         let mut state = self.lock();
@@ -298,18 +368,28 @@ impl Rooms {
                 megabytes(*budget)
             )));
         }
-        let used = state.used(&server.models(), name);
+        let used = state.used_before(at, name, &server.models());
         let short = budgets.without_room(&used, &needed);
         let Some(&Shortage { place, budget, .. }) = short.first() else {
             state.begin(name, before);
             return Ok(Step::Load);
         };
+        let staying = self.kept(&state, &models, name, place);
+        if staying.saturating_add(needed.of(place)) > budget {
+            let message = format!(
+                "no room for model '{name}': it takes about {}, and models that stay in memory take {} of {}",
+                place.bytes(needed.of(place)),
+                megabytes(staying),
+                megabytes(budget)
+            );
+            return Err(Error::unavailable(message).with_retry_after(NO_ROOM_PAUSE));
+        }
         state.note_uses(&models, budgets);
         let can_leave = |other: &&str| {
             let is_there = state.sizes.amount(other).of(place) > 0;
             let is_busier = || state.scheduled.contains_key(name) && !state.policy.is_no_busier(other, name);
             let is_other = *other != name && !kept.contains(*other);
-            is_there && is_other && self.may_leave(&models, other) && !is_busier()
+            is_there && is_other && self.may_leave(&state, &models, other, now) && !is_busier()
         };
         let leaving = models.iter().map(|(other, _)| other.as_str()).filter(can_leave);
         let Some(other) = state.policy.least(leaving) else {
@@ -341,80 +421,6 @@ impl Rooms {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl State {
-    /// The memory of all models but one: of those in memory, being unloaded and being loaded.
-    fn used(&self, models: &ModelTable, except: &str) -> Amount {
-        let takes = |state: &VersionState| {
-            matches!(state, VersionState::Unloading { .. })
-                || state.model().is_some_and(|model| !model.is_composite())
-        };
-        let resident =
-            models.names().filter(|name| models.states_of(ScopedName::everywhere(name)).any(takes));
-        let all: BTreeSet<_> = resident.chain(self.loading.keys().map(String::as_str)).collect();
-        let amounts = all.into_iter().filter(|name| *name != except).map(|name| self.sizes.amount(name));
-        amounts.fold(Amount::default(), |sum, amount| sum.plus(&amount))
-    }
-
-    fn begin(&mut self, name: &str, before: Reading) {
-        self.loading.insert(name.to_owned(), Instant::now());
-        self.sizes.begin(before);
-    }
-
-    /// Notes how often the models in memory were used, and what they take. A request to an ensemble is a use of each member.
-    fn note_uses(&mut self, models: &Served, budgets: &MemoryBudgets) {
-        let counts = models.iter().map(|(name, versions)| (name.as_str(), uses(versions)));
-        let counts: BTreeMap<_, _> =
-            counts.map(|(name, total)| (name, self.policy.count(name, total))).collect();
-        for (name, versions) in models.iter().filter(|(_, versions)| !is_composite(versions)) {
-            let last = || versions.iter().map(|model| model.statistics().load_duration()).sum();
-            let cost = self.sizes.load_time(name).unwrap_or_else(last);
-            let users = models.with_users(name).into_iter();
-            let uses = users.filter_map(|user| counts.get(user)).sum();
-            self.policy.note(name, uses, budgets.weight(&self.sizes.amount(name)), cost);
-        }
-    }
-
-    /// When a model was used last, which has answered this many requests.
-    fn last_use(&mut self, name: &str, total: u64, now: Instant) -> Instant {
-        let last = self.uses.entry(name.to_owned()).or_insert((total, now));
-        if last.0 != total {
-            *last = (total, now);
-        }
-        last.1
-    }
-
-    /// Whether fewer models than this left the memory within the last minute.
-    fn is_calm(&mut self, limit: usize, now: Instant) -> bool {
-        while self.evictions.front().is_some_and(|(at, _)| now.saturating_duration_since(*at) >= MINUTE) {
-            self.evictions.pop_front();
-        }
-        self.evictions.len() < limit
-    }
-
-    /// Limits how many models leave in a minute.
-    fn check_rate(&mut self, name: &str, limit: usize, now: Instant) -> Result<()> {
-        if self.is_calm(limit, now) {
-            return Ok(());
-        }
-        let Some((first, _)) = self.evictions.front() else { return Ok(()) };
-        let mut competing: BTreeMap<&str, usize> = BTreeMap::new();
-        self.evictions.iter().for_each(|(_, other)| *competing.entry(other).or_default() += 1);
-        let mut competing: Vec<_> = competing.into_iter().collect();
-        competing.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
-        let competing: Vec<_> =
-            competing.iter().take(5).map(|(other, count)| format!("'{other}' {count} times")).collect();
-        tracing::warn!(
-            "'{name}' has to wait: {limit} models left the memory within a minute, most of all {}; raise \
-             --model-memory-budget, or spread the models over several servers",
-            competing.join(", ")
-        );
-        let message =
-            format!("no room for model '{name}': {limit} models left the memory within the last minute");
-        let left = (*first + MINUTE).saturating_duration_since(now);
-        Err(Error::unavailable(message).with_retry_after(left))
     }
 }
 

@@ -105,8 +105,8 @@ pub struct Batcher<T, F> {
     len: usize,
     /// Items of the batch dimension in all requests together.
     size: usize,
-    /// When requests expire: time, level, number and flow.
-    expiries: BTreeSet<(Instant, u64, u64, u64)>,
+    /// When requests expire, with their levels, numbers and slots.
+    expiries: BTreeMap<(Instant, u64, u64), usize>,
     forming: Option<NextBatch>,
     closed: bool,
 }
@@ -123,7 +123,6 @@ struct QueuedItem<T> {
     item: T,
     /// The number of its ticket.
     number: u64,
-    flow: u64,
     since: Instant,
     expiry: Option<Instant>,
 }
@@ -146,7 +145,8 @@ struct NextBatch {
 struct Place {
     level: u64,
     delayed: bool,
-    flow: u64,
+    /// The slot in the queue, for requests that were not delayed.
+    slot: usize,
     number: u64,
 }
 
@@ -175,16 +175,16 @@ impl<T> Level<T> {
         Some(delayed)
     }
 
-    fn remove(&mut self, flow: u64, number: u64) -> Option<QueuedItem<T>> {
+    fn remove(&mut self, slot: usize, number: u64) -> Option<QueuedItem<T>> {
         let delayed = || self.delayed.remove(self.renumbered.remove(&number)?);
-        self.waiting.remove(flow, number).or_else(delayed)
+        self.waiting.remove(slot, number).or_else(delayed)
     }
 
     fn get(&self, place: Place) -> Option<&QueuedItem<T>> {
         if place.delayed {
             self.delayed.get(place.number)
         } else {
-            self.waiting.get(place.flow, place.number)
+            self.waiting.get(place.slot, place.number)
         }
     }
 }
@@ -199,7 +199,7 @@ impl<T: BatchItem, F: BatchFormer<T>> Batcher<T, F> {
             next_number: 0,
             len: 0,
             size: 0,
-            expiries: BTreeSet::new(),
+            expiries: BTreeMap::new(),
             forming: None,
             closed: false,
         }
@@ -222,18 +222,18 @@ impl<T: BatchItem, F: BatchFormer<T>> Batcher<T, F> {
         self.size += item.batch_size();
         let (flow, cost) = (item.flow(), item.batch_size());
         let waiting = &mut self.levels.entry(level).or_default().waiting;
-        let queued = QueuedItem { item, number, flow: flow.id, since: now, expiry };
-        waiting.push(number, flow, cost, queued);
+        let queued = QueuedItem { item, number, since: now, expiry };
+        let slot = waiting.push(number, flow, cost, queued);
         let is_shared = waiting.is_shared();
         if let Some(expiry) = expiry {
-            self.expiries.insert((expiry, level, number, flow.id));
+            self.expiries.insert((expiry, level, number), slot);
         }
         // Otherwise it stands behind all that was looked at.
         let end = self.forming.map(|forming| forming.blocker.unwrap_or(forming.last));
         if end.is_some_and(|end| level < end.level || (level == end.level && (end.delayed || is_shared))) {
             self.forming = None;
         }
-        Ticket { level, flow: flow.id, number }
+        Ticket { level, slot, number }
     }
 
     /// Records that a request left.
@@ -241,7 +241,7 @@ impl<T: BatchItem, F: BatchFormer<T>> Batcher<T, F> {
         self.len -= 1;
         self.size -= waiting.item.batch_size();
         if let Some(expiry) = waiting.expiry {
-            self.expiries.remove(&(expiry, level, waiting.number, waiting.flow));
+            self.expiries.remove(&(expiry, level, waiting.number));
         }
         // Clients choose their levels, so empty levels are removed.
         if level != self.rules.default_level && self.levels.get(&level).is_some_and(|items| items.len() == 0)
@@ -350,17 +350,20 @@ fn behind<T>(
     levels: &BTreeMap<u64, Level<T>>,
     place: Option<Place>,
 ) -> impl Iterator<Item = (Place, &QueuedItem<T>)> {
-    let start = place.map_or((0, false, 0), |place| (place.level, place.delayed, place.number + 1));
-    levels.range(start.0..).flat_map(move |(&level, items)| {
-        let from = |delayed: bool| match (level == start.0, delayed, start.1) {
-            (true, false, true) => u64::MAX,
-            (true, one, other) if one == other => start.2,
-            _ => 0,
+    levels.range(place.map_or(0, |place| place.level)..).flat_map(move |(&level, items)| {
+        let place = place.filter(|place| place.level == level);
+        let waiting = match place {
+            Some(Place { delayed: true, .. }) => None,
+            Some(Place { slot, .. }) => Some(items.waiting.iter_behind(slot)),
+            None => Some(items.waiting.iter()),
         };
-        let at = move |delayed, (flow, number, item)| (Place { level, delayed, flow, number }, item);
-        let waiting = items.waiting.iter_from(from(false)).map(move |item| at(false, item));
-        let delayed = items.delayed.iter_from(from(true));
-        waiting.chain(delayed.map(move |(number, item)| at(true, (item.flow, number, item))))
+        let first_delayed = place.filter(|place| place.delayed).map_or(0, |place| place.number + 1);
+        let at = move |delayed, slot, number, item| (Place { level, delayed, slot, number }, item);
+        let waiting =
+            waiting.into_iter().flatten().map(move |(slot, number, item)| at(false, slot, number, item));
+        let delayed =
+            items.delayed.iter_from(first_delayed).map(move |(number, item)| at(true, 0, number, item));
+        waiting.chain(delayed)
     })
 }
 
@@ -405,20 +408,18 @@ impl<T: BatchItem, F: BatchFormer<T>> Queue for Batcher<T, F> {
     }
 
     fn remove(&mut self, ticket: Ticket) -> Option<T> {
-        let waiting = self.levels.get_mut(&ticket.level)?.remove(ticket.flow, ticket.number)?;
+        let waiting = self.levels.get_mut(&ticket.level)?.remove(ticket.slot, ticket.number)?;
         Some(self.gone(ticket.level, waiting))
     }
 
     fn expire(&mut self, now: Instant) -> Vec<T> {
         let mut refused = Vec::new();
-        while let Some(&(expiry, level, number, flow)) =
-            self.expiries.first().filter(|(expiry, ..)| *expiry <= now)
-        {
-            self.expiries.remove(&(expiry, level, number, flow));
+        while let Some(due) = self.expiries.first_entry().filter(|due| due.key().0 <= now) {
+            let ((_, level, number), slot) = due.remove_entry();
             let policy = self.rules.policies.get(&level).unwrap_or(&self.rules.default_policy);
             let delays = policy.delays_expired;
             let Some(items) = self.levels.get_mut(&level) else { continue };
-            let Some(mut waiting) = items.waiting.remove(flow, number) else { continue };
+            let Some(mut waiting) = items.waiting.remove(slot, number) else { continue };
             waiting.expiry = None;
             if delays {
                 let renumbered = self.next_number;
@@ -434,7 +435,7 @@ impl<T: BatchItem, F: BatchFormer<T>> Queue for Batcher<T, F> {
     }
 
     fn next_expiry(&self) -> Option<Instant> {
-        self.expiries.first().map(|(expiry, ..)| *expiry)
+        self.expiries.first_key_value().map(|((expiry, ..), _)| *expiry)
     }
 
     fn patience(&self, item: &T) -> Option<Duration> {

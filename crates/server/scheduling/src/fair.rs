@@ -7,15 +7,21 @@
 //! Only the first item of a flow has a start, so items that were cancelled or expired cost their flow nothing. While there is one
 //! flow, the queue is plainly first in, first out.
 
+mod in_order;
+mod slots;
 #[cfg(test)]
 pub(super) mod tests;
+mod turns;
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 
 use nereid_backend_api::Flow;
 
-use super::tickets::Tickets;
+use self::in_order::InOrder;
+use self::slots::{NONE, Slot, Slots};
+use self::turns::{Turn, Turns, start_of, turn};
 
 /// The cost of one item, in the clock's units, at weight 1.
 const UNIT: u64 = 1 << 20;
@@ -23,75 +29,99 @@ const UNIT: u64 = 1 << 20;
 /// Flows without items that are remembered if they are ahead of the clock.
 const MAX_AHEAD: usize = 1024;
 
-/// The fewest flows that are searched for those that can be forgotten.
+/// The number of flows from which finished ones are forgotten. An empty queue keeps memory for this number.
 const MIN_SWEPT: usize = 64;
 
-/// The most items that [`FairQueue::ahead_of`] looks at.
+/// The most items, and the most flows, that [`FairQueue::ahead_of`] looks at.
 const MAX_COUNTED: usize = 1024;
+
+/// The turn of a line without items.
+const IDLE: Turn = Turn::MAX;
+
+/// This many entries of items that were removed are tolerated, however few flows there are.
+const MAX_STALE: usize = 16;
+
+/// The line of the flow that has the queue for itself, or had it when another one came.
+const MAIN: usize = 0;
 
 /// Items of flows.
 pub struct FairQueue<T> {
-    /// The only flow while `others` is empty.
-    main: Line<T>,
-    main_id: u64,
-    others: BTreeMap<u64, Line<T>>,
-    /// The first item of each flow: its start, its number, and the flow. Unused while there is one flow.
-    order: BTreeSet<(u64, u64, u64)>,
+    slots: Slots<T>,
+    lines: Vec<Line>,
+    /// The lines of all flows except `MAIN`'s.
+    others: HashMap<u64, usize, BuildHasherDefault<Spread>>,
+    /// Lines without a flow.
+    spare: Vec<usize>,
+    /// The lines by the turns of their first items, and stale entries. Empty until a second flow comes.
+    heads: Turns<usize>,
+    /// How many lines in `heads` have items.
+    active: usize,
+    /// The number of stale entries in `heads`, whose items were removed. The first entry is never stale.
+    stale: usize,
+    /// Memory for walks in the order of several flows, so that each batch does not allocate its own.
+    walk: Cell<Turns<(usize, usize)>>,
     clock: u64,
     len: usize,
+    /// Whether a second flow came since the queue was empty.
+    has_others: bool,
     /// The number of flows at which finished ones are forgotten next.
     sweep_at: usize,
 }
 
-/// The items of a flow, each with its cost in the clock's units.
-struct Line<T> {
-    items: Tickets<(u64, T)>,
+/// The items of a flow.
+struct Line {
+    flow: u64,
+    /// The slots of the first and the last item.
+    first: usize,
+    last: usize,
+    len: usize,
     /// The start of the first item, or the end of the last one that left.
     start: u64,
+    /// The line's entry among the heads; `IDLE` without one.
+    turn: Turn,
     /// The cost of all items.
     cost: u64,
 }
 
-impl<T> Default for Line<T> {
-    fn default() -> Self {
-        Self { items: Tickets::default(), start: 0, cost: 0 }
+impl Line {
+    fn new(flow: u64) -> Self {
+        Self { flow, first: NONE, last: NONE, len: 0, start: 0, turn: IDLE, cost: 0 }
     }
 }
 
-impl<T> Line<T> {
-    fn push(&mut self, number: u64, cost: u64, item: T) {
-        self.cost = self.cost.saturating_add(cost);
-        self.items.push(number, (cost, item));
+/// Spreads the numbers of flows over a table. Clients do not choose them: numbers of principals are keyed hashes already.
+#[derive(Default)]
+struct Spread(u64);
+
+impl Hasher for Spread {
+    fn finish(&self) -> u64 {
+        self.0
     }
 
-    fn pop(&mut self) -> Option<(u64, T)> {
-        let (_, (cost, item)) = self.items.pop()?;
-        self.cost = self.cost.saturating_sub(cost);
-        Some((cost, item))
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
     }
 
-    fn remove(&mut self, number: u64) -> Option<T> {
-        let (cost, item) = self.items.remove(number)?;
-        self.cost = self.cost.saturating_sub(cost);
-        Some(item)
-    }
-
-    /// The item's place among the first items of all flows.
-    fn head(&self, flow: u64) -> Option<(u64, u64, u64)> {
-        let (number, _) = self.items.first()?;
-        Some((self.start, number, flow))
+    fn write_u64(&mut self, number: u64) {
+        // The golden ratio's fraction, as in Knuth's multiplicative hashing. The table uses the highest and the lowest bits.
+        self.0 = (self.0 ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     }
 }
 
 impl<T> Default for FairQueue<T> {
     fn default() -> Self {
         Self {
-            main: Line::default(),
-            main_id: 0,
-            others: BTreeMap::new(),
-            order: BTreeSet::new(),
+            slots: Slots::default(),
+            lines: Vec::new(),
+            others: HashMap::default(),
+            spare: Vec::new(),
+            heads: Turns::default(),
+            active: 0,
+            stale: 0,
+            walk: Cell::default(),
             clock: 0,
             len: 0,
+            has_others: false,
             sweep_at: MIN_SWEPT,
         }
     }
@@ -108,162 +138,273 @@ impl<T> FairQueue<T> {
         self.len == 0
     }
 
-    /// Whether several flows share the queue. An item that is added may then leave before others.
+    /// Whether items of several flows wait. An item that was added may then leave before others.
     pub fn is_shared(&self) -> bool {
-        !self.others.is_empty()
+        self.active > 1
     }
 
-    /// Appends an item to its flow. Its number must be greater than every earlier one.
-    pub fn push(&mut self, number: u64, flow: Flow, cost: usize, item: T) {
+    /// Appends an item to its flow, and returns its slot, which with its number finds it. Its number must be greater than every
+    /// earlier one.
+    pub fn push(&mut self, number: u64, flow: Flow, cost: usize, item: T) -> usize {
         let cost = scaled(cost, flow);
-        self.len += 1;
-        if !self.is_shared() {
-            if self.main.items.is_empty() {
-                self.main_id = flow.id;
-                self.main.start = self.clock;
+        if !self.has_others {
+            if self.len == 0 {
+                self.take_main(flow.id);
             }
-            if self.main_id == flow.id {
-                return self.main.push(number, cost, item);
+            if self.lines[MAIN].flow == flow.id {
+                return self.append(MAIN, number, cost, item);
             }
-            self.main.start = self.clock;
-            self.order.extend(self.main.head(self.main_id));
+            self.has_others = true;
+            self.begin(MAIN);
         }
-        let clock = self.clock;
-        let line =
-            if flow.id == self.main_id { &mut self.main } else { self.others.entry(flow.id).or_default() };
-        let begins = line.items.is_empty();
-        if begins {
-            line.start = line.start.max(clock);
+        let line = self.line_for(flow.id);
+        let slot = self.append(line, number, cost, item);
+        let appended = &mut self.lines[line];
+        if appended.len == 1 {
+            appended.start = appended.start.max(self.clock);
+            self.begin(line);
         }
-        line.push(number, cost, item);
-        if begins {
-            self.order.insert((line.start, number, flow.id));
-        }
+        slot
     }
 
     /// The first item.
     pub fn first(&self) -> Option<&T> {
-        let line = match self.is_shared() {
-            true => self.line(self.order.first()?.2)?,
-            false => &self.main,
-        };
-        line.items.first().map(|(_, (_, item))| item)
+        let line = if self.has_others { self.heads.first()?.1 } else { MAIN };
+        self.slots.item(self.lines.get(line)?.first)
     }
 
     /// Takes the first item.
     pub fn pop(&mut self) -> Option<T> {
-        if !self.is_shared() {
-            let (_, item) = self.main.pop()?;
-            self.len -= 1;
-            return Some(item);
-        }
-        let (start, _, flow) = self.order.pop_first()?;
-        let line = self.line_mut(flow)?;
-        let (cost, item) = line.pop()?;
-        line.start = start.saturating_add(cost);
-        let head = line.head(flow);
-        self.clock = start;
-        self.order.extend(head);
-        self.left();
-        Some(item)
-    }
-
-    /// Takes out the item of that number and flow, wherever it stands.
-    pub fn remove(&mut self, flow: u64, number: u64) -> Option<T> {
-        if !self.is_shared() {
-            let item = self.main.remove(number)?;
-            self.len -= 1;
-            return Some(item);
-        }
-        let line = self.line_mut(flow)?;
-        let head = line.head(flow);
-        let item = line.remove(number)?;
-        let next = line.head(flow);
-        if head != next {
-            if let Some(head) = head {
-                self.order.remove(&head);
+        if !self.has_others {
+            let first = self.lines.first()?.first;
+            if first == NONE {
+                return None;
             }
-            self.order.extend(next);
+            self.unlink(first);
+            let item = self.slots.take(first);
+            self.left();
+            return item;
         }
+        let (_, line) = self.heads.pop()?;
+        let Line { first, start, .. } = self.lines[line];
+        self.clock = start;
+        self.lines[line].start = start.saturating_add(self.slots[first].cost);
+        self.advance(line, first);
+        let item = self.slots.take(first);
         self.left();
-        Some(item)
+        item
     }
 
-    /// The item of that number and flow.
-    pub fn get(&self, flow: u64, number: u64) -> Option<&T> {
-        let line = if self.is_shared() { self.line(flow)? } else { &self.main };
-        line.items.get(number).map(|(_, item)| item)
+    /// Takes out the item of that slot and number, wherever it stands.
+    pub fn remove(&mut self, slot: usize, number: u64) -> Option<T> {
+        let line = self.slots.get(slot, number)?.line;
+        if self.has_others && self.lines[line].first == slot {
+            self.stale += 1;
+            self.advance(line, slot);
+        } else {
+            self.unlink(slot);
+        }
+        let item = self.slots.take(slot);
+        self.left();
+        item
     }
 
-    /// The items with their flows and numbers, in the order in which they leave if nothing changes: all for the number 0. For
-    /// others, those from that number on if there is one flow. In a shared queue, an item that was added may stand
-    /// anywhere, so there are none.
-    pub fn iter_from(&self, number: u64) -> impl Iterator<Item = (u64, u64, &T)> {
-        let shared = (self.is_shared() && number == 0).then(|| InOrder {
-            queue: self,
-            heads: self.order.iter().copied().peekable(),
-            later: BinaryHeap::new(),
-        });
-        let alone = (!self.is_shared()).then(|| {
-            let items = self.main.items.iter_from(number);
-            items.map(|(number, (_, item))| (self.main_id, number, item))
-        });
-        shared.into_iter().flatten().chain(alone.into_iter().flatten())
+    /// The item of that slot and number.
+    pub fn get(&self, slot: usize, number: u64) -> Option<&T> {
+        self.slots.get(slot, number).and_then(|_| self.slots.item(slot))
+    }
+
+    /// The items with their slots and numbers, in the order in which they leave if nothing changes.
+    pub fn iter(&self) -> InOrder<'_, T> {
+        if self.is_shared() {
+            return InOrder::of_flows(self);
+        }
+        let line = if self.has_others { self.heads.first().map(|(_, line)| line) } else { Some(MAIN) };
+        let line = line.and_then(|line| self.lines.get(line));
+        InOrder::of_one(self, line.map_or(NONE, |line| line.first))
+    }
+
+    /// The items that stand behind the one in that slot, if items of one flow wait. Among several flows, an item that was added
+    /// may stand anywhere, so there are none.
+    pub fn iter_behind(&self, slot: usize) -> InOrder<'_, T> {
+        InOrder::of_one(self, if self.is_shared() { NONE } else { self.slots[slot].next })
     }
 
     /// A lower bound of how many items leave before one that is added to a flow now.
     pub fn ahead_of(&self, flow: u64) -> usize {
-        if !self.is_shared() {
-            let is_own = self.main_id == flow;
+        if !self.has_others {
+            let is_own = self.lines.first().is_some_and(|line| line.flow == flow);
             return if is_own { self.len } else { self.len.min(1) };
         }
         let own = self.line(flow);
-        let start = own.map_or(self.clock, |line| line.start.max(self.clock).saturating_add(line.cost));
-        let mut ahead = own.map_or(0, |line| line.items.len());
+        let own_line = own.map(|own| &self.lines[own]);
+        let start = own_line.map_or(self.clock, |line| line.start.max(self.clock).saturating_add(line.cost));
+        let mut ahead = own_line.map_or(0, |line| line.len);
         let mut counted = 0;
-        for &(head, _, other) in self.order.iter().take_while(|(head, ..)| *head <= start) {
-            let Some(line) = self.line(other).filter(|_| other != flow) else { continue };
-            let mut at = head;
-            for (_, (cost, _)) in line.items.iter_from(0) {
-                if at > start {
-                    break;
-                }
+        for (head, other) in self.heads.iter().take(MAX_COUNTED) {
+            if Some(other) == own || self.lines[other].turn != head {
+                continue;
+            }
+            let (mut at, mut slot) = (start_of(head), self.lines[other].first);
+            while at <= start && slot != NONE {
                 counted += 1;
                 if counted > MAX_COUNTED {
                     return ahead;
                 }
                 ahead += 1;
-                at = at.saturating_add(*cost);
+                let Slot { cost, next, .. } = &self.slots[slot];
+                (at, slot) = (at.saturating_add(*cost), *next);
             }
         }
         ahead
     }
 
-    fn line(&self, flow: u64) -> Option<&Line<T>> {
-        if flow == self.main_id { Some(&self.main) } else { self.others.get(&flow) }
-    }
-
-    fn line_mut(&mut self, flow: u64) -> Option<&mut Line<T>> {
-        if flow == self.main_id { Some(&mut self.main) } else { self.others.get_mut(&flow) }
-    }
-
-    /// An item left the shared queue.
-    fn left(&mut self) {
-        self.len -= 1;
-        if self.len == 0 {
-            // Nobody waits whom a flow could owe anything.
-            *self = Self::default();
-        } else if self.others.len() >= self.sweep_at {
-            let clock = self.clock;
-            self.others.retain(|_, line| !line.items.is_empty() || line.start > clock);
-            if self.others.len() > self.order.len() + MAX_AHEAD {
-                self.others.retain(|_, line| !line.items.is_empty());
-            }
-            self.sweep_at = MIN_SWEPT.max(self.others.len() * 2);
-            if self.others.is_empty() {
-                self.order.clear();
-            }
+    /// Gives the main line of an empty queue to a flow.
+    fn take_main(&mut self, flow: u64) {
+        match self.lines.first_mut() {
+            Some(main) => main.flow = flow,
+            None => self.lines.push(Line::new(flow)),
         }
+    }
+
+    fn line(&self, flow: u64) -> Option<usize> {
+        if flow == self.lines[MAIN].flow { Some(MAIN) } else { self.others.get(&flow).copied() }
+    }
+
+    /// The line of a flow, which may be new.
+    fn line_for(&mut self, flow: u64) -> usize {
+        if flow == self.lines[MAIN].flow {
+            return MAIN;
+        }
+        if let Some(line) = self.others.get(&flow) {
+            return *line;
+        }
+        let line = self.spare.pop().unwrap_or(self.lines.len());
+        match self.lines.get_mut(line) {
+            Some(spare) => *spare = Line::new(flow),
+            None => self.lines.push(Line::new(flow)),
+        }
+        self.others.insert(flow, line);
+        line
+    }
+
+    /// Enters a line that has got its first item.
+    fn begin(&mut self, line: usize) {
+        self.active += 1;
+        self.enter(line);
+    }
+
+    fn enter(&mut self, line: usize) {
+        let entered = &mut self.lines[line];
+        entered.turn = turn(entered.start, self.slots[entered.first].number);
+        self.heads.push(entered.turn, line);
+    }
+
+    /// Takes the first item out of a line, whose entry is stale or was taken.
+    #[inline]
+    fn advance(&mut self, line: usize, first: usize) {
+        self.unlink(first);
+        if self.lines[line].first == NONE {
+            self.lines[line].turn = IDLE;
+            self.active -= 1;
+        } else {
+            self.enter(line);
+        }
+        if self.stale > 0 {
+            self.drop_stale();
+        }
+    }
+
+    fn drop_stale(&mut self) {
+        let lines = &self.lines;
+        while self.heads.first().is_some_and(|(turn, line)| lines[line].turn != turn) {
+            self.heads.pop();
+            self.stale -= 1;
+        }
+        if self.stale > MAX_STALE + self.active {
+            self.heads.retain(|turn, line| lines[line].turn == turn);
+            self.stale = 0;
+        }
+    }
+
+    /// Adds an item to the end of a line.
+    fn append(&mut self, line: usize, number: u64, cost: u64, item: T) -> usize {
+        let slot = self.slots.insert(Slot::new(number, cost, line, item));
+        let appended = &mut self.lines[line];
+        let previous = std::mem::replace(&mut appended.last, slot);
+        appended.len += 1;
+        appended.cost = appended.cost.saturating_add(cost);
+        if previous == NONE {
+            appended.first = slot;
+        } else {
+            debug_assert!(self.slots[previous].number < number);
+            self.slots[slot].previous = previous;
+            self.slots[previous].next = slot;
+        }
+        self.len += 1;
+        slot
+    }
+
+    /// Takes an item out of its line.
+    fn unlink(&mut self, slot: usize) {
+        let Slot { cost, line, next, previous, .. } = self.slots[slot];
+        let line = &mut self.lines[line];
+        line.len -= 1;
+        line.cost = line.cost.saturating_sub(cost);
+        match previous {
+            NONE => line.first = next,
+            _ => self.slots[previous].next = next,
+        }
+        match next {
+            NONE => line.last = previous,
+            _ => self.slots[next].previous = previous,
+        }
+        self.len -= 1;
+    }
+
+    /// An item left.
+    fn left(&mut self) {
+        if self.len == 0 {
+            self.slots.clear();
+            if self.has_others {
+                self.forget_all();
+            }
+        } else if self.others.len() >= self.sweep_at {
+            self.forget_finished();
+        }
+    }
+
+    /// Resets the empty queue: without waiting items, no flow is ahead of another.
+    fn forget_all(&mut self) {
+        self.lines.truncate(1);
+        self.lines[MAIN].start = 0;
+        self.lines.shrink_to(MIN_SWEPT);
+        self.others.clear();
+        self.others.shrink_to(MIN_SWEPT);
+        self.spare = Vec::new();
+        self.heads.clear(MIN_SWEPT);
+        (self.clock, self.stale, self.has_others, self.sweep_at) = (0, 0, false, MIN_SWEPT);
+    }
+
+    fn forget_finished(&mut self) {
+        let clock = self.clock;
+        self.keep(|line| line.len > 0 || line.start > clock);
+        if self.others.len() > self.active + MAX_AHEAD {
+            self.keep(|line| line.len > 0);
+        }
+        self.sweep_at = MIN_SWEPT.max(self.others.len() * 2);
+    }
+
+    /// Forgets the other flows that do not satisfy the condition. They have no items.
+    fn keep(&mut self, condition: impl Fn(&Line) -> bool) {
+        let (lines, spare) = (&self.lines, &mut self.spare);
+        self.others.retain(|_, line| {
+            let keeps = condition(&lines[*line]);
+            if !keeps {
+                spare.push(*line);
+            }
+            keeps
+        });
     }
 }
 
@@ -273,33 +414,5 @@ fn scaled(cost: usize, flow: Flow) -> u64 {
     match flow.weight.get() {
         1 => cost,
         weight => (cost / u64::from(weight)).max(1),
-    }
-}
-
-/// The items of a shared queue in the order in which they leave.
-struct InOrder<'a, T, H: Iterator<Item = (u64, u64, u64)>> {
-    queue: &'a FairQueue<T>,
-    heads: std::iter::Peekable<H>,
-    /// The items that follow those that were returned, each in its flow.
-    later: BinaryHeap<Reverse<(u64, u64, u64)>>,
-}
-
-impl<'a, T, H: Iterator<Item = (u64, u64, u64)>> Iterator for InOrder<'a, T, H> {
-    type Item = (u64, u64, &'a T);
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let later = self.later.peek().map(|Reverse(place)| *place);
-        let (start, number, flow) = match (self.heads.peek().copied(), later) {
-            (Some(head), Some(later)) if later < head => self.later.pop()?.0,
-            (Some(_), _) => self.heads.next()?,
-            (None, _) => self.later.pop()?.0,
-        };
-        let items = &self.queue.line(flow)?.items;
-        let mut from = items.iter_from(number);
-        let (_, (cost, item)) = from.next()?;
-        if let Some((next, _)) = from.next() {
-            self.later.push(Reverse((start.saturating_add(*cost), next, flow)));
-        }
-        Some((flow, number, item))
     }
 }

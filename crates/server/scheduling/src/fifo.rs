@@ -24,8 +24,8 @@ impl<T: Item> Queue for Fifo<T> {
         let number = self.next;
         self.next += 1;
         let flow = item.flow();
-        self.items.push(number, flow, item.cost(), item);
-        Ok(Ticket { level: 0, flow: flow.id, number })
+        let slot = self.items.push(number, flow, item.cost(), item);
+        Ok(Ticket { level: 0, slot, number })
     }
 
     fn alone(&mut self, item: T) -> Result<Vec<T>, T> {
@@ -45,7 +45,7 @@ impl<T: Item> Queue for Fifo<T> {
     }
 
     fn remove(&mut self, ticket: Ticket) -> Option<T> {
-        self.items.remove(ticket.flow, ticket.number)
+        self.items.remove(ticket.slot, ticket.number)
     }
 
     fn expire(&mut self, _now: Instant) -> Vec<T> {

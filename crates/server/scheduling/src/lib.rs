@@ -205,14 +205,15 @@ pub struct Claim<T> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ticket {
     level: u64,
-    flow: u64,
+    /// Where the queue stores the item.
+    slot: usize,
     number: u64,
 }
 
 impl Ticket {
     /// A ticket of a scheduler with one number for each request.
     pub fn numbered(number: u64) -> Self {
-        Self { level: 0, flow: 0, number }
+        Self { level: 0, slot: 0, number }
     }
 
     /// The number it was made of.

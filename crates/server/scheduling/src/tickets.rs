@@ -26,11 +26,6 @@ impl<T> Tickets<T> {
         self.slots.len() - self.gaps
     }
 
-    /// Whether the queue is empty.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
     /// Appends an item. Its number must be greater than every earlier one.
     pub fn push(&mut self, number: u64, item: T) {
         debug_assert!(self.slots.back().is_none_or(|(last, _)| *last < number));
@@ -107,7 +102,7 @@ mod tests {
         assert_eq!(queue.pop(), Some((1, 10)));
         assert_eq!(queue.remove(2), Some(20));
         assert_eq!(queue.first(), Some((7, &70)));
-        assert_eq!((queue.pop(), queue.pop(), queue.is_empty()), (Some((7, 70)), None, true));
+        assert_eq!((queue.pop(), queue.pop(), queue.len() == 0), (Some((7, 70)), None, true));
     }
 
     #[test]

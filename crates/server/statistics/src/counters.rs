@@ -1,8 +1,8 @@
 //! The counters that requests and executions write: one set for each instance, so that no two instances write to the same
 //! memory. They are summed when they are read.
 //!
-//! A thread that executes for an instance counts in that instance's set ([`on_instance`]), any other in one that it shares
-//! with few threads. Which one it is matters for speed alone: every count goes to exactly one set.
+//! An instance's thread counts in that instance's set ([`on_instance`]), any other in one that it shares with few threads, also
+//! while it executes with an instance. Which one it is matters for speed alone: every count goes to exactly one set.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -31,7 +31,7 @@ thread_local! {
     static SET: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
-/// Counts what this thread counts in the set of an instance, until the guard is dropped.
+/// Lets this thread count in the set of an instance, until the guard is dropped.
 pub fn on_instance(instance: usize) -> OnInstance {
     OnInstance(SET.replace(Some(instance % SETS)))
 }
@@ -56,8 +56,10 @@ fn set() -> usize {
     })
 }
 
-/// All sets of a model, each made when something is counted in it first.
+/// All sets of a model, each made when something is counted in it first. The places are only read then, so nothing that is
+/// written, like a count of references, shares their cache lines.
 #[derive(Debug, Default)]
+#[repr(align(128))]
 pub(super) struct Sets([OnceLock<Box<Counters>>; SETS]);
 
 impl Sets {

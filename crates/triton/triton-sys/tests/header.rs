@@ -1,18 +1,25 @@
-//! Checks that the C headers, for the tests' own backends and for applications that embed a server, match this crate.
+//! Checks that the C headers, for the tests' own backends, for others' backends and for applications that embed a server, match this
+//! crate.
 //!
-//! The headers are generated from the crate's sources. `UPDATE_HEADER=1 cargo test -p triton-sys` rewrites them.
+//! The headers are generated from the crate's sources. `UPDATE_HEADER=1 cargo test -p nereid-triton-sys` rewrites them.
 
 use std::fmt::Write as _;
 use std::path::Path;
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../");
 /// The header of the tests' own backends.
-const BACKENDS: &str = "tests/backends/triton.h";
+const TEST_BACKENDS: &str = "tests/backends/triton.h";
+/// The header for backends that is installed with the library, under the name that they include.
+const BACKENDS: &str = "crates/programs/libtritonserver/include/triton/core/tritonbackend.h";
 /// The header that is installed with the library, under the name that applications include.
 const APPLICATIONS: &str = "crates/programs/libtritonserver/include/triton/core/tritonserver.h";
 
 /// The header of what the library offers beside that.
 const OWN: &str = "crates/programs/libtritonserver/include/nereid.h";
+
+/// C++ compilers read declarations between these as C.
+const CPLUSPLUS_BEGIN: &str = "#ifdef __cplusplus\nextern \"C\" {\n#endif\n\n";
+const CPLUSPLUS_END: &str = "\n#ifdef __cplusplus\n}\n#endif\n";
 
 const FUNCTIONS: [(&str, &str); 6] = [
     ("values", include_str!("../src/values.rs")),
@@ -25,7 +32,13 @@ const FUNCTIONS: [(&str, &str); 6] = [
 
 #[test]
 fn headers_are_up_to_date() {
-    for (path, made) in [(BACKENDS, header()), (APPLICATIONS, installed_header()), (OWN, own_header())] {
+    let headers = [
+        (TEST_BACKENDS, header()),
+        (BACKENDS, backend_header()),
+        (APPLICATIONS, installed_header()),
+        (OWN, own_header()),
+    ];
+    for (path, made) in headers {
         let file = Path::new(ROOT).join(path);
         if std::env::var_os("UPDATE_HEADER").is_some() {
             std::fs::create_dir_all(file.parent().unwrap()).unwrap();
@@ -55,6 +68,11 @@ fn header_declares_every_name() {
     let own = own_header();
     assert!(triton_sys::signatures::OWN.iter().all(|name| own.contains(&format!(" {name}("))), "{own}");
     assert!(!installed.contains("TRITONBACKEND_") && !installed.contains("TRITONREPOAGENT_"));
+    let backends = backend_header();
+    for name in [triton_sys::signatures::BACKEND, triton_sys::signatures::ENTRY].into_iter().flatten() {
+        assert!(backends.contains(&format!(" {name}(")), "{name}");
+    }
+    assert!(!backends.contains(" TRITONSERVER_ErrorNew(") && !backends.contains("TRITONREPOAGENT_"));
 }
 
 /// The contents of `tritonserver.h`, for C and C++.
@@ -62,17 +80,14 @@ fn installed_header() -> String {
     let mut text = String::from(
         "/* The C interface of libtritonserver.so, for applications with a server inside. Made from crates/triton/triton-sys by its\n \
          * tests. Not to be edited. docs/c-abi.md says more. */\n\
-         #pragma once\n\n#include <stdbool.h>\n#include <stddef.h>\n#include <stdint.h>\n\n\
-         #ifdef __cplusplus\nextern \"C\" {\n#endif\n\n",
+         #pragma once\n\n#include <stdbool.h>\n#include <stddef.h>\n#include <stdint.h>\n\n",
     );
-    let version = [
-        ("MAJOR", triton_sys::TRITONSERVER_API_VERSION_MAJOR),
-        ("MINOR", triton_sys::TRITONSERVER_API_VERSION_MINOR),
-    ];
-    for (part, number) in version {
-        writeln!(text, "#define TRITONSERVER_API_VERSION_{part} {number}").unwrap();
-    }
-    text.push('\n');
+    text.push_str(CPLUSPLUS_BEGIN);
+    version(
+        &mut text,
+        "TRITONSERVER",
+        [triton_sys::TRITONSERVER_API_VERSION_MAJOR, triton_sys::TRITONSERVER_API_VERSION_MINOR],
+    );
     opaque_types(&mut text, "TRITONSERVER_");
     let mut enumerated = String::new();
     enumerations(&mut enumerated);
@@ -88,7 +103,36 @@ fn installed_header() -> String {
             declarations(&mut text, source);
         }
     }
-    text.push_str("\n#ifdef __cplusplus\n}\n#endif\n");
+    text.push_str(CPLUSPLUS_END);
+    text
+}
+
+/// The contents of `tritonbackend.h`, for C and C++.
+fn backend_header() -> String {
+    let mut text = String::from(
+        "/* Triton's C interface for backends: what they call, and what they define. Made from crates/triton/triton-sys by its tests.\n \
+         * Not to be edited. docs/backends.md has an example. */\n\
+         #pragma once\n\n#include \"triton/core/tritonserver.h\"\n\n",
+    );
+    text.push_str(CPLUSPLUS_BEGIN);
+    version(
+        &mut text,
+        "TRITONBACKEND",
+        [triton_sys::TRITONBACKEND_API_VERSION_MAJOR, triton_sys::TRITONBACKEND_API_VERSION_MINOR],
+    );
+    opaque_types(&mut text, "TRITONBACKEND_");
+    let mut enumerated = String::new();
+    enumerations(&mut enumerated);
+    for piece in enumerated.split_inclusive(";\n").filter(|piece| piece.contains("TRITONBACKEND_")) {
+        text.push_str(piece);
+    }
+    for (group, source) in FUNCTIONS {
+        if ["backend", "entry"].contains(&group) {
+            text.push('\n');
+            declarations(&mut text, source);
+        }
+    }
+    text.push_str(CPLUSPLUS_END);
     text
 }
 
@@ -97,12 +141,17 @@ fn own_header() -> String {
     let mut text = String::from(
         "/* What libtritonserver.so offers beside Triton's interface. Made from crates/triton/triton-sys by its tests. Not to be edited.\n \
          * docs/embedding.md says more. */\n\
-         #pragma once\n\n#include \"triton/core/tritonserver.h\"\n\n\
-         #ifdef __cplusplus\nextern \"C\" {\n#endif\n\n",
+         #pragma once\n\n#include \"triton/core/tritonserver.h\"\n\n",
     );
+    text.push_str(CPLUSPLUS_BEGIN);
     declarations(&mut text, include_str!("../src/own.rs"));
-    text.push_str("\n#ifdef __cplusplus\n}\n#endif\n");
+    text.push_str(CPLUSPLUS_END);
     text
+}
+
+fn version(text: &mut String, interface: &str, [major, minor]: [u32; 2]) {
+    writeln!(text, "#define {interface}_API_VERSION_MAJOR {major}").unwrap();
+    writeln!(text, "#define {interface}_API_VERSION_MINOR {minor}\n").unwrap();
 }
 
 fn opaque_types(text: &mut String, prefix: &str) {

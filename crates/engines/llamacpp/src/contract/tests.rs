@@ -49,6 +49,7 @@ fn configuration_is_completed_with_the_tensors_of_the_vllm_backend() {
             "finish_reason",
             "logprobs",
             "num_input_tokens",
+            "num_cached_tokens",
             "num_output_tokens",
             "tokens",
             "token_strs"
@@ -159,7 +160,13 @@ fn invalid_inputs_are_refused_by_name() {
 
 #[test]
 fn response_has_what_the_request_asks_for() {
-    let all = [RETURN_FINISH_REASON, RETURN_LOGPROBS, RETURN_INPUT_TOKENS, RETURN_OUTPUT_TOKENS];
+    let all = [
+        RETURN_FINISH_REASON,
+        RETURN_LOGPROBS,
+        RETURN_INPUT_TOKENS,
+        RETURN_CACHED_TOKENS,
+        RETURN_OUTPUT_TOKENS,
+    ];
     let logprob = |token, rank| TokenLogprob { token, logprob: -0.5, rank };
     let part =
         Part { text: "hi".to_owned(), tokens: 2, logprobs: vec![vec![logprob(105, 2), logprob(104, 1)]] };
@@ -168,7 +175,8 @@ fn response_has_what_the_request_asks_for() {
         inputs.extend(flags.iter().map(|flag| truth(flag, true)));
         let request = request(inputs, outputs, Parameters::default());
         let format = Wish::of(&request, 128).unwrap().format;
-        let response = response(&request, format, &part, 3, finish, &Alphabet).unwrap();
+        let prompt = PromptTokens { count: 3, cached: 1 };
+        let response = response(&request, format, &part, prompt, finish, &Alphabet).unwrap();
         let value = |output: &Tensor| match output.data_type {
             DataType::Bytes => {
                 let contents = output.contiguous().unwrap().into_owned();
@@ -189,6 +197,7 @@ fn response_has_what_the_request_asks_for() {
             pair(FINISH_REASON, "None"),
             pair(LOGPROBS, json),
             pair(INPUT_TOKENS, "3"),
+            pair(CACHED_TOKENS, "1"),
             pair(OUTPUT_TOKENS, "2"),
         ]
     );

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::task::Waker;
 
 use nereid_backend_api::{
-    Answer, Backend, DataType, InferRequest, InstanceContext, IntakeSource, Model, ModelContext, Tensor,
-    push_bytes_element,
+    Answer, Backend, DataType, Flow, InferRequest, InstanceContext, IntakeSource, Model, ModelContext,
+    Tensor, push_bytes_element,
 };
 use nereid_testkit::{Executions, Recorder, conformance, normalised};
 
@@ -30,10 +30,15 @@ impl Model for Writers {
 }
 
 fn instance(sequences: usize) -> LanguageInstance<Scripted> {
+    instance_with(sequences, false)
+}
+
+fn instance_with(sequences: usize, shares_prefixes: bool) -> LanguageInstance<Scripted> {
     let (engine, _) = Scripted::new(Limits { sequences, context: 64, cache: 128, batch: 32 });
     let vocabulary = Arc::new(Alphabet);
     let scheduler = Scheduler::new(engine, Arc::<Alphabet>::clone(&vocabulary), None, None);
-    LanguageInstance::new(scheduler, vocabulary, 100, vec!["next".to_owned(), "other".to_owned()], None)
+    let adapters = vec!["next".to_owned(), "other".to_owned()];
+    LanguageInstance::new(scheduler, vocabulary, 100, adapters, shares_prefixes, None)
 }
 
 fn bytes(name: &str, value: &str) -> Tensor {
@@ -84,7 +89,7 @@ fn language_model_passes_conformance() {
         max_batch: 1,
         reports_executions: true,
         refused: vec![(nereid_testkit::context("m", batching), "max_batch_size is 2, but must be 0")],
-        faulty: Some((|| request("", 3, &[]), "input 'text_input' has no tokens")),
+        faulty: Some((|| request("", 3, &[]), "the prompt has no tokens")),
     });
 }
 
@@ -103,6 +108,34 @@ fn streams_get_each_token_and_others_the_whole_text() {
             (texts(recorder.answers()), recorder.ends()),
             (expected.iter().map(|&text| text.to_owned()).collect(), 1)
         );
+    }
+}
+
+#[test]
+fn cached_prefix_belongs_to_its_sender_unless_the_model_shares_it() {
+    let text = "p".repeat(20);
+    for (shares, flow, salt, expected) in [
+        (false, 1, "", 19),
+        (false, 0, "", 0),
+        (false, 2, "", 0),
+        (false, 1, "s", 0),
+        (true, 2, "", 19),
+        (true, 1, "s", 0),
+    ] {
+        let mut instance = instance_with(2, shares);
+        let mut cached = |flow: u64, salt: &str| {
+            let mut request = request(&text, 1, &["return_num_cached_tokens"]);
+            let sampling = format!(r#"{{"temperature": 0, "max_tokens": 1, "cache_salt": "{salt}"}}"#);
+            request.inputs[1] = bytes("sampling_parameters", &sampling);
+            request.flow = Flow { id: flow, ..Flow::default() };
+            let (request, recorder) = Recorder::request(request, 1);
+            instance.execute(Arc::<Executions>::default().batch(vec![request]));
+            let response = recorder.answers().pop().unwrap().unwrap();
+            let output = response.outputs.iter().find(|output| output.name == "num_cached_tokens").unwrap();
+            u32::from_le_bytes(output.contiguous().unwrap().as_ref().try_into().unwrap())
+        };
+        assert_eq!(cached(1, ""), 0);
+        assert_eq!(cached(flow, salt), expected, "{flow} {salt:?}, shared: {shares}");
     }
 }
 
@@ -137,8 +170,8 @@ fn adapters_are_chosen_by_name() {
 fn prompts_that_the_context_cannot_hold_are_refused() {
     let mut instance = instance(1);
     for (text, expected) in [
-        ("a".repeat(101), Some("input 'text_input' has 101 bytes, but the context holds 64 tokens")),
-        ("a".repeat(64), Some("input 'text_input' has 64 tokens, but the context holds 64 tokens")),
+        ("a".repeat(101), Some("the prompt has 101 bytes, but the context holds 64 tokens")),
+        ("a".repeat(64), Some("the prompt has 64 tokens, but the context holds 64 tokens")),
         ("a".repeat(63), None),
     ] {
         let (request, recorder) = Recorder::request(request(&text, 3, &["exclude_input_in_output"]), 1);
@@ -149,6 +182,36 @@ fn prompts_that_the_context_cannot_hold_are_refused() {
                 assert!(error.message().starts_with(expected), "{error}");
             }
             None => assert_eq!(texts(recorder.answers()), ["b"]),
+        }
+    }
+}
+
+#[test]
+fn prompts_may_be_tokens() {
+    let mut instance = instance(1);
+    let tokens = |numbers: &[i32]| {
+        let contents: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+        Tensor::new("tokens", DataType::Int32, [i64::try_from(numbers.len()).unwrap()], contents)
+    };
+    for (text, numbers, flags, expected) in [
+        ("", &[104, 105][..], &["exclude_input_in_output"][..], Ok("jkl")),
+        ("", &[104, 105], &[], Ok("hijkl")),
+        ("", &[], &[], Err("the prompt has no tokens")),
+        ("", &[127; 64], &[], Err("the prompt has 64 tokens, but the context holds 64 tokens")),
+        ("", &[128], &[], Err("input 'tokens' has 128, but the tokens are 0 to 127")),
+        ("", &[5, -1], &[], Err("input 'tokens' has -1, but the tokens are 0 to 127")),
+        ("a", &[5], &[], Err("the request has a prompt in both 'text_input' and 'tokens'")),
+    ] {
+        let mut given = request(text, 3, flags);
+        given.inputs.push(tokens(numbers));
+        let (request, recorder) = Recorder::request(given, 1);
+        instance.execute(Arc::<Executions>::default().batch(vec![request]));
+        match expected {
+            Ok(expected) => assert_eq!(texts(recorder.answers()), [expected]),
+            Err(expected) => {
+                let error = recorder.answer().unwrap_err();
+                assert!(error.message().starts_with(expected), "{error}");
+            }
         }
     }
 }

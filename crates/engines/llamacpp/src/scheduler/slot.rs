@@ -12,12 +12,20 @@ use crate::sampler::{Sampled, Sampler};
 use crate::speculation::GuessLength;
 use crate::text::{Pushed, TextStream};
 
+/// Whose tokens a sequence holds. Only requests of the same owner reuse them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Owner {
+    /// The number of the sender; 0 for unknown ones, and for all if they share what is cached.
+    pub(crate) flow: u64,
+    /// The request's `cache_salt`.
+    pub(crate) salt: String,
+}
+
 /// A sequence of the engine.
 pub(super) struct Slot<C> {
     /// The tokens that the engine holds.
     pub(super) tokens: Vec<Token>,
-    /// Requests with this salt may reuse them.
-    pub(super) salt: String,
+    pub(super) owner: Owner,
     /// The adapter with which they were evaluated.
     pub(super) adapter: Option<usize>,
     /// When it was assigned, as a number of admissions.
@@ -32,7 +40,7 @@ impl<C> Default for Slot<C> {
     fn default() -> Self {
         Self {
             tokens: Vec::new(),
-            salt: String::new(),
+            owner: Owner::default(),
             adapter: None,
             used: 0,
             active: None,
@@ -43,8 +51,8 @@ impl<C> Default for Slot<C> {
 
 impl<C> Slot<C> {
     /// How many of the first tokens of a prompt it holds.
-    pub(super) fn common_prefix(&self, prompt: &[Token], salt: &str) -> usize {
-        if self.salt != salt {
+    pub(super) fn common_prefix(&self, prompt: &[Token], owner: &Owner) -> usize {
+        if self.owner != *owner {
             return 0;
         }
         self.tokens.iter().zip(prompt).take_while(|(held, wanted)| held == wanted).count()

@@ -13,6 +13,8 @@ use crate::testing::{Alphabet, Record, Scripted};
 
 #[derive(Default)]
 struct Outcome {
+    /// The cached tokens of its prompt.
+    cached: usize,
     parts: Vec<Part>,
     ended: Option<Result<Finish, Error>>,
     is_cancelled: bool,
@@ -41,6 +43,10 @@ impl Recorder {
 impl Client for Recorder {
     fn is_cancelled(&self) -> bool {
         self.0.borrow().is_cancelled
+    }
+
+    fn admitted(&mut self, cached: usize) {
+        self.0.borrow_mut().cached = cached;
     }
 
     fn part(&mut self, part: Part) {
@@ -79,18 +85,20 @@ impl Bench {
     }
 
     fn admit(&mut self, prompt: &str, parameters: SamplingParameters) -> Recorder {
-        self.admit_with(None, prompt, parameters)
+        self.admit_with(None, Owner::default(), prompt, parameters)
     }
 
     fn admit_with(
         &mut self,
         adapter: Option<usize>,
+        owner: Owner,
         prompt: &str,
         parameters: SamplingParameters,
     ) -> Recorder {
         let client = Recorder::default();
         let prompt = Alphabet.tokenize(prompt, true).unwrap();
-        let generation = Generation { client: client.clone(), prompt, parameters, guide: None, adapter };
+        let generation =
+            Generation { client: client.clone(), prompt, parameters, owner, guide: None, adapter };
         self.scheduler.admit(generation, self.now);
         client
     }
@@ -253,10 +261,28 @@ fn cached_prefixes_are_evaluated_once() {
     // The same prompt again: only its last token is evaluated.
     bench.complete(&format!("{conversation}dxyzz"), tokens(1));
     assert_eq!(evaluated(&bench), 1);
-    // Another principal's cache is not used.
-    let salted = SamplingParameters { cache_salt: "other".to_owned(), ..tokens(1) };
-    bench.complete(&conversation, salted);
-    assert_eq!(evaluated(&bench), 160);
+}
+
+#[test]
+fn cached_prefixes_are_shared_by_requests_of_one_owner() {
+    let owner = |flow, salt: &str| Owner { flow, salt: salt.to_owned() };
+    let owners = [owner(0, ""), owner(1, ""), owner(2, ""), owner(1, "a"), owner(2, "a"), owner(0, "1")];
+    let prompt = "p".repeat(60);
+    for slots in [1, 2, 3, 12] {
+        let mut bench = Bench::new(slots, 4096, 512, None);
+        let mut cached = |owner: &Owner, prompt: &str| {
+            let client = bench.admit_with(None, owner.clone(), prompt, tokens(2));
+            bench.run();
+            client.0.take().cached
+        };
+        for one in &owners {
+            assert_eq!(cached(one, &prompt), 0, "{one:?} in {slots}");
+            assert_eq!(cached(one, &prompt), 59, "{one:?} in {slots}");
+            assert_eq!(cached(one, &format!("{prompt}xyz")), 60, "{one:?} in {slots}");
+        }
+        let held = if slots == 12 { 60 } else { 0 };
+        assert_eq!(cached(&owners[0], &format!("{prompt}b")), held, "{slots}");
+    }
 }
 
 #[test]
@@ -435,7 +461,7 @@ fn requests_with_different_adapters_take_turns_and_share_no_cache() {
     let mut bench = Bench::new(4, 64, 32, None);
     let prompt = "a".repeat(20);
     let adapters = [None, Some(0), Some(1), Some(0)];
-    let clients = adapters.map(|adapter| bench.admit_with(adapter, &prompt, tokens(5)));
+    let clients = adapters.map(|adapter| bench.admit_with(adapter, Owner::default(), &prompt, tokens(5)));
     bench.run();
     let texts = clients.each_ref().map(|client| client.0.borrow().text());
     assert_eq!(texts, ["bcdef", "cegik", "dgjmp", "cegik"]);
@@ -444,7 +470,7 @@ fn requests_with_different_adapters_take_turns_and_share_no_cache() {
     // Two prompts of one adapter fill two batches.
     assert_eq!((evaluated, bench.batch_sizes().len()), (4 * 24, 3 * 5 + 1));
     for adapter in adapters {
-        bench.admit_with(adapter, &prompt, tokens(1));
+        bench.admit_with(adapter, Owner::default(), &prompt, tokens(1));
         bench.run();
     }
     assert_eq!(bench.record.lock().unwrap().evaluated, 4 * 24 + 4);
@@ -538,7 +564,8 @@ proptest! {
         let (mut step, mut pause) = (0, 0);
         while next.is_some() || !bench.scheduler.is_idle() {
             while pause == 0 && bench.scheduler.room() > 0 && let Some(plan) = next.take() {
-                let client = bench.admit_with(plan.adapter, &plan.prompt, tokens(plan.max_tokens));
+                let owner = Owner { flow: u64::from(plan.pause), ..Owner::default() };
+                let client = bench.admit_with(plan.adapter, owner, &plan.prompt, tokens(plan.max_tokens));
                 pause = plan.pause;
                 running.push((plan, client, 0));
                 next = waiting.next();

@@ -133,6 +133,7 @@ fn requests_and_replies_arrive_as_they_were_sent() {
         flags: 3,
         priority: 1,
         timeout: 2,
+        flow: u64::MAX - 1,
         trace: Some(""),
         outputs: vec!["A", ""],
         parameters: vec![

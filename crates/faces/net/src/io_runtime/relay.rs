@@ -15,6 +15,8 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe::Receiver;
 
+use super::lanes::Role;
+
 thread_local! {
     /// The relay of the runtime whose I/O thread this is.
     static HERE: RefCell<Option<Arc<Relay>>> = const { RefCell::new(None) };
@@ -30,6 +32,7 @@ const POLLS: usize = 4;
 /// The relay of one runtime.
 pub(crate) struct Relay {
     threads: usize,
+    role: Role,
     /// Number of parked threads: waiting for events, or to be unparked.
     parked: AtomicUsize,
     /// Number of times that a thread was unparked.
@@ -80,10 +83,11 @@ impl Drop for Polling {
 
 impl Relay {
     /// Creates a relay for `threads` threads, and the pipe end for [`listen`](Self::listen).
-    pub(crate) fn new(threads: usize) -> io::Result<(Arc<Self>, OwnedFd)> {
+    pub(super) fn new(threads: usize, role: Role) -> io::Result<(Arc<Self>, OwnedFd)> {
         let (listener, event) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         let relay = Self {
             threads,
+            role,
             parked: AtomicUsize::new(0),
             #[cfg(test)]
             unparks: AtomicUsize::new(0),
@@ -91,6 +95,15 @@ impl Relay {
             woken: Mutex::default(),
         };
         Ok((Arc::new(relay), listener))
+    }
+
+    /// The relay of the runtime whose I/O thread calls.
+    pub(super) fn here() -> Option<Arc<Self>> {
+        HERE.with_borrow(Clone::clone)
+    }
+
+    pub(super) fn role(&self) -> &Role {
+        &self.role
     }
 
     /// The calling thread is an I/O thread of the runtime.
@@ -209,7 +222,7 @@ impl<F: Future> Future for Relayed<F> {
         let mut this = self.project();
         let known = this.task.as_ref().is_some_and(|(own, _)| own.will_wake(context.waker()));
         if !known {
-            let relay = HERE.with_borrow(Clone::clone);
+            let relay = Relay::here();
             let own = context.waker().clone();
             *this.task = relay.map(|relay| (own.clone(), Waker::from(Arc::new(Task { waker: own, relay }))));
         }

@@ -9,6 +9,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::server::TlsStream;
 
+use crate::io_runtime::is_in_lane;
 use crate::listener::tls::{self, Tls};
 
 /// An accepted connection, before any handshake.
@@ -21,15 +22,23 @@ pub enum Arrival {
 }
 
 impl Arrival {
-    /// Prepares the connection for serving. With TLS this waits for the client, so call it in a separate task.
+    /// Prepares the connection for serving by the task that calls. With TLS this waits for the client, so call it in a separate task.
     ///
     /// # Errors
-    /// The TLS handshake failed or timed out.
+    /// The TLS handshake failed or timed out, or the system cannot watch the connection.
     pub async fn open(self) -> io::Result<Connection> {
-        Ok(match self {
+        Ok(match if is_in_lane() { self.moved_here()? } else { self } {
             Self::Tcp(stream, None) => Connection::Tcp(stream),
             Self::Tcp(stream, Some(tls)) => Connection::Tls(Box::new(tls.accept(stream).await?)),
             Self::Unix(stream) => Connection::Unix(stream),
+        })
+    }
+
+    /// Has the runtime of the caller watch the connection, instead of the one that accepted it.
+    fn moved_here(self) -> io::Result<Self> {
+        Ok(match self {
+            Self::Tcp(stream, tls) => Self::Tcp(TcpStream::from_std(stream.into_std()?)?, tls),
+            Self::Unix(stream) => Self::Unix(UnixStream::from_std(stream.into_std()?)?),
         })
     }
 }

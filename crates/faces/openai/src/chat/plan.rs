@@ -12,7 +12,9 @@ use crate::error::{Failure, Outcome};
 use crate::exchange::Request;
 use crate::fields::{Fields, read};
 use crate::messages::{Messages, read_messages};
-use crate::parsing::{Calls, Parsing, ToolFormat};
+use crate::parsing::{
+    Calls, FINAL_HEADER, Formats, Parsing, ReasoningFormat, Reasons, ToolFormat, call_header,
+};
 use crate::sampling::{Sampling, guide};
 use crate::template::Conversation;
 use crate::tools::{ToolChoice, ToolSet};
@@ -41,8 +43,6 @@ pub(crate) struct AnswerForm {
     pub top_logprobs: Option<usize>,
     /// How to read the model's text.
     pub parsing: Parsing,
-    /// Whether an answer has one tool call at most.
-    pub single_call: bool,
 }
 
 /// Reads a chat completion.
@@ -65,7 +65,6 @@ pub(crate) fn plan(request: &Request) -> Outcome<Plan> {
 pub(crate) fn planned(request: &Request, mut fields: Fields<'_>, messages: Messages) -> Outcome<Plan> {
     let Request { name, model, profile, .. } = request;
     let contract = profile.text_contract(name)?;
-    let template = profile.chat_template(name)?;
     let sampling = Sampling::take(&mut fields, contract, request.default_max_tokens)?;
     let top_logprobs = logprobs(&mut fields)?;
     let tools = ToolSet::take(&mut fields)?;
@@ -81,21 +80,34 @@ pub(crate) fn planned(request: &Request, mut fields: Fields<'_>, messages: Messa
     };
     let Messages { messages, images } = messages;
     let conversation = conversation(&mut fields, messages, tools.for_template.clone())?;
-    let mut prompt = template.render(conversation)?;
-    if guide.is_some() && prompt.trim_end().ends_with("<think>") {
-        // An output with a form has no place for reasoning.
-        prompt.push_str("\n</think>\n\n");
+    let (mut prompt, literal_mark) = profile.prompt(name, conversation)?;
+    let formats = *profile.formats(name)?;
+    if guide.is_some() {
+        skip_reasoning(&mut prompt, formats, &tools.choice);
     }
-    let reasons = guide.is_none() && profile.formats(name)?.reasons;
-    let reasoning = reasons.then(|| prompt.trim_end().ends_with("<think>"));
+    let reasoning = match formats {
+        _ if guide.is_some() => Reasons::Nowhere,
+        formats if formats.has_messages() => {
+            let (_, beginning) = prompt.rsplit_once("<|start|>").unwrap_or_default();
+            Reasons::Messages(beginning.to_owned())
+        }
+        Formats { reasoning: ReasoningFormat::Think, .. } => {
+            Reasons::Tags { has_begun: prompt.trim_end().ends_with("<think>") }
+        }
+        _ => Reasons::Nowhere,
+    };
     let calls = match (tool_format, tools.choice) {
         (Some(format), _) => Calls::Written(format, tools.tools.into()),
         (None, ToolChoice::None | ToolChoice::Auto) => Calls::None,
         (None, ToolChoice::Required) => Calls::List,
         (None, ToolChoice::Function(name)) => Calls::Arguments(name),
     };
+    let has_special_marks = tool_format.is_some_and(ToolFormat::has_special_marks);
+    let keep_special_tokens = has_special_marks || matches!(reasoning, Reasons::Messages(_));
     let generation = Generation {
         prompt: prompt.into(),
+        tokens: None,
+        literal_mark,
         images: images.into_tensor(model.signature()),
         stream: sampling.stream,
         max_tokens: sampling.max_tokens,
@@ -104,7 +116,7 @@ pub(crate) fn planned(request: &Request, mut fields: Fields<'_>, messages: Messa
         logprobs: top_logprobs,
         guide,
         lora: request.lora.clone(),
-        keep_special_tokens: tool_format == Some(ToolFormat::Mistral),
+        keep_special_tokens,
         fields,
     };
     let stop: Arc<[String]> = generation.stop.as_slice().into();
@@ -124,24 +136,35 @@ pub(crate) fn planned(request: &Request, mut fields: Fields<'_>, messages: Messa
         stream: sampling.stream,
         include_usage: sampling.include_usage,
         top_logprobs: top_logprobs.map(|top| top as usize),
-        parsing: Parsing { reasoning, calls },
-        single_call,
+        parsing: Parsing { reasoning, calls, single_call },
     };
     Ok(Plan { choices, form })
 }
 
-/// Renders the prompt of a conversation, with the fields of a chat completion.
+/// Ends the reasoning that a prompt begins, or that a model would begin by itself: an output with a form has no place for it.
+fn skip_reasoning(prompt: &mut String, formats: Formats, choice: &ToolChoice) {
+    if formats.has_messages() && prompt.ends_with("<|start|>assistant") {
+        match choice {
+            ToolChoice::Function(name) => prompt.push_str(&call_header(name)),
+            _ => prompt.push_str(FINAL_HEADER),
+        }
+    } else if prompt.trim_end().ends_with("<think>") {
+        prompt.push_str("\n</think>\n\n");
+    }
+}
+
+/// Renders the prompt of a conversation, with the fields of a chat completion. Returns it, and the mark around control tokens in the
+/// conversation's texts.
 ///
 /// # Errors
 /// A field is invalid, or the model has no template.
-pub(crate) fn prompt(request: &Request, fields: &mut Fields<'_>) -> Outcome<String> {
+pub(crate) fn prompt(request: &Request, fields: &mut Fields<'_>) -> Outcome<(String, Option<char>)> {
     let messages = fields
         .take_raw("messages")
         .ok_or_else(|| Failure::invalid_field("prompt", "'prompt' or 'messages' is missing"))?;
-    let template = request.profile.chat_template(&request.name)?;
     let Messages { messages, .. } = read_messages(request, messages)?;
     let tools = ToolSet::take(fields)?;
-    template.render(conversation(fields, messages, tools.for_template)?)
+    request.profile.prompt(&request.name, conversation(fields, messages, tools.for_template)?)
 }
 
 /// Takes the number of alternatives of each token, if probabilities are wanted.
@@ -169,12 +192,9 @@ fn conversation(
 ) -> Outcome<Conversation> {
     #[derive(Deserialize)]
     struct Kwargs(std::collections::BTreeMap<String, Value>);
-    for (name, is_allowed) in [
-        ("chat_template", None),
-        ("continue_final_message", Some("false")),
-        ("echo", Some("false")),
-        ("modalities", Some("[\"text\"]")),
-    ] {
+    for (name, is_allowed) in
+        [("chat_template", None), ("echo", Some("false")), ("modalities", Some("[\"text\"]"))]
+    {
         let value = fields.take_raw(name).map(|value| value.get());
         if value.is_some() && value != is_allowed {
             return Err(Failure::unsupported(name, format!("'{name}' is not supported with this value")));
@@ -190,6 +210,12 @@ fn conversation(
             variables.push((name.to_owned(), read(name, value)?));
         }
     }
-    let add_generation_prompt = fields.take("add_generation_prompt")?.unwrap_or(true);
-    Ok(Conversation { messages, tools, variables, add_generation_prompt })
+    let continues_last: bool = fields.take("continue_final_message")?.unwrap_or(false);
+    let add_generation_prompt: Option<bool> = fields.take("add_generation_prompt")?;
+    if continues_last && add_generation_prompt == Some(true) {
+        let message = "'continue_final_message' and 'add_generation_prompt' exclude each other";
+        return Err(Failure::invalid_field("continue_final_message", message));
+    }
+    let add_generation_prompt = add_generation_prompt.unwrap_or(!continues_last);
+    Ok(Conversation { messages, tools, variables, add_generation_prompt, continues_last })
 }

@@ -13,7 +13,6 @@ use crate::parsing::{Parser, Part, ToolCall};
 /// The choices of an answer while they arrive.
 pub(crate) struct Whole {
     choices: Vec<Choice>,
-    single_call: bool,
 }
 
 /// A choice.
@@ -34,10 +33,7 @@ pub(crate) struct Choice {
 impl Whole {
     pub(crate) fn new(form: &AnswerForm) -> Self {
         let choice = || Choice { parser: form.parsing.parser(), ..Choice::default() };
-        Self {
-            choices: std::iter::repeat_with(choice).take(form.count).collect(),
-            single_call: form.single_call,
-        }
+        Self { choices: std::iter::repeat_with(choice).take(form.count).collect() }
     }
 
     /// Adds a piece.
@@ -54,8 +50,12 @@ impl Whole {
             match part {
                 Part::Content(text) => choice.content.push_str(&text),
                 Part::Reasoning(text) => choice.reasoning.push_str(&text),
-                Part::Call(_) if self.single_call && !choice.calls.is_empty() => {}
-                Part::Call(call) => choice.calls.push(call),
+                Part::Call(name) => choice.calls.push(ToolCall { name, arguments: String::new() }),
+                Part::Arguments(text) => {
+                    if let Some(call) = choice.calls.last_mut() {
+                        call.arguments.push_str(&text);
+                    }
+                }
             }
         }
     }
@@ -131,32 +131,45 @@ struct Message<'a> {
     tool_calls: Vec<WireCall<'a>>,
 }
 
-/// A tool call on the wire.
+/// A tool call on the wire, or a piece of one.
 #[derive(Serialize)]
 pub(super) struct WireCall<'a> {
     /// The place of the call, in streams only.
     #[serde(skip_serializing_if = "Option::is_none")]
     index: Option<usize>,
-    id: String,
-    r#type: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    r#type: Option<&'static str>,
     function: WireFunction<'a>,
 }
 
 #[derive(Serialize)]
 struct WireFunction<'a> {
-    name: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<&'a str>,
     arguments: &'a str,
 }
 
 impl<'a> WireCall<'a> {
     /// The call with a new identifier.
-    pub(super) fn new(call: &'a ToolCall) -> Self {
-        let function = WireFunction { name: &call.name, arguments: &call.arguments };
-        Self { index: None, id: random_id("call_"), r#type: "function", function }
+    fn new(call: &'a ToolCall) -> Self {
+        Self { index: None, ..Self::begun(0, &call.name).with_arguments(&call.arguments) }
     }
 
-    /// The call at this place of a stream.
-    pub(super) fn at(self, index: usize) -> Self {
-        Self { index: Some(index), ..self }
+    /// The beginning of the call at this place of a stream, with a new identifier.
+    pub(super) fn begun(index: usize, name: &'a str) -> Self {
+        let function = WireFunction { name: Some(name), arguments: "" };
+        Self { index: Some(index), id: Some(random_id("call_")), r#type: Some("function"), function }
+    }
+
+    /// More of the arguments of the call at this place of a stream.
+    pub(super) fn more(index: usize, arguments: &'a str) -> Self {
+        let function = WireFunction { name: None, arguments };
+        Self { index: Some(index), id: None, r#type: None, function }
+    }
+
+    fn with_arguments(self, arguments: &'a str) -> Self {
+        Self { function: WireFunction { arguments, ..self.function }, ..self }
     }
 }

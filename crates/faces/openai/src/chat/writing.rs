@@ -22,7 +22,6 @@ pub(crate) struct ChatStream {
     parts: Vec<Part>,
     include_usage: bool,
     top_logprobs: Option<usize>,
-    single_call: bool,
 }
 
 /// The progress of a choice.
@@ -46,7 +45,6 @@ impl ChatStream {
             parts: Vec::new(),
             include_usage: form.include_usage,
             top_logprobs: form.top_logprobs,
-            single_call: form.single_call,
         }
     }
 
@@ -105,10 +103,13 @@ impl ChatStream {
             let message = match part {
                 Part::Content(text) => Message { content: Some(text), ..Message::default() },
                 Part::Reasoning(text) => Message { reasoning_content: Some(text), ..Message::default() },
-                Part::Call(_) if self.single_call && calls > 0 => continue,
-                Part::Call(call) => {
-                    let call = WireCall::new(call).at(calls);
+                Part::Call(name) => {
                     calls += 1;
+                    let call = WireCall::begun(calls - 1, name);
+                    Message { tool_calls: Some([call]), ..Message::default() }
+                }
+                Part::Arguments(text) => {
+                    let call = WireCall::more(calls.saturating_sub(1), text);
                     Message { tool_calls: Some([call]), ..Message::default() }
                 }
             };

@@ -164,6 +164,10 @@ fn vllm(model: &Model, input: &serde_json::Value, dimensions: Option<usize>) -> 
     if let Some(input) = signature.input("embedding_request") {
         request.inputs.push(tensors::text(signature, input, &json)?);
     }
+    // Triton's vLLM backend ignores the prompt of such a request, but its configuration requires one.
+    if let Some(input) = signature.input("text_input").filter(|input| !input.optional) {
+        request.inputs.push(tensors::text(signature, input, "")?);
+    }
     for (name, value) in [("stream", false), ("return_num_input_tokens", true)] {
         if let Some(input) = signature.input(name).filter(|input| input.data_type == DataType::Bool) {
             request.inputs.push(tensors::scalar(signature, input, vec![u8::from(value)]));

@@ -1,19 +1,24 @@
-//! Tool calls written as JSON, from some place in an output to its end.
+//! Tool calls written as JSON: behind a mark, in place of an answer, or as an output of which the form is forced.
 
-use serde::Deserialize;
-use serde_json::value::RawValue;
-
-use super::{Part, ToolCall};
+use super::Part;
+use super::brackets::Brackets;
+use super::call_object::{CallObject, End};
+use super::surroundings::Surroundings;
 use crate::search::{Search, search};
 
-const MISTRAL: &str = "[TOOL_CALLS]";
-const MISTRAL_ARGUMENTS: &str = "[ARGS]";
+/// The mark in front of Mistral's calls.
+pub(super) const MISTRAL: &str = "[TOOL_CALLS]";
+const ARGUMENTS: &str = "[ARGS]";
+const IDENTIFIER: &str = "[CALL_ID]";
 const PYTHON_TAG: &str = "<|python_tag|>";
+
+/// The longest name or identifier of a call, in bytes.
+const LONGEST_NAME: usize = 256;
 
 /// Where the calls of an output are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Layout {
-    /// Behind `[TOOL_CALLS]`.
+    /// Behind `[TOOL_CALLS]`: a list, or `NAME[ARGS]{..}`.
     Mistral,
     /// From the first character, if that opens an object, or behind `<|python_tag|>`.
     Llama3,
@@ -23,142 +28,249 @@ pub(super) enum Layout {
     List,
 }
 
-/// Finds calls in an output. They are complete at its end.
+/// Finds calls in an output.
 #[derive(Debug)]
 pub(super) struct JsonCalls {
     layout: Layout,
     held: String,
     place: Place,
+    surroundings: Surroundings,
+    /// Whether the list that is being read has a call.
+    is_list_of_calls: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 enum Place {
-    Beginning,
+    /// In text in which a mark may follow.
     Content,
-    Calls,
+    /// In front of an object, if the next character opens one.
+    Object,
+    /// In front of a list, or of a name with its arguments.
+    ListOrName,
+    /// In a list, in front of a call or behind one.
+    List,
+    /// In front of the arguments of a call with a name of its own.
+    Name,
+    /// In the arguments of such a call.
+    Arguments(Brackets),
+    /// In a call, within a list if `is_listed`.
+    Call { object: CallObject, is_listed: bool },
+    /// In an output that is the arguments of a function.
+    Whole { is_begun: bool },
 }
 
 impl JsonCalls {
     pub(super) fn new(layout: Layout) -> Self {
         let place = match layout {
             Layout::Mistral => Place::Content,
-            Layout::Llama3 => Place::Beginning,
-            Layout::Arguments(_) | Layout::List => Place::Calls,
+            Layout::Llama3 => Place::Object,
+            Layout::Arguments(_) => Place::Whole { is_begun: false },
+            Layout::List => Place::ListOrName,
         };
-        Self { layout, held: String::new(), place }
+        let surroundings = Surroundings::default();
+        Self { layout, held: String::new(), place, surroundings, is_list_of_calls: false }
     }
 
     pub(super) fn push(&mut self, piece: &str, parts: &mut Vec<Part>) {
         self.held.push_str(piece);
-        if self.place == Place::Beginning {
-            self.place = match self.held.trim_start().chars().next() {
-                None => return,
-                Some('{') => Place::Calls,
-                Some(_) => Place::Content,
-            };
-        }
-        if self.place == Place::Content {
-            let mark = if self.layout == Layout::Mistral { MISTRAL } else { PYTHON_TAG };
-            let content: String = match search(&self.held, &[mark]) {
-                Search::Found { start, end, .. } => {
-                    self.place = Place::Calls;
-                    let rest = self.held.split_off(end);
-                    self.held.truncate(start);
-                    let content = std::mem::replace(&mut self.held, rest);
-                    content.trim_end().to_owned()
+        while self.advance(parts) {}
+    }
+
+    /// Reads up to the next place. Returns false if that takes more of the output.
+    fn advance(&mut self, parts: &mut Vec<Part>) -> bool {
+        let before = parts.len();
+        match &mut self.place {
+            Place::Content => self.content(parts),
+            Place::Object => self.object(),
+            Place::ListOrName => self.list_or_name(),
+            Place::List => self.list(parts),
+            Place::Name => self.name(parts),
+            Place::Arguments(brackets) => {
+                let end = self.held.char_indices().find_map(|(at, character)| {
+                    brackets.push(character);
+                    (brackets.depth() == 0).then_some(at + character.len_utf8())
+                });
+                let arguments: String = self.held.drain(..end.unwrap_or(self.held.len())).collect();
+                if !arguments.is_empty() {
+                    parts.push(Part::Arguments(arguments));
                 }
-                Search::Missing { safe } => {
-                    // Whitespace in front of a call is not part of the answer.
-                    let safe = self.held.get(..safe).map_or(0, |text| text.trim_end().len());
-                    self.held.drain(..safe).collect()
+                if end.is_some() {
+                    self.place = Place::Content;
                 }
-            };
-            if !content.is_empty() {
-                parts.push(Part::Content(content));
+                end.is_some()
+            }
+            Place::Call { object, is_listed } => {
+                let (end, is_listed) = (object.push(&self.held, parts), *is_listed);
+                self.held.clear();
+                self.is_list_of_calls |= self.surroundings.note_calls(parts, before);
+                let Some(End { rest, rejected }) = end else { return false };
+                self.held = rest;
+                self.place = match (is_listed, &self.layout, &rejected) {
+                    (true, ..) => Place::List,
+                    (false, Layout::Llama3, None) => Place::Object,
+                    (false, ..) => Place::Content,
+                };
+                if let Some(text) = rejected {
+                    self.surroundings.text(&text, parts);
+                }
+                true
+            }
+            Place::Whole { is_begun } => {
+                let blank = if *is_begun { 0 } else { self.held.len() - self.held.trim_start().len() };
+                let text = self.held.split_off(blank);
+                self.held.clear();
+                // Whitespace at the end waits for what follows.
+                self.held.push_str(text.get(text.trim_end().len()..).unwrap_or_default());
+                let text = text.trim_end();
+                if !text.is_empty() {
+                    if let (false, Layout::Arguments(name)) = (*is_begun, &self.layout) {
+                        parts.push(Part::Call(name.clone()));
+                        self.surroundings.note_calls(parts, before);
+                    }
+                    self.place = Place::Whole { is_begun: true };
+                    parts.push(Part::Arguments(text.to_owned()));
+                }
+                false
             }
         }
+    }
+
+    fn content(&mut self, parts: &mut Vec<Part>) -> bool {
+        let marks: &[&str] = match self.layout {
+            Layout::Mistral => &[MISTRAL],
+            Layout::Llama3 => &[PYTHON_TAG],
+            Layout::Arguments(_) | Layout::List => &[],
+        };
+        let (end, mark) = match search(&self.held, marks) {
+            Search::Found { start, end, .. } => (start, Some(end)),
+            Search::Missing { safe } => (safe, None),
+        };
+        let rest = self.held.split_off(mark.unwrap_or(end));
+        let text = std::mem::replace(&mut self.held, rest);
+        self.surroundings.text(text.get(..end).unwrap_or_default(), parts);
+        self.surroundings.mark(text.get(end..).unwrap_or_default());
+        if mark.is_some() {
+            self.place = if self.layout == Layout::Mistral { Place::ListOrName } else { Place::Object };
+        }
+        mark.is_some()
+    }
+
+    /// Moves what precedes the next call to the surroundings. Returns false if nothing follows yet.
+    fn skip(&mut self, is_skipped: impl Fn(char) -> bool) -> bool {
+        let end = self.held.len() - self.held.trim_start_matches(is_skipped).len();
+        let skipped: String = self.held.drain(..end).collect();
+        self.surroundings.mark(&skipped);
+        !self.held.is_empty()
+    }
+
+    /// Begins a call if an object follows.
+    fn begins_call(&mut self, is_listed: bool) -> bool {
+        let is_object = self.held.starts_with('{');
+        if is_object {
+            // An answer of Llama's may be an object, too.
+            let object = CallObject::new(self.layout == Layout::Llama3);
+            self.place = Place::Call { object, is_listed };
+        }
+        is_object
+    }
+
+    fn object(&mut self) -> bool {
+        if !self.skip(|character| character.is_whitespace() || character == ';') {
+            return false;
+        }
+        if !self.begins_call(false) {
+            self.place = Place::Content;
+        }
+        true
+    }
+
+    fn list_or_name(&mut self) -> bool {
+        if !self.skip(char::is_whitespace) {
+            return false;
+        }
+        if self.held.starts_with('[') {
+            self.held.remove(0);
+            self.surroundings.mark("[");
+            self.is_list_of_calls = false;
+            self.place = Place::List;
+        } else if !self.begins_call(false) {
+            self.place = if self.layout == Layout::Mistral { Place::Name } else { Place::Content };
+        }
+        true
+    }
+
+    fn list(&mut self, parts: &mut Vec<Part>) -> bool {
+        if !self.skip(|character| character.is_whitespace() || character == ',') {
+            return false;
+        }
+        if !self.begins_call(true) {
+            self.place = Place::Content;
+            if self.held.starts_with(']') {
+                self.held.remove(0);
+                match self.is_list_of_calls {
+                    true => self.surroundings.clear(),
+                    false => self.surroundings.text("]", parts),
+                }
+            }
+        }
+        true
+    }
+
+    /// Reads `NAME[ARGS]` or `NAME[CALL_ID]ID[ARGS]` in front of an object; the marks may be missing.
+    fn name(&mut self, parts: &mut Vec<Part>) -> bool {
+        let limit = self.held.floor_char_boundary(LONGEST_NAME);
+        let head = self.held.get(..limit).unwrap_or_default();
+        let Some(end) = head.find('{') else {
+            // The marks' own brackets are the only ones that a name may be followed by.
+            let is_text = self.held.len() > LONGEST_NAME || name_of(head).is_none();
+            if is_text {
+                self.place = Place::Content;
+            }
+            return is_text;
+        };
+        let Some(name) = name_of(head.get(..end).unwrap_or_default()).filter(|name| !name.is_empty()) else {
+            self.place = Place::Content;
+            return true;
+        };
+        parts.push(Part::Call(name.to_owned()));
+        self.held.drain(..end);
+        self.surroundings.note_calls(parts, parts.len() - 1);
+        self.place = Place::Arguments(Brackets::default());
+        true
     }
 
     pub(super) fn finish(&mut self, parts: &mut Vec<Part>) {
-        let text = std::mem::take(&mut self.held);
-        if text.is_empty() {
-            return;
-        }
-        let calls = match (&self.layout, self.place) {
-            (_, Place::Beginning | Place::Content) => None,
-            (Layout::Mistral, _) => list(&text).or_else(|| named_calls(&text)),
-            (Layout::Llama3, _) => separated(&text),
-            (Layout::Arguments(name), _) => {
-                let call = ToolCall { name: name.clone(), arguments: text.trim().to_owned() };
-                Some(vec![call])
+        let before = parts.len();
+        let rejected = match &mut self.place {
+            Place::Call { object, .. } => object.finish(parts),
+            Place::Whole { is_begun: true } => {
+                self.held.clear();
+                None
             }
-            (Layout::List, _) => list(&text),
+            _ => None,
         };
-        match calls {
-            Some(calls) => parts.extend(calls.into_iter().map(Part::Call)),
-            None => parts.push(Part::Content(text)),
-        }
+        self.surroundings.note_calls(parts, before);
+        let rest = rejected.unwrap_or_default() + &std::mem::take(&mut self.held);
+        self.surroundings.text(&rest, parts);
+        self.surroundings.finish(parts);
     }
 }
 
-/// A call as models write it. Families disagree about the name of the arguments.
-#[derive(Deserialize)]
-struct WrittenCall<'a> {
-    name: String,
-    #[serde(borrow, alias = "parameters")]
-    arguments: Option<&'a RawValue>,
-}
-
-impl WrittenCall<'_> {
-    fn into_call(self) -> ToolCall {
-        let arguments = self.arguments.map_or("{}", RawValue::get);
-        // Some models write the arguments as a text of JSON.
-        let arguments = match serde_json::from_str::<String>(arguments) {
-            Ok(text) => text,
-            Err(_) => arguments.to_owned(),
-        };
-        ToolCall { name: self.name, arguments }
-    }
-}
-
-/// The call in a JSON object. `None` if the text is no such object.
-pub(super) fn call_of_json(text: &str) -> Option<ToolCall> {
-    serde_json::from_str::<WrittenCall<'_>>(text.trim()).ok().map(WrittenCall::into_call)
-}
-
-/// The calls in a JSON list.
-fn list(text: &str) -> Option<Vec<ToolCall>> {
-    let mut values = serde_json::Deserializer::from_str(text.trim()).into_iter::<Vec<WrittenCall<'_>>>();
-    let calls = values.next()?.ok()?;
-    Some(calls.into_iter().map(WrittenCall::into_call).collect())
-}
-
-/// The calls in objects with semicolons between them.
-fn separated(text: &str) -> Option<Vec<ToolCall>> {
-    let text = text.trim();
-    let mut rest = text.strip_prefix(PYTHON_TAG).unwrap_or(text);
-    let mut calls = Vec::new();
-    loop {
-        let mut values = serde_json::Deserializer::from_str(rest).into_iter::<WrittenCall<'_>>();
-        calls.push(values.next()?.ok()?.into_call());
-        rest = rest.get(values.byte_offset()..)?.trim_start();
-        match rest.strip_prefix(';') {
-            Some(after) if !after.trim().is_empty() => rest = after,
-            _ if rest.is_empty() || rest.trim() == ";" => return Some(calls),
-            _ => return None,
-        }
-    }
-}
-
-/// The calls in `NAME[ARGS]{..}`, with `[TOOL_CALLS]` between them.
-fn named_calls(text: &str) -> Option<Vec<ToolCall>> {
-    let calls = text.split(MISTRAL).filter(|call| !call.trim().is_empty()).map(|call| {
-        let (name, arguments) = match call.split_once(MISTRAL_ARGUMENTS) {
-            Some((name, arguments)) => (name, arguments),
-            None => call.split_at_checked(call.find('{')?)?,
-        };
-        serde_json::from_str::<&RawValue>(arguments.trim()).ok()?;
-        Some(ToolCall { name: name.trim().to_owned(), arguments: arguments.trim().to_owned() })
-    });
-    calls.collect()
+/// The name in text up to the arguments of a call, which may have arrived in part. `None` if the text cannot begin a call.
+fn name_of(text: &str) -> Option<&str> {
+    let end = text.find('[').unwrap_or(text.len());
+    let (name, marks) = text.split_at_checked(end)?;
+    let is_name =
+        |character: char| character.is_alphanumeric() || matches!(character, '_' | '-' | '.' | ':' | '/');
+    let name = name.trim_end();
+    let marks = match marks.strip_prefix(IDENTIFIER) {
+        Some(behind) => behind.trim_start_matches(char::is_alphanumeric),
+        None => marks,
+    };
+    let begins = |mark: &str| {
+        mark.starts_with(marks) || marks.strip_prefix(mark).is_some_and(|rest| rest.trim().is_empty())
+    };
+    let is_call =
+        name.chars().all(is_name) && (marks.trim().is_empty() || begins(ARGUMENTS) || begins(IDENTIFIER));
+    is_call.then_some(name)
 }

@@ -1,4 +1,5 @@
-//! Reasoning between `<think>` and `</think>`, in front of the answer.
+//! Reasoning between `<think>` and `</think>`, in front of the answer. Models also call tools in the midst of it, without an end: from a
+//! mark of a call on, the reasoning waits for its end, and without one becomes the answer.
 
 use crate::search::{Search, search};
 
@@ -11,6 +12,10 @@ pub(super) struct Reasoning {
     state: State,
     /// Text that is not assigned yet.
     held: String,
+    /// The mark in front of a tool call.
+    call: Option<&'static str>,
+    /// How much of the held text has no end of the reasoning.
+    searched: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +24,8 @@ enum State {
     Beginning,
     /// Within the reasoning.
     Inside,
+    /// Within the reasoning, behind the mark of a call, which is held.
+    Calling,
     /// Behind the reasoning, where whitespace in front of the answer is dropped.
     Behind,
     /// Within the answer.
@@ -26,10 +33,11 @@ enum State {
 }
 
 impl Reasoning {
-    /// The state at the beginning of an output. `has_begun` if the prompt ends within the reasoning.
-    pub(super) fn new(has_begun: bool) -> Self {
+    /// The state at the beginning of an output. `has_begun` if the prompt ends within the reasoning; `call` is the mark in front of
+    /// tool calls.
+    pub(super) fn new(has_begun: bool, call: Option<&'static str>) -> Self {
         let state = if has_begun { State::Inside } else { State::Beginning };
-        Self { state, held: String::new() }
+        Self { state, held: String::new(), call, searched: 0 }
     }
 
     /// The reasoning and the part of the answer that are complete with this piece.
@@ -50,14 +58,28 @@ impl Reasoning {
             }
         }
         if self.state == State::Inside {
-            match search(&self.held, &[CLOSING]) {
-                Search::Found { start, end, .. } => {
-                    let rest = self.held.split_off(end);
+            let marks = [CLOSING, self.call.unwrap_or(CLOSING)];
+            let (end, state) = match search(&self.held, &marks) {
+                Search::Found { start, .. } => (start, State::Calling),
+                Search::Missing { safe } => (safe, State::Inside),
+            };
+            thought.extend(self.held.drain(..end));
+            self.state = state;
+            self.searched = 0;
+        }
+        if self.state == State::Calling {
+            match self.held.get(self.searched..).and_then(|text| text.find(CLOSING)) {
+                Some(found) => {
+                    let start = self.searched + found;
+                    let rest = self.held.split_off(start + CLOSING.len());
                     self.held.truncate(start);
-                    thought = std::mem::replace(&mut self.held, rest);
+                    thought.push_str(&std::mem::replace(&mut self.held, rest));
                     self.state = State::Behind;
                 }
-                Search::Missing { safe } => thought.extend(self.held.drain(..safe)),
+                None => {
+                    let searched = self.held.len().saturating_sub(CLOSING.len());
+                    self.searched = self.held.floor_char_boundary(searched);
+                }
             }
         }
         if self.state == State::Behind {
@@ -73,12 +95,22 @@ impl Reasoning {
     }
 
     /// The rest of an output that has ended.
-    pub(super) fn finish(&mut self) -> (String, String) {
+    pub(super) fn finish(&mut self) -> Rest {
         let rest = std::mem::take(&mut self.held);
         match self.state {
-            State::Inside => (rest, String::new()),
-            State::Behind => (String::new(), String::new()),
-            State::Beginning | State::Over => (String::new(), rest),
+            State::Inside => Rest::Thought(rest),
+            State::Calling => Rest::Calls(rest),
+            State::Behind => Rest::Answer(String::new()),
+            State::Beginning | State::Over => Rest::Answer(rest),
         }
     }
+}
+
+/// The rest of an output.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Rest {
+    Thought(String),
+    Answer(String),
+    /// Reasoning with calls, or what looks like some.
+    Calls(String),
 }

@@ -182,22 +182,23 @@ fn reference(item: &Json) -> Option<&str> {
 
 /// The messages of a conversation, in the form of chat completions: the turns before a request, and its own items.
 fn messages(instructions: Option<String>, turns: &[Turn], input: &[Json]) -> Outcome<Vec<Value>> {
-    let mut messages: Vec<Json> = Vec::new();
+    let (mut messages, mut reasoning): (Vec<Json>, String) = Default::default();
     messages.extend(instructions.map(|text| json!({"role": "system", "content": text})));
     for turn in turns {
         let items: Vec<Json> = serde_json::from_str(turn)
             .map_err(|error| Failure::broken_model(format!("a stored answer is invalid: {error}")))?;
         for (index, item) in items.into_iter().enumerate() {
-            add_item(&mut messages, index, item)?;
+            add_item(&mut messages, &mut reasoning, index, item)?;
         }
     }
     for (index, item) in input.iter().enumerate() {
-        add_item(&mut messages, index, item.clone())?;
+        add_item(&mut messages, &mut reasoning, index, item.clone())?;
     }
     Ok(messages.into_iter().map(|message| Value::from(Serde(message))).collect())
 }
 
-fn add_item(messages: &mut Vec<Json>, index: usize, item: Json) -> Outcome<()> {
+/// Adds an item to the messages. `reasoning` is what the assistant thought before the item.
+fn add_item(messages: &mut Vec<Json>, reasoning: &mut String, index: usize, item: Json) -> Outcome<()> {
     let Json::Object(mut item) = item else {
         return Err(Failure::invalid_field("input", format!("'input[{index}]' is not an object")));
     };
@@ -205,27 +206,46 @@ fn add_item(messages: &mut Vec<Json>, index: usize, item: Json) -> Outcome<()> {
     let kind = take("type");
     match kind.as_str() {
         Some("message") | None => {
-            messages.push(json!({"role": take("role"), "content": take("content")}));
+            let mut message = json!({"role": take("role"), "content": take("content")});
+            add_reasoning(&mut message, reasoning);
+            messages.push(message);
         }
         Some("function_call") => {
             let function = json!({"name": take("name"), "arguments": take("arguments")});
             let call = json!({"id": take("call_id"), "type": "function", "function": function});
             // Calls at once are one message.
             match messages.last_mut().and_then(|last| last.get_mut("tool_calls")) {
-                Some(Json::Array(calls)) => calls.push(call),
-                _ => messages.push(json!({"role": "assistant", "content": null, "tool_calls": [call]})),
+                Some(Json::Array(calls)) if reasoning.is_empty() => calls.push(call),
+                _ => {
+                    let mut message = json!({"role": "assistant", "content": null, "tool_calls": [call]});
+                    add_reasoning(&mut message, reasoning);
+                    messages.push(message);
+                }
             }
         }
         Some("function_call_output") => {
             messages
                 .push(json!({"role": "tool", "tool_call_id": take("call_id"), "content": take("output")}));
         }
-        // Templates drop the reasoning of earlier turns.
-        Some("reasoning") => {}
+        // Templates show it as far as the model is to see it.
+        Some("reasoning") => {
+            let texts = take("content");
+            let texts = texts.as_array().into_iter().flatten();
+            reasoning.extend(texts.filter_map(|part| part.get("text").and_then(Json::as_str)));
+        }
         Some(other) => {
             let message = format!("'input[{index}]': items of type '{other}' are not supported");
             return Err(Failure::unsupported("input", message));
         }
     }
     Ok(())
+}
+
+/// Adds the reasoning before a message of the assistant's.
+fn add_reasoning(message: &mut Json, reasoning: &mut String) {
+    let reasoning = std::mem::take(reasoning);
+    let is_assistants = message.get("role").and_then(Json::as_str) == Some("assistant");
+    if let Some(fields) = message.as_object_mut().filter(|_| is_assistants && !reasoning.is_empty()) {
+        fields.insert("reasoning_content".to_owned(), reasoning.into());
+    }
 }

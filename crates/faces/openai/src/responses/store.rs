@@ -50,7 +50,21 @@ impl StoredAnswer {
     }
 }
 
-/// The stored answers of a face.
+/// Room for stored answers, which faces share with its clones.
+#[derive(Clone, Debug)]
+pub struct AnswerStore(pub(crate) Arc<Store>);
+
+impl AnswerStore {
+    /// The room of a server without a setting, in bytes.
+    pub const DEFAULT_BYTES: usize = 64 << 20;
+
+    /// Room for this many bytes; 0 to store no answers.
+    pub fn new(bytes: usize) -> Self {
+        Self(Arc::new(Store::new(bytes)))
+    }
+}
+
+/// The stored answers of a server.
 #[derive(Debug)]
 pub(crate) struct Store {
     /// The most bytes.

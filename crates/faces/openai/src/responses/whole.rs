@@ -12,7 +12,6 @@ use crate::parsing::{Parser, Part, ToolCall};
 /// An answer while it arrives.
 pub(super) struct Answer {
     parser: Parser,
-    single_call: bool,
     reasoning: String,
     content: String,
     calls: Vec<ToolCall>,
@@ -23,7 +22,6 @@ impl Answer {
     pub(super) fn new(form: &AnswerForm) -> Self {
         Self {
             parser: form.parsing.parser(),
-            single_call: form.single_call,
             reasoning: String::new(),
             content: String::new(),
             calls: Vec::new(),
@@ -43,8 +41,12 @@ impl Answer {
             match part {
                 Part::Content(text) => self.content.push_str(&text),
                 Part::Reasoning(text) => self.reasoning.push_str(&text),
-                Part::Call(_) if self.single_call && !self.calls.is_empty() => {}
-                Part::Call(call) => self.calls.push(call),
+                Part::Call(name) => self.calls.push(ToolCall { name, arguments: String::new() }),
+                Part::Arguments(text) => {
+                    if let Some(call) = self.calls.last_mut() {
+                        call.arguments.push_str(&text);
+                    }
+                }
             }
         }
     }
@@ -99,9 +101,10 @@ impl Status {
 /// The document of an answer.
 pub(super) fn envelope(head: &Head, status: Status, items: Vec<Value>, usage: Option<Usage>) -> Value {
     let usage = usage.map(|usage| {
+        let cached = usage.prompt_tokens_details.map_or(0, |details| details.cached_tokens);
         json!({
             "input_tokens": usage.prompt_tokens,
-            "input_tokens_details": {"cached_tokens": 0},
+            "input_tokens_details": {"cached_tokens": cached},
             "output_tokens": usage.completion_tokens,
             "output_tokens_details": {"reasoning_tokens": 0},
             "total_tokens": usage.total_tokens,

@@ -19,10 +19,8 @@ pub(super) struct ResponseStream {
     head: Head,
     choices: Choices,
     parser: Parser,
-    single_call: bool,
     /// Stores the complete answer; `None` if the client wants no storage.
     keeper: Option<Keeper>,
-    calls: usize,
     finish: Option<Finish>,
     /// The item that is being written.
     open: Option<Open>,
@@ -35,8 +33,20 @@ pub(super) struct ResponseStream {
 /// An item that is being written.
 struct Open {
     id: String,
-    is_reasoning: bool,
+    kind: Kind,
     text: String,
+}
+
+/// The kind of an item.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Kind {
+    Message,
+    Reasoning,
+    /// A call, whose text is its arguments.
+    Call {
+        id: String,
+        name: String,
+    },
 }
 
 impl ResponseStream {
@@ -45,9 +55,7 @@ impl ResponseStream {
             head,
             choices,
             parser: form.parsing.parser(),
-            single_call: form.single_call,
             keeper,
-            calls: 0,
             finish: None,
             open: None,
             items: Vec::new(),
@@ -111,25 +119,25 @@ impl ResponseStream {
         }
         for part in parts {
             match part {
-                Part::Content(text) => self.write_text(false, &text, output),
-                Part::Reasoning(text) => self.write_text(true, &text, output),
-                Part::Call(_) if self.single_call && self.calls > 0 => {}
-                Part::Call(call) => self.write_call(&call, output),
+                Part::Content(text) => self.write_text(Kind::Message, &text, output),
+                Part::Reasoning(text) => self.write_text(Kind::Reasoning, &text, output),
+                Part::Call(name) => self.begin_call(name, output),
+                Part::Arguments(text) => self.write_arguments(&text, output),
             }
         }
         let is_empty = self.items.is_empty() && self.open.is_none();
         if self.finish.is_some() && is_empty {
-            self.write_text(false, "", output);
+            self.write_text(Kind::Message, "", output);
         }
     }
 
-    fn write_text(&mut self, is_reasoning: bool, text: &str, output: &mut Vec<u8>) {
-        if self.open.as_ref().is_none_or(|open| open.is_reasoning != is_reasoning) {
-            self.close(output);
-            self.open(is_reasoning, output);
+    fn write_text(&mut self, kind: Kind, text: &str, output: &mut Vec<u8>) {
+        if self.open.as_ref().is_none_or(|open| open.kind != kind) {
+            self.open(kind, output);
         }
         let Some(open) = &mut self.open else { return };
         open.text.push_str(text);
+        let is_reasoning = open.kind == Kind::Reasoning;
         let (id, index) = (open.id.clone(), self.items.len());
         let place = json!({"item_id": id, "output_index": index, "content_index": 0, "delta": text});
         match is_reasoning {
@@ -138,61 +146,71 @@ impl ResponseStream {
         }
     }
 
-    /// Begins an item.
-    fn open(&mut self, is_reasoning: bool, output: &mut Vec<u8>) {
+    fn begin_call(&mut self, name: String, output: &mut Vec<u8>) {
+        self.open(Kind::Call { id: random_id("call_"), name }, output);
+    }
+
+    fn write_arguments(&mut self, text: &str, output: &mut Vec<u8>) {
+        let Some(open) = &mut self.open else { return };
+        open.text.push_str(text);
+        let data = json!({"item_id": open.id, "output_index": self.items.len(), "delta": text});
+        self.emit(output, "response.function_call_arguments.delta", data);
+    }
+
+    /// Begins an item. The one before it ends.
+    fn open(&mut self, kind: Kind, output: &mut Vec<u8>) {
+        self.close(output);
         let index = self.items.len();
-        let id = random_id(if is_reasoning { "rs_" } else { "msg_" });
-        let item = match is_reasoning {
-            true => json!({"id": id, "type": "reasoning", "summary": []}),
-            false => message_item(&id, "in_progress", None),
+        let id = random_id(match kind {
+            Kind::Message => "msg_",
+            Kind::Reasoning => "rs_",
+            Kind::Call { .. } => "fc_",
+        });
+        let item = match &kind {
+            Kind::Message => message_item(&id, "in_progress", None),
+            Kind::Reasoning => json!({"id": id, "type": "reasoning", "summary": []}),
+            Kind::Call { id: call_id, name } => call_item(&id, call_id, "in_progress", &call(name, "")),
         };
         self.emit(output, "response.output_item.added", json!({"output_index": index, "item": item}));
-        if !is_reasoning {
+        if kind == Kind::Message {
             let part =
                 json!({"item_id": id, "output_index": index, "content_index": 0, "part": text_part("")});
             self.emit(output, "response.content_part.added", part);
         }
-        self.open = Some(Open { id, is_reasoning, text: String::new() });
+        self.open = Some(Open { id, kind, text: String::new() });
     }
 
     /// Ends the item that is being written, if there is one.
     fn close(&mut self, output: &mut Vec<u8>) {
-        let Some(Open { id, is_reasoning, text }) = self.open.take() else { return };
+        let Some(Open { id, kind, text }) = self.open.take() else { return };
         let index = self.items.len();
-        let place = json!({"item_id": id, "output_index": index, "content_index": 0});
-        let item = if is_reasoning {
-            self.emit(output, "response.reasoning_text.done", with(place, "text", text.as_str().into()));
-            reasoning_item(&id, &text)
-        } else {
-            let done = with(with(place.clone(), "text", text.as_str().into()), "logprobs", json!([]));
-            self.emit(output, "response.output_text.done", done);
-            self.emit(output, "response.content_part.done", with(place, "part", text_part(&text)));
-            message_item(&id, Status::of(self.finish).name(), Some(&text))
+        let place = json!({"item_id": id, "output_index": index});
+        let item = match kind {
+            Kind::Reasoning => {
+                let done = with(with(place, "content_index", 0.into()), "text", text.as_str().into());
+                self.emit(output, "response.reasoning_text.done", done);
+                reasoning_item(&id, &text)
+            }
+            Kind::Message => {
+                let place = with(place, "content_index", 0.into());
+                let done = with(with(place.clone(), "text", text.as_str().into()), "logprobs", json!([]));
+                self.emit(output, "response.output_text.done", done);
+                self.emit(output, "response.content_part.done", with(place, "part", text_part(&text)));
+                message_item(&id, Status::of(self.finish).name(), Some(&text))
+            }
+            Kind::Call { id: call_id, name } => {
+                let done = with(with(place, "arguments", text.as_str().into()), "name", name.as_str().into());
+                self.emit(output, "response.function_call_arguments.done", done);
+                call_item(&id, &call_id, Status::of(self.finish).name(), &call(&name, &text))
+            }
         };
         self.emit(output, "response.output_item.done", json!({"output_index": index, "item": item}));
         self.items.push(item);
     }
+}
 
-    fn write_call(&mut self, call: &ToolCall, output: &mut Vec<u8>) {
-        self.close(output);
-        self.calls += 1;
-        let (id, call_id, index) = (random_id("fc_"), random_id("call_"), self.items.len());
-        let begun = ToolCall { name: call.name.clone(), arguments: String::new() };
-        let begun = call_item(&id, &call_id, "in_progress", &begun);
-        self.emit(output, "response.output_item.added", json!({"output_index": index, "item": begun}));
-        let place = json!({"item_id": id, "output_index": index});
-        let arguments = Value::from(call.arguments.as_str());
-        self.emit(
-            output,
-            "response.function_call_arguments.delta",
-            with(place.clone(), "delta", arguments.clone()),
-        );
-        let done = with(with(place, "arguments", arguments), "name", call.name.as_str().into());
-        self.emit(output, "response.function_call_arguments.done", done);
-        let item = call_item(&id, &call_id, "completed", call);
-        self.emit(output, "response.output_item.done", json!({"output_index": index, "item": item}));
-        self.items.push(item);
-    }
+fn call(name: &str, arguments: &str) -> ToolCall {
+    ToolCall { name: name.to_owned(), arguments: arguments.to_owned() }
 }
 
 /// The object with another member.

@@ -212,3 +212,97 @@ fn content_that_templates_take_is_found() {
         }
     }
 }
+
+#[test]
+fn prompt_may_end_within_the_last_message() {
+    let render = |template: &str, messages: &Json| {
+        compile(template).render(Conversation {
+            continues_last: true,
+            add_generation_prompt: false,
+            ..conversation(messages, &Json::Null)
+        })
+    };
+    let plain = "{% for m in messages %}[{{ m.content }}]{% endfor %}";
+    let trimmed = "{% for m in messages %}[{{ m.content|trim }}]{% endfor %}";
+    let parts = "{% for m in messages %}[{% for p in m.content %}{{ p.text }}{% endfor %}]{% endfor %}";
+    let texts =
+        |last: &str| json!([{"role": "user", "content": "a"}, {"role": "assistant", "content": last}]);
+    let lists = json!([{"role": "assistant", "content": [{"type": "text", "text": "b"}, {"type": "text", "text": "c "}]}]);
+    for (template, messages, expected) in [
+        (plain, texts("b"), "[a][b"),
+        (plain, texts("b "), "[a][b "),
+        (trimmed, texts("b"), "[a][b"),
+        (trimmed, texts(" b "), "[a][b"),
+        (plain, texts(""), "[a]["),
+        (parts, lists, "[bc "),
+    ] {
+        assert_eq!(render(template, &messages).unwrap(), expected, "{template} {messages}");
+    }
+    for (template, messages) in [
+        (plain, json!([{"role": "assistant"}])),
+        (parts, json!([{"role": "assistant", "content": [{"type": "image"}]}])),
+        ("{{ messages[0].content }}", texts("b")),
+    ] {
+        assert!(render(template, &messages).is_err(), "{template} {messages}");
+    }
+}
+
+/// Expressions that templates of many families use. The expected text is that of transformers.
+#[test]
+fn templates_use_all_of_jinja() {
+    let template = "
+{%- macro describe(tool, depth=0) %}
+{{- tool.name }}({% for key, value in tool.parameters.properties|items %}{{ key }}: {{ value.type }}{{ ', ' if not loop.last }}{% endfor %})
+{%- endmacro %}
+{%- set ns = namespace(last=-1, names=[]) %}
+{%- for m in messages[::-1] %}
+    {%- if m.role == 'user' and ns.last == -1 %}{% set ns.last = messages|length - loop.index %}{% endif %}
+{%- endfor %}
+{%- if tools is iterable and tools|length > 0 %}
+    {%- for tool in tools %}
+        {%- set ns.names = ns.names + [tool.function.name] %}
+        {{- describe(tool.function) + '\n' }}
+    {%- endfor %}
+{%- endif %}
+{%- for m in messages if m.role != 'system' %}
+    {%- if m.tool_calls is defined and m.tool_calls %}
+        {%- for call in m.tool_calls %}
+            {%- set call = call.function if call.function is defined else call %}
+            {{- '<' ~ call.name ~ ' ' ~ (call.arguments if call.arguments is string else call.arguments|tojson(indent=1)) ~ '>' }}
+        {%- endfor %}
+        {%- continue %}
+    {%- endif %}
+    {%- set content = m.content.split('</think>')[-1].lstrip('\n') if '</think>' in m.content else m.content %}
+    {{- m.role[:1].upper() + ':' + content.strip().replace('a', 'b').rsplit(' ', 1)|join('_') + ('!' if loop.index0 == ns.last - 1 else '') }}
+    {{- ';' if not loop.last and loop.nextitem.role != m.role }}
+    {%- if loop.index > 8 %}{% break %}{% endif %}
+{%- endfor %}
+{{- ns.names|join('+') }}{{ none is iterable }}{{ {'b': 1, 'a': none}|dictsort|map('first')|join }}{{ 'x'|int(3) }}{% generation %}.{% endgeneration %}";
+    let messages = json!([
+        {"role": "system", "content": "s"},
+        {"role": "user", "content": " a b a "},
+        {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f", "arguments": {"k": [1, "é"]}}}]},
+        {"role": "tool", "content": "x y"},
+        {"role": "assistant", "content": "<think>t</think>\n\nno way"},
+        {"role": "user", "content": "b"},
+    ]);
+    let tools = json!([{"type": "function", "function": {"name": "f", "parameters": {"properties": {"k": {"type": "array"}, "l": {"type": "number"}}}}}]);
+    let tail = "Falseab3.";
+    let body = "U:b b_b;<f {\n \"k\": [\n  1,\n  \"é\"\n ]\n}>T:x_y;A:no_wby;U:b!";
+    let template = compile(template);
+    assert_eq!(
+        template.render(conversation(&messages, &tools)).unwrap(),
+        format!("f(k: array, l: number)\n{body}f{tail}")
+    );
+    assert_eq!(template.render(conversation(&messages, &Json::Null)).unwrap(), format!("{body}{tail}"));
+}
+
+#[test]
+fn documents_of_the_client_reach_the_template() {
+    let template = compile("{{ documents|length if documents else 'none' }}{{ documents is none }}");
+    let render = |variables: Vec<(String, Value)>| {
+        template.render(Conversation { variables, ..Conversation::default() })
+    };
+    assert_eq!(render(Vec::new()).unwrap(), "noneTrue");
+    assert_eq!(render(vec![("documents".to_owned(), Value::from(vec![1, 2]))]).unwrap(), "2False");
+}

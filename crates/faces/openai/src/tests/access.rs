@@ -41,12 +41,14 @@ impl Authorizer for Strict {
 #[tokio::test]
 async fn rights_and_quotas_apply_to_the_model_in_the_body() {
     let access = Access::default().with_authorizer(Arc::new(Strict::default()));
-    let site = site_with(VLLM, OpenAiOptions { access, ..OpenAiOptions::default() }, words(&["a"])).await;
+    let options =
+        OpenAiOptions { access, path_prefix: Some("/openai".parse().unwrap()), ..OpenAiOptions::default() };
+    let site = site_with(VLLM, options, words(&["a"])).await;
     let request =
         |model: &str| json!({"model": model, "prompt": "x", "messages": [], "input": "x", "query": "x"});
     for path in ["chat/completions", "completions", "embeddings", "responses", "rerank", "score"] {
-        for model in ["m", "m:adapter"] {
-            let answer = site.post(&format!("/v1/{path}"), &request(model)).await;
+        for (root, model) in [("", "m"), ("", "m:adapter"), ("/openai", "m"), ("/openai", "m:adapter")] {
+            let answer = site.post(&format!("{root}/v1/{path}"), &request(model)).await;
             let error = answer.json()["error"].clone();
             assert_eq!((answer.status, &error["message"]), (403, &json!("Infer of m")), "{path}");
             assert_eq!(error["type"], "permission_error");
@@ -54,8 +56,10 @@ async fn rights_and_quotas_apply_to_the_model_in_the_body() {
     }
     let names = site.ask("GET", "/v1/models", "").await.json();
     assert_eq!(names["data"].as_array().unwrap().len(), 1);
-    assert_eq!(site.ask("GET", "/v1/models/m", "").await.status, 403);
-    assert_eq!(site.ask("POST", "/v1/models/m/unload", "").await.status, 403);
+    for root in ["", "/openai"] {
+        assert_eq!(site.ask("GET", &format!("{root}/v1/models/m"), "").await.status, 403);
+        assert_eq!(site.ask("POST", &format!("{root}/v1/models/m/unload"), "").await.status, 403);
+    }
     assert!(site.seen.lock().unwrap().is_empty());
     assert_eq!(site.post("/v1/completions", &request("bare")).await.status, 200);
     let second = site.post("/v1/completions", &request("bare")).await;
@@ -115,16 +119,19 @@ async fn stored_answers_belong_to_their_principal() {
 #[tokio::test]
 async fn restricted_groups_apply_to_this_face() {
     let restrictions = Restrictions::new(["inference:key=secret".parse().unwrap()]).unwrap();
-    let options = OpenAiOptions { access: restrictions.into(), ..OpenAiOptions::default() };
+    let path_prefix = Some("/openai".parse().unwrap());
+    let options = OpenAiOptions { access: restrictions.into(), path_prefix, ..OpenAiOptions::default() };
     let site = site_with(VLLM, options, words(&["a"])).await;
     let body = json!({"model": "bare", "prompt": "x"});
-    let answer = site.post("/v1/completions", &body).await;
-    assert_eq!((answer.status, &answer.json()["error"]["type"]), (403, &json!("permission_error")));
-    let mut stream = site
-        .connect("POST", "/v1/completions", "key: secret\r\nConnection: close\r\n", &body.to_string())
-        .await;
-    let mut text = String::new();
-    stream.read_to_string(&mut text).await.unwrap();
-    assert!(text.starts_with("HTTP/1.1 200"), "{text}");
-    assert_eq!(site.ask("GET", "/v1/models", "").await.status, 200);
+    for root in ["", "/openai"] {
+        let path = format!("{root}/v1/completions");
+        let answer = site.post(&path, &body).await;
+        assert_eq!((answer.status, &answer.json()["error"]["type"]), (403, &json!("permission_error")));
+        let mut stream =
+            site.connect("POST", &path, "key: secret\r\nConnection: close\r\n", &body.to_string()).await;
+        let mut text = String::new();
+        stream.read_to_string(&mut text).await.unwrap();
+        assert!(text.starts_with("HTTP/1.1 200"), "{text}");
+        assert_eq!(site.ask("GET", &format!("{root}/v1/models"), "").await.status, 200);
+    }
 }

@@ -273,3 +273,54 @@ async fn output_with_a_form_has_no_reasoning() {
         assert_eq!(site.last_seen()["text_input"], prompt);
     }
 }
+
+/// A template with the end of gpt-oss's.
+const HARMONY: &str = r#"parameters { key: "chat_template" value { string_value:
+    "{% for m in messages %}<|start|>{{ m.role }}<|channel|>{{ m.content }}{% endfor %}<|start|>assistant{{ begin }}" } }"#;
+
+#[tokio::test]
+async fn messages_of_gpt_oss_are_reasoning_calls_and_the_answer() {
+    let output: &[&str] = &[
+        "<|channel|>analysis<|message|>Need ",
+        "it.<|end|><|start|>assistant<|channel|>comm",
+        "entary to=functions.f <|constrain|>json<|message|>{\"a\"",
+        ": 1}<|call|>",
+    ];
+    let site = site(&format!("{VLLM} {HARMONY}"), words(output)).await;
+    let tools = json!([{"type": "function", "function": {"name": "f"}}]);
+    let request = |fields: Value| {
+        let mut request = with(fields);
+        request["model"] = "bare".into();
+        request
+    };
+    let answer = site.post("/v1/chat/completions", &request(json!({"tools": tools}))).await.json();
+    let message = &answer["choices"][0]["message"];
+    assert_eq!((&message["content"], &message["reasoning_content"]), (&json!(null), &json!("Need it.")));
+    assert_eq!(message["tool_calls"][0]["function"], json!({"name": "f", "arguments": "{\"a\": 1}"}));
+    assert_eq!(answer["choices"][0]["finish_reason"], "tool_calls");
+    assert_eq!(site.last_seen()["sampling_parameters"]["skip_special_tokens"], false);
+    // Channels are read without tools, too.
+    let answer = site.post("/v1/chat/completions", &request(json!({}))).await.json();
+    let message = &answer["choices"][0]["message"];
+    assert_eq!(message["reasoning_content"], "Need it.\n{\"a\": 1}");
+    assert_eq!(site.last_seen()["sampling_parameters"]["skip_special_tokens"], false);
+    // An answer with a form has the header of its message in the prompt.
+    for (fields, header) in [
+        (json!({"response_format": {"type": "json_object"}}), "<|channel|>final<|message|>"),
+        (json!({"tools": tools, "tool_choice": "required"}), "<|channel|>final<|message|>"),
+        (
+            json!({"tools": tools, "tool_choice": {"type": "function", "function": {"name": "f"}}}),
+            "<|channel|>commentary to=functions.f <|constrain|>json<|message|>",
+        ),
+    ] {
+        assert_eq!(site.post("/v1/chat/completions", &request(fields.clone())).await.status, 200);
+        let seen = site.last_seen();
+        let prompt = seen["text_input"].as_str().unwrap();
+        assert!(prompt.ends_with(&format!("<|start|>assistant{header}")), "{fields}: {prompt}");
+        assert_eq!(seen["sampling_parameters"].get("skip_special_tokens"), None, "{fields}");
+    }
+    // The prompt may have begun the message.
+    let begun = json!({"chat_template_kwargs": {"begin": "<|channel|>final<|message|>"}});
+    let answer = site.post("/v1/chat/completions", &request(begun)).await.json();
+    assert!(answer["choices"][0]["message"]["content"].as_str().unwrap().starts_with("<|channel|>analysis"));
+}

@@ -4,6 +4,7 @@ use super::*;
 
 const VLLM_EMBEDDINGS: &str = r#"
     input [
+        { name: "text_input" data_type: TYPE_STRING dims: 1 },
         { name: "embedding_request" data_type: TYPE_STRING dims: 1 optional: true },
         { name: "return_num_input_tokens" data_type: TYPE_BOOL dims: 1 optional: true }
     ]
@@ -72,6 +73,8 @@ async fn vllm_gets_a_request_for_each_text() {
         site.last_seen()["embedding_request"],
         json!({"input": "bcd", "pooling_params": {"dimensions": [2]}})
     );
+    // A required prompt is empty.
+    assert_eq!(site.last_seen()["text_input"], "");
     assert_eq!(
         vectors(&embed(&site, json!({"input": [[7, 8], [9]]})).await),
         json!([[7.0, 0.5], [9.0, 0.5]])

@@ -42,8 +42,10 @@ async fn documents_are_ordered_by_their_scores() {
         );
         assert_eq!(site.seen.lock().unwrap().len(), requests, "{more}");
         let request = json!({"model": "bare", "query": "q", "texts": ["a"], "return_documents": false});
-        let json = site.post("/v1/rerank", &request).await.json();
-        assert_eq!(json["results"], json!([{"index": 0, "relevance_score": 2.0}]));
+        for path in ["/v1/rerank", "/v2/rerank", "/rerank"] {
+            let json = site.post(path, &request).await.json();
+            assert_eq!(json["results"], json!([{"index": 0, "relevance_score": 2.0}]), "{path}");
+        }
     }
 }
 
@@ -55,8 +57,9 @@ async fn pairs_are_scored_in_order() {
         (json!("q"), json!(["ab", "c"]), vec![3.0, 2.0]),
         (json!(["q", "rs"]), json!(["ab", "c"]), vec![3.0, 3.0]),
     ] {
-        let json =
-            site.post("/v1/score", &json!({"model": "bare", "text_1": first, "text_2": second})).await.json();
+        let request = json!({"model": "bare", "text_1": first, "text_2": second});
+        let json = site.post("/v1/score", &request).await.json();
+        assert_eq!(site.post("/score", &request).await.json()["data"], json["data"]);
         let scores: Vec<_> =
             json["data"].as_array().unwrap().iter().map(|entry| entry["score"].as_f64().unwrap()).collect();
         assert_eq!((json["object"].as_str(), scores), (Some("list"), expected));

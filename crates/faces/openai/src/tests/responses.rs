@@ -73,6 +73,23 @@ async fn items_become_messages() {
 }
 
 #[tokio::test]
+async fn reasoning_goes_to_the_next_message_of_the_assistant() {
+    let template = r#"parameters { key: "chat_template" value { string_value:
+        "{% for m in messages %}[{{ m.role }}{% if m.reasoning_content %} {{ m.reasoning_content }}{% endif %}] {{ m.content }}{{ m.tool_calls|length }}\n{% endfor %}" } }"#;
+    let site = site(&format!("{VLLM} {template}"), words(&["x"])).await;
+    let thought = |text: &str| json!({"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": text}]});
+    let call = |id: &str| json!({"type": "function_call", "call_id": id, "name": "f", "arguments": "{}"});
+    let input = json!([
+        thought("t"), call("1"), call("2"), thought("u"), call("3"),
+        thought("v"), {"role": "assistant", "content": "a"}, thought("w"), {"role": "user", "content": "b"},
+    ]);
+    let answer = site.post("/v1/responses", &json!({"model": "bare", "input": input})).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    let expected = "[assistant t] 2\n[assistant u] 1\n[assistant v] a0\n[user] b0\n";
+    assert_eq!(site.last_seen()["text_input"], expected);
+}
+
+#[tokio::test]
 async fn stream_opens_and_closes_each_item() {
     let parsers = r#"parameters { key: "tool_call_parser" value { string_value: "hermes" } }
         parameters { key: "reasoning_parser" value { string_value: "think" } }"#;
@@ -261,7 +278,7 @@ async fn answers_that_are_not_to_be_stored_or_have_no_room_are_not() {
         (0, json!({"store": true}), false),
         (100, json!({"store": true}), false),
     ] {
-        let options = OpenAiOptions { stored_bytes, ..OpenAiOptions::default() };
+        let options = OpenAiOptions { answers: AnswerStore::new(stored_bytes), ..OpenAiOptions::default() };
         let site = site_with(VLLM, options, words(&["a"])).await;
         let answer = respond(&site, fields.clone()).await;
         assert_eq!(answer["store"], json!(is_stored), "{fields}");

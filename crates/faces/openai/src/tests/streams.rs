@@ -58,13 +58,17 @@ async fn tool_calls_and_reasoning_are_deltas_of_their_own() {
         let deltas: Vec<_> = events.iter().map(|event| &event["choices"][0]["delta"]).collect();
         assert_eq!(deltas[1], &json!({"reasoning_content": "hm"}));
         let calls: Vec<_> = deltas.iter().filter_map(|delta| delta["tool_calls"].get(0)).collect();
-        assert_eq!(calls.len(), expected);
+        // The identifier and the name come first, then the arguments.
+        let begun: Vec<_> = calls.iter().filter(|call| call["id"].is_string()).collect();
+        assert_eq!(begun.len(), expected);
         assert_eq!(
-            (&calls[0]["index"], &calls[0]["function"]),
-            (&json!(0), &json!({"name": "f", "arguments": "{\"a\": 1}"}))
+            (&begun[0]["index"], &begun[0]["type"], &begun[0]["function"]),
+            (&json!(0), &json!("function"), &json!({"name": "f", "arguments": ""}))
         );
-        if let Some(second) = calls.get(1) {
+        assert_eq!(calls[1], &json!({"index": 0, "function": {"arguments": "{\"a\": 1}"}}));
+        if let Some(second) = begun.get(1) {
             assert_eq!((&second["index"], &second["function"]["name"]), (&json!(1), &json!("g")));
+            assert_eq!(calls[3], &json!({"index": 1, "function": {"arguments": "{}"}}));
         }
         assert_eq!(events.last().unwrap()["choices"][0]["finish_reason"], "tool_calls");
         assert_eq!(site.last_seen()["sampling_parameters"]["skip_special_tokens"], false);

@@ -51,6 +51,68 @@ fn bytes_as_tokens(request: Request) {
 }
 
 #[tokio::test]
+async fn prompts_may_be_tokens() {
+    let site = site(&tokenizing(), |request| {
+        if request.inputs.iter().any(|input| input.name == "operation") {
+            return bytes_as_tokens(request);
+        }
+        request.responder().finish_with(Ok(text_response("!", [])));
+    })
+    .await;
+    for (fields, prompts, expected) in [
+        (json!({"prompt": [97, 98]}), json!([[97, 98]]), json!(["!"])),
+        (
+            json!({"prompt": [[97, 98], [99, 100]], "n": 2}),
+            json!([[97, 98], [97, 98], [99, 100], [99, 100]]),
+            json!(["!", "!", "!", "!"]),
+        ),
+        (
+            json!({"prompt": [ [97, 98], [99, 100] ], "n": 2, "echo": true}),
+            json!([[97, 98], [97, 98], [99, 100], [99, 100]]),
+            json!(["ab!", "ab!", "cd!", "cd!"]),
+        ),
+        (json!({"prompt": [-1, 2147483647]}), json!([[-1, 2147483647]]), json!(["!"])),
+    ] {
+        site.seen.lock().unwrap().clear();
+        let mut request = json!({"model": "m"});
+        request.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        let answer = site.post("/v1/completions", &request).await;
+        assert_eq!(answer.status, 200, "{fields}: {}", answer.body);
+        let choices = answer.json()["choices"].clone();
+        let texts: Vec<_> = choices.as_array().unwrap().iter().map(|choice| choice["text"].clone()).collect();
+        assert_eq!(json!(texts), expected, "{fields}");
+        let seen = site.seen.lock().unwrap();
+        let generated = seen.iter().filter(|inputs| inputs.get("operation").is_none());
+        assert_eq!(
+            json!(generated.map(|inputs| inputs["tokens"].clone()).collect::<Vec<_>>()),
+            prompts,
+            "{fields}"
+        );
+        assert!(seen.iter().all(|inputs| inputs["text_input"] == ""), "{seen:?}");
+    }
+    let echoed = json!({"model": "m", "prompt": [97, 98], "echo": true, "stream": true});
+    let events = site.post("/v1/completions", &echoed).await.events();
+    assert_eq!(events[0]["choices"][0]["text"], "ab!");
+    for prompt in [
+        json!([1, "a"]),
+        json!(["a", 1]),
+        json!([[1], 2]),
+        json!([[1], "a"]),
+        json!([[]]),
+        json!([[1], []]),
+        json!([1.5]),
+        json!([2147483648_u64]),
+        json!([[[1]]]),
+        json!([null]),
+        json!({"a": 1}),
+        json!(7),
+    ] {
+        let answer = site.post("/v1/completions", &json!({"model": "m", "prompt": prompt})).await;
+        assert_eq!((answer.status, &answer.json()["error"]["param"]), (400, &json!("prompt")), "{prompt}");
+    }
+}
+
+#[tokio::test]
 async fn tokens_are_those_of_the_models_tokenizer() {
     let site = site(&tokenizing(), bytes_as_tokens).await;
     let messages = json!([{"role": "user", "content": "a"}]);

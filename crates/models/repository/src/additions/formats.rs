@@ -42,9 +42,13 @@ const FILES: [(&str, &str); 14] = [
     ("py", "model.py"),
 ];
 
-/// The beginnings of forests in files with generic endings, and the name of the file in a version's folder.
-const FORESTS: [(&str, &[u8], &str); 2] =
-    [("json", b"{\"learner\"", "xgboost.json"), ("txt", b"tree\n", "lightgbm.txt")];
+/// Forests in files with generic endings: the endings, the beginning, and the name of the file in a version's folder.
+const FORESTS: [(&[&str], &[u8], &str); 4] = [
+    (&["json", "bst"], b"{\"learner\"", "xgboost.json"),
+    (&["bst"], b"{L", "xgboost.ubj"),
+    (&["bst", "model"], b"binf", "xgboost.model"),
+    (&["txt", "bst"], b"tree\n", "lightgbm.txt"),
+];
 
 /// The file that a SavedModel has.
 const SAVED_MODEL: &str = "saved_model.pb";
@@ -166,24 +170,43 @@ impl LocalModel {
         if has(SAVED_MODEL) {
             return Ok(Self::of_saved_model(folder));
         }
-        let versions = names.iter().filter_map(|name| version_number(name));
-        if let Some(version) = versions.max() {
-            // TensorFlow Serving keeps versions of a SavedModel without the folder that Triton has in each.
-            let version = folder.join(version.to_string());
-            if version.join(SAVED_MODEL).is_file() {
-                return Ok(Self {
-                    name: name(&folder_stem(folder), folder),
-                    ..Self::of_saved_model(&version)
-                });
-            }
+        // TensorFlow Serving keeps versions of a SavedModel without the folder that Triton has in each. Theirs may begin with zeros.
+        let number =
+            |name: &String| name.bytes().all(|byte| byte.is_ascii_digit()).then(|| name.parse().ok())?;
+        let last = names
+            .iter()
+            .filter_map(|name| Some((number(name)?, name)))
+            .max_by_key(|(number, _): &(u64, _)| *number);
+        if let Some((_, version)) = last
+            && folder.join(version).join(SAVED_MODEL).is_file()
+        {
+            let name = name(&folder_stem(folder), folder);
+            return Ok(Self { name, ..Self::of_saved_model(&folder.join(version)) });
+        }
+        if names.iter().any(|name| version_number(name).is_some()) {
             return Ok(Self::as_it_is(folder, names));
         }
         if has(CONFIG) {
-            return Ok(Self::as_it_is(folder, names));
+            // The model's file may be in the same folder, without the folder of a version.
+            let others: Vec<_> = names.iter().filter(|name| *name != CONFIG).cloned().collect();
+            let Ok(mut model) = Self::of_files(folder, &others, external_data) else {
+                return Ok(Self::as_it_is(folder, names));
+            };
+            let has = |path: &PathBuf| model.files.iter().any(|(source, _)| source == path);
+            let rest = visible(names).map(|name| (folder.join(&name), name));
+            let rest: Vec<_> = rest.filter(|(path, _)| !has(path)).collect();
+            model.files.extend(rest);
+            return Ok(model);
         }
-        if has("model.py") {
+        Self::of_files(folder, &names, external_data)
+    }
+
+    /// The model that these files of a folder are.
+    fn of_files(folder: &Path, names: &[String], external_data: ExternalData<'_>) -> Result<Self, String> {
+        if names.iter().any(|name| name == "model.py") {
             let name = name(&folder_stem(folder), folder);
-            return Ok(Self { name, files: vec![(folder.to_owned(), "1".to_owned())] });
+            let files = visible(names.to_vec()).map(|name| (folder.join(&name), format!("1/{name}")));
+            return Ok(Self { name, files: files.collect() });
         }
         let is_model = |name: &&String| match target(&folder.join(name)) {
             Some("model.gguf") => {
@@ -220,11 +243,8 @@ impl LocalModel {
 
     /// A model with the layout of a repository.
     fn as_it_is(folder: &Path, names: Vec<String>) -> Self {
-        let files = names.into_iter().filter(|name| !name.starts_with('.'));
-        Self {
-            name: name(&folder_stem(folder), folder),
-            files: files.map(|name| (folder.join(&name), name)).collect(),
-        }
+        let files = visible(names).map(|name| (folder.join(&name), name));
+        Self { name: name(&folder_stem(folder), folder), files: files.collect() }
     }
 }
 
@@ -254,15 +274,21 @@ fn files_of_texts(graph: &Path) -> Vec<(PathBuf, String)> {
     files.into_iter().map(|(to, from)| (root.join(from), format!("1/{to}"))).collect()
 }
 
+/// Leaves out hidden files and Python's compiled modules.
+fn visible(names: Vec<String>) -> impl Iterator<Item = String> {
+    names.into_iter().filter(|name| !name.starts_with('.') && name != "__pycache__")
+}
+
 /// The name of a model's file in a version's folder, if a backend reads it.
 fn target(source: &Path) -> Option<&'static str> {
     let ending = ending(source)?;
     let by_name = FILES.iter().find(|(known, _)| *known == ending).map(|(_, target)| *target);
     by_name.or_else(|| {
-        let (_, beginning, target) = FORESTS.iter().find(|(known, ..)| *known == ending)?;
-        let mut head = vec![0; beginning.len()];
-        nereid_model_files::open(source).ok()?.read_exact(&mut head).ok()?;
-        (head == *beginning).then_some(*target)
+        let forests: Vec<_> = FORESTS.iter().filter(|(known, ..)| known.contains(&ending.as_str())).collect();
+        let longest = forests.iter().map(|(_, beginning, _)| beginning.len()).max()?;
+        let mut head = Vec::new();
+        nereid_model_files::open(source).ok()?.take(longest as u64).read_to_end(&mut head).ok()?;
+        forests.iter().find(|(_, beginning, _)| head.starts_with(beginning)).map(|(.., target)| *target)
     })
 }
 
@@ -314,7 +340,7 @@ fn unknown(source: &Path) -> String {
     let hint = hint.strip_prefix("; the folder has ").map_or_else(
         || {
             "; known are .onnx, .gguf, .pt, .pt2, .xml with .bin, .plan, .pb, .graphdef, .netdef, .ubj, .tl and .py, \
-             forests of XGBoost (.json) and LightGBM (.txt), and folders with saved_model.pb, model.py, model.safetensors or a \
+             forests of XGBoost (.json, .bst, .model) and LightGBM (.txt, .bst), and folders with saved_model.pb, model.py, model.safetensors or a \
              version"
                 .to_owned()
         },

@@ -1,8 +1,10 @@
 //! Puts files and folders into a repository. What is copied belongs to the repository: links are followed, and permissions are the
-//! default. What is moved is linked first, so that nothing is lost if a model is refused, and copied only across file systems.
+//! default. What is moved is linked first, so that nothing is lost if a model is refused, and copied only across file systems. What is
+//! referred to stays where it is.
 
 use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use nereid_model_files as model_files;
@@ -17,6 +19,8 @@ pub enum Transfer {
     Copy,
     /// As second names of the same files where the file system allows it, for sources that are removed afterwards.
     Link,
+    /// As symbolic links to files that stay where they are.
+    Refer,
 }
 
 /// The files that were put into a repository.
@@ -41,8 +45,10 @@ impl Placement {
     /// # Errors
     /// Which file cannot be read or written, and why.
     pub(super) fn file(&mut self, source: &Path, target: &Path) -> Result<(), String> {
-        if !(self.transfer == Transfer::Link && link(source, target)) {
-            copy_file(source, target)?;
+        match self.transfer {
+            Transfer::Refer => refer(source, target)?,
+            Transfer::Link if link(source, target) => {}
+            Transfer::Link | Transfer::Copy => copy_file(source, target)?,
         }
         self.placed.push((source.to_owned(), target.to_owned()));
         Ok(())
@@ -113,6 +119,22 @@ pub(super) fn copy_file(source: &Path, target: &Path) -> Result<(), String> {
 /// Which file cannot be read or written, and why.
 pub(super) fn copy_folder(source: &Path, target: &Path) -> Result<(), String> {
     Placement::new(Transfer::Copy).folder(source, target)
+}
+
+/// Makes a symbolic link to a regular file, and the folders above the link.
+///
+/// # Errors
+/// Which file cannot be read or written, and why.
+fn refer(source: &Path, target: &Path) -> Result<(), String> {
+    model_files::check(source).map_err(|error| format!("cannot read '{}': {error}", source.display()))?;
+    let make = || {
+        if let Some(folder) = target.parent() {
+            fs::create_dir_all(folder)?;
+        }
+        // Links on the way stay, as their targets may change.
+        symlink(std::path::absolute(source)?, target)
+    };
+    make().map_err(|error| format!("cannot write '{}': {error}", target.display()))
 }
 
 /// Gives a regular file a second name, if the file system allows it.

@@ -69,6 +69,16 @@ fn forests_in_text_and_json_are_recognised_by_their_beginning() {
         ("churn.txt", "tree\nversion=v4\n", Some("churn/1/lightgbm.txt")),
         ("churn/model.txt", "tree\nversion=v4\n", Some("churn/1/lightgbm.txt")),
         ("churn.json", r#"{"learner":{}}"#, Some("churn/1/xgboost.json")),
+        ("churn.bst", "tree\nversion=v4\n", Some("churn/1/lightgbm.txt")),
+        ("churn.bst", r#"{"learner":{}}"#, Some("churn/1/xgboost.json")),
+        ("churn.bst", "{L\0\0\0\0\0\0\0\x07learner{", Some("churn/1/xgboost.ubj")),
+        ("churn/model.bst", "binf\0\0", Some("churn/1/xgboost.model")),
+        ("churn.model", "binf\0\0", Some("churn/1/xgboost.model")),
+        ("churn.model", "\n\x0e<unk>", None),
+        ("churn.model", r#"{"learner":{}}"#, None),
+        ("churn.txt", "binf\0\0", None),
+        ("churn.bst", "{", None),
+        ("churn.bst", "", None),
         ("churn.txt", "trees\n", None),
         ("churn.txt", "", None),
         ("churn.json", r#"{"model_type":"bert"}"#, None),
@@ -82,7 +92,10 @@ fn forests_in_text_and_json_are_recognised_by_their_beginning() {
                 let place = format!("{}/{}", model.name, model.files[0].1);
                 assert_eq!(place, expected, "{source}");
             }
-            (Err(reason), None) => assert!(reason.contains("LightGBM (.txt)"), "{reason}"),
+            (Err(reason), None) => assert!(
+                reason.contains("LightGBM (.txt, .bst)") || reason.contains("an XGBoost model"),
+                "{reason}"
+            ),
             (found, _) => panic!("{source}: {found:?}"),
         }
     }
@@ -162,6 +175,33 @@ fn every_format_gets_the_layout_of_a_repository() {
             "half_plus_two",
             &["half_plus_two/9/saved_model.pb", "half_plus_two/10/saved_model.pb"],
             &[("half_plus_two/1/model.savedmodel/saved_model.pb", "half_plus_two/10/saved_model.pb")],
+        ),
+        (
+            "flowers",
+            &["flowers/0001/saved_model.pb", "flowers/0001/variables/v"],
+            &[
+                ("flowers/1/model.savedmodel/saved_model.pb", "flowers/0001/saved_model.pb"),
+                ("flowers/1/model.savedmodel/variables/v", "flowers/0001/variables/v"),
+            ],
+        ),
+        // The configuration and the model's file share a folder, as in buckets without versions.
+        (
+            "net",
+            &["net/config.pbtxt", "net/labels.txt", "net/net.pt", "net/.cache/x"],
+            &[
+                ("net/1/model.pt", "net/net.pt"),
+                ("net/config.pbtxt", "net/config.pbtxt"),
+                ("net/labels.txt", "net/labels.txt"),
+            ],
+        ),
+        (
+            "rank",
+            &["rank/config.pbtxt", "rank/model.py", "rank/words/en.txt", "rank/__pycache__/x.pyc"],
+            &[
+                ("rank/1/model.py", "rank/model.py"),
+                ("rank/1/words/en.txt", "rank/words/en.txt"),
+                ("rank/config.pbtxt", "rank/config.pbtxt"),
+            ],
         ),
         (
             "rank",
@@ -352,6 +392,55 @@ fn links_are_followed_unless_they_lead_in_circles() {
     assert!(desk.add("zero.onnx", None).unwrap_err().contains("a character device"));
     assert!(desk.add("none.onnx", None).unwrap_err().contains("cannot read"));
     assert_eq!(names(&desk.path("models")).unwrap(), ["net"]);
+}
+
+#[test]
+fn links_to_files_that_stay_take_no_room() {
+    let desk = Desk::new();
+    desk.write(&[
+        "blobs/abc",
+        "net/model.onnx",
+        "mnist/saved_model.pb",
+        "mnist/variables/v",
+        "mnist/.hidden",
+    ]);
+    symlink(desk.path("blobs/abc"), desk.path("linked.onnx")).unwrap();
+    symlink("/dev/zero", desk.path("zero.onnx")).unwrap();
+    let refer = |source: &str| {
+        let additions = Additions::new(&desk.path("models"))?;
+        additions.add(&desk.find(source)?, None, Transfer::Refer)?;
+        let staged = additions.staged(None)?;
+        additions.write_config(&staged[0], "config")?;
+        additions.place(&staged[0])
+    };
+    for source in ["net", "mnist", "linked.onnx"] {
+        refer(source).unwrap();
+    }
+    assert!(refer("zero.onnx").unwrap_err().contains("a character device"));
+    let file = |path: &str| fs::read_to_string(desk.path("models").join(path)).unwrap();
+    for (path, target) in [
+        ("net/1/model.onnx", "net/model.onnx"),
+        ("mnist/1/model.savedmodel/variables/v", "mnist/variables/v"),
+        ("linked/1/model.onnx", "linked.onnx"),
+    ] {
+        assert_eq!(fs::read_link(desk.path("models").join(path)).unwrap(), desk.path(target));
+    }
+    assert_eq!(file("linked/1/model.onnx"), "blobs/abc");
+    assert_eq!(file("net/config.pbtxt"), "config");
+    assert_eq!(names(&desk.path("models/mnist/1/model.savedmodel")).unwrap().len(), 2);
+}
+
+#[test]
+fn links_do_not_change_the_configuration_that_they_lead_to() {
+    let desk = Desk::new();
+    desk.write(&["net/config.pbtxt", "net/1/model.onnx"]);
+    let additions = Additions::new(&desk.path("models")).unwrap();
+    additions.add(&desk.find("net").unwrap(), None, Transfer::Refer).unwrap();
+    let staged = additions.staged(None).unwrap();
+    additions.write_config(&staged[0], "another").unwrap();
+    additions.place(&staged[0]).unwrap();
+    assert_eq!(fs::read_to_string(desk.path("models/net/config.pbtxt")).unwrap(), "another");
+    assert_eq!(fs::read_to_string(desk.path("net/config.pbtxt")).unwrap(), "net/config.pbtxt");
 }
 
 /// Adds a model by moving it; returns its place.

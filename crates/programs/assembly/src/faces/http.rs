@@ -3,12 +3,11 @@
 use std::sync::Arc;
 
 use nereid_console::{Console, Gpu, Parts};
-use nereid_core::Server;
 use nereid_http::{Router, TransportOptions};
 use nereid_kserve::{HttpOptions, KserveHttp};
 use nereid_metrics::GpuReading;
 use nereid_net::listener::Listener;
-use nereid_openai::{OpenAi, OpenAiOptions};
+use nereid_openai::{AnswerStore, OpenAi, OpenAiOptions, OpenAiPrefix};
 
 use super::{Endpoint, Face, FaceContext, Serving};
 
@@ -22,40 +21,44 @@ pub struct Http {
     /// Whether browsers get the console at `/`.
     pub console: bool,
     /// OpenAI's interface at `/v1`, if it is served.
-    pub openai: Option<OpenAiLimits>,
+    pub openai: Option<OpenAiSettings>,
     /// Limits of connections.
     pub transport: TransportOptions,
 }
 
-/// The limits of OpenAI's interface.
-#[derive(Clone, Copy, Debug)]
-pub struct OpenAiLimits {
+/// The settings of OpenAI's interface.
+#[derive(Clone, Debug)]
+pub struct OpenAiSettings {
     /// The largest number of tokens of an answer where a request has no limit and the model needs one.
     pub default_max_tokens: u64,
     /// The most bytes of stored answers; 0 to store none.
     pub stored_bytes: usize,
+    /// A further path below which it is served.
+    pub path_prefix: Option<OpenAiPrefix>,
 }
 
-impl OpenAiLimits {
-    /// The face with these limits, and the rules of another.
-    fn face(self, server: &Arc<Server>, options: &HttpOptions) -> OpenAi {
+impl OpenAiSettings {
+    /// The face with these settings, and the rules of another. All of a server have one store of answers.
+    fn face(self, context: &FaceContext, options: &HttpOptions) -> OpenAi {
+        let answers = context.answers.get_or_init(|| AnswerStore::new(self.stored_bytes));
         let options = OpenAiOptions {
             max_input_size: options.max_input_size,
             default_max_tokens: self.default_max_tokens,
-            stored_bytes: self.stored_bytes,
+            answers: answers.clone(),
+            path_prefix: self.path_prefix,
             forwarded_headers: options.forwarded_headers.clone(),
             access: options.access.clone(),
             cors: options.cors.clone(),
         };
-        OpenAi::new(Arc::clone(server), options)
+        OpenAi::new(Arc::clone(&context.server), options)
     }
 }
 
-impl Default for OpenAiLimits {
+impl Default for OpenAiSettings {
     /// As of the face.
     fn default() -> Self {
-        let OpenAiOptions { default_max_tokens, stored_bytes, .. } = OpenAiOptions::default();
-        Self { default_max_tokens, stored_bytes }
+        let OpenAiOptions { default_max_tokens, path_prefix, .. } = OpenAiOptions::default();
+        Self { default_max_tokens, stored_bytes: AnswerStore::DEFAULT_BYTES, path_prefix }
     }
 }
 
@@ -66,7 +69,7 @@ impl Default for Http {
             endpoint: Endpoint::every_interface(8000),
             options: HttpOptions::default(),
             console: true,
-            openai: Some(OpenAiLimits::default()),
+            openai: Some(OpenAiSettings::default()),
             transport: TransportOptions::default(),
         }
     }
@@ -87,6 +90,7 @@ impl Face for Http {
 
     fn serve(self: Box<Self>, listener: Listener, context: FaceContext) -> Serving {
         let (options, end) = (context.http_options(self.options), context.http_end());
+        let openai = self.openai.map(|settings| settings.face(&context, &options));
         let console = self.console.then(|| {
             let (server, log) = (Arc::clone(&context.server), Arc::clone(&options.log));
             let console = Console::new(server, log, options.access.clone());
@@ -100,7 +104,6 @@ impl Face for Http {
             tokio::spawn(context.closing.run_until_cancelled_owned(console.sampling().run()));
             console
         });
-        let openai = self.openai.map(|limits| limits.face(&context.server, &options));
         let mut router = Router::from(KserveHttp::new(context.server, options));
         if let Some(openai) = openai {
             router = router.and(openai);
@@ -159,7 +162,7 @@ impl Face for OpenAiPort {
     fn serve(self: Box<Self>, listener: Listener, context: FaceContext) -> Serving {
         let Http { options, openai, transport, .. } = self.0;
         let (options, end) = (context.http_options(options), context.http_end());
-        let face = openai.unwrap_or_default().face(&context.server, &options);
+        let face = openai.unwrap_or_default().face(&context, &options);
         Box::pin(nereid_http::serve(listener, Router::from(face), transport, end))
     }
 }

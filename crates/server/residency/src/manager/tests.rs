@@ -19,6 +19,7 @@ use super::*;
 use crate::idleness::IDLE_CHECK;
 
 mod ensembles;
+mod order;
 mod schedules;
 
 /// The content of models whose executions wait at the gate.

@@ -1,6 +1,6 @@
 //! Random traffic through the queue and through plainly written rules, and what the rules promise to flows.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZeroU32;
 
 use proptest::collection::vec;
@@ -97,9 +97,8 @@ proptest! {
             match event {
                 Event::Push(id, weight, cost) => {
                     let (number, flow) = (tickets.len() as u64, flow(id, weight));
-                    tickets.push(id);
                     let before = queue.ahead_of(id);
-                    queue.push(number, flow, cost, number);
+                    tickets.push(queue.push(number, flow, cost, number));
                     plain.push(number, flow, cost);
                     let ahead = plain.in_order().iter().position(|other| *other == number);
                     prop_assert_eq!(Some(before), ahead);
@@ -110,16 +109,21 @@ proptest! {
                 }
                 Event::Remove(back) => {
                     let Some(number) = tickets.len().checked_sub(back + 1) else { continue };
-                    let (flow, number) = (tickets[number], number as u64);
-                    prop_assert_eq!(queue.get(flow, number).copied(), queue.remove(flow, number));
-                    plain.remove(number);
+                    let (slot, number) = (tickets[number], number as u64);
+                    prop_assert_eq!(queue.get(slot, number).copied(), plain.remove(number).map(|_| number));
+                    prop_assert_eq!(queue.get(slot, number).copied(), queue.remove(slot, number));
+                    prop_assert_eq!(queue.remove(slot, number), None);
                 }
             }
-            let order: Vec<_> = queue.iter_from(0).map(|(flow, number, item)| {
-                assert_eq!((tickets[number as usize], *item), (flow, number));
+            let order: Vec<_> = queue.iter().map(|(slot, number, item)| {
+                assert_eq!((tickets[number as usize], *item), (slot, number));
                 number
             }).collect();
             prop_assert_eq!(&order, &plain.in_order());
+            if let Some((slot, ..)) = queue.iter().next() {
+                let behind = queue.iter_behind(slot).map(|(_, number, _)| number);
+                prop_assert!(behind.eq(order[1..].iter().copied().filter(|_| !queue.is_shared())));
+            }
             prop_assert_eq!((queue.len(), queue.is_empty()), (order.len(), order.is_empty()));
         }
     }
@@ -131,16 +135,18 @@ proptest! {
         for (number, event) in events.into_iter().enumerate() {
             match event {
                 Event::Push(id, weight, cost) => {
-                    queue.push(number as u64, flow(id, weight), cost, number);
-                    plain.push_back(number);
+                    let slot = queue.push(number as u64, flow(id, weight), cost, number);
+                    plain.push_back((slot, number));
                 }
-                Event::Pop => prop_assert_eq!(queue.pop(), plain.pop_front()),
+                Event::Pop => prop_assert_eq!(queue.pop(), plain.pop_front().map(|(_, number)| number)),
                 Event::Remove(back) => {
                     let Some(index) = plain.len().checked_sub(back + 1) else { continue };
-                    prop_assert_eq!(queue.remove(0, plain[index] as u64), plain.remove(index));
+                    let (slot, number) = plain.remove(index).unwrap();
+                    prop_assert_eq!(queue.remove(slot, number as u64), Some(number));
                 }
             }
-            prop_assert!(!queue.is_shared() && queue.iter_from(0).map(|(.., item)| item).eq(plain.iter()));
+            let items = queue.iter().map(|(slot, _, item)| (slot, *item));
+            prop_assert!(!queue.is_shared() && items.eq(plain.iter().copied()));
         }
     }
 
@@ -156,9 +162,9 @@ proptest! {
         let mut number = 0;
         let mut push = |queue: &mut FairQueue<(usize, usize)>, id: usize| {
             let cost = costs[number % costs.len()];
-            queue.push(number as u64, flow(id as u64, weights[id]), cost, (id, cost));
+            let slot = queue.push(number as u64, flow(id as u64, weights[id]), cost, (id, cost));
             number += 1;
-            number as u64 - 1
+            (slot, number as u64 - 1)
         };
         // The first two always have items.
         for id in [0, 1, 0, 1, 0, 1] {
@@ -170,8 +176,8 @@ proptest! {
             if id < weights.len() {
                 push(&mut queue, id);
                 if cancels {
-                    let cancelled = push(&mut queue, id);
-                    queue.remove(id as u64, cancelled);
+                    let (slot, number) = push(&mut queue, id);
+                    prop_assert!(queue.remove(slot, number).is_some());
                 }
             }
             let (id, cost) = queue.pop().unwrap();
@@ -214,19 +220,24 @@ proptest! {
 fn what_was_cancelled_or_expired_costs_its_flow_nothing() {
     for from_the_front in [true, false] {
         let mut queue = FairQueue::default();
-        (0..100).for_each(|number| queue.push(number, flow(number % 2, 1), 1, number));
+        for number in 0..100 {
+            queue.push(number, flow(number % 2, 1), 1, number % 2);
+        }
         // One flow's items all leave the queue unserved, again and again.
         for round in 1..50 {
-            let mut own: Vec<_> =
-                queue.iter_from(0).filter(|(flow, ..)| *flow == 1).map(|(_, number, _)| number).collect();
-            if from_the_front {
-                own.sort_unstable();
+            let own = queue.iter().filter(|(.., flow)| **flow == 1);
+            let mut own: Vec<_> = own.map(|(slot, number, _)| (number, slot)).collect();
+            own.sort_unstable();
+            if !from_the_front {
+                own.reverse();
             }
-            own.into_iter().for_each(|number| assert!(queue.remove(1, number).is_some()));
-            (0..20).for_each(|item| queue.push(round * 1000 + item, flow(1, 1), 1, round));
+            own.into_iter().for_each(|(number, slot)| assert!(queue.remove(slot, number).is_some()));
+            for item in 0..20 {
+                queue.push(round * 1000 + item, flow(1, 1), 1, 1);
+            }
             assert!(queue.pop().is_some());
         }
-        let next: Vec<_> = queue.iter_from(0).take(4).map(|(flow, ..)| flow).collect();
+        let next: Vec<_> = queue.iter().take(4).map(|(.., flow)| *flow).collect();
         assert_eq!(next.iter().filter(|flow| **flow == 1).count(), 2, "{next:?}");
     }
 }
@@ -243,5 +254,11 @@ fn flows_that_are_gone_are_forgotten() {
     }
     assert_eq!(queue.len(), 1);
     assert!(queue.pop().is_some());
-    assert!(queue.others.is_empty() && queue.order.is_empty());
+    assert!(
+        queue.others.is_empty()
+            && queue.active == 0
+            && queue.heads.first().is_none()
+            && !queue.has_others
+            && queue.lines.len() == 1
+    );
 }

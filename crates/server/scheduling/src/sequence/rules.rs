@@ -227,7 +227,7 @@ impl<T: SequenceItem, O: Prepare<T>, F: BatchFormer<T>> Sequences<T, O, F> {
         }
         self.stir(serial, now);
         self.release_hold(now);
-        Ok(Ticket { level: serial, flow: 0, number })
+        Ok(Ticket { level: serial, slot: 0, number })
     }
 
     /// A lower bound of the executions that end before the one of a request that arrives now: one for each request of its

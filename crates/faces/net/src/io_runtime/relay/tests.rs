@@ -21,7 +21,7 @@ use super::*;
 
 /// A runtime with its relay.
 fn runtime(threads: usize) -> (Runtime, Arc<Relay>) {
-    crate::io_runtime::start_with_relay(threads).unwrap()
+    crate::io_runtime::start_with_relay(threads, Role::Shared).unwrap()
 }
 
 /// Waits until all I/O threads are parked.

@@ -95,7 +95,7 @@ impl Queue for Plain {
         let flow = job.flow();
         self.fair.entry(level).or_default().push(number, flow, job.size);
         self.jobs.push(PlainJob { job, number, level, delayed: None, since: now, expiry });
-        Ok(Ticket { level, flow: flow.id, number })
+        Ok(Ticket { level, slot: 0, number })
     }
 
     fn alone(&mut self, job: Job) -> Result<Vec<Job>, Job> {

@@ -1,4 +1,4 @@
-//! Valgrind's Callgrind: counts the instructions of a process between two moments.
+//! Valgrind's Callgrind: counts the instructions of a process, as a whole or between two moments.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
 
-use crate::project::Project;
+use crate::project::{Project, show};
 use crate::venv::Venv;
 
 /// Prints the path of Debian's valgrind and the folder of its tools. Fetches its package first, unless that was done
@@ -80,6 +80,19 @@ impl Valgrind {
         self.control(pid, folder, "dump")?;
         let written = dump(folder)?;
         fs::rename(&written, output).with_context(|| format!("cannot rename {}", written.display()))?;
+        let text = fs::read_to_string(output)?;
+        total(&text).with_context(|| format!("no total in {}", output.display()))
+    }
+
+    /// Runs this command to its end. Returns the number of instructions that it executes, and leaves the profile in `output`.
+    pub fn count_all(&self, command: &Command, output: &Path) -> Result<u64> {
+        let mut counted = self.command(&self.program, ["--quiet", "--tool=callgrind"]);
+        counted
+            .arg(format!("--callgrind-out-file={}", output.display()))
+            .arg(command.get_program())
+            .args(command.get_args())
+            .env("GLIBC_TUNABLES", TUNABLES);
+        show(&mut counted)?;
         let text = fs::read_to_string(output)?;
         total(&text).with_context(|| format!("no total in {}", output.display()))
     }
