@@ -8,11 +8,13 @@ import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 
 import gguf_models
 import llamacpp_package
 import nereid_server
+import sentence_package
 from cloud_repositories import EXPLICIT, LIMIT_S, POLL, answers, environment, load, refused, until, versions
 from cloud_servers import Proxy, Stall
 from http_requests import request
@@ -206,6 +208,36 @@ def test_language_model_of_the_hub_answers(hub, tmp_path, count):
     gguf_models.write(tmp_path / "own", "tiny-GGUF")
     with running(tmp_path / "own", *flags) as server:
         assert answer(server) == served
+
+
+@pytest.mark.parametrize("graph", ["onnx/model.onnx", "model.onnx"])
+def test_sentence_transformer_of_the_hub_embeds_texts(hub, tmp_path, graph):
+    models, made = sentence_package.models()
+    version = models / "mean" / "1"
+    paths = [path for path in version.rglob("*") if path.is_file()]
+    files = {str(path.relative_to(version)): path.read_bytes() for path in paths}
+    files[graph] = files.pop("model.onnx")
+    others = ["README.md", "model.safetensors", "pytorch_model.bin", "onnx/model_qint8_avx512.onnx"]
+    hub.put_files("owner/mean", {**dict.fromkeys(others, b"not a model"), **files})
+
+    def assert_embeds(server):
+        body = {"model": "mean", "input": made["data"]["texts"]}
+        answer = request(server, "POST", "/v1/embeddings", json.dumps(body))
+        assert answer.status == 200, answer.body
+        vectors = [entry["embedding"] for entry in answer.json["data"]]
+        np.testing.assert_allclose(vectors, made["mean"]["texts"], rtol=0, atol=1e-5)
+
+    with running("hf://owner/mean", env=of_hub(hub)) as server:
+        assert_embeds(server)
+    for command in (
+        ["pull", "hf://owner/mean", tmp_path / "pulled"],
+        ["add", "hf://owner/mean", f"--repository={tmp_path / 'added'}"],
+    ):
+        outcome = nereid(*command, env=of_hub(hub))
+        assert outcome.returncode == 0, outcome.stderr
+        assert (tmp_path / f"{command[0]}ed" / "mean" / "1" / "1_Pooling" / "config.json").exists()
+    with running(tmp_path / "added") as server:
+        assert_embeds(server)
 
 
 def test_passwords_and_signatures_of_addresses_are_sent_and_not_shown(models, tmp_path):

@@ -9,10 +9,10 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 CHAT_TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
 WIDTH, CONTEXT = 64, 512
 _HEADS, _HIDDEN, _LAYERS = 4, 96, 2
-# The mean of the tokens' vectors.
-MEAN = 1
+# The mean of the tokens' vectors, and scores of pairs.
+MEAN, RANK = 1, 4
 _ALIGNMENT = 32
-_U16, _U32, _F32, _STRING, _ARRAY, _I32 = 2, 4, 6, 8, 9, 5
+_U16, _U32, _F32, _BOOL, _STRING, _ARRAY, _I32 = 2, 4, 6, 7, 8, 9, 5
 KINDS = {"u16": _U16, "u32": _U32, "i32": _I32, "f32": _F32, "text": _STRING}
 _NORMAL, _UNKNOWN, _CONTROL, _BYTE = 1, 2, 3, 6
 
@@ -34,7 +34,7 @@ def _text(value):
 def _value(kind, value):
     if kind == _STRING:
         return _text(value)
-    return struct.pack({_U16: "<H", _U32: "<I", _I32: "<i", _F32: "<f"}[kind], value)
+    return struct.pack({_U16: "<H", _U32: "<I", _I32: "<i", _F32: "<f", _BOOL: "<?"}[kind], value)
 
 
 def _pair(key, kind, value):
@@ -122,6 +122,95 @@ def _model(seed, pooling):
         for name, shape in shapes.items()
     }
     return pairs, tensors
+
+
+RERANK_TEMPLATE = "<s>{query}</s>{document}</s>"
+# Which tokens begin a word.
+_WORD = "\u2581"
+
+
+def scorer(seed=3):
+    """The bytes of a model of BERT's kind that scores pairs with one number. Its words are letters, alone and within a word."""
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    tokens = special + [_WORD + letter for letter in LETTERS] + list(LETTERS)
+    types = [_CONTROL, _UNKNOWN, *[_CONTROL] * 3] + [_NORMAL] * 2 * len(LETTERS)
+    rng = np.random.default_rng(seed)
+    norms = ["token_embd_norm"]
+    shapes = {"token_embd.weight": (len(tokens), WIDTH), "token_types.weight": (2, WIDTH), "position_embd.weight": (CONTEXT, WIDTH)}
+    matrices = {"cls": (WIDTH, WIDTH), "cls.output": (1, WIDTH)}
+    for layer in range(_LAYERS):
+        block = f"blk.{layer}."
+        matrices |= {f"{block}attn_{name}": (WIDTH, WIDTH) for name in ("q", "k", "v", "output")}
+        matrices |= {f"{block}ffn_up": (_HIDDEN, WIDTH), f"{block}ffn_down": (WIDTH, _HIDDEN)}
+        norms += [f"{block}attn_output_norm", f"{block}layer_output_norm"]
+    for name, shape in matrices.items():
+        shapes |= {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
+    tensors = [_tensor(name, rng.standard_normal(shape) * 0.3) for name, shape in shapes.items()]
+    for name in norms:
+        tensors += [_tensor(f"{name}.weight", np.ones(WIDTH)), _tensor(f"{name}.bias", np.zeros(WIDTH))]
+    pairs = [
+        _pair("general.architecture", _STRING, "bert"),
+        _pair("bert.context_length", _U32, CONTEXT),
+        _pair("bert.embedding_length", _U32, WIDTH),
+        _pair("bert.block_count", _U32, _LAYERS),
+        _pair("bert.feed_forward_length", _U32, _HIDDEN),
+        _pair("bert.attention.head_count", _U32, _HEADS),
+        _pair("bert.attention.layer_norm_epsilon", _F32, 1e-12),
+        _pair("bert.attention.causal", _BOOL, False),
+        _pair("bert.pooling_type", _U32, RANK),
+        _pair("tokenizer.ggml.model", _STRING, "bert"),
+        _pair("tokenizer.ggml.tokens", _STRING, tokens),
+        _pair("tokenizer.ggml.token_type", _I32, types),
+        _pair("tokenizer.ggml.token_type_count", _U32, 2),
+        _pair("tokenizer.ggml.padding_token_id", _U32, 0),
+        _pair("tokenizer.ggml.unknown_token_id", _U32, 1),
+        _pair("tokenizer.ggml.cls_token_id", _U32, 2),
+        _pair("tokenizer.ggml.bos_token_id", _U32, 2),
+        _pair("tokenizer.ggml.seperator_token_id", _U32, 3),
+        _pair("tokenizer.ggml.eos_token_id", _U32, 3),
+        _pair("tokenizer.ggml.mask_token_id", _U32, 4),
+    ]
+    return _file(pairs, tensors)
+
+
+def judge(seed=4):
+    """The bytes of a model of Qwen3's kind that scores pairs with the probability of the first of two classes, by a template."""
+    tokens, scores, types = (list(column) for column in zip(*vocabulary(), strict=True))
+    rng = np.random.default_rng(seed)
+    shapes = {"token_embd.weight": (len(tokens), WIDTH), "output_norm.weight": (WIDTH,), "cls.output.weight": (2, WIDTH)}
+    head = WIDTH // _HEADS
+    for layer in range(_LAYERS):
+        block = f"blk.{layer}."
+        shapes |= {f"{block}attn_{name}.weight": (WIDTH, WIDTH) for name in ("q", "k", "v", "output")}
+        shapes |= {f"{block}{name}_norm.weight": (WIDTH,) for name in ("attn", "ffn")}
+        shapes |= {f"{block}attn_{name}_norm.weight": (head,) for name in ("q", "k")}
+        shapes |= {f"{block}ffn_{name}.weight": (_HIDDEN, WIDTH) for name in ("gate", "up")}
+        shapes[f"{block}ffn_down.weight"] = (WIDTH, _HIDDEN)
+    tensors = [
+        _tensor(name, np.ones(shape) if len(shape) == 1 else rng.standard_normal(shape) * 0.3) for name, shape in shapes.items()
+    ]
+    pairs = [
+        _pair("general.architecture", _STRING, "qwen3"),
+        _pair("qwen3.context_length", _U32, CONTEXT),
+        _pair("qwen3.embedding_length", _U32, WIDTH),
+        _pair("qwen3.block_count", _U32, _LAYERS),
+        _pair("qwen3.feed_forward_length", _U32, _HIDDEN),
+        _pair("qwen3.attention.head_count", _U32, _HEADS),
+        _pair("qwen3.attention.key_length", _U32, head),
+        _pair("qwen3.attention.value_length", _U32, head),
+        _pair("qwen3.attention.layer_norm_rms_epsilon", _F32, 1e-6),
+        _pair("qwen3.pooling_type", _U32, RANK),
+        _pair("qwen3.classifier.output_labels", _STRING, ["yes", "no"]),
+        _pair("tokenizer.ggml.model", _STRING, "llama"),
+        _pair("tokenizer.ggml.tokens", _STRING, tokens),
+        _pair("tokenizer.ggml.scores", _F32, scores),
+        _pair("tokenizer.ggml.token_type", _I32, types),
+        _pair("tokenizer.ggml.unknown_token_id", _U32, 0),
+        _pair("tokenizer.ggml.bos_token_id", _U32, 1),
+        _pair("tokenizer.ggml.eos_token_id", _U32, 2),
+        _pair("tokenizer.chat_template.rerank", _STRING, RERANK_TEMPLATE),
+    ]
+    return _file(pairs, tensors)
 
 
 def _tensor(name, values):

@@ -83,6 +83,11 @@ def embeddings(file, texts, size):
     return _run("embeddings", file, texts, size)
 
 
+def scores(file, pairs, classes):
+    """The numbers of the classes of each of these pairs of a query and a document, as the library has them."""
+    return _run("scores", file, pairs, classes)
+
+
 def _run(what, file, texts, number, adapter=None):
     """Runs this file in a process of its own."""
     arguments = json.dumps([what, str(library_folder()), str(file), texts, number, adapter and str(adapter)])
@@ -101,6 +106,14 @@ _FUNCTIONS = [
     ("llama_model_get_vocab", _POINTER, [_POINTER]),
     ("llama_get_memory", _POINTER, [_POINTER]),
     ("llama_memory_clear", None, [_POINTER, ctypes.c_bool]),
+    ("llama_model_chat_template", ctypes.c_char_p, [_POINTER, ctypes.c_char_p]),
+    ("llama_model_n_cls_out", ctypes.c_uint32, [_POINTER]),
+    ("llama_vocab_bos", ctypes.c_int32, [_POINTER]),
+    ("llama_vocab_eos", ctypes.c_int32, [_POINTER]),
+    ("llama_vocab_sep", ctypes.c_int32, [_POINTER]),
+    ("llama_vocab_get_add_bos", ctypes.c_bool, [_POINTER]),
+    ("llama_vocab_get_add_eos", ctypes.c_bool, [_POINTER]),
+    ("llama_vocab_get_add_sep", ctypes.c_bool, [_POINTER]),
     ("llama_batch_get_one", _Batch, [_POINTER, ctypes.c_int32]),
     ("llama_decode", ctypes.c_int32, [_POINTER, _Batch]),
     ("llama_get_embeddings_seq", ctypes.POINTER(ctypes.c_float), [_POINTER, ctypes.c_int32]),
@@ -124,6 +137,7 @@ class Oracle:
             function = getattr(self.llama, name)
             function.restype, function.argtypes = result, arguments
         model = self.llama.llama_model_load_from_file(file.encode(), self.llama.llama_model_default_params())
+        self.model = model
         self.vocabulary = self.llama.llama_model_get_vocab(model)
         params = self.llama.llama_context_default_params()
         params.n_ctx, params.n_seq_max = 512 * sequences, sequences
@@ -143,6 +157,32 @@ class Oracle:
         encoded, tokens = text.encode(), (ctypes.c_int32 * 512)()
         length = self.llama.llama_tokenize(self.vocabulary, encoded, len(encoded), tokens, 512, True, True)
         self.decode(tokens, length)
+
+    def tokens(self, text, special):
+        """The tokens of a text alone, of which `special` ones may be in the text."""
+        encoded, tokens = text.encode(), (ctypes.c_int32 * 512)()
+        return tokens[: self.llama.llama_tokenize(self.vocabulary, encoded, len(encoded), tokens, 512, False, special)]
+
+    def scores(self, pair, classes):
+        """The numbers of the classes of a pair, which is joined as the project's own server joins it."""
+        assert self.llama.llama_model_n_cls_out(self.model) == classes
+        query, document = pair
+        template = self.llama.llama_model_chat_template(self.model, b"rerank")
+        if template:
+            tokens = self.tokens(template.decode().replace("{query}", query).replace("{document}", document), True)
+        else:
+            end = self.llama.llama_vocab_eos(self.vocabulary)
+            end = [self.llama.llama_vocab_sep(self.vocabulary) if end < 0 else end] * self.llama.llama_vocab_get_add_eos(
+                self.vocabulary
+            )
+            begin = [self.llama.llama_vocab_bos(self.vocabulary)] * self.llama.llama_vocab_get_add_bos(self.vocabulary)
+            between = [self.llama.llama_vocab_sep(self.vocabulary)] * self.llama.llama_vocab_get_add_sep(self.vocabulary)
+            tokens = begin + self.tokens(query, False) + end + between + self.tokens(document, False) + end
+        memory = self.llama.llama_get_memory(self.context)
+        if memory:
+            self.llama.llama_memory_clear(memory, True)
+        self.decode((ctypes.c_int32 * len(tokens))(*tokens), len(tokens))
+        return self.llama.llama_get_embeddings_seq(self.context, 0)[:classes]
 
     def decode(self, tokens, length):
         """Evaluates further tokens."""
@@ -206,5 +246,5 @@ class Oracle:
 
 if __name__ == "__main__":
     _what, _folder, _file, _texts, _number, _adapter = json.loads(sys.argv[1])
-    _oracle = Oracle(_folder, _file, _what == "embeddings", _adapter)
+    _oracle = Oracle(_folder, _file, _what in ("embeddings", "scores"), _adapter)
     print(json.dumps([getattr(_oracle, _what)(text, _number) for text in _texts]))

@@ -22,6 +22,7 @@ import python_interpreters
 import pytriton_package
 import redis_server
 import seaweedfs
+import sentence_package
 import silero_package
 import tensorflow_package
 import torch_package
@@ -63,6 +64,7 @@ STEPS = [
         torch_wheel.NEWEST.fetched,
         aoti_models,
         transformers_package.models,
+        sentence_package.models,
         seaweedfs.program,
         silero_package.torchscript,
         library_releases.old_onnx_runtime,

@@ -138,6 +138,7 @@ nereid_dylib::symbols! {
         model_vocabulary = "llama_model_get_vocab" => unsafe extern "C" fn(*const RawModel) -> *const RawVocabulary,
         model_context_length = "llama_model_n_ctx_train" => unsafe extern "C" fn(*const RawModel) -> i32,
         model_embedding_size = "llama_model_n_embd_out" => unsafe extern "C" fn(*const RawModel) -> i32,
+        model_classes = "llama_model_n_cls_out" => unsafe extern "C" fn(*const RawModel) -> u32,
         model_description = "llama_model_desc" => unsafe extern "C" fn(*const RawModel, *mut c_char, usize) -> i32,
         model_metadata =
             "llama_model_meta_val_str" => unsafe extern "C" fn(*const RawModel, *const c_char, *mut c_char, usize) -> i32,
@@ -167,6 +168,10 @@ nereid_dylib::symbols! {
         is_end = "llama_vocab_is_eog" => unsafe extern "C" fn(*const RawVocabulary, i32) -> bool,
         first_token = "llama_vocab_bos" => unsafe extern "C" fn(*const RawVocabulary) -> i32,
         last_token = "llama_vocab_eos" => unsafe extern "C" fn(*const RawVocabulary) -> i32,
+        separator_token = "llama_vocab_sep" => unsafe extern "C" fn(*const RawVocabulary) -> i32,
+        adds_first = "llama_vocab_get_add_bos" => unsafe extern "C" fn(*const RawVocabulary) -> bool,
+        adds_last = "llama_vocab_get_add_eos" => unsafe extern "C" fn(*const RawVocabulary) -> bool,
+        adds_separator = "llama_vocab_get_add_sep" => unsafe extern "C" fn(*const RawVocabulary) -> bool,
         tokenize = "llama_tokenize" => unsafe extern "C" fn(
             *const RawVocabulary, *const c_char, i32, *mut i32, i32, bool, bool,
         ) -> i32,

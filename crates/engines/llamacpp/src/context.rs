@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::api::{Api, ContextParams, RawBatch, RawContext};
 use crate::embedding::Embedder;
 use crate::engine::{BatchToken, DecodeError, Engine, Limits, Token, Vocabulary as _};
-use crate::weights::{Pooling, Weights};
+use crate::weights::{Pooling, Task, Weights};
 
 /// The library's outcome for a batch that found no room in the cache.
 const NO_ROOM: i32 = 1;
@@ -139,8 +139,12 @@ impl Context {
         if values.is_null() {
             return Err(missing());
         }
-        // SAFETY: the library keeps a vector of the model's size for each sequence of the last batch.
-        Ok(unsafe { slice::from_raw_parts(values, self.weights.embedding_size()) }.to_vec())
+        let size = match self.weights.task() {
+            Task::Score => self.weights.classes(),
+            _ => self.weights.embedding_size(),
+        };
+        // SAFETY: the library keeps a vector of the model's size for each sequence of the last batch, or a number for each class.
+        Ok(unsafe { slice::from_raw_parts(values, size) }.to_vec())
     }
 
     /// The first position that a sequence holds; none if it is empty.

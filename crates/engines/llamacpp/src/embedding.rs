@@ -1,4 +1,4 @@
-//! Embedding models: a vector for each text, several texts in one evaluation.
+//! Models that make one output of a whole text: a vector for each text, or a score for each pair of texts; several in one evaluation.
 
 use std::sync::Arc;
 
@@ -11,7 +11,40 @@ use nereid_model_config::proto::{ModelDynamicBatching, ModelInput, ModelOutput};
 use crate::contract::TEXT_INPUT;
 use crate::engine::{Limits, Token, Vocabulary};
 
-const EMBEDDING: &str = "embedding";
+/// The output of a model for its texts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// A vector of this size.
+    Vector(usize),
+    /// A number, for a query with a document.
+    Score,
+}
+
+impl Form {
+    /// The names of the inputs.
+    fn inputs(self) -> &'static [&'static str] {
+        match self {
+            Self::Vector(_) => &[TEXT_INPUT],
+            Self::Score => &["query", "document"],
+        }
+    }
+
+    /// The name of the output.
+    fn output(self) -> &'static str {
+        match self {
+            Self::Vector(_) => "embedding",
+            Self::Score => "score",
+        }
+    }
+
+    /// How many numbers the output has for each text or pair.
+    fn size(self) -> usize {
+        match self {
+            Self::Vector(size) => size,
+            Self::Score => 1,
+        }
+    }
+}
 
 /// Evaluates texts.
 pub(crate) trait Embedder {
@@ -24,9 +57,9 @@ pub(crate) trait Embedder {
     fn embed(&mut self, texts: &[&[Token]]) -> Result<Vec<Vec<f32>>, String>;
 }
 
-/// Adds the input and the output that a configuration lacks; `size` is the length of the vectors. A configuration without any gets
-/// batches of up to `max_batch_size` texts.
-pub(crate) fn complete(config: &mut ModelConfig, size: usize, max_batch_size: usize) {
+/// Adds the inputs and the output that a configuration lacks. A configuration without any gets batches of up to `max_batch_size` texts
+/// or pairs.
+pub(crate) fn complete(config: &mut ModelConfig, form: Form, max_batch_size: usize) {
     if config.input.is_empty() && config.output.is_empty() && config.max_batch_size == 0 {
         config.max_batch_size = i32::try_from(max_batch_size).unwrap_or(i32::MAX);
         if config.max_batch_size > 1 && config.scheduling_choice.is_none() {
@@ -35,18 +68,18 @@ pub(crate) fn complete(config: &mut ModelConfig, size: usize, max_batch_size: us
         }
     }
     if config.input.is_empty() {
-        config.input.push(ModelInput {
-            name: TEXT_INPUT.to_owned(),
+        config.input.extend(form.inputs().iter().map(|name| ModelInput {
+            name: (*name).to_owned(),
             data_type: i32::from(DataType::Bytes.number()),
             dims: vec![1],
             ..ModelInput::default()
-        });
+        }));
     }
     if config.output.is_empty() {
         config.output.push(ModelOutput {
-            name: EMBEDDING.to_owned(),
+            name: form.output().to_owned(),
             data_type: i32::from(DataType::Fp32.number()),
-            dims: vec![i64::try_from(size).unwrap_or(-1)],
+            dims: vec![i64::try_from(form.size()).unwrap_or(-1)],
             ..ModelOutput::default()
         });
     }
@@ -56,19 +89,34 @@ pub(crate) fn complete(config: &mut ModelConfig, size: usize, max_batch_size: us
 ///
 /// # Errors
 /// `InvalidArg` for other tensors.
-pub(crate) fn check(config: &ModelConfig, size: usize) -> Result<()> {
-    let has_input = matches!(config.input.as_slice(), [input]
-        if input.name == TEXT_INPUT && input.data_type == i32::from(DataType::Bytes.number()) && input.dims == [1]);
+pub(crate) fn check(config: &ModelConfig, form: Form) -> Result<()> {
+    let is_text = |name: &&str| {
+        config.input.iter().any(|input| {
+            input.name == **name
+                && input.data_type == i32::from(DataType::Bytes.number())
+                && input.dims == [1]
+        })
+    };
+    let has_inputs =
+        config.input.len() == form.inputs().len() && form.inputs().iter().all(|name| is_text(name));
     let has_output = matches!(config.output.as_slice(), [output]
-        if output.name == EMBEDDING
+        if output.name == form.output()
             && output.data_type == i32::from(DataType::Fp32.number())
-            && i64::try_from(size).is_ok_and(|size| output.dims == [size]));
-    if has_input && has_output {
+            && i64::try_from(form.size()).is_ok_and(|size| output.dims == [size]));
+    if has_inputs && has_output {
         return Ok(());
     }
+    let inputs: Vec<_> =
+        form.inputs().iter().map(|name| format!("the input '{name}' (TYPE_STRING, dims [ 1 ])")).collect();
+    let what = match form {
+        Form::Vector(_) => "an embedding model",
+        Form::Score => "a model that scores pairs of texts",
+    };
     Err(Error::invalid_arg(format!(
-        "an embedding model needs the input '{TEXT_INPUT}' (TYPE_STRING, dims [ 1 ]) and the output '{EMBEDDING}' (TYPE_FP32, dims \
-         [ {size} ]), and no others"
+        "{what} needs {} and the output '{}' (TYPE_FP32, dims [ {} ]), and no others",
+        inputs.join(", "),
+        form.output(),
+        form.size()
     )))
 }
 
@@ -76,7 +124,8 @@ pub(crate) fn check(config: &ModelConfig, size: usize) -> Result<()> {
 pub(crate) struct EmbeddingInstance<E> {
     pub(crate) embedder: E,
     pub(crate) vocabulary: Arc<dyn Vocabulary>,
-    /// Whether vectors get the length 1.
+    pub(crate) form: Form,
+    /// Whether vectors get the length 1, and the only number of a class becomes one between 0 and 1.
     pub(crate) normalizes: bool,
     /// Whether tensors have a batch dimension.
     pub(crate) is_batched: bool,
@@ -85,25 +134,67 @@ pub(crate) struct EmbeddingInstance<E> {
 }
 
 impl<E: Embedder> EmbeddingInstance<E> {
-    /// The texts of a request as tokens.
+    /// The texts or pairs of a request as tokens.
     fn texts(&self, request: &Request) -> Result<Vec<Vec<Token>>> {
-        let contents = request.input(TEXT_INPUT)?.contiguous()?;
-        BytesElements::new(&contents).map(|text| self.tokens(text?)).collect()
+        let contents = |name: &str| request.input(name)?.contiguous();
+        match self.form.inputs() {
+            [query, document] => {
+                let (queries, documents) = (contents(query)?, contents(document)?);
+                let (mut queries, mut documents) =
+                    (BytesElements::new(&queries), BytesElements::new(&documents));
+                let mut pairs = Vec::new();
+                loop {
+                    match (queries.next(), documents.next()) {
+                        (None, None) => return Ok(pairs),
+                        (Some(query), Some(document)) => pairs.push(self.pair(query?, document?)?),
+                        _ => {
+                            return Err(Error::invalid_arg(
+                                "the request has not as many queries as documents",
+                            ));
+                        }
+                    }
+                }
+            }
+            _ => {
+                let contents = contents(TEXT_INPUT)?;
+                BytesElements::new(&contents).map(|text| self.text(text?)).collect()
+            }
+        }
     }
 
-    fn tokens(&self, text: &[u8]) -> Result<Vec<Token>> {
-        let context = self.embedder.limits().context;
-        let wrong = |what: String| Error::invalid_arg(format!("input '{TEXT_INPUT}' {what}"));
-        let text = std::str::from_utf8(text).map_err(|_| wrong("is not valid UTF-8".to_owned()))?;
+    fn text(&self, text: &[u8]) -> Result<Vec<Token>> {
+        let text = self.checked(TEXT_INPUT, text)?;
+        let tokens = self.vocabulary.tokenize(text, true);
+        self.fitting(&format!("input '{TEXT_INPUT}'"), tokens)
+    }
+
+    fn pair(&self, query: &[u8], document: &[u8]) -> Result<Vec<Token>> {
+        let (query, document) = (self.checked("query", query)?, self.checked("document", document)?);
+        self.fitting("the pair of query and document", self.vocabulary.pair(query, document))
+    }
+
+    /// A text that is not longer than any that fits.
+    fn checked<'t>(&self, input: &str, text: &'t [u8]) -> Result<&'t str> {
+        let text = std::str::from_utf8(text)
+            .map_err(|_| Error::invalid_arg(format!("input '{input}' is not valid UTF-8")))?;
         if text.len() > self.longest_text {
-            return Err(wrong(format!("has {} bytes, but the context holds {context} tokens", text.len())));
+            let context = self.embedder.limits().context;
+            return Err(Error::invalid_arg(format!(
+                "input '{input}' has {} bytes, but the context holds {context} tokens",
+                text.len()
+            )));
         }
-        let tokens =
-            self.vocabulary.tokenize(text, true).map_err(|reason| wrong(format!("is refused: {reason}")))?;
+        Ok(text)
+    }
+
+    /// Tokens that fit into the context.
+    fn fitting(&self, what: &str, tokens: std::result::Result<Vec<Token>, String>) -> Result<Vec<Token>> {
+        let context = self.embedder.limits().context;
+        let tokens = tokens.map_err(|reason| Error::invalid_arg(format!("{what} is refused: {reason}")))?;
         match tokens.len() {
-            0 => Err(wrong("has no tokens".to_owned())),
+            0 => Err(Error::invalid_arg(format!("{what} has no tokens"))),
             count if count > context => {
-                Err(wrong(format!("has {count} tokens, but the context holds {context}")))
+                Err(Error::invalid_arg(format!("{what} has {count} tokens, but the context holds {context}")))
             }
             _ => Ok(tokens),
         }
@@ -126,8 +217,10 @@ impl<E: Embedder> EmbeddingInstance<E> {
             found.extend(vectors.map_err(|reason| Error::internal(format!("llama.cpp failed: {reason}")))?);
             rest = later;
         }
-        if self.normalizes {
-            found.iter_mut().for_each(|vector| normalize(vector));
+        match self.form {
+            Form::Vector(_) if self.normalizes => found.iter_mut().for_each(|vector| normalize(vector)),
+            Form::Vector(_) => {}
+            Form::Score => found.iter_mut().for_each(|classes| score(classes, self.normalizes)),
         }
         Ok(found)
     }
@@ -137,7 +230,7 @@ impl<E: Embedder> EmbeddingInstance<E> {
         let contents: Vec<u8> = vectors.iter().flatten().flat_map(|value| value.to_le_bytes()).collect();
         let dim = |size: usize| i64::try_from(size).unwrap_or(i64::MAX);
         let shape = if self.is_batched { vec![dim(vectors.len()), dim(size)] } else { vec![dim(size)] };
-        Response::new(vec![Tensor::new(EMBEDDING, DataType::Fp32, shape.as_slice(), contents)])
+        Response::new(vec![Tensor::new(self.form.output(), DataType::Fp32, shape.as_slice(), contents)])
     }
 }
 
@@ -148,6 +241,16 @@ fn normalize(vector: &mut [f32]) {
         #[expect(clippy::cast_possible_truncation, reason = "embeddings have single precision")]
         vector.iter_mut().for_each(|value| *value = (f64::from(*value) / length) as f32);
     }
+}
+
+/// Leaves the number of the first class, which is the score. The library makes probabilities of several classes, but not of one.
+fn score(classes: &mut Vec<f32>, normalizes: bool) {
+    if let ([only], true) = (classes.as_mut_slice(), normalizes) {
+        #[expect(clippy::cast_possible_truncation, reason = "scores have single precision")]
+        let probability = (1.0 / (1.0 + (-f64::from(*only)).exp())) as f32;
+        *only = probability;
+    }
+    classes.truncate(1);
 }
 
 impl<E: Embedder + Send> Instance for EmbeddingInstance<E> {

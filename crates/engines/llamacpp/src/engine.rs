@@ -71,6 +71,12 @@ pub(crate) trait Vocabulary: Send + Sync {
     /// The text cannot be tokenized.
     fn tokenize(&self, text: &str, adds_special: bool) -> Result<Vec<Token>, String>;
 
+    /// The tokens of a query and a document, as a model that scores pairs takes them.
+    ///
+    /// # Errors
+    /// A text cannot be tokenized, or the vocabulary lacks a separator.
+    fn pair(&self, query: &str, document: &str) -> Result<Vec<Token>, String>;
+
     /// The tokens of a text, in which no special ones are found.
     ///
     /// # Errors

@@ -14,7 +14,7 @@ use nereid_model_files as model_files;
 use crate::adapters::{self, AdapterFile};
 use crate::context::Context;
 use crate::contract;
-use crate::embedding::{self, EmbeddingInstance};
+use crate::embedding::{self, EmbeddingInstance, Form};
 use crate::engine::Vocabulary as _;
 use crate::instance::LanguageInstance;
 use crate::library::LlamaCpp;
@@ -36,7 +36,7 @@ pub(crate) struct GgufModel {
     /// The parts of the file, the first one first.
     parts: Vec<PathBuf>,
     /// `None` for a model that generates text.
-    pooling: Option<Pooling>,
+    pooling: Option<(Pooling, Form)>,
     /// Whether tensors have a batch dimension.
     is_batched: bool,
     /// The loaded file, and how many of its layers are on a GPU. Instances share it.
@@ -75,17 +75,20 @@ impl GgufModel {
                 contract::check(&config)?;
                 None
             }
-            Task::Embed(pooling) => {
-                let size = weights.embedding_size();
+            Task::Embed(_) | Task::Score => {
+                let (pooling, form) = match task {
+                    Task::Embed(pooling) => (pooling, Form::Vector(weights.embedding_size())),
+                    _ => (Pooling::OfModel, Form::Score),
+                };
                 if context.complete {
-                    embedding::complete(&mut config, size, options.sequences());
+                    embedding::complete(&mut config, form, options.sequences());
                 }
-                embedding::check(&config, size)?;
-                Some(pooling)
+                embedding::check(&config, form)?;
+                Some((pooling, form))
             }
             Task::Unsupported => {
                 return Err(Error::unsupported(format!(
-                    "{}: '{}' neither generates text nor embeds it",
+                    "{}: '{}' neither generates text, nor embeds it, nor scores pairs of texts",
                     path.display(),
                     weights.description()
                 )));
@@ -223,7 +226,7 @@ impl Model for GgufModel {
                 let limits = self.options.limits(trained);
                 (limits, Context::new(&weights, limits, self.options.threads, guesses))
             }
-            Some(pooling) => {
+            Some((pooling, _)) => {
                 let limits = self.options.embedding_limits(trained);
                 (limits, Context::for_embeddings(&weights, limits, self.options.threads, pooling))
             }
@@ -236,10 +239,11 @@ impl Model for GgufModel {
         };
         let engine = engine.map_err(cannot)?;
         let longest_text = weights.longest_text(limits.context);
-        if self.pooling.is_some() {
+        if let Some((_, form)) = self.pooling {
             return Ok(Box::new(EmbeddingInstance {
                 embedder: engine,
                 vocabulary: weights,
+                form,
                 normalizes: self.options.normalizes,
                 is_batched: self.is_batched,
                 longest_text,
@@ -319,7 +323,9 @@ mod tests {
                     let names: Vec<_> = found.iter().map(|path| path.file_name().unwrap()).collect();
                     assert_eq!(names, expected);
                 }
-                (Err(error), Err(expected)) => assert!(error.message().ends_with(expected), "{error}"),
+                (Err(error), Err(expected)) => {
+                    assert!(error.message().ends_with(expected), "{error}")
+                }
                 (found, expected) => panic!("{found:?} instead of {expected:?}"),
             }
         }

@@ -16,6 +16,10 @@ impl Vocabulary for Alphabet {
         Ok(text.bytes().map(Token::from).collect())
     }
 
+    fn pair(&self, query: &str, document: &str) -> Result<Vec<Token>, String> {
+        self.tokenize(&format!("{query}|{document}"), true)
+    }
+
     /// Literal text is in upper case.
     fn tokenize_literally(&self, text: &str) -> Result<Vec<Token>, String> {
         self.tokenize(&text.to_uppercase(), false)

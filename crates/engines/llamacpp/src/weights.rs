@@ -20,7 +20,9 @@ pub(crate) enum Task {
     Generate,
     /// A vector.
     Embed(Pooling),
-    /// Something that this backend has no tensors for, such as a translation or a score.
+    /// How well two texts fit.
+    Score,
+    /// Something that this backend has no tensors for, such as a translation.
     Unsupported,
 }
 
@@ -149,6 +151,7 @@ impl Weights {
             None | Some("0") if decodes && !encodes => Task::Generate,
             None | Some("0") if encodes && !decodes => Task::Embed(Pooling::Mean),
             Some("1" | "2" | "3") => Task::Embed(Pooling::OfModel),
+            Some("4") => Task::Score,
             _ => Task::Unsupported,
         }
     }
@@ -157,6 +160,12 @@ impl Weights {
     pub(crate) fn embedding_size(&self) -> usize {
         // SAFETY: as above.
         usize::try_from(unsafe { (self.api().model_embedding_size)(self.raw()) }).unwrap_or(0)
+    }
+
+    /// How many classes a model that scores pairs has.
+    pub(crate) fn classes(&self) -> usize {
+        // SAFETY: as above.
+        usize::try_from(unsafe { (self.api().model_classes)(self.raw()) }).unwrap_or(0)
     }
 
     /// Whether the state of a sequence belongs to all of its tokens together: no part of them can be removed or shared.
@@ -253,6 +262,11 @@ impl Weights {
             tokens.resize(needed, 0);
         }
     }
+
+    /// A token that the vocabulary need not have.
+    fn known(&self, token: Token) -> Option<Token> {
+        (0..self.size).contains(&token).then_some(token)
+    }
 }
 
 impl Vocabulary for Weights {
@@ -264,6 +278,34 @@ impl Vocabulary for Weights {
             // A chat template has written the first token, too.
             tokens.remove(0);
         }
+        Ok(tokens)
+    }
+
+    fn pair(&self, query: &str, document: &str) -> Result<Vec<Token>, String> {
+        if let Some(template) = self.metadata("tokenizer.chat_template.rerank") {
+            return self.tokens_of(&filled(&template, query, document), false, true);
+        }
+        // SAFETY: the vocabulary lives as long as the model.
+        let (first, last, separator) = unsafe {
+            let api = self.api();
+            let first = (api.adds_first)(self.vocabulary).then(|| (api.first_token)(self.vocabulary));
+            let end = self.known((api.last_token)(self.vocabulary));
+            let end = end.unwrap_or_else(|| (api.separator_token)(self.vocabulary));
+            let last = (api.adds_last)(self.vocabulary).then_some(end);
+            let separator =
+                (api.adds_separator)(self.vocabulary).then(|| (api.separator_token)(self.vocabulary));
+            (first, last, separator)
+        };
+        let [first, last, separator] =
+            [first, last, separator].map(|token| token.and_then(|token| self.known(token)));
+        if last.is_none() && separator.is_none() {
+            return Err("the vocabulary has no token that ends a query".to_owned());
+        }
+        let mut tokens: Vec<Token> = first.into_iter().collect();
+        tokens.extend(self.tokens_of(query, false, false)?);
+        tokens.extend(last.into_iter().chain(separator));
+        tokens.extend(self.tokens_of(document, false, false)?);
+        tokens.extend(last);
         Ok(tokens)
     }
 
@@ -305,7 +347,9 @@ impl Vocabulary for Weights {
         let mut room = PIECE;
         loop {
             target.resize(start + room, 0);
-            let Some(buffer) = target.get_mut(start..) else { return };
+            let Some(buffer) = target.get_mut(start..) else {
+                return;
+            };
             // SAFETY: the buffer has the length that is passed, which is small.
             let length = unsafe {
                 let length = i32::try_from(room).unwrap_or(i32::MAX);
@@ -341,6 +385,20 @@ impl Vocabulary for Weights {
     }
 }
 
+/// Fills the placeholders of a template. Placeholders in the texts themselves are kept.
+fn filled(template: &str, query: &str, document: &str) -> String {
+    const PLACES: [&str; 2] = ["{query}", "{document}"];
+    let mut text = String::with_capacity(template.len() + query.len() + document.len());
+    let mut rest = template;
+    while let Some((start, place)) = PLACES.iter().filter_map(|place| Some((rest.find(place)?, place))).min()
+    {
+        text.push_str(rest.get(..start).unwrap_or_default());
+        text.push_str(if *place == PLACES[0] { query } else { document });
+        rest = rest.get(start + place.len()..).unwrap_or_default();
+    }
+    text + rest
+}
+
 /// A text that `read` writes to a buffer, returning its whole length, or less than 0.
 fn text_of(read: impl Fn(*mut c_char, usize) -> i32) -> Option<String> {
     let mut buffer = vec![0_u8; 256];
@@ -358,6 +416,18 @@ fn text_of(read: impl Fn(*mut c_char, usize) -> i32) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn templates_are_filled_once() {
+        for (template, expected) in [
+            ("<q>{query}<d>{document}<end>", "<q>a {document}<d>b {query}<end>"),
+            ("{document}{query}{query}", "b {query}a {document}a {document}"),
+            ("{other} {", "{other} {"),
+            ("", ""),
+        ] {
+            assert_eq!(filled(template, "a {document}", "b {query}"), expected);
+        }
+    }
 
     #[test]
     fn text_is_read_whole_however_long_it_is() {

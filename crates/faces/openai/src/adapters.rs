@@ -78,10 +78,14 @@ impl<'a> AdapterName<'a> {
         if is_on_model { model.clone() } else { id_of(model, self.adapter) }
     }
 
-    /// Whether a list for the caller shows the adapter.
-    pub(crate) fn is_shown(self, call: &Call<'_>, versions: impl FnOnce(ScopedName<'_>) -> bool) -> bool {
-        self.is_permitted(call, Action::Index)
-            && versions(ScopedName::new(self.model, &self.scope(call, Action::Index)))
+    /// Evaluates `versions` for the adapter's model. `None` if the adapter is hidden from the caller.
+    pub(crate) fn shown<T>(
+        self,
+        call: &Call<'_>,
+        versions: impl FnOnce(ScopedName<'_>) -> Option<T>,
+    ) -> Option<T> {
+        let scope = self.is_permitted(call, Action::Index).then(|| self.scope(call, Action::Index))?;
+        versions(ScopedName::new(self.model, &scope))
     }
 }
 

@@ -7,6 +7,7 @@ use hyper::StatusCode;
 use hyper::header::{HeaderName, HeaderValue, RETRY_AFTER};
 use nereid_core::backend_api::{Error, ErrorCode};
 use nereid_http::{Reply, reply};
+use nereid_text_encoder::Refusal;
 use serde::Serialize;
 
 /// Overrides the clients' own rules about another attempt.
@@ -52,6 +53,22 @@ impl Failure {
         message: impl Into<Cow<'static, str>>,
     ) -> Box<Self> {
         Box::new(Self { code: Some("unsupported_parameter"), ..*Self::invalid_field(param, message) })
+    }
+
+    /// 400 for a text that cannot be tokenized, or 500 if the tokenizer failed. `place` is the index of the text in its field.
+    pub(crate) fn of_text(field: &'static str, place: &str, refusal: &Refusal) -> Box<Self> {
+        let message = format!("'{field}{place}' {refusal}");
+        match refusal {
+            Refusal::Failed(_) => Self::broken_model(message),
+            Refusal::UnknownToken(_) => Self::invalid_field(field, message),
+            Refusal::TooLong { .. } | Refusal::TooManyBytes { .. } => {
+                let message = format!("{message}; with 'truncate_prompt_tokens': -1 it is cut");
+                Box::new(Self {
+                    code: Some("context_length_exceeded"),
+                    ..*Self::invalid_field(field, message)
+                })
+            }
+        }
     }
 
     /// 404 for a model.

@@ -2,8 +2,8 @@
 //!
 //! A model belongs to this face if its configuration declares the tensors of Triton's vLLM or TensorRT-LLM backend (see
 //! `contract`). The face renders chat templates, cuts outputs at stop texts, reads tool calls and
-//! reasoning, and knows no tokenizer: models count and find tokens. Requests enter the server by the same door as KServe's. This crate knows
-//! no backend and no other face.
+//! reasoning. Models of text count and find tokens themselves; for models of tokens (see `tokenized`), the face does, by the crate
+//! `text-encoder`. Requests enter the server by the same door as KServe's. This crate knows no backend and no other face.
 
 #![deny(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 #![deny(clippy::indexing_slicing)]
@@ -34,6 +34,7 @@ mod search;
 mod sse;
 mod template;
 mod tensors;
+mod tokenized;
 mod tokens;
 mod tools;
 mod traces;

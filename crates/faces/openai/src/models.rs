@@ -16,6 +16,7 @@ use crate::embeddings::EmbeddingContract;
 use crate::error::Failure;
 use crate::exchange::Refusal;
 use crate::rerank::PairContract;
+use crate::tokenized;
 
 #[derive(Serialize)]
 struct List<'a> {
@@ -29,24 +30,43 @@ struct Document<'a> {
     object: &'static str,
     created: u64,
     owned_by: &'static str,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    capabilities: Capabilities,
 }
 
+/// The kinds of requests that a model answers. Empty if its next request loads it: then they are not known yet.
+type Capabilities = Vec<&'static str>;
+
 impl<'a> Document<'a> {
-    fn new(face: &OpenAi, id: impl Into<Cow<'a, str>>) -> Self {
-        Self { id: id.into(), object: "model", created: face.created, owned_by: "nereid" }
+    fn new(face: &OpenAi, id: impl Into<Cow<'a, str>>, capabilities: Capabilities) -> Self {
+        Self { id: id.into(), object: "model", created: face.created, owned_by: "nereid", capabilities }
     }
 }
 
-/// Whether this face can use one of these versions. Of a version that its next request loads, that is not known yet.
-fn is_usable<'v>(mut states: impl Iterator<Item = &'v VersionState>) -> bool {
-    states.any(|state| match state.model() {
-        Some(model) => {
-            TextContract::of(model).is_some()
-                || EmbeddingContract::of(model).is_ok_and(|found| found.is_some())
-                || PairContract::of(model).is_some()
+/// The capabilities of these versions; `None` if the face cannot use them.
+fn capabilities<'v>(states: impl Iterator<Item = &'v VersionState>) -> Option<Capabilities> {
+    let mut all: Option<Capabilities> = None;
+    for state in states {
+        let Some(model) = state.model() else {
+            if state.is_evicted() {
+                all.get_or_insert_default();
+            }
+            continue;
+        };
+        let (embeds, scores) = tokenized::capabilities(model);
+        let known = [
+            ("completions", TextContract::of(model).is_some()),
+            ("embeddings", embeds || EmbeddingContract::of(model).is_ok_and(|found| found.is_some())),
+            ("rerank", scores || PairContract::of(model).is_some()),
+        ];
+        for (name, _) in known.into_iter().filter(|(_, is_there)| *is_there) {
+            let all = all.get_or_insert_default();
+            if !all.contains(&name) {
+                all.push(name);
+            }
         }
-        None => state.is_evicted(),
-    })
+    }
+    all
 }
 
 /// Lists the models that the client may see, each followed by its adapters.
@@ -56,34 +76,35 @@ pub(crate) fn list(face: &OpenAi, call: &Call<'_>) -> Reply {
     let mut data = Vec::new();
     for name in models.names() {
         let scoped = ScopedName::new(name, &scope);
-        if call.may(Action::Index, Some(name)) && is_usable(models.states_of(scoped)) {
-            data.push(Document::new(face, name));
+        if call.may(Action::Index, Some(name))
+            && let Some(capabilities) = capabilities(models.states_of(scoped))
+        {
+            data.push(Document::new(face, name, capabilities));
         }
         // A client may see an adapter without its model.
         let all = ScopedName::new(name, &Scope::ALL);
         for adapter in adapters::of_versions(models.states_of(all)) {
             let full = format!("{name}:{adapter}");
-            if has_adapter(face, call, &full) {
-                data.push(Document::new(face, full));
+            if let Some(capabilities) = of_adapter(face, call, &full) {
+                data.push(Document::new(face, full, capabilities));
             }
         }
     }
     reply::json(StatusCode::OK, &List { object: "list", data })
 }
 
-/// Whether there is an adapter of this name that the client may see.
-fn has_adapter(face: &OpenAi, call: &Call<'_>, full: &str) -> bool {
+/// The capabilities of an adapter, if the client may see it.
+fn of_adapter(face: &OpenAi, call: &Call<'_>, full: &str) -> Option<Capabilities> {
     let models = face.server.models();
-    AdapterName::parse(full).is_some_and(|name| {
-        name.is_shown(call, |model| {
-            is_usable(models.states_of(model))
-                && adapters::of_versions(models.states_of(model)).contains(name.adapter)
-        })
+    let name = AdapterName::parse(full)?;
+    name.shown(call, |model| {
+        let found = capabilities(models.states_of(model));
+        found.filter(|_| adapters::of_versions(models.states_of(model)).contains(name.adapter))
     })
 }
 
-fn has_model(face: &OpenAi, call: &Call<'_>, name: &str) -> bool {
-    is_usable(face.server.models().states_of(call.scoped(name)))
+fn of_model(face: &OpenAi, call: &Call<'_>, name: &str) -> Option<Capabilities> {
+    capabilities(face.server.models().states_of(call.scoped(name)))
 }
 
 /// Describes a model.
@@ -91,7 +112,7 @@ fn has_model(face: &OpenAi, call: &Call<'_>, name: &str) -> bool {
 /// # Errors
 /// 404 for a model that is not listed.
 pub(crate) fn describe(face: &OpenAi, call: &Call<'_>, name: &str) -> Result<Reply, Refusal> {
-    described(face, name, has_model(face, call, name))
+    described(face, name, of_model(face, call, name))
 }
 
 /// Describes an adapter, or a model with a colon in its name.
@@ -99,17 +120,19 @@ pub(crate) fn describe(face: &OpenAi, call: &Call<'_>, name: &str) -> Result<Rep
 /// # Errors
 /// 403 if the caller may not see it, 404 if it is not listed.
 pub(crate) fn describe_adapter(face: &OpenAi, call: &Call<'_>, name: &str) -> Result<Reply, Refusal> {
-    let is_model = call.may(Action::Index, Some(name)) && has_model(face, call, name);
-    if !is_model && let Some(name) = AdapterName::parse(name) {
+    let model = call.may(Action::Index, Some(name)).then(|| of_model(face, call, name)).flatten();
+    if model.is_none()
+        && let Some(name) = AdapterName::parse(name)
+    {
         name.permit(call, Action::Index)?;
     }
-    described(face, name, is_model || has_adapter(face, call, name))
+    described(face, name, model.or_else(|| of_adapter(face, call, name)))
 }
 
-fn described(face: &OpenAi, name: &str, is_listed: bool) -> Result<Reply, Refusal> {
-    match is_listed {
-        true => Ok(reply::json(StatusCode::OK, &Document::new(face, name))),
-        false => Err(Failure::unknown_model(format!("Unknown model: {name}")).into()),
+fn described(face: &OpenAi, name: &str, found: Option<Capabilities>) -> Result<Reply, Refusal> {
+    match found {
+        Some(capabilities) => Ok(reply::json(StatusCode::OK, &Document::new(face, name, capabilities))),
+        None => Err(Failure::unknown_model(format!("Unknown model: {name}")).into()),
     }
 }
 

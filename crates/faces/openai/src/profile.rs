@@ -1,6 +1,6 @@
 //! Profiles of models: contract, chat template, and format of tool calls. A version's profile is read with its first request.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use nereid_core::Model;
 use nereid_core::backend_api::Result;
@@ -14,12 +14,20 @@ use crate::images::ImageContract;
 use crate::literals::ControlTokens;
 use crate::parsing::{Formats, ToolFormat};
 use crate::template::{ChatTemplate, Conversation, Sources};
+use crate::tokenized::TokenModel;
 
 /// Profiles kept at once.
 const CAPACITY: usize = 1024;
 
 /// The profiles of models by the numbers of their loads.
-pub(crate) struct Profiles(Cache<u64, Arc<Profile>>);
+pub(crate) struct Profiles(Cache<u64, Kept>);
+
+/// A profile, kept only as long as its version.
+#[derive(Clone)]
+struct Kept {
+    version: Weak<Model>,
+    profile: Arc<Profile>,
+}
 
 /// The profile of a version.
 #[derive(Debug)]
@@ -28,6 +36,8 @@ pub(crate) struct Profile {
     pub text: Option<TextContract>,
     /// The contract of a model of embeddings, or the reason why its configuration is invalid.
     embedding: std::result::Result<Option<EmbeddingContract>, String>,
+    /// The files of a model that takes tokens, or the reason why they are unusable.
+    tokens: std::result::Result<Option<Arc<TokenModel>>, String>,
     /// The images that the model takes, or the reason why its configuration is invalid.
     images: std::result::Result<Option<ImageContract>, String>,
     /// The chat template, if there is one, or the reason why it is unusable.
@@ -49,13 +59,14 @@ impl Profiles {
     /// `Unavailable` if the server is stopping.
     pub(crate) async fn of(&self, model: &Arc<Model>) -> Result<Arc<Profile>> {
         let number = model.load_number();
-        if let Some(profile) = self.0.get(&number) {
-            return Ok(profile);
-        }
-        let model = Arc::clone(model);
-        let profile = Arc::new(long_work::run(move || Profile::read(&model)).await?);
-        self.0.insert(number, Arc::clone(&profile));
-        Ok(profile)
+        let kept = self.0.get_or_insert_async(&number, async {
+            let (read, version) = (Arc::clone(model), Arc::downgrade(model));
+            let profile = Arc::new(long_work::run(move || Profile::read(&read)).await?);
+            // Vocabularies take memory, so drop the profiles of unloaded versions.
+            self.0.retain(|_, kept| kept.version.strong_count() > 0);
+            Ok(Kept { version, profile })
+        });
+        Ok(kept.await?.profile)
     }
 }
 
@@ -71,7 +82,8 @@ impl Profile {
         };
         let formats = Formats::of(model, template.as_ref().ok().and_then(Option::as_ref));
         let (embedding, images) = (EmbeddingContract::of(model), ImageContract::of(model));
-        Self { text, embedding, images, template, control_tokens: ControlTokens::of(model), formats }
+        let (tokens, control_tokens) = (TokenModel::read(model), ControlTokens::of(model));
+        Self { text, embedding, tokens, images, template, control_tokens, formats }
     }
 
     /// The contract of a model that generates text.
@@ -100,11 +112,21 @@ impl Profile {
                 "model",
                 format!(
                     "model '{model}' makes no embeddings: that takes an input 'embedding_request', or one BYTES input and an \
-                     output of floating-point numbers that is named 'embedding' or by the parameter embedding_output"
+                     output of floating-point numbers that is named 'embedding' or by the parameter embedding_output, or the \
+                     inputs and outputs of a transformer with tokenizer.json beside it"
                 ),
             )),
             Err(error) => Err(Failure::broken_model(format!("model '{model}': {error}"))),
         }
+    }
+
+    /// The files of a model that takes tokens; `None` if the model is another.
+    ///
+    /// # Errors
+    /// A file or a parameter of the configuration is invalid.
+    pub(crate) fn token_model(&self, model: &str) -> Outcome<Option<&Arc<TokenModel>>> {
+        let tokens = self.tokens.as_ref().map(Option::as_ref);
+        tokens.map_err(|error| Failure::broken_model(format!("model '{model}': {error}")))
     }
 
     /// The chat template.

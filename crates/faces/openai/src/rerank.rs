@@ -1,9 +1,12 @@
 //! `/v1/rerank`, `/v1/score` and their other paths: how well documents fit a query, by a model of pairs of texts.
 
+use std::sync::Arc;
+
 use hyper::StatusCode;
 use nereid_core::backend_api::{DataType, InferRequest, Response};
 use nereid_core::{InputSignature, Model};
 use nereid_http::{Call, Reply, RequestBody, reply};
+use nereid_text_encoder::Scoring;
 use serde::{Deserialize, Serialize};
 
 use crate::OpenAi;
@@ -11,6 +14,7 @@ use crate::error::{Failure, Outcome};
 use crate::exchange::{Exchange, Refusal, Request, random_id};
 use crate::fields::Fields;
 use crate::tensors;
+use crate::tokenized::{self, Item, Job, Kind};
 use crate::traces::Traces;
 
 /// The names of the inputs of a pair, in the order of preference.
@@ -24,7 +28,7 @@ const PAIRS: [(&str, &str); 6] = [
 ];
 
 /// The names of the output with the scores.
-const SCORES: [&str; 4] = ["score", "scores", "relevance_score", "logits"];
+pub(crate) const SCORES: [&str; 4] = ["score", "scores", "relevance_score", "logits"];
 
 /// The most documents of a request.
 const MOST_DOCUMENTS: usize = 2048;
@@ -41,11 +45,18 @@ pub(crate) struct PairContract {
 
 /// A request, ready to be sent to its model.
 struct Plan {
-    contract: PairContract,
-    requests: Vec<InferRequest>,
+    work: Work,
     /// The documents, if the client wants them back.
     documents: Vec<String>,
     top: usize,
+}
+
+/// The work for the model.
+enum Work {
+    /// Pairs of texts.
+    Requests(PairContract, Vec<InferRequest>),
+    /// Tokens.
+    Job(Job),
 }
 
 impl PairContract {
@@ -72,7 +83,7 @@ impl PairContract {
         Self::of(model).ok_or_else(|| {
             let message = format!(
                 "model '{name}' scores no pairs of texts: that takes BYTES inputs such as 'query' and 'document', and an output \
-                 'score' of floating-point numbers"
+                 'score' of floating-point numbers, or the inputs and outputs of a cross-encoder with tokenizer.json beside it"
             );
             Failure::invalid_field("model", message)
         })
@@ -85,10 +96,7 @@ impl PairContract {
             signature.input(name).ok_or_else(|| Failure::broken_model("the model has lost an input"))
         };
         let (query, document) = (input(self.query)?, input(self.document)?);
-        let pairs: Vec<(&String, &String)> = match queries {
-            [one] => documents.iter().map(|document| (one, document)).collect(),
-            all => all.iter().zip(documents).collect(),
-        };
+        let pairs: Vec<(&String, &String)> = pairs(queries, documents).collect();
         let requests = pairs.chunks(self.batch.min(pairs.len()).max(1)).map(|pairs| {
             let (queries, documents): (Vec<&String>, Vec<&String>) = pairs.iter().copied().unzip();
             let inputs = vec![
@@ -153,8 +161,46 @@ fn take_texts(fields: &mut Fields<'_>, names: [&'static str; 2]) -> Outcome<Vec<
     Err(Failure::invalid_field(name, format!("'{name}' is missing")))
 }
 
+/// The pairs of a query and each document, or of queries and documents at the same place.
+fn pairs<'t>(
+    queries: &'t [String],
+    documents: &'t [String],
+) -> impl Iterator<Item = (&'t String, &'t String)> {
+    let one = if let [one] = queries { Some(one) } else { None };
+    documents
+        .iter()
+        .enumerate()
+        .filter_map(move |(place, document)| Some((one.or_else(|| queries.get(place))?, document)))
+}
+
+/// The work for the scores of these pairs. Reads the fields that only some models know.
+fn work(
+    request: &Request,
+    fields: &mut Fields<'_>,
+    queries: &[String],
+    documents: &[String],
+    field: &'static str,
+) -> Outcome<Work> {
+    let model = request.profile.token_model(&request.name)?.filter(|model| model.scores());
+    let Some(model) = model else {
+        let contract = PairContract::find(&request.model, &request.name)?;
+        return Ok(Work::Requests(contract, contract.requests(&request.model, queries, documents)?));
+    };
+    let truncation = tokenized::truncation(fields, &model.text().encoder)?;
+    let is_raw = fields.take("raw_scores")?.unwrap_or(false);
+    let kind = Kind::Scores(if is_raw { Scoring::Raw } else { Scoring::Activated });
+    let mut last: Option<Arc<str>> = None;
+    let items = pairs(queries, documents).map(|(query, document)| {
+        // One query is shared by all documents.
+        let query = last.take().filter(|last| **last == **query).unwrap_or_else(|| Arc::from(query.as_str()));
+        last = Some(Arc::clone(&query));
+        Item::Pair(query, document.clone())
+    });
+    let items = items.collect();
+    Ok(Work::Job(Job { model: Arc::clone(model), items, truncation, kind, field }))
+}
+
 fn plan_rerank(request: &Request) -> Outcome<Plan> {
-    let contract = PairContract::find(&request.model, &request.name)?;
     let mut fields = Fields::parse(&request.json)?;
     fields.ignore(&["model", "user"]);
     let query: Option<String> = fields.take("query")?;
@@ -162,19 +208,17 @@ fn plan_rerank(request: &Request) -> Outcome<Plan> {
     let documents = take_texts(&mut fields, ["documents", "texts"])?;
     let top = fields.take("top_n")?.unwrap_or(usize::MAX);
     let returns_documents = fields.take("return_documents")?.unwrap_or(true);
+    let work = work(request, &mut fields, &[query], &documents, "documents")?;
     fields.end()?;
-    let requests = contract.requests(&request.model, &[query], &documents)?;
     let documents = if returns_documents { documents } else { Vec::new() };
-    Ok(Plan { contract, requests, documents, top })
+    Ok(Plan { work, documents, top })
 }
 
 fn plan_score(request: &Request) -> Outcome<Plan> {
-    let contract = PairContract::find(&request.model, &request.name)?;
     let mut fields = Fields::parse(&request.json)?;
     fields.ignore(&["model", "user"]);
     let queries = take_texts(&mut fields, ["text_1", "queries"])?;
     let documents = take_texts(&mut fields, ["text_2", "documents"])?;
-    fields.end()?;
     if queries.len() != 1 && queries.len() != documents.len() {
         let message = format!(
             "'text_1' has {} texts and 'text_2' {}, but must have one, or as many",
@@ -183,16 +227,21 @@ fn plan_score(request: &Request) -> Outcome<Plan> {
         );
         return Err(Failure::invalid_field("text_1", message));
     }
-    let requests = contract.requests(&request.model, &queries, &documents)?;
-    Ok(Plan { contract, requests, documents: Vec::new(), top: usize::MAX })
+    let work = work(request, &mut fields, &queries, &documents, "text_2")?;
+    fields.end()?;
+    Ok(Plan { work, documents: Vec::new(), top: usize::MAX })
 }
 
-/// The scores of all pairs, in order.
-async fn scores(
-    exchange: &mut Exchange<'_>,
-    contract: PairContract,
-    requests: Vec<InferRequest>,
-) -> Result<Vec<f32>, Refusal> {
+/// The scores of all pairs, in order, and the number of their tokens if the face made them.
+async fn scores(exchange: &mut Exchange<'_>, work: Work) -> Result<(Vec<f32>, Option<Usage>), Refusal> {
+    let (contract, requests) = match work {
+        Work::Requests(contract, requests) => (contract, requests),
+        Work::Job(job) => {
+            let (scores, tokens) = job.run(exchange).await?;
+            let usage = Usage { prompt_tokens: tokens, total_tokens: tokens };
+            return Ok((scores.into_iter().flatten().collect(), Some(usage)));
+        }
+    };
     let mut streams = Vec::with_capacity(requests.len());
     for request in requests {
         let pairs = request.inputs.first().and_then(|input| input.shape.element_count()).unwrap_or(0);
@@ -207,7 +256,14 @@ async fn scores(
         }
         scores.extend(found);
     }
-    Ok(scores)
+    Ok((scores, None))
+}
+
+/// The tokens of a request.
+#[derive(Serialize)]
+struct Usage {
+    prompt_tokens: u64,
+    total_tokens: u64,
 }
 
 /// Answers a request to order documents.
@@ -225,6 +281,8 @@ pub(crate) async fn rerank(
         id: String,
         model: &'a str,
         results: Vec<Ranked<'a>>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        usage: Option<Usage>,
     }
     #[derive(Serialize)]
     struct Ranked<'a> {
@@ -238,8 +296,8 @@ pub(crate) async fn rerank(
         text: &'a str,
     }
     let mut exchange = Exchange::begin(face, call, body, traces).await?;
-    let Plan { contract, requests, documents, top } = exchange.plan(plan_rerank).await?;
-    let scores = scores(&mut exchange, contract, requests).await?;
+    let Plan { work, documents, top } = exchange.plan(plan_rerank).await?;
+    let (scores, usage) = scores(&mut exchange, work).await?;
     let ranked = scores.into_iter().enumerate().map(|(index, relevance_score)| Ranked {
         index,
         document: documents.get(index).map(|text| Shown { text }),
@@ -248,7 +306,7 @@ pub(crate) async fn rerank(
     let mut results: Vec<_> = ranked.collect();
     results.sort_by(|a, b| b.relevance_score.total_cmp(&a.relevance_score));
     results.truncate(top);
-    let document = Document { id: random_id("rerank-"), model: &exchange.name, results };
+    let document = Document { id: random_id("rerank-"), model: &exchange.name, results, usage };
     Ok(reply::json(StatusCode::OK, &document))
 }
 
@@ -269,6 +327,8 @@ pub(crate) async fn score(
         created: u64,
         model: &'a str,
         data: Vec<Score>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        usage: Option<Usage>,
     }
     #[derive(Serialize)]
     struct Score {
@@ -277,8 +337,8 @@ pub(crate) async fn score(
         score: f32,
     }
     let mut exchange = Exchange::begin(face, call, body, traces).await?;
-    let Plan { contract, requests, .. } = exchange.plan(plan_score).await?;
-    let scores = scores(&mut exchange, contract, requests).await?;
+    let Plan { work, .. } = exchange.plan(plan_score).await?;
+    let (scores, usage) = scores(&mut exchange, work).await?;
     let data = scores.into_iter().enumerate().map(|(index, score)| Score { index, object: "score", score });
     let document = Document {
         id: random_id("score-"),
@@ -286,6 +346,7 @@ pub(crate) async fn score(
         created: crate::now(),
         model: &exchange.name,
         data: data.collect(),
+        usage,
     };
     Ok(reply::json(StatusCode::OK, &document))
 }

@@ -9,11 +9,13 @@ mod metrics;
 mod rerank;
 mod responses;
 mod streams;
+mod tokenized;
 mod tokens;
 mod traces;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use nereid_core::backend_api::{
@@ -120,6 +122,10 @@ fn inputs_of(request: &Request) -> Value {
                 let numbers: Vec<i32> = numbers.iter().map(|bytes| i32::from_le_bytes(*bytes)).collect();
                 if let [number] = numbers[..] { json!(number) } else { json!(numbers) }
             }
+            DataType::Int64 => {
+                let (numbers, _) = contents.as_chunks();
+                numbers.iter().map(|bytes| i64::from_le_bytes(*bytes)).collect()
+            }
             DataType::Uint64 => json!(u64::from_le_bytes(contents[..8].try_into().unwrap())),
             DataType::Fp32 => json!(f32::from_le_bytes(contents[..4].try_into().unwrap())),
             other => panic!("{other}"),
@@ -132,6 +138,11 @@ fn inputs_of(request: &Request) -> Value {
 /// A server whose model `m` has this configuration and does `script` with each request.
 async fn site(text: &str, script: impl Fn(Request) + Send + Sync + 'static) -> Site {
     serving(text, OpenAiOptions::default(), &[], script).await
+}
+
+/// Like [`site`], with the models' files in this folder.
+async fn site_in(folder: &Path, text: &str, script: impl Fn(Request) + Send + Sync + 'static) -> Site {
+    serving_in(folder, text, OpenAiOptions::default(), &[], script).await
 }
 
 /// Like [`site`], with these options.
@@ -150,14 +161,23 @@ async fn serving(
     further: &[&str],
     script: impl Fn(Request) + Send + Sync + 'static,
 ) -> Site {
+    serving_in(Path::new("/nowhere"), text, face, further, script).await
+}
+
+async fn serving_in(
+    folder: &Path,
+    text: &str,
+    face: OpenAiOptions,
+    further: &[&str],
+    script: impl Fn(Request) + Send + Sync + 'static,
+) -> Site {
     let seen = Seen::default();
     let noted = Arc::clone(&seen);
     let backend: Arc<dyn Backend> = Arc::new(ScriptedBackend::answering(move |request| {
         noted.lock().unwrap().push(inputs_of(&request));
         script(request);
     }));
-    let spec =
-        |name: &str, text: &str| ModelSpec::new(ModelId::plain(name), "/nowhere", config(name, text), [1]);
+    let spec = |name: &str, text: &str| ModelSpec::new(ModelId::plain(name), folder, config(name, text), [1]);
     let plain = "output { name: 'OUT' data_type: TYPE_INT32 dims: 1 }";
     let mut source = BTreeMap::from([
         ("m".to_owned(), Ok(spec("m", &format!("{text} {TEMPLATE}")))),

@@ -19,6 +19,7 @@ mod parameters;
 mod report;
 mod repository;
 mod table;
+mod texts;
 
 use nereid_core::Backends;
 use nereid_repository::ReadOptions;

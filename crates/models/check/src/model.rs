@@ -13,6 +13,7 @@ use nereid_repository::{entries, own_agents, version_number};
 use super::Context;
 use super::config::{self, CheckedConfig};
 use super::report::Finding;
+use super::texts;
 
 /// Subfolders of a model that are not versions: further configurations, and files for warm-up and initial states.
 const FOLDERS: [&str; 3] = ["configs", "warmup", "initial_state"];
@@ -84,6 +85,7 @@ pub(crate) fn check(
             check_model_files(folder, config, versions, context, findings);
         }
         check_named_files(folder, config, &found, findings);
+        texts::check(folder, &config.config, &served, findings);
     }
     check_strays(folder, readable.map(|config| &config.config), &found, context, findings);
     CheckedFolder { name: name.to_owned(), path: folder.to_owned(), versions: served, config }
@@ -232,7 +234,8 @@ fn check_strays(
     let filename = config.and_then(default_model_filename);
     for FolderEntry { name, is_folder } in found {
         let path: PathBuf = folder.join(name);
-        if name.starts_with('.') || *is_folder && version_number(name).is_some() {
+        let is_version = *is_folder && version_number(name).is_some();
+        if name.starts_with('.') || is_version || texts::is_of_texts(name, *is_folder) {
             continue;
         }
         if let Some(version) = likely_version(name) {

@@ -76,7 +76,9 @@ pub fn arrange(
         return none_runs(address, &found, &if is_file { vec![path] } else { below });
     };
     let name = name(address, candidate, is_file);
-    Ok(Arranged::Model { name, chosen: candidate.place().to_owned(), files: candidate.files(&below) })
+    let mut chosen_files = candidate.files(&below);
+    chosen_files.extend(candidate.text_files(files));
+    Ok(Arranged::Model { name, chosen: candidate.place().to_owned(), files: chosen_files })
 }
 
 fn is_below(file: &str, folder: &str) -> bool {

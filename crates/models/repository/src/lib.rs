@@ -16,6 +16,7 @@ mod route;
 mod sent;
 mod source;
 mod store;
+mod texts;
 mod transformers;
 mod watch;
 
@@ -32,5 +33,6 @@ pub use source::{Misplaced, Repositories};
 #[cfg(feature = "conformance")]
 pub use store::conformance;
 pub use store::{Entry, Fetch, FetchedFolder, LocalStore, Object, ObjectKind, Store};
+pub use texts::{text_files, text_root};
 pub use transformers::{has_transformers_model, is_of_transformers_model, is_transformers_model};
 pub use watch::Watch;

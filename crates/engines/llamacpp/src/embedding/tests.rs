@@ -32,14 +32,22 @@ impl Embedder for Counter {
 
 fn instance(normalizes: bool, is_batched: bool) -> EmbeddingInstance<Counter> {
     let vocabulary = Arc::new(Alphabet);
-    EmbeddingInstance { embedder: Counter::default(), vocabulary, normalizes, is_batched, longest_text: 20 }
+    let form = Form::Vector(2);
+    EmbeddingInstance {
+        embedder: Counter::default(),
+        vocabulary,
+        form,
+        normalizes,
+        is_batched,
+        longest_text: 20,
+    }
 }
 
 struct Counters;
 
 impl Backend for Counters {
     fn load(&self, context: ModelContext) -> Result<Box<dyn Model>> {
-        check(&context.config, 2)?;
+        check(&context.config, Form::Vector(2))?;
         Ok(Box::new(Self))
     }
 }
@@ -60,7 +68,7 @@ fn request(texts: &[&str]) -> InferRequest {
 
 fn vector(shape: &[i64], values: &[f32]) -> Tensor {
     let contents: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-    Tensor::new(EMBEDDING, DataType::Fp32, shape, contents)
+    Tensor::new("embedding", DataType::Fp32, shape, contents)
 }
 
 /// The vectors of requests that execute together, or their errors.
@@ -78,7 +86,7 @@ fn execute(instance: &mut EmbeddingInstance<Counter>, requests: &[&[&str]]) -> V
 #[test]
 fn embedding_model_passes_conformance() {
     let mut config = normalised("m", "backend: 'llamacpp'");
-    complete(&mut config, 2, 4);
+    complete(&mut config, Form::Vector(2), 4);
     assert_eq!(config.max_batch_size, 4);
     assert!(matches!(config.scheduling_choice, Some(SchedulingChoice::DynamicBatching(_))));
     let mut other = config.clone();
@@ -142,4 +150,61 @@ fn model_without_batches_answers_without_a_batch_dimension() {
     let (request, recorder) = Recorder::request(request(&["aa"]), 1);
     instance(false, false).execute(Arc::<Executions>::default().batch(vec![request]));
     assert_eq!(recorder.answer().unwrap().outputs[0].shape[..], [2]);
+}
+
+/// The scores of a request with these pairs.
+fn scores(normalizes: bool, queries: &[&str], documents: &[&str]) -> Result<Vec<f32>> {
+    let form = Form::Score;
+    let mut instance = EmbeddingInstance { form, ..instance(normalizes, true) };
+    let texts = |name: &str, texts: &[&str]| {
+        let tensor = request(texts).inputs.remove(0);
+        Tensor { name: name.to_owned(), ..tensor }
+    };
+    let inputs = vec![texts("query", queries), texts("document", documents)];
+    let (request, recorder) =
+        Recorder::request(InferRequest { inputs, ..InferRequest::default() }, queries.len());
+    instance.execute(Arc::<Executions>::default().batch(vec![request]));
+    let response = recorder.answer()?;
+    assert_eq!(response.outputs[0].name, "score");
+    let contents = response.outputs[0].contiguous()?.into_owned();
+    Ok(contents.chunks(4).map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap())).collect())
+}
+
+#[test]
+fn pairs_have_the_number_of_the_first_class() {
+    // The embedder counts tokens, of which one is between the texts.
+    assert_eq!(scores(false, &["a", "bc"], &["d", "efg"]).unwrap(), [3.0, 6.0]);
+    // Several classes are probabilities already.
+    assert_eq!(scores(true, &["a"], &["d"]).unwrap(), [3.0]);
+    let mut classes = vec![0.0];
+    score(&mut classes, true);
+    assert_eq!(classes, [0.5]);
+    for (queries, documents, message) in [
+        (&["a"][..], &["b", "c"][..], "the request has not as many queries as documents"),
+        (&["aaaaa"], &["bbbbb"], "the pair of query and document has 11 tokens, but the context holds 10"),
+        (
+            &["a"],
+            &["bbbbbbbbbbbbbbbbbbbbb"],
+            "input 'document' has 21 bytes, but the context holds 10 tokens",
+        ),
+    ] {
+        let error = scores(false, queries, documents).unwrap_err();
+        assert_eq!(error.message(), message);
+    }
+}
+
+#[test]
+fn configuration_of_pairs_is_completed_and_checked() {
+    let mut config = normalised("m", "backend: 'llamacpp'");
+    complete(&mut config, Form::Score, 4);
+    let names: Vec<_> = config.input.iter().map(|input| input.name.as_str()).collect();
+    assert_eq!((names, config.output[0].dims.as_slice()), (vec!["query", "document"], &[1][..]));
+    check(&config, Form::Score).unwrap();
+    config.input.pop();
+    let error = check(&config, Form::Score).unwrap_err();
+    assert_eq!(
+        error.message(),
+        "a model that scores pairs of texts needs the input 'query' (TYPE_STRING, dims [ 1 ]), the input 'document' (TYPE_STRING, \
+         dims [ 1 ]) and the output 'score' (TYPE_FP32, dims [ 1 ]), and no others"
+    );
 }

@@ -2,6 +2,7 @@
 
 use nereid_core::backend_api::{DataType, InferRequest, Response, Tensor};
 use nereid_core::{InputSignature, Model, OutputSignature};
+use nereid_text_encoder::{Mode, Pooling, normalize};
 
 use crate::error::{Failure, Outcome};
 use crate::tensors;
@@ -30,13 +31,6 @@ pub(crate) struct TensorContract {
     normalize: bool,
     /// Whether the beginning of a vector is an embedding, too.
     is_nested: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Pooling {
-    Mean,
-    First,
-    Last,
 }
 
 impl EmbeddingContract {
@@ -68,14 +62,7 @@ impl EmbeddingContract {
         let Some(batch) = tensors::batch_size(signature, input) else { return Ok(None) };
         let takes_many = batch == usize::MAX;
         let is_pooled = output.dims.len() == if takes_many { 3 } else { 2 };
-        let pooling = match parameter("pooling") {
-            None | Some("mean") => Pooling::Mean,
-            Some("cls" | "first") => Pooling::First,
-            Some("last") => Pooling::Last,
-            Some(other) => {
-                return Err(format!("pooling: unknown value '{other}' (available: mean, cls, last)"));
-            }
-        };
+        let pooling = Mode::parse(parameter("pooling").unwrap_or("mean"))?;
         let flag = |name: &str| match parameter(name) {
             None | Some("false") => Ok(false),
             Some("true") => Ok(true),
@@ -85,7 +72,7 @@ impl EmbeddingContract {
             input: input.name.clone(),
             output: output.name.clone(),
             batch,
-            pooling: is_pooled.then_some(pooling),
+            pooling: is_pooled.then(|| pooling.into()),
             normalize: flag("normalize")?,
             is_nested: flag("matryoshka")?,
         })))
@@ -222,26 +209,19 @@ impl TensorContract {
         let size = output.shape.last().and_then(|size| usize::try_from(*size).ok()).filter(|size| *size > 0);
         let size = size.ok_or_else(unexpected)?;
         let rows: Vec<&[f32]> = numbers.chunks_exact(size).collect();
-        let mut vectors: Vec<Vec<f32>> = match self.pooling {
+        let mut vectors: Vec<Vec<f32>> = match &self.pooling {
             None => rows.into_iter().map(<[f32]>::to_vec).collect(),
             Some(pooling) => {
                 let (_, leading) = output.shape.split_last().ok_or_else(unexpected)?;
                 let tokens =
                     leading.last().and_then(|count| usize::try_from(*count).ok()).filter(|count| *count > 0);
                 let tokens = tokens.ok_or_else(unexpected)?;
-                rows.chunks_exact(tokens).map(|rows| pooled(rows, pooling, size)).collect()
+                rows.chunks_exact(tokens).map(|rows| pooling.pool(rows, 0)).collect()
             }
         };
         for vector in &mut vectors {
             match dimensions {
-                Some(count) if count > size => {
-                    let message = format!("'dimensions' is {count}, but the model's embeddings have {size}");
-                    return Err(Failure::invalid_field("dimensions", message));
-                }
-                Some(count) => {
-                    vector.truncate(count);
-                    normalize(vector);
-                }
+                Some(count) => shorten(vector, count)?,
                 None if self.normalize => normalize(vector),
                 None => {}
             }
@@ -250,31 +230,16 @@ impl TensorContract {
     }
 }
 
-/// One vector for the vectors of a text's tokens.
-fn pooled(rows: &[&[f32]], pooling: Pooling, size: usize) -> Vec<f32> {
-    let chosen = match pooling {
-        Pooling::First => rows.first(),
-        Pooling::Last => rows.last(),
-        Pooling::Mean => {
-            let mut sum = vec![0.0; size];
-            for row in rows {
-                for (sum, number) in sum.iter_mut().zip(*row) {
-                    *sum += number;
-                }
-            }
-            let count = rows.len() as f32;
-            return sum.into_iter().map(|sum| sum / count).collect();
-        }
-    };
-    chosen.map(|row| row.to_vec()).unwrap_or_default()
-}
-
-/// Scales a vector to the length 1. A vector of zeroes stays as it is.
-fn normalize(vector: &mut [f32]) {
-    let length = vector.iter().map(|number| f64::from(*number).powi(2)).sum::<f64>().sqrt();
-    if length > 0.0 {
-        for number in vector {
-            *number = (f64::from(*number) / length) as f32;
-        }
+/// The beginning of a vector, scaled to the length 1.
+///
+/// # Errors
+/// The vector is too short.
+pub(crate) fn shorten(vector: &mut Vec<f32>, count: usize) -> Outcome<()> {
+    if count > vector.len() {
+        let message = format!("'dimensions' is {count}, but the model's embeddings have {}", vector.len());
+        return Err(Failure::invalid_field("dimensions", message));
     }
+    vector.truncate(count);
+    normalize(vector);
+    Ok(())
 }

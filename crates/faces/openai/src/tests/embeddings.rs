@@ -174,8 +174,12 @@ async fn faults_of_a_model_are_its_own() {
     assert_eq!(embed(&broken, json!({"input": "a"})).await.status, 500);
     let empty = site(&tensors("", "2"), |request| request.answer(Ok(Response::default()))).await;
     assert_eq!(embed(&empty, json!({"input": "a"})).await.status, 500);
-    let unknown = r#"parameters { key: "pooling" value { string_value: "max" } }"#;
+    let unknown = r#"parameters { key: "pooling" value { string_value: "median" } }"#;
     let unknown = site(&tensors(unknown, "2"), rows(false)).await;
     let answer = embed(&unknown, json!({"input": "a"})).await;
-    assert!(answer.status == 500 && answer.body.contains("pooling: unknown value 'max'"), "{}", answer.body);
+    assert!(
+        answer.status == 500 && answer.body.contains("pooling: unknown value 'median'"),
+        "{}",
+        answer.body
+    );
 }

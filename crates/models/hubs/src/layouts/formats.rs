@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use nereid_repository::{
-    has_transformers_model, is_gguf_model, is_of_transformers_model, is_transformers_model,
+    has_transformers_model, is_gguf_model, is_of_transformers_model, is_transformers_model, text_files,
 };
 
 use super::gguf;
@@ -164,6 +164,18 @@ impl<'a> Candidate<'a> {
                     .collect()
             }
         }
+    }
+}
+
+impl Candidate<'_> {
+    /// The tokenizer and the settings of a model of texts, as [`Self::files`] has its files. They may be outside of the folder in an
+    /// address.
+    pub(super) fn text_files(&self, all: &[&str]) -> Vec<(String, String)> {
+        if !matches!(self.format, Format::Onnx | Format::OpenVino) {
+            return Vec::new();
+        }
+        let files = text_files(split(self.main).0, all.iter().copied());
+        files.into_iter().map(|(to, from)| (format!("1/{to}"), from)).collect()
     }
 }
 

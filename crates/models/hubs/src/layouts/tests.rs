@@ -142,12 +142,19 @@ fn arranged(address: &str, files: &[&str], engines: &[&str]) -> Result<Arranged,
     arrange(&address, &files, &|engine| engines.contains(&engine))
 }
 
+/// The files of models of texts, which the tests of other files leave out.
+fn is_of_texts(place: &str) -> bool {
+    place.starts_with("1/") && place.ends_with(".json") && !place.ends_with(".index.json")
+}
+
 /// The model's name and files, or the error.
 fn described(address: &str, files: &[&str], engines: &[&str]) -> String {
     match arranged(address, files, engines) {
         Ok(Arranged::AsIs) => "as is".to_owned(),
         Ok(Arranged::Model { name, files, .. }) => {
-            let files: Vec<_> = files.iter().map(|(to, from)| format!("{to}={from}")).collect();
+            let is_of_graph = [".onnx", ".xml"].iter().any(|ending| files[0].0.ends_with(ending));
+            let files = files.iter().filter(|(to, _)| !is_of_graph || !is_of_texts(to));
+            let files: Vec<_> = files.map(|(to, from)| format!("{to}={from}")).collect();
             format!("{name}: {}", files.join(" "))
         }
         Err(message) => message,
@@ -374,6 +381,41 @@ fn model_repository_stays_as_it_is() {
     ] {
         assert_eq!(arranged(address, files, ALL), Ok(Arranged::AsIs), "{address} {files:?}");
     }
+}
+
+#[test]
+fn models_of_texts_bring_their_tokenizer_and_settings() {
+    let texts = |address: &str, files: &[&str], engines: &[&str]| match arranged(address, files, engines) {
+        Ok(Arranged::Model { files, .. }) => {
+            let texts = files.into_iter().filter(|(to, _)| is_of_texts(to));
+            texts.map(|(to, from)| format!("{to}={from}")).collect::<Vec<_>>()
+        }
+        other => panic!("{other:?}"),
+    };
+    let of_minilm = [
+        "1/tokenizer.json=tokenizer.json",
+        "1/config.json=config.json",
+        "1/config_sentence_transformers.json=config_sentence_transformers.json",
+        "1/modules.json=modules.json",
+        "1/1_Pooling/config.json=1_Pooling/config.json",
+    ];
+    for (address, engines) in [
+        ("hf://st/all-MiniLM-L6-v2", ALL),
+        ("hf://st/all-MiniLM-L6-v2", &["openvino"]),
+        ("hf://st/all-MiniLM-L6-v2/onnx", ALL),
+        ("hf://st/all-MiniLM-L6-v2/onnx/model_quint8_avx2.onnx", ALL),
+    ] {
+        assert_eq!(texts(address, MINILM, engines), of_minilm, "{address}");
+    }
+    // Files in the graph's folder come first.
+    assert_eq!(
+        texts("hf://BAAI/bge-m3", BGE_M3, ALL),
+        [
+            "1/tokenizer.json=onnx/tokenizer.json",
+            "1/config.json=onnx/config.json",
+            "1/1_Pooling/config.json=1_Pooling/config.json"
+        ]
+    );
 }
 
 proptest! {

@@ -8,6 +8,7 @@ use nereid_model_config::hint_at_other_format;
 
 use crate::gguf::{GgufPart, is_gguf_model};
 use crate::model_folder::CONFIG;
+use crate::texts::{text_files, text_root};
 use crate::transformers::{has_transformers_model, is_of_transformers_model};
 use crate::version_number;
 
@@ -51,6 +52,9 @@ const FORESTS: [(&[&str], &[u8], &str); 4] = [
 
 /// The file that a SavedModel has.
 const SAVED_MODEL: &str = "saved_model.pb";
+
+/// Where sentence-transformers and others keep the graph of a model whose other files are above.
+const GRAPHS: [&str; 2] = ["onnx/model.onnx", "openvino/openvino_model.xml"];
 
 /// Generic names: formats, and defaults of exporters.
 const GENERIC: [&str; 13] = [
@@ -117,6 +121,9 @@ impl LocalModel {
                 }
             }
             _ => {}
+        }
+        if ["model.onnx", "model.xml"].contains(&target) {
+            files.extend(files_of_texts(source));
         }
         let stem = source.file_stem().unwrap_or_default().to_string_lossy();
         Ok(Self { name: name(&stem, source), files })
@@ -208,6 +215,12 @@ impl LocalModel {
             target => target.is_some_and(|target| target != "model.py"),
         };
         let models: Vec<_> = names.iter().filter(is_model).collect();
+        let mut graphs = GRAPHS.iter().map(|graph| folder.join(graph));
+        if models.is_empty()
+            && let Some(graph) = graphs.find(|graph| graph.is_file())
+        {
+            return Self::find(&graph, external_data);
+        }
         match models[..] {
             [only] => Self::find(&folder.join(only), external_data),
             [] if has_transformers_model(names.iter().map(String::as_str)) => {
@@ -233,6 +246,32 @@ impl LocalModel {
         let files = visible(names).map(|name| (folder.join(&name), name));
         Self { name: name(&folder_stem(folder), folder), files: files.collect() }
     }
+}
+
+/// The tokenizer and the settings of a model of texts, from the graph's folder or the one above, each with its path in the model's folder.
+fn files_of_texts(graph: &Path) -> Vec<(PathBuf, String)> {
+    // Keep links: the hub's cache has its files elsewhere, under other names.
+    let graph = std::path::absolute(graph).unwrap_or_else(|_| graph.to_owned());
+    let folder = graph.parent().unwrap_or(Path::new("/"));
+    let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let root = if text_root(&name).is_empty() { folder.parent().unwrap_or(folder) } else { folder };
+    let own = if root == folder { "" } else { name.as_str() };
+    let in_folder = |folder: &str| {
+        let entries = fs::read_dir(root.join(folder)).into_iter().flatten().flatten();
+        let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+        names
+            .map(|name| if folder.is_empty() { name } else { format!("{folder}/{name}") })
+            .collect::<Vec<_>>()
+    };
+    let mut all = in_folder("");
+    let folders: Vec<_> = all.iter().filter(|name| root.join(name).is_dir()).cloned().collect();
+    all.extend(
+        folders.iter().filter(|name| *name == own || name.contains('_')).flat_map(|name| in_folder(name)),
+    );
+    all.retain(|path| root.join(path).is_file());
+    all.sort();
+    let files = text_files(own, all.iter().map(String::as_str));
+    files.into_iter().map(|(to, from)| (root.join(from), format!("1/{to}"))).collect()
 }
 
 /// Leaves out hidden files and Python's compiled modules.

@@ -265,6 +265,38 @@ fn files_with_weights_of_an_onnx_file_come_with_it() {
 }
 
 #[test]
+fn models_of_texts_bring_their_tokenizer_and_settings() {
+    let desk = Desk::new();
+    let at_the_root = ["config.json", "modules.json", "tokenizer.json", "1_Pooling/config.json", "README.md"];
+    for (folder, graph, source) in [
+        ("minilm", "onnx/model.onnx", "minilm"),
+        ("e5", "onnx/model.onnx", "e5/onnx/model.onnx"),
+        ("bge", "model.onnx", "bge"),
+        ("gte", "openvino/openvino_model.xml", "gte"),
+    ] {
+        let mut names: Vec<_> = at_the_root.iter().map(|name| format!("{folder}/{name}")).collect();
+        names.push(format!("{folder}/{graph}"));
+        names.push(format!("{folder}/openvino/openvino_model.bin"));
+        names.push(format!("{folder}/onnx/config.json"));
+        desk.write(&names.iter().map(String::as_str).collect::<Vec<_>>());
+        let found = desk.find(source).unwrap();
+        assert_eq!(found.name, folder);
+        let mut places: Vec<_> = found.files.iter().map(|(_, place)| place.as_str()).collect();
+        places.retain(|place| place.ends_with(".json"));
+        places.sort_unstable();
+        assert_eq!(
+            places,
+            ["1/1_Pooling/config.json", "1/config.json", "1/modules.json", "1/tokenizer.json"],
+            "{source}"
+        );
+        let (config, _) = found.files.iter().find(|(_, place)| place == "1/config.json").unwrap();
+        assert_eq!(config.parent().unwrap().ends_with("onnx"), graph.starts_with("onnx"), "{source}");
+    }
+    desk.write(&["plain/model.onnx", "plain/config.json", "tokenizer.json"]);
+    assert_eq!(desk.find("plain").unwrap().files.len(), 1);
+}
+
+#[test]
 fn what_is_no_model_is_refused_with_what_would_be_one() {
     let desk = Desk::new();
     desk.write(&[
