@@ -97,8 +97,7 @@ pub(crate) fn check(config: &ModelConfig, form: Form) -> Result<()> {
                 && input.dims == [1]
         })
     };
-    let has_inputs =
-        config.input.len() == form.inputs().len() && form.inputs().iter().all(|name| is_text(name));
+    let has_inputs = config.input.len() == form.inputs().len() && form.inputs().iter().all(is_text);
     let has_output = matches!(config.output.as_slice(), [output]
         if output.name == form.output()
             && output.data_type == i32::from(DataType::Fp32.number())
