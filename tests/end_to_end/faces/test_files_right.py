@@ -110,7 +110,7 @@ def test_of_members_that_come_twice_none_passes_unseen(served):
         assert most(server, bearer(policy.keys["root"])) == 0
 
 
-CALLS = {
+CALLS: dict[str, dict[str, str | bytes]] = {
     "configuration": {"config": CONFIG},
     "configuration and file": {"config": CONFIG, "file:1/model.py": b"import os"},
     "empty file": {"config": CONFIG, "file:1/a": b""},

@@ -53,7 +53,9 @@ def templates():
             with tarfile.open(archive) as tar:
                 for member in tar.getmembers():
                     if "/models/templates/" in member.name and member.name.endswith(".jinja"):
-                        (HOME / Path(member.name).name).write_bytes(tar.extractfile(member).read())
+                        contents = tar.extractfile(member)
+                        assert contents is not None, f"{member.name} is no file"
+                        (HOME / Path(member.name).name).write_bytes(contents.read())
 
     HOME.parent.mkdir(parents=True, exist_ok=True)
     once(HOME, fetch)

@@ -7,6 +7,7 @@ import shutil
 import struct
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
+from typing import Any
 
 import numpy as np
 import openai
@@ -19,7 +20,12 @@ from http_requests import request
 from places import EXAMPLES
 
 # What single precision leaves where rows are filled to another length.
-CLOSE = {"rtol": 0, "atol": 1e-5}
+
+
+def assert_close(found, expected):
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+
+
 LIMIT = 24
 
 
@@ -78,20 +84,20 @@ def test_embeddings_are_those_of_the_package(client, made, model):
     expected = made[model if model in made else "mean"]
     texts = made["data"]["texts"]
     found, _ = embed(client, model, texts)
-    np.testing.assert_allclose(found, expected["texts"], **CLOSE)
+    assert_close(found, expected["texts"])
     for place in (0, 7, 41):
         single, _ = embed(client, model, texts[place])
-        np.testing.assert_allclose(single[0], expected["texts"][place], **CLOSE)
+        assert_close(single[0], expected["texts"][place])
     many = 9 if model == "minilm" else 1
     cut, tokens = embed(client, model, made["data"]["long"] * many, truncate_prompt_tokens=-1)
-    np.testing.assert_allclose(cut[0], expected["long"], **CLOSE)
+    assert_close(cut[0], expected["long"])
     assert tokens == (256 if model == "minilm" else LIMIT)
 
 
 def test_prompts_are_those_of_the_package(client, made):
     (name,) = made["prompted"]["prompts"]
     found, _ = embed(client, "prompted", "quick fox", prompt_name=name)
-    np.testing.assert_allclose(found[0], made["prompted"]["prompts"][name], **CLOSE)
+    assert_close(found[0], made["prompted"]["prompts"][name])
     with pytest.raises(openai.BadRequestError, match="has no prompt 'passage'"):
         embed(client, "prompted", "quick fox", prompt_name="passage")
 
@@ -100,14 +106,12 @@ def test_formats_sizes_and_tokens(server, client, made):
     expected = made["mean"]["texts"][3]
     text = made["data"]["texts"][3]
     plain = post(server, "/v1/embeddings", {"model": "mean", "input": text}).json
-    np.testing.assert_allclose(plain["data"][0]["embedding"], expected, **CLOSE)
+    assert_close(plain["data"][0]["embedding"], expected)
     encoded = post(server, "/v1/embeddings", {"model": "mean", "input": [text], "encoding_format": "base64"}).json
     raw = base64.b64decode(encoded["data"][0]["embedding"])
-    np.testing.assert_allclose(struct.unpack(f"<{len(raw) // 4}f", raw), expected, **CLOSE)
+    assert_close(struct.unpack(f"<{len(raw) // 4}f", raw), expected)
     shorter = np.array(expected[:8]) / np.linalg.norm(expected[:8])
-    np.testing.assert_allclose(
-        client.embeddings.create(model="cutting", input=text, dimensions=8).data[0].embedding, shorter, **CLOSE
-    )
+    assert_close(client.embeddings.create(model="cutting", input=text, dimensions=8).data[0].embedding, shorter)
     with pytest.raises(openai.BadRequestError, match="'dimensions' needs a model that is made for shorter vectors"):
         client.embeddings.create(model="mean", input=text, dimensions=8)
     # The special tokens are in the numbers that a client gives, or they are not there.
@@ -122,7 +126,7 @@ def test_texts_that_are_too_long_are_refused_unless_they_may_be_cut(client, made
         embed(client, "mean", ["x", made["data"]["long"]])
     assert refused.value.code == "context_length_exceeded"
     found, _ = embed(client, "cutting", made["data"]["long"])
-    np.testing.assert_allclose(found[0], made["mean"]["long"], **CLOSE)
+    assert_close(found[0], made["mean"]["long"])
 
 
 def test_tensors_are_served_as_before(server, made):
@@ -137,7 +141,7 @@ def test_tensors_are_served_as_before(server, made):
     assert output["name"] == "last_hidden_state" and output["shape"] == [1, 4, 32]
     pooled = np.array(output["data"]).reshape(4, 32).mean(axis=0)
     found = post(server, "/v1/embeddings", {"model": "mean", "input": ids}).json
-    np.testing.assert_allclose(found["data"][0]["embedding"], pooled / np.linalg.norm(pooled), **CLOSE)
+    assert_close(found["data"][0]["embedding"], pooled / np.linalg.norm(pooled))
 
 
 @pytest.mark.parametrize("model", ["rank", "classes"])
@@ -148,13 +152,13 @@ def test_scores_are_those_of_the_package(server, made, model):
     first, second = ([pair[side] for pair in pairs] for side in (0, 1))
     answer = post(server, "/v1/score", {"model": model, "text_1": first, "text_2": second})
     assert answer.status == 200, answer.body
-    np.testing.assert_allclose([entry["score"] for entry in answer.json["data"]], expected, **CLOSE)
+    assert_close([entry["score"] for entry in answer.json["data"]], expected)
     long = made["data"]["long"]
     refused = post(server, "/v1/score", {"model": model, "text_1": "fox", "text_2": long})
     assert refused.status == 400 and "'text_2' has" in refused.json["error"]["message"]
     cut = post(server, "/v1/score", {"model": model, "text_1": "fox", "text_2": long, "truncate": True}).json
     expected = made[model]["long"][0] if model == "rank" else made[model]["long"][0][1]
-    np.testing.assert_allclose(cut["data"][0]["score"], expected, **CLOSE)
+    assert_close(cut["data"][0]["score"], expected)
 
 
 def test_documents_are_ordered_by_their_scores(server, made):
@@ -164,9 +168,7 @@ def test_documents_are_ordered_by_their_scores(server, made):
     ranked = post(server, "/v1/rerank", body).json
     best = sorted(scored, key=lambda entry: -entry["score"])[:3]
     assert [entry["index"] for entry in ranked["results"]] == [entry["index"] for entry in best]
-    np.testing.assert_allclose(
-        [entry["relevance_score"] for entry in ranked["results"]], [entry["score"] for entry in best], **CLOSE
-    )
+    assert_close([entry["relevance_score"] for entry in ranked["results"]], [entry["score"] for entry in best])
     assert [entry["document"]["text"] for entry in ranked["results"]] == [documents[entry["index"]] for entry in best]
     assert ranked["usage"]["total_tokens"] > 0
 
@@ -190,7 +192,7 @@ def test_requests_at_once_get_their_own_vectors(server, made, model):
                 leaving.close()
                 return
             found, _ = embed(client, model, [texts[place] for place in chosen])
-            np.testing.assert_allclose(found, expected[chosen], **CLOSE)
+            assert_close(found, expected[chosen])
 
     with ThreadPoolExecutor(12) as pool:
         list(pool.map(ask, range(60)))
@@ -200,10 +202,11 @@ def test_2048_texts_are_one_request(client, made):
     texts, expected = made["data"]["texts"], np.array(made["mean"]["texts"])
     places = [place % len(texts) for place in range(2048)]
     found, _ = embed(client, "mean", [texts[place] for place in places])
-    np.testing.assert_allclose(found, expected[places], **CLOSE)
+    assert_close(found, expected[places])
 
 
 def test_bad_input_is_refused_and_the_server_goes_on(client, made):
+    wrong: str | list[Any]
     for wrong in (["x"] * 2049, ["x"] * 100_000, "x" * (1 << 20), ["", "x"], "", [], [[]]):
         with pytest.raises(openai.BadRequestError, match="'input'"):
             embed(client, "mean", wrong)
@@ -214,7 +217,7 @@ def test_bad_input_is_refused_and_the_server_goes_on(client, made):
         vector, _ = embed(client, "mean", strange, truncate_prompt_tokens=-1)
         assert np.isfinite(vector).all()
     found, _ = embed(client, "mean", made["data"]["texts"][:2])
-    np.testing.assert_allclose(found, made["mean"]["texts"][:2], **CLOSE)
+    assert_close(found, made["mean"]["texts"][:2])
 
 
 def test_damaged_files_are_named_and_others_are_served(tmp_path, made):
@@ -236,7 +239,7 @@ def test_damaged_files_are_named_and_others_are_served(tmp_path, made):
             answer = post(server, "/v1/embeddings", {"model": name, "input": "x"})
             assert answer.status == 500 and message in answer.json["error"]["message"], (name, answer.body)
         found = post(server, "/v1/embeddings", {"model": "mean", "input": made["data"]["texts"][0]}).json
-        np.testing.assert_allclose(found["data"][0]["embedding"], made["mean"]["texts"][0], **CLOSE)
+        assert_close(found["data"][0]["embedding"], made["mean"]["texts"][0])
 
 
 def test_model_with_other_inputs_is_none_of_texts(tmp_path):

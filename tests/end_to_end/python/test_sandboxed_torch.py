@@ -1,6 +1,8 @@
 """PyTorch and numpy in confined models: to load, infer, train, compile, use threads and write temporary files."""
 
 import os
+from pathlib import Path
+from typing import Any
 
 import numpy
 import pytest
@@ -13,7 +15,7 @@ import torch_wheel
 from python_interpreters import environments
 
 # A release of Debian, with libraries of the system, and PyPI's newest.
-RELEASES = {
+RELEASES: dict[str, tuple[Any, str, Path]] = {
     "1.13": (torch_package, "python311", torch_package.HOME),
     "2": (torch_wheel.NEWEST, "own", torch_wheel.NEWEST.python.parent),
 }

@@ -136,7 +136,11 @@ def scorer(seed=3):
     types = [_CONTROL, _UNKNOWN, *[_CONTROL] * 3] + [_NORMAL] * 2 * len(LETTERS)
     rng = np.random.default_rng(seed)
     norms = ["token_embd_norm"]
-    shapes = {"token_embd.weight": (len(tokens), WIDTH), "token_types.weight": (2, WIDTH), "position_embd.weight": (CONTEXT, WIDTH)}
+    shapes: dict[str, tuple[int, ...]] = {
+        "token_embd.weight": (len(tokens), WIDTH),
+        "token_types.weight": (2, WIDTH),
+        "position_embd.weight": (CONTEXT, WIDTH),
+    }
     matrices = {"cls": (WIDTH, WIDTH), "cls.output": (1, WIDTH)}
     for layer in range(_LAYERS):
         block = f"blk.{layer}."

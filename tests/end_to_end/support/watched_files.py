@@ -26,7 +26,7 @@ class Watch:
 
     def used(self):
         """The paths that were used since the last call."""
-        found = set()
+        found: set[str] = set()
         while True:
             try:
                 events = os.read(self._descriptor, 1 << 16)
