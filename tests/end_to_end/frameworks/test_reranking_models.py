@@ -18,7 +18,7 @@ DOCUMENTS = ["abc", "xyz q", "", "hello world", "a b", "zz " * 40]
 
 def assert_close(found, expected):
     # The library computes batches of some sizes by other code.
-    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-2)
 
 
 @pytest.fixture(scope="module")

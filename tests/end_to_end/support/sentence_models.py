@@ -23,7 +23,7 @@ WORDS = "the quick brown fox jumps over lazy dogs while pack my box with five do
 
 
 def texts():
-    """Texts of different lengths, all within the limit."""
+    """Texts of different lengths, of which few are over the limit of a model."""
     chosen = random.Random(5)
     return [" ".join(chosen.choices(WORDS, k=1 + count % 8)) for count in range(40)] + ["  Leading, and trailing!  ", "x"]
 
@@ -50,7 +50,9 @@ def word_pieces():
     template = {"single": "[CLS] $A [SEP]", "pair": "[CLS] $A [SEP] $B:1 [SEP]:1"}
     trained.post_processor = tokenizers.processors.TemplateProcessing(**template, special_tokens=[("[CLS]", 2), ("[SEP]", 3)])
     names = dict(zip(["pad_token", "unk_token", "cls_token", "sep_token", "mask_token"], special, strict=True))
-    return transformers.PreTrainedTokenizerFast(tokenizer_object=trained, model_max_length=64, **names)
+    # As BERT's own tokenizer.
+    inputs = ["input_ids", "token_type_ids", "attention_mask"]
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=trained, model_max_length=64, model_input_names=inputs, **names)
 
 
 def bytes_pairs(side, special, **names):

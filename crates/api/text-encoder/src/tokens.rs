@@ -89,6 +89,7 @@ pub struct Encoder {
     cuts_left: bool,
     lowercases: bool,
     truncates: bool,
+    tells_types: bool,
 }
 
 impl fmt::Debug for Encoder {
@@ -105,6 +106,7 @@ struct TokenizerConfig {
     truncation_side: Option<Side>,
     /// A huge number for no limit.
     model_max_length: Option<f64>,
+    model_input_names: Option<Vec<String>>,
 }
 
 #[derive(Clone, Copy, Deserialize, PartialEq, Eq)]
@@ -186,6 +188,9 @@ impl Encoder {
             cuts_left,
             lowercases: sentence.do_lower_case.unwrap_or(false),
             truncates: flag("truncate", parameter)?.unwrap_or(false),
+            tells_types: config
+                .model_input_names
+                .is_none_or(|names| names.iter().any(|name| name == "token_type_ids")),
         })
     }
 
@@ -289,7 +294,8 @@ impl Encoder {
         };
         let whole = self.tokenizer.post_process(text, pair, true).map_err(failed)?;
         let types = whole.get_type_ids();
-        let types = if types.iter().all(|kind| *kind == 0) { Vec::new() } else { types.to_vec() };
+        let is_plain = !self.tells_types || types.iter().all(|kind| *kind == 0);
+        let types = if is_plain { Vec::new() } else { types.to_vec() };
         Ok(Tokens { ids: whole.get_ids().to_vec(), types })
     }
 

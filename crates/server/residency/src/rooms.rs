@@ -30,6 +30,9 @@ use state::State;
 /// How long a load waits until a model in use can leave.
 const PATIENCE: Duration = if cfg!(test) { Duration::from_secs(1) } else { Duration::from_secs(5) };
 
+/// How long a load waits for models that are leaving, if those make room for it, before others leave as well.
+const LEAVING: Duration = if cfg!(test) { Duration::from_millis(500) } else { Duration::from_millis(2500) };
+
 /// The time between two attempts to find a model that can leave.
 const RETRY: Duration = Duration::from_millis(10);
 
@@ -144,7 +147,7 @@ impl Rooms {
     fn wait_for_room(&self, server: &Server, name: &str, place: queue::Place) -> Result<()> {
         let (mut began, mut kept) = (Instant::now(), BTreeSet::new());
         loop {
-            match self.next_step(server, name, place, &kept, Instant::now())? {
+            match self.next_step(server, name, place, &kept, began.elapsed(), Instant::now())? {
                 Step::Load => return Ok(()),
                 Step::Evict(other) => self.evict(server, name, other, &mut kept),
                 Step::Wait(error) if began.elapsed() >= PATIENCE || server.is_stopping() => {
@@ -355,6 +358,7 @@ impl Rooms {
         name: &str,
         at: queue::Place,
         kept: &BTreeSet<String>,
+        waited: Duration,
         now: Instant,
     ) -> Result<Step> {
         let before = self.in_use();
@@ -383,6 +387,11 @@ impl Rooms {
                 megabytes(budget)
             );
             return Err(Error::unavailable(message).with_retry_after(NO_ROOM_PAUSE));
+        }
+        let once_left = state.used_once_left(at, name, &server.models());
+        if waited < LEAVING && budgets.without_room(&once_left, &needed).is_empty() {
+            let message = format!("no room for model '{name}' until those that leave the memory have left");
+            return Ok(Step::Wait(Error::unavailable(message).with_retry_after(NO_ROOM_PAUSE)));
         }
         state.note_uses(&models, budgets);
         let can_leave = |other: &&str| {

@@ -67,6 +67,21 @@ fn texts_and_pairs_get_their_special_tokens() {
 }
 
 #[test]
+fn pairs_have_types_unless_the_configuration_leaves_that_input_out() {
+    for (names, types) in [
+        (json!(["input_ids", "token_type_ids", "attention_mask"]), vec![0, 0, 0, 1, 1]),
+        (json!(["input_ids", "attention_mask"]), vec![]),
+        (json!([]), vec![]),
+        (json!(null), vec![0, 0, 0, 1, 1]),
+    ] {
+        let config = json!({ "model_input_names": names });
+        let model = folder(&[(TOKENIZER, tokenizer()), ("tokenizer_config.json", config)]);
+        let found = read(&model, &[]).unwrap().encode("a", Some("b"), Truncation::Refuse).unwrap();
+        assert_eq!(found.types, types, "{names}");
+    }
+}
+
+#[test]
 fn long_texts_are_refused_or_cut_the_longer_one_first() {
     let encoder = encoder(&[("context_length", "6")]);
     let refusal = encoder.encode("a a a a a", None, Truncation::Refuse).unwrap_err();

@@ -45,6 +45,12 @@ impl State {
         self.sum(all.filter(|other| *other != name))
     }
 
+    /// As [`used_before`](Self::used_before), once the models that are being unloaded have left.
+    pub(super) fn used_once_left(&self, place: Place, name: &str, models: &ModelTable) -> Amount {
+        let all = self.resident(models).chain(self.queue.ahead_of(place));
+        self.sum(all.filter(|other| *other != name))
+    }
+
     /// The memory of models that are in memory or being loaded, and not about to leave.
     pub(super) fn staying(&self, models: &ModelTable) -> Amount {
         self.sum(self.resident(models))
