@@ -114,8 +114,10 @@ def test_tools_are_called_and_their_results_are_shown(client):
     assert json.loads(message.tool_calls[0].function.arguments) == {"city": "Oslo"}
     chunks = ask(client, f"say {call}", tools=[WEATHER], stream=True)
     deltas = [chunk.choices[0].delta for chunk in chunks]
-    (called,) = [delta.tool_calls[0] for delta in deltas if delta.tool_calls]
-    assert (called.index, called.function.name, called.function.arguments) == (0, "weather", '{"city": "Oslo"}')
+    first, *others = [delta.tool_calls[0] for delta in deltas if delta.tool_calls]
+    assert first.id and first.function.name == "weather" and not any(part.id or part.function.name for part in others)
+    assert {part.index for part in (first, *others)} == {0}
+    assert "".join(part.function.arguments or "" for part in (first, *others)) == '{"city": "Oslo"}'
     result = {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "rain"}
     conversation = [{"role": "user", "content": "?"}, message.model_dump(), result, {"role": "user", "content": "count 1"}]
     second = client.chat.completions.create(model="chat", messages=conversation, tools=[WEATHER])

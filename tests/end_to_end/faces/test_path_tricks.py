@@ -13,7 +13,7 @@ import grpc
 import pytest
 
 from access_faces import CLOUDS, LIMIT_S, Faces, faces_environment
-from access_policies import RIGHTS, Policy, rows
+from access_policies import OPENAI_PREFIX, RIGHTS, Policy, rows
 from http2_frames import Frames
 from http_requests import request
 from model_files import write_identity
@@ -252,6 +252,7 @@ def world(request, tmp_path, repository, serve, memory):
         write_identity(repository, model, ["INT32"])
     write_identity(tmp_path / "platform", "platform", ["INT32"])
     flags = [*CLOUDS, "--vertex-ai-default-model=own", "--model-control-mode=explicit", "--load-model=own", "--load-model=other-1"]
+    flags.append(f"--openai-prefix={OPENAI_PREFIX}")
     clients: dict = {"nobody": {}}
     if request.param == "policy":
         grants = {"stranger": [(["infer"], ["zzz"])], "other": [(RIGHTS, ["other-*"])], "root": [(RIGHTS, ["*"])]}

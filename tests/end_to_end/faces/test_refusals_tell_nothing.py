@@ -10,7 +10,7 @@ import socket
 import pytest
 
 from access_faces import CLOUDS, LIMIT_S, Faces, faces_environment
-from access_policies import RIGHTS, Policy, rows
+from access_policies import OPENAI_PREFIX, RIGHTS, Policy, rows
 from http2_frames import Frames
 from http_requests import request
 from model_files import write_identity
@@ -30,6 +30,7 @@ def served(tmp_path, repository, serve):
     (repository / "b-poor" / "config.pbtxt").write_text("max_batch_size: -1 {")
     policy = Policy(tmp_path / "access", {"a": [(RIGHTS, ["a-*"])], "root": [(RIGHTS, ["*"])]})
     flags = ["--model-control-mode=on-demand", "--load-model=own", "--load-model=b-live", "--repository-poll-secs=0"]
+    flags.append(f"--openai-prefix={OPENAI_PREFIX}")
     server = serve(*flags, policy.option, *CLOUDS, "--vertex-ai-default-model=own", ready=False, env=faces_environment())
     server.wait_until_loaded()
     return policy, server, repository
