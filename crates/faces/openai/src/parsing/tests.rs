@@ -1,8 +1,12 @@
 //! Outputs of each family of models, whole and cut anywhere.
 
+mod pythonic;
+
 use proptest::prelude::*;
 use serde_json::json;
 
+use super::formats::ToolFormat;
+use super::reasoning::{MISTRAL, THINK, Tags};
 use super::*;
 use crate::fields::Fields;
 use crate::tools::ToolSet;
@@ -63,7 +67,11 @@ fn written(format: ToolFormat) -> Parsing {
 }
 
 fn thinking(has_begun: bool) -> Parsing {
-    Parsing { reasoning: Reasons::Tags { has_begun }, ..Parsing::default() }
+    Parsing { reasoning: reasons(THINK, has_begun), ..Parsing::default() }
+}
+
+fn reasons(tags: Tags, has_begun: bool) -> Reasons {
+    Reasons::Tags { tags, has_begun }
 }
 
 fn messages() -> Parsing {
@@ -84,6 +92,7 @@ fn outputs() -> Vec<Case> {
         coder_outputs(),
         mistral_outputs(),
         llama_outputs(),
+        pythonic::outputs(),
         deepseek_outputs(),
         harmony_outputs(),
     ]
@@ -108,10 +117,7 @@ fn plain_outputs() -> Vec<Case> {
         (thinking(true), "a </thin", vec![reasoning("a </thin")]),
         (thinking(true), "a</think> \n", vec![reasoning("a")]),
         (
-            Parsing {
-                reasoning: Reasons::Tags { has_begun: false },
-                ..forced(Calls::Arguments("weather".into()))
-            },
+            Parsing { reasoning: reasons(THINK, false), ..forced(Calls::Arguments("weather".into())) },
             "{\"city\": \"Oslo\"}",
             vec![oslo()],
         ),
@@ -143,7 +149,7 @@ fn plain_outputs() -> Vec<Case> {
 
 fn hermes_outputs() -> Vec<Case> {
     let hermes = || written(ToolFormat::Hermes);
-    let thinking = || Parsing { reasoning: Reasons::Tags { has_begun: true }, ..hermes() };
+    let thinking = || Parsing { reasoning: reasons(THINK, true), ..hermes() };
     vec![
         (
             hermes(),
@@ -254,7 +260,33 @@ fn coder_outputs() -> Vec<Case> {
 
 fn mistral_outputs() -> Vec<Case> {
     let mistral = || written(ToolFormat::Mistral);
+    let thinking = |has_begun| Parsing { reasoning: reasons(MISTRAL, has_begun), ..mistral() };
     vec![
+        (
+            thinking(false),
+            "[THINK]Which [city]?\n[/THINK]It is:[TOOL_CALLS]weather[ARGS]{\"city\": \"Oslo\"}[TOOL_CALLS]g[ARGS]{}",
+            vec![reasoning("Which [city]?\n"), content("It is:"), oslo(), call("g", "{}")],
+        ),
+        (
+            thinking(false),
+            "[THINK]a[/THINK]\n\nb [THINK]c[/THINK]",
+            vec![reasoning("a"), content("b [THINK]c[/THINK]")],
+        ),
+        (thinking(false), "[TOOL_CALLS]weather[CALL_ID]1b2[ARGS]{\"city\": \"Oslo\"}", vec![oslo()]),
+        (thinking(false), "a [THINK]b[/THINK]", vec![content("a [THINK]b[/THINK]")]),
+        (thinking(false), "[THINK]a [/THI", vec![reasoning("a [/THI")]),
+        (thinking(true), "a</think>[/THINK]b", vec![reasoning("a</think>"), content("b")]),
+        // A call within reasoning that never ends.
+        (
+            thinking(false),
+            "[THINK]I call [TOOL_CALLS]weather[ARGS]{\"city\": \"Oslo\"}",
+            vec![reasoning("I call "), oslo()],
+        ),
+        (
+            thinking(false),
+            "[THINK]I could [TOOL_CALLS]weather[ARGS]{\"city\": \"Oslo\"} but[/THINK]no.",
+            vec![reasoning("I could [TOOL_CALLS]weather[ARGS]{\"city\": \"Oslo\"} but"), content("no.")],
+        ),
         (
             mistral(),
             "See: [TOOL_CALLS] [{\"name\": \"weather\", \"arguments\": {\"city\": \"Oslo\"}}, {\"name\": \"g\", \"arguments\": {}}]",
@@ -459,6 +491,19 @@ fn fragment() -> impl Strategy<Value = String> {
         "<|python_tag|>",
         "<think>",
         "</think>",
+        "[THINK]",
+        "[/THINK]",
+        "[f(",
+        "a=",
+        "<|python_start|>",
+        "<|python_end|>",
+        "(",
+        ")",
+        "'",
+        "\\u00e9",
+        "\\ud83d",
+        "True",
+        "1_0",
         "<|start|>",
         "assistant",
         "<|channel|>",
@@ -560,6 +605,7 @@ fn calls_are_read_while_they_arrive() {
         (ToolFormat::Mistral, "[TOOL_CALLS][{\"name\": \"f\", \"arguments\": {", "\"a\": \"", "b\"}}]"),
         (ToolFormat::Mistral, "[TOOL_CALLS]f[ARGS]{", "\"a\": \"", "b\"}"),
         (ToolFormat::Llama3, "{\"name\": \"f\", \"parameters\": {", "\"a\": \"", "b\"}}"),
+        (ToolFormat::Pythonic, "[f(a='", "b", "')]"),
         (
             ToolFormat::Harmony,
             "<|channel|>commentary to=functions.f<|message|>",
@@ -591,6 +637,7 @@ fn families_are_known_by_their_names() {
         ("qwen3_coder", ToolFormat::Qwen3Coder),
         ("mistral", ToolFormat::Mistral),
         ("llama3", ToolFormat::Llama3),
+        ("pythonic", ToolFormat::Pythonic),
         ("gpt_oss", ToolFormat::Harmony),
         ("deepseek_v3", ToolFormat::DeepSeek),
     ] {
