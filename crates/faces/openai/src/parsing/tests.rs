@@ -248,9 +248,12 @@ fn coder_outputs() -> Vec<Case> {
         (
             coder(),
             "<tool_call><function=weather><parameter=city>O\\sl",
-            vec![call("weather", "{\"city\": \"O\\\\sl\"}")],
+            vec![call("weather", "{\"city\": \"O\\\\sl")],
         ),
-        (coder(), "<tool_call><function=weather><parameter=days>1", vec![call("weather", "{\"days\": 1}")]),
+        (coder(), "<tool_call><function=weather><parameter=days>\n1", vec![call("weather", "{\"days\": 1")]),
+        (coder(), "<tool_call><function=weather><parameter=city>", vec![call("weather", "{\"city\": \"")]),
+        // Only the ends of the call are missing.
+        (coder(), "<tool_call><function=weather><parameter=city>Oslo</parameter>\n", vec![oslo()]),
         (coder(), "<tool_call><function=weather><para", vec![call("weather", "{}")]),
         (coder(), "a <function=we", vec![content("a <function=we")]),
         (coder(), "a <function=\n> b", vec![content("a <function=\n> b")]),
@@ -298,6 +301,12 @@ fn mistral_outputs() -> Vec<Case> {
             vec![oslo(), call("g", "{\"a\": \"[TOOL_CALLS]}\"}")],
         ),
         (mistral(), "[TOOL_CALLS]weather[CALL_ID]a1B2[ARGS]{\"city\": \"Oslo\"}\n", vec![oslo()]),
+        (
+            mistral(),
+            "[TOOL_CALLS][{\"name\": \"weather\", \"arguments\": {\"city\": \"Oslo\"}}] [/TOOL_CALLS] ok",
+            vec![oslo(), content(" ok")],
+        ),
+        (mistral(), "a [/TOOL_CALLS]", vec![content("a [/TOOL_CALLS]")]),
         (mistral(), "[TOOL_CALLS][{\"name\": \"f\", \"arguments\": {\"a\": 1", vec![call("f", "{\"a\": 1")]),
         (mistral(), "[TOOL_CALLS]f[ARGS]{\"a\": 1", vec![call("f", "{\"a\": 1")]),
         (mistral(), "[TOOL_CALLS] broken", vec![content("[TOOL_CALLS] broken")]),
@@ -326,6 +335,13 @@ fn llama_outputs() -> Vec<Case> {
             "Let me see. <|python_tag|>{\"name\": \"g\", \"parameters\": {\"a\": \"};{\"}}\n",
             vec![content("Let me see."), call("g", "{\"a\": \"};{\"}")],
         ),
+        (
+            llama(),
+            "[{\"name\": \"weather\", \"parameters\": {\"city\": \"Oslo\"}}, {\"name\": \"g\", \"parameters\": {}}]\n",
+            vec![oslo(), call("g", "{}")],
+        ),
+        (llama(), "[{\"a\": 1}, 2]", vec![content("[{\"a\": 1}, 2]")]),
+        (llama(), "[1] says so", vec![content("[1] says so")]),
         (llama(), "{\"just\": \"json\"}", vec![content("{\"just\": \"json\"}")]),
         // An answer about a person.
         (llama(), " {\"name\": \"Ada\", \"age\": 36} ", vec![content(" {\"name\": \"Ada\", \"age\": 36} ")]),
