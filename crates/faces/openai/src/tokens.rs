@@ -1,5 +1,5 @@
 //! `/tokenize` and `/detokenize`, as vLLM has them: by models with an input `operation`, whose backend has the tokenizer, and for models of
-//! tokens with a tokenizer beside them.
+//! tokens by the tokenizer in their folder.
 
 use hyper::StatusCode;
 use nereid_core::backend_api::{BytesElements, DataType, InferRequest, Response, Tensor};
@@ -56,7 +56,7 @@ enum Plan<T> {
     Asked(InferRequest),
 }
 
-/// The tokenizer beside a model, unless its backend has one.
+/// The tokenizer in a model's folder, unless its backend has one.
 fn tokenizer<'p>(profile: &'p Profile, model: &Model, name: &str) -> Outcome<Option<&'p Encoder>> {
     if model.signature().input("operation").is_some() {
         return Ok(None);
