@@ -58,10 +58,10 @@ pub(crate) trait Engine {
     /// Shortens a sequence to its first `length` tokens. Returns how many it still holds: 0 if the engine can only remove all.
     fn truncate(&mut self, sequence: usize, length: usize) -> usize;
 
-    /// What a sequence holds, for [`restore`](Self::restore). `None` if that could not be shortened, or the engine has no such form.
+    /// The state of a sequence, for [`restore`](Self::restore). `None` if the engine could not shorten a restored sequence.
     fn state(&mut self, sequence: usize) -> Option<Vec<u8>>;
 
-    /// Replaces an empty sequence by what another one held. Returns whether there was room; the sequence is empty otherwise.
+    /// Fills an empty sequence from a saved state. Returns whether the cache had room; otherwise the sequence stays empty.
     fn restore(&mut self, sequence: usize, state: &[u8]) -> bool;
 
     /// Replaces an empty sequence by the first `length` tokens of another. Returns how many it now holds: 0 if the engine cannot

@@ -151,7 +151,7 @@ impl<E: Engine, C: Client> Scheduler<E, C> {
         }
     }
 
-    /// Keeps prefixes that leave the cache in files.
+    /// Saves prefixes that leave the cache.
     pub(crate) fn with_spill(self, spill: Option<Spill>) -> Self {
         Self { spill, ..self }
     }
@@ -245,8 +245,8 @@ impl<E: Engine, C: Client> Scheduler<E, C> {
         Some((oldest, shared))
     }
 
-    /// Replaces what a sequence holds by the beginning of a prompt that a file has, if that is much more than the `known` tokens in the
-    /// cache. Returns how many tokens that are; `None` without such a file.
+    /// Refills a sequence with the longest saved prefix of a prompt, if it is much longer than the `known` tokens in the cache. Returns
+    /// the length of the prefix.
     fn restore(
         &mut self,
         number: usize,
@@ -274,7 +274,7 @@ impl<E: Engine, C: Client> Scheduler<E, C> {
         Some(restored)
     }
 
-    /// Empties the sequence of an ended request, and keeps what it held in a file.
+    /// Empties the sequence of an ended request, and saves its state.
     fn evict(&mut self, number: usize) {
         self.save(number);
         if let Some(slot) = self.slots.get_mut(number) {
@@ -283,7 +283,7 @@ impl<E: Engine, C: Client> Scheduler<E, C> {
         self.engine.truncate(number, 0);
     }
 
-    /// Keeps what a sequence holds in a file, unless that is little, or is elsewhere, too.
+    /// Saves the state of a sequence, unless it is short, or also in the cache or a file.
     fn save(&mut self, number: usize) {
         let (Some(spill), Some(slot)) = (&mut self.spill, self.slots.get(number)) else { return };
         let Slot { tokens, owner, adapter, .. } = slot;

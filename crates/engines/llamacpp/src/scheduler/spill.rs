@@ -1,7 +1,7 @@
-//! What sequences held, in files: prefixes that left the engine's cache, for requests that begin with them again.
+//! Saved states of sequences: prefixes that left the engine's cache stay in files for requests that begin with the same tokens.
 //!
-//! The files have no names, so they vanish with the process, and nobody else opens them. Whatever goes wrong is a warning in the log:
-//! tokens are then evaluated again.
+//! The files have no names: they vanish with the process, and no other program can open them. Failures are warnings in the log, and cost
+//! another evaluation.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -16,7 +16,7 @@ const LEAST: usize = 128;
 /// The most files: each one is a descriptor of the process.
 const MAX_FILES: usize = 256;
 
-/// Files with what sequences held.
+/// Saved states, the most recently used ones up to a size.
 pub(crate) struct Spill {
     /// The most bytes.
     room: u64,
@@ -29,7 +29,7 @@ pub(crate) struct Spill {
     is_failing: bool,
 }
 
-/// What a sequence held.
+/// The saved state of a sequence.
 struct Prefix {
     tokens: Vec<Token>,
     owner: Owner,
@@ -40,11 +40,12 @@ struct Prefix {
     used: u64,
 }
 
-/// What a sequence held, as it was written.
+/// A state read from its file.
 pub(super) struct State {
     pub(super) bytes: Vec<u8>,
-    /// How many tokens that are, and how many of them are the first ones of the prompt.
+    /// The tokens of the sequence.
     pub(super) tokens: usize,
+    /// The number of tokens that the sequence and the prompt have in common.
     pub(super) common: usize,
 }
 
@@ -54,13 +55,12 @@ impl Spill {
         Self { room, least: LEAST, size: 0, prefixes: Vec::new(), uses: 0, is_failing: false }
     }
 
-    /// Whether the first tokens of a file are these.
+    /// Whether a saved sequence begins with these tokens.
     pub(super) fn holds(&self, tokens: &[Token], owner: &Owner, adapter: Option<usize>) -> bool {
         self.prefixes.iter().any(|prefix| prefix.common(tokens, owner, adapter) == tokens.len())
     }
 
-    /// Writes what a sequence of these tokens held. Shorter files with the same beginning are dropped, and the least recently used
-    /// ones if there is no room.
+    /// Saves the state of a sequence with these tokens. Drops states of its prefixes and, to make room, the least recently used ones.
     pub(super) fn put(&mut self, tokens: &[Token], owner: &Owner, adapter: Option<usize>, state: &[u8]) {
         let size = state.len() as u64;
         if size > self.room {
@@ -87,7 +87,7 @@ impl Spill {
         }
     }
 
-    /// What a sequence held whose first tokens are those of the prompt, `least` of them or more.
+    /// The state with the longest common prefix, of `least` tokens or more.
     pub(super) fn get(
         &mut self,
         prompt: &[Token],
@@ -126,7 +126,7 @@ impl Spill {
 }
 
 impl Prefix {
-    /// How many of the first tokens of a prompt it has.
+    /// The length of the common prefix with a prompt.
     fn common(&self, prompt: &[Token], owner: &Owner, adapter: Option<usize>) -> usize {
         if self.owner != *owner || self.adapter != adapter {
             return 0;
@@ -149,7 +149,7 @@ mod tests {
         Owner { flow, salt: String::new() }
     }
 
-    /// What is found for a prompt, and how many of its tokens that has.
+    /// The state for a prompt, and the length of the common prefix.
     fn found(
         spill: &mut Spill,
         prompt: &[Token],

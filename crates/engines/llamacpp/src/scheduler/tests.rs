@@ -84,7 +84,7 @@ impl Bench {
         Self { scheduler, record, now: Instant::now() }
     }
 
-    /// Keeps prefixes of `least` tokens in files with that many bytes together.
+    /// Saves prefixes of `least` tokens or more, up to a size in bytes.
     fn spilling(mut self, bytes: Option<u64>, least: usize) -> Self {
         let spill = bytes.map(|bytes| {
             let mut spill = Spill::new(bytes);
@@ -534,11 +534,11 @@ fn prefixes_that_left_the_cache_are_read_from_files() {
             cached(1, None, &one);
             cached(1, None, &other);
             let case = format!("{sequences} {bytes:?}");
-            // Nobody else finds it, and neither does a request with an adapter.
+            // Other owners and requests with an adapter do not find it.
             assert_eq!(cached(2, None, &format!("{one}a")), 0, "{case}");
             assert_eq!(cached(1, Some(0), &format!("{one}a")), 0, "{case}");
             assert_eq!(cached(1, None, &format!("{one}a")), expected, "{case}");
-            // A part of what the file has, and then of what is in the cache.
+            // Prefixes of the file, and then of the cache.
             assert_eq!(cached(1, None, &format!("{}bc", &other[..200])), expected.min(200), "{case}");
             assert_eq!(cached(1, None, &format!("{}bc", &other[..100])), 100, "{case}");
             assert_eq!(bench.record.lock().unwrap().restored, if expected > 0 { 2 } else { 0 }, "{case}");

@@ -1,8 +1,8 @@
 //! Stored answers as files, which outlive the server and leave room in memory.
 //!
-//! A thread of its own writes them; they are read wherever they are needed, and that may wait for the disk. The names of files follow
-//! from the answers' identifiers by a digest. The time of a file's last change is that of the answer's last use. Whatever is wrong with
-//! the folder or a file is a warning in the log: answers are then in memory alone.
+//! A thread of its own writes them; requests read them and may wait for the disk. A file is named after a digest of the answer's
+//! identifier, and its modification time is the answer's last use. Problems with the folder or a file are warnings in the log: answers
+//! are then in memory alone.
 
 mod format;
 mod index;
@@ -46,7 +46,7 @@ const MAX_JOBS: usize = 4096;
 /// The most bytes of answers that wait for the writing thread.
 const MAX_PENDING: usize = 64 << 20;
 
-/// Where answers are stored beside memory.
+/// A folder for answers, in addition to memory.
 #[derive(Clone, Debug)]
 pub struct AnswerFolder {
     /// The folder, which is created if it does not exist.
@@ -91,7 +91,7 @@ struct Pending {
     bytes: usize,
 }
 
-/// What the writing thread has to do.
+/// A task of the writing thread.
 #[derive(Debug)]
 enum Job {
     /// An answer is pending since this time.
@@ -169,7 +169,7 @@ impl Folder {
         lock(&self.shared.pending).answers.contains_key(&locator) || self.shared.file(locator).exists()
     }
 
-    /// An answer was used: it is evicted after those that were not.
+    /// Marks an answer as used: others are evicted first.
     pub(super) fn touch(&self, locator: Locator) {
         self.send(Job::Use(locator, SystemTime::now()));
     }
@@ -189,7 +189,7 @@ impl Folder {
         self.send(Job::Forget(locator));
     }
 
-    /// Gives the writing thread a job. Returns whether it has room for one.
+    /// Queues a job for the writing thread. Returns whether the queue had room.
     fn send(&self, job: Job) -> bool {
         self.jobs.as_ref().is_some_and(|jobs| jobs.try_send(job).is_ok())
     }
@@ -211,7 +211,7 @@ impl Shared {
         self.path.join(format!("{locator}{COMPLETE}"))
     }
 
-    /// Reads a file. `None` without one, and where it has no answer, or an expired one.
+    /// Reads an answer that has not expired from its file.
     fn read(&self, locator: Locator) -> Option<StoredAnswer> {
         let file = self.file(locator);
         let used = fs::metadata(&file).and_then(|metadata| metadata.modified()).ok()?;

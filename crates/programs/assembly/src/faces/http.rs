@@ -33,7 +33,7 @@ pub struct OpenAiSettings {
     pub default_max_tokens: u64,
     /// The most bytes of stored answers; 0 to store none.
     pub stored_bytes: usize,
-    /// Where they are stored beside memory.
+    /// A folder for them, in addition to memory.
     pub stored_folder: Option<AnswerFolder>,
     /// A further path below which it is served.
     pub path_prefix: Option<OpenAiPrefix>,

@@ -1,7 +1,6 @@
 //! A stored answer as the contents of a file.
 //!
-//! The first line has the format's name and the SHA-256 of all that follows, the second one is JSON, and then come the texts whose
-//! lengths it has.
+//! The first line has the format's name and the SHA-256 of the rest, the second one is JSON with the lengths of the texts that follow.
 
 use std::str;
 
@@ -58,7 +57,7 @@ pub(super) fn encode(answer: &StoredAnswer) -> serde_json::Result<Vec<u8>> {
 /// The answer in a file.
 ///
 /// # Errors
-/// Why there is none.
+/// Foreign or damaged contents.
 pub(super) fn decode(contents: &[u8]) -> Result<StoredAnswer, Unreadable> {
     // A file that was cut off may lack a part of the beginning.
     let common = contents.len().min(MAGIC.len());

@@ -10,7 +10,7 @@ use super::format::encode;
 use super::*;
 use crate::responses::store::{AnswerStore, Store};
 
-/// A folder for answers, and its opened form where a test has one.
+/// A folder for answers.
 struct Place {
     home: TempDir,
     room: u64,
@@ -42,7 +42,7 @@ impl Place {
         self.path(&format!("{}.answer", at(id)))
     }
 
-    /// Places a file among those of answers.
+    /// Places a file in the folder of answers.
     fn plant(&self, name: &str, contents: &[u8]) {
         drop(self.open());
         fs::write(self.path(name), contents).unwrap();
@@ -79,7 +79,7 @@ fn put(folder: &Folder, id: &str, document: &str) {
     assert!(folder.put(at(id), Arc::new(answer(None, document))));
 }
 
-/// What the last problem was.
+/// The last problem.
 fn problem(folder: &Folder) -> String {
     lock(&folder.shared.problem).clone().unwrap_or_default()
 }
@@ -264,7 +264,7 @@ fn other_files_are_left_as_they_are() {
         drop(folder);
         assert_eq!(fs::read(place.file(id)).unwrap(), contents);
     }
-    // Names that are not those of answers do not count, whatever they are, and neither do other things with such names.
+    // Files with other names do not count, and neither do folders and links.
     let mut small = place;
     small.room = 4 * 4096;
     small.plant("letter.txt", &[0; 100_000]);

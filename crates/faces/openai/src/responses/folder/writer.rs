@@ -1,4 +1,4 @@
-//! The thread that writes answers to files, and removes those for which there is no room.
+//! The thread that writes answers to files, and evicts the oldest ones.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -35,7 +35,7 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    /// Finds the answers of earlier servers, and removes what they left unfinished.
+    /// Indexes the answers of earlier servers, and removes their unfinished files.
     fn scan(&mut self) {
         let (mut others, mut example) = (0_usize, None);
         let entries = fs::read_dir(&self.shared.path).and_then(|entries| {
@@ -93,8 +93,8 @@ impl Writer<'_> {
         lock(&self.shared.pending).take(locator);
     }
 
-    /// Writes a file beside its place, and moves it there, so that a server that ends meanwhile leaves no damaged one. Returns its
-    /// length; `None` if the answer was removed.
+    /// Writes a file and then renames it, so that a killed server leaves no damaged one. Returns the length; `None` if the answer was
+    /// removed.
     fn write_file(
         &mut self,
         locator: Locator,
@@ -148,7 +148,7 @@ impl Writer<'_> {
     }
 }
 
-/// Writes a file that does not exist, or was left unfinished. It is not synced: a file that a loss of power damages is noticed.
+/// Replaces an unfinished file. Files are not synced: the digest reveals damage by a loss of power.
 fn write_new(path: &Path, contents: &[u8], used: SystemTime) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
