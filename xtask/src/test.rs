@@ -387,7 +387,7 @@ fn guides(project: &Project) -> Result<()> {
 fn ai_clients(project: &Project) -> Result<()> {
     let quick = requirements(project, QUICK_REQUIREMENTS)?;
     let venv = Venv::with(project, "ai-clients", &(quick + &requirements(project, AI_CLIENT_REQUIREMENTS)?))?;
-    let files = ["python_ai_clients.py", "javascript_ai_clients.py"]
+    let files = ["python_ai_clients.py", "python_ai_editors.py", "javascript_ai_clients.py"]
         .map(|file| format!("tests/end_to_end/clients/{file}"));
     pytest(project, &venv, &files.each_ref().map(String::as_str))
 }
