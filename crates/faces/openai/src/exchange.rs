@@ -7,7 +7,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use hyper::HeaderMap;
 use nereid_core::backend_api::{Error, ErrorCode, InferRequest, RequestTrace};
-use nereid_core::{Caller, Model, ModelId, ResolvedModel, ScopedName, Usage};
+use nereid_core::{Admission, Caller, Model, ModelId, ResolvedModel, ScopedName, Usage};
 use nereid_http::{self as http, Call, Encoding, Reply, RequestBody};
 use nereid_protocol::{Action, request_head, trace_parent};
 use nereid_tasks::long_work;
@@ -152,14 +152,23 @@ impl<'a> Exchange<'a> {
         }
     }
 
+    /// Counts a request against the sender's limits while the result exists.
+    ///
+    /// # Errors
+    /// The reply to a request beyond a limit.
+    pub(crate) fn admit(&mut self) -> Result<Option<Admission>, Refusal> {
+        let counted_as = self.counted_as.as_ref().unwrap_or(self.model.id());
+        let admission = self.call.admit(counted_as, self.json.len())?;
+        self.meter = admission.as_ref().and_then(|admission| admission.usage.clone());
+        Ok(admission)
+    }
+
     /// Sends a request to the model.
     ///
     /// # Errors
     /// The reply to a request that is refused.
     pub(crate) fn infer(&mut self, mut request: InferRequest) -> Result<Answers, Refusal> {
-        let counted_as = self.counted_as.as_ref().unwrap_or(self.model.id());
-        let admission = self.call.admit(counted_as, self.json.len())?;
-        self.meter = admission.as_ref().and_then(|admission| admission.usage.clone());
+        let admission = self.admit()?;
         if let Some(pattern) = &self.face.options.forwarded_headers {
             let headers = self.call.spelled_headers().filter(|(name, _)| !self.call.is_secret(name));
             pattern.forward(headers, &mut request.parameters)?;
