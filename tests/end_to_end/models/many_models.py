@@ -39,7 +39,8 @@ def test_processes_of_models_end_before_the_server_when_memory_runs_out(tmp_path
     for number, (name, kind) in enumerate(models):
         kind.write(tmp_path / "models" / name / "1", number, 1, 32 * MIB)
         (tmp_path / "models" / name / "config.pbtxt").write_text(kind.config(name, ""))
-    answered, wrong, ended = dict.fromkeys(dict(models), 0), [], threading.Event()
+    answered, ended = dict.fromkeys(dict(models), 0), threading.Event()
+    wrong: list[str] = []
 
     def ask(number, name, kind):
         generator = np.random.default_rng(number)

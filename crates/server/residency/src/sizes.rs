@@ -97,7 +97,7 @@ pub(crate) struct Ended {
 struct ModelSize {
     description: Description,
     measured: Option<MemoryBytes>,
-    /// What a model that was not measured yet has taken so far, while other loads go on.
+    /// Memory taken so far by a model that is not measured yet, while other loads go on.
     so_far: Option<MemoryBytes>,
     /// The memory of GPUs that the backend reported, or else what was measured.
     gpus: BTreeMap<Gpu, u64>,
@@ -163,7 +163,7 @@ impl Sizes {
         self.models.get(name).map_or(LEAST, |model| self.taken(model, model.measured()))
     }
 
-    /// The memory that a model is expected to take, whatever its load has taken so far.
+    /// Expected memory of a model, without what its load has taken so far.
     fn expected(&self, name: &str) -> u64 {
         let measured = |model: &ModelSize| model.measured.and(model.measured());
         self.models.get(name).map_or(LEAST, |model| self.taken(model, measured(model)))

@@ -1,4 +1,4 @@
-//! What loads take, as far as they can be told apart.
+//! Measures the memory of loads, also of those that overlap.
 //!
 //! Models are loaded in parallel, and what a process takes is one number. So a measurement spans all loads that overlap: it begins
 //! with the first and ends with the last, and what was added is divided among them by their expected sizes. The same holds for the
@@ -142,7 +142,7 @@ impl Sizes {
         for (name, known) in measurement.loads() {
             let expected = self.expected(name);
             servers.push(Part { known: None, expected });
-            // Processes that belong to no loaded model may be those of loads in progress.
+            // Unknown processes may belong to loads in progress.
             let is_possible = has_ended || known.is_none();
             let known = known.and_then(|known| known.processes);
             processes.push(Part { known, expected: if is_possible { expected } else { 0 } });

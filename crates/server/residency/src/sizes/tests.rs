@@ -85,7 +85,7 @@ fn loads_that_overlap_share_what_was_added_by_their_expected_sizes() {
     end(&mut sizes, "b", true, server(70 * MB));
     sizes.freed("gone");
     end(&mut sizes, "broken", false, server(70 * MB));
-    // So far, beside the load in progress.
+    // The load in progress keeps its part.
     let near = |bytes: u64, expected: u64| bytes.abs_diff(expected) < 10;
     assert!(near(sizes.of("b"), (70 - 5 + 4) * MB * 30 / 40), "{}", sizes.of("b"));
     end(&mut sizes, "a", true, server(81 * MB));
@@ -114,7 +114,7 @@ fn loads_that_overlap_without_end_count_at_the_end_of_each() {
     for name in ["first", "second", "python"] {
         begin(&mut sizes, name, in_use(1, 0));
     }
-    // Nothing of the processes, which may be those of the load of "python".
+    // Unknown processes may belong to the load of "python".
     assert!(end(&mut sizes, "first", true, in_use(13, 7)).is_empty());
     assert_eq!(measured_of(&sizes, "first"), Some(in_use(4, 0)));
     assert_eq!(memory_of(&sizes, "first").basis, MemoryBasis::Measured);
